@@ -1,0 +1,1 @@
+"""ALE-JAX: the open Agentic Learning Ecosystem on JAX."""

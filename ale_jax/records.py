@@ -1,0 +1,153 @@
+"""What flows through the system: tasks, turns, trajectories. Plain frozen records, no behaviour.
+
+Legend of the shape suffixes used everywhere: B rows, T tokens, C chunks, D width, N query heads,
+G kv heads, H head width, F expert width, E experts, K experts per token, V vocabulary, L layers,
+S cache slots.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+import numpy as np
+
+
+class Status(enum.StrEnum):
+    """How an episode ended. Every trajectory carries exactly one of these."""
+
+    FINISHED = "finished"  # the agent said that it was done
+    TURN_LIMIT = "turn_limit"  # graded as it stands
+    TOKEN_LIMIT = "token_limit"  # the context is full; graded as it stands
+    SANDBOX_START_FAILED = "sandbox_start_failed"
+    SANDBOX_LOST = "sandbox_lost"
+    MODEL_ERROR = "model_error"  # the policy's engine did not answer
+    VERIFIER_ERROR = "verifier_error"
+    ACTOR_LOST = "actor_lost"  # the process that played the episode died
+    CANCELLED = "cancelled"  # told to stop: shutdown, or grown too old to be worth finishing
+
+
+@dataclasses.dataclass(frozen=True)
+class StatusRule:
+    """What the system does with an episode that ended so.
+
+    reward_valid: the reward is a judgement of the policy and may be learned from.
+    retry: play the same task again, from the same initial state, in a fresh sandbox.
+    infra: counts as trouble of the system, never as a failure of the policy.
+    """
+
+    reward_valid: bool
+    retry: bool
+    infra: bool
+
+
+STATUS_RULES: dict[Status, StatusRule] = {
+    Status.FINISHED: StatusRule(reward_valid=True, retry=False, infra=False),
+    Status.TURN_LIMIT: StatusRule(reward_valid=True, retry=False, infra=False),
+    Status.TOKEN_LIMIT: StatusRule(reward_valid=True, retry=False, infra=False),
+    Status.SANDBOX_START_FAILED: StatusRule(reward_valid=False, retry=True, infra=True),
+    Status.SANDBOX_LOST: StatusRule(reward_valid=False, retry=True, infra=True),
+    Status.MODEL_ERROR: StatusRule(reward_valid=False, retry=True, infra=True),
+    Status.VERIFIER_ERROR: StatusRule(reward_valid=False, retry=True, infra=True),
+    Status.ACTOR_LOST: StatusRule(reward_valid=False, retry=True, infra=True),
+    Status.CANCELLED: StatusRule(reward_valid=False, retry=False, infra=False),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """One thing to be done. `family` and `seed` alone rebuild the world bit for bit."""
+
+    family: str
+    seed: int
+    split: str  # "train" | "eval"
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """A task's position in a run: where its randomness comes from, and what makes it countable once.
+
+    phase: "train", "eval/warm_start", ... ; group: the how-manieth task of that phase;
+    member: which of the group's attempts at it. A retry keeps its slot.
+    """
+
+    phase: str
+    group: int
+    member: int
+    task: Task
+
+
+@dataclasses.dataclass(frozen=True)
+class Turn:
+    """One policy call: the tokens that came before it, and the chunk of tokens that it wrote.
+
+    prompt_ids [P]: ids appended to the context since the last turn (instruction or observation).
+    action_ids [A]: ids that the policy sampled, stop token included.
+    logp_mu [A]: float32, natural log, under the distribution that was actually sampled from.
+    logp_old [A]: float32, under the plain softmax of the same weights (temperature 1, nothing cut).
+    version [A]: int32, the version of the weights that wrote each token.
+    reward: this chunk's own reward; the outcome is on the last chunk.
+    """
+
+    prompt_ids: np.ndarray
+    action_ids: np.ndarray
+    logp_mu: np.ndarray
+    logp_old: np.ndarray
+    version: np.ndarray
+    action_text: str
+    prompt_text: str
+    reward: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Episode:
+    """What the player of an episode reports. Text only: tokens stay with the policy's ledger."""
+
+    slot: Slot
+    status: Status
+    reward: float | None  # None unless STATUS_RULES[status].reward_valid
+    turns: int
+    malformed_calls: int
+    seconds: float
+    env_seconds: float  # of which inside the sandbox
+    detail: str = ""  # the reason, for people, when the status is not FINISHED
+
+
+@dataclasses.dataclass(frozen=True)
+class Trajectory:
+    """An episode joined with its tokens. `start_version`: weights at its first sampled token."""
+
+    episode: Episode
+    turns: tuple[Turn, ...]
+    start_version: int
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(t.prompt_ids) + len(t.action_ids) for t in self.turns)
+
+    @property
+    def num_policy_tokens(self) -> int:
+        return sum(len(t.action_ids) for t in self.turns)
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Packed rows of fixed shape; several trajectories may share a row.
+
+    tokens_BT int32; segment_BT int32, 1.. per trajectory in its row, 0 = padding;
+    position_BT int32, position within the trajectory; chunk_BT int32, id of the chunk within the
+    row that wrote the token, -1 outside every chunk (observations, padding);
+    logp_mu_BT, logp_old_BT float32 and version_BT int32 of each policy token (0 elsewhere);
+    per chunk, C = chunks per row at most (0 where unused): return_BC float32 advantage (baseline
+    already taken off), positive_BC bool, outcome of its trajectory.
+    """
+
+    tokens_BT: np.ndarray
+    segment_BT: np.ndarray
+    position_BT: np.ndarray
+    chunk_BT: np.ndarray
+    logp_mu_BT: np.ndarray
+    logp_old_BT: np.ndarray
+    version_BT: np.ndarray
+    advantage_BC: np.ndarray
+    positive_BC: np.ndarray

@@ -1,0 +1,36 @@
+"""Package metadata; tool sections live in pyproject.toml."""
+
+from setuptools import find_namespace_packages, setup
+
+REQUIRES = [
+    "absl-py>=2.3",
+    "docker>=7.1",
+    "flax>=0.12",
+    "jax>=0.10",
+    "jinja2>=3.1",
+    "matplotlib>=3.10",
+    "ml-collections>=1.1",
+    "numpy>=2.0",
+    "optax>=0.2.6",
+    "orbax-checkpoint>=0.11.30",
+    "ray>=2.50",
+    "rich>=14",
+    "tensorboardX>=2.6",
+    "tokenizers>=0.22",
+    "transformers>=5.0",
+]
+
+setup(
+    name="ale-jax",
+    version="0.1.0",
+    description="The open Agentic Learning Ecosystem on JAX: policies that learn to act in real sandboxes",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_namespace_packages(include=["ale_jax*", "envs*", "configs*"]),
+    package_data={"": ["*.jinja", "*.sh", "*.json", "Dockerfile"]},
+    install_requires=REQUIRES,
+    extras_require={
+        # torch is only the independent reference that the parity tests compare with.
+        "test": ["hypothesis>=6.100", "pytest>=8", "pytest-timeout>=2.3", "ruff>=0.14", "torch==2.13.0"],
+    },
+)
