@@ -1,0 +1,76 @@
+"""The layers of a Qwen3 decoder as functions of arrays. Sampler and learner share every one."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from ale_jax.model.moe import RouterStats, moe
+from ale_jax.model.params import Params
+from ale_jax.model.shape import PolicyShape
+
+# A finite stand-in for -inf: a row whose keys are all masked (padding) must give numbers, not NaN.
+MASKED = -1e30
+
+
+def rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
+    """x / rms(x) * scale over the last axis; the mean of squares in float32."""
+    x32 = x.astype(jnp.float32)
+    inverse = jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + eps)
+    return (x32 * inverse).astype(x.dtype) * jnp.expand_dims(scale, range(x.ndim - 1))
+
+
+def rotary(x_BTNH: jax.Array, position_BT: jax.Array, theta: float) -> jax.Array:
+    """Rotates pairs (i, i + H/2) of each head by position * theta^(-2i/H) (the "half" layout)."""
+    half = x_BTNH.shape[-1] // 2
+    frequency = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    # float32: bfloat16 rounds 257 to 256, which would make two positions one.
+    angle = position_BT[:, :, None, None].astype(jnp.float32) * frequency[None, None, None, :]
+    cos, sin = jnp.cos(angle).astype(x_BTNH.dtype), jnp.sin(angle).astype(x_BTNH.dtype)
+    a, b = x_BTNH[..., :half], x_BTNH[..., half:]
+    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+
+def project_qkv(
+    layer: Params, x_BTD: jax.Array, position_BT: jax.Array, shape: PolicyShape
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Queries [B,T,N,H], keys and values [B,T,G,H]; q and k normed per head, then rotated."""
+    h_BTD = rms_norm(x_BTD, layer["attn_norm_D"], shape.norm_eps)
+    q_BTNH = jnp.einsum("btd,dnh->btnh", h_BTD, layer["q_DNH"])
+    k_BTGH = jnp.einsum("btd,dgh->btgh", h_BTD, layer["k_DGH"])
+    v_BTGH = jnp.einsum("btd,dgh->btgh", h_BTD, layer["v_DGH"])
+    q_BTNH = rms_norm(q_BTNH, layer["q_norm_H"], shape.norm_eps)
+    k_BTGH = rms_norm(k_BTGH, layer["k_norm_H"], shape.norm_eps)
+    theta = shape.rope_theta
+    return rotary(q_BTNH, position_BT, theta), rotary(k_BTGH, position_BT, theta), v_BTGH
+
+
+def attend(
+    layer: Params, q_BTNH: jax.Array, k_BGMH: jax.Array, v_BGMH: jax.Array, mask_BTM: jax.Array
+) -> jax.Array:
+    """Grouped-query attention of T queries over M keys, and the output projection -> [B,T,D]."""
+    B, T, N, H = q_BTNH.shape
+    G = k_BGMH.shape[1]
+    # The R query heads that share a kv head are further queries of it: plain batched products.
+    R = N // G
+    q_BGXH = q_BTNH.reshape(B, T, G, R, H).swapaxes(1, 2).reshape(B, G, T * R, H)
+    score = jnp.einsum("bgxh,bgmh->bgxm", q_BGXH, k_BGMH).astype(jnp.float32) * H**-0.5
+    mask_BXM = jnp.repeat(mask_BTM, R, axis=1)
+    weight = jax.nn.softmax(jnp.where(mask_BXM[:, None], score, MASKED), axis=-1)
+    out_BGXH = jnp.einsum("bgxm,bgmh->bgxh", weight.astype(v_BGMH.dtype), v_BGMH)
+    out_BTNH = out_BGXH.reshape(B, G, T, R, H).swapaxes(1, 2).reshape(B, T, N, H)
+    return jnp.einsum("btnh,nhd->btd", out_BTNH, layer["o_NHD"])
+
+
+def feed_forward(
+    layer: Params, x_BTD: jax.Array, shape: PolicyShape
+) -> tuple[jax.Array, RouterStats | None]:
+    """SwiGLU, dense or by experts. The router's statistics come back for the balancing loss."""
+    B, T, D = x_BTD.shape
+    h_BTD = rms_norm(x_BTD, layer["ffn_norm_D"], shape.norm_eps)
+    if not shape.is_moe:
+        gate = jax.nn.silu(jnp.einsum("btd,df->btf", h_BTD, layer["gate_DF"]))
+        up = jnp.einsum("btd,df->btf", h_BTD, layer["up_DF"])
+        return jnp.einsum("btf,fd->btd", gate * up, layer["down_FD"]), None
+    out_TD, stats = moe(layer, h_BTD.reshape(B * T, D), shape)
+    return out_TD.reshape(B, T, D), stats

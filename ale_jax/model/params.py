@@ -1,0 +1,107 @@
+"""The table that describes every weight once: shape, logical axes, init. All else follows from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ale_jax.model.shape import PolicyShape
+
+Params = dict[str, Any]  # nested: {"embed_VD": array, "layers": [{...}, ...], ...}
+Init = Callable[[jax.Array, tuple[int, ...], jnp.dtype], jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Param:
+    """One weight: its shape, the logical axis of each dimension (see sharding.RULES), its init."""
+
+    shape: tuple[int, ...]
+    axes: tuple[str | None, ...]
+    init: Init
+
+    def __post_init__(self) -> None:
+        assert len(self.shape) == len(self.axes), (self.shape, self.axes)
+
+
+def _normal(fan_in: int) -> Init:
+    return jax.nn.initializers.normal(stddev=1.0 / math.sqrt(fan_in))
+
+
+_ONES = jax.nn.initializers.ones
+
+
+def param_table(shape: PolicyShape) -> Params:
+    """The weights of a policy as a tree of `Param`, in the layout of the arrays themselves."""
+    V, D = shape.vocab_size, shape.width
+    table: Params = {
+        "embed_VD": Param((V, D), ("vocab", "embed"), _normal(D)),
+        "layers": [_layer_table(shape) for _ in range(shape.num_layers)],
+        "final_norm_D": Param((D,), ("norm",), _ONES),
+    }
+    if not shape.tie_embeddings:
+        table["head_DV"] = Param((D, V), ("embed", "vocab"), _normal(D))
+    return table
+
+
+def _layer_table(shape: PolicyShape) -> Params:
+    D, N, G, H = shape.width, shape.num_heads, shape.num_kv_heads, shape.head_width
+    # Each block writes into the residual stream twice per layer: the writers start smaller, so that
+    # the stream's variance does not grow with depth.
+    writers = 2 * shape.num_layers
+    return {
+        "attn_norm_D": Param((D,), ("norm",), _ONES),
+        "q_DNH": Param((D, N, H), ("embed", "heads", "head"), _normal(D)),
+        "k_DGH": Param((D, G, H), ("embed", "kv_heads", "head"), _normal(D)),
+        "v_DGH": Param((D, G, H), ("embed", "kv_heads", "head"), _normal(D)),
+        "q_norm_H": Param((H,), ("norm",), _ONES),
+        "k_norm_H": Param((H,), ("norm",), _ONES),
+        "o_NHD": Param((N, H, D), ("heads", "head", "embed"), _normal(N * H * writers)),
+        "ffn_norm_D": Param((D,), ("norm",), _ONES),
+        **(_expert_table(shape, writers) if shape.is_moe else _dense_table(shape, writers)),
+    }
+
+
+def _dense_table(shape: PolicyShape, writers: int) -> Params:
+    D, F = shape.width, shape.mlp_width
+    return {
+        "gate_DF": Param((D, F), ("embed", "ffw"), _normal(D)),
+        "up_DF": Param((D, F), ("embed", "ffw"), _normal(D)),
+        "down_FD": Param((F, D), ("ffw", "embed"), _normal(F * writers)),
+    }
+
+
+def _expert_table(shape: PolicyShape, writers: int) -> Params:
+    D, E, F = shape.width, shape.num_experts, shape.expert_width
+    return {
+        "router_DE": Param((D, E), ("embed", None), _normal(D)),
+        "gate_EDF": Param((E, D, F), ("experts", "embed", "ffw"), _normal(D)),
+        "up_EDF": Param((E, D, F), ("experts", "embed", "ffw"), _normal(D)),
+        "down_EFD": Param((E, F, D), ("experts", "ffw", "embed"), _normal(F * writers)),
+    }
+
+
+def is_param(leaf: object) -> bool:
+    return isinstance(leaf, Param)
+
+
+def init_params(key: jax.Array, shape: PolicyShape, dtype: jnp.dtype = jnp.float32) -> Params:
+    """Random weights; the key of each comes from its place in the table."""
+    leaves, tree = jax.tree.flatten(param_table(shape), is_leaf=is_param)
+    arrays = [p.init(jax.random.fold_in(key, i), p.shape, dtype) for i, p in enumerate(leaves)]
+    return jax.tree.unflatten(tree, arrays)
+
+
+def count_params(shape: PolicyShape) -> tuple[int, int]:
+    """(all weights, weights active for one token): of the experts only K of E are active."""
+    total = active = 0
+    for p in jax.tree.leaves(param_table(shape), is_leaf=is_param):
+        size = math.prod(p.shape)
+        total += size
+        routed = "experts" in p.axes
+        active += size * shape.experts_per_token // shape.num_experts if routed else size
+    return total, active

@@ -1,0 +1,46 @@
+"""The numbers that define a policy's architecture (Qwen3 and Qwen3-MoE, as transformers has it)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyShape:
+    """Sizes of a Qwen3 decoder. With `num_experts` 0 the feed-forward is dense, else a mixture.
+
+    The comment of each field is its letter in array names, or its meaning.
+    """
+
+    vocab_size: int  # V
+    width: int  # D
+    num_layers: int  # L
+    num_heads: int  # N
+    num_kv_heads: int  # G, divides N
+    head_width: int  # H, even
+    mlp_width: int  # F of the dense feed-forward; unused with experts
+    num_experts: int  # E; 0 = dense
+    experts_per_token: int  # K
+    expert_width: int  # F of each expert
+    norm_topk_prob: bool  # the K router weights are rescaled to sum to 1
+    rope_theta: float
+    norm_eps: float
+    tie_embeddings: bool  # the output head is the embedding, transposed
+
+    def __post_init__(self) -> None:
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"model.num_heads {self.num_heads} must be a multiple of "
+                f"model.num_kv_heads {self.num_kv_heads}"
+            )
+        if self.head_width % 2:
+            raise ValueError(f"model.head_width {self.head_width} must be even: rotary turns pairs")
+        if self.num_experts and not 1 <= self.experts_per_token <= self.num_experts:
+            raise ValueError(
+                f"model.experts_per_token {self.experts_per_token} must lie between 1 and "
+                f"model.num_experts {self.num_experts}"
+            )
+
+    @property
+    def is_moe(self) -> bool:
+        return self.num_experts > 0

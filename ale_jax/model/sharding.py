@@ -1,0 +1,94 @@
+"""Where arrays lie: a mesh with named axes, and one table from logical to mesh axes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from ale_jax.model.params import Params, is_param, param_table
+from ale_jax.model.shape import PolicyShape
+
+# Logical axis of a weight or a batch -> axes of the mesh. None and absent mean replicated.
+RULES: dict[str, tuple[str, ...]] = {
+    "batch": ("data", "fsdp"),
+    "vocab": ("tensor",),
+    "embed": ("fsdp",),
+    "heads": ("tensor",),
+    "kv_heads": ("tensor",),
+    "experts": ("expert",),
+    "ffw": ("tensor",),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshShape:
+    """Devices along each axis; -1 for `data` takes all that the others leave."""
+
+    data: int = -1
+    fsdp: int = 1
+    expert: int = 1
+    tensor: int = 1
+
+
+def make_mesh(shape: MeshShape) -> Mesh:
+    """A mesh over all devices of the run; one device is a mesh of ones."""
+    sizes = dataclasses.asdict(shape)
+    others = math.prod(size for axis, size in sizes.items() if axis != "data")
+    devices = jax.device_count()
+    if sizes["data"] == -1:
+        sizes["data"] = devices // others
+    if sizes["data"] * others != devices:
+        raise ValueError(
+            f"mesh {sizes} needs {max(sizes['data'], 1) * others} devices, there are {devices}: "
+            "set mesh.data = -1, or sizes whose product is the number of devices"
+        )
+    return jax.make_mesh(
+        tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes)
+    )
+
+
+def spec(axes: tuple[str | None, ...]) -> PartitionSpec:
+    """The partition of an array with these logical axes. No mesh axis may serve two of them."""
+    entries = [RULES.get(axis) if axis else None for axis in axes]
+    used = [mesh_axis for entry in entries if entry for mesh_axis in entry]
+    assert len(used) == len(set(used)), f"axes {axes} meet on one mesh axis: {used}"
+    return PartitionSpec(*entries)
+
+
+def param_shardings(shape: PolicyShape, mesh: Mesh) -> Params:
+    """The sharding of every weight, in the layout of the weights themselves.
+
+    ValueError if a weight cannot be divided evenly over the mesh.
+    """
+
+    def place(path, param):
+        sharding = NamedSharding(mesh, spec(param.axes))
+        for size, entry in zip(param.shape, sharding.spec):
+            parts = math.prod(mesh.shape[a] for a in entry) if entry else 1
+            if size % parts:
+                name = jax.tree_util.keystr(path)
+                raise ValueError(
+                    f"weight {name} of shape {param.shape} cannot be cut into {parts} along {entry}:"
+                    " choose mesh sizes that divide the model's"
+                )
+        return sharding
+
+    return jax.tree_util.tree_map_with_path(place, param_table(shape), is_leaf=is_param)
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Rows of a batch over the data axes."""
+    return NamedSharding(mesh, spec(("batch",)))
+
+
+def check_rows(rows: int, mesh: Mesh) -> None:
+    """ValueError unless a batch of this many rows can be divided over the mesh."""
+    parts = math.prod(mesh.shape[a] for a in RULES["batch"])
+    if rows % parts:
+        raise ValueError(
+            f"batch rows {rows} must be a multiple of the mesh's data axes, {parts}: "
+            f"set learn.rows to {-(-rows // parts) * parts}"
+        )

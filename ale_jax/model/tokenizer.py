@@ -1,0 +1,136 @@
+"""Text and token ids: a byte-level BPE of our own or any transformers tokenizer, and its chat format.
+
+Tokens in, tokens out: only text that the policy did not write is ever tokenized here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+ChatMessage = dict[str, str]  # {"role": ..., "content": ...}, as chat templates want it
+
+END_OF_TURN = "<|im_end|>"
+SPECIAL = ("<|endoftext|>", "<|im_start|>", END_OF_TURN)
+# Ordinary text in Qwen3's vocabulary too: one token each, but kept when decoding.
+MARKERS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<tools>", "</tools>")
+
+# The fixed JSON of a tool call is one piece; else words, single digits, and single other
+# characters. A name is the same tokens wherever it stands, so that copying it is easy to learn.
+_PIECES = r'\{"name": "|", "arguments": \{"|": "|"\}\}|[A-Za-z]+|[0-9]|\s|[^\sA-Za-z0-9]'
+
+_SENTINEL = "\u0000{}\u0000"  # stands for text that the template only wraps
+
+
+def train_bpe(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """A byte-level BPE of at most `vocab_size` tokens, with the chat template of this package."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_PIECES), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - len(MARKERS),
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator(texts, trainer)
+    bpe.add_tokens(list(MARKERS))
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bpe, eos_token=END_OF_TURN, pad_token="<|endoftext|>"
+    )
+    tokenizer.chat_template = Path(__file__).with_name("chat_template.jinja").read_text()
+    return tokenizer
+
+
+class ChatTokenizer:
+    """The chat format over a transformers tokenizer whose template is ChatML-like (Qwen3, ours)."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, tools: list[dict] | None = None):
+        self._tokenizer = tokenizer
+        self._tools = tools
+        self._wraps: dict[tuple[tuple[str, ...], bool], list[np.ndarray]] = {}
+        self.vocab_size = len(tokenizer)
+        self.stop_ids = (int(tokenizer.convert_tokens_to_ids(END_OF_TURN)),)
+
+    @classmethod
+    def load(cls, path: str | Path, tools: list[dict] | None = None) -> ChatTokenizer:
+        """Loads a folder in transformers' layout. ValueError if there is none, or no template."""
+        if not (Path(path) / "tokenizer.json").is_file():
+            raise ValueError(f"no tokenizer.json in {path}: give a folder that transformers can load")
+        tokenizer = AutoTokenizer.from_pretrained(str(path), local_files_only=True)
+        if not tokenizer.chat_template:
+            raise ValueError(f"the tokenizer in {path} has no chat template: add one")
+        return cls(tokenizer, tools)
+
+    def save(self, path: str | Path) -> None:
+        self._tokenizer.save_pretrained(str(path))
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """The text of `ids`, special tokens left out; undecodable bytes become U+FFFD."""
+        return self._tokenizer.decode(np.asarray(ids).tolist(), skip_special_tokens=True)
+
+    def prompt_ids(self, new_messages: Sequence[ChatMessage], first: bool) -> np.ndarray:
+        """The ids that continue a conversation by `new_messages` up to the policy's next token.
+
+        first: the conversation starts here; else they follow a reply of the policy that ended
+        with its end-of-turn token. Contents are tokenized with special tokens switched off: text
+        out of a sandbox cannot end a turn or open one.
+        """
+        roles = tuple(m["role"] for m in new_messages)
+        if (roles, first) not in self._wraps:
+            texts = _wraps(self._render, roles, first)
+            self._wraps[roles, first] = [self._encode(t, special=True) for t in texts]
+        wraps = self._wraps[roles, first]
+        pieces = [wraps[0]]
+        for message, wrap in zip(new_messages, wraps[1:], strict=True):
+            pieces += [self._encode(message["content"], special=False), wrap]
+        return np.concatenate(pieces)
+
+    def reply_ids(self, text: str) -> np.ndarray:
+        """The ids of a reply that somebody else wrote (an oracle's), end of turn included."""
+        return np.append(self._encode(text, special=False), self.stop_ids[0]).astype(np.int32)
+
+    def _encode(self, text: str, special: bool) -> np.ndarray:
+        ids = self._tokenizer.encode(
+            text, add_special_tokens=False, split_special_tokens=not special
+        )
+        return np.asarray(ids, np.int32)
+
+    def _render(self, messages: list[ChatMessage], add_generation_prompt: bool) -> str:
+        return self._tokenizer.apply_chat_template(
+            messages,
+            tools=self._tools,
+            add_generation_prompt=add_generation_prompt,
+            tokenize=False,
+        )
+
+
+def _wraps(render, roles: tuple[str, ...], first: bool) -> list[str]:
+    """The template's own text around the contents of messages with these roles."""
+    contents = [_SENTINEL.format(i) for i in range(len(roles))]
+    messages = [{"role": r, "content": c} for r, c in zip(roles, contents, strict=True)]
+    if first:
+        text = render(messages, True)
+    else:
+        # What the template writes after the reply's end-of-turn token is ours to add.
+        reply = _SENTINEL.format("reply")
+        before = [{"role": "user", "content": "-"}, {"role": "assistant", "content": reply}]
+        text = render([*before, *messages], True).partition(reply)[2]
+        assert text.startswith(END_OF_TURN), text
+        text = text[len(END_OF_TURN) :]
+    wraps = []
+    for content in contents:
+        wrap, found, text = text.partition(content)
+        if not found:
+            raise ValueError("the chat template drops or reorders message contents: cannot use it")
+        wraps.append(wrap)
+    return [*wraps, text]

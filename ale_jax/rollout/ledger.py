@@ -1,0 +1,107 @@
+"""The token ledger: every conversation's ids, as the engine wrote them, joined into trajectories.
+
+Players of episodes speak text; the ids of what the policy wrote never leave this process and are
+never made again from text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+from ale_jax.agent.api import Message, Reply
+from ale_jax.model.sampler import Sampling
+from ale_jax.model.tokenizer import ChatTokenizer
+from ale_jax.records import Episode, Slot, Trajectory, Turn
+from ale_jax.rollout.engine import Engine
+
+
+@dataclasses.dataclass
+class _Conversation:
+    id: int  # the engine's
+    key: np.ndarray
+    sampling: Sampling
+    turns: list[Turn] = dataclasses.field(default_factory=list)
+
+
+def conversation_key(seed: int, slot: Slot) -> np.ndarray:
+    """Threefry key data [2] of a slot's conversation: a function of its position in the run only,
+    so that a retried, resumed or differently scheduled episode draws the same numbers."""
+    phase = int.from_bytes(slot.phase.encode(), "big")
+    words = np.random.SeedSequence([seed, phase, slot.group, slot.member])
+    return words.generate_state(2, np.uint32)
+
+
+class Ledger:
+    """Conversations between players of episodes and the engine. Thread-safe."""
+
+    def __init__(self, engine: Engine, tokenizer: ChatTokenizer, seed: int, max_reply_tokens: int):
+        self._engine, self._tokenizer = engine, tokenizer
+        self._seed, self._max_reply_tokens = seed, max_reply_tokens
+        self._lock = threading.Lock()
+        self._open: dict[str, _Conversation] = {}
+
+    def open(self, name: str, slot: Slot, sampling: Sampling) -> None:
+        """A new conversation called `name` (unguessable: whoever knows it may speak in it)."""
+        conversation = _Conversation(
+            self._engine.open(), conversation_key(self._seed, slot), sampling
+        )
+        with self._lock:
+            assert name not in self._open, "a conversation's name is used once"
+            self._open[name] = conversation
+
+    def reply(self, name: str, new_messages: Sequence[Message]) -> Reply:
+        """The policy's next reply, after `new_messages`. Waits for the engine.
+
+        Raises KeyError for a conversation that is not open, EngineStopped if the engine ends.
+        """
+        with self._lock:
+            conversation = self._open[name]
+        prompt_ids = self._prompt_ids(conversation, new_messages)
+        sampled = self._engine.reply(
+            conversation.id,
+            prompt_ids,
+            self._max_reply_tokens,
+            conversation.sampling,
+            conversation.key,
+        ).result()
+        text = self._tokenizer.decode(sampled.ids)
+        if len(sampled.ids):
+            turn = Turn(
+                prompt_ids=prompt_ids,
+                action_ids=sampled.ids,
+                logp_mu=sampled.logp_mu,
+                logp_old=sampled.logp_old,
+                version=sampled.version,
+                action_text=text,
+                prompt_text="\n".join(m.content for m in new_messages if m.role != "system"),
+            )
+            conversation.turns.append(turn)
+        return Reply(text, sampled.stop)
+
+    def close(self, name: str, episode: Episode | None) -> Trajectory | None:
+        """Ends a conversation and frees its slot. With its episode: the trajectory, the reward on
+        the last chunk. None if there is no episode, or the policy never wrote."""
+        with self._lock:
+            conversation = self._open.pop(name)
+        self._engine.end(conversation.id)
+        if episode is None or not conversation.turns:
+            return None
+        *before, last = conversation.turns
+        last = dataclasses.replace(last, reward=episode.reward or 0.0)
+        start_version = int(conversation.turns[0].version[0])
+        return Trajectory(episode, (*before, last), start_version)
+
+    def _prompt_ids(
+        self, conversation: _Conversation, new_messages: Sequence[Message]
+    ) -> np.ndarray:
+        messages = [dataclasses.asdict(m) for m in new_messages]
+        first = not conversation.turns
+        ids = self._tokenizer.prompt_ids(messages, first=first)
+        if not first and conversation.turns[-1].action_ids[-1] not in self._tokenizer.stop_ids:
+            # The reply was cut by its length: its turn is ended here, by the context.
+            ids = np.concatenate([self._tokenizer.stop_ids[:1], ids])
+        return ids.astype(np.int32)
