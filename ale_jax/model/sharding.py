@@ -66,12 +66,12 @@ def param_shardings(shape: PolicyShape, mesh: Mesh) -> Params:
 
     def place(path, param):
         sharding = NamedSharding(mesh, spec(param.axes))
-        for size, entry in zip(param.shape, sharding.spec):
-            parts = math.prod(mesh.shape[a] for a in entry) if entry else 1
+        for size, axis in zip(param.shape, param.axes, strict=True):
+            parts = math.prod(mesh.shape[a] for a in RULES.get(axis, ()))
             if size % parts:
                 name = jax.tree_util.keystr(path)
                 raise ValueError(
-                    f"weight {name} of shape {param.shape} cannot be cut into {parts} along {entry}:"
+                    f"weight {name} of shape {param.shape} cannot be cut into {parts} along {axis}:"
                     " choose mesh sizes that divide the model's"
                 )
         return sharding

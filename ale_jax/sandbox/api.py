@@ -56,30 +56,68 @@ class Sandbox(Protocol):
     """One isolated machine with a persistent bash session in /work. Use it in a `with` block."""
 
     def run(self, command: str, timeout: float | None = None) -> ExecResult:
-        """Runs `command` in the session; cwd, variables and functions stay for the next one."""
+        """Runs `command` in the session; cwd, variables and functions stay for the next one.
+
+        timeout: seconds, `spec.command_seconds` if None. When it is over, all that the agent
+        started is killed (exit code 124); the next command gets a new session, same directory.
+        A command that ends its session (`exit`, `exec`) is answered with the session's exit code,
+        and the next one gets a new session in /work.
+        """
 
     def read(self, path: str, max_bytes: int = 1 << 20) -> bytes:
-        """Reads a regular file. FileNotFoundError if it is not one; symbolic links are not followed."""
+        """The first `max_bytes` of a file, by a path relative to /work or absolute.
+
+        FileNotFoundError if the agent itself could not read it as a regular file, or if any part of
+        the path is a symbolic link. ValueError for a path with `..` in it.
+        """
 
     def write(self, files: Mapping[str, bytes]) -> None:
-        """Writes files below /work (paths relative to it), making directories on the way."""
+        """Writes files below /work (paths relative to it), making directories on the way.
+
+        What is there already is replaced, links are not followed. ValueError for a path that could
+        lead elsewhere, OSError if the files do not fit or a directory is in the way.
+        """
 
     def snapshot(self) -> bytes:
-        """The working files as an opaque archive."""
+        """The working files as an opaque archive, but for those that the agent may not read.
+
+        SandboxError if they take more than four times `spec.files_mb`.
+        """
 
     def restore(self, snapshot: bytes) -> None:
-        """Puts the working files back to `snapshot`, nothing else left, and starts a new session."""
+        """As `reset`, then puts the working files back as they were in `snapshot`."""
 
     def reset(self) -> None:
         """As new: every process of the session killed, /work and /tmp empty, a new session."""
 
     def kill_processes(self) -> None:
-        """Kills all that the agent started, the session too. Files stay. The next `run` opens a new one."""
+        """Kills all that the agent started. Files stay; the next `run` opens a session in /work."""
 
-    def alive(self) -> bool: ...
+    def alive(self) -> bool:
+        """Whether the machine still runs. Costs a system call or a question to the daemon."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Ends the machine and frees what it held. Any thread may call it, and again."""
 
     def __enter__(self) -> Sandbox: ...
 
     def __exit__(self, *exc: object) -> None: ...
+
+
+class Runtime(Protocol):
+    """Starts sandboxes. Several threads may use it at once.
+
+    capabilities: how each limit of a spec is enforced here, for people: "memory", "pids", "files".
+    """
+
+    name: str
+    capabilities: Mapping[str, str]
+
+    def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> Sandbox:
+        """A working sandbox, which ends with this process. Errors: SandboxStartError.
+
+        labels: shown to operators where the runtime can show them (`docker ps`), as ale.KEY=VALUE.
+        """
+
+    def reap(self) -> int:
+        """Removes what processes that died left behind, and nothing else; returns how much."""

@@ -1,0 +1,108 @@
+"""The two tools, and the text in which the policy calls them: the format of Qwen3's chat template.
+
+What the policy writes is hostile input. It is parsed strictly, and every refusal is a short
+sentence that goes back to the policy as an observation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+
+OPEN = "<tool_call>"
+CLOSE = "</tool_call>"
+
+# Tool -> names of its arguments; every argument is a string and none may be left out.
+TOOLS: Mapping[str, tuple[str, ...]] = {"bash": ("command",), "finish": ("answer",)}
+
+MAX_REPLY_CHARS = 16384
+
+
+class ToolCallError(Exception):
+    """The reply holds no valid call; the message tells the policy why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ToolCall:
+    name: str
+    arguments: Mapping[str, str]
+
+
+def bash(command: str) -> ToolCall:
+    return ToolCall("bash", {"command": command})
+
+
+def finish(answer: str = "") -> ToolCall:
+    """`answer` is empty where a task asks for a state of the files rather than for an answer."""
+    return ToolCall("finish", {"answer": answer})
+
+
+def render_tool_call(call: ToolCall) -> str:
+    """The call as Qwen3 writes it, JSON on a line of its own."""
+    body = {"name": call.name, "arguments": dict(call.arguments)}
+    return f"{OPEN}\n{json.dumps(body, ensure_ascii=False)}\n{CLOSE}"
+
+
+def parse_tool_call(text: str) -> ToolCall:
+    """Reads the single call that ends `text`; thoughts may stand before it, nothing after it.
+
+    Raises:
+      ToolCallError: no call, more than one, bad JSON, unknown tool, or wrong arguments.
+    """
+    if len(text) > MAX_REPLY_CHARS:
+        raise ToolCallError(f"reply longer than {MAX_REPLY_CHARS} characters")
+    _, opened, rest = text.partition(OPEN)
+    if not opened:
+        raise ToolCallError(f"no {OPEN} in the reply")
+    body, after = _decode(rest.lstrip())
+    before, closed, trailing = after.lstrip().partition(CLOSE)
+    if before or not closed:
+        raise ToolCallError(f"expected {CLOSE} after the JSON")
+    if OPEN in trailing:
+        raise ToolCallError("more than one tool call")
+    if trailing.strip():
+        raise ToolCallError(f"text after {CLOSE}")
+    return _checked(body)
+
+
+def _decode(text: str) -> tuple[object, str]:
+    """The JSON value at the start of `text`, and what follows it."""
+    try:
+        body, end = _DECODER.raw_decode(text)
+    # ValueError: also numbers of absurd length; RecursionError: absurd nesting.
+    except (ValueError, RecursionError):
+        raise ToolCallError("malformed JSON") from None
+    return body, text[end:]
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """A JSON object in which no key is given twice: which of the two was meant?"""
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) < len(keys):
+        raise ToolCallError("a key is given twice")
+    return dict(pairs)
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+
+
+def _checked(body: object) -> ToolCall:
+    if not isinstance(body, dict) or body.keys() != {"name", "arguments"}:
+        raise ToolCallError('expected {"name": ..., "arguments": {...}}')
+    name, arguments = body["name"], body["arguments"]
+    if not isinstance(name, str) or name not in TOOLS:
+        raise ToolCallError(f"unknown tool, expected one of: {', '.join(TOOLS)}")
+    if not isinstance(arguments, dict) or arguments.keys() != set(TOOLS[name]):
+        raise ToolCallError(f"{name} takes exactly: {', '.join(TOOLS[name])}")
+    for key, value in arguments.items():
+        if not isinstance(value, str):
+            raise ToolCallError(f"{key} must be a string")
+        if not _plain(value):
+            raise ToolCallError(f"{key} holds a character that no shell can take")
+    return ToolCall(name, arguments)
+
+
+def _plain(text: str) -> bool:
+    """Neither NUL nor a lone surrogate: JSON can spell both, a command line can hold neither."""
+    return not any(c == "\0" or "\ud800" <= c <= "\udfff" for c in text)

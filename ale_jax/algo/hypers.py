@@ -1,0 +1,19 @@
+"""Checks that the hyperparameter records share."""
+
+from __future__ import annotations
+
+import math
+
+NORMALISERS = ("tokens", "chunks", "trajectories")
+OLD_LOGP_SOURCES = ("sampler", "trainer")
+
+
+def require_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} {value!r} is unknown: choose one of {', '.join(allowed)}")
+
+
+def require_range(name: str, value: float, low: float, high: float, remedy: str) -> None:
+    """Refuses nan, too: every comparison with it is false."""
+    if not (low <= value <= high and math.isfinite(value)):
+        raise ValueError(f"{name} {value} must be in [{low}, {high}]: {remedy}")

@@ -1,0 +1,116 @@
+"""Finished groups of trajectories on their way from the rollouts to the learner."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+
+from ale_jax.data.staleness import Drop, StalenessGate, age
+from ale_jax.records import STATUS_RULES, Trajectory
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """All attempts at one task, ordered by member; also those whose reward is not valid."""
+
+    index: int
+    members: tuple[Trajectory, ...]
+
+    @property
+    def valid(self) -> tuple[Trajectory, ...]:
+        """The members whose reward is a judgement of the policy."""
+        return tuple(t for t in self.members if STATUS_RULES[t.episode.status].reward_valid)
+
+    @property
+    def start_version(self) -> int:
+        """Weights at the first token that a valid member sampled. ValueError without any."""
+        return min(t.start_version for t in self.valid)
+
+
+class ReplayBuffer:
+    """Holds trajectories until their group is whole, and groups until they are used.
+
+    It reports each group's end to the gate, so no permit can be forgotten: a group without a valid
+    member goes back as failed, one too old at its use as stale. Thread-safe.
+
+    max_uses: how often one group may be trained on while it is fresh enough.
+    """
+
+    def __init__(self, gate: StalenessGate, group_size: int, max_uses: int = 1):
+        if group_size < 1 or max_uses < 1:
+            raise ValueError(
+                f"group_size {group_size} and max_uses {max_uses} must both be at least 1"
+            )
+        self._gate = gate
+        self._group_size = group_size
+        self._max_uses = max_uses
+        self._partial: dict[int, dict[int, Trajectory]] = {}
+        self._whole: dict[int, Group] = {}
+        self._uses: dict[int, int] = {}
+        self._changed = threading.Condition()
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Takes one member of an admitted group. Every member comes exactly once, however ended."""
+        slot = trajectory.episode.slot
+        assert 0 <= slot.member < self._group_size, slot
+        with self._changed:
+            assert self._gate.in_flight(slot.group), f"group {slot.group} is not in flight"
+            members = self._partial.setdefault(slot.group, {})
+            assert slot.member not in members, f"{slot} came back twice"
+            members[slot.member] = trajectory
+            if len(members) == self._group_size:
+                self._finish(slot.group)
+
+    def _finish(self, index: int) -> None:
+        members = self._partial.pop(index)
+        group = Group(index, tuple(members[m] for m in sorted(members)))
+        if not group.valid:
+            self._gate.drop(index, Drop.FAILED)
+            return
+        self._gate.complete(index)
+        self._whole[index] = group
+        self._uses[index] = 0
+        self._changed.notify_all()
+
+    def take(self, timeout: float = 0.0) -> list[Group]:
+        """The groups of one step: the oldest by index that are fresh under the gate's version.
+
+        Waits up to `timeout` seconds for all of them; [] if they did not come. To be called when
+        the step begins, not ahead of it: age is judged here. Stale groups are evicted. The mean
+        age of what is returned is at most alpha.
+        """
+        with self._changed:
+            size = self._gate.groups_per_step
+            if not self._changed.wait_for(lambda: len(self._eligible()) == size, timeout):
+                return []
+            return [self._use(index) for index in self._eligible()]
+
+    def _eligible(self) -> list[int]:
+        """Indices of the next step's groups, as many as there are; evicts stale ones."""
+        gate = self._gate
+        for index in [i for i, g in self._whole.items() if gate.too_old(g.start_version)]:
+            self._evict(index)
+        oldest_left = gate.oldest_per_batch
+        chosen: list[int] = []
+        for index in sorted(self._whole):
+            if age(gate.version, self._whole[index].start_version) == gate.max_age:
+                if oldest_left == 0:
+                    continue
+                oldest_left -= 1
+            chosen.append(index)
+        return chosen[: gate.groups_per_step]
+
+    def _evict(self, index: int) -> None:
+        del self._whole[index]
+        # A group that has been used once has spent its permit; there is none to return.
+        if self._uses.pop(index) == 0:
+            self._gate.drop(index, Drop.STALE)
+
+    def _use(self, index: int) -> Group:
+        if self._uses[index] == 0:
+            self._gate.train(index)
+        self._uses[index] += 1
+        group = self._whole[index]
+        if self._uses[index] == self._max_uses:
+            del self._whole[index], self._uses[index]
+        return group

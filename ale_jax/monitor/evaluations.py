@@ -1,0 +1,108 @@
+"""evaluations.json: how often the policy solved unseen tasks, per family, along the run."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ale_jax.monitor.files import read_json, write_json
+
+EVALUATIONS_FILE = "evaluations.json"
+WARM_START = "warm_start"
+FINAL = "final"
+
+# Two-sided 95 % quantile of the standard normal distribution.
+_Z95 = 1.959963984540054
+
+
+@dataclasses.dataclass(frozen=True)
+class FamilyResult:
+    """held_out: no task of this family was ever trained on."""
+
+    successes: int
+    tasks: int
+    held_out: bool
+
+    def __post_init__(self):
+        if not 0 <= self.successes <= self.tasks:
+            raise ValueError(f"{self.successes} successes out of {self.tasks} tasks")
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """name: WARM_START, FINAL, or the caller's own; seconds: on the clock of metrics.jsonl."""
+
+    name: str
+    step: int
+    seconds: float
+    families: Mapping[str, FamilyResult]
+
+    def total(self, held_out: bool) -> FamilyResult:
+        """All families that were held out, or all that were not, as one."""
+        chosen = [r for r in self.families.values() if r.held_out == held_out]
+        return FamilyResult(
+            sum(r.successes for r in chosen), sum(r.tasks for r in chosen), held_out
+        )
+
+
+def wilson_interval(successes: int, tasks: int) -> tuple[float, float]:
+    """95 % score interval of a success rate (Wilson 1927); (0, 1) when there were no tasks.
+
+    It stays inside [0, 1] and has a width at 0 and at `tasks` successes, which the textbook
+    interval of the normal approximation has not.
+    """
+    if tasks == 0:
+        return 0.0, 1.0
+    rate = successes / tasks
+    shrink = 1 + _Z95**2 / tasks
+    center = (rate + _Z95**2 / (2 * tasks)) / shrink
+    half = _Z95 / shrink * math.sqrt(rate * (1 - rate) / tasks + _Z95**2 / (4 * tasks**2))
+    return max(0.0, center - half), min(1.0, center + half)
+
+
+def record_evaluation(workdir: Path, evaluation: Evaluation) -> None:
+    """Adds `evaluation` to the run's file, in place of an earlier one of the same name.
+
+    A resumed run evaluates anew where it had not yet saved; nothing is to be counted twice.
+    """
+    path = Path(workdir) / EVALUATIONS_FILE
+    earlier = read_evaluations(path) if path.exists() else ()
+    kept = [e for e in earlier if e.name != evaluation.name]
+    write_evaluations(workdir, [*kept, evaluation])
+
+
+def write_evaluations(workdir: Path, evaluations: Iterable[Evaluation]) -> None:
+    """Writes the run's whole list of evaluations, atomically."""
+    content = [dataclasses.asdict(evaluation) for evaluation in evaluations]
+    write_json(Path(workdir) / EVALUATIONS_FILE, content)
+
+
+def read_evaluations(path: Path) -> tuple[Evaluation, ...]:
+    """The evaluations in the file at `path`, in the order written.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ValueError: it is damaged.
+    """
+    content = read_json(Path(path))
+    try:
+        return tuple(_parse_evaluation(entry) for entry in content)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{path}: not a list of evaluations ({error!r:.200})") from error
+
+
+def _parse_evaluation(entry: dict[str, Any]) -> Evaluation:
+    return Evaluation(
+        name=str(entry["name"]),
+        step=int(entry["step"]),
+        seconds=float(entry["seconds"]),
+        families={
+            str(family): FamilyResult(
+                int(result["successes"]), int(result["tasks"]), bool(result["held_out"])
+            )
+            for family, result in entry["families"].items()
+        },
+    )

@@ -1,0 +1,76 @@
+"""events.jsonl: what happened to the system, as opposed to the policy."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ale_jax.monitor.files import LineAppender, Lines, read_lines
+from ale_jax.monitor.text import clip
+
+EVENTS_FILE = "events.jsonl"
+MAX_DETAIL_CHARS = 2000
+MAX_TIME = 1e11  # the year 5138
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """time: seconds since the epoch; kind: "actor_lost", "sandbox_lost", "checkpoint_saved", ..."""
+
+    time: float
+    kind: str
+    detail: str
+    fields: dict[str, str | int | float | bool | None]
+
+
+class EventLog:
+    """Appends events as they happen. Never cut on resume: what happened has happened."""
+
+    def __init__(self, workdir: Path, clock: Callable[[], float] = time.time):
+        self._lines = LineAppender(Path(workdir) / EVENTS_FILE)
+        self._clock = clock
+
+    def record(self, kind: str, detail: str, **fields: str | int | float | bool | None) -> None:
+        """Writes one event; texts are capped, since they may come out of a sandbox.
+
+        Raises:
+          ValueError: a field is not a plain value, or is named "time".
+        """
+        event = {"time": self._clock(), "kind": kind, "detail": clip(detail, MAX_DETAIL_CHARS)}
+        if "time" in fields:
+            raise ValueError('an event\'s "time" is written by the log; rename the field')
+        self._lines.append(event | {name: _plain(name, value) for name, value in fields.items()})
+
+    def close(self) -> None:
+        self._lines.close()
+
+    def __enter__(self) -> EventLog:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def read_events(path: Path) -> Lines[Event]:
+    """The events of an events.jsonl; see `files.read_lines` for what is tolerated."""
+    return read_lines(Path(path), _parse_event)
+
+
+def _plain(name: str, value: Any) -> Any:
+    if isinstance(value, str):
+        return clip(value, MAX_DETAIL_CHARS)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    raise ValueError(f"event field {name!r} is {value!r:.80}; text, a number or a bool is wanted")
+
+
+def _parse_event(line: dict[str, Any]) -> Event:
+    moment, kind, detail = float(line.pop("time")), line.pop("kind"), line.pop("detail")
+    if not 0 <= moment < MAX_TIME:
+        raise ValueError(f"time {moment} is not in seconds since the epoch")
+    if not isinstance(kind, str) or not isinstance(detail, str):
+        raise TypeError("kind and detail must be text")
+    return Event(moment, kind, detail, {name: _plain(name, value) for name, value in line.items()})

@@ -1,0 +1,164 @@
+"""How the files of a run are written and read: whole files atomically, logs line by line.
+
+A line of a log is complete when its newline is there. A process that is killed while it writes
+leaves at most one incomplete line, at the end: readers leave it out and say so, and writers cut it
+off before they append. Any other damage is an error that names file and line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+MAX_LINE_BYTES = 4 << 20
+MAX_FILE_BYTES = 512 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Lines(Generic[T]):
+    """The records of a log. truncated_line: number of the incomplete last line, None if whole."""
+
+    records: tuple[T, ...]
+    truncated_line: int | None
+
+
+class LineAppender:
+    """Appends one JSON object per line; safe to share between threads, flushed per line."""
+
+    def __init__(self, path: Path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _cut_incomplete_line(path)
+        self._file = path.open("ab")
+        self._lock = threading.Lock()
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        line = encode_line(record)
+        with self._lock:
+            self._file.write(line)
+            self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def encode_line(record: Mapping[str, Any]) -> bytes:
+    """One log line. Raises ValueError for NaN and infinity, which JSON does not have."""
+    return json.dumps(record, allow_nan=False).encode() + b"\n"
+
+
+def read_lines(path: Path, parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
+    """The records of the log at `path`, each made by `parse`.
+
+    `parse` raises KeyError, TypeError or ValueError for an object that is not such a record.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ValueError: a line other than an incomplete last one is damaged, or a cap is exceeded.
+    """
+    _refuse_large(path)
+    records = []
+    with path.open("rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), 1):
+            if len(line) > MAX_LINE_BYTES:
+                raise ValueError(f"{path}, line {number}: longer than {MAX_LINE_BYTES} bytes")
+            if not line.endswith(b"\n"):
+                return Lines(tuple(records), number)
+            try:
+                records.append(parse(_decode_object(line)))
+            except (KeyError, TypeError, ValueError, RecursionError) as error:
+                raise ValueError(
+                    f"{path}, line {number}: damaged ({error!r:.200}); remove the line to go on"
+                ) from error
+    return Lines(tuple(records), None)
+
+
+def read_json(path: Path) -> Any:
+    """The content of the JSON file at `path`; ValueError with its name when it is damaged."""
+    _refuse_large(path)
+    try:
+        return _decode(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: damaged ({error!s:.200})") from error
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes `content` as JSON, atomically."""
+    text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+    write_atomically(path, [text.encode()])
+
+
+def write_atomically(path: Path, parts: Iterable[bytes]) -> None:
+    """Puts the file in place whole or not at all, whatever happens to the process meanwhile."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.writelines(parts)
+            file.flush()
+            os.fsync(file.fileno())
+        # mkstemp makes the file private; a run's files are readable like any other file there.
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _cut_incomplete_line(path: Path) -> None:
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        size = file.seek(0, os.SEEK_END)
+        start = max(0, size - MAX_LINE_BYTES)
+        file.seek(start)
+        tail = file.read()
+        if tail and not tail.endswith(b"\n"):
+            end = tail.rfind(b"\n")
+            if end < 0 and start > 0:
+                raise ValueError(f"{path}: its last {MAX_LINE_BYTES} bytes hold no line; not a log")
+            file.truncate(start + end + 1)
+
+
+def _refuse_large(path: Path) -> None:
+    size = path.stat().st_size
+    if size > MAX_FILE_BYTES:
+        raise ValueError(f"{path}: {size} bytes; at most {MAX_FILE_BYTES} are read")
+
+
+def _decode(content: bytes) -> Any:
+    return json.loads(
+        content, parse_constant=_refuse_constant, parse_float=_finite_float, parse_int=_int64
+    )
+
+
+def _decode_object(line: bytes) -> dict[str, Any]:
+    record = _decode(line)
+    if not isinstance(record, dict):
+        raise TypeError(f"expected an object, found {type(record).__name__}")
+    return record
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite_float(digits: str) -> float:
+    # "1e999" is valid JSON and would become infinity.
+    if not math.isfinite(value := float(digits)):
+        raise ValueError(f"{digits:.40} is out of range")
+    return value
+
+
+def _int64(digits: str) -> int:
+    if not -(2**63) <= (value := int(digits)) < 2**63:
+        raise ValueError(f"{digits:.40} is out of range")
+    return value

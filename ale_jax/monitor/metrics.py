@@ -1,0 +1,184 @@
+"""metrics.jsonl and its TensorBoard twin: the numbers of each step."""
+
+from __future__ import annotations
+
+import logging
+import math
+import numbers
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tensorboardX import SummaryWriter
+
+from ale_jax.monitor.files import (
+    LineAppender,
+    Lines,
+    encode_line,
+    read_lines,
+    write_atomically,
+)
+
+METRICS_FILE = "metrics.jsonl"
+TENSORBOARD_DIR = "tensorboard"
+
+# The one metric that is a table: age in versions -> number of trajectories of that age.
+STALENESS_COUNTS = "staleness_counts"
+_OWN_KEYS = {"phase", "step", "seconds", "nonfinite"}
+
+_log = logging.getLogger(__name__)
+
+
+class MetricsWriter:
+    """Writes one JSON object per step, {"phase", "step", "seconds", metric: value, ...}.
+
+    `step` counts finished steps, so the first is 1; `seconds` is the run's own time, which goes on
+    where it stopped when a run is resumed. A metric that is NaN or infinite is written as null,
+    its name and value under "nonfinite", and warned of. One writer serves all threads.
+    """
+
+    def __init__(
+        self,
+        workdir: Path,
+        resume_step: int | None = None,
+        resume_phase: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        """Opens the log of a new run, or cuts that of an old one back to `resume_step`.
+
+        resume_phase: the phase that `resume_step` counts in, when each phase counts from 1; None
+        when one count goes through all phases.
+
+        Raises:
+          ValueError: `workdir` holds a run already and resume_step is None, or its log is damaged.
+        """
+        self._workdir = Path(workdir)
+        path = self._workdir / METRICS_FILE
+        kept = _lines_to_keep(path, resume_step, resume_phase)
+        if resume_step is not None:
+            write_atomically(path, map(encode_line, kept))
+        self._last_steps = {line["phase"]: line["step"] for line in kept}
+        self._resumed = resume_step is not None
+        self._lines = LineAppender(path)
+        self._boards: dict[str, SummaryWriter] = {}
+        self._boards_lock = threading.Lock()
+        self._clock = clock
+        self._started = clock() - (kept[-1]["seconds"] if kept else 0.0)
+
+    def seconds(self) -> float:
+        """The run's time until now, without the pauses between a stop and its resumption."""
+        return self._clock() - self._started
+
+    def log(self, step: int, values: Mapping[str, Any], phase: str) -> None:
+        """Writes the metrics of one finished step. Values are numbers (also 0-d arrays).
+
+        Raises:
+          ValueError: a value is not a number, or a name is one of the writer's own.
+        """
+        if own := _OWN_KEYS & values.keys():
+            raise ValueError(f"metric names {sorted(own)} are the writer's own; rename them")
+        numbers_by_name = {name: _number(name, value) for name, value in values.items()}
+        record: dict[str, Any] = {
+            "phase": phase,
+            "step": int(step),
+            "seconds": round(self.seconds(), 3),
+        }
+        nonfinite = {}
+        for name, value in numbers_by_name.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                nonfinite[name] = str(value)
+            record[name] = None if name in nonfinite else value
+        if nonfinite:
+            record["nonfinite"] = nonfinite
+            _log.warning("%s step %d: not finite: %s", phase, step, nonfinite)
+        self._lines.append(record)
+        with self._boards_lock:
+            self._draw(record)
+
+    def close(self) -> None:
+        self._lines.close()
+        for board in self._boards.values():
+            board.close()
+
+    def __enter__(self) -> MetricsWriter:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _draw(self, record: Mapping[str, Any]) -> None:
+        board = self._board(record["phase"])
+        for name, value in record.items():
+            if name not in _OWN_KEYS and isinstance(value, int | float):
+                board.add_scalar(name, value, record["step"])
+
+    def _board(self, phase: str) -> SummaryWriter:
+        # A directory per phase: TensorBoard purges by step, and each phase may count its own.
+        if phase not in self._boards:
+            purge_step = self._last_steps.get(phase, -1) + 1 if self._resumed else None
+            self._boards[phase] = SummaryWriter(
+                str(self._workdir / TENSORBOARD_DIR / phase),
+                purge_step=purge_step,
+                # Files are named by the second; a quick resume would overwrite the one before.
+                filename_suffix=f".from-{purge_step or 0}",
+            )
+        return self._boards[phase]
+
+
+def read_metrics(path: Path) -> Lines[dict[str, Any]]:
+    """The lines of a metrics.jsonl; see `files.read_lines` for what is tolerated."""
+    return read_lines(Path(path), _parse_line)
+
+
+def _lines_to_keep(
+    path: Path, resume_step: int | None, resume_phase: str | None
+) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    if resume_step is None:
+        if path.stat().st_size:
+            raise ValueError(
+                f"{path} holds the metrics of another run; resume it, or choose a new workdir"
+            )
+        return []
+    kept = []
+    for line in read_metrics(path).records:
+        # All that follows the first line beyond the resumed step was written after it, whatever
+        # its phase, and will be written again.
+        if line["step"] > resume_step and resume_phase in (None, line["phase"]):
+            break
+        kept.append(_with_text_keys(line))
+    return kept
+
+
+def _with_text_keys(line: dict[str, Any]) -> dict[str, Any]:
+    if STALENESS_COUNTS not in line:
+        return line
+    return line | {STALENESS_COUNTS: {str(age): n for age, n in line[STALENESS_COUNTS].items()}}
+
+
+def _number(name: str, value: Any) -> Any:
+    if name == STALENESS_COUNTS:
+        return {str(int(age)): int(count) for age, count in value.items()}
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, str | bytes | Mapping) or value is None:
+        raise ValueError(f"metric {name!r} is {value!r:.80}; a number is wanted")
+    return float(value)
+
+
+def _parse_line(line: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(line["phase"], str):
+        raise TypeError(f"phase {line['phase']!r:.80} is not text")
+    for name in {"step", "seconds"} | (line.keys() - _OWN_KEYS - {STALENESS_COUNTS}):
+        value = line[name]
+        if value is None and name not in _OWN_KEYS:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(f"{name} {value!r:.80} is not a number")
+    if STALENESS_COUNTS in line:
+        counts = {int(age): int(count) for age, count in line[STALENESS_COUNTS].items()}
+        return line | {STALENESS_COUNTS: counts}
+    return line

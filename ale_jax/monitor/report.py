@@ -1,0 +1,113 @@
+"""report.html: a run on one page that needs nothing but itself.
+
+python -m ale_jax.monitor.report RUN_DIR
+
+Everything that a run wrote is hostile text here: escaped by the template, made visible by
+`text.visible`, and a policy in the page forbids scripts and fetches should both fail.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import markupsafe
+
+from ale_jax.monitor import report_sections as sections
+from ale_jax.monitor.episode_view import episode_views
+from ale_jax.monitor.files import write_atomically
+from ale_jax.monitor.progress_view import duration
+from ale_jax.monitor.run_files import RunFiles, read_run
+from ale_jax.monitor.text import visible
+
+REPORT_FILE = "report.html"
+
+
+def write_report(workdir: Path) -> Path:
+    """Writes the report of the run in `workdir` from its files, and returns its path.
+
+    Missing, empty and damaged files are named at the top of the report.
+
+    Raises:
+      ValueError: `workdir` is not a directory.
+    """
+    return _write(read_run(workdir))
+
+
+def render(run: RunFiles) -> str:
+    """The page as HTML."""
+    before, after = sections.before_and_after(run)
+    return (
+        _environment()
+        .get_template("report.html.jinja")
+        .render(
+            run=run,
+            summary=run.summary,
+            before=before and sections.rate(before.total(held_out=False)),
+            after=after and sections.rate(after.total(held_out=False)),
+            after_held_out=after and sections.rate(after.total(held_out=True)),
+            curve=sections.learning_curve(run),
+            trained_rows=sections.family_rows(run, held_out=False),
+            held_out_rows=sections.family_rows(run, held_out=True),
+            staleness=sections.staleness_bars(run),
+            time_split=sections.time_split(run),
+            small_charts=sections.small_charts(run),
+            event_counts=sections.event_counts(run),
+            event_rows=sections.event_rows(run),
+            episodes=episode_views(run.trajectories),
+        )
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Rewrites a run's report; 1 when a file of the run is damaged, 2 when there is no run."""
+    parser = argparse.ArgumentParser(
+        prog="python -m ale_jax.monitor.report", description="Rewrite the report of a run."
+    )
+    parser.add_argument("run_dir", type=Path, help="the directory that the run wrote to")
+    try:
+        run = read_run(parser.parse_args(arguments).run_dir)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    for notice in run.notices:
+        print(visible(notice), file=sys.stderr)
+    print(_write(run))
+    return 1 if run.damaged else 0
+
+
+def _write(run: RunFiles) -> Path:
+    path = run.workdir / REPORT_FILE
+    write_atomically(path, [render(run).encode()])
+    return path
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("ale_jax.monitor", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_visible_text,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["duration"] = duration
+    environment.filters["signed"] = _signed
+    return environment
+
+
+def _signed(number: float) -> str:
+    return f"{number:+.2f}".replace("-", "\N{MINUS SIGN}")
+
+
+def _visible_text(value: Any) -> Any:
+    if isinstance(value, str) and not isinstance(value, markupsafe.Markup):
+        return visible(value)
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

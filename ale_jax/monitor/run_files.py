@@ -1,0 +1,129 @@
+"""All that a run left in its directory, read for the report, with a word on what is not there."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ale_jax.monitor.evaluations import EVALUATIONS_FILE, Evaluation, read_evaluations
+from ale_jax.monitor.events import EVENTS_FILE, Event, read_events
+from ale_jax.monitor.files import Lines, read_json
+from ale_jax.monitor.metrics import METRICS_FILE, read_metrics
+from ale_jax.monitor.summary import SUMMARY_FILE, Summary, read_summary
+from ale_jax.monitor.trajectories import TRAJECTORIES_FILE, TrajectorySample, read_trajectories
+
+CONFIG_FILE = "config.json"
+MAX_CONFIG_DEPTH = 8
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFiles:
+    """config: the resolved values by their dotted names.
+
+    notices: a line per file that is missing, empty, cut off or damaged.
+    damaged: whether some file could not be read; its part is then empty, like a missing one's.
+    """
+
+    workdir: Path
+    summary: Summary | None
+    metrics: tuple[dict[str, Any], ...]
+    evaluations: tuple[Evaluation, ...]
+    events: tuple[Event, ...]
+    trajectories: tuple[TrajectorySample, ...]
+    config: tuple[tuple[str, str], ...]
+    notices: tuple[str, ...]
+    damaged: bool
+
+    @property
+    def name(self) -> str:
+        """The run's name: that of its directory."""
+        return self.workdir.resolve().name
+
+    def phase(self, name: str) -> list[dict[str, Any]]:
+        """The metrics lines of one phase, in order."""
+        return [line for line in self.metrics if line["phase"] == name]
+
+
+def read_run(workdir: Path) -> RunFiles:
+    """Reads what there is.
+
+    Raises:
+      ValueError: `workdir` is not a directory.
+    """
+    workdir = Path(workdir)
+    if not workdir.is_dir():
+        raise ValueError(f"{workdir} is not a directory; give the directory of a run")
+    reader = _Reader(workdir)
+    return RunFiles(
+        workdir=workdir,
+        summary=reader.read(SUMMARY_FILE, read_summary, None),
+        metrics=reader.read_log(METRICS_FILE, read_metrics),
+        evaluations=reader.read(EVALUATIONS_FILE, read_evaluations, ()),
+        events=reader.read_log(EVENTS_FILE, read_events),
+        trajectories=reader.read_log(TRAJECTORIES_FILE, read_trajectories),
+        config=reader.read(CONFIG_FILE, read_config, ()),
+        notices=tuple(reader.notices),
+        damaged=reader.damaged,
+    )
+
+
+def read_config(path: Path) -> tuple[tuple[str, str], ...]:
+    """The values in a config.json as ("section.name", value as JSON), in the order written.
+
+    Raises:
+      ValueError: it is damaged, not an object, or nested deeper than MAX_CONFIG_DEPTH.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: an object is wanted, found {type(content).__name__}")
+    return tuple(_flat(content, "", MAX_CONFIG_DEPTH))
+
+
+def _flat(value: Any, name: str, depth: int) -> Iterator[tuple[str, str]]:
+    if depth < 0:
+        raise ValueError(f"config is nested deeper than {MAX_CONFIG_DEPTH} levels at {name:.80}")
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}.{key}" if name else key, depth - 1)
+    elif isinstance(value, list) and any(isinstance(inner, dict | list) for inner in value):
+        for index, inner in enumerate(value):
+            yield from _flat(inner, f"{name}[{index}]", depth - 1)
+    else:
+        yield name, json.dumps(value, ensure_ascii=False)
+
+
+class _Reader:
+    """Reads files and remembers what was wrong with them."""
+
+    def __init__(self, workdir: Path):
+        self._workdir = workdir
+        self.notices: list[str] = []
+        self.damaged = False
+
+    def read(self, name: str, read: Callable[[Path], T], absent: T) -> T:
+        path = self._workdir / name
+        if not path.is_file():
+            self.notices.append(f"{name} is missing")
+            return absent
+        if path.stat().st_size == 0:
+            self.notices.append(f"{name} is empty")
+            return absent
+        try:
+            return read(path)
+        except ValueError as error:
+            self.damaged = True
+            self.notices.append(str(error))
+            return absent
+
+    def read_log(self, name: str, read: Callable[[Path], Lines[T]]) -> tuple[T, ...]:
+        lines = self.read(name, read, Lines((), None))
+        if lines.truncated_line is not None:
+            self.notices.append(
+                f"{name}: line {lines.truncated_line} was cut off while it was written; left out"
+            )
+        return lines.records

@@ -1,0 +1,125 @@
+"""trajectories.jsonl: some trajectories that were trained on, with the credit of each chunk."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from ale_jax.monitor.files import LineAppender, Lines, encode_line, read_lines, write_atomically
+from ale_jax.monitor.text import clip
+from ale_jax.records import Status
+
+TRAJECTORIES_FILE = "trajectories.jsonl"
+MAX_TEXT_CHARS = 6000
+MAX_TURNS = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class TurnSample:
+    """One chunk as the learner saw it.
+
+    prompt: text that came before it since the last chunk; action: what the policy wrote.
+    advantage: the chunk's credit; ratio: its importance weight pi_theta / pi_old.
+    kept: False if the mismatch mask took the chunk out of the loss.
+    tokens: policy tokens of the chunk; logp_mean: their mean log-probability, natural log.
+    """
+
+    prompt: str
+    action: str
+    advantage: float
+    ratio: float
+    kept: bool
+    tokens: int
+    logp_mean: float
+
+
+@dataclasses.dataclass(frozen=True)
+class TrajectorySample:
+    """A trajectory at the step that trained on it; versions count updates of the weights.
+
+    Samples of one step that share family and seed are attempts of one group at one task.
+    """
+
+    step: int
+    family: str
+    seed: int
+    status: Status
+    reward: float
+    start_version: int
+    trained_version: int
+    turns: tuple[TurnSample, ...]
+
+    @property
+    def staleness(self) -> int:
+        return self.trained_version - self.start_version
+
+
+class TrajectoryWriter:
+    """Appends samples; texts beyond MAX_TEXT_CHARS lose their middle, which is noted in place."""
+
+    def __init__(self, workdir: Path, resume_step: int | None = None):
+        """Opens the log; with `resume_step`, samples of later steps are cut off first."""
+        path = Path(workdir) / TRAJECTORIES_FILE
+        if resume_step is not None and path.exists():
+            kept = [s for s in read_trajectories(path).records if s.step <= resume_step]
+            write_atomically(path, (encode_line(dataclasses.asdict(s)) for s in kept))
+        self._lines = LineAppender(path)
+
+    def write(self, sample: TrajectorySample) -> None:
+        """Writes one sample.
+
+        Raises:
+          ValueError: it has more than MAX_TURNS turns, or a number that is not finite.
+        """
+        if len(sample.turns) > MAX_TURNS:
+            raise ValueError(f"{len(sample.turns)} turns; a sample has at most {MAX_TURNS}")
+        capped = dataclasses.replace(sample, turns=tuple(map(_capped, sample.turns)))
+        self._lines.append(dataclasses.asdict(capped))
+
+    def close(self) -> None:
+        self._lines.close()
+
+    def __enter__(self) -> TrajectoryWriter:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def read_trajectories(path: Path) -> Lines[TrajectorySample]:
+    """The samples of a trajectories.jsonl; see `files.read_lines` for what is tolerated."""
+    return read_lines(Path(path), _parse_sample)
+
+
+def _capped(turn: TurnSample) -> TurnSample:
+    return dataclasses.replace(
+        turn,
+        prompt=clip(turn.prompt, MAX_TEXT_CHARS),
+        action=clip(turn.action, MAX_TEXT_CHARS),
+    )
+
+
+def _parse_sample(line: dict[str, Any]) -> TrajectorySample:
+    return TrajectorySample(
+        step=int(line["step"]),
+        family=str(line["family"]),
+        seed=int(line["seed"]),
+        status=Status(line["status"]),
+        reward=float(line["reward"]),
+        start_version=int(line["start_version"]),
+        trained_version=int(line["trained_version"]),
+        turns=tuple(map(_parse_turn, line["turns"][:MAX_TURNS])),
+    )
+
+
+def _parse_turn(turn: dict[str, Any]) -> TurnSample:
+    return TurnSample(
+        prompt=str(turn["prompt"]),
+        action=str(turn["action"]),
+        advantage=float(turn["advantage"]),
+        ratio=float(turn["ratio"]),
+        kept=bool(turn["kept"]),
+        tokens=int(turn["tokens"]),
+        logp_mean=float(turn["logp_mean"]),
+    )

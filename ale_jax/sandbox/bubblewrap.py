@@ -1,0 +1,205 @@
+"""Sandboxes out of namespaces alone (bubblewrap): no daemon, no image, the host's own /usr."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ale_jax.sandbox import cgroups
+from ale_jax.sandbox.api import SandboxError, SandboxSpec, SandboxStartError
+from ale_jax.sandbox.bootstrap import COMMAND
+from ale_jax.sandbox.channel import Channel
+from ale_jax.sandbox.client import RunnerSandbox
+from ale_jax.sandbox.owner import Owner
+
+AGENT_ID = 1000
+NOBODY_ID = 65534
+NEEDS = """
+for name in python3 tar; do
+    command -v "$name" > /dev/null || { echo "no $name in /usr; apt-get install $name"; exit 1; }
+done
+"""
+EXIT_S = 5.0
+LAST_WORDS_BYTES = 2000
+SYSTEM_DIRS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+ETC_FROM_HOST = ("alternatives", "ld.so.cache")
+ETC_FILES = {
+    "passwd": f"root:x:0:0::/:/bin/sh\nagent:x:{AGENT_ID}:{AGENT_ID}::/work:/bin/bash\n",
+    "group": f"root:x:0:\nagent:x:{AGENT_ID}:\n",
+    "hosts": "127.0.0.1 localhost\n",
+}
+# Enters its control groups, then becomes the rest of the line: nothing ever runs outside them.
+ENTER_GROUPS = """
+while [ "$1" != -- ]; do echo 0 > "$1/cgroup.procs" || exit 1; shift; done; shift; exec "$@"
+"""
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+log = logging.getLogger(__name__)
+
+
+class BubblewrapMachine:
+    """A running bwrap with its control groups and the socket to the runner in it."""
+
+    def __init__(self, process: subprocess.Popen, channel: Channel, group: cgroups.Cgroup | None):
+        self.channel = channel
+        self._process = process
+        self._group = group
+        self._words = b""
+        self._destroying = threading.Lock()
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def destroy(self) -> None:
+        with self._destroying:
+            if self._process.stderr.closed:
+                return
+            self._process.kill()  # with it the namespace's process 1 dies, and with that all others
+            try:
+                self._process.wait(EXIT_S)
+                if self._group:
+                    self._group.remove()
+            except (OSError, subprocess.TimeoutExpired) as error:
+                log.warning("bwrap %d is left to the reaper: %s", self._process.pid, error)
+            os.set_blocking(self._process.stderr.fileno(), False)
+            self._words = self._process.stderr.read(LAST_WORDS_BYTES) or b""
+            self._process.stderr.close()
+            self.channel.close()
+
+    def last_words(self) -> str:
+        return self._words.decode("utf-8", "replace")
+
+
+class BubblewrapRuntime:
+    """Starts sandboxes as children of this process, which do not outlive it."""
+
+    name = "bubblewrap"
+
+    def __init__(self, spec: SandboxSpec):
+        """Errors: SandboxStartError."""
+        if reason := probe(spec):
+            raise SandboxStartError(f"bubblewrap is not usable: {reason}")
+        self._owner = Owner.current()
+        self._serial = itertools.count()
+        # The kernel ends a bwrap when the *thread* that made it ends (PR_SET_PDEATHSIG), so all of
+        # them are made by one thread that lives as long as this runtime.
+        self._spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bubblewrap-spawner")
+        try:
+            self._hierarchy = cgroups.find()
+            self.capabilities = {"memory": "cgroup", "pids": "cgroup", "files": "tmpfs size"}
+        except cgroups.CgroupsUnavailable as reason:
+            self._hierarchy = None
+            self.capabilities = {
+                "memory": f"rlimit, each process by itself ({reason})",
+                "pids": "rlimit",
+                "files": "tmpfs size",
+            }
+
+    def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> RunnerSandbox:
+        """A working sandbox. Errors: SandboxStartError."""
+        try:
+            machine = self._spawner.submit(self._spawn, spec).result()
+        except (OSError, subprocess.SubprocessError) as error:
+            raise SandboxStartError(f"bubblewrap could not be run: {error}") from error
+        sandbox = RunnerSandbox(machine, spec)
+        try:
+            sandbox.boot({"uid": AGENT_ID, "gid": AGENT_ID, "rlimits": self._rlimits(spec)})
+        except SandboxError as error:
+            raise SandboxStartError(f"bubblewrap: the runner did not come up: {error}") from error
+        return sandbox
+
+    def reap(self) -> int:
+        """Removes control groups that dead owners left; their processes died with them."""
+        return self._hierarchy.reap() if self._hierarchy else 0
+
+    def _spawn(self, spec: SandboxSpec) -> BubblewrapMachine:
+        group = None
+        if self._hierarchy:
+            name = f"{cgroups.PREFIX}{self._owner}-{next(self._serial)}"
+            group = self._hierarchy.create(name, spec)
+        ours, theirs = socket.socketpair()
+        with theirs, _etc_files() as etc:
+            line = [*_enter(group), *_bwrap(spec, etc), *COMMAND]
+            process = subprocess.Popen(
+                line,
+                stdin=theirs,
+                stdout=theirs,
+                stderr=subprocess.PIPE,
+                pass_fds=list(etc.values()),
+                cwd="/",
+                start_new_session=True,  # a Ctrl-C at the terminal is for its owner to handle
+            )
+        return BubblewrapMachine(process, Channel(ours), group)
+
+    def _rlimits(self, spec: SandboxSpec) -> dict[str, int]:
+        if self._hierarchy:
+            return {}
+        return {"RLIMIT_NPROC": spec.pids, "RLIMIT_AS": spec.memory_mb << 20}
+
+
+def probe(spec: SandboxSpec) -> str | None:
+    """Why bubblewrap cannot run `spec` right away, with the line to type; None if it can."""
+    if not shutil.which("bwrap"):
+        return "bwrap is not installed; type: apt-get install bubblewrap"
+    with _etc_files() as etc:
+        line = [*_enter(None), *_bwrap(spec, etc), "bash", "-c", NEEDS]
+        answer = subprocess.run(
+            line, pass_fds=list(etc.values()), capture_output=True, text=True, timeout=EXIT_S
+        )
+    if answer.returncode:
+        return f"it does not work on this host: {answer.stderr.strip() or answer.stdout.strip()}"
+    return None
+
+
+def _enter(group: cgroups.Cgroup | None) -> list[str]:
+    directories = [str(directory) for directory in group.directories] if group else []
+    line = ["sh", "-c", ENTER_GROUPS, "sh", *directories, "--"]
+    if os.getuid() == 0:  # root of a namespace that is root outside would own every file it sees
+        line += ["setpriv", f"--reuid={NOBODY_ID}", f"--regid={NOBODY_ID}", "--clear-groups"]
+    return line
+
+
+def _bwrap(spec: SandboxSpec, etc: dict[str, int]) -> list[str]:
+    line = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"]
+    line += ["--new-session", "--as-pid-1", "--clearenv"]
+    line += ["--cap-drop", "ALL", "--setenv", "PATH", PATH]
+    line += ["--uid", str(AGENT_ID), "--gid", str(AGENT_ID), "--hostname", "sandbox"]
+    line += ["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"]
+    for name in SYSTEM_DIRS:
+        if Path("/", name).is_symlink():
+            line += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
+        else:
+            line += ["--ro-bind-try", f"/{name}", f"/{name}"]
+    line += ["--perms", "0755", "--dir", "/etc"]
+    for name in ETC_FROM_HOST:
+        line += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    for name, fd in etc.items():
+        line += ["--perms", "0644", "--ro-bind-data", str(fd), f"/etc/{name}"]
+    size = str(spec.files_mb << 20)
+    line += ["--size", size, "--perms", "0755", "--tmpfs", "/work"]
+    line += ["--size", size, "--perms", "1777", "--tmpfs", "/tmp"]
+    return [*line, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/work"]
+
+
+@contextlib.contextmanager
+def _etc_files() -> Iterator[dict[str, int]]:
+    """The small /etc of every sandbox, as open files: name -> descriptor."""
+    fds = {}
+    try:
+        for name, text in ETC_FILES.items():
+            fds[name] = os.memfd_create(name)
+            os.write(fds[name], text.encode())
+            os.lseek(fds[name], 0, os.SEEK_SET)
+        yield fds
+    finally:
+        for fd in fds.values():
+            os.close(fd)

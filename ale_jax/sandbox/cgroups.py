@@ -1,0 +1,155 @@
+"""Memory and process limits through control groups, of whichever version this host has mounted."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from pathlib import Path
+
+from ale_jax.sandbox.api import SandboxSpec
+from ale_jax.sandbox.owner import Owner
+
+PREFIX = "ale-"
+EMPTY_S = 2.0
+
+
+class CgroupsUnavailable(Exception):
+    """This process may not limit others through control groups; the message says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cgroup:
+    """The control groups of one sandbox: one directory (version 2) or one per controller (1)."""
+
+    directories: tuple[Path, ...]
+
+    def remove(self) -> None:
+        """Kills what is left inside and removes it. OSError if something does not die."""
+        deadline = time.monotonic() + EMPTY_S
+        for directory in self.directories:
+            while directory.exists():
+                _kill_members(directory)
+                with contextlib.suppress(OSError):
+                    directory.rmdir()
+                    break
+                if time.monotonic() > deadline:
+                    directory.rmdir()
+                time.sleep(0.001)
+
+
+@dataclasses.dataclass(frozen=True)
+class Hierarchy:
+    """Where our groups are made. parents: controller -> directory; all the same in version 2."""
+
+    version: int
+    parents: dict[str, Path]
+
+    def create(self, name: str, spec: SandboxSpec) -> Cgroup:
+        """Makes the groups and sets their limits. OSError, and nothing left, if it cannot."""
+        group = Cgroup(tuple({parent / name: None for parent in self.parents.values()}))
+        try:
+            for directory in group.directories:
+                directory.mkdir()
+            for controller, file, value in self._limits(spec):
+                (self.parents[controller] / name / file).write_text(str(value))
+        except OSError:
+            group.remove()
+            raise
+        return group
+
+    def reap(self) -> int:
+        """Removes the groups whose owner is dead; returns how many."""
+        dead = set()
+        for parent in set(self.parents.values()):
+            for directory in parent.glob(f"{PREFIX}*"):
+                with contextlib.suppress(ValueError):
+                    owner = Owner.parse(directory.name[len(PREFIX) :].rpartition("-")[0])
+                    if owner.is_here() and owner.is_dead():
+                        Cgroup((directory,)).remove()
+                        dead.add(directory.name)
+        return len(dead)
+
+    def _limits(self, spec: SandboxSpec) -> list[tuple[str, str, int]]:
+        memory = spec.memory_mb << 20
+        if self.version == 2:
+            limits = [("memory", "memory.max", memory), ("memory", "memory.swap.max", 0)]
+        else:
+            limits = [
+                ("memory", "memory.limit_in_bytes", memory),
+                ("memory", "memory.memsw.limit_in_bytes", memory),
+            ]
+        limits.append(("pids", "pids.max", spec.pids))
+        # A kernel without swap accounting has no such file; without swap none is needed.
+        return [row for row in limits if "sw" not in row[1] or _host_swaps()]
+
+
+def find() -> Hierarchy:
+    """The hierarchy that this process may make groups in. CgroupsUnavailable if there is none."""
+    mounts = _mounts()
+    if {"memory", "pids"} <= mounts.keys():
+        own = _own_groups()
+        parents = {c: _own_or_root(mounts[c], own.get(c, "/")) for c in ("memory", "pids")}
+        hierarchy = Hierarchy(1, parents)
+    elif "" in mounts:
+        hierarchy = Hierarchy(2, dict.fromkeys(("memory", "pids"), mounts[""]))
+        _delegate(mounts[""])
+    else:
+        raise CgroupsUnavailable("no memory and pids controllers are mounted below /sys/fs/cgroup")
+    _prove(hierarchy)
+    return hierarchy
+
+
+def _prove(hierarchy: Hierarchy) -> None:
+    try:
+        hierarchy.create(
+            f"{PREFIX}{Owner.current()}-probe{time.monotonic_ns()}", SandboxSpec()
+        ).remove()
+    except OSError as error:
+        raise CgroupsUnavailable(f"cannot make a control group: {error}") from error
+
+
+def _delegate(root: Path) -> None:
+    try:
+        (root / "cgroup.subtree_control").write_text("+memory +pids")
+    except OSError as error:
+        raise CgroupsUnavailable(f"cannot pass the controllers of {root} on: {error}") from error
+
+
+def _mounts() -> dict[str, Path]:
+    """Mount points by controller (version 1), and under "" that of version 2."""
+    mounts = {}
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, directory, kind, options, *_ = line.split()
+        if kind == "cgroup":
+            mounts.update(dict.fromkeys(options.split(","), Path(directory)))
+        elif kind == "cgroup2":
+            mounts[""] = Path(directory)
+    return mounts
+
+
+def _own_groups() -> dict[str, str]:
+    """Version 1: the group of this process, by controller."""
+    groups = {}
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        groups.update(dict.fromkeys(controllers.split(","), path))
+    return groups
+
+
+def _own_or_root(mount: Path, group: str) -> Path:
+    # In a container the path may be told as the host sees it, and mean nothing here.
+    own = mount / group.strip("/")
+    return own if own.is_dir() else mount
+
+
+def _host_swaps() -> bool:
+    return len(Path("/proc/swaps").read_text().splitlines()) > 1
+
+
+def _kill_members(directory: Path) -> None:
+    with contextlib.suppress(OSError):
+        for pid in (directory / "cgroup.procs").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), 9)

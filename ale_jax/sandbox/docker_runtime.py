@@ -1,0 +1,230 @@
+"""Sandboxes as Docker containers, through the daemon's API."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import struct
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import docker
+import requests
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+
+from ale_jax.sandbox.api import SandboxError, SandboxSpec, SandboxStartError
+from ale_jax.sandbox.bootstrap import COMMAND
+from ale_jax.sandbox.channel import Channel
+from ale_jax.sandbox.client import RunnerSandbox
+from ale_jax.sandbox.owner import Owner
+
+AGENT_ID = 1000
+API_S = 30.0
+BUILD_S = 1200.0
+LAST_WORDS_BYTES = 2000
+# When a sandbox is abandoned whose owner cannot be judged from here (another host, same daemon).
+LIFE_S = 24 * 3600
+OWNER, DEADLINE = "ale.owner", "ale.deadline"
+STDOUT, STDERR = 1, 2
+TROUBLE = (DockerException, requests.RequestException, OSError)
+
+log = logging.getLogger(__name__)
+
+
+class DockerChannel(Channel):
+    """The attached streams of a container, which the daemon sends in frames of its own."""
+
+    def __init__(self, attached):
+        super().__init__(attached._sock)
+        self._attached = attached  # owns the connection
+        self._left = 0
+        self.stderr = bytearray()
+
+    def _receive_some(self, limit: int) -> bytes:
+        while not self._left:
+            header = super()._receive_some(8)
+            while len(header) < 8:
+                header += super()._receive_some(8 - len(header))
+            stream, size = struct.unpack(">BxxxI", header)
+            if stream == STDOUT:
+                self._left = size
+            else:
+                self._skip(size)
+        part = super()._receive_some(min(limit, self._left))
+        self._left -= len(part)
+        return part
+
+    def _skip(self, size: int) -> None:
+        while size:
+            part = super()._receive_some(min(size, 4096))
+            size -= len(part)
+            self.stderr += part[: LAST_WORDS_BYTES - len(self.stderr)]
+
+    def close(self) -> None:
+        super().close()
+        self._attached.close()
+
+
+class DockerMachine:
+    """A running container and the attached streams of its runner."""
+
+    def __init__(self, api: docker.APIClient, container: str, channel: DockerChannel):
+        self.channel = channel
+        self._api = api
+        self._container = container
+
+    def alive(self) -> bool:
+        try:
+            return self._api.inspect_container(self._container)["State"]["Running"]
+        except TROUBLE:  # it, or the daemon, is gone
+            return False
+
+    def last_words(self) -> str:
+        return self.channel.stderr.decode("utf-8", "replace")
+
+    def destroy(self) -> None:
+        try:
+            _remove(self._api, self._container)
+        except TROUBLE as error:
+            log.warning("container %s is left to the reaper: %s", self._container[:12], error)
+        self.channel.close()
+
+
+class DockerRuntime:
+    """Starts containers on the daemon that the environment names (DOCKER_HOST)."""
+
+    name = "docker"
+
+    def __init__(self, spec: SandboxSpec):
+        """Builds the image of `spec` if it is missing. Errors: SandboxStartError."""
+        if reason := _daemon_trouble():
+            raise SandboxStartError(f"docker is not usable: {reason}")
+        if _image_missing(spec.image):
+            build(spec.image)
+        self._api = docker.from_env(timeout=int(API_S)).api
+        self._owner = Owner.current()
+        self.capabilities = {"memory": "cgroup", "pids": "cgroup", "files": "tmpfs size"}
+
+    def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> RunnerSandbox:
+        """A working sandbox. Errors: SandboxStartError."""
+        try:
+            machine = self._create(spec, labels)
+        except TROUBLE as error:
+            raise SandboxStartError(f"docker could not start a container: {error}") from error
+        sandbox = RunnerSandbox(machine, spec)
+        try:
+            sandbox.boot({"uid": AGENT_ID, "gid": AGENT_ID, "rlimits": {}})
+        except SandboxError as error:
+            raise SandboxStartError(f"docker: the runner did not come up: {error}") from error
+        return sandbox
+
+    def reap(self) -> int:
+        """Removes the containers whose owner is dead; returns how many."""
+        found = self._api.containers(all=True, filters={"label": [OWNER, DEADLINE]})
+        dead = [each["Id"] for each in found if _abandoned(each["Labels"])]
+        for container in dead:
+            _remove(self._api, container)
+        return len(dead)
+
+    def _create(self, spec: SandboxSpec, labels: Mapping[str, str]) -> DockerMachine:
+        ours = {OWNER: str(self._owner), DEADLINE: str(int(time.time() + LIFE_S))}
+        container = self._api.create_container(
+            spec.image,
+            entrypoint=[],
+            command=COMMAND,
+            user="0:0",
+            hostname="sandbox",
+            working_dir="/work",
+            stdin_open=True,  # and closed for good when this process goes, which ends the runner
+            labels={f"ale.{key}": value for key, value in labels.items()} | ours,
+            host_config=self._api.create_host_config(**_host_config(spec)),
+        )["Id"]
+        try:
+            streams = {"stream": 1, "stdin": 1, "stdout": 1, "stderr": 1}
+            channel = DockerChannel(self._api.attach_socket(container, params=streams))
+            self._api.start(container)
+        except TROUBLE:
+            _remove(self._api, container)
+            raise
+        return DockerMachine(self._api, container, channel)
+
+
+def _host_config(spec: SandboxSpec) -> dict:
+    tmpfs = f"rw,exec,nosuid,nodev,size={spec.files_mb}m,uid={AGENT_ID},gid={AGENT_ID}"
+    return {
+        "auto_remove": True,
+        "cap_add": ["SETUID", "SETGID"],  # with these the runner becomes the agent; it keeps none
+        "cap_drop": ["ALL"],
+        "init": True,
+        "ipc_mode": "none",
+        "log_config": {"type": "none"},
+        "mem_limit": f"{spec.memory_mb}m",
+        "memswap_limit": f"{spec.memory_mb}m",
+        "network_mode": "none",
+        "pids_limit": spec.pids,
+        "read_only": True,
+        "security_opt": ["no-new-privileges"],
+        "tmpfs": {"/work": f"{tmpfs},mode=0755", "/tmp": f"{tmpfs},mode=1777"},
+    }
+
+
+def probe(spec: SandboxSpec) -> str | None:
+    """Why Docker cannot run `spec` right away, with the line to type; None if it can."""
+    if reason := _daemon_trouble():
+        return reason
+    if _image_missing(spec.image):
+        return f"image {spec.image!r} is missing; type: make runtimes"
+    return None
+
+
+def _daemon_trouble() -> str | None:
+    try:
+        info = docker.from_env(timeout=int(API_S)).info()
+    except TROUBLE as error:
+        return f"no daemon answers ({_first_line(error)}); type: make runtimes"
+    missing = [name for name in ("MemoryLimit", "PidsLimit") if not info.get(name)]
+    if missing:
+        return f"the daemon cannot enforce {' and '.join(missing)}; type: docker info"
+    return None
+
+
+def _image_missing(image: str) -> bool:
+    try:
+        docker.from_env(timeout=int(API_S)).images.get(image)
+    except ImageNotFound:
+        return True
+    return False
+
+
+def build(image: str) -> None:
+    """Builds a missing image from its recipe. SandboxStartError if there is none, or it fails."""
+    recipe = Path(__file__).parents[2] / "envs" / image.removeprefix("ale-") / "image" / "build.sh"
+    if not recipe.is_file():
+        raise SandboxStartError(f"image {image!r} is missing and there is no recipe {recipe}")
+    log.info("building image %s with %s", image, recipe)
+    answer = subprocess.run([recipe], capture_output=True, text=True, timeout=BUILD_S)
+    if answer.returncode:
+        raise SandboxStartError(f"cannot build image {image!r}: {answer.stderr.strip()}")
+
+
+def _abandoned(labels: Mapping[str, str]) -> bool:
+    try:
+        owner, deadline = Owner.parse(labels[OWNER]), int(labels[DEADLINE])
+    except ValueError:
+        return False  # not written by us
+    return owner.is_dead() if owner.is_here() else time.time() > deadline
+
+
+def _remove(api: docker.APIClient, container: str) -> None:
+    with contextlib.suppress(NotFound):
+        try:
+            api.remove_container(container, force=True, v=True)
+        except APIError as error:
+            if error.status_code != 409:  # its removal is under way already
+                raise
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,81 @@
+"""Files of the agent, touched with its own rights and without ever following a link."""
+
+import contextlib
+import os
+import stat
+
+WORK, TMP = "/work", "/tmp"
+
+
+def descend(parent: int, name: str) -> int:
+    """Swaps the descriptor of a directory for that of one in it, which must not be a link."""
+    try:
+        return os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+    finally:
+        os.close(parent)
+
+
+def read_regular(path: str, max_bytes: int) -> bytes:
+    *directories, name = [part for part in path.split("/") if part]
+    parent = os.open("/" if path.startswith("/") else WORK, os.O_PATH)
+    for part in directories:
+        parent = descend(parent, part)
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=parent)
+    finally:
+        os.close(parent)
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise FileNotFoundError(2, "not a regular file")
+        return file.read(max_bytes)
+
+
+def write_file(path: str, content: bytes) -> None:
+    *directories, name = path.split("/")
+    parent = os.open(WORK, os.O_PATH)
+    for part in directories:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(part, 0o755, dir_fd=parent)
+        parent = descend(parent, part)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=parent)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        fd = os.open(name, flags, 0o644, dir_fd=parent)
+    finally:
+        os.close(parent)
+    with open(fd, "wb") as file:
+        file.write(content)
+
+
+def empty(directory: str, mode: int) -> None:
+    """Removes all below `directory`. Nothing of the agent's may be alive.
+
+    Subdirectories are moved up to the top before they are removed: depth costs neither recursion
+    nor open files. Those that the agent made unreadable are opened up first.
+    """
+    os.chmod(directory, mode)
+    prefix, serial = os.urandom(8).hex(), 0
+    top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    while names := os.listdir(top):
+        for name in names:
+            if unlinked(name, top):
+                continue
+            inner_fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
+            for inner in os.listdir(inner_fd):
+                if not unlinked(inner, inner_fd):
+                    serial += 1
+                    os.rename(inner, f"{prefix}{serial}", src_dir_fd=inner_fd, dst_dir_fd=top)
+            os.close(inner_fd)
+            os.rmdir(name, dir_fd=top)
+    os.close(top)
+
+
+def unlinked(name: str, parent: int) -> bool:
+    """Removes a file. A directory is made accessible instead, and False returned."""
+    try:
+        os.unlink(name, dir_fd=parent)
+    except IsADirectoryError:
+        os.chmod(name, 0o700, dir_fd=parent)
+        return False
+    return True

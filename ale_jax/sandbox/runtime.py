@@ -1,0 +1,34 @@
+"""Picks the runtime that sandboxes are started with: once, in the process that controls a run."""
+
+from __future__ import annotations
+
+import logging
+
+from ale_jax.sandbox.api import Runtime, SandboxSpec, SandboxStartError
+from ale_jax.sandbox.bubblewrap import BubblewrapRuntime
+from ale_jax.sandbox.docker_runtime import DockerRuntime
+
+RUNTIMES = {"docker": DockerRuntime, "bubblewrap": BubblewrapRuntime}  # in the order of preference
+
+log = logging.getLogger(__name__)
+
+
+def pick_runtime(name: str, spec: SandboxSpec) -> Runtime:
+    """The runtime called `name`; "auto" is Docker where it works, bubblewrap where that does.
+
+    Errors: ValueError for an unknown name, SandboxStartError, with the line to type, where what was
+    asked for does not work here.
+    """
+    if name not in ("auto", *RUNTIMES):
+        raise ValueError(f"runtime {name!r} must be one of auto, {', '.join(RUNTIMES)}")
+    reasons = []
+    for candidate in RUNTIMES if name == "auto" else (name,):
+        try:
+            runtime = RUNTIMES[candidate](spec)
+        except SandboxStartError as error:
+            reasons.append(str(error))
+            continue
+        why = "; ".join(reasons) or ("asked for" if name == candidate else "it works here")
+        log.info("sandboxes run in %s (%s); limits: %s", candidate, why, runtime.capabilities)
+        return runtime
+    raise SandboxStartError("; ".join(reasons))

@@ -1,0 +1,39 @@
+"""Census (held out): a log entry names a word and a file; the count goes where the task says."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ale_jax.agent.tools import bash, finish
+from envs.shell.families.count import counted_log
+from envs.shell.world import Goal, Names, World, lines, pick, shuffled
+
+WORDINGS = (
+    "The entry FAILED in {log} names a word and a file: write their count to {result}.",
+    "Count the word of the FAILED entry of {log} in its file. Write the number to {result}.",
+)
+
+
+def generate(rng: np.random.Generator) -> World:
+    names = Names(rng)
+    log, result = names.path("log"), names.path("txt")
+    word, path = names.word(), names.path("log")
+    number, content = counted_log(rng, names, word)
+    entries = [f"passed {names.word()} {names.path('log')}" for _ in range(rng.integers(4, 8))]
+    files = {
+        log: lines(*shuffled(rng, [*entries, f"FAILED {word} {path}"])),
+        path: content,
+        # Makes the directory of the result exist.
+        names.path("txt", directory=result.split("/")[0]): lines(names.number()),
+    }
+    return World(
+        instruction=pick(rng, WORDINGS).format(log=log, result=result),
+        files=files,
+        goal=Goal(files=files | {result: lines(str(number))}),
+        oracle=(
+            bash(f"grep FAILED {log}"),
+            bash(f"grep -c {word} {path}"),
+            bash(f"echo {number} > {result}"),
+            finish(),
+        ),
+    )

@@ -1,0 +1,47 @@
+"""Count: a note names a word, a log and a file; the number of lines with the word goes there."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ale_jax.agent.tools import bash, finish
+from envs.shell.world import Goal, Names, World, lines, pick, shuffled
+
+WORDINGS = (
+    "Count the lines as {note} says.",
+    "Do the count that {note} asks for.",
+    "Read {note} and write the number of lines that it wants.",
+)
+
+
+def generate(rng: np.random.Generator) -> World:
+    names = Names(rng)
+    note, log, result = names.path("txt"), names.path("log"), names.path("txt")
+    word = names.word()
+    number, content = counted_log(rng, names, word)
+    files = {
+        note: lines(*shuffled(rng, [f"word: {word}", f"log: {log}", f"write: {result}"])),
+        log: content,
+        # Makes the directory of the result exist.
+        names.path("txt", directory=result.split("/")[0]): lines(names.number()),
+    }
+    return World(
+        instruction=pick(rng, WORDINGS).format(note=note),
+        files=files,
+        goal=Goal(files=files | {result: lines(str(number))}),
+        oracle=(
+            bash(f"cat {note}"),
+            bash(f"grep -c {word} {log}"),
+            bash(f"echo {number} > {result}"),
+            finish(),
+        ),
+    )
+
+
+def counted_log(rng: np.random.Generator, names: Names, word: str) -> tuple[int, bytes]:
+    """How often `word` stands in a log, 10 to 99 times, and the log."""
+    number = int(rng.integers(10, 100))
+    others = names.words(3)
+    rest = [pick(rng, others) for _ in range(rng.integers(10, 100))]
+    entries = shuffled(rng, [word] * number + rest)
+    return number, lines(*[f"{rng.integers(1000, 10000)} {entry}" for entry in entries])

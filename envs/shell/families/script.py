@@ -1,0 +1,44 @@
+"""Script: it names a data file that is not there; the one with the same ending is meant.
+
+The goal runs the script on new data, so a script that prints what it is known to print fails.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ale_jax.agent.tools import bash, finish
+from envs.shell.world import Goal, Names, Probe, World, lines, pick, shuffled
+
+WORDINGS = (
+    "{script} fails: its data has another name now, with the same ending. Repair it.",
+    "Make {script} run. The data it reads was renamed but kept its ending.",
+)
+EXTENSIONS = ("csv", "dat", "log", "md", "txt", "xml")
+
+
+def generate(rng: np.random.Generator) -> World:
+    names = Names(rng)
+    directory, script = names.word(), names.path("sh")
+    extension, *others = shuffled(rng, EXTENSIONS)[:3]
+    wrong, right = names.word(), names.word()
+    data = f"{directory}/{right}.{extension}"
+    files = {names.path(other, directory): lines(names.word()) for other in others}
+    files |= {script: lines(f"cat {directory}/{wrong}.{extension}"), data: lines(names.word())}
+    unseen = names.word()
+    return World(
+        instruction=pick(rng, WORDINGS).format(script=script),
+        files=files,
+        goal=Goal(
+            # The script itself is free: it is judged by what it does.
+            files={path: content for path, content in files.items() if path != script},
+            probe=Probe({data: lines(unseen)}, f"sh {script}", unseen),
+        ),
+        oracle=(
+            bash(f"sh {script}"),
+            bash(f"ls {directory}"),
+            bash(f"sed -i 's/{wrong}/{right}/' {script}"),
+            bash(f"sh {script}"),
+            finish(),
+        ),
+    )

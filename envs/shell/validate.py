@@ -1,0 +1,112 @@
+"""Proves that every task can be solved, and that none is solved by doing nothing.
+
+python -m envs.shell.validate --seeds=200 --runtime=auto
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import statistics
+import sys
+from collections.abc import Sequence
+
+from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
+from ale_jax.agent.tools import finish, render_tool_call
+from ale_jax.records import STATUS_RULES, Episode, Slot, Task
+from ale_jax.sandbox.api import Sandbox, SandboxError, SandboxSpec, SandboxStartError
+from ale_jax.sandbox.runtime import pick_runtime
+from envs.shell.env import ShellEnv
+from envs.shell.families import FAMILIES
+from envs.shell.transcripts import play_oracle
+
+
+@dataclasses.dataclass(frozen=True)
+class FamilyReport:
+    """What the worlds of a family came to.
+
+    oracle, nothing: in how many of the `seeds` worlds each earned 1.
+    turns: of the oracle, per world.
+    longest_observation: characters.
+    """
+
+    family: str
+    seeds: int
+    oracle: int
+    nothing: int
+    turns: tuple[int, ...]
+    longest_observation: int
+
+    @property
+    def sound(self) -> bool:
+        return self.oracle == self.seeds and self.nothing == 0
+
+
+def check_family(sandbox: Sandbox, family: str, seeds: Sequence[int]) -> FamilyReport:
+    """Plays every world of `seeds` (of the train split) twice: the oracle, and doing nothing.
+
+    Raises:
+      SandboxError: an episode could not be judged, so nothing is proved.
+    """
+    tasks = [Task(family, seed, "train") for seed in seeds]
+    solved = [play_oracle(sandbox, task) for task in tasks]
+    observations = [m.content for _, messages in solved for m in messages if m.role == "tool"]
+    return FamilyReport(
+        family=family,
+        seeds=len(tasks),
+        oracle=sum(_is_solved(episode) for episode, _ in solved),
+        nothing=sum(_is_solved(_play_nothing(sandbox, task)) for task in tasks),
+        turns=tuple(episode.turns for episode, _ in solved),
+        longest_observation=max(map(len, observations), default=0),
+    )
+
+
+def _is_solved(episode: Episode) -> bool:
+    if not STATUS_RULES[episode.status].reward_valid:
+        raise SandboxError(f"no verdict on {episode.slot.task}: {episode.detail}")
+    return episode.reward == 1.0
+
+
+def _play_nothing(sandbox: Sandbox, task: Task) -> Episode:
+    env = ShellEnv(task.family, sandbox, task.split)
+    policy = ScriptedPolicy([render_tool_call(finish())])
+    slot = Slot(phase="nothing", group=task.seed, member=0, task=task)
+    return play(env, policy, slot, AgentLimits(turns=1))
+
+
+def table(reports: list[FamilyReport]) -> str:
+    rows = ["family     oracle   nothing  turns min/median/max  longest observation"]
+    for r in reports:
+        low, middle, high = min(r.turns), statistics.median(r.turns), max(r.turns)
+        rows.append(
+            f"{r.family:<9}{r.oracle:>4}/{r.seeds:<5}{r.nothing:>4}/{r.seeds:<5}"
+            f"{low:>7} / {middle:g} / {high:<8}{r.longest_observation:>9} characters"
+        )
+    return "\n".join(rows)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Returns the exit code: 1 if a family is unsound, or nothing could be proved."""
+    parser = argparse.ArgumentParser(prog="python -m envs.shell.validate", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=200, help="worlds per family")
+    parser.add_argument("--runtime", default="auto", help="auto, docker or bubblewrap")
+    args = parser.parse_args(argv)
+    if args.seeds < 1:
+        parser.error(f"--seeds {args.seeds} must be at least 1")
+    spec = SandboxSpec()
+    try:
+        runtime = pick_runtime(args.runtime, spec)
+    except (ValueError, SandboxStartError) as error:
+        parser.error(str(error))
+    try:
+        with runtime.start(spec, {"role": "validate"}) as sandbox:
+            reports = [check_family(sandbox, family, range(args.seeds)) for family in FAMILIES]
+    except SandboxError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(table(reports))
+    return 0 if all(report.sound for report in reports) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""Judges what an episode left behind. Runs in the playing process, outside the sandbox.
+
+What the agent could use to forge a result is taken away first: its processes are killed, so nothing
+can change between reading and judging, and what is right is compared out here.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from ale_jax.sandbox.api import Sandbox
+from envs.shell.world import Goal, Probe
+
+
+def verify(goal: Goal, sandbox: Sandbox, answer: str | None) -> bool:
+    """Whether the goal is reached; `answer` is None if the agent never finished.
+
+    Raises:
+      SandboxError: the sandbox failed, so nothing is known.
+    """
+    if goal.answer is not None and (answer is None or answer.strip() != goal.answer):
+        return False
+    sandbox.kill_processes()
+    if not _files_hold(goal.files, sandbox):
+        return False
+    return goal.probe is None or _probe_holds(goal.probe, sandbox)
+
+
+def _files_hold(files: Mapping[str, bytes | None], sandbox: Sandbox) -> bool:
+    gone = [path for path, content in files.items() if content is None]
+    kept = {path: content for path, content in files.items() if content is not None}
+    return all(_holds(sandbox, *item) for item in kept.items()) and _are_gone(sandbox, gone)
+
+
+def _holds(sandbox: Sandbox, path: str, content: bytes) -> bool:
+    try:
+        return sandbox.read(path) == content
+    except FileNotFoundError:
+        return False
+
+
+def _are_gone(sandbox: Sandbox, paths: Sequence[str]) -> bool:
+    """Asks for the names: what cannot be read, a directory say, may still be there."""
+    if not paths:
+        return True
+    return sandbox.run(f"find {shlex.join(paths)} -maxdepth 0 2>/dev/null").output == ""
+
+
+def _probe_holds(probe: Probe, sandbox: Sandbox) -> bool:
+    try:
+        sandbox.write(probe.files)
+    except OSError:  # the agent took the permission to write from its own directory
+        return False
+    result = sandbox.run(probe.command)
+    return result.exit_code == 0 and result.output.rstrip("\n") == probe.output

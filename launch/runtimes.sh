@@ -1,0 +1,55 @@
+#!/bin/bash
+# Prepares this machine for sandboxes: bubblewrap, and Docker with the image of the shell tasks.
+#
+# `make runtimes` calls it. Run it as root, or as a user with sudo; run it again at any time.
+# Where a Docker daemon answers already, that one is used and nothing about it is changed.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+state=/var/run/ale
+log=/var/log/ale-dockerd.log
+answer_s=30
+say() { echo "runtimes: $*"; }
+fail() { say "$*" >&2; exit 1; }
+
+if [ "$(id -u)" != 0 ]; then
+    command -v sudo > /dev/null || fail "this needs root; type: su -c $here/runtimes.sh"
+    exec sudo "$here/runtimes.sh"
+fi
+
+packages=()
+command -v bwrap > /dev/null || packages+=(bubblewrap)
+command -v debootstrap > /dev/null || packages+=(debootstrap)
+command -v dockerd > /dev/null || docker info > /dev/null 2>&1 || packages+=(docker.io)
+if [ ${#packages[@]} -gt 0 ]; then
+    command -v apt-get > /dev/null || fail "no apt-get here; install yourself: ${packages[*]}"
+    say "install ${packages[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    apt_get() { apt-get -q -o DPkg::Lock::Timeout=300 "$@" > /dev/null; }
+    apt_get update
+    apt_get install -y --no-install-recommends "${packages[@]}"
+else
+    say "bubblewrap, debootstrap and docker are installed"
+fi
+
+if docker info > /dev/null 2>&1; then
+    say "a Docker daemon answers"
+else
+    mkdir -p "$state"
+    # Sandboxes have no network, so the daemon needs neither a bridge nor the right to set firewall rules.
+    setsid nohup dockerd --bridge=none --iptables=false --ip6tables=false > "$log" 2>&1 < /dev/null &
+    echo $! > "$state/dockerd.pid"
+    for ((waited = 0; waited < answer_s * 10; waited++)); do
+        docker info > /dev/null 2>&1 && break
+        kill -0 "$(cat "$state/dockerd.pid")" 2> /dev/null || { tail -n 3 "$log" >&2; fail "dockerd ended; see $log"; }
+        sleep 0.1
+    done
+    docker info > /dev/null 2>&1 || fail "dockerd does not answer after $answer_s s; see $log"
+    say "started dockerd (pid $(cat "$state/dockerd.pid"), log $log)"
+fi
+
+"$here/../envs/shell/image/build.sh"
+if [ -n "${SUDO_USER:-}" ] && ! id -nG "$SUDO_USER" | grep -qw docker; then
+    say "to let $SUDO_USER use Docker, too, type: sudo usermod -aG docker $SUDO_USER (and log in again)"
+fi
+say "ready"

@@ -1,0 +1,174 @@
+"""The agent loop against a fake environment: what is said, what is counted, how it ends."""
+
+import pytest
+
+from ale_jax.agent import loop
+from ale_jax.agent.api import Message, PolicyError, Reply, VerifierError
+from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
+from ale_jax.agent.prompts import SYSTEM_PROMPT
+from ale_jax.records import STATUS_RULES, Slot, Status, Task
+from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
+
+SLOT = Slot("train", 0, 0, Task("trail", 7, "train"))
+LIMITS = AgentLimits(turns=4)
+
+
+class FakeEnv:
+    """Ends with reward 1 on "end", calls "bad" malformed, echoes the rest; fails where told to."""
+
+    def __init__(self, fail_in="", error=None, grade=0.5):
+        self._fail_in, self._error, self._grade = fail_in, error, grade
+        self.actions = []
+
+    def _maybe_fail(self, where):
+        if where == self._fail_in:
+            raise self._error
+
+    def reset(self, seed):
+        self._maybe_fail("reset")
+        return f"do {seed}", {}
+
+    def step(self, action):
+        self._maybe_fail("step")
+        self.actions.append(action)
+        done = action == "end"
+        return f"saw {action}", float(done), done, False, {"malformed": action == "bad"}
+
+    def grade(self):
+        self._maybe_fail("grade")
+        return self._grade
+
+
+class ListeningPolicy(ScriptedPolicy):
+    def __init__(self, replies):
+        super().__init__(replies)
+        self.heard = []
+
+    def reply(self, new_messages):
+        self.heard.append(tuple(new_messages))
+        return super().reply(new_messages)
+
+
+class StoppingPolicy:
+    """Replies with the given stop reasons, in turn."""
+
+    def __init__(self, *stops):
+        self._stops = iter(stops)
+
+    def reply(self, new_messages):
+        return Reply("part", next(self._stops))
+
+
+def test_the_policy_hears_each_message_once():
+    policy = ListeningPolicy(["a", "b", "end"])
+    play(FakeEnv(), policy, SLOT, LIMITS)
+    assert policy.heard == [
+        (Message("system", SYSTEM_PROMPT), Message("user", "do 7")),
+        (Message("tool", "saw a"),),
+        (Message("tool", "saw b"),),
+    ]
+
+
+def test_finishing_reports_the_reward_and_the_turns():
+    episode = play(FakeEnv(), ScriptedPolicy(["a", "end", "never played"]), SLOT, LIMITS)
+    assert (episode.status, episode.reward, episode.turns) == (Status.FINISHED, 1.0, 2)
+    assert (episode.slot, episode.malformed_calls, episode.detail) == (SLOT, 0, "")
+
+
+def test_malformed_calls_are_answered_and_counted():
+    policy = ListeningPolicy(["bad", "bad", "end"])
+    episode = play(FakeEnv(), policy, SLOT, LIMITS)
+    assert (episode.status, episode.malformed_calls, episode.turns) == (Status.FINISHED, 2, 3)
+    assert policy.heard[1] == (Message("tool", "saw bad"),)
+
+
+def test_the_turn_limit_grades_the_state_as_it_stands():
+    env = FakeEnv(grade=0.25)
+    episode = play(env, ScriptedPolicy(list("abcdef")), SLOT, LIMITS)
+    assert (episode.status, episode.reward, episode.turns) == (Status.TURN_LIMIT, 0.25, 4)
+    assert env.actions == list("abcd")
+
+
+def test_a_finish_in_the_last_turn_is_a_finish():
+    episode = play(FakeEnv(), ScriptedPolicy(["a", "b", "c", "end"]), SLOT, LIMITS)
+    assert (episode.status, episode.reward) == (Status.FINISHED, 1.0)
+
+
+def test_a_full_context_grades_without_playing_the_unfinished_reply():
+    env = FakeEnv(grade=0.25)
+    episode = play(env, StoppingPolicy("stop", "context_full"), SLOT, LIMITS)
+    assert (episode.status, episode.reward, episode.turns) == (Status.TOKEN_LIMIT, 0.25, 1)
+    assert env.actions == ["part"]
+
+
+def test_a_reply_cut_at_its_length_is_played():
+    env = FakeEnv()
+    play(env, StoppingPolicy("length", "context_full"), SLOT, LIMITS)
+    assert env.actions == ["part"]
+
+
+@pytest.mark.parametrize("where", ["reset", "step", "grade"])
+@pytest.mark.parametrize(
+    "error, status",
+    [
+        (SandboxStartError("no image"), Status.SANDBOX_START_FAILED),
+        (SandboxLost("runner gone"), Status.SANDBOX_LOST),
+        (SandboxError("broken pipe"), Status.SANDBOX_LOST),
+        (VerifierError("no verdict"), Status.VERIFIER_ERROR),
+    ],
+)
+def test_trouble_has_a_status_and_no_reward(where, error, status):
+    replies = ["a"] * LIMITS.turns
+    episode = play(FakeEnv(where, error), ScriptedPolicy(replies), SLOT, LIMITS)
+    assert (episode.status, episode.reward) == (status, None)
+    assert not STATUS_RULES[status].reward_valid
+    assert episode.turns == (LIMITS.turns if where == "grade" else 0)
+    assert episode.detail == f"{type(error).__name__}: {error}"
+
+
+def test_a_policy_that_does_not_answer_is_a_model_error():
+    episode = play(FakeEnv(), ScriptedPolicy(["a", "bad"]), SLOT, LIMITS)
+    assert (episode.status, episode.reward) == (Status.MODEL_ERROR, None)
+    assert (episode.turns, episode.malformed_calls) == (2, 1)
+
+
+def test_a_bug_is_not_taken_for_trouble():
+    with pytest.raises(KeyError):
+        play(FakeEnv("step", KeyError("typo")), ScriptedPolicy(["a"]), SLOT, LIMITS)
+
+
+def test_time_in_the_environment_is_told_from_the_rest(monkeypatch):
+    class Clock:
+        now = 0.0
+
+        def monotonic(self):
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr(loop, "time", clock)
+
+    class SlowEnv(FakeEnv):
+        def step(self, action):
+            clock.now += 2.0
+            return super().step(action)
+
+    class SlowPolicy(ScriptedPolicy):
+        def reply(self, new_messages):
+            clock.now += 5.0
+            return super().reply(new_messages)
+
+    episode = play(SlowEnv(), SlowPolicy(["a", "end"]), SLOT, LIMITS)
+    assert (episode.seconds, episode.env_seconds) == (14.0, 4.0)
+
+    failing = SlowEnv("step", SandboxLost("gone"))
+    assert play(failing, SlowPolicy(["a"]), SLOT, LIMITS).env_seconds == 2.0
+
+
+def test_limits_without_a_turn_are_refused():
+    with pytest.raises(ValueError, match="turns 0"):
+        AgentLimits(turns=0)
+
+
+def test_a_script_that_is_over_says_so():
+    with pytest.raises(PolicyError, match="no further reply"):
+        ScriptedPolicy([]).reply(())

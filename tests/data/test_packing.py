@@ -1,0 +1,139 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from make_trajectories import make_turn
+
+from ale_jax.data.packing import Sample, Shape, demonstration, pack, pack_all
+
+
+def make_sample(*turns, advantage=None, positive=True):
+    """turns: (prompt ids, action ids) pairs."""
+    made = tuple(make_turn(p, a, version=i) for i, (p, a) in enumerate(turns))
+    advantage = range(1, len(made) + 1) if advantage is None else advantage
+    return Sample(made, np.array(list(advantage), np.float32), positive)
+
+
+def test_one_row_by_hand():
+    long = make_sample(([1, 2], [3, 4]), ([5], [6]), advantage=[0.5, 0.25])
+    short = make_sample(([7], [8, 9]), advantage=[-1.0], positive=False)
+    batch, leftover = pack([short, long], Shape(rows=1, row_tokens=10, chunks_per_row=4))
+    assert leftover == []
+    expected = {
+        "tokens_BT": [[1, 2, 3, 4, 5, 6, 7, 8, 9, 0]],
+        "segment_BT": [[1, 1, 1, 1, 1, 1, 2, 2, 2, 0]],
+        "position_BT": [[0, 1, 2, 3, 4, 5, 0, 1, 2, 0]],
+        "chunk_BT": [[-1, -1, 0, 0, -1, 1, -1, 2, 2, -1]],
+        "version_BT": [[0, 0, 0, 0, 0, 1, 0, 0, 0, 0]],
+        "advantage_BC": [[0.5, 0.25, -1.0, 0.0]],
+        "positive_BC": [[True, True, False, False]],
+    }
+    for name, value in expected.items():
+        np.testing.assert_array_equal(getattr(batch, name), value, err_msg=name)
+    mu_BT = [[0, 0, -0.03, -0.04, 0, -0.06, 0, -0.08, -0.09, 0]]
+    np.testing.assert_allclose(batch.logp_mu_BT, mu_BT, rtol=1e-6)
+    np.testing.assert_allclose(batch.logp_old_BT, np.array(mu_BT) / 2, rtol=1e-6)
+
+
+def test_first_fit_longest_first():
+    def of_length(n):
+        return make_sample(([n] * (n - 1), [n]))
+
+    batch, leftover = pack([of_length(n) for n in (2, 6, 3, 5, 4)], Shape(2, 8, 4))
+    np.testing.assert_array_equal(batch.tokens_BT, [[6] * 6 + [2] * 2, [5] * 5 + [3] * 3])
+    assert [s.num_tokens for s in leftover] == [4]
+
+
+def test_a_full_chunk_table_closes_a_row():
+    two_chunks = make_sample(([1], [2]), ([3], [4]))
+    batch, leftover = pack([two_chunks] * 3, Shape(rows=2, row_tokens=100, chunks_per_row=3))
+    assert len(leftover) == 1
+    np.testing.assert_array_equal(batch.segment_BT.max(axis=1), [1, 1])
+
+
+def test_nothing_to_pack_is_an_empty_batch():
+    batch, leftover = pack([make_sample()], Shape(2, 4, 3))
+    assert leftover == [] and not batch.segment_BT.any() and (batch.chunk_BT == -1).all()
+    assert pack_all([make_sample()], Shape(2, 4, 3)) == []
+
+
+def test_a_demonstration_is_learned_where_the_assistant_speaks():
+    batch, _ = pack([demonstration([([1, 2], [3]), ([4], [5, 6])])], Shape(1, 8, 2))
+    np.testing.assert_array_equal(batch.chunk_BT, [[-1, -1, 0, -1, 1, 1, -1, -1]])
+    np.testing.assert_array_equal(batch.tokens_BT, [[1, 2, 3, 4, 5, 6, 0, 0]])
+    assert batch.positive_BC.all() and not batch.logp_mu_BT.any()
+
+
+@pytest.mark.parametrize(
+    ("sample", "message"),
+    [
+        (make_sample(([1] * 6, [2] * 3)), "9 tokens does not fit a row of 8: raise row_tokens"),
+        (make_sample(*[([1], [2])] * 4), "4 chunks does not fit 3 per row: raise chunks_per_row"),
+        (make_sample(([], [2])), "give its first turn a prompt"),
+    ],
+)
+def test_what_fits_no_row_is_refused_with_the_remedy(sample, message):
+    with pytest.raises(ValueError, match=message):
+        pack([sample], Shape(rows=2, row_tokens=8, chunks_per_row=3))
+
+
+def test_an_empty_shape_is_refused():
+    with pytest.raises(ValueError, match="rows 0"):
+        Shape(rows=0, row_tokens=8, chunks_per_row=3)
+
+
+lengths = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), min_size=1, max_size=3)
+
+
+@settings(deadline=None)
+@given(st.lists(lengths, max_size=12), st.integers(1, 3))
+def test_no_token_is_lost_or_duplicated(all_lengths, rows):
+    """Every token has its own id, so what comes out can be compared with what went in."""
+    ids, samples = iter(range(1, 10**6)), []
+    for turn_lengths in all_lengths:
+        pairs = [([next(ids) for _ in range(p)], [next(ids) for _ in range(a)])
+                 for p, a in turn_lengths]  # fmt: skip
+        advantage = [float(action[0]) for _, action in pairs]  # names its chunk
+        samples.append(make_sample(*pairs, advantage=advantage))
+    shape = Shape(rows, row_tokens=20, chunks_per_row=5)
+    batches = pack_all(samples, shape)
+
+    found = []
+    for batch in batches:
+        for field in dataclasses.fields(batch):
+            size = shape.row_tokens if field.name.endswith("BT") else shape.chunks_per_row
+            assert getattr(batch, field.name).shape == (rows, size)
+        for b in range(rows):
+            found += read_row(batch, b)
+    assert sorted(found) == sorted(
+        [np.concatenate([[*t.prompt_ids, *t.action_ids] for t in s.turns]).tolist()
+         for s in samples]
+    )  # fmt: skip
+    again = pack_all(samples, shape)
+    for one, two in zip(batches, again, strict=True):
+        for field in dataclasses.fields(one):
+            np.testing.assert_array_equal(getattr(one, field.name), getattr(two, field.name))
+
+
+def read_row(batch, b):
+    """The row's trajectories as token lists, checked against their chunk table on the way."""
+    segment_T, chunk_T, tokens_T = batch.segment_BT[b], batch.chunk_BT[b], batch.tokens_BT[b]
+    used = np.unique(chunk_T[chunk_T >= 0])
+    np.testing.assert_array_equal(used, np.arange(len(used)))
+    for c in used:
+        assert batch.advantage_BC[b, c] == tokens_T[chunk_T == c][0]
+        assert len(set(segment_T[chunk_T == c])) == 1
+    assert not batch.advantage_BC[b, len(used) :].any()
+    policy_T = chunk_T >= 0
+    np.testing.assert_allclose(
+        batch.logp_mu_BT[b], np.where(policy_T, -tokens_T / 100, 0), rtol=1e-6
+    )
+    assert not policy_T[batch.position_BT[b] == 0].any()
+    found = []
+    for segment in range(1, segment_T.max() + 1):
+        inside = segment_T == segment
+        np.testing.assert_array_equal(batch.position_BT[b][inside], np.arange(inside.sum()))
+        found.append(tokens_T[inside].tolist())
+    return found

@@ -1,0 +1,200 @@
+import threading
+
+import pytest
+from make_trajectories import make_trajectory
+
+from ale_jax.data.replay import ReplayBuffer
+from ale_jax.data.staleness import StalenessGate
+from ale_jax.records import Status
+
+
+def make(alpha=1.0, groups_per_step=2, group_size=2, **kwargs):
+    gate = StalenessGate(alpha, groups_per_step)
+    return gate, ReplayBuffer(gate, group_size, **kwargs)
+
+
+def play(gate, buffer, group, start_version=None, statuses=(Status.FINISHED, Status.FINISHED)):
+    start = gate.version if start_version is None else start_version
+    assert gate.admit(group)
+    for member, status in enumerate(statuses):
+        reward = 1.0 if status is Status.FINISHED else None
+        buffer.add(
+            make_trajectory(group, member, status=status, reward=reward, start_version=start)
+        )
+
+
+def indices(groups):
+    return [g.index for g in groups]
+
+
+def test_a_group_waits_for_its_last_member():
+    gate, buffer = make(groups_per_step=1)
+    gate.admit(0)
+    buffer.add(make_trajectory(0, member=1))
+    assert buffer.take() == []
+    buffer.add(make_trajectory(0, member=0))
+    (group,) = buffer.take()
+    assert [t.episode.slot.member for t in group.members] == [0, 1]
+
+
+def test_the_oldest_groups_come_first_whatever_order_they_finished_in():
+    gate, buffer = make()
+    for group in (3, 1, 0, 2):
+        play(gate, buffer, group)
+    assert indices(buffer.take()) == [0, 1]
+    gate.publish(1)
+    assert indices(buffer.take()) == [2, 3]
+
+
+def test_no_partial_steps():
+    gate, buffer = make()
+    play(gate, buffer, 0)
+    assert buffer.take() == []
+    assert gate.counts()["waiting"] == 1
+
+
+def test_group_without_a_valid_member_is_discarded_and_its_permit_returns():
+    gate, buffer = make(alpha=0, groups_per_step=1)
+    play(gate, buffer, 0, statuses=(Status.SANDBOX_LOST, Status.CANCELLED))
+    assert buffer.take() == []
+    assert gate.counts()["dropped_failed"] == 1
+    play(gate, buffer, 1, statuses=(Status.SANDBOX_LOST, Status.FINISHED))
+    (group,) = buffer.take()
+    assert (group.index, len(group.members), len(group.valid)) == (1, 2, 1)
+
+
+def test_age_is_that_of_the_oldest_valid_member():
+    gate, buffer = make(alpha=5, groups_per_step=1, group_size=3)
+    gate.publish(1)
+    gate.publish(2)
+    gate.admit(0)
+    lost = Status.SANDBOX_LOST
+    buffer.add(make_trajectory(0, 0, status=lost, reward=None, start_version=0))
+    buffer.add(make_trajectory(0, 1, start_version=1))
+    buffer.add(make_trajectory(0, 2, start_version=2))
+    assert buffer.take()[0].start_version == 1
+
+
+def test_a_stale_group_is_never_handed_out():
+    gate, buffer = make(alpha=1, groups_per_step=1)
+    play(gate, buffer, 0, start_version=0)
+    play(gate, buffer, 1, start_version=0)
+    gate.publish(1)
+    gate.publish(2)
+    play(gate, buffer, 2, start_version=1)
+    assert indices(buffer.take()) == [2]
+    assert gate.counts()["dropped_stale"] == 2
+
+
+def test_fractional_alpha_limits_how_many_are_one_version_older():
+    """alpha 0.5 of 4 groups: two of a batch may be one version old, so its mean age is <= 0.5."""
+    gate, buffer = make(alpha=0.5, groups_per_step=4)
+    gate.publish(1)
+    for group in range(3):
+        play(gate, buffer, group, start_version=0)
+    for group in range(3, 6):
+        play(gate, buffer, group, start_version=1)
+    assert indices(buffer.take()) == [0, 1, 3, 4]
+
+
+@pytest.mark.parametrize("alpha", [0, 0.5, 1, 1.5, 2.25])
+def test_in_order_nothing_is_dropped_and_the_mean_age_settles_at_alpha(alpha):
+    """The theorem of docs/staleness.md, with rollouts that always run as far ahead as they may."""
+    gate, buffer = make(alpha=alpha, groups_per_step=4)
+    group = 0
+    for step in range(8):
+        while gate.accepted < gate.capacity:
+            play(gate, buffer, group)
+            group += 1
+        ages = [gate.version - g.start_version for g in buffer.take()]
+        gate.publish(step + 1)
+    assert gate.counts()["dropped_stale"] == 0
+    assert sum(ages) / 4 == alpha
+
+
+def test_max_uses():
+    gate, buffer = make(alpha=1, groups_per_step=1, max_uses=2)
+    play(gate, buffer, 0)
+    assert indices(buffer.take()) == [0]
+    gate.publish(1)
+    assert indices(buffer.take()) == [0]
+    assert buffer.take() == []
+    assert gate.counts()["trained"] == 1
+
+
+def test_a_used_group_that_grows_stale_returns_no_permit():
+    gate, buffer = make(alpha=0, groups_per_step=1, max_uses=2)
+    play(gate, buffer, 0)
+    buffer.take()
+    gate.publish(1)
+    assert buffer.take() == []
+    assert gate.counts()["dropped_stale"] == 0 and gate.accepted == 1
+
+
+def test_synchronous_training_leaves_nothing_behind():
+    gate, buffer = make(alpha=0)
+    for step in range(3):
+        for group in (2 * step, 2 * step + 1):
+            play(gate, buffer, group)
+        assert indices(buffer.take()) == [2 * step, 2 * step + 1]
+        assert gate.outstanding() == []
+        gate.publish(step + 1)
+
+
+def test_a_trajectory_comes_once_and_only_if_its_group_is_in_flight():
+    gate, buffer = make()
+    with pytest.raises(AssertionError, match="not in flight"):
+        buffer.add(make_trajectory(0, 0))
+    gate.admit(0)
+    buffer.add(make_trajectory(0, 0))
+    with pytest.raises(AssertionError, match="twice"):
+        buffer.add(make_trajectory(0, 0))
+    with pytest.raises(AssertionError):
+        buffer.add(make_trajectory(0, 2))  # group_size is 2
+    buffer.add(make_trajectory(0, 1))
+    with pytest.raises(AssertionError, match="not in flight"):
+        buffer.add(make_trajectory(0, 1))
+
+
+@pytest.mark.parametrize("field", ["group_size", "max_uses"])
+def test_bad_sizes_are_refused(field):
+    with pytest.raises(ValueError, match=f"{field} 0"):
+        ReplayBuffer(StalenessGate(0, 1), **{"group_size": 1, "max_uses": 1, field: 0})
+
+
+def test_producers_and_a_learner_in_threads():
+    """Four producers, one learner, 25 steps: each group is trained once, nobody waits for ever."""
+    gate, buffer = make(alpha=1.5, groups_per_step=2)
+    indices_left = iter(range(10**6))
+    lock, stop, over = threading.Lock(), threading.Event(), []
+
+    def produce():
+        while not stop.is_set():
+            with lock:
+                group = next(indices_left)
+            while not gate.admit(group, timeout=0.01):
+                if stop.is_set():
+                    return
+            start = gate.version
+            for member in range(2):
+                buffer.add(make_trajectory(group, member, start_version=start))
+            if gate.accepted > gate.capacity:
+                over.append(group)
+
+    producers = [threading.Thread(target=produce) for _ in range(4)]
+    for thread in producers:
+        thread.start()
+    trained = []
+    try:
+        for step in range(25):
+            batch = buffer.take(timeout=60.0)
+            assert len(batch) == 2
+            assert all(gate.version - g.start_version <= 2 for g in batch)
+            trained += indices(batch)
+            gate.publish(step + 1)
+    finally:
+        stop.set()
+        for thread in producers:
+            thread.join(60.0)
+    assert len(set(trained)) == len(trained) == 50
+    assert over == []

@@ -1,0 +1,128 @@
+"""Random lives of gate and buffer together, against a model that only counts."""
+
+import math
+from fractions import Fraction
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from make_trajectories import make_trajectory
+
+from ale_jax.data.replay import ReplayBuffer
+from ale_jax.data.staleness import StalenessGate
+from ale_jax.records import STATUS_RULES, Status
+
+GROUP_SIZE = 2
+
+
+class StalenessMachine(RuleBasedStateMachine):
+    @initialize(
+        quarters=st.integers(0, 10), groups_per_step=st.integers(1, 5), max_uses=st.integers(1, 2)
+    )
+    def begin(self, quarters, groups_per_step, max_uses):
+        self.alpha = Fraction(quarters, 4)
+        self.groups_per_step = groups_per_step
+        self.max_uses = max_uses
+        self.gate = StalenessGate(float(self.alpha), groups_per_step)
+        self.buffer = ReplayBuffer(self.gate, GROUP_SIZE, max_uses)
+        self.next_group = 0
+        self.starts = {}  # (group, member) out there -> version at its first token, None before
+        self.played = {}  # group -> [(start version, valid reward?)] of the members that are back
+        self.uses = {}  # group -> times trained on
+
+    def limit(self):
+        return math.floor((self.alpha + self.gate.version + 1) * self.groups_per_step)
+
+    def in_flight(self):
+        return {group for group, _ in self.starts}
+
+    @rule()
+    def admit(self):
+        before = self.gate.accepted
+        admitted = self.gate.admit(self.next_group)
+        assert admitted == (before < self.limit())
+        if admitted:
+            self.starts |= {(self.next_group, m): None for m in range(GROUP_SIZE)}
+            self.played[self.next_group] = []
+            self.next_group += 1
+
+    @precondition(lambda self: self.starts)
+    @rule(data=st.data())
+    def first_token(self, data):
+        key = data.draw(st.sampled_from(sorted(self.starts)))
+        if self.starts[key] is None:
+            self.starts[key] = self.gate.version
+
+    @precondition(lambda self: self.starts)
+    @rule(data=st.data(), status=st.sampled_from(Status))
+    def come_back(self, data, status):
+        self.finish(data.draw(st.sampled_from(sorted(self.starts))), status)
+
+    def finish(self, key, status):
+        start = self.starts.pop(key)
+        start = self.gate.version if start is None else start
+        valid = STATUS_RULES[status].reward_valid
+        self.played[key[0]].append((start, valid))
+        self.buffer.add(
+            make_trajectory(*key, status=status, reward=1.0 if valid else None, start_version=start)
+        )
+
+    @rule()
+    def train(self):
+        batch = self.buffer.take()
+        if not batch:
+            return
+        now, order = self.gate.version, [g.index for g in batch]
+        assert order == sorted(set(order)) and len(order) == self.groups_per_step
+        ages = []
+        for index in order:
+            assert index not in self.in_flight()
+            ages.append(now - min(start for start, valid in self.played[index] if valid))
+            self.uses[index] = self.uses.get(index, 0) + 1
+            assert self.uses[index] <= self.max_uses
+        assert max(ages) <= math.ceil(self.alpha)
+        assert sum(ages) <= self.alpha * len(ages)
+        self.gate.publish(now + 1)
+
+    @rule()
+    def a_step_is_always_within_reach(self):
+        """Let all that is out come back, fill the permits once: then a step can be trained."""
+        for key in sorted(self.starts):
+            self.finish(key, Status.FINISHED)
+        while self.gate.admit(self.next_group):
+            self.played[self.next_group] = []
+            for member in range(GROUP_SIZE):
+                self.starts[self.next_group, member] = None
+                self.finish((self.next_group, member), Status.FINISHED)
+            self.next_group += 1
+        version = self.gate.version
+        self.train()
+        assert self.gate.version == version + 1
+
+    @invariant()
+    def accepted_is_bounded(self):
+        if hasattr(self, "gate"):
+            assert self.gate.accepted <= self.limit()
+
+    @invariant()
+    def no_group_is_lost_or_counted_twice(self):
+        if hasattr(self, "gate"):
+            counts = self.gate.counts()
+            assert sum(counts.values()) == self.next_group
+            assert counts["in_flight"] == len(self.in_flight())
+            assert counts["trained"] == len(self.uses)
+            dead = [
+                g
+                for g, members in self.played.items()
+                if g not in self.in_flight() and not any(valid for _, valid in members)
+            ]
+            assert counts["dropped_failed"] == len(dead)
+
+
+TestStalenessMachine = StalenessMachine.TestCase
+TestStalenessMachine.settings = settings(
+    max_examples=170,
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)

@@ -1,0 +1,65 @@
+"""trajectories.jsonl: samples come back as they were, capped, and once."""
+
+import dataclasses
+
+import pytest
+
+from ale_jax.monitor.trajectories import (
+    MAX_TEXT_CHARS,
+    MAX_TURNS,
+    TRAJECTORIES_FILE,
+    TrajectoryWriter,
+    read_trajectories,
+)
+from tests.monitor.fake_run import FAILED, SOLVED
+
+
+def write(workdir, *samples, resume_step=None):
+    with TrajectoryWriter(workdir, resume_step) as writer:
+        for sample in samples:
+            writer.write(sample)
+
+
+def read(workdir):
+    return read_trajectories(workdir / TRAJECTORIES_FILE).records
+
+
+def at_step(step):
+    return dataclasses.replace(SOLVED, step=step)
+
+
+def test_samples_come_back_equal(tmp_path):
+    write(tmp_path, SOLVED, FAILED)
+    assert read(tmp_path) == (SOLVED, FAILED)
+
+
+def test_texts_are_capped_and_say_how_much_is_gone(tmp_path):
+    turn = dataclasses.replace(SOLVED.turns[0], action="x" * (MAX_TEXT_CHARS + 123))
+    write(tmp_path, dataclasses.replace(SOLVED, turns=(turn,)))
+    (sample,) = read(tmp_path)
+    assert "123 characters left out" in sample.turns[0].action
+    assert sample.turns[0].action.count("x") == MAX_TEXT_CHARS
+
+
+def test_a_sample_of_too_many_turns_is_refused(tmp_path):
+    many = dataclasses.replace(SOLVED, turns=SOLVED.turns[:1] * (MAX_TURNS + 1))
+    with pytest.raises(ValueError, match=f"{MAX_TURNS + 1} turns"):
+        write(tmp_path, many)
+
+
+def test_resume_cuts_later_samples(tmp_path):
+    write(tmp_path, at_step(1), at_step(2), at_step(3))
+    write(tmp_path, at_step(3), resume_step=2)
+    assert [sample.step for sample in read(tmp_path)] == [1, 2, 3]
+
+
+def test_an_unknown_status_is_damage(tmp_path):
+    write(tmp_path, SOLVED)
+    path = tmp_path / TRAJECTORIES_FILE
+    path.write_text(path.read_text().replace("finished", "perfect"))
+    with pytest.raises(ValueError, match=r"trajectories.jsonl, line 1.*perfect"):
+        read_trajectories(path)
+
+
+def test_staleness_is_counted_in_versions():
+    assert dataclasses.replace(SOLVED, start_version=4, trained_version=7).staleness == 3

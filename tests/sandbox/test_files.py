@@ -1,0 +1,143 @@
+"""Files go in and out, whatever the agent has built where they lie."""
+
+import pytest
+
+from ale_jax.sandbox.api import SandboxError
+from tests.sandbox.conftest import processes
+
+
+def test_written_files_are_read_back_and_belong_to_the_agent(box):
+    files = {"a.txt": b"text\n", "deep/er/b.bin": bytes(range(256)), "empty": b""}
+    box.write(files)
+    assert {path: box.read(path) for path in files} == files
+    assert (
+        box.run("stat -c '%U %a' a.txt deep deep/er").output == "agent 644\nagent 755\nagent 755\n"
+    )
+    assert box.run("rm -r deep && echo gone").output == "gone\n"
+
+
+def test_write_replaces(box):
+    box.run("echo longer than before > a; ln -s /tmp/b b; ln a c; mkfifo d")
+    box.write({"a": b"1", "b": b"2", "d": b"3"})
+    assert [box.read(name) for name in "abd"] == [b"1", b"2", b"3"]
+    assert box.read("c") == b"longer than before\n"  # the other name of the old file keeps it
+    assert box.run("ls /tmp").output == ""
+
+
+def test_read_takes_absolute_paths_and_stops_at_max_bytes(box):
+    box.run("printf 0123456789 > /tmp/digits")
+    assert box.read("/tmp/digits") == b"0123456789"
+    assert box.read("/tmp/digits", max_bytes=4) == b"0123"
+
+
+@pytest.mark.parametrize("path", ["", "../etc/passwd", "/work/../etc/passwd", "a\0b"])
+def test_read_refuses_paths_that_climb(box, path):
+    with pytest.raises(ValueError, match="path"):
+        box.read(path)
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "./a", "a\0b", "a/"]
+)
+def test_write_refuses_paths_that_could_leave_work(box, path):
+    with pytest.raises(ValueError, match="path"):
+        box.write({path: b""})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        "true",
+        "mkdir x",
+        "mkfifo x",
+        "ln -s /etc/passwd x",
+        "ln -s x x",
+        "ln -s /dev/zero x",
+        "echo secret > x; chmod 000 x",
+        "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"x\")'",
+    ],
+)
+def test_only_regular_files_are_read(box, make):
+    assert box.run(make).exit_code == 0
+    with pytest.raises(FileNotFoundError):
+        box.read("x")
+
+
+@pytest.mark.parametrize("path", ["a" * 300, "\ud800", "dir/" + "é" * 200])
+def test_names_that_no_file_can_have(box, path):
+    with pytest.raises(FileNotFoundError):
+        box.read(path)
+    with pytest.raises(OSError):
+        box.write({path: b""})
+    assert box.run("echo alive").output == "alive\n"
+
+
+def test_linked_directories_are_not_entered(box):
+    box.run("mkdir /tmp/there; echo out > /tmp/there/f; ln -s /tmp/there link")
+    with pytest.raises(FileNotFoundError):
+        box.read("link/f")
+    with pytest.raises(NotADirectoryError):
+        box.write({"link/g": b"escaped"})
+    assert box.run("ls /tmp/there").output == "f\n"
+
+
+def test_a_file_or_directory_in_the_way_is_an_error(box):
+    box.run("echo > file; mkdir dir")
+    with pytest.raises(NotADirectoryError):
+        box.write({"file/x": b""})
+    with pytest.raises(IsADirectoryError):
+        box.write({"dir": b""})
+
+
+def test_snapshot_brings_back_the_working_files_and_nothing_else(box):
+    box.write({"a": b"1", "d/b": b"2"})
+    box.run("chmod 711 d; ln -s a link; mkfifo pipe; truncate -s 1G sparse; echo t > /tmp/t")
+    snapshot = box.snapshot()
+    box.run("rm -r d; echo changed > a; echo > extra; x=3; cd /tmp")
+    box.restore(snapshot)
+    assert box.run(
+        "pwd; ls; stat -c '%a %s' d sparse; cat a d/b; readlink link; echo x=$x"
+    ).output == ("/work\na\nd\nlink\npipe\nsparse\n711 60\n644 1073741824\n12a\nx=\n")
+    assert box.run("ls /tmp").output == ""
+
+
+def test_snapshot_does_not_disturb_the_session(box):
+    box.run("cd /tmp; x=3; sleep 60 & job=$!")
+    box.snapshot()
+    assert box.run("echo $x $PWD; kill $job && echo running").output == "3 /tmp\nrunning\n"
+
+
+def test_snapshot_that_is_none_is_an_error(box):
+    with pytest.raises(SandboxError, match="restore"):
+        box.restore(b"not an archive" * 1000)
+    assert box.run("echo alive").output == "alive\n"
+
+
+def test_reset_leaves_nothing(box):
+    box.run("cd /tmp; echo > /tmp/a; mkdir -p b/c; echo > b/c/d; touch .hidden; x=3; umask 077")
+    box.run(
+        "mkdir locked; echo > locked/f; chmod 000 locked; chmod 000 /work /tmp; setsid sleep 99 &"
+    )
+    box.reset()
+    assert box.run("pwd; ls -A /work /tmp; echo x=$x; umask").output == (
+        "/work\n/tmp:\n\n/work:\nx=\n0022\n"
+    )
+    assert box.run("stat -c %a /work /tmp").output == "755\n1777\n"
+    assert "sleep" not in processes(box)
+
+
+def test_reset_of_a_deep_and_a_wide_tree(box):
+    deep = "import os\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')"
+    made = box.run(
+        f'python3 -c "{deep}" && mkdir /tmp/wide && cd /tmp/wide && seq 20000 | xargs touch'
+    )
+    assert made.exit_code == 0
+    box.reset()
+    assert box.run("ls -A /work /tmp").output == "/tmp:\n\n/work:\n"
+
+
+def test_kill_processes_keeps_files(box):
+    box.run("cd /tmp; echo kept > /work/f; x=3; setsid sleep 1234 & (trap '' TERM; sleep 1234) &")
+    box.kill_processes()
+    assert "sleep" not in processes(box)
+    assert box.run("pwd; cat f; echo x=$x").output == "/work\nkept\nx=\n"
