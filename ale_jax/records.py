@@ -138,8 +138,8 @@ class Batch:
     position_BT int32, position within the trajectory; chunk_BT int32, id of the chunk within the
     row that wrote the token, -1 outside every chunk (observations, padding);
     logp_mu_BT, logp_old_BT float32 and version_BT int32 of each policy token (0 elsewhere);
-    per chunk, C = chunks per row at most (0 where unused): return_BC float32 advantage (baseline
-    already taken off), positive_BC bool, outcome of its trajectory.
+    per chunk, C = chunks per row at most (0 where unused): advantage_BC float32, positive_BC bool,
+    its trajectory did better than its baseline.
     """
 
     tokens_BT: np.ndarray

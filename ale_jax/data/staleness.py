@@ -102,6 +102,11 @@ class StalenessGate:
             self._in_flight.add(group)
             return True
 
+    def has_permit(self) -> bool:
+        """True while `admit` would succeed at once."""
+        with self._changed:
+            return self._accepted() < self.capacity
+
     def in_flight(self, group: int) -> bool:
         """True from `admit` until all members are back."""
         with self._changed:

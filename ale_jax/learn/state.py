@@ -11,8 +11,8 @@ from flax import struct
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ale_jax.model.params import Params, init_params
-from ale_jax.model.sharding import param_shardings
 from ale_jax.model.shape import PolicyShape
+from ale_jax.model.sharding import param_shardings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,8 +14,8 @@ from ale_jax.learn.state import TrainState
 from ale_jax.model.moe import balancing_loss
 from ale_jax.model.params import Params
 from ale_jax.model.policy import TokenScores, hidden_states, score_tokens
-from ale_jax.model.sharding import batch_sharding
 from ale_jax.model.shape import PolicyShape
+from ale_jax.model.sharding import batch_sharding
 from ale_jax.records import Batch
 
 Metrics = dict[str, jax.Array]

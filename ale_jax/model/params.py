@@ -1,4 +1,4 @@
-"""The table that describes every weight once: shape, logical axes, init. All else follows from it."""
+"""One table describes every weight: shape, logical axes, init. All else follows from it."""
 
 from __future__ import annotations
 

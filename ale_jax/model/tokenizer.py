@@ -1,11 +1,12 @@
-"""Text and token ids: a byte-level BPE of our own or any transformers tokenizer, and its chat format.
+"""Text and token ids: our byte-level BPE or any transformers tokenizer, and its chat format.
 
 Tokens in, tokens out: only text that the policy did not write is ever tokenized here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,17 +18,31 @@ ChatMessage = dict[str, str]  # {"role": ..., "content": ...}, as chat templates
 END_OF_TURN = "<|im_end|>"
 SPECIAL = ("<|endoftext|>", "<|im_start|>", END_OF_TURN)
 # Ordinary text in Qwen3's vocabulary too: one token each, but kept when decoding.
-MARKERS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<tools>", "</tools>")
+MARKERS = (
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+    "<tools>",
+    "</tools>",
+)
 
-# The fixed JSON of a tool call is one piece; else words, single digits, and single other
-# characters. A name is the same tokens wherever it stands, so that copying it is easy to learn.
-_PIECES = r'\{"name": "|", "arguments": \{"|": "|"\}\}|[A-Za-z]+|[0-9]|\s|[^\sA-Za-z0-9]'
+# What the chat format repeats in every turn (a tool call's JSON, a role's line) is one piece, that
+# BPE makes one token; else words, single digits, and single other characters. So a name is the
+# same tokens wherever it stands, and copying it is easy to learn.
+_PIECES = (
+    r'\n\{"name": "[a-z]+", "arguments": \{"[a-z]+": "|"\}\}\n|[a-z]+\n\z'
+    r"|\.[a-z]{2,4}\b|[A-Za-z]+|[0-9]|\s|[^\sA-Za-z0-9]"
+)
 
 _SENTINEL = "\u0000{}\u0000"  # stands for text that the template only wraps
 
 
-def train_bpe(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE of at most `vocab_size` tokens, with the chat template of this package."""
+def train_bpe(messages: Iterable[ChatMessage], vocab_size: int) -> PreTrainedTokenizerFast:
+    """A byte-level BPE of at most `vocab_size` tokens, learned from the text of conversations.
+
+    It carries the chat template of this package.
+    """
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -42,13 +57,21 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    bpe.train_from_iterator(texts, trainer)
+    bpe.train_from_iterator(_training_texts(messages), trainer)
     bpe.add_tokens(list(MARKERS))
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bpe, eos_token=END_OF_TURN, pad_token="<|endoftext|>"
     )
     tokenizer.chat_template = Path(__file__).with_name("chat_template.jinja").read_text()
     return tokenizer
+
+
+def _training_texts(messages: Iterable[ChatMessage]) -> Iterator[str]:
+    """What stands between special tokens and markers when these messages are rendered."""
+    markers = re.compile("|".join(map(re.escape, MARKERS)))
+    for message in messages:
+        yield "user\n" if message["role"] == "tool" else f"{message['role']}\n"
+        yield from filter(None, markers.split(message["content"]))
 
 
 class ChatTokenizer:
@@ -65,7 +88,9 @@ class ChatTokenizer:
     def load(cls, path: str | Path, tools: list[dict] | None = None) -> ChatTokenizer:
         """Loads a folder in transformers' layout. ValueError if there is none, or no template."""
         if not (Path(path) / "tokenizer.json").is_file():
-            raise ValueError(f"no tokenizer.json in {path}: give a folder that transformers can load")
+            raise ValueError(
+                f"no tokenizer.json in {path}: give a folder that transformers can load"
+            )
         tokenizer = AutoTokenizer.from_pretrained(str(path), local_files_only=True)
         if not tokenizer.chat_template:
             raise ValueError(f"the tokenizer in {path} has no chat template: add one")

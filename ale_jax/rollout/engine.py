@@ -186,7 +186,7 @@ class Engine:
         self._cache = prefill(params, self._cache, slot_B, tokens_BT, start_B, self._policy)
 
     def _read(self, rows: Sequence[CacheSlot]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The next chunk of each row's context: slots [B], ids [B,T], positions of the first [B]."""
+        """Each row's next chunk of context: slots [B], ids [B,T], position of its first [B]."""
         longest = max(s.unread for s in rows)
         sizes = self._shape.prefill_tokens
         T = next((n for n in sizes if n >= longest), sizes[-1])

@@ -84,16 +84,17 @@ class Ledger:
 
     def close(self, name: str, episode: Episode | None) -> Trajectory | None:
         """Ends a conversation and frees its slot. With its episode: the trajectory, the reward on
-        the last chunk. None if there is no episode, or the policy never wrote."""
+        the last chunk (no turns if the policy never wrote). Without: nothing is kept."""
         with self._lock:
             conversation = self._open.pop(name)
         self._engine.end(conversation.id)
-        if episode is None or not conversation.turns:
+        if episode is None:
             return None
-        *before, last = conversation.turns
-        last = dataclasses.replace(last, reward=episode.reward or 0.0)
-        start_version = int(conversation.turns[0].version[0])
-        return Trajectory(episode, (*before, last), start_version)
+        turns = conversation.turns
+        if not turns:
+            return Trajectory(episode, (), self._engine.version)
+        turns = (*turns[:-1], dataclasses.replace(turns[-1], reward=episode.reward or 0.0))
+        return Trajectory(episode, turns, int(turns[0].version[0]))
 
     def _prompt_ids(
         self, conversation: _Conversation, new_messages: Sequence[Message]

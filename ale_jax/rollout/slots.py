@@ -1,4 +1,4 @@
-"""The host's view of one cache slot: what the cache holds, what it must still read, what is written."""
+"""The host's view of a cache slot: what the cache holds, what is unread, what is written."""
 
 from __future__ import annotations
 

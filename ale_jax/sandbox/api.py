@@ -91,7 +91,11 @@ class Sandbox(Protocol):
         """As new: every process of the session killed, /work and /tmp empty, a new session."""
 
     def kill_processes(self) -> None:
-        """Kills all that the agent started. Files stay; the next `run` opens a session in /work."""
+        """Kills all that the agent started. Files stay; the next `run` opens a session in /work.
+
+        Only what runs after it is out of the hands of what ran before: within one session, a
+        command can make the shell lie about the next.
+        """
 
     def alive(self) -> bool:
         """Whether the machine still runs. Costs a system call or a question to the daemon."""

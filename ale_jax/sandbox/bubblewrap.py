@@ -28,7 +28,7 @@ for name in python3 tar; do
     command -v "$name" > /dev/null || { echo "no $name in /usr; apt-get install $name"; exit 1; }
 done
 """
-EXIT_S = 5.0
+LEAVE_S, EXIT_S = 0.5, 5.0
 LAST_WORDS_BYTES = 2000
 SYSTEM_DIRS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 ETC_FROM_HOST = ("alternatives", "ld.so.cache")
@@ -49,8 +49,15 @@ log = logging.getLogger(__name__)
 class BubblewrapMachine:
     """A running bwrap with its control groups and the socket to the runner in it."""
 
-    def __init__(self, process: subprocess.Popen, channel: Channel, group: cgroups.Cgroup | None):
+    def __init__(
+        self,
+        process: subprocess.Popen,
+        channel: Channel,
+        group: cgroups.Cgroup | None,
+        spawner: ThreadPoolExecutor,
+    ):
         self.channel = channel
+        self._spawner = spawner  # held so that its thread, and with it the process, lives on
         self._process = process
         self._group = group
         self._words = b""
@@ -63,9 +70,9 @@ class BubblewrapMachine:
         with self._destroying:
             if self._process.stderr.closed:
                 return
-            self._process.kill()  # with it the namespace's process 1 dies, and with that all others
+            self.channel.close()
             try:
-                self._process.wait(EXIT_S)
+                self._end_process()
                 if self._group:
                     self._group.remove()
             except (OSError, subprocess.TimeoutExpired) as error:
@@ -73,7 +80,15 @@ class BubblewrapMachine:
             os.set_blocking(self._process.stderr.fileno(), False)
             self._words = self._process.stderr.read(LAST_WORDS_BYTES) or b""
             self._process.stderr.close()
-            self.channel.close()
+
+    def _end_process(self) -> None:
+        # The runner ends by itself when its channel closes, and being process 1 takes all others
+        # along; bwrap then collects it. Killing bwrap would leave a zombie to the host's init.
+        try:
+            self._process.wait(LEAVE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(EXIT_S)
 
     def last_words(self) -> str:
         return self._words.decode("utf-8", "replace")
@@ -91,7 +106,7 @@ class BubblewrapRuntime:
         self._owner = Owner.current()
         self._serial = itertools.count()
         # The kernel ends a bwrap when the *thread* that made it ends (PR_SET_PDEATHSIG), so all of
-        # them are made by one thread that lives as long as this runtime.
+        # them are made by one thread that lives as long as this runtime and its machines.
         self._spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bubblewrap-spawner")
         try:
             self._hierarchy = cgroups.find()
@@ -138,7 +153,7 @@ class BubblewrapRuntime:
                 cwd="/",
                 start_new_session=True,  # a Ctrl-C at the terminal is for its owner to handle
             )
-        return BubblewrapMachine(process, Channel(ours), group)
+        return BubblewrapMachine(process, Channel(ours), group, self._spawner)
 
     def _rlimits(self, spec: SandboxSpec) -> dict[str, int]:
         if self._hierarchy:

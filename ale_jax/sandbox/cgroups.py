@@ -107,14 +107,15 @@ def _prove(hierarchy: Hierarchy) -> None:
             f"{PREFIX}{Owner.current()}-probe{time.monotonic_ns()}", SandboxSpec()
         ).remove()
     except OSError as error:
-        raise CgroupsUnavailable(f"cannot make a control group: {error}") from error
+        raise CgroupsUnavailable(f"cannot make a control group: {error.strerror}") from error
 
 
 def _delegate(root: Path) -> None:
     try:
         (root / "cgroup.subtree_control").write_text("+memory +pids")
     except OSError as error:
-        raise CgroupsUnavailable(f"cannot pass the controllers of {root} on: {error}") from error
+        reason = f"cannot pass the controllers of {root} on: {error.strerror}"
+        raise CgroupsUnavailable(reason) from error
 
 
 def _mounts() -> dict[str, Path]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import socket
 import struct
 import time
@@ -37,8 +38,19 @@ class Channel:
             raise SandboxLost(f"connection broken during {header['do']!r}: {error}") from error
 
     def send(self, message: bytes, seconds: float) -> None:
-        self._sock.settimeout(seconds)
-        self._sock.sendall(message)
+        if self._sock.fileno() < 0:
+            raise SandboxLost("the sandbox is closed")
+        deadline, unsent = time.monotonic() + seconds, memoryview(message)
+        poller = select.poll()
+        # Docker's daemon does not read on for a container that died, but hangs up its own half.
+        poller.register(self._sock, select.POLLOUT | select.POLLRDHUP)
+        while unsent:
+            events = poller.poll(max(0, deadline - time.monotonic()) * 1000)
+            if not events:
+                raise TimeoutError
+            if events[0][1] != select.POLLOUT:
+                raise SandboxLost("the runner is gone")
+            unsent = unsent[self._sock.send(unsent[:CHUNK], socket.MSG_DONTWAIT) :]
 
     def receive(self, max_bytes: int, seconds: float) -> tuple[dict, bytes]:
         self._deadline = time.monotonic() + seconds

@@ -33,7 +33,8 @@ def test_logits_equal_transformers(shape, config_class, model_class):
     tokens_BT = np.random.default_rng(0).integers(0, shape.vocab_size, (2, 65)).astype(np.int32)
     with torch.no_grad():
         out = theirs(
-            torch.from_numpy(tokens_BT).long(), **({"output_router_logits": True} if shape.is_moe else {})
+            torch.from_numpy(tokens_BT).long(),
+            **({"output_router_logits": True} if shape.is_moe else {}),
         )
     position_BT = jnp.tile(jnp.arange(65)[None, :], (2, 1))
     segment_BT = jnp.ones((2, 65), jnp.int32)

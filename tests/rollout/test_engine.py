@@ -14,9 +14,7 @@ from ale_jax.rollout.engine import Engine, EngineShape, EngineStopped
 from tests.model.shapes import DENSE, MOE
 
 STOP = (3,)
-SHAPE = EngineShape(
-    slots=4, slot_tokens=96, decode_steps=4, prefill_rows=2, prefill_tokens=(8, 16)
-)
+SHAPE = EngineShape(slots=4, slot_tokens=96, decode_steps=4, prefill_rows=2, prefill_tokens=(8, 16))
 PLAIN = Sampling()
 
 
@@ -59,7 +57,9 @@ def _learner_scores(policy, played):
     tokens_BT, position_BT = ids[None], np.arange(len(ids))[None]
     hidden_BTD, _ = hidden_states(params, tokens_BT, position_BT, jnp.ones_like(tokens_BT), shape)
     all_logits = logits(params, hidden_BTD)[0]
-    return np.asarray(score_tokens(params, tokens_BT, hidden_BTD, position_BT).logp_BT[0]), all_logits
+    return np.asarray(
+        score_tokens(params, tokens_BT, hidden_BTD, position_BT).logp_BT[0]
+    ), all_logits
 
 
 def _where_written(played):
@@ -116,7 +116,7 @@ def test_greedy_takes_the_most_probable(policy, engine):
 
 
 def test_new_weights_are_taken_in_the_middle_and_stamped(policy, engine):
-    shape, params = policy
+    shape, _ = policy
     conversation = engine.open()
     first = engine.reply(conversation, _prompt(1, 6), 8, PLAIN, _key(1)).result(60)
     engine.publish(init_params(jax.random.key(2), shape), 5)

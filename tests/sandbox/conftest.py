@@ -1,4 +1,4 @@
-"""Both runtimes, each with one sandbox that the tests share: what they do must not outlive a reset."""
+"""Both runtimes, each with one sandbox that the tests share: nothing must outlive a reset."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Hostile commands: what they may reach, how much they may take, and that the next one still works."""
+"""Hostile commands: what they reach, how much they take, and that the next one still works."""
 
 import threading
 import time
@@ -47,12 +47,24 @@ def test_session_survives_or_is_replaced(box, command):
     assert works(box)
 
 
+def test_redefined_builtins_do_not_cost_the_session(box):
+    names = ("builtin", "eval", "printf", "read", "unset", "command", "test", "exit")
+    box.run("x=5; " + "; ".join(f"{name}() {{ echo no; }}" for name in names))
+    assert box.run("echo $x").output == "5\n"
+
+
+def test_trace_and_strictness_do_not_cost_the_session(box):
+    box.run("x=5; set -xu; trap 'false' ERR; IFS=0123456789; cd /tmp")
+    assert box.run('echo "$x$PWD"').output.endswith("5/tmp\n")
+
+
 def test_forged_replies_do_not_pass_for_another_command(box):
     # The session's own bash can find its descriptors; it may lie about this command, not the next.
-    forge = r"""for fd in {3..250}; do printf 'x 0 /\0%s 7 /tmp\0' "$__token" >&$fd; done 2> /dev/null"""
-    box.run(forge, timeout=0.5)
-    box.kill_processes()
-    assert box.run("echo true; exit 5").exit_code == 5
+    forge = r"""printf '%s 7 /tmp\0' "$__token" >&$fd"""
+    first = box.run(f"for fd in {{3..250}}; do {forge}; done 2> /dev/null; sleep 0.3; echo late")
+    assert first.exit_code == 7
+    assert box.run("echo second").exit_code == 137  # the late reply to the first ends the session
+    assert box.run("echo third").output == "third\n"
 
 
 def test_children_hold_nothing_but_their_standard_streams(box):
@@ -184,8 +196,11 @@ def test_flood_from_the_background_does_not_hold_the_next_command(box):
 
 
 def test_shared_memory_does_not_outlive_a_reset(box):
-    make = "import ctypes; c = ctypes.CDLL(None)\nprint(c.shmget(7, 4096, 0o1600), c.semget(7, 1, 0o1600))"
-    made = box.run(f"python3 -c '{make}'").output.split()
+    make = "c = ctypes.CDLL(None); print(c.shmget(7, 4096, 0o1600), c.semget(7, 1, 0o1600))"
+    made = box.run(f"python3 -c 'import ctypes; {make}'").output.split()
+    assert len(made) == 2
+    queue = "print(ctypes.CDLL(None).mq_open(b'/name', 0o102, 0o600, None))"
+    assert box.run(f'python3 -c "import ctypes; {queue}"').output == "-1\n"
     assert "-1" not in made
     box.reset()
     assert box.run("tail -qn +2 /proc/sysvipc/*").output == ""
@@ -230,3 +245,19 @@ def test_sandboxes_run_side_by_side(runtime):
     for thread in threads:
         thread.join()
     assert answers == [{f"{number}\n"} for number in range(4)]
+
+
+def test_keys_and_sockets_that_no_namespace_holds_are_refused(box):
+    script = """
+import ctypes, platform, socket
+libc = ctypes.CDLL(None, use_errno=True)
+add_key = {"x86_64": 248, "aarch64": 217}[platform.machine()]
+print(libc.syscall(add_key, b"user", b"name", b"value", 5, -4), ctypes.get_errno())
+for family in (socket.AF_UNIX, socket.AF_INET, socket.AF_VSOCK):
+    try:
+        print(socket.socket(family).fileno() > 0)
+    except OSError as error:
+        print(error.errno)
+"""
+    box.write({"probe.py": script.encode()})
+    assert box.run("python3 probe.py").output == "-1 1\nTrue\nTrue\n97\n"

@@ -107,6 +107,13 @@ def test_snapshot_does_not_disturb_the_session(box):
     assert box.run("echo $x $PWD; kill $job && echo running").output == "3 /tmp\nrunning\n"
 
 
+def test_nothing_of_the_agent_interferes_with_a_snapshot(box):
+    box.run("echo kept > f; while :; do pkill -STOP tar; done &")
+    snapshot = box.snapshot()
+    box.restore(snapshot)
+    assert box.read("f") == b"kept\n"
+
+
 def test_snapshot_that_is_none_is_an_error(box):
     with pytest.raises(SandboxError, match="restore"):
         box.restore(b"not an archive" * 1000)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 
 from .files import WORK
+from .seccomp import Filter
 
 DEATH_S = 5.0
 RLIMITS = {"RLIMIT_CORE": 0, "RLIMIT_MSGQUEUE": 0}  # a POSIX message queue would outlive a reset
@@ -40,6 +41,7 @@ class Agent:
             os.setgroups([])
             os.setresgid(gid, gid, gid)
             os.setresuid(0, uid, 0)
+        self._filter = Filter()
         # Where the ids are the same (bubblewrap), being process 1 guards against signals, and this
         # closes /proc/1/fd, /proc/1/mem and ptrace.
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -60,6 +62,7 @@ class Agent:
             for name, value in (RLIMITS | self.rlimits).items():
                 resource.setrlimit(getattr(resource, name), (value, value))
             os.setresuid(self.uid, self.uid, self.uid)
+            self._filter.apply(self._libc)
             try:
                 os.chdir(directory)
             except (OSError, ValueError):  # the agent removed it, or made up its name

@@ -1,0 +1,169 @@
+"""Runs an experiment: python -m ale_jax.launch --config=configs/NAME.py --workdir=DIR
+
+  --config.SECTION.FIELD=VALUE   another value for one field, e.g. --config.rl.alpha=0.5
+  --resume      go on with the run in DIR though rl.steps or what is watched was changed
+                (a run of the same config goes on by itself)
+  --overwrite   move the run in DIR aside and start anew
+  --debug       show where an error was raised
+
+Exit code: 0 done, 2 something to be put right (one line says what), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+import runpy
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+
+from ale_jax.sandbox.api import SandboxStartError
+from ale_jax.system.fields import flat, unknown_field
+
+# What knows jax and ray is imported where it is used: a typing mistake is answered before that.
+if TYPE_CHECKING:
+    from ale_jax.system.config import RunConfig
+    from ale_jax.system.workdir import Workdir
+
+Run = Callable[["RunConfig", "Workdir"], None]
+
+OVERRIDE = re.compile(r"--?(?:no)?config\.([^=]*)")
+TRACEBACK_FILE = "traceback.txt"
+
+
+def main(argv: Sequence[str], run: Run | None = None) -> int:
+    """Does what the command line says; returns the exit code.
+
+    run: what is done with the checked config and the claimed folder; the controller's if None.
+    """
+    try:
+        return _launch(argv, run)
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on from the last checkpoint", file=sys.stderr)
+        return 130
+    except (ValueError, OSError, SandboxStartError, flags.Error) as error:
+        if "--debug" in argv:
+            raise
+        print(f"error: {_one_line(error)}", file=sys.stderr)
+        return 2
+
+
+def _launch(argv: Sequence[str], run: Run | None) -> int:
+    program, *arguments = argv
+    overrides = [a for a in arguments if OVERRIDE.match(a)]
+    options = _parse_options([program, *(a for a in arguments if a not in overrides)])
+    if options.help:
+        print(__doc__)
+        return 0
+    values = _read_config(_config_path(options.config), overrides)
+    if not options.workdir:
+        raise ValueError("--workdir is missing: give a folder for the run, e.g. runs/first")
+
+    from ale_jax.system.build_config import build_config
+    from ale_jax.system.checks import check_devices
+
+    config = build_config(values)
+    check_devices(config)
+
+    from ale_jax.system.workdir import RunState, Workdir
+
+    with Workdir.claim(Path(options.workdir), config, options.resume, options.overwrite) as workdir:
+        if workdir.moved:
+            print(f"the run that was in {workdir.path} is now in {workdir.moved}")
+        if workdir.state is RunState.FINISHED:
+            print(f"the run in {workdir.path} is finished: --overwrite starts it anew")
+            return 0
+        if workdir.state is RunState.UNFINISHED:
+            print(f"going on with the unfinished run in {workdir.path}")
+        _run(run or _controller(), config, workdir)
+    return 0
+
+
+def _parse_options(argv: Sequence[str]) -> flags.FlagValues:
+    # Of this call's own, not absl's global ones: importing a module then defines no flag.
+    options = flags.FlagValues()
+    for name, define, default in (
+        ("config", flags.DEFINE_string, ""),
+        ("workdir", flags.DEFINE_string, ""),
+        ("resume", flags.DEFINE_bool, False),
+        ("overwrite", flags.DEFINE_bool, False),
+        ("debug", flags.DEFINE_bool, False),
+        ("help", flags.DEFINE_bool, False),
+    ):
+        define(name, default, "see the module's docstring", flag_values=options)
+    _, *stray = options(argv)
+    if stray:
+        raise ValueError(f"argument {stray[0]!r} is not understood: write --name=value")
+    return options
+
+
+def _config_path(given: str) -> Path:
+    path = Path(given)
+    if not given or not path.is_file():
+        there = sorted(p for p in Path("configs").glob("*.py") if p.stem != "__init__")
+        choices = ", ".join(map(str, there)) or "a Python file with get_config()"
+        what = f"there is no config file {given}" if given else "--config is missing"
+        raise ValueError(f"{what}: choose one of {choices}")
+    return path
+
+
+def _read_config(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
+    """What the config file says, with the overrides of the command line."""
+    config = _load(path)
+    known = list(flat(config.to_dict()))
+    for override in overrides:
+        name = OVERRIDE.match(override)[1]
+        if name not in known:
+            raise unknown_field(name, known)
+    parsed = flags.FlagValues()
+    argv = [str(path), *overrides]
+    config_flags.DEFINE_config_dict("config", config, flag_values=parsed, sys_argv=argv)
+    parsed(argv)
+    return config.to_dict()
+
+
+def _load(path: Path) -> ConfigDict:
+    try:
+        config = runpy.run_path(str(path))["get_config"]()
+    except Exception as error:  # whatever the user's code raises is about the user's code
+        raise ValueError(f"{path}: {type(error).__name__}: {error}") from error
+    if not isinstance(config, ConfigDict):
+        raise ValueError(f"{path}: get_config() must return a ConfigDict, not {config!r:.80}")
+    return config
+
+
+def _controller() -> Run:
+    from ale_jax.system import controller
+
+    return controller.run
+
+
+def _run(run: Run, config: RunConfig, workdir: Workdir) -> None:
+    try:
+        run(config, workdir)
+    except Exception as error:
+        path = workdir.path / TRACEBACK_FILE
+        # On a full disk the error itself matters more than its traceback.
+        with contextlib.suppress(OSError):
+            path.write_text(traceback.format_exc())
+            error.add_note(f"traceback in {path}")
+        raise
+
+
+def _one_line(error: BaseException) -> str:
+    text = str(error)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        text += ": free some space, then the same command goes on from the last checkpoint"
+    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    return " ".join((text + notes).split())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,212 @@
+"""Checkpoints of training: written in the background, complete or worthless, checked before use.
+
+    DIRECTORY/step_00000020/
+        state/          the TrainState, by Orbax (its own atomic rename marks it complete)
+        host.json       what the host needs to go on: cursors, phase, counters
+        manifest.json   size and SHA-256 of every file above; written last
+
+A folder without a manifest is a save that was cut off; it is never read. One whose files are not
+what the manifest says is damaged: it is set aside, and the one before it is used.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import logging
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from ale_jax.learn.state import TrainState
+from ale_jax.monitor.files import read_json, write_json
+
+FORMAT = 1
+MANIFEST_FILE = "manifest.json"
+HOST_FILE = "host.json"
+STATE_DIR = "state"
+PREFIX = "step_"
+DAMAGED_SUFFIX = ".damaged"
+
+_log = logging.getLogger(__name__)
+
+
+class Checkpoints:
+    """The checkpoints of one run, the `keep` newest of them. One thread may use it.
+
+    record: told what happens, as `EventLog.record`: (kind, detail, **fields), from any thread.
+    """
+
+    def __init__(self, directory: Path, keep: int, record: Callable[..., None]):
+        assert keep >= 1, keep
+        self._directory = Path(directory).resolve()
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._keep = keep
+        self._record = record
+        self._writer = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
+        self._finisher = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._finishing: Future[None] | None = None
+
+    def save(self, step: int, state: TrainState, host: Mapping[str, Any]) -> None:
+        """Copies the state off the devices and returns; it is written meanwhile.
+
+        Waits for the save before this one. The caller may donate `state` at once. `host` is JSON:
+        dicts with text keys, lists, text, finite numbers (ints of 64 bits), bools, None.
+
+        Raises:
+          ValueError: `host` would come back from JSON changed.
+          OSError: this save or the one before could not be written; older checkpoints stand.
+        """
+        self.wait()
+        folder = self._folder(step)
+        assert not (folder / MANIFEST_FILE).exists(), f"step {step} is saved already"
+        try:
+            shutil.rmtree(folder, ignore_errors=True)  # of a save that was cut off
+            write_json(folder / HOST_FILE, host)
+            if read_json(folder / HOST_FILE) != host:
+                raise ValueError(f"host state {host!r:.200} is not plain JSON")
+            self._writer.save(folder / STATE_DIR, args=ocp.args.StandardSave(state))
+        except OSError as error:
+            raise self._not_written(error) from error
+        self._finishing = self._finisher.submit(self._finish, folder, time.monotonic())
+
+    def wait(self) -> None:
+        """Returns when the last save is complete. OSError if it could not be written."""
+        finishing, self._finishing = self._finishing, None
+        try:
+            if finishing:
+                finishing.result()
+        except Exception as error:  # tensorstore reports a full disk in types of its own
+            raise self._not_written(error) from error
+
+    def restore_latest(self, target: TrainState) -> tuple[int, TrainState, dict[str, Any]] | None:
+        """(step, state, host) of the newest checkpoint that is whole; None if there is none.
+
+        target: a state of the same shapes, or its jax.ShapeDtypeStruct with shardings: the
+        restored arrays lie as its arrays do.
+
+        Raises:
+          ValueError: a checkpoint is whole but of another format.
+        """
+        for folder in reversed(self._complete()):
+            try:
+                manifest = _verify(folder)
+                host = read_json(folder / HOST_FILE)
+            except (ValueError, OSError) as error:
+                self._set_aside(folder, str(error))
+                continue
+            _require_format(folder, manifest)
+            abstract = jax.tree.map(_abstract, target)
+            state = self._writer.restore(
+                folder / STATE_DIR, args=ocp.args.StandardRestore(abstract)
+            )
+            return manifest["step"], state, host
+        return None
+
+    def close(self) -> None:
+        """Waits for the last save. OSError if it could not be written."""
+        try:
+            self.wait()
+        finally:
+            self._finisher.shutdown()
+            self._writer.close()
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _folder(self, step: int) -> Path:
+        return self._directory / f"{PREFIX}{step:08d}"
+
+    def _complete(self) -> list[Path]:
+        """Folders with a manifest, oldest first."""
+        folders = self._directory.glob(f"{PREFIX}*[0-9]")
+        return sorted((f for f in folders if (f / MANIFEST_FILE).exists()), key=_step)
+
+    def _finish(self, folder: Path, started: float) -> None:
+        """Completes a save when Orbax has put the state in place; in a thread of its own."""
+        self._writer.wait_until_finished()
+        _write_manifest(folder)
+        for old in self._complete()[: -self._keep]:
+            (old / MANIFEST_FILE).unlink()  # first: a half-deleted one must not look complete
+            shutil.rmtree(old)
+        step, seconds = _step(folder), round(time.monotonic() - started, 3)
+        self._record("checkpoint_saved", f"step {step}", step=step, save_seconds=seconds)
+
+    def _set_aside(self, folder: Path, reason: str) -> None:
+        _log.warning("damaged checkpoint, using the one before it: %s", reason)
+        self._record("checkpoint_damaged", reason, step=_step(folder))
+        aside = folder.with_name(folder.name + DAMAGED_SUFFIX)
+        shutil.rmtree(aside, ignore_errors=True)
+        folder.rename(aside)
+
+    def _not_written(self, error: Exception) -> OSError:
+        free = shutil.disk_usage(self._directory).free
+        return OSError(
+            errno.ENOSPC if "space" in str(error).lower() else errno.EIO,
+            f"a checkpoint could not be written, {free >> 20} MiB are free "
+            f"({' '.join(str(error).split())[:300]})",
+            str(self._directory),
+        )
+
+
+def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+
+
+def _step(folder: Path) -> int:
+    return int(folder.name.removeprefix(PREFIX))
+
+
+def _write_manifest(folder: Path) -> None:
+    files = {
+        str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    content = {"format": FORMAT, "step": _step(folder), "files": files}
+    write_json(folder / MANIFEST_FILE, content | {"sha256": _digest(content)})
+
+
+def _verify(folder: Path) -> dict[str, Any]:
+    """The manifest, if it is itself whole and every file in it is there as it was written."""
+    path = folder / MANIFEST_FILE
+    manifest = read_json(path)
+    recorded = manifest.pop("sha256", None) if isinstance(manifest, dict) else None
+    if recorded != _digest(manifest):
+        raise ValueError(f"{path} is damaged")
+    if manifest["step"] != _step(folder):
+        raise ValueError(f"{path} belongs to step {manifest['step']}")
+    for name, wanted in manifest["files"].items():
+        file = folder / name
+        if not file.is_file():
+            raise ValueError(f"{file} is missing")
+        if file.stat().st_size != wanted["bytes"] or _sha256(file) != wanted["sha256"]:
+            raise ValueError(f"{file} is damaged")
+    return manifest
+
+
+def _require_format(folder: Path, manifest: Mapping[str, Any]) -> None:
+    if manifest["format"] != FORMAT:
+        raise ValueError(
+            f"{folder} has format {manifest['format']}, this version reads format {FORMAT}: "
+            "go on with the version that wrote it, or start a new run"
+        )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,52 @@
+"""pi_old by the learner's own forward pass, instead of as the engine recorded it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from ale_jax.data.packing import Sample, Shape, pack_all
+from ale_jax.learn.step import forward, to_device
+from ale_jax.model.params import Params
+from ale_jax.model.shape import PolicyShape
+from ale_jax.records import Batch
+
+
+def make_scorer(
+    policy: PolicyShape, shape: Shape, mesh: Mesh
+) -> Callable[[Params, Sequence[Sample]], list[np.ndarray]]:
+    """A function (weights, samples) -> per sample, the log-probability of its policy tokens."""
+    rescore = make_rescorer(policy, mesh)
+
+    def score(params: Params, samples: Sequence[Sample]) -> list[np.ndarray]:
+        scores = []
+        for sample in samples:  # alone in its batch, in row 0: a few samples are scored, rarely
+            (batch,) = rescore(params, pack_all([sample], shape))
+            scores.append(batch.logp_old_BT[batch.chunk_BT >= 0])
+        return scores
+
+    return score
+
+
+def make_rescorer(
+    policy: PolicyShape, mesh: Mesh
+) -> Callable[[Params, Sequence[Batch]], list[Batch]]:
+    """A function (weights, batches) -> batches whose logp_old_BT are of these weights."""
+
+    @jax.jit
+    def score(params, arrays):
+        logp_BT = forward(params, arrays, policy)[0].logp_BT
+        return jnp.where(arrays["chunk_BT"] >= 0, logp_BT, 0.0)
+
+    def rescore(params: Params, batches: Sequence[Batch]) -> list[Batch]:
+        return [
+            dataclasses.replace(b, logp_old_BT=np.asarray(score(params, to_device(b, mesh))))
+            for b in batches
+        ]
+
+    return rescore

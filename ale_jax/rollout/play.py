@@ -1,0 +1,109 @@
+"""Plays episodes in sandboxes that are kept from one episode to the next."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable
+
+from ale_jax.agent import loop
+from ale_jax.agent.api import Environment, Policy
+from ale_jax.records import STATUS_RULES, Episode, Slot, Task
+from ale_jax.sandbox.api import Sandbox, SandboxStartError
+
+
+@dataclasses.dataclass(frozen=True)
+class Played:
+    """An episode, and its player's sandboxes when it ended: alive, and replaced since the start."""
+
+    episode: Episode
+    sandboxes_up: int
+    sandboxes_restarted: int
+
+
+class EpisodePlayer:
+    """Plays as many episodes at once as threads call `play`, each in a sandbox of its own.
+
+    Sandboxes are started when they are first needed. One that an episode left without a verdict is
+    closed, and replaced when it is needed again.
+    """
+
+    def __init__(
+        self,
+        start_sandbox: Callable[[], Sandbox],
+        make_env: Callable[[Task, Sandbox], Environment],
+        limits: loop.AgentLimits,
+    ):
+        self._start_sandbox, self._make_env, self._limits = start_sandbox, make_env, limits
+        self._lock = threading.Lock()
+        self._idle: list[Sandbox] = []
+        self._up: set[Sandbox] = set()
+        self._given_up = 0
+        self._closed = False
+
+    def play(self, slot: Slot, policy: Policy) -> Played:
+        """Plays `slot.task` to its end; the system's failures come back as the episode's status."""
+        start = time.monotonic()
+        try:
+            sandbox = self._take()
+        except SandboxStartError as error:
+            episode = _not_begun(slot, error, time.monotonic() - start)
+        else:
+            episode = self._play_in(sandbox, slot, policy)
+        with self._lock:
+            return Played(episode, len(self._up), self._given_up)
+
+    def close(self) -> None:
+        """Ends all sandboxes, and with them the episodes under way."""
+        with self._lock:
+            self._closed = True
+            sandboxes, self._up, self._idle = self._up, set(), []
+        for sandbox in sandboxes:
+            sandbox.close()
+
+    def _play_in(self, sandbox: Sandbox, slot: Slot, policy: Policy) -> Episode:
+        judged = False
+        try:
+            env = self._make_env(slot.task, sandbox)
+            episode = loop.play(env, policy, slot, self._limits)
+            judged = STATUS_RULES[episode.status].reward_valid
+            return episode
+        finally:
+            self._put_back(sandbox, usable=judged)
+
+    def _take(self) -> Sandbox:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        sandbox = self._start_sandbox()
+        with self._lock:
+            if not self._closed:
+                self._up.add(sandbox)
+                return sandbox
+        sandbox.close()
+        raise SandboxStartError("the player was closed meanwhile")
+
+    def _put_back(self, sandbox: Sandbox, usable: bool) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            if usable:
+                self._idle.append(sandbox)
+                return
+            self._up.remove(sandbox)
+            self._given_up += 1
+        sandbox.close()
+
+
+def _not_begun(slot: Slot, error: SandboxStartError, seconds: float) -> Episode:
+    return Episode(
+        slot=slot,
+        status=loop.status_of(error),
+        reward=None,
+        turns=0,
+        malformed_calls=0,
+        seconds=seconds,
+        env_seconds=seconds,
+        detail=f"{type(error).__name__}: {error}",
+    )

@@ -1,0 +1,64 @@
+"""What of the kernel the agent may not even call, on top of what the runtime forbids already.
+
+Namespaces do not cover these: keyrings and io_uring outlive or sidestep the sandbox, the others are
+where kernels break, and of the socket families only the network namespace's own are isolated
+(AF_VSOCK, for one, reaches the hypervisor from any namespace).
+"""
+
+import ctypes
+import errno
+import os
+import socket
+import struct
+
+DENIED = (
+    "add_key",
+    "request_key",
+    "keyctl",
+    "bpf",
+    "perf_event_open",
+    "userfaultfd",
+    "io_uring_setup",
+)
+FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
+# Machine -> (AUDIT_ARCH, numbers of `socket` and of DENIED), from the kernel's tables.
+TABLES = {
+    "x86_64": (0xC000003E, 41, (248, 249, 250, 321, 298, 323, 425)),
+    "aarch64": (0xC00000B7, 198, (217, 218, 219, 280, 241, 282, 425)),
+}
+FIRST_X32 = 0x40000000  # x86-64 calls by their other numbers; none so high elsewhere
+
+# struct seccomp_data: offsets of the call's number, architecture, first argument's low half.
+NUMBER, ARCH, ARGUMENT = 0, 4, 16
+LOAD, EQUAL, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
+ALLOW, ERROR = 0x7FFF0000, 0x00050000
+PR_SET_SECCOMP, MODE_FILTER = 22, 2
+
+
+class Filter:
+    """A program for seccomp(2). OSError for a machine whose call numbers are not in the table."""
+
+    def __init__(self):
+        machine = os.uname().machine
+        if machine not in TABLES:
+            raise OSError(errno.ENOSYS, f"no table of system calls for {machine}")
+        arch, socket_number, denied = TABLES[machine]
+        refuse = (RETURN, 0, 0, ERROR | errno.EPERM)
+        program = [(LOAD, 0, 0, ARCH), (EQUAL, 1, 0, arch), refuse]
+        program += [(LOAD, 0, 0, NUMBER), (AT_LEAST, 0, 1, FIRST_X32), refuse]
+        for number in denied:
+            program += [(EQUAL, 0, 1, number), refuse]
+        program += [(EQUAL, 1, 0, socket_number), (RETURN, 0, 0, ALLOW), (LOAD, 0, 0, ARGUMENT)]
+        for family in FAMILIES:
+            program += [(EQUAL, 0, 1, family), (RETURN, 0, 0, ALLOW)]
+        program += [(RETURN, 0, 0, ERROR | errno.EAFNOSUPPORT)]
+        self._code = ctypes.create_string_buffer(
+            b"".join(struct.pack("HBBI", *step) for step in program)
+        )
+        header = struct.pack("HxxxxxxP", len(program), ctypes.addressof(self._code))
+        self._header = ctypes.create_string_buffer(header)
+
+    def apply(self, libc: ctypes.CDLL) -> None:
+        """Puts this process and all its children under the filter, for good."""
+        if libc.prctl(PR_SET_SECCOMP, MODE_FILTER, self._header, 0, 0):
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_SECCOMP)")

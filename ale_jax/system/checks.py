@@ -1,0 +1,97 @@
+"""What the sections of a config must fit each other in, checked before anything starts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from ale_jax.model.sharding import MeshShape, check_rows, make_mesh, param_shardings
+
+if TYPE_CHECKING:
+    from ale_jax.system.config import RunConfig
+
+
+def require_at_least(low: int, record: Any, *names: str) -> None:
+    """ValueError unless each of the record's fields `names` is `low` or more."""
+    for name in names:
+        if getattr(record, name) < low:
+            raise ValueError(f"{name} {getattr(record, name)} must be at least {low}")
+
+
+def check_sections(config: RunConfig) -> None:
+    """ValueError unless the sections fit each other. Looks at no device, file or daemon."""
+    require_at_least(0, config, "seed")
+    _check_mesh(config.mesh)
+    _check_engine(config)
+    _check_batch(config)
+    _check_tasks(config)
+
+
+def check_devices(config: RunConfig) -> None:
+    """ValueError unless batches and weights can be laid out on the devices that are here."""
+    mesh = make_mesh(config.mesh)
+    check_rows(config.learn.rows, mesh)
+    if not config.tokenizer.path:  # else the tokenizer's own vocabulary decides
+        param_shardings(config.model.policy_shape(config.tokenizer.vocab_size), mesh)
+
+
+def _check_engine(config: RunConfig) -> None:
+    engine, rollout = config.engine, config.rollout
+    episodes = rollout.actors * rollout.episodes_per_actor
+    if engine.slots < episodes:
+        raise ValueError(
+            f"engine.slots {engine.slots} cannot hold rollout.actors {rollout.actors} x "
+            f"rollout.episodes_per_actor {rollout.episodes_per_actor} conversations: "
+            f"set engine.slots to {episodes} or more"
+        )
+    if not engine.prefill_tokens or min(engine.prefill_tokens) < 1:
+        raise ValueError(f"engine.prefill_tokens {engine.prefill_tokens} must name sizes >= 1")
+    if rollout.max_reply_tokens >= engine.slot_tokens:
+        raise ValueError(
+            f"rollout.max_reply_tokens {rollout.max_reply_tokens} must be less than "
+            f"engine.slot_tokens {engine.slot_tokens}: the prompt needs room, too"
+        )
+
+
+def _check_batch(config: RunConfig) -> None:
+    learn, rl = config.learn, config.rl
+    if config.engine.slot_tokens > learn.row_tokens:
+        raise ValueError(
+            f"engine.slot_tokens {config.engine.slot_tokens} must be at most learn.row_tokens "
+            f"{learn.row_tokens}: a trajectory is trained on in one row"
+        )
+    if learn.chunks_per_row < config.agent.turns:
+        raise ValueError(
+            f"learn.chunks_per_row {learn.chunks_per_row} must be at least agent.turns "
+            f"{config.agent.turns}: each turn is a chunk"
+        )
+    compares = rl.algorithm == "grpo" or config.ipa.baseline == "group_mean"
+    if rl.group_size == 1 and compares:
+        raise ValueError(
+            "rl.group_size 1 leaves a group nothing to compare, so nothing is learned: "
+            "set it to 2 or more, or rl.algorithm to ipa and ipa.baseline to none"
+        )
+
+
+def _check_tasks(config: RunConfig) -> None:
+    worlds, held_out_tasks = config.worlds, config.eval.held_out_tasks
+    if held_out_tasks and not worlds.held_out_families:
+        raise ValueError(
+            f"eval.held_out_tasks {held_out_tasks} needs worlds.held_out_families: "
+            "name some, or set it to 0"
+        )
+    wanted = [
+        ("eval.tasks", config.eval.tasks, worlds.train_families),
+        ("warm_start.probe_tasks", config.warm_start.probe_tasks, worlds.train_families),
+    ]
+    if held_out_tasks:
+        wanted.append(("eval.held_out_tasks", held_out_tasks, worlds.held_out_families))
+    for name, tasks, families in wanted:
+        if tasks < len(families):
+            raise ValueError(f"{name} {tasks} must be at least {len(families)}: one per family")
+
+
+def _check_mesh(mesh: MeshShape) -> None:
+    for axis, size in dataclasses.asdict(mesh).items():
+        if size < 1 and not (axis == "data" and size == -1):
+            raise ValueError(f"mesh.{axis} {size} must be at least 1 (mesh.data may be -1)")

@@ -1,0 +1,218 @@
+"""A run's configuration below the door: frozen records that refuse what cannot work."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ale_jax.agent.loop import AgentLimits
+from ale_jax.algo.grpo import GrpoHypers
+from ale_jax.algo.hypers import require_choice, require_range
+from ale_jax.algo.ipa import IpaHypers
+from ale_jax.learn.state import OptimizerHypers
+from ale_jax.model.sampler import Sampling
+from ale_jax.model.shape import PolicyShape
+from ale_jax.model.sharding import MeshShape
+from ale_jax.rollout.engine import EngineShape
+from ale_jax.sandbox.api import SandboxSpec
+from ale_jax.system.checks import check_sections, require_at_least
+from envs.shell.families import FAMILIES
+
+ALGORITHMS = ("ipa", "grpo")
+RUNTIMES = ("auto", "docker", "bubblewrap")
+MIN_VOCAB = 265  # of our byte-level BPE: 256 bytes, 3 special tokens, 6 markers
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """PolicyShape without the vocabulary, which the tokenizer brings."""
+
+    width: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_width: int
+    mlp_width: int
+    num_experts: int
+    experts_per_token: int
+    expert_width: int
+    norm_topk_prob: bool
+    rope_theta: float
+    norm_eps: float
+    tie_embeddings: bool
+
+    def __post_init__(self) -> None:
+        sizes = ("width", "num_layers", "num_heads", "num_kv_heads", "head_width", "mlp_width")
+        require_at_least(1, self, *sizes, *(("expert_width",) if self.num_experts else ()))
+        require_at_least(0, self, "num_experts")
+        require_range("norm_eps", self.norm_eps, 0.0, 1.0, "1e-6 is usual")
+        require_range("rope_theta", self.rope_theta, 1.0, 1e12, "1e4 is usual")
+        self.policy_shape(MIN_VOCAB)
+
+    def policy_shape(self, vocab_size: int) -> PolicyShape:
+        return PolicyShape(vocab_size=vocab_size, **dataclasses.asdict(self))
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerConfig:
+    """path: a folder that transformers loads; empty = train a byte-level BPE of `vocab_size` on the
+    warm start's transcripts."""
+
+    path: str
+    vocab_size: int
+
+    def __post_init__(self) -> None:
+        require_at_least(MIN_VOCAB, self, "vocab_size")
+
+
+@dataclasses.dataclass(frozen=True)
+class WorldsConfig:
+    """Families by name; each training family comes up equally often."""
+
+    train_families: tuple[str, ...]
+    held_out_families: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for family in (*self.train_families, *self.held_out_families):
+            require_choice("family", family, tuple(FAMILIES))
+        if not self.train_families:
+            raise ValueError(f"train_families is empty: choose some of {', '.join(FAMILIES)}")
+        for name in ("train_families", "held_out_families"):
+            families = getattr(self, name)
+            if len(set(families)) < len(families):
+                raise ValueError(f"{name} {families} names one twice: each comes up equally often")
+        if both := set(self.train_families) & set(self.held_out_families):
+            raise ValueError(
+                f"{', '.join(sorted(both))} cannot be trained on and held out: name it in one list"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class RolloutConfig:
+    """runtime: "auto" | "docker" | "bubblewrap". Episodes at once = actors * episodes_per_actor.
+    retries: how often a slot whose episode failed for the system's reasons is played again."""
+
+    runtime: str
+    actors: int
+    episodes_per_actor: int
+    max_reply_tokens: int
+    retries: int
+
+    def __post_init__(self) -> None:
+        require_choice("runtime", self.runtime, RUNTIMES)
+        require_at_least(1, self, "actors", "episodes_per_actor", "max_reply_tokens")
+        require_at_least(0, self, "retries")
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmStartConfig:
+    """Supervised training on oracle transcripts, until the policy solves `target_success` of
+    `probe_tasks` unseen tasks, asked every `probe_every` updates, or `max_steps` are made."""
+
+    transcripts_per_family: int
+    batch_transcripts: int
+    max_steps: int
+    probe_every: int
+    probe_tasks: int
+    target_success: float
+
+    def __post_init__(self) -> None:
+        require_at_least(
+            1, self, "transcripts_per_family", "batch_transcripts", "probe_every", "probe_tasks"
+        )
+        require_at_least(0, self, "max_steps")
+        require_range("target_success", self.target_success, 0.0, 1.0, "it is a rate")
+
+
+@dataclasses.dataclass(frozen=True)
+class RlConfig:
+    """algorithm: "ipa" | "grpo". A step trains on groups_per_step groups of group_size attempts at
+    one task each. alpha: the asynchronous ratio, how many versions old a trajectory's first token
+    may be when it is trained on; 0 is synchronous. max_uses: updates per group while fresh."""
+
+    algorithm: str
+    steps: int
+    groups_per_step: int
+    group_size: int
+    alpha: float
+    max_uses: int
+
+    def __post_init__(self) -> None:
+        require_choice("algorithm", self.algorithm, ALGORITHMS)
+        require_range("alpha", self.alpha, 0.0, 1e6, "0 is synchronous")
+        require_at_least(1, self, "groups_per_step", "group_size", "max_uses")
+        require_at_least(0, self, "steps")
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnConfig:
+    """Microbatches of rows x row_tokens, at most chunks_per_row chunks in a row.
+    balance_weight: of the router's load-balancing loss."""
+
+    rows: int
+    row_tokens: int
+    chunks_per_row: int
+    balance_weight: float
+
+    def __post_init__(self) -> None:
+        require_at_least(1, self, "rows", "row_tokens", "chunks_per_row")
+        require_range("balance_weight", self.balance_weight, 0.0, 1e6, "0 switches it off")
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalConfig:
+    """Tasks of the evaluation split, divided evenly among families. Evaluated after the warm start
+    and at the end; every: also after this many RL steps (0 = not in between)."""
+
+    tasks: int
+    held_out_tasks: int
+    every: int
+
+    def __post_init__(self) -> None:
+        require_at_least(1, self, "tasks")
+        require_at_least(0, self, "held_out_tasks", "every")
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointConfig:
+    """every: RL steps between checkpoints (the end of the warm start is always one).
+    keep: how many of the newest stay."""
+
+    every: int
+    keep: int
+
+    def __post_init__(self) -> None:
+        require_at_least(1, self, "every", "keep")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """All of a run. Its JSON form lies beside the run's metrics as config.json."""
+
+    name: str
+    seed: int
+    mesh: MeshShape
+    model: ModelConfig
+    tokenizer: TokenizerConfig
+    worlds: WorldsConfig
+    sandbox: SandboxSpec
+    agent: AgentLimits
+    rollout: RolloutConfig
+    engine: EngineShape
+    learn: LearnConfig
+    warm_start: WarmStartConfig
+    warm_start_optimizer: OptimizerHypers
+    rl: RlConfig
+    rl_optimizer: OptimizerHypers
+    ipa: IpaHypers
+    grpo: GrpoHypers
+    train_sampling: Sampling
+    eval_sampling: Sampling
+    eval: EvalConfig
+    checkpoint: CheckpointConfig
+
+    def __post_init__(self) -> None:
+        check_sections(self)
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)

@@ -1,0 +1,212 @@
+"""A run from its first to its last line: warm start, reinforcement, evaluation, report.
+
+Reads top to bottom like a protocol; every part that it names is built and owned here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+
+import jax
+
+from ale_jax.data.packing import Shape
+from ale_jax.learn import credit
+from ale_jax.learn.checkpoint import Checkpoints
+from ale_jax.learn.rescore import make_scorer
+from ale_jax.learn.state import TrainState, begin, init_state, make_optimizer
+from ale_jax.model.shape import PolicyShape
+from ale_jax.model.sharding import make_mesh
+from ale_jax.model.tokenizer import ChatTokenizer
+from ale_jax.monitor.evaluations import FINAL, WARM_START, Evaluation, record_evaluation
+from ale_jax.monitor.report import write_report
+from ale_jax.monitor.summary import write_summary
+from ale_jax.rollout.door import PolicyDoor
+from ale_jax.rollout.engine import Engine
+from ale_jax.rollout.ledger import Ledger
+from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.system import outcome
+from ale_jax.system.cluster import ray_cluster
+from ale_jax.system.config import RunConfig
+from ale_jax.system.crew import Crew
+from ale_jax.system.demonstrations import demonstrate, make_tokenizer
+from ale_jax.system.evaluate import evaluation_slots, tally
+from ale_jax.system.improve import Cursor, StepReport, improve
+from ale_jax.system.pump import Pump
+from ale_jax.system.tasks import demonstration_tasks, probe_tasks
+from ale_jax.system.warm_start import tokenize, warm_start
+from ale_jax.system.watch import Watch
+from ale_jax.system.workdir import Workdir
+
+DEMONSTRATORS = 4  # sandboxes that play oracles at once, in this process
+
+
+def run(config: RunConfig, workdir: Workdir) -> None:
+    """Runs the experiment `config` in `workdir`, or goes on with it from its last checkpoint."""
+    runtime = pick_runtime(config.rollout.runtime, config.sandbox)
+    runtime.reap()
+    config = dataclasses.replace(
+        config, rollout=dataclasses.replace(config.rollout, runtime=runtime.name)
+    )
+    with _Run(config, workdir, runtime) as session:
+        session.go()
+
+
+class _Run(contextlib.ExitStack):
+    """What lives as long as the run does, closed in the reverse order of its making."""
+
+    def __init__(self, config: RunConfig, workdir: Workdir, runtime):
+        super().__init__()
+        self._config, self._workdir, self._runtime = config, workdir, runtime
+        self._mesh = make_mesh(config.mesh)
+        self._optimizer = make_optimizer(config.rl_optimizer)
+        self._shape = Shape(config.learn.rows, config.learn.row_tokens, config.learn.chunks_per_row)
+
+    def go(self) -> None:
+        state, cursor = self._restore()
+        watch = self._watch
+        watch.note(f"sandboxes: {self._runtime.name}; devices: {self._mesh.devices.size}")
+        if state is None:
+            state, cursor = self._warm_start(), Cursor()
+            self._save(state, cursor)
+        crew, engine, pump = self._open_rollouts(state, cursor)
+        if cursor.step == 0:
+            self._evaluate(WARM_START, cursor, pump)
+        state, cursor = self._improve(state, cursor, crew, engine, pump)
+        self._evaluate(FINAL, cursor, pump)
+        summary = outcome.summarize(
+            self._config, self._workdir.path, cursor, crew.counts, watch.metrics.seconds()
+        )
+        self._checkpoints.wait()
+        write_summary(self._workdir.path, summary)
+        watch.note(f"report: {write_report(self._workdir.path)}")
+        watch.note(outcome.headline(summary))
+
+    def _restore(self) -> tuple[TrainState | None, Cursor | None]:
+        """The newest whole checkpoint and its cursor, and the watch that goes on from there."""
+        path, tokenizer_folder = self._workdir.path, self._workdir.path / "tokenizer"
+        events: list[tuple] = []  # of the restore: the log that will hold them opens after it
+        self._checkpoints = self.enter_context(
+            Checkpoints(
+                self._workdir.checkpoints,
+                self._config.checkpoint.keep,
+                lambda kind, detail, **fields: events.append((kind, detail, fields)),
+            )
+        )
+        found = None
+        if (tokenizer_folder / "tokenizer.json").exists():
+            self._tokenizer = ChatTokenizer.load(tokenizer_folder)
+            found = self._checkpoints.restore_latest(self._new_state())
+        step = found[0] if found else None
+        self._watch = self.enter_context(Watch(path, step))
+        for kind, detail, fields in events:
+            self._watch.events.record(kind, detail, **fields)
+        if found is None:
+            return None, None
+        _, state, host = found
+        self._watch.events.record("resumed", f"from the checkpoint of step {step}", step=step)
+        return state, Cursor(**host | {"groups": tuple(host["groups"])})
+
+    def _policy(self) -> PolicyShape:
+        return PolicyShape(
+            vocab_size=self._tokenizer.vocab_size, **dataclasses.asdict(self._config.model)
+        )
+
+    def _new_state(self) -> TrainState:
+        key = jax.random.key(self._config.seed)
+        return init_state(key, self._policy(), self._optimizer, self._mesh)
+
+    def _warm_start(self) -> TrainState:
+        """Oracle transcripts, a tokenizer learned from them, and supervised training."""
+        config, watch = self._config, self._watch
+        families, warm = config.worlds.train_families, config.warm_start
+        tasks = demonstration_tasks(warm.transcripts_per_family, families, config.seed)
+        unseen = probe_tasks(warm.probe_tasks, families)
+        watch.progress.phase("oracle transcripts", len(tasks) + len(unseen))
+        transcripts = demonstrate(
+            self._runtime, config.sandbox, [*tasks, *unseen], DEMONSTRATORS, watch.progress.update
+        )
+        folder = self._workdir.path / "tokenizer"
+        self._tokenizer = make_tokenizer(config.tokenizer, transcripts[: len(tasks)], folder)
+        samples = [tokenize(t, self._tokenizer) for t in transcripts]
+        optimizer = make_optimizer(config.warm_start_optimizer)
+        key = jax.random.key(config.seed)
+        watch.progress.phase("warm start", warm.max_steps)
+        state = warm_start(
+            init_state(key, self._policy(), optimizer, self._mesh),
+            optimizer,
+            samples[: len(tasks)],
+            samples[len(tasks) :],
+            self._policy(),
+            config.learn,
+            warm,
+            self._mesh,
+            config.seed,
+            watch.warm_start_step,
+        )
+        return begin(state.params, self._optimizer, self._mesh)
+
+    def _save(self, state: TrainState, cursor: Cursor) -> None:
+        every, last = self._config.checkpoint.every, self._config.rl.steps
+        if cursor.step % every == 0 or cursor.step == last:
+            self._checkpoints.save(cursor.step, state, dataclasses.asdict(cursor))
+
+    def _open_rollouts(self, state: TrainState, cursor: Cursor) -> tuple[Crew, Engine, Pump]:
+        config = self._config
+        self.enter_context(ray_cluster(config.rollout.actors))
+        engine = Engine(
+            self._policy(), config.engine, self._tokenizer.stop_ids, state.params, cursor.step
+        )
+        self.callback(engine.close)
+        ledger = Ledger(engine, self._tokenizer, config.seed, config.rollout.max_reply_tokens)
+        door = self.enter_context(PolicyDoor(ledger))
+        record = self._watch.events.record
+        crew = self.enter_context(
+            Crew(config.rollout, config.sandbox, config.agent, ledger, door, record)
+        )
+        pump = Pump(crew)
+        pump.start()
+        self.callback(pump.close)
+        return crew, engine, pump
+
+    def _evaluate(self, name: str, cursor: Cursor, pump: Pump) -> Evaluation:
+        config, watch = self._config, self._watch
+        slots = evaluation_slots(name, config.eval, config.worlds)
+        watch.progress.phase(f"evaluation: {name}", len(slots))
+        played = pump.evaluate(slots, config.eval_sampling, watch.progress.update)
+        seconds = watch.metrics.seconds()
+        evaluation = tally(name, cursor.step, seconds, played, config.worlds)
+        record_evaluation(self._workdir.path, evaluation)
+        watch.note(outcome.evaluation_line(evaluation))
+        return evaluation
+
+    def _improve(
+        self, state: TrainState, cursor: Cursor, crew: Crew, engine: Engine, pump: Pump
+    ) -> tuple[TrainState, Cursor]:
+        config, watch = self._config, self._watch
+        rl, policy = config.rl, self._policy()
+        algorithm = credit.ipa(config.ipa) if rl.algorithm == "ipa" else credit.grpo(config.grpo)
+        score = make_scorer(policy, self._shape, self._mesh)
+
+        def report(step: StepReport) -> None:
+            watch.rl_step(step, crew, engine.stats.sampled_tokens)
+            watch.sample_trajectories(step, score, config.ipa)
+            every = config.eval.every
+            if every and step.cursor.step % every == 0 and step.cursor.step < rl.steps:
+                self._evaluate(f"step_{step.cursor.step}", step.cursor, pump)
+                watch.progress.phase(rl.algorithm, rl.steps)
+
+        watch.progress.phase(rl.algorithm, rl.steps)
+        return improve(
+            state,
+            cursor,
+            config,
+            policy,
+            algorithm,
+            self._optimizer,
+            self._mesh,
+            engine,
+            pump,
+            self._save,
+            report,
+        )

@@ -1,0 +1,66 @@
+"""What the warm start learns from: oracle transcripts of real sandboxes, and their tokenizer."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+
+from ale_jax.agent.api import Message
+from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
+from ale_jax.records import Task
+from ale_jax.sandbox.api import Runtime, SandboxSpec
+from ale_jax.system.config import TokenizerConfig
+from envs.shell.transcripts import play_oracle
+
+Transcript = tuple[Message, ...]
+
+
+def demonstrate(
+    runtime: Runtime,
+    spec: SandboxSpec,
+    tasks: Sequence[Task],
+    workers: int,
+    on_progress: Callable[[int], None],
+) -> list[Transcript]:
+    """The oracle's conversation for each task, played in `workers` sandboxes at once.
+
+    RuntimeError if an oracle does not earn its reward: then the worlds are broken.
+    """
+    boxes: SimpleQueue = SimpleQueue()
+
+    def play(task: Task) -> Transcript:
+        box = boxes.get()
+        try:
+            episode, messages = play_oracle(box, task)
+        finally:
+            boxes.put(box)
+        if episode.reward != 1.0:
+            raise RuntimeError(f"the oracle of {task} ended in {episode}")
+        return messages
+
+    with contextlib.ExitStack() as stack:
+        for _ in range(workers):
+            boxes.put(stack.enter_context(runtime.start(spec, {"role": "oracle"})))
+        with ThreadPoolExecutor(workers) as pool:
+            transcripts = []
+            for transcript in pool.map(play, tasks):
+                transcripts.append(transcript)
+                on_progress(len(transcripts))
+            return transcripts
+
+
+def make_tokenizer(
+    config: TokenizerConfig, transcripts: Iterable[Transcript], folder: Path
+) -> ChatTokenizer:
+    """The configured tokenizer, or a BPE trained on the transcripts; saved to `folder`."""
+    if config.path:
+        tokenizer = ChatTokenizer.load(config.path)
+    else:
+        messages = [dataclasses.asdict(m) for transcript in transcripts for m in transcript]
+        tokenizer = ChatTokenizer(train_bpe(messages, config.vocab_size))
+    tokenizer.save(folder)
+    return tokenizer

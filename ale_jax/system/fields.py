@@ -1,0 +1,31 @@
+"""Names of config fields, dotted, and the nearest one to a name that does not exist."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"rl": {"alpha": 1.0}} as {"rl.alpha": 1.0}."""
+    leaves: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        leaves |= flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
+    return leaves
+
+
+def unknown_field(name: str, known: Iterable[str]) -> ValueError:
+    """The error for a field that does not exist, with the nearest of the `known` ones, or with
+    all of its section."""
+    known = list(known)
+    if fields := [k for k in known if k.startswith(f"{name}.")]:
+        return ValueError(f"config.{name} is a section: choose one of {', '.join(fields)}")
+    if near := difflib.get_close_matches(name, known, n=1, cutoff=0.75):
+        return ValueError(f"config.{name} is unknown: did you mean config.{near[0]}?")
+    section = name.rpartition(".")[0]
+    siblings = [k for k in known if k.rpartition(".")[0] == section] or sorted(
+        {k.partition(".")[0] for k in known}
+    )
+    return ValueError(f"config.{name} is unknown: choose one of {', '.join(siblings)}")

@@ -1,0 +1,208 @@
+"""The learner's loop: reinforcement from groups of episodes, weights published at each step."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from ale_jax.data.packing import Shape
+from ale_jax.data.replay import Group, ReplayBuffer
+from ale_jax.data.staleness import Drop, StalenessGate, age
+from ale_jax.learn.credit import Algorithm, Step, assemble
+from ale_jax.learn.rescore import make_rescorer
+from ale_jax.learn.state import TrainState
+from ale_jax.learn.step import make_train_step
+from ale_jax.model.params import Params
+from ale_jax.model.shape import PolicyShape
+from ale_jax.rollout.engine import Engine
+from ale_jax.system.config import RunConfig
+from ale_jax.system.pump import Pump, Training
+from ale_jax.system.tasks import train_group
+
+WAIT_SECONDS = 0.5  # between two looks at the rollout loop's health
+
+
+@dataclasses.dataclass(frozen=True)
+class Cursor:
+    """Where training stands, as a checkpoint stores it.
+
+    step: updates made, which is the version of the weights. groups: indices taken from the task
+    stream and not yet trained on, to be played (again) first; next_group: the stream goes on here.
+    The counts are of the whole run.
+    """
+
+    step: int = 0
+    groups: tuple[int, ...] = ()
+    next_group: int = 0
+    episodes: int = 0
+    policy_tokens: int = 0
+    dropped_stale: int = 0
+    max_staleness: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class StepReport:
+    """One finished step, for those who watch. params: the weights that it started from. sums: of
+    make_train_step, on the host."""
+
+    cursor: Cursor
+    params: Params
+    groups: list[Group]
+    made: Step
+    sums: dict[str, float]
+    seconds_wait: float
+    seconds_learn: float
+
+
+def improve(
+    state: TrainState,
+    cursor: Cursor,
+    config: RunConfig,
+    policy: PolicyShape,
+    algorithm: Algorithm,
+    optimizer,
+    mesh: Mesh,
+    engine: Engine,
+    pump: Pump,
+    save: Callable[[TrainState, Cursor], None],
+    report: Callable[[StepReport], None],
+) -> tuple[TrainState, Cursor]:
+    """Trains until `rl.steps` updates are made.
+
+    Consumes: the oldest fresh groups of the replay buffer, one step's worth at a time.
+    Waits for: that many groups being whole.
+    Unblocked by: the rollout loop, which adds finished episodes to the buffer.
+    """
+    rl = config.rl
+    gate = StalenessGate(rl.alpha, rl.groups_per_step, version=cursor.step)
+    buffer = ReplayBuffer(gate, rl.group_size, rl.max_uses)
+    stream = _Stream(cursor)
+    dropped_before = cursor.dropped_stale
+    train_step = make_train_step(
+        policy, optimizer, algorithm.loss, config.learn.balance_weight, mesh
+    )
+    rescore = make_rescorer(policy, mesh) if algorithm.old_logp == "trainer" else None
+    shape = Shape(config.learn.rows, config.learn.row_tokens, config.learn.chunks_per_row)
+    families = config.worlds.train_families
+    pump.train(
+        Training(
+            gate,
+            buffer,
+            stream,
+            lambda group: train_group(group, rl.group_size, families, config.seed),
+            config.train_sampling,
+        )
+    )
+    while cursor.step < rl.steps:
+        start = time.monotonic()
+        groups = _take(buffer, pump)
+        taken = time.monotonic()
+        _assert_fresh(groups, gate)
+        made = assemble(groups, algorithm, shape)
+        if rescore is not None:
+            made = dataclasses.replace(made, batches=rescore(state.params, made.batches))
+        before, sums = state.params, {}
+        if made.batches:  # else every group's outcomes were equal: there is nothing to learn
+            state, sums = train_step(state, made.batches, made.normaliser)
+        # Until here the step has only been sent to the device. It ends before its weights are
+        # served, so that versions and numbers do not depend on when the engine picks them up.
+        sums = {name: float(x) for name, x in jax.device_get(sums).items()}
+        with pump.no_admission():
+            open_groups = tuple(gate.outstanding())
+            next_group = stream.next_group
+        cursor = _advance(cursor, groups, gate, dropped_before)
+        cursor = dataclasses.replace(cursor, groups=open_groups, next_group=next_group)
+        # Before the gate frees permits: nothing of the next version is in flight yet.
+        save(state, cursor)
+        engine.publish(state.params, cursor.step)
+        gate.publish(cursor.step)
+        done = time.monotonic()
+        report(StepReport(cursor, before, groups, made, sums, taken - start, done - taken))
+    pump.train(None)
+    return state, cursor
+
+
+def _take(buffer: ReplayBuffer, pump: Pump) -> list[Group]:
+    while not (groups := buffer.take(timeout=WAIT_SECONDS)):
+        pump.check()
+    return groups
+
+
+def _assert_fresh(groups: list[Group], gate: StalenessGate) -> None:
+    for group in groups:
+        for trajectory in group.valid:
+            old = age(gate.version, trajectory.start_version)
+            assert 0 <= old <= gate.max_age, (group.index, old, gate.max_age)
+
+
+class _Stream(Iterator[int]):
+    """Indices of training groups: those that a checkpoint left open, then ever new ones."""
+
+    def __init__(self, cursor: Cursor):
+        self._open = iter(cursor.groups)
+        self._new = itertools.count(cursor.next_group)
+        self.next_group = cursor.next_group
+
+    def __next__(self) -> int:
+        index = next(self._open, None)
+        if index is None:
+            index = next(self._new)
+            self.next_group = index + 1
+        return index
+
+
+def _advance(
+    cursor: Cursor, groups: list[Group], gate: StalenessGate, dropped_before: int
+) -> Cursor:
+    members = [t for group in groups for t in group.members]
+    ages = [age(gate.version, t.start_version) for group in groups for t in group.valid]
+    return dataclasses.replace(
+        cursor,
+        step=cursor.step + 1,
+        episodes=cursor.episodes + len(members),
+        policy_tokens=cursor.policy_tokens + sum(t.num_policy_tokens for t in members),
+        dropped_stale=dropped_before + gate.counts()[f"dropped_{Drop.STALE}"],
+        max_staleness=max(cursor.max_staleness, *ages),
+    )
+
+
+def figures(report: StepReport) -> dict[str, float | dict[str, int]]:
+    """The step's metrics, by the names that metrics.jsonl and the report use."""
+    trajectories = [t for group in report.groups for t in group.valid]
+    version = report.cursor.step - 1  # at which the step was made
+    ages = [age(version, t.start_version) for t in trajectories]
+    rewards = [t.episode.reward for t in trajectories]
+    sums, tokens = report.sums, max(report.sums.get("tokens", 0.0), 1.0)
+    values = {
+        "success": float(np.mean([r > 0 for r in rewards])),
+        "reward": float(np.mean(rewards)),
+        "staleness_mean": float(np.mean(ages)),
+        "staleness_max": max(ages),
+        "staleness_counts": {str(a): n for a, n in sorted(Counter(ages).items())},
+        "episodes": report.cursor.episodes,
+        "policy_tokens": report.cursor.policy_tokens,
+        "turns": float(np.mean([t.episode.turns for t in trajectories])),
+        "malformed_calls": float(np.mean([t.episode.malformed_calls for t in trajectories])),
+        "teaching_trajectories": len(report.made.samples),
+        "dropped_stale": report.cursor.dropped_stale,
+        "seconds_wait": report.seconds_wait,
+        "seconds_learn": report.seconds_learn,
+    }
+    if sums:
+        values |= {
+            "loss": sums["loss"],
+            "grad_norm": sums["grad_norm"],
+            "balance": sums["balance"],
+            "entropy": sums["entropy"] / tokens,
+            "ratio_mean": sums["ratio"] / max(sums.get("chunks", tokens), 1.0),
+            "chunks_masked": sums.get("dropped_chunks", 0.0),
+            "sampler_gap": sums["engine_gap"] / tokens,
+        }
+    return values

@@ -1,0 +1,50 @@
+"""The process that plays episodes: a shell around `rollout.play`. It never imports jax."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+
+from ale_jax.agent.loop import AgentLimits
+from ale_jax.records import Slot, Task
+from ale_jax.rollout.play import EpisodePlayer, Played
+from ale_jax.rollout.remote_policy import DoorKey, RemotePolicy
+from ale_jax.sandbox.api import Sandbox, SandboxSpec
+from ale_jax.sandbox.runtime import pick_runtime
+from envs.shell.env import ShellEnv
+
+
+@dataclasses.dataclass(frozen=True)
+class PlayerSpec:
+    """All that a player needs to know. runtime: name of the sandbox runtime."""
+
+    runtime: str
+    sandbox: SandboxSpec
+    limits: AgentLimits
+    door: DoorKey
+
+
+class PlayerActor:
+    """Made into a Ray actor by `Seat`; its methods are called from several threads at once."""
+
+    def __init__(self, spec: PlayerSpec):
+        runtime = pick_runtime(spec.runtime, spec.sandbox)
+        runtime.reap()  # what a killed predecessor on this machine left
+        start = functools.partial(runtime.start, spec.sandbox, {"role": "player"})
+        self._player = EpisodePlayer(start, shell_env, spec.limits)
+        self._door = spec.door
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def play(self, slot: Slot, conversation: str) -> Played:
+        with RemotePolicy(self._door, conversation) as policy:
+            return self._player.play(slot, policy)
+
+    def close(self) -> None:
+        self._player.close()
+
+
+def shell_env(task: Task, sandbox: Sandbox) -> ShellEnv:
+    return ShellEnv(task.family, sandbox, task.split)

@@ -1,0 +1,134 @@
+"""The rollout loop: keeps the crew busy, and sends what comes back to where it belongs."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+from ale_jax.data.replay import ReplayBuffer
+from ale_jax.data.staleness import StalenessGate
+from ale_jax.model.sampler import Sampling
+from ale_jax.records import Slot, Trajectory
+from ale_jax.system.crew import Crew
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """What training rollouts are made of.
+
+    groups: indices still to be played, in order; slots_of: a group's attempts.
+    """
+
+    gate: StalenessGate
+    buffer: ReplayBuffer
+    groups: Iterator[int]
+    slots_of: Callable[[int], list[Slot]]
+    sampling: Sampling
+
+
+class Pump(threading.Thread):
+    """Plays evaluations and training groups through one crew.
+
+    Consumes: slots of evaluations first, then of training groups as far as the gate admits them.
+    Waits for: a free place in the crew, or the next finished episode.
+    Unblocked by: the crew's results, `evaluate`, `train`, a publish (within POLL s).
+    """
+
+    POLL = 0.02  # seconds
+
+    def __init__(self, crew: Crew):
+        super().__init__(name="pump", daemon=True)
+        self._crew = crew
+        self._lock = threading.Lock()
+        self._queue: deque[tuple[Slot, Sampling]] = deque()
+        self._training: Training | None = None
+        self._collecting: dict[Slot, Callable[[Trajectory], None]] = {}
+        self._stop = threading.Event()
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                self._fill()
+                finished = self._crew.next_result(timeout=self.POLL)
+                if finished is not None:
+                    self._deliver(finished.trajectory)
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def close(self) -> None:
+        self._stop.set()
+        self.join()
+
+    def check(self) -> None:
+        """Raises what ended the pump, if anything did: nothing will come back any more."""
+        if self.failure is not None:
+            raise RuntimeError(f"the rollout loop failed: {self.failure}") from self.failure
+
+    def no_admission(self) -> threading.Lock:
+        """Held in a `with` block, it keeps further training groups from being admitted."""
+        return self._lock
+
+    def train(self, training: Training | None) -> None:
+        """Starts feeding training groups, or stops (None): what is under way then is not kept."""
+        with self._lock:
+            self._training = training
+
+    def evaluate(
+        self,
+        slots: Sequence[Slot],
+        sampling: Sampling,
+        on_result: Callable[[int], None] = lambda done: None,
+    ) -> list[Trajectory]:
+        """Plays `slots` once each and waits for all. Order as given."""
+        results: dict[Slot, Trajectory] = {}
+        changed = threading.Condition()
+
+        def collect(trajectory: Trajectory) -> None:
+            with changed:
+                results[trajectory.episode.slot] = trajectory
+                changed.notify()
+
+        with self._lock:
+            self._collecting.update(dict.fromkeys(slots, collect))
+            self._queue.extend((slot, sampling) for slot in slots)
+        with changed:
+            while len(results) < len(slots):
+                changed.wait(timeout=0.5)
+                self.check()
+                on_result(len(results))
+        return [results[slot] for slot in slots]
+
+    def _fill(self) -> None:
+        while self._crew.free_places > 0:
+            with self._lock:
+                if not self._queue and not self._admit():
+                    return
+                slot, sampling = self._queue.popleft()
+            self._crew.submit(slot, sampling)
+
+    def _admit(self) -> bool:
+        """Queues the next training group if there is one and the gate lets it."""
+        training = self._training
+        if training is None or not training.gate.has_permit():
+            return False
+        group = next(training.groups, None)
+        if group is None:
+            return False
+        admitted = training.gate.admit(group)
+        assert admitted, "only this thread takes permits"
+        self._queue.extend((slot, training.sampling) for slot in training.slots_of(group))
+        return True
+
+    def _deliver(self, trajectory: Trajectory) -> None:
+        slot = trajectory.episode.slot
+        with self._lock:
+            collect = self._collecting.pop(slot, None)
+            training = self._training
+        if collect is not None:
+            collect(trajectory)
+        elif training is not None:
+            training.buffer.add(trajectory)

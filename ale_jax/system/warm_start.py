@@ -1,0 +1,110 @@
+"""The warm start: supervised training on oracle transcripts, stopped while most tasks fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from ale_jax.agent.api import Message
+from ale_jax.algo.normaliser import count_normaliser
+from ale_jax.algo.sft import sft_loss
+from ale_jax.data.packing import Sample, Shape, demonstration, pack_all
+from ale_jax.learn.state import TrainState
+from ale_jax.learn.step import forward, make_train_step, to_device
+from ale_jax.model.shape import PolicyShape
+from ale_jax.model.tokenizer import ChatTokenizer
+from ale_jax.system.config import LearnConfig, WarmStartConfig
+
+
+def tokenize(messages: Sequence[Message], tokenizer: ChatTokenizer) -> Sample:
+    """A transcript (system, user, then assistant and tool in turn) as a sample to imitate."""
+    exchanges, new = [], []
+    for message in messages:
+        if message.role != "assistant":
+            new.append({"role": message.role, "content": message.content})
+            continue
+        prompt_ids = tokenizer.prompt_ids(new, first=not exchanges)
+        exchanges.append((prompt_ids, tokenizer.reply_ids(message.content)))
+        new = []
+    return demonstration(exchanges)
+
+
+def warm_start(
+    state: TrainState,
+    optimizer,
+    train: Sequence[Sample],
+    probe: Sequence[Sample],
+    policy: PolicyShape,
+    learn: LearnConfig,
+    config: WarmStartConfig,
+    mesh: Mesh,
+    seed: int,
+    log: Callable[[int, dict[str, float]], None],
+) -> TrainState:
+    """Trains until `target_success` of the `probe` transcripts are reproduced token by token.
+
+    A transcript whose every policy token is the most probable one is what the policy would do by
+    itself at temperature 0, so the share of such transcripts is its success, asked without
+    playing. `log(step, figures)` is called at each probe.
+    """
+    shape = Shape(learn.rows, learn.row_tokens, learn.chunks_per_row)
+    train_step = make_train_step(
+        policy,
+        optimizer,
+        lambda scores, arrays, z: sft_loss(scores.logp_BT, arrays["chunk_BT"], z),
+        learn.balance_weight,
+        mesh,
+    )
+    solved = make_probe(probe, policy, shape, mesh)
+    for step in range(1, config.max_steps + 1):
+        chosen = _draw(len(train), config.batch_transcripts, seed, step)
+        batches = pack_all([train[i] for i in chosen], shape)
+        state, sums = train_step(state, batches, count_normaliser(batches, "tokens"))
+        if step % config.probe_every:
+            continue
+        success = solved(state.params)
+        figures = {
+            "loss": float(sums["nll"] / sums["tokens"]),
+            "token_accuracy": float(sums["best"] / sums["tokens"]),
+            "grad_norm": float(sums["grad_norm"]),
+            "probe_success": success,
+        }
+        log(step, figures)
+        if success >= config.target_success:
+            break
+    return state
+
+
+def _draw(total: int, count: int, seed: int, step: int) -> np.ndarray:
+    """The step's transcripts: consecutive pieces of a fresh permutation per epoch."""
+    per_epoch = max(total // count, 1)
+    epoch, piece = divmod(step - 1, per_epoch)
+    order = np.random.default_rng([seed, epoch]).permutation(total)
+    return order[piece * count : (piece + 1) * count]
+
+
+def make_probe(
+    samples: Sequence[Sample], policy: PolicyShape, shape: Shape, mesh: Mesh
+) -> Callable[[object], float]:
+    """A function of the weights: the share of `samples` in which every policy token is the most
+    probable one."""
+    batches = pack_all(samples, shape)
+    # (row, segment) pairs are the samples; each is counted once.
+    total = sum(int(b.segment_BT.max(axis=1).sum()) for b in batches)
+    segments = shape.chunks_per_row + 1
+
+    @jax.jit
+    def failed_segments(params, arrays):
+        scores, _ = forward(params, arrays, policy)
+        missed_BT = (arrays["chunk_BT"] >= 0) & ~scores.best_BT
+        mark = jax.vmap(lambda m, s: jax.ops.segment_max(m, s, num_segments=segments))
+        return (mark(missed_BT.astype(int), arrays["segment_BT"]) > 0).sum()
+
+    def solved(params) -> float:
+        failed = [failed_segments(params, to_device(b, mesh)) for b in batches]
+        return 1.0 - sum(int(f) for f in failed) / total
+
+    return solved

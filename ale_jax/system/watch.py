@@ -1,0 +1,152 @@
+"""Everything a person sees of a run, behind one object: progress, metrics, events, trajectories."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from ale_jax.algo.ipa import IpaHypers
+from ale_jax.data.packing import Sample
+from ale_jax.model.params import Params
+from ale_jax.monitor.events import EventLog
+from ale_jax.monitor.metrics import MetricsWriter
+from ale_jax.monitor.progress import make_progress
+from ale_jax.monitor.trajectories import TrajectorySample, TrajectoryWriter, TurnSample
+from ale_jax.records import Trajectory
+from ale_jax.system.crew import Crew
+from ale_jax.system.improve import StepReport, figures
+
+EVERY_STEPS = 5  # between two samples of trajectories
+
+
+class Watch:
+    """Opens the run's records. What was written after the checkpoint that the run goes on from
+    (its RL step; None: there is none) is cut off."""
+
+    def __init__(self, workdir: Path, checkpoint_step: int | None):
+        # Without a checkpoint the warm start begins again, and its metrics with it.
+        step, phase = (0, None) if checkpoint_step is None else (checkpoint_step, "rl")
+        with contextlib.ExitStack() as stack:
+            self.events = stack.enter_context(EventLog(workdir))
+            self.metrics = stack.enter_context(
+                MetricsWriter(workdir, resume_step=step, resume_phase=phase)
+            )
+            self._trajectories = stack.enter_context(TrajectoryWriter(workdir, resume_step=step))
+            self.progress = stack.enter_context(make_progress(sys.stdout))
+            self._stack = stack.pop_all()
+        self._sampled_tokens = 0
+        self._looked = time.monotonic()
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.__exit__(*exc)
+
+    def note(self, text: str) -> None:
+        self.progress.note(text)
+
+    def warm_start_step(self, step: int, values: dict[str, float]) -> None:
+        self.metrics.log(step, values, "sft")
+        self.progress.update(step, loss=values["loss"], success=values["probe_success"])
+
+    def rl_step(self, report: StepReport, crew: Crew, sampled_tokens: int) -> None:
+        now = time.monotonic()
+        rate = (sampled_tokens - self._sampled_tokens) / max(now - self._looked, 1e-6)
+        self._sampled_tokens, self._looked = sampled_tokens, now
+        values = figures(report) | {"tokens_per_second": rate}
+        self.metrics.log(report.cursor.step, values, "rl")
+        counts = crew.counts
+        self.progress.update(
+            report.cursor.step,
+            success=values["success"],
+            reward=values["reward"],
+            loss=values.get("loss"),
+            staleness_mean=values["staleness_mean"],
+            staleness_max=values["staleness_max"],
+            tokens_per_second=rate,
+            episodes=report.cursor.episodes,
+            sandboxes_up=counts.sandboxes_up,
+            sandboxes_busy=counts.sandboxes_busy,
+            sandboxes_restarted=counts.sandboxes_restarted,
+        )
+
+    def sample_trajectories(
+        self,
+        report: StepReport,
+        score: Callable[[Params, list[Sample]], list[np.ndarray]],
+        hp: IpaHypers,
+    ) -> None:
+        """Writes down one success and one failure of a group that has both, with their credit."""
+        if report.cursor.step % EVERY_STEPS:
+            return
+        pair = _contrast(report)
+        if not pair:
+            return
+        scores = score(report.params, [sample for _, sample in pair])
+        for (trajectory, sample), logp in zip(pair, scores, strict=True):
+            self._trajectories.write(
+                _sample_record(report.cursor.step, trajectory, sample, logp, hp)
+            )
+
+
+def _contrast(report: StepReport) -> list[tuple[Trajectory, Sample]]:
+    """The first group's first success and first failure, if some group has both."""
+    table, credit = report.made.table, report.made.credit
+    members = [
+        (int(g), t, Sample(t.turns, credit.advantage_NC[n, : len(t.turns)], bool(positive)))
+        for n, (g, t, positive) in enumerate(
+            zip(table.group_N, table.trajectories, credit.positive_N, strict=True)
+        )
+        if table.valid_N[n] and t.turns and np.any(credit.advantage_NC[n])
+    ]
+    for group in dict.fromkeys(g for g, _, _ in members):
+        won = [(t, s) for g, t, s in members if g == group and t.episode.reward > 0]
+        lost = [(t, s) for g, t, s in members if g == group and t.episode.reward <= 0]
+        if won and lost:
+            return [won[0], lost[0]]
+    return []
+
+
+def _sample_record(
+    step: int, trajectory: Trajectory, sample: Sample, logp: np.ndarray, hp: IpaHypers
+) -> TrajectorySample:
+    """logp: of the trajectory's policy tokens, by the weights that the step started from."""
+    turns, at = [], 0
+    for turn, advantage in zip(trajectory.turns, sample.advantage_C, strict=True):
+        now = logp[at : at + len(turn.action_ids)]
+        at += len(turn.action_ids)
+        turns.append(
+            TurnSample(
+                prompt=turn.prompt_text,
+                action=turn.action_text,
+                advantage=float(advantage),
+                ratio=float(np.exp(np.mean(now - turn.logp_old))),
+                kept=bool(np.mean(turn.logp_old - turn.logp_mu) <= np.log(hp.mask_threshold)),
+                tokens=len(turn.action_ids),
+                logp_mean=float(np.mean(now)),
+            )
+        )
+    episode = trajectory.episode
+    return TrajectorySample(
+        step=step,
+        family=episode.slot.task.family,
+        seed=episode.slot.task.seed,
+        status=episode.status,
+        reward=episode.reward,
+        start_version=trajectory.start_version,
+        trained_version=step - 1,
+        turns=tuple(turns),
+    )
+
+
+def quiet_libraries() -> None:
+    """Keeps libraries' chatter out of the live view; warnings stay."""
+    for name in ("absl", "orbax", "jax", "ray", "transformers", "httpx"):
+        logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,0 +1,211 @@
+"""The folder of a run: claimed by one process at a time, never mixed up, never deleted."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import fcntl
+import itertools
+import json
+import os
+import socket
+from pathlib import Path
+from typing import IO
+
+from ale_jax.monitor.files import read_json, write_json
+from ale_jax.monitor.metrics import METRICS_FILE
+from ale_jax.monitor.run_files import CONFIG_FILE
+from ale_jax.monitor.summary import SUMMARY_FILE
+from ale_jax.system.config import RunConfig
+from ale_jax.system.fields import flat
+
+LOCK_FILE = "run.lock"  # its presence is what makes a folder a run's
+CHECKPOINTS_DIR = "checkpoints"
+
+# What a run that is resumed may change: how far it goes, how it is watched, where it is played.
+# Not the numbers of any step that is made in either case.
+RESUMABLE_FIELDS = (
+    "name",
+    "rl.steps",
+    "eval.tasks",
+    "eval.held_out_tasks",
+    "eval.every",
+    "checkpoint.every",
+    "checkpoint.keep",
+    "rollout.runtime",
+    "rollout.actors",
+    "rollout.episodes_per_actor",
+    "rollout.retries",
+)
+MAX_SHOWN = 5
+
+
+class RunState(enum.StrEnum):
+    """What a folder holds: no results yet, those of an interrupted run, or of a complete one."""
+
+    NEW = "new"
+    UNFINISHED = "unfinished"
+    FINISHED = "finished"
+
+
+@dataclasses.dataclass
+class Workdir:
+    """A claimed folder. Use it in a `with` block; a process that is killed frees it, too.
+
+    state: as it was found. moved: where an overwritten run lies now.
+    """
+
+    path: Path
+    state: RunState
+    moved: Path | None
+    _lock: IO[str]
+
+    @classmethod
+    def claim(
+        cls, path: Path, config: RunConfig, resume: bool = False, overwrite: bool = False
+    ) -> Workdir:
+        """Makes `path` the folder of this run, its config.json in it.
+
+        A folder that holds a run of the same config is continued. resume: also one whose config
+        differs in RESUMABLE_FIELDS. overwrite: moves what is there to a folder beside it, first.
+
+        Raises:
+          ValueError: the folder is in use, cannot be written, is not a run's, or another run's.
+        """
+        path = Path(path).resolve()
+        if resume and overwrite:
+            raise ValueError("--resume and --overwrite exclude each other: give one")
+        try:
+            return cls._claim(path, config, resume, overwrite)
+        except OSError as error:
+            raise ValueError(
+                f"workdir {path} cannot be used ({error.strerror}: {error.filename}): "
+                "choose another --workdir, or give this one room and write access"
+            ) from error
+
+    @classmethod
+    def _claim(cls, path: Path, config: RunConfig, resume: bool, overwrite: bool) -> Workdir:
+        lock = _lock(path)
+        moved = None
+        try:
+            if overwrite and _has_results(path):
+                moved = _move_aside(path)
+                lock.close()
+                lock = _lock(path)
+            state = _enter(path, config, resume)
+        except BaseException:
+            lock.close()
+            raise
+        return cls(path, state, moved, lock)
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / CHECKPOINTS_DIR
+
+    def close(self) -> None:
+        self._lock.close()
+
+    def __enter__(self) -> Workdir:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _lock(path: Path) -> IO[str]:
+    path.mkdir(parents=True, exist_ok=True)
+    lock_path = path / LOCK_FILE
+    if not lock_path.exists() and any(path.iterdir()):
+        raise ValueError(f"workdir {path} is not empty and not a run's: choose a new folder")
+    lock = lock_path.open("a+")
+    try:
+        # The kernel lets go of it when the process ends, however it ends.
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        owner = lock.read(200).strip() or "another process"
+        lock.close()
+        raise ValueError(
+            f"workdir {path} is in use by {owner}: wait for it, stop it, or choose another folder"
+        ) from None
+    lock.truncate(0)
+    lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+    lock.flush()
+    return lock
+
+
+def _enter(path: Path, config: RunConfig, resume: bool) -> RunState:
+    """Compares what is there with `config`, then writes config.json."""
+    state = _state(path)
+    if state is RunState.NEW:
+        if resume:
+            raise ValueError(f"workdir {path} holds no run to resume: check --workdir")
+        write_json(path / CONFIG_FILE, config.to_json())
+        return state
+    stored, wanted = read_json(path / CONFIG_FILE), json.loads(json.dumps(config.to_json()))
+    if stored == wanted:
+        return state
+    if not isinstance(stored, dict):
+        raise ValueError(f"{path / CONFIG_FILE} holds no config: give --overwrite to move it aside")
+    _refuse_other_config(path, flat(stored), flat(wanted), resume)
+    # From here on the run has more to do; killed before its end, it is not a finished one.
+    (path / SUMMARY_FILE).unlink(missing_ok=True)
+    write_json(path / CONFIG_FILE, wanted)
+    return RunState.UNFINISHED
+
+
+def _state(path: Path) -> RunState:
+    if (path / SUMMARY_FILE).exists():
+        return RunState.FINISHED
+    return RunState.UNFINISHED if _has_results(path) else RunState.NEW
+
+
+def _has_results(path: Path) -> bool:
+    """Whether something would be lost with the folder. A start that failed leaves only a config."""
+    metrics, checkpoints = path / METRICS_FILE, path / CHECKPOINTS_DIR
+    return (
+        (path / SUMMARY_FILE).exists()
+        or (metrics.exists() and metrics.stat().st_size > 0)
+        or (checkpoints.exists() and any(checkpoints.iterdir()))
+    )
+
+
+def _refuse_other_config(
+    path: Path, stored: dict[str, object], wanted: dict[str, object], resume: bool
+) -> None:
+    """ValueError unless the configs may differ as they do."""
+    absent = object()
+    differing = [
+        name for name in stored | wanted if stored.get(name, absent) != wanted.get(name, absent)
+    ]
+    fixed = [name for name in differing if name not in RESUMABLE_FIELDS]
+    if resume and not fixed:
+        _refuse_fewer_steps(path, stored.get("rl.steps"), wanted["rl.steps"])
+        return
+    shown = fixed if resume else differing
+    changes = [f"{n} {stored.get(n)!r} -> {wanted.get(n)!r}"[:120] for n in shown[:MAX_SHOWN]]
+    if len(shown) > MAX_SHOWN:
+        changes.append(f"and {len(shown) - MAX_SHOWN} more")
+    how = "" if fixed else "--resume to go on with these changes, "
+    raise ValueError(
+        f"workdir {path} holds a run of another config ({'; '.join(changes)}): "
+        f"choose another folder, or give {how}--overwrite to move it aside"
+    )
+
+
+def _refuse_fewer_steps(path: Path, stored: object, wanted: object) -> None:
+    # Its last checkpoint may be beyond them already, and would be reported as their result.
+    if isinstance(stored, int) and isinstance(wanted, int) and wanted < stored:
+        raise ValueError(
+            f"rl.steps {wanted} is less than the {stored} of the run in {path}: "
+            "a run can be made longer, not shorter"
+        )
+
+
+def _move_aside(path: Path) -> Path:
+    for number in itertools.count(1):
+        target = path.with_name(f"{path.name}.old-{number}")
+        if not target.exists():
+            path.rename(target)
+            return target
+    raise AssertionError("unreachable: the count has no end")

@@ -1,0 +1,116 @@
+"""Does chunk-level reinforcement (IPA) lift a small MoE policy on shell tasks? Expect: clearly.
+python -m ale_jax.launch --config=configs/quickstart.py --workdir=runs/quickstart
+
+A mixture of experts with 8 experts learns from oracle transcripts until it solves about a third of
+unseen tasks, then from its own attempts in sandboxes. Expect its success on the evaluation tasks
+to be well above the warm start's at the end, and held-out families to gain less than trained ones.
+Hardware: two CPU cores; no accelerator.
+"""
+
+from ml_collections import ConfigDict
+
+from envs.shell.families import HELD_OUT_FAMILIES, TRAIN_FAMILIES
+
+
+def get_config() -> ConfigDict:
+    c = ConfigDict()
+    c.name = "quickstart"
+    c.seed = 0
+    c.mesh = {"data": -1, "fsdp": 1, "expert": 1, "tensor": 1}
+
+    c.model = {
+        "width": 128,
+        "num_layers": 4,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "head_width": 32,
+        "mlp_width": 384,
+        "num_experts": 8,
+        "experts_per_token": 2,
+        "expert_width": 192,
+        "norm_topk_prob": True,
+        "rope_theta": 10_000.0,
+        "norm_eps": 1e-6,
+        "tie_embeddings": True,
+    }
+    c.tokenizer = {"path": "", "vocab_size": 704}
+
+    c.worlds = {"train_families": TRAIN_FAMILIES, "held_out_families": HELD_OUT_FAMILIES}
+    c.sandbox = {
+        "image": "ale-shell",
+        "memory_mb": 256,
+        "pids": 64,
+        "files_mb": 16,
+        "command_seconds": 10.0,
+        "output_bytes": 8192,
+    }
+    c.agent = {"turns": 10}
+
+    c.rollout = {
+        "runtime": "auto",
+        "actors": 2,
+        "episodes_per_actor": 16,
+        "max_reply_tokens": 64,
+        "retries": 2,
+    }
+    c.engine = {
+        "slots": 32,
+        "slot_tokens": 448,
+        "decode_steps": 8,
+        "prefill_rows": 8,
+        "prefill_tokens": (32, 128),
+    }
+    c.learn = {"rows": 8, "row_tokens": 640, "chunks_per_row": 32, "balance_weight": 1e-3}
+
+    c.warm_start = {
+        "transcripts_per_family": 256,
+        "batch_transcripts": 32,
+        "max_steps": 400,
+        "probe_every": 20,
+        "probe_tasks": 64,
+        "target_success": 0.35,
+    }
+    c.warm_start_optimizer = _adamw(learning_rate=3e-3, warmup_steps=20)
+
+    c.rl = {
+        "algorithm": "ipa",
+        "steps": 60,
+        "groups_per_step": 16,
+        "group_size": 4,
+        "alpha": 1.0,
+        "max_uses": 1,
+    }
+    c.rl_optimizer = _adamw(learning_rate=1e-3, warmup_steps=5)
+    c.ipa = {
+        "gamma": 0.95,
+        "mask_threshold": 1.2,
+        "failure_reward": 0.0,
+        "baseline": "group_mean",
+        "normaliser": "tokens",
+        "ratio_on_positives": False,
+        "old_logp": "sampler",
+    }
+    c.grpo = {
+        "clip_low": 0.2,
+        "clip_high": 0.2,
+        "scale_by_std": True,
+        "normaliser": "tokens",
+        "old_logp": "sampler",
+    }
+    c.train_sampling = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
+
+    c.eval_sampling = {"temperature": 0.0, "top_k": 0, "top_p": 1.0}
+    c.eval = {"tasks": 208, "held_out_tasks": 64, "every": 0}
+    c.checkpoint = {"every": 20, "keep": 2}
+    return c
+
+
+def _adamw(learning_rate: float, warmup_steps: int) -> dict[str, float | int]:
+    return {
+        "learning_rate": learning_rate,
+        "warmup_steps": warmup_steps,
+        "b1": 0.9,
+        "b2": 0.95,
+        "weight_decay": 0.0,
+        "clip_norm": 1.0,
+    }

@@ -1,0 +1,255 @@
+"""The door between players of episodes and the policy: who gets in, and what it survives."""
+
+import json
+import secrets
+import socket
+import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from ale_jax.agent.api import Message, PolicyError, Reply
+from ale_jax.rollout import door as door_module
+from ale_jax.rollout import wire
+from ale_jax.rollout.door import PolicyDoor
+from ale_jax.rollout.engine import EngineStopped
+from ale_jax.rollout.remote_policy import DoorKey, RemotePolicy
+
+
+class EchoLedger:
+    """Answers with the name of the conversation, how often it spoke, and what it heard."""
+
+    def __init__(self, *names):
+        self.heard = {name: [] for name in names}
+
+    def reply(self, name, new_messages):
+        heard = self.heard[name]
+        heard.append([m.content for m in new_messages])
+        return Reply(f"{name} {len(heard)} {heard[-1][-1]}", "stop")
+
+
+class StoppedLedger:
+    def reply(self, name, new_messages):
+        raise EngineStopped("engine closed")
+
+
+class BrokenLedger:
+    """Has a bug that strikes in one conversation."""
+
+    def reply(self, name, new_messages):
+        return Reply(str(1 // (name != "bug")), "length")
+
+
+class WaitingLedger:
+    """Answers nobody until it is told to."""
+
+    def __init__(self):
+        self.asked, self.go = threading.Event(), threading.Event()
+
+    def reply(self, name, new_messages):
+        self.asked.set()
+        assert self.go.wait(30)
+        return Reply("at last", "stop")
+
+
+def say(text):
+    return [Message("tool", text)]
+
+
+def connect(door, token=None):
+    connection = socket.create_connection((door.key.host, door.key.port), timeout=10)
+    wire.send(connection, {"token": door.key.token if token is None else token})
+    return connection
+
+
+def request(conversation="a", messages=({"role": "user", "content": "x"},)):
+    return {"conversation": conversation, "messages": list(messages)}
+
+
+def hangs_up(connection) -> bool:
+    """Whether the far end closes without a word (it may reset what it did not read)."""
+    connection.settimeout(10)
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def still_serves(door) -> bool:
+    with RemotePolicy(door.key, "a") as policy:
+        return policy.reply(say("hello")).text.endswith("hello")
+
+
+@pytest.fixture
+def door():
+    with PolicyDoor(EchoLedger("a", "b")) as door:
+        yield door
+
+
+def test_a_conversation_goes_on_over_one_connection(door):
+    with RemotePolicy(door.key, "a") as policy:
+        assert policy.reply([Message("system", "s"), Message("user", "ü")]) == Reply(
+            "a 1 ü", "stop"
+        )
+        assert policy.reply(say("\x00'\"\n")) == Reply("a 2 \x00'\"\n", "stop")
+    assert door._ledger.heard["a"] == [["s", "ü"], ["\x00'\"\n"]]
+
+
+def test_concurrent_clients_get_their_own_answers():
+    names = [f"c{i}" for i in range(16)]
+
+    def converse(name):
+        with RemotePolicy(door.key, name) as policy:
+            return [policy.reply(say(f"{name}-{turn}")).text for turn in range(20)]
+
+    with PolicyDoor(EchoLedger(*names)) as door, ThreadPoolExecutor(len(names)) as pool:
+        answers = list(pool.map(converse, names))
+    assert answers == [[f"{n} {t + 1} {n}-{t}" for t in range(20)] for n in names]
+
+
+@pytest.mark.parametrize("token", ["", "wrong", secrets.token_urlsafe(16), 7, None, "\udcff"])
+def test_without_the_token_nobody_gets_in(door, token):
+    with socket.create_connection((door.key.host, door.key.port), timeout=10) as connection:
+        wire.send(connection, {"token": token})
+        assert hangs_up(connection)
+    assert door._ledger.heard == {"a": [], "b": []}
+    assert still_serves(door)
+
+
+def test_a_player_with_a_wrong_token_gets_a_policy_error(door):
+    wrong = DoorKey(door.key.host, door.key.port, "wrong")
+    with RemotePolicy(wrong, "a") as policy, pytest.raises(PolicyError):
+        policy.reply(say("x"))
+    assert door._ledger.heard["a"] == []
+
+
+def test_a_stranger_may_not_even_send_a_long_frame(door):
+    with socket.create_connection((door.key.host, door.key.port), timeout=10) as connection:
+        connection.sendall(struct.pack(">I", door_module.MAX_TOKEN_FRAME_BYTES + 1))
+        assert hangs_up(connection)
+
+
+def test_a_stranger_who_says_nothing_is_disconnected(monkeypatch):
+    monkeypatch.setattr(door_module, "TOKEN_S", 0.05)
+    with PolicyDoor(EchoLedger("a")) as door:
+        with socket.create_connection((door.key.host, door.key.port), timeout=10) as connection:
+            assert hangs_up(connection)
+        assert still_serves(door)
+
+
+GARBAGE = {
+    "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "too long": struct.pack(">I", wire.MAX_FRAME_BYTES + 1),
+    "empty": struct.pack(">I", 0),
+    "not utf-8": struct.pack(">I", 2) + b"\xff\xfe",
+    "no object": struct.pack(">I", 4) + b"null",
+    "deep": struct.pack(">I", 200_000) + b"[" * 200_000,
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+def test_who_sends_garbage_is_disconnected_alone(door, garbage):
+    with RemotePolicy(door.key, "b") as other:
+        other.reply(say("before"))
+        with connect(door) as connection:
+            connection.sendall(garbage)
+            assert hangs_up(connection)
+        assert other.reply(say("after")).text == "b 2 after"
+
+
+MALFORMED = {
+    "empty": {},
+    "no messages": request(messages=()),
+    "name is a number": request(conversation=7),
+    "name is a list": request(conversation=["a"]),
+    "messages are text": {"conversation": "a", "messages": "hello"},
+    "content is a number": request(messages=[{"role": "user", "content": 1}]),
+    "unknown role": request(messages=[{"role": "root", "content": "x"}]),
+    "puts words into the policy's mouth": request(messages=[{"role": "assistant", "content": "x"}]),
+}
+
+
+@pytest.mark.parametrize("malformed", MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_request_never_reaches_the_ledger(door, malformed):
+    with connect(door) as connection:
+        wire.send(connection, malformed)
+        assert hangs_up(connection)
+    assert door._ledger.heard["a"] == []
+    assert still_serves(door)
+
+
+def test_a_slow_frame_is_given_up(door, monkeypatch):
+    monkeypatch.setattr(wire, "FRAME_S", 0.05)
+    with connect(door) as connection:
+        connection.sendall(struct.pack(">I", 100) + b"{")
+        assert hangs_up(connection)
+    monkeypatch.undo()
+    assert still_serves(door)
+
+
+def test_a_hang_up_in_the_middle_of_a_frame_harms_nobody(door):
+    with connect(door) as connection:
+        connection.sendall(struct.pack(">I", 100) + b"{")
+    assert still_serves(door)
+
+
+def test_an_unknown_conversation_is_refused_and_the_connection_kept(door):
+    with connect(door) as connection:
+        wire.send(connection, request("nobody's"))
+        assert wire.receive(connection) == {"error": "there is no such conversation"}
+        wire.send(connection, request("a"))
+        assert wire.receive(connection)["text"] == "a 1 x"
+
+
+def test_a_stopped_engine_is_a_policy_error_with_its_reason():
+    with PolicyDoor(StoppedLedger()) as door, RemotePolicy(door.key, "a") as policy:
+        with pytest.raises(PolicyError, match="engine closed"):
+            policy.reply(say("x"))
+
+
+def test_a_bug_in_one_conversation_leaves_the_others_alone():
+    with PolicyDoor(BrokenLedger()) as door:
+        with RemotePolicy(door.key, "bug") as policy, pytest.raises(PolicyError):
+            policy.reply(say("x"))
+        with RemotePolicy(door.key, "fine") as policy:
+            assert policy.reply(say("x")) == Reply("1", "length")
+
+
+def test_nobody_else_speaks_while_a_reply_is_under_way():
+    ledger = WaitingLedger()
+    with PolicyDoor(ledger) as door, connect(door) as first, connect(door) as second:
+        wire.send(first, request("a"))
+        assert ledger.asked.wait(10)
+        wire.send(second, request("a"))
+        assert "under way" in wire.receive(second)["error"]
+        ledger.go.set()
+        assert wire.receive(first) == {"text": "at last", "stop": "stop"}
+        wire.send(second, request("a"))
+        assert wire.receive(second)["text"] == "at last"
+
+
+def test_closing_the_door_ends_who_waits_for_a_reply():
+    ledger = WaitingLedger()
+    door = PolicyDoor(ledger)
+    with ThreadPoolExecutor(1) as pool, RemotePolicy(door.key, "a") as policy:
+        waiting = pool.submit(policy.reply, say("x"))
+        assert ledger.asked.wait(10)
+        door.close()
+        with pytest.raises(PolicyError):
+            waiting.result(10)
+        ledger.go.set()
+    with pytest.raises(PolicyError, match="no connection"), RemotePolicy(door.key, "a") as policy:
+        policy.reply(say("x"))
+
+
+def test_too_long_an_observation_is_a_policy_error(door):
+    with RemotePolicy(door.key, "a") as policy, pytest.raises(PolicyError, match="longer than"):
+        policy.reply(say("x" * wire.MAX_FRAME_BYTES))
+    assert still_serves(door)
+
+
+def test_the_token_has_128_bits_and_is_not_shown(door):
+    assert len(door.key.token) == 22  # 16 bytes in base64
+    assert door.key.token not in repr(door.key)
+    assert door.key.token not in json.dumps(str(RemotePolicy(door.key, "a").__dict__))

@@ -1,0 +1,74 @@
+"""Which runtime is picked, and what is said where none works."""
+
+import logging
+
+import pytest
+
+from ale_jax.sandbox import bubblewrap, cgroups
+from ale_jax.sandbox.api import SandboxSpec, SandboxStartError
+from ale_jax.sandbox.runtime import pick_runtime
+from tests.sandbox.conftest import SPEC
+
+needs_bubblewrap = pytest.mark.skipif(
+    bubblewrap.probe(SPEC) is not None, reason=f"bubblewrap: {bubblewrap.probe(SPEC)}"
+)
+
+
+@pytest.fixture
+def no_docker(monkeypatch):
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
+
+
+def test_unknown_name():
+    with pytest.raises(ValueError, match="'podman' must be one of auto, docker, bubblewrap"):
+        pick_runtime("podman", SPEC)
+
+
+def test_what_is_asked_for_is_not_replaced(no_docker):
+    with pytest.raises(SandboxStartError, match=r"no daemon answers .*; type: make runtimes"):
+        pick_runtime("docker", SPEC)
+
+
+@needs_bubblewrap
+def test_auto_takes_what_works_and_says_why(no_docker, caplog):
+    with caplog.at_level(logging.INFO):
+        assert pick_runtime("auto", SPEC).name == "bubblewrap"
+    assert "sandboxes run in bubblewrap (docker is not usable: no daemon" in caplog.text
+
+
+def test_none_works(no_docker, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SandboxStartError, match="type: apt-get install bubblewrap") as refusal:
+        pick_runtime("auto", SPEC)
+    assert "make runtimes" in str(refusal.value)
+
+
+def test_image_without_recipe(runtime):
+    if runtime.name != "docker":
+        pytest.skip("images are Docker's")
+    with pytest.raises(SandboxStartError, match="'ale-nowhere' is missing and there is no recipe"):
+        pick_runtime("docker", SandboxSpec(image="ale-nowhere"))
+
+
+@needs_bubblewrap
+def test_without_control_groups_each_process_is_limited_and_it_says_so(monkeypatch):
+    def refuse():
+        raise cgroups.CgroupsUnavailable("read-only")
+
+    monkeypatch.setattr(cgroups, "find", refuse)
+    runtime = pick_runtime("bubblewrap", SPEC)
+    assert runtime.capabilities["memory"] == "rlimit, each process by itself (read-only)"
+    with runtime.start(SPEC, {}) as sandbox:
+        assert "MemoryError" in sandbox.run("python3 -c 'b\"x\" * (200 << 20)'").output
+        flood = sandbox.run("for i in {1..100}; do sleep 9 & done", timeout=0.5)
+        assert "Resource temporarily unavailable" in flood.output
+        sandbox.kill_processes()
+        assert sandbox.run("echo alive").output == "alive\n"
+
+
+@needs_bubblewrap
+def test_start_that_fails_says_what_the_machine_said(monkeypatch):
+    runtime = pick_runtime("bubblewrap", SPEC)
+    monkeypatch.setattr(bubblewrap, "COMMAND", ["python3", "-c", "raise SystemExit('broken')"])
+    with pytest.raises(SandboxStartError, match=r"did not come up.*broken"):
+        runtime.start(SPEC, {})

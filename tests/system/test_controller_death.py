@@ -1,0 +1,42 @@
+"""A controller that is interrupted or killed in the middle of episodes leaves nothing behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.system import sandboxes
+
+LIMIT_S = 60.0
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_outlives_the_controller(runtime_name, how):
+    controller = subprocess.Popen(
+        [sys.executable, "-m", "tests.system.held_crew", runtime_name],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with controller:
+        line = controller.stdout.readline()
+        assert line, controller.stderr.read()
+        actors = json.loads(line)
+        held = [each for pid in actors for each in sandboxes.of(runtime_name, pid)]
+        assert len(held) == 4
+        if how == signal.SIGINT:  # a terminal's Ctrl-C reaches the whole process group
+            os.killpg(controller.pid, how)
+        else:
+            controller.kill()
+        assert controller.wait(LIMIT_S) == -how
+    deadline = time.monotonic() + LIMIT_S
+    while any(map(sandboxes.process_exists, actors)) or any(
+        sandboxes.exists(runtime_name, each) for each in held
+    ):
+        assert time.monotonic() < deadline, "something outlived the controller"
+        time.sleep(0.05)
