@@ -82,7 +82,7 @@ def _launch(argv: Sequence[str], run: Run | None) -> int:
             return 0
         if workdir.state is RunState.UNFINISHED:
             print(f"going on with the unfinished run in {workdir.path}")
-        _run(run or _controller(), config, workdir)
+        _run(_controller() if run is None else run, config, workdir)
     return 0
 
 

@@ -58,7 +58,8 @@ class Checkpoints:
         """Copies the state off the devices and returns; it is written meanwhile.
 
         Waits for the save before this one. The caller may donate `state` at once. `host` is JSON:
-        dicts with text keys, lists, text, finite numbers (ints of 64 bits), bools, None.
+        dicts with text keys, lists, text, finite numbers (ints of 64 bits), bools, None. Tuples
+        come back as lists.
 
         Raises:
           ValueError: `host` would come back from JSON changed.
@@ -70,7 +71,7 @@ class Checkpoints:
         try:
             shutil.rmtree(folder, ignore_errors=True)  # of a save that was cut off
             write_json(folder / HOST_FILE, host)
-            if read_json(folder / HOST_FILE) != host:
+            if read_json(folder / HOST_FILE) != _tuples_as_lists(host):
                 raise ValueError(f"host state {host!r:.200} is not plain JSON")
             self._writer.save(folder / STATE_DIR, args=ocp.args.StandardSave(state))
         except OSError as error:
@@ -93,7 +94,7 @@ class Checkpoints:
         restored arrays lie as its arrays do.
 
         Raises:
-          ValueError: a checkpoint is whole but of another format.
+          ValueError: a checkpoint is whole but of another format, or of another model.
         """
         for folder in reversed(self._complete()):
             try:
@@ -103,10 +104,7 @@ class Checkpoints:
                 self._set_aside(folder, str(error))
                 continue
             _require_format(folder, manifest)
-            abstract = jax.tree.map(_abstract, target)
-            state = self._writer.restore(
-                folder / STATE_DIR, args=ocp.args.StandardRestore(abstract)
-            )
+            state = self._read_state(folder, target)
             return manifest["step"], state, host
         return None
 
@@ -142,6 +140,16 @@ class Checkpoints:
         step, seconds = _step(folder), round(time.monotonic() - started, 3)
         self._record("checkpoint_saved", f"step {step}", step=step, save_seconds=seconds)
 
+    def _read_state(self, folder: Path, target: TrainState) -> TrainState:
+        abstract = jax.tree.map(_abstract, target)
+        try:
+            return self._writer.restore(folder / STATE_DIR, args=ocp.args.StandardRestore(abstract))
+        except ValueError as error:
+            raise ValueError(
+                f"{folder} does not fit the model and optimizer of this config: go on with those "
+                f"that wrote it, or start a new run ({error!s:.300})"
+            ) from error
+
     def _set_aside(self, folder: Path, reason: str) -> None:
         _log.warning("damaged checkpoint, using the one before it: %s", reason)
         self._record("checkpoint_damaged", reason, step=_step(folder))
@@ -157,6 +165,12 @@ class Checkpoints:
             f"({' '.join(str(error).split())[:300]})",
             str(self._directory),
         )
+
+
+def _tuples_as_lists(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _tuples_as_lists(inner) for key, inner in value.items()}
+    return [_tuples_as_lists(v) for v in value] if isinstance(value, list | tuple) else value
 
 
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -20,6 +20,7 @@ from ale_jax.sandbox.bootstrap import COMMAND
 from ale_jax.sandbox.channel import Channel
 from ale_jax.sandbox.client import RunnerSandbox
 from ale_jax.sandbox.owner import Owner
+from ale_jax.sandbox.runner.processes import ENVIRONMENT
 
 AGENT_ID = 1000
 NOBODY_ID = 65534
@@ -41,7 +42,6 @@ ETC_FILES = {
 ENTER_GROUPS = """
 while [ "$1" != -- ]; do echo 0 > "$1/cgroup.procs" || exit 1; shift; done; shift; exec "$@"
 """
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 log = logging.getLogger(__name__)
 
@@ -142,17 +142,22 @@ class BubblewrapRuntime:
             name = f"{cgroups.PREFIX}{self._owner}-{next(self._serial)}"
             group = self._hierarchy.create(name, spec)
         ours, theirs = socket.socketpair()
-        with theirs, _etc_files() as etc:
-            line = [*_enter(group), *_bwrap(spec, etc), *COMMAND]
-            process = subprocess.Popen(
-                line,
-                stdin=theirs,
-                stdout=theirs,
-                stderr=subprocess.PIPE,
-                pass_fds=list(etc.values()),
-                cwd="/",
-                start_new_session=True,  # a Ctrl-C at the terminal is for its owner to handle
-            )
+        try:
+            with theirs, _etc_files() as etc:
+                process = subprocess.Popen(
+                    [*_enter(group), *_bwrap(spec, etc), *COMMAND],
+                    stdin=theirs,
+                    stdout=theirs,
+                    stderr=subprocess.PIPE,
+                    pass_fds=list(etc.values()),
+                    cwd="/",
+                    start_new_session=True,  # a Ctrl-C at the terminal is for its owner to handle
+                )
+        except OSError:
+            ours.close()
+            if group:
+                group.remove()
+            raise
         return BubblewrapMachine(process, Channel(ours), group, self._spawner)
 
     def _rlimits(self, spec: SandboxSpec) -> dict[str, int]:
@@ -186,7 +191,7 @@ def _enter(group: cgroups.Cgroup | None) -> list[str]:
 def _bwrap(spec: SandboxSpec, etc: dict[str, int]) -> list[str]:
     line = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"]
     line += ["--new-session", "--as-pid-1", "--clearenv"]
-    line += ["--cap-drop", "ALL", "--setenv", "PATH", PATH]
+    line += ["--cap-drop", "ALL", "--setenv", "PATH", ENVIRONMENT["PATH"]]
     line += ["--uid", str(AGENT_ID), "--gid", str(AGENT_ID), "--hostname", "sandbox"]
     line += ["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"]
     for name in SYSTEM_DIRS:

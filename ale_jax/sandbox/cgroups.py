@@ -74,15 +74,13 @@ class Hierarchy:
     def _limits(self, spec: SandboxSpec) -> list[tuple[str, str, int]]:
         memory = spec.memory_mb << 20
         if self.version == 2:
-            limits = [("memory", "memory.max", memory), ("memory", "memory.swap.max", 0)]
+            ram, swap = ("memory", "memory.max", memory), ("memory", "memory.swap.max", 0)
         else:
-            limits = [
-                ("memory", "memory.limit_in_bytes", memory),
-                ("memory", "memory.memsw.limit_in_bytes", memory),
-            ]
-        limits.append(("pids", "pids.max", spec.pids))
-        # A kernel without swap accounting has no such file; without swap none is needed.
-        return [row for row in limits if "sw" not in row[1] or _host_swaps()]
+            ram = ("memory", "memory.limit_in_bytes", memory)
+            swap = ("memory", "memory.memsw.limit_in_bytes", memory)
+        # A kernel without swap accounting lacks the file; a host without swap does not need it.
+        swaps = [swap] if host_swaps() else []
+        return [ram, *swaps, ("pids", "pids.max", spec.pids)]
 
 
 def find() -> Hierarchy:
@@ -145,7 +143,7 @@ def _own_or_root(mount: Path, group: str) -> Path:
     return own if own.is_dir() else mount
 
 
-def _host_swaps() -> bool:
+def host_swaps() -> bool:
     return len(Path("/proc/swaps").read_text().splitlines()) > 1
 
 

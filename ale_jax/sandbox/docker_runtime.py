@@ -12,8 +12,9 @@ from pathlib import Path
 
 import docker
 import requests
-from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.errors import APIError, DockerException, NotFound
 
+from ale_jax.sandbox import cgroups
 from ale_jax.sandbox.api import SandboxError, SandboxSpec, SandboxStartError
 from ale_jax.sandbox.bootstrap import COMMAND
 from ale_jax.sandbox.channel import Channel
@@ -181,21 +182,20 @@ def probe(spec: SandboxSpec) -> str | None:
 
 def _daemon_trouble() -> str | None:
     try:
-        info = docker.from_env(timeout=int(API_S)).info()
+        with contextlib.closing(docker.from_env(timeout=int(API_S))) as client:
+            info = client.info()
     except TROUBLE as error:
         return f"no daemon answers ({_first_line(error)}); type: make runtimes"
-    missing = [name for name in ("MemoryLimit", "PidsLimit") if not info.get(name)]
+    limits = ["MemoryLimit", "PidsLimit", *(["SwapLimit"] if cgroups.host_swaps() else [])]
+    missing = [name for name in limits if not info.get(name)]
     if missing:
         return f"the daemon cannot enforce {' and '.join(missing)}; type: docker info"
     return None
 
 
 def _image_missing(image: str) -> bool:
-    try:
-        docker.from_env(timeout=int(API_S)).images.get(image)
-    except ImageNotFound:
-        return True
-    return False
+    with contextlib.closing(docker.from_env(timeout=int(API_S))) as client:
+        return not client.images.list(name=image)
 
 
 def build(image: str) -> None:

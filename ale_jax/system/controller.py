@@ -164,10 +164,7 @@ class _Run(contextlib.ExitStack):
         crew = self.enter_context(
             Crew(config.rollout, config.sandbox, config.agent, ledger, door, record)
         )
-        pump = Pump(crew)
-        pump.start()
-        self.callback(pump.close)
-        return crew, engine, pump
+        return crew, engine, self.enter_context(Pump(crew))
 
     def _evaluate(self, name: str, cursor: Cursor, pump: Pump) -> Evaluation:
         config, watch = self._config, self._watch

@@ -28,7 +28,7 @@ class Training:
     sampling: Sampling
 
 
-class Pump(threading.Thread):
+class Pump:
     """Plays evaluations and training groups through one crew.
 
     Consumes: slots of evaluations first, then of training groups as far as the gate admits them.
@@ -39,34 +39,40 @@ class Pump(threading.Thread):
     POLL = 0.02  # seconds
 
     def __init__(self, crew: Crew):
-        super().__init__(name="pump", daemon=True)
         self._crew = crew
         self._lock = threading.Lock()
         self._queue: deque[tuple[Slot, Sampling]] = deque()
         self._training: Training | None = None
         self._collecting: dict[Slot, Callable[[Trajectory], None]] = {}
-        self._stop = threading.Event()
-        self.failure: BaseException | None = None
+        self._closing = threading.Event()
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="pump", daemon=True)
+        self._thread.start()
 
-    def run(self) -> None:
+    def _run(self) -> None:
         try:
-            while not self._stop.is_set():
+            while not self._closing.is_set():
                 self._fill()
-                finished = self._crew.next_result(timeout=self.POLL)
-                if finished is not None:
-                    self._deliver(finished.trajectory)
-        except BaseException as error:
-            self.failure = error
-            raise
+                trajectory = self._crew.next_result(timeout=self.POLL)
+                if trajectory is not None:
+                    self._deliver(trajectory)
+        except Exception as error:  # told to whoever waits for results, by `check`
+            self._failure = error
 
     def close(self) -> None:
-        self._stop.set()
-        self.join()
+        self._closing.set()
+        self._thread.join()
+
+    def __enter__(self) -> Pump:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
     def check(self) -> None:
         """Raises what ended the pump, if anything did: nothing will come back any more."""
-        if self.failure is not None:
-            raise RuntimeError(f"the rollout loop failed: {self.failure}") from self.failure
+        if self._failure is not None:
+            raise self._failure
 
     def no_admission(self) -> threading.Lock:
         """Held in a `with` block, it keeps further training groups from being admitted."""

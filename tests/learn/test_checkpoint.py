@@ -1,5 +1,6 @@
 """A checkpoint comes back bit for bit, or the one before it does; never anything else."""
 
+import dataclasses
 import json
 import os
 import random
@@ -19,7 +20,7 @@ from ale_jax.learn.state import OptimizerHypers, TrainState, init_state, make_op
 from ale_jax.model.sharding import MeshShape, make_mesh
 from tests.model.shapes import MOE
 
-HOST = {"phase": "rl", "cursor": 17, "loss": 0.1, "families": ["trail", "count"], "best": None}
+HOST = {"phase": "rl", "cursor": 17, "loss": 0.1, "groups": [[1, 2], []], "best": None}
 
 
 class Events(list):
@@ -50,9 +51,10 @@ def files_of(folder):
 def test_a_sharded_state_comes_back_bit_for_bit_where_it_lay(tmp_path):
     mesh = make_mesh(MeshShape(data=1, fsdp=2, expert=2, tensor=2))
     optimizer = make_optimizer(OptimizerHypers(1e-3, warmup_steps=2))
-    state = init_state(jax.random.key(3), MOE, optimizer, mesh)
+    shape = dataclasses.replace(MOE, num_layers=1)
+    state = init_state(jax.random.key(3), shape, optimizer, mesh)
     with Checkpoints(tmp_path, 2, Events().record) as checkpoints:
-        checkpoints.save(20, state, HOST)
+        checkpoints.save(20, state, HOST | {"groups": ((1, 2), ())})
     target = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), state
     )
@@ -154,17 +156,19 @@ def test_another_format_is_refused_not_skipped(tmp_path, monkeypatch):
             checkpoints.restore_latest(tiny_state(0.0))
 
 
+# Orbax leaves the reads of the other arrays unawaited.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_state_of_other_shapes_is_refused(tmp_path):
     with Checkpoints(tmp_path, 2, Events().record) as checkpoints:
         checkpoints.save(1, tiny_state(1.0), {})
         checkpoints.wait()
         other = tiny_state(0.0).replace(params={"w_D": jnp.zeros((9,))})
-        with pytest.raises(ValueError, match="9"):
+        with pytest.raises(ValueError, match="does not fit the model"):
             checkpoints.restore_latest(other)
     assert (tmp_path / "step_00000001").exists()
 
 
-@pytest.mark.parametrize("host", [{"pair": (1, 2)}, {1: "one"}, {"nan": float("nan")}])
+@pytest.mark.parametrize("host", [{1: "one"}, {"nan": float("nan")}, {"large": 2**64}])
 def test_host_state_that_json_would_change_is_refused(tmp_path, host):
     with Checkpoints(tmp_path, 2, Events().record) as checkpoints:
         with pytest.raises(ValueError):

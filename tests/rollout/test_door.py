@@ -82,9 +82,11 @@ def still_serves(door) -> bool:
 
 
 @pytest.fixture
-def door():
+def door(caplog):
+    """A door that refuses what it must, and never stumbles over it."""
     with PolicyDoor(EchoLedger("a", "b")) as door:
         yield door
+    assert not [record for record in caplog.get_records("call") if record.levelname == "ERROR"]
 
 
 def test_a_conversation_goes_on_over_one_connection(door):
@@ -93,6 +95,7 @@ def test_a_conversation_goes_on_over_one_connection(door):
             "a 1 ü", "stop"
         )
         assert policy.reply(say("\x00'\"\n")) == Reply("a 2 \x00'\"\n", "stop")
+        assert policy._connection is connection
     assert door._ledger.heard["a"] == [["s", "ü"], ["\x00'\"\n"]]
 
 
@@ -188,10 +191,29 @@ def test_a_slow_frame_is_given_up(door, monkeypatch):
     assert still_serves(door)
 
 
-def test_a_hang_up_in_the_middle_of_a_frame_harms_nobody(door):
-    with connect(door) as connection:
-        connection.sendall(struct.pack(">I", 100) + b"{")
-    assert still_serves(door)
+def test_a_hang_up_is_an_error_only_in_the_middle_of_a_frame():
+    for sent, received in ((b"", None), (struct.pack(">I", 2) + b"{}", {})):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            theirs.sendall(sent)
+            theirs.shutdown(socket.SHUT_WR)
+            assert wire.receive(ours) == received
+    for sent in (b"\0", struct.pack(">I", 100), struct.pack(">I", 100) + b"{"):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            theirs.sendall(sent)
+            theirs.shutdown(socket.SHUT_WR)
+            with pytest.raises(wire.WireError, match="hung up"):
+                wire.receive(ours)
+
+
+@pytest.mark.parametrize("text", [b"null", b"[]", b'"error"', b"7"])
+def test_a_frame_holds_an_object(text):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(struct.pack(">I", len(text)) + text)
+        with pytest.raises(wire.WireError, match="not an object"):
+            wire.receive(ours)
 
 
 def test_an_unknown_conversation_is_refused_and_the_connection_kept(door):

@@ -156,6 +156,12 @@ def test_memory_of_several_processes_is_limited_together(box):
     assert works(box)
 
 
+def test_runner_is_not_what_a_lack_of_memory_kills(box):
+    small = "printf -v x %4000000s; sleep 1"  # each smaller than the runner
+    box.run(f"for i in {{1..20}}; do ({small}) & done; wait")
+    assert works(box)
+
+
 def test_session_that_eats_all_memory_is_replaced(box):
     result = box.run("x=x; while :; do x=$x$x; done")
     assert result.exit_code in (2, 137)

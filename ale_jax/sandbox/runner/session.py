@@ -5,8 +5,8 @@ import os
 import signal
 
 from .processes import Agent
+from .wire import CHUNK
 
-CHUNK = 1 << 16
 FEED_FD, REPLY_FD = 198, 199
 
 # The agent's text is evaluated in this very shell, so that cwd, variables and functions stay.
@@ -56,7 +56,7 @@ class HeadAndTail:
 class Session:
     """One bash, and the pipes to it. exit_code is None while it lives."""
 
-    def __init__(self, agent: "Agent", directory: str):
+    def __init__(self, agent: Agent, directory: str):
         feed_r, self.feed_w = os.pipe()
         self.reply_r, reply_w = os.pipe()
         self.output_r, output_w = os.pipe()
@@ -106,4 +106,5 @@ class Command:
         if token == self.token and len(code) <= 3 and code.isdecimal():
             self.exit_code, self.session.directory = int(code), directory
         else:
-            os.kill(self.session.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.session.pid, signal.SIGKILL)

@@ -1,0 +1,44 @@
+"""The limits that are written, on directories that stand in for the kernel's."""
+
+import pytest
+
+from ale_jax.sandbox import cgroups
+from ale_jax.sandbox.api import SandboxSpec
+
+SPEC = SandboxSpec(memory_mb=2, pids=7)
+
+
+@pytest.fixture
+def swap(monkeypatch):
+    monkeypatch.setattr(cgroups, "host_swaps", lambda: True)
+
+
+def contents(directory) -> dict[str, str]:
+    return {path.name: path.read_text() for path in directory.iterdir()}
+
+
+def test_version_2_is_one_directory(tmp_path, swap):
+    hierarchy = cgroups.Hierarchy(2, {"memory": tmp_path, "pids": tmp_path})
+    group = hierarchy.create("ale-x", SPEC)
+    assert group.directories == (tmp_path / "ale-x",)
+    assert contents(tmp_path / "ale-x") == {
+        **{"memory.max": "2097152", "memory.swap.max": "0", "pids.max": "7"}
+    }
+
+
+def test_version_1_is_one_directory_per_controller(tmp_path, swap):
+    parents = {"memory": tmp_path / "memory", "pids": tmp_path / "pids"}
+    for parent in parents.values():
+        parent.mkdir()
+    cgroups.Hierarchy(1, parents).create("ale-x", SPEC)
+    assert contents(tmp_path / "memory" / "ale-x") == {
+        **{"memory.limit_in_bytes": "2097152", "memory.memsw.limit_in_bytes": "2097152"}
+    }
+    assert contents(tmp_path / "pids" / "ale-x") == {"pids.max": "7"}
+
+
+def test_what_cannot_be_limited_is_refused_and_nothing_left(tmp_path):
+    parents = {"memory": tmp_path, "pids": tmp_path / "missing"}
+    with pytest.raises(OSError):
+        cgroups.Hierarchy(1, parents).create("ale-x", SPEC)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,17 @@
+"""The smoke config, and changes to it."""
+
+import dataclasses
+
+from ale_jax.system.build_config import build_config
+from ale_jax.system.config import RunConfig
+from configs import smoke
+
+
+def smoke_config(**sections) -> RunConfig:
+    """The smoke config with fields replaced: smoke_config(rl={"alpha": 0.5}, seed=1)."""
+    config = build_config(smoke.get_config().to_dict())
+    for name, change in sections.items():
+        if isinstance(change, dict):
+            change = dataclasses.replace(getattr(config, name), **change)
+        config = dataclasses.replace(config, **{name: change})
+    return config

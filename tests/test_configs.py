@@ -1,0 +1,122 @@
+"""Every config file is a whole, valid experiment whose leaves can be overridden."""
+
+import copy
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+import configs
+from ale_jax.system.build_config import build_config, field_names
+from ale_jax.system.checks import check_devices
+from ale_jax.system.config import RunConfig
+from ale_jax.system.fields import flat
+
+FOLDER = Path(configs.__file__).parent
+NAMES = sorted(p.stem for p in FOLDER.glob("*.py") if p.stem != "__init__")
+SMOKE = importlib.import_module("configs.smoke").get_config().to_dict()
+
+
+def smoke_with(changes):
+    """The smoke config as a plain dict; changes by dotted names."""
+    values = copy.deepcopy(SMOKE)
+    for name, value in changes.items():
+        *sections, leaf = name.split(".")
+        holder = values
+        for section in sections:
+            holder = holder[section]
+        holder[leaf] = value
+    return values
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_config_file_is_valid_and_its_docstring_is_a_lab_record(name):
+    module = importlib.import_module(f"configs.{name}")
+    config = build_config(module.get_config().to_dict())
+    check_devices(config)
+    assert config.name == name
+    question, command, *rest = module.__doc__.splitlines()
+    assert "?" in question and "Expect:" in question
+    assert command.startswith(f"python -m ale_jax.launch --config=configs/{name}.py --workdir=")
+    assert "Hardware:" in "\n".join(rest)
+
+
+def test_grpo_differs_from_the_quickstart_in_the_algorithm_alone():
+    mine, rivals = (
+        flat(importlib.import_module(f"configs.{n}").get_config().to_dict())
+        for n in ("quickstart", "grpo")
+    )
+    assert {n for n in mine if mine[n] != rivals[n]} == {"name", "rl.algorithm"}
+
+
+def test_every_field_is_reached_by_its_dotted_name():
+    assert set(flat(SMOKE)) < set(field_names(RunConfig))
+    assert "rl_optimizer.b1" in flat(SMOKE) and "rl" in set(field_names(RunConfig))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "answer"),
+    [
+        ("rl.alhpa", 1.0, "config.rl.alhpa is unknown: did you mean config.rl.alpha?"),
+        ("rll", {"alpha": 1.0}, "config.rll is unknown: did you mean config.rl?"),
+        ("rl.zzzzzzzz", 1, "choose one of rl.algorithm, rl.steps"),
+        ("rl.steps", "ten", "config.rl.steps is 'ten' (str): int is wanted"),
+        ("rl.steps", True, "config.rl.steps is True (bool): int is wanted"),
+        ("rl.alpha", 1, "config.rl.alpha is 1 (int): float is wanted"),
+        ("rl.alpha", float("nan"), "config.rl.alpha is nan: a finite number is wanted"),
+        ("rl", 3, "config.rl is 3: a section with algorithm, steps"),
+        ("engine.prefill_tokens", [32], "config.engine.prefill_tokens is [32] (list): tuple"),
+        ("engine.prefill_tokens", (32, "x"), "config.engine.prefill_tokens[1] is 'x' (str): int"),
+        ("engine.prefill_tokens", (), "prefill_tokens () must name sizes"),
+        ("train_sampling.temperature", -1.0, "config.train_sampling: temperature -1.0"),
+        ("rl.alpha", -0.5, "config.rl: alpha -0.5"),
+        ("rl.algorithm", "ppo", "algorithm 'ppo' is unknown: choose one of ipa, grpo"),
+        ("rl.group_size", 0, "group_size 0 must be at least 1"),
+        ("rl.group_size", 1, "rl.group_size 1 leaves a group nothing to compare"),
+        ("rollout.runtime", "podman", "choose one of auto, docker, bubblewrap"),
+        ("engine.slots", 3, "set engine.slots to 4 or more"),
+        ("engine.slot_tokens", 641, "must be at most learn.row_tokens 640"),
+        ("rollout.max_reply_tokens", 448, "must be less than engine.slot_tokens 448"),
+        ("learn.chunks_per_row", 1, "must be at least agent.turns 2"),
+        ("worlds.train_families", (), "train_families is empty"),
+        ("worlds.train_families", ("nope",), "family 'nope' is unknown: choose one of trail"),
+        ("worlds.train_families", ("trail", "relay"), "relay cannot be trained on and held out"),
+        ("worlds.train_families", ("trail", "trail"), "names one twice"),
+        ("worlds.held_out_families", (), "eval.held_out_tasks 1 needs"),
+        ("eval.tasks", 1, "eval.tasks 1 must be at least 2: one per family"),
+        ("eval.tasks", 0, "tasks 0 must be at least 1"),
+        ("model.num_kv_heads", 3, "must be a multiple of model.num_kv_heads 3"),
+        ("model.width", 0, "width 0 must be at least 1"),
+        ("mesh.fsdp", 0, "mesh.fsdp 0 must be at least 1"),
+        ("tokenizer.vocab_size", 100, "vocab_size 100 must be at least 265"),
+        ("checkpoint.keep", 0, "keep 0 must be at least 1"),
+        ("seed", -1, "seed -1 must be at least 0"),
+    ],
+)
+def test_a_mistake_is_answered_with_its_name_and_the_remedy(name, value, answer):
+    with pytest.raises(ValueError, match=re.escape(answer)) as refusal:
+        build_config(smoke_with({name: value}))
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_missing_field_is_named():
+    values = copy.deepcopy(SMOKE)
+    del values["ipa"]["gamma"]
+    with pytest.raises(ValueError, match=r"config\.ipa\.gamma is missing"):
+        build_config(values)
+
+
+def test_a_group_of_one_is_fine_where_nothing_is_compared():
+    build_config(smoke_with({"rl.group_size": 1, "ipa.baseline": "none"}))
+
+
+def test_what_the_devices_cannot_hold_is_refused():
+    # The tests run on 8 virtual devices.
+    for changes, answer in (
+        ({"learn.rows": 7}, "set learn.rows to 8"),
+        ({"mesh.fsdp": 3}, "mesh"),
+        ({"mesh.expert": 8}, "cannot be cut into 8 along experts"),  # the smoke model has 4
+    ):
+        with pytest.raises(ValueError, match=answer):
+            check_devices(build_config(smoke_with(changes)))

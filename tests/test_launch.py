@@ -1,0 +1,219 @@
+"""The door: what is typed, what runs, what is answered, and the exit code."""
+
+import errno
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from ale_jax.launch import main
+from ale_jax.sandbox.api import SandboxStartError
+from ale_jax.system.workdir import RunState
+
+SMOKE = "--config=configs/smoke.py"
+
+
+class Runs:
+    """Stands in for the controller: notes what it was given, then does what a run may do."""
+
+    def __init__(self, error=None):
+        self.seen = []
+        self.error = error
+
+    def __call__(self, config, workdir):
+        self.seen.append((config, workdir.state))
+        (workdir.path / "metrics.jsonl").write_text("{}\n")
+        if self.error:
+            raise self.error
+        (workdir.path / "summary.json").write_text("{}")
+
+
+@pytest.fixture
+def launch(tmp_path, monkeypatch, pytestconfig, capsys):
+    """launch(run, *arguments) -> (exit code, stdout, stderr), in the repository's folder."""
+    monkeypatch.chdir(pytestconfig.rootpath)
+
+    def call(run, *arguments):
+        code = main(["launch", f"--workdir={tmp_path / 'run'}", *arguments], run)
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def refused(answer):
+    """The one line of a refusal."""
+    code, _, err = answer
+    assert code == 2 and err.startswith("error: ") and err.count("\n") == 1, answer
+    return err
+
+
+def test_a_config_is_run_with_its_overrides(launch):
+    runs = Runs()
+    code, _, err = launch(
+        runs,
+        SMOKE,
+        "--config.rl.alpha=0.5",
+        "--config.rl.steps=7",
+        "--config.model.tie_embeddings=false",
+        "--noconfig.model.norm_topk_prob",
+        "--config.engine.prefill_tokens=(16, 64)",
+        "--config.worlds.train_families=sort",
+        "--config.worlds.train_families=log",
+        "--config.rollout.runtime=bubblewrap",
+    )
+    assert (code, err) == (0, "")
+    [(config, state)] = runs.seen
+    assert state is RunState.NEW
+    assert (config.rl.alpha, config.rl.steps) == (0.5, 7)
+    assert (config.model.tie_embeddings, config.model.norm_topk_prob) == (False, False)
+    assert config.engine.prefill_tokens == (16, 64)
+    assert config.worlds.train_families == ("sort", "log")
+    assert config.rollout.runtime == "bubblewrap"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        ([], "--config is missing: choose one of configs/grpo.py, configs/quickstart.py"),
+        (["--config=configs/nope.py"], "there is no config file configs/nope.py: choose one of"),
+        ([SMOKE, "--config.rl.alhpa=1"], "config.rl.alhpa is unknown: did you mean config.rl.al"),
+        ([SMOKE, "--config.rl=1"], "config.rl is a section: choose one of rl.algorithm"),
+        ([SMOKE, "--config.rl.steps=ten"], "--config.rl.steps=ten"),
+        ([SMOKE, "--config.rl.alpha=-1"], "config.rl: alpha -1.0 must be in"),
+        ([SMOKE, "--config.learn.rows=7"], "set learn.rows to 8"),
+        ([SMOKE, "--config.rl.steps", "3"], "argument '3' is not understood"),
+        ([SMOKE, "--wrokdir=x"], "Did you mean: workdir"),
+        ([SMOKE, "--workdir="], "--workdir is missing"),
+        ([SMOKE, "--workdir=setup.py/run"], "cannot be used (Not a directory"),
+        ([SMOKE, "--resume"], "holds no run to resume"),
+        ([SMOKE, "--resume", "--overwrite"], "exclude each other"),
+    ],
+)
+def test_a_mistake_is_one_line_with_the_remedy_and_nothing_runs(launch, arguments, answer):
+    runs = Runs()
+    assert answer in refused(launch(runs, *arguments))
+    assert runs.seen == []
+
+
+def test_a_mistake_before_the_folder_is_claimed_leaves_no_folder(launch, tmp_path):
+    refused(launch(Runs(), SMOKE, "--config.learn.rows=7"))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "answer"),
+    [
+        ("def get_config(:", "SyntaxError"),
+        ("import nowhere_to_be_found", "ModuleNotFoundError: No module named"),
+        ("x = 1", "KeyError: 'get_config'"),
+        ("def get_config(): return {}", "must return a ConfigDict, not {}"),
+        (
+            "from ml_collections import ConfigDict\ndef get_config(): return ConfigDict()",
+            "config.name is missing",
+        ),
+    ],
+)
+def test_a_broken_config_file_is_named(launch, tmp_path, source, answer):
+    path = tmp_path / "broken.py"
+    path.write_text(source)
+    assert answer in refused(launch(Runs(), f"--config={path}"))
+
+
+def test_an_unfinished_run_goes_on_and_a_finished_one_is_left_alone(launch, tmp_path):
+    stopped, runs = Runs(KeyboardInterrupt()), Runs()
+    code, _, err = launch(stopped, SMOKE)
+    assert code == 130
+    assert err == "interrupted: the same command goes on from the last checkpoint\n"
+
+    code, out, _ = launch(runs, SMOKE)
+    assert code == 0 and f"going on with the unfinished run in {tmp_path / 'run'}" in out
+    assert [state for _, state in runs.seen] == [RunState.UNFINISHED]
+
+    code, out, _ = launch(runs, SMOKE)
+    assert code == 0 and "is finished: --overwrite starts it anew" in out and len(runs.seen) == 1
+
+    code, out, _ = launch(runs, SMOKE, "--overwrite")
+    assert code == 0 and f"is now in {tmp_path / 'run.old-1'}" in out
+    assert [state for _, state in runs.seen] == [RunState.UNFINISHED, RunState.NEW]
+
+
+def test_resume_makes_a_run_longer(launch, tmp_path):
+    runs = Runs()
+    launch(runs, SMOKE)
+    assert "rl.steps 2 -> 5" in refused(launch(runs, SMOKE, "--config.rl.steps=5"))
+    code, _, _ = launch(runs, SMOKE, "--config.rl.steps=5", "--resume")
+    assert code == 0 and [config.rl.steps for config, _ in runs.seen] == [2, 5]
+
+
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        (SandboxStartError("docker:\n  no daemon"), "error: docker: no daemon (traceback in "),
+        (ValueError("tokenizer.path x\nis empty"), "error: tokenizer.path x is empty"),
+        (OSError(errno.ENOSPC, "No space left on device"), "free some space, then the same"),
+    ],
+)
+def test_an_error_of_the_run_is_one_line_and_its_traceback_is_kept(launch, tmp_path, error, answer):
+    assert answer in refused(launch(Runs(error), SMOKE))
+    trace = (tmp_path / "run" / "traceback.txt").read_text()
+    assert trace.startswith("Traceback") and "in __call__" in trace
+
+
+def test_debug_shows_where_it_was_raised(launch):
+    with pytest.raises(ValueError, match="boom"):
+        launch(Runs(ValueError("boom")), SMOKE, "--debug")
+
+
+def test_a_bug_is_not_reported_as_the_users_mistake(launch):
+    with pytest.raises(AssertionError):
+        launch(Runs(AssertionError("ours")), SMOKE)
+
+
+def test_help_says_what_may_be_typed(launch):
+    code, out, _ = launch(Runs(), "--help")
+    assert code == 0 and "--config.SECTION.FIELD=VALUE" in out and "--overwrite" in out
+
+
+RUN_UNTIL_INTERRUPTED = """
+import sys, time
+from ale_jax.launch import main
+def run(config, workdir):
+    print("running", flush=True)
+    time.sleep(60)
+sys.exit(main(sys.argv, run))
+"""
+
+
+def test_ctrl_c_ends_a_real_process_with_130_and_one_line(tmp_path, pytestconfig):
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN_UNTIL_INTERRUPTED, SMOKE, f"--workdir={tmp_path / 'run'}"],
+        cwd=pytestconfig.rootpath,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "running\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130
+    assert err.splitlines()[-1].startswith("interrupted: ")
+
+
+def test_a_typing_mistake_is_answered_before_jax_is_loaded(pytestconfig):
+    code = (
+        "import sys; from ale_jax.launch import main\n"
+        f"assert main(['launch', '{SMOKE}', '--config.rl.alhpa=1']) == 2\n"
+        "print([m for m in ('jax', 'ray', 'transformers') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=pytestconfig.rootpath, capture_output=True, text=True
+    )
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_the_config_in_the_folder_is_the_one_that_ran(launch, tmp_path):
+    launch(Runs(), SMOKE, "--config.seed=3")
+    stored = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert stored["seed"] == 3 and stored["rl"]["algorithm"] == "ipa"
