@@ -65,7 +65,7 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """A task's position in a run: where its randomness comes from, and what makes it countable once.
+    """A task's position in a run: its randomness comes from there, and it is counted once there.
 
     phase: "train", "eval/warm_start", ... ; group: the how-manieth task of that phase;
     member: which of the group's attempts at it. A retry keeps its slot.

@@ -20,7 +20,7 @@ def get_config() -> ConfigDict:
 
     c.model = {
         "width": 128,
-        "num_layers": 4,
+        "num_layers": 2,
         "num_heads": 4,
         "num_kv_heads": 2,
         "head_width": 32,
@@ -33,7 +33,7 @@ def get_config() -> ConfigDict:
         "norm_eps": 1e-6,
         "tie_embeddings": True,
     }
-    c.tokenizer = {"path": "", "vocab_size": 704}
+    c.tokenizer = {"path": "", "vocab_size": 560}
 
     c.worlds = {"train_families": TRAIN_FAMILIES, "held_out_families": HELD_OUT_FAMILIES}
     c.sandbox = {
@@ -64,13 +64,12 @@ def get_config() -> ConfigDict:
 
     c.warm_start = {
         "transcripts_per_family": 256,
-        "batch_transcripts": 32,
-        "max_steps": 400,
+        "max_steps": 600,
         "probe_every": 20,
         "probe_tasks": 64,
         "target_success": 0.35,
     }
-    c.warm_start_optimizer = _adamw(learning_rate=3e-3, warmup_steps=20)
+    c.warm_start_optimizer = _muon(learning_rate=5e-3, muon_learning_rate=0.02, warmup_steps=20)
 
     c.rl = {
         "algorithm": "ipa",
@@ -80,7 +79,7 @@ def get_config() -> ConfigDict:
         "alpha": 1.0,
         "max_uses": 1,
     }
-    c.rl_optimizer = _adamw(learning_rate=1e-3, warmup_steps=5)
+    c.rl_optimizer = _muon(learning_rate=1e-3, muon_learning_rate=0.005, warmup_steps=5)
     c.ipa = {
         "gamma": 0.95,
         "mask_threshold": 1.2,
@@ -105,9 +104,11 @@ def get_config() -> ConfigDict:
     return c
 
 
-def _adamw(learning_rate: float, warmup_steps: int) -> dict[str, float | int]:
+def _muon(learning_rate: float, muon_learning_rate: float, warmup_steps: int) -> dict:
     return {
+        "name": "muon",
         "learning_rate": learning_rate,
+        "muon_learning_rate": muon_learning_rate,
         "warmup_steps": warmup_steps,
         "b1": 0.9,
         "b2": 0.95,

@@ -197,8 +197,8 @@ def test_ctrl_c_ends_a_real_process_with_130_and_one_line(tmp_path, pytestconfig
     assert process.stdout.readline() == "running\n"
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
-    assert process.returncode == 130
-    assert err.splitlines()[-1].startswith("interrupted: ")
+    assert process.returncode == 130, err
+    assert [line[:13] for line in err.splitlines()] == ["interrupted: "], err
 
 
 def test_a_typing_mistake_is_answered_before_jax_is_loaded(pytestconfig):

@@ -7,30 +7,39 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 from flax import struct
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ale_jax.model.params import Params, init_params
+from ale_jax.model.params import Param, Params, init_params, is_param, param_table
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import param_shardings
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerHypers:
-    """AdamW with a linear warm-up and clipping by the global norm of the gradient."""
+    """name: "adamw", or "muon": Muon for the weights that are matrices (momentum orthogonalised by
+    Newton-Schulz), AdamW for embeddings, norms and the router.
 
+    learning_rate: of AdamW; muon_learning_rate: of Muon's share, as a spectral norm. Both warm up
+    linearly. clip_norm: bound on the gradient's global norm.
+    """
+
+    name: str
     learning_rate: float
+    muon_learning_rate: float
     warmup_steps: int
-    b1: float = 0.9
-    b2: float = 0.95
-    weight_decay: float = 0.0
-    clip_norm: float = 1.0
+    b1: float
+    b2: float
+    weight_decay: float
+    clip_norm: float
 
     def __post_init__(self) -> None:
-        if self.learning_rate <= 0 or self.clip_norm <= 0:
-            raise ValueError(
-                f"learning_rate {self.learning_rate} and clip_norm {self.clip_norm} must be > 0"
-            )
+        if self.name not in ("adamw", "muon"):
+            raise ValueError(f"optimizer {self.name!r} is unknown: choose adamw or muon")
+        for field in ("learning_rate", "muon_learning_rate", "clip_norm"):
+            if getattr(self, field) <= 0:
+                raise ValueError(f"optimizer {field} {getattr(self, field)} must be > 0")
 
 
 @struct.dataclass
@@ -42,15 +51,36 @@ class TrainState:
     step: jax.Array
 
 
-def make_optimizer(hp: OptimizerHypers) -> optax.GradientTransformation:
-    schedule = optax.linear_schedule(0.0, hp.learning_rate, max(hp.warmup_steps, 1))
-    return optax.chain(
-        optax.clip_by_global_norm(hp.clip_norm),
-        # The schedule counts from 1: an update with the rate 0 would only cost time.
-        optax.adamw(
-            lambda count: schedule(count + 1), b1=hp.b1, b2=hp.b2, weight_decay=hp.weight_decay
-        ),
-    )
+def make_optimizer(hp: OptimizerHypers, shape: PolicyShape) -> optax.GradientTransformation:
+    adam = {"b1": hp.b1, "b2": hp.b2, "weight_decay": hp.weight_decay}
+    if hp.name == "adamw":
+        update = optax.adamw(_warmup(hp.learning_rate, hp.warmup_steps), **adam)
+    else:
+        update = optax.contrib.muon(
+            _warmup(hp.muon_learning_rate, hp.warmup_steps),
+            beta=hp.b1,
+            weight_decay=hp.weight_decay,
+            adam_b1=hp.b1,
+            adam_b2=hp.b2,
+            adam_weight_decay=hp.weight_decay,
+            adam_learning_rate=_warmup(hp.learning_rate, hp.warmup_steps),
+            muon_weight_dimension_numbers=_matrices(shape),
+        )
+    return optax.chain(optax.clip_by_global_norm(hp.clip_norm), update)
+
+
+def _warmup(rate: float, steps: int) -> optax.Schedule:
+    # Counts from 1: an update with the rate 0 would only cost time.
+    return lambda count: rate * jnp.minimum((count + 1) / max(steps, 1), 1.0)
+
+
+def _matrices(shape: PolicyShape) -> Params:
+    """For each weight, which of its dims are the rows and columns of a matrix; None: not one."""
+
+    def dims(param: Param) -> optax.contrib.MuonDimensionNumbers | None:
+        return param.matrix and optax.contrib.MuonDimensionNumbers(*param.matrix)
+
+    return jax.tree.map(dims, param_table(shape), is_leaf=is_param)
 
 
 def init_state(
@@ -65,5 +95,14 @@ def init_state(
 
 def begin(params: Params, optimizer: optax.GradientTransformation, mesh: Mesh) -> TrainState:
     """Step 0 of training `params` with `optimizer`: the moments lie where their weights lie."""
-    step = jax.device_put(jnp.zeros((), jnp.int32), NamedSharding(mesh, PartitionSpec()))
-    return TrainState(params, jax.jit(optimizer.init)(params), step)
+    replicated = NamedSharding(mesh, PartitionSpec())
+    step = jax.device_put(jnp.zeros((), jnp.int32), replicated)
+    weights = {p: leaf.sharding for p, leaf in jax.tree_util.tree_leaves_with_path(params)}
+
+    def place(path, _):  # a moment's path ends in its weight's
+        tails = (path[i:] for i in range(len(path)))
+        return next((weights[tail] for tail in tails if tail in weights), replicated)
+
+    moments = jax.eval_shape(optimizer.init, params)
+    shardings = jax.tree_util.tree_map_with_path(place, moments)
+    return TrainState(params, jax.jit(optimizer.init, out_shardings=shardings)(params), step)

@@ -16,20 +16,34 @@ Params = dict[str, Any]  # nested: {"embed_VD": array, "layers": [{...}, ...], .
 Init = Callable[[jax.Array, tuple[int, ...], jnp.dtype], jax.Array]
 
 
+Dims = tuple[int, ...]
+
+
 @dataclasses.dataclass(frozen=True)
 class Param:
-    """One weight: its shape, the logical axis of each dimension (see sharding.RULES), its init."""
+    """One weight: its shape, the logical axis of each dimension (see sharding.RULES), its init.
+
+    matrix: (input dims, output dims) where the weight is a linear map, or a stack of them over its
+    other dims; None for embeddings, norm scales and the router, whose rows are looked up or chosen
+    one by one. Optimizers that treat matrices as such (Muon) need to know.
+    """
 
     shape: tuple[int, ...]
     axes: tuple[str | None, ...]
     init: Init
+    matrix: tuple[Dims, Dims] | None = None
 
     def __post_init__(self) -> None:
         assert len(self.shape) == len(self.axes), (self.shape, self.axes)
 
 
-def _normal(fan_in: int) -> Init:
-    return jax.nn.initializers.normal(stddev=1.0 / math.sqrt(fan_in))
+# What writes into the residual stream starts small: each layer is near the identity at first, and
+# a token's own embedding is still to be read behind all of them (learning to copy depends on it).
+WRITER_GAIN = 0.1
+
+
+def _normal(fan_in: int, gain: float = 1.0) -> Init:
+    return jax.nn.initializers.normal(stddev=gain / math.sqrt(fan_in))
 
 
 _ONES = jax.nn.initializers.ones
@@ -50,38 +64,39 @@ def param_table(shape: PolicyShape) -> Params:
 
 def _layer_table(shape: PolicyShape) -> Params:
     D, N, G, H = shape.width, shape.num_heads, shape.num_kv_heads, shape.head_width
-    # Each block writes into the residual stream twice per layer: the writers start smaller, so that
-    # the stream's variance does not grow with depth.
-    writers = 2 * shape.num_layers
     return {
         "attn_norm_D": Param((D,), ("norm",), _ONES),
-        "q_DNH": Param((D, N, H), ("embed", "heads", "head"), _normal(D)),
-        "k_DGH": Param((D, G, H), ("embed", "kv_heads", "head"), _normal(D)),
-        "v_DGH": Param((D, G, H), ("embed", "kv_heads", "head"), _normal(D)),
+        "q_DNH": Param((D, N, H), ("embed", "heads", "head"), _normal(D), ((0,), (1, 2))),
+        "k_DGH": Param((D, G, H), ("embed", "kv_heads", "head"), _normal(D), ((0,), (1, 2))),
+        "v_DGH": Param((D, G, H), ("embed", "kv_heads", "head"), _normal(D), ((0,), (1, 2))),
         "q_norm_H": Param((H,), ("norm",), _ONES),
         "k_norm_H": Param((H,), ("norm",), _ONES),
-        "o_NHD": Param((N, H, D), ("heads", "head", "embed"), _normal(N * H * writers)),
+        "o_NHD": Param(
+            (N, H, D), ("heads", "head", "embed"), _normal(N * H, WRITER_GAIN), ((0, 1), (2,))
+        ),
         "ffn_norm_D": Param((D,), ("norm",), _ONES),
-        **(_expert_table(shape, writers) if shape.is_moe else _dense_table(shape, writers)),
+        **(_expert_table(shape) if shape.is_moe else _dense_table(shape)),
     }
 
 
-def _dense_table(shape: PolicyShape, writers: int) -> Params:
+def _dense_table(shape: PolicyShape) -> Params:
     D, F = shape.width, shape.mlp_width
     return {
-        "gate_DF": Param((D, F), ("embed", "ffw"), _normal(D)),
-        "up_DF": Param((D, F), ("embed", "ffw"), _normal(D)),
-        "down_FD": Param((F, D), ("ffw", "embed"), _normal(F * writers)),
+        "gate_DF": Param((D, F), ("embed", "ffw"), _normal(D), ((0,), (1,))),
+        "up_DF": Param((D, F), ("embed", "ffw"), _normal(D), ((0,), (1,))),
+        "down_FD": Param((F, D), ("ffw", "embed"), _normal(F, WRITER_GAIN), ((0,), (1,))),
     }
 
 
-def _expert_table(shape: PolicyShape, writers: int) -> Params:
+def _expert_table(shape: PolicyShape) -> Params:
     D, E, F = shape.width, shape.num_experts, shape.expert_width
     return {
         "router_DE": Param((D, E), ("embed", None), _normal(D)),
-        "gate_EDF": Param((E, D, F), ("experts", "embed", "ffw"), _normal(D)),
-        "up_EDF": Param((E, D, F), ("experts", "embed", "ffw"), _normal(D)),
-        "down_EFD": Param((E, F, D), ("experts", "ffw", "embed"), _normal(F * writers)),
+        "gate_EDF": Param((E, D, F), ("experts", "embed", "ffw"), _normal(D), ((1,), (2,))),
+        "up_EDF": Param((E, D, F), ("experts", "embed", "ffw"), _normal(D), ((1,), (2,))),
+        "down_EFD": Param(
+            (E, F, D), ("experts", "ffw", "embed"), _normal(F, WRITER_GAIN), ((1,), (2,))
+        ),
     }
 
 

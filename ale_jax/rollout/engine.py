@@ -75,6 +75,7 @@ class Engine:
         self._of: dict[int, CacheSlot] = {}  # conversation -> its slot
         self._waiting: deque[Request] = deque()
         self._ids = itertools.count()
+        self._open: set[int] = set()
         self._wake = threading.Condition()
         self._closed = False
         self._failure: BaseException | None = None
@@ -92,7 +93,10 @@ class Engine:
 
     def open(self) -> int:
         """A new conversation. It takes a cache slot at its first request, until it is closed."""
-        return next(self._ids)
+        with self._wake:
+            conversation = next(self._ids)
+            self._open.add(conversation)
+            return conversation
 
     def reply(
         self,
@@ -112,6 +116,8 @@ class Engine:
         with self._wake:
             if self._closed:
                 raise EngineStopped("the engine is closed") from self._failure
+            if conversation not in self._open:  # its owner gave it up meanwhile
+                raise EngineStopped("the conversation was ended")
             self._waiting.append(request)
             self._wake.notify()
         return request.future
@@ -120,6 +126,7 @@ class Engine:
         """Frees the conversation's slot. A reply under way is given up."""
         ended = EngineStopped("the conversation was ended")
         with self._wake:
+            self._open.discard(conversation)
             for request in [r for r in self._waiting if r.conversation == conversation]:
                 self._waiting.remove(request)
                 request.future.set_exception(ended)

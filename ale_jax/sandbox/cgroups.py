@@ -41,10 +41,15 @@ class Cgroup:
 
 @dataclasses.dataclass(frozen=True)
 class Hierarchy:
-    """Where our groups are made. parents: controller -> directory; all the same in version 2."""
+    """Where groups are made, and where others of ours may be.
+
+    parents: controller -> the directory for new groups, below this process's own where it can be
+    told; all the same in version 2. roots: the mount points, below which a dead owner's may lie.
+    """
 
     version: int
     parents: dict[str, Path]
+    roots: frozenset[Path]
 
     def create(self, name: str, spec: SandboxSpec) -> Cgroup:
         """Makes the groups and sets their limits. OSError, and nothing left, if it cannot."""
@@ -60,16 +65,18 @@ class Hierarchy:
         return group
 
     def reap(self) -> int:
-        """Removes the groups whose owner is dead; returns how many."""
-        dead = set()
-        for parent in set(self.parents.values()):
-            for directory in parent.glob(f"{PREFIX}*"):
-                with contextlib.suppress(ValueError):
-                    owner = Owner.parse(directory.name[len(PREFIX) :].rpartition("-")[0])
-                    if owner.is_here() and owner.is_dead():
-                        Cgroup((directory,)).remove()
-                        dead.add(directory.name)
-        return len(dead)
+        """Removes the groups whose owner is dead; returns how many sandboxes they were of."""
+        found = (
+            Path(folder, name)
+            for root in self.roots
+            for folder, names, _ in os.walk(root)
+            for name in names
+            if name.startswith(PREFIX)
+        )
+        dead = [directory for directory in found if _is_abandoned(directory.name)]
+        for directory in dead:
+            Cgroup((directory,)).remove()
+        return len({directory.name for directory in dead})
 
     def _limits(self, spec: SandboxSpec) -> list[tuple[str, str, int]]:
         memory = spec.memory_mb << 20
@@ -89,14 +96,23 @@ def find() -> Hierarchy:
     if {"memory", "pids"} <= mounts.keys():
         own = _own_groups()
         parents = {c: _own_or_root(mounts[c], own.get(c, "/")) for c in ("memory", "pids")}
-        hierarchy = Hierarchy(1, parents)
+        hierarchy = Hierarchy(1, parents, frozenset(mounts[c] for c in parents))
     elif "" in mounts:
-        hierarchy = Hierarchy(2, dict.fromkeys(("memory", "pids"), mounts[""]))
+        parents = dict.fromkeys(("memory", "pids"), mounts[""])
+        hierarchy = Hierarchy(2, parents, frozenset([mounts[""]]))
         _delegate(mounts[""])
     else:
         raise CgroupsUnavailable("no memory and pids controllers are mounted below /sys/fs/cgroup")
     _prove(hierarchy)
     return hierarchy
+
+
+def _is_abandoned(name: str) -> bool:
+    try:
+        owner = Owner.parse(name.removeprefix(PREFIX).rpartition("-")[0])
+    except ValueError:
+        return False  # not ours
+    return owner.is_here() and owner.is_dead()
 
 
 def _prove(hierarchy: Hierarchy) -> None:

@@ -204,7 +204,12 @@ def build(image: str) -> None:
     if not recipe.is_file():
         raise SandboxStartError(f"image {image!r} is missing and there is no recipe {recipe}")
     log.info("building image %s with %s", image, recipe)
-    answer = subprocess.run([recipe], capture_output=True, text=True, timeout=BUILD_S)
+    try:
+        answer = subprocess.run(
+            ["bash", recipe], capture_output=True, text=True, timeout=BUILD_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SandboxStartError(f"cannot build image {image!r}: {error}") from error
     if answer.returncode:
         raise SandboxStartError(f"cannot build image {image!r}: {answer.stderr.strip()}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import warnings
 from collections.abc import Iterator
 
 import ray
@@ -21,11 +22,13 @@ def ray_cluster(actors: int, address: str = "") -> Iterator[None]:
     Errors: ValueError if the cluster has fewer CPUs, ConnectionError if there is none.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # silences a warning about GPUs
     options = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
     place = {"address": address} if address else {"num_cpus": actors, **options}
-    # What Ray would say of a lost actor is said by our own events.
-    ray.init(log_to_driver=False, logging_level=logging.CRITICAL, **place)
+    with warnings.catch_warnings():
+        # JAX warns of every fork; Ray's are followed by exec at once.
+        warnings.filterwarnings("ignore", message="os.fork", category=RuntimeWarning)
+        # What Ray would say of a lost actor is said by our own events.
+        ray.init(log_to_driver=False, logging_level=logging.CRITICAL, **place)
     try:
         cpus = int(ray.cluster_resources().get("CPU", 0))
         if cpus < actors:

@@ -110,16 +110,13 @@ class WarmStartConfig:
     `probe_tasks` unseen tasks, asked every `probe_every` updates, or `max_steps` are made."""
 
     transcripts_per_family: int
-    batch_transcripts: int
     max_steps: int
     probe_every: int
     probe_tasks: int
     target_success: float
 
     def __post_init__(self) -> None:
-        require_at_least(
-            1, self, "transcripts_per_family", "batch_transcripts", "probe_every", "probe_tasks"
-        )
+        require_at_least(1, self, "transcripts_per_family", "probe_every", "probe_tasks")
         require_at_least(0, self, "max_steps")
         require_range("target_success", self.target_success, 0.0, 1.0, "it is a rate")
 

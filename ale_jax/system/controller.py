@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 
 import jax
+import optax
 
 from ale_jax.data.packing import Shape
 from ale_jax.learn import credit
@@ -59,7 +60,6 @@ class _Run(contextlib.ExitStack):
         super().__init__()
         self._config, self._workdir, self._runtime = config, workdir, runtime
         self._mesh = make_mesh(config.mesh)
-        self._optimizer = make_optimizer(config.rl_optimizer)
         self._shape = Shape(config.learn.rows, config.learn.row_tokens, config.learn.chunks_per_row)
 
     def go(self) -> None:
@@ -108,13 +108,14 @@ class _Run(contextlib.ExitStack):
         return state, Cursor(**host | {"groups": tuple(host["groups"])})
 
     def _policy(self) -> PolicyShape:
-        return PolicyShape(
-            vocab_size=self._tokenizer.vocab_size, **dataclasses.asdict(self._config.model)
-        )
+        return self._config.model.policy_shape(self._tokenizer.vocab_size)
+
+    def _optimizer(self) -> optax.GradientTransformation:
+        return make_optimizer(self._config.rl_optimizer, self._policy())
 
     def _new_state(self) -> TrainState:
         key = jax.random.key(self._config.seed)
-        return init_state(key, self._policy(), self._optimizer, self._mesh)
+        return init_state(key, self._policy(), self._optimizer(), self._mesh)
 
     def _warm_start(self) -> TrainState:
         """Oracle transcripts, a tokenizer learned from them, and supervised training."""
@@ -129,7 +130,7 @@ class _Run(contextlib.ExitStack):
         folder = self._workdir.path / "tokenizer"
         self._tokenizer = make_tokenizer(config.tokenizer, transcripts[: len(tasks)], folder)
         samples = [tokenize(t, self._tokenizer) for t in transcripts]
-        optimizer = make_optimizer(config.warm_start_optimizer)
+        optimizer = make_optimizer(config.warm_start_optimizer, self._policy())
         key = jax.random.key(config.seed)
         watch.progress.phase("warm start", warm.max_steps)
         state = warm_start(
@@ -144,7 +145,7 @@ class _Run(contextlib.ExitStack):
             config.seed,
             watch.warm_start_step,
         )
-        return begin(state.params, self._optimizer, self._mesh)
+        return begin(state.params, self._optimizer(), self._mesh)
 
     def _save(self, state: TrainState, cursor: Cursor) -> None:
         every, last = self._config.checkpoint.every, self._config.rl.steps
@@ -200,7 +201,7 @@ class _Run(contextlib.ExitStack):
             config,
             policy,
             algorithm,
-            self._optimizer,
+            self._optimizer(),
             self._mesh,
             engine,
             pump,

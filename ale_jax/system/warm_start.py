@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import numpy as np
@@ -11,11 +12,12 @@ from jax.sharding import Mesh
 from ale_jax.agent.api import Message
 from ale_jax.algo.normaliser import count_normaliser
 from ale_jax.algo.sft import sft_loss
-from ale_jax.data.packing import Sample, Shape, demonstration, pack_all
+from ale_jax.data.packing import Sample, Shape, demonstration, pack, pack_all
 from ale_jax.learn.state import TrainState
 from ale_jax.learn.step import forward, make_train_step, to_device
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.tokenizer import ChatTokenizer
+from ale_jax.records import Batch
 from ale_jax.system.config import LearnConfig, WarmStartConfig
 
 
@@ -59,10 +61,10 @@ def warm_start(
         mesh,
     )
     solved = make_probe(probe, policy, shape, mesh)
+    stream = full_batches(train, shape, seed)
     for step in range(1, config.max_steps + 1):
-        chosen = _draw(len(train), config.batch_transcripts, seed, step)
-        batches = pack_all([train[i] for i in chosen], shape)
-        state, sums = train_step(state, batches, count_normaliser(batches, "tokens"))
+        batch = [next(stream)]
+        state, sums = train_step(state, batch, count_normaliser(batch, "tokens"))
         if step % config.probe_every:
             continue
         success = solved(state.params)
@@ -78,12 +80,17 @@ def warm_start(
     return state
 
 
-def _draw(total: int, count: int, seed: int, step: int) -> np.ndarray:
-    """The step's transcripts: consecutive pieces of a fresh permutation per epoch."""
-    per_epoch = max(total // count, 1)
-    epoch, piece = divmod(step - 1, per_epoch)
-    order = np.random.default_rng([seed, epoch]).permutation(total)
-    return order[piece * count : (piece + 1) * count]
+def full_batches(samples: Sequence[Sample], shape: Shape, seed: int) -> Iterator[Batch]:
+    """Endless batches of samples in ever new orders; what does not fit a batch is first in the
+    next one."""
+    waiting: list[Sample] = []
+    for epoch in itertools.count():
+        for i in np.random.default_rng([seed, epoch]).permutation(len(samples)):
+            waiting.append(samples[i])
+            # With twice what fits to choose from, little of the batch stays empty.
+            if sum(s.num_tokens for s in waiting) >= 2 * shape.rows * shape.row_tokens:
+                batch, waiting = pack(waiting, shape)
+                yield batch
 
 
 def make_probe(

@@ -5,35 +5,21 @@ nothing else. None is a word of an instruction, a tool or a command (tests/envs 
 """
 
 _TEXT = """
-acorn almond alpine amber anchor antler apple apron arctic aspen atlas attic badger bagel bakery
-balloon bamboo banana banjo barley barn basil basket beach beacon beaver bench bicycle birch
-biscuit bitter blanket blossom bonfire bottle boulder branch bread breeze brick bridge bronze
-brush bubble bucket buffalo bugle bunker butter button cabbage cabin cactus camel camera candle
-canoe canvas canyon caramel cargo carpet carrot castle cattle cavern cedar cello cement cherry
-chess chimney citrus cliff clover coast cobalt coconut coffee comet copper coral cosmic cotton
-coyote crater crayon cricket crimson crow crystal cuckoo cushion daisy dawn deer denim desert
-diamond dolphin donkey dragon drawer drum dusty eagle earth elder elephant ember emerald falcon
-fancy feather ferry fiddle fierce finch flame flint flower flute forest fossil fountain freckle
-frog frost fruit funnel galaxy garden garlic gecko gentle geyser giant ginger giraffe glacier
-glass globe glove golden gopher granite grape gravel green guitar hammer hamster harbor harp
-harvest hazel heather helmet hermit heron hollow honey hornet horse humble husky iceberg igloo
-indigo insect iris iron island ivory jacket jaguar jasmine jelly jersey jewel jigsaw jungle
-juniper kayak kettle kitchen kitten koala ladder lagoon lamp lantern laurel lava leather lemon
-lentil leopard lettuce lilac lime lion lizard lobster locket lotus lucky lunar magenta magnet
-mammoth mango maple marble maroon meadow melon meteor mint mirror mitten monkey mosaic mountain
-muffin mustard napkin narrow nectar needle nettle noble noodle nugget oasis oatmeal ocean
-octopus olive onion orange orbit orchid oregano otter oval oven oyster paddle pagoda palace
-panda panther parade parrot parsley peach peanut pearl pebble pelican pencil penguin pepper
-petal piano pickle pigeon pillow planet plum pocket poem polite pollen pond poppy potato prairie
-prism proud pudding pumpkin puppet purple puzzle quail quartz quiet quilt rabbit raccoon radish
-rainbow raisin raven reef ribbon river robin rocket rose royal rubber ruby rugged rustic saddle
-saffron salad salmon sandal saturn sauce scarf scarlet scooter shadow shiny shovel silent silver
-sleepy smooth snail snowman sofa solar spade sparrow spider spinach spiral spoon squash statue
-stone stream sugar sunset swallow swan sweater syrup tablet tango teal teapot temple tender
-thistle thunder tiger timber tiny toast tomato topaz torch tower trumpet trunk tulip tunnel
-turkey turnip turtle umbrella valley vanilla velvet village vine violet violin vivid volcano
-waffle wagon wallet walnut walrus warm wasp weasel whale wheat whisper widget willow window wolf
-wooden woolen yellow yogurt young zebra zigzag zinc
+acorn alpine anchor apple arctic atlas badger bakery bamboo banjo barn basket beacon bench birch
+bitter blossom bottle branch breeze bridge brush bucket bugle butter cabbage cactus camera canoe
+canyon cargo carrot cattle cedar cement chess citrus clover cobalt coffee copper cosmic coyote
+crayon crimson crystal cushion dawn denim diamond donkey drawer dusty earth elephant emerald
+fancy ferry fierce flame flower forest fountain frog fruit galaxy garlic gentle giant giraffe
+glass glove gopher grape green hammer harbor harvest heather hermit hollow hornet humble iceberg
+indigo iris island jacket jasmine jersey jigsaw juniper kettle kitten ladder lamp laurel leather
+lentil lettuce lime lizard locket lucky magenta mammoth maple maroon melon mint mitten mosaic
+muffin napkin nectar nettle noodle oasis ocean olive orange orchid otter oven paddle palace
+panther parrot peach pearl pelican penguin petal pickle pillow plum poem pollen poppy prairie
+proud pumpkin purple quail quiet rabbit radish raisin reef river rocket royal ruby rustic
+saffron salmon saturn scarf scooter shiny silent sleepy snail sofa spade spider spiral squash
+stone sugar swallow sweater tablet teal temple thistle tiger tiny tomato torch trumpet tulip
+turkey turtle valley velvet vine violin volcano wagon walnut warm weasel wheat widget window
+wooden yellow young zigzag
 """
 
 WORDS: tuple[str, ...] = tuple(_TEXT.split())

@@ -64,8 +64,8 @@ class Names:
     def __init__(self, rng: np.random.Generator):
         self._rng = rng
         self._words = iter(rng.permutation(len(WORDS)).tolist())
-        # Four digits each: none is a part of another one.
-        self._numbers = iter(rng.permutation(np.arange(1000, 10000)).tolist())
+        # Three digits each: none is a part of another one.
+        self._numbers = iter(rng.permutation(np.arange(100, 1000)).tolist())
 
     def word(self) -> str:
         return WORDS[next(self._words)]
@@ -80,9 +80,10 @@ class Names:
         """A word or a number."""
         return self.word() if self._rng.random() < 0.5 else self.number()
 
-    def path(self, extension: str, directory: str | None = None) -> str:
-        """A new file in `directory`, by default in a directory of its own."""
-        return f"{directory or self.word()}/{self.word()}.{extension}"
+    def path(self, extension: str, directory: str = "") -> str:
+        """A new file in `directory`, by default where the session starts."""
+        name = f"{self.word()}.{extension}"
+        return f"{directory}/{name}" if directory else name
 
 
 def shuffled(rng: np.random.Generator, items: Sequence[str]) -> list[str]:

@@ -94,6 +94,7 @@ def test_a_conversation_goes_on_over_one_connection(door):
         assert policy.reply([Message("system", "s"), Message("user", "ü")]) == Reply(
             "a 1 ü", "stop"
         )
+        connection = policy._connection
         assert policy.reply(say("\x00'\"\n")) == Reply("a 2 \x00'\"\n", "stop")
         assert policy._connection is connection
     assert door._ledger.heard["a"] == [["s", "ü"], ["\x00'\"\n"]]

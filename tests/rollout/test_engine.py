@@ -151,3 +151,11 @@ def test_a_closed_engine_answers_with_an_error(policy):
     engine.close()
     with pytest.raises(EngineStopped):
         engine.reply(engine.open(), _prompt(1, 6), 8, PLAIN, _key(1))
+
+
+def test_an_ended_conversation_takes_no_slot(engine):
+    """A reply that was asked for too late: its slot would never be freed."""
+    conversation = engine.open()
+    engine.end(conversation)
+    with pytest.raises(EngineStopped, match="ended"):
+        engine.reply(conversation, _prompt(1, 6), 8, PLAIN, _key(1))

@@ -1,9 +1,12 @@
 """The limits that are written, on directories that stand in for the kernel's."""
 
+import dataclasses
+
 import pytest
 
 from ale_jax.sandbox import cgroups
 from ale_jax.sandbox.api import SandboxSpec
+from ale_jax.sandbox.owner import Owner
 
 SPEC = SandboxSpec(memory_mb=2, pids=7)
 
@@ -18,7 +21,7 @@ def contents(directory) -> dict[str, str]:
 
 
 def test_version_2_is_one_directory(tmp_path, swap):
-    hierarchy = cgroups.Hierarchy(2, {"memory": tmp_path, "pids": tmp_path})
+    hierarchy = cgroups.Hierarchy(2, {"memory": tmp_path, "pids": tmp_path}, frozenset())
     group = hierarchy.create("ale-x", SPEC)
     assert group.directories == (tmp_path / "ale-x",)
     assert contents(tmp_path / "ale-x") == {
@@ -30,15 +33,27 @@ def test_version_1_is_one_directory_per_controller(tmp_path, swap):
     parents = {"memory": tmp_path / "memory", "pids": tmp_path / "pids"}
     for parent in parents.values():
         parent.mkdir()
-    cgroups.Hierarchy(1, parents).create("ale-x", SPEC)
+    cgroups.Hierarchy(1, parents, frozenset()).create("ale-x", SPEC)
     assert contents(tmp_path / "memory" / "ale-x") == {
         **{"memory.limit_in_bytes": "2097152", "memory.memsw.limit_in_bytes": "2097152"}
     }
     assert contents(tmp_path / "pids" / "ale-x") == {"pids.max": "7"}
 
 
+def test_groups_of_the_dead_are_found_wherever_they_lie(tmp_path):
+    me = Owner.current()
+    dead = dataclasses.replace(me, start=me.start + 1)
+    names = {owner: f"{cgroups.PREFIX}{owner}-0" for owner in (me, dead)}
+    for folder in ("a", "b/c"):
+        for name in (*names.values(), f"{cgroups.PREFIX}something-else"):
+            (tmp_path / folder / name).mkdir(parents=True)
+    assert cgroups.Hierarchy(2, {}, frozenset([tmp_path])).reap() == 1
+    left = {path.name for path in tmp_path.glob("*/**/ale-*")}
+    assert left == {names[me], "ale-something-else"}
+
+
 def test_what_cannot_be_limited_is_refused_and_nothing_left(tmp_path):
     parents = {"memory": tmp_path, "pids": tmp_path / "missing"}
     with pytest.raises(OSError):
-        cgroups.Hierarchy(1, parents).create("ale-x", SPEC)
+        cgroups.Hierarchy(1, parents, frozenset()).create("ale-x", SPEC)
     assert not list(tmp_path.iterdir())

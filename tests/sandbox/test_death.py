@@ -90,7 +90,7 @@ def test_dead_sandbox_is_reported_by_the_next_operation(own_box, kill, operation
     pid = runner_pid(own_box)
     kill(own_box)
     wait_until(lambda: is_gone(pid))
-    with pytest.raises(SandboxLost, match="gone|broken"):
+    with pytest.raises(SandboxLost, match=r"gone|broken"):
         operation(own_box)
     assert not own_box.alive()
     with pytest.raises(SandboxLost):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -21,9 +22,10 @@ def test_nothing_outlives_the_controller(runtime_name, how):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        cwd=Path(__file__).parents[2],
         start_new_session=True,
     )
-    with controller:
+    try:
         line = controller.stdout.readline()
         assert line, controller.stderr.read()
         actors = json.loads(line)
@@ -34,6 +36,9 @@ def test_nothing_outlives_the_controller(runtime_name, how):
         else:
             controller.kill()
         assert controller.wait(LIMIT_S) == -how
+    finally:
+        controller.kill()
+        controller.communicate()
     deadline = time.monotonic() + LIMIT_S
     while any(map(sandboxes.process_exists, actors)) or any(
         sandboxes.exists(runtime_name, each) for each in held

@@ -182,7 +182,7 @@ class SilentLedger(OracleLedger):
 
 def test_when_retries_are_used_up_the_status_comes_back(ray, runtime_name):
     ledger, events, wanted = SilentLedger(), Events(), slots(3)
-    with crew_of(runtime_name, ledger, events, retries=2) as crew:
+    with crew_of(runtime_name, ledger, events, retries=2, actors=1) as crew:
         episodes = play_all(crew, wanted)
     assert {e.slot for e in episodes} == set(wanted)
     assert [(e.status, e.reward) for e in episodes] == [(Status.MODEL_ERROR, None)] * 3
@@ -199,7 +199,7 @@ class WordyLedger(OracleLedger):
 
 def test_a_failure_of_the_policy_is_judged_and_not_repeated(ray, runtime_name):
     ledger, events, wanted = WordyLedger(), Events(), slots(1)
-    with crew_of(runtime_name, ledger, events) as crew:
+    with crew_of(runtime_name, ledger, events, actors=1) as crew:
         (episode,) = play_all(crew, wanted)
     assert (episode.status, episode.reward) == (Status.TURN_LIMIT, 0.0)
     assert episode.malformed_calls == LIMITS.turns

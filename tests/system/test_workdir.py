@@ -165,6 +165,12 @@ def test_overwriting_moves_the_old_run_aside(tmp_path):
         assert stored_config(run)["seed"] == 7 and not (run / "metrics.jsonl").exists()
 
 
+def test_overwriting_nothing_moves_nothing(tmp_path):
+    claim_and_free(tmp_path / "run")
+    assert claim_and_free(tmp_path / "run", overwrite=True).moved is None
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
 def test_a_run_that_is_in_use_is_not_moved(tmp_path):
     begin(tmp_path / "run")
     with Workdir.claim(tmp_path / "run", CONFIG):

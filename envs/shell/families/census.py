@@ -24,7 +24,7 @@ def generate(rng: np.random.Generator) -> World:
         log: lines(*shuffled(rng, [*entries, f"FAILED {word} {path}"])),
         path: content,
         # Makes the directory of the result exist.
-        names.path("txt", directory=result.split("/")[0]): lines(names.number()),
+        names.path("txt"): lines(names.number()),
     }
     return World(
         instruction=pick(rng, WORDINGS).format(log=log, result=result),

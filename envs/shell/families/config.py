@@ -17,7 +17,7 @@ WORDINGS = (
 def generate(rng: np.random.Generator) -> World:
     names = Names(rng)
     conf, spec = names.path("conf"), names.path("txt")
-    neighbour = names.path("conf", directory=conf.split("/")[0])
+    neighbour = names.path("conf")
     old = {key: names.value() for key in names.words(3)}
     changed = shuffled(rng, list(old))[: rng.integers(1, 3)]
     wanted = {key: names.value() for key in changed}

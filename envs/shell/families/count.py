@@ -23,7 +23,7 @@ def generate(rng: np.random.Generator) -> World:
         note: lines(*shuffled(rng, [f"word: {word}", f"log: {log}", f"write: {result}"])),
         log: content,
         # Makes the directory of the result exist.
-        names.path("txt", directory=result.split("/")[0]): lines(names.number()),
+        names.path("txt"): lines(names.number()),
     }
     return World(
         instruction=pick(rng, WORDINGS).format(note=note),

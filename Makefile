@@ -1,0 +1,72 @@
+# What people type here; `make` alone lists it.
+
+PYTHON ?= python3
+PIP_OPTIONS ?=
+PYTEST_OPTIONS ?=
+VENV = .venv
+RUN = runs/quickstart
+
+PIP_INSTALL = $(VENV)/bin/python -m pip install --disable-pip-version-check $(PIP_OPTIONS)
+CODE = ale_jax benchmarks configs envs tests
+AS_ROOT = $$([ "$$(id -u)" = 0 ] || echo sudo)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install install-test sandbox runtimes quickstart test lint format validate report clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
+
+install: $(VENV)/installed  ## the package and what it needs, into .venv
+
+install-test: $(VENV)/installed-test  ## the same, and what the tests need
+
+sandbox:  ## at least one sandbox runtime: bubblewrap, unless the Docker image is there
+	@command -v bwrap > /dev/null \
+	    || docker image inspect ale-shell > /dev/null 2>&1 \
+	    || { echo "install bubblewrap" \
+	        && $(AS_ROOT) apt-get -q update \
+	        && $(AS_ROOT) apt-get -q install --yes --no-install-recommends bubblewrap; } \
+	    || { echo "there is no sandbox runtime; type as root: apt-get install bubblewrap" >&2; exit 1; }
+
+runtimes:  ## both sandbox runtimes: bubblewrap, and Docker with the image of the shell tasks
+	launch/runtimes.sh
+
+quickstart: install sandbox  ## trains, evaluates and writes the report, into RUN=runs/quickstart
+	$(VENV)/bin/python -m ale_jax.launch --config=configs/quickstart.py --workdir=$(RUN)
+
+test: install-test  ## all tests; one that lacks a runtime says which line to type
+	$(VENV)/bin/python -m pytest $(PYTEST_OPTIONS)
+
+lint: install-test  ## what must be clean before a change is merged
+	$(VENV)/bin/ruff check $(CODE) setup.py
+	$(VENV)/bin/ruff format --check $(CODE) setup.py
+
+format: install-test  ## puts imports and spaces right
+	$(VENV)/bin/ruff check --fix $(CODE) setup.py
+	$(VENV)/bin/ruff format $(CODE) setup.py
+
+validate: install sandbox  ## proves of each family that its tasks can be solved, and not by doing nothing
+	$(VENV)/bin/python -m envs.shell.validate
+
+report: install  ## rewrites the report of the run in RUN from its files
+	$(VENV)/bin/python -m ale_jax.monitor.report $(RUN)
+
+clean:  ## removes what can be made again: .venv and caches, never runs/
+	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find $(CODE) -name __pycache__ -prune -exec rm -rf {} +
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null \
+	    || { echo "Python 3.11 or newer with venv is missing; type as root: apt-get install python3-venv" \
+	        "(or, where one has another name: make PYTHON=python3.12)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# Editable, so only new requirements make a new installation.
+$(VENV)/installed: setup.py | $(VENV)/bin/python
+	$(PIP_INSTALL) --editable .
+	@touch $@
+
+$(VENV)/installed-test: setup.py | $(VENV)/bin/python
+	$(PIP_INSTALL) --editable '.[test]'
+	@touch $(VENV)/installed $@

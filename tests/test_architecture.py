@@ -1,0 +1,294 @@
+"""The rules that the whole tree keeps: which way imports point, what is never done, and where.
+
+Each rule is a function from a tree to its breaches. It is held against this repository, and against
+a small tree made here that breaks it.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.source_tree import PACKAGES, Module, SourceTree, read_tree
+
+ROOT = Path(__file__).parents[1]
+MAX_LINES = 400
+
+LIBRARY_HOMES = {
+    "ray": ("system",),
+    "docker": ("sandbox",),
+    "transformers": ("model",),
+    "tokenizers": ("model",),
+    "absl": ("launch", "configs"),
+    "ml_collections": ("launch", "configs"),
+}
+
+# On a TPU host the chips belong to the one process that imports jax.
+JAX_STACK = {"jax", "jaxlib", "flax", "optax", "orbax", "chex"}
+JAX_FREE = ("agent", "sandbox", "gateway", "envs", "data", "monitor", "records")
+ACTORS = ("ale_jax.system.player",)
+
+# Imports point downwards. `monitor` stands apart: it writes down what others did.
+LAYERS = (
+    ("launch", "configs"),
+    ("system",),
+    ("rollout", "learn", "gateway", "sandbox", "agent", "envs"),
+    ("algo", "model", "data"),
+    ("records",),
+)
+ALSO_ALLOWED = {
+    ("system", "monitor"): "the controller is whom a person watches",
+    ("monitor", "records"): "a closed list of statuses is written down by its names",
+    ("learn", "monitor"): "a checkpoint's manifest is written as atomically as a run's files",
+    ("rollout", "agent"): "an episode is the agent's loop around a policy",
+    ("rollout", "sandbox"): "an episode takes place in a sandbox",
+    ("agent", "sandbox"): "the loop turns a sandbox's failure into a status",
+    ("envs", "agent"): "a world is acted in by the agent's tools, and has oracles",
+    ("envs", "sandbox"): "a world is built and judged in a sandbox",
+}
+
+CODE_FROM_DATA = {"pickle", "cloudpickle", "dill", "shelve", "marshal", "joblib", "runpy"}
+DANGEROUS_CALLS = {"eval", "exec", "compile", "os.system", "yaml.load", "torch.load"}
+# The runner's source, which is executed inside sandboxes, is our own: see sandbox/bootstrap.py.
+DANGER_ALLOWED = {
+    ("ale_jax/launch.py", "runpy"): "a config is a program that the user names on the command line",
+}
+
+UNTELLING_NAMES = ("utils", "types", "helpers", "common", "misc")
+
+KNOWN_HOSTS = {"arxiv.org", "keepachangelog.com", "www.apache.org", "localhost", "127.0.0.1"}
+HOST = re.compile(r"://([\w.-]+)|([\w-]+(?:\.[\w-]+)*\.(?:io|com|net|org|dev))/")
+MACHINE_PATH = re.compile(r"/(?:home|Users|root)/\w|/work/(?:main|shared)\b")
+
+
+def libraries_stay_at_home(tree: SourceTree) -> Iterator[str]:
+    for module in tree.modules.values():
+        for library in {each.name.partition(".")[0] for each in module.imports}:
+            if part_of(module.name) not in LIBRARY_HOMES.get(library, (part_of(module.name),)):
+                yield f"{module.path}: {library} belongs to {LIBRARY_HOMES[library]}"
+
+
+def nothing_here_loads_jax(tree: SourceTree) -> Iterator[str]:
+    for name in tree.modules:
+        if part_of(name) in JAX_FREE or name in ACTORS:
+            for library, chain in tree.libraries_loaded_by(name).items():
+                if library in JAX_STACK:
+                    yield f"{' -> '.join(chain)} -> {library}"
+
+
+def imports_point_downwards(tree: SourceTree) -> Iterator[str]:
+    layer = {part: number for number, parts in enumerate(LAYERS) for part in parts}
+    for module in tree.modules.values():
+        for source, target in arrows(tree, module):
+            down = source in layer and target in layer and layer[source] < layer[target]
+            if not down and (source, target) not in ALSO_ALLOWED:
+                yield f"{module.path}: {source} -> {target}"
+
+
+def modules_only_define(tree: SourceTree) -> Iterator[str]:
+    for module in tree.modules.values():
+        for statement in module.syntax.body:
+            if not isinstance(statement, DEFINITIONS) and not _is_harmless(statement):
+                yield f"{module.path}:{statement.lineno}: {ast.unparse(statement):.60}"
+
+
+def data_never_becomes_code(tree: SourceTree) -> Iterator[str]:
+    for module in tree.modules.values():
+        for danger in dangers(module):
+            if (str(module.path), danger) not in DANGER_ALLOWED:
+                yield f"{module.path}: {danger}"
+
+
+def files_are_short(tree: SourceTree) -> Iterator[str]:
+    for path, text in tree.texts.items():
+        if path.suffix in (".py", ".sh", ".jinja") and text.count("\n") > MAX_LINES:
+            yield f"{path}: {text.count(chr(10))} lines"
+
+
+def names_tell(tree: SourceTree) -> Iterator[str]:
+    return (str(path) for path in tree.texts if path.stem in UNTELLING_NAMES)
+
+
+def no_machine_is_named(tree: SourceTree) -> Iterator[str]:
+    for path, text in tree.texts.items():
+        for number, line in enumerate(text.splitlines(), 1):
+            hosts = {with_scheme or bare for with_scheme, bare in HOST.findall(line)}
+            if hosts - KNOWN_HOSTS or MACHINE_PATH.search(line):
+                yield f"{path}:{number}: {line.strip():.80}"
+
+
+DEFINITIONS = (
+    ast.Import,
+    ast.ImportFrom,
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+    ast.Assign,
+    ast.AnnAssign,
+)
+
+
+def _is_harmless(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Expr):
+        return isinstance(statement.value, ast.Constant)
+    condition = ast.unparse(statement.test) if isinstance(statement, ast.If) else ""
+    return condition in ("TYPE_CHECKING", "__name__ == '__main__'")
+
+
+def part_of(name: str) -> str:
+    """The part of the system that a module is of: "algo" for ale_jax.algo.ipa, "envs" for its."""
+    top, _, rest = name.partition(".")
+    return rest.partition(".")[0] if top == "ale_jax" and rest else top
+
+
+def arrows(tree: SourceTree, module: Module) -> set[tuple[str, str]]:
+    source = part_of(module.name)
+    targets = (tree.module_of(each.name) for each in module.imports)
+    return {(source, part_of(t)) for t in targets if t and part_of(t) != source}
+
+
+def dangers(module: Module) -> set[str]:
+    found = {each.name.partition(".")[0] for each in module.imports} & CODE_FROM_DATA
+    for call in (node for node in ast.walk(module.syntax) if isinstance(node, ast.Call)):
+        found |= {ast.unparse(call.func)} & DANGEROUS_CALLS
+        for keyword in call.keywords:
+            if keyword.arg in ("allow_pickle", "shell") and ast.unparse(keyword.value) != "False":
+                found.add(keyword.arg)
+    return found
+
+
+BREACHES = [
+    (libraries_stay_at_home, "ale_jax/agent/loop.py", "import ray"),
+    (libraries_stay_at_home, "ale_jax/system/crew.py", "def f():\n    from docker import errors"),
+    (libraries_stay_at_home, "envs/shell/env.py", "from tokenizers import Tokenizer"),
+    (libraries_stay_at_home, "ale_jax/system/config.py", "import ml_collections as mc"),
+    (nothing_here_loads_jax, "ale_jax/data/packing.py", "import jax.numpy as jnp"),
+    (nothing_here_loads_jax, "ale_jax/system/player.py", "import ale_jax.rollout.far"),
+    (imports_point_downwards, "ale_jax/algo/ipa.py", "from ale_jax.rollout import far"),
+    (imports_point_downwards, "ale_jax/rollout/play.py", "import envs.shell.near"),
+    (imports_point_downwards, "ale_jax/model/moe.py", "import ale_jax.monitor"),
+    (imports_point_downwards, "ale_jax/novelty.py", "import ale_jax.records"),
+    (modules_only_define, "ale_jax/learn/step.py", "import os\nos.umask(0)"),
+    (modules_only_define, "configs/mine.py", "for i in range(3):\n    pass"),
+    (data_never_becomes_code, "ale_jax/data/replay.py", "from pickle import loads"),
+    (data_never_becomes_code, "ale_jax/rollout/wire.py", "def f(s):\n    return eval(s)"),
+    (
+        data_never_becomes_code,
+        "envs/shell/env.py",
+        "def f(n, p):\n    n.load(p, allow_pickle=True)",
+    ),
+    (data_never_becomes_code, "ale_jax/sandbox/a.py", "def f(s, c):\n    s.run(c, shell=True)"),
+    (files_are_short, "tests/test_long.py", "\n" * 401),
+    (names_tell, "ale_jax/model/utils.py", ""),
+    (no_machine_is_named, "docs/setup.md", "cd /" + "home/someone/ale"),
+    (no_machine_is_named, ".ci/run", "pip install --index-url https:" + "//mirror.example/simple"),
+    (no_machine_is_named, "launch/image.sh", "docker pull registry.example" + ".com/ale"),
+]
+RULES = sorted({rule for rule, _, _ in BREACHES}, key=lambda rule: rule.__name__)
+
+# What a planted module may lead to: `far` loads jax, `near` is in order.
+NEIGHBOURS = {
+    "ale_jax/records.py": "import numpy",
+    "ale_jax/monitor/__init__.py": "",
+    "ale_jax/rollout/far.py": "import jax",
+    "envs/shell/near.py": "from ale_jax import records",
+}
+
+
+@pytest.fixture(scope="module")
+def repository() -> SourceTree:
+    return read_tree(ROOT)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_repository_keeps_the_rule(rule, repository):
+    assert len(repository.modules) > 50 and "ale_jax.launch" in repository.modules
+    assert list(rule(repository)) == []
+
+
+@pytest.mark.parametrize(("rule", "path", "text"), BREACHES, ids=lambda value: str(value)[:30])
+def test_a_breach_is_found_where_it_is(rule, path, text, tmp_path):
+    plant(tmp_path, NEIGHBOURS)
+    assert list(rule(read_tree(tmp_path))) == []
+    plant(tmp_path, {path: text})
+    (breach,) = rule(read_tree(tmp_path))
+    assert Path(path).stem in breach
+
+
+def test_what_is_put_off_is_not_loaded(tmp_path):
+    text = "def f():\n    import jax\nif TYPE_CHECKING:\n    import flax\ntry:\n    import optax\n"
+    plant(tmp_path, {"ale_jax/agent/loop.py": text + "except ImportError:\n    pass"})
+    assert read_tree(tmp_path).libraries_loaded_by("ale_jax.agent.loop").keys() == {"optax"}
+
+
+def test_a_package_is_loaded_with_its_module_and_relative_names_are_resolved(tmp_path):
+    plant(tmp_path, {"ale_jax/agent/__init__.py": "from .deep import x"})
+    plant(tmp_path, {"ale_jax/agent/deep.py": "import jax", "envs/a.py": "import ale_jax.agent"})
+    assert "jax" in read_tree(tmp_path).libraries_loaded_by("envs.a")
+
+
+def test_no_exception_outlives_its_need(repository):
+    modules = repository.modules.values()
+    assert ALSO_ALLOWED.keys() <= {a for m in modules for a in arrows(repository, m)}
+    assert DANGER_ALLOWED.keys() == {(str(m.path), d) for m in modules for d in dangers(m)}
+
+
+IMPORT_ALL = """
+import importlib, os, pathlib, pkgutil, sys, threading
+for top in sys.argv[1:]:
+    for found in pkgutil.walk_packages(importlib.import_module(top).__path__, top + "."):
+        importlib.import_module(found.name)
+for thread in threading.enumerate()[1:]:
+    print("thread", thread.name)
+for children in pathlib.Path("/proc/self/task").glob("*/children"):
+    print(*("process " + pid for pid in children.read_text().split()), sep="\\n", end="")
+for file in os.listdir():
+    print("file", file)
+if "jax" in sys.modules:
+    from jax._src import xla_bridge
+    if xla_bridge.backends_are_initialized():
+        print("devices")
+"""
+
+
+def effects_of_importing(root: Path, packages: tuple[str, ...], folder: Path) -> str:
+    """What importing every module of `packages` did, in a new process that stands in `folder`."""
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    line = [sys.executable, "-c", IMPORT_ALL, *packages]
+    done = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_importing_every_module_has_no_effect(tmp_path):
+    assert effects_of_importing(ROOT, PACKAGES, tmp_path) == ""
+
+
+EFFECTS = {
+    "thread": "import threading\nthreading.Timer(1, print).start()\n",
+    "process": "import subprocess\nchild = subprocess.Popen(['sleep', '1'])",
+    "file left": "open('left', 'w').close()",
+    "devices": "import jax.numpy as jnp\nZERO_D = jnp.zeros(3)",
+    "hello": "print('hello')",
+}
+
+
+@pytest.mark.parametrize(("effect", "text"), EFFECTS.items(), ids=EFFECTS)
+def test_an_effect_is_seen(effect, text, tmp_path):
+    plant(tmp_path, {"planted/__init__.py": "", "planted/module.py": text})
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    assert effects_of_importing(tmp_path, ("planted",), folder).startswith(effect)
+
+
+def plant(root: Path, files: dict[str, str]) -> None:
+    for path, text in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)

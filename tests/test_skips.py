@@ -1,0 +1,44 @@
+"""On a machine that was made complete, a test that lacks something does not pass for a skip."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TESTS = """
+import pytest
+
+def test_lacks_a_runtime():
+    pytest.skip("docker: no daemon answers; type: make runtimes")
+
+@pytest.mark.skipif(True, reason="bwrap is not installed; type: apt-get install bubblewrap")
+def test_lacks_another():
+    pass
+
+def test_is_about_the_other_runtime():
+    pytest.skip("images are Docker's")
+
+@pytest.mark.xfail(strict=True)
+def test_is_known_to_fail():
+    assert False
+"""
+
+
+@pytest.mark.parametrize(
+    ("setting", "outcome"),
+    [("fail", "1 failed, 1 skipped, 1 xfailed, 1 error"), ("", "3 skipped, 1 xfailed")],
+)
+def test_what_is_missing_fails_where_nothing_may_be_missing(setting, outcome, tmp_path):
+    (tmp_path / "test_some.py").write_text(TESTS)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-ra", "test_some.py"],
+        cwd=tmp_path,
+        env=os.environ | {"ALE_SKIPS": setting, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert outcome in done.stdout, done.stdout
+    assert "type: make runtimes" in done.stdout
