@@ -13,7 +13,9 @@ from configs import quickstart
 def get_config() -> ConfigDict:
     c = quickstart.get_config()
     c.name = "smoke"
-    c.model.update(width=32, num_layers=2, num_heads=2, num_kv_heads=1, head_width=16)
+    c.model.update(
+        width=32, num_layers=2, dense_layers=(0,), num_heads=2, num_kv_heads=1, head_width=16
+    )
     c.model.update(mlp_width=48, num_experts=4, expert_width=24)
     c.tokenizer.vocab_size = 320
     c.worlds = {"train_families": ("trail", "count"), "held_out_families": ("relay",)}
@@ -21,7 +23,7 @@ def get_config() -> ConfigDict:
     c.rollout.update(actors=1, episodes_per_actor=4, max_reply_tokens=8)
     c.engine.update(slots=4)
     c.learn.update(chunks_per_row=8)
-    c.warm_start.update(transcripts_per_family=8, max_steps=2)
+    c.warm_start.update(transcripts_per_family=8, batches_per_step=1, max_steps=2)
     c.warm_start.update(probe_every=1, probe_tasks=2)
     c.rl.update(steps=2, groups_per_step=2, group_size=2)
     c.eval.update(tasks=2, held_out_tasks=1)

@@ -40,6 +40,9 @@ class IpaHypers:
         the gradient's size, and so the clipping norm, then does not follow the episodes' length.
     ratio_on_positives: weigh successes by the truncated ratio as well. Eq 9 does not: a success
         stays worth imitating when the policy has moved away from it.
+    negative_weight: factor on what trajectories below their baseline teach (the second sum of Eq
+        9). 1 is Eq 9. Most chunks of a failed episode were right, so pushing all of them down is
+        noise beside the signal; a small policy with few episodes per step learns better with less.
     old_logp: where pi_old comes from. "sampler": as recorded with each token by the engine, exact
         for every version. "trainer": a forward pass at the start of the step, whose numerics are
         the learner's own but whose weights are the generating ones only for fresh tokens.
@@ -51,6 +54,7 @@ class IpaHypers:
     baseline: str = "group_mean"
     normaliser: str = "tokens"
     ratio_on_positives: bool = False
+    negative_weight: float = 1.0
     old_logp: str = "sampler"
 
     def __post_init__(self) -> None:
@@ -62,6 +66,9 @@ class IpaHypers:
             "failure_reward", self.failure_reward, -1e6, 0.0, "a failure is not worth a reward"
         )
         hypers.require_choice("baseline", self.baseline, BASELINES)
+        hypers.require_range(
+            "negative_weight", self.negative_weight, 0.0, 1.0, "0 learns from successes alone"
+        )
         hypers.require_choice("normaliser", self.normaliser, hypers.NORMALISERS)
         hypers.require_choice("old_logp", self.old_logp, hypers.OLD_LOGP_SOURCES)
 
@@ -102,7 +109,8 @@ def ipa_loss(
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Eq 9 as a loss: -(1/Z) sum_c m_c w_c A_c sum_{t in c} log pi(t).
 
-    w_c is 1 for chunks of positive trajectories and min(ratio_c, 1), held constant, for the others.
+    w_c is 1 for chunks of positive trajectories and min(ratio_c, 1), held constant, for the others,
+    times `negative_weight`.
     Entry t of each _BT array belongs to token t itself. `normaliser` is Z, counted over the whole
     step (`count_normaliser`), dropped chunks included: so neither microbatches nor packing change
     the result, and dropping a chunk takes its gradient away without raising the others'.
@@ -118,6 +126,7 @@ def ipa_loss(
     truncated_BC = jnp.minimum(ratio_BC, 1.0)
     free_BC = positive_BC & (not hp.ratio_on_positives)
     weight_BC = jnp.where(free_BC, 1.0, truncated_BC)
+    weight_BC = jnp.where(positive_BC, weight_BC, hp.negative_weight * weight_BC)
 
     keep_BC = chunk_mask(logp_old_BT, logp_mu_BT, chunk_BT, num_chunks, hp.mask_threshold)
     coefficient_BC = jnp.where(keep_BC, weight_BC * advantage_BC, 0.0)

@@ -22,13 +22,15 @@ class OptimizerHypers:
     Newton-Schulz), AdamW for embeddings, norms and the router.
 
     learning_rate: of AdamW; muon_learning_rate: of Muon's share, as a spectral norm. Both warm up
-    linearly. clip_norm: bound on the gradient's global norm.
+    linearly over warmup_steps, then fall linearly to a tenth at decay_steps (0: they do not fall).
+    clip_norm: bound on the gradient's global norm.
     """
 
     name: str
     learning_rate: float
     muon_learning_rate: float
     warmup_steps: int
+    decay_steps: int
     b1: float
     b2: float
     weight_decay: float
@@ -54,24 +56,28 @@ class TrainState:
 def make_optimizer(hp: OptimizerHypers, shape: PolicyShape) -> optax.GradientTransformation:
     adam = {"b1": hp.b1, "b2": hp.b2, "weight_decay": hp.weight_decay}
     if hp.name == "adamw":
-        update = optax.adamw(_warmup(hp.learning_rate, hp.warmup_steps), **adam)
+        update = optax.adamw(_schedule(hp, hp.learning_rate), **adam)
     else:
         update = optax.contrib.muon(
-            _warmup(hp.muon_learning_rate, hp.warmup_steps),
+            _schedule(hp, hp.muon_learning_rate),
             beta=hp.b1,
             weight_decay=hp.weight_decay,
             adam_b1=hp.b1,
             adam_b2=hp.b2,
             adam_weight_decay=hp.weight_decay,
-            adam_learning_rate=_warmup(hp.learning_rate, hp.warmup_steps),
+            adam_learning_rate=_schedule(hp, hp.learning_rate),
             muon_weight_dimension_numbers=_matrices(shape),
         )
     return optax.chain(optax.clip_by_global_norm(hp.clip_norm), update)
 
 
-def _warmup(rate: float, steps: int) -> optax.Schedule:
+def _schedule(hp: OptimizerHypers, rate: float) -> optax.Schedule:
     # Counts from 1: an update with the rate 0 would only cost time.
-    return lambda count: rate * jnp.minimum((count + 1) / max(steps, 1), 1.0)
+    rise = optax.linear_schedule(0.0, rate, max(hp.warmup_steps, 1))
+    if not hp.decay_steps:
+        return lambda count: rise(count + 1)
+    fall = optax.linear_schedule(1.0, 0.1, hp.decay_steps)
+    return lambda count: rise(count + 1) * fall(count)
 
 
 def _matrices(shape: PolicyShape) -> Params:

@@ -30,6 +30,7 @@ def to_transformers_config(shape: PolicyShape) -> dict[str, object]:
             "num_experts_per_tok": shape.experts_per_token,
             "moe_intermediate_size": shape.expert_width,
             "norm_topk_prob": shape.norm_topk_prob,
+            "mlp_only_layers": list(shape.dense_layers),
         }
     return fields
 
@@ -61,7 +62,7 @@ def _layer_to_transformers(layer: Mapping[str, np.ndarray], shape: PolicyShape):
         "self_attn.q_norm.weight": layer["q_norm_H"],
         "self_attn.k_norm.weight": layer["k_norm_H"],
     }
-    if not shape.is_moe:
+    if "router_DE" not in layer:
         return weights | {
             "mlp.gate_proj.weight": layer["gate_DF"].T,
             "mlp.up_proj.weight": layer["up_DF"].T,

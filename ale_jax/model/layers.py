@@ -68,7 +68,7 @@ def feed_forward(
     """SwiGLU, dense or by experts. The router's statistics come back for the balancing loss."""
     B, T, D = x_BTD.shape
     h_BTD = rms_norm(x_BTD, layer["ffn_norm_D"], shape.norm_eps)
-    if not shape.is_moe:
+    if "router_DE" not in layer:
         gate = jax.nn.silu(jnp.einsum("btd,df->btf", h_BTD, layer["gate_DF"]))
         up = jnp.einsum("btd,df->btf", h_BTD, layer["up_DF"])
         return jnp.einsum("btf,fd->btd", gate * up, layer["down_FD"]), None

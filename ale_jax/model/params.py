@@ -54,7 +54,7 @@ def param_table(shape: PolicyShape) -> Params:
     V, D = shape.vocab_size, shape.width
     table: Params = {
         "embed_VD": Param((V, D), ("vocab", "embed"), _normal(D)),
-        "layers": [_layer_table(shape) for _ in range(shape.num_layers)],
+        "layers": [_layer_table(shape, i) for i in range(shape.num_layers)],
         "final_norm_D": Param((D,), ("norm",), _ONES),
     }
     if not shape.tie_embeddings:
@@ -62,7 +62,7 @@ def param_table(shape: PolicyShape) -> Params:
     return table
 
 
-def _layer_table(shape: PolicyShape) -> Params:
+def _layer_table(shape: PolicyShape, layer: int) -> Params:
     D, N, G, H = shape.width, shape.num_heads, shape.num_kv_heads, shape.head_width
     return {
         "attn_norm_D": Param((D,), ("norm",), _ONES),
@@ -75,7 +75,7 @@ def _layer_table(shape: PolicyShape) -> Params:
             (N, H, D), ("heads", "head", "embed"), _normal(N * H, WRITER_GAIN), ((0, 1), (2,))
         ),
         "ffn_norm_D": Param((D,), ("norm",), _ONES),
-        **(_expert_table(shape) if shape.is_moe else _dense_table(shape)),
+        **(_expert_table(shape) if shape.has_experts(layer) else _dense_table(shape)),
     }
 
 

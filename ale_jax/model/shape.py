@@ -18,10 +18,11 @@ class PolicyShape:
     num_heads: int  # N
     num_kv_heads: int  # G, divides N
     head_width: int  # H, even
-    mlp_width: int  # F of the dense feed-forward; unused with experts
+    mlp_width: int  # F of a dense feed-forward
     num_experts: int  # E; 0 = dense
     experts_per_token: int  # K
     expert_width: int  # F of each expert
+    dense_layers: tuple[int, ...]  # indices of layers that are dense beside experts in the others
     norm_topk_prob: bool  # the K router weights are rescaled to sum to 1
     rope_theta: float
     norm_eps: float
@@ -41,6 +42,15 @@ class PolicyShape:
                 f"model.num_experts {self.num_experts}"
             )
 
+        if not set(self.dense_layers) <= set(range(self.num_layers)):
+            raise ValueError(
+                f"model.dense_layers {self.dense_layers} must be indices of the "
+                f"{self.num_layers} layers, from 0"
+            )
+
     @property
     def is_moe(self) -> bool:
-        return self.num_experts > 0
+        return any(self.has_experts(layer) for layer in range(self.num_layers))
+
+    def has_experts(self, layer: int) -> bool:
+        return self.num_experts > 0 and layer not in self.dense_layers

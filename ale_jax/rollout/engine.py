@@ -28,18 +28,22 @@ from ale_jax.rollout.slots import CacheSlot, Request, Sampled
 @dataclasses.dataclass(frozen=True)
 class EngineShape:
     """slots: conversations at once. slot_tokens: longest conversation. decode_steps: per dispatch.
-    prefill_rows x prefill_tokens: shapes of a prefill dispatch, the smallest that fits is used."""
+    prefill_rows, prefill_tokens: a prefill dispatch has the smallest of these numbers of
+    conversations, and of tokens of each, that fits (ascending)."""
 
     slots: int
     slot_tokens: int
     decode_steps: int
-    prefill_rows: int
+    prefill_rows: tuple[int, ...]
     prefill_tokens: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if tuple(sorted(self.prefill_tokens)) != tuple(self.prefill_tokens):
-            raise ValueError(f"engine.prefill_tokens {self.prefill_tokens} must be ascending")
-        if min(self.slots, self.slot_tokens, self.decode_steps, self.prefill_rows) < 1:
+        for name in ("prefill_rows", "prefill_tokens"):
+            sizes = getattr(self, name)
+            if not sizes or tuple(sorted(sizes)) != tuple(sizes):
+                raise ValueError(f"engine.{name} {sizes} must be numbers in ascending order")
+        sizes = (self.slots, self.slot_tokens, self.decode_steps)
+        if min(*sizes, self.prefill_rows[0], self.prefill_tokens[0]) < 1:
             raise ValueError(f"engine sizes must be at least 1: {self}")
 
 
@@ -185,7 +189,7 @@ class Engine:
     def _prefill_chunk(self) -> None:
         """One chunk for up to `prefill_rows` conversations that have context to read."""
         with self._wake:  # `end` may free a slot meanwhile
-            rows = [s for s in self._slots if s.unread > 0][: self._shape.prefill_rows]
+            rows = [s for s in self._slots if s.unread > 0][: self._shape.prefill_rows[-1]]
             if not rows:
                 return
             slot_B, tokens_BT, start_B = self._read(rows)
@@ -194,10 +198,8 @@ class Engine:
 
     def _read(self, rows: Sequence[CacheSlot]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Each row's next chunk of context: slots [B], ids [B,T], position of its first [B]."""
-        longest = max(s.unread for s in rows)
-        sizes = self._shape.prefill_tokens
-        T = next((n for n in sizes if n >= longest), sizes[-1])
-        B = self._shape.prefill_rows
+        B = _smallest(self._shape.prefill_rows, len(rows))
+        T = _smallest(self._shape.prefill_tokens, max(s.unread for s in rows))
         tokens_BT = np.zeros((B, T), np.int32)
         slot_B = np.full((B,), self._shape.slots, np.int32)  # no such slot: writes are dropped
         start_B = np.zeros((B,), np.int32)
@@ -267,3 +269,8 @@ class Engine:
             for request in requests:
                 request.future.set_exception(EngineStopped(cause))
             self._waiting.clear()
+
+
+def _smallest(sizes: tuple[int, ...], needed: int) -> int:
+    """The smallest size that holds `needed`; the largest if none does."""
+    return next((size for size in sizes if size >= needed), sizes[-1])

@@ -36,6 +36,7 @@ class ModelConfig:
     num_experts: int
     experts_per_token: int
     expert_width: int
+    dense_layers: tuple[int, ...]
     norm_topk_prob: bool
     rope_theta: float
     norm_eps: float
@@ -106,17 +107,21 @@ class RolloutConfig:
 
 @dataclasses.dataclass(frozen=True)
 class WarmStartConfig:
-    """Supervised training on oracle transcripts, until the policy solves `target_success` of
-    `probe_tasks` unseen tasks, asked every `probe_every` updates, or `max_steps` are made."""
+    """Supervised training on oracle transcripts, until the policy's estimated success on
+    `probe_tasks` unseen tasks, asked every `probe_every` updates, is `target_success`, or
+    `max_steps` updates are made. batches_per_step: full microbatches per update."""
 
     transcripts_per_family: int
+    batches_per_step: int
     max_steps: int
     probe_every: int
     probe_tasks: int
     target_success: float
 
     def __post_init__(self) -> None:
-        require_at_least(1, self, "transcripts_per_family", "probe_every", "probe_tasks")
+        require_at_least(
+            1, self, "transcripts_per_family", "batches_per_step", "probe_every", "probe_tasks"
+        )
         require_at_least(0, self, "max_steps")
         require_range("target_success", self.target_success, 0.0, 1.0, "it is a rate")
 

@@ -7,8 +7,8 @@ from envs.shell.families import FAMILIES, generate
 from envs.shell.words import WORDS
 
 
-def test_there_are_400_different_words_of_4_to_8_small_letters():
-    assert len(WORDS) == len(set(WORDS)) == 400
+def test_there_are_100_different_words_of_4_to_8_small_letters():
+    assert len(WORDS) == len(set(WORDS)) == 100
     assert [w for w in WORDS if not re.fullmatch("[a-z]{4,8}", w)] == []
 
 

@@ -15,9 +15,11 @@ MOE = PolicyShape(
     num_experts=8,
     experts_per_token=2,
     expert_width=24,
+    dense_layers=(),
     norm_topk_prob=True,
     rope_theta=10_000.0,
     norm_eps=1e-6,
     tie_embeddings=True,
 )
 DENSE = dataclasses.replace(MOE, num_experts=0, tie_embeddings=False)
+MIXED = dataclasses.replace(MOE, dense_layers=(0,))

@@ -13,13 +13,17 @@ from ale_jax.model import hf
 from ale_jax.model.moe import balancing_loss
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import hidden_states, logits
-from tests.model.shapes import DENSE, MOE
+from tests.model.shapes import DENSE, MIXED, MOE
 
 
 @pytest.mark.parametrize(
     ("shape", "config_class", "model_class"),
-    [(MOE, Qwen3MoeConfig, Qwen3MoeForCausalLM), (DENSE, Qwen3Config, Qwen3ForCausalLM)],
-    ids=["moe", "dense"],
+    [
+        (MOE, Qwen3MoeConfig, Qwen3MoeForCausalLM),
+        (MIXED, Qwen3MoeConfig, Qwen3MoeForCausalLM),
+        (DENSE, Qwen3Config, Qwen3ForCausalLM),
+    ],
+    ids=["moe", "first layer dense", "dense"],
 )
 def test_logits_equal_transformers(shape, config_class, model_class):
     params = _scrambled_norms(init_params(jax.random.key(0), shape))

@@ -1,0 +1,117 @@
+"""One step is one step: however it is cut into microbatches, and on however many devices."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from ale_jax.algo.normaliser import count_normaliser
+from ale_jax.algo.sft import sft_loss
+from ale_jax.data.packing import Shape, demonstration, pack_all
+from ale_jax.learn.rescore import make_scorer
+from ale_jax.learn.state import OptimizerHypers, init_state, make_optimizer
+from ale_jax.learn.step import make_train_step
+from ale_jax.model.policy import hidden_states, logits
+from ale_jax.model.sharding import MeshShape, check_rows, make_mesh
+from tests.model.shapes import DENSE, MOE
+
+HYPERS = OptimizerHypers(
+    name="adamw",
+    learning_rate=1e-2,
+    muon_learning_rate=1e-2,
+    warmup_steps=1,
+    decay_steps=0,
+    b1=0.9,
+    b2=0.95,
+    weight_decay=0.1,
+    clip_norm=1.0,
+)
+MUON = dataclasses.replace(HYPERS, name="muon")
+
+
+def _samples(count):
+    rng = np.random.default_rng(0)
+    draw = lambda low, high: rng.integers(4, 96, rng.integers(low, high)).astype(np.int32)
+    return [demonstration([(draw(3, 9), draw(2, 7)) for _ in range(2)]) for _ in range(count)]
+
+
+def _loss(scores, arrays, normaliser):
+    return sft_loss(scores.logp_BT, arrays["chunk_BT"], normaliser)
+
+
+def _train(shape, mesh_shape, rows, steps, hypers=HYPERS, balance_weight=0.0):
+    mesh = make_mesh(mesh_shape)
+    optimizer = make_optimizer(hypers, shape)
+    state = init_state(jax.random.key(0), shape, optimizer, mesh)
+    step = make_train_step(shape, optimizer, _loss, balance_weight, mesh)
+    batches = pack_all(_samples(16), Shape(rows, 64, 8))
+    losses = []
+    for _ in range(steps):
+        state, sums = step(state, batches, count_normaliser(batches, "tokens"))
+        losses.append(float(sums["loss"]))
+    return losses, jax.device_get(state.params), len(batches)
+
+
+ONE = MeshShape(data=8)  # rows over all devices, every weight whole on each
+
+
+@pytest.mark.parametrize("hypers", [HYPERS, MUON], ids=["adamw", "muon"])
+def test_loss_falls(hypers):
+    losses, _, _ = _train(MOE, ONE, rows=8, steps=12, hypers=hypers)
+    assert losses[0] > 4
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_microbatches_change_nothing_but_rounding():
+    whole, params, count = _train(MOE, ONE, rows=16, steps=2)
+    cut, params_cut, count_cut = _train(MOE, ONE, rows=8, steps=2)
+    assert (count, count_cut) == (1, 1) or count < count_cut
+    np.testing.assert_allclose(whole, cut, rtol=1e-5)
+    # AdamW divides by the gradient's own size: rounding shows more there than in the loss.
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), params, params_cut)
+
+
+@pytest.mark.parametrize("shape", [MOE, DENSE], ids=["moe", "dense"])
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        MeshShape(data=2, fsdp=4),
+        MeshShape(data=2, tensor=2, fsdp=2),
+        MeshShape(data=1, expert=8),
+        MeshShape(data=2, expert=2, tensor=2),
+    ],
+    ids=str,
+)
+def test_sharded_equals_replicated(shape, mesh):
+    expected, params, _ = _train(shape, ONE, rows=8, steps=2, balance_weight=1e-2)
+    losses, sharded, _ = _train(shape, mesh, rows=8, steps=2, balance_weight=1e-2)
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), params, sharded)
+
+
+def test_scorer_says_what_the_logits_say():
+    mesh = make_mesh(ONE)
+    params = init_state(jax.random.key(0), MOE, make_optimizer(HYPERS, MOE), mesh).params
+    samples = _samples(3)
+    scores = make_scorer(MOE, Shape(8, 64, 8), mesh)(params, samples)
+    for sample, score in zip(samples, scores, strict=True):
+        ids = np.concatenate([x for t in sample.turns for x in (t.prompt_ids, t.action_ids)])
+        flags = [
+            f for t in sample.turns for f in (0,) * len(t.prompt_ids) + (1,) * len(t.action_ids)
+        ]
+        position = np.arange(len(ids))[None]
+        hidden, _ = hidden_states(params, ids[None], position, np.ones_like(position), MOE)
+        logp = np.asarray(jax.nn.log_softmax(logits(params, hidden)[0]))
+        expected = [logp[i - 1, ids[i]] for i in np.flatnonzero(flags)]
+        np.testing.assert_allclose(score, expected, atol=1e-5)
+
+
+def test_rows_that_do_not_divide_are_refused():
+    with pytest.raises(ValueError, match="batch rows 12 must be a multiple of .* 8: .* 16"):
+        check_rows(12, make_mesh(ONE))
+
+
+def test_a_mesh_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="there are 8"):
+        make_mesh(MeshShape(data=3, tensor=2))

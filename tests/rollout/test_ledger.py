@@ -1,0 +1,97 @@
+"""The ledger: what the engine sampled is, id by id, what the trajectory holds."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from ale_jax.agent.api import Message
+from ale_jax.model.params import init_params
+from ale_jax.model.sampler import Sampling
+from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
+from ale_jax.records import Episode, Slot, Status, Task
+from ale_jax.rollout.engine import Engine, EngineShape
+from ale_jax.rollout.ledger import Ledger, conversation_key
+from tests.model.shapes import MOE
+
+SLOT = Slot("train", 3, 1, Task("trail", 7, "train"))
+FIRST = [Message("system", "Work."), Message("user", "Read lemon.txt.")]
+OBSERVATION = [Message("tool", "next: rose.txt")]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    messages = [{"role": m.role, "content": m.content} for m in FIRST + OBSERVATION]
+    return ChatTokenizer(train_bpe(messages * 10, 320))
+
+
+@pytest.fixture(scope="module")
+def engine(tokenizer):
+    shape = dataclasses.replace(MOE, vocab_size=tokenizer.vocab_size)
+    sizes = EngineShape(
+        slots=2, slot_tokens=160, decode_steps=4, prefill_rows=(2,), prefill_tokens=(16, 64)
+    )
+    engine = Engine(shape, sizes, tokenizer.stop_ids, init_params(jax.random.key(0), shape), 5)
+    yield engine
+    engine.close()
+
+
+def _episode(reward=1.0):
+    return Episode(SLOT, Status.FINISHED, reward, 2, 0, 1.0, 0.5)
+
+
+def _play(ledger, name):
+    ledger.open(name, SLOT, Sampling())
+    replies = [ledger.reply(name, FIRST), ledger.reply(name, OBSERVATION)]
+    return replies, ledger.close(name, _episode())
+
+
+def test_a_trajectory_holds_what_was_read_and_written(engine, tokenizer):
+    ledger = Ledger(engine, tokenizer, seed=0, max_reply_tokens=9)
+    replies, trajectory = _play(ledger, "a")
+    first, second = trajectory.turns
+    assert [t.action_text for t in trajectory.turns] == [r.text for r in replies]
+    messages = [{"role": m.role, "content": m.content} for m in FIRST]
+    np.testing.assert_array_equal(first.prompt_ids, tokenizer.prompt_ids(messages, first=True))
+    # A reply that was cut at 9 tokens is closed by the context before the observation.
+    observation = tokenizer.prompt_ids([{"role": "tool", "content": "next: rose.txt"}], first=False)
+    closing = [] if first.action_ids[-1] in tokenizer.stop_ids else list(tokenizer.stop_ids)
+    np.testing.assert_array_equal(second.prompt_ids, [*closing, *observation])
+    assert (first.reward, second.reward) == (0.0, 1.0)
+    assert trajectory.start_version == 5
+    assert set(second.version) == {5}
+
+
+def test_the_same_position_draws_the_same_tokens(engine, tokenizer):
+    ledger = Ledger(engine, tokenizer, seed=0, max_reply_tokens=9)
+    _, once = _play(ledger, "b")
+    _, again = _play(ledger, "c")
+    for a, b in zip(once.turns, again.turns, strict=True):
+        np.testing.assert_array_equal(a.action_ids, b.action_ids)
+    _, other_run = _play(Ledger(engine, tokenizer, seed=1, max_reply_tokens=9), "d")
+    assert once.turns[0].action_ids.tolist() != other_run.turns[0].action_ids.tolist()
+
+
+def test_keys_differ_by_every_part_of_the_position():
+    slots = [
+        SLOT,
+        dataclasses.replace(SLOT, member=2),
+        dataclasses.replace(SLOT, group=4),
+        dataclasses.replace(SLOT, phase="eval/final"),
+    ]
+    keys = {tuple(conversation_key(seed, slot)) for slot in slots for seed in (0, 1)}
+    assert len(keys) == 8
+
+
+def test_a_conversation_that_is_not_open_is_refused(engine, tokenizer):
+    with pytest.raises(KeyError):
+        Ledger(engine, tokenizer, 0, 9).reply("nobody", FIRST)
+
+
+def test_without_an_episode_nothing_is_kept_and_the_slot_is_free(engine, tokenizer):
+    ledger = Ledger(engine, tokenizer, seed=0, max_reply_tokens=9)
+    for name in ("e", "f", "g"):  # more conversations than slots: they must be freed
+        ledger.open(name, SLOT, Sampling())
+        ledger.reply(name, FIRST)
+        assert ledger.close(name, None) is None

@@ -1,0 +1,146 @@
+"""Whole runs, small but real: sandboxes, actors, engine, learner; and what interrupts them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from ale_jax.monitor.evaluations import read_evaluations
+from ale_jax.monitor.events import read_events
+from ale_jax.monitor.metrics import read_metrics
+from ale_jax.monitor.summary import read_summary
+
+SYNCHRONOUS = ["--config.rl.alpha=0.0", "--config.rl.steps=4", "--config.rl.groups_per_step=3"]
+# What a clock, and not the run, decides.
+TIMES = ("seconds", "seconds_wait", "seconds_learn", "tokens_per_second")
+
+
+def _command(workdir, runtime_name, *overrides):
+    return [
+        sys.executable,
+        "-m",
+        "ale_jax.launch",
+        "--config=configs/smoke.py",
+        f"--workdir={workdir}",
+        f"--config.rollout.runtime={runtime_name}",
+        *overrides,
+    ]
+
+
+def _environment():
+    # The tests' eight virtual devices would only slow these processes down.
+    return {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+
+
+def _run(workdir, runtime_name, *overrides):
+    result = subprocess.run(
+        _command(workdir, runtime_name, *overrides),
+        env=_environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def _rl_lines(workdir):
+    lines = read_metrics(workdir / "metrics.jsonl").records
+    return [{k: v for k, v in x.items() if k not in TIMES} for x in lines if x["phase"] == "rl"]
+
+
+def _interrupt(process, workdir, sign, step):
+    """Sends `sign` once the run has a checkpoint of `step`."""
+    manifest = workdir / "checkpoints" / f"step_{step:08d}" / "manifest.json"
+    deadline = time.monotonic() + 200
+    while not manifest.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(sign)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory, runtime_name):
+    workdir = tmp_path_factory.mktemp("run") / "unbroken"
+    return workdir, _run(workdir, runtime_name, *SYNCHRONOUS)
+
+
+def test_a_run_leaves_its_records(unbroken):
+    workdir, output = unbroken
+    summary = read_summary(workdir / "summary.json")
+    assert summary.episodes == 4 * 3 * 2  # steps, groups, members
+    assert summary.max_staleness == 0
+    assert summary.policy_tokens > summary.episodes
+    assert {e.name for e in read_evaluations(workdir / "evaluations.json")} == {
+        "warm_start",
+        "final",
+    }
+    assert [line["step"] for line in _rl_lines(workdir)] == [1, 2, 3, 4]
+    assert "<html" in (workdir / "report.html").read_text()
+    assert json.loads((workdir / "config.json").read_text())["rl"]["alpha"] == 0.0
+    assert "report.html" in output
+
+
+def test_a_killed_synchronous_run_ends_like_an_unbroken_one(unbroken, tmp_path, runtime_name):
+    expected, _ = unbroken
+    workdir = tmp_path / "killed"
+    process = subprocess.Popen(
+        _command(workdir, runtime_name, *SYNCHRONOUS),
+        env=_environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    _interrupt(process, workdir, signal.SIGKILL, step=2)
+    process.wait(30)
+    output = _run(workdir, runtime_name, *SYNCHRONOUS)
+    assert "going on with the unfinished run" in output
+    assert "resumed" in [e.kind for e in read_events(workdir / "events.jsonl").records]
+    assert _rl_lines(workdir) == _rl_lines(expected)
+    for name in ("params",):
+        _assert_same_files(workdir, expected, name)
+
+
+def _assert_same_files(workdir, expected, name):
+    """The last checkpoints hold the same numbers, bit by bit."""
+    ours, theirs = (_restore(folder)[name] for folder in (workdir, expected))
+    assert ours.keys() == theirs.keys()
+    for path, array in theirs.items():
+        np.testing.assert_array_equal(ours[path], array, err_msg=path)
+
+
+def _restore(workdir):
+    import jax
+    import orbax.checkpoint as ocp
+
+    folder = workdir / "checkpoints" / "step_00000004" / "state"
+    tree = ocp.StandardCheckpointer().restore(folder)
+    flat = jax.tree_util.tree_leaves_with_path(tree["params"])
+    return {"params": {jax.tree_util.keystr(p): np.asarray(a) for p, a in flat}}
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path, runtime_name):
+    workdir = tmp_path / "interrupted"
+    process = subprocess.Popen(
+        _command(workdir, runtime_name, *SYNCHRONOUS, "--config.rl.steps=500"),
+        env=_environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    _interrupt(process, workdir, signal.SIGINT, step=2)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "the same command goes on" in errors
+
+
+def test_a_finished_run_is_left_alone(unbroken, runtime_name):
+    workdir, _ = unbroken
+    before = (workdir / "metrics.jsonl").read_bytes()
+    assert "is finished" in _run(workdir, runtime_name, *SYNCHRONOUS)
+    assert (workdir / "metrics.jsonl").read_bytes() == before
