@@ -71,29 +71,29 @@ def get_config() -> ConfigDict:
         "transcripts_per_family": 224,
         "batches_per_step": 2,
         "max_steps": 400,
-        "probe_every": 5,
-        "probe_tasks": 96,
-        "target_success": 0.34,
+        "probe_every": 2,
+        "probe_tasks": 48,
+        "target_success": 0.38,
     }
     c.warm_start_optimizer = _muon(5e-3, 0.02, warmup_steps=20, decay_steps=0)
 
     c.rl = {
         "algorithm": "ipa",
-        "steps": 80,
+        "steps": 100,
         "groups_per_step": 16,
         "group_size": 4,
         "alpha": 1.0,
         "max_uses": 2,
     }
-    c.rl_optimizer = _muon(1e-3, 0.005, warmup_steps=5, decay_steps=80)
+    c.rl_optimizer = _muon(1e-3, 0.005, warmup_steps=5, decay_steps=100)
     c.ipa = {
         "gamma": 0.95,
         "mask_threshold": 1.2,
         "failure_reward": 0.0,
-        "baseline": "none",
+        "baseline": "group_mean",
         "normaliser": "tokens",
         "ratio_on_positives": False,
-        "negative_weight": 1.0,
+        "negative_weight": 0.1,
         "old_logp": "sampler",
     }
     c.grpo = {

@@ -1,4 +1,4 @@
-"""Script: it names a data file that is not there; the one with the same ending is meant.
+"""Script: its data file is not there under that name; the one in its place is meant.
 
 The goal runs the script on new data, so a script that prints what it is known to print fails.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from ale_jax.agent.tools import bash, finish
-from envs.shell.world import Goal, Names, Probe, World, lines, pick, shuffled
+from envs.shell.world import Goal, Names, Probe, World, lines, pick
 
 WORDINGS = (
-    "{script} fails: its data has another name now, with the same ending. Repair it.",
-    "Make {script} run. The data it reads was renamed but kept its ending.",
+    "{script} fails: its data has another name now. Repair it.",
+    "Make {script} run. The data it reads was renamed.",
 )
 EXTENSIONS = ("csv", "dat", "log", "md", "txt", "xml")
 
@@ -20,10 +20,10 @@ EXTENSIONS = ("csv", "dat", "log", "md", "txt", "xml")
 def generate(rng: np.random.Generator) -> World:
     names = Names(rng)
     directory, script = names.word(), names.path("sh")
-    extension, *others = shuffled(rng, EXTENSIONS)[:3]
-    wrong, right = names.word(), names.word()
+    extension = pick(rng, EXTENSIONS)
+    wrong, right = names.words(2)
     data = f"{directory}/{right}.{extension}"
-    files = {names.path(other, directory): lines(names.word()) for other in others}
+    files = {names.path(extension): lines(names.word()) for _ in range(2)}
     files |= {script: lines(f"cat {directory}/{wrong}.{extension}"), data: lines(names.word())}
     unseen = names.word()
     return World(
