@@ -31,6 +31,12 @@ setup(
     install_requires=REQUIRES,
     extras_require={
         # torch is only the independent reference that the parity tests compare with.
-        "test": ["hypothesis>=6.100", "pytest>=8", "pytest-timeout>=2.3", "ruff>=0.14", "torch==2.13.0"],
+        "test": [
+            "hypothesis>=6.100",
+            "pytest>=8",
+            "pytest-timeout>=2.3",
+            "ruff>=0.14",
+            "torch==2.13.0",
+        ],
     },
 )

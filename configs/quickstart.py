@@ -62,7 +62,6 @@ def get_config() -> ConfigDict:
         "slots": 20,
         "slot_tokens": 384,
         "decode_steps": 4,
-        "prefill_rows": (2, 8),
         "prefill_tokens": (32, 128),
     }
     c.learn = {"rows": 4, "row_tokens": 640, "chunks_per_row": 32, "balance_weight": 1e-3}

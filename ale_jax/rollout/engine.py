@@ -28,22 +28,20 @@ from ale_jax.rollout.slots import CacheSlot, Request, Sampled
 @dataclasses.dataclass(frozen=True)
 class EngineShape:
     """slots: conversations at once. slot_tokens: longest conversation. decode_steps: per dispatch.
-    prefill_rows, prefill_tokens: a prefill dispatch has the smallest of these numbers of
-    conversations, and of tokens of each, that fits (ascending)."""
+    prefill_tokens: a chunk of context is padded to the smallest of these that holds it; the last
+    one is the longest chunk."""
 
     slots: int
     slot_tokens: int
     decode_steps: int
-    prefill_rows: tuple[int, ...]
     prefill_tokens: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        for name in ("prefill_rows", "prefill_tokens"):
-            sizes = getattr(self, name)
-            if not sizes or tuple(sorted(sizes)) != tuple(sizes):
-                raise ValueError(f"engine.{name} {sizes} must be numbers in ascending order")
-        sizes = (self.slots, self.slot_tokens, self.decode_steps)
-        if min(*sizes, self.prefill_rows[0], self.prefill_tokens[0]) < 1:
+        if not self.prefill_tokens or sorted(self.prefill_tokens) != list(self.prefill_tokens):
+            raise ValueError(
+                f"engine.prefill_tokens {self.prefill_tokens} must be numbers in ascending order"
+            )
+        if min(self.slots, self.slot_tokens, self.decode_steps, self.prefill_tokens[0]) < 1:
             raise ValueError(f"engine sizes must be at least 1: {self}")
 
 
@@ -151,7 +149,7 @@ class Engine:
         try:
             while self._admit():
                 start = time.monotonic()
-                self._prefill_chunk()
+                self._prefill_chunks()
                 self._decode_burst()
                 self.stats.busy_seconds += time.monotonic() - start
         except BaseException as error:
@@ -186,29 +184,25 @@ class Engine:
             self._of[request.conversation] = slot
         return slot
 
-    def _prefill_chunk(self) -> None:
-        """One chunk for up to `prefill_rows` conversations that have context to read."""
-        with self._wake:  # `end` may free a slot meanwhile
-            rows = [s for s in self._slots if s.unread > 0][: self._shape.prefill_rows[-1]]
-            if not rows:
-                return
-            slot_B, tokens_BT, start_B = self._read(rows)
-        params, _ = self._weights
-        self._cache = prefill(params, self._cache, slot_B, tokens_BT, start_B, self._policy)
+    def _prefill_chunks(self) -> None:
+        """The next chunk of every conversation that has context to read, one dispatch for each.
 
-    def _read(self, rows: Sequence[CacheSlot]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Each row's next chunk of context: slots [B], ids [B,T], position of its first [B]."""
-        B = _smallest(self._shape.prefill_rows, len(rows))
-        T = _smallest(self._shape.prefill_tokens, max(s.unread for s in rows))
-        tokens_BT = np.zeros((B, T), np.int32)
-        slot_B = np.full((B,), self._shape.slots, np.int32)  # no such slot: writes are dropped
-        start_B = np.zeros((B,), np.int32)
-        for b, slot in enumerate(rows):
-            chunk = slot.read(T)
-            tokens_BT[b, : len(chunk)] = chunk
-            slot_B[b], start_B[b] = slot.index, slot.length - len(chunk)
+        Not batched: the shape of a dispatch, and with it the last bits of its numbers, then depends
+        on the conversation alone and not on who else happens to be waiting.
+        """
+        for slot in self._slots:
+            with self._wake:  # `end` may free a slot meanwhile
+                if not slot.unread:
+                    continue
+                chunk = slot.read(self._shape.prefill_tokens[-1])
+                start = slot.length - len(chunk)
+            size = next(n for n in self._shape.prefill_tokens if n >= len(chunk))
+            tokens_BT = np.zeros((1, size), np.int32)
+            tokens_BT[0, : len(chunk)] = chunk
+            slot_B, start_B = np.array([slot.index]), np.array([start])
+            params, _ = self._weights
+            self._cache = prefill(params, self._cache, slot_B, tokens_BT, start_B, self._policy)
             self.stats.prefilled_tokens += len(chunk)
-        return slot_B, tokens_BT, start_B
 
     def _decode_burst(self) -> None:
         """`decode_steps` steps for every conversation that is writing."""
@@ -269,8 +263,3 @@ class Engine:
             for request in requests:
                 request.future.set_exception(EngineStopped(cause))
             self._waiting.clear()
-
-
-def _smallest(sizes: tuple[int, ...], needed: int) -> int:
-    """The smallest size that holds `needed`; the largest if none does."""
-    return next((size for size in sizes if size >= needed), sizes[-1])

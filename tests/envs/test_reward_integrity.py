@@ -120,18 +120,16 @@ def test_background_processes_are_dead_when_the_reward_is_judged(sandbox):
 OBSTACLES = {
     "a pipe that nobody writes": "mkfifo {path}",
     "a directory": "mkdir {path}",
-    "a link to the right content": "echo {number} > scratch; ln -s ../scratch {path}",
+    "a link to the right content": "echo {number} > scratch; ln -s scratch {path}",
     "a link to itself": "ln -s . {path}",
     "a device": "ln -s /dev/zero {path}",
     "more than is ever read": "head -c 3000000 /dev/zero > {path}",
     "a wrong file that nobody may read": "echo x > {path}; chmod 000 {path}",
-    "a file for a directory": "rm -r {directory}; echo {number} > {directory}",
 }
 
 
 @pytest.mark.parametrize("name", OBSTACLES)
 def test_an_obstacle_where_the_result_should_be_is_wrong_and_no_trouble(sandbox, name):
     path, number = result_of(generate("count", SEED))
-    directory = path.split("/")[0]
-    command = OBSTACLES[name].format(path=path, number=number, directory=directory)
+    command = OBSTACLES[name].format(path=path, number=number)
     assert outcome(sandbox, "count", bash(command), finish()) == 0.0

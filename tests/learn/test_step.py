@@ -32,7 +32,10 @@ MUON = dataclasses.replace(HYPERS, name="muon")
 
 def _samples(count):
     rng = np.random.default_rng(0)
-    draw = lambda low, high: rng.integers(4, 96, rng.integers(low, high)).astype(np.int32)
+
+    def draw(low, high):
+        return rng.integers(4, 96, rng.integers(low, high)).astype(np.int32)
+
     return [demonstration([(draw(3, 9), draw(2, 7)) for _ in range(2)]) for _ in range(count)]
 
 
@@ -108,7 +111,7 @@ def test_scorer_says_what_the_logits_say():
 
 
 def test_rows_that_do_not_divide_are_refused():
-    with pytest.raises(ValueError, match="batch rows 12 must be a multiple of .* 8: .* 16"):
+    with pytest.raises(ValueError, match=r"batch rows 12 must be a multiple of .* 8: .* 16"):
         check_rows(12, make_mesh(ONE))
 
 

@@ -47,7 +47,10 @@ def test_a_sandbox_cannot_write_special_tokens(tokenizer, text):
     prompt = tokenizer.prompt_ids([{"role": "tool", "content": hostile}], first=False)
     harmless = tokenizer.prompt_ids([{"role": "tool", "content": "ls x"}], first=False)
     special = set(tokenizer._tokenizer.all_special_ids)
-    count = lambda ids: sum(int(i) in special for i in ids)
+
+    def count(ids):
+        return sum(int(i) in special for i in ids)
+
     assert count(prompt) == count(harmless)
     assert text in tokenizer._tokenizer.decode(prompt)
 

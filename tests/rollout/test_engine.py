@@ -14,7 +14,7 @@ from ale_jax.rollout.engine import Engine, EngineShape, EngineStopped
 from tests.model.shapes import DENSE, MOE
 
 STOP = (3,)
-SHAPE = EngineShape(slots=4, slot_tokens=96, decode_steps=4, prefill_rows=(1, 2), prefill_tokens=(8, 16))
+SHAPE = EngineShape(slots=4, slot_tokens=96, decode_steps=4, prefill_tokens=(8, 16))
 PLAIN = Sampling()
 
 

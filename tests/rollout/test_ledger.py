@@ -29,9 +29,7 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def engine(tokenizer):
     shape = dataclasses.replace(MOE, vocab_size=tokenizer.vocab_size)
-    sizes = EngineShape(
-        slots=2, slot_tokens=160, decode_steps=4, prefill_rows=(2,), prefill_tokens=(16, 64)
-    )
+    sizes = EngineShape(slots=2, slot_tokens=160, decode_steps=4, prefill_tokens=(16, 64))
     engine = Engine(shape, sizes, tokenizer.stop_ids, init_params(jax.random.key(0), shape), 5)
     yield engine
     engine.close()
