@@ -24,7 +24,7 @@ REQUIRES = [
 setup(
     name="ale-jax",
     version="0.1.0",
-    description="The open Agentic Learning Ecosystem on JAX: policies learn to act in real sandboxes",
+    description="The open Agentic Learning Ecosystem on JAX: policies that act in real sandboxes",
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_namespace_packages(include=["ale_jax*", "envs*", "configs*"]),
