@@ -72,7 +72,7 @@ def get_config() -> ConfigDict:
         "max_steps": 400,
         "probe_every": 2,
         "probe_tasks": 48,
-        "target_success": 0.38,
+        "target_success": 0.34,
     }
     c.warm_start_optimizer = _muon(5e-3, 0.02, warmup_steps=20, decay_steps=0)
 

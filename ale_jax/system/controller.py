@@ -60,12 +60,17 @@ class _Run(contextlib.ExitStack):
         super().__init__()
         self._config, self._workdir, self._runtime = config, workdir, runtime
         self._mesh = make_mesh(config.mesh)
+        self._watch: Watch | None = None
+        self._early_events: list[tuple[str, str, dict]] = []
         self._shape = Shape(config.learn.rows, config.learn.row_tokens, config.learn.chunks_per_row)
 
     def go(self) -> None:
         state, cursor = self._restore()
         watch = self._watch
-        watch.note(f"sandboxes: {self._runtime.name}; devices: {self._mesh.devices.size}")
+        limits = ", ".join(f"{k} by {how}" for k, how in self._runtime.capabilities.items())
+        watch.note(
+            f"sandboxes: {self._runtime.name} ({limits}); devices: {self._mesh.devices.size}"
+        )
         if state is None:
             state, cursor = self._warm_start(), Cursor()
             self._save(state, cursor)
@@ -85,13 +90,8 @@ class _Run(contextlib.ExitStack):
     def _restore(self) -> tuple[TrainState | None, Cursor | None]:
         """The newest whole checkpoint and its cursor, and the watch that goes on from there."""
         path, tokenizer_folder = self._workdir.path, self._workdir.path / "tokenizer"
-        events: list[tuple] = []  # of the restore: the log that will hold them opens after it
         self._checkpoints = self.enter_context(
-            Checkpoints(
-                self._workdir.checkpoints,
-                self._config.checkpoint.keep,
-                lambda kind, detail, **fields: events.append((kind, detail, fields)),
-            )
+            Checkpoints(self._workdir.checkpoints, self._config.checkpoint.keep, self._record)
         )
         found = None
         if (tokenizer_folder / "tokenizer.json").exists():
@@ -99,13 +99,21 @@ class _Run(contextlib.ExitStack):
             found = self._checkpoints.restore_latest(self._new_state())
         step = found[0] if found else None
         self._watch = self.enter_context(Watch(path, step))
-        for kind, detail, fields in events:
+        self.callback(self._checkpoints.wait)  # before the log closes that is told of the last save
+        for kind, detail, fields in self._early_events:
             self._watch.events.record(kind, detail, **fields)
         if found is None:
             return None, None
         _, state, host = found
         self._watch.events.record("resumed", f"from the checkpoint of step {step}", step=step)
         return state, Cursor(**host | {"groups": tuple(host["groups"])})
+
+    def _record(self, kind: str, detail: str, **fields: str | int | float) -> None:
+        """An event; kept aside until the log is open, which is when the restore is done."""
+        if self._watch is None:
+            self._early_events.append((kind, detail, fields))
+        else:
+            self._watch.events.record(kind, detail, **fields)
 
     def _policy(self) -> PolicyShape:
         return self._config.model.policy_shape(self._tokenizer.vocab_size)
@@ -161,9 +169,8 @@ class _Run(contextlib.ExitStack):
         self.callback(engine.close)
         ledger = Ledger(engine, self._tokenizer, config.seed, config.rollout.max_reply_tokens)
         door = self.enter_context(PolicyDoor(ledger))
-        record = self._watch.events.record
         crew = self.enter_context(
-            Crew(config.rollout, config.sandbox, config.agent, ledger, door, record)
+            Crew(config.rollout, config.sandbox, config.agent, ledger, door, self._record)
         )
         return crew, engine, self.enter_context(Pump(crew))
 

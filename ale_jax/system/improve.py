@@ -35,7 +35,7 @@ class Cursor:
 
     step: updates made, which is the version of the weights. groups: indices taken from the task
     stream and not yet trained on, to be played (again) first; next_group: the stream goes on here.
-    The counts are of the whole run.
+    The counts are of the whole run, in trajectories and tokens.
     """
 
     step: int = 0
@@ -117,8 +117,14 @@ def improve(
         with pump.no_admission():
             open_groups = tuple(gate.outstanding())
             next_group = stream.next_group
-        cursor = _advance(cursor, groups, gate, dropped_before)
-        cursor = dataclasses.replace(cursor, groups=open_groups, next_group=next_group)
+        stale_groups = gate.counts()[f"dropped_{Drop.STALE}"]
+        cursor = _advance(cursor, groups, gate)
+        cursor = dataclasses.replace(
+            cursor,
+            groups=open_groups,
+            next_group=next_group,
+            dropped_stale=dropped_before + stale_groups * rl.group_size,
+        )
         # Before the gate frees permits: nothing of the next version is in flight yet.
         save(state, cursor)
         engine.publish(state.params, cursor.step)
@@ -158,9 +164,7 @@ class _Stream(Iterator[int]):
         return index
 
 
-def _advance(
-    cursor: Cursor, groups: list[Group], gate: StalenessGate, dropped_before: int
-) -> Cursor:
+def _advance(cursor: Cursor, groups: list[Group], gate: StalenessGate) -> Cursor:
     members = [t for group in groups for t in group.members]
     ages = [age(gate.version, t.start_version) for group in groups for t in group.valid]
     return dataclasses.replace(
@@ -168,7 +172,6 @@ def _advance(
         step=cursor.step + 1,
         episodes=cursor.episodes + len(members),
         policy_tokens=cursor.policy_tokens + sum(t.num_policy_tokens for t in members),
-        dropped_stale=dropped_before + gate.counts()[f"dropped_{Drop.STALE}"],
         max_staleness=max(cursor.max_staleness, *ages),
     )
 
