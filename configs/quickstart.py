@@ -64,11 +64,11 @@ def get_config() -> ConfigDict:
         "decode_steps": 4,
         "prefill_tokens": (32, 128),
     }
-    c.learn = {"rows": 4, "row_tokens": 640, "chunks_per_row": 32, "balance_weight": 1e-3}
+    c.learn = {"rows": 8, "row_tokens": 640, "chunks_per_row": 32, "balance_weight": 1e-3}
 
     c.warm_start = {
         "transcripts_per_family": 224,
-        "batches_per_step": 2,
+        "batches_per_step": 1,
         "max_steps": 400,
         "probe_every": 2,
         "probe_tasks": 48,

@@ -23,8 +23,8 @@ def test_training_and_evaluation_never_meet():
     training |= {t.seed for t in demonstration_tasks(200, TRAIN_FAMILIES, 0)}
     probes = {t.seed for t in probe_tasks(300, TRAIN_FAMILIES)}
     evaluated = {s.task.seed for s in evaluation("final", 300, TRAIN_FAMILIES)}
-    assert training <= set(SPLITS["train"])
-    assert probes | evaluated <= set(SPLITS["eval"])
+    assert all(seed in SPLITS["train"] for seed in training)
+    assert all(seed in SPLITS["eval"] for seed in probes | evaluated)
     assert not probes & evaluated
 
 
