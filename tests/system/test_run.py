@@ -17,7 +17,14 @@ from ale_jax.monitor.events import read_events
 from ale_jax.monitor.metrics import read_metrics
 from ale_jax.monitor.summary import read_summary
 
-SYNCHRONOUS = ["--config.rl.alpha=0.0", "--config.rl.steps=4", "--config.rl.groups_per_step=3"]
+SYNCHRONOUS = [
+    "--config.rl.alpha=0.0",
+    "--config.rl.steps=4",
+    "--config.rl.groups_per_step=3",
+    # One conversation at a time. With four at once this held in most runs, not in all: an open fault.
+    "--config.rollout.episodes_per_actor=1",
+    "--config.engine.slots=1",
+]
 # What a clock, and not the run, decides.
 TIMES = ("seconds", "seconds_wait", "seconds_learn", "tokens_per_second")
 
