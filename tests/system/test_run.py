@@ -21,7 +21,7 @@ SYNCHRONOUS = [
     "--config.rl.alpha=0.0",
     "--config.rl.steps=4",
     "--config.rl.groups_per_step=3",
-    # One conversation at a time. With four at once this held in most runs, not in all: an open fault.
+    # One conversation at a time: with four at once it held in most runs, not in all (open fault).
     "--config.rollout.episodes_per_actor=1",
     "--config.engine.slots=1",
 ]
