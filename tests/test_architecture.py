@@ -65,7 +65,7 @@ UNTELLING_NAMES = ("utils", "types", "helpers", "common", "misc")
 
 KNOWN_HOSTS = {"arxiv.org", "keepachangelog.com", "www.apache.org", "localhost", "127.0.0.1"}
 HOST = re.compile(r"://([\w.-]+)|([\w-]+(?:\.[\w-]+)*\.(?:io|com|net|org|dev))/")
-MACHINE_PATH = re.compile(r"/(?:home|Users|root)/\w|/work/(?:main|shared)\b")
+MACHINE_PATH = re.compile(r"/(?:home|Users|root)/\w")
 
 
 def libraries_stay_at_home(tree: SourceTree) -> Iterator[str]:

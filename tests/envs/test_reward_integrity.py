@@ -86,7 +86,7 @@ def test_startup_files_do_not_repair_a_script(sandbox):
     """A shell function named sh could print the data while the script stays broken."""
     world = generate("script", SEED)
     [(data, _)] = world.goal.probe.files.items()
-    poison = f"sh() {{ cat /work/{data}; }}; export -f sh"
+    poison = f"sh() {{ cat ~/{data}; }}; export -f sh"
     plant = f"for f in ~ /work /tmp; do for n in bashrc bash_profile profile; do echo '{poison}'"
     calls = [bash(f"{plant} > $f/.$n; done; done; cd /; {poison}"), finish()]
     assert outcome(sandbox, "script", *calls) == 0.0

@@ -71,7 +71,7 @@ SOLVED = TrajectorySample(
     trained_version=150,
     turns=(
         TurnSample(
-            "You work in a shell. Rename every .txt file in /work/notes to .md, and say done.\n",
+            "You work in a shell. Rename every .txt file in notes to .md, and say done.\n",
             "ls notes",
             0.31,
             1.02,

@@ -30,7 +30,7 @@ def test_read_takes_absolute_paths_and_stops_at_max_bytes(box):
     assert box.read("/tmp/digits", max_bytes=4) == b"0123"
 
 
-@pytest.mark.parametrize("path", ["", "../etc/passwd", "/work/../etc/passwd", "a\0b"])
+@pytest.mark.parametrize("path", ["", "../etc/passwd", "/tmp/../etc/passwd", "a\0b"])
 def test_read_refuses_paths_that_climb(box, path):
     with pytest.raises(ValueError, match="path"):
         box.read(path)
@@ -144,7 +144,7 @@ def test_reset_of_a_deep_and_a_wide_tree(box):
 
 
 def test_kill_processes_keeps_files(box):
-    box.run("cd /tmp; echo kept > /work/f; x=3; setsid sleep 1234 & (trap '' TERM; sleep 1234) &")
+    box.run("cd /tmp; echo kept > ~/f; x=3; setsid sleep 1234 & (trap '' TERM; sleep 1234) &")
     box.kill_processes()
     assert "sleep" not in processes(box)
     assert box.run("pwd; cat f; echo x=$x").output == "/work\nkept\nx=\n"

@@ -65,7 +65,7 @@ def test_timeout_returns_what_was_written_and_keeps_the_directory(box):
 
 
 def test_timeout_leaves_a_chance_to_clean_up(box):
-    box.run("trap 'echo cleaned > /work/note; exit' TERM; sleep 60 & wait", timeout=0.2)
+    box.run("trap 'echo cleaned > ~/note; exit' TERM; sleep 60 & wait", timeout=0.2)
     assert box.read("note") == b"cleaned\n"
 
 
