@@ -6,6 +6,7 @@ Tokens in, tokens out: only text that the policy did not write is ever tokenized
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -75,11 +76,15 @@ def _training_texts(messages: Iterable[ChatMessage]) -> Iterator[str]:
 
 
 class ChatTokenizer:
-    """The chat format over a transformers tokenizer whose template is ChatML-like (Qwen3, ours)."""
+    """The chat format over a transformers tokenizer whose template is ChatML-like (Qwen3, ours).
+
+    Thread-safe: transformers keeps whether special tokens count as text in the tokenizer itself.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, tools: list[dict] | None = None):
         self._tokenizer = tokenizer
         self._tools = tools
+        self._lock = threading.Lock()
         self._wraps: dict[tuple[tuple[str, ...], bool], list[np.ndarray]] = {}
         self.vocab_size = len(tokenizer)
         self.stop_ids = (int(tokenizer.convert_tokens_to_ids(END_OF_TURN)),)
@@ -101,7 +106,8 @@ class ChatTokenizer:
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """The text of `ids`, special tokens left out; undecodable bytes become U+FFFD."""
-        return self._tokenizer.decode(np.asarray(ids).tolist(), skip_special_tokens=True)
+        with self._lock:
+            return self._tokenizer.decode(np.asarray(ids).tolist(), skip_special_tokens=True)
 
     def prompt_ids(self, new_messages: Sequence[ChatMessage], first: bool) -> np.ndarray:
         """The ids that continue a conversation by `new_messages` up to the policy's next token.
@@ -125,9 +131,10 @@ class ChatTokenizer:
         return np.append(self._encode(text, special=False), self.stop_ids[0]).astype(np.int32)
 
     def _encode(self, text: str, special: bool) -> np.ndarray:
-        ids = self._tokenizer.encode(
-            text, add_special_tokens=False, split_special_tokens=not special
-        )
+        with self._lock:
+            ids = self._tokenizer.encode(
+                text, add_special_tokens=False, split_special_tokens=not special
+            )
         return np.asarray(ids, np.int32)
 
     def _render(self, messages: list[ChatMessage], add_generation_prompt: bool) -> str:

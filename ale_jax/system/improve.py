@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -21,6 +22,7 @@ from ale_jax.learn.state import TrainState
 from ale_jax.learn.step import make_train_step
 from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
+from ale_jax.records import Trajectory
 from ale_jax.rollout.engine import Engine
 from ale_jax.system.config import RunConfig
 from ale_jax.system.pump import Pump, Training
@@ -176,6 +178,16 @@ def _advance(cursor: Cursor, groups: list[Group], gate: StalenessGate) -> Cursor
     )
 
 
+def _checksum(trajectories: list[Trajectory]) -> int:
+    """Of all that was read and written, ids in order: equal in two runs that are the same run."""
+    crc = 0
+    for trajectory in trajectories:
+        for turn in trajectory.turns:
+            for ids in (turn.prompt_ids, turn.action_ids):
+                crc = zlib.crc32(np.ascontiguousarray(ids, np.int32).tobytes(), crc)
+    return crc
+
+
 def figures(report: StepReport) -> dict[str, float | dict[str, int]]:
     """The step's metrics, by the names that metrics.jsonl and the report use."""
     trajectories = [t for group in report.groups for t in group.valid]
@@ -191,6 +203,7 @@ def figures(report: StepReport) -> dict[str, float | dict[str, int]]:
         "staleness_counts": {str(a): n for a, n in sorted(Counter(ages).items())},
         "episodes": report.cursor.episodes,
         "policy_tokens": report.cursor.policy_tokens,
+        "tokens_crc32": _checksum(trajectories),
         "turns": float(np.mean([t.episode.turns for t in trajectories])),
         "malformed_calls": float(np.mean([t.episode.malformed_calls for t in trajectories])),
         "teaching_trajectories": len(report.made.samples),

@@ -1,5 +1,8 @@
 """Tokens in, tokens out: the chat format, and text that tries to break out of it."""
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -53,6 +56,24 @@ def test_a_sandbox_cannot_write_special_tokens(tokenizer, text):
 
     assert count(prompt) == count(harmless)
     assert text in tokenizer._tokenizer.decode(prompt)
+
+
+@pytest.fixture
+def impatient_threads():
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)
+
+
+@pytest.mark.usefixtures("impatient_threads")
+def test_conversations_tokenize_at_once_as_they_do_one_by_one(tokenizer):
+    alone = [tokenizer.prompt_ids(DIALOGUE[:2], first=True).tolist()] * 64
+    for _ in range(20):  # each time with the template's own text to be tokenized first
+        fresh = ChatTokenizer(tokenizer._tokenizer)
+        with ThreadPoolExecutor(8) as pool:
+            ids = pool.map(lambda _, t=fresh: t.prompt_ids(DIALOGUE[:2], first=True), alone)
+            assert [each.tolist() for each in ids] == alone
 
 
 def test_a_saved_tokenizer_is_the_same(tokenizer, tmp_path):

@@ -21,9 +21,6 @@ SYNCHRONOUS = [
     "--config.rl.alpha=0.0",
     "--config.rl.steps=4",
     "--config.rl.groups_per_step=3",
-    # One conversation at a time: with four at once it held in most runs, not in all (open fault).
-    "--config.rollout.episodes_per_actor=1",
-    "--config.engine.slots=1",
 ]
 # What a clock, and not the run, decides.
 TIMES = ("seconds", "seconds_wait", "seconds_learn", "tokens_per_second")
