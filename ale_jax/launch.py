@@ -6,7 +6,8 @@
   --overwrite   move the run in DIR aside and start anew
   --debug       show where an error was raised
 
-Exit code: 0 done, 2 something to be put right (one line says what), 130 interrupted.
+Exit code: 0 done, 2 something to be put right (one line says what), 130 interrupted (by
+Ctrl-C or SIGTERM).
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import contextlib
 import errno
 import re
 import runpy
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
@@ -43,6 +45,7 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
 
     run: what is done with the checked config and the claimed folder; the controller's if None.
     """
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         return _launch(argv, run)
     except KeyboardInterrupt:
@@ -53,6 +56,11 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
             raise
         print(f"error: {_one_line(error)}", file=sys.stderr)
         return 2
+
+
+def _interrupt(signum: int, frame: object) -> NoReturn:
+    # As Ctrl-C: schedulers and service managers end what they run by SIGTERM.
+    raise KeyboardInterrupt
 
 
 def _launch(argv: Sequence[str], run: Run | None) -> int:

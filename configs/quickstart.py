@@ -72,19 +72,19 @@ def get_config() -> ConfigDict:
         "max_steps": 400,
         "probe_every": 2,
         "probe_tasks": 48,
-        "target_success": 0.3,
+        "target_success": 0.33,
     }
     c.warm_start_optimizer = _muon(5e-3, 0.02, warmup_steps=20, decay_steps=0)
 
     c.rl = {
         "algorithm": "ipa",
-        "steps": 150,
+        "steps": 165,
         "groups_per_step": 16,
         "group_size": 4,
         "alpha": 1.0,
         "max_uses": 1,
     }
-    c.rl_optimizer = _muon(1e-3, 0.005, warmup_steps=5, decay_steps=150)
+    c.rl_optimizer = _muon(5e-4, 0.0025, warmup_steps=5, decay_steps=165)
     c.ipa = {
         "gamma": 0.95,
         "mask_threshold": 1.2,

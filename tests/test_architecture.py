@@ -41,12 +41,12 @@ LAYERS = (
     ("system",),
     ("rollout", "learn", "gateway", "sandbox", "agent", "envs"),
     ("algo", "model", "data"),
-    ("records",),
+    ("records", "files"),
 )
 ALSO_ALLOWED = {
     ("system", "monitor"): "the controller is whom a person watches",
     ("monitor", "records"): "a closed list of statuses is written down by its names",
-    ("learn", "monitor"): "a checkpoint's manifest is written as atomically as a run's files",
+    ("monitor", "files"): "what it writes down is written whole",
     ("rollout", "agent"): "an episode is the agent's loop around a policy",
     ("rollout", "sandbox"): "an episode takes place in a sandbox",
     ("agent", "sandbox"): "the loop turns a sandbox's failure into a status",

@@ -5,7 +5,7 @@
         host.json       what the host needs to go on: cursors, phase, counters
         manifest.json   size and SHA-256 of every file above; written last
 
-A folder without a manifest is a save that was cut off; it is never read. One whose files are not
+A folder without a manifest is a save that was cut off; it is removed. One whose files are not
 what the manifest says is damaged: it is set aside, and the one before it is used.
 """
 
@@ -25,8 +25,8 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
+from ale_jax.files import read_json, write_json
 from ale_jax.learn.state import TrainState
-from ale_jax.monitor.files import read_json, write_json
 
 FORMAT = 1
 MANIFEST_FILE = "manifest.json"
@@ -48,6 +48,9 @@ class Checkpoints:
         assert keep >= 1, keep
         self._directory = Path(directory).resolve()
         self._directory.mkdir(parents=True, exist_ok=True)
+        for folder in self._folders():
+            if not (folder / MANIFEST_FILE).exists():  # a save, or a removal, that was cut off
+                shutil.rmtree(folder)
         self._keep = keep
         self._record = record
         self._writer = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
@@ -86,6 +89,10 @@ class Checkpoints:
                 finishing.result()
         except Exception as error:  # tensorstore reports a full disk in types of its own
             raise self._not_written(error) from error
+
+    def any(self) -> bool:
+        """True if there is a checkpoint to try; it may turn out to be damaged."""
+        return bool(self._complete())
 
     def restore_latest(self, target: TrainState) -> tuple[int, TrainState, dict[str, Any]] | None:
         """(step, state, host) of the newest checkpoint that is whole; None if there is none.
@@ -127,8 +134,10 @@ class Checkpoints:
 
     def _complete(self) -> list[Path]:
         """Folders with a manifest, oldest first."""
-        folders = self._directory.glob(f"{PREFIX}*[0-9]")
-        return sorted((f for f in folders if (f / MANIFEST_FILE).exists()), key=_step)
+        return [f for f in self._folders() if (f / MANIFEST_FILE).exists()]
+
+    def _folders(self) -> list[Path]:
+        return sorted(self._directory.glob(f"{PREFIX}*[0-9]"), key=_step)
 
     def _finish(self, folder: Path, started: float) -> None:
         """Completes a save when Orbax has put the state in place; in a thread of its own."""

@@ -46,7 +46,7 @@ def make_train_step(
     balance_weight: float,
     mesh: Mesh,
 ) -> Callable[[TrainState, Sequence[Batch], float], tuple[TrainState, Metrics]]:
-    """A function (state, microbatches, normaliser) -> (state, metrics); the state is donated.
+    """A function (state, microbatches, normaliser) -> (state, metrics).
 
     The loss of each microbatch is a sum over its tokens divided by the step's whole `normaliser`,
     so that cutting a step into other microbatches changes nothing but rounding. Metrics are sums,
@@ -75,7 +75,7 @@ def make_train_step(
         return jax.tree.map(jnp.add, total, new)
 
     def update(state, grads):
-        norm = optax.global_norm(grads)
+        norm = optax.tree.norm(grads)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         return TrainState(params, opt_state, state.step + 1), norm

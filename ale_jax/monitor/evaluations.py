@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ale_jax.monitor.files import read_json, write_json
+from ale_jax.files import read_json, write_json
 
 EVALUATIONS_FILE = "evaluations.json"
 WARM_START = "warm_start"

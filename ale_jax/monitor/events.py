@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ale_jax.monitor.files import LineAppender, Lines, read_lines
+from ale_jax.files import LineAppender, Lines, read_lines
 from ale_jax.monitor.text import clip
 
 EVENTS_FILE = "events.jsonl"

@@ -13,7 +13,7 @@ from typing import Any
 
 from tensorboardX import SummaryWriter
 
-from ale_jax.monitor.files import (
+from ale_jax.files import (
     LineAppender,
     Lines,
     encode_line,

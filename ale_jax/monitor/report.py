@@ -16,9 +16,9 @@ from typing import Any
 import jinja2
 import markupsafe
 
+from ale_jax.files import write_atomically
 from ale_jax.monitor import report_sections as sections
 from ale_jax.monitor.episode_view import episode_views
-from ale_jax.monitor.files import write_atomically
 from ale_jax.monitor.progress_view import duration
 from ale_jax.monitor.run_files import RunFiles, read_run
 from ale_jax.monitor.text import visible

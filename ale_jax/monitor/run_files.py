@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ale_jax.files import Lines, read_json
 from ale_jax.monitor.evaluations import EVALUATIONS_FILE, Evaluation, read_evaluations
 from ale_jax.monitor.events import EVENTS_FILE, Event, read_events
-from ale_jax.monitor.files import Lines, read_json
 from ale_jax.monitor.metrics import METRICS_FILE, read_metrics
 from ale_jax.monitor.summary import SUMMARY_FILE, Summary, read_summary
 from ale_jax.monitor.trajectories import TRAJECTORIES_FILE, TrajectorySample, read_trajectories

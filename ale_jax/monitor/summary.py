@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
-from ale_jax.monitor.files import read_json, write_json
+from ale_jax.files import read_json, write_json
 
 SUMMARY_FILE = "summary.json"
 

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from ale_jax.monitor.files import LineAppender, Lines, encode_line, read_lines, write_atomically
+from ale_jax.files import LineAppender, Lines, encode_line, read_lines, write_atomically
 from ale_jax.monitor.text import clip
 from ale_jax.records import Status
 

@@ -94,7 +94,12 @@ class _Run(contextlib.ExitStack):
             Checkpoints(self._workdir.checkpoints, self._config.checkpoint.keep, self._record)
         )
         found = None
-        if (tokenizer_folder / "tokenizer.json").exists():
+        if self._checkpoints.any():
+            if not (tokenizer_folder / "tokenizer.json").exists():
+                raise ValueError(
+                    f"{tokenizer_folder} is gone, without which the checkpoints beside it mean "
+                    "nothing: put it back, or --overwrite to start anew"
+                )
             self._tokenizer = ChatTokenizer.load(tokenizer_folder)
             found = self._checkpoints.restore_latest(self._new_state())
         step = found[0] if found else None

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import time
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
 import jax
@@ -188,6 +188,17 @@ def _checksum(trajectories: list[Trajectory]) -> int:
     return crc
 
 
+def _success(trajectories: list[Trajectory]) -> float:
+    return float(np.mean([t.episode.reward > 0 for t in trajectories]))
+
+
+def _by_family(trajectories: list[Trajectory]) -> dict[str, list[Trajectory]]:
+    families = defaultdict(list)
+    for trajectory in trajectories:
+        families[trajectory.episode.slot.task.family].append(trajectory)
+    return families
+
+
 def figures(report: StepReport) -> dict[str, float | dict[str, int]]:
     """The step's metrics, by the names that metrics.jsonl and the report use."""
     trajectories = [t for group in report.groups for t in group.valid]
@@ -196,7 +207,8 @@ def figures(report: StepReport) -> dict[str, float | dict[str, int]]:
     rewards = [t.episode.reward for t in trajectories]
     sums, tokens = report.sums, max(report.sums.get("tokens", 0.0), 1.0)
     values = {
-        "success": float(np.mean([r > 0 for r in rewards])),
+        "success": _success(trajectories),
+        **{f"success/{family}": _success(ts) for family, ts in _by_family(trajectories).items()},
         "reward": float(np.mean(rewards)),
         "staleness_mean": float(np.mean(ages)),
         "staleness_max": max(ages),

@@ -62,14 +62,18 @@ def evaluation_line(evaluation: Evaluation) -> str:
 
 def headline(summary: Summary) -> str:
     return (
-        f"success {summary.success_warm_start:.1%} after the warm start, "
-        f"{summary.success_final:.1%} at the end, {summary.episodes} episodes, "
+        f"success {_percent(summary.success_warm_start)} after the warm start, "
+        f"{_percent(summary.success_final)} at the end, {summary.episodes} episodes, "
         f"{summary.seconds_total / 60:.1f} minutes"
     )
 
 
 def _rate(result: FamilyResult) -> float | None:
     return result.successes / result.tasks if result.tasks else None
+
+
+def _percent(rate: float | None) -> str:
+    return "not measured" if rate is None else f"{rate:.1%}"
 
 
 def _line(name: str, result: FamilyResult) -> str:

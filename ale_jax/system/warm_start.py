@@ -84,8 +84,8 @@ def warm_start(
 
 
 def full_batches(samples: Sequence[Sample], shape: Shape, seed: int) -> Iterator[Batch]:
-    """Endless batches of samples in ever new orders; what does not fit a batch is first in the
-    next one."""
+    """Endless batches of samples in ever new orders; what does not fit a batch waits for a
+    later one, and never is more than twice a batch waiting."""
     waiting: list[Sample] = []
     for epoch in itertools.count():
         for i in np.random.default_rng([seed, epoch]).permutation(len(samples)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 import time
 from collections.abc import Callable
@@ -144,9 +143,3 @@ def _sample_record(
         trained_version=step - 1,
         turns=tuple(turns),
     )
-
-
-def quiet_libraries() -> None:
-    """Keeps libraries' chatter out of the live view; warnings stay."""
-    for name in ("absl", "orbax", "jax", "ray", "transformers", "httpx"):
-        logging.getLogger(name).setLevel(logging.WARNING)

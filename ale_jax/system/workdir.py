@@ -12,7 +12,7 @@ import socket
 from pathlib import Path
 from typing import IO
 
-from ale_jax.monitor.files import read_json, write_json
+from ale_jax.files import read_json, write_json
 from ale_jax.monitor.metrics import METRICS_FILE
 from ale_jax.monitor.run_files import CONFIG_FILE
 from ale_jax.monitor.summary import SUMMARY_FILE

@@ -107,6 +107,14 @@ def test_ratio_on_positives_is_a_choice():
     np.testing.assert_allclose(with_ratio[0, 1], -0.5 * math.exp(-0.5) / 6, rtol=1e-5)
 
 
+def test_negative_weight_is_of_failures_alone():
+    _, _, grad_BT = loss_and_grad(EXAMPLE)
+    _, _, weighted_BT = loss_and_grad(EXAMPLE, hp=ipa.IpaHypers(negative_weight=0.1))
+    failure_BT = EXAMPLE["chunk_BT"] >= 2
+    assert (grad_BT != 0).sum() == 5
+    np.testing.assert_allclose(weighted_BT, jnp.where(failure_BT, 0.1, 1.0) * grad_BT, rtol=1e-6)
+
+
 def test_gradient_of_positives_against_differences():
     arrays = {**random_arrays(3), "positive_BC": jnp.ones((3, 4), bool)}
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make_trajectories import make_turn
 
 from ale_jax.data.packing import Sample, Shape, demonstration, pack, pack_all
+from tests.data.make_trajectories import make_turn
 
 
 def make_sample(*turns, advantage=None, positive=True):

@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from make_trajectories import make_turn
 
 from ale_jax.algo.grpo import GrpoHypers, grpo_loss
 from ale_jax.algo.ipa import IpaHypers, ipa_loss
 from ale_jax.algo.normaliser import count_normaliser
 from ale_jax.data.packing import Sample, Shape, pack_all
+from tests.data.make_trajectories import make_turn
 
 VOCABULARY = 50
 SHAPES = [Shape(8, 12, 4), Shape(1, 12, 3), Shape(2, 30, 9), Shape(1, 200, 50)]

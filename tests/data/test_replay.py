@@ -1,11 +1,11 @@
 import threading
 
 import pytest
-from make_trajectories import make_trajectory
 
 from ale_jax.data.replay import ReplayBuffer
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.records import Status
+from tests.data.make_trajectories import make_trajectory
 
 
 def make(alpha=1.0, groups_per_step=2, group_size=2, **kwargs):

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
-from make_trajectories import make_trajectory, make_turn
 
 from ale_jax.data.replay import Group
 from ale_jax.data.rewards import credited_samples, tabulate_rewards
 from ale_jax.records import Status
+from tests.data.make_trajectories import make_trajectory, make_turn
 
 
 def turns(*rewards):

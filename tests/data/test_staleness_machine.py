@@ -6,11 +6,11 @@ from fractions import Fraction
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from make_trajectories import make_trajectory
 
 from ale_jax.data.replay import ReplayBuffer
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.records import STATUS_RULES, Status
+from tests.data.make_trajectories import make_trajectory
 
 GROUP_SIZE = 2
 

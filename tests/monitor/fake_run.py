@@ -6,9 +6,9 @@ import dataclasses
 import random
 from pathlib import Path
 
+from ale_jax.files import write_json
 from ale_jax.monitor.evaluations import Evaluation, FamilyResult, write_evaluations
 from ale_jax.monitor.events import EventLog
-from ale_jax.monitor.files import write_json
 from ale_jax.monitor.metrics import MetricsWriter
 from ale_jax.monitor.summary import Summary, write_summary
 from ale_jax.monitor.trajectories import TrajectorySample, TrajectoryWriter, TurnSample

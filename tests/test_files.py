@@ -2,7 +2,7 @@
 
 import pytest
 
-from ale_jax.monitor.files import (
+from ale_jax.files import (
     LineAppender,
     Lines,
     read_json,
@@ -57,7 +57,7 @@ def test_damage_elsewhere_is_an_error_with_file_and_line(tmp_path, damaged):
 
 
 def test_a_line_without_end_is_not_read_into_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("ale_jax.monitor.files.MAX_LINE_BYTES", 20)
+    monkeypatch.setattr("ale_jax.files.MAX_LINE_BYTES", 20)
     (tmp_path / "log").write_bytes(b'{"n": 1}\n{"n": "' + b"x" * 30 + b'"}\n')
     with pytest.raises(ValueError, match="line 2: longer than 20 bytes"):
         read(tmp_path / "log")

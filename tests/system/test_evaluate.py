@@ -1,0 +1,45 @@
+"""Evaluations: which tasks, and who is counted."""
+
+import dataclasses
+
+from ale_jax.records import Status
+from ale_jax.system.config import EvalConfig, WorldsConfig
+from ale_jax.system.evaluate import evaluation_slots, tally
+from ale_jax.system.outcome import evaluation_line
+from envs.shell.families import SPLITS
+from tests.data.make_trajectories import make_trajectory
+
+WORLDS = WorldsConfig(("trail", "count"), ("relay",))
+CONFIG = EvalConfig(tasks=6, held_out_tasks=2, every=0)
+
+
+def _played(slot, reward, status=Status.FINISHED):
+    trajectory = make_trajectory(slot.group, 0, status=status, reward=reward)
+    episode = dataclasses.replace(trajectory.episode, slot=slot)
+    return dataclasses.replace(trajectory, episode=episode)
+
+
+def test_every_evaluation_plays_the_same_unseen_tasks():
+    slots = evaluation_slots("final", CONFIG, WORLDS)
+    assert len({s.task for s in slots}) == len(slots) == 8
+    assert [s.task for s in slots] == [s.task for s in evaluation_slots("warm", CONFIG, WORLDS)]
+    assert all(s.task.seed in SPLITS["eval"] for s in slots)
+    assert not any(s.task.seed in SPLITS["train"] for s in slots)
+    families = [s.task.family for s in slots]
+    assert {f: families.count(f) for f in families} == {"trail": 3, "count": 3, "relay": 2}
+
+
+def test_what_the_system_lost_is_not_a_failure_of_the_policy():
+    slots = evaluation_slots("final", CONFIG, WORLDS)
+    rewards = [1.0, 0.0, 1.0, None, 1.0, 0.0, 0.0, 1.0]
+    played = [
+        _played(s, r, Status.FINISHED if r is not None else Status.ACTOR_LOST)
+        for s, r in zip(slots, rewards, strict=True)
+    ]
+    evaluation = tally("final", 7, 1.0, played, WORLDS)
+    assert (evaluation.families["trail"].successes, evaluation.families["trail"].tasks) == (3, 3)
+    assert (evaluation.families["count"].successes, evaluation.families["count"].tasks) == (0, 2)
+    assert evaluation.families["relay"].held_out
+    line = evaluation_line(evaluation)
+    assert "trained families 3/5 = 60.0%" in line
+    assert "held-out families 1/2 = 50.0%" in line

@@ -1,0 +1,148 @@
+"""The rollout loop against a crew whose episodes end in the order that a test decides."""
+
+import dataclasses
+import queue
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from ale_jax.data.replay import ReplayBuffer
+from ale_jax.data.staleness import StalenessGate
+from ale_jax.model.sampler import Sampling
+from ale_jax.records import Slot, Task
+from ale_jax.system.pump import Pump, Training
+from tests.data.make_trajectories import make_trajectory, make_turn
+
+LIMIT_S = 20.0
+GROUP_SIZE = 2
+
+
+class HandCrew:
+    """Four places; an episode ends when the test says so."""
+
+    def __init__(self):
+        self.begun: queue.Queue[Slot] = queue.Queue()
+        self._ended: queue.Queue[Slot | Exception] = queue.Queue()
+        self._under_way = 0
+
+    @property
+    def free_places(self):
+        return 4 - self._under_way
+
+    def submit(self, slot, sampling):
+        assert self.free_places > 0
+        self._under_way += 1
+        self.begun.put(slot)
+
+    def next_result(self, timeout):
+        try:
+            ended = self._ended.get(timeout=timeout)
+        except queue.Empty:
+            return None
+        if isinstance(ended, Exception):
+            raise ended
+        self._under_way -= 1
+        turns = [make_turn([1], [2], reward=1.0)]
+        trajectory = make_trajectory(ended.group, ended.member, turns)
+        episode = dataclasses.replace(trajectory.episode, slot=ended)
+        return dataclasses.replace(trajectory, episode=episode)
+
+    # The test's side.
+
+    def next_begun(self):
+        return self.begun.get(timeout=LIMIT_S)
+
+    def end(self, slot):
+        self._ended.put(slot)
+
+    def fail(self, error):
+        self._ended.put(error)
+
+
+def _slots_of(group):
+    return [Slot("train", group, member, Task("trail", group, "train")) for member in range(2)]
+
+
+def _evaluation(count):
+    return [Slot("eval/final", i, 0, Task("trail", 1000 + i, "eval")) for i in range(count)]
+
+
+@pytest.fixture
+def rig():
+    crew = HandCrew()
+    gate = StalenessGate(alpha=0.0, groups_per_step=2)
+    buffer = ReplayBuffer(gate, GROUP_SIZE)
+    training = Training(gate, buffer, iter(range(100)), _slots_of, Sampling())
+    with Pump(crew) as pump:
+        yield SimpleNamespace(crew=crew, gate=gate, buffer=buffer, training=training, pump=pump)
+
+
+def test_no_group_is_begun_beyond_the_gate(rig):
+    rig.pump.train(rig.training)
+    begun = [rig.crew.next_begun() for _ in range(4)]
+    assert sorted({slot.group for slot in begun}) == [0, 1]
+    for slot in reversed(begun):
+        rig.crew.end(slot)
+    groups = rig.buffer.take(timeout=LIMIT_S)
+    assert [group.index for group in groups] == [0, 1]
+    with pytest.raises(queue.Empty):  # places are free, but there is no permit
+        rig.crew.begun.get(timeout=0.2)
+    rig.gate.publish(1)
+    assert rig.crew.next_begun().group == 2
+
+
+def test_evaluations_go_first_and_do_not_reach_the_buffer(rig):
+    rig.pump.train(rig.training)
+    first = [rig.crew.next_begun() for _ in range(4)]
+    evaluation, results = _evaluation(3), []
+    waiter = threading.Thread(
+        target=lambda: results.extend(rig.pump.evaluate(evaluation, Sampling()))
+    )
+    waiter.start()
+    for slot in first[:3]:
+        rig.crew.end(slot)
+    begun = [rig.crew.next_begun() for _ in range(3)]
+    assert begun == evaluation
+    for slot in reversed(begun):
+        rig.crew.end(slot)
+    waiter.join(LIMIT_S)
+    assert [t.episode.slot for t in results] == evaluation  # in the order given
+    assert rig.buffer.take() == []
+    rig.crew.end(first[3])
+    assert len(rig.buffer.take(timeout=LIMIT_S)) == 2
+
+
+def test_what_comes_back_after_training_stopped_is_not_kept(rig):
+    rig.pump.train(rig.training)
+    begun = [rig.crew.next_begun() for _ in range(4)]
+    rig.pump.train(None)
+    for slot in begun:
+        rig.crew.end(slot)
+    # The crew's places are free again: all four have been delivered.
+    assert len(rig.pump.evaluate([], Sampling())) == 0
+    evaluation = _evaluation(1)
+    waiter = threading.Thread(target=rig.pump.evaluate, args=(evaluation, Sampling()))
+    waiter.start()
+    rig.crew.end(rig.crew.next_begun())
+    waiter.join(LIMIT_S)
+    assert not waiter.is_alive()
+    assert rig.buffer.take() == []
+
+
+def test_whoever_waits_is_told_that_the_crew_failed(rig):
+    rig.crew.fail(RuntimeError("no actor stays alive"))
+    with pytest.raises(RuntimeError, match="no actor stays alive"):
+        rig.pump.evaluate(_evaluation(1), Sampling())
+    with pytest.raises(RuntimeError, match="no actor stays alive"):
+        rig.pump.check()
+
+
+def test_no_group_is_admitted_while_admission_is_held(rig):
+    with rig.pump.no_admission():
+        rig.pump._training = rig.training
+        with pytest.raises(queue.Empty):
+            rig.crew.begun.get(timeout=0.2)
+        assert rig.gate.outstanding() == []
+    assert rig.crew.next_begun().group == 0
+    assert 0 in rig.gate.outstanding()

@@ -1,0 +1,67 @@
+"""The warm start: what it is fed, and the number that stops it."""
+
+import itertools
+
+import jax
+import numpy as np
+
+from ale_jax.data.packing import Shape, demonstration
+from ale_jax.model.params import init_params
+from ale_jax.model.policy import hidden_states, logits
+from ale_jax.model.sharding import MeshShape, make_mesh
+from ale_jax.system.warm_start import full_batches, make_probe
+from tests.model.shapes import MOE
+
+SHAPE = Shape(rows=8, row_tokens=32, chunks_per_row=8)
+
+
+def _samples(count):
+    rng = np.random.default_rng(0)
+
+    def draw(low, high):
+        return rng.integers(4, 96, rng.integers(low, high)).astype(np.int32)
+
+    return [demonstration([(draw(2, 5), draw(1, 3)) for _ in range(2)]) for _ in range(count)]
+
+
+def _probability(params, sample):
+    """That of all policy tokens of one sample, alone and straight from the logits."""
+    ids = np.concatenate([x for t in sample.turns for x in (t.prompt_ids, t.action_ids)])
+    written = np.concatenate(
+        [x for t in sample.turns for x in (0 * t.prompt_ids, 0 * t.action_ids + 1)]
+    )
+    position = np.arange(len(ids))[None]
+    hidden, _ = hidden_states(params, ids[None], position, np.ones_like(position), MOE)
+    logp = np.asarray(jax.nn.log_softmax(logits(params, hidden)[0]))
+    return np.exp(sum(logp[i - 1, ids[i]] for i in np.flatnonzero(written)))
+
+
+def test_the_probe_is_the_mean_probability_of_whole_transcripts():
+    samples = _samples(40)  # more than one batch holds
+    params = jax.tree.map(lambda w: 0.1 * w, init_params(jax.random.key(0), MOE))
+    ask = make_probe(samples, MOE, SHAPE, make_mesh(MeshShape(data=8)))
+    expected = np.mean([_probability(params, sample) for sample in samples])
+    np.testing.assert_allclose(ask(params), expected, rtol=1e-4)
+
+
+def test_batches_are_full_and_no_sample_is_forgotten():
+    samples = _samples(50)
+    seen = np.zeros(50, int)
+    first_ids = {tuple(s.turns[0].prompt_ids): i for i, s in enumerate(samples)}
+    for batch in itertools.islice(full_batches(samples, SHAPE, seed=1), 40):
+        assert (batch.segment_BT > 0).mean() > 0.85
+        for b, t in zip(*np.nonzero((batch.position_BT == 0) & (batch.segment_BT > 0))):
+            prompt = batch.tokens_BT[b, t : t + 4]
+            (i,) = (i for ids, i in first_ids.items() if tuple(prompt[: len(ids)]) == ids)
+            seen[i] += 1
+    waiting = (seen.max() - seen) @ np.array([s.num_tokens for s in samples])
+    assert waiting <= 2 * SHAPE.rows * SHAPE.row_tokens + sum(s.num_tokens for s in samples)
+
+
+def test_the_order_is_the_seeds():
+    def tokens(seed):
+        batches = itertools.islice(full_batches(_samples(50), SHAPE, seed), 5)
+        return np.stack([batch.tokens_BT for batch in batches])
+
+    np.testing.assert_array_equal(tokens(1), tokens(1))
+    assert (tokens(1) != tokens(2)).any()
