@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import re
 import runpy
 import signal
@@ -46,6 +47,8 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
     run: what is done with the checked config and the claimed folder; the controller's if None.
     """
     signal.signal(signal.SIGTERM, _interrupt)
+    # transformers serves for tokenizers alone; that there is no torch is as it should be.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     try:
         return _launch(argv, run)
     except KeyboardInterrupt:

@@ -64,27 +64,27 @@ def get_config() -> ConfigDict:
         "decode_steps": 4,
         "prefill_tokens": (32, 128),
     }
-    c.learn = {"rows": 8, "row_tokens": 640, "chunks_per_row": 32, "balance_weight": 1e-3}
+    c.learn = {"rows": 4, "row_tokens": 640, "chunks_per_row": 32, "balance_weight": 1e-3}
 
     c.warm_start = {
         "transcripts_per_family": 224,
-        "batches_per_step": 1,
+        "batches_per_step": 2,
         "max_steps": 400,
         "probe_every": 2,
         "probe_tasks": 48,
-        "target_success": 0.33,
+        "target_success": 0.35,
     }
     c.warm_start_optimizer = _muon(5e-3, 0.02, warmup_steps=20, decay_steps=0)
 
     c.rl = {
         "algorithm": "ipa",
-        "steps": 165,
+        "steps": 205,
         "groups_per_step": 16,
         "group_size": 4,
         "alpha": 1.0,
         "max_uses": 1,
     }
-    c.rl_optimizer = _muon(5e-4, 0.0025, warmup_steps=5, decay_steps=165)
+    c.rl_optimizer = _muon(5e-4, 0.0025, warmup_steps=5, decay_steps=205)
     c.ipa = {
         "gamma": 0.95,
         "mask_threshold": 1.2,
