@@ -23,7 +23,8 @@ def ray_cluster(actors: int, address: str = "") -> Iterator[None]:
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     options = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
-    place = {"address": address} if address else {"num_cpus": actors, **options}
+    # Not whichever cluster a killed run, or somebody else, has left a note of on this machine.
+    place = {"address": address} if address else {"address": "local", "num_cpus": actors, **options}
     with warnings.catch_warnings():
         # JAX warns of every fork; Ray's are followed by exec at once.
         warnings.filterwarnings("ignore", message="os.fork", category=RuntimeWarning)
