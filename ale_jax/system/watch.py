@@ -96,7 +96,10 @@ class Watch:
 
 
 def _contrast(report: StepReport) -> list[tuple[Trajectory, Sample]]:
-    """The first group's first success and first failure, if some group has both."""
+    """The first success and the first failure of a group that has both, if there is one.
+
+    Which one goes on with the step: groups stand in the order of the families.
+    """
     table, credit = report.made.table, report.made.credit
     members = [
         (int(g), t, Sample(t.turns, credit.advantage_NC[n, : len(t.turns)], bool(positive)))
@@ -105,7 +108,9 @@ def _contrast(report: StepReport) -> list[tuple[Trajectory, Sample]]:
         )
         if table.valid_N[n] and t.turns and np.any(credit.advantage_NC[n])
     ]
-    for group in dict.fromkeys(g for g, _, _ in members):
+    groups = list(dict.fromkeys(g for g, _, _ in members))
+    first = report.cursor.step // EVERY_STEPS % max(len(groups), 1)
+    for group in groups[first:] + groups[:first]:
         won = [(t, s) for g, t, s in members if g == group and t.episode.reward > 0]
         lost = [(t, s) for g, t, s in members if g == group and t.episode.reward <= 0]
         if won and lost:
