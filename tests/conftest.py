@@ -4,6 +4,11 @@ ALE_SKIPS=fail, which .ci/run sets, fails a test that lacks something instead of
 """
 
 import os
+import signal
+
+# Started in the background by a script, we ignore Ctrl-C, and so would all whom the tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
