@@ -2,7 +2,10 @@
 
 import copy
 import importlib
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,12 +37,30 @@ def smoke_with(changes):
 def test_a_config_file_is_valid_and_its_docstring_is_a_lab_record(name):
     module = importlib.import_module(f"configs.{name}")
     config = build_config(module.get_config().to_dict())
-    check_devices(config)
     assert config.name == name
     question, command, *rest = module.__doc__.splitlines()
     assert "?" in question and "Expect:" in question
     assert command.startswith(f"python -m ale_jax.launch --config=configs/{name}.py --workdir=")
     assert "Hardware:" in "\n".join(rest)
+
+
+ON_THEIR_HARDWARE = """
+import importlib
+from ale_jax.system.build_config import build_config
+from ale_jax.system.checks import check_devices
+for name in {names}:
+    check_devices(build_config(importlib.import_module("configs." + name).get_config().to_dict()))
+"""
+
+
+def test_configs_fit_the_hardware_that_they_name():
+    # Two CPU cores, which are one device, and not the eight that the tests make of them.
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    code = ON_THEIR_HARDWARE.format(names=NAMES)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_grpo_differs_from_the_quickstart_in_the_algorithm_alone():
