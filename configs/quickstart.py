@@ -78,13 +78,13 @@ def get_config() -> ConfigDict:
 
     c.rl = {
         "algorithm": "ipa",
-        "steps": 205,
+        "steps": 170,
         "groups_per_step": 16,
         "group_size": 4,
         "alpha": 1.0,
         "max_uses": 1,
     }
-    c.rl_optimizer = _muon(5e-4, 0.0025, warmup_steps=5, decay_steps=205)
+    c.rl_optimizer = _muon(5e-4, 0.0025, warmup_steps=5, decay_steps=170)
     c.ipa = {
         "gamma": 0.95,
         "mask_threshold": 1.2,
