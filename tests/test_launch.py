@@ -186,7 +186,8 @@ sys.exit(main(sys.argv, run))
 """
 
 
-def test_ctrl_c_ends_a_real_process_with_130_and_one_line(tmp_path, pytestconfig):
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_real_process_with_130_and_one_line(tmp_path, pytestconfig, sign):
     process = subprocess.Popen(
         [sys.executable, "-c", RUN_UNTIL_INTERRUPTED, SMOKE, f"--workdir={tmp_path / 'run'}"],
         cwd=pytestconfig.rootpath,
@@ -195,7 +196,7 @@ def test_ctrl_c_ends_a_real_process_with_130_and_one_line(tmp_path, pytestconfig
         text=True,
     )
     assert process.stdout.readline() == "running\n"
-    process.send_signal(signal.SIGINT)
+    process.send_signal(sign)
     _, err = process.communicate()
     assert process.returncode == 130, err
     assert [line[:13] for line in err.splitlines()] == ["interrupted: "], err

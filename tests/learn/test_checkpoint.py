@@ -148,6 +148,20 @@ def test_whichever_file_is_damaged_the_checkpoint_before_is_used(tmp_path, damag
         shutil.rmtree(copy)
 
 
+def test_what_was_cut_off_is_removed_and_nothing_else(tmp_path):
+    with Checkpoints(tmp_path, 2, Events().record) as checkpoints:
+        assert not checkpoints.any()
+        checkpoints.save(1, tiny_state(1.0), {})
+        checkpoints.save(2, tiny_state(2.0), {})
+    (tmp_path / "step_00000002" / MANIFEST_FILE).unlink()
+    (tmp_path / "step_00000007.damaged").mkdir()
+    with Checkpoints(tmp_path, 2, Events().record) as checkpoints:
+        assert checkpoints.any()
+        names = sorted(path.name for path in tmp_path.iterdir())
+        assert names == ["step_00000001", "step_00000007.damaged"]
+        assert checkpoints.restore_latest(tiny_state(0.0))[0] == 1
+
+
 def test_the_step_of_a_damaged_checkpoint_can_be_saved_again(tmp_path):
     with Checkpoints(tmp_path, 2, Events().record) as checkpoints:
         checkpoints.save(1, tiny_state(1.0), {})

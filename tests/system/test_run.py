@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -132,6 +133,22 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, runtime_name):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert "the same command goes on" in errors
+
+
+def test_checkpoints_without_their_tokenizer_are_refused(unbroken, tmp_path, runtime_name):
+    workdir = shutil.copytree(unbroken[0], tmp_path / "copy")
+    (workdir / "summary.json").unlink()
+    shutil.rmtree(workdir / "tokenizer")
+    result = subprocess.run(
+        _command(workdir, runtime_name, *SYNCHRONOUS),
+        env=_environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 2
+    assert "tokenizer is gone" in result.stderr and "--overwrite" in result.stderr
+    assert any((workdir / "checkpoints").iterdir())
 
 
 def test_a_finished_run_is_left_alone(unbroken, runtime_name):
