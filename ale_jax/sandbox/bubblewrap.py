@@ -45,6 +45,8 @@ while [ "$1" != -- ]; do echo 0 > "$1/cgroup.procs" || exit 1; shift; done; shif
 
 log = logging.getLogger(__name__)
 
+_serial = itertools.count()  # of all runtimes of this process: groups are named by it
+
 
 class BubblewrapMachine:
     """A running bwrap with its control groups and the socket to the runner in it."""
@@ -104,7 +106,6 @@ class BubblewrapRuntime:
         if reason := probe(spec):
             raise SandboxStartError(f"bubblewrap is not usable: {reason}")
         self._owner = Owner.current()
-        self._serial = itertools.count()
         # The kernel ends a bwrap when the *thread* that made it ends (PR_SET_PDEATHSIG), so all of
         # them are made by one thread that lives as long as this runtime and its machines.
         self._spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bubblewrap-spawner")
@@ -139,7 +140,7 @@ class BubblewrapRuntime:
     def _spawn(self, spec: SandboxSpec) -> BubblewrapMachine:
         group = None
         if self._hierarchy:
-            name = f"{cgroups.PREFIX}{self._owner}-{next(self._serial)}"
+            name = f"{cgroups.PREFIX}{self._owner}-{next(_serial)}"
             group = self._hierarchy.create(name, spec)
         ours, theirs = socket.socketpair()
         try:

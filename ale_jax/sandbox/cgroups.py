@@ -54,13 +54,15 @@ class Hierarchy:
     def create(self, name: str, spec: SandboxSpec) -> Cgroup:
         """Makes the groups and sets their limits. OSError, and nothing left, if it cannot."""
         group = Cgroup(tuple({parent / name: None for parent in self.parents.values()}))
+        made: list[Path] = []
         try:
             for directory in group.directories:
                 directory.mkdir()
+                made.append(directory)
             for controller, file, value in self._limits(spec):
                 (self.parents[controller] / name / file).write_text(str(value))
         except OSError:
-            group.remove()
+            Cgroup(tuple(made)).remove()  # one that was there already is another's
             raise
         return group
 

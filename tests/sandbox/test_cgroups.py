@@ -57,3 +57,12 @@ def test_what_cannot_be_limited_is_refused_and_nothing_left(tmp_path):
     with pytest.raises(OSError):
         cgroups.Hierarchy(1, parents, frozenset()).create("ale-x", SPEC)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_group_of_that_name_is_left_to_its_owner(tmp_path):
+    memory, pids = tmp_path / "memory", tmp_path / "pids"
+    (pids / "ale-x").mkdir(parents=True)
+    memory.mkdir()
+    with pytest.raises(FileExistsError):
+        cgroups.Hierarchy(1, {"memory": memory, "pids": pids}, frozenset()).create("ale-x", SPEC)
+    assert (pids / "ale-x").is_dir() and not list(memory.iterdir())

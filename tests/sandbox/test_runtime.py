@@ -72,3 +72,10 @@ def test_start_that_fails_says_what_the_machine_said(monkeypatch):
     monkeypatch.setattr(bubblewrap, "COMMAND", ["python3", "-c", "raise SystemExit('broken')"])
     with pytest.raises(SandboxStartError, match=r"did not come up.*broken"):
         runtime.start(SPEC, {})
+
+
+@needs_bubblewrap
+def test_two_runtimes_of_one_process_do_not_share_their_groups():
+    first, second = (pick_runtime("bubblewrap", SPEC) for _ in range(2))
+    with first.start(SPEC, {}) as one, second.start(SPEC, {}) as other:
+        assert one.run("echo 1").output == "1\n" and other.run("echo 2").output == "2\n"
