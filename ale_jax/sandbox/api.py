@@ -52,6 +52,40 @@ class ExecResult:
     seconds: float
 
 
+@dataclasses.dataclass(frozen=True)
+class ProcessResult:
+    """A finished process that was started by itself, not in a session. A non-zero exit code is
+    data. stdout, stderr: head and tail of each, at most `spec.output_bytes`; exit_code: 128 + the
+    signal's number if one ended it, 124 if its time was over."""
+
+    stdout: str
+    stderr: str
+    exit_code: int
+    timed_out: bool
+    omitted_bytes: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class FileInfo:
+    """An entry of a directory. kind: "file", "directory", "link" or "other"; mode: as chmod(1)
+    takes it; undecodable bytes of the name are replaced."""
+
+    name: str
+    kind: str
+    bytes: int
+    mode: int
+
+
+@dataclasses.dataclass(frozen=True)
+class SandboxStats:
+    """Now: processes of the agent's; bytes of its working files, and how many they may be."""
+
+    processes: int
+    disk_bytes: int
+    disk_limit_bytes: int
+
+
 class Sandbox(Protocol):
     """One isolated machine with a persistent bash session in /work. Use it in a `with` block."""
 

@@ -9,7 +9,10 @@ from pathlib import Path
 # Short, because an agent sees it whenever it lists processes.
 COMMAND = ["python3", "-I", "-S", "-c", "exec(open(0, 'rb', 0, closefd=False).readline())"]
 # In the order in which they import each other.
-MODULES = ("wire", "files", "seccomp", "processes", "session", "main")
+MODULES = (
+    *("wire", "loop", "link", "files", "seccomp", "processes", "output", "session", "jobs"),
+    *("relay", "main"),
+)
 
 # Makes the package out of a JSON frame. It must be one line, and what reads it reads no byte more.
 LOADER = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import logging
@@ -16,9 +17,10 @@ from pathlib import Path
 
 from ale_jax.sandbox import cgroups
 from ale_jax.sandbox.api import SandboxError, SandboxSpec, SandboxStartError
+from ale_jax.sandbox.async_sandbox import AsyncSandbox
+from ale_jax.sandbox.blocking import StartsBlocking
 from ale_jax.sandbox.bootstrap import COMMAND
-from ale_jax.sandbox.channel import Channel
-from ale_jax.sandbox.client import RunnerSandbox
+from ale_jax.sandbox.link import Link
 from ale_jax.sandbox.owner import Owner
 from ale_jax.sandbox.runner.processes import ENVIRONMENT
 
@@ -54,25 +56,31 @@ class BubblewrapMachine:
     def __init__(
         self,
         process: subprocess.Popen,
-        channel: Channel,
+        link: Link,
         group: cgroups.Cgroup | None,
         spawner: ThreadPoolExecutor,
     ):
-        self.channel = channel
+        self.link = link
         self._spawner = spawner  # held so that its thread, and with it the process, lives on
         self._process = process
         self._group = group
         self._words = b""
         self._destroying = threading.Lock()
 
-    def alive(self) -> bool:
+    async def alive(self) -> bool:
         return self._process.poll() is None
 
-    def destroy(self) -> None:
+    async def destroy(self) -> None:
+        self.link.fail("the sandbox is closed")
+        await asyncio.to_thread(self._end)
+
+    def last_words(self) -> str:
+        return self._words.decode("utf-8", "replace")
+
+    def _end(self) -> None:
         with self._destroying:
             if self._process.stderr.closed:
                 return
-            self.channel.close()
             try:
                 self._end_process()
                 if self._group:
@@ -84,7 +92,7 @@ class BubblewrapMachine:
             self._process.stderr.close()
 
     def _end_process(self) -> None:
-        # The runner ends by itself when its channel closes, and being process 1 takes all others
+        # The runner ends by itself when its connection closes, and being process 1 takes all others
         # along; bwrap then collects it. Killing bwrap would leave a zombie to the host's init.
         try:
             self._process.wait(LEAVE_S)
@@ -92,11 +100,8 @@ class BubblewrapMachine:
             self._process.kill()
             self._process.wait(EXIT_S)
 
-    def last_words(self) -> str:
-        return self._words.decode("utf-8", "replace")
 
-
-class BubblewrapRuntime:
+class BubblewrapRuntime(StartsBlocking):
     """Starts sandboxes as children of this process, which do not outlive it."""
 
     name = "bubblewrap"
@@ -120,15 +125,19 @@ class BubblewrapRuntime:
                 "files": "tmpfs size",
             }
 
-    def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> RunnerSandbox:
+    async def launch(self, spec: SandboxSpec, labels: Mapping[str, str]) -> AsyncSandbox:
         """A working sandbox. Errors: SandboxStartError."""
+        loop = asyncio.get_running_loop()
         try:
-            machine = self._spawner.submit(self._spawn, spec).result()
+            process, group, ours = await loop.run_in_executor(self._spawner, self._spawn, spec)
         except (OSError, subprocess.SubprocessError) as error:
             raise SandboxStartError(f"bubblewrap could not be run: {error}") from error
-        sandbox = RunnerSandbox(machine, spec)
+        link = Link()
+        await loop.connect_accepted_socket(lambda: link, ours)
+        sandbox = AsyncSandbox(BubblewrapMachine(process, link, group, self._spawner), spec)
+        config = {"uid": AGENT_ID, "gid": AGENT_ID, "rlimits": self._rlimits(spec), "env": {}}
         try:
-            sandbox.boot({"uid": AGENT_ID, "gid": AGENT_ID, "rlimits": self._rlimits(spec)})
+            await sandbox.boot(config)
         except SandboxError as error:
             raise SandboxStartError(f"bubblewrap: the runner did not come up: {error}") from error
         return sandbox
@@ -137,7 +146,9 @@ class BubblewrapRuntime:
         """Removes control groups that dead owners left; their processes died with them."""
         return self._hierarchy.reap() if self._hierarchy else 0
 
-    def _spawn(self, spec: SandboxSpec) -> BubblewrapMachine:
+    def _spawn(
+        self, spec: SandboxSpec
+    ) -> tuple[subprocess.Popen, cgroups.Cgroup | None, socket.socket]:
         group = None
         if self._hierarchy:
             name = f"{cgroups.PREFIX}{self._owner}-{next(_serial)}"
@@ -159,7 +170,7 @@ class BubblewrapRuntime:
             if group:
                 group.remove()
             raise
-        return BubblewrapMachine(process, Channel(ours), group, self._spawner)
+        return process, group, ours
 
     def _rlimits(self, spec: SandboxSpec) -> dict[str, int]:
         if self._hierarchy:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
-import struct
 import subprocess
 import time
 from collections.abc import Mapping
@@ -16,84 +16,56 @@ from docker.errors import APIError, DockerException, NotFound
 
 from ale_jax.sandbox import cgroups
 from ale_jax.sandbox.api import SandboxError, SandboxSpec, SandboxStartError
+from ale_jax.sandbox.async_sandbox import AsyncSandbox
+from ale_jax.sandbox.blocking import StartsBlocking
 from ale_jax.sandbox.bootstrap import COMMAND
-from ale_jax.sandbox.channel import Channel
-from ale_jax.sandbox.client import RunnerSandbox
+from ale_jax.sandbox.link import DockerLink
 from ale_jax.sandbox.owner import Owner
 
 AGENT_ID = 1000
 API_S = 30.0
 BUILD_S = 1200.0
-LAST_WORDS_BYTES = 2000
 # When a sandbox is abandoned whose owner cannot be judged from here (another host, same daemon).
 LIFE_S = 24 * 3600
 OWNER, DEADLINE = "ale.owner", "ale.deadline"
-STDOUT, STDERR = 1, 2
 TROUBLE = (DockerException, requests.RequestException, OSError)
 
 log = logging.getLogger(__name__)
 
 
-class DockerChannel(Channel):
-    """The attached streams of a container, which the daemon sends in frames of its own."""
-
-    def __init__(self, attached):
-        super().__init__(attached._sock)
-        self._attached = attached  # owns the connection
-        self._left = 0
-        self.stderr = bytearray()
-
-    def _receive_some(self, limit: int) -> bytes:
-        while not self._left:
-            header = super()._receive_some(8)
-            while len(header) < 8:
-                header += super()._receive_some(8 - len(header))
-            stream, size = struct.unpack(">BxxxI", header)
-            if stream == STDOUT:
-                self._left = size
-            else:
-                self._skip(size)
-        part = super()._receive_some(min(limit, self._left))
-        self._left -= len(part)
-        return part
-
-    def _skip(self, size: int) -> None:
-        while size:
-            part = super()._receive_some(min(size, 4096))
-            size -= len(part)
-            self.stderr += part[: LAST_WORDS_BYTES - len(self.stderr)]
-
-    def close(self) -> None:
-        super().close()
-        self._attached.close()
-
-
 class DockerMachine:
     """A running container and the attached streams of its runner."""
 
-    def __init__(self, api: docker.APIClient, container: str, channel: DockerChannel):
-        self.channel = channel
-        self._api = api
-        self._container = container
+    def __init__(self, api: docker.APIClient, container: str, attached, link: DockerLink):
+        self.link = link
+        self._api, self._container = api, container
+        self._attached = attached  # owns the connection
 
-    def alive(self) -> bool:
+    async def alive(self) -> bool:
+        return await asyncio.to_thread(self._is_running)
+
+    def last_words(self) -> str:
+        return self.link.stderr.decode("utf-8", "replace")
+
+    async def destroy(self) -> None:
+        self.link.fail("the sandbox is closed")
+        await asyncio.to_thread(self._remove)
+
+    def _is_running(self) -> bool:
         try:
             return self._api.inspect_container(self._container)["State"]["Running"]
         except TROUBLE:  # it, or the daemon, is gone
             return False
 
-    def last_words(self) -> str:
-        return self.channel.stderr.decode("utf-8", "replace")
-
-    def destroy(self) -> None:
+    def _remove(self) -> None:
         try:
             _remove(self._api, self._container)
         except TROUBLE as error:
             log.warning("container %s is left to the reaper: %s", self._container[:12], error)
-        self.channel.close()
+        self._attached.close()
 
 
-class DockerRuntime:
+class DockerRuntime(StartsBlocking):
     """Starts containers on the daemon that the environment names (DOCKER_HOST)."""
 
     name = "docker"
@@ -108,15 +80,15 @@ class DockerRuntime:
         self._owner = Owner.current()
         self.capabilities = {"memory": "cgroup", "pids": "cgroup", "files": "tmpfs size"}
 
-    def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> RunnerSandbox:
+    async def launch(self, spec: SandboxSpec, labels: Mapping[str, str]) -> AsyncSandbox:
         """A working sandbox. Errors: SandboxStartError."""
         try:
-            machine = self._create(spec, labels)
+            machine = await self._create(spec, labels)
         except TROUBLE as error:
             raise SandboxStartError(f"docker could not start a container: {error}") from error
-        sandbox = RunnerSandbox(machine, spec)
+        sandbox = AsyncSandbox(machine, spec)
         try:
-            sandbox.boot({"uid": AGENT_ID, "gid": AGENT_ID, "rlimits": {}})
+            await sandbox.boot({"uid": AGENT_ID, "gid": AGENT_ID, "rlimits": {}, "env": {}})
         except SandboxError as error:
             raise SandboxStartError(f"docker: the runner did not come up: {error}") from error
         return sandbox
@@ -129,7 +101,19 @@ class DockerRuntime:
             _remove(self._api, container)
         return len(dead)
 
-    def _create(self, spec: SandboxSpec, labels: Mapping[str, str]) -> DockerMachine:
+    async def _create(self, spec: SandboxSpec, labels: Mapping[str, str]) -> DockerMachine:
+        container, attached = await asyncio.to_thread(self._create_attached, spec, labels)
+        try:
+            link = DockerLink()
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: link, attached._sock)
+            await asyncio.to_thread(self._api.start, container)
+        except BaseException:
+            await asyncio.to_thread(_remove, self._api, container)
+            raise
+        return DockerMachine(self._api, container, attached, link)
+
+    def _create_attached(self, spec: SandboxSpec, labels: Mapping[str, str]):
+        """A container that is not started yet, and the connection to its streams."""
         ours = {OWNER: str(self._owner), DEADLINE: str(int(time.time() + LIFE_S))}
         container = self._api.create_container(
             spec.image,
@@ -144,12 +128,10 @@ class DockerRuntime:
         )["Id"]
         try:
             streams = {"stream": 1, "stdin": 1, "stdout": 1, "stderr": 1}
-            channel = DockerChannel(self._api.attach_socket(container, params=streams))
-            self._api.start(container)
+            return container, self._api.attach_socket(container, params=streams)
         except TROUBLE:
             _remove(self._api, container)
             raise
-        return DockerMachine(self._api, container, channel)
 
 
 def _host_config(spec: SandboxSpec) -> dict:

@@ -32,7 +32,7 @@ sandbox.run("sleep 60", timeout=60)
 
 def host_pids(sandbox) -> list[int]:
     """The processes of a sandbox as the host sees them; the runner is the first of python."""
-    machine = sandbox._machine
+    machine = sandbox.later._machine
     if hasattr(machine, "_container"):
         return [int(row[1]) for row in machine._api.top(machine._container)["Processes"]]
     groups = machine._group.directories
@@ -56,7 +56,7 @@ def is_gone(pid: int) -> bool:
 
 
 def kill_machine(sandbox) -> None:
-    machine = sandbox._machine
+    machine = sandbox.later._machine
     if hasattr(machine, "_container"):
         machine._api.kill(machine._container)
     else:
@@ -125,7 +125,7 @@ def test_sandbox_outlives_the_object_that_started_it():
 
 
 def test_frozen_runner_is_given_up(own_box, monkeypatch):
-    monkeypatch.setattr("ale_jax.sandbox.client.RUN_GRACE_S", 0.2)
+    monkeypatch.setattr("ale_jax.sandbox.async_sandbox.RUN_GRACE_S", 0.2)
     os.kill(runner_pid(own_box), signal.SIGSTOP)
     with pytest.raises(SandboxLost, match="no answer to 'run'"):
         own_box.run("true", timeout=0.2)

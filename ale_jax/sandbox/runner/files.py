@@ -5,6 +5,7 @@ import os
 import stat
 
 WORK, TMP = "/work", "/tmp"
+KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
 
 
 def descend(parent: int, name: str) -> int:
@@ -13,6 +14,18 @@ def descend(parent: int, name: str) -> int:
         return os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
     finally:
         os.close(parent)
+
+
+def enter_or_make(parent: int, name: str) -> int:
+    """As `descend`, for a directory that may have to be made first."""
+    try:
+        os.mkdir(name, 0o755, dir_fd=parent)
+    except FileExistsError:
+        pass
+    except OSError:
+        os.close(parent)
+        raise
+    return descend(parent, name)
 
 
 def read_regular(path: str, max_bytes: int) -> bytes:
@@ -34,9 +47,7 @@ def write_file(path: str, content: bytes) -> None:
     *directories, name = path.split("/")
     parent = os.open(WORK, os.O_PATH)
     for part in directories:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(part, 0o755, dir_fd=parent)
-        parent = descend(parent, part)
+        parent = enter_or_make(parent, part)
     try:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=parent)
@@ -46,6 +57,33 @@ def write_file(path: str, content: bytes) -> None:
         os.close(parent)
     with open(fd, "wb") as file:
         file.write(content)
+
+
+def make_directories(path: str) -> None:
+    """The directory `path` (absolute, or below WORK) with all above it; links are not followed."""
+    parent = os.open("/" if path.startswith("/") else WORK, os.O_PATH)
+    for part in filter(None, path.split("/")):
+        parent = enter_or_make(parent, part)
+    os.close(parent)
+
+
+def list_directory(path: str, max_entries: int) -> list[dict]:
+    """What is in a directory: name, kind ("file", "directory", "link", "other"), bytes, mode."""
+    entries = []
+    with os.scandir(path if path.startswith("/") else os.path.join(WORK, path)) as found:
+        for entry in found:
+            if len(entries) == max_entries:
+                break
+            status = entry.stat(follow_symlinks=False)
+            entries.append(
+                {
+                    "name": os.fsencode(entry.name).decode("utf-8", "replace"),
+                    "kind": KINDS.get(stat.S_IFMT(status.st_mode), "other"),
+                    "bytes": status.st_size,
+                    "mode": stat.S_IMODE(status.st_mode),
+                }
+            )
+    return sorted(entries, key=lambda entry: entry["name"])
 
 
 def empty(directory: str, mode: int) -> None:

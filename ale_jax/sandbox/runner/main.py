@@ -1,179 +1,274 @@
-"""Serves the requests of the host, one after another."""
+"""Serves the requests of the host, many at a time."""
 
 import contextlib
 import errno
 import json
 import os
-import select
-import signal
-import time
-from collections.abc import Iterator
+from typing import Any
 
 from . import files, wire
 from .files import TMP, WORK
-from .processes import Agent
-from .session import Command, Session
+from .jobs import Job
+from .link import Link, Stream
+from .loop import READ, WRITE, Loop
+from .processes import Agent, Child, living
+from .relay import Relay
+from .session import EXIT_TIMED_OUT, Session
+from .wire import MAIN
 
-MAX_PIPE = 1 << 20  # the largest that an unprivileged process can make a pipe
-TERM_GRACE_S = 0.3
-MAX_POLL_S = 3600.0  # poll(2) takes no more than 2^31 ms
-EXIT_TIMED_OUT = 124
+Request = dict[str, Any]
 
 
 class Runner:
-    """Serves requests. Each method takes the request and its data, and returns the reply."""
+    """Serves requests: one method for each, which returns the outcome.
 
-    def __init__(self, agent: Agent):
-        self.agent = agent
-        self.session: Session | None = None
-        self.directory = WORK  # where the next session starts
-        self.wake_r, wake_w = os.pipe()
-        for fd in (self.wake_r, wake_w):
-            os.set_blocking(fd, False)
-        signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+    OSError: the outcome is its number and text. LookupError, RuntimeError: is its text.
+    """
 
-    def run(self, request: dict, data: Iterator[bytes]) -> dict:
-        """A command that ends its session (`exit`) is answered with the session's exit code."""
-        session = self._open_session()
-        command = Command(session, b"".join(data), request["output_bytes"])
-        timed_out = not self._pump(command, request["timeout"])
-        if timed_out:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(session.pid, signal.SIGTERM)
-            self._pump(command, TERM_GRACE_S)
-            self.agent.kill()
-        command.drain(MAX_PIPE)
-        code = EXIT_TIMED_OUT if timed_out else command.exit_code
-        if timed_out or code is None:
-            self._end_session(session.directory if timed_out else WORK)
-        head, tail, omitted = command.output.pieces()
-        wire.send(head)
-        wire.send(tail)
-        code = session.exit_code if code is None else code
-        return {"exit_code": code, "timed_out": timed_out, "head": len(head), "omitted": omitted}
+    def __init__(self, loop: Loop, agent: Agent):
+        self.loop, self.agent = loop, agent
+        self.link = Link(loop, self.serve)
+        self.relay = Relay(loop, self.link)
+        self.sessions: dict[str, Session] = {}
+        self.directories: dict[str, str] = {}  # where a session that is opened again starts
+        self.jobs: dict[str, Job] = {}
 
-    def _open_session(self) -> Session:
-        self._reap()
-        if self.session and self.session.exit_code is not None:
-            self._end_session(WORK)
-        if self.session is None:
-            try:
-                self.session = Session(self.agent, self.directory)
-            except OSError:  # what the agent left running has taken every process, or all memory
-                self.agent.kill()
-                self.session = Session(self.agent, self.directory)
-        return self.session
+    async def serve(self, stream: Stream, request: Request) -> None:
+        try:
+            outcome = await getattr(self, f"do_{request['do']}")(request, stream)
+        except OSError as error:
+            outcome = {"errno": error.errno, "error": error.strerror or str(error)}
+        except ValueError as error:  # a path that is no text for the kernel
+            outcome = {"errno": errno.EINVAL, "error": str(error)}
+        except (LookupError, RuntimeError) as error:
+            outcome = {"error": str(error.args[0])}
+        stream.end(outcome)
 
-    def _end_session(self, next_directory: str) -> None:
-        if self.session:
-            self.session.close()
-        self.session, self.directory = None, next_directory
+    # Sessions.
 
-    def _reap(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.wake_r, wire.CHUNK)
-        self.agent.reap()
-        if self.session and self.session.pid in self.agent.exits:
-            self.session.exit_code = self.agent.exits[self.session.pid]
-        self.agent.exits.clear()
-
-    def _pump(self, command: Command, seconds: float) -> bool:
-        """Moves bytes until the command has ended, or its session has. False when out of time."""
-        session, deadline = command.session, time.monotonic() + seconds
-        actions = {
-            session.output_r: lambda: command.drain(wire.CHUNK),
-            session.reply_r: command.take_reply,
-            session.feed_w: command.feed,
-            self.wake_r: self._reap,
-            0: lambda: os._exit(0),  # only a hang-up comes here: the owner is gone
-        }
-        poller = select.poll()
-        for fd in actions:
-            poller.register(fd, 0 if fd == 0 else select.POLLIN)
-        poller.modify(session.feed_w, select.POLLOUT)
-        while command.exit_code is None and session.exit_code is None:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
-            for fd, event in poller.poll(min(left, MAX_POLL_S) * 1000 + 1):
-                actions[fd]()
-                hung_up = not event & (select.POLLIN | select.POLLOUT)
-                if hung_up or (fd == session.feed_w and not command.unfed):
-                    poller.unregister(fd)
-        return True
-
-    def kill(self, request: dict, data: Iterator[bytes]) -> dict:
-        self.agent.kill()
-        self._end_session(WORK)
+    async def do_open(self, request: Request, stream: Stream) -> dict:
+        """A session `session`; what it has in `env` it has again when it is opened again."""
+        name = request["session"]
+        if name in self.sessions:
+            raise LookupError(f"session {name!r} is open already")
+        self.sessions[name] = self._start_session(request["cwd"], request["env"])
         return {}
 
-    def reset(self, request: dict, data: Iterator[bytes]) -> dict:
-        self.kill(request, data)
+    async def do_run(self, request: Request, stream: Stream) -> dict:
+        """A command that ends its session (`exit`) is answered with the session's exit code."""
+        text = await stream.receive_all()
+        name = request["session"]
+        session = self._session(name)
+        live = stream if request["live"] else None
+        code, timed_out, output = await session.run(
+            text, request["timeout"], request["output_bytes"], live
+        )
+        if timed_out or code is None:
+            await session.child.ended.wait()
+            directory = session.directory if timed_out else WORK
+            if self.sessions.get(name) is session:  # else a reset has been here
+                self._reopen_later(name, directory)
+        if not request["live"]:
+            await stream.send(bytes(output.head))
+        await stream.send(output.tail())
+        if code is None:
+            code = EXIT_TIMED_OUT if timed_out else session.child.exit_code
+        return {
+            "exit_code": EXIT_TIMED_OUT if timed_out else code,
+            "timed_out": timed_out,
+            "head": len(output.head),
+            "omitted": output.omitted,
+        }
+
+    async def do_interrupt(self, request: Request, stream: Stream) -> dict:
+        session = self.sessions.get(request["session"])
+        return {"interrupted": bool(session) and await session.interrupt(request["seconds"])}
+
+    async def do_close(self, request: Request, stream: Stream) -> dict:
+        session = self.sessions.pop(request["session"], None)
+        if session is None:
+            raise LookupError(f"there is no session {request['session']!r}")
+        self.agent.kill_tree(session.child)
+        await session.child.ended.wait()
+        session.close()
+        return {}
+
+    def _session(self, name: str) -> Session:
+        session = self.sessions.get(name)
+        if session is None:
+            if name != MAIN:
+                raise LookupError(f"there is no session {name!r}")
+            session = self.sessions[MAIN] = self._start_session(WORK, {})
+        if session.busy:
+            raise LookupError(f"session {name!r} is busy")
+        if not session.alive:
+            self._reopen_later(name, self.directories.get(name, WORK))
+        if name in self.directories:
+            session.close()
+            directory = self.directories.pop(name)
+            session = self.sessions[name] = self._start_session(directory, session.env)
+        return session
+
+    def _reopen_later(self, name: str, directory: str) -> None:
+        """Not now: the process that this costs may never be asked for."""
+        self.directories[name] = directory
+
+    def _start_session(self, directory: str, env: dict[str, str]) -> Session:
+        try:
+            return Session(self.agent, self.loop, directory, env)
+        except OSError:  # what the agent left running has taken every process, or all memory
+            self.agent.kill()
+            return Session(self.agent, self.loop, directory, env)
+
+    # Single processes.
+
+    async def do_exec(self, request: Request, stream: Stream) -> dict:
+        """See `Job`; `job` names it for the requests below, while it runs."""
+        name = request["job"]
+        if name in self.jobs:
+            raise LookupError(f"job {name!r} exists already")
+        job = self.jobs[name] = Job(self.agent, self.loop, stream, request)
+        try:
+            return await job.run()
+        finally:
+            del self.jobs[name]
+
+    async def do_signal(self, request: Request, stream: Stream) -> dict:
+        """signal 9 takes along all that the job has started."""
+        job = self._job(request)
+        if request["signal"] == 9:
+            job.kill()
+        else:
+            job.signal(request["signal"])
+        return {}
+
+    async def do_resize(self, request: Request, stream: Stream) -> dict:
+        self._job(request).resize(request["rows"], request["columns"])
+        return {}
+
+    def _job(self, request: Request) -> Job:
+        if request["job"] not in self.jobs:
+            raise LookupError(f"job {request['job']!r} does not run")
+        return self.jobs[request["job"]]
+
+    # All processes.
+
+    async def do_kill(self, request: Request, stream: Stream) -> dict:
+        """Every process of the agent's. Sessions open again, in WORK, when they are next used."""
+        self.agent.kill()
+        for name, session in self.sessions.items():
+            await session.child.ended.wait()
+            self._reopen_later(name, WORK)
+        return {}
+
+    async def do_reset(self, request: Request, stream: Stream) -> dict:
+        """As new: all sessions are gone, and so are all files of the agent's."""
+        await self.do_kill(request, stream)
+        for session in self.sessions.values():
+            session.close()
+        self.sessions.clear()
+        self.directories.clear()
         files.empty(WORK, 0o755)
         files.empty(TMP, 0o1777)
         return {}
 
-    def read(self, request: dict, data: Iterator[bytes]) -> dict:
-        wire.send(files.read_regular(request["path"], request["max_bytes"]))
+    async def do_stats(self, request: Request, stream: Stream) -> dict:
+        disk = os.statvfs(WORK)
+        return {
+            "processes": len(living() - {1, os.getpid()}),
+            "disk_bytes": (disk.f_blocks - disk.f_bfree) * disk.f_frsize,
+            "disk_limit_bytes": disk.f_blocks * disk.f_frsize,
+        }
+
+    # Files.
+
+    async def do_read(self, request: Request, stream: Stream) -> dict:
+        await stream.send(files.read_regular(request["path"], request["max_bytes"]))
         return {}
 
-    def write(self, request: dict, data: Iterator[bytes]) -> dict:
-        content, start = b"".join(data), 0
+    async def do_write(self, request: Request, stream: Stream) -> dict:
+        content, start = await stream.receive_all(), 0
         for path, size in request["files"]:
             files.write_file(path, content[start : start + size])
             start += size
         return {}
 
-    def snapshot(self, request: dict, data: Iterator[bytes]) -> dict:
-        argv = ["tar", "--create", "--sparse", "--ignore-failed-read", "."]
+    async def do_list(self, request: Request, stream: Stream) -> dict:
+        """Name, kind, size and mode of what is in a directory, as its own JSON in the data."""
+        entries = files.list_directory(request["path"], request["max_entries"])
+        await stream.send(json.dumps(entries).encode())
+        return {}
+
+    async def do_snapshot(self, request: Request, stream: Stream) -> dict:
+        """Packs WORK while everything of the agent's stands still."""
         with self.agent.paused():
-            return self._archive(argv, request["max_bytes"])
+            return await self.do_pack(request | {"path": WORK}, stream)
 
-    def _archive(self, argv: list[str], max_bytes: int) -> dict:
+    async def do_pack(self, request: Request, stream: Stream) -> dict:
+        """A tar archive of a directory, without what the agent may not read."""
+        argv = ["tar", "--create", "--sparse", "--ignore-failed-read", "--directory"]
         archive_r, archive_w = os.pipe()
-        pid = self.agent.spawn(argv, {1: archive_w}, WORK)
-        os.close(archive_w)
-        room = max_bytes
+        try:
+            child = self.agent.spawn([*argv, request["path"], "."], {1: archive_w}, WORK)
+        finally:
+            os.close(archive_w)
+        os.set_blocking(archive_r, False)
+        room = request["max_bytes"]
         with open(archive_r, "rb", buffering=0) as archive:
-            while room > 0 and (chunk := archive.read(wire.CHUNK)):
-                wire.send(chunk)
+            while room > 0:
+                await self.loop.ready(archive_r, READ)
+                if not (chunk := archive.read(wire.CHUNK)):
+                    break
+                await stream.send(chunk)
                 room -= len(chunk)
-        code = os.waitpid(pid, 0)[1]  # past max_bytes, the closed pipe ends it
-        return {} if code == 0 else {"error": f"tar --create ended with status {code}"}
+        await child.ended.wait()  # past max_bytes, the closed pipe ends it
+        return _success("tar --create", child)
 
-    def restore(self, request: dict, data: Iterator[bytes]) -> dict:
-        self.reset(request, data)
+    async def do_restore(self, request: Request, stream: Stream) -> dict:
+        await self.do_reset(request, stream)
+        return await self.do_unpack(request | {"path": WORK}, stream)
+
+    async def do_unpack(self, request: Request, stream: Stream) -> dict:
+        """Unpacks a tar archive into a directory, with the agent's rights."""
+        files.make_directories(request["path"])
+        argv = ["tar", "--extract", "--preserve-permissions", "--no-same-owner", "--directory"]
         archive_r, archive_w = os.pipe()
-        argv = ["tar", "--extract", "--preserve-permissions", "--no-same-owner"]
-        pid = self.agent.spawn(argv, {0: archive_r}, WORK)
-        os.close(archive_r)
-        with contextlib.suppress(BrokenPipeError), open(archive_w, "wb") as archive:
-            for chunk in data:
-                archive.write(chunk)
-        code = os.waitpid(pid, 0)[1]
-        return {} if code == 0 else {"error": f"tar --extract ended with status {code}"}
+        try:
+            child = self.agent.spawn([*argv, request["path"]], {0: archive_r}, WORK)
+        finally:
+            os.close(archive_r)
+        os.set_blocking(archive_w, False)
+        with contextlib.suppress(BrokenPipeError), open(archive_w, "wb", buffering=0) as archive:
+            while data := await stream.receive():
+                unsent = memoryview(data)
+                while unsent:
+                    unsent = unsent[archive.write(unsent) or 0 :]
+                    if unsent:
+                        await self.loop.ready(archive_w, WRITE)
+        await child.ended.wait()
+        return _success("tar --extract", child)
+
+    # Connections.
+
+    async def do_listen(self, request: Request, stream: Stream) -> dict:
+        self.relay.listen(request["port"])
+        return {}
+
+    async def do_connect(self, request: Request, stream: Stream) -> dict:
+        await self.relay.connect(request["port"], stream)
+        return {}
+
+
+def _success(what: str, child: Child) -> dict:
+    if child.exit_code:
+        raise RuntimeError(f"{what} ended with status {child.exit_code}")
+    return {}
 
 
 def main(config: dict) -> None:
     """config: the fields of `Agent`."""
-    runner = Runner(Agent(**config))
-    serve = {
-        name: getattr(runner, name)
-        for name in ("run", "kill", "reset", "read", "write", "snapshot", "restore")
-    }
     os.umask(0o022)
-    wire.send_reply({})
-    while True:
-        request, data = json.loads(wire.receive()), wire.receive_data()
-        try:
-            reply = serve[request["do"]](request, data)
-        except OSError as error:
-            reply = {"errno": error.errno, "error": error.strerror}
-        except ValueError as error:  # a path that is no text for the kernel
-            reply = {"errno": errno.EINVAL, "error": str(error)}
-        except RuntimeError as error:
-            reply = {"error": str(error)}
-        for _ in data:  # what a failed request left unread
-            pass
-        wire.send_reply(reply)
+    loop = Loop()
+    runner = Runner(loop, Agent(loop, **config))
+    runner.link.greet()
+    loop.run()

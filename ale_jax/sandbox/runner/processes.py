@@ -2,18 +2,21 @@
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import resource
 import signal
+import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from .files import WORK
+from .loop import READ, Event, Loop
 from .seccomp import Filter
 
 DEATH_S = 5.0
 RLIMITS = {"RLIMIT_CORE": 0, "RLIMIT_MSGQUEUE": 0}  # a POSIX message queue would outlive a reset
-PR_SET_DUMPABLE = 4
+PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -29,13 +32,29 @@ ENVIRONMENT = {
 }
 
 
+class Child:
+    """A process that the runner started, leader of its own group and session."""
+
+    def __init__(self, loop: Loop, pid: int):
+        self.pid = pid
+        self.exit_code: int | None = None
+        self.ended = Event(loop)
+
+
 class Agent:
     """Who the agent is inside, and its processes. uid, gid: its ids; this process works as them."""
 
-    def __init__(self, uid: int, gid: int, rlimits: dict[str, int]):
+    def __init__(self, loop: Loop, uid: int, gid: int, rlimits: dict[str, int], env: dict):
+        self._loop = loop
         self.uid, self.rlimits = uid, rlimits
-        self.exits: dict[int, int] = {}
-        if os.getuid() == 0:
+        self._environment = ENVIRONMENT | env
+        self._children: dict[int, Child] = {}
+        self._wake_r, wake_w = os.pipe()
+        for fd in (self._wake_r, wake_w):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        if os.getuid() == 0 and uid != 0:
             # Files are touched with the agent's rights, never with more. That the real and saved
             # ids stay root's keeps the agent from signalling or tracing this process.
             os.setgroups([])
@@ -47,16 +66,32 @@ class Agent:
         self._libc = ctypes.CDLL(None, use_errno=True)
         if self._libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0):
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_DUMPABLE)")
+        loop.spawn(self._reap_forever())
 
-    def spawn(self, argv: list[str], fds: dict[int, int], directory: str) -> int:
-        """Starts `argv` as leader of a new process group; of 0 to 2, what `fds` lacks is null."""
+    def spawn(
+        self,
+        argv: list[str],
+        fds: dict[int, int],
+        directory: str,
+        env: Mapping[str, str] = {},
+        terminal: bool = False,
+    ) -> Child:
+        """Starts `argv` as leader of a new process group; of 0 to 2, what `fds` lacks is null.
+
+        What it starts and leaves behind stays below it in the tree of processes, for `kill_tree`.
+        terminal: descriptor 0 is one, and becomes the group's own.
+        """
         if pid := os.fork():
-            return pid
+            child = self._children[pid] = Child(self._loop, pid)
+            return child
         try:
             os.setsid()
+            self._libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             null = os.open(os.devnull, os.O_RDWR)
             for target, source in {0: null, 1: null, 2: null, **fds}.items():
                 os.dup2(source, target)
+            if terminal:
+                fcntl.ioctl(0, termios.TIOCSCTTY, 0)
             for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
                 signal.signal(number, signal.SIG_DFL)
             for name, value in (RLIMITS | self.rlimits).items():
@@ -67,7 +102,7 @@ class Agent:
                 os.chdir(directory)
             except (OSError, ValueError):  # the agent removed it, or made up its name
                 os.chdir(WORK)
-            os.execvpe(argv[0], argv, ENVIRONMENT)
+            os.execvpe(argv[0], argv, {**self._environment, **env})
         except BaseException as error:
             os.write(2, f"cannot start {argv[0]}: {error}\n".encode())
         finally:
@@ -84,16 +119,26 @@ class Agent:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGCONT)
 
-    def reap(self) -> None:
+    async def _reap_forever(self) -> None:
+        while True:
+            await self._loop.ready(self._wake_r, READ)
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake_r, 1 << 12)
+            self._reap()
+
+    def _reap(self) -> None:
         """Collects dead children; orphans too, where this is process 1."""
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                code = os.waitstatus_to_exitcode(ended[1])
-                self.exits[ended[0]] = code if code >= 0 else 128 - code
+                child = self._children.pop(ended[0], None)
+                if child:
+                    code = os.waitstatus_to_exitcode(ended[1])
+                    child.exit_code = code if code >= 0 else 128 - code
+                    child.ended.set()
 
     def kill(self) -> None:
         """Kills every process but init and this one, and frees what of theirs would stay."""
-        self._kill_processes()
+        self._kill_until_none(lambda: living() - {1, os.getpid()}, at_once=True)
         for kind in ("shm", "sem", "msg"):
             with open(f"/proc/sysvipc/{kind}") as table:
                 for row in table.readlines()[1:]:
@@ -101,17 +146,59 @@ class Agent:
                     remove = getattr(self._libc, f"{kind}ctl")
                     remove(identifier, 0, 0, 0) if kind == "sem" else remove(identifier, 0, 0)
 
-    def _kill_processes(self) -> None:
-        # kill(-1) is atomic: no fork escapes it.
+    def kill_tree(self, child: Child) -> None:
+        """Kills a child, all below it, and what has escaped from below every other child.
+
+        If that grows faster than it can be cut down, every process of the agent's is killed.
+        """
+        try:
+            self._kill_until_none(lambda: self._below_or_stray(child.pid))
+        except RuntimeError:
+            self.kill()
+        if child.exit_code is None:  # last: what is below it would else be without a parent
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGKILL)
+
+    def _below_or_stray(self, pid: int) -> set[int]:
+        parents = _parents()
+        spared = self._children.keys() - {pid}
+        return {
+            each
+            for each in parents.keys() - self._children.keys() - {1, os.getpid()}
+            if not spared & _line(each, parents)
+        }
+
+    def _kill_until_none(self, find: Callable[[], set[int]], at_once: bool = False) -> None:
         deadline = time.monotonic() + DEATH_S
-        while others := living() - {1, os.getpid()}:
+        while others := find():
             if time.monotonic() > deadline:
                 raise RuntimeError(f"processes {sorted(others)} do not die")
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(-1, signal.SIGKILL)
+            for pid in [-1] if at_once else others:  # kill(-1) is atomic: no fork escapes it
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             time.sleep(0.0005)
-            self.reap()
+            self._reap()
 
 
 def living() -> set[int]:
+    """All processes, zombies too."""
     return {int(name) for name in os.listdir("/proc") if name.isdecimal()}
+
+
+def _parents() -> dict[int, int]:
+    """The parent of each process that is not a zombie."""
+    parents = {}
+    for pid in living():
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+            state, parent, *_ = file.read().rpartition(b")")[2].split()
+            if state != b"Z":
+                parents[pid] = int(parent)
+    return parents
+
+
+def _line(pid: int, parents: Mapping[int, int]) -> set[int]:
+    """The ancestors of `pid`."""
+    line = set()
+    while (pid := parents.get(pid, 0)) and pid not in line:
+        line.add(pid)
+    return line

@@ -3,18 +3,27 @@
 import contextlib
 import os
 import signal
+import time
 
+from .link import Stream
+from .loop import READ, WRITE, Event, Loop
+from .output import HeadAndTail
 from .processes import Agent
 from .wire import CHUNK
 
 FEED_FD, REPLY_FD = 198, 199
+MAX_PIPE = 1 << 20  # the largest that an unprivileged process can make a pipe
+GRACE_S = 0.3
+EXIT_TIMED_OUT = 124
 
 # The agent's text is evaluated in this very shell, so that cwd, variables and functions stay.
 # Assigning POSIXLY_CORRECT lets the special builtin `unset` win over a function of that name, and
 # so takes back a redefined `builtin`. The loop's own work is a `while` condition, which `set -e`
 # does not end, and its trace (`set -x`) goes nowhere. One line: bash counts the agent's from 1.
+# An interrupt is for the command: the trap keeps the shell, and children do not inherit it.
 LOOP = (
     "builtin echo 1000 > /proc/self/oom_score_adj; "  # the runner is never the one to go
+    "builtin trap : INT; "
     "while { __status=$?; POSIXLY_CORRECT=1; unset -f builtin; unset POSIXLY_CORRECT; "
     r"""[[ ${__token-} ]] && builtin printf '%s %d %s\0' "$__token" "$__status" "$PWD" """
     f">&{REPLY_FD}; "
@@ -27,84 +36,169 @@ LOOP = (
 BASH = ["bash", "--noprofile", "--norc", "-c", f"read -rd '' -u{FEED_FD}; eval \"$REPLY\"", "bash"]
 
 
-class HeadAndTail:
-    """The first and the last bytes of a stream; what lies between them is only counted."""
-
-    def __init__(self, keep: int):
-        self._head_limit = keep // 2
-        self._tail_limit = keep - keep // 2
-        self._head, self._tail, self._total = bytearray(), bytearray(), 0
-
-    def add(self, chunk: bytes) -> None:
-        room = self._head_limit - len(self._head)
-        self._head += chunk[:room]
-        self._tail += chunk[room:]
-        self._total += len(chunk)
-        if len(self._tail) > self._tail_limit + CHUNK:
-            self._trim()
-
-    def _trim(self) -> None:
-        del self._tail[: max(0, len(self._tail) - self._tail_limit)]
-
-    def pieces(self) -> tuple[bytes, bytes, int]:
-        """Returns head, tail, and the number of bytes left out between them."""
-        self._trim()
-        omitted = self._total - len(self._head) - len(self._tail)
-        return bytes(self._head), bytes(self._tail), omitted
-
-
 class Session:
-    """One bash, and the pipes to it. exit_code is None while it lives."""
+    """One bash, and the pipes to it. One command at a time."""
 
-    def __init__(self, agent: Agent, directory: str):
-        feed_r, self.feed_w = os.pipe()
-        self.reply_r, reply_w = os.pipe()
-        self.output_r, output_w = os.pipe()
-        for fd in (self.feed_w, self.reply_r, self.output_r):
+    def __init__(self, agent: Agent, loop: Loop, directory: str, env: dict[str, str]):
+        self._agent, self._loop, self.env = agent, loop, env
+        feed_r, self._feed_w = os.pipe()
+        self._reply_r, reply_w = os.pipe()
+        self._output_r, output_w = os.pipe()
+        for fd in (self._feed_w, self._reply_r, self._output_r):
             os.set_blocking(fd, False)
         fds = {1: output_w, 2: output_w, FEED_FD: feed_r, REPLY_FD: reply_w}
-        self.pid = agent.spawn(BASH, fds, directory)
+        self.child = agent.spawn(BASH, fds, directory, env)
         for fd in (feed_r, reply_w, output_w):
             os.close(fd)
-        os.write(self.feed_w, LOOP.encode() + b"\0")
+        os.write(self._feed_w, LOOP.encode() + b"\0")
         self.directory = directory
-        self.exit_code: int | None = None
+        self._command: _Command | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self.child.exit_code is None
+
+    @property
+    def busy(self) -> bool:
+        return self._command is not None
 
     def close(self) -> None:
-        for fd in (self.feed_w, self.reply_r, self.output_r):
+        for fd in (self._feed_w, self._reply_r, self._output_r):
             os.close(fd)
 
+    async def run(
+        self, text: bytes, timeout: float, output_bytes: int, live: Stream | None
+    ) -> tuple[int | None, bool, HeadAndTail]:
+        """The command's exit code (None: the session ended under it), whether it ran out of time,
+        and its output, whose head is sent to `live` meanwhile."""
+        command = self._command = _Command(self._loop, output_bytes)
+        tasks = [
+            self._loop.spawn(each)
+            for each in (
+                self._feed(command.token.encode() + b"\0" + text + b"\0"),
+                self._pump(command),
+                self._take_reply(command),
+                self._watch(command),
+            )
+        ]
+        sender = live and self._loop.spawn(command.send_head(live))
+        timed_out = not await command.over.wait(time.monotonic() + timeout)
+        if timed_out:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.child.pid, signal.SIGTERM)
+            await command.over.wait(time.monotonic() + GRACE_S)
+            self._agent.kill_tree(self.child)
+        for task in tasks:
+            self._loop.cancel(task)
+        self._drain(command, MAX_PIPE)
+        if sender:
+            await command.all_sent()
+        self._command = None
+        return command.exit_code, timed_out, command.output
 
-class Command:
+    async def interrupt(self, seconds: float) -> bool:
+        """SIGINT to the command and its children, then SIGKILL; whether there was a command.
+
+        What had to be killed takes the session along.
+        """
+        command = self._command
+        if command is None:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.child.pid, signal.SIGINT)
+        if not await command.over.wait(time.monotonic() + seconds):
+            self._agent.kill_tree(self.child)
+        return True
+
+    async def _feed(self, text: bytes) -> None:
+        unfed = memoryview(text)
+        while unfed:
+            try:
+                unfed = unfed[os.write(self._feed_w, unfed) :]
+            except BlockingIOError:
+                await self._loop.ready(self._feed_w, WRITE)
+            except BrokenPipeError:
+                return
+
+    async def _pump(self, command: "_Command") -> None:
+        while True:
+            await self._loop.ready(self._output_r, READ)
+            if not self._drain(command, CHUNK):
+                return
+
+    def _drain(self, command: "_Command", limit: int) -> bool:
+        """Takes what is in the output pipe; `limit`, because a live writer could go on forever.
+        False at its end."""
+        with contextlib.suppress(BlockingIOError):
+            while limit > 0:
+                chunk = os.read(self._output_r, min(limit, CHUNK))
+                if not chunk:
+                    return False
+                command.add(chunk)
+                limit -= len(chunk)
+        return True
+
+    async def _take_reply(self, command: "_Command") -> None:
+        reply = b""
+        while True:
+            await self._loop.ready(self._reply_r, READ)
+            part = os.read(self._reply_r, CHUNK)
+            reply += part
+            if not part:
+                return
+            if not reply.endswith(b"\0") and len(reply) < CHUNK:
+                continue
+            if directory := command.finish(reply[:-1].decode("utf-8", "surrogateescape")):
+                self.directory = directory
+            else:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.child.pid, signal.SIGKILL)
+            return
+
+    async def _watch(self, command: "_Command") -> None:
+        await self.child.ended.wait()
+        command.over.set()
+
+
+class _Command:
     """One command in a session, from its text going in to its reply coming out."""
 
-    def __init__(self, session: Session, text: bytes, output_bytes: int):
+    def __init__(self, loop: Loop, output_bytes: int):
         # A reply that does not carry this command's token belongs to another one, or is forged.
         self.token = os.urandom(8).hex()
-        self.session, self.output = session, HeadAndTail(output_bytes)
-        self.unfed = memoryview(self.token.encode() + b"\0" + text + b"\0")
-        self.reply = b""
+        self.output = HeadAndTail(output_bytes)
         self.exit_code: int | None = None
+        self.over = Event(loop)
+        self._more, self._sent = Event(loop), Event(loop)
+        self._complete = False
 
-    def feed(self) -> None:
-        with contextlib.suppress(BlockingIOError, BrokenPipeError):
-            self.unfed = self.unfed[os.write(self.session.feed_w, self.unfed) :]
+    def add(self, chunk: bytes) -> None:
+        self.output.add(chunk)
+        self._more.set()
 
-    def drain(self, limit: int) -> None:
-        """Takes what is in the output pipe; `limit`, because a live writer could go on forever."""
-        with contextlib.suppress(BlockingIOError):
-            while limit > 0 and (chunk := os.read(self.session.output_r, min(limit, CHUNK))):
-                self.output.add(chunk)
-                limit -= len(chunk)
+    def finish(self, reply: str) -> str:
+        """Takes the shell's reply; returns its directory, nothing if the reply is not valid."""
+        token, code, directory = [*reply.split(" ", 2), "", ""][:3]
+        if token != self.token or len(code) > 3 or not code.isdecimal() or not directory:
+            return ""
+        self.exit_code = int(code)
+        self.over.set()
+        return directory
 
-    def take_reply(self) -> None:
-        self.reply += os.read(self.session.reply_r, CHUNK)
-        if not self.reply.endswith(b"\0") and len(self.reply) < CHUNK:
-            return
-        text = self.reply[:-1].decode("utf-8", "surrogateescape")
-        token, code, directory = [*text.split(" ", 2), "", ""][:3]
-        if token == self.token and len(code) <= 3 and code.isdecimal():
-            self.exit_code, self.session.directory = int(code), directory
-        else:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.session.pid, signal.SIGKILL)
+    async def send_head(self, stream: Stream) -> None:
+        sent = 0
+        while True:
+            if fresh := bytes(self.output.head[sent:]):
+                await stream.send(fresh)
+                sent += len(fresh)
+            elif self._complete:
+                self._sent.set()
+                return
+            else:
+                self._more.clear()
+                await self._more.wait()
+
+    async def all_sent(self) -> None:
+        self._complete = True
+        self._more.set()
+        await self._sent.wait()

@@ -1,49 +1,39 @@
-"""Frames on stdin and stdout: a big-endian u32 length, then so many bytes.
+"""Frames between host and runner, both ways over one connection that many streams share.
 
-A request is a JSON frame, then data frames, then an empty one. A reply is data frames, an empty
-one, then a JSON frame: the outcome comes last because only then is it known.
+A frame: u32 length of the payload, u32 stream, u8 kind (big-endian), then the payload.
+
+    OPEN    JSON: what is asked for. {"body": false} in it: no data follows from this side.
+    DATA    bytes; at most WINDOW of a stream are on the way before they are credited
+    ERROR   as DATA: standard error, where it is kept apart
+    CREDIT  u32: so many bytes of the stream were consumed
+    END     JSON: this side of the stream is over; from the runner, with the outcome
+
+The host numbers its streams 1, 3, 5, ..., the runner 2, 4, 6, ...
 """
 
 import json
-import os
 import struct
-from collections.abc import Iterator
 
+PROTOCOL = 2
+MAIN = "main"  # the session that need not be opened
+HEAD = struct.Struct(">IIB")
+OPEN, DATA, ERROR, CREDIT, END = range(5)
 CHUNK = 1 << 16
+WINDOW = 1 << 18
+MAX_FRAME = 1 << 20  # of JSON; data comes in CHUNKs
 
 
-def _receive_exactly(size: int) -> bytes:
-    parts = []
-    while size:
-        part = os.read(0, min(size, CHUNK))
-        if not part:
-            os._exit(0)  # the owner closed its end
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+def frame(kind: int, stream: int, payload: bytes = b"") -> bytes:
+    return HEAD.pack(len(payload), stream, kind) + payload
 
 
-def receive() -> bytes:
-    return _receive_exactly(struct.unpack(">I", _receive_exactly(4))[0])
+def json_frame(kind: int, stream: int, content: dict) -> bytes:
+    return frame(kind, stream, json.dumps(content).encode())
 
 
-def receive_data() -> Iterator[bytes]:
-    while frame := receive():
-        yield frame
+def credit_frame(stream: int, count: int) -> bytes:
+    return frame(CREDIT, stream, struct.pack(">I", count))
 
 
-def send(data: bytes) -> None:
-    """Sends one data frame; no data is no frame."""
-    if data:
-        _send_frame(data)
-
-
-def _send_frame(content: bytes) -> None:
-    view = memoryview(struct.pack(">I", len(content)) + content)
-    while view:
-        view = view[os.write(1, view) :]
-
-
-def send_reply(reply: dict) -> None:
-    _send_frame(b"")
-    _send_frame(json.dumps(reply).encode())
+def credited(payload: bytes) -> int:
+    return struct.unpack(">I", payload)[0]

@@ -1,0 +1,93 @@
+"""Sandboxes for threads: every call is made in one event loop of the process, and waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from ale_jax.sandbox.api import ExecResult, ProcessResult
+from ale_jax.sandbox.async_sandbox import AsyncSandbox
+from ale_jax.sandbox.runner.wire import MAIN
+
+T = TypeVar("T")
+
+
+@functools.cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """The process's loop, which runs until the process ends."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="sandboxes", daemon=True).start()
+    return loop
+
+
+def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Runs `coroutine` in the process's loop. Not from a coroutine."""
+    return asyncio.run_coroutine_threadsafe(coroutine, _loop()).result()
+
+
+class BlockingSandbox:
+    """An `api.Sandbox`: one thread at a time; `close` may come from another."""
+
+    def __init__(self, sandbox: AsyncSandbox):
+        self.later = sandbox  # the same sandbox, for coroutines of the process's loop
+
+    def run(self, command: str, timeout: float | None = None, session: str = MAIN) -> ExecResult:
+        return wait_for(self.later.run(command, timeout, session))
+
+    def exec(
+        self, argv: Sequence[str] | str, timeout: float | None = None, stdin: bytes = b""
+    ) -> ProcessResult:
+        """Runs one process, outside every session; text is a command line for bash."""
+        return wait_for(self.later.exec(argv, timeout, stdin))
+
+    def open_session(self, name: str, env: Mapping[str, str] | None = None) -> None:
+        wait_for(self.later.open_session(name, env))
+
+    def close_session(self, name: str) -> None:
+        wait_for(self.later.close_session(name))
+
+    def interrupt(self, session: str = MAIN, seconds: float = 2.0) -> bool:
+        return wait_for(self.later.interrupt(session, seconds))
+
+    def read(self, path: str, max_bytes: int = 1 << 20) -> bytes:
+        return wait_for(self.later.read(path, max_bytes))
+
+    def write(self, files: Mapping[str, bytes]) -> None:
+        wait_for(self.later.write(files))
+
+    def snapshot(self) -> bytes:
+        return wait_for(self.later.snapshot())
+
+    def restore(self, snapshot: bytes) -> None:
+        wait_for(self.later.restore(snapshot))
+
+    def reset(self) -> None:
+        wait_for(self.later.reset())
+
+    def kill_processes(self) -> None:
+        wait_for(self.later.kill_processes())
+
+    def alive(self) -> bool:
+        return wait_for(self.later.alive())
+
+    def close(self) -> None:
+        wait_for(self.later.close())
+
+    def __enter__(self) -> BlockingSandbox:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class StartsBlocking:
+    """A runtime's `start` for threads, made out of its `launch` for coroutines."""
+
+    launch: Callable[..., Coroutine[Any, Any, AsyncSandbox]]
+
+    def start(self, spec, labels: Mapping[str, str]) -> BlockingSandbox:
+        """A working sandbox. Errors: SandboxStartError."""
+        return BlockingSandbox(wait_for(self.launch(spec, labels)))

@@ -1,0 +1,254 @@
+"""The host's end of the connection to a runner: streams over one socket (see `runner/wire.py`).
+
+The far end is not believed: what breaks the protocol, or a bound, ends the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from ale_jax.sandbox.api import SandboxLost
+from ale_jax.sandbox.runner import wire
+
+MAX_STREAMS_OF_RUNNER = 256
+Accept = Callable[["Stream", dict[str, Any]], None]
+
+
+class Stream:
+    """A request and what comes back for it, or a connection that came out of the sandbox."""
+
+    def __init__(self, link: Link, number: int, body: bool = True):
+        self.number = number
+        self._link = link
+        self._room = wire.WINDOW  # what may still be sent before the runner has credited
+        self._held = 0  # what the runner has sent and nobody has received yet
+        self._inbox: deque[tuple[int, bytes]] = deque()
+        self._outcome: dict[str, Any] | None = None
+        self._over_here, self._abandoned = not body, False
+        self._changed = asyncio.Event()
+
+    async def receive(self) -> tuple[int, bytes] | None:
+        """The next piece of data and its kind (wire.DATA or wire.ERROR); None at the end.
+
+        Errors: SandboxLost.
+        """
+        while not self._inbox:
+            if self._outcome is not None:
+                return None
+            await self._change()
+        kind, data = self._inbox.popleft()
+        self._held -= len(data)
+        if self._outcome is None:
+            self._link.post(wire.credit_frame(self.number, len(data)))
+        return kind, data
+
+    async def outcome(self) -> dict[str, Any]:
+        """What the runner ended the stream with, once all its data is received."""
+        while await self.receive() is not None:
+            pass
+        return self._outcome
+
+    async def send(self, data: bytes, even_if_ended: bool = True) -> None:
+        """even_if_ended: the runner's end of the stream means only that it sends no more, as with a
+        connection; with a request it means that it is over, and what is left is dropped."""
+        view = memoryview(data)
+        while view and (even_if_ended or self._outcome is None):
+            if self._room <= 0:
+                await self._change()
+                continue
+            piece = view[: min(self._room, wire.CHUNK)]
+            self._room -= len(piece)
+            self._link.post(wire.frame(wire.DATA, self.number, bytes(piece)))
+            view = view[len(piece) :]
+
+    def end(self) -> None:
+        """No more is sent. May be called again."""
+        if not self._over_here:
+            self._over_here = True
+            self._link.post(wire.json_frame(wire.END, self.number, {}))
+            self._forget_if_over()
+
+    def abandon(self) -> None:
+        """Nobody receives any more: what still comes is dropped."""
+        self.end()
+        self._abandoned = True
+        self._drop()
+
+    def take(self, kind: int, payload: bytes) -> None:
+        """A frame of the runner's. ValueError if it breaks the protocol."""
+        if kind == wire.CREDIT:
+            self._room += wire.credited(payload)
+        elif kind == wire.END:
+            self._outcome = _object(payload)
+            self._forget_if_over()
+        elif self._outcome is not None or self._held + len(payload) > wire.WINDOW:
+            raise ValueError("data that no window has room for")
+        else:
+            self._held += len(payload)
+            self._inbox.append((kind, payload))
+            if self._abandoned:
+                self._drop()
+        self._changed.set()
+
+    def _drop(self) -> None:
+        self._inbox.clear()
+        if self._held and self._outcome is None:
+            self._link.post(wire.credit_frame(self.number, self._held))
+        self._held = 0
+
+    def wake(self) -> None:
+        self._changed.set()
+
+    async def _change(self) -> None:
+        self._link.check()
+        self._changed.clear()
+        await self._changed.wait()
+        if not self._inbox and self._outcome is None:
+            self._link.check()
+
+    def _forget_if_over(self) -> None:
+        if self._over_here and self._outcome is not None:
+            self._link.forget(self.number)
+
+
+class Link(asyncio.Protocol):
+    """All streams over one socket; for one event loop.
+
+    accept: called with a stream that the runner opens and its request; without, none may be.
+    """
+
+    def __init__(self):
+        self.accept: Accept | None = None
+        self.stderr = bytearray()
+        self._streams: dict[int, Stream] = {}
+        self._next = 1
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._failure: SandboxLost | None = None
+        self._greeted: asyncio.Future[dict] = asyncio.get_running_loop().create_future()
+
+    async def greeting(self) -> dict[str, Any]:
+        """Returns when the runner serves requests. Errors: SandboxLost."""
+        return await self._greeted
+
+    def open(self, request: dict[str, Any], body: bool = False) -> Stream:
+        """Sends a request. body: data follows; `Stream.end` must be called. Errors: SandboxLost."""
+        self.check()
+        stream = self._streams[self._next] = Stream(self, self._next, body)
+        self._next += 2
+        self.post(wire.json_frame(wire.OPEN, stream.number, request | {"body": body}))
+        return stream
+
+    def check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def post(self, frame: bytes) -> None:
+        # What waits in the transport is bounded by the streams' windows.
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(frame)
+
+    def forget(self, number: int) -> None:
+        self._streams.pop(number, None)
+
+    def fail(self, reason: str) -> None:
+        """Ends the connection; whoever waits gets SandboxLost."""
+        if self._failure is None:
+            self._failure = SandboxLost(reason)
+            if self._transport is not None:
+                self._transport.abort()
+            if not self._greeted.done():
+                self._greeted.set_exception(self._failure)
+                self._greeted.exception()  # nobody may be waiting
+            for stream in list(self._streams.values()):
+                stream.wake()
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.fail(f"connection broken: {error}" if error else "the runner is gone")
+
+    def eof_received(self) -> None:
+        self.fail("the runner is gone")
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        try:
+            self._take_frames()
+        except (ValueError, RecursionError, struct.error) as error:
+            self.fail(f"the runner broke the protocol: {error}")
+
+    def _take_frames(self) -> None:
+        start = 0
+        while len(self._buffer) - start >= wire.HEAD.size:
+            size, number, kind = wire.HEAD.unpack_from(self._buffer, start)
+            if size > (wire.CHUNK if kind in (wire.DATA, wire.ERROR) else wire.MAX_FRAME):
+                raise ValueError(f"a frame of {size} bytes")
+            begin = start + wire.HEAD.size
+            if len(self._buffer) < begin + size:
+                break
+            start = begin + size
+            self._take(number, kind, bytes(self._buffer[begin:start]))
+        del self._buffer[:start]
+
+    def _take(self, number: int, kind: int, payload: bytes) -> None:
+        if kind not in (wire.OPEN, wire.DATA, wire.ERROR, wire.CREDIT, wire.END):
+            raise ValueError(f"a frame of kind {kind}")
+        if number in self._streams:
+            self._streams[number].take(kind, payload)
+        elif number == 0 and kind == wire.END and not self._greeted.done():
+            self._greeted.set_result(_object(payload))
+        elif kind == wire.OPEN:
+            self._accept_stream(number, _object(payload))
+        elif kind != wire.CREDIT:  # credit for what was sent last may come late
+            raise ValueError(f"stream {number} is not open")
+
+    def _accept_stream(self, number: int, request: dict[str, Any]) -> None:
+        theirs = sum(1 for open_number in self._streams if open_number % 2 == 0)
+        if self.accept is None or number % 2 or theirs >= MAX_STREAMS_OF_RUNNER:
+            raise ValueError(f"stream {number} was not to be opened")
+        stream = self._streams[number] = Stream(self, number)
+        self.accept(stream, request)
+
+
+class DockerLink(Link):
+    """Through the daemon, which wraps what the container writes in frames of its own."""
+
+    KEPT_STDERR = 2000
+    _HEAD, _STDOUT = 8, 1
+
+    def __init__(self):
+        super().__init__()
+        self._raw = bytearray()
+
+    def data_received(self, data: bytes) -> None:
+        self._raw += data
+        start = 0
+        while len(self._raw) - start >= self._HEAD:
+            stream = self._raw[start]
+            size = int.from_bytes(self._raw[start + 4 : start + 8], "big")
+            end = start + self._HEAD + size
+            if len(self._raw) < end:
+                break
+            content = bytes(self._raw[start + self._HEAD : end])
+            if stream == self._STDOUT:
+                super().data_received(content)
+            else:
+                self.stderr += content[: self.KEPT_STDERR - len(self.stderr)]
+            start = end
+        del self._raw[:start]
+
+
+def _object(payload: bytes) -> dict[str, Any]:
+    content = json.loads(payload)
+    if not isinstance(content, dict):
+        raise ValueError(f"not an object: {content!r:.80}")
+    return content

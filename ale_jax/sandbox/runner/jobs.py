@@ -1,0 +1,139 @@
+"""Single processes: started, fed, listened to and waited for, each with its true exit code."""
+
+import contextlib
+import fcntl
+import os
+import signal
+import struct
+import termios
+import time
+
+from . import wire
+from .link import Stream
+from .loop import READ, WRITE, Loop
+from .output import HeadAndTail
+from .processes import Agent
+
+GRACE_S = 2.0
+EXIT_TIMED_OUT = 124
+
+
+class Job:
+    """A process and its standard streams.
+
+    request: argv; cwd; env; timeout (seconds, None: none); output_bytes, of stdout and of stderr
+    each, of which head and tail are kept (None: all is sent, as fast as the host takes it);
+    terminal: (rows, columns), or None for pipes.
+    """
+
+    def __init__(self, agent: Agent, loop: Loop, stream: Stream, request: dict):
+        self._agent, self._loop, self._stream, self._request = agent, loop, stream, request
+        self._terminal: int | None = None
+        theirs = self._open_terminal() if request["terminal"] else self._open_pipes()
+        try:
+            self.child = agent.spawn(
+                request["argv"], theirs, request["cwd"], request["env"], bool(request["terminal"])
+            )
+        except OSError:
+            self._close()
+            raise
+        finally:
+            for fd in set(theirs.values()):
+                os.close(fd)
+        keep = request["output_bytes"]
+        self._kept = {fd: HeadAndTail(keep) for fd in self._outputs if keep is not None}
+
+    def _open_pipes(self) -> dict[int, int]:
+        stdin_r, self._stdin = os.pipe()
+        stdout_r, stdout_w = os.pipe()
+        stderr_r, stderr_w = os.pipe()
+        self._outputs = {stdout_r: wire.DATA, stderr_r: wire.ERROR}
+        for fd in (self._stdin, *self._outputs):
+            os.set_blocking(fd, False)
+        return {0: stdin_r, 1: stdout_w, 2: stderr_w}
+
+    def _open_terminal(self) -> dict[int, int]:
+        self._terminal, theirs = os.openpty()
+        self._stdin = os.dup(self._terminal)
+        self._outputs = {self._terminal: wire.DATA}
+        self.resize(*self._request["terminal"])
+        os.set_blocking(self._terminal, False)
+        return {0: theirs, 1: theirs, 2: theirs}
+
+    def resize(self, rows: int, columns: int) -> None:
+        if self._terminal is not None:
+            size = struct.pack("HHHH", rows, columns, 0, 0)
+            fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, size)
+
+    def signal(self, number: int) -> None:
+        """To the job's process group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.child.pid, number)
+
+    def kill(self) -> None:
+        """The job, and all that it started."""
+        self._agent.kill_tree(self.child)
+
+    async def run(self) -> dict:
+        """The outcome, once the process has ended and its output is sent.
+
+        What others still write into its pipes, background processes say, is not waited for.
+        """
+        feeding = self._loop.spawn(self._feed())
+        pumps = [self._loop.spawn(self._pump(fd)) for fd in self._outputs]
+        seconds = self._request["timeout"]
+        deadline = None if seconds is None else time.monotonic() + seconds
+        timed_out = not await self.child.ended.wait(deadline)
+        if timed_out:
+            self.signal(signal.SIGTERM)
+            await self.child.ended.wait(time.monotonic() + GRACE_S)
+            self.kill()
+            await self.child.ended.wait()
+        self._loop.cancel(feeding)
+        for pump in pumps:
+            self._loop.nudge(pump)
+            await pump.over.wait()
+        for fd, kept in self._kept.items():
+            await self._stream.send(bytes(kept.head) + kept.tail(), self._outputs[fd])
+        self._close()
+        return {
+            "exit_code": EXIT_TIMED_OUT if timed_out else self.child.exit_code,
+            "timed_out": timed_out,
+            "kept": [[len(kept.head), kept.omitted] for kept in self._kept.values()],
+        }
+
+    async def _feed(self) -> None:
+        while data := await self._stream.receive():
+            unfed = memoryview(data)
+            while unfed:
+                try:
+                    unfed = unfed[os.write(self._stdin, unfed) :]
+                except BlockingIOError:
+                    await self._loop.ready(self._stdin, WRITE)
+                except OSError:  # nobody reads
+                    break
+        if self._terminal is None:
+            os.close(self._stdin)
+            self._stdin = -1
+
+    async def _pump(self, fd: int) -> None:
+        while True:
+            try:
+                chunk = os.read(fd, wire.CHUNK)
+            except BlockingIOError:
+                if self.child.exit_code is not None:
+                    return
+                await self._loop.ready(fd, READ)
+                continue
+            except OSError:  # how a terminal says that nobody writes any more
+                return
+            if not chunk:
+                return
+            if self._kept:
+                self._kept[fd].add(chunk)
+            else:
+                await self._stream.send(chunk, self._outputs[fd])
+
+    def _close(self) -> None:
+        for fd in {self._stdin, *self._outputs} - {-1}:
+            os.close(fd)

@@ -1,0 +1,190 @@
+"""The host's end of the connection, against a far end that does as it likes."""
+
+import asyncio
+import json
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ale_jax.sandbox.api import SandboxLost
+from ale_jax.sandbox.link import DockerLink, Link
+from ale_jax.sandbox.runner import wire
+
+
+class Wire:
+    """Stands in for the transport: keeps what is written."""
+
+    def __init__(self):
+        self.written = bytearray()
+        self.aborted = False
+
+    def write(self, data):
+        self.written += data
+
+    def is_closing(self):
+        return self.aborted
+
+    def abort(self):
+        self.aborted = True
+
+    def frames(self):
+        rest, frames = bytes(self.written), []
+        while rest:
+            size, number, kind = wire.HEAD.unpack_from(rest)
+            frames.append((number, kind, rest[wire.HEAD.size : wire.HEAD.size + size]))
+            rest = rest[wire.HEAD.size + size :]
+        return frames
+
+
+def _linked(link_class=Link):
+    link, transport = link_class(), Wire()
+    link.connection_made(transport)
+    return link, transport
+
+
+def run(test):
+    return asyncio.run(asyncio.wait_for(test(), 20))
+
+
+def test_data_comes_in_order_and_is_credited_when_taken():
+    async def test():
+        link, transport = _linked()
+        stream = link.open({"do": "x"})
+        for piece in (b"one", b"two"):
+            link.data_received(wire.frame(wire.DATA, 1, piece))
+        assert len(transport.frames()) == 1  # the request: nothing is taken yet
+        assert await stream.receive() == (wire.DATA, b"one")
+        assert transport.frames()[1:] == [(1, wire.CREDIT, struct.pack(">I", 3))]
+        link.data_received(wire.json_frame(wire.END, 1, {"code": 3}))
+        assert await stream.receive() == (wire.DATA, b"two")
+        assert await stream.outcome() == {"code": 3}
+
+    run(test)
+
+
+def test_no_more_is_sent_than_there_is_room_for():
+    async def test():
+        link, transport = _linked()
+        stream = link.open({"do": "x"}, body=True)
+        sending = asyncio.ensure_future(stream.send(b"x" * (wire.WINDOW + 10)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        sent = sum(len(payload) for _, kind, payload in transport.frames() if kind == wire.DATA)
+        assert sent == wire.WINDOW and not sending.done()
+        link.data_received(wire.credit_frame(1, 100))
+        await sending
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        wire.HEAD.pack(wire.CHUNK + 1, 1, wire.DATA),
+        wire.HEAD.pack(wire.MAX_FRAME + 1, 1, wire.END),
+        wire.HEAD.pack((1 << 32) - 1, 1, wire.END),
+        wire.frame(wire.DATA, 1, b"x" * wire.CHUNK) * 5,
+        wire.frame(wire.DATA, 7, b"x"),
+        wire.frame(99, 1, b""),
+        wire.frame(wire.END, 1, b"[1]"),
+        wire.frame(wire.END, 1, b"{"),
+        wire.frame(wire.END, 1, b"[" * 100_000),
+        wire.frame(wire.END, 1, b"\xff"),
+        wire.frame(wire.CREDIT, 1, b"123"),
+        wire.json_frame(wire.END, 1, {}) + wire.frame(wire.DATA, 1, b"late"),
+        wire.json_frame(wire.OPEN, 2, {"do": "accept"}),  # nobody has asked for connections
+        wire.json_frame(wire.END, 0, {}) * 2,
+    ],
+    ids=str,
+)
+def test_whoever_breaks_the_protocol_is_cut_off(frames):
+    async def test():
+        link, transport = _linked()
+        stream = link.open({"do": "x"})
+        link.data_received(frames)
+        assert transport.aborted
+        with pytest.raises(SandboxLost, match="broke the protocol"):
+            link.open({"do": "y"})
+        with pytest.raises(SandboxLost, match="broke the protocol"):
+            while await stream.receive():
+                pass
+            raise SandboxLost("broke the protocol")  # the end had come before
+
+    run(test)
+
+
+def test_streams_of_the_far_end_are_bounded_and_numbered_evenly():
+    async def test():
+        link, transport = _linked()
+        link.accept = lambda stream, request: None
+        for number in range(2, 2 + 2 * 256, 2):
+            link.data_received(wire.json_frame(wire.OPEN, number, {}))
+        assert not transport.aborted
+        link.data_received(wire.json_frame(wire.OPEN, 2 + 2 * 256, {}))
+        assert transport.aborted
+        odd, transport = _linked()
+        odd.accept = lambda stream, request: None
+        odd.data_received(wire.json_frame(wire.OPEN, 3, {}))
+        assert transport.aborted
+
+    run(test)
+
+
+@pytest.mark.parametrize("end", ["eof", "lost"])
+def test_whoever_waits_learns_that_the_far_end_is_gone(end):
+    async def test():
+        link, _ = _linked()
+        stream = link.open({"do": "x"}, body=True)
+        waiting = [
+            asyncio.ensure_future(each)
+            for each in (link.greeting(), stream.send(b"x" * (wire.WINDOW + 1)))
+        ]
+        receiving = asyncio.ensure_future(link.open({"do": "y"}).receive())
+        await asyncio.sleep(0.01)
+        link.eof_received() if end == "eof" else link.connection_lost(OSError("reset"))
+        for each in (*waiting, receiving):
+            with pytest.raises(SandboxLost, match="gone|reset"):
+                await each
+
+    run(test)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.binary(max_size=200))
+def test_no_bytes_whatever_raise_here(data):
+    async def test():
+        for link_class in (Link, DockerLink):
+            link, _ = _linked(link_class)
+            link.data_received(data)
+
+    run(test)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.binary(max_size=40), max_size=5), st.lists(st.integers(1, 60), min_size=1))
+def test_frames_may_come_in_any_pieces(payloads, cuts):
+    async def test():
+        link, _ = _linked(DockerLink)
+        stream = link.open({"do": "x"})
+        frames = b"".join(wire.frame(wire.DATA, 1, p) for p in payloads)
+        inner = frames + wire.frame(wire.END, 1, json.dumps({"n": 1}).encode())
+        middle = len(inner) // 2
+        raw = b"".join(
+            struct.pack(">BxxxI", kind, len(part)) + part
+            for kind, part in ((1, inner[:middle]), (2, b"noise"), (1, inner[middle:]))
+        )
+        at = 0
+        while at < len(raw):
+            for cut in cuts:
+                link.data_received(raw[at : at + cut])
+                at += cut
+        got = []
+        while (piece := await stream.receive()) is not None:
+            got.append(piece[1])
+        assert got == payloads
+        assert await stream.outcome() == {"n": 1}
+        assert link.stderr == b"noise"
+
+    run(test)

@@ -1,0 +1,86 @@
+"""Connections in and out of a sandbox without a network."""
+
+import asyncio
+
+import pytest
+
+from ale_jax.sandbox.blocking import wait_for
+
+PORT = 3128
+
+
+async def _echo(stream):
+    while (piece := await stream.receive()) is not None:
+        await stream.send(piece[1])
+
+
+@pytest.fixture(scope="module")
+def echoing(shared_box):
+    """A sandbox whose port PORT is answered, outside, by an echo."""
+    wait_for(shared_box.later.listen(PORT, _echo))
+    return shared_box
+
+
+CLIENT = """
+import socket, sys
+with socket.create_connection(("127.0.0.1", {port})) as sock:
+    sock.sendall(b"x" * {size})
+    sock.shutdown(socket.SHUT_WR)
+    print(sum(iter(lambda: len(sock.recv(1 << 16)), 0)))
+"""
+
+
+def test_a_connection_goes_out_and_back(echoing):
+    talk = f"exec 3<> /dev/tcp/127.0.0.1/{PORT}; echo hello >&3; head -n 1 <&3"
+    assert echoing.run(talk).output == "hello\n"
+
+
+def test_megabytes_in_both_directions(echoing):
+    echoing.write({"client.py": CLIENT.format(port=PORT, size=5 << 20).encode()})
+    assert echoing.exec("python3 client.py").stdout == f"{5 << 20}\n"
+
+
+def test_many_connections_at_once(echoing):
+    echoing.write({"client.py": CLIENT.format(port=PORT, size=1 << 18).encode()})
+    result = echoing.exec("for i in 1 2 3 4 5 6; do python3 client.py & done; wait")
+    assert result.stdout == f"{1 << 18}\n" * 6
+
+
+def test_a_client_that_hangs_up_is_forgotten(echoing):
+    for _ in range(20):
+        echoing.run(f"exec 3<> /dev/tcp/127.0.0.1/{PORT}; echo x >&3; exec 3>&-")
+    link = echoing.later._machine.link
+
+    async def settled():
+        while link._streams:
+            await asyncio.sleep(0.01)
+
+    wait_for(asyncio.wait_for(settled(), 10))
+
+
+def test_a_service_inside_is_called_from_outside(box):
+    box.run("mkdir site; echo content > site/page")
+    serve = "python3 -m http.server --bind 127.0.0.1 --directory site 8000 &> log &"
+    box.run(f"{serve} until (exec 3<> /dev/tcp/127.0.0.1/8000) 2> /dev/null; do sleep 0.05; done")
+
+    async def fetch():
+        stream = await box.later.connect(8000)
+        await stream.send(b"GET /page HTTP/1.0\r\n\r\n")
+        answer = b""
+        while (piece := await stream.receive()) is not None:
+            answer += piece[1]
+        stream.end()
+        return answer
+
+    assert wait_for(fetch()).endswith(b"\r\n\r\ncontent\n")
+
+
+def test_a_port_that_nobody_serves(box):
+    async def call():
+        return await (await box.later.connect(4444)).outcome()
+
+    assert "refused" in wait_for(call())["error"]
+
+
+def test_only_what_listens_reaches_out(box):
+    assert box.run("exec 3<> /dev/tcp/127.0.0.1/3129").exit_code == 1
