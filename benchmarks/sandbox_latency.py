@@ -21,8 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 from ale_jax.sandbox import bubblewrap, docker_runtime
-from ale_jax.sandbox.api import Runtime, Sandbox, SandboxSpec
+from ale_jax.sandbox.api import Runtime, Sandbox
 from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.sandbox.spec import SandboxSpec
 
 SPEC = SandboxSpec()
 FILES = {f"folder/file{i}.txt": b"x" * 1000 for i in range(10)}

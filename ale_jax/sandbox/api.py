@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Protocol
 
+from ale_jax.sandbox.spec import SandboxSpec
+
 
 class SandboxError(RuntimeError):
     """Trouble of the infrastructure (never of the command that ran): start failed, runner gone."""
@@ -17,24 +19,6 @@ class SandboxStartError(SandboxError):
 
 class SandboxLost(SandboxError):
     """The sandbox, or the runner in it, died while it was in use."""
-
-
-@dataclasses.dataclass(frozen=True)
-class SandboxSpec:
-    """What a sandbox is and may use. A limit that the host cannot enforce is refused at start.
-
-    image: name of the image recipe (Docker); bubblewrap uses the host's own /usr read-only.
-    memory_mb, pids: of all its processes together. files_mb: size of /work and of /tmp, each.
-    command_seconds: a command that runs longer has its process group killed.
-    output_bytes: what is kept of one command's output (head and tail, the middle left out).
-    """
-
-    image: str = "ale-shell"
-    memory_mb: int = 256
-    pids: int = 64
-    files_mb: int = 16
-    command_seconds: float = 10.0
-    output_bytes: int = 8192
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,6 @@ from ale_jax.sandbox.api import (
     ProcessResult,
     SandboxError,
     SandboxLost,
-    SandboxSpec,
     SandboxStats,
 )
 from ale_jax.sandbox.bootstrap import bootstrap
@@ -25,6 +24,7 @@ from ale_jax.sandbox.link import Link, Stream
 from ale_jax.sandbox.output import OutputSink, join
 from ale_jax.sandbox.runner import wire
 from ale_jax.sandbox.runner.wire import MAIN
+from ale_jax.sandbox.spec import SandboxSpec
 
 T = TypeVar("T")
 

@@ -16,13 +16,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ale_jax.sandbox import cgroups
-from ale_jax.sandbox.api import SandboxError, SandboxSpec, SandboxStartError
+from ale_jax.sandbox.api import SandboxError, SandboxStartError
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
 from ale_jax.sandbox.bootstrap import COMMAND
 from ale_jax.sandbox.link import Link
 from ale_jax.sandbox.owner import Owner
 from ale_jax.sandbox.runner.processes import ENVIRONMENT
+from ale_jax.sandbox.spec import SandboxSpec
 
 AGENT_ID = 1000
 NOBODY_ID = 65534

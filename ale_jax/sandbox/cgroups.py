@@ -8,8 +8,8 @@ import os
 import time
 from pathlib import Path
 
-from ale_jax.sandbox.api import SandboxSpec
 from ale_jax.sandbox.owner import Owner
+from ale_jax.sandbox.spec import SandboxSpec
 
 PREFIX = "ale-"
 EMPTY_S = 2.0

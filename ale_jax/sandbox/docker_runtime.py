@@ -15,12 +15,13 @@ import requests
 from docker.errors import APIError, DockerException, NotFound
 
 from ale_jax.sandbox import cgroups
-from ale_jax.sandbox.api import SandboxError, SandboxSpec, SandboxStartError
+from ale_jax.sandbox.api import SandboxError, SandboxStartError
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
 from ale_jax.sandbox.bootstrap import COMMAND
 from ale_jax.sandbox.link import DockerLink
 from ale_jax.sandbox.owner import Owner
+from ale_jax.sandbox.spec import SandboxSpec
 
 AGENT_ID = 1000
 API_S = 30.0

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from ale_jax.sandbox.api import Runtime, SandboxSpec, SandboxStartError
+from ale_jax.sandbox.api import Runtime, SandboxStartError
 from ale_jax.sandbox.bubblewrap import BubblewrapRuntime
 from ale_jax.sandbox.docker_runtime import DockerRuntime
+from ale_jax.sandbox.spec import SandboxSpec
 
 RUNTIMES = {"docker": DockerRuntime, "bubblewrap": BubblewrapRuntime}  # in the order of preference
 

@@ -14,7 +14,7 @@ from ale_jax.model.sampler import Sampling
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import MeshShape
 from ale_jax.rollout.engine import EngineShape
-from ale_jax.sandbox.api import SandboxSpec
+from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.system.checks import check_sections, require_at_least
 from envs.shell.families import FAMILIES
 

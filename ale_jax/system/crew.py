@@ -15,7 +15,7 @@ from ale_jax.model.sampler import Sampling
 from ale_jax.records import STATUS_RULES, Episode, Slot, Status, Trajectory
 from ale_jax.rollout.door import PolicyDoor
 from ale_jax.rollout.play import Played
-from ale_jax.sandbox.api import SandboxSpec
+from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.system.config import RolloutConfig
 from ale_jax.system.player import PlayerSpec
 from ale_jax.system.seat import ACTOR_LOST, Seat

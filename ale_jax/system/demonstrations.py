@@ -12,7 +12,8 @@ from queue import SimpleQueue
 from ale_jax.agent.api import Message
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import Task
-from ale_jax.sandbox.api import Runtime, SandboxSpec
+from ale_jax.sandbox.api import Runtime
+from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.system.config import TokenizerConfig
 from envs.shell.transcripts import play_oracle
 

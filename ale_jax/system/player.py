@@ -10,8 +10,9 @@ from ale_jax.agent.loop import AgentLimits
 from ale_jax.records import Slot, Task
 from ale_jax.rollout.play import EpisodePlayer, Played
 from ale_jax.rollout.remote_policy import DoorKey, RemotePolicy
-from ale_jax.sandbox.api import Sandbox, SandboxSpec
+from ale_jax.sandbox.api import Sandbox
 from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.sandbox.spec import SandboxSpec
 from envs.shell.env import ShellEnv
 
 

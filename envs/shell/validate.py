@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
 from ale_jax.agent.tools import finish, render_tool_call
 from ale_jax.records import STATUS_RULES, Episode, Slot, Task
-from ale_jax.sandbox.api import Sandbox, SandboxError, SandboxSpec, SandboxStartError
+from ale_jax.sandbox.api import Sandbox, SandboxError, SandboxStartError
 from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.sandbox.spec import SandboxSpec
 from envs.shell.env import ShellEnv
 from envs.shell.families import FAMILIES
 from envs.shell.transcripts import play_oracle

@@ -2,8 +2,9 @@
 
 import pytest
 
-from ale_jax.sandbox.api import SandboxSpec, SandboxStartError
+from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.sandbox.spec import SandboxSpec
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,8 @@
 import pytest
 
 from ale_jax.sandbox import bubblewrap, docker_runtime
-from ale_jax.sandbox.api import SandboxSpec
 from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.sandbox.spec import SandboxSpec
 
 SPEC = SandboxSpec(memory_mb=96, pids=48, files_mb=8, command_seconds=5.0, output_bytes=1000)
 PROBES = {"bubblewrap": bubblewrap.probe, "docker": docker_runtime.probe}

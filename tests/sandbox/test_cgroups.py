@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from ale_jax.sandbox import cgroups
-from ale_jax.sandbox.api import SandboxSpec
 from ale_jax.sandbox.owner import Owner
+from ale_jax.sandbox.spec import SandboxSpec
 
 SPEC = SandboxSpec(memory_mb=2, pids=7)
 

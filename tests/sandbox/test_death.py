@@ -13,14 +13,15 @@ import docker
 import pytest
 
 from ale_jax.sandbox import bubblewrap, cgroups
-from ale_jax.sandbox.api import SandboxLost, SandboxSpec
+from ale_jax.sandbox.api import SandboxLost
 from ale_jax.sandbox.owner import Owner
 from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.sandbox.spec import SandboxSpec
 from tests.sandbox.conftest import SPEC
 
 OWNER_SCRIPT = """
 import sys, time
-from ale_jax.sandbox.api import SandboxSpec
+from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.sandbox.owner import Owner
 from ale_jax.sandbox.runtime import pick_runtime
 spec = SandboxSpec(memory_mb=96)

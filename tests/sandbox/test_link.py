@@ -145,7 +145,7 @@ def test_whoever_waits_learns_that_the_far_end_is_gone(end):
         await asyncio.sleep(0.01)
         link.eof_received() if end == "eof" else link.connection_lost(OSError("reset"))
         for each in (*waiting, receiving):
-            with pytest.raises(SandboxLost, match="gone|reset"):
+            with pytest.raises(SandboxLost, match=r"gone|reset"):
                 await each
 
     run(test)

@@ -5,8 +5,9 @@ import logging
 import pytest
 
 from ale_jax.sandbox import bubblewrap, cgroups
-from ale_jax.sandbox.api import SandboxSpec, SandboxStartError
+from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.sandbox.spec import SandboxSpec
 from tests.sandbox.conftest import SPEC
 
 needs_bubblewrap = pytest.mark.skipif(

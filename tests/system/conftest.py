@@ -3,8 +3,9 @@
 import pytest
 
 from ale_jax.sandbox import bubblewrap, docker_runtime
-from ale_jax.sandbox.api import SandboxSpec, SandboxStartError
+from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.system.cluster import ray_cluster
 
 SPEC = SandboxSpec(memory_mb=128, pids=48, files_mb=8, command_seconds=5.0)

@@ -1,0 +1,160 @@
+"""What a pool of sandboxes promises: to players of episodes, to the service, to the page."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from ale_jax.sandbox.api import SandboxError, SandboxStats
+from ale_jax.sandbox.spec import SandboxSpec
+
+
+class State(enum.StrEnum):
+    """Where a sandbox stands. TRANSITIONS (pool/states.py) says what may follow what."""
+
+    PENDING = "pending"  # waits for its turn to start
+    STARTING = "starting"
+    READY = "ready"  # warm: started, and nobody's yet
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FAILED = "failed"  # `cause` says why
+
+
+class Cause(enum.StrEnum):
+    """Why a sandbox is not there any more."""
+
+    STOPPED = "stopped"  # by its owner
+    IDLE = "idle"  # nobody used it for idle_seconds
+    DEADLINE = "deadline"
+    START_FAILED = "start_failed"
+    LOST = "lost"  # it died, or its runner did
+    NODE_LOST = "node_lost"
+    REDUNDANT = "redundant"  # others of the same request were ready first
+    SHUTDOWN = "shutdown"
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """One step of a sandbox's life. at: seconds since the epoch."""
+
+    at: float
+    state: State
+    detail: str
+
+
+@dataclasses.dataclass(frozen=True)
+class StartRequest:
+    """id: chosen by the caller, so that a repeated request does not start another; empty: the pool
+    chooses. idle_seconds, deadline_seconds: of life without use, and altogether; 0: no limit.
+    recreate: a lost one is started again under its id, its generation one higher and its files
+    gone. snapshot: id of a snapshot whose files it starts with; empty: none."""
+
+    spec: SandboxSpec
+    id: str = ""
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    idle_seconds: float = 0.0
+    deadline_seconds: float = 0.0
+    recreate: bool = False
+    snapshot: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """A sandbox as its pool sees it. generation: 0, and one more for each time it was re-created.
+    busy: calls under way. stats: None while it is not running, or if it did not say."""
+
+    id: str
+    node: str
+    runtime: str
+    state: State
+    cause: Cause | None
+    generation: int
+    busy: int
+    started_at: float
+    used_at: float
+    spec: SandboxSpec
+    labels: Mapping[str, str]
+    history: tuple[Change, ...]
+    stats: SandboxStats | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeStatus:
+    """A machine of the pool. slots: sandboxes that it may hold; ready: warm ones among them."""
+
+    node: str
+    alive: bool
+    slots: int
+    used: int
+    ready: int
+    restarts: int
+    cpu_percent: float
+    memory_bytes: int
+    memory_limit_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class SnapshotInfo:
+    """id: of its content (sha256), so that equal ones are one."""
+
+    id: str
+    bytes: int
+    taken_at: float
+
+
+class SandboxGone(SandboxError):
+    """There is no such sandbox any more (410); `cause` if the pool knew it."""
+
+    def __init__(self, id: str, cause: Cause | None):
+        super().__init__(f"sandbox {id!r} is gone" + (f": {cause}" if cause else ""))
+        self.id, self.cause = id, cause
+
+
+class PoolFull(SandboxError):
+    """No node has a free slot (503); try again later."""
+
+
+class SandboxPool(Protocol):
+    """One node's sandboxes, or a whole cluster's. Errors of every call on an id: SandboxGone.
+
+    `call` and `stream` do what the method of that name of `AsyncSandbox` does, with its errors;
+    arguments and results are plain data and the records of `sandbox/api.py`.
+    """
+
+    async def start(self, request: StartRequest) -> Status:
+        """Returns a running sandbox. Errors: SandboxStartError, PoolFull, ValueError."""
+
+    async def start_many(
+        self, request: StartRequest, count: int, spare: int = 0
+    ) -> Sequence[Status]:
+        """`count` like ones: the first that are ready out of `count + spare` starts."""
+
+    async def stop(self, id: str) -> None: ...
+
+    async def status(self, id: str) -> Status:
+        """Also of one that is gone, for a while. Looking does not prolong its life."""
+
+    async def statuses(self) -> Sequence[Status]: ...
+
+    async def call(self, id: str, method: str, **arguments: Any) -> Any: ...
+
+    def stream(
+        self, id: str, argv: Sequence[str] | str, **arguments: Any
+    ) -> AsyncIterator[tuple[str, bytes | int]]:
+        """A job's output as it comes: ("stdout" | "stderr", bytes), at last ("exit", its code)."""
+
+    async def snapshot(self, id: str) -> SnapshotInfo: ...
+
+    async def fork(self, id: str, count: int) -> Sequence[Status]:
+        """`count` new sandboxes of the same spec with the same working files."""
+
+    async def warm(self, spec: SandboxSpec, count: int) -> None:
+        """From now on, `count` of them are kept ready on each node. 0: none."""
+
+    async def nodes(self) -> Sequence[NodeStatus]: ...
+
+    async def close(self) -> None:
+        """Stops everything."""

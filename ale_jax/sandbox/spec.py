@@ -1,0 +1,132 @@
+"""What a sandbox is and what it may use: a record that travels as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import math
+import posixpath
+import re
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from ale_jax.sandbox.egress.policy import EgressPolicy
+
+NO_NETWORK = EgressPolicy()
+USERS = ("agent", "root")
+OCI_RUNTIMES = ("runc", "runsc", "kata")
+WORK, TMP = "/work", "/tmp"
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:@-]{0,254}")
+# Parts of every machine that no writable part may lie on or above.
+SYSTEM = ("/bin", "/dev", "/etc", "/lib", "/proc", "/sbin", "/sys", "/usr")
+
+
+@dataclasses.dataclass(frozen=True)
+class SandboxSpec:
+    """What a sandbox is and may use. A limit that the host cannot enforce is refused at start.
+
+    image: name of the image (Docker); bubblewrap uses the host's own /usr read-only.
+    runtime: the OCI runtime that Docker starts it with: "runc", or "runsc" (gVisor) or "kata" for a
+        kernel of its own.
+    user: who the agent is inside: "agent" without any privilege, or "root" with what an installer
+        needs (CHOWN, DAC_OVERRIDE, FOWNER, SETUID, SETGID, KILL) and nothing else.
+    cpus: how many it may keep busy; 0 for as many as there are.
+    memory_mb, pids: of all its processes together; there is no swap.
+    writable: directories in memory, of files_mb each; /work and /tmp always are. All else is
+        read-only. What the image holds in one of them is copied into it at the start.
+    env: (name, value) of further variables.
+    network: where it may connect to; its own loopback is all that it has otherwise.
+    command_seconds: a command that runs longer has all that its session started killed.
+    output_bytes: what is kept of one command's output (head and tail, the middle left out).
+    """
+
+    image: str = "ale-shell"
+    runtime: str = "runc"
+    user: str = "agent"
+    cpus: float = 0.0
+    memory_mb: int = 256
+    pids: int = 64
+    files_mb: int = 16
+    writable: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    network: EgressPolicy = NO_NETWORK
+    command_seconds: float = 10.0
+    output_bytes: int = 8192
+
+    def __post_init__(self) -> None:
+        if not IMAGE.fullmatch(self.image):
+            raise ValueError(f"sandbox image {self.image!r:.80} is not a name of an image")
+        for name, allowed in (("runtime", OCI_RUNTIMES), ("user", USERS)):
+            if getattr(self, name) not in allowed:
+                value = getattr(self, name)
+                raise ValueError(
+                    f"sandbox {name} {value!r:.80}: choose one of {', '.join(allowed)}"
+                )
+        for name, low in (("memory_mb", 16), ("pids", 8), ("files_mb", 1), ("output_bytes", 64)):
+            if getattr(self, name) < low:
+                raise ValueError(f"sandbox {name} {getattr(self, name)} must be at least {low}")
+        if not (math.isfinite(self.command_seconds) and self.command_seconds > 0):
+            raise ValueError(f"sandbox command_seconds {self.command_seconds} must be more than 0")
+        if not (math.isfinite(self.cpus) and self.cpus >= 0):
+            raise ValueError(f"sandbox cpus {self.cpus} must be 0 (no limit) or more")
+        for path in self.writable:
+            _check_writable(path)
+        for name, value in self.env:
+            if not VARIABLE.fullmatch(name) or "\0" in value:
+                raise ValueError(
+                    f"sandbox env {name!r:.80} is not the name of a variable with text"
+                )
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> SandboxSpec:
+        """The inverse of `to_json`; what is left out has its default.
+
+        Errors: ValueError for an unknown field (with the nearest name) or a value of another type.
+        """
+        return _from_json(cls, values, "sandbox")
+
+    def key(self) -> str:
+        """Equal for equal specs: the name of a pool of like sandboxes."""
+        return json.dumps(self.to_json(), sort_keys=True)
+
+
+def _check_writable(path: str) -> None:
+    if not path.startswith("/") or posixpath.normpath(path) != path or path == "/":
+        raise ValueError(f"sandbox writable {path!r:.80} must be an absolute path below /")
+    if any(path == part or part.startswith(f"{path}/") for part in SYSTEM):
+        raise ValueError(f"sandbox writable {path!r:.80} is a part of the system: choose another")
+
+
+def _from_json(record: type, values: Any, path: str) -> Any:
+    kinds = typing.get_type_hints(record)
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{path} {values!r:.80} must be an object with {', '.join(kinds)}")
+    for name in values:
+        if name not in kinds:
+            near = difflib.get_close_matches(str(name), kinds, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"choose among {', '.join(kinds)}"
+            raise ValueError(f"{path} has no field {name!r:.80}: {hint}")
+    return record(**{n: _convert(kinds[n], v, f"{path} {n}") for n, v in values.items()})
+
+
+def _convert(kind: Any, value: Any, path: str) -> Any:
+    if dataclasses.is_dataclass(kind):
+        return _from_json(kind, value, path)
+    if typing.get_origin(kind) is tuple:
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"{path} {value!r:.80} must be a list")
+        item, *rest = typing.get_args(kind)
+        if rest != [...] and len(value) != 1 + len(rest):
+            raise ValueError(f"{path} {value!r:.80} must have {1 + len(rest)} items")
+        return tuple(_convert(item, each, path) for each in value)
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise ValueError(f"{path} {value!r:.80} must be {kind.__name__}")
+    return value
