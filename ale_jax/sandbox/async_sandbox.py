@@ -19,6 +19,8 @@ from ale_jax.sandbox.api import (
     SandboxStats,
 )
 from ale_jax.sandbox.bootstrap import bootstrap
+from ale_jax.sandbox.egress.policy import EgressPolicy
+from ale_jax.sandbox.egress.proxy import EgressProxy
 from ale_jax.sandbox.job import Job
 from ale_jax.sandbox.link import Link, Stream
 from ale_jax.sandbox.output import OutputSink, join
@@ -60,6 +62,7 @@ class AsyncSandbox:
         self._jobs = itertools.count()
         self._doors: dict[int, Callable[[Stream], Awaitable[None]]] = {}
         self._serving: set[asyncio.Task] = set()
+        self._proxy: EgressProxy | None = None
         # Sparse files are archived as such; of small ones, headers and padding take 1 KiB each.
         self._max_snapshot = 4 * spec.files_mb << 20
 
@@ -221,10 +224,30 @@ class AsyncSandbox:
         nobody listens on shows as a stream that ends at once, with an "error" in its outcome."""
         return self._machine.link.open({"do": "connect", "port": port}, body=True)
 
+    async def open_network(
+        self, proxy: EgressProxy, port: int, serve: Callable[[Stream], Awaitable[None]]
+    ) -> None:
+        """From now on `proxy`, at `port` inside, is the way out."""
+        self._proxy = proxy
+        await self.listen(port, serve)
+
+    def set_network(self, policy: EgressPolicy) -> None:
+        """Another policy from now on; connections that it does not permit are cut.
+
+        ValueError for a sandbox that was started without a network.
+        """
+        if self._proxy is None:
+            raise ValueError(
+                f"network {policy.mode!r}: the sandbox has none; start it with spec.network"
+            )
+        self._proxy.set_policy(policy)
+
     async def alive(self) -> bool:
         return await self._machine.alive()
 
     async def close(self) -> None:
+        if self._proxy is not None:
+            self._proxy.close()
         for task in self._serving:
             task.cancel()
         await self._machine.destroy()

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from ale_jax.sandbox.api import ExecResult, ProcessResult
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
+from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.runner.wire import MAIN
 
 T = TypeVar("T")
@@ -69,6 +70,14 @@ class BlockingSandbox:
 
     def kill_processes(self) -> None:
         wait_for(self.later.kill_processes())
+
+    def set_network(self, policy: EgressPolicy) -> None:
+        """As `AsyncSandbox.set_network`."""
+
+        async def change() -> None:
+            self.later.set_network(policy)
+
+        wait_for(change())
 
     def alive(self) -> bool:
         return wait_for(self.later.alive())

@@ -16,16 +16,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ale_jax.sandbox import cgroups
-from ale_jax.sandbox.api import SandboxError, SandboxStartError
+from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
+from ale_jax.sandbox.booting import AGENT_ID, boot, user_id
 from ale_jax.sandbox.bootstrap import COMMAND
 from ale_jax.sandbox.link import Link
 from ale_jax.sandbox.owner import Owner
 from ale_jax.sandbox.runner.processes import ENVIRONMENT
-from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.sandbox.spec import ROOT_CAPABILITIES, TMP, WORK, SandboxSpec
 
-AGENT_ID = 1000
 NOBODY_ID = 65534
 NEEDS = """
 for name in python3 tar; do
@@ -128,6 +128,7 @@ class BubblewrapRuntime(StartsBlocking):
 
     async def launch(self, spec: SandboxSpec, labels: Mapping[str, str]) -> AsyncSandbox:
         """A working sandbox. Errors: SandboxStartError."""
+        self._refuse_unenforceable(spec)
         loop = asyncio.get_running_loop()
         try:
             process, group, ours = await loop.run_in_executor(self._spawner, self._spawn, spec)
@@ -135,13 +136,8 @@ class BubblewrapRuntime(StartsBlocking):
             raise SandboxStartError(f"bubblewrap could not be run: {error}") from error
         link = Link()
         await loop.connect_accepted_socket(lambda: link, ours)
-        sandbox = AsyncSandbox(BubblewrapMachine(process, link, group, self._spawner), spec)
-        config = {"uid": AGENT_ID, "gid": AGENT_ID, "rlimits": self._rlimits(spec), "env": {}}
-        try:
-            await sandbox.boot(config)
-        except SandboxError as error:
-            raise SandboxStartError(f"bubblewrap: the runner did not come up: {error}") from error
-        return sandbox
+        machine = BubblewrapMachine(process, link, group, self._spawner)
+        return await boot(machine, spec, self._rlimits(spec), {})
 
     def reap(self) -> int:
         """Removes control groups that dead owners left; their processes died with them."""
@@ -172,6 +168,17 @@ class BubblewrapRuntime(StartsBlocking):
                 group.remove()
             raise
         return process, group, ours
+
+    def _refuse_unenforceable(self, spec: SandboxSpec) -> None:
+        if spec.runtime != "runc":
+            raise SandboxStartError(
+                f"bubblewrap has no runtime {spec.runtime!r}, which is Docker's: use Docker"
+            )
+        if spec.cpus and not (self._hierarchy and self._hierarchy.limits_cpus):
+            raise SandboxStartError(
+                f"bubblewrap cannot hold a sandbox to {spec.cpus} cpus here: run it as root where "
+                "there is a cpu controller, or use Docker, or leave cpus 0"
+            )
 
     def _rlimits(self, spec: SandboxSpec) -> dict[str, int]:
         if self._hierarchy:
@@ -205,7 +212,10 @@ def _bwrap(spec: SandboxSpec, etc: dict[str, int]) -> list[str]:
     line = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"]
     line += ["--new-session", "--as-pid-1", "--clearenv"]
     line += ["--cap-drop", "ALL", "--setenv", "PATH", ENVIRONMENT["PATH"]]
-    line += ["--uid", str(AGENT_ID), "--gid", str(AGENT_ID), "--hostname", "sandbox"]
+    if spec.user == "root":
+        line += [word for name in ROOT_CAPABILITIES for word in ("--cap-add", f"CAP_{name}")]
+    user = str(user_id(spec))
+    line += ["--uid", user, "--gid", user, "--hostname", "sandbox"]
     line += ["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"]
     for name in SYSTEM_DIRS:
         if Path("/", name).is_symlink():
@@ -218,9 +228,10 @@ def _bwrap(spec: SandboxSpec, etc: dict[str, int]) -> list[str]:
     for name, fd in etc.items():
         line += ["--perms", "0644", "--ro-bind-data", str(fd), f"/etc/{name}"]
     size = str(spec.files_mb << 20)
-    line += ["--size", size, "--perms", "0755", "--tmpfs", "/work"]
-    line += ["--size", size, "--perms", "1777", "--tmpfs", "/tmp"]
-    return [*line, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/work"]
+    for path in (WORK, *spec.writable):
+        line += ["--size", size, "--perms", "0755", "--tmpfs", path]
+    line += ["--size", size, "--perms", "1777", "--tmpfs", TMP]
+    return [*line, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORK]
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from ale_jax.sandbox.spec import SandboxSpec
 
 PREFIX = "ale-"
 EMPTY_S = 2.0
+CPU_PERIOD_US = 100_000
 
 
 class CgroupsUnavailable(Exception):
@@ -80,7 +81,11 @@ class Hierarchy:
             Cgroup((directory,)).remove()
         return len({directory.name for directory in dead})
 
-    def _limits(self, spec: SandboxSpec) -> list[tuple[str, str, int]]:
+    @property
+    def limits_cpus(self) -> bool:
+        return "cpu" in self.parents
+
+    def _limits(self, spec: SandboxSpec) -> list[tuple[str, str, int | str]]:
         memory = spec.memory_mb << 20
         if self.version == 2:
             ram, swap = ("memory", "memory.max", memory), ("memory", "memory.swap.max", 0)
@@ -89,7 +94,18 @@ class Hierarchy:
             swap = ("memory", "memory.memsw.limit_in_bytes", memory)
         # A kernel without swap accounting lacks the file; a host without swap does not need it.
         swaps = [swap] if host_swaps() else []
-        return [ram, *swaps, ("pids", "pids.max", spec.pids)]
+        return [ram, *swaps, ("pids", "pids.max", spec.pids), *self._cpu_limits(spec.cpus)]
+
+    def _cpu_limits(self, cpus: float) -> list[tuple[str, str, int | str]]:
+        quota = int(cpus * CPU_PERIOD_US)
+        if not cpus:
+            return []
+        if self.version == 2:
+            return [("cpu", "cpu.max", f"{quota} {CPU_PERIOD_US}")]
+        return [
+            ("cpu", "cpu.cfs_period_us", CPU_PERIOD_US),
+            ("cpu", "cpu.cfs_quota_us", quota),
+        ]
 
 
 def find() -> Hierarchy:
@@ -97,10 +113,11 @@ def find() -> Hierarchy:
     mounts = _mounts()
     if {"memory", "pids"} <= mounts.keys():
         own = _own_groups()
-        parents = {c: _own_or_root(mounts[c], own.get(c, "/")) for c in ("memory", "pids")}
+        held = [c for c in ("memory", "pids", "cpu") if c in mounts]
+        parents = {c: _own_or_root(mounts[c], own.get(c, "/")) for c in held}
         hierarchy = Hierarchy(1, parents, frozenset(mounts[c] for c in parents))
     elif "" in mounts:
-        parents = dict.fromkeys(("memory", "pids"), mounts[""])
+        parents = dict.fromkeys(("memory", "pids", "cpu"), mounts[""])
         hierarchy = Hierarchy(2, parents, frozenset([mounts[""]]))
         _delegate(mounts[""])
     else:
@@ -128,7 +145,7 @@ def _prove(hierarchy: Hierarchy) -> None:
 
 def _delegate(root: Path) -> None:
     try:
-        (root / "cgroup.subtree_control").write_text("+memory +pids")
+        (root / "cgroup.subtree_control").write_text("+memory +pids +cpu")
     except OSError as error:
         reason = f"cannot pass the controllers of {root} on: {error.strerror}"
         raise CgroupsUnavailable(reason) from error

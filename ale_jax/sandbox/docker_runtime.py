@@ -7,7 +7,7 @@ import contextlib
 import logging
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import docker
@@ -15,15 +15,15 @@ import requests
 from docker.errors import APIError, DockerException, NotFound
 
 from ale_jax.sandbox import cgroups
-from ale_jax.sandbox.api import SandboxError, SandboxStartError
+from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
+from ale_jax.sandbox.booting import boot, user_id
 from ale_jax.sandbox.bootstrap import COMMAND
 from ale_jax.sandbox.link import DockerLink
 from ale_jax.sandbox.owner import Owner
-from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.sandbox.spec import ROOT_CAPABILITIES, TMP, WORK, SandboxSpec
 
-AGENT_ID = 1000
 API_S = 30.0
 BUILD_S = 1200.0
 # When a sandbox is abandoned whose owner cannot be judged from here (another host, same daemon).
@@ -79,20 +79,21 @@ class DockerRuntime(StartsBlocking):
             build(spec.image)
         self._api = docker.from_env(timeout=int(API_S)).api
         self._owner = Owner.current()
+        self._oci_runtimes = set(self._api.info().get("Runtimes", {}))
         self.capabilities = {"memory": "cgroup", "pids": "cgroup", "files": "tmpfs size"}
 
     async def launch(self, spec: SandboxSpec, labels: Mapping[str, str]) -> AsyncSandbox:
         """A working sandbox. Errors: SandboxStartError."""
+        if spec.runtime not in self._oci_runtimes:
+            known = ", ".join(sorted(self._oci_runtimes))
+            raise SandboxStartError(
+                f"docker has no runtime {spec.runtime!r} (only {known}): add it to the daemon"
+            )
         try:
-            machine = await self._create(spec, labels)
+            machine, contents = await self._create(spec, labels)
         except TROUBLE as error:
             raise SandboxStartError(f"docker could not start a container: {error}") from error
-        sandbox = AsyncSandbox(machine, spec)
-        try:
-            await sandbox.boot({"uid": AGENT_ID, "gid": AGENT_ID, "rlimits": {}, "env": {}})
-        except SandboxError as error:
-            raise SandboxStartError(f"docker: the runner did not come up: {error}") from error
-        return sandbox
+        return await boot(machine, spec, {}, contents)
 
     def reap(self) -> int:
         """Removes the containers whose owner is dead; returns how many."""
@@ -102,16 +103,29 @@ class DockerRuntime(StartsBlocking):
             _remove(self._api, container)
         return len(dead)
 
-    async def _create(self, spec: SandboxSpec, labels: Mapping[str, str]) -> DockerMachine:
+    async def _create(
+        self, spec: SandboxSpec, labels: Mapping[str, str]
+    ) -> tuple[DockerMachine, dict[str, bytes]]:
+        """A started machine, and what its image holds in the writable directories."""
         container, attached = await asyncio.to_thread(self._create_attached, spec, labels)
         try:
+            contents = await asyncio.to_thread(self._contents, container, spec)
             link = DockerLink()
             await asyncio.get_running_loop().connect_accepted_socket(lambda: link, attached._sock)
             await asyncio.to_thread(self._api.start, container)
         except BaseException:
             await asyncio.to_thread(_remove, self._api, container)
             raise
-        return DockerMachine(self._api, container, attached, link)
+        return DockerMachine(self._api, container, attached, link), contents
+
+    def _contents(self, container: str, spec: SandboxSpec) -> dict[str, bytes]:
+        """Tar archives by directory. Read before the start, when nothing is mounted over them."""
+        contents = {}
+        for path in spec.writable:
+            with contextlib.suppress(NotFound):
+                parts, _ = self._api.get_archive(container, f"{path}/.")
+                contents[path] = _join_at_most(parts, spec.files_mb << 20, path)
+        return contents
 
     def _create_attached(self, spec: SandboxSpec, labels: Mapping[str, str]):
         """A container that is not started yet, and the connection to its streams."""
@@ -136,12 +150,16 @@ class DockerRuntime(StartsBlocking):
 
 
 def _host_config(spec: SandboxSpec) -> dict:
-    tmpfs = f"rw,exec,nosuid,nodev,size={spec.files_mb}m,uid={AGENT_ID},gid={AGENT_ID}"
+    user = user_id(spec)
+    tmpfs = f"rw,exec,nosuid,nodev,size={spec.files_mb}m,uid={user},gid={user}"
+    writable = dict.fromkeys((WORK, *spec.writable), f"{tmpfs},mode=0755")
     return {
         "auto_remove": True,
-        "cap_add": ["SETUID", "SETGID"],  # with these the runner becomes the agent; it keeps none
+        # An agent without privileges needs none: with these the runner becomes it.
+        "cap_add": [*ROOT_CAPABILITIES] if spec.user == "root" else ["SETUID", "SETGID"],
         "cap_drop": ["ALL"],
-        "init": True,
+        # Not one of Docker's: an agent that is root could write into what such an init holds open.
+        "init": False,
         "ipc_mode": "none",
         "log_config": {"type": "none"},
         "mem_limit": f"{spec.memory_mb}m",
@@ -150,8 +168,19 @@ def _host_config(spec: SandboxSpec) -> dict:
         "pids_limit": spec.pids,
         "read_only": True,
         "security_opt": ["no-new-privileges"],
-        "tmpfs": {"/work": f"{tmpfs},mode=0755", "/tmp": f"{tmpfs},mode=1777"},
+        "tmpfs": writable | {TMP: f"{tmpfs},mode=1777"},
+        **({"nano_cpus": int(spec.cpus * 1e9)} if spec.cpus else {}),
+        **({"runtime": spec.runtime} if spec.runtime != "runc" else {}),
     }
+
+
+def _join_at_most(parts: Iterable[bytes], max_bytes: int, path: str) -> bytes:
+    content = bytearray()
+    for part in parts:
+        content += part
+        if len(content) > 2 * max_bytes:  # an archive has headers and padding, too
+            raise OSError(f"the image holds more in {path} than the {max_bytes} bytes of files_mb")
+    return bytes(content)
 
 
 def probe(spec: SandboxSpec) -> str | None:
@@ -169,7 +198,12 @@ def _daemon_trouble() -> str | None:
             info = client.info()
     except TROUBLE as error:
         return f"no daemon answers ({_first_line(error)}); type: make runtimes"
-    limits = ["MemoryLimit", "PidsLimit", *(["SwapLimit"] if cgroups.host_swaps() else [])]
+    limits = [
+        "MemoryLimit",
+        "PidsLimit",
+        "CpuCfsQuota",
+        *(["SwapLimit"] if cgroups.host_swaps() else []),
+    ]
     missing = [name for name in limits if not info.get(name)]
     if missing:
         return f"the daemon cannot enforce {' and '.join(missing)}; type: docker info"

@@ -16,6 +16,8 @@ from ale_jax.sandbox.egress.policy import EgressPolicy
 
 NO_NETWORK = EgressPolicy()
 USERS = ("agent", "root")
+# What "root" may do: what an installer or an unpacked archive needs.
+ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETUID", "SETGID", "KILL")
 OCI_RUNTIMES = ("runc", "runsc", "kata")
 WORK, TMP = "/work", "/tmp"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

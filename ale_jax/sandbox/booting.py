@@ -1,0 +1,97 @@
+"""From a machine that a runtime has just started to a sandbox that works as its spec says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
+from ale_jax.sandbox.async_sandbox import AsyncSandbox, Machine
+from ale_jax.sandbox.egress.proxy import EgressProxy
+from ale_jax.sandbox.link import Stream
+from ale_jax.sandbox.spec import SandboxSpec
+
+AGENT_ID, ROOT_ID = 1000, 0
+PROXY_PORT = 3128
+PROXY_VARIABLES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
+
+log = logging.getLogger(__name__)
+
+
+async def boot(
+    machine: Machine,
+    spec: SandboxSpec,
+    rlimits: Mapping[str, int],
+    contents: Mapping[str, bytes],
+) -> AsyncSandbox:
+    """Errors: SandboxStartError, and the machine is gone.
+
+    rlimits: of each process of the agent's. contents: tar archives for its writable directories.
+    """
+    user = user_id(spec)
+    config = {"uid": user, "gid": user, "rlimits": dict(rlimits), "env": environment(spec)}
+    sandbox = AsyncSandbox(machine, spec)
+    try:
+        await sandbox.boot(config)
+        for path, archive in contents.items():
+            await sandbox.unpack(archive, path)
+        if spec.network.mode != "none":
+            proxy = EgressProxy(spec.network, _record)
+            await sandbox.open_network(proxy, PROXY_PORT, lambda stream: _serve(proxy, stream))
+    except SandboxError as error:
+        await sandbox.close()
+        raise SandboxStartError(f"the runner did not come up: {error}") from error
+    return sandbox
+
+
+def user_id(spec: SandboxSpec) -> int:
+    return ROOT_ID if spec.user == "root" else AGENT_ID
+
+
+def environment(spec: SandboxSpec) -> dict[str, str]:
+    """What its processes find, beyond what every sandbox's do."""
+    proxy = f"http://127.0.0.1:{PROXY_PORT}"
+    variables = dict.fromkeys(PROXY_VARIABLES, proxy) if spec.network.mode != "none" else {}
+    if spec.user == "root":
+        variables |= {"USER": "root", "LOGNAME": "root"}
+    return variables | dict(spec.env)
+
+
+async def _serve(proxy: EgressProxy, stream: Stream) -> None:
+    end = _StreamEnd(stream)
+    await proxy.serve(end, end)
+
+
+class _StreamEnd:
+    """A stream as the reader and writer that the proxy wants. A lost sandbox is an OSError."""
+
+    def __init__(self, stream: Stream):
+        self._stream = stream
+        self._unread, self._unsent = b"", bytearray()
+
+    async def read(self, n: int) -> bytes:
+        if not self._unread:
+            try:
+                piece = await self._stream.receive()
+            except SandboxLost as error:
+                raise ConnectionResetError(str(error)) from error
+            self._unread = piece[1] if piece else b""
+        taken, self._unread = self._unread[:n], self._unread[n:]
+        return taken
+
+    def write(self, data: bytes) -> None:
+        self._unsent += data
+
+    async def drain(self) -> None:
+        data, self._unsent = bytes(self._unsent), bytearray()
+        try:
+            await self._stream.send(data)
+        except SandboxLost as error:
+            raise ConnectionResetError(str(error)) from error
+
+    def close(self) -> None:
+        self._stream.abandon()
+
+
+def _record(kind: str, detail: str, **fields: object) -> None:
+    log.warning("%s: %s %s", kind, detail, fields)
