@@ -23,13 +23,16 @@ async def boot(
     spec: SandboxSpec,
     rlimits: Mapping[str, int],
     contents: Mapping[str, bytes],
+    substitutes: Mapping[str, list[str]],
 ) -> AsyncSandbox:
     """Errors: SandboxStartError, and the machine is gone.
 
     rlimits: of each process of the agent's. contents: tar archives for its writable directories.
+    substitutes: commands for programs that it may lack.
     """
     user = user_id(spec)
     config = {"uid": user, "gid": user, "rlimits": dict(rlimits), "env": environment(spec)}
+    config["substitutes"] = dict(substitutes)
     sandbox = AsyncSandbox(machine, spec)
     try:
         await sandbox.boot(config)

@@ -7,7 +7,8 @@ import struct
 from pathlib import Path
 
 # Short, because an agent sees it whenever it lists processes.
-COMMAND = ["python3", "-I", "-S", "-c", "exec(open(0, 'rb', 0, closefd=False).readline())"]
+PROGRAM = "exec(open(0, 'rb', 0, closefd=False).readline())"
+COMMAND = ["python3", "-I", "-S", "-c", PROGRAM]
 # In the order in which they import each other.
 MODULES = (
     *("wire", "loop", "link", "files", "seccomp", "processes", "output", "session", "jobs"),

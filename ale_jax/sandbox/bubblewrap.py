@@ -137,7 +137,7 @@ class BubblewrapRuntime(StartsBlocking):
         link = Link()
         await loop.connect_accepted_socket(lambda: link, ours)
         machine = BubblewrapMachine(process, link, group, self._spawner)
-        return await boot(machine, spec, self._rlimits(spec), {})
+        return await boot(machine, spec, self._rlimits(spec), {}, {})
 
     def reap(self) -> int:
         """Removes control groups that dead owners left; their processes died with them."""

@@ -14,12 +14,12 @@ import docker
 import requests
 from docker.errors import APIError, DockerException, NotFound
 
-from ale_jax.sandbox import cgroups
+from ale_jax.sandbox import cgroups, toolkit, toolkit_volume
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
 from ale_jax.sandbox.booting import boot, user_id
-from ale_jax.sandbox.bootstrap import COMMAND
+from ale_jax.sandbox.bootstrap import PROGRAM
 from ale_jax.sandbox.link import DockerLink
 from ale_jax.sandbox.owner import Owner
 from ale_jax.sandbox.spec import ROOT_CAPABILITIES, TMP, WORK, SandboxSpec
@@ -80,6 +80,10 @@ class DockerRuntime(StartsBlocking):
         self._api = docker.from_env(timeout=int(API_S)).api
         self._owner = Owner.current()
         self._oci_runtimes = set(self._api.info().get("Runtimes", {}))
+        try:
+            self._toolkit = toolkit_volume.ensure(self._api, spec.image)
+        except (*TROUBLE, ValueError, subprocess.SubprocessError) as error:
+            raise SandboxStartError(f"docker: cannot make the runner's volume: {error}") from error
         self.capabilities = {"memory": "cgroup", "pids": "cgroup", "files": "tmpfs size"}
 
     async def launch(self, spec: SandboxSpec, labels: Mapping[str, str]) -> AsyncSandbox:
@@ -93,7 +97,7 @@ class DockerRuntime(StartsBlocking):
             machine, contents = await self._create(spec, labels)
         except TROUBLE as error:
             raise SandboxStartError(f"docker could not start a container: {error}") from error
-        return await boot(machine, spec, {}, contents)
+        return await boot(machine, spec, {}, contents, toolkit.PROGRAM_COMMANDS)
 
     def reap(self) -> int:
         """Removes the containers whose owner is dead; returns how many."""
@@ -133,13 +137,16 @@ class DockerRuntime(StartsBlocking):
         container = self._api.create_container(
             spec.image,
             entrypoint=[],
-            command=COMMAND,
+            command=toolkit.python("-s", "-S", "-P", "-c", PROGRAM),
+            environment=toolkit.environment(),
             user="0:0",
             hostname="sandbox",
             working_dir="/work",
             stdin_open=True,  # and closed for good when this process goes, which ends the runner
             labels={f"ale.{key}": value for key, value in labels.items()} | ours,
-            host_config=self._api.create_host_config(**_host_config(spec)),
+            host_config=self._api.create_host_config(
+                binds=[toolkit_volume.binding(self._toolkit)], **_host_config(spec)
+            ),
         )["Id"]
         try:
             streams = {"stream": 1, "stdin": 1, "stdout": 1, "stderr": 1}

@@ -16,6 +16,7 @@ from .seccomp import Filter
 
 DEATH_S = 5.0
 RLIMITS = {"RLIMIT_CORE": 0, "RLIMIT_MSGQUEUE": 0}  # a POSIX message queue would outlive a reset
+UTF8_LOCALE = "/usr/lib/locale/C.utf8"
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 
 ENVIRONMENT = {
@@ -42,12 +43,28 @@ class Child:
 
 
 class Agent:
-    """Who the agent is inside, and its processes. uid, gid: its ids; this process works as them."""
+    """Who the agent is inside, and its processes. uid, gid: its ids; this process works as them.
 
-    def __init__(self, loop: Loop, uid: int, gid: int, rlimits: dict[str, int], env: dict):
+    rlimits, env: of its processes. substitutes: commands for programs that the machine may lack.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        uid: int,
+        gid: int,
+        rlimits: dict[str, int],
+        env: dict[str, str],
+        substitutes: dict[str, list[str]],
+    ):
         self._loop = loop
+        self._commands = {
+            name: command for name, command in substitutes.items() if not _is_installed(name)
+        }
         self.uid, self.rlimits = uid, rlimits
         self._environment = ENVIRONMENT | env
+        if "bash" in self._commands and not os.path.isdir(UTF8_LOCALE):
+            self._environment["LC_ALL"] = "C"  # of the host's glibc, which brings no locale along
         self._children: dict[int, Child] = {}
         self._wake_r, wake_w = os.pipe()
         for fd in (self._wake_r, wake_w):
@@ -84,6 +101,7 @@ class Agent:
         if pid := os.fork():
             child = self._children[pid] = Child(self._loop, pid)
             return child
+        argv = [*self._commands.get(argv[0], argv[:1]), *argv[1:]]
         try:
             os.setsid()
             self._libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -178,6 +196,11 @@ class Agent:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.0005)
             self._reap()
+
+
+def _is_installed(name: str) -> bool:
+    places = ENVIRONMENT["PATH"].split(":")
+    return any(os.access(f"{place}/{name}", os.X_OK) for place in places)
 
 
 def living() -> set[int]:

@@ -1,0 +1,144 @@
+"""The host's own python3, bash and tar, packed so that they run in any image: glibc or musl, or
+nothing at all. A runner needs no more, so a sandbox's image need not have them.
+
+    ld.so                      the host's loader, which starts the programs
+    lib/                       what they are linked with
+    bin/python3, bash, tar
+    python/lib/pythonX.Y/      the modules that the runner imports, and no others
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import py_compile
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+HOME = "/.ale"
+PROGRAMS = ("bash", "tar")
+VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
+LISTING_S = 30.0
+# What `runner/` and its loader import.
+MODULES = (
+    *("collections", "contextlib", "ctypes", "errno", "fcntl", "heapq", "itertools", "json", "os"),
+    *("resource", "select", "signal", "socket", "stat", "struct", "sys", "termios", "time"),
+    *("types", "typing", "encodings.utf_8", "encodings.ascii", "encodings.latin_1"),
+)
+LISTING = f"""
+import importlib, json, sys
+for name in {MODULES!r}:
+    importlib.import_module(name)
+files = {{getattr(module, "__file__", None) for module in sys.modules.values()}}
+print(json.dumps(sorted(files - {{None}})))
+"""
+
+
+def python(*arguments: str) -> list[str]:
+    """The command that starts the packed python3. It needs the variable of `environment`."""
+    return [f"{HOME}/ld.so", "--library-path", f"{HOME}/lib", f"{HOME}/bin/python3", *arguments]
+
+
+# How the packed programs are started.
+PROGRAM_COMMANDS = {
+    name: [f"{HOME}/ld.so", "--library-path", f"{HOME}/lib", f"{HOME}/bin/{name}"]
+    for name in PROGRAMS
+}
+
+
+def environment() -> dict[str, str]:
+    """What the packed python3 must find, and what of an image's must not reach it."""
+    return {"PYTHONHOME": f"{HOME}/python", "PYTHONPATH": ""}
+
+
+@cache
+def archive() -> tuple[str, bytes]:
+    """The toolkit as a tar archive, and its address: a hash over names and contents.
+
+    OSError or ValueError where this host cannot make one: it has no glibc, or lacks a program.
+    """
+    with tempfile.TemporaryDirectory(prefix="ale-toolkit-") as folder:
+        root = Path(folder)
+        _collect(root)
+        files = sorted(path for path in root.rglob("*") if path.is_file())
+        digest = hashlib.sha256()
+        for path in files:
+            digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+        return digest.hexdigest()[:12], _pack(root)
+
+
+def _collect(root: Path) -> None:
+    for part in ("bin", "lib", f"python/lib/{VERSION}/lib-dynload"):
+        (root / part).mkdir(parents=True)
+    binaries = {"python3": Path(sys.executable).resolve()}
+    binaries |= {name: _which(name) for name in PROGRAMS}
+    for name, binary in binaries.items():
+        shutil.copy(binary, root / "bin" / name)
+    shutil.copy(_loader(binaries["python3"]), root / "ld.so")
+    modules = [Path(m) for m in json.loads(_run([sys.executable, "-I", "-S", "-c", LISTING]))]
+    for module in modules:
+        _copy_module(module, root / "python" / "lib" / VERSION)
+    extensions = [module for module in modules if module.suffix == ".so"]
+    for library in {each for file in (*binaries.values(), *extensions) for each in _linked(file)}:
+        shutil.copy(library, root / "lib" / library.name)  # named as it is asked for
+
+
+def _copy_module(source: Path, home: Path) -> None:
+    if source.suffix == ".so":
+        shutil.copy(source, home / "lib-dynload" / source.name)
+        return
+    _, _, inner = str(source).rpartition(f"/lib/{VERSION}/")
+    if not inner:
+        raise ValueError(f"{source} is not below a lib/{VERSION}: cannot pack this python")
+    target = home / inner
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(source, target)
+    # Compiled once here, and never compared with its source there: that takes most of a start.
+    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(str(target), dfile=inner, invalidation_mode=mode, doraise=True)
+
+
+def _loader(binary: Path) -> Path:
+    found = re.search(r"(/\S*ld-linux\S*)", _run(["ldd", str(binary)]))
+    if not found:
+        raise ValueError(f"{binary} is not linked with glibc: images need a python3 of their own")
+    return Path(found[1])
+
+
+def _linked(binary: Path) -> Iterator[Path]:
+    for path in re.findall(r"=> (/\S+)", _run(["ldd", str(binary)])):
+        yield Path(path)
+
+
+def _which(name: str) -> Path:
+    found = shutil.which(name)
+    if not found:
+        raise ValueError(f"this host has no {name}: apt-get install {name}")
+    return Path(found).resolve()
+
+
+def _run(command: list[str]) -> str:
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=LISTING_S
+    ).stdout
+
+
+def _pack(root: Path) -> bytes:
+    def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+        entry.uid = entry.gid = entry.mtime = 0
+        entry.uname = entry.gname = "root"
+        entry.mode = 0o755
+        return entry
+
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        tar.add(root, arcname=".", filter=plain)
+    return packed.getvalue()

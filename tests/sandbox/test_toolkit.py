@@ -1,0 +1,79 @@
+"""The runner brings what it needs: it works in an image that holds nothing at all."""
+
+import dataclasses
+import io
+import tarfile
+
+import docker
+import pytest
+
+from ale_jax.sandbox import docker_runtime, toolkit, toolkit_volume
+from ale_jax.sandbox.runtime import pick_runtime
+from tests.sandbox.conftest import SPEC
+
+EMPTY = "ale-test-empty"
+
+
+@pytest.fixture(scope="module")
+def api():
+    if reason := docker_runtime.probe(SPEC):
+        pytest.skip(f"docker: {reason}")
+    return docker.from_env().api
+
+
+@pytest.fixture(scope="module")
+def bare_box(api):
+    nothing = io.BytesIO()
+    tarfile.open(fileobj=nothing, mode="w").close()
+    api.import_image_from_data(nothing.getvalue(), repository=EMPTY)
+    spec = dataclasses.replace(SPEC, image=EMPTY)
+    try:
+        with pick_runtime("docker", spec).start(spec, {}) as sandbox:
+            yield sandbox
+    finally:
+        api.remove_image(EMPTY, force=True)
+
+
+def test_a_session_in_an_empty_image(bare_box):
+    bare_box.run("cd /tmp; x=3")
+    assert bare_box.run("echo $x $PWD").output == "3 /tmp\n"
+    result = bare_box.run("ls")
+    assert (result.output, result.exit_code) == ("bash: line 1: ls: command not found\n", 127)
+
+
+def test_processes_and_files_in_an_empty_image(bare_box):
+    bare_box.write({"d/f": b"text"})
+    assert bare_box.exec("read line < d/f; echo $line >&2; exit 3").stderr == "text\n"
+    snapshot = bare_box.snapshot()
+    bare_box.reset()
+    with pytest.raises(FileNotFoundError):
+        bare_box.read("d/f")
+    bare_box.restore(snapshot)
+    assert bare_box.read("d/f") == b"text"
+
+
+def test_the_agent_cannot_change_the_toolkit(bare_box):
+    assert bare_box.run(f"echo x > {toolkit.HOME}/bin/bash").exit_code != 0
+
+
+def test_the_toolkit_is_made_once_and_the_same_each_time():
+    address, _ = toolkit.archive()
+    toolkit.archive.cache_clear()
+    assert toolkit.archive()[0] == address
+
+
+def test_a_volume_that_was_not_filled_to_its_end_is_filled_again(api, monkeypatch):
+    monkeypatch.setattr(toolkit, "archive", lambda: ("testing", toolkit_volume._mark()))
+    monkeypatch.setattr(toolkit_volume, "MARK", "not written")
+    name = toolkit_volume.ensure(api, SPEC.image)  # as if it had been cut off before the mark
+    try:
+        monkeypatch.setattr(toolkit_volume, "MARK", "complete again")
+        written = []
+        put = api.put_archive
+        monkeypatch.setattr(api, "put_archive", lambda *a: written.append(a[1]) or put(*a))
+        toolkit_volume.ensure(api, SPEC.image)
+        assert len(written) == 2
+        toolkit_volume.ensure(api, SPEC.image)
+        assert len(written) == 2
+    finally:
+        api.remove_volume(name)
