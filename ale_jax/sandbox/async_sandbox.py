@@ -3,68 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
-import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 from ale_jax.sandbox.api import (
     ExecResult,
-    FileInfo,
     ProcessResult,
-    SandboxError,
     SandboxLost,
     SandboxStats,
 )
 from ale_jax.sandbox.bootstrap import bootstrap
 from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.egress.proxy import EgressProxy
+from ale_jax.sandbox.exchange import Machine
+from ale_jax.sandbox.file_calls import FILES_S, FileCalls
 from ale_jax.sandbox.job import Job
-from ale_jax.sandbox.link import Link, Stream
+from ale_jax.sandbox.link import Stream
 from ale_jax.sandbox.output import OutputSink, join
 from ale_jax.sandbox.runner import wire
 from ale_jax.sandbox.runner.wire import MAIN
 from ale_jax.sandbox.spec import SandboxSpec
 
-T = TypeVar("T")
-
 START_S = 30.0
-FILES_S = 30.0
 # Beyond a command's own time: what the runner may need to kill every process of the agent.
 RUN_GRACE_S = 15.0
 EXIT_MISUSE = 2  # what bash itself answers to text that it cannot parse
-MAX_ENTRIES = 10_000
-MAX_LISTING_BYTES = 8 << 20
 
 
-class Machine(Protocol):
-    """What a runtime starts: the isolated processes with the runner among them."""
-
-    link: Link
-
-    async def alive(self) -> bool: ...
-
-    async def destroy(self) -> None:
-        """Ends it and frees what it held, or leaves it to the reaper. May be called again."""
-
-    def last_words(self) -> str:
-        """What its standard error said, once it is destroyed."""
-
-
-class AsyncSandbox:
+class AsyncSandbox(FileCalls):
     """`api.Sandbox` with coroutines, and what goes beyond it. Calls may overlap; a session takes
     one command at a time."""
 
     def __init__(self, machine: Machine, spec: SandboxSpec):
-        self._machine, self._spec = machine, spec
+        # Sparse files are archived as such; of small ones, headers and padding take 1 KiB each.
+        super().__init__(machine, max_snapshot=4 * spec.files_mb << 20)
+        self._spec = spec
         self._jobs = itertools.count()
         self._doors: dict[int, Callable[[Stream], Awaitable[None]]] = {}
         self._serving: set[asyncio.Task] = set()
         self._proxy: EgressProxy | None = None
-        # Sparse files are archived as such; of small ones, headers and padding take 1 KiB each.
-        self._max_snapshot = 4 * spec.files_mb << 20
 
     async def boot(self, config: dict[str, Any]) -> None:
         """Sends the runner in, and returns when it serves. config: see `bootstrap`."""
@@ -160,50 +139,6 @@ class AsyncSandbox:
         request["output_bytes"] = self._spec.output_bytes if keep else None
         return Job(self._machine.link.open(request, body=True), request, self._ask)
 
-    async def read(self, path: str, max_bytes: int = 1 << 20) -> bytes:
-        if not path or "\0" in path or ".." in path.split("/"):
-            raise ValueError(f"path {path!r} must name a file, without '..'")
-        request = {"do": "read", "path": path, "max_bytes": max_bytes}
-        sink = OutputSink(max_bytes)
-        reply = await self._exchange(request, FILES_S, b"", sink)
-        if "error" in reply:
-            raise FileNotFoundError(f"{path!r} cannot be read as a regular file: {reply['error']}")
-        return bytes(sink.data)
-
-    async def write(self, files: Mapping[str, bytes]) -> None:
-        for path in files:
-            parts = path.split("/")
-            if "\0" in path or any(part in ("", ".", "..") for part in parts):
-                raise ValueError(f"path {path!r} must be relative to /work, without '.' and '..'")
-        request = {"do": "write", "files": [(path, len(data)) for path, data in files.items()]}
-        reply = await self._exchange(request, FILES_S, b"".join(files.values()))
-        if "error" in reply:
-            raise OSError(reply["errno"], f"cannot write into the sandbox: {reply['error']}")
-
-    async def list(self, path: str = "/work") -> list[FileInfo]:
-        """What is in a directory, at most MAX_ENTRIES. FileNotFoundError if it is none."""
-        request = {"do": "list", "path": path, "max_entries": MAX_ENTRIES}
-        sink = OutputSink(MAX_LISTING_BYTES)
-        reply = await self._exchange(request, FILES_S, b"", sink)
-        if "error" in reply:
-            raise FileNotFoundError(f"{path!r} cannot be listed: {reply['error']}")
-        return await self._made(lambda: [FileInfo(**each) for each in json.loads(sink.data)])
-
-    async def pack(self, path: str) -> bytes:
-        """A tar archive of a directory. What unpacks it must not believe it."""
-        request = {"do": "pack", "path": path, "max_bytes": self._max_snapshot}
-        return await self._archive(request)
-
-    async def unpack(self, archive: bytes, path: str) -> None:
-        """Unpacks a tar archive into a directory, with the agent's rights."""
-        await self._ask({"do": "unpack", "path": path}, FILES_S, archive)
-
-    async def snapshot(self) -> bytes:
-        return await self._archive({"do": "snapshot", "max_bytes": self._max_snapshot})
-
-    async def restore(self, snapshot: bytes) -> None:
-        await self._ask({"do": "restore"}, FILES_S, snapshot)
-
     async def reset(self) -> None:
         await self._ask({"do": "reset"}, FILES_S)
 
@@ -265,75 +200,6 @@ class AsyncSandbox:
         task = asyncio.get_running_loop().create_task(_serve(serve, stream))
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
-
-    async def _archive(self, request: dict[str, Any]) -> bytes:
-        sink = OutputSink(self._max_snapshot + wire.CHUNK)
-        await self._ask(request, FILES_S, b"", sink)
-        return bytes(sink.data)
-
-    async def _ask(
-        self,
-        request: dict[str, Any],
-        seconds: float,
-        body: bytes = b"",
-        sink: OutputSink | None = None,
-    ) -> dict[str, Any]:
-        """As `_exchange`, for requests whose failure is the sandbox's. Errors: SandboxError."""
-        reply = await self._exchange(request, seconds, body, sink)
-        if "error" in reply:
-            raise SandboxError(f"sandbox cannot {request['do']}: {reply['error']}")
-        return reply
-
-    async def _exchange(
-        self,
-        request: dict[str, Any],
-        seconds: float,
-        body: bytes = b"",
-        sink: OutputSink | None = None,
-    ) -> dict[str, Any]:
-        async with self._bounded(request["do"], seconds):
-            return await _converse(self._machine.link, request, body, sink or OutputSink(0))
-
-    @contextlib.asynccontextmanager
-    async def _bounded(self, what: str, seconds: float) -> AsyncIterator[None]:
-        """Silence and nonsense mean that the sandbox is lost."""
-        try:
-            async with asyncio.timeout(seconds):
-                yield
-        except TimeoutError:
-            raise await self._lost(f"no answer to {what!r} within {seconds:g} s") from None
-        except SandboxLost as error:
-            raise await self._lost(str(error)) from error
-
-    async def _made(self, make: Callable[[], T]) -> T:
-        """A result out of a reply, which must hold what it should."""
-        try:
-            return make()
-        except (KeyError, TypeError, ValueError) as error:
-            raise await self._lost(f"malformed reply: {error!r:.200}") from error
-
-    async def _lost(self, reason: str) -> SandboxLost:
-        """A machine that broke the protocol is not used again, even if it still breathes."""
-        self._machine.link.fail(reason)
-        await self._machine.destroy()
-        words = self._machine.last_words().strip()
-        return SandboxLost(f"{reason}{': ' + words if words else ''}")
-
-
-async def _converse(
-    link: Link, request: dict[str, Any], body: bytes, sink: OutputSink
-) -> dict[str, Any]:
-    stream = link.open(request, body=bool(body))
-    try:
-        if body:
-            await stream.send(body, even_if_ended=False)
-            stream.end()
-        while (piece := await stream.receive()) is not None:
-            sink.take(piece[1])
-        return await stream.outcome()
-    except asyncio.CancelledError:
-        stream.abandon()
-        raise
 
 
 async def _serve(serve: Callable[[Stream], Awaitable[None]], stream: Stream) -> None:

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Mapping
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
-from ale_jax.sandbox.async_sandbox import AsyncSandbox, Machine
+from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.egress.proxy import EgressProxy
+from ale_jax.sandbox.exchange import Machine
 from ale_jax.sandbox.link import Stream
 from ale_jax.sandbox.spec import SandboxSpec
 
