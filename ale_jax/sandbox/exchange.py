@@ -1,4 +1,4 @@
-"""Exchange to a runner and their outcomes; what answers wrongly or not at all is a lost sandbox."""
+"""Requests to a runner and their outcomes; what answers wrongly or not at all is a lost sandbox."""
 
 from __future__ import annotations
 

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from ale_jax.sandbox.api import SandboxError, SandboxStats
 from ale_jax.sandbox.spec import SandboxSpec
+
+
+# What `SandboxPool.call` does: the methods of `AsyncSandbox` that take and return plain data.
+METHODS = (
+    *("run", "open_session", "close_session", "interrupt", "exec", "kill_processes", "stats"),
+    *("read", "write", "list", "pack", "unpack", "snapshot", "restore", "reset"),
+)
 
 
 class State(enum.StrEnum):
@@ -48,9 +56,10 @@ class Change:
 @dataclasses.dataclass(frozen=True)
 class StartRequest:
     """id: chosen by the caller, so that a repeated request does not start another; empty: the pool
-    chooses. idle_seconds, deadline_seconds: of life without use, and altogether; 0: no limit.
-    recreate: a lost one is started again under its id, its generation one higher and its files
-    gone. snapshot: id of a snapshot whose files it starts with; empty: none."""
+    chooses. labels: shown in its status. idle_seconds, deadline_seconds: of life without use, and
+    altogether; 0: no limit. recreate: a lost one is started again under its id, its generation one
+    higher and its files as at the start. snapshot: id of one whose files it starts with; empty:
+    none."""
 
     spec: SandboxSpec
     id: str = ""
@@ -59,6 +68,11 @@ class StartRequest:
     deadline_seconds: float = 0.0
     recreate: bool = False
     snapshot: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("idle_seconds", "deadline_seconds"):
+            if not (math.isfinite(value := getattr(self, name)) and value >= 0):
+                raise ValueError(f"sandbox {name} {value} must be 0 (no limit) or more")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,25 +126,46 @@ class SandboxGone(SandboxError):
         super().__init__(f"sandbox {id!r} is gone" + (f": {cause}" if cause else ""))
         self.id, self.cause = id, cause
 
+    def __reduce__(self):
+        return SandboxGone, (self.id, self.cause)  # so that it crosses process borders as it is
+
 
 class PoolFull(SandboxError):
     """No node has a free slot (503); try again later."""
+
+
+class Record(Protocol):
+    """Told of what happened to the pool: `monitor.events.EventLog.record`, or the like of it."""
+
+    def __call__(self, kind: str, detail: str, **fields: str | int | float | bool) -> None: ...
 
 
 class SandboxPool(Protocol):
     """One node's sandboxes, or a whole cluster's. Errors of every call on an id: SandboxGone.
 
     `call` and `stream` do what the method of that name of `AsyncSandbox` does, with its errors;
-    arguments and results are plain data and the records of `sandbox/api.py`.
+    arguments and results are plain data and the records of `sandbox/api.py`. A call that was under
+    way when its sandbox died raises SandboxLost, and so does one that is meant for a `generation`
+    which has been replaced; without a `generation` it is for whichever runs, and waits for it while
+    it is being re-created.
     """
 
     async def start(self, request: StartRequest) -> Status:
-        """Returns a running sandbox. Errors: SandboxStartError, PoolFull, ValueError."""
+        """Returns a running sandbox. Errors: SandboxStartError, PoolFull, ValueError.
+
+        A request whose id runs, or starts, is answered with that one; ValueError if it is of
+        another spec or snapshot. An id that has ended is not used again (SandboxGone), unless it
+        could not be started.
+        """
 
     async def start_many(
         self, request: StartRequest, count: int, spare: int = 0
     ) -> Sequence[Status]:
-        """`count` like ones: the first that are ready out of `count + spare` starts."""
+        """`count` like ones: the first that are ready out of `count + spare` starts.
+
+        All of them or none: errors as of `start`. Spare ones for which there is no slot are not
+        started. With an id, theirs are id-0, id-1, and so on.
+        """
 
     async def stop(self, id: str) -> None: ...
 
@@ -139,14 +174,30 @@ class SandboxPool(Protocol):
 
     async def statuses(self) -> Sequence[Status]: ...
 
-    async def call(self, id: str, method: str, **arguments: Any) -> Any: ...
+    async def call(
+        self, id: str, method: str, *, generation: int | None = None, **arguments: Any
+    ) -> Any:
+        """One of METHODS. ValueError for another, or for arguments that it does not take."""
 
     def stream(
-        self, id: str, argv: Sequence[str] | str, **arguments: Any
+        self,
+        id: str,
+        argv: Sequence[str] | str,
+        *,
+        generation: int | None = None,
+        stdin: bytes = b"",
+        **arguments: Any,
     ) -> AsyncIterator[tuple[str, bytes | int]]:
-        """A job's output as it comes: ("stdout" | "stderr", bytes), at last ("exit", its code)."""
+        """A job's output as it comes: ("stdout" | "stderr", bytes), at last ("exit", its code).
+
+        arguments: cwd, env, timeout, terminal, as of `AsyncSandbox.spawn`. Who stops reading early
+        closes the iterator, which ends the job.
+        """
 
     async def snapshot(self, id: str) -> SnapshotInfo: ...
+
+    async def restore(self, id: str, snapshot: str) -> None:
+        """As new, then the working files of a snapshot. ValueError if there is none of that id."""
 
     async def fork(self, id: str, count: int) -> Sequence[Status]:
         """`count` new sandboxes of the same spec with the same working files."""
