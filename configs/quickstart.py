@@ -43,9 +43,15 @@ def get_config() -> ConfigDict:
     }
     c.sandbox = {
         "image": "ale-shell",
+        "runtime": "runc",
+        "user": "agent",
+        "cpus": 0.0,
         "memory_mb": 256,
         "pids": 64,
         "files_mb": 16,
+        "writable": (),
+        "env": (),
+        "network": {"mode": "none", "allow": ()},
         "command_seconds": 10.0,
         "output_bytes": 8192,
     }

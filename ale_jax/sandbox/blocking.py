@@ -16,9 +16,17 @@ from ale_jax.sandbox.runner.wire import MAIN
 T = TypeVar("T")
 
 
-@functools.cache
+_starting = threading.Lock()
+
+
 def _loop() -> asyncio.AbstractEventLoop:
     """The process's loop, which runs until the process ends."""
+    with _starting:  # threads may come here first at once, and there must be one loop
+        return _started_loop()
+
+
+@functools.cache
+def _started_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="sandboxes", daemon=True).start()
     return loop

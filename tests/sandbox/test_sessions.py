@@ -131,3 +131,10 @@ def test_output_is_told_while_the_command_runs(box):
     assert result.output == "first\nsecond\n"
     assert b"".join(pieces) == b"first\nsecond\n"
     assert len(answers) == 1
+
+
+def test_the_shells_own_variables_are_the_agents_to_unset(box):
+    box.run("x=3; unset PWD OLDPWD")
+    assert box.run("echo $x").output == "3\n"
+    assert box.run("sleep 9", timeout=0.2).timed_out
+    assert box.run("pwd").output == "/work\n"

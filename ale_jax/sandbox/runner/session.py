@@ -148,7 +148,8 @@ class Session:
                 return
             if not reply.endswith(b"\0") and len(reply) < CHUNK:
                 continue
-            if directory := command.finish(reply[:-1].decode("utf-8", "surrogateescape")):
+            directory = command.finish(reply[:-1].decode("utf-8", "surrogateescape"))
+            if directory is not None:
                 self.directory = directory
             else:
                 with contextlib.suppress(ProcessLookupError):
@@ -176,11 +177,11 @@ class _Command:
         self.output.add(chunk)
         self._more.set()
 
-    def finish(self, reply: str) -> str:
-        """Takes the shell's reply; returns its directory, nothing if the reply is not valid."""
+    def finish(self, reply: str) -> str | None:
+        """Takes the shell's reply; returns its directory, None if the reply is not valid."""
         token, code, directory = [*reply.split(" ", 2), "", ""][:3]
-        if token != self.token or len(code) > 3 or not code.isdecimal() or not directory:
-            return ""
+        if token != self.token or len(code) > 3 or not code.isdecimal():
+            return None
         self.exit_code = int(code)
         self.over.set()
         return directory

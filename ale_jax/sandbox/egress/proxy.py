@@ -1,0 +1,188 @@
+"""The HTTP proxy through which a sandbox reaches what its policy permits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from ale_jax.sandbox.egress import addresses
+from ale_jax.sandbox.egress.connection import Connection
+from ale_jax.sandbox.egress.hosts import Address, Authority
+from ale_jax.sandbox.egress.limits import Limits
+from ale_jax.sandbox.egress.policy import EgressPolicy
+from ale_jax.sandbox.egress.refusal import Refusal
+from ale_jax.sandbox.egress.relay import Upstream, forward, tunnel
+from ale_jax.sandbox.egress.request import read_request
+from ale_jax.sandbox.egress.streams import CHUNK, Reader, Writer
+
+LOOKUP_THREADS = 4
+MAX_ADDRESSES = 4  # of one name that are judged and tried
+DEFAULT_LIMITS = Limits()
+
+Record = Callable[..., None]
+
+log = logging.getLogger(__name__)
+
+
+class EgressProxy:
+    """Of one sandbox, in one event loop, whose thread alone may call it.
+
+    record: told of every refusal, as `monitor.events.EventLog.record`. look_up: the addresses of a
+    canonical host; it may block. refuses: why an address may not be reached, whatever the policy.
+    """
+
+    def __init__(
+        self,
+        policy: EgressPolicy,
+        record: Record,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        look_up: Callable[[str], Sequence[Address]] = addresses.look_up,
+        refuses: Callable[[Address], str | None] = addresses.refusal,
+    ):
+        self._policy = policy
+        self._record = record
+        self._limits = limits
+        self._look_up = look_up
+        self._refuses = refuses
+        self._connections: set[Connection] = set()
+        self._refused = 0
+        # Its own, since a lookup can neither be ended nor hurried, and others must not wait for it.
+        self._threads = ThreadPoolExecutor(LOOKUP_THREADS, "egress-lookup")
+
+    def set_policy(self, policy: EgressPolicy) -> None:
+        """Judges by it from now on; what is under way and not permitted any more is cut."""
+        self._policy = policy
+        for connection in self._connections:
+            where = connection.authority
+            if where is not None and not policy.permits(where.host, where.port):
+                line = f"the connection to {where} is not permitted any more"
+                connection.cut(Refusal(403, "policy_changed", line))
+
+    def close(self) -> None:
+        """Cuts everything, and permits nothing any more."""
+        self._policy = EgressPolicy("none")
+        for connection in self._connections:
+            connection.cut()
+        self._threads.shutdown(wait=False)
+
+    def __enter__(self) -> EgressProxy:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    async def serve(self, reader: Reader, writer: Writer) -> None:
+        """Serves one connection to its end, and closes it. Nothing that is sent makes it raise."""
+        connection = Connection(reader, writer, self._limits)
+        try:
+            await self._serve(connection)
+        except Refusal as refusal:
+            self._tell(refusal, connection.authority)
+            await connection.refuse(refusal)
+        except OSError as error:
+            log.info("the connection to %s was lost: %r", connection.authority, error)
+        finally:
+            connection.close()
+
+    async def _serve(self, connection: Connection) -> None:
+        try:
+            with self._counted(connection):
+                async with connection.deadline:
+                    await self._handle(connection)
+        except (OSError, Refusal) as error:
+            if not connection.was_cut:
+                if isinstance(error, TimeoutError) and not connection.answered:
+                    raise _timeout(f"{connection.authority} did not answer") from error
+                raise
+        if connection.cut_for is not None:
+            raise connection.cut_for
+
+    @contextlib.contextmanager
+    def _counted(self, connection: Connection) -> Iterator[None]:
+        if len(self._connections) >= self._limits.connections:
+            line = f"there are {self._limits.connections} connections already; end one first"
+            raise Refusal(503, "connections", line)
+        self._connections.add(connection)
+        try:
+            yield
+        finally:
+            self._connections.remove(connection)
+
+    async def _handle(self, connection: Connection) -> None:
+        try:
+            async with asyncio.timeout(self._limits.head_seconds):
+                if not await connection.incoming.ahead(1):
+                    return
+                request = await read_request(connection.incoming, self._limits)
+        except TimeoutError as error:
+            raise Refusal(408, "request", "the head of the request took too long") from error
+        connection.authority = request.authority
+        self._judge(request.authority)
+        upstream = await self._connect(request.authority)
+        connection.leads_through(upstream[1])
+        if request.head is None:
+            await tunnel(connection, upstream)
+        else:
+            await forward(connection, request, upstream)
+
+    def _judge(self, authority: Authority) -> None:
+        if self._policy.permits(authority.host, authority.port):
+            return
+        if self._policy.mode == "none":
+            raise Refusal(403, "mode", "this sandbox has no network")
+        raise Refusal(403, "allowlist", f"{authority} is not on this sandbox's allowlist")
+
+    async def _connect(self, authority: Authority) -> Upstream:
+        """To an address that was judged, and by no name."""
+        candidates = await self._addresses(authority.host)
+        failures = []
+        for address in candidates:
+            try:
+                async with asyncio.timeout(self._limits.connect_seconds / len(candidates)):
+                    return await asyncio.open_connection(str(address), authority.port, limit=CHUNK)
+            except OSError as error:
+                failures.append(error)
+        reasons = "; ".join(f"{a}: {e!r}" for a, e in zip(candidates, failures, strict=True))
+        if all(isinstance(failure, TimeoutError) for failure in failures):
+            raise _timeout(f"{authority} could not be connected to", reasons)
+        raise Refusal(502, "unreachable", f"{authority} could not be connected to", reasons)
+
+    async def _addresses(self, host: str) -> list[Address]:
+        """Those of a host that may be reached; at least one."""
+        lookup = asyncio.get_running_loop().run_in_executor(self._threads, self._look_up, host)
+        try:
+            async with asyncio.timeout(self._limits.connect_seconds):
+                found = (await lookup)[:MAX_ADDRESSES]
+            verdicts = {address: self._refuses(address) for address in found}
+        except TimeoutError as error:
+            raise _timeout(f"{host} could not be resolved") from error
+        except OSError as error:
+            line = f"{host} could not be resolved"
+            raise Refusal(502, "unreachable", line, str(error)) from error
+        reachable = [address for address, reason in verdicts.items() if reason is None]
+        if not reachable:
+            reasons = "; ".join(f"{address}: {reason}" for address, reason in verdicts.items())
+            raise Refusal(403, "address", f"{host} has no public address", reasons)
+        return reachable
+
+    def _tell(self, refusal: Refusal, authority: Authority | None) -> None:
+        self._refused += 1
+        if self._refused <= self._limits.recorded:
+            self._record(
+                refusal.kind,
+                f"{refusal.line} ({refusal.detail})" if refusal.detail else refusal.line,
+                host=authority.host if authority else None,
+                port=authority.port if authority else None,
+                rule=refusal.rule,
+                status=refusal.status,
+            )
+        if self._refused == self._limits.recorded:
+            self._record("egress_muted", "further refusals of this sandbox are not recorded")
+
+
+def _timeout(what: str, detail: str = "") -> Refusal:
+    return Refusal(504, "timeout", f"{what} in time", detail)
