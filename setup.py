@@ -5,7 +5,9 @@ from setuptools import find_namespace_packages, setup
 REQUIRES = [
     "absl-py>=2.3",
     "docker>=7.1",
+    "fastapi>=0.120",
     "flax>=0.12",
+    "httpx>=0.28",
     "jax>=0.10",
     "jinja2>=3.1",
     "markupsafe>=3.0",
@@ -13,12 +15,15 @@ REQUIRES = [
     "numpy>=2.0",
     "optax>=0.2.6",
     "orbax-checkpoint>=0.11.30",
+    "pydantic>=2.9",
     "ray>=2.50",
     "requests>=2.32",
     "rich>=14",
     "tensorboardX>=2.6",
     "tokenizers>=0.22",
     "transformers>=5.0",
+    "uvicorn>=0.40",
+    "websockets>=15",
 ]
 
 setup(
@@ -30,6 +35,7 @@ setup(
     packages=find_namespace_packages(include=["ale_jax*", "envs*", "configs*"]),
     package_data={"": ["*.jinja", "*.sh", "*.json", "Dockerfile"]},
     install_requires=REQUIRES,
+    entry_points={"console_scripts": ["ale-sandbox = ale_jax.sandbox.cli.main:main"]},
     extras_require={
         # torch is only the independent reference that the parity tests compare with.
         "test": [

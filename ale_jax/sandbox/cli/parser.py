@@ -1,0 +1,94 @@
+"""The command line: `ale-sandbox COMMAND ...`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from typing import Any
+
+from ale_jax.sandbox.service.settings import ServiceSettings
+from ale_jax.sandbox.spec import SandboxSpec
+
+URL, TOKEN = "ALE_SANDBOX_URL", "ALE_SANDBOX_TOKEN"
+DEFAULTS = ServiceSettings()
+DESCRIPTION = "Isolated machines for agents: serve them, start them, work in them."
+EPILOG = f"{URL} and {TOKEN} in the environment say which service, and who you are."
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("ale-sandbox", description=DESCRIPTION, epilog=EPILOG)
+    url = os.environ.get(URL, f"http://{DEFAULTS.host}:{DEFAULTS.port}")
+    parser.add_argument("--url", default=url, help=f"of the service ({url})")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_serve(commands)
+    start = commands.add_parser("start", help="start a sandbox and print its id")
+    _add_spec(start)
+    start.add_argument("--snapshot", default="", help="id of one whose files it starts with")
+    start.add_argument("--idle", type=float, default=0.0, help="seconds of life without use")
+    start.add_argument("--deadline", type=float, default=0.0, help="seconds of life altogether")
+    run = commands.add_parser("exec", help="run a command; its exit code becomes this one's")
+    run.add_argument("id")
+    run.add_argument("words", nargs="+", help="one word: a line for bash; more: a program")
+    run.add_argument("-i", "--stdin", action="store_true", help="give it what comes on stdin")
+    run.add_argument("--cwd", default="/work")
+    run.add_argument("--timeout", type=float, help="seconds; without, there is no limit")
+    shell = commands.add_parser("shell", help="an interactive terminal; Ctrl-] leaves it")
+    shell.add_argument("id")
+    shell.add_argument("--run", default="bash -i", metavar="COMMAND")
+    copy = commands.add_parser("cp", help="copy a file or a directory: one of the two is ID:PATH")
+    copy.add_argument("source")
+    copy.add_argument("target")
+    commands.add_parser("ps", help="list the sandboxes")
+    commands.add_parser("stats", help="how the service and its nodes do")
+    snapshot = commands.add_parser("snapshot", help="keep a sandbox's files; print the id")
+    snapshot.add_argument("id")
+    remove = commands.add_parser("rm", help="stop sandboxes")
+    remove.add_argument("ids", nargs="*", metavar="id")
+    remove.add_argument("--all", action="store_true", help="every one of yours")
+    commands.add_parser("images", help="list the images of this machine")
+    doctor = commands.add_parser("doctor", help="what works here, and what to type for the rest")
+    _add_spec(doctor)
+    return parser
+
+
+def spec_of(arguments: argparse.Namespace) -> SandboxSpec:
+    """Errors: ValueError."""
+    values = dict(_assignment(each) for each in arguments.set)
+    if arguments.image:
+        values["image"] = arguments.image
+    return SandboxSpec.from_json(values)
+
+
+def _add_serve(commands: Any) -> None:
+    serve = commands.add_parser("serve", help="serve this machine's sandboxes over HTTP")
+    serve.add_argument("--host", default=DEFAULTS.host, help="others than this need tokens")
+    serve.add_argument("--port", type=int, default=DEFAULTS.port, help="0: any that is free")
+    serve.add_argument("--token-file", help="lines of NAME TOKEN [admin]; mode 600")
+    serve.add_argument("--runtime", default="auto", help="auto, docker or bubblewrap")
+    serve.add_argument("--slots", type=int, default=64, help="sandboxes at the same time")
+    serve.add_argument("--snapshots", default="", help="directory for snapshots that stay")
+    serve.add_argument("--warm", type=int, default=0, help="sandboxes to be kept ready")
+    serve.add_argument("--rock", action="store_true", help="also the routes that rl-rock uses")
+    _add_spec(serve)
+
+
+def _add_spec(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--image", help="name of the image")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="a field of the spec, such as memory_mb=512; may be repeated",
+    )
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"--set {text!r:.80} must be FIELD=VALUE")
+    try:
+        return name, json.loads(value)
+    except ValueError:  # a word that is no JSON is a text: user=root
+        return name, value

@@ -1,0 +1,56 @@
+"""`ale-sandbox serve`: the service over this machine's pool, until SIGINT or SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from fastapi import APIRouter
+from rich.console import Console
+
+from ale_jax.sandbox.cli.parser import spec_of
+from ale_jax.sandbox.pool.exit import closed_at_exit
+from ale_jax.sandbox.pool.options import PoolOptions
+from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.sandbox.service import rock
+from ale_jax.sandbox.service.app import create_app
+from ale_jax.sandbox.service.node import TerminalPool
+from ale_jax.sandbox.service.server import bind, serve, url_of
+from ale_jax.sandbox.service.settings import ServiceSettings
+from ale_jax.sandbox.service.tokens import read_tokens
+
+
+def run_service(arguments: argparse.Namespace, fronts: Sequence[APIRouter] = ()) -> int:
+    """fronts: further routes, such as `gem.front` of the worlds that the caller knows.
+
+    Errors: ValueError, SandboxStartError.
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    routers = [*fronts, *([rock.front()] if arguments.rock else [])]
+    try:
+        asyncio.run(_serve(arguments, routers))
+    except SystemExit:
+        return 0  # SIGTERM is how a service is told to end
+    return 0
+
+
+async def _serve(arguments: argparse.Namespace, routers: Sequence[APIRouter]) -> None:
+    settings = ServiceSettings(host=arguments.host, port=arguments.port)
+    tokens, spec = read_tokens(arguments.token_file), spec_of(arguments)
+    runtime = pick_runtime(arguments.runtime, spec)
+    options = PoolOptions(slots=arguments.slots, snapshot_directory=arguments.snapshots)
+    pool = TerminalPool(runtime, options)
+    app = create_app(pool, settings, tokens, routers)
+    with bind(settings) as listener:
+        async with closed_at_exit(pool):
+            if arguments.warm:
+                await pool.warm(spec, arguments.warm)
+            _announce(url_of(listener), runtime.name, bool(tokens))
+            await serve(app, listener)
+
+
+def _announce(url: str, runtime: str, asks: bool) -> None:
+    who = "tokens are asked for" if asks else "no token is asked for"
+    Console().print(f"{url} ({runtime}; {who}; documentation at {url}/docs)", soft_wrap=True)

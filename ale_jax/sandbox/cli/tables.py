@@ -1,0 +1,79 @@
+"""Tables for people."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ale_jax.sandbox.hub.manifest import Manifest
+from ale_jax.sandbox.pool.api import NodeStatus, Status
+
+
+def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """To a pipe, without frames and as wide as it needs to be."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=1000)
+    table = Table(*columns, title=title, box=None, title_justify="left", pad_edge=False)
+    for row in rows:
+        table.add_row(*(escape(printable(str(each))) for each in row))
+    console.print(table)
+
+
+def sandboxes(statuses: Sequence[Status]) -> None:
+    rows = [
+        (s.id, s.state, s.cause or "", s.node, s.spec.image, s.busy, _age(s.started_at))
+        for s in sorted(statuses, key=lambda status: status.started_at)
+    ]
+    show("", ("id", "state", "cause", "node", "image", "busy", "age"), rows)
+
+
+def nodes(all: Sequence[NodeStatus]) -> None:
+    rows = [
+        (
+            n.node,
+            "alive" if n.alive else "lost",
+            f"{n.used}/{n.slots}",
+            n.ready,
+            n.restarts,
+            f"{n.cpu_percent:.0f} %",
+            f"{_mb(n.memory_bytes)} of {_mb(n.memory_limit_bytes)}",
+        )
+        for n in all
+    ]
+    show("", ("node", "", "slots", "warm", "restarts", "cpu", "memory"), rows)
+
+
+def images(manifests: Iterable[Manifest]) -> None:
+    rows = [
+        (m.name, _mb(m.bytes), _age(m.built), "" if m.verified is None else _verdict(m))
+        for m in manifests
+    ]
+    show("", ("image", "size", "age", "tried out"), rows)
+
+
+def _verdict(manifest: Manifest) -> str:
+    return "works" if manifest.verified.ok else f"fails: {manifest.verified.detail}"
+
+
+def _mb(size: int) -> str:
+    return f"{size / (1 << 20):.0f} MB"
+
+
+def _age(since: float) -> str:
+    if not since:
+        return ""
+    seconds = max(0, int(time.time() - since))
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"
+
+
+def printable(text: str) -> str:
+    """A name that an agent chose does not write control sequences to a person's terminal."""
+    return "".join(sign if sign.isprintable() else "?" for sign in text)

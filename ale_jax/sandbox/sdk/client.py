@@ -1,0 +1,110 @@
+"""The service from a thread: `with SandboxClient(url).start(spec) as box: box.run("ls")`."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import httpx
+
+from ale_jax.sandbox.pool.api import SandboxGone, StartRequest, Status
+from ale_jax.sandbox.sdk import calls
+from ale_jax.sandbox.sdk.exchange import Call, Send, Step, exchange, http_options
+from ale_jax.sandbox.sdk.operations import BoxOperations, ClientOperations
+from ale_jax.sandbox.sdk.streams import Output
+from ale_jax.sandbox.sdk.terminals import Terminal, terminal_url
+from ale_jax.sandbox.spec import SandboxSpec
+
+
+class SandboxClient(ClientOperations):
+    """Holds connections to one service, and keeps them open. Several threads may use it at once.
+
+    token: the bearer token; None for a service that has none.
+    verify: as httpx takes it: an `ssl.SSLContext` for a service with a certificate of your own.
+    """
+
+    def __init__(self, url: str, token: str | None = None, verify: ssl.SSLContext | bool = True):
+        self._http = httpx.Client(**http_options(url, token, verify))
+        self.url, self.token = url.rstrip("/"), token
+
+    def start(self, spec: SandboxSpec, **request: Any) -> RemoteSandbox:
+        """A running sandbox. request: the other fields of `StartRequest`.
+
+        Errors: SandboxStartError, PoolFull, ValueError.
+        """
+        return self._box(self._do(calls.start(StartRequest(spec, **request))))
+
+    def close(self) -> None:
+        """Ends the connections; sandboxes go on."""
+        self._http.close()
+
+    def __enter__(self) -> SandboxClient:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _do(self, call: Call) -> Any:
+        steps = exchange(call, call.request(self._http))
+        outcome = None
+        while True:
+            try:
+                outcome = self._take(steps.send(outcome))
+            except StopIteration as end:
+                return end.value
+
+    def _take(self, step: Step) -> httpx.Response | httpx.TransportError | None:
+        if not isinstance(step, Send):
+            return time.sleep(step.seconds)
+        try:
+            return self._http.send(step.request)
+        except httpx.TransportError as error:
+            return error
+
+    def _then(self, result: Any, function: Callable[[Any], Any]) -> Any:
+        return function(result)
+
+    def _aside(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
+
+    def _box(self, status: Status) -> RemoteSandbox:
+        return RemoteSandbox(self, status)
+
+
+class RemoteSandbox(BoxOperations):
+    """A sandbox of the service's. Leaving its `with` block stops it."""
+
+    def __init__(self, client: SandboxClient, status: Status):
+        self.id, self.spec = status.id, status.spec
+        self._client: SandboxClient = client
+
+    def spawn(
+        self,
+        argv: Sequence[str] | str,
+        timeout: float | None = None,
+        stdin: bytes = b"",
+        cwd: str = "/work",
+        env: Mapping[str, str] | None = None,
+    ) -> Output:
+        """A process whose output comes as it is written. timeout: seconds; None: no limit."""
+        call = calls.spawn(self.id, calls.process(argv, timeout, stdin, cwd, env))
+        http = self._client._http
+        return Output(http, call.request(http), self.id)
+
+    def terminal(self, command: str = "bash -i", rows: int = 24, columns: int = 80) -> Terminal:
+        url = terminal_url(self._client.url, self.id, command, rows, columns)
+        return Terminal(url, self._client.token, self.id)
+
+    def close(self) -> None:
+        """Stops it, if it is still there."""
+        with contextlib.suppress(SandboxGone):
+            self._do(calls.stop(self.id))
+
+    def __enter__(self) -> RemoteSandbox:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

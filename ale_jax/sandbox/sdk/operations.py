@@ -1,0 +1,159 @@
+"""The methods of clients and of their sandboxes, once for both kinds.
+
+In the blocking kind they return what they say; in the asynchronous one, an awaitable of it. Each
+raises what the method of that name of `AsyncSandbox` or `SandboxPool` raises, and PermissionError
+for a token that may not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ale_jax.sandbox.pool.api import StartRequest, State, Status
+from ale_jax.sandbox.runner.wire import MAIN
+from ale_jax.sandbox.sdk import calls
+from ale_jax.sandbox.sdk.exchange import Call
+from ale_jax.sandbox.service import tars
+from ale_jax.sandbox.spec import SandboxSpec
+
+
+class ClientOperations:
+    """What goes beyond a single sandbox. `_do` carries a call out; `_then` applies a function to
+    what came of it; `_aside` calls a function that may take long."""
+
+    def _do(self, call: Call) -> Any: ...
+
+    def _then(self, result: Any, function) -> Any: ...
+
+    def _aside(self, function, *arguments: Any) -> Any: ...
+
+    def _box(self, status: Status) -> Any: ...
+
+    def start_many(self, spec: SandboxSpec, count: int, spare: int = 0, **request: Any) -> Any:
+        """`count` like sandboxes: the first that are ready out of `count + spare`."""
+        call = calls.start_many(StartRequest(spec, **request), count, spare)
+        return self._then(self._do(call), lambda all: [self._box(each) for each in all])
+
+    def attach(self, id: str) -> Any:
+        """A sandbox that was started elsewhere. SandboxGone if there is none such of yours."""
+        return self._then(self._do(calls.status(id)), self._box)
+
+    def statuses(self) -> Any:
+        """list[Status]: of yours; of everybody's for an administrator."""
+        return self._do(calls.statuses())
+
+    def warm(self, spec: SandboxSpec, count: int) -> Any:
+        """Keeps so many of them ready on each node. Administrators only."""
+        return self._do(calls.warm(spec, count))
+
+    def nodes(self) -> Any:
+        """list[NodeStatus]."""
+        return self._do(calls.nodes())
+
+    def stats(self) -> Any:
+        """dict: your sandboxes by state, and the slots of all nodes."""
+        return self._do(calls.stats())
+
+
+class BoxOperations:
+    """One sandbox, held by whoever started it or attached to it."""
+
+    id: str
+    spec: SandboxSpec
+    _client: ClientOperations
+
+    def _do(self, call: Call) -> Any:
+        return self._client._do(call)
+
+    def run(self, command: str, timeout: float | None = None, session: str = MAIN) -> Any:
+        """ExecResult of a command in a session. timeout: seconds; None: the spec's."""
+        return self._do(calls.run(self.id, command, timeout, session, self._limit(timeout)))
+
+    def exec(
+        self,
+        argv: Sequence[str] | str,
+        timeout: float | None = None,
+        stdin: bytes = b"",
+        cwd: str = "/work",
+        env: Mapping[str, str] | None = None,
+    ) -> Any:
+        """ProcessResult of a process outside every session; text is a command line for bash."""
+        process = calls.process(argv, timeout, stdin, cwd, env)
+        return self._do(calls.exec(self.id, process, self._limit(timeout)))
+
+    def open_session(
+        self, name: str, env: Mapping[str, str] | None = None, cwd: str = "/work"
+    ) -> Any:
+        """A further bash. SandboxError if there is one of that name."""
+        return self._do(calls.open_session(self.id, name, env, cwd))
+
+    def close_session(self, name: str) -> Any:
+        """Kills all that runs in it. SandboxError if there is none of that name."""
+        return self._do(calls.close_session(self.id, name))
+
+    def interrupt(self, session: str = MAIN, seconds: float = 2.0) -> Any:
+        """bool: Ctrl-C for the session's command; False if none ran."""
+        return self._do(calls.interrupt(self.id, session, seconds))
+
+    def read(self, path: str, max_bytes: int = 1 << 20) -> Any:
+        """bytes: the beginning of a file. FileNotFoundError, ValueError."""
+        return self._do(calls.read(self.id, path, max_bytes))
+
+    def write(self, files: Mapping[str, bytes]) -> Any:
+        """Writes files below /work. ValueError, OSError."""
+        return self._do(calls.write(self.id, files))
+
+    def list(self, path: str = "/work") -> Any:
+        """list[FileInfo] of a directory. FileNotFoundError."""
+        return self._do(calls.list_directory(self.id, path))
+
+    def upload(self, directory: str | Path, path: str = "/work") -> Any:
+        """Copies what is below a local directory into one of the sandbox.
+
+        ValueError, before anything is sent, if there is a link or a device in it.
+        """
+        archive = self._client._aside(tars.pack, directory)
+        return self._client._then(archive, lambda a: self._do(calls.unpack(self.id, a, path)))
+
+    def download(self, path: str, directory: str | Path, max_bytes: int = tars.MAX_BYTES) -> Any:
+        """Copies what is below a directory of the sandbox into a local one.
+
+        The agent made what comes: ValueError for links, devices, absolute paths, `..`, or more
+        than `max_bytes`; nothing is written then.
+        """
+        archive, client = self._do(calls.pack(self.id, path)), self._client
+        return client._then(archive, lambda a: client._aside(tars.unpack, a, directory, max_bytes))
+
+    def snapshot(self) -> Any:
+        """SnapshotInfo, whose id `start` and `restore` take."""
+        return self._do(calls.snapshot(self.id))
+
+    def restore(self, snapshot: str) -> Any:
+        """As `reset`, then the working files of the snapshot of that id. ValueError."""
+        return self._do(calls.restore(self.id, snapshot))
+
+    def fork(self, count: int = 1) -> Any:
+        """`count` new sandboxes with the same working files."""
+        forks = self._do(calls.fork(self.id, count))
+        return self._client._then(forks, lambda all: [self._client._box(each) for each in all])
+
+    def reset(self) -> Any:
+        """As new: nothing runs, /work and /tmp are empty."""
+        return self._do(calls.reset(self.id))
+
+    def kill_processes(self) -> Any:
+        """Kills all that the agent started. Files stay."""
+        return self._do(calls.kill_processes(self.id))
+
+    def status(self) -> Any:
+        """Status."""
+        return self._do(calls.status(self.id))
+
+    def alive(self) -> Any:
+        """bool."""
+        return self._client._then(self.status(), lambda status: status.state is State.RUNNING)
+
+    def _limit(self, timeout: float | None) -> float:
+        return self.spec.command_seconds if timeout is None else timeout

@@ -1,0 +1,131 @@
+"""What one tenant may do with the pool."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from ale_jax.sandbox.pool.api import SandboxGone, SandboxPool, SnapshotInfo, StartRequest, Status
+from ale_jax.sandbox.service.errors import Refusal, not_found
+from ale_jax.sandbox.service.tokens import Tenant
+
+TENANT = "tenant"  # the label that says whose a sandbox is
+MAX_OWNERS = 100_000
+
+
+class Owners:
+    """Whose each sandbox is, as its label says. Kept here so that a call need not ask the pool, and
+    so that the owner of one that the pool forgot is still told that it is gone."""
+
+    def __init__(self, pool: SandboxPool):
+        self._pool = pool
+        self._names: OrderedDict[str, str | None] = OrderedDict()
+
+    async def of(self, id: str) -> str | None:
+        """The tenant's name; None if nobody's. Errors: SandboxGone."""
+        if id not in self._names:
+            self.note(await self._pool.status(id))
+        return self._names[id]
+
+    def note(self, status: Status) -> None:
+        self._names[status.id] = status.labels.get(TENANT)
+        self._names.move_to_end(status.id)
+        while len(self._names) > MAX_OWNERS:
+            self._names.popitem(last=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Caller:
+    """A tenant at the counter. Every call on another's sandbox is a Refusal (404), as on one that
+    never was; other errors are the pool's."""
+
+    pool: SandboxPool
+    owners: Owners
+    tenant: Tenant
+
+    async def start(self, request: StartRequest) -> Status:
+        if request.id and await self._is_others(request.id):
+            raise _taken(request.id)
+        return self._noted(await self.pool.start(self._claimed(request)))
+
+    async def start_many(self, request: StartRequest, count: int, spare: int) -> list[Status]:
+        statuses = await self.pool.start_many(self._claimed(request), count, spare)
+        return [self._noted(status) for status in statuses]
+
+    async def fork(self, id: str, count: int) -> list[Status]:
+        await self.own(id)
+        statuses = await self.pool.fork(id, count)
+        for status in statuses:
+            self.owners.note(status)
+        return list(statuses)
+
+    async def stop(self, id: str) -> None:
+        await self.own(id)
+        await self.pool.stop(id)
+
+    async def status(self, id: str) -> Status:
+        await self.own(id)
+        return await self.pool.status(id)
+
+    async def statuses(self) -> Sequence[Status]:
+        return [each for each in await self.pool.statuses() if self._is_mine(each)]
+
+    async def call(self, id: str, method: str, **arguments: Any) -> Any:
+        await self.own(id)
+        return await self.pool.call(id, method, **arguments)
+
+    async def stream(
+        self, id: str, argv: Sequence[str] | str, **arguments: Any
+    ) -> AsyncIterator[tuple[str, bytes | int]]:
+        await self.own(id)
+        return self.pool.stream(id, argv, **arguments)
+
+    async def snapshot(self, id: str) -> SnapshotInfo:
+        await self.own(id)
+        return await self.pool.snapshot(id)
+
+    async def restore(self, id: str, snapshot: str) -> None:
+        await self.own(id)
+        await self.pool.restore(id, snapshot)
+
+    async def own(self, id: str) -> None:
+        try:
+            owner = await self.owners.of(id)
+        except SandboxGone as error:
+            raise not_found(id) from error
+        if not self.tenant.admin and owner != self.tenant.name:
+            raise not_found(id)
+
+    def only_admin(self, what: str) -> None:
+        if not self.tenant.admin:
+            message = f"{what} needs a token of an administrator"
+            raise Refusal(403, "forbidden", message, "ask whoever runs the service")
+
+    def _is_mine(self, status: Status) -> bool:
+        return self.tenant.admin or status.labels.get(TENANT) == self.tenant.name
+
+    def _claimed(self, request: StartRequest) -> StartRequest:
+        if request.labels.get(TENANT, self.tenant.name) != self.tenant.name:
+            raise ValueError(f"label {TENANT!r} is the service's: leave it out")
+        labels = {**request.labels, TENANT: self.tenant.name}
+        return dataclasses.replace(request, labels=labels)
+
+    def _noted(self, status: Status) -> Status:
+        # A start that repeats an id is answered with what is there: it may be another's.
+        if status.labels.get(TENANT) != self.tenant.name:
+            raise _taken(status.id)
+        self.owners.note(status)
+        return status
+
+    async def _is_others(self, id: str) -> bool:
+        try:
+            return await self.owners.of(id) != self.tenant.name
+        except SandboxGone:  # there is none
+            return False
+
+
+def _taken(id: str) -> Refusal:
+    message = f"id {id!r:.140} is taken"
+    return Refusal(409, "id_taken", message, "choose another, or let the pool choose")

@@ -1,0 +1,183 @@
+"""GEM's routes (make, reset, step, close, list): each environment in a sandbox of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from fastapi import APIRouter, Request
+
+from ale_jax.sandbox.api import ExecResult, Sandbox
+from ale_jax.sandbox.pool.api import SandboxGone, SandboxPool, StartRequest, State
+from ale_jax.sandbox.service.bodies import Body
+from ale_jax.sandbox.service.caller import Caller
+from ale_jax.sandbox.service.errors import Refusal, not_found
+from ale_jax.sandbox.service.replies import ERRORS, By, reply
+from ale_jax.sandbox.spec import SandboxSpec
+
+PREFIX = "/apis/v1/envs/gem"
+IDLE_S = 3600.0
+
+
+class Env(Protocol):
+    """A world in a sandbox. One thread at a time."""
+
+    def reset(self, seed: int) -> tuple[str, dict[str, Any]]: ...
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]: ...
+
+
+EnvFactory = Callable[[Sandbox], Env]
+
+
+class MakeBody(Body):
+    env_id: str
+
+
+class SandboxBody(Body):
+    sandbox_id: str
+
+
+class ResetBody(SandboxBody):
+    seed: int = 0
+
+
+class StepBody(SandboxBody):
+    action: str
+
+
+class PoolSandbox:
+    """A sandbox of a pool as an `api.Sandbox`, for a thread that is not the pool's."""
+
+    def __init__(self, pool: SandboxPool, id: str, loop: asyncio.AbstractEventLoop):
+        self._pool, self._id, self._loop = pool, id, loop
+
+    def run(self, command: str, timeout: float | None = None) -> ExecResult:
+        return self._call("run", command=command, timeout=timeout)
+
+    def read(self, path: str, max_bytes: int = 1 << 20) -> bytes:
+        return self._call("read", path=path, max_bytes=max_bytes)
+
+    def write(self, files: Mapping[str, bytes]) -> None:
+        self._call("write", files=dict(files))
+
+    def snapshot(self) -> bytes:
+        return self._call("snapshot")
+
+    def restore(self, snapshot: bytes) -> None:
+        self._call("restore", snapshot=snapshot)
+
+    def reset(self) -> None:
+        self._call("reset")
+
+    def kill_processes(self) -> None:
+        self._call("kill_processes")
+
+    def alive(self) -> bool:
+        return self._wait(self._pool.status(self._id)).state is State.RUNNING
+
+    def close(self) -> None:
+        with contextlib.suppress(SandboxGone):
+            self._wait(self._pool.stop(self._id))
+
+    def __enter__(self) -> PoolSandbox:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _call(self, method: str, **arguments: Any) -> Any:
+        return self._wait(self._pool.call(self._id, method, **arguments))
+
+    def _wait(self, coroutine) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+@dataclasses.dataclass(frozen=True)
+class _World:
+    env: Env
+    turn: asyncio.Lock  # steps of one episode come one after another
+
+
+class Worlds:
+    """The environments that were made, by the id of their sandbox."""
+
+    def __init__(self, registry: Mapping[str, EnvFactory], spec: SandboxSpec):
+        self._registry, self._spec = registry, spec
+        self._worlds: dict[str, _World] = {}
+
+    async def make(self, by: Caller, env_id: str) -> str:
+        """Errors: Refusal (422) for an unknown one; those of `SandboxPool.start`."""
+        factory = self._registry.get(env_id)
+        if factory is None:
+            known = ", ".join(sorted(self._registry))
+            raise Refusal(422, "invalid", f"there is no env_id {env_id!r:.80}: {known:.2000}")
+        await self._forget_gone(by)
+        id, labels = f"gem-{uuid.uuid4().hex}", {"gem.env": env_id}
+        await by.start(StartRequest(self._spec, id=id, labels=labels, idle_seconds=IDLE_S))
+        sandbox = PoolSandbox(by.pool, id, asyncio.get_running_loop())
+        self._worlds[id] = _World(factory(sandbox), asyncio.Lock())
+        return id
+
+    async def act(self, by: Caller, id: str, act: Callable[[Env], Any]) -> Any:
+        """In a thread, since an environment waits for its sandbox. Errors: the environment's."""
+        await by.own(id)
+        world = self._worlds.get(id)
+        if world is None:
+            raise not_found(id)
+        async with world.turn:
+            try:
+                return await asyncio.to_thread(act, world.env)
+            except AssertionError as error:  # a step before the reset
+                raise Refusal(409, "out_of_turn", str(error)) from error
+
+    async def close(self, by: Caller, id: str) -> None:
+        await by.stop(id)
+        self._worlds.pop(id, None)
+
+    async def _forget_gone(self, by: Caller) -> None:
+        known = set(self._worlds)  # of now: one that is added while the pool answers is not gone
+        alive = {s.id for s in await by.pool.statuses() if s.state is State.RUNNING}
+        for id in known - alive:
+            self._worlds.pop(id, None)
+
+
+def front(registry: Mapping[str, EnvFactory], spec: SandboxSpec) -> APIRouter:
+    """The routes, for `create_app`. registry: env_id -> what makes it; spec: of its sandbox."""
+    worlds = Worlds(registry, spec)
+    router = APIRouter(prefix=PREFIX, tags=["gem"], responses=ERRORS)
+
+    @router.post("/make")
+    async def gem_make(body: MakeBody, by: By):
+        """Starts a sandbox with that environment in it: `{"sandbox_id": ...}`."""
+        return reply({"sandbox_id": await worlds.make(by, body.env_id)})
+
+    @router.post("/reset")
+    async def gem_reset(body: ResetBody, by: By):
+        """Begins an episode. The same seed is the same world."""
+        text, info = await worlds.act(by, body.sandbox_id, lambda env: env.reset(body.seed))
+        return reply({"observation": text, "info": info})
+
+    @router.post("/step")
+    async def gem_step(body: StepBody, by: By):
+        """409 before a reset, and after the end of the episode."""
+        step = await worlds.act(by, body.sandbox_id, lambda env: env.step(body.action))
+        names = ("observation", "reward", "terminated", "truncated", "info")
+        return reply(dict(zip(names, step, strict=True)))
+
+    @router.post("/close")
+    async def gem_close(body: SandboxBody, by: By):
+        """Stops its sandbox."""
+        await worlds.close(by, body.sandbox_id)
+        return reply({"sandbox_id": body.sandbox_id})
+
+    @router.post("/list")
+    async def gem_list(request: Request):
+        """Every env_id."""
+        return reply({"env_id": sorted(registry)})
+
+    return router

@@ -1,0 +1,212 @@
+"""Stands before the routes: tokens, bounds on bodies and on calls, repeated requests, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import logging
+import re
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from typing import Any
+
+from ale_jax.sandbox.service.admission import admit
+from ale_jax.sandbox.service.answers import Answer, Answers
+from ale_jax.sandbox.service.errors import UNDONE, Refusal
+from ale_jax.sandbox.service.metrics import Metrics
+from ale_jax.sandbox.service.settings import ServiceSettings
+from ale_jax.sandbox.service.tokens import Tenant, Tokens
+
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+UPLOADS = re.compile(r".*/(files|archive|upload)")
+CHANGES = ("POST", "PUT", "DELETE")
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+log = logging.getLogger(__name__)
+
+
+class Guard:
+    """An ASGI application around another, which finds its `Tenant` in scope["tenant"]."""
+
+    def __init__(self, app, settings: ServiceSettings, tokens: Tokens, metrics: Metrics):
+        self._app, self._settings, self._tokens = app, settings, tokens
+        self._metrics = metrics
+        self._under_way: Counter[str] = Counter()
+        self._answers = Answers(settings.answers, settings.answers_bytes, settings.answer_seconds)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await self._connect(scope, receive, send)
+        else:
+            await self._measured(scope, receive, send)
+
+    async def _connect(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A terminal counts as a call for as long as it is open."""
+        try:
+            tenant = scope["tenant"] = admit(_headers(scope), scope["path"], self._tokens)
+            with self._counted(tenant):
+                await self._app(scope, receive, send)
+        except Refusal as refusal:
+            await _send(send, _answer(refusal), "websocket.http.response")
+
+    async def _measured(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started, sent = time.monotonic(), _Sent(send)
+        self._metrics.under_way += 1
+        try:
+            await self._admitted(scope, receive, sent)
+        except Refusal as refusal:
+            scope["failure"] = refusal.kind
+            await _send(sent, _answer(refusal))
+        except Exception:
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            if sent.status is None:
+                await _send(sent, _answer(Refusal(500, "internal", "the service failed")))
+        finally:
+            self._metrics.under_way -= 1
+            self._count(scope, sent.status or 499, time.monotonic() - started)
+
+    def _count(self, scope: Scope, status: int, seconds: float) -> None:
+        operation = getattr(scope.get("endpoint"), "__name__", "none")
+        self._metrics.observe(operation, status, seconds)
+        if failure := scope.get("failure"):
+            self._metrics.failed(operation, failure)
+
+    async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = _headers(scope)
+        tenant = scope["tenant"] = admit(headers, scope["path"], self._tokens)
+        with self._counted(tenant):
+            body = await self._body(scope, headers, receive)
+            await self._respond(scope, headers, body, receive, send)
+
+    @contextlib.contextmanager
+    def _counted(self, tenant: Tenant | None) -> Iterator[None]:
+        name = tenant.name if tenant else ""
+        if self._under_way[name] >= self._settings.calls_per_token:
+            message = f"{self._under_way[name]} calls of this token are under way"
+            raise Refusal(429, "too_many_calls", message, "wait for some of them")
+        self._under_way[name] += 1
+        try:
+            yield
+        finally:
+            self._under_way[name] -= 1
+
+    async def _body(self, scope: Scope, headers: dict[str, str], receive: Receive) -> bytes:
+        limit = self._settings.json_bytes
+        if UPLOADS.fullmatch(scope["path"]):
+            limit = self._settings.upload_bytes
+        if int(headers.get("content-length", "0")) > limit:
+            raise _too_large(limit)
+        try:
+            async with asyncio.timeout(self._settings.body_seconds):
+                return await _read(receive, limit)
+        except TimeoutError:
+            message = f"the body took more than {self._settings.body_seconds:g} s"
+            raise Refusal(408, "slow_body", message) from None
+
+    async def _respond(self, scope, headers, body: bytes, receive: Receive, send: Send) -> None:
+        id, tenant = headers.get("x-request-id"), scope["tenant"]
+        if id is not None and not REQUEST_ID.fullmatch(id):
+            message = f"X-Request-Id {id!r:.140} must match {REQUEST_ID.pattern}"
+            raise Refusal(400, "bad_request_id", message)
+        # A stream is not kept, and so cannot be repeated.
+        repeatable = id and tenant and scope["method"] in CHANGES
+        if not repeatable or scope["path"].endswith("/spawn"):
+            await self._app(scope, _replay(body, receive), send)
+            return
+        answer = await self._answers.once(
+            (tenant.name, id), _digest(scope, body), lambda: _capture(self._app, scope, body)
+        )
+        echo = (b"x-request-id", id.encode())
+        await _send(send, Answer(answer.status, (*answer.headers, echo), answer.body))
+
+
+class _Sent:
+    """`send`, and the status that went through it."""
+
+    def __init__(self, send: Send):
+        self._send = send
+        self.status: int | None = None
+
+    async def __call__(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        await self._send(message)
+
+
+async def _read(receive: Receive, limit: int) -> bytes:
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Refusal(400, "hung_up", "the client hung up in the middle of its body")
+        body += message.get("body", b"")
+        if len(body) > limit:
+            raise _too_large(limit)
+        if not message.get("more_body"):
+            return bytes(body)
+
+
+def _too_large(limit: int) -> Refusal:
+    return Refusal(413, "too_large", f"the body is longer than {limit} bytes", "send it in parts")
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    left = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> MutableMapping[str, Any]:
+        return left.pop() if left else await receive()
+
+    return again
+
+
+async def _capture(app, scope: Scope, body: bytes) -> Answer:
+    """What `app` answers, whatever becomes of the client."""
+    status, headers, parts = 0, (), []
+
+    async def nobody() -> MutableMapping[str, Any]:
+        raise AssertionError("an answer that is kept asks for no more than the body")
+
+    async def keep(message: MutableMapping[str, Any]) -> None:
+        nonlocal status, headers
+        if message["type"] == "http.response.start":
+            status, headers = message["status"], tuple(map(tuple, message["headers"]))
+        else:
+            parts.append(message.get("body", b""))
+
+    try:
+        await app(scope, _replay(body, nobody), keep)
+    except Exception:
+        if not status:
+            raise
+        log.exception("%s %s failed", scope["method"], scope["path"])
+    return Answer(status, headers, b"".join(parts), again=status in UNDONE)
+
+
+async def _send(send: Send, answer: Answer, kind: str = "http.response") -> None:
+    await send({"type": f"{kind}.start", "status": answer.status, "headers": list(answer.headers)})
+    await send({"type": f"{kind}.body", "body": answer.body})
+
+
+def _answer(refusal: Refusal) -> Answer:
+    body = json.dumps(refusal.content()).encode()
+    headers = {"content-type": "application/json", "content-length": str(len(body))}
+    pairs = (headers | dict(refusal.headers())).items()
+    return Answer(refusal.status, tuple((n.lower().encode(), v.encode()) for n, v in pairs), body)
+
+
+def _headers(scope: Scope) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+def _digest(scope: Scope, body: bytes) -> bytes:
+    """Of all that makes two requests the same."""
+    line = f"{scope['method']} {scope['path']}?".encode() + scope.get("query_string", b"")
+    return hashlib.sha256(line + b"\0" + body).digest()

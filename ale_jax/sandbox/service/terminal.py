@@ -1,0 +1,131 @@
+"""An interactive terminal over a WebSocket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import MutableMapping
+from contextlib import AbstractAsyncContextManager
+from typing import Annotated, Any, Protocol
+
+from fastapi import APIRouter, Query, WebSocket, WebSocketDisconnect
+
+from ale_jax.sandbox.job import Job
+from ale_jax.sandbox.pool.api import SandboxPool
+from ale_jax.sandbox.service.caller import Caller
+from ale_jax.sandbox.service.errors import Refusal, refusal_of
+
+FAILED = 1011  # as RFC 6455 has it
+MAX_SIZE = 1000  # rows or columns
+MAX_WAITING = 256  # frames that were typed and not read
+
+Message = MutableMapping[str, Any]
+
+log = logging.getLogger(__name__)
+
+router = APIRouter()
+Size = Annotated[int, Query(ge=1, le=MAX_SIZE)]
+
+
+class OffersTerminals(Protocol):
+    """What a pool needs besides `SandboxPool`."""
+
+    def terminal(
+        self, id: str, command: str, rows: int, columns: int
+    ) -> AbstractAsyncContextManager[Job]:
+        """A command of bash on a terminal of its own, which ends with the block."""
+
+
+@router.websocket("/v1/sandboxes/{id}/terminal")
+async def terminal(
+    websocket: WebSocket, id: str, rows: Size = 24, columns: Size = 80, command: str = "bash -i"
+) -> None:
+    """Binary frames are what is typed and shown. The client's text frames are
+    {"resize": [ROWS, COLUMNS]}; the last frame is text: {"exit": CODE} or {"error": {...}}.
+    Whoever hangs up ends the command."""
+    await websocket.accept()
+    state = websocket.app.state
+    caller = Caller(state.pool, state.owners, websocket.scope["tenant"])
+    try:
+        await caller.own(id)
+        async with _offer(caller.pool).terminal(id, command, rows, columns) as job:
+            code = await _attend(websocket, job)
+    except WebSocketDisconnect:
+        return
+    except Exception as error:
+        refusal = refusal_of(error)
+        if refusal.kind == "internal":
+            log.exception("a terminal failed")
+        await _end(websocket, refusal.content(), FAILED)
+    else:
+        await _end(websocket, {"exit": code}, 1000)
+
+
+def _offer(pool: SandboxPool) -> OffersTerminals:
+    if not hasattr(pool, "terminal"):
+        raise Refusal(501, "unsupported", "this pool offers no terminals", "use run or exec")
+    return pool
+
+
+async def _attend(websocket: WebSocket, job: Job) -> int:
+    """Both ways, until the command ends or the client hangs up (WebSocketDisconnect)."""
+    frames: asyncio.Queue[Message] = asyncio.Queue(MAX_WAITING)
+    shown = asyncio.ensure_future(_show(websocket, job))
+    others = [
+        asyncio.ensure_future(each) for each in (_listen(websocket, frames), _type(frames, job))
+    ]
+    try:
+        await asyncio.wait((shown, *others), return_when=asyncio.FIRST_COMPLETED)
+        for task in others:
+            if task.done() and not shown.done():
+                await task  # raises: only an error ends it
+        await shown
+        return await job.wait()
+    finally:
+        for task in (shown, *others):
+            task.cancel()
+        await asyncio.gather(shown, *others, return_exceptions=True)
+
+
+async def _listen(websocket: WebSocket, frames: asyncio.Queue[Message]) -> None:
+    """Apart from the typing: whoever hangs up is noticed even while the command reads nothing."""
+    while True:
+        message = await websocket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code", 1006))
+        if frames.full():
+            raise Refusal(429, "not_read", "the command does not read what is typed")
+        frames.put_nowait(message)
+
+
+async def _type(frames: asyncio.Queue[Message], job: Job) -> None:
+    while True:
+        message = await frames.get()
+        if message.get("bytes") is not None:
+            await job.write(message["bytes"])
+        else:
+            await job.resize(*_size(message["text"]))
+
+
+def _size(text: str) -> tuple[int, int]:
+    """Errors: ValueError."""
+    try:
+        rows, columns = json.loads(text)["resize"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"text {text!r:.80} must be resize with rows and columns") from error
+    if not all(type(each) is int and 1 <= each <= MAX_SIZE for each in (rows, columns)):
+        raise ValueError(f"resize {text!r:.80} must have whole numbers, 1..{MAX_SIZE}")
+    return rows, columns
+
+
+async def _show(websocket: WebSocket, job: Job) -> None:
+    while (piece := await job.receive()) is not None:
+        await websocket.send_bytes(piece[1])
+
+
+async def _end(websocket: WebSocket, content: dict[str, Any], code: int) -> None:
+    with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # the client went first
+        await websocket.send_text(json.dumps(content))
+        await websocket.close(code)

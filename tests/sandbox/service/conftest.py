@@ -1,0 +1,112 @@
+"""The service on a real socket: over a pool in memory, or over real sandboxes."""
+
+import contextlib
+import dataclasses
+
+import httpx
+import pytest
+
+from ale_jax.sandbox.pool.options import PoolOptions
+from ale_jax.sandbox.sdk.client import SandboxClient
+from ale_jax.sandbox.service import gem, rock
+from ale_jax.sandbox.service.app import create_app
+from ale_jax.sandbox.service.node import TerminalPool
+from ale_jax.sandbox.service.server import serve_in_thread
+from ale_jax.sandbox.service.settings import ServiceSettings
+from ale_jax.sandbox.service.tokens import Tenant, Tokens
+from tests.sandbox.conftest import SPEC
+from tests.sandbox.service.memory_pool import MemoryPool
+
+ANN, BOB, ROOT = "ann-" + "a" * 20, "bob-" + "b" * 20, "root-" + "r" * 20
+TOKENS = {ANN: Tenant("ann"), BOB: Tenant("bob"), ROOT: Tenant("root", admin=True)}
+SMALL = ServiceSettings(
+    port=0, json_bytes=20_000, upload_bytes=200_000, body_seconds=0.3, calls_per_token=3
+)
+
+
+@dataclasses.dataclass
+class Served:
+    url: str
+    pool: object
+
+    def http(self, token=ANN, **options):
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=30, verify=False, **options)
+
+    def client(self, token=ANN):
+        return SandboxClient(self.url, token)
+
+
+@contextlib.contextmanager
+def served(pool, opened, settings, tokens, fronts=()):
+    @contextlib.asynccontextmanager
+    async def open_app():
+        async with opened():
+            yield create_app(pool(), settings, tokens, fronts)
+
+    with serve_in_thread(open_app, settings) as url:
+        yield Served(url, pool())
+
+
+@contextlib.contextmanager
+def over_memory(settings=SMALL, tokens=TOKENS, fronts=()):
+    pool = MemoryPool()
+    with served(lambda: pool, pool.opened, settings, Tokens(tokens), fronts) as service:
+        yield service
+
+
+@contextlib.contextmanager
+def over(runtime, fronts=()):
+    made = []
+
+    @contextlib.asynccontextmanager
+    async def opened():
+        async with TerminalPool(runtime, PoolOptions(slots=8)) as pool:
+            made.append(pool)
+            yield
+
+    settings = ServiceSettings(port=0)
+    with served(lambda: made[0], opened, settings, Tokens(TOKENS), fronts) as service:
+        yield service
+
+
+@pytest.fixture
+def memory():
+    with over_memory() as service:
+        yield service
+
+
+@pytest.fixture
+def http(memory):
+    with memory.http() as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def real(runtime):
+    fronts = [rock.front(), gem.front(worlds(), SPEC)]
+    with over(runtime, fronts) as service:
+        yield service
+
+
+@pytest.fixture(scope="session")
+def shared_remote(real):
+    with real.client() as client, client.start(SPEC) as box:
+        yield box
+
+
+@pytest.fixture
+def remote(shared_remote):
+    shared_remote.reset()
+    return shared_remote
+
+
+def worlds():
+    """As launch code would make them."""
+    from envs.shell.env import ShellEnv
+    from envs.shell.families import FAMILIES
+
+    def factory(family):
+        return lambda sandbox: ShellEnv(family, sandbox, "train")
+
+    return {f"shell:{family}": factory(family) for family in FAMILIES}

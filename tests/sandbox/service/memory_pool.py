@@ -1,0 +1,107 @@
+"""A pool without machines: what is started is a record, and calls do what the test says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable
+
+from ale_jax.sandbox.api import ExecResult
+from ale_jax.sandbox.pool.api import Cause, Change, NodeStatus, SandboxGone, State, Status
+
+DONE = ExecResult("done\n", 0, False, 0, 0.1)
+
+
+class MemoryPool:
+    """answers: by method, a value, an exception, or a function of (id, arguments)."""
+
+    def __init__(self):
+        self.answers: dict[str, object] = {"run": DONE}
+        self.calls: list[tuple[str, str, dict]] = []
+        self.members: dict[str, Status] = {}
+        self.start_error: Exception | None = None
+        self.node_alive = True
+        self.closed_streams = 0
+        self.gate: asyncio.Event | None = None  # if set, calls wait for it
+
+    async def start(self, request):
+        if self.start_error:
+            raise self.start_error
+        id = request.id or f"box-{len(self.members)}"
+        if id not in self.members:
+            now = time.time()
+            self.members[id] = Status(
+                *(id, "here", "memory", State.RUNNING, None, 0, 0, now, now, request.spec),
+                labels=dict(request.labels),
+                history=(Change(now, State.RUNNING, ""),),
+            )
+        if self.members[id].cause:
+            raise SandboxGone(id, self.members[id].cause)
+        return self.members[id]
+
+    async def start_many(self, request, count, spare=0):
+        return [await self.start(request) for _ in range(count)]
+
+    async def stop(self, id):
+        self._known(id)
+        gone = {"state": State.STOPPED, "cause": Cause.STOPPED}
+        self.members[id] = dataclasses.replace(self.members[id], **gone)
+
+    async def status(self, id):
+        return self._known(id)
+
+    async def statuses(self):
+        return list(self.members.values())
+
+    async def call(self, id, method, **arguments):
+        if self._known(id).cause:
+            raise SandboxGone(id, self.members[id].cause)
+        self.calls.append((id, method, arguments))
+        if self.gate:
+            await self.gate.wait()
+        answer = self.answers.get(method)
+        if isinstance(answer, Callable):
+            answer = answer(id, arguments)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def stream(self, id, argv, **arguments):
+        self._known(id)
+        try:
+            yield "stdout", b"first\n"
+            for piece in self.answers.get("stream", ()):
+                if piece is None:
+                    return
+                if isinstance(piece, Exception):
+                    raise piece
+                yield piece
+            await asyncio.Event().wait()
+        finally:
+            self.closed_streams += 1
+
+    async def fork(self, id, count):
+        like = self._known(id)
+        forks = [dataclasses.replace(like, id=f"{id}-fork-{n}") for n in range(count)]
+        self.members |= {each.id: each for each in forks}
+        return forks
+
+    async def snapshot(self, id):
+        return self.answers["snapshot"]
+
+    async def warm(self, spec, count):
+        self.calls.append(("", "warm", {"spec": spec, "count": count}))
+
+    async def nodes(self):
+        return [NodeStatus("here", self.node_alive, 4, len(self.members), 0, 0, 0.0, 1, 2)]
+
+    @contextlib.asynccontextmanager
+    async def opened(self):
+        yield self
+
+    def _known(self, id):
+        if id not in self.members:
+            raise SandboxGone(id, None)
+        return self.members[id]

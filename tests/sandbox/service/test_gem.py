@@ -1,0 +1,50 @@
+"""The front for GEM's clients, with the shell worlds."""
+
+import pytest
+
+from ale_jax.agent.tools import render_tool_call
+from envs.shell.families import FAMILIES, generate
+from tests.sandbox.service.conftest import ANN, BOB
+
+V1 = "/apis/v1/envs/gem"
+FAMILY = next(iter(FAMILIES))
+
+
+def ask(http, path, status=200, /, **body):
+    answer = http.post(f"{V1}/{path}", json=body)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+def test_an_episode(real):
+    with real.http() as http:
+        assert f"shell:{FAMILY}" in ask(http, "list")["env_id"]
+        id = ask(http, "make", env_id=f"shell:{FAMILY}")["sandbox_id"]
+        world = generate(FAMILY, 5)
+        assert ask(http, "reset", sandbox_id=id, seed=5)["observation"] == world.instruction
+        step = ask(http, "step", sandbox_id=id, action="no call")
+        assert step["info"] == {"malformed": True} and not step["terminated"]
+        for call in world.oracle:
+            step = ask(http, "step", sandbox_id=id, action=render_tool_call(call))
+        assert (step["reward"], step["terminated"], step["truncated"]) == (1.0, True, False)
+        again = ask(http, "step", 409, sandbox_id=id, action="over")
+        assert again["error"]["kind"] == "out_of_turn"
+        ask(http, "close", sandbox_id=id)
+        ask(http, "step", 404, sandbox_id=id, action="closed")
+
+
+def test_who_may_not_and_what_is_not(real):
+    with real.http(ANN) as ann, real.http(BOB) as bob:
+        assert FAMILY in ask(ann, "make", 422, env_id="shell:nothing")["error"]["message"]
+        id = ask(ann, "make", env_id=f"shell:{FAMILY}")["sandbox_id"]
+        for path, more in (("reset", {}), ("step", {"action": ""}), ("close", {})):
+            ask(bob, path, 404, sandbox_id=id, **more)
+            ask(ann, path, 404, sandbox_id="nobody", **more)
+        assert "split" in ask(ann, "reset", 422, sandbox_id=id, seed=-1)["error"]["message"]
+        ask(ann, "close", sandbox_id=id)
+
+
+@pytest.mark.parametrize("body", [{}, {"sandbox_id": "x", "sed": 1}, {"sandbox_id": 5}])
+def test_a_body_that_means_nothing(real, body):
+    with real.http() as http:
+        ask(http, "reset", 422, **body)

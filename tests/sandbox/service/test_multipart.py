@@ -1,0 +1,41 @@
+"""Forms with files: what is sent is what is read, and nothing else is."""
+
+import pytest
+
+from ale_jax.sandbox.service.multipart import Part, parse_form
+
+TYPE = "multipart/form-data; boundary=b"
+FORM = (
+    b'--b\r\nContent-Disposition: form-data; name="a/b"; filename="x \\" y"\r\n'
+    b"Content-Type: text/plain\r\n\r\n1\r\n--c\r\n\r\n--b\r\n"
+    b'content-disposition: form-data; name="e"\r\n\r\n\r\n--b--\r\n'
+)
+
+
+def test_parts_are_read_as_they_were_written():
+    assert parse_form(TYPE, FORM) == [Part("a/b", 'x " y', b"1\r\n--c\r\n"), Part("e", "", b"")]
+    assert parse_form('multipart/form-data; boundary="b"', b"--b--") == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("application/json", FORM),
+        ("multipart/form-data", FORM),
+        (TYPE, b""),
+        (TYPE, FORM[1:]),
+        (TYPE, FORM.replace(b"--b--", b"")),
+        (TYPE, b"--b\r\n\r\ndata\r\n--b--"),
+        (TYPE, b'--b\r\nContent-Disposition: form-data; name="x"\r\n--b--'),
+    ],
+)
+def test_what_is_no_form_is_refused(kind, body):
+    with pytest.raises(ValueError, match="form"):
+        parse_form(kind, body)
+
+
+def test_httpx_writes_forms_that_are_read(memory, http):
+    http.post("/v1/sandboxes", json={})
+    files = {"x": ("file", b"\0\r\n--"), "%C3%A4": ("file", b"")}
+    assert http.post("/v1/sandboxes/box-0/files", files=files).status_code == 204
+    assert memory.pool.calls[0][2] == {"files": {"x": b"\0\r\n--", "ä": b""}}

@@ -1,0 +1,116 @@
+"""Archives from hostile hands, in both directions."""
+
+import io
+import os
+import tarfile
+
+import pytest
+
+from ale_jax.sandbox.sdk.client import RemoteSandbox
+from ale_jax.sandbox.service import tars
+from ale_jax.sandbox.spec import SandboxSpec
+
+
+def archive(*members, mode="w"):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode=mode) as tar:
+        for member, data in members:
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def member(name, kind=tarfile.REGTYPE, link="", mode=0o644):
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.mode = kind, link, mode
+    return info, b"" if kind != tarfile.REGTYPE else b"data"
+
+
+GOOD = member("a/b")
+HOSTILE = {
+    "up": member("../x"),
+    "up inside": member("a/../../x"),
+    "harmless up": member("a/../x"),
+    "absolute": member("/tmp/x"),
+    "symlink out": member("l", tarfile.SYMTYPE, "/etc"),
+    "symlink in": member("l", tarfile.SYMTYPE, "a"),
+    "hard link": member("l", tarfile.LNKTYPE, "a/b"),
+    "device": member("d", tarfile.CHRTYPE),
+    "pipe": member("p", tarfile.FIFOTYPE),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_could_lead_out_is_refused_whole(tmp_path, name):
+    data = archive(GOOD, HOSTILE[name])
+    with pytest.raises(ValueError, match="archive member"):
+        tars.unpack(data, tmp_path / "out")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_the_service_refuses_it_before_the_sandbox_sees_it(memory, http, name):
+    http.post("/v1/sandboxes", json={})
+    answer = http.put("/v1/sandboxes/box-0/archive", content=archive(GOOD, HOSTILE[name]))
+    assert answer.status_code == 422 and "archive member" in answer.json()["error"]["message"]
+    assert memory.pool.calls == []
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_the_client_refuses_what_a_sandbox_sends(memory, tmp_path, name):
+    memory.pool.answers["pack"] = archive(GOOD, HOSTILE[name])
+    with memory.client() as client:
+        box = client.start(SandboxSpec())
+        assert isinstance(box, RemoteSandbox)
+        with pytest.raises(ValueError, match="archive member"):
+            box.download("/work", tmp_path / "out")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_link_that_lies_there_already_is_not_followed(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out/a").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="refused"):
+        tars.unpack(archive(GOOD), tmp_path / "out")
+    assert os.listdir(tmp_path / "elsewhere") == []
+
+
+def test_the_rights_of_an_archive_are_not_taken_over(tmp_path):
+    tars.unpack(archive(member("x", mode=0o6777)), tmp_path)
+    assert (tmp_path / "x").stat().st_mode & 0o7022 == 0
+
+
+@pytest.mark.parametrize("data", [b"no tar" * 200, b"", archive(GOOD, mode="w:gz")])
+def test_what_is_no_plain_tar_is_refused(tmp_path, data):
+    with pytest.raises(ValueError, match="archive"):
+        tars.unpack(data, tmp_path)
+
+
+def test_an_archive_has_bounds(tmp_path, monkeypatch):
+    data = archive(member("x"), member("y"))
+    assert len(tars.checked(data, max_bytes=8)) == 2
+    with pytest.raises(ValueError, match="7 bytes"):
+        tars.unpack(data, tmp_path, max_bytes=7)
+    monkeypatch.setattr(tars, "MAX_MEMBERS", 1)
+    with pytest.raises(ValueError, match="1 members"):
+        tars.unpack(data, tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_sparse_file_is_counted_by_its_size(tmp_path):
+    with open(tmp_path / "sparse", "wb") as file:
+        file.truncate(1 << 20)
+    with pytest.raises(ValueError, match="bytes"):
+        tars.pack(tmp_path, max_bytes=1 << 19)
+
+
+def test_packing_names_what_it_does_not_take(tmp_path):
+    (tmp_path / "x").write_bytes(b"1")
+    members = tars.checked(tars.pack(tmp_path))
+    assert [(each.name, each.uid, each.mtime) for each in members] == [("x", 0, 0)]
+    (tmp_path / "link").symlink_to("x")
+    with pytest.raises(ValueError, match="link' is a link"):
+        tars.pack(tmp_path)
+    with pytest.raises(NotADirectoryError):
+        tars.pack(tmp_path / "x")
