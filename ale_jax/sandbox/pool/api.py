@@ -11,7 +11,6 @@ from typing import Any, Protocol
 from ale_jax.sandbox.api import SandboxError, SandboxStats
 from ale_jax.sandbox.spec import SandboxSpec
 
-
 # What `SandboxPool.call` does: the methods of `AsyncSandbox` that take and return plain data.
 METHODS = (
     *("run", "open_session", "close_session", "interrupt", "exec", "kill_processes", "stats"),

@@ -1,0 +1,213 @@
+"""The sandboxes of one machine, in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from ale_jax.sandbox.api import SandboxStartError
+from ale_jax.sandbox.pool.admission import Admission, first_up
+from ale_jax.sandbox.pool.api import (
+    METHODS,
+    Cause,
+    NodeStatus,
+    Record,
+    SnapshotInfo,
+    StartRequest,
+    Status,
+)
+from ale_jax.sandbox.pool.defaults import log_event, steady_clock
+from ale_jax.sandbox.pool.keeper import Keeper
+from ale_jax.sandbox.pool.lives import Lives
+from ale_jax.sandbox.pool.machines import Launches, Machines
+from ale_jax.sandbox.pool.member import Member
+from ale_jax.sandbox.pool.node_load import NodeLoad
+from ale_jax.sandbox.pool.options import PoolOptions
+from ale_jax.sandbox.pool.snapshots import SnapshotStore
+from ale_jax.sandbox.pool.streams import job_output
+from ale_jax.sandbox.pool.uses import Uses
+from ale_jax.sandbox.pool.warm import WarmPool
+from ale_jax.sandbox.spec import SandboxSpec
+
+JOB_ARGUMENTS = ("cwd", "env", "timeout", "terminal")
+
+
+class NodePool:
+    """A `SandboxPool` over one runtime. Use it in an `async with` block, or call `open`."""
+
+    def __init__(
+        self,
+        runtime: Launches,
+        options: PoolOptions | None = None,
+        record: Record = log_event,
+        clock: Callable[[], float] | None = None,
+    ):
+        options = options or PoolOptions()
+        self._options, self._record = options, record
+        self._clock = clock or steady_clock()
+        self._machines = Machines(runtime, options, record)
+        self._store = SnapshotStore(options.snapshot_directory, options.snapshot_mb << 20, record)
+        self._lives = Lives(self._machines, self._store, options, record, self._clock)
+        at_once = max(1, options.creates_at_once // 2)
+        self._warm = WarmPool(self._lives, self._machines, at_once, self._clock)
+        self._admission = Admission(self._lives, self._machines, self._warm, options.name)
+        self._keeper = Keeper(self._lives, self._machines, self._warm, options, record)
+        self._uses = Uses(self._lives)
+        self._load = NodeLoad()
+        self._closing: asyncio.Task | None = None
+
+    async def open(self) -> None:
+        """Removes what dead owners left, and begins to watch."""
+        await self._machines.reap()
+        self._keeper.start()
+
+    async def __aenter__(self) -> NodePool:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def start(self, request: StartRequest, generation: int = 0) -> Status:
+        """generation: of one that is re-created here, since it was lost elsewhere."""
+        self._check_open()
+        member = self._admission.admit(request, generation)
+        try:
+            await first_up([member], 1)
+        except asyncio.CancelledError:
+            self._give_up([member], Cause.STOPPED, "nobody waits for its start any more")
+            raise
+        return self._status(member)
+
+    async def start_many(
+        self, request: StartRequest, count: int, spare: int = 0
+    ) -> Sequence[Status]:
+        if count < 1 or spare < 0:
+            raise ValueError(f"count {count} must be at least 1, and spare {spare} at least 0")
+        self._check_open()
+        members: list[Member] = []
+        try:
+            self._admission.admit_many(request, count, spare, members)
+            won = await first_up(members, count)
+        except BaseException:
+            self._give_up(members, Cause.STOPPED, "others of its request could not be started")
+            raise
+        self._give_up(members, Cause.REDUNDANT, "others were first")
+        return [self._status(member) for member in won]
+
+    async def stop(self, id: str, cause: Cause = Cause.STOPPED) -> None:
+        """Returns when it has ended. Of one that has ended already, nothing."""
+        member = self._uses.known(id)
+        if ending := self._lives.end(member, cause):
+            await asyncio.shield(ending)
+
+    async def status(self, id: str) -> Status:
+        return self._status(self._uses.known(id))
+
+    async def statuses(self) -> Sequence[Status]:
+        return [self._status(member) for member in self._lives.members.values()]
+
+    async def call(
+        self, id: str, method: str, *, generation: int | None = None, **arguments: Any
+    ) -> Any:
+        if method not in METHODS:
+            raise ValueError(f"method {method!r:.80}: choose one of {', '.join(METHODS)}")
+        async with self._uses.of(id, generation) as sandbox:
+            try:
+                answer = getattr(sandbox, method)(**arguments)
+            except TypeError as error:
+                raise ValueError(f"arguments of {method!r}: {error}") from error
+            return await answer
+
+    async def stream(
+        self,
+        id: str,
+        argv: Sequence[str] | str,
+        *,
+        generation: int | None = None,
+        stdin: bytes = b"",
+        **arguments: Any,
+    ) -> AsyncIterator[tuple[str, bytes | int]]:
+        if unknown := arguments.keys() - set(JOB_ARGUMENTS):
+            raise ValueError(
+                f"arguments {', '.join(unknown)}: choose among {', '.join(JOB_ARGUMENTS)}"
+            )
+        async with self._uses.of(id, generation) as sandbox:
+            output = job_output(sandbox, argv, stdin, arguments)
+            async with contextlib.aclosing(output):
+                async for piece in output:
+                    yield piece
+
+    async def snapshot(self, id: str) -> SnapshotInfo:
+        return await self.put_snapshot(await self.call(id, "snapshot"))
+
+    async def put_snapshot(self, content: bytes) -> SnapshotInfo:
+        """Stores what another pool's `get_snapshot` returned. SandboxError if there is no room."""
+        return await self._store.put(content, self._clock())
+
+    async def get_snapshot(self, id: str) -> bytes:
+        """ValueError if there is none of that id."""
+        return await self._store.get(id)
+
+    async def restore(self, id: str, snapshot: str) -> None:
+        await self.call(id, "restore", snapshot=await self._store.get(snapshot))
+
+    async def fork(self, id: str, count: int) -> Sequence[Status]:
+        info = await self.snapshot(id)
+        request = dataclasses.replace(self._uses.known(id).request, id="", snapshot=info.id)
+        return await self.start_many(request, count)
+
+    async def warm(self, spec: SandboxSpec, count: int) -> None:
+        if not 0 <= count <= self._options.slots:
+            raise ValueError(f"count {count} must be from 0 to {self._options.slots}, the slots")
+        self._check_open()
+        self._warm.keep(spec, count)
+
+    async def nodes(self) -> Sequence[NodeStatus]:
+        used, total = self._load.memory()
+        status = NodeStatus(
+            node=self._options.name,
+            alive=self._closing is None and self._keeper.fault is None,
+            slots=self._machines.slots,
+            used=self._machines.slots - self._machines.free,
+            ready=self._warm.ready,
+            restarts=self._lives.restarts,
+            cpu_percent=self._load.cpu_percent(),
+            memory_bytes=used,
+            memory_limit_bytes=total,
+        )
+        return [status]
+
+    async def close(self) -> None:
+        """May be called again, and by several: each returns when all has ended."""
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        self._keeper.stop()
+        for member in list(self._lives.members.values()):
+            self._lives.end(member, Cause.SHUTDOWN)
+        if endings := [m.ending for m in self._lives.members.values() if m.ending]:
+            await asyncio.wait(endings)  # each is bounded
+        await self._machines.settle()
+        await self._machines.reap()
+        self._store.close()
+
+    def _give_up(self, members: Sequence[Member], cause: Cause, detail: str) -> None:
+        """Ends those that nobody has been given, and nobody waits for."""
+        for member in members:
+            if not member.was_delivered and not member.starters:
+                self._lives.end(member, cause, detail)
+
+    def _check_open(self) -> None:
+        if self._closing is not None:
+            raise SandboxStartError("the pool is closed")
+        if fault := self._keeper.fault:
+            raise SandboxStartError(f"the pool is out of order: {fault!r}") from fault
+
+    def _status(self, member: Member) -> Status:
+        return member.status(self._options.name, self._machines.runtime_name)

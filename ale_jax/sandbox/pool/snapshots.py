@@ -1,0 +1,122 @@
+"""Where the archives of working files lie: by their content, within a bound, and whole."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import hashlib
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from ale_jax.files import write_atomically
+from ale_jax.sandbox.api import SandboxError
+from ale_jax.sandbox.owner import Owner
+from ale_jax.sandbox.pool.api import Record, SnapshotInfo
+
+PREFIX = "ale-snap-"
+NAME = re.compile(r"[0-9a-f]{64}")
+
+
+class SnapshotStore:
+    """Archives in a directory, named by their SHA-256. For one event loop; files are read and
+    written in threads.
+
+    When a new one does not fit, those go that were not used for the longest time, but for pinned
+    ones (living sandboxes may have to be started from them again). directory: may hold an earlier
+    pool's; empty: a temporary one, removed by `close`.
+    """
+
+    def __init__(self, directory: str, max_bytes: int, record: Record):
+        self._temporary = None if directory else _temporary_directory()
+        self._directory = Path(directory or self._temporary.name)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._max_bytes, self._record = max_bytes, record
+        self._pins: collections.Counter[str] = collections.Counter()
+        self._writing = asyncio.Lock()
+        self._infos: dict[str, SnapshotInfo] = {}  # that used last is the last
+        for path in sorted(self._directory.iterdir(), key=lambda path: path.stat().st_mtime):
+            if NAME.fullmatch(path.name):
+                found = path.stat()
+                self._infos[path.name] = SnapshotInfo(path.name, found.st_size, found.st_mtime)
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._infos
+
+    @property
+    def bytes(self) -> int:
+        return sum(info.bytes for info in self._infos.values())
+
+    def pin(self, id: str) -> None:
+        """It stays until `unpin` is called as often. ValueError if there is none of that id."""
+        if id not in self._infos:
+            raise ValueError(f"there is no snapshot {id!r:.80}: it was never taken, or made room")
+        self._pins[id] += 1
+
+    def unpin(self, id: str) -> None:
+        assert self._pins[id] > 0, id
+        self._pins[id] -= 1
+
+    async def put(self, content: bytes, at: float) -> SnapshotInfo:
+        """Stores an archive. at: seconds since the epoch. SandboxError if there is no room."""
+        id = await asyncio.to_thread(lambda: hashlib.sha256(content).hexdigest())
+        async with self._writing:  # one at a time: each counts on the room that it made
+            if id in self._infos:
+                return self._use(id)
+            self._make_room(len(content))
+            await asyncio.to_thread(write_atomically, self._directory / id, [content])
+            info = self._infos[id] = SnapshotInfo(id, len(content), at)
+            return info
+
+    async def get(self, id: str) -> bytes:
+        """Its content. ValueError if there is none; SandboxError if it is damaged."""
+        self.pin(id)
+        try:
+            content = await asyncio.to_thread((self._directory / id).read_bytes)
+        except OSError as error:
+            raise SandboxError(f"snapshot {id[:12]} cannot be read: {error}") from error
+        finally:
+            self.unpin(id)
+        if await asyncio.to_thread(lambda: hashlib.sha256(content).hexdigest()) != id:
+            raise SandboxError(f"snapshot {id[:12]} is damaged: {self._directory / id}")
+        self._use(id)
+        return content
+
+    def close(self) -> None:
+        if self._temporary:
+            self._temporary.cleanup()
+
+    def _use(self, id: str) -> SnapshotInfo:
+        info = self._infos[id] = self._infos.pop(id)
+        return info
+
+    def _make_room(self, size: int) -> None:
+        room = self._max_bytes - self.bytes
+        victims = []
+        for id, info in self._infos.items():
+            if room >= size:
+                break
+            if not self._pins[id]:
+                victims.append(id)
+                room += info.bytes
+        if room < size:
+            raise SandboxError(
+                f"a snapshot of {size} bytes does not fit beside those in use: "
+                f"raise pool snapshot_mb ({self._max_bytes >> 20}) or stop sandboxes"
+            )
+        for id in victims:
+            del self._infos[id]
+            (self._directory / id).unlink(missing_ok=True)
+            self._record("snapshot_removed", f"{id} made room", snapshot=id)
+
+
+def _temporary_directory() -> tempfile.TemporaryDirectory:
+    """A new one. Those whose owners were killed, and could not remove theirs, go."""
+    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with contextlib.suppress(ValueError):  # not named by us
+            owner = Owner.parse(path.name.removeprefix(PREFIX).rpartition("-")[0])
+            if owner.is_here() and owner.is_dead():
+                shutil.rmtree(path, ignore_errors=True)  # another pool may be at it as well
+    return tempfile.TemporaryDirectory(prefix=f"{PREFIX}{Owner.current()}-")

@@ -1,0 +1,136 @@
+"""The nodes of a Ray cluster that hold sandboxes: who joins, who is there, who is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from ale_jax.sandbox.api import SandboxError, SandboxStartError
+from ale_jax.sandbox.pool.api import Record
+from ale_jax.sandbox.pool.machines import Launches
+from ale_jax.sandbox.pool.options import PoolOptions
+from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.system.sandbox_actor import Report
+from ale_jax.system.sandbox_node import Node, NodeLost, bounded
+
+LOOK_S = 1.0
+RAY_S = 10.0
+ASK_S = 60.0
+
+
+class Nodes:
+    """A pool on every node of the cluster that this process has joined.
+
+    all: by Ray's id, also those that are lost. on_report: told of each report; on_loss: of each
+    loss, once.
+    """
+
+    on_report: Callable[[Node, Report], Awaitable[None]]
+    on_loss: Callable[[Node], None]
+
+    def __init__(
+        self,
+        make_runtime: Callable[[], Launches],
+        options: PoolOptions,
+        record: Record,
+        silent_seconds: float,
+    ):
+        self.all: dict[str, Node] = {}
+        self._warm: dict[str, tuple[SandboxSpec, int]] = {}
+        self._make_runtime, self._options = make_runtime, options
+        self._record, self._silent_seconds = record, silent_seconds
+        self._tasks: set[asyncio.Task] = set()
+        self._is_closed = False
+
+    async def open(self) -> None:
+        """Returns when the nodes that are there have joined. SandboxStartError if none could."""
+        await self._discover()
+        await asyncio.gather(*(node.joined.wait() for node in self.all.values()))
+        if not self.up():
+            reasons = "; ".join(str(node.loss) for node in self.all.values())
+            raise SandboxStartError(f"no node can hold sandboxes: {reasons or 'there is none'}")
+        self._spawn(self._keep_discovering())
+
+    async def close(self) -> None:
+        self._is_closed = True
+        for task in self._tasks:
+            task.cancel()
+        closing = [node.close() for node in self.up()]
+        for problem in await asyncio.gather(*closing, return_exceptions=True):
+            if problem is not None:
+                self._record("node_left", repr(problem))
+
+    def up(self) -> list[Node]:
+        return [node for node in self.all.values() if node.last is not None and not node.is_lost]
+
+    async def keep_warm(self, spec: SandboxSpec, count: int) -> None:
+        """On each node that is there, or joins later."""
+        if not 0 <= count <= self._options.slots:
+            raise ValueError(f"count {count} must be from 0 to {self._options.slots}, the slots")
+        self._warm[spec.key()] = spec, count
+        for node in self.up():
+            await node.ask(ASK_S, "warm", spec, count)
+
+    async def _keep_discovering(self) -> None:
+        """Waits for the time of the next look at the cluster, and for its answer, within RAY_S."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                await self._discover()
+            except (TimeoutError, RayError) as error:
+                self._record("cluster_silent", repr(error))
+
+    async def _discover(self) -> None:
+        found = {each["NodeID"]: each for each in await bounded(RAY_S, ray.nodes)}
+        for node_id, each in found.items():
+            known = self.all.get(node_id)
+            if each["Alive"] and (known is None or known.may_rejoin):
+                name = f"{each['NodeManagerHostname']}/{node_id[:8]}"
+                options = dataclasses.replace(self._options, node=name)
+                node = Node(node_id, self._make_runtime, options, self._silent_seconds)
+                self.all[node_id] = node
+                self._spawn(self._follow(node))
+        for node_id, node in self.all.items():
+            if not found.get(node_id, {"Alive": False})["Alive"]:
+                self.lose(node, f"node {node.name} has left the cluster")
+
+    async def _follow(self, node: Node) -> None:
+        """Consumes a node's reports; waits for the next, and is unblocked by it or by its loss."""
+        try:
+            await node.join()
+            self._record("node_joined", node.name, node=node.name)
+            for spec, count in self._warm.values():
+                await node.ask(ASK_S, "warm", spec, count)
+            while True:
+                await asyncio.sleep(LOOK_S)
+                report = await node.look()
+                if not report.status.alive:
+                    raise NodeLost(f"the pool of node {node.name} is out of order")
+                for kind, detail, fields in report.events:
+                    self._record(kind, detail, **{"node": node.name, **fields})
+                await self.on_report(node, report)
+        except SandboxError as error:
+            self.lose(node, str(error))
+
+    def lose(self, node: Node, reason: str) -> None:
+        if node.is_lost or self._is_closed:
+            return
+        node.lose(reason)
+        self._record("node_lost", reason, node=node.name)
+        self._spawn(node.kill())
+        self.on_loss(node)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._note_task)
+
+    def _note_task(self, task: asyncio.Task) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            self._record("fleet_trouble", repr(error))

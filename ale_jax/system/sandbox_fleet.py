@@ -1,0 +1,210 @@
+"""The sandboxes of a whole Ray cluster: a pool on every node, and the way to each sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from ale_jax.sandbox.api import SandboxError
+from ale_jax.sandbox.pool.api import (
+    Cause,
+    NodeStatus,
+    Record,
+    SandboxGone,
+    SnapshotInfo,
+    StartRequest,
+    Status,
+)
+from ale_jax.sandbox.pool.defaults import log_event
+from ale_jax.sandbox.pool.machines import Launches
+from ale_jax.sandbox.pool.options import PoolOptions
+from ale_jax.sandbox.pool.warm import new_id
+from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.system.sandbox_cluster import ASK_S, Nodes
+from ale_jax.system.sandbox_node import NodeLost
+from ale_jax.system.sandbox_route import Route
+from ale_jax.system.sandbox_routes import Routes
+
+SILENT_S = 5.0
+
+
+class Fleet:
+    """A `SandboxPool` over all nodes of the Ray cluster that this process has joined.
+
+    make_runtime: called once on every node. options: of each node's pool, but for their names.
+    silent_seconds: without an answer, after which a node counts as lost. Nodes that join are used.
+    Sandboxes of a node that is lost have ended (NODE_LOST) or, with `recreate`, come up elsewhere.
+    """
+
+    def __init__(
+        self,
+        make_runtime: Callable[[], Launches],
+        options: PoolOptions | None = None,
+        record: Record = log_event,
+        silent_seconds: float = SILENT_S,
+    ):
+        options = options or PoolOptions()
+        self._nodes = Nodes(make_runtime, options, record, silent_seconds)
+        self._routes = Routes(self._nodes, options, record)
+
+    async def open(self) -> None:
+        """Returns when the nodes that are there have joined. SandboxStartError if none could."""
+        await self._nodes.open()
+
+    async def __aenter__(self) -> Fleet:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def start(self, request: StartRequest) -> Status:
+        route = self._routes.route_for(request)
+        if route.was_delivered:
+            return await self.status((await self._routes.settled(route.id)).id)
+        try:
+            await _first([route], 1)
+        except asyncio.CancelledError:
+            self._give_up([route], Cause.STOPPED)
+            raise
+        return route.last
+
+    async def start_many(
+        self, request: StartRequest, count: int, spare: int = 0
+    ) -> Sequence[Status]:
+        if count < 1 or spare < 0:
+            raise ValueError(f"count {count} must be at least 1, and spare {spare} at least 0")
+        prefix, routes = request.id or new_id(), []
+        try:
+            for number in range(count + spare):
+                try:
+                    one = dataclasses.replace(request, id=f"{prefix}-{number}")
+                    routes.append(self._routes.route_for(one))
+                except SandboxGone:  # it was redundant when this was asked for before
+                    if len(routes) + (count + spare - number - 1) < count:
+                        raise
+            won = await _first(routes, count)
+        except BaseException:
+            self._give_up(routes, Cause.STOPPED)
+            raise
+        self._give_up(routes, Cause.REDUNDANT)
+        return [route.last for route in won]
+
+    async def stop(self, id: str) -> None:
+        """Returns when it has ended; waits for one that is on its way."""
+        if not self._routes.route(id).is_over:
+            await self._routes.end(await self._routes.settled(id), Cause.STOPPED)
+
+    async def status(self, id: str) -> Status:
+        route = self._routes.route(id)
+        if route.node is None:
+            if route.last is None:
+                raise SandboxGone(id, route.cause)
+            return route.last
+        return route.told(await self._routes.ask(route, ASK_S, "status", id))
+
+    async def statuses(self) -> Sequence[Status]:
+        """Of the nodes that answer, and of what was lost with a node."""
+        ended = (route.last for route in self._routes.routes.values() if route.is_over)
+        found = {status.id: status for status in ended if status is not None}
+        asked = [node.ask(ASK_S, "statuses") for node in self._nodes.up()]
+        for answer in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(answer, SandboxError):
+                continue  # who follows the node records its loss
+            if isinstance(answer, BaseException):
+                raise answer
+            for status in answer:
+                found[status.id] = self._routes.noted(status)
+        return list(found.values())
+
+    async def call(
+        self, id: str, method: str, *, generation: int | None = None, **arguments: Any
+    ) -> Any:
+        route = await self._routes.settled(id)
+        times = (
+            arguments.get("timeout"),
+            arguments.get("seconds"),
+            route.request.spec.command_seconds,
+        )
+        seconds = ASK_S + max(each for each in times if each is not None)
+        return await self._routes.ask(
+            route, seconds, "call", id, method, generation=generation, **arguments
+        )
+
+    async def stream(
+        self, id: str, argv: Sequence[str] | str, **arguments: Any
+    ) -> AsyncIterator[tuple[str, bytes | int]]:
+        route = await self._routes.settled(id)
+        pieces = route.node.stream(id, argv, **arguments)
+        async with contextlib.aclosing(pieces):
+            try:
+                async for piece in pieces:
+                    yield piece
+            except NodeLost as error:
+                raise self._routes.departure(route, error) from error
+
+    async def snapshot(self, id: str) -> SnapshotInfo:
+        route = await self._routes.settled(id)
+        node = route.node
+        info = await self._routes.ask(route, ASK_S, "snapshot", id)
+        self._routes.holders.setdefault(info.id, set()).add(node)
+        return info
+
+    async def restore(self, id: str, snapshot: str) -> None:
+        route = await self._routes.settled(id)
+        await self._routes.bring(snapshot, route.node)
+        await self._routes.ask(route, ASK_S, "restore", id, snapshot)
+
+    async def fork(self, id: str, count: int) -> Sequence[Status]:
+        info = await self.snapshot(id)
+        request = dataclasses.replace(self._routes.route(id).request, id="", snapshot=info.id)
+        return await self.start_many(request, count)
+
+    async def warm(self, spec: SandboxSpec, count: int) -> None:
+        await self._nodes.keep_warm(spec, count)
+
+    async def nodes(self) -> Sequence[NodeStatus]:
+        return [node.last.status for node in self._nodes.all.values() if node.last is not None]
+
+    async def close(self) -> None:
+        await self._routes.close()
+
+    def _give_up(self, routes: Sequence[Route], cause: Cause) -> None:
+        """Ends those that nobody has been given, and nobody waits for."""
+        for route in routes:
+            if not route.was_delivered and not route.starters:
+                self._routes.unwant(route, cause)
+
+
+async def _first(routes: Sequence[Route], count: int) -> list[Route]:
+    """The first `count` that are on their nodes; they have been delivered then.
+
+    Waits for all; is unblocked by the last that is wanted, or by the failure that leaves too few.
+    """
+    for route in routes:
+        route.starters += 1
+    try:
+        won = await _first_settled(routes, count)
+    finally:
+        for route in routes:
+            route.starters -= 1
+    for route in won:
+        route.was_delivered = True
+    return won
+
+
+async def _first_settled(routes: Sequence[Route], count: int) -> list[Route]:
+    waiting = {route.settled: route for route in routes}
+    won: list[Route] = []
+    while len(won) < count:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for settled in [each for each in waiting if each.done()]:
+            route, error = waiting.pop(settled), settled.exception()
+            if error is None:
+                won.append(route)
+            elif len(won) + len(waiting) < count:
+                raise error
+    return won[:count]

@@ -1,0 +1,61 @@
+"""What is known of one sandbox of a cluster: on which node it is, and since when."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+
+from ale_jax.sandbox.pool.api import Cause, StartRequest, Status
+from ale_jax.system.sandbox_node import Node
+
+
+@dataclasses.dataclass(eq=False)
+class Route:
+    """Where a sandbox is. generation: the highest that anybody was told. settled: done when it is
+    on its node, since settled_at, or with the reason why it never will. starters: callers of
+    `start` that wait; was_delivered: one of them has it; unwanted: nobody waits any more, and why.
+    cause: why it has ended, at ended_at; last: its last status that is known here."""
+
+    request: StartRequest
+    settled: asyncio.Future[None]
+    settled_at: float = 0.0
+    generation: int = 0
+    node: Node | None = None
+    last: Status | None = None
+    starters: int = 0
+    was_delivered: bool = False
+    unwanted: Cause | None = None
+    cause: Cause | None = None
+    ended_at: float = 0.0
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+    @property
+    def is_over(self) -> bool:
+        return self.settled.done() and self.node is None
+
+    def told(self, status: Status) -> Status:
+        self.last, self.generation = status, max(self.generation, status.generation)
+        return status
+
+    def end(self, cause: Cause | None) -> None:
+        self.node, self.cause, self.ended_at = None, cause, time.monotonic()
+
+    def fail(self, error: Exception) -> None:
+        self.settled.set_exception(error)
+        self.settled.exception()  # nobody may be waiting
+
+
+def what_is_left(request: StartRequest, started_at: float) -> StartRequest:
+    """For one that is started again: its deadline stays where it was."""
+    if not request.deadline_seconds:
+        return request
+    left = request.deadline_seconds - (time.time() - started_at)
+    return dataclasses.replace(request, deadline_seconds=max(left, 0.001))
+
+
+def new_future() -> asyncio.Future[None]:
+    return asyncio.get_running_loop().create_future()

@@ -1,0 +1,256 @@
+"""Which sandbox is on which node of the cluster, and what becomes of it when the node is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
+from ale_jax.sandbox.pool.api import (
+    Cause,
+    Change,
+    PoolFull,
+    Record,
+    SandboxGone,
+    StartRequest,
+    State,
+    Status,
+)
+from ale_jax.sandbox.pool.options import PoolOptions
+from ale_jax.sandbox.pool.warm import new_id
+from ale_jax.system.sandbox_actor import Report
+from ale_jax.system.sandbox_cluster import ASK_S, Nodes
+from ale_jax.system.sandbox_node import Node, NodeLost
+from ale_jax.system.sandbox_route import Route, new_future, what_is_left
+
+FULL_ONES_ASKED = 4
+START_S = 600.0  # a start may have to wait for many others on its node
+MOVE_S, MOVE_PAUSE_S = 60.0, 0.5
+
+
+class Routes:
+    """The ways to all sandboxes of a cluster's nodes."""
+
+    def __init__(self, nodes: Nodes, options: PoolOptions, record: Record):
+        self.routes: dict[str, Route] = {}
+        self.holders: dict[str, set[Node]] = {}  # of snapshots
+        self._nodes, self._options, self._record = nodes, options, record
+        self._tasks: set[asyncio.Task] = set()
+        self._is_closed = False
+        nodes.on_report, nodes.on_loss = self._note_report, self._note_loss
+
+    async def close(self) -> None:
+        """Ends everything, with the nodes."""
+        self._is_closed = True
+        for task in self._tasks:
+            task.cancel()
+        await self._nodes.close()
+        for route in self.routes.values():
+            if not route.settled.done():
+                route.fail(SandboxGone(route.id, Cause.SHUTDOWN))
+
+    def route_for(self, request: StartRequest) -> Route:
+        if self._is_closed:
+            raise SandboxStartError("the fleet is closed")
+        request = dataclasses.replace(request, id=request.id or new_id())
+        if route := self.routes.get(request.id):
+            asked, had = request, route.request
+            if (asked.spec, asked.snapshot) != (had.spec, had.snapshot):
+                raise ValueError(f"sandbox id {request.id!r:.80} is another's: choose another id")
+            if route.is_over:
+                raise SandboxGone(route.id, route.cause)
+            return route
+        route = self.routes[request.id] = Route(request, new_future())
+        self._spawn(self._settle(route))
+        return route
+
+    async def _settle(self, route: Route) -> None:
+        """A first start. One that fails has never been."""
+        try:
+            await self._place(route)
+        except Exception as error:  # whatever it is, those who wait are told
+            del self.routes[route.id]
+            route.fail(error)
+        else:
+            self._arrive(route)
+
+    async def _move(self, route: Route) -> None:
+        """A start elsewhere, as soon as there is room."""
+        deadline = time.monotonic() + MOVE_S
+        while time.monotonic() < deadline and not route.unwanted:
+            try:
+                await self._place(route)
+            except SandboxError as error:
+                self._record("sandbox_waits", str(error), sandbox=route.id)
+                await asyncio.sleep(MOVE_PAUSE_S)
+            except ValueError as error:  # its snapshot went with the node
+                self._record("sandbox_lost", str(error), sandbox=route.id)
+                break
+            else:
+                self._record("sandbox_moved", f"to {route.node.name}", sandbox=route.id)
+                self._arrive(route)
+                return
+        route.end(Cause.NODE_LOST)
+        route.fail(SandboxGone(route.id, route.cause))
+
+    def _arrive(self, route: Route) -> None:
+        route.settled_at = time.monotonic()
+        route.settled.set_result(None)
+        if route.unwanted:
+            self._spawn(self.end(route, route.unwanted))
+
+    async def _place(self, route: Route) -> None:
+        """Starts it on the node with the most room. Errors: as of `start`.
+
+        What is known of the room is a second old, so a few that look full are asked as well.
+        """
+        nodes = sorted(self._nodes.up(), key=lambda node: -node.free)
+        for node in nodes[: sum(node.free > 0 for node in nodes) + FULL_ONES_ASKED]:
+            if route.unwanted:
+                raise SandboxGone(route.id, route.unwanted)
+            node.placed += 1
+            try:
+                if route.request.snapshot:
+                    await self.bring(route.request.snapshot, node)
+                start = route.request, route.generation
+                route.told(await node.ask(START_S, "start", *start))
+            except PoolFull:
+                continue  # its last report was older than that
+            except NodeLost as error:
+                self._nodes.lose(node, str(error))
+                continue
+            except (SandboxStartError, SandboxGone):
+                raise
+            except SandboxError:  # nobody knows whether it has started
+                self._spawn(self._withdraw(route.id, node))
+                raise
+            route.node = node
+            return
+        raise PoolFull(f"all slots of {len(self._nodes.up())} nodes are taken")
+
+    async def bring(self, snapshot: str, node: Node) -> None:
+        """Copies a snapshot to `node`, unless it is there, or nobody here knows of it."""
+        holders = self.holders.get(snapshot, set())
+        if node in holders:
+            return
+        for holder in list(holders):
+            try:
+                content = await holder.ask(ASK_S, "get_snapshot", snapshot)
+            except NodeLost as error:
+                self._nodes.lose(holder, str(error))
+                continue
+            except ValueError:  # it made room there
+                holders.discard(holder)
+                continue
+            await node.ask(ASK_S, "put_snapshot", content)
+            holders.add(node)
+            return
+
+    async def _withdraw(self, id: str, node: Node) -> None:
+        with contextlib.suppress(SandboxGone):
+            await node.ask(ASK_S, "stop", id)
+
+    def route(self, id: str) -> Route:
+        if id not in self.routes:
+            raise SandboxGone(id, None)
+        return self.routes[id]
+
+    def noted(self, status: Status) -> Status:
+        """A status that a caller is about to see."""
+        route = self.routes.get(status.id)
+        return route.told(status) if route and route.node else status
+
+    async def settled(self, id: str) -> Route:
+        """A route to its node; waits while the sandbox is on its way. Errors: SandboxGone."""
+        route = self.route(id)
+        try:
+            await asyncio.shield(route.settled)
+        except SandboxError as error:
+            raise SandboxGone(id, route.cause) from error
+        if route.is_over:
+            raise SandboxGone(id, route.cause)
+        return route
+
+    async def ask(
+        self, route: Route, seconds: float, method: str, /, *arguments: Any, **named: Any
+    ) -> Any:
+        """What its node's pool answers. Errors: the pool's, and SandboxLost with the node."""
+        node = route.node
+        try:
+            return await node.ask(seconds, method, *arguments, **named)
+        except NodeLost as error:
+            self._nodes.lose(node, str(error))
+            raise self.departure(route, error) from error
+
+    def departure(self, route: Route, error: NodeLost) -> SandboxError:
+        if route.cause is not None:
+            return SandboxGone(route.id, route.cause)
+        return SandboxLost(f"sandbox {route.id!r} was lost with its node: {error}")
+
+    def unwant(self, route: Route, cause: Cause) -> None:
+        route.unwanted = cause
+        if route.settled.done() and route.node is not None:
+            self._spawn(self.end(route, cause))
+
+    async def end(self, route: Route, cause: Cause) -> None:
+        if route.node is not None:
+            await self.ask(route, ASK_S, "stop", route.id, cause)
+            await self._note_end(route)
+
+    async def _note_end(self, route: Route) -> None:
+        """Keeps the last status of one that its node says has ended."""
+        try:
+            status = route.told(await self.ask(route, ASK_S, "status", route.id))
+        except SandboxGone:  # so long ago that its node has forgotten it
+            route.end(None)
+            return
+        if status.cause is not None and route.node is not None:
+            route.node.placed -= 1
+            route.end(status.cause)
+
+    async def _note_report(self, node: Node, report: Report) -> None:
+        for route in list(self.routes.values()):
+            was_there = route.node is node and route.settled_at < report.asked_at
+            if was_there and route.id not in report.living:
+                await self._note_end(route)
+        self._forget()
+
+    def _note_loss(self, node: Node) -> None:
+        for holders in self.holders.values():
+            holders.discard(node)
+        for route in self.routes.values():
+            if route.node is node:
+                self._uproot(route)
+
+    def _uproot(self, route: Route) -> None:
+        """Its node is lost."""
+        last, lost = route.last, Change(time.time(), State.FAILED, "its node is lost")
+        route.last = dataclasses.replace(
+            last, state=State.FAILED, cause=Cause.NODE_LOST, history=(*last.history, lost)
+        )
+        route.end(Cause.NODE_LOST)
+        if route.request.recreate and not route.unwanted:
+            route.request = what_is_left(route.request, last.started_at)
+            route.generation += 1
+            route.cause, route.settled = None, new_future()
+            self._spawn(self._move(route))
+
+    def _forget(self) -> None:
+        oldest = time.monotonic() - self._options.remember_seconds
+        for route in list(self.routes.values()):
+            if route.is_over and route.ended_at < oldest:
+                del self.routes[route.id]
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._note_task)
+
+    def _note_task(self, task: asyncio.Task) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            self._record("fleet_trouble", repr(error))

@@ -1,0 +1,195 @@
+"""The pool over real runtimes: what is warm, forked, killed, frozen, forgotten or given up."""
+
+import asyncio
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import types
+
+import pytest
+
+from ale_jax.sandbox.bootstrap import PROGRAM
+from ale_jax.sandbox.owner import Owner
+from ale_jax.sandbox.pool.api import Cause, StartRequest, State
+from ale_jax.sandbox.pool.node_pool import NodePool
+from ale_jax.sandbox.pool.options import PoolOptions
+from tests.sandbox.conftest import SPEC
+from tests.sandbox.pool.fakes import Events, in_a_loop, until
+from tests.sandbox.test_death import (
+    host_pids,
+    is_gone,
+    kill_machine,
+    leftovers,
+    wait_until,
+)
+
+OPTIONS = PoolOptions(slots=64)
+AGAIN = StartRequest(SPEC, id="a", recreate=True)
+
+
+def box_of(pool, id: str):
+    """A sandbox in the form that the helpers of test_death take."""
+    return types.SimpleNamespace(later=pool._uses.known(id).sandbox)
+
+
+def runner_pid(box) -> int:
+    """The process that runs the runner, not one of those that have only started it."""
+    for pid in host_pids(box):
+        words = pathlib.Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        if PROGRAM in words and pathlib.Path(words[0]).name not in ("bwrap", "docker-init", "sh"):
+            return pid
+    raise AssertionError("no runner")
+
+
+def kill_runner(box) -> None:
+    os.kill(runner_pid(box), signal.SIGKILL)
+
+
+async def text(pool, id: str, command: str) -> str:
+    return (await pool.call(id, "run", command=command)).output
+
+
+async def all_ready(pool, count: int) -> None:
+    await until(lambda: pool._warm.ready == count)
+
+
+@in_a_loop
+async def test_a_warm_one_works_and_a_fork_has_its_files(runtime):
+    async with NodePool(runtime, OPTIONS, Events()) as pool:
+        await pool.warm(SPEC, 2)
+        await all_ready(pool, 2)
+        status = await pool.start(StartRequest(SPEC))
+        assert State.READY in [change.state for change in status.history]
+        await text(pool, status.id, "mkdir d; echo mine > d/f; chmod 700 d/f")
+        await all_ready(pool, 2)
+        forks = await pool.fork(status.id, 3)
+        await text(pool, status.id, "echo changed > d/f")
+        for fork in forks:
+            assert await text(pool, fork.id, "cat d/f; stat -c %a d/f") == "mine\n700\n"
+        assert len({fork.id for fork in forks} | {status.id}) == 4
+
+
+@pytest.mark.parametrize("kill", [kill_machine, kill_runner])
+@in_a_loop
+async def test_a_killed_one_is_there_again(runtime, kill):
+    async with NodePool(runtime, OPTIONS, events := Events()) as pool:
+        await pool.start(AGAIN)
+        await pool.start(StartRequest(SPEC, id="sibling"))
+        await text(pool, "a", "echo mine > f")
+        await text(pool, "sibling", "echo mine > f")
+        await asyncio.to_thread(kill, box_of(pool, "a"))
+        await until(lambda: pool._uses.known("a").generation == 1)
+        assert await text(pool, "a", "ls") == ""
+        assert await text(pool, "sibling", "cat f") == "mine\n"
+        assert (await pool.status("a")).state is State.RUNNING
+        assert events.kinds == ["sandbox_lost"]
+
+
+@in_a_loop
+async def test_a_frozen_one_is_noticed_and_replaced(runtime):
+    async with NodePool(runtime, OPTIONS, Events()) as pool:
+        await pool.start(AGAIN)
+        pid = await asyncio.to_thread(runner_pid, box_of(pool, "a"))
+        os.kill(pid, signal.SIGSTOP)
+        await until(lambda: pool._uses.known("a").generation == 1)
+        assert await text(pool, "a", "echo new") == "new\n"
+        assert "does not answer" in str((await pool.status("a")).history)
+        await until(lambda: is_gone(pid))
+
+
+@in_a_loop
+async def test_limits_of_time_end_it(runtime):
+    async with NodePool(runtime, OPTIONS, Events()) as pool:
+        await pool.start(StartRequest(SPEC, id="idle", idle_seconds=1.0))
+        pids = await asyncio.to_thread(host_pids, box_of(pool, "idle"))
+        await pool.start(StartRequest(SPEC, id="late", deadline_seconds=1.0))
+        for id, cause in (("idle", Cause.IDLE), ("late", Cause.DEADLINE)):
+            await until(lambda id=id: pool._uses.known(id).life.state is State.STOPPED)
+            assert (await pool.status(id)).cause is cause
+        await until(lambda: all(is_gone(pid) for pid in pids))
+
+
+@in_a_loop
+async def test_output_comes_as_it_is_written_and_who_leaves_ends_the_job(runtime):
+    async with NodePool(runtime, OPTIONS, Events()) as pool:
+        await pool.start(AGAIN)
+        said = [each async for each in pool.stream("a", "cat; echo no >&2; exit 3", stdin=b"in")]
+        assert sorted(said) == [("exit", 3), ("stderr", b"no\n"), ("stdout", b"in")]
+        output = pool.stream("a", ["bash", "-c", "echo begun; sleep 1000"])
+        assert await anext(output) == ("stdout", b"begun\n")
+        assert (await pool.status("a")).busy == 1
+        await output.aclose()
+        assert (await pool.status("a")).busy == 0
+        assert "sleep 1000" not in await text(pool, "a", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
+
+
+@in_a_loop
+async def test_many_starts_that_are_cancelled_leave_nothing(runtime):
+    before = set(map(str, leftovers(runtime, str(Owner.current()))))
+    async with NodePool(runtime, OPTIONS, Events()) as pool:
+        starts = [asyncio.ensure_future(pool.start(StartRequest(SPEC))) for _ in range(64)]
+        await asyncio.wait(starts, return_when=asyncio.FIRST_COMPLETED)
+        for start in starts:
+            start.cancel()
+        answers = await asyncio.gather(*starts, return_exceptions=True)
+        up = [answer for answer in answers if not isinstance(answer, asyncio.CancelledError)]
+        await until(lambda: pool._machines.slots - pool._machines.free == len(up))
+        assert 1 <= len(up) < 64
+    assert set(map(str, leftovers(runtime, str(Owner.current())))) == before
+
+
+OWNER_SCRIPT = """
+import asyncio, sys
+from ale_jax.sandbox.bootstrap import PROGRAM
+from ale_jax.sandbox.owner import Owner
+from ale_jax.sandbox.pool.api import StartRequest
+from ale_jax.sandbox.pool.exit import closed_at_exit
+from ale_jax.sandbox.pool.node_pool import NodePool
+from ale_jax.sandbox.pool.options import PoolOptions
+from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.sandbox.spec import SandboxSpec
+
+SPEC = SandboxSpec(memory_mb=96)
+
+async def main():
+    runtime = pick_runtime(sys.argv[1], SPEC)
+    async with closed_at_exit(NodePool(runtime, PoolOptions(slots=64))) as pool:
+        starts = [asyncio.ensure_future(pool.start(StartRequest(SPEC))) for _ in range(64)]
+        for number in range(4):
+            await starts[number]
+        print(Owner.current(), flush=True)
+        await asyncio.gather(*starts)
+        await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGKILL, -9)],
+    ids=["SIGINT", "SIGTERM", "SIGKILL"],
+)
+def test_a_process_that_ends_in_the_middle_of_its_starts_leaves_nothing(runtime, number, code):
+    line = [sys.executable, "-c", OWNER_SCRIPT, runtime.name]
+    owner = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with owner:
+        name = owner.stdout.readline().strip()
+        assert len(leftovers(runtime, name)) >= 4
+        pids = processes_of(owner.pid)
+        owner.send_signal(number)
+        assert owner.wait(timeout=60) == code, owner.stderr.read()
+    if number != signal.SIGKILL:
+        assert not leftovers(runtime, name)  # without any reaper
+    runtime.reap()
+    wait_until(lambda: not leftovers(runtime, name))
+    wait_until(lambda: all(is_gone(pid) for pid in pids))
+
+
+def processes_of(pid: int) -> list[int]:
+    """What bubblewrap started for a process; Docker's are the daemon's, and in its containers."""
+    with open(f"/proc/{pid}/task/{pid}/children") as children:
+        mine = [int(each) for each in children.read().split()]
+    return mine + [below for each in mine for below in processes_of(each)]

@@ -1,0 +1,111 @@
+"""The store of snapshots."""
+
+import asyncio
+import dataclasses
+import hashlib
+import os
+import tempfile
+
+import pytest
+
+from ale_jax.sandbox.api import SandboxError
+from ale_jax.sandbox.owner import Owner
+from ale_jax.sandbox.pool.snapshots import SnapshotStore
+from tests.sandbox.pool.fakes import Events, in_a_loop
+
+
+@in_a_loop
+async def test_equal_contents_are_one(tmp_path):
+    store = SnapshotStore(str(tmp_path), 1000, Events())
+    first, again = [await store.put(b"a", at) for at in (5.0, 6.0)]
+    other = await store.put(b"b", 7.0)
+    assert first == again and first.id == hashlib.sha256(b"a").hexdigest()
+    assert (first.bytes, first.taken_at) == (1, 5.0)
+    assert sorted(os.listdir(tmp_path)) == sorted([first.id, other.id])
+    assert await store.get(first.id) == b"a"
+
+
+@in_a_loop
+async def test_what_was_not_used_for_longest_makes_room(tmp_path):
+    events = Events()
+    store = SnapshotStore(str(tmp_path), 10, events)
+    a, b = [await store.put(content, 1.0) for content in (b"aaaa", b"bbbb")]
+    await store.get(a.id)
+    c = await store.put(b"cccc", 1.0)
+    assert (a.id in store, b.id in store, c.id in store) == (True, False, True)
+    assert sorted(os.listdir(tmp_path)) == sorted([a.id, c.id]) and store.bytes == 8
+    assert events == [("snapshot_removed", {"snapshot": b.id})]
+    with pytest.raises(ValueError, match="made room"):
+        await store.get(b.id)
+
+
+@in_a_loop
+async def test_a_pinned_one_stays_and_a_snapshot_without_room_is_refused(tmp_path):
+    store = SnapshotStore(str(tmp_path), 10, Events())
+    a, b = [await store.put(content, 1.0) for content in (b"aaaa", b"bbbb")]
+    store.pin(a.id)
+    with pytest.raises(SandboxError, match="snapshot_mb"):
+        await store.put(b"ccccccc", 1.0)
+    assert b.id in store  # nothing goes for what does not fit anyway
+    await store.put(b"cccccc", 1.0)
+    assert a.id in store and b.id not in store
+    store.unpin(a.id)
+    await store.put(b"ddddddd", 1.0)
+    assert a.id not in store
+
+
+@in_a_loop
+async def test_the_next_store_finds_them_and_leaves_other_files_alone(tmp_path):
+    old = await SnapshotStore(str(tmp_path), 10, Events()).put(b"aaaa", 1.0)
+    os.utime(tmp_path / old.id, (1.0, 1.0))
+    (tmp_path / "readme").write_text("mine")
+    store = SnapshotStore(str(tmp_path), 10, Events())
+    new = await store.put(b"bbbb", 2.0)
+    assert await store.get(new.id) == b"bbbb" and old.id in store
+    last = await store.put(b"cccccc", 3.0)
+    assert sorted(os.listdir(tmp_path)) == sorted([new.id, last.id, "readme"])
+
+
+@in_a_loop
+async def test_a_damaged_one_is_not_restored(tmp_path):
+    store = SnapshotStore(str(tmp_path), 10, Events())
+    info = await store.put(b"aaaa", 1.0)
+    (tmp_path / info.id).write_bytes(b"aa")
+    with pytest.raises(SandboxError, match="damaged"):
+        await store.get(info.id)
+    (tmp_path / info.id).unlink()
+    with pytest.raises(SandboxError, match="cannot be read"):
+        await store.get(info.id)
+
+
+@in_a_loop
+async def test_a_store_without_a_directory_leaves_nothing():
+    store = SnapshotStore("", 10, Events())
+    info = await store.put(b"aaaa", 1.0)
+    directory = store._directory
+    assert (directory / info.id).exists()
+    store.close()
+    assert not directory.exists()
+
+
+@in_a_loop
+async def test_many_at_once_are_each_there(tmp_path):
+    store = SnapshotStore(str(tmp_path), 100, Events())
+    contents = [b"same"] * 5 + [bytes([n]) * 4 for n in range(5)]
+    infos = await asyncio.gather(*(store.put(content, 1.0) for content in contents))
+    assert [await store.get(info.id) for info in infos] == contents
+    assert len(os.listdir(tmp_path)) == 6
+
+
+@in_a_loop
+async def test_the_directory_of_a_killed_owner_goes_and_those_of_others_stay(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    me = Owner.current()
+    dead = dataclasses.replace(me, start=me.start + 1)
+    elsewhere = dataclasses.replace(me, boot="another")
+    for name in (f"{dead}-x1", f"{me}-x2", f"{elsewhere}-x3", "mine"):
+        (tmp_path / f"ale-snap-{name}").mkdir()
+        (tmp_path / f"ale-snap-{name}" / "file").write_text("x")
+    SnapshotStore("", 10, Events()).close()
+    left = {f"ale-snap-{name}" for name in (f"{me}-x2", f"{elsewhere}-x3", "mine")}
+    assert set(os.listdir(tmp_path)) == left

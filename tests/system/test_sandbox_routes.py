@@ -1,0 +1,236 @@
+"""A fleet's decisions, over nodes in memory: where sandboxes go, and what a lost node means."""
+
+import asyncio
+import dataclasses
+import time
+
+import pytest
+
+from ale_jax.sandbox.api import SandboxError, SandboxLost
+from ale_jax.sandbox.pool.api import Cause, PoolFull, SandboxGone, StartRequest, State
+from ale_jax.sandbox.pool.options import PoolOptions
+from ale_jax.system.sandbox_actor import Report
+from ale_jax.system.sandbox_fleet import Fleet
+from ale_jax.system.sandbox_node import NodeLost
+from ale_jax.system.sandbox_routes import Routes
+from tests.sandbox.pool.fakes import (
+    OTHER,
+    SPEC,
+    Events,
+    FakeRuntime,
+    HandPool,
+    in_a_loop,
+    settle,
+    until,
+)
+
+
+class MemoryNode:
+    """A node whose pool is in this process. broken: its next start is done but not answered."""
+
+    def __init__(self, name: str, slots: int):
+        self.name, self.placed, self.is_lost, self.broken = name, 0, False, False
+        self.runtime = FakeRuntime()
+        self.pool = HandPool(self.runtime, node=name, slots=slots)
+        self.pool.clock.now = time.time()
+
+    @property
+    def free(self) -> int:
+        return self.pool._machines.free
+
+    async def ask(self, seconds, method, /, *arguments, **named):
+        if self.is_lost:
+            raise NodeLost("it is lost")
+        answer = await getattr(self.pool, method)(*arguments, **named)
+        if self.is_lost:
+            raise NodeLost("it was lost meanwhile")
+        if self.broken and method == "start":
+            self.broken = False
+            raise SandboxError("broke off")
+        return answer
+
+    async def report(self) -> Report:
+        (status,), members = await self.pool.nodes(), await self.pool.statuses()
+        living = frozenset(each.id for each in members if each.cause is None)
+        return Report(status, living, (), asked_at=asyncio.get_running_loop().time())
+
+
+class MemoryNodes:
+    """What `Routes` needs of `Nodes`."""
+
+    def __init__(self, *slots: int):
+        self.all = {str(i): MemoryNode(f"n{i}", slots=each) for i, each in enumerate(slots)}
+
+    def __getitem__(self, number: int) -> MemoryNode:
+        return self.all[str(number)]
+
+    def up(self):
+        return [node for node in self.all.values() if not node.is_lost]
+
+    def lose(self, node, reason: str) -> None:
+        if not node.is_lost:
+            node.is_lost = True
+            self.on_loss(node)
+
+    async def close(self) -> None:
+        for node in self.all.values():
+            await node.pool.close()
+
+
+class MemoryFleet(Fleet):
+    def __init__(self, *slots: int):
+        self.events = Events()
+        super().__init__(FakeRuntime, record=self.events)
+        self._nodes = MemoryNodes(*slots)
+        self._routes = Routes(self._nodes, PoolOptions(), self.events)
+
+    async def open(self) -> None:
+        for node in self._nodes.all.values():
+            await node.pool.open()
+
+
+AGAIN = StartRequest(SPEC, id="a", recreate=True)
+
+
+@in_a_loop
+async def test_the_node_with_most_room_is_taken_and_kept():
+    async with MemoryFleet(1, 3) as fleet:
+        nodes = [(await fleet.start(StartRequest(SPEC, id=f"s{i}"))).node for i in range(4)]
+        assert sorted(nodes) == ["n0", "n1", "n1", "n1"] and nodes[0] == nodes[1] == "n1"
+        with pytest.raises(PoolFull, match="2 nodes"):
+            await fleet.start(StartRequest(SPEC))
+        assert [(await fleet.start(StartRequest(SPEC, id="s0"))).node] == ["n1"]
+        with pytest.raises(ValueError, match="another's"):
+            await fleet.start(StartRequest(OTHER, id="s0"))
+        for i in range(4):
+            await fleet.call(f"s{i}", "write", files=b"%d" % i)
+        assert [await fleet.call(f"s{i}", "snapshot") for i in range(4)] == [b"0", b"1", b"2", b"3"]
+
+
+@in_a_loop
+async def test_a_lost_node_ends_its_sandboxes_or_they_move():
+    async with MemoryFleet(2, 1) as fleet:
+        first = await fleet.start(dataclasses.replace(AGAIN, deadline_seconds=1000.0))
+        second = await fleet.start(StartRequest(SPEC, id="b"))
+        assert first.node == second.node == "n0"
+        gates = [sandbox.hold() for sandbox in fleet._nodes[0].runtime.sandboxes]
+        calls = [asyncio.ensure_future(fleet.call(id, "run", command="x")) for id in "ab"]
+        await settle()
+        fleet._nodes.lose(fleet._nodes[0], "said the test")
+        assert (await fleet.status("b")).cause is Cause.NODE_LOST
+        await until(lambda: fleet._routes.routes["a"].settled.done())
+        status = await fleet.status("a")
+        assert (status.node, status.state, status.generation) == ("n1", State.RUNNING, 1)
+        for gate in gates:  # and both answer, too late
+            gate.set()
+        with pytest.raises(SandboxLost, match="with its node"):
+            await calls[0]
+        with pytest.raises(SandboxGone) as caught:
+            await calls[1]
+        assert caught.value.cause is Cause.NODE_LOST
+        assert (await fleet.call("a", "run", command="y", generation=1)).output == "y"
+        member = fleet._nodes[1].pool._uses.known("a")
+        assert 990.0 < member.request.deadline_seconds < 1000.0  # it goes on, from the first start
+
+
+@in_a_loop
+async def test_what_is_to_move_waits_for_room(monkeypatch):
+    monkeypatch.setattr("ale_jax.system.sandbox_routes.MOVE_PAUSE_S", 0.0)
+    async with MemoryFleet(1, 1) as fleet:
+        await fleet.start(AGAIN)
+        other = await fleet.start(StartRequest(SPEC, id="b"))
+        fleet._nodes.lose(fleet._nodes[0 if other.node == "n1" else 1], "said the test")
+        call = asyncio.ensure_future(fleet.call("a", "run", command="y"))
+        await settle()
+        assert not call.done() and "sandbox_waits" in fleet.events.kinds
+        await fleet.stop("b")
+        assert (await call).output == "y"
+        assert "sandbox_moved" in fleet.events.kinds
+
+
+@in_a_loop
+async def test_a_move_that_finds_no_room_in_time_is_given_up(monkeypatch):
+    monkeypatch.setattr("ale_jax.system.sandbox_routes.MOVE_S", 0.02)
+    monkeypatch.setattr("ale_jax.system.sandbox_routes.MOVE_PAUSE_S", 0.01)
+    async with MemoryFleet(1) as fleet:
+        await fleet.start(AGAIN)
+        fleet._nodes.lose(fleet._nodes[0], "said the test")
+        with pytest.raises(SandboxGone) as caught:
+            await fleet.call("a", "run", command="y")
+        assert caught.value.cause is Cause.NODE_LOST
+        with pytest.raises(SandboxGone):
+            await fleet.start(AGAIN)
+
+
+@in_a_loop
+async def test_a_snapshot_is_brought_to_where_it_is_needed():
+    async with MemoryFleet(1, 2) as fleet:
+        first = await fleet.start(StartRequest(SPEC, id="a"))
+        await fleet.call("a", "write", files=b"mine")
+        forks = await fleet.fork("a", 2)
+        assert sorted([first.node, *(fork.node for fork in forks)]) == ["n0", "n1", "n1"]
+        for fork in forks:
+            assert await fleet.call(fork.id, "snapshot") == b"mine"
+        with pytest.raises(ValueError, match="no snapshot"):
+            await fleet.restore("a", "x")
+
+
+@in_a_loop
+async def test_a_start_whose_answer_was_lost_is_taken_back():
+    async with MemoryFleet(1) as fleet:
+        fleet._nodes[0].broken = True
+        with pytest.raises(SandboxError, match="broke off"):
+            await fleet.start(StartRequest(SPEC, id="a"))
+        await until(lambda: fleet._nodes[0].runtime.existing == 0)
+        await fleet.start(StartRequest(SPEC, id="b"))
+
+
+@in_a_loop
+async def test_a_cancelled_start_and_redundant_ones_leave_nothing():
+    async with MemoryFleet(2, 2) as fleet:
+        runtimes = [fleet._nodes[i].runtime for i in range(2)]
+        for runtime in runtimes:
+            runtime.plan.append("wait")
+        start = asyncio.ensure_future(fleet.start(StartRequest(SPEC, id="a")))
+        await settle()
+        start.cancel()
+        (won,) = await fleet.start_many(StartRequest(SPEC, id="m"), count=1, spare=1)
+        for runtime in runtimes:
+            runtime.go.set()
+        await until(lambda: sum(runtime.existing for runtime in runtimes) == 1)
+        assert (await fleet.call(won.id, "run", command="x")).output == "x"
+        ids = {status.id for status in await fleet.statuses() if status.cause is None}
+        assert ids == {won.id}
+
+
+@in_a_loop
+async def test_one_that_its_node_ended_is_gone_and_its_cause_is_known():
+    async with MemoryFleet(1) as fleet:
+        await fleet.start(StartRequest(SPEC, id="a", idle_seconds=5.0))
+        node = fleet._nodes[0]
+        await node.pool.tick(seconds=10.0)
+        await fleet._routes._note_report(node, await node.report())
+        assert fleet._routes.routes["a"].is_over
+        fleet._nodes.lose(node, "said the test")  # now nobody else knows
+        assert (await fleet.status("a")).cause is Cause.IDLE
+        with pytest.raises(SandboxGone) as caught:
+            await fleet.call("a", "run", command="x")
+        assert caught.value.cause is Cause.IDLE
+        await fleet.stop("a")  # again: nothing
+
+
+@in_a_loop
+async def test_many_that_are_asked_for_again_are_the_same():
+    async with MemoryFleet(2, 2) as fleet:
+        request = StartRequest(SPEC, id="m")
+        first = await fleet.start_many(request, count=2, spare=1)
+        await until(lambda: sum(node.runtime.existing for node in fleet._nodes.up()) == 2)
+        again = await fleet.start_many(request, count=2, spare=1)
+        assert {each.id for each in again} == {each.id for each in first}
+        with pytest.raises(SandboxGone):
+            await fleet.start_many(request, count=3)
+        with pytest.raises(PoolFull):
+            await fleet.start_many(StartRequest(SPEC), count=3)
+        await settle()
+        await until(lambda: sum(node.runtime.existing for node in fleet._nodes.up()) == 2)
+        assert (await fleet.call(first[0].id, "run", command="x")).output == "x"
