@@ -33,7 +33,7 @@ LIBRARY_HOMES = {
 # On a TPU host the chips belong to the one process that imports jax.
 JAX_STACK = {"jax", "jaxlib", "flax", "optax", "orbax", "chex"}
 JAX_FREE = ("agent", "sandbox", "gateway", "envs", "data", "monitor", "records")
-ACTORS = ("ale_jax.system.player",)
+ACTORS = ("ale_jax.system.player", "ale_jax.system.sandbox_actor")
 
 # Imports point downwards. `monitor` stands apart: it writes down what others did.
 LAYERS = (
