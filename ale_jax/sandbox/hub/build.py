@@ -1,0 +1,162 @@
+"""Makes the image of a recipe. Where that fails, no name stands for anything half done."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from ale_jax.sandbox.api import SandboxStartError
+from ale_jax.sandbox.hub import daemon, guard
+from ale_jax.sandbox.hub.daemon import NAME_LABEL, RECIPE_LABEL, Daemon, Image
+from ale_jax.sandbox.hub.recipe import (
+    DOCKERFILE,
+    SCRIPT,
+    SETTINGS,
+    Recipe,
+    content_address,
+    write_context,
+)
+
+LAST_WORDS_BYTES = 2000
+
+log = logging.getLogger(__name__)
+
+
+def build(api: Daemon, recipe: Recipe, build_log: Path, locks: tuple[int, ...]) -> Image:
+    """Builds the image; it has the recipe's reference and labels then. Errors: SandboxStartError.
+
+    build_log: gets all that the build says. locks: descriptors that stay open as long as anything
+    that was started for the build is alive, also if this process dies meanwhile.
+    """
+    log.info("building image %s (%s) from %s", recipe.moving, recipe.reference, recipe.folder)
+    if recipe.kind == DOCKERFILE:
+        _build_dockerfile(recipe, build_log)
+    else:
+        _run_script(recipe, build_log, locks)
+        _refuse_changed(api, recipe)
+    image = daemon.find(api, recipe.reference)
+    if image is None and recipe.kind == SCRIPT:
+        image = adopt(api, recipe)
+    if image is None:
+        raise _failure(recipe, build_log, "it left no image of that name ($ALE_IMAGE)")
+    return image
+
+
+def adopt(api: Daemon, recipe: Recipe) -> Image | None:
+    """The image that this very script made when it was run by hand, under its reference, too.
+
+    Such a script calls the image "ale-NAME" and labels it ale.recipe=HASH, the first 16 digits of
+    its own SHA-256. None if there is no such image.
+    """
+    image = daemon.find(api, recipe.moving) if recipe.kind == SCRIPT else None
+    if image is None or image.labels.get(RECIPE_LABEL) != _script_hash(recipe):
+        return None
+    daemon.tag(api, image, recipe.reference)
+    return daemon.find(api, recipe.reference)
+
+
+def _script_hash(recipe: Recipe) -> str:
+    return hashlib.sha256((recipe.folder / SCRIPT).read_bytes()).hexdigest()[:16]
+
+
+def _labels(recipe: Recipe) -> Mapping[str, str]:
+    return {RECIPE_LABEL: recipe.address, NAME_LABEL: recipe.moving}
+
+
+def _build_dockerfile(recipe: Recipe, build_log: Path) -> None:
+    seconds = recipe.settings.build_seconds
+    start = time.monotonic()
+    with tempfile.TemporaryFile() as context, build_log.open("w") as said:
+        _write_context(recipe, context)
+        try:
+            with daemon.connect() as api:
+                messages = api.build(
+                    fileobj=context,
+                    custom_context=True,
+                    tag=recipe.reference,
+                    labels=_labels(recipe),
+                    network_mode=recipe.settings.network,
+                    use_config_proxy=recipe.settings.network != "none",
+                    rm=True,
+                    forcerm=True,
+                    timeout=seconds,
+                    decode=True,
+                )
+                for text in daemon.watched(messages, seconds):
+                    said.write(text)
+        except daemon.TROUBLE as error:
+            said.flush()
+            too_late = time.monotonic() - start > seconds
+            reason = _took_longer(seconds) if too_late else str(error)
+            raise _failure(recipe, build_log, reason) from error
+
+
+def _write_context(recipe: Recipe, context) -> None:
+    try:
+        write_context(recipe.folder, context)
+        address = content_address(recipe.folder)
+    except (OSError, ValueError) as error:
+        raise SandboxStartError(f"cannot send {recipe.folder} to the daemon: {error}") from error
+    if address != recipe.address:
+        raise _changed(recipe)
+    context.seek(0)
+
+
+def _run_script(recipe: Recipe, build_log: Path, locks: tuple[int, ...]) -> None:
+    seconds = recipe.settings.build_seconds
+    labels = " ".join(f"{key}={value}" for key, value in _labels(recipe).items())
+    line = [sys.executable, "-I", guard.__file__, str(seconds), str(recipe.folder / SCRIPT)]
+    with build_log.open("wb") as said:
+        # Leaving the block closes the pipe, which ends the script, and waits for the guard.
+        with subprocess.Popen(
+            line,
+            stdin=subprocess.PIPE,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            cwd=recipe.folder,
+            env=os.environ | {"ALE_IMAGE": recipe.reference, "ALE_LABELS": labels},
+            pass_fds=locks,
+            start_new_session=True,
+        ) as process:
+            code = process.wait()
+    if code == guard.TIMED_OUT:
+        raise _failure(recipe, build_log, _took_longer(seconds))
+    if code:
+        raise _failure(recipe, build_log, f"exit code {code}")
+
+
+def _refuse_changed(api: Daemon, recipe: Recipe) -> None:
+    try:
+        unchanged = content_address(recipe.folder) == recipe.address
+    except (OSError, ValueError):  # it is no recipe any more, which the next attempt will explain
+        unchanged = False
+    if not unchanged:
+        daemon.untag(api, recipe.reference)
+        raise _changed(recipe)
+
+
+def _took_longer(seconds: float) -> str:
+    return f"it took longer than {seconds:g} s (build_seconds in {SETTINGS})"
+
+
+def _changed(recipe: Recipe) -> SandboxStartError:
+    return SandboxStartError(
+        f"recipe {recipe.folder} of image {recipe.moving!r} changed while it was built; start again"
+    )
+
+
+def _failure(recipe: Recipe, build_log: Path, reason: str) -> SandboxStartError:
+    with build_log.open("rb") as said:
+        said.seek(max(0, said.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
+        words = said.read().decode("utf-8", "replace").strip()
+    return SandboxStartError(
+        f"image {recipe.moving!r} could not be built from {recipe.folder / recipe.kind}: {reason}; "
+        f"mend the recipe and start again. The end of {build_log}:\n{words}"
+    )
