@@ -126,6 +126,10 @@ class BubblewrapRuntime(StartsBlocking):
                 "files": "tmpfs size",
             }
 
+    async def prepare(self, spec: SandboxSpec) -> None:
+        """Nothing is to be made: there is no image. Errors: SandboxStartError."""
+        self._refuse_unenforceable(spec)
+
     async def launch(self, spec: SandboxSpec, labels: Mapping[str, str]) -> AsyncSandbox:
         """A working sandbox. Errors: SandboxStartError."""
         self._refuse_unenforceable(spec)

@@ -8,11 +8,10 @@ import logging
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 import docker
 import requests
-from docker.errors import APIError, DockerException, NotFound
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
 from ale_jax.sandbox import cgroups, toolkit, toolkit_volume
 from ale_jax.sandbox.api import SandboxStartError
@@ -20,12 +19,13 @@ from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
 from ale_jax.sandbox.booting import boot, user_id
 from ale_jax.sandbox.bootstrap import PROGRAM
+from ale_jax.sandbox.hub import daemon
+from ale_jax.sandbox.hub.hub import Hub
 from ale_jax.sandbox.link import DockerLink
 from ale_jax.sandbox.owner import Owner
 from ale_jax.sandbox.spec import ROOT_CAPABILITIES, TMP, WORK, SandboxSpec
 
 API_S = 30.0
-BUILD_S = 1200.0
 # When a sandbox is abandoned whose owner cannot be judged from here (another host, same daemon).
 LIFE_S = 24 * 3600
 OWNER, DEADLINE = "ale.owner", "ale.deadline"
@@ -72,11 +72,13 @@ class DockerRuntime(StartsBlocking):
     name = "docker"
 
     def __init__(self, spec: SandboxSpec):
-        """Builds the image of `spec` if it is missing. Errors: SandboxStartError."""
+        """Builds the image of `spec` if it is not that of its recipe.
+
+        Errors: SandboxStartError; ValueError for a recipe that is not in order.
+        """
         if reason := _daemon_trouble():
             raise SandboxStartError(f"docker is not usable: {reason}")
-        if _image_missing(spec.image):
-            build(spec.image)
+        Hub().ensure(spec.image)
         self._api = docker.from_env(timeout=int(API_S)).api
         self._owner = Owner.current()
         self._oci_runtimes = set(self._api.info().get("Runtimes", {}))
@@ -85,6 +87,10 @@ class DockerRuntime(StartsBlocking):
         except (*TROUBLE, ValueError, subprocess.SubprocessError) as error:
             raise SandboxStartError(f"docker: cannot make the runner's volume: {error}") from error
         self.capabilities = {"memory": "cgroup", "pids": "cgroup", "files": "tmpfs size"}
+
+    async def prepare(self, spec: SandboxSpec) -> None:
+        """Builds the image of `spec` if that is not here; it may take minutes. Errors as above."""
+        await asyncio.to_thread(Hub().ensure, spec.image)
 
     async def launch(self, spec: SandboxSpec, labels: Mapping[str, str]) -> AsyncSandbox:
         """A working sandbox. Errors: SandboxStartError."""
@@ -95,6 +101,10 @@ class DockerRuntime(StartsBlocking):
             )
         try:
             machine, contents = await self._create(spec, labels)
+        except ImageNotFound as error:
+            raise SandboxStartError(
+                f"image {spec.image!r} is not here; type: ale-sandbox images build {spec.image}"
+            ) from error
         except TROUBLE as error:
             raise SandboxStartError(f"docker could not start a container: {error}") from error
         return await boot(machine, spec, {}, contents, toolkit.PROGRAM_COMMANDS)
@@ -194,8 +204,9 @@ def probe(spec: SandboxSpec) -> str | None:
     """Why Docker cannot run `spec` right away, with the line to type; None if it can."""
     if reason := _daemon_trouble():
         return reason
-    if _image_missing(spec.image):
-        return f"image {spec.image!r} is missing; type: make runtimes"
+    with daemon.connect() as api:
+        if daemon.find(api, spec.image) is None:
+            return f"image {spec.image!r} is missing; type: make runtimes"
     return None
 
 
@@ -215,27 +226,6 @@ def _daemon_trouble() -> str | None:
     if missing:
         return f"the daemon cannot enforce {' and '.join(missing)}; type: docker info"
     return None
-
-
-def _image_missing(image: str) -> bool:
-    with contextlib.closing(docker.from_env(timeout=int(API_S))) as client:
-        return not client.images.list(name=image)
-
-
-def build(image: str) -> None:
-    """Builds a missing image from its recipe. SandboxStartError if there is none, or it fails."""
-    recipe = Path(__file__).parents[2] / "envs" / image.removeprefix("ale-") / "image" / "build.sh"
-    if not recipe.is_file():
-        raise SandboxStartError(f"image {image!r} is missing and there is no recipe {recipe}")
-    log.info("building image %s with %s", image, recipe)
-    try:
-        answer = subprocess.run(
-            ["bash", recipe], capture_output=True, text=True, timeout=BUILD_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise SandboxStartError(f"cannot build image {image!r}: {error}") from error
-    if answer.returncode:
-        raise SandboxStartError(f"cannot build image {image!r}: {answer.stderr.strip()}")
 
 
 def _abandoned(labels: Mapping[str, str]) -> bool:

@@ -21,6 +21,7 @@ from ale_jax.system.sandbox_node import Node, NodeLost, bounded
 LOOK_S = 1.0
 RAY_S = 10.0
 ASK_S = 60.0
+PREPARE_S = 3600.0  # an image may have to be built
 
 
 class Nodes:
@@ -73,8 +74,7 @@ class Nodes:
         if not 0 <= count <= self._options.slots:
             raise ValueError(f"count {count} must be from 0 to {self._options.slots}, the slots")
         self._warm[spec.key()] = spec, count
-        for node in self.up():
-            await node.ask(ASK_S, "warm", spec, count)
+        await asyncio.gather(*(node.ask(PREPARE_S, "warm", spec, count) for node in self.up()))
 
     async def _keep_discovering(self) -> None:
         """Waits for the time of the next look at the cluster, and for its answer, within RAY_S."""
@@ -105,7 +105,7 @@ class Nodes:
             await node.join()
             self._record("node_joined", node.name, node=node.name)
             for spec, count in self._warm.values():
-                await node.ask(ASK_S, "warm", spec, count)
+                self._spawn(node.ask(PREPARE_S, "warm", spec, count))
             while True:
                 await asyncio.sleep(LOOK_S)
                 report = await node.look()

@@ -19,7 +19,8 @@ async def which():
 
 made, seen = [], []
 asyncio.new_event_loop = slow_new_loop
-threads = [threading.Thread(target=lambda: seen.append(blocking.wait_for(which()))) for _ in range(8)]
+look = lambda: seen.append(blocking.wait_for(which()))
+threads = [threading.Thread(target=look) for _ in range(8)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 print(len(made), len(set(seen)))

@@ -103,10 +103,9 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _images(arguments: argparse.Namespace) -> int:
-    from ale_jax.sandbox.hub.hub import Hub
+    from ale_jax.sandbox.cli.images import images
 
-    tables.images(Hub().list_images())
-    return 0
+    return images(arguments)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

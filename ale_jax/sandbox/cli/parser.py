@@ -46,7 +46,7 @@ def make_parser() -> argparse.ArgumentParser:
     remove = commands.add_parser("rm", help="stop sandboxes")
     remove.add_argument("ids", nargs="*", metavar="id")
     remove.add_argument("--all", action="store_true", help="every one of yours")
-    commands.add_parser("images", help="list the images of this machine")
+    _add_images(commands)
     doctor = commands.add_parser("doctor", help="what works here, and what to type for the rest")
     _add_spec(doctor)
     return parser
@@ -71,6 +71,21 @@ def _add_serve(commands: Any) -> None:
     serve.add_argument("--warm", type=int, default=0, help="sandboxes to be kept ready")
     serve.add_argument("--rock", action="store_true", help="also the routes that rl-rock uses")
     _add_spec(serve)
+
+
+def _add_images(commands: Any) -> None:
+    images = commands.add_parser("images", help="list, build, try and remove Docker images")
+    actions = images.add_subparsers(dest="action", metavar="ACTION")
+    actions.add_parser("list", help="those that are here (the default)")
+    build = actions.add_parser("build", help="make them from their recipes, if they are not here")
+    build.add_argument("names", nargs="+", metavar="name")
+    build.add_argument("--pull", action="store_true", help="fetch what has no recipe, and bases")
+    attempt = actions.add_parser("try", help="start a sandbox of one, and write down how it went")
+    attempt.add_argument("name")
+    remove = actions.add_parser("rm", help="remove those made from recipes")
+    remove.add_argument("names", nargs="+", metavar="name")
+    prune = actions.add_parser("prune", help="remove all but the newest of each recipe")
+    prune.add_argument("--keep", type=int, default=1, help="of each recipe (1)")
 
 
 def _add_spec(parser: argparse.ArgumentParser) -> None:

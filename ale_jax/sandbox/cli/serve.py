@@ -12,11 +12,11 @@ from rich.console import Console
 
 from ale_jax.sandbox.cli.parser import spec_of
 from ale_jax.sandbox.pool.exit import closed_at_exit
+from ale_jax.sandbox.pool.node_pool import NodePool
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.service import rock
 from ale_jax.sandbox.service.app import create_app
-from ale_jax.sandbox.service.node import TerminalPool
 from ale_jax.sandbox.service.server import bind, serve, url_of
 from ale_jax.sandbox.service.settings import ServiceSettings
 from ale_jax.sandbox.service.tokens import read_tokens
@@ -41,7 +41,7 @@ async def _serve(arguments: argparse.Namespace, routers: Sequence[APIRouter]) ->
     tokens, spec = read_tokens(arguments.token_file), spec_of(arguments)
     runtime = pick_runtime(arguments.runtime, spec)
     options = PoolOptions(slots=arguments.slots, snapshot_directory=arguments.snapshots)
-    pool = TerminalPool(runtime, options)
+    pool = NodePool(runtime, options)
     app = create_app(pool, settings, tokens, routers)
     with bind(settings) as listener:
         async with closed_at_exit(pool):

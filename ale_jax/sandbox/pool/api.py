@@ -202,7 +202,10 @@ class SandboxPool(Protocol):
         """`count` new sandboxes of the same spec with the same working files."""
 
     async def warm(self, spec: SandboxSpec, count: int) -> None:
-        """From now on, `count` of them are kept ready on each node. 0: none."""
+        """From now on, `count` of them are kept ready on each node; 0: none.
+
+        Their image is built before where it is missing; returns when it is there.
+        """
 
     async def nodes(self) -> Sequence[NodeStatus]: ...
 

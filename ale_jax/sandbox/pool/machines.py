@@ -23,6 +23,8 @@ class Launches(Protocol):
 
     name: str
 
+    async def prepare(self, spec: SandboxSpec) -> None: ...
+
     async def launch(self, spec: SandboxSpec, labels: Mapping[str, str]) -> AsyncSandbox: ...
 
     def reap(self) -> int: ...
@@ -57,6 +59,10 @@ class Machines:
             return
         self.free += 1
         assert self.free <= self.slots, (self.free, self.slots)
+
+    async def prepare(self, spec: SandboxSpec) -> None:
+        """Makes what starts of `spec` need be there: its image is built. Errors: the runtime's."""
+        await self._runtime.prepare(spec)
 
     async def launch(
         self,

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from ale_jax.sandbox.api import SandboxStartError
+from ale_jax.sandbox.job import Job
 from ale_jax.sandbox.pool.admission import Admission, first_up
 from ale_jax.sandbox.pool.api import (
     METHODS,
@@ -27,7 +28,7 @@ from ale_jax.sandbox.pool.member import Member
 from ale_jax.sandbox.pool.node_load import NodeLoad
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.pool.snapshots import SnapshotStore
-from ale_jax.sandbox.pool.streams import job_output
+from ale_jax.sandbox.pool.streams import job_on_terminal, job_output
 from ale_jax.sandbox.pool.uses import Uses
 from ale_jax.sandbox.pool.warm import WarmPool
 from ale_jax.sandbox.spec import SandboxSpec
@@ -141,6 +142,15 @@ class NodePool:
                 async for piece in output:
                     yield piece
 
+    @contextlib.asynccontextmanager
+    async def terminal(self, id: str, command: str, rows: int, columns: int) -> AsyncIterator[Job]:
+        """A command of bash on a terminal of its own, which ends with the block."""
+        async with (
+            self._uses.of(id, None) as sandbox,
+            job_on_terminal(sandbox, command, rows, columns) as job,
+        ):
+            yield job
+
     async def snapshot(self, id: str) -> SnapshotInfo:
         return await self.put_snapshot(await self.call(id, "snapshot"))
 
@@ -163,6 +173,8 @@ class NodePool:
     async def warm(self, spec: SandboxSpec, count: int) -> None:
         if not 0 <= count <= self._options.slots:
             raise ValueError(f"count {count} must be from 0 to {self._options.slots}, the slots")
+        if count:
+            await self._machines.prepare(spec)
         self._check_open()
         self._warm.keep(spec, count)
 

@@ -1,4 +1,4 @@
-"""A job's output as it comes."""
+"""Jobs that somebody watches: their output as it comes, or a terminal."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.job import Job
 
 KILL_S = 5.0
+TERM = {"TERM": "xterm-256color"}
 
 
 async def job_output(
@@ -36,6 +37,19 @@ async def job_output(
         feeder.cancel()
         if not has_ended:
             await _kill(job)
+
+
+@contextlib.asynccontextmanager
+async def job_on_terminal(
+    sandbox: AsyncSandbox, command: str, rows: int, columns: int
+) -> AsyncIterator[Job]:
+    """A command of bash on a terminal of its own, which is killed at the end of the block."""
+    job = sandbox.spawn(command, terminal=(rows, columns), env=TERM)
+    try:
+        yield job
+    finally:
+        await _kill(job)
+        job.close_stdin()
 
 
 async def _feed(job: Job, stdin: bytes) -> None:

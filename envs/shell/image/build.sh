@@ -3,14 +3,18 @@
 #
 # It is this host's own Debian (or Ubuntu) release, fetched from the mirror that this host's apt uses, cut down to
 # bash, coreutils, tar, ps and python3. No registry is involved. A second run with the same recipe does nothing.
+#
+# The registry (ale_jax/sandbox/hub) calls it with ALE_IMAGE, the name that the image is to have, and ALE_LABELS, its
+# labels as KEY=VALUE KEY=VALUE; it has made sure that there is no such image. By hand it is called with neither.
 set -euo pipefail
 
-image=ale-shell
+image=${ALE_IMAGE:-ale-shell}
 recipe=$(sha256sum < "$0" | cut -c 1-16)
+labels="ale.script=$recipe ${ALE_LABELS:-ale.recipe=$recipe}"
 say() { echo "image $image: $*"; }
 fail() { say "$*" >&2; exit 1; }
 
-if [ "$(docker image inspect --format '{{index .Config.Labels "ale.recipe"}}' "$image" 2> /dev/null)" = "$recipe" ]; then
+if [ "$(docker image inspect --format '{{index .Config.Labels "ale.script"}}' "$image" 2> /dev/null)" = "$recipe" ]; then
     say "up to date (recipe $recipe)"
     exit 0
 fi
@@ -37,7 +41,12 @@ rm -rf "$root"/{var/cache/apt,var/lib/apt/lists,var/log,usr/share/{doc,man,info,
 find "$root" -xdev -type f -perm /6000 -exec chmod ug-s {} +
 
 say "import"
+replaced=$(docker image inspect --format '{{.Id}}' "$image" 2> /dev/null || true)
 tar --create --numeric-owner --directory "$root" --exclude='./proc/*' --exclude='./sys/*' . \
-    | docker import --change "LABEL ale.recipe=$recipe" - "$image" > /dev/null
-docker image prune --force --filter label=ale.recipe > /dev/null  # the image that this one replaces
+    | docker import --change "LABEL $labels" - "$image" > /dev/null
+# The image that this one replaces, if nothing calls it anything any more. Not `prune`: its filter also meets the layers
+# of other images that are being built FROM this one, because they inherit the label.
+if [ -n "$replaced" ] && [ "$(docker image inspect --format '{{len .RepoTags}}' "$replaced" 2> /dev/null)" = 0 ]; then
+    docker image rm "$replaced" > /dev/null || say "the image that this one replaces stays: it is in use"
+fi
 say "built (recipe $recipe)"

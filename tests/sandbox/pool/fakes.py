@@ -83,7 +83,8 @@ class FakeSandbox:
 
 class FakeRuntime:
     """plan: what the next launches do: "ok" (also when it is empty), "fail", "wait" until `go` is
-    set, "bug". existing, most: sandboxes now, and at any time; starting_most: begun at once."""
+    set, "bug"; "no image" is how the next `prepare` fails. existing, most: sandboxes now, and at
+    any time; starting_most: begun at once."""
 
     name = "fake"
 
@@ -93,6 +94,13 @@ class FakeRuntime:
         self.go = asyncio.Event()
         self.existing = self.most = self.starting = self.starting_most = self.reaped = 0
         self.labels: list[dict] = []
+        self.prepared: list[SandboxSpec] = []
+
+    async def prepare(self, spec: SandboxSpec) -> None:
+        if self.plan and self.plan[0] == "no image":
+            self.plan.popleft()
+            raise SandboxStartError("no such image")
+        self.prepared.append(spec)
 
     async def launch(self, spec: SandboxSpec, labels) -> FakeSandbox:
         what = self.plan.popleft() if self.plan else "ok"

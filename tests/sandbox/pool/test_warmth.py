@@ -35,6 +35,22 @@ async def test_warm_ones_are_kept_and_given_and_replaced():
 
 
 @in_a_loop
+async def test_their_image_is_made_before_they_are_started():
+    runtime = FakeRuntime("no image")
+    async with HandPool(runtime) as pool:
+        with pytest.raises(SandboxStartError, match="no such image"):
+            await pool.warm(SPEC, 2)
+        await pool.tick(2)
+        assert not runtime.sandboxes
+        await pool.warm(SPEC, 2)
+        assert runtime.prepared == [SPEC] and not runtime.sandboxes
+        await pool.tick(2)
+        assert await ready(pool) == 2
+        await pool.warm(SPEC, 0)
+        assert runtime.prepared == [SPEC]  # none is wanted, none is made
+
+
+@in_a_loop
 async def test_fewer_are_wanted():
     runtime = FakeRuntime()
     async with HandPool(runtime) as pool:

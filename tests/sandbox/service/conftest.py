@@ -6,11 +6,11 @@ import dataclasses
 import httpx
 import pytest
 
+from ale_jax.sandbox.pool.node_pool import NodePool
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.sdk.client import SandboxClient
 from ale_jax.sandbox.service import gem, rock
 from ale_jax.sandbox.service.app import create_app
-from ale_jax.sandbox.service.node import TerminalPool
 from ale_jax.sandbox.service.server import serve_in_thread
 from ale_jax.sandbox.service.settings import ServiceSettings
 from ale_jax.sandbox.service.tokens import Tenant, Tokens
@@ -61,7 +61,7 @@ def over(runtime, fronts=()):
 
     @contextlib.asynccontextmanager
     async def opened():
-        async with TerminalPool(runtime, PoolOptions(slots=8)) as pool:
+        async with NodePool(runtime, PoolOptions(slots=8)) as pool:
             made.append(pool)
             yield
 
