@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import Any
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
@@ -16,23 +17,27 @@ AGENT_ID, ROOT_ID = 1000, 0
 PROXY_PORT = 3128
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
 
+# Where control groups, or the daemon, enforce them.
+NO_LIMITS: Mapping[str, Any] = {"rlimits": {}, "memory_bytes": 0}
+
 log = logging.getLogger(__name__)
 
 
 async def boot(
     machine: Machine,
     spec: SandboxSpec,
-    rlimits: Mapping[str, int],
+    limits: Mapping[str, Any],
     contents: Mapping[str, bytes],
     substitutes: Mapping[str, list[str]],
 ) -> AsyncSandbox:
     """Errors: SandboxStartError, and the machine is gone.
 
-    rlimits: of each process of the agent's. contents: tar archives for its writable directories.
+    limits: those that the runner enforces itself: rlimits and memory_bytes of its `Agent`.
+    contents: tar archives for its writable directories.
     substitutes: commands for programs that it may lack.
     """
     user = user_id(spec)
-    config = {"uid": user, "gid": user, "rlimits": dict(rlimits), "env": environment(spec)}
+    config = {"uid": user, "gid": user, "env": environment(spec), **limits}
     config["substitutes"] = dict(substitutes)
     sandbox = AsyncSandbox(machine, spec)
     try:

@@ -14,12 +14,13 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from ale_jax.sandbox import cgroups
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
-from ale_jax.sandbox.booting import AGENT_ID, boot, user_id
+from ale_jax.sandbox.booting import AGENT_ID, NO_LIMITS, boot, user_id
 from ale_jax.sandbox.bootstrap import COMMAND
 from ale_jax.sandbox.link import Link
 from ale_jax.sandbox.owner import Owner
@@ -121,7 +122,7 @@ class BubblewrapRuntime(StartsBlocking):
         except cgroups.CgroupsUnavailable as reason:
             self._hierarchy = None
             self.capabilities = {
-                "memory": f"rlimit, each process by itself ({reason})",
+                "memory": f"rlimit of each process, and a watch over all ({reason})",
                 "pids": "rlimit",
                 "files": "tmpfs size",
             }
@@ -141,7 +142,7 @@ class BubblewrapRuntime(StartsBlocking):
         link = Link()
         await loop.connect_accepted_socket(lambda: link, ours)
         machine = BubblewrapMachine(process, link, group, self._spawner)
-        return await boot(machine, spec, self._rlimits(spec), {}, {})
+        return await boot(machine, spec, self._limits(spec), {}, {})
 
     def reap(self) -> int:
         """Removes control groups that dead owners left; their processes died with them."""
@@ -184,10 +185,12 @@ class BubblewrapRuntime(StartsBlocking):
                 "there is a cpu controller, or use Docker, or leave cpus 0"
             )
 
-    def _rlimits(self, spec: SandboxSpec) -> dict[str, int]:
+    def _limits(self, spec: SandboxSpec) -> Mapping[str, Any]:
         if self._hierarchy:
-            return {}
-        return {"RLIMIT_NPROC": spec.pids, "RLIMIT_AS": spec.memory_mb << 20}
+            return NO_LIMITS
+        memory = spec.memory_mb << 20
+        rlimits = {"RLIMIT_NPROC": spec.pids, "RLIMIT_AS": memory}
+        return {"rlimits": rlimits, "memory_bytes": memory}
 
 
 def probe(spec: SandboxSpec) -> str | None:

@@ -17,7 +17,7 @@ from ale_jax.sandbox import cgroups, toolkit, toolkit_volume
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
-from ale_jax.sandbox.booting import boot, user_id
+from ale_jax.sandbox.booting import NO_LIMITS, boot, user_id
 from ale_jax.sandbox.bootstrap import PROGRAM
 from ale_jax.sandbox.hub import daemon
 from ale_jax.sandbox.hub.hub import Hub
@@ -107,7 +107,7 @@ class DockerRuntime(StartsBlocking):
             ) from error
         except TROUBLE as error:
             raise SandboxStartError(f"docker could not start a container: {error}") from error
-        return await boot(machine, spec, {}, contents, toolkit.PROGRAM_COMMANDS)
+        return await boot(machine, spec, NO_LIMITS, contents, toolkit.PROGRAM_COMMANDS)
 
     def reap(self) -> int:
         """Removes the containers whose owner is dead; returns how many."""

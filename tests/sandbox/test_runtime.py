@@ -51,14 +51,44 @@ def test_image_without_recipe(runtime):
         pick_runtime("docker", SandboxSpec(image="ale-nowhere"))
 
 
-@needs_bubblewrap
-def test_without_control_groups_each_process_is_limited_and_it_says_so(monkeypatch):
+@pytest.fixture
+def without_groups(monkeypatch):
     def refuse():
         raise cgroups.CgroupsUnavailable("read-only")
 
     monkeypatch.setattr(cgroups, "find", refuse)
+
+
+HOG = "python3 -c 'import time; x = bytearray(60 << 20); time.sleep(30)'"
+SHARED_HOG = (
+    "python3 -c 'import mmap, time; m = mmap.mmap(-1, 60 << 20); "
+    "[m.write(bytes(4096)) for _ in range(15 << 10)]; time.sleep(30)'"
+)
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("hog", [HOG, SHARED_HOG])
+def test_without_control_groups_all_processes_together_are_limited(without_groups, hog):
+    with pick_runtime("bubblewrap", SPEC).start(SPEC, {}) as sandbox:
+        result = sandbox.run(f"{hog} & {hog} & wait -n; echo $?", timeout=10)
+        assert result.output.endswith("\n137\n")
+        assert sandbox.run("jobs -r | wc -l").output == "1\n"  # the other goes on
+
+
+@needs_bubblewrap
+def test_without_control_groups_memory_is_not_hoarded_outside_of_processes(without_groups):
+    with pick_runtime("bubblewrap", SPEC).start(SPEC, {}) as sandbox:
+        memfd = sandbox.run("python3 -c 'import os; os.memfd_create(chr(97))'").output
+        segment = "print(ctypes.CDLL(None).shmget(7, 4096, 0o1600))"
+        assert "PermissionError" in memfd
+        assert sandbox.run(f"python3 -c 'import ctypes; {segment}'").output == "-1\n"
+
+
+@needs_bubblewrap
+def test_without_control_groups_each_process_is_limited_and_it_says_so(without_groups):
     runtime = pick_runtime("bubblewrap", SPEC)
-    assert runtime.capabilities["memory"] == "rlimit, each process by itself (read-only)"
+    words = "rlimit of each process, and a watch over all (read-only)"
+    assert runtime.capabilities["memory"] == words
     with runtime.start(SPEC, {}) as sandbox:
         assert "MemoryError" in sandbox.run("python3 -c 'b\"x\" * (200 << 20)'").output
         flood = sandbox.run("for i in {1..100}; do sleep 9 & done", timeout=0.5)

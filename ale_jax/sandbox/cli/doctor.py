@@ -39,7 +39,7 @@ def _limits() -> Finding:
     try:
         cgroups.find()
     except cgroups.CgroupsUnavailable as error:
-        return Finding(what, f"{error}; without, memory is limited per process only")
+        return Finding(what, f"{error}; without, the runner itself watches over memory")
     return Finding(what, "")
 
 

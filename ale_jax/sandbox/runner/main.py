@@ -11,6 +11,7 @@ from .files import TMP, WORK
 from .jobs import Job
 from .link import Link, Stream
 from .loop import READ, WRITE, Loop
+from .memory import guard
 from .processes import Agent, Child, living
 from .relay import Relay
 from .session import EXIT_TIMED_OUT, Session
@@ -32,6 +33,10 @@ class Runner:
         self.sessions: dict[str, Session] = {}
         self.directories: dict[str, str] = {}  # where a session that is opened again starts
         self.jobs: dict[str, Job] = {}
+
+    def is_busy(self) -> bool:
+        """Whether a command or a job runs."""
+        return bool(self.jobs) or any(session.busy for session in self.sessions.values())
 
     async def serve(self, stream: Stream, request: Request) -> None:
         try:
@@ -270,5 +275,7 @@ def main(config: dict) -> None:
     os.umask(0o022)
     loop = Loop()
     runner = Runner(loop, Agent(loop, **config))
+    if limit := runner.agent.memory_bytes:
+        loop.spawn(guard(loop, limit, runner.is_busy))
     runner.link.greet()
     loop.run()

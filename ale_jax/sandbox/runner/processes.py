@@ -46,6 +46,7 @@ class Agent:
     """Who the agent is inside, and its processes. uid, gid: its ids; this process works as them.
 
     rlimits, env: of its processes. substitutes: commands for programs that the machine may lack.
+    memory_bytes: of all its processes together, if this is to hold them to it; else 0.
     """
 
     def __init__(
@@ -56,12 +57,13 @@ class Agent:
         rlimits: dict[str, int],
         env: dict[str, str],
         substitutes: dict[str, list[str]],
+        memory_bytes: int,
     ):
         self._loop = loop
         self._commands = {
             name: command for name, command in substitutes.items() if not _is_installed(name)
         }
-        self.uid, self.rlimits = uid, rlimits
+        self.uid, self.rlimits, self.memory_bytes = uid, rlimits, memory_bytes
         self._environment = ENVIRONMENT | env
         if "bash" in self._commands and not os.path.isdir(UTF8_LOCALE):
             self._environment["LC_ALL"] = "C"  # of the host's glibc, which brings no locale along
@@ -77,7 +79,7 @@ class Agent:
             os.setgroups([])
             os.setresgid(gid, gid, gid)
             os.setresuid(0, uid, 0)
-        self._filter = Filter()
+        self._filter = Filter(denies_hoards=memory_bytes > 0)
         # Where the ids are the same (bubblewrap), being process 1 guards against signals, and this
         # closes /proc/1/fd, /proc/1/mem and ptrace.
         self._libc = ctypes.CDLL(None, use_errno=True)

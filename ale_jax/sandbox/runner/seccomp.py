@@ -20,11 +20,13 @@ DENIED = (
     "userfaultfd",
     "io_uring_setup",
 )
+# What holds memory that belongs to no process, nor to a directory of limited size.
+HOARDS = ("memfd_create", "memfd_secret", "shmget")
 FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
-# Machine -> (AUDIT_ARCH, numbers of `socket` and of DENIED), from the kernel's tables.
+# Machine -> (AUDIT_ARCH, numbers of `socket`, of DENIED and of HOARDS), from the kernel's tables.
 TABLES = {
-    "x86_64": (0xC000003E, 41, (248, 249, 250, 321, 298, 323, 425)),
-    "aarch64": (0xC00000B7, 198, (217, 218, 219, 280, 241, 282, 425)),
+    "x86_64": (0xC000003E, 41, (248, 249, 250, 321, 298, 323, 425), (319, 447, 29)),
+    "aarch64": (0xC00000B7, 198, (217, 218, 219, 280, 241, 282, 425), (279, 447, 194)),
 }
 FIRST_X32 = 0x40000000  # x86-64 calls by their other numbers; none so high elsewhere
 
@@ -36,17 +38,20 @@ PR_SET_SECCOMP, MODE_FILTER = 22, 2
 
 
 class Filter:
-    """A program for seccomp(2). OSError for a machine whose call numbers are not in the table."""
+    """A program for seccomp(2). OSError for a machine whose call numbers are not in the table.
 
-    def __init__(self):
+    denies_hoards: refuses HOARDS, too.
+    """
+
+    def __init__(self, denies_hoards: bool):
         machine = os.uname().machine
         if machine not in TABLES:
             raise OSError(errno.ENOSYS, f"no table of system calls for {machine}")
-        arch, socket_number, denied = TABLES[machine]
+        arch, socket_number, denied, hoards = TABLES[machine]
         refuse = (RETURN, 0, 0, ERROR | errno.EPERM)
         program = [(LOAD, 0, 0, ARCH), (EQUAL, 1, 0, arch), refuse]
         program += [(LOAD, 0, 0, NUMBER), (AT_LEAST, 0, 1, FIRST_X32), refuse]
-        for number in denied:
+        for number in (*denied, *(hoards if denies_hoards else ())):
             program += [(EQUAL, 0, 1, number), refuse]
         program += [(EQUAL, 1, 0, socket_number), (RETURN, 0, 0, ALLOW), (LOAD, 0, 0, ARGUMENT)]
         for family in FAMILIES:
