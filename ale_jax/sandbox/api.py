@@ -97,16 +97,18 @@ class Sandbox(Protocol):
         """
 
     def snapshot(self) -> bytes:
-        """The working files as an opaque archive, but for those that the agent may not read.
+        """All files that can be other than in a new sandbox (in /work, /tmp and `spec.writable`),
+        but for those that the agent may not read, as an opaque archive.
 
-        SandboxError if they take more than four times `spec.files_mb`.
+        SandboxError if they take more than two times `spec.files_mb` for each such directory.
         """
 
     def restore(self, snapshot: bytes) -> None:
-        """As `reset`, then puts the working files back as they were in `snapshot`."""
+        """As `reset`, then puts the files of `snapshot` back. For a sandbox of the same spec."""
 
     def reset(self) -> None:
-        """As new: every process of the session killed, /work and /tmp empty, a new session."""
+        """As new: all processes of the agent's are killed, /work and /tmp are empty, what is in
+        `spec.writable` is as in the image; the next command gets a new session."""
 
     def kill_processes(self) -> None:
         """Kills all that the agent started. Files stay; the next `run` opens a session in /work.

@@ -34,12 +34,15 @@ EXIT_MISUSE = 2  # what bash itself answers to text that it cannot parse
 
 class AsyncSandbox(FileCalls):
     """`api.Sandbox` with coroutines, and what goes beyond it. Calls may overlap; a session takes
-    one command at a time."""
+    one command at a time.
 
-    def __init__(self, machine: Machine, spec: SandboxSpec):
+    contents: tar archives of what its writable directories hold when it is new.
+    """
+
+    def __init__(self, machine: Machine, spec: SandboxSpec, contents: Mapping[str, bytes]):
         # Sparse files are archived as such; of small ones, headers and padding take 1 KiB each.
-        super().__init__(machine, max_snapshot=4 * spec.files_mb << 20)
-        self._spec = spec
+        super().__init__(machine, max_snapshot=2 * len(spec.parts) * spec.files_mb << 20)
+        self._spec, self._contents = spec, contents
         self._jobs = itertools.count()
         self._doors: dict[int, Callable[[Stream], Awaitable[None]]] = {}
         self._serving: set[asyncio.Task] = set()
@@ -55,6 +58,7 @@ class AsyncSandbox(FileCalls):
             if greeting.get("protocol") != wire.PROTOCOL:
                 raise SandboxLost(f"the runner speaks another protocol: {greeting!r:.80}")
             await self._ask({"do": "open", "session": MAIN, "cwd": "/work", "env": {}}, START_S)
+            await self._fill()
         except TimeoutError:
             raise await self._lost(f"no runner within {START_S:g} s") from None
         except SandboxLost as error:
@@ -141,6 +145,7 @@ class AsyncSandbox(FileCalls):
 
     async def reset(self) -> None:
         await self._ask({"do": "reset"}, FILES_S)
+        await self._fill()
 
     async def kill_processes(self) -> None:
         await self._ask({"do": "kill"}, FILES_S)
@@ -186,6 +191,10 @@ class AsyncSandbox(FileCalls):
         for task in self._serving:
             task.cancel()
         await self._machine.destroy()
+
+    async def _fill(self) -> None:
+        for path, archive in self._contents.items():
+            await self.unpack(archive, path)
 
     def _limit(self, timeout: float | None) -> float:
         limit = self._spec.command_seconds if timeout is None else timeout

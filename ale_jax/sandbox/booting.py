@@ -38,12 +38,10 @@ async def boot(
     """
     user = user_id(spec)
     config = {"uid": user, "gid": user, "env": environment(spec), **limits}
-    config["substitutes"] = dict(substitutes)
-    sandbox = AsyncSandbox(machine, spec)
+    config |= {"substitutes": dict(substitutes), "parts": spec.parts}
+    sandbox = AsyncSandbox(machine, spec, contents)
     try:
         await sandbox.boot(config)
-        for path, archive in contents.items():
-            await sandbox.unpack(archive, path)
         if spec.network.mode != "none":
             proxy = EgressProxy(spec.network, _record)
             await sandbox.open_network(proxy, PROXY_PORT, lambda stream: _serve(proxy, stream))

@@ -82,6 +82,11 @@ class SandboxSpec:
                     f"sandbox env {name!r:.80} is not the name of a variable with text"
                 )
 
+    @property
+    def parts(self) -> dict[str, int]:
+        """The directories that can be written to, each with its mode."""
+        return dict.fromkeys((WORK, *self.writable), 0o755) | {TMP: 0o1777}
+
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 

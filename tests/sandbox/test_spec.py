@@ -108,6 +108,20 @@ def test_writable_directories_are_sized(root_box):
     assert "No space left" in result.output
 
 
+def test_writable_directories_are_as_new_after_a_reset(root_box):
+    root_box.run("echo 1 > /app/left; mkdir /app/d")
+    root_box.reset()
+    assert root_box.run("ls /app").output == ""
+
+
+def test_writable_directories_are_in_snapshots(root_box):
+    root_box.run("echo kept > /app/kept; chmod 700 /app")
+    snapshot = root_box.snapshot()
+    root_box.reset()
+    root_box.restore(snapshot)
+    assert root_box.run("cat /app/kept; stat -c %a /app").output == "kept\n700\n"
+
+
 def test_variables_are_there_in_sessions_and_jobs(root_box):
     assert root_box.run("echo $COLOUR").output == "green\n"
     assert root_box.exec("echo $COLOUR").stdout == "green\n"

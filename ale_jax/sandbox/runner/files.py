@@ -4,7 +4,7 @@ import contextlib
 import os
 import stat
 
-WORK, TMP = "/work", "/tmp"
+WORK = "/work"
 KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
 
 

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from . import files, wire
-from .files import TMP, WORK
+from .files import WORK
 from .jobs import Job
 from .link import Link, Stream
 from .loop import READ, WRITE, Loop
@@ -23,11 +23,12 @@ Request = dict[str, Any]
 class Runner:
     """Serves requests: one method for each, which returns the outcome.
 
+    parts: the directories that the agent may write to, each with its mode.
     OSError: the outcome is its number and text. LookupError, RuntimeError: is its text.
     """
 
-    def __init__(self, loop: Loop, agent: Agent):
-        self.loop, self.agent = loop, agent
+    def __init__(self, loop: Loop, agent: Agent, parts: dict[str, int]):
+        self.loop, self.agent, self.parts = loop, agent, parts
         self.link = Link(loop, self.serve)
         self.relay = Relay(loop, self.link)
         self.sessions: dict[str, Session] = {}
@@ -167,14 +168,14 @@ class Runner:
         return {}
 
     async def do_reset(self, request: Request, stream: Stream) -> dict:
-        """As new: all sessions are gone, and so are all files of the agent's."""
+        """As new: all sessions are gone, and so is all that is in `parts`."""
         await self.do_kill(request, stream)
         for session in self.sessions.values():
             session.close()
         self.sessions.clear()
         self.directories.clear()
-        files.empty(WORK, 0o755)
-        files.empty(TMP, 0o1777)
+        for path, mode in self.parts.items():
+            files.empty(path, mode)
         return {}
 
     async def do_stats(self, request: Request, stream: Stream) -> dict:
@@ -205,16 +206,22 @@ class Runner:
         return {}
 
     async def do_snapshot(self, request: Request, stream: Stream) -> dict:
-        """Packs WORK while everything of the agent's stands still."""
+        """Packs all of `parts` while everything of the agent's stands still."""
         with self.agent.paused():
-            return await self.do_pack(request | {"path": WORK}, stream)
+            return await self._pack("/", [path[1:] for path in self.parts], request, stream)
 
     async def do_pack(self, request: Request, stream: Stream) -> dict:
-        """A tar archive of a directory, without what the agent may not read."""
-        argv = ["tar", "--create", "--sparse", "--ignore-failed-read", "--directory"]
+        """A tar archive of a directory."""
+        return await self._pack(request["path"], ["."], request, stream)
+
+    async def _pack(
+        self, directory: str, names: list[str], request: Request, stream: Stream
+    ) -> dict:
+        """Sends a tar archive, without what the agent may not read."""
+        argv = ["tar", "--create", "--sparse", "--ignore-failed-read", "--directory", directory]
         archive_r, archive_w = os.pipe()
         try:
-            child = self.agent.spawn([*argv, request["path"], "."], {1: archive_w}, WORK)
+            child = self.agent.spawn([*argv, *names], {1: archive_w}, WORK)
         finally:
             os.close(archive_w)
         os.set_blocking(archive_r, False)
@@ -231,7 +238,7 @@ class Runner:
 
     async def do_restore(self, request: Request, stream: Stream) -> dict:
         await self.do_reset(request, stream)
-        return await self.do_unpack(request | {"path": WORK}, stream)
+        return await self.do_unpack(request | {"path": "/"}, stream)
 
     async def do_unpack(self, request: Request, stream: Stream) -> dict:
         """Unpacks a tar archive into a directory, with the agent's rights."""
@@ -271,10 +278,10 @@ def _success(what: str, child: Child) -> dict:
 
 
 def main(config: dict) -> None:
-    """config: the fields of `Agent`."""
+    """config: the fields of `Agent`, and the `parts` of `Runner`."""
     os.umask(0o022)
-    loop = Loop()
-    runner = Runner(loop, Agent(loop, **config))
+    loop, parts = Loop(), config.pop("parts")
+    runner = Runner(loop, Agent(loop, **config), parts)
     if limit := runner.agent.memory_bytes:
         loop.spawn(guard(loop, limit, runner.is_busy))
     runner.link.greet()
