@@ -1,12 +1,15 @@
 """Proves that every task can be solved, and that none is solved by doing nothing.
 
 python -m envs.shell.validate --seeds=200 --runtime=auto
+
+With Docker, the registry is told that the image was tried out, and how it went.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import statistics
 import sys
 from collections.abc import Sequence
@@ -14,12 +17,16 @@ from collections.abc import Sequence
 from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
 from ale_jax.agent.tools import finish, render_tool_call
 from ale_jax.records import STATUS_RULES, Episode, Slot, Task
-from ale_jax.sandbox.api import Sandbox, SandboxError, SandboxStartError
+from ale_jax.sandbox.api import Runtime, Sandbox, SandboxError, SandboxStartError
+from ale_jax.sandbox.hub.hub import Hub
+from ale_jax.sandbox.hub.manifest import Verification
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
 from envs.shell.env import ShellEnv
 from envs.shell.families import FAMILIES
 from envs.shell.transcripts import play_oracle
+
+LABELS = {"role": "validate"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +82,20 @@ def _play_nothing(sandbox: Sandbox, task: Task) -> Episode:
     return play(env, policy, slot, AgentLimits(turns=1))
 
 
+def judge(sandbox: Sandbox, plays_oracle: bool) -> float:
+    """Of one world of each family: the oracle's lowest reward, or the highest for doing nothing."""
+    tasks = [Task(family, 0, "train") for family in FAMILIES]
+    if plays_oracle:
+        return min(float(_is_solved(play_oracle(sandbox, task)[0])) for task in tasks)
+    return max(float(_is_solved(_play_nothing(sandbox, task))) for task in tasks)
+
+
+def verify_image(runtime: Runtime, spec: SandboxSpec) -> Verification:
+    """Tries the image of `spec` out, and has the registry write it down."""
+    start = functools.partial(runtime.start, labels=LABELS)
+    return Hub().validate(spec.image, start, runtime.name, judge, spec)
+
+
 def table(reports: list[FamilyReport]) -> str:
     rows = ["family     oracle   nothing  turns min/median/max  longest observation"]
     for r in reports:
@@ -100,13 +121,17 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, SandboxStartError) as error:
         parser.error(str(error))
     try:
-        with runtime.start(spec, {"role": "validate"}) as sandbox:
+        with runtime.start(spec, LABELS) as sandbox:
             reports = [check_family(sandbox, family, range(args.seeds)) for family in FAMILIES]
+        verified = verify_image(runtime, spec) if runtime.name == "docker" else None
     except SandboxError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(table(reports))
-    return 0 if all(report.sound for report in reports) else 1
+    if verified:
+        print(f"image {spec.image}: {verified.detail}")
+    sound = all(report.sound for report in reports)
+    return 0 if sound and (verified is None or verified.ok) else 1
 
 
 if __name__ == "__main__":

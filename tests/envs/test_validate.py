@@ -38,6 +38,14 @@ def test_the_command_fails_if_any_family_is_unsound(sandbox, monkeypatch, capsys
     assert validate.main(["--seeds=1"]) == 1
 
 
+def test_an_image_is_judged_by_its_worst_family(sandbox, monkeypatch):
+    assert (validate.judge(sandbox, True), validate.judge(sandbox, False)) == (1.0, 0.0)
+    monkeypatch.setitem(families.FAMILIES, "bad", lambda rng: FREE)
+    assert (validate.judge(sandbox, True), validate.judge(sandbox, False)) == (1.0, 1.0)
+    monkeypatch.setitem(families.FAMILIES, "bad", lambda rng: HOPELESS)
+    assert (validate.judge(sandbox, True), validate.judge(sandbox, False)) == (0.0, 0.0)
+
+
 def test_no_seeds_prove_nothing():
     with pytest.raises(SystemExit):
         validate.main(["--seeds=0"])
