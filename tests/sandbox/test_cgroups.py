@@ -8,7 +8,7 @@ from ale_jax.sandbox import cgroups
 from ale_jax.sandbox.owner import Owner
 from ale_jax.sandbox.spec import SandboxSpec
 
-SPEC = SandboxSpec(memory_mb=2, pids=7)
+SPEC = SandboxSpec(memory_mb=16, pids=9)
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def test_version_2_is_one_directory(tmp_path, swap):
     group = hierarchy.create("ale-x", SPEC)
     assert group.directories == (tmp_path / "ale-x",)
     assert contents(tmp_path / "ale-x") == {
-        **{"memory.max": "2097152", "memory.swap.max": "0", "pids.max": "7"}
+        **{"memory.max": "16777216", "memory.swap.max": "0", "pids.max": "9"}
     }
 
 
@@ -35,9 +35,9 @@ def test_version_1_is_one_directory_per_controller(tmp_path, swap):
         parent.mkdir()
     cgroups.Hierarchy(1, parents, frozenset()).create("ale-x", SPEC)
     assert contents(tmp_path / "memory" / "ale-x") == {
-        **{"memory.limit_in_bytes": "2097152", "memory.memsw.limit_in_bytes": "2097152"}
+        **{"memory.limit_in_bytes": "16777216", "memory.memsw.limit_in_bytes": "16777216"}
     }
-    assert contents(tmp_path / "pids" / "ale-x") == {"pids.max": "7"}
+    assert contents(tmp_path / "pids" / "ale-x") == {"pids.max": "9"}
 
 
 def test_groups_of_the_dead_are_found_wherever_they_lie(tmp_path):
