@@ -20,6 +20,7 @@ R = TypeVar("R")
 
 START_S = 600.0
 FILES_S = 120.0
+WARM_S = 3600.0  # an image may have to be built
 
 
 def start(request: StartRequest) -> Call[Status]:
@@ -145,7 +146,7 @@ def kill_processes(id: str) -> Call[None]:
 
 def warm(spec: SandboxSpec, count: int) -> Call[None]:
     body = {"spec": plain(spec), "count": count}
-    return Call("PUT", "/v1/warm", _nothing, body=body, seconds=START_S)
+    return Call("PUT", "/v1/warm", _nothing, body=body, seconds=WARM_S)
 
 
 def nodes() -> Call[list[NodeStatus]]:
