@@ -16,6 +16,7 @@ REQUIRES = [
     "optax>=0.2.6",
     "orbax-checkpoint>=0.11.30",
     "pydantic>=2.9",
+    "pyyaml>=6.0",
     "ray>=2.50",
     "requests>=2.32",
     "rich>=14",

@@ -85,7 +85,7 @@ def read_json(path: Path) -> Any:
     """The content of the JSON file at `path`; ValueError with its name when it is damaged."""
     _refuse_large(path)
     try:
-        return _decode(path.read_bytes())
+        return parse_json(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: damaged ({error!s:.200})") from error
 
@@ -134,14 +134,16 @@ def _refuse_large(path: Path) -> None:
         raise ValueError(f"{path}: {size} bytes; at most {MAX_FILE_BYTES} are read")
 
 
-def _decode(content: bytes) -> Any:
+def parse_json(content: bytes) -> Any:
+    """ValueError for what is no JSON (NaN and infinity are not), or a number out of range;
+    RecursionError for what is nested too deeply."""
     return json.loads(
         content, parse_constant=_refuse_constant, parse_float=_finite_float, parse_int=_int64
     )
 
 
 def _decode_object(line: bytes) -> dict[str, Any]:
-    record = _decode(line)
+    record = parse_json(line)
     if not isinstance(record, dict):
         raise TypeError(f"expected an object, found {type(record).__name__}")
     return record

@@ -24,7 +24,7 @@ from ale_jax.sandbox.link import Stream
 from ale_jax.sandbox.output import OutputSink, join
 from ale_jax.sandbox.runner import wire
 from ale_jax.sandbox.runner.wire import MAIN
-from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.sandbox.spec import NO_NETWORK, SandboxSpec
 
 START_S = 30.0
 # Beyond a command's own time: what the runner may need to kill every process of the agent.
@@ -42,7 +42,7 @@ class AsyncSandbox(FileCalls):
     def __init__(self, machine: Machine, spec: SandboxSpec, contents: Mapping[str, bytes]):
         # Sparse files are archived as such; of small ones, headers and padding take 1 KiB each.
         super().__init__(machine, max_snapshot=2 * len(spec.parts) * spec.files_mb << 20)
-        self._spec, self._contents = spec, contents
+        self.spec, self._contents = spec, contents
         self._jobs = itertools.count()
         self._doors: dict[int, Callable[[Stream], Awaitable[None]]] = {}
         self._serving: set[asyncio.Task] = set()
@@ -77,8 +77,8 @@ class AsyncSandbox(FileCalls):
         if "\0" in command:
             return ExecResult("bash: the command contains a NUL byte\n", EXIT_MISUSE, False, 0, 0.0)
         request = {"do": "run", "session": session, "timeout": limit, "live": on_output is not None}
-        request["output_bytes"] = self._spec.output_bytes
-        sink = OutputSink(self._spec.output_bytes, on_output)
+        request["output_bytes"] = self.spec.output_bytes
+        sink = OutputSink(self.spec.output_bytes, on_output)
         body = command.encode("utf-8", "replace")
         reply = await self._ask(request, limit + RUN_GRACE_S, body, sink)
         return await self._made(
@@ -140,7 +140,7 @@ class AsyncSandbox(FileCalls):
         words = ["bash", "-c", argv] if isinstance(argv, str) else list(argv)
         request = {"do": "exec", "job": f"job-{next(self._jobs)}", "argv": words, "cwd": cwd}
         request |= {"env": dict(env or {}), "timeout": timeout, "terminal": terminal}
-        request["output_bytes"] = self._spec.output_bytes if keep else None
+        request["output_bytes"] = self.spec.output_bytes if keep else None
         return Job(self._machine.link.open(request, body=True), request, self._ask)
 
     async def reset(self) -> None:
@@ -171,6 +171,11 @@ class AsyncSandbox(FileCalls):
         self._proxy = proxy
         await self.listen(port, serve)
 
+    @property
+    def network(self) -> EgressPolicy:
+        """Where it may connect to now."""
+        return self._proxy.policy if self._proxy else NO_NETWORK
+
     def set_network(self, policy: EgressPolicy) -> None:
         """Another policy from now on; connections that it does not permit are cut.
 
@@ -197,7 +202,7 @@ class AsyncSandbox(FileCalls):
             await self.unpack(archive, path)
 
     def _limit(self, timeout: float | None) -> float:
-        limit = self._spec.command_seconds if timeout is None else timeout
+        limit = self.spec.command_seconds if timeout is None else timeout
         if limit <= 0:
             raise ValueError(f"timeout {limit} must be more than 0 seconds")
         return limit

@@ -12,6 +12,7 @@ from ale_jax.sandbox.api import ExecResult, ProcessResult
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.runner.wire import MAIN
+from ale_jax.sandbox.spec import SandboxSpec
 
 T = TypeVar("T")
 
@@ -47,10 +48,15 @@ class BlockingSandbox:
         return wait_for(self.later.run(command, timeout, session))
 
     def exec(
-        self, argv: Sequence[str] | str, timeout: float | None = None, stdin: bytes = b""
+        self,
+        argv: Sequence[str] | str,
+        timeout: float | None = None,
+        stdin: bytes = b"",
+        cwd: str = "/work",
+        env: Mapping[str, str] | None = None,
     ) -> ProcessResult:
         """Runs one process, outside every session; text is a command line for bash."""
-        return wait_for(self.later.exec(argv, timeout, stdin))
+        return wait_for(self.later.exec(argv, timeout, stdin, cwd, env))
 
     def open_session(self, name: str, env: Mapping[str, str] | None = None) -> None:
         wait_for(self.later.open_session(name, env))
@@ -67,6 +73,10 @@ class BlockingSandbox:
     def write(self, files: Mapping[str, bytes]) -> None:
         wait_for(self.later.write(files))
 
+    def replace_directory(self, path: str, files: Mapping[str, bytes]) -> None:
+        """As `AsyncSandbox.replace_directory`."""
+        wait_for(self.later.replace_directory(path, files))
+
     def snapshot(self) -> bytes:
         return wait_for(self.later.snapshot())
 
@@ -78,6 +88,15 @@ class BlockingSandbox:
 
     def kill_processes(self) -> None:
         wait_for(self.later.kill_processes())
+
+    @property
+    def spec(self) -> SandboxSpec:
+        return self.later.spec
+
+    @property
+    def network(self) -> EgressPolicy:
+        """Where it may connect to now."""
+        return self.later.network
 
     def set_network(self, policy: EgressPolicy) -> None:
         """As `AsyncSandbox.set_network`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,11 +35,25 @@ class FileCalls(Exchange):
         return bytes(sink.data)
 
     async def write(self, files: Mapping[str, bytes]) -> None:
+        await self._write({"do": "write"}, files, "/work")
+
+    async def replace_directory(self, path: str, files: Mapping[str, bytes]) -> None:
+        """Makes `path` (absolute) a directory that holds `files` (paths relative to it), no more.
+
+        Whatever is there, or in its way, is removed: nothing of the agent's may be alive. Errors:
+        as `write`; OSError for a place where nothing may be written.
+        """
+        plain = path.startswith("/") and posixpath.normpath(path) == path and "\0" not in path
+        if not plain or path.startswith("//") or path == "/":
+            raise ValueError(f"directory {path!r} must be absolute and below /, without '..'")
+        await self._write({"do": "replace", "path": path}, files, path)
+
+    async def _write(self, request: dict[str, Any], files: Mapping[str, bytes], to: str) -> None:
         for path in files:
             parts = path.split("/")
             if "\0" in path or any(part in ("", ".", "..") for part in parts):
-                raise ValueError(f"path {path!r} must be relative to /work, without '.' and '..'")
-        request = {"do": "write", "files": [(path, len(data)) for path, data in files.items()]}
+                raise ValueError(f"path {path!r} must be relative to {to}, without '.' and '..'")
+        request |= {"files": [(path, len(data)) for path, data in files.items()]}
         reply = await self._exchange(request, FILES_S, b"".join(files.values()))
         if "error" in reply:
             raise OSError(reply["errno"], f"cannot write into the sandbox: {reply['error']}")

@@ -53,6 +53,10 @@ class EgressProxy:
         # Its own, since a lookup can neither be ended nor hurried, and others must not wait for it.
         self._threads = ThreadPoolExecutor(LOOKUP_THREADS, "egress-lookup")
 
+    @property
+    def policy(self) -> EgressPolicy:
+        return self._policy
+
     def set_policy(self, policy: EgressPolicy) -> None:
         """Judges by it from now on; what is under way and not permitted any more is cut."""
         self._policy = policy

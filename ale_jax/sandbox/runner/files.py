@@ -43,9 +43,9 @@ def read_regular(path: str, max_bytes: int) -> bytes:
         return file.read(max_bytes)
 
 
-def write_file(path: str, content: bytes) -> None:
+def write_file(path: str, content: bytes, directory: str = WORK) -> None:
     *directories, name = path.split("/")
-    parent = os.open(WORK, os.O_PATH)
+    parent = os.open(directory, os.O_PATH)
     for part in directories:
         parent = enter_or_make(parent, part)
     try:
@@ -65,6 +65,27 @@ def make_directories(path: str) -> None:
     for part in filter(None, path.split("/")):
         parent = enter_or_make(parent, part)
     os.close(parent)
+
+
+def empty_directory(path: str) -> None:
+    """An empty directory at `path`, whatever is there or in its way: links, files, directories that
+    may not be entered. Nothing of the agent's may be alive."""
+    parent = os.open("/", os.O_PATH)
+    for part in filter(None, path.split("/")):
+        parent = enter_whatever_it_is(parent, part)
+    os.close(parent)
+    empty(path, 0o700)
+
+
+def enter_whatever_it_is(parent: int, name: str) -> int:
+    """As `enter_or_make`; what is no directory is removed first, and a closed one is opened up."""
+    with contextlib.suppress(FileNotFoundError):
+        mode = os.lstat(name, dir_fd=parent).st_mode
+        if not stat.S_ISDIR(mode):
+            os.unlink(name, dir_fd=parent)
+        elif mode & 0o700 != 0o700:
+            os.chmod(name, stat.S_IMODE(mode) | 0o700, dir_fd=parent)
+    return enter_or_make(parent, name)
 
 
 def list_directory(path: str, max_entries: int) -> list[dict]:

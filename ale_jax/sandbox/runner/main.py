@@ -193,10 +193,14 @@ class Runner:
         return {}
 
     async def do_write(self, request: Request, stream: Stream) -> dict:
-        content, start = await stream.receive_all(), 0
-        for path, size in request["files"]:
-            files.write_file(path, content[start : start + size])
-            start += size
+        _write(request["files"], await stream.receive_all(), WORK)
+        return {}
+
+    async def do_replace(self, request: Request, stream: Stream) -> dict:
+        """A directory, whatever was there, becomes one with nothing in it but the files."""
+        content = await stream.receive_all()
+        files.empty_directory(request["path"])
+        _write(request["files"], content, request["path"])
         return {}
 
     async def do_list(self, request: Request, stream: Stream) -> dict:
@@ -269,6 +273,14 @@ class Runner:
     async def do_connect(self, request: Request, stream: Stream) -> dict:
         await self.relay.connect(request["port"], stream)
         return {}
+
+
+def _write(sizes: list[tuple[str, int]], content: bytes, directory: str) -> None:
+    """The files, whose contents follow each other, below `directory`."""
+    start = 0
+    for path, size in sizes:
+        files.write_file(path, content[start : start + size], directory)
+        start += size
 
 
 def _success(what: str, child: Child) -> dict:

@@ -1,0 +1,82 @@
+"""Runs tests with pytest, inside a sandbox, and reports what came of all of them.
+
+    python3 -I -S pytest_inside.py DIRECTORY_OF_TESTS REPORT TEST_FILE...
+
+The reward is 1 if every test that was collected passed: one that is skipped, or that nobody got to,
+has not. Neither the folder it starts in nor that of the agent's user is a place for modules or
+settings, and nothing but pytest itself is loaded along.
+"""
+
+import json
+import os
+import site
+import sys
+
+NOT_HERE = 69
+PASSED, FAILED = 0, 1
+
+
+class Outcomes:
+    """A plugin that counts. broken: files that could not be collected."""
+
+    def __init__(self):
+        self.collected = self.broken = 0
+        self.passed, self.not_passed = set(), set()
+
+    def pytest_collectreport(self, report):
+        self.broken += report.failed
+
+    def pytest_collection_finish(self, session):
+        self.collected = len(session.items)
+
+    def pytest_runtest_logreport(self, report):
+        if report.passed and not hasattr(report, "wasxfail"):
+            self.passed.add(report.nodeid)
+        else:
+            self.not_passed.add(report.nodeid)
+
+    def all_passed(self):
+        passed = len(self.passed - self.not_passed)
+        return not self.broken and 0 < self.collected == passed
+
+
+def unwritable(path):
+    return os.path.isdir(path) and bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
+def options(tests):
+    """That no file outside the tests can change what pytest does."""
+    return [
+        *("-c", os.devnull, "--rootdir", tests, "--confcutdir", tests),
+        *("-p", "no:cacheprovider", "-q", "-ra", "--color=no"),
+    ]
+
+
+def main(tests, report, *names):
+    """Returns the exit code: 0 if all passed, 1 if not; others mean that there is no verdict."""
+    sys.path += [path for path in site.getsitepackages() if unwritable(path)]
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    try:
+        import pytest
+    except ImportError as error:
+        print(f"pytest is not here ({error}); type: apt-get install python3-pytest")
+        return NOT_HERE
+    outcomes = Outcomes()
+    paths = [os.path.join(tests, name) for name in names]
+    code = int(pytest.main([*options(tests), *paths], plugins=[outcomes]))
+    if code not in (PASSED, FAILED) and not outcomes.broken:
+        return code
+    passed = code == PASSED and outcomes.all_passed()
+    told = {"reward": float(passed), "collected": outcomes.collected, "broken": outcomes.broken}
+    told["passed"] = len(outcomes.passed - outcomes.not_passed)
+    with open(report, "w") as file:
+        json.dump(told, file)
+    return PASSED if passed else FAILED
+
+
+if __name__ == "__main__":
+    exit_code = main(*sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit(): what the agent's code has registered for the end, or left running, stays out.
+    os._exit(exit_code)

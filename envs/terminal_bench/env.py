@@ -1,0 +1,100 @@
+"""Tasks of terminal-bench as an environment with GEM's contract, and the two players that prove
+a task: its own solution, and nobody."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from ale_jax.agent.api import VerifierError
+from ale_jax.agent.tools import ToolCallError, parse_tool_call
+from ale_jax.sandbox.api import SandboxError
+from ale_jax.sandbox.blocking import BlockingSandbox
+from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.sandbox.verify.pytest_verifier import REMEDY, has_pytest, pytest_verifier
+from ale_jax.sandbox.verify.verifier import verify
+from envs.shell.env import observation
+from envs.terminal_bench.task import TerminalBenchTask
+
+APP = "/app"
+# Tests and report have parts of their own: an agent that fills its disk does not keep them out.
+WRITABLE = (APP, "/tests", "/logs")
+SPEC = SandboxSpec(
+    image="ale-terminal-bench",
+    user="root",
+    memory_mb=512,
+    pids=128,
+    files_mb=32,
+    writable=WRITABLE,
+    command_seconds=60.0,
+)
+
+
+class TerminalBenchEnv:
+    """Tasks in a sandbox that the caller owns, started as SPEC says; reset as often as wanted."""
+
+    def __init__(self, tasks: Sequence[TerminalBenchTask], sandbox: BlockingSandbox):
+        """ValueError if there is no pytest in the sandbox, with the line to type."""
+        if not has_pytest(sandbox):
+            raise ValueError(f"the sandbox has no pytest to judge with: {REMEDY}")
+        self._tasks = tasks
+        self._sandbox = sandbox
+        self._task: TerminalBenchTask | None = None  # None before a reset and after an episode
+
+    def reset(self, seed: int) -> tuple[str, dict[str, Any]]:
+        """Makes the sandbox ready for the task number `seed` and returns its instruction.
+
+        Raises:
+          ValueError: there is no such task.
+          SandboxError: the sandbox could not be made ready.
+        """
+        seed = operator.index(seed)
+        if not 0 <= seed < len(self._tasks):
+            raise ValueError(f"seed {seed} is none of the {len(self._tasks)} tasks: take 0 or more")
+        self._sandbox.reset()
+        for directory in WRITABLE:
+            self._sandbox.replace_directory(directory, {})
+        self._sandbox.run(f"cd {APP}")
+        self._task = self._tasks[seed]
+        return self._task.instruction, {"task": self._task.name}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Plays the tool call in `action`, the policy's raw text; see `ShellEnv.step`."""
+        assert self._task is not None, "step needs a reset after the end of an episode"
+        try:
+            call = parse_tool_call(action)
+        except ToolCallError as error:
+            return f"error: {error}", 0.0, False, False, {"malformed": True}
+        if call.name == "finish":
+            return "", self.grade(), True, False, {"malformed": False}
+        result = self._sandbox.run(call.arguments["command"])
+        return observation(result), 0.0, False, False, {"malformed": False}
+
+    def grade(self) -> float:
+        """The reward of the state as it stands: 1 if all tests pass, else 0. Ends the episode.
+
+        VerifierError if it could not be judged.
+        """
+        assert self._task is not None, "grade needs a reset after the end of an episode"
+        task, self._task = self._task, None
+        verifier = pytest_verifier(task.tests, [task.test_file], APP, task.test_seconds)
+        try:
+            return verify(self._sandbox, verifier).reward
+        except SandboxError as error:
+            raise VerifierError(f"task {task.name}: {error}") from error
+
+    def solve(self) -> None:
+        """Acts as the task's oracle does: runs its solution in the agent's session."""
+        assert self._task is not None, "solve needs a reset"
+        self._sandbox.write({"solution.sh": self._task.solution})
+        self._sandbox.run("bash /work/solution.sh", timeout=self._task.agent_seconds)
+
+
+def score(task: TerminalBenchTask, sandbox: BlockingSandbox, oracle: bool) -> float:
+    """What the oracle, or nobody, earns. Errors: SandboxError, VerifierError."""
+    env = TerminalBenchEnv([task], sandbox)
+    env.reset(0)
+    if oracle:
+        env.solve()
+    return env.grade()

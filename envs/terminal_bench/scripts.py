@@ -1,0 +1,62 @@
+"""What the scripts of a task may say, so that our image and our pytest do as they say.
+
+The usual run-tests.sh fetches pytest from the network and runs it on one file. Here pytest is in
+the image, so such a script comes down to the name of that file. A script that does anything else is
+refused with the line that says so, and so is a Dockerfile that puts something into its image.
+"""
+
+from __future__ import annotations
+
+import re
+
+_FETCHES_PYTEST = re.compile(
+    r"""
+      set\ -[a-z]+(?:\ pipefail)?
+    | apt-get\ update
+    | apt-get\ install\ -y\ curl
+    | curl\ -LsSf\ \S+/install\.sh\ \|\ sh
+    | source\ \$HOME/\.local/bin/env
+    | if\ \[\ "\$PWD"\ =\ "/"\ \];\ then
+    | echo\ "Error:[^"$`]*"
+    | exit\ 1
+    | fi
+    | uv\ init
+    | uv\ venv
+    | uv\ (?:add|pip\ install)\ pytest(?:==[\d.]+)?
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_RUNS_PYTEST = re.compile(
+    r"""(?:uv\ run\ |python3?\ -m\ )?pytest\ "?(?:\$TEST_DIR|/tests)/([\w./-]+\.py)"?
+    (?:\ -(?:rA|q|v))*""",
+    re.VERBOSE,
+)
+_TAKES_A_BASE = re.compile(r"FROM\s+\S+|WORKDIR\s+/app/?", re.IGNORECASE)
+
+
+def test_file_of(run_tests: str) -> str:
+    """The file that the script has pytest run, by path relative to tests/. ValueError if it does
+    anything else, or does not end with that."""
+    *before, last = _lines(run_tests) or [""]
+    for line in before:
+        if not _FETCHES_PYTEST.fullmatch(line):
+            raise ValueError(
+                f"run-tests.sh does more than run pytest on a file of tests/: {line!r:.200}"
+            )
+    found = _RUNS_PYTEST.fullmatch(last)
+    if not found:
+        raise ValueError(f"run-tests.sh does not end by running pytest: {last!r:.200}")
+    return found[1]
+
+
+def check_dockerfile(text: str) -> None:
+    """ValueError if it does more than take a base image and /app as working directory."""
+    for line in _lines(text):
+        if not _TAKES_A_BASE.fullmatch(line):
+            raise ValueError(f"Dockerfile makes an image of its own, which is not built: {line!r}")
+
+
+def _lines(text: str) -> list[str]:
+    """The lines that do something."""
+    stripped = (line.strip() for line in text.splitlines())
+    return [line for line in stripped if line and not line.startswith("#")]

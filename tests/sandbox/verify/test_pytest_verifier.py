@@ -1,0 +1,186 @@
+"""Tests that import the agent's module: what it does on import, or left lying about, earns nothing.
+
+The task: /app/solution.py with a function `double`.
+"""
+
+import dataclasses
+
+import pytest
+
+from ale_jax.sandbox import docker_runtime
+from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.sandbox.verify.pytest_verifier import REMEDY, has_pytest, pytest_verifier
+from ale_jax.sandbox.verify.verifier import VerifierFailed, VerifierTimedOut, verify
+from tests.sandbox.conftest import PROBES
+from tests.sandbox.verify import conftest
+
+IMAGE = "ale-terminal-bench"
+SPEC = dataclasses.replace(conftest.SPEC, image=IMAGE, files_mb=16, memory_mb=256)
+TEST = b"""
+import importlib.util
+
+def load():
+    spec = importlib.util.spec_from_file_location("solution", "/app/solution.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+def test_one():
+    assert load().double(1) == 2
+
+def test_text():
+    assert load().double("a") == "aa"
+"""
+RIGHT = "def double(x):\n    return x + x\n"
+WRONG = "def double(x):\n    return 2\n"
+NO_VERDICT = None
+
+
+@pytest.fixture(scope="session", params=PROBES)
+def pytest_runtime(request):
+    if reason := PROBES[request.param](SPEC):
+        pytest.skip(f"{request.param}: {reason}")
+    return pick_runtime(request.param, SPEC)
+
+
+@pytest.fixture(scope="session", params=["agent", "root"])
+def shared_box(pytest_runtime, request):
+    spec = dataclasses.replace(SPEC, user=request.param)
+    with pytest_runtime.start(spec, {"run": "tests"}) as sandbox:
+        if not has_pytest(sandbox):
+            pytest.skip(f"{pytest_runtime.name}: {REMEDY}; or type: make runtimes")
+        yield sandbox
+
+
+def earned(box, files: dict[str, str] | None = None, test: bytes = TEST, seconds=20.0):
+    """The reward of what the agent left in /app, NO_VERDICT if there is none."""
+    box.replace_directory("/app", {name: text.encode() for name, text in (files or {}).items()})
+    try:
+        return verify(
+            box, pytest_verifier({"test_it.py": test}, ["test_it.py"], "/app", seconds)
+        ).reward
+    except VerifierTimedOut:
+        raise
+    except VerifierFailed:
+        return NO_VERDICT
+
+
+def test_the_reward_is_1_if_all_tests_pass(box):
+    assert earned(box, {"solution.py": RIGHT}) == 1.0
+    assert earned(box, {"solution.py": WRONG}) == 0.0
+    assert earned(box) == 0.0
+
+
+ON_IMPORT = {
+    "ends the process": ("import os; os._exit(0)", NO_VERDICT),
+    "exits": ("import sys; sys.exit(0)", 0.0),
+    "skips": ("import pytest; pytest.skip('no', allow_module_level=True)", 0.0),
+    "expects its failure": ("import pytest; pytest.xfail('no')", 0.0),
+    "ends pytest": ("import pytest; pytest.exit('done', returncode=0)", 0.0),
+    "interrupts": ("raise KeyboardInterrupt", NO_VERDICT),
+    "kills": ("import os; os.kill(os.getpid(), 9)", NO_VERDICT),
+    "says so": ("print('2 passed'); print('PASSED test_it.py::test_one')", 0.0),
+    "writes the report at the end": (
+        "import atexit; atexit.register(lambda: open('/logs/verifier/reward.json', 'w')"
+        ".write('{\"reward\": 1}'))",
+        0.0,
+    ),
+    "writes the report and ends the process with another code": (
+        "import os; open('/logs/verifier/reward.json', 'w').write('{\"reward\": 1}'); os._exit(3)",
+        NO_VERDICT,
+    ),
+    "leaves a thread": (
+        "import threading, time; threading.Thread(target=time.sleep, args=(999,)).start()",
+        0.0,
+    ),
+    "removes the tests": ("import shutil; shutil.rmtree('/tests', ignore_errors=True)", 0.0),
+}
+
+
+@pytest.mark.parametrize(("deed", "reward"), ON_IMPORT.values(), ids=ON_IMPORT)
+def test_what_a_wrong_solution_does_when_it_is_imported(box, deed, reward):
+    assert earned(box, {"solution.py": f"{WRONG}{deed}\n"}) == reward
+
+
+def test_a_right_solution_that_leaves_a_thread_running(box):
+    thread = "import threading, time; threading.Thread(target=time.sleep, args=(999,)).start()"
+    assert earned(box, {"solution.py": f"{RIGHT}{thread}\n"}) == 1.0
+
+
+def test_a_solution_without_end_is_no_verdict(box):
+    with pytest.raises(VerifierTimedOut):
+        earned(box, {"solution.py": "while True: pass"}, seconds=1.5)
+
+
+PASSES_ALL = """
+import pytest
+@pytest.hookimpl(wrapper=True) if hasattr(pytest, "version_tuple") and pytest.version_tuple >= (8,) \
+else pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    outcome = yield
+    report = outcome.get_result() if outcome else outcome
+    report.outcome = "passed"
+"""
+LEFT_LYING = {
+    "conftest.py": PASSES_ALL,
+    "pytest.ini": "[pytest]\naddopts = --collect-only -p solution\n",
+    "pyproject.toml": "[tool.pytest.ini_options]\naddopts = '--collect-only'\n",
+    "tox.ini": "[pytest]\naddopts = --collect-only\n",
+    "pytest.py": "import os; os._exit(0)",
+    "json.py": "import os; os._exit(0)",
+    "sitecustomize.py": "import os; os._exit(0)",
+    "usercustomize.py": "import os; os._exit(0)",
+    "evil-1.0.dist-info/entry_points.txt": "[pytest11]\nevil = solution\n",
+}
+
+
+@pytest.mark.parametrize("name", LEFT_LYING)
+@pytest.mark.parametrize(("solution", "reward"), [(RIGHT, 1.0), (WRONG, 0.0)])
+def test_files_that_pytest_or_python_would_read(box, name, solution, reward):
+    box.run("export PYTEST_ADDOPTS=--collect-only PYTEST_PLUGINS=solution PYTHONPATH=/app")
+    box.run("mkdir -p ~/.config; printf '[pytest]\\naddopts = --collect-only\\n' > ~/pytest.ini")
+    assert earned(box, {"solution.py": solution, name: LEFT_LYING[name]}) == reward
+
+
+@pytest.mark.parametrize(
+    ("test", "reward"),
+    [
+        (b"", NO_VERDICT),  # nothing is collected
+        (b"def test_it(:", 0.0),  # cannot be collected: as a test whose import fails
+        (b"import solution_that_is_not_there", 0.0),
+        (b"import pytest\n@pytest.mark.skip\ndef test_it(): pass", 0.0),
+        (b"def test_it(tmp_path): (tmp_path / 'x').write_text('x')", 1.0),
+        (b"import os\ndef test_it(): assert os.getcwd() == '/app'", 1.0),
+        (b"import os\ndef test_it(): assert os.environ['TEST_DIR'] == '/tests'", 1.0),
+        (b"import sys\ndef test_it(): assert '/app' not in sys.path", 1.0),
+        (b"def test_a(): pass\ndef test_b(): assert 0", 0.0),
+    ],
+)
+def test_what_is_in_a_test(box, test, reward):
+    assert earned(box, test=test) == reward
+
+
+def test_a_file_that_is_not_there_is_no_verdict(box):
+    with pytest.raises(VerifierFailed, match="no report"):
+        verify(box, pytest_verifier({}, ["test_it.py"], "/app", 20.0))
+
+
+def test_the_report_counts(box):
+    box.replace_directory("/app", {"solution.py": WRONG.encode()})
+    verdict = verify(box, pytest_verifier({"test_it.py": TEST}, ["test_it.py"], "/app", 20.0))
+    assert verdict.rewards == {"reward": 0.0, "collected": 2.0, "broken": 0.0, "passed": 1.0}
+
+
+def test_a_file_in_the_place_of_the_verifiers_own_is_refused():
+    with pytest.raises(ValueError, match="rename it"):
+        pytest_verifier({"pytest_inside.py": b""}, ["test_it.py"], "/app", 20.0)
+
+
+def test_a_sandbox_without_pytest_is_told_apart(runtime):
+    if runtime.name != "docker":
+        pytest.skip("images are Docker's")
+    assert docker_runtime.probe(conftest.SPEC) is None
+    with runtime.start(conftest.SPEC, {"run": "tests"}) as sandbox:
+        assert not has_pytest(sandbox)
+        with pytest.raises(VerifierFailed, match="apt-get install python3-pytest"):
+            verify(sandbox, pytest_verifier({"test_it.py": TEST}, ["test_it.py"], "/app", 20.0))
