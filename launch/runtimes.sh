@@ -1,5 +1,5 @@
 #!/bin/bash
-# Prepares this machine for sandboxes: bubblewrap, and Docker with the image of the shell tasks.
+# Prepares this machine for sandboxes: bubblewrap, and Docker with the images of the worlds.
 #
 # `make runtimes` calls it. Run it as root, or as a user with sudo; run it again at any time.
 # Where a Docker daemon answers already, that one is used and nothing about it is changed.
@@ -20,6 +20,8 @@ fi
 packages=()
 command -v bwrap > /dev/null || packages+=(bubblewrap)
 command -v debootstrap > /dev/null || packages+=(debootstrap)
+# Bubblewrap's sandboxes use this machine's own; terminal-bench's tasks are judged with pytest.
+env --ignore-environment bash --noprofile -c 'python3 -I -c "import pytest"' 2> /dev/null || packages+=(python3-pytest)
 command -v dockerd > /dev/null || docker info > /dev/null 2>&1 || packages+=(docker.io)
 if [ ${#packages[@]} -gt 0 ]; then
     command -v apt-get > /dev/null || fail "no apt-get here; install yourself: ${packages[*]}"
@@ -29,7 +31,7 @@ if [ ${#packages[@]} -gt 0 ]; then
     apt_get update
     apt_get install -y --no-install-recommends "${packages[@]}"
 else
-    say "bubblewrap, debootstrap and docker are installed"
+    say "bubblewrap, debootstrap, pytest and docker are installed"
 fi
 
 if docker info > /dev/null 2>&1; then
@@ -49,6 +51,7 @@ else
 fi
 
 "$here/../envs/shell/image/build.sh"
+"$here/../envs/terminal_bench/image/build.sh"
 if [ -n "${SUDO_USER:-}" ] && ! id -nG "$SUDO_USER" | grep -qw docker; then
     say "to let $SUDO_USER use Docker, too, type: sudo usermod -aG docker $SUDO_USER (and log in again)"
 fi

@@ -55,10 +55,9 @@ def shared_box(pytest_runtime, request):
 def earned(box, files: dict[str, str] | None = None, test: bytes = TEST, seconds=20.0):
     """The reward of what the agent left in /app, NO_VERDICT if there is none."""
     box.replace_directory("/app", {name: text.encode() for name, text in (files or {}).items()})
+    verifier = pytest_verifier({"test_it.py": test}, ["test_it.py"], "/app", seconds)
     try:
-        return verify(
-            box, pytest_verifier({"test_it.py": test}, ["test_it.py"], "/app", seconds)
-        ).reward
+        return verify(box, verifier).reward
     except VerifierTimedOut:
         raise
     except VerifierFailed:
@@ -114,12 +113,9 @@ def test_a_solution_without_end_is_no_verdict(box):
 
 PASSES_ALL = """
 import pytest
-@pytest.hookimpl(wrapper=True) if hasattr(pytest, "version_tuple") and pytest.version_tuple >= (8,) \
-else pytest.hookimpl(hookwrapper=True)
+@pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
-    outcome = yield
-    report = outcome.get_result() if outcome else outcome
-    report.outcome = "passed"
+    (yield).get_result().outcome = "passed"
 """
 LEFT_LYING = {
     "conftest.py": PASSES_ALL,

@@ -1,0 +1,163 @@
+"""Reading task folders: what can be played is read as it is, all else is refused by its name."""
+
+import os
+
+import pytest
+
+from envs.terminal_bench.task import read_task, read_tasks
+from tests.envs.task_folders import RUN_TESTS, SOLUTION, TASK, TEST, write_task
+
+
+def test_a_folder_becomes_a_task(tmp_path):
+    task = read_task(write_task(tmp_path / "7", {"tests/data/x.csv": "1,2"}))
+    assert task.name == "7"
+    assert task.instruction == "Write a function `double` into /app/solution.py."
+    assert task.solution == SOLUTION.encode()
+    assert task.tests == {"test_outputs.py": TEST.encode(), "data/x.csv": b"1,2"}
+    assert task.test_file == "test_outputs.py"
+    assert (task.agent_seconds, task.test_seconds) == (20.0, 30.0)
+
+
+def test_what_a_task_does_not_say_is_as_in_terminal_bench(tmp_path):
+    bare = {"task.yaml": "instruction: do it", "Dockerfile": None, "docker-compose.yaml": None}
+    task = read_task(write_task(tmp_path / "7", bare))
+    assert (task.instruction, task.agent_seconds, task.test_seconds) == ("do it", 360.0, 60.0)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pytest /tests/test_outputs.py",
+        "python3 -m pytest $TEST_DIR/test_outputs.py -q -rA",
+        'set -euo pipefail\nuv run pytest "$TEST_DIR/test_outputs.py"\n\n',
+    ],
+)
+def test_ways_to_run_pytest(tmp_path, line):
+    assert read_task(write_task(tmp_path, {"run-tests.sh": line})).test_file == "test_outputs.py"
+
+
+BROKEN = {
+    "no task.yaml": ({"task.yaml": None}, "task.yaml is missing"),
+    "no solution": ({"solution.sh": None}, "solution.sh is missing"),
+    "no run-tests.sh": ({"run-tests.sh": None}, "run-tests.sh is missing"),
+    "no tests": ({"tests/test_outputs.py": None}, "runs tests/test_outputs.py, which is not"),
+    "no yaml": ({"task.yaml": "a: [b"}, "task.yaml is damaged"),
+    "deep yaml": ({"task.yaml": "[" * 5000}, "task.yaml is damaged"),
+    "code in yaml": ({"task.yaml": "!!python/object/apply:os.getcwd []"}, "task.yaml is damaged"),
+    "a list": ({"task.yaml": "- a"}, "task.yaml must hold fields, holds list"),
+    "no text": ({"task.yaml": "a: \xff"}, "damaged|unknown field"),
+    "no instruction": ({"task.yaml": "tags: []"}, "no text as instruction"),
+    "blank instruction": ({"task.yaml": "instruction: ' '"}, "no text as instruction"),
+    "a number to do": ({"task.yaml": "instruction: 7"}, "no text as instruction"),
+    "a slip": ({"task.yaml": f"{TASK}max_test_timout_sec: 9"}, "did you mean 'max_test_timeout_s"),
+    "another parser": ({"task.yaml": "instruction: x\nparser_name: swe"}, "only 'pytest' can be"),
+    "the agent's shell": (
+        {"task.yaml": f"{TASK}run_tests_in_same_shell: true"},
+        "wants its tests in the agent's shell",
+    ),
+    "no time": ({"task.yaml": "instruction: x\nmax_test_timeout_sec: 0"}, "max_test_timeout_sec 0"),
+    "time in words": (
+        {"task.yaml": "instruction: x\nmax_agent_timeout_sec: long"},
+        "max_agent_timeout_sec 'long'",
+    ),
+    "endless time": (
+        {"task.yaml": "instruction: x\nmax_agent_timeout_sec: .inf"},
+        "it must be a number of seconds",
+    ),
+    "an image of its own": (
+        {"Dockerfile": "FROM x\nWORKDIR /app\nRUN apt-get install -y gcc"},
+        "Dockerfile makes an image of its own, .*: 'RUN apt-get install -y gcc'",
+    ),
+    "another folder": ({"Dockerfile": "FROM x\nWORKDIR /srv"}, "'WORKDIR /srv'"),
+    "another service": ({"docker-compose.yaml": "services: {client: {}, db: {}}"}, "only a 'cli"),
+    "tests that do more": (
+        {"run-tests.sh": RUN_TESTS.replace("uv init", "rm -rf build && make")},
+        "run-tests.sh does more .*: 'rm -rf build && make'",
+    ),
+    "tests that fetch more": (
+        {"run-tests.sh": RUN_TESTS.replace("pytest==8.4.1", "pytest==8.4.1 numpy")},
+        "'uv add pytest==8.4.1 numpy'",
+    ),
+    "an echo that does more": (
+        {"run-tests.sh": 'echo "Error: $(make)"\npytest /tests/test_outputs.py'},
+        "does more",
+    ),
+    "tests with another end": (
+        {"run-tests.sh": "pytest /tests/test_outputs.py || true"},
+        "does not end by running pytest",
+    ),
+    "no tests are run": ({"run-tests.sh": "# nothing"}, "does not end by running pytest: ''"),
+    "tests elsewhere": ({"run-tests.sh": "pytest /app/test_outputs.py"}, "does not end by"),
+    "tests above": ({"run-tests.sh": "pytest /tests/../x.py"}, "runs tests/../x.py, which is not"),
+    "a huge solution": ({"solution.sh": "#" * (2 << 20)}, "solution.sh is too large"),
+    "huge tests": ({"tests/a": "#" * (5 << 20), "tests/b": "#" * (4 << 20)}, "is too large"),
+}
+
+
+@pytest.mark.parametrize(("changes", "fault"), BROKEN.values(), ids=BROKEN)
+def test_what_cannot_be_played_is_refused_by_its_name(tmp_path, changes, fault):
+    folder = write_task(tmp_path / "seven", changes)
+    with pytest.raises(ValueError, match=rf"task .*/seven: .*(?:{fault})"):
+        read_task(folder)
+
+
+@pytest.mark.parametrize("name", ["solution.sh", "task.yaml", "tests/test_outputs.py"])
+@pytest.mark.parametrize("kind", ["link", "broken link", "pipe", "directory"])
+def test_what_is_no_file_is_not_read(tmp_path, name, kind):
+    path = write_task(tmp_path / "seven") / name
+    (tmp_path / "real").write_bytes(path.read_bytes())
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        path.symlink_to(tmp_path / ("real" if kind == "link" else "nowhere"))
+    with pytest.raises(ValueError, match=r"not a regular file|is not there"):
+        read_task(tmp_path / "seven")
+
+
+def test_a_link_to_a_folder_of_tests_is_refused(tmp_path):
+    folder = write_task(tmp_path / "seven")
+    (folder / "tests" / "more").symlink_to(tmp_path)
+    with pytest.raises(ValueError, match="more is not a regular file"):
+        read_task(folder)
+
+
+def test_too_many_tests_are_refused(tmp_path):
+    folder = write_task(tmp_path / "seven", {f"tests/{n}": "" for n in range(1001)})
+    with pytest.raises(ValueError, match="more than 1000 files"):
+        read_task(folder)
+
+
+def test_tasks_come_in_the_order_of_their_numbers(tmp_path):
+    for name in ("10", "9", "b", "2"):
+        write_task(tmp_path / name)
+    (tmp_path / "README.md").write_text("not a task")
+    assert [task.name for task in read_tasks(tmp_path)] == ["b", "2", "9", "10"]
+    assert [task.name for task in read_tasks(tmp_path, ["9", "b"])] == ["2", "10"]
+
+
+def test_every_folder_that_cannot_be_played_is_named(tmp_path):
+    write_task(tmp_path / "fine")
+    write_task(tmp_path / "first", {"solution.sh": None})
+    write_task(tmp_path / "second", {"run-tests.sh": None})
+    with pytest.raises(ValueError) as refusal:
+        read_tasks(tmp_path)
+    first, second = str(refusal.value).splitlines()
+    assert "/first: solution.sh is missing" in first
+    assert "/second: run-tests.sh is missing" in second
+    assert [task.name for task in read_tasks(tmp_path, ["first", "second"])] == ["fine"]
+
+
+def test_a_folder_without_tasks_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="holds no task"):
+        read_tasks(tmp_path)
+    with pytest.raises(ValueError, match="is not there"):
+        read_tasks(tmp_path / "nowhere")
+
+
+def test_what_is_left_out_has_to_be_there(tmp_path):
+    write_task(tmp_path / "1")
+    with pytest.raises(ValueError, match="tasks 2 are to be left out, but are not in"):
+        read_tasks(tmp_path, ["2"])
