@@ -21,7 +21,7 @@ packages=()
 command -v bwrap > /dev/null || packages+=(bubblewrap)
 command -v debootstrap > /dev/null || packages+=(debootstrap)
 # Bubblewrap's sandboxes use this machine's own; terminal-bench's tasks are judged with pytest.
-env --ignore-environment bash --noprofile -c 'python3 -I -c "import pytest"' 2> /dev/null || packages+=(python3-pytest)
+/usr/bin/python3 -I -c 'import pytest' 2> /dev/null || packages+=(python3-pytest)
 command -v dockerd > /dev/null || docker info > /dev/null 2>&1 || packages+=(docker.io)
 if [ ${#packages[@]} -gt 0 ]; then
     command -v apt-get > /dev/null || fail "no apt-get here; install yourself: ${packages[*]}"

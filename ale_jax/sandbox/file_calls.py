@@ -38,7 +38,8 @@ class FileCalls(Exchange):
         await self._write({"do": "write"}, files, "/work")
 
     async def replace_directory(self, path: str, files: Mapping[str, bytes]) -> None:
-        """Makes `path` (absolute) a directory that holds `files` (paths relative to it), no more.
+        """Makes `path` (absolute) a directory that holds `files` (paths relative to it), no more,
+        and that only the agent's user may enter.
 
         Whatever is there, or in its way, is removed: nothing of the agent's may be alive. Errors:
         as `write`; OSError for a place where nothing may be written.

@@ -42,7 +42,8 @@ MEANT = (
 @dataclasses.dataclass(frozen=True)
 class TerminalBenchTask:
     """name: of its folder. solution: a script for bash. tests: files by path relative to tests/, of
-    which pytest is given `test_file`. agent_seconds, test_seconds: what either may take."""
+    which pytest is given `test_file`. agent_seconds: what an episode may take, for its player to
+    hold; test_seconds: what the tests may."""
 
     name: str
     instruction: str

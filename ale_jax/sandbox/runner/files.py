@@ -79,12 +79,17 @@ def empty_directory(path: str) -> None:
 
 def enter_whatever_it_is(parent: int, name: str) -> int:
     """As `enter_or_make`; what is no directory is removed first, and a closed one is opened up."""
-    with contextlib.suppress(FileNotFoundError):
+    try:
         mode = os.lstat(name, dir_fd=parent).st_mode
         if not stat.S_ISDIR(mode):
             os.unlink(name, dir_fd=parent)
         elif mode & 0o700 != 0o700:
             os.chmod(name, stat.S_IMODE(mode) | 0o700, dir_fd=parent)
+    except FileNotFoundError:
+        pass
+    except OSError:
+        os.close(parent)
+        raise
     return enter_or_make(parent, name)
 
 

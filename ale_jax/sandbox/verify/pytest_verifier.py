@@ -15,6 +15,7 @@ SCRIPT = Path(pytest_inside.__file__)
 TESTS, REPORT = "/tests", "/logs/verifier"
 # Isolated, and without the site module: no file of the agent's is imported before pytest is.
 PYTHON = ("python3", "-I", "-S")
+LOOK = "import importlib.util, sys; sys.exit(not importlib.util.find_spec('pytest'))"
 REMEDY = (
     "on bubblewrap, which uses the host's own, type: apt-get install python3-pytest; "
     "on Docker choose an image that has it, ale-terminal-bench say"
@@ -49,4 +50,4 @@ def pytest_verifier(
 
 def has_pytest(sandbox: BlockingSandbox) -> bool:
     """Whether a `pytest_verifier` can run in there; if not, REMEDY says what to do."""
-    return sandbox.exec(["python3", "-I", "-c", "import pytest"]).exit_code == 0
+    return sandbox.exec(["python3", "-I", "-c", LOOK]).exit_code == 0
