@@ -12,14 +12,16 @@ AS_ROOT = $$([ "$$(id -u)" = 0 ] || echo sudo)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-test sandbox runtimes quickstart test lint format validate report clean
+.PHONY: help install install-test install-cluster sandbox runtimes quickstart test lint format validate report clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
 
 install: $(VENV)/installed  ## the package and what it needs, into .venv
 
 install-test: $(VENV)/installed-test  ## the same, and what the tests need
+
+install-cluster: $(VENV)/installed-cluster  ## the same, and what a node of a Ray cluster needs
 
 sandbox:  ## at least one sandbox runtime: bubblewrap, unless the Docker image is there
 	@command -v bwrap > /dev/null \
@@ -69,4 +71,8 @@ $(VENV)/installed: setup.py | $(VENV)/bin/python
 
 $(VENV)/installed-test: setup.py | $(VENV)/bin/python
 	$(PIP_INSTALL) --editable '.[test]'
+	@touch $(VENV)/installed $@
+
+$(VENV)/installed-cluster: setup.py | $(VENV)/bin/python
+	$(PIP_INSTALL) --editable '.[cluster]'
 	@touch $(VENV)/installed $@

@@ -38,6 +38,12 @@ setup(
     install_requires=REQUIRES,
     entry_points={"console_scripts": ["ale-sandbox = ale_jax.sandbox.cli.main:main"]},
     extras_require={
+        # What Ray's cluster launcher and its health endpoints need, and on Compute Engine.
+        "cluster": [
+            "cryptography>=42",
+            "google-api-python-client>=2.100",
+            "ray[default]>=2.53",
+        ],
         # torch is only the independent reference that the parity tests compare with.
         "test": [
             "hypothesis>=6.100",

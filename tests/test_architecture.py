@@ -64,6 +64,8 @@ DANGER_ALLOWED = {
 UNTELLING_NAMES = ("utils", "types", "helpers", "common", "misc")
 
 KNOWN_HOSTS = {"arxiv.org", "keepachangelog.com", "www.apache.org", "localhost", "127.0.0.1"}
+# They only look like hosts: the prefixes of what Kubernetes' objects and labels are called.
+KNOWN_HOSTS |= {"ray.io", "networking.k8s.io", "pod-security.kubernetes.io"}
 HOST = re.compile(r"://([\w.-]+)|([\w-]+(?:\.[\w-]+)*\.(?:io|com|net|org|dev))/")
 MACHINE_PATH = re.compile(r"/(?:home|Users|root)/\w")
 

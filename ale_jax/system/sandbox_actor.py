@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from ale_jax.sandbox.job import Job
 from ale_jax.sandbox.pool.api import NodeStatus
 from ale_jax.sandbox.pool.machines import Launches
 from ale_jax.sandbox.pool.node_pool import NodePool
@@ -33,6 +34,7 @@ class NodeActor:
     def __init__(self, make_runtime: Callable[[], Launches], options: PoolOptions):
         self._make_runtime, self._options = make_runtime, options
         self._events: collections.deque = collections.deque(maxlen=MAX_EVENTS)
+        self._terminals: dict[str, Job] = {}
 
     async def open(self) -> None:
         runtime = await asyncio.to_thread(self._make_runtime)
@@ -51,12 +53,36 @@ class NodeActor:
         finally:
             await output.aclose()
 
-    async def report(self) -> Report:
+    async def terminal(
+        self, key: str, id: str, command: str, rows: int, columns: int
+    ) -> AsyncIterator[tuple[str, bytes | int]]:
+        """("open", b"") once its key can be typed into; what it shows; ("exit", its code)."""
+        async with self._pool.terminal(id, command, rows, columns) as job:
+            self._terminals[key] = job
+            try:
+                yield "open", b""
+                while (piece := await job.receive()) is not None:
+                    yield piece
+                yield "exit", await job.wait()
+            finally:
+                del self._terminals[key]
+
+    async def type_into(self, key: str, data: bytes) -> None:
+        """Of one that has ended, nothing, as everywhere else."""
+        if job := self._terminals.get(key):
+            await job.write(data)
+
+    async def resize(self, key: str, rows: int, columns: int) -> None:
+        if job := self._terminals.get(key):
+            await job.resize(rows, columns)
+
+    async def report(self, held_seconds: float) -> Report:
+        """held_seconds: how long the question is kept before it is answered."""
+        await asyncio.sleep(held_seconds)
         events = tuple(self._events)
         self._events.clear()
-        (status,), members = await self._pool.nodes(), await self._pool.statuses()
-        living = frozenset(each.id for each in members if each.cause is None)
-        return Report(status, living, events)
+        (status,) = await self._pool.nodes()
+        return Report(status, self._pool.living(), events)
 
     def _note(self, kind: str, detail: str, **fields: Any) -> None:
         self._events.append((kind, detail, fields))

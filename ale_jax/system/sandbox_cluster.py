@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import ray
@@ -15,23 +15,25 @@ from ale_jax.sandbox.pool.api import Record
 from ale_jax.sandbox.pool.machines import Launches
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.system.bounded import bounded
 from ale_jax.system.sandbox_actor import Report
-from ale_jax.system.sandbox_node import Node, NodeLost, bounded
+from ale_jax.system.sandbox_node import Node, NodeLost
 
 LOOK_S = 1.0
 RAY_S = 10.0
 ASK_S = 60.0
-PREPARE_S = 3600.0  # an image may have to be built
+WARM_S = 3600.0  # its image may have to be built first
 
 
 class Nodes:
     """A pool on every node of the cluster that this process has joined.
 
-    all: by Ray's id, also those that are lost. on_report: told of each report; on_loss: of each
-    loss, once.
+    One that was started with --num-cpus=0 is left alone: what rules a cluster (its head, a service)
+    is not to share a machine with what agents do. all: by Ray's id, also those that are lost, for
+    a while. on_report: told of each report; on_loss: of each loss, once.
     """
 
-    on_report: Callable[[Node, Report], Awaitable[None]]
+    on_report: Callable[[Node, Report], None]
     on_loss: Callable[[Node], None]
 
     def __init__(
@@ -54,7 +56,8 @@ class Nodes:
         await asyncio.gather(*(node.joined.wait() for node in self.all.values()))
         if not self.up():
             reasons = "; ".join(str(node.loss) for node in self.all.values())
-            raise SandboxStartError(f"no node can hold sandboxes: {reasons or 'there is none'}")
+            none = "there is none that has a CPU"
+            raise SandboxStartError(f"no node can hold sandboxes: {reasons or none}")
         self._spawn(self._keep_discovering())
 
     async def close(self) -> None:
@@ -67,14 +70,20 @@ class Nodes:
                 self._record("node_left", repr(problem))
 
     def up(self) -> list[Node]:
-        return [node for node in self.all.values() if node.last is not None and not node.is_lost]
+        return [node for node in self.all.values() if node.is_up]
 
     async def keep_warm(self, spec: SandboxSpec, count: int) -> None:
         """On each node that is there, or joins later."""
         if not 0 <= count <= self._options.slots:
             raise ValueError(f"count {count} must be from 0 to {self._options.slots}, the slots")
         self._warm[spec.key()] = spec, count
-        await asyncio.gather(*(node.ask(PREPARE_S, "warm", spec, count) for node in self.up()))
+        await asyncio.gather(*(self._warm_on(node, spec, count) for node in self.up()))
+
+    async def _warm_on(self, node: Node, spec: SandboxSpec, count: int) -> None:
+        try:
+            await node.ask(WARM_S, "warm", spec, count)
+        except NodeLost as error:  # the others do without it
+            self.lose(node, str(error))
 
     async def _keep_discovering(self) -> None:
         """Waits for the time of the next look at the cluster, and for its answer, within RAY_S."""
@@ -86,18 +95,21 @@ class Nodes:
                 self._record("cluster_silent", repr(error))
 
     async def _discover(self) -> None:
-        found = {each["NodeID"]: each for each in await bounded(RAY_S, ray.nodes)}
-        for node_id, each in found.items():
+        there = {each["NodeID"]: each for each in await bounded(RAY_S, ray.nodes) if each["Alive"]}
+        for node_id, each in there.items():
             known = self.all.get(node_id)
-            if each["Alive"] and (known is None or known.may_rejoin):
+            if "CPU" in each["Resources"] and (known is None or known.may_rejoin):
                 name = f"{each['NodeManagerHostname']}/{node_id[:8]}"
                 options = dataclasses.replace(self._options, node=name)
-                node = Node(node_id, self._make_runtime, options, self._silent_seconds)
+                last = known and known.last
+                node = Node(node_id, self._make_runtime, options, self._silent_seconds, last)
                 self.all[node_id] = node
                 self._spawn(self._follow(node))
-        for node_id, node in self.all.items():
-            if not found.get(node_id, {"Alive": False})["Alive"]:
+        for node_id, node in list(self.all.items()):
+            if node_id not in there:
                 self.lose(node, f"node {node.name} has left the cluster")
+                if node.lost_for > self._options.remember_seconds:
+                    del self.all[node_id]
 
     async def _follow(self, node: Node) -> None:
         """Consumes a node's reports; waits for the next, and is unblocked by it or by its loss."""
@@ -105,17 +117,18 @@ class Nodes:
             await node.join()
             self._record("node_joined", node.name, node=node.name)
             for spec, count in self._warm.values():
-                self._spawn(node.ask(PREPARE_S, "warm", spec, count))
+                self._spawn(self._warm_on(node, spec, count))
             while True:
-                await asyncio.sleep(LOOK_S)
-                report = await node.look()
+                report = await node.look(LOOK_S)
                 if not report.status.alive:
                     raise NodeLost(f"the pool of node {node.name} is out of order")
                 for kind, detail, fields in report.events:
                     self._record(kind, detail, **{"node": node.name, **fields})
-                await self.on_report(node, report)
-        except SandboxError as error:
-            self.lose(node, str(error))
+                self.on_report(node, report)
+        except Exception as error:  # whatever it is: one that nobody follows must not count as up
+            self.lose(node, str(error) or repr(error))
+            if not isinstance(error, SandboxError):
+                raise
 
     def lose(self, node: Node, reason: str) -> None:
         if node.is_lost or self._is_closed:

@@ -27,6 +27,7 @@ from ale_jax.system.sandbox_cluster import ASK_S, Nodes
 from ale_jax.system.sandbox_node import NodeLost
 from ale_jax.system.sandbox_route import Route
 from ale_jax.system.sandbox_routes import Routes
+from ale_jax.system.sandbox_terminal import FarTerminal, open_terminal
 
 SILENT_S = 5.0
 
@@ -101,15 +102,13 @@ class Fleet:
     async def status(self, id: str) -> Status:
         route = self._routes.route(id)
         if route.node is None:
-            if route.last is None:
-                raise SandboxGone(id, route.cause)
             return route.last
         return route.told(await self._routes.ask(route, ASK_S, "status", id))
 
     async def statuses(self) -> Sequence[Status]:
-        """Of the nodes that answer, and of what was lost with a node."""
-        ended = (route.last for route in self._routes.routes.values() if route.is_over)
-        found = {status.id: status for status in ended if status is not None}
+        """Of the nodes that answer, and of what is on none: on its way, or ended."""
+        elsewhere = (route.last for route in self._routes.routes.values() if route.node is None)
+        found = {status.id: status for status in elsewhere}
         asked = [node.ask(ASK_S, "statuses") for node in self._nodes.up()]
         for answer in await asyncio.gather(*asked, return_exceptions=True):
             if isinstance(answer, SandboxError):
@@ -138,7 +137,7 @@ class Fleet:
         self, id: str, argv: Sequence[str] | str, **arguments: Any
     ) -> AsyncIterator[tuple[str, bytes | int]]:
         route = await self._routes.settled(id)
-        pieces = route.node.stream(id, argv, **arguments)
+        pieces = route.node.stream("stream", id, argv, **arguments)
         async with contextlib.aclosing(pieces):
             try:
                 async for piece in pieces:
@@ -146,16 +145,27 @@ class Fleet:
             except NodeLost as error:
                 raise self._routes.departure(route, error) from error
 
+    @contextlib.asynccontextmanager
+    async def terminal(
+        self, id: str, command: str, rows: int, columns: int
+    ) -> AsyncIterator[FarTerminal]:
+        route = await self._routes.settled(id)
+        try:
+            async with open_terminal(route.node, id, command, rows, columns) as terminal:
+                yield terminal
+        except NodeLost as error:
+            raise self._routes.departure(route, error) from error
+
     async def snapshot(self, id: str) -> SnapshotInfo:
         route = await self._routes.settled(id)
         node = route.node
         info = await self._routes.ask(route, ASK_S, "snapshot", id)
-        self._routes.holders.setdefault(info.id, set()).add(node)
+        self._routes.copies.note(info.id, node)
         return info
 
     async def restore(self, id: str, snapshot: str) -> None:
         route = await self._routes.settled(id)
-        await self._routes.bring(snapshot, route.node)
+        await self._routes.copies.bring(snapshot, route.node)
         await self._routes.ask(route, ASK_S, "restore", id, snapshot)
 
     async def fork(self, id: str, count: int) -> Sequence[Status]:

@@ -5,27 +5,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.pool.machines import Launches
 from ale_jax.sandbox.pool.options import PoolOptions
+from ale_jax.system.bounded import bounded
 from ale_jax.system.sandbox_actor import NodeActor, Report
 
 CALLS_AT_ONCE = 10_000
 PIECES_AHEAD = 32  # of a stream's, that wait for whoever reads it
-JOIN_S = 120.0
+JOIN_S = 1500.0  # its runtime may have to build an image first
 CLOSE_S = 20.0
 KILL_S = 5.0
-RETRY_S = 0.2
-REJOIN_S = 60.0
+# Of questions that could not even be put: so many in a row, so far apart, mean that it is gone.
+MAX_REFUSALS, RETRY_S = 5, 0.2
+# Before it is tried again: one whose pool has worked, and one whose pool never did.
+REJOIN_S, RETRY_JOIN_S = 1.0, 60.0
 
 
 class NodeLost(SandboxError):
@@ -35,9 +37,10 @@ class NodeLost(SandboxError):
 class Node:
     """A node as its users see it. Every call ends: with an answer, or NodeLost.
 
-    silent_seconds: without any answer, after which it counts as lost. joined: set once it is up, or
-    lost. last: its last report. placed: sandboxes begun on it since then. loss: why it is lost, if
-    it is; whatever it says after that is not believed.
+    silent_seconds: without any answer, after which it counts as lost. last: its last report, at
+    first that of the pool that was there before. joined: set once it is up, or lost. placed:
+    sandboxes begun on it since its last report. loss: why it is lost, if it is; whatever it says
+    after that is not believed.
     """
 
     def __init__(
@@ -46,10 +49,12 @@ class Node:
         make_runtime: Callable[[], Launches],
         options: PoolOptions,
         silent_seconds: float,
+        last: Report | None = None,
     ):
         self.name, self.placed = options.node, 0
-        self.last: Report | None = None
+        self.last = last
         self.joined = asyncio.Event()
+        self._has_joined = False
         self._silent_seconds = silent_seconds
         self.loss: str | None = None
         self._lost_at = 0.0
@@ -61,18 +66,27 @@ class Node:
         )
 
     @property
-    def may_rejoin(self) -> bool:
-        """It was given up a while ago, and the cluster may still have it."""
-        return self.is_lost and time.monotonic() - self._lost_at > REJOIN_S
+    def is_up(self) -> bool:
+        return self._has_joined and not self.is_lost
 
     @property
     def is_lost(self) -> bool:
         return self.loss is not None
 
     @property
+    def lost_for(self) -> float:
+        """Seconds since it was lost; 0 if it is not."""
+        return time.monotonic() - self._lost_at if self.is_lost else 0.0
+
+    @property
+    def may_rejoin(self) -> bool:
+        """It was given up a while ago, and the cluster may still have it."""
+        return self.lost_for > (REJOIN_S if self._has_joined else RETRY_JOIN_S)
+
+    @property
     def free(self) -> int:
         """Slots that a start may have, as far as is known here."""
-        if self.last is None or self.is_lost:
+        if not self.is_up:
             return 0
         status = self.last.status
         return status.slots - status.used + status.ready - self.placed
@@ -82,58 +96,73 @@ class Node:
         try:
             async with asyncio.timeout(JOIN_S):
                 await self._actor.open.remote()
+        except RayTaskError as error:
+            raise NodeLost(f"node {self.name} could not join: {error.cause}") from error
         except (RayError, TimeoutError) as error:
             raise NodeLost(f"node {self.name} could not join: {error!r:.500}") from error
         await self.look()
+        self._has_joined = True
         self.joined.set()
 
-    async def look(self) -> Report:
-        """Errors: NodeLost, if it died or is silent.
+    async def look(self, held_seconds: float = 0.0) -> Report:
+        """What it reports. Errors: NodeLost, if it died or is silent.
 
-        Silence is the sum of two waits or more: had this process stood still itself, the first
-        would be over before an answer could be heard.
+        held_seconds: how long it keeps the question. While one is under way its death is noticed
+        at once: the call breaks off. Neither sign of death can come from this process having stood
+        still itself: silence is the sum of two waits or more, the first of which would be over
+        before an answer could be heard; and refusals are counted, not timed.
         """
-        silence, patience = 0.0, self._silent_seconds / 2
-        while silence < self._silent_seconds:
+        silence, refusals, patience = 0.0, 0, self._silent_seconds / 2
+        while silence < self._silent_seconds and refusals < MAX_REFUSALS:
             asked_at = time.monotonic()
             try:
-                async with asyncio.timeout(patience):
-                    report = await self._actor.report.remote()
-                break
+                async with asyncio.timeout(held_seconds + patience):
+                    report = await self._actor.report.remote(held_seconds)
             except TimeoutError:
                 silence += patience
             except ActorUnavailableError:  # Ray cannot say yet whether it will be back
+                refusals += 1
                 await asyncio.sleep(RETRY_S)
-                silence += min(time.monotonic() - asked_at, patience)
             except RayError as error:
-                raise NodeLost(f"node {self.name} is lost: {error!r:.500}") from error
-        else:
-            raise NodeLost(f"node {self.name} did not answer for {self._silent_seconds:g} s")
-        self.last, self.placed = dataclasses.replace(report, asked_at=asked_at), 0
-        return self.last
+                raise self._died(error) from error
+            else:
+                self.last, self.placed = dataclasses.replace(report, asked_at=asked_at), 0
+                return self.last
+            held_seconds = 0.0
+        raise NodeLost(f"node {self.name} {'cannot be reached' if refusals else 'is silent'}")
 
     async def ask(self, seconds: float, method: str, /, *arguments: Any, **named: Any) -> Any:
         """What the pool's `method` returns or raises. seconds: it surely takes no longer."""
+        return await self.tell(seconds, "do", method, *arguments, **named)
+
+    async def tell(self, seconds: float, method: str, /, *arguments: Any, **named: Any) -> Any:
+        """What the actor's `method` returns or raises."""
         self._check()
         try:
             async with asyncio.timeout(seconds):
-                answer = await self._actor.do.remote(method, *arguments, **named)
+                answer = await getattr(self._actor, method).remote(*arguments, **named)
         except TimeoutError as error:
-            raise SandboxError(f"node {self.name}: no answer to {method!r}") from error
+            question = arguments[0] if method == "do" else method
+            raise SandboxError(f"node {self.name}: no answer to {question!r}") from error
         except RayTaskError as error:
             self._check()
             raise error.cause from None
+        except ActorDiedError as error:
+            raise self._died(error) from error
         except RayError as error:
             await self._verdict()
-            raise SandboxError(f"node {self.name} broke off {method!r}: {error!r:.200}") from error
+            raise SandboxError(f"node {self.name} broke off a call: {error!r:.200}") from error
         self._check()
         return answer
 
-    async def stream(self, *arguments: Any, **named: Any) -> AsyncIterator[tuple[str, bytes | int]]:
-        """Waits for the next piece as long as the node is there; closing it ends the job."""
+    async def stream(
+        self, method: str, /, *arguments: Any, **named: Any
+    ) -> AsyncIterator[tuple[str, bytes | int]]:
+        """What the actor's `method` yields. Waits for the next piece as long as the node is there;
+        closing it ends the job."""
         self._check()
         options = {"num_returns": "streaming", "_generator_backpressure_num_objects": PIECES_AHEAD}
-        pieces = self._actor.stream.options(**options).remote(*arguments, **named)
+        pieces = getattr(self._actor, method).options(**options).remote(*arguments, **named)
         has_ended = False
         try:
             while (ref := await self._next(pieces)) is not None:
@@ -142,6 +171,9 @@ class Node:
         except RayTaskError as error:
             has_ended = True
             raise error.cause from None
+        except ActorDiedError as error:
+            has_ended = True
+            raise self._died(error) from error
         except RayError as error:
             await self._verdict()
             raise SandboxError(f"node {self.name} broke off a stream: {error!r:.200}") from error
@@ -171,6 +203,9 @@ class Node:
             self.lose("it is closed")
             await self.kill()
 
+    def _died(self, error: RayError) -> NodeLost:
+        return NodeLost(f"node {self.name} is lost: {error!r:.500}")
+
     def _check(self) -> None:
         if self.loss is not None:
             raise NodeLost(self.loss)
@@ -194,26 +229,3 @@ class Node:
             if time.monotonic() > now + 2 * self._silent_seconds:
                 raise NodeLost(f"node {self.name} cannot be reached")
             await asyncio.sleep(RETRY_S)
-
-
-async def bounded(seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a blocking call of Ray's returns. Errors: its own, and TimeoutError.
-
-    Its thread is a daemon: one that hangs for ever does not keep the process.
-    """
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[Any] = loop.create_future()
-
-    def tell(settle: Callable[[Any], None], value: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(lambda: answer.done() or settle(value))
-
-    def run() -> None:
-        try:
-            tell(answer.set_result, function(*arguments))
-        except Exception as error:  # for whoever waits
-            tell(answer.set_exception, error)
-
-    threading.Thread(target=run, name="ray-call", daemon=True).start()
-    async with asyncio.timeout(seconds):
-        return await answer

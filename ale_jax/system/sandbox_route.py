@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import time
 
-from ale_jax.sandbox.pool.api import Cause, StartRequest, Status
+from ale_jax.sandbox.pool.api import Cause, Change, StartRequest, State, Status
 from ale_jax.system.sandbox_node import Node
 
 
@@ -19,10 +19,10 @@ class Route:
 
     request: StartRequest
     settled: asyncio.Future[None]
+    last: Status
     settled_at: float = 0.0
     generation: int = 0
     node: Node | None = None
-    last: Status | None = None
     starters: int = 0
     was_delivered: bool = False
     unwanted: Cause | None = None
@@ -41,12 +41,38 @@ class Route:
         self.last, self.generation = status, max(self.generation, status.generation)
         return status
 
+    def note(self, state: State, detail: str, cause: Cause | None = None) -> None:
+        """A step that no node tells of."""
+        history = (*self.last.history, Change(time.time(), state, detail))
+        step = {"state": state, "cause": cause, "generation": self.generation, "history": history}
+        self.last = dataclasses.replace(self.last, busy=0, stats=None, **step)
+
     def end(self, cause: Cause | None) -> None:
         self.node, self.cause, self.ended_at = None, cause, time.monotonic()
 
     def fail(self, error: Exception) -> None:
         self.settled.set_exception(error)
         self.settled.exception()  # nobody may be waiting
+
+
+def begin(request: StartRequest) -> Route:
+    """On its way to a node that is not known yet."""
+    now = time.time()
+    status = Status(
+        id=request.id,
+        node="",
+        runtime="",
+        state=State.PENDING,
+        cause=None,
+        generation=0,
+        busy=0,
+        started_at=now,
+        used_at=now,
+        spec=request.spec,
+        labels=request.labels,
+        history=(Change(now, State.PENDING, ""),),
+    )
+    return Route(request, new_future(), status)
 
 
 def what_is_left(request: StartRequest, started_at: float) -> StartRequest:

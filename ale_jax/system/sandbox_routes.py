@@ -12,7 +12,6 @@ from typing import Any
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
 from ale_jax.sandbox.pool.api import (
     Cause,
-    Change,
     PoolFull,
     Record,
     SandboxGone,
@@ -24,8 +23,9 @@ from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.pool.warm import new_id
 from ale_jax.system.sandbox_actor import Report
 from ale_jax.system.sandbox_cluster import ASK_S, Nodes
+from ale_jax.system.sandbox_copies import Copies
 from ale_jax.system.sandbox_node import Node, NodeLost
-from ale_jax.system.sandbox_route import Route, new_future, what_is_left
+from ale_jax.system.sandbox_route import Route, begin, new_future, what_is_left
 
 FULL_ONES_ASKED = 4
 START_S = 600.0  # a start may have to wait for many others on its node
@@ -37,7 +37,7 @@ class Routes:
 
     def __init__(self, nodes: Nodes, options: PoolOptions, record: Record):
         self.routes: dict[str, Route] = {}
-        self.holders: dict[str, set[Node]] = {}  # of snapshots
+        self.copies = Copies(nodes.lose)
         self._nodes, self._options, self._record = nodes, options, record
         self._tasks: set[asyncio.Task] = set()
         self._is_closed = False
@@ -64,7 +64,7 @@ class Routes:
             if route.is_over:
                 raise SandboxGone(route.id, route.cause)
             return route
-        route = self.routes[request.id] = Route(request, new_future())
+        route = self.routes[request.id] = begin(request)
         self._spawn(self._settle(route))
         return route
 
@@ -80,20 +80,24 @@ class Routes:
 
     async def _move(self, route: Route) -> None:
         """A start elsewhere, as soon as there is room."""
-        deadline = time.monotonic() + MOVE_S
+        deadline, reason = time.monotonic() + MOVE_S, ""
         while time.monotonic() < deadline and not route.unwanted:
             try:
                 await self._place(route)
             except SandboxError as error:
-                self._record("sandbox_waits", str(error), sandbox=route.id)
+                if str(error) != reason:
+                    reason = str(error)
+                    self._record("sandbox_waits", reason, sandbox=route.id)
                 await asyncio.sleep(MOVE_PAUSE_S)
-            except ValueError as error:  # its snapshot went with the node
-                self._record("sandbox_lost", str(error), sandbox=route.id)
+            except Exception as error:  # its snapshot went with the node, or worse: they are told
+                reason = str(error) or repr(error)
                 break
             else:
                 self._record("sandbox_moved", f"to {route.node.name}", sandbox=route.id)
                 self._arrive(route)
                 return
+        self._record("sandbox_lost", reason, sandbox=route.id)
+        route.note(State.FAILED, reason, Cause.NODE_LOST)
         route.end(Cause.NODE_LOST)
         route.fail(SandboxGone(route.id, route.cause))
 
@@ -115,7 +119,7 @@ class Routes:
             node.placed += 1
             try:
                 if route.request.snapshot:
-                    await self.bring(route.request.snapshot, node)
+                    await self.copies.bring(route.request.snapshot, node)
                 start = route.request, route.generation
                 route.told(await node.ask(START_S, "start", *start))
             except PoolFull:
@@ -130,25 +134,7 @@ class Routes:
                 raise
             route.node = node
             return
-        raise PoolFull(f"all slots of {len(self._nodes.up())} nodes are taken")
-
-    async def bring(self, snapshot: str, node: Node) -> None:
-        """Copies a snapshot to `node`, unless it is there, or nobody here knows of it."""
-        holders = self.holders.get(snapshot, set())
-        if node in holders:
-            return
-        for holder in list(holders):
-            try:
-                content = await holder.ask(ASK_S, "get_snapshot", snapshot)
-            except NodeLost as error:
-                self._nodes.lose(holder, str(error))
-                continue
-            except ValueError:  # it made room there
-                holders.discard(holder)
-                continue
-            await node.ask(ASK_S, "put_snapshot", content)
-            holders.add(node)
-            return
+        raise PoolFull(f"all slots of the {len(nodes)} nodes that are up are taken")
 
     async def _withdraw(self, id: str, node: Node) -> None:
         with contextlib.suppress(SandboxGone):
@@ -203,40 +189,43 @@ class Routes:
 
     async def _note_end(self, route: Route) -> None:
         """Keeps the last status of one that its node says has ended."""
+        if (node := route.node) is None:
+            return
+        cause = None
         try:
             status = route.told(await self.ask(route, ASK_S, "status", route.id))
-        except SandboxGone:  # so long ago that its node has forgotten it
-            route.end(None)
+            if (cause := status.cause) is None:
+                return
+        except SandboxLost:  # with its node, which is what became of it
             return
-        if status.cause is not None and route.node is not None:
-            route.node.placed -= 1
-            route.end(status.cause)
+        except SandboxGone:  # so long ago that its node has forgotten it
+            pass
+        if route.node is node:
+            node.placed -= 1
+            route.end(cause)
 
-    async def _note_report(self, node: Node, report: Report) -> None:
-        for route in list(self.routes.values()):
+    def _note_report(self, node: Node, report: Report) -> None:
+        for route in self.routes.values():
             was_there = route.node is node and route.settled_at < report.asked_at
             if was_there and route.id not in report.living:
-                await self._note_end(route)
+                self._spawn(self._note_end(route))
         self._forget()
 
     def _note_loss(self, node: Node) -> None:
-        for holders in self.holders.values():
-            holders.discard(node)
+        self.copies.forget(node)
         for route in self.routes.values():
             if route.node is node:
                 self._uproot(route)
 
     def _uproot(self, route: Route) -> None:
         """Its node is lost."""
-        last, lost = route.last, Change(time.time(), State.FAILED, "its node is lost")
-        route.last = dataclasses.replace(
-            last, state=State.FAILED, cause=Cause.NODE_LOST, history=(*last.history, lost)
-        )
+        route.note(State.FAILED, "its node is lost", Cause.NODE_LOST)
         route.end(Cause.NODE_LOST)
         if route.request.recreate and not route.unwanted:
-            route.request = what_is_left(route.request, last.started_at)
+            route.request = what_is_left(route.request, route.last.started_at)
             route.generation += 1
             route.cause, route.settled = None, new_future()
+            route.note(State.PENDING, f"generation {route.generation}")
             self._spawn(self._move(route))
 
     def _forget(self) -> None:

@@ -1,14 +1,18 @@
 """Ray, started once for the module that asks for it, and the sandbox runtimes of this machine."""
 
+import os
+
 import pytest
+from ray.cluster_utils import Cluster
 
 from ale_jax.sandbox import bubblewrap, docker_runtime
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
-from ale_jax.system.cluster import ray_cluster
+from ale_jax.system.cluster import OBJECT_STORE_BYTES, ray_cluster
 
 SPEC = SandboxSpec(memory_mb=128, pids=48, files_mb=8, command_seconds=5.0)
+NODE = {"num_cpus": 1, "object_store_memory": OBJECT_STORE_BYTES}
 PROBES = {"bubblewrap": bubblewrap.probe, "docker": docker_runtime.probe}
 
 
@@ -16,6 +20,15 @@ PROBES = {"bubblewrap": bubblewrap.probe, "docker": docker_runtime.probe}
 def ray():
     with ray_cluster(actors=2):
         yield
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Of Ray, with a head that holds sandboxes, to which nodes can be added. Nobody has joined."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    cluster = Cluster(initialize_head=True, head_node_args=NODE | {"include_dashboard": False})
+    yield cluster
+    cluster.shutdown()
 
 
 @pytest.fixture(scope="session")

@@ -4,36 +4,31 @@ import asyncio
 import functools
 import logging
 import os
+import signal
 
 import pytest
 import ray
-from ray.cluster_utils import Cluster
 
 from ale_jax.sandbox.api import SandboxLost, SandboxStartError
 from ale_jax.sandbox.pool.api import Cause, PoolFull, SandboxGone, StartRequest, State
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.runtime import pick_runtime
-from ale_jax.system.cluster import OBJECT_STORE_BYTES
 from ale_jax.system.sandbox_fleet import Fleet
 from tests.sandbox.pool.fakes import Events, in_a_loop, until
-from tests.system.conftest import SPEC
-
-NODE = {"num_cpus": 1, "object_store_memory": OBJECT_STORE_BYTES}
+from tests.system import sandboxes
+from tests.system.conftest import NODE, SPEC
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    cluster = Cluster(initialize_head=True, head_node_args=NODE | {"include_dashboard": False})
+def joined(cluster):
     ray.init(cluster.address, log_to_driver=False, logging_level=logging.CRITICAL)
     yield cluster
     ray.shutdown()
-    cluster.shutdown()
 
 
 @pytest.fixture
-def fleet_of(cluster, runtime_name):
-    make_runtime = functools.partial(pick_runtime, runtime_name, SPEC)
+def fleet_of(joined, each_runtime):
+    make_runtime = functools.partial(pick_runtime, each_runtime, SPEC)
     return lambda slots: Fleet(make_runtime, PoolOptions(slots=slots), Events())
 
 
@@ -41,13 +36,23 @@ async def text(fleet, id: str, command: str, **named) -> str:
     return (await fleet.call(id, "run", command=command, **named)).output
 
 
+async def episode(fleet, id: str, goes_on) -> list[str]:
+    """What an agent sees whose session and files go from step to step. goes_on: after how many."""
+    seen = []
+    while goes_on(len(seen)):
+        step = f"n=$(((n * 7 + {len(seen)}) % 997)); echo $n >> log; sleep 0.1; tail -n 3 log; pwd"
+        seen.append(await text(fleet, id, f"{step}; md5sum < log; mkdir $n 2>&1 && cd $n"))
+        assert seen[-1].count("\n") > 2, seen[-1]
+    return seen
+
+
 @in_a_loop
-async def test_two_nodes_one_of_which_is_killed(cluster, fleet_of):
+async def test_two_nodes_one_of_which_is_killed(joined, fleet_of):
     async with fleet_of(slots=2) as fleet:
         (first,) = await fleet.nodes()
         assert (first.slots, first.used, first.alive) == (2, 0, True)
         stays = await fleet.start(StartRequest(SPEC, id="stays"))
-        second = cluster.add_node(wait=False, **NODE)  # sets signals: for the main thread only
+        second = joined.add_node(wait=False, **NODE)  # sets signals: for the main thread only
         await until(lambda: len(fleet._nodes.up()) == 2)  # it joins without being asked
 
         moves = await fleet.start(StartRequest(SPEC, id="moves", recreate=True))
@@ -62,10 +67,14 @@ async def test_two_nodes_one_of_which_is_killed(cluster, fleet_of):
             dies, last = last, dies
         await fleet.stop(last.id)  # makes room for the one that will move
 
-        for id in ("stays", "moves", dies.id):
+        for id in ("moves", dies.id):
             await text(fleet, id, f"echo {id} > f")
-        again = await fleet.start(StartRequest(SPEC, id="stays"))
-        assert (again.node, await text(fleet, "stays", "cat f")) == (stays.node, "stays\n")
+        again = await fleet.start(StartRequest(SPEC, id="moves"))
+        assert (again.node, await text(fleet, "moves", "cat f")) == (moves.node, "moves\n")
+        is_over, steps = asyncio.Event(), []
+        sibling = asyncio.ensure_future(
+            episode(fleet, "stays", lambda count: steps.append(count) or not is_over.is_set())
+        )
         calls = [
             asyncio.ensure_future(text(fleet, id, "sleep 60", timeout=90))
             for id in ("moves", dies.id)
@@ -73,7 +82,8 @@ async def test_two_nodes_one_of_which_is_killed(cluster, fleet_of):
         async with asyncio.timeout(30):  # until they are under way
             while [(await fleet.status(id)).busy for id in ("moves", dies.id)] != [1, 1]:
                 await asyncio.sleep(0.05)
-        await asyncio.to_thread(cluster.remove_node, second, False)  # without a goodbye
+        steps_before = len(steps)
+        await asyncio.to_thread(joined.remove_node, second, False)  # without a goodbye
 
         lost, gone = await asyncio.gather(*calls, return_exceptions=True)
         assert isinstance(lost, SandboxLost)
@@ -87,8 +97,48 @@ async def test_two_nodes_one_of_which_is_killed(cluster, fleet_of):
         assert (status.state, status.cause) == (State.FAILED, Cause.NODE_LOST)
         with pytest.raises(SandboxGone):
             await text(fleet, dies.id, "true")
-        assert await text(fleet, "stays", "cat f") == "stays\n"  # its sibling noticed nothing
         assert [node.alive for node in await fleet.nodes()] == [True, False]
+
+        is_over.set()
+        seen = await sibling
+        assert len(seen) > steps_before
+        await fleet.stop("moves")
+        await fleet.start(StartRequest(SPEC, id="undisturbed"))
+        assert seen == await episode(fleet, "undisturbed", lambda count: count < len(seen))
+
+
+@in_a_loop
+async def test_a_pool_that_is_killed_comes_back_and_so_does_what_is_to_be_recreated(
+    fleet_of, each_runtime
+):
+    async with fleet_of(slots=4) as fleet:
+        await fleet.start(StartRequest(SPEC, id="again", recreate=True))
+        await fleet.start(StartRequest(SPEC, id="dies"))
+        (node,) = fleet._nodes.up()
+        pid = await node._actor.__ray_call__.remote(lambda actor: os.getpid())
+        made = sandboxes.of(each_runtime, pid)
+        assert len(made) == 2
+        calls = [asyncio.ensure_future(text(fleet, id, "sleep 60")) for id in ("again", "dies")]
+        while [(await fleet.status(id)).busy for id in ("again", "dies")] != [1, 1]:
+            await asyncio.sleep(0.05)
+        os.kill(pid, signal.SIGKILL)
+        lost, gone = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(lost, SandboxLost)
+        assert isinstance(gone, SandboxGone) and gone.cause is Cause.NODE_LOST
+        assert await text(fleet, "again", "echo back") == "back\n"
+        assert (await fleet.status("again")).generation == 1
+        (status,) = await fleet.nodes()
+        assert status.alive
+        await until(lambda: not any(sandboxes.exists(each_runtime, each) for each in made))
+
+
+@in_a_loop
+async def test_a_node_without_cpus_is_left_alone(joined, fleet_of):
+    ruler = joined.add_node(**(NODE | {"num_cpus": 0}))
+    assert len([each for each in ray.nodes() if each["Alive"]]) >= 2
+    async with fleet_of(slots=1) as fleet:
+        assert len(fleet._nodes.all) == 1
+    await asyncio.to_thread(joined.remove_node, ruler)
 
 
 @in_a_loop
@@ -134,6 +184,6 @@ def no_runtime():
 
 
 @in_a_loop
-async def test_a_cluster_that_cannot_hold_sandboxes_says_why(cluster):
+async def test_a_cluster_that_cannot_hold_sandboxes_says_why(joined):
     with pytest.raises(SandboxStartError, match="nothing works here"):
         await Fleet(no_runtime, record=Events()).open()

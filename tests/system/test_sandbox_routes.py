@@ -50,9 +50,9 @@ class MemoryNode:
         return answer
 
     async def report(self) -> Report:
-        (status,), members = await self.pool.nodes(), await self.pool.statuses()
-        living = frozenset(each.id for each in members if each.cause is None)
-        return Report(status, living, (), asked_at=asyncio.get_running_loop().time())
+        (status,) = await self.pool.nodes()
+        now = asyncio.get_running_loop().time()
+        return Report(status, self.pool.living(), (), asked_at=now)
 
 
 class MemoryNodes:
@@ -142,7 +142,11 @@ async def test_what_is_to_move_waits_for_room(monkeypatch):
         fleet._nodes.lose(fleet._nodes[0 if other.node == "n1" else 1], "said the test")
         call = asyncio.ensure_future(fleet.call("a", "run", command="y"))
         await settle()
-        assert not call.done() and "sandbox_waits" in fleet.events.kinds
+        assert not call.done() and fleet.events.kinds.count("sandbox_waits") == 1
+        waits = await fleet.status("a")
+        assert (waits.state, waits.cause, waits.generation) == (State.PENDING, None, 1)
+        assert [change.state for change in waits.history[-2:]] == [State.FAILED, State.PENDING]
+        assert {each.id: each.cause for each in await fleet.statuses()} == {"a": None, "b": None}
         await fleet.stop("b")
         assert (await call).output == "y"
         assert "sandbox_moved" in fleet.events.kinds
@@ -160,6 +164,32 @@ async def test_a_move_that_finds_no_room_in_time_is_given_up(monkeypatch):
         assert caught.value.cause is Cause.NODE_LOST
         with pytest.raises(SandboxGone):
             await fleet.start(AGAIN)
+        status = await fleet.status("a")
+        assert (status.state, status.cause) == (State.FAILED, Cause.NODE_LOST)
+
+
+@in_a_loop
+async def test_whoever_waits_for_a_move_is_told_of_a_fault_of_ours():
+    async with MemoryFleet(1, 1) as fleet:
+        started = await fleet.start(AGAIN)
+        here, there = (0, 1) if started.node == "n0" else (1, 0)
+        fleet._nodes[there].runtime.plan.append("bug")
+        fleet._nodes.lose(fleet._nodes[here], "said the test")
+        with pytest.raises(SandboxGone):
+            await fleet.call("a", "run", command="y")
+        assert "sandbox_lost" in fleet.events.kinds
+
+
+@in_a_loop
+async def test_one_that_is_on_its_way_is_pending_and_not_gone():
+    async with MemoryFleet(1) as fleet:
+        fleet._nodes[0].runtime.plan.append("wait")
+        start = asyncio.ensure_future(fleet.start(StartRequest(SPEC, id="a", labels={"x": "y"})))
+        await settle()
+        status = await fleet.status("a")
+        assert (status.state, status.cause, status.labels) == (State.PENDING, None, {"x": "y"})
+        fleet._nodes[0].runtime.go.set()
+        assert (await start).state is State.RUNNING
 
 
 @in_a_loop
@@ -173,6 +203,21 @@ async def test_a_snapshot_is_brought_to_where_it_is_needed():
             assert await fleet.call(fork.id, "snapshot") == b"mine"
         with pytest.raises(ValueError, match="no snapshot"):
             await fleet.restore("a", "x")
+
+
+@in_a_loop
+async def test_only_so_many_snapshots_are_known_of(monkeypatch):
+    monkeypatch.setattr("ale_jax.system.sandbox_copies.MAX_SNAPSHOTS", 2)
+    async with MemoryFleet(1, 1) as fleet:
+        first = await fleet.start(StartRequest(SPEC, id="a"))
+        taken = []
+        for content in (b"1", b"2", b"1", b"3"):
+            await fleet.call("a", "write", files=content)
+            taken.append((await fleet.snapshot("a")).id)
+        (there,) = (node for node in fleet._nodes.up() if node.name != first.node)
+        for snapshot in taken[1:]:
+            await fleet._routes.copies.bring(snapshot, there)
+        assert [snapshot in there.pool._store for snapshot in taken[1:]] == [False, True, True]
 
 
 @in_a_loop
@@ -209,8 +254,8 @@ async def test_one_that_its_node_ended_is_gone_and_its_cause_is_known():
         await fleet.start(StartRequest(SPEC, id="a", idle_seconds=5.0))
         node = fleet._nodes[0]
         await node.pool.tick(seconds=10.0)
-        await fleet._routes._note_report(node, await node.report())
-        assert fleet._routes.routes["a"].is_over
+        fleet._routes._note_report(node, await node.report())
+        await until(lambda: fleet._routes.routes["a"].is_over)
         fleet._nodes.lose(node, "said the test")  # now nobody else knows
         assert (await fleet.status("a")).cause is Cause.IDLE
         with pytest.raises(SandboxGone) as caught:

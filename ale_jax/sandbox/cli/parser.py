@@ -62,13 +62,17 @@ def spec_of(arguments: argparse.Namespace) -> SandboxSpec:
 
 def _add_serve(commands: Any) -> None:
     serve = commands.add_parser("serve", help="serve this machine's sandboxes over HTTP")
+    add_serve_options(serve)
+
+
+def add_serve_options(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--host", default=DEFAULTS.host, help="others than this need tokens")
     serve.add_argument("--port", type=int, default=DEFAULTS.port, help="0: any that is free")
     serve.add_argument("--token-file", help="lines of NAME TOKEN [admin]; mode 600")
     serve.add_argument("--runtime", default="auto", help="auto, docker or bubblewrap")
-    serve.add_argument("--slots", type=int, default=64, help="sandboxes at the same time")
+    serve.add_argument("--slots", type=int, default=64, help="sandboxes at once, on a node")
     serve.add_argument("--snapshots", default="", help="directory for snapshots that stay")
-    serve.add_argument("--warm", type=int, default=0, help="sandboxes to be kept ready")
+    serve.add_argument("--warm", type=int, default=0, help="kept ready, on each node")
     serve.add_argument("--rock", action="store_true", help="also the routes that rl-rock uses")
     _add_spec(serve)
 

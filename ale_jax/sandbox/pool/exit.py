@@ -6,14 +6,20 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
 
-from ale_jax.sandbox.pool.node_pool import NodePool
+from ale_jax.sandbox.pool.api import SandboxPool
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+class ManagedPool(SandboxPool, AbstractAsyncContextManager, Protocol):
+    """Open for the time of an `async with` block."""
+
+
 @contextlib.asynccontextmanager
-async def closed_at_exit(pool: NodePool) -> AsyncIterator[NodePool]:
+async def closed_at_exit(pool: ManagedPool) -> AsyncIterator[ManagedPool]:
     """An open pool, for the block of a program's main task, in its main thread.
 
     SIGINT and SIGTERM cancel the block, once; when the pool is closed, which is bounded, they

@@ -111,6 +111,11 @@ class NodePool:
     async def statuses(self) -> Sequence[Status]:
         return [self._status(member) for member in self._lives.members.values()]
 
+    def living(self) -> frozenset[str]:
+        """Ids of those that have not ended, warm ones among them."""
+        members = self._lives.members.items()
+        return frozenset(id for id, member in members if member.life.cause is None)
+
     async def call(
         self, id: str, method: str, *, generation: int | None = None, **arguments: Any
     ) -> Any:

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Query, WebSocket, WebSocketDisconnect
 
-from ale_jax.sandbox.job import Job
 from ale_jax.sandbox.pool.api import SandboxPool
 from ale_jax.sandbox.service.caller import Caller
 from ale_jax.sandbox.service.errors import Refusal, refusal_of
@@ -29,12 +28,24 @@ router = APIRouter()
 Size = Annotated[int, Query(ge=1, le=MAX_SIZE)]
 
 
+class Terminal(Protocol):
+    """What is needed of a `Job` on a terminal. `wait` follows the None of `receive`."""
+
+    async def receive(self) -> tuple[str, bytes] | None: ...
+
+    async def write(self, data: bytes) -> None: ...
+
+    async def resize(self, rows: int, columns: int) -> None: ...
+
+    async def wait(self) -> int: ...
+
+
 class OffersTerminals(Protocol):
     """What a pool needs besides `SandboxPool`."""
 
     def terminal(
         self, id: str, command: str, rows: int, columns: int
-    ) -> AbstractAsyncContextManager[Job]:
+    ) -> AbstractAsyncContextManager[Terminal]:
         """A command of bash on a terminal of its own, which ends with the block."""
 
 
@@ -69,7 +80,7 @@ def _offer(pool: SandboxPool) -> OffersTerminals:
     return pool
 
 
-async def _attend(websocket: WebSocket, job: Job) -> int:
+async def _attend(websocket: WebSocket, job: Terminal) -> int:
     """Both ways, until the command ends or the client hangs up (WebSocketDisconnect)."""
     frames: asyncio.Queue[Message] = asyncio.Queue(MAX_WAITING)
     shown = asyncio.ensure_future(_show(websocket, job))
@@ -100,7 +111,7 @@ async def _listen(websocket: WebSocket, frames: asyncio.Queue[Message]) -> None:
         frames.put_nowait(message)
 
 
-async def _type(frames: asyncio.Queue[Message], job: Job) -> None:
+async def _type(frames: asyncio.Queue[Message], job: Terminal) -> None:
     while True:
         message = await frames.get()
         if message.get("bytes") is not None:
@@ -120,7 +131,7 @@ def _size(text: str) -> tuple[int, int]:
     return rows, columns
 
 
-async def _show(websocket: WebSocket, job: Job) -> None:
+async def _show(websocket: WebSocket, job: Terminal) -> None:
     while (piece := await job.receive()) is not None:
         await websocket.send_bytes(piece[1])
 

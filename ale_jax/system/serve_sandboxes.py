@@ -1,0 +1,58 @@
+"""Serves the sandboxes of all nodes of a Ray cluster over HTTP, until SIGINT or SIGTERM.
+
+python -m ale_jax.system.serve_sandboxes --address=auto
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import logging
+import sys
+from collections.abc import Sequence
+
+from ray.exceptions import RayError
+
+from ale_jax.sandbox.api import SandboxError
+from ale_jax.sandbox.cli.main import FAILED, INTERRUPTED
+from ale_jax.sandbox.cli.parser import add_serve_options
+from ale_jax.sandbox.cli.serve import run_service
+from ale_jax.sandbox.cli.tables import printable
+from ale_jax.sandbox.pool.defaults import log_event
+from ale_jax.sandbox.pool.options import PoolOptions
+from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.system.cluster import ray_cluster
+from ale_jax.system.sandbox_fleet import Fleet
+
+PROGRAM = "python -m ale_jax.system.serve_sandboxes"
+ADDRESS = "HOST:PORT of the cluster's head; auto: of the cluster that this machine is part of"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = make_parser().parse_args(argv)
+    try:
+        with ray_cluster(actors=0, address=arguments.address):
+            return run_service(arguments, make_pool=fleet)
+    except (SandboxError, ValueError, OSError, RayError) as error:
+        print(f"serve_sandboxes: {printable(' '.join(str(error).split()))}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(PROGRAM, description=__doc__.partition("\n")[0])
+    parser.add_argument("--address", default="auto", help=ADDRESS)
+    add_serve_options(parser)
+    return parser
+
+
+def fleet(runtime_name: str, spec: SandboxSpec, options: PoolOptions) -> tuple[Fleet, str]:
+    """Over the cluster that this process has joined; each node picks its runtime itself."""
+    logging.getLogger(log_event.__module__).setLevel(logging.INFO)  # who joins, who is lost
+    return Fleet(functools.partial(pick_runtime, runtime_name, spec), options), "all Ray nodes"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""The service over a cluster, as an operator starts and ends it."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ale_jax.sandbox.sdk.client import SandboxClient
+from tests.sandbox.pool.fakes import until
+from tests.sandbox.service.conftest import ANN
+from tests.sandbox.service.test_cli import SET
+from tests.system.conftest import SPEC
+
+SERVE = [sys.executable, "-m", "ale_jax.system.serve_sandboxes", "--port=0"]
+
+
+@pytest.fixture
+def tokens(tmp_path):
+    file = tmp_path / "tokens"
+    file.write_text(f"ann {ANN} admin")
+    file.chmod(0o600)
+    return file
+
+
+def runs(word: str) -> bool:
+    """Whether a process of this machine, in a sandbox or not, has `word` in its command line."""
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            lines.append(path.read_bytes())
+        except OSError:  # it has just ended
+            continue
+    return any(word.encode() in line for line in lines)
+
+
+def test_a_service_over_a_cluster_until_it_is_told_to_end(cluster, each_runtime, tokens):
+    words = [f"--address={cluster.address}", f"--runtime={each_runtime}", f"--token-file={tokens}"]
+    line = [*SERVE, *words, "--slots=2", "--warm=1", *SET]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as serving:
+        try:
+            url = serving.stdout.readline().split()[0]
+            with SandboxClient(url, ANN) as client:
+                (node,) = client.nodes()
+                assert (node.slots, node.alive) == (2, True)
+                box = client.start(SPEC)
+                assert box.run("echo works").output == "works\n"
+                with box.terminal("stty size; read x; stty size; exit $x", 30, 100) as terminal:
+                    shown = iter(terminal)
+                    assert next(shown).startswith(b"30 100")
+                    terminal.resize(31, 101)
+                    terminal.send(b"7\n")
+                    assert b"".join(shown).endswith(b"31 101\r\n")
+                assert terminal.exit_code == 7
+                with box.terminal("echo begun; exec sleep 98765") as terminal:
+                    assert next(iter(terminal)).startswith(b"begun")
+                asyncio.run(until(lambda: not runs("sleep\0" + "98765")))
+                box.run("sleep 98764 & disown")
+                assert runs("sleep\0" + "98764")
+            serving.send_signal(signal.SIGTERM)
+            assert serving.wait(30) == 0
+            assert not runs("sleep\0" + "98764")
+        finally:
+            serving.kill()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--host=0.0.0.0",), "there is no token: give a file of tokens, or host 127.0.0.1"),
+        (("--runtime=podman",), "could not join: runtime 'podman' must be one of auto, docker"),
+        (("--set=memory_md=1",), "did you mean 'memory_mb'?"),
+    ],
+)
+def test_an_error_is_one_line_with_what_to_do(cluster, words, told):
+    line = [*SERVE, f"--address={cluster.address}", *words]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (1, "")
+    *events, error = done.stderr.splitlines()
+    assert error.startswith("serve_sandboxes: ") and told in error
+    assert all(event.startswith("INFO ale_jax.sandbox.pool") for event in events)

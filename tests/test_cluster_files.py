@@ -1,0 +1,182 @@
+"""The files that make clusters: Ray accepts them, and what they name is in this repository."""
+
+import functools
+import importlib.util
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from jsonschema import ValidationError
+from ray.autoscaler._private.util import prepare_config, validate_config
+from ray.scripts import scripts
+
+from ale_jax.sandbox import bubblewrap
+from ale_jax.sandbox.service.settings import ServiceSettings
+from ale_jax.system import serve_sandboxes
+from tests.sandbox.conftest import SPEC
+
+ROOT = Path(__file__).parents[1]
+LAUNCH = ROOT / "launch"
+CLUSTERS = ("gce.yaml", "ssh.yaml")
+SHIPPED = [*LAUNCH.glob("*.*"), *LAUNCH.glob("kubernetes/*")]
+OURS = re.compile(r"python -m (\S+)((?: --[a-z-]+=[\w./:]+)*)")
+RAY = re.compile(
+    r"""(?:\.venv/bin/|^ +)ray ([\w-]+)((?: (?:'[^'\n]*'|[^\s'"&>)]+))*)""", re.MULTILINE
+)
+MAKE = re.compile(r"(?:^\s+|&& |`|RUN )make ((?:[a-z-]+ ?)+)", re.MULTILINE)
+PATH = re.compile(r"\b(?:launch|ale_jax|envs)/[\w./-]*\w")
+
+
+def load(name: str) -> dict:
+    return yaml.safe_load((LAUNCH / name).read_text())
+
+
+@functools.cache
+def objects() -> dict[tuple[str, str], dict]:
+    """Those of the manifest, by kind and name."""
+    found = yaml.safe_load_all((LAUNCH / "kubernetes/cluster.yaml").read_text())
+    return {(each["kind"], each["metadata"]["name"]): each for each in found}
+
+
+def pods() -> dict[str, dict]:
+    """Their specs, by the name of the container."""
+    ray = objects()["RayCluster", "sandboxes"]["spec"]
+    groups = [ray["headGroupSpec"], *ray["workerGroupSpecs"]]
+    groups.append(objects()["Deployment", "sandbox-service"]["spec"])
+    specs = [group["template"]["spec"] for group in groups]
+    return {spec["containers"][0]["name"]: spec for spec in specs}
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_rays_launcher_accepts_the_file(name):
+    config = prepare_config(load(name))
+    validate_config(config)
+    assert config["head_setup_commands"][0] == "cd ~/ale-jax && make install-cluster"
+    workers = [t for t in config["available_node_types"].values() if t["min_workers"]]
+    assert [worker["min_workers"] for worker in workers] == [config["max_workers"]] == [2]
+    with pytest.raises(ValidationError, match="rsync_excluded"):
+        validate_config(prepare_config(load(name) | {"rsync_excluded": []}))
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_the_head_holds_no_sandboxes_and_no_call_goes_without_a_token(name):
+    config = load(name)
+    head, worker = (config[f"{each}_start_ray_commands"][-1] for each in ("head", "worker"))
+    assert "--num-cpus=0" in head and "--num-cpus" not in worker
+    assert all("RAY_AUTH_MODE=token" in command for command in (head, worker))
+    assert config["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"
+
+
+def test_no_machine_of_compute_engine_has_a_public_address():
+    config = load("gce.yaml")
+    assert config["provider"]["use_internal_ips"] is True
+    for machine in config["available_node_types"].values():
+        (interface,) = machine["node_config"]["networkInterfaces"]
+        assert "accessConfigs" not in interface
+        assert config["provider"]["region"] in interface["subnetwork"]
+
+
+def commands() -> str:
+    """All that the files say, with folded lines joined as a shell would see them."""
+    return "\n".join(re.sub(r"\\?\n\s+(?=--|&&|\")", " ", path.read_text()) for path in SHIPPED)
+
+
+def test_modules_and_options_that_are_named_exist():
+    named = OURS.findall(commands())
+    assert {module for module, _ in named} == {"ale_jax.system.serve_sandboxes"}
+    for module, options in named:
+        assert importlib.util.find_spec(module)
+        serve_sandboxes.make_parser().parse_args(shlex.split(options))
+
+
+def test_targets_and_paths_that_are_named_exist():
+    targets = {each for line in MAKE.findall(commands()) for each in line.split()}
+    assert targets >= {"install-cluster", "runtimes"}
+    makefile = (ROOT / "Makefile").read_text()
+    assert not [each for each in targets if not re.search(rf"^{each}:", makefile, re.MULTILINE)]
+    paths = set(PATH.findall(commands()))
+    assert len(paths) > 5
+    assert not [each for each in paths if not (ROOT / each).exists()]
+
+
+def test_what_is_said_to_ray_is_what_ray_understands():
+    said = RAY.findall(commands())
+    assert {name for name, _ in said} == {"up", "down", "exec", "start", "stop", "get-auth-token"}
+    for name, options in said:
+        scripts.cli.commands[name].make_context(name, shlex.split(options))
+
+
+def test_no_pod_has_more_than_it_needs():
+    assert pods().keys() == {"ray-head", "ray-worker", "service"}
+    for name, pod in pods().items():
+        (container,) = pod["containers"]
+        own, whole = container["securityContext"], pod["securityContext"]
+        assert pod["automountServiceAccountToken"] is False
+        assert own["allowPrivilegeEscalation"] is False and whole["runAsNonRoot"] is True
+        assert own["capabilities"] == {"drop": ["ALL"]} and "privileged" not in own
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+        assert all("hostPath" not in volume for volume in pod.get("volumes", ()))
+        if name != "ray-worker":
+            assert whole["seccompProfile"] == {"type": "RuntimeDefault"}
+            assert own.keys() == {"allowPrivilegeEscalation", "capabilities"}
+
+
+def test_the_parts_of_the_manifest_find_each_other():
+    service, deployment = (objects()[k, "sandbox-service"] for k in ("Service", "Deployment"))
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"] == labels
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    (port,) = container["ports"]
+    assert port["containerPort"] == service["spec"]["ports"][0]["port"] == ServiceSettings().port
+    policy = objects()["NetworkPolicy", "sandbox-service"]["spec"]
+    assert policy["podSelector"]["matchLabels"] == labels
+    assert policy["ingress"][-1]["ports"] == [{"port": port["name"]}]
+    cluster = objects()["RayCluster", "sandboxes"]["metadata"]["name"]
+    assert f"--address={cluster}-head-svc:6379" in container["args"][0]
+    closed = objects()["NetworkPolicy", "sandboxes"]["spec"]["podSelector"]["matchLabels"]
+    assert closed == {"ray.io/cluster": cluster}
+    secrets = {e["valueFrom"]["secretKeyRef"]["name"] for e in container["env"] if "valueFrom" in e}
+    assert secrets == {cluster, "sandbox-tokens"}  # the operator makes the one, README.md the other
+    assert "secret generic sandbox-tokens --from-literal=tokens=" in commands()
+
+
+# As Docker has it, which is all that differs.
+GRANTS = {
+    "procMount": ("Unmasked", "systempaths=unconfined"),
+    "seccompProfile": ({"type": "Unconfined"}, "seccomp=unconfined"),
+}
+
+
+def run_as_the_worker(grants: list[str]) -> subprocess.CompletedProcess:
+    """bubblewrap, as the runtime calls it, in a container that has what a worker's pod has."""
+    user = "1000:1000"
+    line = ["docker", "run", "--rm", "--network=none", f"--user={user}", "--cap-drop=ALL"]
+    for each in ("no-new-privileges", *grants):
+        line.append(f"--security-opt={each}")
+    line += ["--volume=/usr:/usr:ro", "ale-shell", *bubblewrap._bwrap(SPEC, {}), "echo", "works"]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def grants() -> list[str]:
+    needed = "docker and ale-shell; type: make runtimes"
+    answer = subprocess.run(["docker", "image", "inspect", "ale-shell"], capture_output=True)
+    if answer.returncode:
+        pytest.skip(f"needs {needed}")
+    own = pods()["ray-worker"]["containers"][0]["securityContext"]
+    assert all(own[field] == value for field, (value, _) in GRANTS.items())
+    return [option for _, option in GRANTS.values()]
+
+
+def test_bubblewrap_works_with_what_a_worker_is_granted(grants):
+    answer = run_as_the_worker(grants)
+    assert (answer.stdout, answer.returncode) == ("works\n", 0), answer.stderr
+
+
+@pytest.mark.parametrize("left_out", range(len(GRANTS)), ids=list(GRANTS))
+def test_and_with_no_less(grants, left_out):
+    answer = run_as_the_worker([*grants[:left_out], *grants[left_out + 1 :]])
+    assert answer.stdout == "" and answer.stderr.startswith("bwrap: ")
