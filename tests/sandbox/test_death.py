@@ -17,6 +17,14 @@ from ale_jax.sandbox.api import SandboxLost
 from ale_jax.sandbox.owner import Owner
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
+from benchmarks.sandbox.host_view import (
+    host_pids,
+    is_gone,
+    kill_machine,
+    kill_runner,
+    leftovers,
+    runner_pid,
+)
 from tests.sandbox.conftest import SPEC
 
 OWNER_SCRIPT = """
@@ -29,43 +37,6 @@ sandbox = pick_runtime(sys.argv[1], spec).start(spec, {})
 print(Owner.current(), flush=True)
 sandbox.run("sleep 60", timeout=60)
 """
-
-
-def host_pids(sandbox) -> list[int]:
-    """The processes of a sandbox as the host sees them; the runner is the first of python."""
-    machine = sandbox.later._machine
-    if hasattr(machine, "_container"):
-        return [int(row[1]) for row in machine._api.top(machine._container)["Processes"]]
-    groups = machine._group.directories
-    return [int(pid) for pid in (groups[0] / "cgroup.procs").read_text().split()]
-
-
-def runner_pid(sandbox) -> int:
-    for pid in host_pids(sandbox):
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            if file.read().startswith((b"python3", b"/.ale/ld.so")):
-                return pid
-    raise AssertionError("no runner")
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
-def kill_machine(sandbox) -> None:
-    machine = sandbox.later._machine
-    if hasattr(machine, "_container"):
-        machine._api.kill(machine._container)
-    else:
-        machine._process.kill()
-
-
-def kill_runner(sandbox) -> None:
-    os.kill(runner_pid(sandbox), signal.SIGKILL)
 
 
 def wait_until(condition) -> None:
@@ -88,8 +59,8 @@ def wait_until(condition) -> None:
     ids=["run", "read", "write", "snapshot", "reset"],
 )
 def test_dead_sandbox_is_reported_by_the_next_operation(own_box, kill, operation):
-    pid = runner_pid(own_box)
-    kill(own_box)
+    pid = runner_pid(own_box.later)
+    kill(own_box.later)
     wait_until(lambda: is_gone(pid))
     with pytest.raises(SandboxLost, match=r"gone|broken"):
         operation(own_box)
@@ -100,7 +71,7 @@ def test_dead_sandbox_is_reported_by_the_next_operation(own_box, kill, operation
 
 @pytest.mark.parametrize("kill", [kill_machine, kill_runner])
 def test_death_ends_a_command_that_is_running(own_box, kill):
-    killer = threading.Timer(0.2, kill, [own_box])
+    killer = threading.Timer(0.2, kill, [own_box.later])
     killer.start()
     with pytest.raises(SandboxLost):
         own_box.run("sleep 60", timeout=60)
@@ -127,7 +98,7 @@ def test_sandbox_outlives_the_object_that_started_it():
 
 def test_frozen_runner_is_given_up(own_box, monkeypatch):
     monkeypatch.setattr("ale_jax.sandbox.async_sandbox.RUN_GRACE_S", 0.2)
-    os.kill(runner_pid(own_box), signal.SIGSTOP)
+    os.kill(runner_pid(own_box.later), signal.SIGSTOP)
     with pytest.raises(SandboxLost, match="no answer to 'run'"):
         own_box.run("true", timeout=0.2)
     assert not own_box.alive()
@@ -136,7 +107,7 @@ def test_frozen_runner_is_given_up(own_box, monkeypatch):
 def test_close_leaves_nothing(runtime):
     sandbox = runtime.start(SPEC, {})
     sandbox.run("setsid sleep 1234 & sleep 1234 &")
-    pids = host_pids(sandbox)
+    pids = host_pids(sandbox.later)
     assert len(pids) >= 4 and sandbox.alive()
     sandbox.close()
     sandbox.close()
@@ -162,19 +133,12 @@ def test_sandbox_dies_with_its_owner(runtime):
     )
     name = owner.stdout.readline().strip()
     time.sleep(0.2)  # into the command
-    assert leftovers(runtime, name)
+    assert leftovers(runtime.name, name)
     owner.kill()
     owner.wait()
     owner.stdout.close()
     runtime.reap()
-    wait_until(lambda: not leftovers(runtime, name))
-
-
-def leftovers(runtime, owner: str) -> list:
-    if runtime.name == "docker":
-        return docker.from_env().api.containers(all=True, filters={"label": f"ale.owner={owner}"})
-    parents = set(cgroups.find().parents.values())
-    return [found for parent in parents for found in parent.glob(f"{cgroups.PREFIX}{owner}-*")]
+    wait_until(lambda: not leftovers(runtime.name, name))
 
 
 def test_reap_spares_the_living(runtime, box):

@@ -2,49 +2,35 @@
 
 import asyncio
 import os
-import pathlib
 import signal
 import subprocess
 import sys
-import types
 
 import pytest
 
-from ale_jax.sandbox.bootstrap import PROGRAM
 from ale_jax.sandbox.owner import Owner
 from ale_jax.sandbox.pool.api import Cause, StartRequest, State
 from ale_jax.sandbox.pool.node_pool import NodePool
 from ale_jax.sandbox.pool.options import PoolOptions
-from tests.sandbox.conftest import SPEC
-from tests.sandbox.pool.fakes import Events, in_a_loop, until
-from tests.sandbox.test_death import (
+from benchmarks.sandbox.host_view import (
+    descendants,
     host_pids,
     is_gone,
     kill_machine,
+    kill_runner,
     leftovers,
-    wait_until,
+    runner_pid,
 )
+from tests.sandbox.conftest import SPEC
+from tests.sandbox.pool.fakes import Events, in_a_loop, until
+from tests.sandbox.test_death import wait_until
 
 OPTIONS = PoolOptions(slots=64)
 AGAIN = StartRequest(SPEC, id="a", recreate=True)
 
 
-def box_of(pool, id: str):
-    """A sandbox in the form that the helpers of test_death take."""
-    return types.SimpleNamespace(later=pool._uses.known(id).sandbox)
-
-
-def runner_pid(box) -> int:
-    """The process that runs the runner, not one of those that have only started it."""
-    for pid in host_pids(box):
-        words = pathlib.Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-        if PROGRAM in words and pathlib.Path(words[0]).name not in ("bwrap", "docker-init", "sh"):
-            return pid
-    raise AssertionError("no runner")
-
-
-def kill_runner(box) -> None:
-    os.kill(runner_pid(box), signal.SIGKILL)
+def sandbox_of(pool, id: str):
+    return pool._uses.known(id).sandbox
 
 
 async def text(pool, id: str, command: str) -> str:
@@ -79,7 +65,7 @@ async def test_a_killed_one_is_there_again(runtime, kill):
         await pool.start(StartRequest(SPEC, id="sibling"))
         await text(pool, "a", "echo mine > f")
         await text(pool, "sibling", "echo mine > f")
-        await asyncio.to_thread(kill, box_of(pool, "a"))
+        await asyncio.to_thread(kill, sandbox_of(pool, "a"))
         await until(lambda: pool._uses.known("a").generation == 1)
         assert await text(pool, "a", "ls") == ""
         assert await text(pool, "sibling", "cat f") == "mine\n"
@@ -91,7 +77,7 @@ async def test_a_killed_one_is_there_again(runtime, kill):
 async def test_a_frozen_one_is_noticed_and_replaced(runtime):
     async with NodePool(runtime, OPTIONS, Events()) as pool:
         await pool.start(AGAIN)
-        pid = await asyncio.to_thread(runner_pid, box_of(pool, "a"))
+        pid = await asyncio.to_thread(runner_pid, sandbox_of(pool, "a"))
         os.kill(pid, signal.SIGSTOP)
         await until(lambda: pool._uses.known("a").generation == 1)
         assert await text(pool, "a", "echo new") == "new\n"
@@ -103,7 +89,7 @@ async def test_a_frozen_one_is_noticed_and_replaced(runtime):
 async def test_limits_of_time_end_it(runtime):
     async with NodePool(runtime, OPTIONS, Events()) as pool:
         await pool.start(StartRequest(SPEC, id="idle", idle_seconds=1.0))
-        pids = await asyncio.to_thread(host_pids, box_of(pool, "idle"))
+        pids = await asyncio.to_thread(host_pids, sandbox_of(pool, "idle"))
         await pool.start(StartRequest(SPEC, id="late", deadline_seconds=1.0))
         for id, cause in (("idle", Cause.IDLE), ("late", Cause.DEADLINE)):
             await until(lambda id=id: pool._uses.known(id).life.state is State.STOPPED)
@@ -127,7 +113,7 @@ async def test_output_comes_as_it_is_written_and_who_leaves_ends_the_job(runtime
 
 @in_a_loop
 async def test_many_starts_that_are_cancelled_leave_nothing(runtime):
-    before = set(map(str, leftovers(runtime, str(Owner.current()))))
+    before = set(map(str, leftovers(runtime.name, str(Owner.current()))))
     async with NodePool(runtime, OPTIONS, Events()) as pool:
         starts = [asyncio.ensure_future(pool.start(StartRequest(SPEC))) for _ in range(64)]
         await asyncio.wait(starts, return_when=asyncio.FIRST_COMPLETED)
@@ -137,34 +123,7 @@ async def test_many_starts_that_are_cancelled_leave_nothing(runtime):
         up = [answer for answer in answers if not isinstance(answer, asyncio.CancelledError)]
         await until(lambda: pool._machines.slots - pool._machines.free == len(up))
         assert 1 <= len(up) < 64
-    assert set(map(str, leftovers(runtime, str(Owner.current())))) == before
-
-
-OWNER_SCRIPT = """
-import asyncio, sys
-from ale_jax.sandbox.bootstrap import PROGRAM
-from ale_jax.sandbox.owner import Owner
-from ale_jax.sandbox.pool.api import StartRequest
-from ale_jax.sandbox.pool.exit import closed_at_exit
-from ale_jax.sandbox.pool.node_pool import NodePool
-from ale_jax.sandbox.pool.options import PoolOptions
-from ale_jax.sandbox.runtime import pick_runtime
-from ale_jax.sandbox.spec import SandboxSpec
-
-SPEC = SandboxSpec(memory_mb=96)
-
-async def main():
-    runtime = pick_runtime(sys.argv[1], SPEC)
-    async with closed_at_exit(NodePool(runtime, PoolOptions(slots=64))) as pool:
-        starts = [asyncio.ensure_future(pool.start(StartRequest(SPEC))) for _ in range(64)]
-        for number in range(4):
-            await starts[number]
-        print(Owner.current(), flush=True)
-        await asyncio.gather(*starts)
-        await asyncio.sleep(600)
-
-asyncio.run(main())
-"""
+    assert set(map(str, leftovers(runtime.name, str(Owner.current())))) == before
 
 
 @pytest.mark.parametrize(
@@ -173,23 +132,17 @@ asyncio.run(main())
     ids=["SIGINT", "SIGTERM", "SIGKILL"],
 )
 def test_a_process_that_ends_in_the_middle_of_its_starts_leaves_nothing(runtime, number, code):
-    line = [sys.executable, "-c", OWNER_SCRIPT, runtime.name]
+    line = [sys.executable, "-m", "benchmarks.sandbox.many_starts", runtime.name, "64"]
     owner = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with owner:
         name = owner.stdout.readline().strip()
-        assert len(leftovers(runtime, name)) >= 4
-        pids = processes_of(owner.pid)
+        assert len(leftovers(runtime.name, name)) >= 4
+        pids = descendants(owner.pid)
+        assert pids or runtime.name == "docker"  # whose are the daemon's, and in its containers
         owner.send_signal(number)
         assert owner.wait(timeout=60) == code, owner.stderr.read()
     if number != signal.SIGKILL:
-        assert not leftovers(runtime, name)  # without any reaper
+        assert not leftovers(runtime.name, name)  # without any reaper
     runtime.reap()
-    wait_until(lambda: not leftovers(runtime, name))
+    wait_until(lambda: not leftovers(runtime.name, name))
     wait_until(lambda: all(is_gone(pid) for pid in pids))
-
-
-def processes_of(pid: int) -> list[int]:
-    """What bubblewrap started for a process; Docker's are the daemon's, and in its containers."""
-    with open(f"/proc/{pid}/task/{pid}/children") as children:
-        mine = [int(each) for each in children.read().split()]
-    return mine + [below for each in mine for below in processes_of(each)]

@@ -1,0 +1,120 @@
+"""What sandboxes cost, stand and survive on this machine: in tables, and as JSON.
+
+    python -m benchmarks.sandbox [--quick] [--runtimes=docker,bubblewrap] [--only=latency,attacks]
+
+Progress goes to stderr, tables to stdout, and the last line is one JSON object: the figures of the
+worst runtime (counts: of all together), then of each. To be run on an otherwise quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import logging
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+
+from ale_jax.sandbox import bubblewrap, docker_runtime
+from benchmarks.sandbox import crowd, deaths, latency, leaks, peers, report, siege, starts
+from benchmarks.sandbox.findings import Finding, Trial, say
+from benchmarks.sandbox.plan import FULL, QUICK, SPEC, Plan
+from benchmarks.sandbox.summary import figures_of, overall
+
+PROBES = {"docker": docker_runtime.probe, "bubblewrap": bubblewrap.probe}
+PARTS: Mapping[str, Callable[[str, Plan], list[Finding]]] = {
+    "latency": latency.measure,
+    "starts": starts.measure,
+    "crowd": crowd.measure,
+    "deaths": deaths.measure,
+    "leaks": leaks.measure,
+    "attacks": siege.measure,
+}
+PEERS = "peers"
+INTERRUPTED = 130
+
+
+def main(arguments: list[str]) -> int:
+    """0 if all was measured that could be; 1 if a part failed."""
+    options = _parse(arguments)
+    missing = {name: why for name in options.runtimes if (why := PROBES[name](SPEC))}
+    for name, why in missing.items():
+        say(f"{name} is not measured: {why}")
+    # What the proxy refuses is what is tried here.
+    logging.getLogger("ale_jax.sandbox.booting").setLevel(logging.ERROR)
+    run = Run(QUICK if options.quick else FULL)
+    # As with an interrupt at the terminal: what is under way is ended in order.
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        run.measure([name for name in options.runtimes if name not in missing], options.only)
+    except KeyboardInterrupt:
+        say("interrupted")
+        return INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    run.print_results(" ".join(["python -m benchmarks.sandbox", *arguments]), missing)
+    return 1 if run.failures else 0
+
+
+class Run:
+    """findings: by runtime, and those of peers that are none of ours. failures: of parts."""
+
+    def __init__(self, plan: Plan):
+        self.findings: dict[str, list[Finding]] = {}
+        self.failures: dict[str, str] = {}
+        self._plan = plan
+
+    def measure(self, runtimes: list[str], parts: list[str]) -> None:
+        for part in (each for each in PARTS if each in parts):
+            for name in runtimes:
+                self._attempt(part, name, lambda p=part, n=name: PARTS[p](n, self._plan))
+        if PEERS in parts:
+            if "docker" in runtimes:
+                self._attempt(PEERS, "docker", lambda: peers.docker_exec(self._plan))
+            self._attempt(PEERS, PEERS, lambda: peers.swe_rex(self._plan))
+
+    def _attempt(self, part: str, where: str, measure: Callable[[], list[Finding]]) -> None:
+        try:
+            self.findings.setdefault(where, []).extend(measure())
+        except Exception as error:  # whatever it is, the other parts are to be measured
+            say(f"{where}: {part} failed:\n{traceback.format_exc()}")
+            self.failures[f"{where}: {part}"] = f"{type(error).__name__}: {error}"
+
+    def print_results(self, command: str, missing: Mapping[str, str]) -> None:
+        figures = {where: figures_of(found) for where, found in self.findings.items()}
+        of_peers = figures.pop(PEERS, {})
+        total = overall(figures, of_peers)
+        report.show(self.findings, total)
+        attacks = [
+            {"runtime": where} | dataclasses.asdict(each)
+            for where, found in self.findings.items()
+            for each in found
+            if isinstance(each, Trial)
+        ]
+        about = {"hardware": report.hardware(), "versions": report.versions(), "command": command}
+        about |= {"missing": missing, "failures": self.failures, "runtimes": figures}
+        print(json.dumps({"benchmark": "sandbox", **total, **about, "attacks": attacks}))
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("benchmarks.sandbox", description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="few repetitions, within a minute")
+    parser.add_argument("--runtimes", type=_some_of(PROBES), default=list(PROBES))
+    parser.add_argument("--only", type=_some_of([*PARTS, PEERS]), default=[*PARTS, PEERS])
+    return parser.parse_args(arguments)
+
+
+def _some_of(allowed) -> Callable[[str], list[str]]:
+    def parse(text: str) -> list[str]:
+        for name in (names := text.split(",")):
+            if name not in allowed:
+                raise argparse.ArgumentTypeError(f"{name!r}: choose among {', '.join(allowed)}")
+        return names
+
+    return parse
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,80 @@
+"""What an attack is: something that is tried in a sandbox, and what must stop it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from ale_jax.sandbox.api import ExecResult, Runtime
+from ale_jax.sandbox.blocking import BlockingSandbox
+from ale_jax.sandbox.spec import SandboxSpec
+
+EVIDENCE_CHARS = 70
+NOT_FOUND = 127  # an attack whose program is missing has not been tried
+
+
+class Breach(Exception):
+    """The attack reached what it was after, or could not be tried; the message says which."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Arena:
+    """Where attacks are played. box: the attacker's; it is new, or as new. load_seconds: how long
+    an attack on what is shared (cores, memory) lasts."""
+
+    runtime: Runtime
+    spec: SandboxSpec
+    box: BlockingSandbox
+    load_seconds: float
+
+    def another(self, **changes: Any) -> AbstractContextManager[BlockingSandbox]:
+        """A further sandbox, of the same spec but for `changes`."""
+        return self.runtime.start(dataclasses.replace(self.spec, **changes), {"run": "attacks"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Attack:
+    """name: what is tried. stopped_by: what should stop it. play: tries it, and returns what was
+    seen of that or raises Breach. What it leaves behind is the caller's to end."""
+
+    name: str
+    kind: str
+    stopped_by: str
+    play: Callable[[Arena], str]
+
+
+def refused(name: str, kind: str, command: str, stopped_by: str, seconds: float = 3.0) -> Attack:
+    """The attack that a command makes, which must fail."""
+
+    def play(arena: Arena) -> str:
+        return failure(arena.box.run(command, seconds))
+
+    return Attack(name, kind, stopped_by, play)
+
+
+def failure(result: ExecResult) -> str:
+    """How a command failed. Errors: Breach, if it did not."""
+    if result.exit_code in (0, NOT_FOUND):
+        raise Breach(f"exit code {result.exit_code}: {evidence(result.output)}")
+    return evidence(result.output) or f"exit code {result.exit_code}"
+
+
+def evidence(text: str, line: int = 0) -> str:
+    """A line of an output, the first if not said otherwise, as far as a table has room for it."""
+    lines = [each.strip() for each in text.splitlines() if each.strip()]
+    return lines[line][-EVIDENCE_CHARS:] if lines else ""
+
+
+def require(holds: bool, seen: str) -> str:
+    """`seen`, if it holds. Errors: Breach."""
+    if not holds:
+        raise Breach(seen)
+    return seen
+
+
+def require_alive(box: BlockingSandbox) -> None:
+    """Errors: Breach, if it does not answer as it should."""
+    answer = box.run("echo alive")
+    require(answer.output == "alive\n", f"afterwards it says {answer.output!r:.60}")

@@ -1,0 +1,23 @@
+"""All attacks, in the order in which they are tried."""
+
+from __future__ import annotations
+
+from benchmarks.sandbox.attacks import (
+    files,
+    isolation,
+    network,
+    protocol,
+    resources,
+    reward,
+    sessions,
+)
+
+ATTACKS = (
+    *isolation.ATTACKS,
+    *network.ATTACKS,
+    *files.ATTACKS,
+    *sessions.ATTACKS,
+    *protocol.ATTACKS,
+    *reward.ATTACKS,
+    *resources.ATTACKS,
+)

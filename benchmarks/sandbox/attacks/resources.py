@@ -1,0 +1,153 @@
+"""Attacks on what all sandboxes share: processes, memory, disk, cores, the way out of output."""
+
+from __future__ import annotations
+
+import re
+
+from benchmarks.sandbox.attacks.attack import Arena, Attack, Breach, evidence, require
+
+RESOURCES = "resources"
+BOMB = "bomb() { bomb | bomb & }; bomb"
+FLOOD_BYTES = 1 << 30
+HOG = "python3 -c 'import time; x = b\"x\" * ({megabytes} << 20); time.sleep(1); print(1)'"
+SPIN = "import os\nwhile True:\n    os.urandom(4096)\n"
+
+
+def _fork_bomb(arena: Arena) -> str:
+    result = arena.box.run(f"{BOMB}; sleep {arena.load_seconds}", timeout=arena.load_seconds + 1)
+    arena.box.kill_processes()
+    require(result.exit_code in (0, 124, 254), f"exit code {result.exit_code}")
+    return evidence(result.output) or f"exit code {result.exit_code}"
+
+
+def _lasting_fork_bomb(arena: Arena) -> str:
+    arena.box.run(BOMB, timeout=0.5)
+    arena.box.run("exit")
+    arena.box.reset()
+    left = arena.box.run("tr '\\0' ' ' < <(cat /proc/[0-9]*/cmdline)").output
+    return require("bomb" not in left, "none is left after a reset")
+
+
+def _pids(arena: Arena) -> str:
+    many = 2 * arena.spec.pids
+    command = f"for i in {{1..{many}}}; do sleep 9 & done 2>&1; jobs -p | wc -l"
+    result = arena.box.run(command, timeout=1.0)
+    last = evidence(result.output, line=-1)
+    if last.isdecimal():
+        require(int(last) < arena.spec.pids, f"{last} processes run")
+    return last or f"exit code {result.exit_code}"
+
+
+def _memory(arena: Arena) -> str:
+    result = arena.box.run(HOG.format(megabytes=10 << 10), timeout=5.0)
+    require(result.exit_code in (1, 137), f"exit code {result.exit_code}")
+    return "MemoryError" if "MemoryError" in result.output else f"killed ({result.exit_code})"
+
+
+def _memory_together(arena: Arena) -> str:
+    hog = HOG.format(megabytes=arena.spec.memory_mb * 2 // 5)
+    result = arena.box.run(f"for i in 1 2 3 4; do {hog} & done; wait", timeout=5.0)
+    lived = len(re.findall("^1$", result.output, re.MULTILINE))
+    return require(lived < 4, f"{4 - lived} of 4 are killed")
+
+
+def _shell_memory(arena: Arena) -> str:
+    result = arena.box.run("x=x; while :; do x=$x$x; done", timeout=5.0)
+    require(result.exit_code in (2, 137), f"exit code {result.exit_code}")
+    return f"the shell ends ({result.exit_code})"
+
+
+def _order_of_killing(arena: Arena) -> str:
+    own, runners = (
+        arena.box.run(f"cat /proc/{pid}/oom_score_adj").output.strip() for pid in ("self", "$PPID")
+    )
+    return require((own, runners) == ("1000", "0"), f"oom_score_adj {own}, the runner's {runners}")
+
+
+def _disk(directory: str) -> Attack:
+    def play(arena: Arena) -> str:
+        result = arena.box.run(f"dd if=/dev/zero of={directory}/big bs=1M count=100")
+        size = arena.box.run(f"stat -c %s {directory}/big").output.strip()
+        require(size == str(arena.spec.files_mb << 20), f"{size} bytes are written")
+        if directory == "/work":
+            _refuses_a_write(arena)
+        return require("No space left" in result.output, f"No space left at {size} bytes")
+
+    return Attack(f"fills {directory}", RESOURCES, "a tmpfs of its size", play)
+
+
+def _refuses_a_write(arena: Arena) -> None:
+    try:
+        arena.box.write({"f": b"x" * 10_000})
+    except OSError:
+        return
+    raise Breach("a full disk took a further file")
+
+
+def _many_files(arena: Arena) -> str:
+    result = arena.box.run(
+        "mkdir m; cd m; seq 100000 | xargs touch; cd; ls m | wc -l", timeout=arena.load_seconds + 5
+    )
+    arena.box.reset()
+    left = arena.box.run("ls -A /work /tmp | wc -l").output.strip()
+    require(left == "3", f"{left} lines are listed after a reset")
+    return f"{evidence(result.output, line=-1)}; reset removes them"
+
+
+def _output(arena: Arena) -> str:
+    result = arena.box.run(f"yes | head -c {FLOOD_BYTES}", timeout=60.0)
+    kept = len(result.output)
+    require(kept < arena.spec.output_bytes + 100, f"{kept} characters are kept")
+    counted = result.omitted_bytes == FLOOD_BYTES - arena.spec.output_bytes
+    return require(counted, f"{kept} characters kept, {result.omitted_bytes} bytes counted")
+
+
+def _endless_output(arena: Arena) -> str:
+    result = arena.box.run("yes", timeout=arena.load_seconds)
+    return require(result.timed_out, f"ended after {arena.load_seconds:g} s")
+
+
+def _background_output(arena: Arena) -> str:
+    arena.box.run("setsid yes &")
+    return require(arena.box.run("echo here").exit_code == 0, "the next command is answered")
+
+
+def _spin(arena: Arena) -> str:
+    arena.box.write({"spin.py": SPIN.encode()})
+    count = arena.spec.pids // 2
+    command = f"for i in {{1..{count}}}; do python3 -S spin.py & done; sleep {arena.load_seconds}"
+    result = arena.box.run(command, timeout=arena.load_seconds + 5)
+    arena.box.kill_processes()
+    return require(result.exit_code == 0, f"{count} of them, then killed")
+
+
+def _timeout(arena: Arena) -> str:
+    result = arena.box.run("trap '' TERM INT; (trap '' TERM; setsid sleep 999) & sleep 999", 0.3)
+    require(result.timed_out, "it went on")
+    left = arena.box.run("tr '\\0' ' ' < <(cat /proc/[0-9]*/cmdline)").output
+    return require("999" not in left, "its whole tree is killed")
+
+
+GROUP_MEMORY = "memory of the control group"
+ATTACKS = (
+    Attack("a fork bomb", RESOURCES, "pids limit", _fork_bomb),
+    Attack(
+        "a fork bomb that stays behind",
+        RESOURCES,
+        "kill(-1) until none is left",
+        _lasting_fork_bomb,
+    ),
+    Attack("more processes than allowed", RESOURCES, "pids limit", _pids),
+    Attack("allocates 10 GB", RESOURCES, GROUP_MEMORY, _memory),
+    Attack("allocates in several processes", RESOURCES, GROUP_MEMORY, _memory_together),
+    Attack("allocates in the shell itself", RESOURCES, GROUP_MEMORY, _shell_memory),
+    Attack("lets the runner be killed for it", RESOURCES, "oom_score_adj", _order_of_killing),
+    _disk("/work"),
+    _disk("/tmp"),
+    Attack("100,000 files", RESOURCES, "the same tmpfs, the same memory", _many_files),
+    Attack("1 GB of output", RESOURCES, "head and tail are kept", _output),
+    Attack("output without end", RESOURCES, "the command's time", _endless_output),
+    Attack("output from the background", RESOURCES, "bounded reads", _background_output),
+    Attack("spins on every core", RESOURCES, "equal shares for control groups", _spin),
+    Attack("ignores the end of its time", RESOURCES, "SIGKILL for the whole tree", _timeout),
+)

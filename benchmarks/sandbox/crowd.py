@@ -1,0 +1,92 @@
+"""Many sandboxes at once: all answer, every answer is right, and what they take of the memory."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from ale_jax.sandbox.api import SandboxError
+from ale_jax.sandbox.pool.api import StartRequest
+from ale_jax.sandbox.pool.node_load import NodeLoad
+from ale_jax.sandbox.pool.node_pool import NodePool
+from ale_jax.sandbox.pool.options import PoolOptions
+from ale_jax.sandbox.runtime import pick_runtime
+from benchmarks.sandbox.findings import Figure, Finding, Sample, say
+from benchmarks.sandbox.host_view import host_pids
+from benchmarks.sandbox.plan import SPEC, Plan
+
+STEP = 7
+# The sum is in the shell, the log in a file, and `cat` is a process: each must be this sandbox's.
+COMMAND = f"sum=$((sum + {STEP})); echo $name $sum >> log; tail -n 1 log; wc -l < log"
+START_S = 600.0  # of one start, of which most is waiting for its turn
+
+
+def measure(name: str, plan: Plan) -> list[Finding]:
+    return asyncio.run(_measure(name, plan))
+
+
+async def _measure(name: str, plan: Plan) -> list[Finding]:
+    count, runtime = plan.crowds[name], pick_runtime(name, SPEC)
+    say(f"{name}: {count} sandboxes at once")
+    load = NodeLoad()
+    before, _ = load.memory()
+    options = PoolOptions(slots=count, launch_seconds=START_S)
+    async with NodePool(runtime, options) as pool:
+        began = time.perf_counter()
+        ids = [status.id for status in await pool.start_many(StartRequest(SPEC), count)]
+        took = time.perf_counter() - began
+        answers = await asyncio.gather(
+            *(pool.call(id, "run", command=f"name={id}; echo $name") for id in ids)
+        )
+        silent = sum(a.output != f"{id}\n" for a, id in zip(answers, ids, strict=True))
+        after, _ = load.memory()
+        pss = await asyncio.gather(*(asyncio.to_thread(_pss_mb, pool, id) for id in ids))
+        each = plan.crowd_commands // count
+        say(f"{name}: {each * count} commands in {count} sandboxes")
+        played = await asyncio.gather(*(_play(pool, id, each) for id in ids))
+    failed = sum(failures for failures, _ in played)
+    return [
+        Figure("crowd", "sandboxes at once", count),
+        Figure("crowd_silent", "of them, without the right answer", silent),
+        Figure("crowd_starts_per_s", "of them, started per second", round(count / took, 2)),
+        Sample("crowd_pss_mb", "memory of a sandbox's processes (PSS), MB", tuple(pss)),
+        Figure(
+            "crowd_host_mb", "memory of the host, by sandbox, MB", _mb((after - before) / count)
+        ),
+        Sample(
+            "crowd_command_ms", "command, all at once, ms", tuple(ms for _, t in played for ms in t)
+        ),
+        Figure("commands_run", "commands run", each * count),
+        Figure("commands_failed", "commands failed", failed),
+    ]
+
+
+async def _play(pool: NodePool, id: str, count: int) -> tuple[int, list[float]]:
+    """How many commands failed, or were answered wrongly; and the milliseconds of each."""
+    failures, times = 0, []
+    for number in range(1, count + 1):
+        began = time.perf_counter()
+        try:
+            result = await pool.call(id, "run", command=COMMAND, timeout=60.0)
+        except SandboxError as error:
+            say(f"{id}: command {number}: {error}")
+            failures += 1
+            continue
+        times.append(1e3 * (time.perf_counter() - began))
+        right = f"{id} {STEP * number}\n{number}\n"
+        failures += (result.exit_code, result.output) != (0, right)
+    return failures, times
+
+
+def _pss_mb(pool: NodePool, id: str) -> float:
+    """Of all its processes: their own memory, and their part of what they share with others."""
+    total = 0
+    for pid in host_pids(pool._uses.known(id).sandbox):
+        fields = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        total += sum(int(line.split()[1]) for line in fields if line.startswith("Pss:"))
+    return _mb(total << 10)
+
+
+def _mb(size: float) -> float:
+    return round(size / (1 << 20), 3)

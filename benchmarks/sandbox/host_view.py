@@ -1,0 +1,73 @@
+"""Sandboxes as the host sees them: their processes, and how an accident would kill them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+import docker
+
+from ale_jax.sandbox import cgroups
+from ale_jax.sandbox.async_sandbox import AsyncSandbox
+from ale_jax.sandbox.bootstrap import PROGRAM
+
+STARTERS = ("bwrap", "docker-init", "sh", "setpriv")  # have the runner's program as an argument
+
+
+def host_pids(sandbox: AsyncSandbox) -> list[int]:
+    """Its processes, by the host's numbers."""
+    machine = sandbox._machine
+    if hasattr(machine, "_container"):
+        return [int(row[1]) for row in machine._api.top(machine._container)["Processes"]]
+    return [machine._process.pid, *descendants(machine._process.pid)]
+
+
+def runner_pid(sandbox: AsyncSandbox) -> int:
+    """The process that runs the runner, not one of those that have only started it."""
+    for pid in host_pids(sandbox):
+        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        if PROGRAM in words and Path(words[0]).name not in STARTERS:
+            return pid
+    raise AssertionError("no runner")
+
+
+def kill_machine(sandbox: AsyncSandbox) -> None:
+    machine = sandbox._machine
+    if hasattr(machine, "_container"):
+        machine._api.kill(machine._container)
+    else:
+        machine._process.kill()
+
+
+def kill_runner(sandbox: AsyncSandbox) -> None:
+    os.kill(runner_pid(sandbox), signal.SIGKILL)
+
+
+def freeze_runner(sandbox: AsyncSandbox) -> None:
+    os.kill(runner_pid(sandbox), signal.SIGSTOP)
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def descendants(pid: int) -> list[int]:
+    """The children of all its threads, and theirs. Of one that has ended, none."""
+    mine = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            mine += [int(each) for each in children.read_text().split()]
+    return mine + [below for each in mine for below in descendants(each)]
+
+
+def leftovers(runtime: str, owner: str) -> list:
+    """What is there of an owner's sandboxes: containers, or control groups."""
+    if runtime == "docker":
+        return docker.from_env().api.containers(all=True, filters={"label": f"ale.owner={owner}"})
+    parents = set(cgroups.find().parents.values())
+    return [found for parent in parents for found in parent.glob(f"{cgroups.PREFIX}{owner}-*")]

@@ -1,0 +1,113 @@
+"""What sandboxes may leave behind on a host: all that there is of such things, by name.
+
+What belongs to another process that lives is left out: others may use this host as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Set
+from pathlib import Path
+
+import docker
+from docker.errors import DockerException, NotFound
+
+from ale_jax.sandbox.bootstrap import PROGRAM
+from ale_jax.sandbox.owner import Owner
+
+SETTLE_S = 20.0
+CGROUPS = Path("/sys/fs/cgroup")
+HOLDERS = ("bwrap", "containerd-shim")
+OWNER = re.compile(r"[0-9a-f-]{36}(?:\.\d+){3}")
+
+# Kind of thing -> the names of those that are there.
+Inventory = dict[str, frozenset[str]]
+# The same, with the text that tells whose each of them is.
+Things = dict[str, dict[str, str]]
+
+
+def take() -> Inventory:
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    cgroups = (each for each, _, _ in os.walk(CGROUPS) if "/ale-" in each or "/docker/" in each)
+    folders = map(str, Path(tempfile.gettempdir()).glob("ale-*"))
+    things = {
+        "containers": _containers(),
+        "volumes": _named(_volumes()),
+        "processes": dict(_processes()),
+        "mounts": _named(line.split()[4] for line in mounts),
+        "cgroups": _named(cgroups),
+        "folders": _named(folders),
+    }
+    clues = "\n".join(clue for named in things.values() for clue in named.values())
+    return without(things, {each for each in OWNER.findall(clues) if _is_anothers(each)})
+
+
+def without(things: Things, others: Set[str]) -> Inventory:
+    """What is not of `others`, which are owners."""
+    words = set(others)
+    for clue in things["containers"].values():
+        if any(owner in clue for owner in others):
+            words |= {*clue.split()}  # processes, cgroups and mounts of it name its id or its mount
+    return {
+        kind: frozenset(n for n, clue in named.items() if not any(each in clue for each in words))
+        for kind, named in things.items()
+    }
+
+
+def left_since(before: Inventory) -> Inventory:
+    """What is there now and was not before; what is on its way out has SETTLE_S for that."""
+    deadline = time.monotonic() + SETTLE_S
+    while any((left := more(before, take())).values()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return left
+
+
+def more(before: Inventory, now: Inventory) -> Inventory:
+    return {kind: names - before.get(kind, frozenset()) for kind, names in now.items()}
+
+
+def _named(names: Iterable[str]) -> dict[str, str]:
+    """Things whose names are all that is known of them."""
+    return {name: name for name in names}
+
+
+def _containers() -> dict[str, str]:
+    """By id: the id, the owner and the mount."""
+    found = {}
+    with contextlib.suppress(DockerException):  # no daemon: bubblewrap alone is measured
+        api = docker.from_env().api
+        for each in api.containers(all=True):
+            owner, mount = each["Labels"].get("ale.owner", ""), ""
+            with contextlib.suppress(NotFound, KeyError):  # it ended meanwhile, or has no mount
+                mount = api.inspect_container(each["Id"])["GraphDriver"]["Data"]["MergedDir"]
+            found[each["Id"]] = f"{each['Id']} {owner} {mount}"
+    return found
+
+
+def _volumes() -> list[str]:
+    with contextlib.suppress(DockerException):
+        return [each["Name"] for each in docker.from_env().api.volumes()["Volumes"] or []]
+    return []
+
+
+def _processes() -> Iterator[tuple[str, str]]:
+    """Of sandboxes, and those that hold them: number, name and start; command line and cgroup."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            stat, line, cgroup = (
+                (folder / name).read_text(errors="replace")
+                for name in ("stat", "cmdline", "cgroup")
+            )
+            name = stat.partition("(")[2].rpartition(")")[0]
+            if PROGRAM in line.split("\0") or name in HOLDERS:
+                started = stat.rpartition(")")[2].split()[19]  # numbers are used again
+                yield f"{folder.name} {name} {started}", line + cgroup
+
+
+def _is_anothers(owner: str) -> bool:
+    process = Owner.parse(owner)
+    return process.is_here() and not process.is_dead() and process != Owner.current()

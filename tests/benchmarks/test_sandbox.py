@@ -1,0 +1,214 @@
+"""The sandbox benchmark: what it makes of its measurements, and that it measures at all."""
+
+import argparse
+import dataclasses
+import json
+
+import pytest
+
+from ale_jax.sandbox.api import SandboxLost
+from ale_jax.sandbox.owner import Owner
+from benchmarks.sandbox import __main__ as program
+from benchmarks.sandbox import inventory, siege
+from benchmarks.sandbox.attacks.attack import Arena, Attack, Breach
+from benchmarks.sandbox.bare_docker import run_flags
+from benchmarks.sandbox.findings import Figure, Sample, Trial, timed_ms
+from benchmarks.sandbox.plan import QUICK, SPEC
+from benchmarks.sandbox.summary import BARS, REQUIRED, Bar, figures_of, overall
+
+TINY = dataclasses.replace(
+    QUICK,
+    commands=3,
+    cold_starts=1,
+    warm_starts=1,
+    file_calls=1,
+    crowds={"docker": 2, "bubblewrap": 3},
+    crowd_commands=12,
+    cycles=2,
+    starts_at_once=6,
+    kills=1,
+)
+
+
+def test_percentiles_are_of_all_values():
+    sample = Sample("x_ms", "", tuple(range(101)))
+    assert sample.figures() == {"x_ms_p50": 50, "x_ms_p95": 95, "x_ms_p99": 99}
+
+
+def test_the_first_call_is_not_counted():
+    calls = []
+    assert len(timed_ms(lambda: calls.append(1), 3)) == 3 and len(calls) == 4
+
+
+def test_trials_are_counted_and_the_worst_neighbour_counts():
+    trials = [
+        Trial("a", "k", "s", True, "", 1.5),
+        Trial("b", "k", "s", False, "", 3.0),
+        Trial("c", "k", "s", True, ""),
+    ]
+    assert figures_of(trials) == {
+        "attacks_tried": 3,
+        "attacks_survived": 2,
+        "attacks_succeeded": 1,
+        "neighbour_ratio_max": 3.0,
+    }
+
+
+def test_the_worst_runtime_counts_and_counts_are_added():
+    docker = {"reset_ms_p50": 5.0, "commands_run": 100, "commands_failed": 1}
+    docker |= {"session_ms_inprocess_p50": 0.5, "docker_exec_ms_p50": 50.0}
+    other = {"reset_ms_p50": 2.0, "commands_run": 200, "commands_failed": 0}
+    other |= {"session_ms_inprocess_p50": 0.8}
+    total = overall({"docker": docker, "bubblewrap": other}, {"swe_rex_local_ms_p50": 80.0})
+    assert (total["reset_ms_p50"], total["commands_run"], total["commands_failed"]) == (5.0, 300, 1)
+    assert total["docker_exec_ratio"] == 100.0  # by Docker's own session
+    assert total["swe_rex_ratio"] == 100.0
+    assert total.keys() >= {*REQUIRED} and total["leaked_objects"] is None
+
+
+@pytest.mark.parametrize(
+    ("bar", "good", "bad"),
+    [(Bar("x", "", 2.0), 2.0, 2.1), (Bar("x", "", 10, at_least=True), 10, 9.9)],
+)
+def test_a_bar_says_what_holds(bar, good, bad):
+    assert bar.holds(good) and not bar.holds(bad)
+
+
+def test_every_bar_is_of_its_own_figure():
+    assert len({bar.key for bar in BARS}) == len(BARS)
+
+
+def test_docker_run_gets_the_flags_of_a_container():
+    host = {"IpcMode": "none", "NetworkMode": "none", "Memory": 9, "MemorySwap": 9, "PidsLimit": 8}
+    host |= {"CapAdd": ["SETUID"], "CapDrop": ["ALL"], "SecurityOpt": ["no-new-privileges"]}
+    host |= {"Binds": ["v:/.ale:ro"], "Tmpfs": {"/work": "rw,size=1m"}, "ReadonlyRootfs": True}
+    host |= {"LogConfig": {"Type": "none"}}
+    config = {"Hostname": "sandbox", "User": "0:0", "WorkingDir": "/work"}
+    flags = run_flags({"HostConfig": host, "Config": config})
+    assert {"--cap-drop=ALL", "--cap-add=SETUID", "--memory=9", "--read-only"} < {*flags}
+    assert {"--tmpfs=/work:rw,size=1m", "--volume=v:/.ale:ro", "--network=none"} < {*flags}
+    assert "--read-only" not in run_flags(
+        {"HostConfig": host | {"ReadonlyRootfs": False, "CapAdd": None}, "Config": config}
+    )
+
+
+def test_what_is_anothers_is_not_counted():
+    ours, other = str(Owner.current()), "12345678-1234-1234-1234-123456789012.1.2.3"
+    things = {
+        "containers": {"c1": f"c1 {ours} /m1", "c2": f"c2 {other} /m2"},
+        "processes": {"10 bwrap": f"ale-{other}-0", "11 shim": "-id c2", "12 python3": "docker/c1"},
+        "mounts": {"/m1": "/m1", "/m2": "/m2"},
+        "cgroups": {f"/x/ale-{ours}-0": f"/x/ale-{ours}-0"},
+    }
+    assert inventory.without(things, {other}) == {
+        "containers": {"c1"},
+        "processes": {"12 python3"},
+        "mounts": {"/m1"},
+        "cgroups": {f"/x/ale-{ours}-0"},
+    }
+
+
+def test_what_is_left_is_what_was_not_there(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(inventory, "SETTLE_S", 0.0)
+    (tmp_path / "ale-before").mkdir()
+    before = inventory.take()
+    (tmp_path / "ale-after").mkdir()
+    assert inventory.left_since(before)["folders"] == {str(tmp_path / "ale-after")}
+
+
+class FakeBox:
+    """A sandbox that answers `echo`, until it is lost."""
+
+    def __init__(self):
+        self.lost = False
+        self.lie = ""
+
+    def run(self, command, timeout=None):
+        if self.lost:
+            raise SandboxLost("it died")
+        answer = self.lie or command.removeprefix("echo ") + "\n"
+        return argparse.Namespace(output=answer, exit_code=0)
+
+    def kill_processes(self):
+        pass
+
+
+def breach(arena):
+    raise Breach("it is out")
+
+
+def death(arena):
+    arena.box.lost = True
+    return "nothing"
+
+
+@pytest.mark.parametrize(
+    ("play", "survived", "seen"),
+    [(lambda arena: "no", True, "no"), (breach, False, "it is out"), (death, False, "it died")],
+)
+def test_an_attack_is_survived_if_it_is_stopped_and_the_sandbox_lives(play, survived, seen):
+    arena = Arena(None, SPEC, FakeBox(), 0.1)
+    with siege.Neighbour(FakeBox()) as neighbour:
+        trial = siege._try(Attack("a", "kind", "it", play), arena, neighbour, quiet_commands=1)
+    assert trial.survived is survived and seen in trial.seen
+
+
+def test_a_neighbour_that_is_answered_wrongly_is_noticed():
+    box = FakeBox()
+
+    def confuse(arena):
+        box.lie = "7\n7\n"
+        neighbour.next_p95_ms(2)
+        box.lie = ""
+        return "nothing"
+
+    with siege.Neighbour(box) as neighbour:
+        attack = Attack("a", "kind", "it", confuse)
+        trial = siege._try(attack, Arena(None, SPEC, FakeBox(), 0.1), neighbour, quiet_commands=1)
+    assert not trial.survived and "neighbour" in trial.seen
+
+
+def test_a_neighbour_that_is_lost_is_an_error():
+    box = FakeBox()
+    with siege.Neighbour(box) as neighbour:
+        box.lost = True
+        with pytest.raises(SandboxLost, match="neighbour"):
+            neighbour.next_p95_ms(1000)
+
+
+def test_what_is_not_known_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        program.main(["--only=speed"])
+    assert "'speed': choose among latency" in capsys.readouterr().err
+
+
+def test_a_part_that_fails_does_not_keep_others_from_being_measured(monkeypatch, capsys):
+    def broken(name, plan):
+        raise OSError("no disk")
+
+    parts = {"crowd": broken, "starts": lambda name, plan: [Figure("commands_run", "", 7)]}
+    monkeypatch.setattr(program, "PARTS", parts)
+    monkeypatch.setattr(program, "PROBES", {"some": lambda spec: None})
+    monkeypatch.setattr("sys.argv", [])
+    assert program.main(["--runtimes=some", "--only=crowd,starts"]) == 1
+    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert answer["failures"] == {"some: crowd": "OSError: no disk"}
+    assert answer["commands_run"] == answer["runtimes"]["some"]["commands_run"] == 7
+
+
+@pytest.mark.parametrize("name", program.PROBES)
+def test_the_parts_measure_what_is_asked_for(name, monkeypatch, capsys):
+    if reason := program.PROBES[name](SPEC):
+        pytest.skip(f"{name}: {reason}")
+    monkeypatch.setattr(program, "QUICK", TINY)
+    assert program.main(["--quick", f"--runtimes={name}", "--only=starts,crowd,deaths,leaks"]) == 0
+    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    figures = answer["runtimes"][name]
+    assert (figures["commands_failed"], figures["leaked_objects"]) == (0, 0)
+    assert figures["commands_run"] == 12 and figures["sibling_episodes_changed"] == 0
+    assert figures["attacks_tried"] == figures["attacks_survived"] == len(answer["attacks"]) == 5
+    wanted = {"warm_start_ms_p50", "reset_ms_p50", "snapshot_ms_p50", "restore_ms_p50"}
+    wanted |= {"detect_s_p95", "replace_s_p95", "cold_start_ms_p50"}
+    assert all(figures[key] > 0 for key in wanted)
+    assert ("docker_start_ratio" in figures) is (name == "docker")
