@@ -1,7 +1,15 @@
 """Threads and the one event loop that their sandboxes live in."""
 
+import asyncio
+import os
+import signal
 import subprocess
 import sys
+
+import pytest
+
+from ale_jax.sandbox.api import SandboxStartError
+from ale_jax.sandbox.blocking import StartsBlocking
 
 FIRST_USE = """
 import asyncio, sys, threading
@@ -17,9 +25,11 @@ def slow_new_loop():
 async def which():
     return id(asyncio.get_running_loop())
 
+def look():
+    seen.append(blocking.wait_for(which()))
+
 made, seen = [], []
 asyncio.new_event_loop = slow_new_loop
-look = lambda: seen.append(blocking.wait_for(which()))
 threads = [threading.Thread(target=look) for _ in range(8)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
@@ -32,3 +42,28 @@ def test_threads_that_come_first_at_once_share_one_loop():
         [sys.executable, "-c", FIRST_USE], capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "1 1\n", done.stderr
+
+
+class Interrupted(StartsBlocking):
+    """A runtime whose starts are interrupted. closed: how many sandboxes were."""
+
+    def __init__(self, fails):
+        self.fails, self.closed = fails, 0
+
+    async def launch(self, spec, labels):
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(0.1)
+        if self.fails:
+            raise SandboxStartError("no such image")
+        return self
+
+    async def close(self):
+        self.closed += 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_interrupted_start_leaves_nothing(fails):
+    runtime = Interrupted(fails)
+    with pytest.raises(KeyboardInterrupt):
+        runtime.start(None, {})
+    assert runtime.closed == (0 if fails else 1)
