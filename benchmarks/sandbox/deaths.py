@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import time
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ from ale_jax.sandbox.pool.api import StartRequest
 from ale_jax.sandbox.pool.node_pool import NodePool
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.runtime import pick_runtime
+from benchmarks.sandbox import full_disk
 from benchmarks.sandbox.findings import Figure, Finding, Sample, Trial, say
 from benchmarks.sandbox.host_view import freeze_runner, kill_machine, kill_runner
 from benchmarks.sandbox.plan import SPEC, Plan
@@ -66,7 +68,8 @@ def measure(name: str, plan: Plan) -> list[Finding]:
 
 async def _measure(name: str, plan: Plan) -> list[Finding]:
     say(f"{name}: {plan.kills} times each: {', '.join(FAULTS)}")
-    async with NodePool(pick_runtime(name, SPEC), PoolOptions(slots=8), log := Log()) as pool:
+    runtime = pick_runtime(name, SPEC)
+    async with NodePool(runtime, PoolOptions(slots=8), log := Log()) as pool:
         await pool.start(StartRequest(SPEC, id=VICTIM, recreate=True))
         for sibling in SIBLINGS:
             await pool.start(StartRequest(SPEC, id=sibling))
@@ -88,6 +91,7 @@ async def _measure(name: str, plan: Plan) -> list[Finding]:
         Figure("sibling_episodes", "siblings' episodes meanwhile", len(played)),
         Figure("sibling_episodes_changed", "of them, changed in any byte", changed),
         *(_trial(fault, deaths, changed == 0) for fault in FAULTS),
+        *([await full_disk.try_snapshot(runtime)] if os.getuid() == 0 else []),
     ]
 
 

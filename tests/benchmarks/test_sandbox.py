@@ -207,7 +207,7 @@ def test_the_parts_measure_what_is_asked_for(name, monkeypatch, capsys):
     figures = answer["runtimes"][name]
     assert (figures["commands_failed"], figures["leaked_objects"]) == (0, 0)
     assert figures["commands_run"] == 12 and figures["sibling_episodes_changed"] == 0
-    assert figures["attacks_tried"] == figures["attacks_survived"] == len(answer["attacks"]) == 5
+    assert figures["attacks_tried"] == figures["attacks_survived"] == len(answer["attacks"]) >= 5
     wanted = {"warm_start_ms_p50", "reset_ms_p50", "snapshot_ms_p50", "restore_ms_p50"}
     wanted |= {"detect_s_p95", "replace_s_p95", "cold_start_ms_p50"}
     assert all(figures[key] > 0 for key in wanted)

@@ -101,7 +101,8 @@ def _disturbs_a_snapshot(arena: Arena) -> str:
     arena.box.run("echo kept > f; while :; do pkill -STOP tar; done &")
     snapshot = arena.box.snapshot()
     arena.box.restore(snapshot)
-    return require(arena.box.read("f") == b"kept\n", "its processes stand still meanwhile")
+    content = arena.box.read("f")
+    return require(content == b"kept\n", f"{content!r} comes back")
 
 
 def _snapshot_of_holes(arena: Arena) -> str:

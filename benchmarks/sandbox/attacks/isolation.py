@@ -35,7 +35,9 @@ def _privileges(arena: Arena) -> str:
     values = dict(line.split(":\t") for line in status.splitlines())
     held = {name: int(values[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")}
     guarded = (values["NoNewPrivs"], values["Seccomp"]) == ("1", "2")
-    return require(not any(held.values()) and guarded, f"CapEff 0, {_short(values)}")
+    return require(
+        not any(held.values()) and guarded, f"CapEff {held['CapEff']:#x}, {_short(values)}"
+    )
 
 
 def _root_privileges(arena: Arena) -> str:
@@ -45,7 +47,7 @@ def _root_privileges(arena: Arena) -> str:
     mask = sum(1 << NUMBERS[name] for name in ROOT_CAPABILITIES)
     held = int(values["CapEff"], 16) == int(values["CapBnd"], 16) == mask
     guarded = (values["NoNewPrivs"], values["Seccomp"]) == ("1", "2")
-    return require(held and guarded, f"CapEff {mask:#x}, {_short(values)}")
+    return require(held and guarded, f"CapEff {values['CapEff']}, {_short(values)}")
 
 
 def _short(values: dict[str, str]) -> str:
@@ -62,7 +64,7 @@ def _kernel(arena: Arena) -> str:
 def _traces_init(arena: Arena) -> str:
     arena.box.write({"trace.py": PTRACE.encode()})
     answer = arena.box.run("python3 trace.py 1").output.strip()
-    return require(answer == "-1 1", f"ptrace answers {answer}: not permitted")
+    return require(answer == "-1 1", f"ptrace and errno: {answer}")
 
 
 def _runner(arena: Arena) -> str:
@@ -88,8 +90,8 @@ def _others(arena: Arena) -> str:
             f" | grep -E '86399|geheim'; cat /tmp/secret; kill -9 {pid}"
         )
         require(other.run("cat /tmp/secret").output == "secret\n", "the other's file is changed")
-    found = any(word in seen.output for word in ("86399", "geheim", "secret\n"))
-    return require(not found, "neither processes, variables nor files")
+    found = [word for word in ("86399", "geheim", "secret\n") if word in seen.output]
+    return require(not found, f"of its process, variable and file, {len(found)} are seen")
 
 
 def _descriptors(arena: Arena) -> str:
@@ -106,7 +108,7 @@ def _shared_memory(arena: Arena) -> str:
     require(opened == "-1\n", "a message queue was made")
     arena.box.reset()
     left = arena.box.run("tail -qn +2 /proc/sysvipc/*").output
-    return require(left == "", "nothing is left after a reset")
+    return require(left == "", f"{len(left.splitlines())} segments are left after a reset")
 
 
 NO_PRIVILEGE = "no capability, no-new-privileges, seccomp"

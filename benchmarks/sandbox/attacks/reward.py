@@ -49,7 +49,9 @@ def _writes_late(arena: Arena) -> str:
     late = f"(sleep 0.1; while :; do echo {text} > {path}; sleep 0.01; done)"
     paid = _paid(arena, bash(f"setsid nohup sh -c '{late}' > /dev/null 2>&1 &"), finish())
     written = arena.box.run(f"sleep 0.3; ls {path}").exit_code == 0
-    return require(paid == 0.0 and not written, f"reward {paid}, and it writes no more")
+    return require(
+        paid == 0.0 and not written, f"the reward is {paid}; written afterwards: {written}"
+    )
 
 
 HOST = "judged by the host, from files"
