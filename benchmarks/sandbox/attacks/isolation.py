@@ -87,7 +87,7 @@ def _others(arena: Arena) -> str:
         pid = runner_pid(other.later)
         seen = arena.box.run(
             "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2> /dev/null | tr '\\0' '\\n'"
-            f" | grep -E '86399|geheim'; cat /tmp/secret; kill -9 {pid}"
+            f" | grep -E '8639[9]|gehei[m]'; cat /tmp/secret; kill -9 {pid}"
         )
         require(other.run("cat /tmp/secret").output == "secret\n", "the other's file is changed")
     found = [word for word in ("86399", "geheim", "secret\n") if word in seen.output]
