@@ -100,6 +100,15 @@ def test_command_of_a_megabyte(box):
     assert box.run(command).output == f"{1 << 20}\n"
 
 
+@pytest.mark.parametrize("text", ["", "é", "\ud800 \U0001f600", " x\\", "x\n\n", "\t", "\r"])
+def test_a_command_arrives_byte_for_byte(box, text):
+    first = box.run(f"cat <<'END'\n{text * 30_000}\nEND\nLC_ALL=C; export LC_ALL; x='{text}'")
+    assert first.exit_code == 0
+    result = box.run(f"printf %s '{text}' | od -An -tx1; [ \"$x\" = '{text}' ] && echo same")
+    *words, same = result.output.split()
+    assert bytes.fromhex("".join(words)) == text.encode("utf-8", "replace") and same == "same"
+
+
 def test_command_with_nul_is_refused_as_bash_refuses_nonsense(box):
     assert box.run("echo a\0b").exit_code == 2
 

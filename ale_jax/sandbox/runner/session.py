@@ -21,6 +21,7 @@ EXIT_TIMED_OUT = 124
 # so takes back a redefined `builtin`. The loop's own work is a `while` condition, which `set -e`
 # does not end, and its trace (`set -x`) goes nowhere. One line: bash counts the agent's from 1.
 # An interrupt is for the command: the trap keeps the shell, and children do not inherit it.
+# From a pipe, bash reads what ends with a NUL byte by byte, but what has a known length in blocks.
 LOOP = (
     "builtin echo 1000 > /proc/self/oom_score_adj; "  # the runner is never the one to go
     "builtin trap : INT; "
@@ -28,7 +29,8 @@ LOOP = (
     r"""[[ ${__token-} ]] && builtin printf '%s %d %s\0' "$__token" "$__status" "$PWD" """
     f">&{REPLY_FD}; "
     f"IFS= builtin read -r -d '' -u {FEED_FD} __token && "
-    f"IFS= builtin read -r -d '' -u {FEED_FD} __command; "
+    f"IFS= builtin read -r -d '' -u {FEED_FD} __bytes && "
+    f'LC_ALL=C IFS= builtin read -r -N "$__bytes" -u {FEED_FD} __command; '
     "} 2>/dev/null; "
     f'do builtin eval "$__command" {FEED_FD}<&- {REPLY_FD}>&-; done'
 )
@@ -75,7 +77,7 @@ class Session:
         tasks = [
             self._loop.spawn(each)
             for each in (
-                self._feed(command.token.encode() + b"\0" + text + b"\0"),
+                self._feed(f"{command.token}\0{len(text)}\0".encode() + text),
                 self._pump(command),
                 self._take_reply(command),
                 self._watch(command),

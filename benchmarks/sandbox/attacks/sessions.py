@@ -27,8 +27,9 @@ BREAKERS = {
     "may write no file": "ulimit -f 0",
     "loses its variables": "PATH=; unset PATH HOME PWD OLDPWD; PWD=lies",
     "freezes the loop's variables": (
-        "readonly __status __token __command REPLY IFS POSIXLY_CORRECT"
+        "readonly __status __token __bytes __command REPLY IFS LC_ALL POSIXLY_CORRECT"
     ),
+    "changes locale and mode": "export LC_ALL=xx_XX.UTF-16 LANG=nowhere; set -o posix",
     "removes where it stands": (
         "rm -rf /work /tmp /usr 2> /dev/null; mkdir gone; cd gone; rmdir ../gone"
     ),
