@@ -25,7 +25,7 @@ from ale_jax.sandbox.bootstrap import COMMAND
 from ale_jax.sandbox.link import Link
 from ale_jax.sandbox.owner import Owner
 from ale_jax.sandbox.runner.processes import ENVIRONMENT
-from ale_jax.sandbox.spec import ROOT_CAPABILITIES, TMP, WORK, SandboxSpec
+from ale_jax.sandbox.spec import ROOT_CAPABILITIES, WORK, SandboxSpec
 
 NOBODY_ID = 65534
 NEEDS = """
@@ -45,6 +45,17 @@ ETC_FILES = {
 # Enters its control groups, then becomes the rest of the line: nothing ever runs outside them.
 ENTER_GROUPS = """
 while [ "$1" != -- ]; do echo 0 > "$1/cgroup.procs" || exit 1; shift; done; shift; exec "$@"
+"""
+
+# Hides the host's own /tmp, which nothing needs from there on.
+PARTS = "/tmp"
+MOUNT_PARTS = f"""
+limits=$1; shift; number=0
+mount -t tmpfs -o size=1m,mode=755 parts {PARTS} || exit 1
+while [ "$1" != -- ]; do
+    mkdir {PARTS}/$number && mount -t tmpfs -o "$limits,mode=$1" part {PARTS}/$number || exit 1
+    number=$((number + 1)); shift
+done; shift; exec "$@"
 """
 
 log = logging.getLogger(__name__)
@@ -159,7 +170,7 @@ class BubblewrapRuntime(StartsBlocking):
         try:
             with theirs, _etc_files() as etc:
                 process = subprocess.Popen(
-                    [*_enter(group), *_bwrap(spec, etc), *COMMAND],
+                    [*_enter(group), *_mount(spec), *_bwrap(spec, etc), *COMMAND],
                     stdin=theirs,
                     stdout=theirs,
                     stderr=subprocess.PIPE,
@@ -198,7 +209,7 @@ def probe(spec: SandboxSpec) -> str | None:
     if not shutil.which("bwrap"):
         return "bwrap is not installed; type: apt-get install bubblewrap"
     with _etc_files() as etc:
-        line = [*_enter(None), *_bwrap(spec, etc), "bash", "-c", NEEDS]
+        line = [*_enter(None), *_mount(spec), *_bwrap(spec, etc), "bash", "-c", NEEDS]
         answer = subprocess.run(
             line, pass_fds=list(etc.values()), capture_output=True, text=True, timeout=EXIT_S
         )
@@ -213,6 +224,15 @@ def _enter(group: cgroups.Cgroup | None) -> list[str]:
     if os.getuid() == 0:  # root of a namespace that is root outside would own every file it sees
         line += ["setpriv", f"--reuid={NOBODY_ID}", f"--regid={NOBODY_ID}", "--clear-groups"]
     return line
+
+
+def _mount(spec: SandboxSpec) -> list[str]:
+    """Becomes the rest of the line in a namespace that has the sandbox's writable directories below
+    PARTS: bwrap's own have no limit to the number of their files."""
+    limits = f"size={spec.files_mb}m,nr_inodes={spec.max_files},nosuid,nodev"
+    modes = [f"{mode:o}" for mode in spec.parts.values()]
+    enter = ["unshare", "--user", "--map-root-user", "--mount"]
+    return [*enter, "sh", "-c", MOUNT_PARTS, "sh", limits, *modes, "--"]
 
 
 def _bwrap(spec: SandboxSpec, etc: dict[str, int]) -> list[str]:
@@ -234,10 +254,8 @@ def _bwrap(spec: SandboxSpec, etc: dict[str, int]) -> list[str]:
         line += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     for name, fd in etc.items():
         line += ["--perms", "0644", "--ro-bind-data", str(fd), f"/etc/{name}"]
-    size = str(spec.files_mb << 20)
-    for path in (WORK, *spec.writable):
-        line += ["--size", size, "--perms", "0755", "--tmpfs", path]
-    line += ["--size", size, "--perms", "1777", "--tmpfs", TMP]
+    for number, path in enumerate(spec.parts):
+        line += ["--bind", f"{PARTS}/{number}", path]
     return [*line, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORK]
 
 

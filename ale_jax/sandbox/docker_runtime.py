@@ -168,7 +168,8 @@ class DockerRuntime(StartsBlocking):
 
 def _host_config(spec: SandboxSpec) -> dict:
     user = user_id(spec)
-    tmpfs = f"rw,exec,nosuid,nodev,size={spec.files_mb}m,uid={user},gid={user}"
+    limits = f"size={spec.files_mb}m,nr_inodes={spec.max_files}"
+    tmpfs = f"rw,exec,nosuid,nodev,{limits},uid={user},gid={user}"
     writable = dict.fromkeys((WORK, *spec.writable), f"{tmpfs},mode=0755")
     return {
         "auto_remove": True,

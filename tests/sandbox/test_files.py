@@ -136,7 +136,7 @@ def test_reset_leaves_nothing(box):
 def test_reset_of_a_deep_and_a_wide_tree(box):
     deep = "import os\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')"
     made = box.run(
-        f'python3 -c "{deep}" && mkdir /tmp/wide && cd /tmp/wide && seq 20000 | xargs touch'
+        f'python3 -c "{deep}" && mkdir /tmp/wide && cd /tmp/wide && seq 5000 | xargs touch'
     )
     assert made.exit_code == 0
     box.reset()

@@ -47,6 +47,6 @@ tar --create --numeric-owner --directory "$root" --exclude='./proc/*' --exclude=
 # The image that this one replaces, if nothing calls it anything any more. Not `prune`: its filter also meets the layers
 # of other images that are being built FROM this one, because they inherit the label.
 if [ -n "$replaced" ] && [ "$(docker image inspect --format '{{len .RepoTags}}' "$replaced" 2> /dev/null)" = 0 ]; then
-    docker image rm "$replaced" > /dev/null || say "the image that this one replaces stays: it is in use"
+    docker image rm "$replaced" > /dev/null 2>&1 || say "the image that this one replaces stays: it is in use"
 fi
 say "built (recipe $recipe)"
