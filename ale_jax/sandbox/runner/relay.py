@@ -8,7 +8,7 @@ from .link import Link, Stream
 from .loop import READ, WRITE, Loop
 from .wire import CHUNK
 
-LOOPBACK = "127.0.0.1"
+LOOPBACK = b"127.0.0.1"  # no text: to look that up, python needs codecs that are not packed
 BACKLOG = 64
 
 
