@@ -12,14 +12,20 @@ from ale_jax.agent.tools import ToolCallError, parse_tool_call
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.blocking import BlockingSandbox
 from ale_jax.sandbox.spec import SandboxSpec
-from ale_jax.sandbox.verify.pytest_verifier import REMEDY, has_pytest, pytest_verifier
+from ale_jax.sandbox.verify.pytest_verifier import (
+    REMEDY,
+    REPORT,
+    TESTS,
+    has_pytest,
+    pytest_verifier,
+)
 from ale_jax.sandbox.verify.verifier import verify
 from envs.shell.env import observation
 from envs.terminal_bench.task import TerminalBenchTask
 
 APP = "/app"
 # Tests and report have parts of their own: an agent that fills its disk does not keep them out.
-WRITABLE = (APP, "/tests", "/logs")
+WRITABLE = (APP, TESTS, REPORT)
 SPEC = SandboxSpec(
     image="ale-terminal-bench",
     user="root",

@@ -61,8 +61,8 @@ def test_an_episode_by_tool_calls(box, tmp_path):
     env = TerminalBenchEnv([task_of(tmp_path)], box)
     instruction, info = env.reset(0)
     assert (instruction[:16], info) == ("Write a function", {"task": "seven"})
-    seen, reward = act(env, bash("pwd; id -un; ls -A /app /tests /logs"), finish())
-    assert seen[0] == "/app\nroot\n/app:\n\n/logs:\n\n/tests:" and reward == 0.0
+    seen, reward = act(env, bash("pwd; id -un; ls -A /app /tests /logs/verifier"), finish())
+    assert seen[0] == "/app\nroot\n/app:\n\n/logs/verifier:\n\n/tests:" and reward == 0.0
     env.reset(0)
     assert act(env, bash(SOLUTION), finish()) == (["(no output)", ""], 1.0)
 
@@ -70,9 +70,11 @@ def test_an_episode_by_tool_calls(box, tmp_path):
 def test_an_episode_leaves_nothing_for_the_next(box, tmp_path):
     env = TerminalBenchEnv([task_of(tmp_path)], box)
     env.reset(0)
-    act(env, bash(f"{SOLUTION} touch /tests/x /logs/x /work/x /tmp/x"), finish())
+    act(env, bash(f"{SOLUTION} touch /tests/x /logs/verifier/x /work/x /tmp/x"), finish())
     env.reset(0)
-    seen, reward = act(env, bash("find /app /tests /logs /work /tmp -mindepth 1"), finish())
+    seen, reward = act(
+        env, bash("find /app /tests /logs/verifier /work /tmp -mindepth 1"), finish()
+    )
     assert (seen[0], reward) == ("(no output)", 0.0)
 
 

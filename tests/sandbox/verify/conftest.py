@@ -8,7 +8,7 @@ import pytest
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.sandbox.verify.verifier import Evidence, Verifier, verify
 
-WRITABLE = ("/app", "/tests", "/logs", "/usr/local/bin")
+WRITABLE = ("/app", "/tests", "/logs/verifier", "/usr/local/bin")
 SPEC = SandboxSpec(
     memory_mb=192,
     pids=48,

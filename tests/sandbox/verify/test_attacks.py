@@ -29,7 +29,8 @@ OBSTACLES = {
     "a parent that nobody may change": "mkdir -p {0}; chmod a-w $(dirname {0})",
     "a parent that is a link": "rm -rf $(dirname {0}); ln -s /app/mine $(dirname {0})",
     "a directory where the tests go": "mkdir -p {0}/test.sh/x {0}/reward.txt/x {0}/scratch/x",
-    "a deep tree": "mkdir -p {0}; cd {0}; for i in {{1..600}}; do mkdir d; cd d; done",
+    "a deep tree": 'mkdir -p {0}; cd {0}; python3 -c "import os\n'
+    "for i in range(600): os.mkdir('d'); os.chdir('d')\"",
     "many files": "mkdir -p {0}; cd {0}; touch {{1..3000}}",
     "a mount": "mkdir -p {0} /app/mine; mount --bind /app/mine {0}; mount -t tmpfs none {0};"
     " unshare --user --map-root-user --mount mount --bind /app/mine {0}",
@@ -46,6 +47,7 @@ def test_obstacles_in_the_way_of_tests_and_report(box, obstacle, places):
         box.run(f"echo {answer} > /app/answer")
         for command in prepare:
             box.run(f"({command}) 2> /dev/null")
+        box.run(f"echo {answer} > /app/answer")  # again, where it went with what is above
         assert reward(box, verifier) == earned
 
 
@@ -80,9 +82,11 @@ def test_a_fork_bomb_that_is_still_alive(box):
 
 
 def test_a_full_disk(box):
-    fill = "for d in /tests /logs /tmp /work /app; do head -c 20M /dev/zero > $d/fill; done"
+    fill = (
+        "for d in /tests /logs/verifier /tmp /work /app; do head -c 20M /dev/zero > $d/fill; done"
+    )
     box.run(f"echo 42 > /app/answer; {fill} 2> /dev/null")
-    assert "100%" in box.run("df /tests /logs").output
+    assert "100%\n100%" in box.run("df --output=pcent /tests /logs/verifier").output
     assert reward(box) == 1.0
 
 

@@ -146,14 +146,14 @@ def test_the_sandbox_lives_on_without_a_trace_of_the_verifier(box):
     assert reward(box, bash_verifier(script, Evidence.EXIT_CODE)) == 1.0
     assert "sleep" not in processes(box)
     assert box.run("cat /app/answer").output == "42\n"
-    assert box.run("find /tests /logs -mindepth 1").output == "/logs/verifier\n"
+    assert box.run("find /tests /logs/verifier -mindepth 1").output == ""
     assert box.run("echo $SEEN; pwd").output == "\n/work\n"
 
 
 def test_nothing_is_left_where_there_was_no_verdict_either(box):
     with pytest.raises(VerifierFailed):
         verify(box, bash_verifier(b"touch $REPORT/x"))
-    assert box.run("find /tests /logs -mindepth 1").output == "/logs/verifier\n"
+    assert box.run("find /tests /logs/verifier -mindepth 1").output == ""
 
 
 def test_files_come_with_their_folders_and_nothing_else_is_there(box):
@@ -211,7 +211,7 @@ cat <&3
 
 def test_the_tests_may_have_another_network_than_the_agent(runtime):
     agents = EgressPolicy("allowlist", ("b.invalid:443",))
-    spec = SandboxSpec(network=agents, writable=("/tests", "/logs"))
+    spec = SandboxSpec(network=agents, writable=("/tests", "/logs/verifier"))
     with runtime.start(spec, {"run": "tests"}) as sandbox:
         seen = {}
         for policy in (None, EgressPolicy()):
