@@ -96,7 +96,7 @@ class Session:
         if sender:
             await command.all_sent()
         self._command = None
-        return command.exit_code, timed_out, command.output
+        return command.exit_code if command.outlived else None, timed_out, command.output
 
     async def interrupt(self, seconds: float) -> bool:
         """SIGINT to the command and its children, then SIGKILL; whether there was a command.
@@ -110,6 +110,8 @@ class Session:
             os.killpg(self.child.pid, signal.SIGINT)
         if not await command.over.wait(time.monotonic() + seconds):
             self._agent.kill_tree(self.child)
+            # Its bash may have told the end of the command just before its own.
+            command.outlived = False
         return True
 
     async def _feed(self, text: bytes) -> None:
@@ -171,6 +173,7 @@ class _Command:
         self.token = os.urandom(8).hex()
         self.output = HeadAndTail(output_bytes)
         self.exit_code: int | None = None
+        self.outlived = True  # by its session
         self.over = Event(loop)
         self._more, self._sent = Event(loop), Event(loop)
         self._complete = False

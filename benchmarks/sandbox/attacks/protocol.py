@@ -69,8 +69,9 @@ def _parallel_calls(arena: Arena) -> str:
         while (piece := await stream.receive()) is not None:
             await stream.send(piece[1])
 
-    wait_for(arena.box.later.listen(PORT, echo))
-    result = arena.box.run(CALLS)
+    with arena.another() as box:
+        wait_for(box.later.listen(PORT, echo))
+        result = box.run(CALLS)
     same = result.output.count("same")
     return require(same == CLIENTS, f"{same} of {CLIENTS} get their own answer")
 
