@@ -82,8 +82,9 @@ def _containers() -> dict[str, str]:
         api = docker.from_env().api
         for each in api.containers(all=True):
             owner, mount = each["Labels"].get("ale.owner", ""), ""
-            with contextlib.suppress(NotFound, KeyError):  # it ended meanwhile, or has no mount
-                mount = api.inspect_container(each["Id"])["GraphDriver"]["Data"]["MergedDir"]
+            with contextlib.suppress(NotFound):  # it ended meanwhile
+                layers = api.inspect_container(each["Id"])["GraphDriver"]["Data"]
+                mount = layers["MergedDir"] if layers else ""  # none of one that is being removed
             found[each["Id"]] = f"{each['Id']} {owner} {mount}"
     return found
 
