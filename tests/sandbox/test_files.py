@@ -1,9 +1,11 @@
 """Files go in and out, whatever the agent has built where they lie."""
 
+import dataclasses
+
 import pytest
 
 from ale_jax.sandbox.api import SandboxError
-from tests.sandbox.conftest import processes
+from tests.sandbox.conftest import SPEC, processes
 
 
 def test_written_files_are_read_back_and_belong_to_the_agent(box):
@@ -141,6 +143,14 @@ def test_reset_of_a_deep_and_a_wide_tree(box):
     assert made.exit_code == 0
     box.reset()
     assert box.run("ls -A /work /tmp").output == "/tmp:\n\n/work:\n"
+
+
+def test_reset_of_more_files_than_there_is_memory_for(runtime):
+    """What is left of the memory is not enough to list them all."""
+    with runtime.start(dataclasses.replace(SPEC, memory_mb=48), {}) as sandbox:
+        sandbox.run("mkdir m; cd m; seq 100000 | xargs touch")
+        sandbox.reset()
+        assert sandbox.run("ls -A /work /tmp").output == "/tmp:\n\n/work:\n"
 
 
 def test_kill_processes_keeps_files(box):

@@ -1,10 +1,12 @@
 """Files of the agent, touched with its own rights and without ever following a link."""
 
 import contextlib
+import itertools
 import os
 import stat
 
 WORK = "/work"
+BATCH = 1000
 KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
 
 
@@ -121,18 +123,25 @@ def empty(directory: str, mode: int) -> None:
     os.chmod(directory, mode)
     prefix, serial = os.urandom(8).hex(), 0
     top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    while names := os.listdir(top):
+    while names := some_names(top):
         for name in names:
             if unlinked(name, top):
                 continue
             inner_fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
-            for inner in os.listdir(inner_fd):
-                if not unlinked(inner, inner_fd):
-                    serial += 1
-                    os.rename(inner, f"{prefix}{serial}", src_dir_fd=inner_fd, dst_dir_fd=top)
+            while inners := some_names(inner_fd):
+                for inner in inners:
+                    if not unlinked(inner, inner_fd):
+                        serial += 1
+                        os.rename(inner, f"{prefix}{serial}", src_dir_fd=inner_fd, dst_dir_fd=top)
             os.close(inner_fd)
             os.rmdir(name, dir_fd=top)
     os.close(top)
+
+
+def some_names(directory: int) -> list[str]:
+    """The names of a few of its entries: all of them might not fit into what memory is left."""
+    with os.scandir(directory) as entries:
+        return [entry.name for entry in itertools.islice(entries, BATCH)]
 
 
 def unlinked(name: str, parent: int) -> bool:
