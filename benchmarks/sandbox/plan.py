@@ -15,7 +15,7 @@ class Plan:
     installs_peers: if they are missing. cold_starts: each beside a bare one. file_calls: resets,
     snapshots and restores each. crowds: sandboxes at once, by runtime; crowd_commands: spread over
     them. cycles: of create and stop; starts_at_once: in the middle of which their owner is ended.
-    load_seconds: how long a hostile load lasts; quiet_commands: of the neighbour, before it.
+    effort: of attacks (see `Arena`); quiet_commands: of their neighbour, before a load.
     kills: of a sandbox, in each way."""
 
     commands: int
@@ -28,7 +28,7 @@ class Plan:
     crowd_commands: int
     cycles: int
     starts_at_once: int
-    load_seconds: float
+    effort: float
     quiet_commands: int
     kills: int
 
@@ -44,7 +44,7 @@ FULL = Plan(
     crowd_commands=10_000,
     cycles=1000,
     starts_at_once=64,
-    load_seconds=3.0,
+    effort=1.0,
     quiet_commands=500,
     kills=20,
 )
@@ -52,14 +52,14 @@ QUICK = Plan(
     commands=100,
     peer_commands=10,
     installs_peers=False,
-    cold_starts=3,
-    warm_starts=4,
+    cold_starts=2,
+    warm_starts=3,
     file_calls=4,
-    crowds={"docker": 6, "bubblewrap": 16},
-    crowd_commands=300,
-    cycles=6,
-    starts_at_once=12,
-    load_seconds=0.3,
-    quiet_commands=50,
-    kills=2,
+    crowds={"docker": 4, "bubblewrap": 12},
+    crowd_commands=240,
+    cycles=4,
+    starts_at_once=8,
+    effort=0.1,
+    quiet_commands=25,
+    kills=1,
 )

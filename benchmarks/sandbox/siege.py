@@ -33,7 +33,7 @@ def measure(name: str, plan: Plan) -> list[Finding]:
         def start() -> BlockingSandbox:
             return boxes.enter_context(runtime.start(SPEC, LABELS))
 
-        arena = Arena(runtime, SPEC, start(), plan.load_seconds)
+        arena = Arena(runtime, SPEC, start(), plan.effort)
         neighbour = boxes.enter_context(Neighbour(start()))
         trials: list[Finding] = []
         for attack in ATTACKS:

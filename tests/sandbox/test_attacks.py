@@ -13,12 +13,12 @@ from benchmarks.sandbox.attacks.attack import Arena, Breach, refused, require_al
 from benchmarks.sandbox.attacks.catalogue import ATTACKS
 from tests.sandbox.conftest import SPEC
 
-LOAD_SECONDS = 0.3
+EFFORT = 0.1
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: f"{attack.kind}: {attack.name}")
 def test_an_attack_is_survived(runtime, box, attack):
-    assert attack.play(Arena(runtime, SPEC, box, LOAD_SECONDS))
+    assert attack.play(Arena(runtime, SPEC, box, EFFORT))
     box.kill_processes()
     require_alive(box)
 
@@ -27,7 +27,7 @@ def test_an_attack_is_survived(runtime, box, attack):
 def test_an_attack_that_succeeds_or_cannot_be_tried_is_not_survived(runtime, box, command):
     attack = refused("it", "kind", command, "nothing")
     with pytest.raises(Breach, match="exit code"):
-        attack.play(Arena(runtime, SPEC, box, LOAD_SECONDS))
+        attack.play(Arena(runtime, SPEC, box, EFFORT))
 
 
 def test_every_attack_has_a_name_of_its_own():

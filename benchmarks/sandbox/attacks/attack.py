@@ -12,6 +12,7 @@ from ale_jax.sandbox.blocking import BlockingSandbox
 from ale_jax.sandbox.spec import SandboxSpec
 
 EVIDENCE_CHARS = 70
+LOAD_S = 3.0
 NOT_FOUND = 127  # an attack whose program is missing has not been tried
 
 
@@ -21,13 +22,17 @@ class Breach(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Arena:
-    """Where attacks are played. box: the attacker's; it is new, or as new. load_seconds: how long
-    an attack on what is shared (cores, memory) lasts."""
+    """Where attacks are played. box: the attacker's; it is new, or as new. effort: 1.0 in earnest;
+    less for shorter and smaller attacks on what is shared (cores, memory)."""
 
     runtime: Runtime
     spec: SandboxSpec
     box: BlockingSandbox
-    load_seconds: float
+    effort: float
+
+    @property
+    def load_seconds(self) -> float:
+        return LOAD_S * self.effort
 
     def another(self, **changes: Any) -> AbstractContextManager[BlockingSandbox]:
         """A further sandbox, of the same spec but for `changes`."""
