@@ -59,10 +59,13 @@ def without(things: Things, others: Set[str]) -> Inventory:
 
 
 def left_since(before: Inventory) -> Inventory:
-    """What is there now and was not before; what is on its way out has SETTLE_S for that."""
+    """What has come since and stays: what is on its way out has SETTLE_S for that."""
     deadline = time.monotonic() + SETTLE_S
-    while any((left := more(before, take())).values()) and time.monotonic() < deadline:
+    left = more(before, take())
+    while any(left.values()) and time.monotonic() < deadline:
         time.sleep(0.2)
+        now = take()
+        left = {kind: names & now[kind] for kind, names in left.items()}
     return left
 
 
