@@ -117,25 +117,22 @@ import pytest
 def pytest_runtest_makereport(item, call):
     (yield).get_result().outcome = "passed"
 """
-LEFT_LYING = {
+SETTINGS = {
     "conftest.py": PASSES_ALL,
     "pytest.ini": "[pytest]\naddopts = --collect-only -p solution\n",
     "pyproject.toml": "[tool.pytest.ini_options]\naddopts = '--collect-only'\n",
     "tox.ini": "[pytest]\naddopts = --collect-only\n",
-    "pytest.py": "import os; os._exit(0)",
-    "json.py": "import os; os._exit(0)",
-    "sitecustomize.py": "import os; os._exit(0)",
-    "usercustomize.py": "import os; os._exit(0)",
-    "evil-1.0.dist-info/entry_points.txt": "[pytest11]\nevil = solution\n",
 }
+MODULES = ("pytest", "json", "os", "sitecustomize", "usercustomize")
 
 
-@pytest.mark.parametrize("name", LEFT_LYING)
-@pytest.mark.parametrize(("solution", "reward"), [(RIGHT, 1.0), (WRONG, 0.0)])
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(("solution", "reward"), [(RIGHT, 1.0), (WRONG, 0.0)], ids=["1", "0"])
 def test_files_that_pytest_or_python_would_read(box, name, solution, reward):
     box.run("export PYTEST_ADDOPTS=--collect-only PYTEST_PLUGINS=solution PYTHONPATH=/app")
-    box.run("mkdir -p ~/.config; printf '[pytest]\\naddopts = --collect-only\\n' > ~/pytest.ini")
-    assert earned(box, {"solution.py": solution, name: LEFT_LYING[name]}) == reward
+    box.run("printf '[pytest]\\naddopts = --collect-only\\n' > ~/pytest.ini")
+    modules = {f"{module}.py": "import os; os._exit(0)" for module in MODULES}
+    assert earned(box, {"solution.py": solution, name: SETTINGS[name], **modules}) == reward
 
 
 @pytest.mark.parametrize(
