@@ -22,6 +22,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 ALWAYS_SKIPPED = (
     "containers are Docker's",
     "images are Docker's",
+    "users are Docker's",
     "control groups are bubblewrap's",
     "root may write anywhere",
     "needs root to mount",

@@ -21,6 +21,10 @@ class SandboxLost(SandboxError):
     """The sandbox, or the runner in it, died while it was in use."""
 
 
+class ImageMissing(SandboxStartError):
+    """There is no image of that name; the message says how to get it."""
+
+
 @dataclasses.dataclass(frozen=True)
 class ExecResult:
     """A finished command. A non-zero exit code is data, not an error.

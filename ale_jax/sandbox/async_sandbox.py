@@ -57,7 +57,7 @@ class AsyncSandbox(FileCalls):
             greeting = await asyncio.wait_for(link.greeting(), START_S)
             if greeting.get("protocol") != wire.PROTOCOL:
                 raise SandboxLost(f"the runner speaks another protocol: {greeting!r:.80}")
-            await self._ask({"do": "open", "session": MAIN, "cwd": "/work", "env": {}}, START_S)
+            await self.open_session(MAIN)
             await self._fill()
         except TimeoutError:
             raise await self._lost(f"no runner within {START_S:g} s") from None
@@ -92,11 +92,21 @@ class AsyncSandbox(FileCalls):
         )
 
     async def open_session(
-        self, name: str, env: Mapping[str, str] | None = None, cwd: str = "/work"
+        self,
+        name: str,
+        env: Mapping[str, str] | None = None,
+        cwd: str = "/work",
+        user: str = "",
     ) -> None:
-        """A further bash. SandboxError if there is one of that name."""
+        """A further bash. SandboxError if there is one of that name, or no such user.
+
+        user: whose it is (of /etc/passwd); empty: the agent's, and it can be no other's but root's.
+        """
+        account = "" if user == self._spec.user else user
+        if account and self._spec.user != "root":
+            raise ValueError(f"user {user!r:.80}: only a sandbox of user root has others")
         request = {"do": "open", "session": name, "env": dict(env or {}), "cwd": cwd}
-        await self._ask(request, FILES_S)
+        await self._ask(request | {"user": account}, FILES_S)
 
     async def close_session(self, name: str) -> None:
         """Kills all that runs in it. SandboxError if there is none of that name."""

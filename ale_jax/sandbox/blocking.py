@@ -60,8 +60,8 @@ class BlockingSandbox:
         """Runs one process, outside every session; text is a command line for bash."""
         return wait_for(self.later.exec(argv, timeout, stdin, cwd, env))
 
-    def open_session(self, name: str, env: Mapping[str, str] | None = None) -> None:
-        wait_for(self.later.open_session(name, env))
+    def open_session(self, name: str, env: Mapping[str, str] | None = None, user: str = "") -> None:
+        wait_for(self.later.open_session(name, env, user=user))
 
     def close_session(self, name: str) -> None:
         wait_for(self.later.close_session(name))

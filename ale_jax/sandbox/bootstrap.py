@@ -11,8 +11,8 @@ PROGRAM = "exec(open(0, 'rb', 0, closefd=False).readline())"
 COMMAND = ["python3", "-I", "-S", "-c", PROGRAM]
 # In the order in which they import each other.
 MODULES = (
-    *("wire", "loop", "link", "files", "seccomp", "processes", "output", "session", "jobs"),
-    *("memory", "relay", "main"),
+    *("wire", "loop", "link", "files", "accounts", "seccomp", "processes", "output", "session"),
+    *("jobs", "memory", "relay", "main"),
 )
 
 # Makes the package out of a JSON frame. It must be one line, and what reads it reads no byte more.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import os
@@ -11,21 +10,21 @@ import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ale_jax.sandbox import cgroups
+from ale_jax.sandbox import bubblewrap_etc, cgroups
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
-from ale_jax.sandbox.booting import AGENT_ID, NO_LIMITS, boot, user_id
+from ale_jax.sandbox.booting import NO_LIMITS, boot, user_id
 from ale_jax.sandbox.bootstrap import COMMAND
 from ale_jax.sandbox.link import Link
 from ale_jax.sandbox.owner import Owner
 from ale_jax.sandbox.runner.processes import ENVIRONMENT
-from ale_jax.sandbox.spec import ROOT_CAPABILITIES, WORK, SandboxSpec
+from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, WORK, SandboxSpec
 
 NOBODY_ID = 65534
 NEEDS = """
@@ -36,12 +35,6 @@ done
 LEAVE_S, EXIT_S = 0.5, 5.0
 LAST_WORDS_BYTES = 2000
 SYSTEM_DIRS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-ETC_FROM_HOST = ("alternatives", "ld.so.cache")
-ETC_FILES = {
-    "passwd": f"root:x:0:0::/:/bin/sh\nagent:x:{AGENT_ID}:{AGENT_ID}::/work:/bin/bash\n",
-    "group": f"root:x:0:\nagent:x:{AGENT_ID}:\n",
-    "hosts": "127.0.0.1 localhost\n",
-}
 # Enters its control groups, then becomes the rest of the line: nothing ever runs outside them.
 ENTER_GROUPS = """
 while [ "$1" != -- ]; do echo 0 > "$1/cgroup.procs" || exit 1; shift; done; shift; exec "$@"
@@ -153,7 +146,8 @@ class BubblewrapRuntime(StartsBlocking):
         link = Link()
         await loop.connect_accepted_socket(lambda: link, ours)
         machine = BubblewrapMachine(process, link, group, self._spawner)
-        return await boot(machine, spec, self._limits(spec), {}, {})
+        contents = {ETC: bubblewrap_etc.archive()} if ETC in spec.writable else {}
+        return await boot(machine, spec, self._limits(spec), contents, {})
 
     def reap(self) -> int:
         """Removes control groups that dead owners left; their processes died with them."""
@@ -168,13 +162,13 @@ class BubblewrapRuntime(StartsBlocking):
             group = self._hierarchy.create(name, spec)
         ours, theirs = socket.socketpair()
         try:
-            with theirs, _etc_files() as etc:
+            with theirs, bubblewrap_etc.arguments(ETC in spec.writable) as (etc, fds):
                 process = subprocess.Popen(
                     [*_enter(group), *_mount(spec), *_bwrap(spec, etc), *COMMAND],
                     stdin=theirs,
                     stdout=theirs,
                     stderr=subprocess.PIPE,
-                    pass_fds=list(etc.values()),
+                    pass_fds=fds,
                     cwd="/",
                     start_new_session=True,  # a Ctrl-C at the terminal is for its owner to handle
                 )
@@ -208,11 +202,9 @@ def probe(spec: SandboxSpec) -> str | None:
     """Why bubblewrap cannot run `spec` right away, with the line to type; None if it can."""
     if not shutil.which("bwrap"):
         return "bwrap is not installed; type: apt-get install bubblewrap"
-    with _etc_files() as etc:
+    with bubblewrap_etc.arguments(ETC in spec.writable) as (etc, fds):
         line = [*_enter(None), *_mount(spec), *_bwrap(spec, etc), "bash", "-c", NEEDS]
-        answer = subprocess.run(
-            line, pass_fds=list(etc.values()), capture_output=True, text=True, timeout=EXIT_S
-        )
+        answer = subprocess.run(line, pass_fds=fds, capture_output=True, text=True, timeout=EXIT_S)
     if answer.returncode:
         return f"it does not work on this host: {answer.stderr.strip() or answer.stdout.strip()}"
     return None
@@ -235,7 +227,8 @@ def _mount(spec: SandboxSpec) -> list[str]:
     return [*enter, "sh", "-c", MOUNT_PARTS, "sh", limits, *modes, "--"]
 
 
-def _bwrap(spec: SandboxSpec, etc: dict[str, int]) -> list[str]:
+def _bwrap(spec: SandboxSpec, etc: list[str]) -> list[str]:
+    """etc: what puts its files into /etc."""
     line = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"]
     line += ["--new-session", "--as-pid-1", "--clearenv"]
     line += ["--cap-drop", "ALL", "--setenv", "PATH", ENVIRONMENT["PATH"]]
@@ -249,26 +242,7 @@ def _bwrap(spec: SandboxSpec, etc: dict[str, int]) -> list[str]:
             line += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
         else:
             line += ["--ro-bind-try", f"/{name}", f"/{name}"]
-    line += ["--perms", "0755", "--dir", "/etc"]
-    for name in ETC_FROM_HOST:
-        line += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    for name, fd in etc.items():
-        line += ["--perms", "0644", "--ro-bind-data", str(fd), f"/etc/{name}"]
+    line += ["--perms", "0755", "--dir", ETC]
     for number, path in enumerate(spec.parts):
         line += ["--bind", f"{PARTS}/{number}", path]
-    return [*line, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORK]
-
-
-@contextlib.contextmanager
-def _etc_files() -> Iterator[dict[str, int]]:
-    """The small /etc of every sandbox, as open files: name -> descriptor."""
-    fds = {}
-    try:
-        for name, text in ETC_FILES.items():
-            fds[name] = os.memfd_create(name)
-            os.write(fds[name], text.encode())
-            os.lseek(fds[name], 0, os.SEEK_SET)
-        yield fds
-    finally:
-        for fd in fds.values():
-            os.close(fd)
+    return [*line, *etc, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORK]

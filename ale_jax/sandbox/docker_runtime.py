@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import logging
+import posixpath
 import subprocess
+import tarfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import docker
 import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
 from ale_jax.sandbox import cgroups, toolkit, toolkit_volume
-from ale_jax.sandbox.api import SandboxStartError
+from ale_jax.sandbox.api import ImageMissing, SandboxStartError
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
 from ale_jax.sandbox.booting import NO_LIMITS, boot, user_id
@@ -23,11 +26,12 @@ from ale_jax.sandbox.hub import daemon
 from ale_jax.sandbox.hub.hub import Hub
 from ale_jax.sandbox.link import DockerLink
 from ale_jax.sandbox.owner import Owner
-from ale_jax.sandbox.spec import ROOT_CAPABILITIES, TMP, WORK, SandboxSpec
+from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, TMP, WORK, SandboxSpec
 
 API_S = 30.0
 # When a sandbox is abandoned whose owner cannot be judged from here (another host, same daemon).
 LIFE_S = 24 * 3600
+MOUNTED_IN_ETC = ("hosts", "hostname", "resolv.conf")  # by the daemon, over the image's
 OWNER, DEADLINE = "ale.owner", "ale.deadline"
 TROUBLE = (DockerException, requests.RequestException, OSError)
 
@@ -81,7 +85,8 @@ class DockerRuntime(StartsBlocking):
         Hub().ensure(spec.image)
         self._api = docker.from_env(timeout=int(API_S)).api
         self._owner = Owner.current()
-        self._oci_runtimes = set(self._api.info().get("Runtimes", {}))
+        daemon_info = self._api.info()
+        self._oci_runtimes, self._cpus = set(daemon_info.get("Runtimes", {})), daemon_info["NCPU"]
         try:
             self._toolkit = toolkit_volume.ensure(self._api, spec.image)
         except (*TROUBLE, ValueError, subprocess.SubprocessError) as error:
@@ -102,7 +107,7 @@ class DockerRuntime(StartsBlocking):
         try:
             machine, contents = await self._create(spec, labels)
         except ImageNotFound as error:
-            raise SandboxStartError(
+            raise ImageMissing(
                 f"image {spec.image!r} is not here; type: ale-sandbox images build {spec.image}"
             ) from error
         except TROUBLE as error:
@@ -139,6 +144,8 @@ class DockerRuntime(StartsBlocking):
             with contextlib.suppress(NotFound):
                 parts, _ = self._api.get_archive(container, f"{path}/.")
                 contents[path] = _join_at_most(parts, spec.files_mb << 20, path)
+        if ETC in contents:
+            contents[ETC] = _without(contents[ETC], MOUNTED_IN_ETC)
         return contents
 
     def _create_attached(self, spec: SandboxSpec, labels: Mapping[str, str]):
@@ -155,7 +162,8 @@ class DockerRuntime(StartsBlocking):
             stdin_open=True,  # and closed for good when this process goes, which ends the runner
             labels={f"ale.{key}": value for key, value in labels.items()} | ours,
             host_config=self._api.create_host_config(
-                binds=[toolkit_volume.binding(self._toolkit)], **_host_config(spec)
+                binds=[toolkit_volume.binding(self._toolkit)],
+                **_host_config(spec, self._cpus),
             ),
         )["Id"]
         try:
@@ -166,7 +174,8 @@ class DockerRuntime(StartsBlocking):
             raise
 
 
-def _host_config(spec: SandboxSpec) -> dict:
+def _host_config(spec: SandboxSpec, cpus: int) -> dict:
+    """cpus: that the daemon has; it refuses to limit a container to more."""
     user = user_id(spec)
     limits = f"size={spec.files_mb}m,nr_inodes={spec.max_files}"
     tmpfs = f"rw,exec,nosuid,nodev,{limits},uid={user},gid={user}"
@@ -187,7 +196,7 @@ def _host_config(spec: SandboxSpec) -> dict:
         "read_only": True,
         "security_opt": ["no-new-privileges"],
         "tmpfs": writable | {TMP: f"{tmpfs},mode=1777"},
-        **({"nano_cpus": int(spec.cpus * 1e9)} if spec.cpus else {}),
+        **({"nano_cpus": int(min(spec.cpus, cpus) * 1e9)} if spec.cpus else {}),
         **({"runtime": spec.runtime} if spec.runtime != "runc" else {}),
     }
 
@@ -199,6 +208,18 @@ def _join_at_most(parts: Iterable[bytes], max_bytes: int, path: str) -> bytes:
         if len(content) > 2 * max_bytes:  # an archive has headers and padding, too
             raise OSError(f"the image holds more in {path} than the {max_bytes} bytes of files_mb")
     return bytes(content)
+
+
+def _without(archive: bytes, names: Collection[str]) -> bytes:
+    packed = io.BytesIO()
+    with (
+        tarfile.open(fileobj=io.BytesIO(archive)) as full,
+        tarfile.open(fileobj=packed, mode="w") as rest,
+    ):
+        for member in full:
+            if posixpath.normpath(member.name) not in names:
+                rest.addfile(member, full.extractfile(member) if member.isreg() else None)
+    return packed.getvalue()
 
 
 def probe(spec: SandboxSpec) -> str | None:

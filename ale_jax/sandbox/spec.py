@@ -19,12 +19,12 @@ USERS = ("agent", "root")
 # What "root" may do: what an installer or an unpacked archive needs.
 ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETUID", "SETGID", "KILL")
 OCI_RUNTIMES = ("runc", "runsc", "kata")
-WORK, TMP = "/work", "/tmp"
+WORK, TMP, ETC = "/work", "/tmp", "/etc"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:@-]{0,254}")
 FILES_PER_MB = 64  # a file costs 1.2 KiB: of memory_mb, 8 % for each such directory
 # Parts of every machine that no writable part may lie on or above.
-SYSTEM = ("/bin", "/dev", "/etc", "/lib", "/proc", "/sbin", "/sys", "/usr")
+SYSTEM = ("/bin", "/dev", "/lib", "/proc", "/sbin", "/sys", "/usr")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,8 @@ class SandboxSpec:
     memory_mb, pids: of all its processes together; there is no swap.
     writable: directories in memory, of files_mb each; /work and /tmp always are. All else is
         read-only. What the image holds in one of them is copied into it at the start. Each takes
-        as many files as `max_files` says.
+        as many files as `max_files` says. "/etc" only for root, which can add users then; and put
+        code into all that starts later, judges too.
     env: (name, value) of further variables.
     network: where it may connect to; its own loopback is all that it has otherwise.
     command_seconds: a command that runs longer has all that its session started killed.
@@ -77,7 +78,7 @@ class SandboxSpec:
         if not (math.isfinite(self.cpus) and self.cpus >= 0):
             raise ValueError(f"sandbox cpus {self.cpus} must be 0 (no limit) or more")
         for path in self.writable:
-            _check_writable(path)
+            _check_writable(path, self.user)
         for name, value in self.env:
             if not VARIABLE.fullmatch(name) or "\0" in value:
                 raise ValueError(
@@ -111,10 +112,11 @@ class SandboxSpec:
         return json.dumps(self.to_json(), sort_keys=True)
 
 
-def _check_writable(path: str) -> None:
+def _check_writable(path: str, user: str) -> None:
     if not path.startswith("/") or posixpath.normpath(path) != path or path == "/":
         raise ValueError(f"sandbox writable {path!r:.80} must be an absolute path below /")
-    if any(path == part or part.startswith(f"{path}/") for part in SYSTEM):
+    system = SYSTEM if user == "root" else (*SYSTEM, ETC)
+    if any(path == part or part.startswith(f"{path}/") for part in system):
         raise ValueError(f"sandbox writable {path!r:.80} is a part of the system: choose another")
 
 

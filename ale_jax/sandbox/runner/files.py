@@ -115,7 +115,7 @@ def list_directory(path: str, max_entries: int) -> list[dict]:
 
 
 def empty(directory: str, mode: int) -> None:
-    """Removes all below `directory`. Nothing of the agent's may be alive.
+    """Removes all below `directory` but what is mounted there. Nothing of the agent's may be alive.
 
     Subdirectories are moved up to the top before they are removed: depth costs neither recursion
     nor open files. Those that the agent made unreadable are opened up first.
@@ -123,7 +123,8 @@ def empty(directory: str, mode: int) -> None:
     os.chmod(directory, mode)
     prefix, serial = os.urandom(8).hex(), 0
     top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    while names := some_names(top):
+    mounted = mounts_in(directory)
+    while names := some_names(top, mounted):
         for name in names:
             if unlinked(name, top):
                 continue
@@ -138,10 +139,18 @@ def empty(directory: str, mode: int) -> None:
     os.close(top)
 
 
-def some_names(directory: int) -> list[str]:
+def some_names(directory: int, but: set[str] = frozenset()) -> list[str]:
     """The names of a few of its entries: all of them might not fit into what memory is left."""
     with os.scandir(directory) as entries:
-        return [entry.name for entry in itertools.islice(entries, BATCH)]
+        wanted = (entry.name for entry in entries if entry.name not in but)
+        return list(itertools.islice(wanted, BATCH))
+
+
+def mounts_in(directory: str) -> set[str]:
+    """Names in `directory` that are mount points."""
+    with open("/proc/self/mountinfo") as table:
+        points = [line.split()[4] for line in table]
+    return {os.path.basename(each) for each in points if os.path.dirname(each) == directory}
 
 
 def unlinked(name: str, parent: int) -> bool:

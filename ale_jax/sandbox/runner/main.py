@@ -6,7 +6,8 @@ import json
 import os
 from typing import Any
 
-from . import files, wire
+from . import accounts, files, wire
+from .accounts import Account
 from .files import WORK
 from .jobs import Job
 from .link import Link, Stream
@@ -17,6 +18,7 @@ from .relay import Relay
 from .session import EXIT_TIMED_OUT, Session
 from .wire import MAIN
 
+NOT_ITS_OWNER = "--no-same-owner"
 Request = dict[str, Any]
 
 
@@ -53,11 +55,15 @@ class Runner:
     # Sessions.
 
     async def do_open(self, request: Request, stream: Stream) -> dict:
-        """A session `session`; what it has in `env` it has again when it is opened again."""
+        """A session `session`; what it has in `env` it has again when it is opened again.
+
+        user: whose it is; empty: the agent's.
+        """
         name = request["session"]
         if name in self.sessions:
             raise LookupError(f"session {name!r} is open already")
-        self.sessions[name] = self._start_session(request["cwd"], request["env"])
+        account = accounts.find(request["user"]) if request["user"] else None
+        self.sessions[name] = self._start_session(request["cwd"], request["env"], account)
         return {}
 
     async def do_run(self, request: Request, stream: Stream) -> dict:
@@ -104,7 +110,7 @@ class Runner:
         if session is None:
             if name != MAIN:
                 raise LookupError(f"there is no session {name!r}")
-            session = self.sessions[MAIN] = self._start_session(WORK, {})
+            session = self.sessions[MAIN] = self._start_session(WORK, {}, None)
         if session.busy:
             raise LookupError(f"session {name!r} is busy")
         if not session.alive:
@@ -112,19 +118,22 @@ class Runner:
         if name in self.directories:
             session.close()
             directory = self.directories.pop(name)
-            session = self.sessions[name] = self._start_session(directory, session.env)
+            session = self._start_session(directory, session.env, session.account)
+            self.sessions[name] = session
         return session
 
     def _reopen_later(self, name: str, directory: str) -> None:
         """Not now: the process that this costs may never be asked for."""
         self.directories[name] = directory
 
-    def _start_session(self, directory: str, env: dict[str, str]) -> Session:
+    def _start_session(
+        self, directory: str, env: dict[str, str], account: Account | None
+    ) -> Session:
         try:
-            return Session(self.agent, self.loop, directory, env)
+            return Session(self.agent, self.loop, directory, env, account)
         except OSError:  # what the agent left running has taken every process, or all memory
             self.agent.kill()
-            return Session(self.agent, self.loop, directory, env)
+            return Session(self.agent, self.loop, directory, env, account)
 
     # Single processes.
 
@@ -212,20 +221,26 @@ class Runner:
     async def do_snapshot(self, request: Request, stream: Stream) -> dict:
         """Packs all of `parts` while everything of the agent's stands still."""
         with self.agent.paused():
-            return await self._pack("/", [path[1:] for path in self.parts], request, stream)
+            return await self._pack("/", self._snapshot_words(), request, stream)
 
     async def do_pack(self, request: Request, stream: Stream) -> dict:
         """A tar archive of a directory."""
         return await self._pack(request["path"], ["."], request, stream)
 
+    def _snapshot_words(self) -> list[str]:
+        """Without what the runtime has mounted within a part, which is not the agent's."""
+        mounted = {f"{path}/{name}" for path in self.parts for name in files.mounts_in(path)}
+        words = [f"--exclude={path[1:]}" for path in mounted - self.parts.keys()]
+        return ["--anchored", "--no-wildcards", *words, *(path[1:] for path in self.parts)]
+
     async def _pack(
-        self, directory: str, names: list[str], request: Request, stream: Stream
+        self, directory: str, words: list[str], request: Request, stream: Stream
     ) -> dict:
-        """Sends a tar archive, without what the agent may not read."""
+        """Sends a tar archive, without what the agent may not read. words: for tar, what of."""
         argv = ["tar", "--create", "--sparse", "--ignore-failed-read", "--directory", directory]
         archive_r, archive_w = os.pipe()
         try:
-            child = self.agent.spawn([*argv, *names], {1: archive_w}, WORK)
+            child = self.agent.spawn([*argv, *words], {1: archive_w}, WORK)
         finally:
             os.close(archive_w)
         os.set_blocking(archive_r, False)
@@ -242,15 +257,20 @@ class Runner:
 
     async def do_restore(self, request: Request, stream: Stream) -> dict:
         await self.do_reset(request, stream)
-        return await self.do_unpack(request | {"path": "/"}, stream)
+        # Root's files may be its users': by number, since names are among what is restored.
+        owner = ["--same-owner", "--numeric-owner"] if self.agent.uid == 0 else [NOT_ITS_OWNER]
+        return await self._unpack("/", owner, stream)
 
     async def do_unpack(self, request: Request, stream: Stream) -> dict:
         """Unpacks a tar archive into a directory, with the agent's rights."""
         files.make_directories(request["path"])
-        argv = ["tar", "--extract", "--preserve-permissions", "--no-same-owner", "--directory"]
+        return await self._unpack(request["path"], [NOT_ITS_OWNER], stream)
+
+    async def _unpack(self, directory: str, words: list[str], stream: Stream) -> dict:
+        argv = ["tar", "--extract", "--preserve-permissions", *words, "--directory", directory]
         archive_r, archive_w = os.pipe()
         try:
-            child = self.agent.spawn([*argv, request["path"]], {0: archive_r}, WORK)
+            child = self.agent.spawn(argv, {0: archive_r}, WORK)
         finally:
             os.close(archive_r)
         os.set_blocking(archive_w, False)

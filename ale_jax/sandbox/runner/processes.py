@@ -8,8 +8,9 @@ import resource
 import signal
 import termios
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from .accounts import Account
 from .files import WORK
 from .loop import READ, Event, Loop
 from .seccomp import Filter
@@ -94,11 +95,13 @@ class Agent:
         directory: str,
         env: Mapping[str, str] = {},
         terminal: bool = False,
+        account: Account | None = None,
     ) -> Child:
         """Starts `argv` as leader of a new process group; of 0 to 2, what `fds` lacks is null.
 
         What it starts and leaves behind stays below it in the tree of processes, for `kill_tree`.
-        terminal: descriptor 0 is one, and becomes the group's own.
+        terminal: descriptor 0 is one, and becomes the group's own. account: whose process it is;
+        the agent's if None.
         """
         if pid := os.fork():
             child = self._children[pid] = Child(self._loop, pid)
@@ -116,7 +119,11 @@ class Agent:
                 signal.signal(number, signal.SIG_DFL)
             for name, value in (RLIMITS | self.rlimits).items():
                 resource.setrlimit(getattr(resource, name), (value, value))
-            os.setresuid(self.uid, self.uid, self.uid)
+            if account:
+                env = {**account.variables(), **env}
+                _become(account, fds.values())
+            else:
+                os.setresuid(self.uid, self.uid, self.uid)
             self._filter.apply(self._libc)
             try:
                 os.chdir(directory)
@@ -198,6 +205,14 @@ class Agent:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.0005)
             self._reap()
+
+
+def _become(account: Account, pipes: Iterable[int]) -> None:
+    for fd in pipes:  # or it could not open /dev/stdout, which leads to one
+        os.fchown(fd, account.uid, account.gid)
+    os.setgroups(account.groups)
+    os.setresgid(account.gid, account.gid, account.gid)
+    os.setresuid(account.uid, account.uid, account.uid)
 
 
 def _is_installed(name: str) -> bool:

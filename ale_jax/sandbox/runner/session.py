@@ -5,6 +5,7 @@ import os
 import signal
 import time
 
+from .accounts import Account
 from .link import Stream
 from .loop import READ, WRITE, Event, Loop
 from .output import HeadAndTail
@@ -41,15 +42,22 @@ BASH = ["bash", "--noprofile", "--norc", "-c", f"read -rd '' -u{FEED_FD}; eval \
 class Session:
     """One bash, and the pipes to it. One command at a time."""
 
-    def __init__(self, agent: Agent, loop: Loop, directory: str, env: dict[str, str]):
-        self._agent, self._loop, self.env = agent, loop, env
+    def __init__(
+        self,
+        agent: Agent,
+        loop: Loop,
+        directory: str,
+        env: dict[str, str],
+        account: Account | None = None,
+    ):
+        self._agent, self._loop, self.env, self.account = agent, loop, env, account
         feed_r, self._feed_w = os.pipe()
         self._reply_r, reply_w = os.pipe()
         self._output_r, output_w = os.pipe()
         for fd in (self._feed_w, self._reply_r, self._output_r):
             os.set_blocking(fd, False)
         fds = {1: output_w, 2: output_w, FEED_FD: feed_r, REPLY_FD: reply_w}
-        self.child = agent.spawn(BASH, fds, directory, env)
+        self.child = agent.spawn(BASH, fds, directory, env, account=account)
         for fd in (feed_r, reply_w, output_w):
             os.close(fd)
         os.write(self._feed_w, LOOP.encode() + b"\0")

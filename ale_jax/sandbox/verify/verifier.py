@@ -13,7 +13,7 @@ from ale_jax.sandbox.api import ProcessResult, SandboxError, SandboxLost
 from ale_jax.sandbox.blocking import BlockingSandbox
 from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.runner.processes import ENVIRONMENT
-from ale_jax.sandbox.spec import SYSTEM
+from ale_jax.sandbox.spec import ETC, SYSTEM
 from ale_jax.sandbox.verify import reward
 
 PATH = ENVIRONMENT["PATH"].split(":")
@@ -124,7 +124,8 @@ def trusted_path(writable: Sequence[str]) -> str:
     """A PATH of directories that the agent could not write to. ValueError if its parts are such
     that more than programs could be replaced."""
     for part in writable:
-        if part not in LOCAL_PROGRAMS and any(part.startswith(f"{each}/") for each in SYSTEM):
+        within = any(f"{part}/".startswith(f"{each}/") for each in (*SYSTEM, ETC))
+        if within and part not in LOCAL_PROGRAMS:
             raise ValueError(
                 f"nothing can be verified where the agent may write to {part!r}: "
                 "leave it out of the sandbox's `writable`"
