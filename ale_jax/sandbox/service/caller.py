@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from ale_jax.sandbox.pool.api import SandboxGone, SandboxPool, SnapshotInfo, StartRequest, Status
-from ale_jax.sandbox.service.errors import Refusal, not_found
+from ale_jax.sandbox.service.errors import Refusal, not_found, taken
 from ale_jax.sandbox.service.tokens import Tenant
 
 TENANT = "tenant"  # the label that says whose a sandbox is
@@ -47,7 +47,7 @@ class Caller:
 
     async def start(self, request: StartRequest) -> Status:
         if request.id and await self._is_others(request.id):
-            raise _taken(request.id)
+            raise taken(request.id)
         return self._noted(await self.pool.start(self._claimed(request)))
 
     async def start_many(self, request: StartRequest, count: int, spare: int) -> list[Status]:
@@ -115,7 +115,7 @@ class Caller:
     def _noted(self, status: Status) -> Status:
         # A start that repeats an id is answered with what is there: it may be another's.
         if status.labels.get(TENANT) != self.tenant.name:
-            raise _taken(status.id)
+            raise taken(status.id)
         self.owners.note(status)
         return status
 
@@ -124,8 +124,3 @@ class Caller:
             return await self.owners.of(id) != self.tenant.name
         except SandboxGone:  # there is none
             return False
-
-
-def _taken(id: str) -> Refusal:
-    message = f"id {id!r:.140} is taken"
-    return Refusal(409, "id_taken", message, "choose another, or let the pool choose")

@@ -58,3 +58,8 @@ def refusal_of(error: Exception) -> Refusal:
 def not_found(id: str) -> Refusal:
     """Of a sandbox that never was, or that is another's: the two must look the same."""
     return Refusal(404, "not_found", f"there is no sandbox {id!r:.140}", "list yours")
+
+
+def taken(id: str) -> Refusal:
+    message = f"id {id!r:.140} is taken"
+    return Refusal(409, "id_taken", message, "choose another, or let the pool choose")

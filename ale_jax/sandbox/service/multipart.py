@@ -35,8 +35,10 @@ def parse_form(content_type: str, body: bytes) -> list[Part]:
 
 def _part(piece: bytes) -> Part:
     head, gap, data = piece.partition(b"\r\n\r\n")
-    lines = head.decode("utf-8", "replace").split("\r\n")
-    for line in lines[1:]:
+    rest_of_mark, *lines = head.decode("utf-8", "replace").split("\r\n")
+    if rest_of_mark.strip(" \t"):  # data that begins like the boundary, which none may hold
+        raise ValueError("the form's boundary is in its data")
+    for line in lines:
         header, _, value = line.partition(":")
         if header.strip().lower() == "content-disposition":
             found = {n.lower(): re.sub(r"\\(.)", r"\1", v) for n, v in PARAMETER.findall(value)}

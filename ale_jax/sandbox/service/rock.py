@@ -6,11 +6,12 @@ HTTP, as there; a token is sent as `extra_headers={"Authorization": "Bearer TOKE
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import shlex
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -21,14 +22,32 @@ from ale_jax.sandbox.service.caller import Caller
 from ale_jax.sandbox.service.errors import Refusal, refusal_of
 from ale_jax.sandbox.service.multipart import parse_form
 from ale_jax.sandbox.service.replies import JSON, caller_of
+from ale_jax.sandbox.service.rock_bodies import (
+    BatchBody,
+    CreateSessionBody,
+    ExecuteBody,
+    ReadFileBody,
+    RockBody,
+    RunBody,
+    SandboxBody,
+    SessionBody,
+    StartBody,
+    UploadForm,
+    WriteFileBody,
+    parse,
+)
+from ale_jax.sandbox.service.rock_sandboxes import RockSandboxes
 from ale_jax.sandbox.service.rock_spec import RockOptions, start_request
-from ale_jax.sandbox.service.rock_starts import Starts, described, described_start
 
 PREFIX = "/apis/envs/sandbox/v1"
-OK, BAD_REQUEST, INTERNAL, COMMAND = 2000, 4000, 5000, 6000
+BAD_REQUEST, INTERNAL, COMMAND = 4000, 5000, 6000
 MAX_READ = 16 << 20
+PATIENCE_S = 2.0  # its client looks every 3 s, and a start takes less than one
 # $1 is the path; the content comes through standard input.
-WRITE = 'mkdir -p "$(dirname "$1")" && cat > "$1"'
+WRITE = 'mkdir -p -- "$(dirname -- "$1")" && cat > "$1"'
+LATE = "Command execution failed due to timeout"
+
+Act = Callable[[Caller, Any], Awaitable[Any]]
 
 log = logging.getLogger(__name__)
 
@@ -38,79 +57,98 @@ class CommandFailed(Exception):
 
 
 class Rock:
-    """What the routes do. Each takes the caller and the request's fields; the result is ROCK's."""
+    """What the routes do. Each takes the caller and the request's body; the result is ROCK's."""
 
     def __init__(self, options: RockOptions):
-        self._options, self._starts = options, Starts()
+        self._options, self._sandboxes = options, RockSandboxes()
 
-    async def start_async(self, by: Caller, body: dict[str, Any]) -> Any:
-        id = body.get("sandbox_id") or uuid.uuid4().hex
-        request = start_request(body, id, self._options)
-        self._starts.begin(by, request)
-        asked = {name: body.get(name) for name in ("cpus", "memory", "disk")}
+    def routes(self) -> Iterable[tuple[str, str, Act, type[RockBody]]]:
+        """Method, path, what it does, and what with."""
+        yield "POST", "/start_async", self.start_async, StartBody
+        yield "GET", "/get_status", self.get_status, SandboxBody
+        yield "GET", "/is_alive", self.is_alive, SandboxBody
+        yield "POST", "/sandboxes/batch", self.batch, BatchBody
+        yield "POST", "/stop", self.stop, SandboxBody
+        yield "POST", "/restart", self.restart, SandboxBody
+        yield "POST", "/delete", self.delete, SandboxBody
+        yield "POST", "/execute", self.execute, ExecuteBody
+        yield "POST", "/create_session", self.create_session, CreateSessionBody
+        yield "POST", "/run_in_session", self.run_in_session, RunBody
+        yield "POST", "/close_session", self.close_session, SessionBody
+        yield "POST", "/read_file", self.read_file, ReadFileBody
+        yield "POST", "/write_file", self.write_file, WriteFileBody
+        yield "POST", "/upload", self.upload, UploadForm
+        yield "GET", "/get_token", self.refuse_storage, RockBody
+        yield "POST", "/commit", self.refuse_images, SandboxBody
+        yield "GET", "/commit/{sandbox_id}", self.refuse_images, SandboxBody
+        yield "POST", "/sandboxes/{sandbox_id}/archive", self.refuse_images, SandboxBody
+
+    async def start_async(self, by: Caller, body: StartBody) -> Any:
+        id = body.sandbox_id or uuid.uuid4().hex
+        keep_seconds = self._options.keep_seconds
+        if body.auto_delete_seconds is not None:
+            keep_seconds = min(keep_seconds, body.auto_delete_seconds)
+        self._sandboxes.begin(by, start_request(body, id, self._options), keep_seconds)
+        asked = {"cpus": body.cpus, "memory": body.memory, "disk": body.disk}
         return {"sandbox_id": id, "host_name": "", "host_ip": "", **asked}
 
-    async def get_status(self, by: Caller, body: dict[str, Any]) -> Any:
-        id = _id(body)
-        if start := self._starts.find(by, id):
-            return described_start(start)
-        return described(await by.status(id))
+    async def get_status(self, by: Caller, body: SandboxBody) -> Any:
+        await self._sandboxes.wait_for_start(by, body.sandbox_id, PATIENCE_S)
+        return await self._sandboxes.describe(by, body.sandbox_id)
 
-    async def is_alive(self, by: Caller, body: dict[str, Any]) -> Any:
+    async def is_alive(self, by: Caller, body: SandboxBody) -> Any:
         status = await self.get_status(by, body)
         return {"is_alive": status["is_alive"], "message": status["host_name"]}
 
-    async def get_token(self, by: Caller, body: dict[str, Any]) -> Any:
-        raise ValueError("there is no object storage: files come through upload")
+    async def batch(self, by: Caller, body: BatchBody) -> Any:
+        """Those that are not there are left out, as in ROCK."""
+        statuses = []
+        for id in body.sandbox_ids:
+            with contextlib.suppress(Refusal, SandboxGone):
+                statuses.append(await self._sandboxes.describe(by, id))
+        return {"statuses": statuses}
 
-    async def stop(self, by: Caller, body: dict[str, Any]) -> Any:
-        id = _id(body)
-        if start := self._starts.find(by, id):
-            await self._starts.cancel(start)
-        else:
-            await by.stop(id)
+    async def stop(self, by: Caller, body: SandboxBody) -> Any:
+        await self._sandboxes.stop(by, body.sandbox_id)
 
-    async def delete(self, by: Caller, body: dict[str, Any]) -> Any:
-        try:
-            await self.stop(by, body)
-        except SandboxGone:
-            log.info("%s was gone before it was deleted", _id(body))
+    async def restart(self, by: Caller, body: SandboxBody) -> Any:
+        await self._sandboxes.restart(by, body.sandbox_id)
+        return {"sandbox_id": body.sandbox_id, "host_name": "", "host_ip": ""}
 
-    async def restart(self, by: Caller, body: dict[str, Any]) -> Any:
-        await by.own(_id(body))
-        raise ValueError("nothing of a stopped sandbox is kept; start one from a snapshot")
+    async def delete(self, by: Caller, body: SandboxBody) -> Any:
+        await self._sandboxes.delete(by, body.sandbox_id)
 
-    async def execute(self, by: Caller, body: dict[str, Any]) -> Any:
-        done = await by.call(
-            _id(body),
+    async def execute(self, by: Caller, body: ExecuteBody) -> Any:
+        done = await self._call(
+            by,
+            body,
             "exec",
-            argv=body["command"],
-            timeout=body.get("timeout"),
-            cwd=body.get("cwd") or "/work",
-            env=body.get("env"),
+            argv=body.command,
+            timeout=body.timeout,
+            cwd=body.cwd or "/work",
+            env=body.env,
         )
         if done.timed_out:
-            raise CommandFailed(f"Command execution failed due to timeout: {done.stderr:.2000}")
+            raise CommandFailed(f"{LATE}: {done.stderr:.2000}")
         return {"stdout": done.stdout, "stderr": done.stderr, "exit_code": done.exit_code}
 
-    async def create_session(self, by: Caller, body: dict[str, Any]) -> Any:
-        id, name = _id(body), body["session"]
-        if body.get("remote_user") not in (None, "root"):
-            raise ValueError("remote_user: sessions run as root")
-        await by.call(id, "open_session", name=name, env=body.get("env"))
+    async def create_session(self, by: Caller, body: CreateSessionBody) -> Any:
+        session = {"name": body.session, "env": body.env, "user": body.remote_user or ""}
+        await self._call(by, body, "open_session", **session)
         output = []
-        for path in body.get("startup_source") or ():
+        for path in body.startup_source:
             command = f"source {shlex.quote(path)}"
-            output.append((await by.call(id, "run", command=command, session=name)).output)
+            done = await self._call(by, body, "run", command=command, session=body.session)
+            output.append(done.output)
         return {"output": "".join(output), "session_type": "bash"}
 
-    async def run_in_session(self, by: Caller, body: dict[str, Any]) -> Any:
-        arguments = {"command": body["command"], "timeout": body.get("timeout")}
-        done = await by.call(_id(body), "run", **arguments, session=body["session"])
+    async def run_in_session(self, by: Caller, body: RunBody) -> Any:
+        arguments = {"command": body.command, "timeout": body.timeout, "session": body.session}
+        done = await self._call(by, body, "run", **arguments)
         output = done.output.strip()  # as ROCK does
         if done.timed_out:
-            raise CommandFailed(f"Command execution failed due to timeout: {output}")
-        if done.exit_code and body.get("check", "raise") == "raise":
+            raise CommandFailed(f"{LATE}: {output}")
+        if done.exit_code and body.check == "raise":
             raise CommandFailed(f"exit code {done.exit_code}: {output}")
         return {
             "session_type": "bash",
@@ -120,56 +158,59 @@ class Rock:
             "expect_string": "",
         }
 
-    async def close_session(self, by: Caller, body: dict[str, Any]) -> Any:
-        await by.call(_id(body), "close_session", name=body["session"])
+    async def close_session(self, by: Caller, body: SessionBody) -> Any:
+        await self._call(by, body, "close_session", name=body.session)
         return {"session_type": "bash"}
 
-    async def read_file(self, by: Caller, body: dict[str, Any]) -> Any:
-        data = await by.call(_id(body), "read", path=body["path"], max_bytes=MAX_READ)
-        content = data.decode(body.get("encoding") or "utf-8", body.get("errors") or "strict")
-        return {"content": content}
+    async def read_file(self, by: Caller, body: ReadFileBody) -> Any:
+        data = await self._call(by, body, "read", path=body.path, max_bytes=MAX_READ + 1)
+        if len(data) > MAX_READ:
+            raise ValueError(f"{body.path!r:.140} has more than {MAX_READ} bytes: read some lines")
+        return {"content": data.decode(body.encoding or "utf-8", body.errors or "strict")}
 
-    async def write_file(self, by: Caller, body: dict[str, Any]) -> Any:
-        await _write(by, _id(body), body["path"], body["content"].encode())
+    async def write_file(self, by: Caller, body: WriteFileBody) -> Any:
+        await self._write(by, body, body.path, body.content.encode())
 
-    async def upload(self, by: Caller, body: dict[str, Any]) -> Any:
-        await _write(by, _id(body), body["target_path"].decode(), body["file"])
+    async def upload(self, by: Caller, body: UploadForm) -> Any:
+        await self._write(by, body, body.target_path, body.file)
 
-    async def batch(self, by: Caller, body: dict[str, Any]) -> Any:
-        return [await self.get_status(by, {"sandbox_id": id}) for id in body["sandbox_ids"]]
+    async def refuse_storage(self, by: Caller, body: RockBody) -> Any:
+        raise ValueError("there is no object storage: files come through upload")
 
+    async def refuse_images(self, by: Caller, body: SandboxBody) -> Any:
+        await by.own(self._sandboxes.pool_id(by, body.sandbox_id))
+        raise ValueError(
+            "there is no registry that an image could be pushed to: keep files with"
+            " POST /v1/sandboxes/ID/snapshot, or name an image's recipe (ale-sandbox images)"
+        )
 
-GETS = ("get_status", "is_alive", "get_token")
-POSTS = (
-    *("start_async", "stop", "delete", "restart", "execute", "create_session", "run_in_session"),
-    *("close_session", "read_file", "write_file"),
-)
+    async def _call(self, by: Caller, body: SandboxBody, method: str, **arguments: Any) -> Any:
+        id = self._sandboxes.pool_id(by, body.sandbox_id)
+        return await by.call(id, method, **arguments)
+
+    async def _write(self, by: Caller, body: SandboxBody, path: str, content: bytes) -> None:
+        """To anywhere that the sandbox's user may write. Errors: SandboxError."""
+        if "\0" in path:
+            raise ValueError(f"path {path!r:.140} holds a NUL")
+        argv = ["sh", "-c", WRITE, "sh", path]
+        done = await self._call(by, body, "exec", argv=argv, stdin=content)
+        if done.exit_code:
+            raise SandboxError(f"cannot write {path!r:.140}: {done.stderr.strip():.500}")
 
 
 def front(options: RockOptions | None = None) -> APIRouter:
     """The routes, for `create_app`."""
-    rock = Rock(options or RockOptions())
     router = APIRouter(prefix=PREFIX, tags=["rock"])
-
-    async def query(request: Request) -> dict[str, Any]:
-        return dict(request.query_params)
-
-    for name in GETS:
-        router.get(f"/{name}", name=name)(_route(getattr(rock, name), query))
-    for name in POSTS:
-        router.post(f"/{name}", name=name)(_route(getattr(rock, name), _json))
-    router.post("/sandboxes/batch", name="batch")(_route(rock.batch, _json))
-    router.post("/upload", name="upload")(_route(rock.upload, _form))
+    for method, path, act, kind in Rock(options or RockOptions()).routes():
+        router.add_api_route(path, _route(act, kind), methods=[method], name=act.__name__)
     return router
 
 
-def _route(
-    act: Callable[[Caller, dict[str, Any]], Awaitable[Any]],
-    read: Callable[[Request], Awaitable[dict[str, Any]]],
-) -> Callable[[Request], Awaitable[Response]]:
+def _route(act: Act, kind: type[RockBody]) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         try:
-            result = await act(await caller_of(request), await read(request))
+            body = parse(kind, await _fields(request) | request.path_params)
+            result = await act(await caller_of(request), body)
         except Exception as error:
             code, message = _failure(error)
             request.scope["failure"] = f"rock_{code}"
@@ -187,40 +228,20 @@ def _route(
 def _failure(error: Exception) -> tuple[int, str]:
     if isinstance(error, CommandFailed):
         return COMMAND, str(error)
-    if isinstance(error, KeyError | TypeError | AttributeError | UnicodeError | LookupError):
-        log.info("a request of ROCK's client was refused", exc_info=error)
-        return BAD_REQUEST, f"the request has a field too few, or of another type: {error}"
     refusal: Refusal = refusal_of(error)
     if refusal.kind == "internal":
         log.exception("a request of ROCK's client failed")
     return (INTERNAL if refusal.status >= 500 else BAD_REQUEST), refusal.message
 
 
-async def _json(request: Request) -> dict[str, Any]:
+async def _fields(request: Request) -> dict[str, Any]:
+    if request.method == "GET":
+        return dict(request.query_params)
+    kind = request.headers.get("content-type", "")
+    if kind.startswith("multipart/"):
+        parts = parse_form(kind, await request.body())
+        return {p.name: p.data if p.filename else p.data.decode() for p in parts}
     body = await request.json()
     if not isinstance(body, dict):
         raise ValueError(f"body {body!r:.80} must be an object")
     return body
-
-
-async def _form(request: Request) -> dict[str, Any]:
-    parts = parse_form(request.headers.get("content-type", ""), await request.body())
-    form = {part.name: part.data for part in parts}
-    return form | {"sandbox_id": form["sandbox_id"].decode()}
-
-
-def _id(body: dict[str, Any]) -> str:
-    id = body["sandbox_id"]
-    if not isinstance(id, str):
-        raise ValueError(f"sandbox_id {id!r:.80} must be a text")
-    return id
-
-
-async def _write(by: Caller, id: str, path: str, content: bytes) -> None:
-    """To anywhere that the sandbox's user may write. Errors: SandboxError."""
-    if "\0" in path:
-        raise ValueError(f"path {path!r:.140} holds a NUL")
-    argv = ["sh", "-c", WRITE, "sh", path]
-    done = await by.call(id, "exec", argv=argv, stdin=content)
-    if done.exit_code:
-        raise SandboxError(f"cannot write {path!r:.140}: {done.stderr.strip():.500}")

@@ -77,6 +77,12 @@ def memory():
 
 
 @pytest.fixture
+def rocky():
+    with over_memory(fronts=[rock.front()]) as service:
+        yield service
+
+
+@pytest.fixture
 def http(memory):
     with memory.http() as client:
         yield client

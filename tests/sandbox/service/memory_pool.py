@@ -9,7 +9,15 @@ import time
 from collections.abc import Callable
 
 from ale_jax.sandbox.api import ExecResult
-from ale_jax.sandbox.pool.api import Cause, Change, NodeStatus, SandboxGone, State, Status
+from ale_jax.sandbox.pool.api import (
+    Cause,
+    Change,
+    NodeStatus,
+    SandboxGone,
+    SnapshotInfo,
+    State,
+    Status,
+)
 
 DONE = ExecResult("done\n", 0, False, 0, 0.1)
 
@@ -18,7 +26,7 @@ class MemoryPool:
     """answers: by method, a value, an exception, or a function of (id, arguments)."""
 
     def __init__(self):
-        self.answers: dict[str, object] = {"run": DONE}
+        self.answers: dict[str, object] = {"run": DONE, "snapshot": SnapshotInfo("f" * 64, 1, 0.0)}
         self.calls: list[tuple[str, str, dict]] = []
         self.members: dict[str, Status] = {}
         self.start_error: Exception | None = None
@@ -45,8 +53,11 @@ class MemoryPool:
         return [await self.start(request) for _ in range(count)]
 
     async def stop(self, id):
-        self._known(id)
-        gone = {"state": State.STOPPED, "cause": Cause.STOPPED}
+        if self._known(id).cause is None:
+            self.end(id, Cause.STOPPED)
+
+    def end(self, id, cause):
+        gone = {"state": State.STOPPED, "cause": cause}
         self.members[id] = dataclasses.replace(self.members[id], **gone)
 
     async def status(self, id):
@@ -89,7 +100,10 @@ class MemoryPool:
         return forks
 
     async def snapshot(self, id):
-        return self.answers["snapshot"]
+        answer = self.answers["snapshot"]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     async def warm(self, spec, count):
         self.calls.append(("", "warm", {"spec": spec, "count": count}))

@@ -1,0 +1,182 @@
+"""Sandboxes by the ids that ROCK's clients know them by, from the start to the deletion.
+
+Starts are not waited for: a client asks again and again how its own does. A stopped one can be
+restarted with its files, which a snapshot keeps. To the pool that is another sandbox, with an id of
+its own, because a pool uses no id twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import math
+import time
+import uuid
+from typing import Any
+
+from ale_jax.sandbox.api import SandboxError
+from ale_jax.sandbox.pool.api import SandboxGone, StartRequest, State, Status
+from ale_jax.sandbox.service import rock_status
+from ale_jax.sandbox.service.caller import Caller
+from ale_jax.sandbox.service.errors import not_found, taken
+
+MAX_KNOWN = 10_000
+NOT_STOPPED = "it was not stopped by a request"
+
+
+@dataclasses.dataclass
+class RockSandbox:
+    """request: what it was started with last; its id is the pool's. start: ends with the status, or
+    with why there is none. keep_seconds: after a stop. files: id of the snapshot of them, which a
+    restart may use until `kept_until` (monotonic); empty: `no_files` says why."""
+
+    tenant: str
+    request: StartRequest
+    start: asyncio.Task[Status]
+    keep_seconds: float
+    files: str = ""
+    no_files: str = NOT_STOPPED
+    kept_until: float = math.inf
+    is_deleted: bool = False
+    # Stop, restart and delete come one after another.
+    turn: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
+
+    def start_error(self) -> BaseException | None:
+        if self.start.cancelled():
+            return asyncio.CancelledError()
+        return self.start.exception() if self.start.done() else None
+
+    @property
+    def is_up(self) -> bool:
+        """Its start is done; what became of it since, the pool knows."""
+        return self.start.done() and self.start_error() is None
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_deleted or self.start_error() is not None
+
+    def forget_files(self) -> None:
+        """Once it is up with them, they are no longer what it has."""
+        if self.is_up:
+            self.files, self.no_files = "", NOT_STOPPED
+
+
+class RockSandboxes:
+    """Those that were started here, at most MAX_KNOWN, for one event loop."""
+
+    def __init__(self):
+        self._known: dict[str, RockSandbox] = {}  # in the order in which they came
+
+    def begin(self, by: Caller, request: StartRequest, keep_seconds: float) -> None:
+        """Errors: ValueError or Refusal (409) for an id that is in use."""
+        known = self._known.get(request.id)
+        if known and not known.is_over:
+            if known.tenant != by.tenant.name:
+                raise taken(request.id)
+            raise ValueError(f"sandbox_id {request.id!r:.140} is in use: delete it first")
+        own = dataclasses.replace(request, id=_new_id()) if known else request
+        start = _started(by, own)
+        self._known[request.id] = RockSandbox(by.tenant.name, own, start, keep_seconds)
+        if len(self._known) > MAX_KNOWN:
+            over = (id for id, each in self._known.items() if each.is_over)
+            del self._known[next(over, next(iter(self._known)))]
+
+    def pool_id(self, by: Caller, id: str) -> str:
+        """What the pool calls it. Errors: Refusal (404) for one that was deleted."""
+        sandbox = self._find(by, id)
+        return sandbox.request.id if sandbox else id
+
+    async def wait_for_start(self, by: Caller, id: str, seconds: float) -> None:
+        """Returns when it is up, or will not be, or after `seconds`."""
+        if sandbox := self._find(by, id):
+            await asyncio.wait([sandbox.start], timeout=seconds)
+
+    async def describe(self, by: Caller, id: str) -> dict[str, Any]:
+        sandbox = self._find(by, id)
+        if sandbox and not sandbox.is_up:
+            return rock_status.of_starting(id, sandbox.request, sandbox.start_error())
+        return rock_status.of_running(id, await by.status(self.pool_id(by, id)))
+
+    async def stop(self, by: Caller, id: str) -> None:
+        """Keeps its files, if it runs. One that cannot give them is stopped all the same."""
+        sandbox = self._find(by, id)
+        if sandbox is None:
+            await by.stop(id)
+            return
+        async with sandbox.turn:
+            if await self._runs(by, sandbox):
+                await self._keep_files(by, sandbox)
+            await self._end(by, sandbox)
+
+    async def delete(self, by: Caller, id: str) -> None:
+        """Nothing of it can be asked for any more."""
+        sandbox = self._own(by, id)
+        if sandbox is None:
+            await by.stop(id)
+            return
+        async with sandbox.turn:
+            await self._end(by, sandbox)
+            sandbox.is_deleted = True
+
+    async def restart(self, by: Caller, id: str) -> None:
+        """Begins to start it again with the files that `stop` has kept. Errors: ValueError."""
+        sandbox = self._find(by, id)
+        if sandbox is None:
+            await by.own(id)
+            raise ValueError(f"sandbox {id!r:.140} was not started by ROCK's client")
+        async with sandbox.turn:
+            if not sandbox.start.done() or await self._runs(by, sandbox):
+                raise ValueError(f"sandbox {id!r:.140} runs: stop it first")
+            if not sandbox.files:
+                raise ValueError(f"nothing of {id!r:.140} was kept: {sandbox.no_files}")
+            if time.monotonic() > sandbox.kept_until:
+                raise ValueError(f"{id!r:.140} was kept for {sandbox.keep_seconds:g} s only")
+            again = dataclasses.replace(sandbox.request, id=_new_id(), snapshot=sandbox.files)
+            sandbox.request, sandbox.start = again, _started(by, again)
+            sandbox.start.add_done_callback(lambda _: sandbox.forget_files())
+
+    def _find(self, by: Caller, id: str) -> RockSandbox | None:
+        """Errors: Refusal (404) for one that was deleted."""
+        sandbox = self._own(by, id)
+        if sandbox and sandbox.is_deleted:
+            raise not_found(id)
+        return sandbox
+
+    def _own(self, by: Caller, id: str) -> RockSandbox | None:
+        sandbox = self._known.get(id)
+        mine = sandbox and (by.tenant.admin or sandbox.tenant == by.tenant.name)
+        return sandbox if mine else None
+
+    async def _runs(self, by: Caller, sandbox: RockSandbox) -> bool:
+        if not sandbox.is_up:
+            return False
+        try:
+            return (await by.status(sandbox.request.id)).state is State.RUNNING
+        except SandboxGone:  # so long ago that the pool has forgotten it
+            return False
+
+    async def _keep_files(self, by: Caller, sandbox: RockSandbox) -> None:
+        try:
+            sandbox.files, sandbox.no_files = (await by.snapshot(sandbox.request.id)).id, ""
+        except SandboxError as error:
+            sandbox.no_files = str(error)
+        sandbox.kept_until = time.monotonic() + sandbox.keep_seconds
+
+    async def _end(self, by: Caller, sandbox: RockSandbox) -> None:
+        if sandbox.is_up:
+            with contextlib.suppress(SandboxGone):
+                await by.stop(sandbox.request.id)
+        elif not sandbox.start.done():
+            sandbox.start.cancel()
+            await asyncio.wait([sandbox.start])
+
+
+def _started(by: Caller, request: StartRequest) -> asyncio.Task[Status]:
+    start = asyncio.ensure_future(by.start(request))
+    start.add_done_callback(lambda start: start.cancelled() or start.exception())  # told later
+    return start
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
