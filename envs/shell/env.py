@@ -62,6 +62,10 @@ class ShellEnv:
         result = self._sandbox.run(call.arguments["command"])
         return observation(result), 0.0, False, False, {"malformed": False}
 
+    def close(self) -> None:
+        """Nothing is left to do: the sandbox is the caller's."""
+        self._world = None
+
     def grade(self) -> float:
         """The reward of the state as it stands: without an answer, an answer task earns nothing."""
         assert self._world is not None, "grade needs a reset after the end of an episode"

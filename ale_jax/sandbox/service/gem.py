@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import uuid
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from fastapi import APIRouter, Request
@@ -21,6 +22,7 @@ from ale_jax.sandbox.spec import SandboxSpec
 
 PREFIX = "/apis/v1/envs/gem"
 IDLE_S = 3600.0
+MAX_THREADS = 64
 
 
 class Env(Protocol):
@@ -29,6 +31,8 @@ class Env(Protocol):
     def reset(self, seed: int) -> tuple[str, dict[str, Any]]: ...
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]: ...
+
+    def close(self) -> None: ...
 
 
 EnvFactory = Callable[[Sandbox], Env]
@@ -97,10 +101,13 @@ class PoolSandbox:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class _World:
+    """turn: steps of one episode come one after another. plays: between a reset and the end."""
+
     env: Env
-    turn: asyncio.Lock  # steps of one episode come one after another
+    turn: asyncio.Lock
+    plays: bool = False
 
 
 class Worlds:
@@ -109,6 +116,8 @@ class Worlds:
     def __init__(self, registry: Mapping[str, EnvFactory], spec: SandboxSpec):
         self._registry, self._spec = registry, spec
         self._worlds: dict[str, _World] = {}
+        # Of their own: whom they wait for, the pool, needs threads as well.
+        self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="gem")
 
     async def make(self, by: Caller, env_id: str) -> str:
         """Errors: Refusal (422) for an unknown one; those of `SandboxPool.start`."""
@@ -120,30 +129,60 @@ class Worlds:
         id, labels = f"gem-{uuid.uuid4().hex}", {"gem.env": env_id}
         await by.start(StartRequest(self._spec, id=id, labels=labels, idle_seconds=IDLE_S))
         sandbox = PoolSandbox(by.pool, id, asyncio.get_running_loop())
-        self._worlds[id] = _World(factory(sandbox), asyncio.Lock())
+        try:
+            env = await self._in_thread(factory, sandbox)
+        except BaseException:
+            await by.stop(id)
+            raise
+        self._worlds[id] = _World(env, asyncio.Lock())
         return id
 
-    async def act(self, by: Caller, id: str, act: Callable[[Env], Any]) -> Any:
-        """In a thread, since an environment waits for its sandbox. Errors: the environment's."""
-        await by.own(id)
-        world = self._worlds.get(id)
-        if world is None:
-            raise not_found(id)
+    async def reset(self, by: Caller, id: str, seed: int) -> tuple[str, dict[str, Any]]:
+        """Errors: the environment's."""
+        world = await self._find(by, id)
         async with world.turn:
-            try:
-                return await asyncio.to_thread(act, world.env)
-            except AssertionError as error:  # a step before the reset
-                raise Refusal(409, "out_of_turn", str(error)) from error
+            world.plays = False
+            begun = await self._in_thread(world.env.reset, seed)
+            world.plays = True
+            return begun
+
+    async def step(
+        self, by: Caller, id: str, action: str
+    ) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Errors: Refusal (409) when no episode is under way; the environment's."""
+        world = await self._find(by, id)
+        async with world.turn:
+            if not world.plays:
+                raise Refusal(409, "out_of_turn", "no episode is under way", "reset it first")
+            step = await self._in_thread(world.env.step, action)
+            _, _, terminated, truncated, _ = step
+            world.plays = not (terminated or truncated)
+            return step
 
     async def close(self, by: Caller, id: str) -> None:
         await by.stop(id)
-        self._worlds.pop(id, None)
+        await self._forget(id)
+
+    async def _find(self, by: Caller, id: str) -> _World:
+        await by.own(id)
+        if id not in self._worlds:
+            raise not_found(id)
+        return self._worlds[id]
+
+    async def _in_thread(self, act: Callable[..., Any], *arguments: Any) -> Any:
+        """An environment waits for its sandbox."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, act, *arguments)
 
     async def _forget_gone(self, by: Caller) -> None:
         known = set(self._worlds)  # of now: one that is added while the pool answers is not gone
         alive = {s.id for s in await by.pool.statuses() if s.state is State.RUNNING}
         for id in known - alive:
-            self._worlds.pop(id, None)
+            await self._forget(id)
+
+    async def _forget(self, id: str) -> None:
+        if world := self._worlds.pop(id, None):
+            async with world.turn:
+                await self._in_thread(world.env.close)
 
 
 def front(registry: Mapping[str, EnvFactory], spec: SandboxSpec) -> APIRouter:
@@ -159,13 +198,13 @@ def front(registry: Mapping[str, EnvFactory], spec: SandboxSpec) -> APIRouter:
     @router.post("/reset")
     async def gem_reset(body: ResetBody, by: By):
         """Begins an episode. The same seed is the same world."""
-        text, info = await worlds.act(by, body.sandbox_id, lambda env: env.reset(body.seed))
+        text, info = await worlds.reset(by, body.sandbox_id, body.seed)
         return reply({"observation": text, "info": info})
 
     @router.post("/step")
     async def gem_step(body: StepBody, by: By):
         """409 before a reset, and after the end of the episode."""
-        step = await worlds.act(by, body.sandbox_id, lambda env: env.step(body.action))
+        step = await worlds.step(by, body.sandbox_id, body.action)
         names = ("observation", "reward", "terminated", "truncated", "info")
         return reply(dict(zip(names, step, strict=True)))
 

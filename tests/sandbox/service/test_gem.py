@@ -1,13 +1,53 @@
 """The front for GEM's clients, with the shell worlds."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from ale_jax.agent.tools import render_tool_call
+from ale_jax.sandbox.pool.api import Cause
+from ale_jax.sandbox.service import gem
+from ale_jax.sandbox.service.settings import ServiceSettings
 from envs.shell.families import FAMILIES, generate
-from tests.sandbox.service.conftest import ANN, BOB
+from tests.sandbox.conftest import SPEC
+from tests.sandbox.service.conftest import ANN, BOB, over_memory
 
 V1 = "/apis/v1/envs/gem"
 FAMILY = next(iter(FAMILIES))
+CROWD = 40  # asyncio's own threads are fewer on any machine
+
+
+class Meeting:
+    """An episode that begins when CROWD of them do."""
+
+    barrier = threading.Barrier(CROWD)
+    closed = 0
+
+    def reset(self, seed):
+        self.barrier.wait(20)
+        return "all are here", {}
+
+    def close(self):
+        Meeting.closed += 1
+
+
+def never(sandbox):
+    raise ValueError("no such game")
+
+
+@pytest.fixture
+def broken():
+    with over_memory(fronts=[gem.front({"game:none": never}, SPEC)]) as service:
+        yield service
+
+
+@pytest.fixture
+def crowd():
+    settings = ServiceSettings(port=0)
+    fronts = [gem.front({"game:meet": lambda sandbox: Meeting()}, SPEC)]
+    with over_memory(settings, fronts=fronts) as service:
+        yield service
 
 
 def ask(http, path, status=200, /, **body):
@@ -42,6 +82,23 @@ def test_who_may_not_and_what_is_not(real):
             ask(ann, path, 404, sandbox_id="nobody", **more)
         assert "split" in ask(ann, "reset", 422, sandbox_id=id, seed=-1)["error"]["message"]
         ask(ann, "close", sandbox_id=id)
+
+
+def test_a_world_that_cannot_be_made_leaves_no_sandbox(broken):
+    with broken.http() as http:
+        assert "no such game" in ask(http, "make", 422, env_id="game:none")["error"]["message"]
+        assert [each.cause for each in broken.pool.members.values()] == [Cause.STOPPED]
+
+
+def test_more_episodes_at_once_than_the_pool_has_threads(crowd):
+    with crowd.http() as http, ThreadPoolExecutor(CROWD) as clients:
+        ids = [ask(http, "make", env_id="game:meet")["sandbox_id"] for _ in range(CROWD)]
+        ends = clients.map(lambda id: ask(http, "reset", sandbox_id=id)["observation"], ids)
+        assert set(ends) == {"all are here"}
+        ask(http, "close", sandbox_id=ids[0])
+        crowd.pool.end(ids[1], Cause.IDLE)
+        ask(http, "make", env_id="game:meet")
+        assert Meeting.closed == 2
 
 
 @pytest.mark.parametrize("body", [{}, {"sandbox_id": "x", "sed": 1}, {"sandbox_id": 5}])

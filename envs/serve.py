@@ -1,0 +1,59 @@
+"""Serves sandboxes, and the worlds in them through GEM's routes (make, reset, step, close, list).
+
+python -m envs.serve [--gem-python .venv-gem/bin/python] [what `ale-sandbox serve` takes]
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+from collections.abc import Mapping, Sequence
+
+from ale_jax.sandbox.api import Sandbox, SandboxError
+from ale_jax.sandbox.cli.parser import make_parser, spec_of
+from ale_jax.sandbox.cli.serve import run_service
+from ale_jax.sandbox.service import gem
+from envs.gem.game import GemGame, known_games
+from envs.shell.env import ShellEnv
+from envs.shell.families import FAMILIES
+
+SPLIT = "train"
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser("envs.serve", add_help=False, allow_abbrev=False)
+    parser.add_argument("--gem-python")
+    own, rest = parser.parse_known_args(argv)
+    arguments = make_parser().parse_args(["serve", *rest])
+    try:
+        return run_service(arguments, [gem.front(worlds(own.gem_python), spec_of(arguments))])
+    except (SandboxError, ValueError, OSError) as error:
+        print(f"envs.serve: {error}", file=sys.stderr)
+        return 1
+
+
+def worlds(gem_python: str | None) -> Mapping[str, gem.EnvFactory]:
+    """By env_id: the shell tasks, and the games of that Python's gem-llm, if one is named.
+
+    A game takes no notice of its sandbox, which still gives it an owner and an end.
+    """
+    registry: dict[str, gem.EnvFactory] = {
+        f"shell:{family}": functools.partial(_shell, family) for family in FAMILIES
+    }
+    if gem_python:
+        for name in known_games(gem_python):
+            registry[name] = functools.partial(_game, name, gem_python)
+    return registry
+
+
+def _shell(family: str, sandbox: Sandbox) -> ShellEnv:
+    return ShellEnv(family, sandbox, SPLIT)
+
+
+def _game(name: str, python: str, sandbox: Sandbox) -> GemGame:
+    return GemGame(name, python)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
