@@ -77,8 +77,10 @@ class FileCalls(Exchange):
         """Unpacks a tar archive into a directory, with the agent's rights."""
         await self._ask({"do": "unpack", "path": path}, FILES_S, archive)
 
-    async def snapshot(self) -> bytes:
-        return await self._archive({"do": "snapshot", "max_bytes": self._max_snapshot})
+    async def snapshot(self, max_bytes: int | None = None) -> bytes:
+        """As `api.Sandbox.snapshot`. max_bytes: SandboxError for an archive that is longer."""
+        limit = self._max_snapshot if max_bytes is None else min(max_bytes, self._max_snapshot)
+        return await self._archive({"do": "snapshot", "max_bytes": limit})
 
     async def restore(self, snapshot: bytes) -> None:
         await self._ask({"do": "restore"}, FILES_S, snapshot)

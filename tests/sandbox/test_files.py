@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from ale_jax.sandbox.api import SandboxError
+from ale_jax.sandbox.blocking import wait_for
 from tests.sandbox.conftest import SPEC, processes
 
 
@@ -101,6 +102,13 @@ def test_snapshot_brings_back_the_files_and_nothing_else(box):
         "pwd; ls; stat -c '%a %s' d sparse; cat a d/b; readlink link; echo x=$x"
     ).output == ("/work\na\nd\nlink\npipe\nsparse\n711 60\n644 1073741824\n12a\nx=\n")
     assert box.run("cat /tmp/*; stat -c %a /tmp").output == "t\n1777\n"
+
+
+def test_a_snapshot_that_is_longer_than_it_may_be_is_refused(box):
+    box.run("head -c 200000 /dev/urandom > big")
+    with pytest.raises(SandboxError, match="longer than 100000 bytes"):
+        wait_for(box.later.snapshot(max_bytes=100_000))
+    assert len(box.snapshot()) > 200_000
 
 
 def test_snapshot_does_not_disturb_the_session(box):

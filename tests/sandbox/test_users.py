@@ -8,12 +8,12 @@ from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.spec import SandboxSpec
 from tests.sandbox.conftest import SPEC
 
-ROCK = "rock:x:1234:1235::/home/rock:/bin/bash"
+ROCK = "rock:x:1234:1235::/opt/rock:/bin/bash"
 
 
 @pytest.fixture(scope="module")
 def shared_etc_box(runtime):
-    spec = dataclasses.replace(SPEC, user="root", writable=("/etc", "/home"))
+    spec = dataclasses.replace(SPEC, user="root", writable=("/etc", "/opt"))
     with runtime.start(spec, {"run": "tests"}) as sandbox:
         yield sandbox
 
@@ -25,7 +25,7 @@ def etc_box(shared_etc_box):
 
 
 def add_user(box):
-    box.run(f"echo {ROCK} >> /etc/passwd; echo crew:x:77:rock,ann >> /etc/group; mkdir /home/rock")
+    box.run(f"echo {ROCK} >> /etc/passwd; echo crew:x:77:rock,ann >> /etc/group; mkdir /opt/rock")
 
 
 def test_only_root_may_write_there():
@@ -56,10 +56,10 @@ def test_a_session_is_its_users(etc_box, runtime):
         with pytest.raises(SandboxError, match="user id 1234 does not exist in this sandbox"):
             etc_box.open_session("theirs", user="rock")
         return
-    etc_box.run("chown rock:1235 /home/rock")
+    etc_box.run("chown rock:1235 /opt/rock")
     etc_box.open_session("theirs", user="rock", env={"X": "1"})
     found = etc_box.run('id -u; id -g; id -G; echo "$HOME $USER $LOGNAME $X"', session="theirs")
-    assert found.output == "1234\n1235\n1235 77\n/home/rock rock rock 1\n"
+    assert found.output == "1234\n1235\n1235 77\n/opt/rock rock rock 1\n"
     assert etc_box.run("touch ~/x && echo y > /dev/stdout", session="theirs").output == "y\n"
     assert (
         etc_box.run("touch /etc/x || kill -9 1 || echo no", session="theirs").output[-3:] == "no\n"
@@ -74,9 +74,9 @@ def test_their_files_are_theirs_after_a_restore(etc_box, runtime):
     if runtime.name != "docker":
         pytest.skip("users are Docker's")
     add_user(etc_box)
-    etc_box.run("touch /home/rock/x && chown 1234:1235 /home/rock/x")
+    etc_box.run("touch /opt/rock/x && chown 1234:1235 /opt/rock/x")
     etc_box.restore(etc_box.snapshot())
-    assert etc_box.run("stat -c '%u %g %U' /home/rock/x").output == "1234 1235 rock\n"
+    assert etc_box.run("stat -c '%u %g %U' /opt/rock/x").output == "1234 1235 rock\n"
 
 
 @pytest.mark.parametrize(

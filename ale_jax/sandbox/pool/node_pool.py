@@ -157,7 +157,8 @@ class NodePool:
             yield job
 
     async def snapshot(self, id: str) -> SnapshotInfo:
-        return await self.put_snapshot(await self.call(id, "snapshot"))
+        content = await self.call(id, "snapshot", max_bytes=self._store.max_bytes)
+        return await self.put_snapshot(content)
 
     async def put_snapshot(self, content: bytes) -> SnapshotInfo:
         """Stores what another pool's `get_snapshot` returned. SandboxError if there is no room."""

@@ -33,7 +33,7 @@ class SnapshotStore:
         self._temporary = None if directory else _temporary_directory()
         self._directory = Path(directory or self._temporary.name)
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._max_bytes, self._record = max_bytes, record
+        self.max_bytes, self._record = max_bytes, record
         self._pins: collections.Counter[str] = collections.Counter()
         self._writing = asyncio.Lock()
         self._infos: dict[str, SnapshotInfo] = {}  # that used last is the last
@@ -93,7 +93,7 @@ class SnapshotStore:
         return info
 
     def _make_room(self, size: int) -> None:
-        room = self._max_bytes - self.bytes
+        room = self.max_bytes - self.bytes
         victims = []
         for id, info in self._infos.items():
             if room >= size:
@@ -104,7 +104,7 @@ class SnapshotStore:
         if room < size:
             raise SandboxError(
                 f"a snapshot of {size} bytes does not fit beside those in use: "
-                f"raise pool snapshot_mb ({self._max_bytes >> 20}) or stop sandboxes"
+                f"raise pool snapshot_mb ({self.max_bytes >> 20}) or stop sandboxes"
             )
         for id in victims:
             del self._infos[id]

@@ -246,13 +246,15 @@ class Runner:
         os.set_blocking(archive_r, False)
         room = request["max_bytes"]
         with open(archive_r, "rb", buffering=0) as archive:
-            while room > 0:
+            while room >= 0:
                 await self.loop.ready(archive_r, READ)
                 if not (chunk := archive.read(wire.CHUNK)):
                     break
                 await stream.send(chunk)
                 room -= len(chunk)
         await child.ended.wait()  # past max_bytes, the closed pipe ends it
+        if room < 0:
+            raise RuntimeError(f"the archive is longer than {request['max_bytes']} bytes")
         return _success("tar --create", child)
 
     async def do_restore(self, request: Request, stream: Stream) -> dict:

@@ -48,7 +48,7 @@ class FakeSandbox:
     async def write(self, files: bytes) -> None:
         self.files = files
 
-    async def snapshot(self) -> bytes:
+    async def snapshot(self, max_bytes: int | None = None) -> bytes:
         return self.files
 
     async def restore(self, snapshot: bytes) -> None:

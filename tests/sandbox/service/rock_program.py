@@ -45,9 +45,9 @@ async def brings_a_directory(one):
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "d").mkdir()
         Path(folder, "d", "f").write_bytes(b"\0\xff")
-        done = await one.fs.upload_dir(folder, "/root/there")
+        done = await one.fs.upload_dir(folder, "/opt/there")
     assert done.exit_code == 0, done
-    size = await one.execute(Command(command=["stat", "-c", "%s", "/root/there/d/f"]))
+    size = await one.execute(Command(command=["stat", "-c", "%s", "/opt/there/d/f"]))
     assert size.stdout == "2\n", size
 
 
