@@ -126,6 +126,8 @@ class RockSandboxes:
             await by.own(id)
             raise ValueError(f"sandbox {id!r:.140} was not started by ROCK's client")
         async with sandbox.turn:
+            if sandbox.is_deleted:
+                raise not_found(id)
             if not sandbox.start.done() or await self._runs(by, sandbox):
                 raise ValueError(f"sandbox {id!r:.140} runs: stop it first")
             if not sandbox.files:
@@ -159,7 +161,7 @@ class RockSandboxes:
     async def _keep_files(self, by: Caller, sandbox: RockSandbox) -> None:
         try:
             sandbox.files, sandbox.no_files = (await by.snapshot(sandbox.request.id)).id, ""
-        except SandboxError as error:
+        except (SandboxError, OSError) as error:
             sandbox.no_files = str(error)
         sandbox.kept_until = time.monotonic() + sandbox.keep_seconds
 
