@@ -102,8 +102,8 @@ class AsyncSandbox(FileCalls):
 
         user: whose it is (of /etc/passwd); empty: the agent's, and it can be no other's but root's.
         """
-        account = "" if user == self._spec.user else user
-        if account and self._spec.user != "root":
+        account = "" if user == self.spec.user else user
+        if account and self.spec.user != "root":
             raise ValueError(f"user {user!r:.80}: only a sandbox of user root has others")
         request = {"do": "open", "session": name, "env": dict(env or {}), "cwd": cwd}
         await self._ask(request | {"user": account}, FILES_S)

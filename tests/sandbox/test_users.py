@@ -34,11 +34,14 @@ def test_only_root_may_write_there():
 
 
 def test_etc_is_as_in_the_image_at_the_start_and_after_a_reset(etc_box):
-    before = etc_box.run("ls /etc; cat /etc/passwd").output
-    assert "root:x:0:0:" in before and "hosts" in before
-    etc_box.run("rm /etc/passwd; echo 1 > /etc/new; echo 2 >> /etc/group")
+    look = (
+        "find /etc | sort | sha256sum; stat -c %a /etc; head -n 1 /etc/passwd; wc -l < /etc/hosts"
+    )
+    before = etc_box.run(look).output
+    assert "\n755\nroot:x:0:0:" in before and before[-2:] != "0\n"
+    etc_box.run("rm /etc/passwd; echo 1 > /etc/new; echo 2 >> /etc/group; chmod 700 /etc")
     etc_box.reset()
-    assert etc_box.run("ls /etc; cat /etc/passwd").output == before
+    assert etc_box.run(look).output == before
 
 
 def test_etc_is_in_snapshots(etc_box):
