@@ -45,6 +45,8 @@ MAX_READ = 16 << 20
 PATIENCE_S = 2.0  # its client looks every 3 s, and a start takes less than one
 # $1 is the path; the content comes through standard input.
 WRITE = 'mkdir -p -- "$(dirname -- "$1")" && cat > "$1"'
+# How its client begins what is to run on. What ends before that fails `disown`, which is no failure.
+NOHUP_END, OR_HAS_ENDED = "PIDEND;disown", " 2> /dev/null || :"
 LATE = "Command execution failed due to timeout"
 
 Act = Callable[[Caller, Any], Awaitable[Any]]
@@ -143,7 +145,8 @@ class Rock:
         return {"output": "".join(output), "session_type": "bash"}
 
     async def run_in_session(self, by: Caller, body: RunBody) -> Any:
-        arguments = {"command": body.command, "timeout": body.timeout, "session": body.session}
+        command = body.command + (OR_HAS_ENDED if body.command.endswith(NOHUP_END) else "")
+        arguments = {"command": command, "timeout": body.timeout, "session": body.session}
         done = await self._call(by, body, "run", **arguments)
         output = done.output.strip()  # as ROCK does
         if done.timed_out:

@@ -30,6 +30,8 @@ def test_the_wire(real):
         late = ask(http, "run_in_session", **{**run, "timeout": 0.2}, command="sleep 60")
         assert "Command execution failed due to timeout" in late["error"]
         # What its client makes of mode="nohup".
+        soon = "true & wait; echo PIDSTART${!}PIDEND;disown"
+        assert "PIDSTART" in ask(http, "run_in_session", **run, command=soon)["result"]["output"]
         late = "nohup echo late < /dev/null > /tmp/o 2>&1 & echo PIDSTART${!}PIDEND;disown"
         output = ask(http, "run_in_session", **run, command=late)["result"]["output"]
         pid = output.removeprefix("PIDSTART").removesuffix("PIDEND")
