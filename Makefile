@@ -6,13 +6,14 @@ PYTEST_OPTIONS ?=
 VENV = .venv
 RUN = runs/quickstart
 
-PIP_INSTALL = $(VENV)/bin/python -m pip install --disable-pip-version-check $(PIP_OPTIONS)
+PIP = -m pip install --disable-pip-version-check $(PIP_OPTIONS)
+PIP_INSTALL = $(VENV)/bin/python $(PIP)
 CODE = ale_jax benchmarks configs envs tests
 AS_ROOT = $$([ "$$(id -u)" = 0 ] || echo sudo)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-test install-cluster sandbox runtimes quickstart test lint format validate report clean
+.PHONY: help install install-test install-cluster rock gem sandbox runtimes quickstart test lint format validate report clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -22,6 +23,10 @@ install: $(VENV)/installed  ## the package and what it needs, into .venv
 install-test: $(VENV)/installed-test  ## the same, and what the tests need
 
 install-cluster: $(VENV)/installed-cluster  ## the same, and what a node of a Ray cluster needs
+
+rock: .venv-rock/installed  ## ROCK's client, in an environment of its own, for a test
+
+gem: .venv-gem/installed  ## gem-llm's games, in an environment of their own (Python 3.12.0 at most, a C compiler)
 
 sandbox:  ## at least one sandbox runtime: bubblewrap, unless the Docker image is there
 	@command -v bwrap > /dev/null \
@@ -37,7 +42,7 @@ runtimes:  ## both sandbox runtimes: bubblewrap, and Docker with the images of t
 quickstart: install sandbox  ## trains, evaluates and writes the report, into RUN=runs/quickstart
 	$(VENV)/bin/python -m ale_jax.launch --config=configs/quickstart.py --workdir=$(RUN)
 
-test: install-test  ## all tests; one that lacks a runtime says which line to type
+test: install-test rock  ## all tests; one that lacks a runtime says which line to type
 	$(VENV)/bin/python -m pytest $(PYTEST_OPTIONS)
 
 lint: install-test  ## what must be clean before a change is merged
@@ -55,7 +60,7 @@ report: install  ## rewrites the report of the run in RUN from its files
 	$(VENV)/bin/python -m ale_jax.monitor.report $(RUN)
 
 clean:  ## removes what can be made again: .venv and caches, never runs/
-	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* build *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find $(CODE) -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:
@@ -76,3 +81,11 @@ $(VENV)/installed-test: setup.py | $(VENV)/bin/python
 $(VENV)/installed-cluster: setup.py | $(VENV)/bin/python
 	$(PIP_INSTALL) --editable '.[cluster]'
 	@touch $(VENV)/installed $@
+
+# What wants other versions than we do, with nothing of ours.
+.venv-rock/installed: packages = rl-rock==1.11.0
+.venv-gem/installed: packages = gem-llm==0.1.0
+.venv-rock/installed .venv-gem/installed: Makefile
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python $(PIP) $(packages)
+	@touch $@

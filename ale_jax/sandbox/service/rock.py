@@ -45,7 +45,7 @@ MAX_READ = 16 << 20
 PATIENCE_S = 2.0  # its client looks every 3 s, and a start takes less than one
 # $1 is the path; the content comes through standard input.
 WRITE = 'mkdir -p -- "$(dirname -- "$1")" && cat > "$1"'
-# How its client begins what is to run on. What ends before that fails `disown`, which is no failure.
+# How its client begins what is to run on; `disown` fails if that has ended already.
 NOHUP_END, OR_HAS_ENDED = "PIDEND;disown", " 2> /dev/null || :"
 LATE = "Command execution failed due to timeout"
 
