@@ -36,7 +36,7 @@ sandbox:  ## at least one sandbox runtime: bubblewrap, unless the Docker image i
 	        && $(AS_ROOT) apt-get -q install --yes --no-install-recommends bubblewrap; } \
 	    || { echo "there is no sandbox runtime; type as root: apt-get install bubblewrap" >&2; exit 1; }
 
-runtimes:  ## both sandbox runtimes: bubblewrap, and Docker with the images of the worlds
+runtimes:  ## both sandbox runtimes: bubblewrap, and Docker with the image of the worlds
 	launch/runtimes.sh
 
 quickstart: install sandbox  ## trains, evaluates and writes the report, into RUN=runs/quickstart

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Prepares this machine for sandboxes: bubblewrap, and Docker with the images of the worlds.
+# Prepares this machine for sandboxes: bubblewrap, and Docker with the image of the worlds.
 #
 # `make runtimes` calls it. Run it as root, or as a user with sudo; run it again at any time.
 # Where a Docker daemon answers already, that one is used and nothing about it is changed.
@@ -51,7 +51,6 @@ else
 fi
 
 "$here/../envs/shell/image/build.sh"
-"$here/../envs/terminal_bench/image/build.sh"
 if [ -n "${SUDO_USER:-}" ] && ! id -nG "$SUDO_USER" | grep -qw docker; then
     say "to let $SUDO_USER use Docker, too, type: sudo usermod -aG docker $SUDO_USER (and log in again)"
 fi

@@ -27,7 +27,6 @@ APP = "/app"
 # Tests and report have parts of their own: an agent that fills its disk does not keep them out.
 WRITABLE = (APP, TESTS, REPORT)
 SPEC = SandboxSpec(
-    image="ale-terminal-bench",
     user="root",
     memory_mb=512,
     pids=128,

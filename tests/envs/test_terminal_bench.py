@@ -1,7 +1,6 @@
 """Tasks of terminal-bench played in real sandboxes, and the proof that they are sound."""
 
 import json
-import pathlib
 
 import pytest
 
@@ -9,8 +8,6 @@ from ale_jax.agent.api import VerifierError
 from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
 from ale_jax.agent.tools import bash, finish, render_tool_call
 from ale_jax.records import Slot, Status, Task
-from ale_jax.sandbox.hub.hub import recipe_in_envs
-from ale_jax.sandbox.hub.recipe import read_recipe
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.verify.pytest_verifier import REMEDY, has_pytest
 from envs.terminal_bench import env as world
@@ -118,12 +115,6 @@ def test_a_sandbox_without_pytest_is_refused_with_the_line_to_type(box, tmp_path
 def test_tests_that_end_themselves_are_no_verdict(box, tmp_path):
     with pytest.raises(VerifierError, match="task seven: no report"):
         score(task_of(tmp_path, ENDS_PYTEST), box, oracle=True)
-
-
-def test_the_recipe_of_the_image_is_found_by_its_name():
-    folder = recipe_in_envs(SPEC.image.removeprefix("ale-"))
-    assert folder == pathlib.Path(world.__file__).parent / "image"
-    assert read_recipe("terminal-bench", folder).moving == SPEC.image
 
 
 def run(runtime, folder, capsys, *options) -> tuple[int, dict, str]:

@@ -36,9 +36,8 @@ class Outcome:
 
 
 def recipe_in_envs(name: str) -> Path | None:
-    """The recipe's folder of the image ale-`name`, in this repository: envs/NAME/image, where the
-    folder, being a package, has underscores for the dashes of the name."""
-    folder = Path(__file__).parents[3] / "envs" / name.replace("-", "_") / "image"
+    """The recipe's folder of the image ale-`name`, in this repository: envs/NAME/image."""
+    folder = Path(__file__).parents[3] / "envs" / name / "image"
     return folder if folder.is_dir() else None
 
 

@@ -18,7 +18,7 @@ PYTHON = ("python3", "-I", "-S")
 LOOK = "import importlib.util, sys; sys.exit(not importlib.util.find_spec('pytest'))"
 REMEDY = (
     "on bubblewrap, which uses the host's own, type: apt-get install python3-pytest; "
-    "on Docker choose an image that has it, ale-terminal-bench say"
+    "on Docker choose an image that has it, ale-shell say"
 )
 
 

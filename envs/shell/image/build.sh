@@ -1,8 +1,8 @@
 #!/bin/bash
-# Builds the Docker image `ale-shell`: the machine that shell tasks are played on.
+# Builds the Docker image `ale-shell`: the machine that tasks are played and judged on.
 #
 # It is this host's own Debian (or Ubuntu) release, fetched from the mirror that this host's apt uses, cut down to
-# bash, coreutils, tar, ps and python3. No registry is involved. A second run with the same recipe does nothing.
+# bash, coreutils, tar, ps, python3 and pytest. No registry is involved. A second run with the same recipe does nothing.
 #
 # The registry (ale_jax/sandbox/hub) calls it with ALE_IMAGE, the name that the image is to have, and ALE_LABELS, its
 # labels as KEY=VALUE KEY=VALUE; it has made sure that there is no such image. By hand it is called with neither.
@@ -29,7 +29,7 @@ mirror=$(apt-get indextargets --format '$(RELEASE) $(COMPONENT) $(SITE)' 'Create
 root=$(mktemp -d)
 trap 'rm -rf --one-file-system "$root"' EXIT
 say "debootstrap $release from $mirror"
-debootstrap --variant=minbase --include=python3,procps "$release" "$root" "$mirror" > "$root.log" 2>&1 \
+debootstrap --variant=minbase --include=python3,python3-pytest,procps "$release" "$root" "$mirror" > "$root.log" 2>&1 \
     || { tail -n 5 "$root.log" >&2; fail "debootstrap failed; the whole log is $root.log"; }
 rm -f "$root.log"
 

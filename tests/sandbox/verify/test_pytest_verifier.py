@@ -14,8 +14,7 @@ from ale_jax.sandbox.verify.verifier import VerifierFailed, VerifierTimedOut, ve
 from tests.sandbox.conftest import PROBES
 from tests.sandbox.verify import conftest
 
-IMAGE = "ale-terminal-bench"
-SPEC = dataclasses.replace(conftest.SPEC, image=IMAGE, files_mb=16, memory_mb=256)
+SPEC = dataclasses.replace(conftest.SPEC, files_mb=16, memory_mb=256)
 TEST = b"""
 import importlib.util
 
