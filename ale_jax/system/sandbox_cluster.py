@@ -23,6 +23,7 @@ LOOK_S = 1.0
 RAY_S = 10.0
 ASK_S = 60.0
 WARM_S = 3600.0  # its image may have to be built first
+KNOCK_S, MAX_REFUSALS = 0.5, 2
 
 
 class Nodes:
@@ -105,6 +106,8 @@ class Nodes:
                 node = Node(node_id, self._make_runtime, options, self._silent_seconds, last)
                 self.all[node_id] = node
                 self._spawn(self._follow(node))
+                raylet = each["NodeManagerAddress"], each["NodeManagerPort"]
+                self._spawn(self._knock(node, *raylet))
         for node_id, node in list(self.all.items()):
             if node_id not in there:
                 self.lose(node, f"node {node.name} has left the cluster")
@@ -130,6 +133,16 @@ class Nodes:
             if not isinstance(error, SandboxError):
                 raise
 
+    async def _knock(self, node: Node, address: str, port: int) -> None:
+        """Waits for the time of the next knock, and for its answer, within KNOCK_S. Ray needs ten
+        seconds or more to say that a node's raylet is dead; the port that it had says so at once.
+        """
+        refusals = 0
+        while refusals < MAX_REFUSALS and not node.is_lost:
+            await asyncio.sleep(KNOCK_S)
+            refusals = refusals + 1 if await refuses(address, port) else 0
+        self.lose(node, f"node {node.name} is down: nobody listens at {address}:{port}")
+
     def lose(self, node: Node, reason: str) -> None:
         if node.is_lost or self._is_closed:
             return
@@ -147,3 +160,16 @@ class Nodes:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
             self._record("fleet_trouble", repr(error))
+
+
+async def refuses(address: str, port: int) -> bool:
+    """Whether a machine says that nobody listens there. Its silence says nothing."""
+    try:
+        async with asyncio.timeout(KNOCK_S):
+            _, writer = await asyncio.open_connection(address, port)
+    except ConnectionRefusedError:
+        return True
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return False

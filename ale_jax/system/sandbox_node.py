@@ -24,8 +24,8 @@ PIECES_AHEAD = 32  # of a stream's, that wait for whoever reads it
 JOIN_S = 1500.0  # its runtime may have to build an image first
 CLOSE_S = 20.0
 KILL_S = 5.0
-# Of questions that could not even be put: so many in a row, so far apart, mean that it is gone.
-MAX_REFUSALS, RETRY_S = 5, 0.2
+RETRY_S = 0.2
+MAX_REFUSALS = 3  # of questions that could not even be put: Ray takes two seconds to say so
 # Before it is tried again: one whose pool has worked, and one whose pool never did.
 REJOIN_S, RETRY_JOIN_S = 1.0, 60.0
 
@@ -58,6 +58,7 @@ class Node:
         self._silent_seconds = silent_seconds
         self.loss: str | None = None
         self._lost_at = 0.0
+        self._limits: set[asyncio.Timeout] = set()  # of the calls under way
         place = NodeAffinitySchedulingStrategy(node_id, soft=False)
         self._actor = (
             ray.remote(NodeActor)
@@ -137,23 +138,19 @@ class Node:
 
     async def tell(self, seconds: float, method: str, /, *arguments: Any, **named: Any) -> Any:
         """What the actor's `method` returns or raises."""
-        self._check()
         try:
-            async with asyncio.timeout(seconds):
-                answer = await getattr(self._actor, method).remote(*arguments, **named)
+            async with self._while_there(seconds):
+                return await getattr(self._actor, method).remote(*arguments, **named)
+        except RayTaskError as error:
+            raise error.cause from None
         except TimeoutError as error:
             question = arguments[0] if method == "do" else method
             raise SandboxError(f"node {self.name}: no answer to {question!r}") from error
-        except RayTaskError as error:
-            self._check()
-            raise error.cause from None
         except ActorDiedError as error:
             raise self._died(error) from error
         except RayError as error:
             await self._verdict()
             raise SandboxError(f"node {self.name} broke off a call: {error!r:.200}") from error
-        self._check()
-        return answer
 
     async def stream(
         self, method: str, /, *arguments: Any, **named: Any
@@ -165,8 +162,8 @@ class Node:
         pieces = getattr(self._actor, method).options(**options).remote(*arguments, **named)
         has_ended = False
         try:
-            while (ref := await self._next(pieces)) is not None:
-                yield await ref
+            while (piece := await self._next(pieces)) is not None:
+                yield piece
             has_ended = True
         except RayTaskError as error:
             has_ended = True
@@ -185,6 +182,9 @@ class Node:
         """From now on every call raises NodeLost. Its actor is killed, should it still live."""
         self.loss, self._lost_at = reason, time.monotonic()
         self.joined.set()
+        for limit in self._limits:
+            if not limit.expired():
+                limit.reschedule(0.0)
         if self.last is not None:
             gone = dataclasses.replace(self.last.status, alive=False)
             self.last = dataclasses.replace(self.last, status=gone)
@@ -210,15 +210,27 @@ class Node:
         if self.loss is not None:
             raise NodeLost(self.loss)
 
-    async def _next(self, pieces: Any) -> ray.ObjectRef | None:
-        following = asyncio.ensure_future(anext(pieces, None))
+    @contextlib.asynccontextmanager
+    async def _while_there(self, seconds: float | None = None) -> AsyncIterator[None]:
+        """The block ends with NodeLost as soon as the node is lost; after `seconds`, with
+        TimeoutError. What it hears after the loss is not believed."""
+        self._check()
+        limit = asyncio.timeout(seconds)
         try:
-            while not following.done():
-                await asyncio.wait([following], timeout=self._silent_seconds)
-                self._check()
-            return following.result()
+            async with limit:
+                self._limits.add(limit)
+                yield
+        except (TimeoutError, RayError):
+            self._check()
+            raise
         finally:
-            following.cancel()
+            self._limits.discard(limit)
+        self._check()
+
+    async def _next(self, pieces: Any) -> tuple[str, bytes | int] | None:
+        async with self._while_there():
+            ref = await anext(pieces, None)
+            return None if ref is None else await ref
 
     async def _verdict(self) -> None:
         """Returns when the node has answered a question that is newer than this one. Errors:

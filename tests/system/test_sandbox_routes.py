@@ -175,8 +175,9 @@ async def test_whoever_waits_for_a_move_is_told_of_a_fault_of_ours():
         here, there = (0, 1) if started.node == "n0" else (1, 0)
         fleet._nodes[there].runtime.plan.append("bug")
         fleet._nodes.lose(fleet._nodes[here], "said the test")
-        with pytest.raises(SandboxGone):
-            await fleet.call("a", "run", command="y")
+        async with asyncio.timeout(10):
+            with pytest.raises(SandboxGone):
+                await fleet.call("a", "run", command="y")
         assert "sandbox_lost" in fleet.events.kinds
 
 

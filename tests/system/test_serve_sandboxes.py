@@ -58,7 +58,7 @@ def test_a_service_over_a_cluster_until_it_is_told_to_end(cluster, each_runtime,
                     assert next(iter(terminal)).startswith(b"begun")
                 asyncio.run(until(lambda: not runs("sleep\0" + "98765")))
                 box.run("sleep 98764 & disown")
-                assert runs("sleep\0" + "98764")
+                asyncio.run(until(lambda: runs("sleep\0" + "98764")))
             serving.send_signal(signal.SIGTERM)
             assert serving.wait(30) == 0
             assert not runs("sleep\0" + "98764")
