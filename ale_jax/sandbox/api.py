@@ -67,11 +67,16 @@ class FileInfo:
 
 @dataclasses.dataclass(frozen=True)
 class SandboxStats:
-    """Now: processes of the agent's; bytes of its working files, and how many they may be."""
+    """Now. processes: of the agent's. disk_bytes: in its writable directories together, and how
+    many may be. cpu_seconds: that all its processes have used, dead ones too. memory_bytes: that
+    count towards its limit and could not be freed. Both None where the host does not count them
+    (bubblewrap without control groups)."""
 
     processes: int
     disk_bytes: int
     disk_limit_bytes: int
+    cpu_seconds: float | None = None
+    memory_bytes: int | None = None
 
 
 class Sandbox(Protocol):

@@ -8,7 +8,7 @@ from typing import Any
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
-from ale_jax.sandbox.egress.proxy import EgressProxy
+from ale_jax.sandbox.egress.proxy import EgressProxy, Record
 from ale_jax.sandbox.exchange import Machine
 from ale_jax.sandbox.link import Stream
 from ale_jax.sandbox.spec import SandboxSpec
@@ -29,12 +29,13 @@ async def boot(
     limits: Mapping[str, Any],
     contents: Mapping[str, bytes],
     substitutes: Mapping[str, list[str]],
+    record: Record,
 ) -> AsyncSandbox:
     """Errors: SandboxStartError, and the machine is gone.
 
     limits: those that the runner enforces itself: rlimits and memory_bytes of its `Agent`.
     contents: tar archives for its writable directories.
-    substitutes: commands for programs that it may lack.
+    substitutes: commands for programs that it may lack. record: told of what its network is denied.
     """
     user = user_id(spec)
     config = {"uid": user, "gid": user, "env": environment(spec), **limits}
@@ -43,7 +44,7 @@ async def boot(
     try:
         await sandbox.boot(config)
         if spec.network.mode != "none":
-            proxy = EgressProxy(spec.network, _record)
+            proxy = EgressProxy(spec.network, record)
             await sandbox.open_network(proxy, PROXY_PORT, lambda stream: _serve(proxy, stream))
     except SandboxError as error:
         await sandbox.close()
@@ -100,5 +101,6 @@ class _StreamEnd:
         self._stream.abandon()
 
 
-def _record(kind: str, detail: str, **fields: object) -> None:
+def log_denial(kind: str, detail: str, **fields: object) -> None:
+    """The record of a sandbox that was given none."""
     log.warning("%s: %s %s", kind, detail, fields)

@@ -12,7 +12,7 @@ COMMAND = ["python3", "-I", "-S", "-c", PROGRAM]
 # In the order in which they import each other.
 MODULES = (
     *("wire", "loop", "link", "files", "accounts", "seccomp", "processes", "output", "session"),
-    *("jobs", "memory", "relay", "main"),
+    *("jobs", "memory", "relay", "usage", "main"),
 )
 
 # Makes the package out of a JSON frame. It must be one line, and what reads it reads no byte more.

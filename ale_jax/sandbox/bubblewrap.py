@@ -19,11 +19,13 @@ from ale_jax.sandbox import bubblewrap_etc, cgroups
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
-from ale_jax.sandbox.booting import NO_LIMITS, boot, user_id
+from ale_jax.sandbox.booting import NO_LIMITS, boot, log_denial, user_id
 from ale_jax.sandbox.bootstrap import COMMAND
+from ale_jax.sandbox.egress.proxy import Record
 from ale_jax.sandbox.link import Link
 from ale_jax.sandbox.owner import Owner
 from ale_jax.sandbox.runner.processes import ENVIRONMENT
+from ale_jax.sandbox.runner.usage import Usage, read_usage
 from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, WORK, SandboxSpec
 
 NOBODY_ID = 65534
@@ -80,6 +82,9 @@ class BubblewrapMachine:
         self.link.fail("the sandbox is closed")
         await asyncio.to_thread(self._end)
 
+    def usage(self) -> Usage:
+        return read_usage(self._group.directories) if self._group else {}
+
     def last_words(self) -> str:
         return self._words.decode("utf-8", "replace")
 
@@ -135,8 +140,13 @@ class BubblewrapRuntime(StartsBlocking):
         """Nothing is to be made: there is no image. Errors: SandboxStartError."""
         self._refuse_unenforceable(spec)
 
-    async def launch(self, spec: SandboxSpec, labels: Mapping[str, str]) -> AsyncSandbox:
-        """A working sandbox. Errors: SandboxStartError."""
+    async def launch(
+        self, spec: SandboxSpec, labels: Mapping[str, str], record: Record = log_denial
+    ) -> AsyncSandbox:
+        """A working sandbox. record: told of what its network is denied.
+
+        Errors: SandboxStartError.
+        """
         self._refuse_unenforceable(spec)
         loop = asyncio.get_running_loop()
         try:
@@ -147,7 +157,7 @@ class BubblewrapRuntime(StartsBlocking):
         await loop.connect_accepted_socket(lambda: link, ours)
         machine = BubblewrapMachine(process, link, group, self._spawner)
         contents = {ETC: bubblewrap_etc.archive()} if ETC in spec.writable else {}
-        return await boot(machine, spec, self._limits(spec), contents, {})
+        return await boot(machine, spec, self._limits(spec), contents, {}, record)
 
     def reap(self) -> int:
         """Removes control groups that dead owners left; their processes died with them."""

@@ -113,7 +113,7 @@ def find() -> Hierarchy:
     mounts = _mounts()
     if {"memory", "pids"} <= mounts.keys():
         own = _own_groups()
-        held = [c for c in ("memory", "pids", "cpu") if c in mounts]
+        held = [c for c in ("memory", "pids", "cpu", "cpuacct") if c in mounts]
         parents = {c: _own_or_root(mounts[c], own.get(c, "/")) for c in held}
         hierarchy = Hierarchy(1, parents, frozenset(mounts[c] for c in parents))
     elif "" in mounts:

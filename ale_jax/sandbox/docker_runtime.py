@@ -20,12 +20,14 @@ from ale_jax.sandbox import cgroups, toolkit, toolkit_volume
 from ale_jax.sandbox.api import ImageMissing, SandboxStartError
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
-from ale_jax.sandbox.booting import NO_LIMITS, boot, user_id
+from ale_jax.sandbox.booting import NO_LIMITS, boot, log_denial, user_id
 from ale_jax.sandbox.bootstrap import PROGRAM
+from ale_jax.sandbox.egress.proxy import Record
 from ale_jax.sandbox.hub import daemon
 from ale_jax.sandbox.hub.hub import Hub
 from ale_jax.sandbox.link import DockerLink
 from ale_jax.sandbox.owner import Owner
+from ale_jax.sandbox.runner.usage import Usage
 from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, TMP, WORK, SandboxSpec
 
 API_S = 30.0
@@ -48,6 +50,9 @@ class DockerMachine:
 
     async def alive(self) -> bool:
         return await asyncio.to_thread(self._is_running)
+
+    def usage(self) -> Usage:
+        return {}  # a container sees its own control groups, also where the daemon is far away
 
     def last_words(self) -> str:
         return self.link.stderr.decode("utf-8", "replace")
@@ -97,8 +102,13 @@ class DockerRuntime(StartsBlocking):
         """Builds the image of `spec` if that is not here; it may take minutes. Errors as above."""
         await asyncio.to_thread(Hub().ensure, spec.image)
 
-    async def launch(self, spec: SandboxSpec, labels: Mapping[str, str]) -> AsyncSandbox:
-        """A working sandbox. Errors: SandboxStartError."""
+    async def launch(
+        self, spec: SandboxSpec, labels: Mapping[str, str], record: Record = log_denial
+    ) -> AsyncSandbox:
+        """A working sandbox. record: told of what its network is denied.
+
+        Errors: SandboxStartError.
+        """
         if spec.runtime not in self._oci_runtimes:
             known = ", ".join(sorted(self._oci_runtimes))
             raise SandboxStartError(
@@ -112,7 +122,7 @@ class DockerRuntime(StartsBlocking):
             ) from error
         except TROUBLE as error:
             raise SandboxStartError(f"docker could not start a container: {error}") from error
-        return await boot(machine, spec, NO_LIMITS, contents, toolkit.PROGRAM_COMMANDS)
+        return await boot(machine, spec, NO_LIMITS, contents, toolkit.PROGRAM_COMMANDS, record)
 
     def reap(self) -> int:
         """Removes the containers whose owner is dead; returns how many."""

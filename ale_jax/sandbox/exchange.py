@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 from ale_jax.sandbox.api import SandboxError, SandboxLost
 from ale_jax.sandbox.link import Link
 from ale_jax.sandbox.output import OutputSink
+from ale_jax.sandbox.runner.usage import Usage
 
 T = TypeVar("T")
 
@@ -23,6 +24,9 @@ class Machine(Protocol):
 
     async def destroy(self) -> None:
         """Ends it and frees what it held, or leaves it to the reaper. May be called again."""
+
+    def usage(self) -> Usage:
+        """What the host has counted; nothing where the runner can read that itself."""
 
     def last_words(self) -> str:
         """What its standard error said, once it is destroyed."""

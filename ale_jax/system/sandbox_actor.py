@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import collections
 import dataclasses
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from ale_jax.sandbox.job import Job
-from ale_jax.sandbox.pool.api import NodeStatus
+from ale_jax.sandbox.pool.api import Event, NodeStatus
 from ale_jax.sandbox.pool.machines import Launches
 from ale_jax.sandbox.pool.node_pool import NodePool
 from ale_jax.sandbox.pool.options import PoolOptions
-
-MAX_EVENTS = 1000
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
     """status: the node's. living: ids of the sandboxes that have not ended. asked_at: by the clock
-    of who asked. events: (kind, detail, fields) since the report before."""
+    of who asked. events: those of its pool that were asked for."""
 
     status: NodeStatus
     living: frozenset[str]
-    events: tuple[tuple[str, str, dict[str, Any]], ...]
+    events: tuple[Event, ...]
     asked_at: float = 0.0
 
 
@@ -33,12 +30,11 @@ class NodeActor:
 
     def __init__(self, make_runtime: Callable[[], Launches], options: PoolOptions):
         self._make_runtime, self._options = make_runtime, options
-        self._events: collections.deque = collections.deque(maxlen=MAX_EVENTS)
         self._terminals: dict[str, Job] = {}
 
     async def open(self) -> None:
         runtime = await asyncio.to_thread(self._make_runtime)
-        self._pool = NodePool(runtime, self._options, self._note)
+        self._pool = NodePool(runtime, self._options)
         await self._pool.open()
 
     async def do(self, method: str, /, *arguments: Any, **named: Any) -> Any:
@@ -76,13 +72,10 @@ class NodeActor:
         if job := self._terminals.get(key):
             await job.resize(rows, columns)
 
-    async def report(self, held_seconds: float) -> Report:
-        """held_seconds: how long the question is kept before it is answered."""
+    async def report(self, after: int, held_seconds: float) -> Report:
+        """after: number of the last event that is known already. held_seconds: how long the
+        question is kept before it is answered."""
         await asyncio.sleep(held_seconds)
-        events = tuple(self._events)
-        self._events.clear()
         (status,) = await self._pool.nodes()
+        events = (await self._pool.events_after(after)).events
         return Report(status, self._pool.living(), events)
-
-    def _note(self, kind: str, detail: str, **fields: Any) -> None:
-        self._events.append((kind, detail, fields))

@@ -119,14 +119,14 @@ class Nodes:
         try:
             await node.join()
             self._record("node_joined", node.name, node=node.name)
+            self._retell(node, node.last)
             for spec, count in self._warm.values():
                 self._spawn(self._warm_on(node, spec, count))
             while True:
                 report = await node.look(LOOK_S)
                 if not report.status.alive:
                     raise NodeLost(f"the pool of node {node.name} is out of order")
-                for kind, detail, fields in report.events:
-                    self._record(kind, detail, **{"node": node.name, **fields})
+                self._retell(node, report)
                 self.on_report(node, report)
         except Exception as error:  # whatever it is: one that nobody follows must not count as up
             self.lose(node, str(error) or repr(error))
@@ -142,6 +142,11 @@ class Nodes:
             await asyncio.sleep(KNOCK_S)
             refusals = refusals + 1 if await refuses(address, port) else 0
         self.lose(node, f"node {node.name} is down: nobody listens at {address}:{port}")
+
+    def _retell(self, node: Node, report: Report) -> None:
+        for each in report.events:
+            fields = {"node": node.name, "sandbox": each.sandbox or None, **each.fields}
+            self._record(each.kind, each.detail, at=each.at, **fields)
 
     def lose(self, node: Node, reason: str) -> None:
         if node.is_lost or self._is_closed:

@@ -11,6 +11,7 @@ from typing import Any
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.pool.api import (
     Cause,
+    Events,
     NodeStatus,
     Record,
     SandboxGone,
@@ -18,7 +19,8 @@ from ale_jax.sandbox.pool.api import (
     StartRequest,
     Status,
 )
-from ale_jax.sandbox.pool.defaults import log_event
+from ale_jax.sandbox.pool.defaults import log_event, steady_clock
+from ale_jax.sandbox.pool.events import EventRing
 from ale_jax.sandbox.pool.machines import Launches
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.pool.warm import new_id
@@ -48,8 +50,9 @@ class Fleet:
         silent_seconds: float = SILENT_S,
     ):
         options = options or PoolOptions()
-        self._nodes = Nodes(make_runtime, options, record, silent_seconds)
-        self._routes = Routes(self._nodes, options, record)
+        self._events = EventRing(steady_clock(), record)
+        self._nodes = Nodes(make_runtime, options, self._events.record, silent_seconds)
+        self._routes = Routes(self._nodes, options, self._events.record)
 
     async def open(self) -> None:
         """Returns when the nodes that are there have joined. SandboxStartError if none could."""
@@ -178,6 +181,10 @@ class Fleet:
 
     async def nodes(self) -> Sequence[NodeStatus]:
         return [node.last.status for node in self._nodes.all.values() if node.last is not None]
+
+    async def events_after(self, number: int) -> Events:
+        """Those of the nodes come with their reports."""
+        return self._events.after(number)
 
     async def close(self) -> None:
         await self._routes.close()

@@ -56,6 +56,7 @@ class Node:
         self.joined = asyncio.Event()
         self._has_joined = False
         self._silent_seconds = silent_seconds
+        self._last_event = 0
         self.loss: str | None = None
         self._lost_at = 0.0
         self._limits: set[asyncio.Timeout] = set()  # of the calls under way
@@ -118,7 +119,7 @@ class Node:
             asked_at = time.monotonic()
             try:
                 async with asyncio.timeout(held_seconds + patience):
-                    report = await self._actor.report.remote(held_seconds)
+                    report = await self._actor.report.remote(self._last_event, held_seconds)
             except TimeoutError:
                 silence += patience
             except ActorUnavailableError:  # Ray cannot say yet whether it will be back
@@ -128,6 +129,8 @@ class Node:
                 raise self._died(error) from error
             else:
                 self.last, self.placed = dataclasses.replace(report, asked_at=asked_at), 0
+                if report.events:
+                    self._last_event = report.events[-1].number
                 return self.last
             held_seconds = 0.0
         raise NodeLost(f"node {self.name} {'cannot be reached' if refusals else 'is silent'}")

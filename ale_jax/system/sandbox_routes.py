@@ -219,6 +219,7 @@ class Routes:
 
     def _uproot(self, route: Route) -> None:
         """Its node is lost."""
+        self._record("sandbox_lost", "with its node", sandbox=route.id, generation=route.generation)
         route.note(State.FAILED, "its node is lost", Cause.NODE_LOST)
         route.end(Cause.NODE_LOST)
         if route.request.recreate and not route.unwanted:

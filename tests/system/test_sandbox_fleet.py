@@ -5,18 +5,23 @@ import functools
 import logging
 import os
 import signal
+import time
 
+import httpx
 import pytest
 import ray
 
 from ale_jax.sandbox.api import SandboxLost, SandboxStartError
-from ale_jax.sandbox.pool.api import Cause, PoolFull, SandboxGone, StartRequest, State
+from ale_jax.sandbox.pool.api import Cause, Event, PoolFull, SandboxGone, StartRequest, State
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.sandbox.service.app import create_app
 from ale_jax.system.sandbox_fleet import Fleet
 from tests.sandbox.pool.fakes import Events, in_a_loop, until
 from tests.system import sandboxes
 from tests.system.conftest import NODE, SPEC
+
+HERE = "http://127.0.0.1"
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +35,16 @@ def joined(cluster):
 def fleet_of(joined, each_runtime):
     make_runtime = functools.partial(pick_runtime, each_runtime, SPEC)
     return lambda slots: Fleet(make_runtime, PoolOptions(slots=slots), Events())
+
+
+async def events_of(fleet, sandbox: str, kind: str) -> list[Event]:
+    """All of a sandbox, once one of that kind is among them."""
+    async with asyncio.timeout(30):
+        while True:
+            told = (await fleet.events_after(0)).events
+            if any((each.kind, each.sandbox) == (kind, sandbox) for each in told):
+                return [each for each in told if each.sandbox == sandbox]
+            await asyncio.sleep(0.05)
 
 
 async def text(fleet, id: str, command: str, **named) -> str:
@@ -98,6 +113,9 @@ async def test_two_nodes_one_of_which_is_killed(joined, fleet_of):
         with pytest.raises(SandboxGone):
             await text(fleet, dies.id, "true")
         assert [node.alive for node in await fleet.nodes()] == [True, False]
+        told = [each.kind for each in await events_of(fleet, "moves", "sandbox_recreated")]
+        assert told[:2] == ["sandbox_started", "sandbox_lost"]
+        assert sorted(told[2:]) == ["sandbox_moved", "sandbox_recreated"]
 
         is_over.set()
         seen = await sibling
@@ -177,6 +195,29 @@ async def test_what_a_pool_does_a_fleet_does_from_afar(fleet_of):
         assert (await fleet.status(won[0].id)).cause is Cause.STOPPED
     with pytest.raises(SandboxStartError, match="closed"):
         await fleet.start(StartRequest(SPEC))
+
+
+@in_a_loop
+async def test_the_page_of_a_service_over_a_fleet_is_told_all(fleet_of):
+    async with fleet_of(slots=2) as fleet:
+        transport = httpx.ASGITransport(create_app(fleet))
+        async with httpx.AsyncClient(transport=transport, base_url=HERE) as http:
+            began = time.time()
+            await fleet.start(StartRequest(SPEC, id="a"))
+            await text(fleet, "a", "true")
+            await fleet.stop("a")
+            *_, ended = await events_of(fleet, "a", "sandbox_ended")
+            assert began < ended.at < time.time()  # when it happened, not when it was told
+            answer = (await http.get("/v1/fleet")).json()
+            (node,) = answer["nodes"]
+            (row,) = answer["sandboxes"]["rows"]
+            assert (row["id"], row["state"], row["cause"]) == ("a", "stopped", "stopped")
+            assert row["node"] == node["node"] and node["alive"]
+            told = {event["kind"]: event for event in answer["events"]["events"]}
+            assert told.keys() == {"node_joined", "sandbox_started", "sandbox_ended"}
+            assert told["sandbox_started"]["fields"] == {"generation": 0, "node": node["node"]}
+            assert (await http.get(f"/v1/nodes/{node['node']}/health")).status_code == 200
+            assert (await http.get("/v1/sandboxes/a/health")).status_code == 410
 
 
 def no_runtime():

@@ -82,7 +82,7 @@ class MemoryFleet(Fleet):
         self.events = Events()
         super().__init__(FakeRuntime, record=self.events)
         self._nodes = MemoryNodes(*slots)
-        self._routes = Routes(self._nodes, PoolOptions(), self.events)
+        self._routes = Routes(self._nodes, PoolOptions(), self._events.record)
 
     async def open(self) -> None:
         for node in self._nodes.all.values():
@@ -149,7 +149,9 @@ async def test_what_is_to_move_waits_for_room(monkeypatch):
         assert {each.id: each.cause for each in await fleet.statuses()} == {"a": None, "b": None}
         await fleet.stop("b")
         assert (await call).output == "y"
-        assert "sandbox_moved" in fleet.events.kinds
+        told = [event for event in (await fleet.events_after(0)).events if event.sandbox == "a"]
+        assert [event.kind for event in told] == ["sandbox_lost", "sandbox_waits", "sandbox_moved"]
+        assert told[0].fields == {"generation": 0}
 
 
 @in_a_loop
@@ -162,6 +164,8 @@ async def test_a_move_that_finds_no_room_in_time_is_given_up(monkeypatch):
         with pytest.raises(SandboxGone) as caught:
             await fleet.call("a", "run", command="y")
         assert caught.value.cause is Cause.NODE_LOST
+        status = await fleet.status("a")
+        assert (status.state, status.cause) == (State.FAILED, Cause.NODE_LOST)
         with pytest.raises(SandboxGone):
             await fleet.start(AGAIN)
         status = await fleet.status("a")

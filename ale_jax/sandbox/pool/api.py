@@ -77,7 +77,8 @@ class StartRequest:
 @dataclasses.dataclass(frozen=True)
 class Status:
     """A sandbox as its pool sees it. generation: 0, and one more for each time it was re-created.
-    busy: calls under way. stats: None while it is not running, or if it did not say."""
+    busy: calls under way. stats: None while it is not running, or if it did not say. cpu_percent:
+    of one core, lately. silent_seconds: for which it has owed the pool an answer."""
 
     id: str
     node: str
@@ -92,6 +93,8 @@ class Status:
     labels: Mapping[str, str]
     history: tuple[Change, ...]
     stats: SandboxStats | None = None
+    cpu_percent: float | None = None
+    silent_seconds: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +119,29 @@ class SnapshotInfo:
     id: str
     bytes: int
     taken_at: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """Something that happened. number: higher than those of all before it, also of earlier pools.
+    at: seconds since the epoch. sandbox: which it happened to; empty: a node, or the pool."""
+
+    number: int
+    at: float
+    kind: str
+    detail: str
+    sandbox: str
+    fields: Mapping[str, str | int | float | bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class Events:
+    """events: in order. last: number of the pool's last; forgotten: of the last that had to make
+    room, 0 if none had."""
+
+    events: tuple[Event, ...]
+    last: int
+    forgotten: int
 
 
 class SandboxGone(SandboxError):
@@ -208,6 +234,9 @@ class SandboxPool(Protocol):
         """
 
     async def nodes(self) -> Sequence[NodeStatus]: ...
+
+    async def events_after(self, number: int) -> Events:
+        """What happened since the event of that number, as far as it is remembered."""
 
     async def close(self) -> None:
         """Stops everything."""

@@ -44,7 +44,6 @@ class Keeper:
             if reason := member.pulse.beat(member.sandbox, patience):
                 self._lives.lose(member, reason)
             elif member.life.state is State.RUNNING and (cause := member.overdue()):
-                self._record("sandbox_ended", f"{cause}", sandbox=member.id)
                 self._lives.end(member, cause)
         self._lives.forget()
         self._warm.refill()

@@ -81,7 +81,7 @@ class Lives:
             if request.snapshot:
                 self._bear(member, None)
             else:
-                member.arrive()
+                self._arrive(member, "it was warm")
 
     def end(
         self, member: Member, cause: Cause, detail: str = "", keep_slot: bool = False
@@ -97,6 +97,7 @@ class Lives:
             member.never_arrives(member.gone())
             finish = self._finish(member, keep_slot)
             member.ending = asyncio.get_running_loop().create_task(finish)
+            self._note("sandbox_ended", detail or str(cause), member, cause=str(cause))
         return member.ending
 
     def lose(self, member: Member, detail: str) -> None:
@@ -140,17 +141,26 @@ class Lives:
         except Exception as error:  # whatever it is, those who wait are told
             self._fail(member, error)
         else:
-            member.arrive()
+            self._arrive(member)
 
     async def _launch(self, member: Member) -> None:
         pause = 0.0
         if member.losses > 1:
             pause = min(FIRST_PAUSE_S * 2 ** (member.losses - 2), LAST_PAUSE_S)
         labels = {**member.request.labels, "node": self._options.name, "sandbox": member.id}
+
+        def record(kind: str, detail: str, **fields: str | int | None) -> None:
+            self._note(kind, detail, member, **fields)  # a warm one has another id by then
+
         member.sandbox = await self._machines.launch(
-            member.request.spec, labels, lambda: member.to(State.STARTING), member.after, pause
+            member.request.spec,
+            labels,
+            record,
+            lambda: member.to(State.STARTING),
+            member.after,
+            pause,
         )
-        member.pulse = Pulse(self._options.ask_ticks)
+        member.pulse = Pulse(self._options.ask_ticks, self._options.tick_seconds)
 
     async def _fill(self, member: Member) -> None:
         if member.life.state is State.READY:
@@ -161,6 +171,11 @@ class Lives:
                 await member.sandbox.restore(content)
         except (SandboxError, TimeoutError) as error:
             raise SandboxStartError(f"cannot restore the snapshot: {error or 'late'}") from error
+
+    def _arrive(self, member: Member, detail: str = "") -> None:
+        member.arrive()
+        kind = "sandbox_recreated" if member.generation else "sandbox_started"
+        self._note("sandbox_warm" if member.is_warm else kind, detail, member)
 
     def _fail(self, member: Member, error: Exception) -> None:
         """Its start failed; one that has run before is tried again."""
@@ -205,5 +220,5 @@ class Lives:
             self._store.unpin(member.request.snapshot)
         self._ended.append((self._clock(), member))
 
-    def _note(self, kind: str, detail: str, member: Member) -> None:
-        self._record(kind, detail, sandbox=member.id, generation=member.generation)
+    def _note(self, kind: str, detail: str, member: Member, **fields: str | int | None) -> None:
+        self._record(kind, detail, sandbox=member.id, generation=member.generation, **fields)

@@ -25,7 +25,10 @@ class Launches(Protocol):
 
     async def prepare(self, spec: SandboxSpec) -> None: ...
 
-    async def launch(self, spec: SandboxSpec, labels: Mapping[str, str]) -> AsyncSandbox: ...
+    async def launch(
+        self, spec: SandboxSpec, labels: Mapping[str, str], record: Record
+    ) -> AsyncSandbox:
+        """record: told of what its network is denied."""
 
     def reap(self) -> int: ...
 
@@ -68,14 +71,15 @@ class Machines:
         self,
         spec: SandboxSpec,
         labels: Mapping[str, str],
+        record: Record,
         begins: Callable[[], None],
         after: asyncio.Task | None = None,
         pause: float = 0.0,
     ) -> AsyncSandbox:
         """A machine in a reserved slot. Errors: SandboxStartError, and those of the runtime.
 
-        begins: called when its turn has come. after: the end of what was in the slot before.
-        pause: seconds to wait first.
+        record: for the runtime. begins: called when its turn has come. after: the end of what was
+        in the slot before. pause: seconds to wait first.
         """
         try:
             await asyncio.sleep(pause)
@@ -87,8 +91,8 @@ class Machines:
             raise
         try:
             begins()
-            launch = asyncio.get_running_loop().create_task(self._runtime.launch(spec, labels))
-            return await self._bounded(launch)
+            launch = self._runtime.launch(spec, labels, record)
+            return await self._bounded(asyncio.get_running_loop().create_task(launch))
         finally:
             self._permits.release()
 

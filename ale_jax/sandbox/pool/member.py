@@ -95,6 +95,8 @@ class Member:
             labels=dict(self.request.labels),
             history=self.life.history,
             stats=self.pulse.stats if running else None,
+            cpu_percent=self.pulse.cpu_percent if running else None,
+            silent_seconds=self.pulse.silent_seconds if running else 0.0,
         )
 
 

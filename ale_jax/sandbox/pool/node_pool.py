@@ -14,6 +14,7 @@ from ale_jax.sandbox.pool.admission import Admission, first_up
 from ale_jax.sandbox.pool.api import (
     METHODS,
     Cause,
+    Events,
     NodeStatus,
     Record,
     SnapshotInfo,
@@ -21,6 +22,7 @@ from ale_jax.sandbox.pool.api import (
     Status,
 )
 from ale_jax.sandbox.pool.defaults import log_event, steady_clock
+from ale_jax.sandbox.pool.events import EventRing
 from ale_jax.sandbox.pool.keeper import Keeper
 from ale_jax.sandbox.pool.lives import Lives
 from ale_jax.sandbox.pool.machines import Launches, Machines
@@ -46,9 +48,10 @@ class NodePool:
         record: Record = log_event,
         clock: Callable[[], float] | None = None,
     ):
-        options = options or PoolOptions()
-        self._options, self._record = options, record
+        self._options = options = options or PoolOptions()
         self._clock = clock or steady_clock()
+        self._events = EventRing(self._clock, record)
+        record = self._events.record
         self._machines = Machines(runtime, options, record)
         self._store = SnapshotStore(options.snapshot_directory, options.snapshot_mb << 20, record)
         self._lives = Lives(self._machines, self._store, options, record, self._clock)
@@ -198,6 +201,9 @@ class NodePool:
             memory_limit_bytes=total,
         )
         return [status]
+
+    async def events_after(self, number: int) -> Events:
+        return self._events.after(number)
 
     async def close(self) -> None:
         """May be called again, and by several: each returns when all has ended."""

@@ -16,6 +16,7 @@ from .memory import guard
 from .processes import Agent, Child, living
 from .relay import Relay
 from .session import EXIT_TIMED_OUT, Session
+from .usage import INSIDE, read_usage
 from .wire import MAIN
 
 NOT_ITS_OWNER = "--no-same-owner"
@@ -188,11 +189,12 @@ class Runner:
         return {}
 
     async def do_stats(self, request: Request, stream: Stream) -> dict:
-        disk = os.statvfs(WORK)
+        disks = [os.statvfs(directory) for directory in request["directories"]]
         return {
             "processes": len(living() - {1, os.getpid()}),
-            "disk_bytes": (disk.f_blocks - disk.f_bfree) * disk.f_frsize,
-            "disk_limit_bytes": disk.f_blocks * disk.f_frsize,
+            "disk_bytes": sum((disk.f_blocks - disk.f_bfree) * disk.f_frsize for disk in disks),
+            "disk_limit_bytes": sum(disk.f_blocks * disk.f_frsize for disk in disks),
+            **read_usage(INSIDE),
         }
 
     # Files.

@@ -16,10 +16,12 @@ OTHER = SandboxSpec(memory_mb=96)
 
 
 class FakeSandbox:
-    """files: its working files, as one blob. Once `gate` is set to an event, `run` waits for it."""
+    """files: its working files, as one blob. record: told of what its network is denied.
+    cpu_seconds: used so far. Once `gate` is set to an event, `run` waits for it."""
 
-    def __init__(self, runtime: FakeRuntime, spec: SandboxSpec):
-        self.runtime, self.spec, self.files = runtime, spec, b""
+    def __init__(self, runtime: FakeRuntime, spec: SandboxSpec, record):
+        self.runtime, self.spec, self.record, self.files = runtime, spec, record, b""
+        self.cpu_seconds = 0.0
         self.closed = self.refuses_to_close = self.closes_with_error = False
         self.refuses_restore = False
         self._gate: asyncio.Event | None = None
@@ -58,7 +60,7 @@ class FakeSandbox:
 
     async def stats(self) -> SandboxStats:
         await self._until_lost(asyncio.sleep(3600 if self._frozen else 0))
-        return SandboxStats(1, 2, 3)
+        return SandboxStats(1, 2, 3, self.cpu_seconds, 4)
 
     async def close(self) -> None:
         self.die()
@@ -102,7 +104,7 @@ class FakeRuntime:
             raise SandboxStartError("no such image")
         self.prepared.append(spec)
 
-    async def launch(self, spec: SandboxSpec, labels) -> FakeSandbox:
+    async def launch(self, spec: SandboxSpec, labels, record) -> FakeSandbox:
         what = self.plan.popleft() if self.plan else "ok"
         self.labels.append(dict(labels))
         self.existing += 1
@@ -120,7 +122,7 @@ class FakeRuntime:
             raise
         finally:
             self.starting -= 1
-        self.sandboxes.append(FakeSandbox(self, spec))
+        self.sandboxes.append(FakeSandbox(self, spec, record))
         return self.sandboxes[-1]
 
     def reap(self) -> int:

@@ -1,6 +1,7 @@
 """The pool over real runtimes: what is warm, forked, killed, frozen, forgotten or given up."""
 
 import asyncio
+import dataclasses
 import os
 import signal
 import subprocess
@@ -8,6 +9,8 @@ import sys
 
 import pytest
 
+from ale_jax.sandbox.booting import PROXY_PORT
+from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.owner import Owner
 from ale_jax.sandbox.pool.api import Cause, StartRequest, State
 from ale_jax.sandbox.pool.node_pool import NodePool
@@ -70,7 +73,7 @@ async def test_a_killed_one_is_there_again(runtime, kill):
         assert await text(pool, "a", "ls") == ""
         assert await text(pool, "sibling", "cat f") == "mine\n"
         assert (await pool.status("a")).state is State.RUNNING
-        assert events.kinds == ["sandbox_lost"]
+        assert events.kinds == ["sandbox_started"] * 2 + ["sandbox_lost", "sandbox_recreated"]
 
 
 @in_a_loop
@@ -83,6 +86,25 @@ async def test_a_frozen_one_is_noticed_and_replaced(runtime):
         assert await text(pool, "a", "echo new") == "new\n"
         assert "does not answer" in str((await pool.status("a")).history)
         await until(lambda: is_gone(pid))
+
+
+CONNECT = f"""
+exec 3<> /dev/tcp/127.0.0.1/{PROXY_PORT}
+printf 'CONNECT closed.test:443 HTTP/1.1\\r\\n\\r\\n' >&3
+head -n 1 <&3
+"""
+
+
+@in_a_loop
+async def test_a_denied_connection_is_an_event_of_its_sandbox(runtime):
+    spec = dataclasses.replace(SPEC, network=EgressPolicy("allowlist", ("open.test:443",)))
+    async with NodePool(runtime, OPTIONS, Events()) as pool:
+        await pool.start(StartRequest(spec, id="a"))
+        assert "403 closed.test:443 is not on" in await text(pool, "a", CONNECT)
+        started, denied = (await pool.events_after(0)).events
+        assert (started.kind, denied.kind) == ("sandbox_started", "egress_refused")
+        told = denied.sandbox, denied.fields["host"], denied.fields["port"]
+        assert told == ("a", "closed.test", 443)
 
 
 @in_a_loop
