@@ -34,7 +34,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_namespace_packages(include=["ale_jax*", "envs*", "configs*"]),
-    package_data={"": ["*.jinja", "*.sh", "*.json", "Dockerfile"]},
+    package_data={"": ["*.jinja", "*.sh", "*.json", "*.html", "*.css", "*.js", "Dockerfile"]},
     install_requires=REQUIRES,
     entry_points={"console_scripts": ["ale-sandbox = ale_jax.sandbox.cli.main:main"]},
     extras_require={
@@ -47,6 +47,7 @@ setup(
         # torch is only the independent reference that the parity tests compare with.
         "test": [
             "hypothesis>=6.100",
+            "playwright>=1.50",
             "pytest>=8",
             "pytest-timeout>=2.3",
             "ruff>=0.14",

@@ -70,4 +70,5 @@ async def _serve(
 
 def _announce(url: str, where: str, asks: bool) -> None:
     who = "tokens are asked for" if asks else "no token is asked for"
-    Console().print(f"{url} ({where}; {who}; documentation at {url}/docs)", soft_wrap=True)
+    pages = f"live at {url}/fleet, documentation at {url}/docs"
+    Console().print(f"{url} ({where}; {who}; {pages})", soft_wrap=True)

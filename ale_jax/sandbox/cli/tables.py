@@ -25,11 +25,28 @@ def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -
 
 
 def sandboxes(statuses: Sequence[Status]) -> None:
+    columns = ("id", "state", "cause", "generation", "node", "image", "busy", "age")
     rows = [
-        (s.id, s.state, s.cause or "", s.node, s.spec.image, s.busy, _age(s.started_at))
+        (
+            *(s.id, s.state, s.cause or "", s.generation, s.node, s.spec.image, s.busy),
+            *(_age(s.started_at), *_usage(s)),
+        )
         for s in sorted(statuses, key=lambda status: status.started_at)
     ]
-    show("", ("id", "state", "cause", "node", "image", "busy", "age"), rows)
+    show("", (*columns, "cpu", "memory", "disk", "processes"), rows)
+
+
+def _usage(status: Status) -> Sequence[object]:
+    """cpu, memory, disk, processes; empty what is not known."""
+    stats, cpu = status.stats, status.cpu_percent
+    if stats is None:
+        return "", "", "", ""
+    return (
+        "" if cpu is None else f"{cpu:.0f} %",
+        "" if stats.memory_bytes is None else _mb(stats.memory_bytes),
+        _mb(stats.disk_bytes),
+        stats.processes,
+    )
 
 
 def nodes(all: Sequence[NodeStatus]) -> None:

@@ -13,7 +13,13 @@ import httpx
 from ale_jax.sandbox.api import ExecResult, FileInfo, ProcessResult
 from ale_jax.sandbox.pool.api import NodeStatus, SnapshotInfo, StartRequest, Status
 from ale_jax.sandbox.sdk.exchange import Call
-from ale_jax.sandbox.service.records import plain, record_from, status_from
+from ale_jax.sandbox.service.records import (
+    EventsAnswer,
+    events_from,
+    plain,
+    record_from,
+    status_from,
+)
 from ale_jax.sandbox.spec import SandboxSpec
 
 R = TypeVar("R")
@@ -155,6 +161,11 @@ def nodes() -> Call[list[NodeStatus]]:
 
 def stats() -> Call[dict[str, Any]]:
     return Call("GET", "/v1/stats", lambda answer: answer.json())
+
+
+def events(after: int | None, limit: int) -> Call[EventsAnswer]:
+    params = {"limit": limit} | ({} if after is None else {"after": after})
+    return Call("GET", "/v1/events", lambda answer: events_from(answer.json()), params=params)
 
 
 def _path(id: str, *rest: str) -> str:

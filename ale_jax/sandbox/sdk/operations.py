@@ -56,6 +56,10 @@ class ClientOperations:
         """dict: your sandboxes by state, and the slots of all nodes."""
         return self._do(calls.stats())
 
+    def events(self, after: int | None = None, limit: int = 500) -> Any:
+        """EventsAnswer: what happened to your sandboxes since the event of that number."""
+        return self._do(calls.events(after, limit))
+
 
 class BoxOperations:
     """One sandbox, held by whoever started it or attached to it."""

@@ -11,7 +11,7 @@ from ale_jax.sandbox.service.errors import Refusal
 from ale_jax.sandbox.service.settings import LOOPBACK
 from ale_jax.sandbox.service.tokens import LOCAL, Tenant, Tokens
 
-OPEN_PATHS = ("/healthz", "/readyz", "/docs", "/openapi.json")  # the same for everybody
+OPEN_PATHS = ("/healthz", "/readyz", "/docs", "/openapi.json", "/fleet")  # the same for everybody
 # The second is what rl-rock sends.
 TOKEN_HEADERS = ("authorization", "xrl-authorization")
 

@@ -9,7 +9,16 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from ale_jax.sandbox.pool.api import SandboxPool
-from ale_jax.sandbox.service import commands, docs_page, files, operations, sandboxes, terminal
+from ale_jax.sandbox.service import (
+    commands,
+    docs_page,
+    files,
+    fleet,
+    health,
+    operations,
+    sandboxes,
+    terminal,
+)
 from ale_jax.sandbox.service.caller import Owners
 from ale_jax.sandbox.service.errors import KINDS, Refusal
 from ale_jax.sandbox.service.guard import Guard
@@ -31,6 +40,8 @@ while the first is under way waits for it. The same id with another request is r
 **Errors** have one form: `{"error": {"kind": ..., "message": ..., "remedy": ...}}`. What a command
 did is never an error: look at its `exit_code`.
 
+**Watching.** The page `/fleet` shows nodes, sandboxes and events as they are now.
+
 **Terminal.** A WebSocket at `/v1/sandboxes/{id}/terminal?rows=24&columns=80`: binary frames are
 bytes, text frames are JSON (`{"resize": [ROWS, COLUMNS]}` from you, at last `{"exit": CODE}`).
 """
@@ -39,6 +50,8 @@ ROUTERS = (
     commands.router,
     files.router,
     operations.router,
+    health.router,
+    fleet.router,
     docs_page.router,
     terminal.router,
 )

@@ -7,8 +7,16 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from ale_jax.sandbox.pool.api import SandboxGone, SandboxPool, SnapshotInfo, StartRequest, Status
+from ale_jax.sandbox.pool.api import (
+    Event,
+    SandboxGone,
+    SandboxPool,
+    SnapshotInfo,
+    StartRequest,
+    Status,
+)
 from ale_jax.sandbox.service.errors import Refusal, not_found, taken
+from ale_jax.sandbox.service.records import EventsAnswer
 from ale_jax.sandbox.service.tokens import Tenant
 
 TENANT = "tenant"  # the label that says whose a sandbox is
@@ -72,6 +80,16 @@ class Caller:
     async def statuses(self) -> Sequence[Status]:
         return [each for each in await self.pool.statuses() if self._is_mine(each)]
 
+    async def events(self, after: int | None, limit: int) -> EventsAnswer:
+        """After that number, the first `limit`; after None, the last."""
+        found = await self.pool.events_after(after or 0)
+        mine = [event for event in found.events if await self._may_know(event)]
+        if after is None:
+            return EventsAnswer(tuple(mine[-limit:]), found.last, False)
+        is_all = len(mine) <= limit
+        up_to = found.last if is_all else mine[limit - 1].number
+        return EventsAnswer(tuple(mine[:limit]), up_to, after < found.forgotten)
+
     async def call(self, id: str, method: str, **arguments: Any) -> Any:
         await self.own(id)
         return await self.pool.call(id, method, **arguments)
@@ -102,6 +120,14 @@ class Caller:
         if not self.tenant.admin:
             message = f"{what} needs a token of an administrator"
             raise Refusal(403, "forbidden", message, "ask whoever runs the service")
+
+    async def _may_know(self, event: Event) -> bool:
+        if self.tenant.admin:
+            return True
+        try:
+            return bool(event.sandbox) and await self.owners.of(event.sandbox) == self.tenant.name
+        except SandboxGone:  # nobody's, or of long ago
+            return False
 
     def _is_mine(self, status: Status) -> bool:
         return self.tenant.admin or status.labels.get(TENANT) == self.tenant.name

@@ -69,6 +69,8 @@ def _pool(statuses: Sequence[Status], nodes: Sequence[NodeStatus]) -> Iterable[s
         ("slots", "Sandboxes that the node may hold.", lambda node: node.slots),
         ("used_slots", "Of them, those in use.", lambda node: node.used),
         ("ready", "Warm sandboxes.", lambda node: node.ready),
+        ("restarts", "Sandboxes that were lost and started again.", lambda node: node.restarts),
+        ("cpu_percent", "Of all cores of the node.", lambda node: round(node.cpu_percent, 1)),
         ("memory_bytes", "Memory in use on the node.", lambda node: node.memory_bytes),
     ):
         yield from _head(f"ale_sandbox_node_{name}", "gauge", text)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Annotated
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from ale_jax.sandbox.pool.api import NodeStatus
 from ale_jax.sandbox.service import metrics
 from ale_jax.sandbox.service.bodies import WarmBody
 from ale_jax.sandbox.service.errors import Refusal
+from ale_jax.sandbox.service.records import EventsAnswer
 from ale_jax.sandbox.service.replies import By, nothing, reply
 from ale_jax.sandbox.spec import SandboxSpec
 
+MAX_EVENTS = 1000
+
 router = APIRouter(tags=["operations"])
+After = Annotated[int | None, Query(ge=0, description="`next` of the answer before.")]
+Limit = Annotated[int, Query(ge=1, le=MAX_EVENTS, description="No more than so many.")]
 
 
 @router.put("/v1/warm", status_code=204)
@@ -38,6 +44,15 @@ async def stats(by: By) -> Response:
     alive = [node for node in await by.pool.nodes() if node.alive]
     slots = {name: sum(getattr(n, name) for n in alive) for name in ("slots", "used", "ready")}
     return reply({"sandboxes": states, "nodes": len(alive), **slots})
+
+
+@router.get("/v1/events", response_model=EventsAnswer)
+async def events(by: By, after: After = None, limit: Limit = 500) -> Response:
+    """What happened to your sandboxes: starts, losses, re-creations, ends with their causes, denied
+    connections. An administrator is told of all, and of the nodes.
+
+    Without `after`, the latest. With it, the first of those that came since."""
+    return reply(await by.events(after, limit))
 
 
 @router.get("/healthz")

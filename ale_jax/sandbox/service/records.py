@@ -7,10 +7,20 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from ale_jax.sandbox.api import SandboxError, SandboxStats
-from ale_jax.sandbox.pool.api import Cause, Change, State, Status
+from ale_jax.sandbox.pool.api import Cause, Change, Event, State, Status
 from ale_jax.sandbox.spec import SandboxSpec
 
 R = TypeVar("R")
+
+
+@dataclasses.dataclass(frozen=True)
+class EventsAnswer:
+    """next: what to ask `after` for the following ones. missed: some that came before these are
+    forgotten, and may have been yours."""
+
+    events: tuple[Event, ...]
+    next: int
+    missed: bool
 
 
 def plain(value: Any) -> Any:
@@ -34,6 +44,14 @@ def record_from(kind: type[R], values: Any) -> R:
     except (KeyError, TypeError, ValueError) as error:
         message = f"the service answered what is no {kind.__name__}: {error!r:.200}"
         raise SandboxError(f"{message}; is it of another version?") from error
+
+
+def events_from(values: Any) -> EventsAnswer:
+    """Errors: SandboxError."""
+    answer = record_from(EventsAnswer, values)
+    return dataclasses.replace(
+        answer, events=tuple(record_from(Event, each) for each in answer.events)
+    )
 
 
 def status_from(values: Any) -> Status:

@@ -18,6 +18,8 @@ from ale_jax.sandbox.pool.api import (
     State,
     Status,
 )
+from ale_jax.sandbox.pool.defaults import log_event
+from ale_jax.sandbox.pool.events import EventRing
 
 DONE = ExecResult("done\n", 0, False, 0, 0.1)
 
@@ -32,6 +34,7 @@ class MemoryPool:
         self.start_error: Exception | None = None
         self.node_alive = True
         self.closed_streams = 0
+        self.ring = EventRing(time.time, log_event)
         self.gate: asyncio.Event | None = None  # if set, calls wait for it
 
     async def start(self, request):
@@ -110,6 +113,9 @@ class MemoryPool:
 
     async def nodes(self):
         return [NodeStatus("here", self.node_alive, 4, len(self.members), 0, 0, 0.0, 1, 2)]
+
+    async def events_after(self, number):
+        return self.ring.after(number)
 
     @contextlib.asynccontextmanager
     async def opened(self):

@@ -9,9 +9,12 @@ import threading
 
 import pytest
 
+from ale_jax.sandbox.api import SandboxStats
+from ale_jax.sandbox.cli import tables
 from ale_jax.sandbox.cli.main import main
 from ale_jax.sandbox.cli.parser import make_parser, spec_of
 from ale_jax.sandbox.cli.tables import printable
+from ale_jax.sandbox.pool.api import State, Status
 from ale_jax.sandbox.spec import SandboxSpec
 from tests.sandbox.conftest import SPEC
 from tests.sandbox.service.conftest import ANN, BOB
@@ -100,6 +103,19 @@ def test_a_spec_of_the_command_line():
 
 def test_what_an_agent_wrote_does_not_rule_the_terminal():
     assert printable("a\x1b[2Jb\nc") == "a?[2Jb?c"
+
+
+def test_ps_tells_what_the_page_shows(capsys):
+    head = ("a", "n", "memory", State.RUNNING, None, 3, 2, 1.0, 1.0, SPEC)
+    stats = SandboxStats(7, 5 << 20, 8 << 20, 1.0, 40 << 20)
+    tables.sandboxes([Status(*head, {}, (), stats, cpu_percent=55.0), Status(*head, {}, ())])
+    columns, full, bare = capsys.readouterr().out.splitlines()
+    assert columns.split()[3:] == [
+        *("generation", "node", "image", "busy", "age", "cpu", "memory", "disk", "processes")
+    ]
+    assert full.split()[2:6] == ["3", "n", SPEC.image, "2"]
+    assert full.split()[-7:] == ["55", "%", "40", "MB", "5", "MB", "7"]
+    assert bare.split()[-2].isdecimal() and bare.split()[-1] in ("d", "h", "s")  # its age
 
 
 def test_a_shell_is_interactive(real):
