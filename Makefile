@@ -13,7 +13,7 @@ AS_ROOT = $$([ "$$(id -u)" = 0 ] || echo sudo)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-test install-cluster rock gem sandbox runtimes quickstart test lint format validate report clean
+.PHONY: help install install-test install-cluster rock gem sandbox runtimes browser quickstart test lint format validate report clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -38,6 +38,9 @@ sandbox:  ## at least one sandbox runtime: bubblewrap, unless the Docker image i
 
 runtimes:  ## both sandbox runtimes: bubblewrap, and Docker with the image of the worlds
 	launch/runtimes.sh
+
+browser:  ## Chromium, in which the tests look at the pages
+	launch/browser.sh
 
 quickstart: install sandbox  ## trains, evaluates and writes the report, into RUN=runs/quickstart
 	$(VENV)/bin/python -m ale_jax.launch --config=configs/quickstart.py --workdir=$(RUN)
