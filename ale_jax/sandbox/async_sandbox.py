@@ -161,7 +161,7 @@ class AsyncSandbox(FileCalls):
         await self._ask({"do": "kill"}, FILES_S)
 
     async def stats(self) -> SandboxStats:
-        request = {"do": "stats", "directories": [WORK, TMP, *self._spec.writable]}
+        request = {"do": "stats", "directories": [WORK, TMP, *self.spec.writable]}
         reply = await self._ask(request, FILES_S)
         return await self._made(lambda: SandboxStats(**(reply | self._machine.usage())))
 
