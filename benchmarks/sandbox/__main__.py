@@ -39,16 +39,20 @@ INTERRUPTED = 130
 def main(arguments: list[str]) -> int:
     """0 if all was measured that could be; 1 if a part failed."""
     options = _parse(arguments)
+    plan = QUICK if options.quick else FULL
     missing = {name: why for name in options.runtimes if (why := PROBES[name](SPEC))}
+    runtimes = [name for name in options.runtimes if name not in missing]
+    if PEERS in options.only and (why := peers.probe(plan)):
+        missing[PEERS] = why
     for name, why in missing.items():
-        say(f"{name} is not measured: {why}")
+        say(f"{name}: not measured: {why}")
     # What the proxy refuses is what is tried here.
     logging.getLogger("ale_jax.sandbox.booting").setLevel(logging.ERROR)
-    run = Run(QUICK if options.quick else FULL)
+    run = Run(plan)
     # As with an interrupt at the terminal: what is under way is ended in order.
     before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
-        run.measure([name for name in options.runtimes if name not in missing], options.only)
+        run.measure(runtimes, [part for part in options.only if part not in missing])
     except KeyboardInterrupt:
         say("interrupted")
         return INTERRUPTED
@@ -71,8 +75,6 @@ class Run:
             for name in runtimes:
                 self._attempt(part, name, lambda p=part, n=name: PARTS[p](n, self._plan))
         if PEERS in parts:
-            if "docker" in runtimes:
-                self._attempt(PEERS, "docker", lambda: peers.docker_exec(self._plan))
             self._attempt(PEERS, PEERS, lambda: peers.swe_rex(self._plan))
 
     def _attempt(self, part: str, where: str, measure: Callable[[], list[Finding]]) -> None:

@@ -1,4 +1,4 @@
-"""One command in a session: in this process, through a Ray actor, over HTTP."""
+"""One command in a session: in this process, through a Ray actor, over HTTP; and in none."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.sdk.client import SandboxClient
 from ale_jax.system.cluster import ray_cluster
 from ale_jax.system.sandbox_fleet import Fleet
+from benchmarks.sandbox import bare_docker
 from benchmarks.sandbox.findings import Finding, Sample, say, timed_ms, timed_ms_later
 from benchmarks.sandbox.plan import SPEC, Plan
 
@@ -30,10 +31,16 @@ def measure(name: str, plan: Plan) -> list[Finding]:
     with service(name) as url, SandboxClient(url) as client, client.start(SPEC) as remote:
         over_http = timed_ms(lambda: remote.run("true"), plan.commands)
     return [
+        *(_docker_exec(plan.peer_commands) if name == "docker" else []),
         Sample("session_ms_inprocess", "session command, in process, ms", here),
         Sample("session_ms_ray", "session command, Ray actor, ms", far),
         Sample("session_ms_http", "session command, HTTP, ms", over_http),
     ]
+
+
+def _docker_exec(count: int) -> list[Finding]:
+    times = bare_docker.exec_ms(SPEC.image, count)
+    return [Sample("docker_exec_ms", "docker exec for each command, ms", times)]
 
 
 async def _through_ray(name: str, count: int) -> tuple[float, ...]:

@@ -1,34 +1,37 @@
-"""The same command through what others offer on this machine: docker exec, SWE-ReX."""
+"""The same command in SWE-ReX, on this machine."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import venv
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.sandbox import bare_docker
 from benchmarks.sandbox.findings import Figure, Finding, Sample, say
-from benchmarks.sandbox.plan import SPEC, Plan
+from benchmarks.sandbox.plan import Plan
 
 SWE_REX = "swe-rex==1.4.0"
 NEEDS = ("aiohttp",)  # which its package forgets to ask for
 SCRIPT = Path(__file__).with_name("swe_rex_commands.py")
 RUN_S = 900.0
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "ale-jax", "benchmarks")
+HOME = CACHE / SWE_REX.replace("==", "-")
+MARK = "complete"  # written last
 
 
-def docker_exec(plan: Plan) -> list[Finding]:
-    say(f"docker: {plan.peer_commands} times docker exec")
-    times = bare_docker.exec_ms(SPEC.image, plan.peer_commands)
-    return [Sample("docker_exec_ms", "docker exec for each command, ms", times)]
+def probe(plan: Plan) -> str | None:
+    """Why SWE-ReX cannot be measured, or None."""
+    if plan.installs_peers or (HOME / MARK).exists():
+        return None
+    return f"{SWE_REX} is not installed; a run without --quick installs it into {HOME}"
 
 
 def swe_rex(plan: Plan) -> list[Finding]:
     """Errors: RuntimeError if it cannot be installed, or does not run."""
-    python = _environment(plan.installs_peers)
+    python = _environment()
     say(f"SWE-ReX: {plan.peer_commands} commands in process, and over HTTP")
     # As it wants it: other terminals make its sessions unreliable.
     said = _run([python, SCRIPT, str(plan.peer_commands)], os.environ | {"TERM": "dumb"})
@@ -41,24 +44,28 @@ def swe_rex(plan: Plan) -> list[Finding]:
     ]
 
 
-def _environment(may_install: bool) -> Path:
+def _environment() -> Path:
     """The python of an environment that holds SWE-ReX; made at the first time."""
-    home = CACHE / SWE_REX.replace("==", "-")
-    python, mark = home / "bin" / "python", home / "complete"
-    if not mark.exists():
-        if not may_install:
-            raise RuntimeError(f"{SWE_REX} is not installed: a run without --quick does that")
-        say(f"SWE-ReX: installs {SWE_REX} into {home}")
-        venv.create(home, with_pip=True, clear=True)
+    python = HOME / "bin" / "python"
+    if not (HOME / MARK).exists():
+        say(f"SWE-ReX: installs {SWE_REX} into {HOME}")
+        venv.create(HOME, with_pip=True, clear=True)
         _run([python, "-m", "pip", "install", "--quiet", SWE_REX, *NEEDS], os.environ)
-        mark.touch()
+        (HOME / MARK).touch()
     return python
 
 
 def _run(line: list, environment: Mapping[str, str]) -> str:
     """What it prints. RuntimeError, with its last words, if it fails."""
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=RUN_S)
-    if done.returncode:
-        words = (done.stderr.strip().splitlines() or ["no word"])[-1]
-        raise RuntimeError(f"{Path(line[0]).name} ended with {done.returncode}: {words}")
-    return done.stdout
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # In a session of its own, so that what it has started can be ended with it.
+    with subprocess.Popen(line, env=environment, start_new_session=True, **streams) as process:
+        try:
+            said, words = process.communicate(timeout=RUN_S)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    if process.returncode:
+        last = (words.strip().splitlines() or ["no word"])[-1]
+        raise RuntimeError(f"{Path(line[0]).name} ended with {process.returncode}: {last}")
+    return said
