@@ -54,13 +54,17 @@ def _slow_reader(arena: Arena) -> str:
     async def start():
         return arena.box.later.spawn("yes")
 
+    async def end():
+        await job.kill()
+        await job.wait()
+
     job = wait_for(start())
     try:
         arena.box.run(f"sleep {arena.load_seconds}")
         held = job._stream._held
         require_alive(arena.box)
     finally:
-        wait_for(job.kill())
+        wait_for(end())
     return f"its writer waits; {held} bytes are held"
 
 
@@ -69,7 +73,7 @@ def _parallel_calls(arena: Arena) -> str:
         while (piece := await stream.receive()) is not None:
             await stream.send(piece[1])
 
-    with arena.another() as box:
+    with arena.another() as box:  # a port that is opened stays open
         wait_for(box.later.listen(PORT, echo))
         result = box.run(CALLS)
     same = result.output.count("same")
@@ -78,7 +82,11 @@ def _parallel_calls(arena: Arena) -> str:
 
 def _unexpected_door(arena: Arena) -> str:
     async def connect():
-        return await asyncio.wait_for((await arena.box.later.connect(4444)).outcome(), 5)
+        stream = await arena.box.later.connect(4444)
+        try:
+            return await asyncio.wait_for(stream.outcome(), 5)
+        finally:
+            stream.end()
 
     outcome = wait_for(connect())
     return require("refused" in outcome.get("error", ""), str(outcome))
