@@ -1,16 +1,18 @@
 """Runs tests with pytest, inside a sandbox, and reports what came of all of them.
 
-    python3 -I -S pytest_inside.py DIRECTORY_OF_TESTS REPORT TEST_FILE...
+    python3 -I pytest_inside.py DIRECTORY_OF_TESTS REPORT TEST_FILE...
 
 The reward is 1 if every test that was collected passed: one that is skipped, or that nobody got to,
-has not. Neither the folder it starts in nor that of the agent's user is a place for modules or
-settings, and nothing but pytest itself is loaded along.
+has not. The tests are given by absolute path, so that pytest looks for settings and for conftest
+files there, and not where it starts, which is the agent's folder.
 """
 
 import json
 import os
-import site
 import sys
+
+# No cache, which would lie among the tests; and no plugin but pytest's own, see below.
+OPTIONS = ("-p", "no:cacheprovider", "-q", "-ra", "--color=no")
 
 NOT_HERE = 69
 PASSED, FAILED = 0, 1
@@ -40,21 +42,8 @@ class Outcomes:
         return not self.broken and 0 < self.collected == passed
 
 
-def unwritable(path):
-    return os.path.isdir(path) and bool(os.statvfs(path).f_flag & os.ST_RDONLY)
-
-
-def options(tests):
-    """That no file outside the tests can change what pytest does."""
-    return [
-        *("-c", os.devnull, "--rootdir", tests, "--confcutdir", tests),
-        *("-p", "no:cacheprovider", "-q", "-ra", "--color=no"),
-    ]
-
-
 def main(tests, report, *names):
     """Returns the exit code: 0 if all passed, 1 if not; others mean that there is no verdict."""
-    sys.path += [path for path in site.getsitepackages() if unwritable(path)]
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     try:
         import pytest
@@ -63,7 +52,7 @@ def main(tests, report, *names):
         return NOT_HERE
     outcomes = Outcomes()
     paths = [os.path.join(tests, name) for name in names]
-    code = int(pytest.main([*options(tests), *paths], plugins=[outcomes]))
+    code = int(pytest.main([*OPTIONS, *paths], plugins=[outcomes]))
     if code not in (PASSED, FAILED) and not outcomes.broken:
         return code
     passed = code == PASSED and outcomes.all_passed()

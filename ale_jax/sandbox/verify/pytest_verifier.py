@@ -13,8 +13,7 @@ from ale_jax.sandbox.verify.verifier import Evidence, Verifier
 
 SCRIPT = Path(pytest_inside.__file__)
 TESTS, REPORT = "/tests", "/logs/verifier"
-# Isolated, and without the site module: no file of the agent's is imported before pytest is.
-PYTHON = ("python3", "-I", "-S")
+PYTHON = ("python3", "-I")  # isolated: neither its folder nor a variable leads it to the agent's
 LOOK = "import importlib.util, sys; sys.exit(not importlib.util.find_spec('pytest'))"
 REMEDY = (
     "on bubblewrap, which uses the host's own, type: apt-get install python3-pytest; "

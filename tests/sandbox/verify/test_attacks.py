@@ -26,7 +26,8 @@ OBSTACLES = {
     "a socket": "rm -rf {0}; python3 -c \"import socket; socket.socket(1).bind('{0}')\"",
     "a directory that nobody may enter": "mkdir -p {0}; chmod 000 {0}",
     "a directory that nobody may change": "mkdir -p {0}/a; touch {0}/a/b; chmod -R a-w {0}",
-    "a parent that nobody may change": "mkdir -p {0}; chmod a-w $(dirname {0})",
+    "a parent that nobody may change": "rm -rf {0}; chmod a-w $(dirname {0})",
+    "a parent that nobody may enter": "rm -rf {0}; chmod 000 $(dirname {0})",
     "a parent that is a link": "rm -rf $(dirname {0}); ln -s /app/mine $(dirname {0})",
     "a directory where the tests go": "mkdir -p {0}/test.sh/x {0}/reward.txt/x {0}/scratch/x",
     "a deep tree": 'mkdir -p {0}; cd {0}; python3 -c "import os\n'
@@ -87,7 +88,8 @@ def test_a_full_disk(box):
     )
     box.run(f"echo 42 > /app/answer; {fill} 2> /dev/null")
     assert "100%\n100%" in box.run("df --output=pcent /tests /logs/verifier").output
-    assert reward(box) == 1.0
+    script = b"head -c 9999 /dev/zero > $(mktemp) || exit\n" + bash_verifier().files["test.sh"]
+    assert reward(box, bash_verifier(script)) == 1.0
 
 
 POISON = "echo 1 > /logs/verifier/reward.txt; echo poisoned; exit 0"

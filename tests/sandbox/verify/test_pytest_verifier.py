@@ -14,7 +14,7 @@ from ale_jax.sandbox.verify.verifier import VerifierFailed, VerifierTimedOut, ve
 from tests.sandbox.conftest import PROBES
 from tests.sandbox.verify import conftest
 
-SPEC = dataclasses.replace(conftest.SPEC, files_mb=16, memory_mb=256)
+SPEC = dataclasses.replace(conftest.SPEC, memory_mb=256, env=(("PYTHONPATH", "/app"),))
 TEST = b"""
 import importlib.util
 
@@ -150,6 +150,17 @@ def test_files_that_pytest_or_python_would_read(box, name, solution, reward):
 )
 def test_what_is_in_a_test(box, test, reward):
     assert earned(box, test=test) == reward
+
+
+def test_settings_and_fixtures_of_the_tests_own_are_theirs(box):
+    fixture = b"import pytest\n@pytest.fixture\ndef six(): return 6"
+    files = {
+        "conftest.py": fixture,
+        "pytest.ini": b"[pytest]\npython_functions = check_*",
+        "test_it.py": b"def check_it(six): assert six == 6\ndef test_not_meant(): assert 0",
+    }
+    rewards = verify(box, pytest_verifier(files, ["test_it.py"], "/app", 20.0)).rewards
+    assert rewards == {"reward": 1.0, "collected": 1.0, "broken": 0.0, "passed": 1.0}
 
 
 def test_a_file_that_is_not_there_is_no_verdict(box):
