@@ -13,7 +13,13 @@ from ale_jax.sandbox import cgroups
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.bootstrap import PROGRAM
 
-STARTERS = ("bwrap", "docker-init", "sh", "setpriv", "unshare")  # have the runner's program as an argument
+STARTERS = (
+    "bwrap",
+    "docker-init",
+    "sh",
+    "setpriv",
+    "unshare",
+)  # have the runner's program as an argument
 
 
 def host_pids(sandbox: AsyncSandbox) -> list[int]:
