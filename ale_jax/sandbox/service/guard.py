@@ -65,6 +65,9 @@ class Guard:
         except Refusal as refusal:
             scope["failure"] = refusal.kind
             await _send(sent, _answer(refusal))
+        except asyncio.CancelledError:
+            scope["failure"] = "shutdown"
+            await _break_off(sent)
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
             if sent.status is None:
@@ -193,6 +196,18 @@ async def _capture(app, scope: Scope, body: bytes) -> Answer:
 async def _send(send: Send, answer: Answer, kind: str = "http.response") -> None:
     await send({"type": f"{kind}.start", "status": answer.status, "headers": list(answer.headers)})
     await send({"type": f"{kind}.body", "body": answer.body})
+
+
+async def _break_off(sent: _Sent) -> None:
+    """Ends a call that the service, which is told to end itself, has waited for long enough.
+
+    Not raised again: the server, which cancelled it, would tell it as a fault.
+    """
+    if sent.status is None:
+        message = "the service ends; what was under way is not known to have ended"
+        await _send(sent, _answer(Refusal(503, "shutdown", message, "ask again later")))
+    else:
+        await sent({"type": "http.response.body", "body": b""})
 
 
 def _answer(refusal: Refusal) -> Answer:

@@ -1,5 +1,6 @@
 """Requests that are wrong, hostile, or come twice, and failures as a client sees them."""
 
+import asyncio
 import dataclasses
 import json
 import re
@@ -11,7 +12,11 @@ import pytest
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
 from ale_jax.sandbox.pool.api import PoolFull, SandboxGone
 from ale_jax.sandbox.sdk.exchange import PAUSES
+from ale_jax.sandbox.service.guard import Guard
+from ale_jax.sandbox.service.metrics import Metrics
 from ale_jax.sandbox.service.server import bind
+from ale_jax.sandbox.service.settings import ServiceSettings
+from ale_jax.sandbox.service.tokens import Tokens
 from ale_jax.sandbox.spec import SandboxSpec
 from tests.sandbox.service.conftest import ANN, SMALL
 
@@ -222,3 +227,32 @@ def test_the_metrics_count(memory, http, box):
     assert 'ale_sandbox_call_seconds_count{operation="run"} 2' in lines
     assert 'ale_sandbox_sandboxes{state="running"} 1' in lines
     assert 'ale_sandbox_node_slots{node="here"} 4' in lines
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_call_that_the_end_of_the_service_breaks_off_is_answered(has_begun):
+    sent = []
+
+    async def app(scope, receive, send):
+        if has_begun:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        await asyncio.sleep(3600)
+
+    async def receive():
+        return {"type": "http.request", "body": b""}
+
+    async def send(message):
+        sent.append(message)
+
+    async def break_off():
+        guard = Guard(app, ServiceSettings(), Tokens({}), Metrics())
+        scope = {"type": "http", "method": "GET", "path": "/v1/stats", "headers": []}
+        scope |= {"client": ("127.0.0.1", 1)}
+        call = asyncio.ensure_future(guard(scope, receive, send))
+        await asyncio.sleep(0.01)
+        call.cancel()
+        await call
+
+    asyncio.run(break_off())
+    assert sent[0]["status"] == (200 if has_begun else 503)
+    assert sent[-1]["type"] == "http.response.body" and not sent[-1].get("more_body")
