@@ -22,6 +22,7 @@ from tests.sandbox.service.conftest import ANN, SMALL
 
 SPEC = SandboxSpec()
 RUN = "/v1/sandboxes/box-0/run"
+HOST = [(b"host", b"127.0.0.1")]
 
 
 @pytest.fixture
@@ -246,8 +247,7 @@ def test_a_call_that_the_end_of_the_service_breaks_off_is_answered(has_begun):
 
     async def break_off():
         guard = Guard(app, ServiceSettings(), Tokens({}), Metrics())
-        scope = {"type": "http", "method": "GET", "path": "/v1/stats", "headers": []}
-        scope |= {"client": ("127.0.0.1", 1)}
+        scope = {"type": "http", "method": "GET", "path": "/v1/stats", "headers": HOST}
         call = asyncio.ensure_future(guard(scope, receive, send))
         await asyncio.sleep(0.01)
         call.cancel()
