@@ -45,9 +45,10 @@ def test_sessions_are_apart_and_are_closed(remote):
 def test_an_interrupt_reaches_the_command(remote):
     assert remote.interrupt() is False
     results = []
-    thread = threading.Thread(target=lambda: results.append(remote.run("touch on; sleep 30")))
+    thread = threading.Thread(target=lambda: results.append(remote.run("sleep 1234")))
     thread.start()
-    while "on" not in [each.name for each in remote.list()]:
+    # Between two commands it would reach the shell alone, which lives on.
+    while "sleep\0001234" not in remote.exec("cat /proc/[0-9]*/cmdline").stdout:
         pass
     assert remote.interrupt() is True
     thread.join()
