@@ -3,16 +3,15 @@
 import contextlib
 import dataclasses
 import threading
-import types
 
 import pytest
 
 from ale_jax.sandbox.pool.api import Cause, Change, State, Status
 from ale_jax.sandbox.service.settings import ServiceSettings
+from benchmarks.sandbox.host_view import kill_machine
 from tests.browser import chromium
 from tests.sandbox.conftest import SPEC
 from tests.sandbox.service.conftest import ANN, BOB, over, over_memory
-from tests.sandbox.test_death import kill_machine
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 ROW = "#sandboxes .row"
@@ -80,7 +79,7 @@ def test_a_life_as_its_owner_sees_it(runtime, page):
         shows(page, f"{ROW} .chip", "running")
 
         sandbox = service.pool._uses.known("box").sandbox
-        kill_machine(types.SimpleNamespace(later=sandbox))
+        kill_machine(sandbox)
         shows(page, f"{ROW} [data-name=generation]", "1")
         shows(page, f"{ROW} .chip", "running")
         reason = page.locator(f"{ROW} .state .second").inner_text()
