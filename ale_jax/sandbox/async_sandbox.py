@@ -24,7 +24,7 @@ from ale_jax.sandbox.link import Stream
 from ale_jax.sandbox.output import OutputSink, join
 from ale_jax.sandbox.runner import wire
 from ale_jax.sandbox.runner.wire import MAIN
-from ale_jax.sandbox.spec import NO_NETWORK, TMP, WORK, SandboxSpec
+from ale_jax.sandbox.spec import NO_NETWORK, SandboxSpec
 
 START_S = 30.0
 # Beyond a command's own time: what the runner may need to kill every process of the agent.
@@ -161,7 +161,7 @@ class AsyncSandbox(FileCalls):
         await self._ask({"do": "kill"}, FILES_S)
 
     async def stats(self) -> SandboxStats:
-        request = {"do": "stats", "directories": [WORK, TMP, *self.spec.writable]}
+        request = {"do": "stats", "directories": list(self.spec.parts)}
         reply = await self._ask(request, FILES_S)
         return await self._made(lambda: SandboxStats(**(reply | self._machine.usage())))
 
