@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 import ray
 from ray.exceptions import RayError
@@ -15,6 +14,7 @@ from ale_jax.sandbox.pool.api import Record
 from ale_jax.sandbox.pool.machines import Launches
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.system.background import Background
 from ale_jax.system.bounded import bounded
 from ale_jax.system.sandbox_actor import Report
 from ale_jax.system.sandbox_node import Node, NodeLost
@@ -48,7 +48,7 @@ class Nodes:
         self._warm: dict[str, tuple[SandboxSpec, int]] = {}
         self._make_runtime, self._options = make_runtime, options
         self._record, self._silent_seconds = record, silent_seconds
-        self._tasks: set[asyncio.Task] = set()
+        self._background = Background(record)
         self._is_closed = False
 
     async def open(self) -> None:
@@ -59,12 +59,11 @@ class Nodes:
             reasons = "; ".join(str(node.loss) for node in self.all.values())
             none = "there is none that has a CPU"
             raise SandboxStartError(f"no node can hold sandboxes: {reasons or none}")
-        self._spawn(self._keep_discovering())
+        self._background.spawn(self._keep_discovering())
 
     async def close(self) -> None:
         self._is_closed = True
-        for task in self._tasks:
-            task.cancel()
+        self._background.cancel()
         closing = [node.close() for node in self.up()]
         for problem in await asyncio.gather(*closing, return_exceptions=True):
             if problem is not None:
@@ -105,9 +104,9 @@ class Nodes:
                 last = known and known.last
                 node = Node(node_id, self._make_runtime, options, self._silent_seconds, last)
                 self.all[node_id] = node
-                self._spawn(self._follow(node))
+                self._background.spawn(self._follow(node))
                 raylet = each["NodeManagerAddress"], each["NodeManagerPort"]
-                self._spawn(self._knock(node, *raylet))
+                self._background.spawn(self._knock(node, *raylet))
         for node_id, node in list(self.all.items()):
             if node_id not in there:
                 self.lose(node, f"node {node.name} has left the cluster")
@@ -121,7 +120,7 @@ class Nodes:
             self._record("node_joined", node.name, node=node.name)
             self._retell(node, node.last)
             for spec, count in self._warm.values():
-                self._spawn(self._warm_on(node, spec, count))
+                self._background.spawn(self._warm_on(node, spec, count))
             while True:
                 report = await node.look(LOOK_S)
                 if not report.status.alive:
@@ -153,18 +152,8 @@ class Nodes:
             return
         node.lose(reason)
         self._record("node_lost", reason, node=node.name)
-        self._spawn(node.kill())
+        self._background.spawn(node.kill())
         self.on_loss(node)
-
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._note_task)
-
-    def _note_task(self, task: asyncio.Task) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()):
-            self._record("fleet_trouble", repr(error))
 
 
 async def refuses(address: str, port: int) -> bool:

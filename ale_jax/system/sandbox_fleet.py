@@ -21,6 +21,7 @@ from ale_jax.sandbox.pool.api import (
 )
 from ale_jax.sandbox.pool.defaults import log_event, steady_clock
 from ale_jax.sandbox.pool.events import EventRing
+from ale_jax.sandbox.pool.first_up import first_up
 from ale_jax.sandbox.pool.machines import Launches
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.pool.warm import new_id
@@ -70,7 +71,7 @@ class Fleet:
         if route.was_delivered:
             return await self.status((await self._routes.settled(route.id)).id)
         try:
-            await _first([route], 1)
+            await first_up([route], 1)
         except asyncio.CancelledError:
             self._give_up([route], Cause.STOPPED)
             raise
@@ -90,7 +91,7 @@ class Fleet:
                 except SandboxGone:  # it was redundant when this was asked for before
                     if len(routes) + (count + spare - number - 1) < count:
                         raise
-            won = await _first(routes, count)
+            won = await first_up(routes, count)
         except BaseException:
             self._give_up(routes, Cause.STOPPED)
             raise
@@ -194,34 +195,3 @@ class Fleet:
         for route in routes:
             if not route.was_delivered and not route.starters:
                 self._routes.unwant(route, cause)
-
-
-async def _first(routes: Sequence[Route], count: int) -> list[Route]:
-    """The first `count` that are on their nodes; they have been delivered then.
-
-    Waits for all; is unblocked by the last that is wanted, or by the failure that leaves too few.
-    """
-    for route in routes:
-        route.starters += 1
-    try:
-        won = await _first_settled(routes, count)
-    finally:
-        for route in routes:
-            route.starters -= 1
-    for route in won:
-        route.was_delivered = True
-    return won
-
-
-async def _first_settled(routes: Sequence[Route], count: int) -> list[Route]:
-    waiting = {route.settled: route for route in routes}
-    won: list[Route] = []
-    while len(won) < count:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        for settled in [each for each in waiting if each.done()]:
-            route, error = waiting.pop(settled), settled.exception()
-            if error is None:
-                won.append(route)
-            elif len(won) + len(waiting) < count:
-                raise error
-    return won[:count]

@@ -12,13 +12,13 @@ from ale_jax.system.sandbox_node import Node
 
 @dataclasses.dataclass(eq=False)
 class Route:
-    """Where a sandbox is. generation: the highest that anybody was told. settled: done when it is
+    """Where a sandbox is. generation: the highest that anybody was told. arrival: done when it is
     on its node, since settled_at, or with the reason why it never will. starters: callers of
     `start` that wait; was_delivered: one of them has it; unwanted: nobody waits any more, and why.
     cause: why it has ended, at ended_at; last: its last status that is known here."""
 
     request: StartRequest
-    settled: asyncio.Future[None]
+    arrival: asyncio.Future[None]
     last: Status
     settled_at: float = 0.0
     generation: int = 0
@@ -35,7 +35,7 @@ class Route:
 
     @property
     def is_over(self) -> bool:
-        return self.settled.done() and self.node is None
+        return self.arrival.done() and self.node is None
 
     def told(self, status: Status) -> Status:
         self.last, self.generation = status, max(self.generation, status.generation)
@@ -51,8 +51,8 @@ class Route:
         self.node, self.cause, self.ended_at = None, cause, time.monotonic()
 
     def fail(self, error: Exception) -> None:
-        self.settled.set_exception(error)
-        self.settled.exception()  # nobody may be waiting
+        self.arrival.set_exception(error)
+        self.arrival.exception()  # nobody may be waiting
 
 
 def begin(request: StartRequest) -> Route:

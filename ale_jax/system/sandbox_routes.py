@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import Coroutine
 from typing import Any
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
@@ -21,6 +20,7 @@ from ale_jax.sandbox.pool.api import (
 )
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.pool.warm import new_id
+from ale_jax.system.background import Background
 from ale_jax.system.sandbox_actor import Report
 from ale_jax.system.sandbox_cluster import ASK_S, Nodes
 from ale_jax.system.sandbox_copies import Copies
@@ -39,18 +39,17 @@ class Routes:
         self.routes: dict[str, Route] = {}
         self.copies = Copies(nodes.lose)
         self._nodes, self._options, self._record = nodes, options, record
-        self._tasks: set[asyncio.Task] = set()
+        self._background = Background(record)
         self._is_closed = False
         nodes.on_report, nodes.on_loss = self._note_report, self._note_loss
 
     async def close(self) -> None:
         """Ends everything, with the nodes."""
         self._is_closed = True
-        for task in self._tasks:
-            task.cancel()
+        self._background.cancel()
         await self._nodes.close()
         for route in self.routes.values():
-            if not route.settled.done():
+            if not route.arrival.done():
                 route.fail(SandboxGone(route.id, Cause.SHUTDOWN))
 
     def route_for(self, request: StartRequest) -> Route:
@@ -65,7 +64,7 @@ class Routes:
                 raise SandboxGone(route.id, route.cause)
             return route
         route = self.routes[request.id] = begin(request)
-        self._spawn(self._settle(route))
+        self._background.spawn(self._settle(route))
         return route
 
     async def _settle(self, route: Route) -> None:
@@ -103,9 +102,9 @@ class Routes:
 
     def _arrive(self, route: Route) -> None:
         route.settled_at = time.monotonic()
-        route.settled.set_result(None)
+        route.arrival.set_result(None)
         if route.unwanted:
-            self._spawn(self.end(route, route.unwanted))
+            self._background.spawn(self.end(route, route.unwanted))
 
     async def _place(self, route: Route) -> None:
         """Starts it on the node with the most room. Errors: as of `start`.
@@ -130,7 +129,7 @@ class Routes:
             except (SandboxStartError, SandboxGone):
                 raise
             except SandboxError:  # nobody knows whether it has started
-                self._spawn(self._withdraw(route.id, node))
+                self._background.spawn(self._withdraw(route.id, node))
                 raise
             route.node = node
             return
@@ -154,7 +153,7 @@ class Routes:
         """A route to its node; waits while the sandbox is on its way. Errors: SandboxGone."""
         route = self.route(id)
         try:
-            await asyncio.shield(route.settled)
+            await asyncio.shield(route.arrival)
         except SandboxError as error:
             raise SandboxGone(id, route.cause) from error
         if route.is_over:
@@ -179,8 +178,8 @@ class Routes:
 
     def unwant(self, route: Route, cause: Cause) -> None:
         route.unwanted = cause
-        if route.settled.done() and route.node is not None:
-            self._spawn(self.end(route, cause))
+        if route.arrival.done() and route.node is not None:
+            self._background.spawn(self.end(route, cause))
 
     async def end(self, route: Route, cause: Cause) -> None:
         if route.node is not None:
@@ -208,7 +207,7 @@ class Routes:
         for route in self.routes.values():
             was_there = route.node is node and route.settled_at < report.asked_at
             if was_there and route.id not in report.living:
-                self._spawn(self._note_end(route))
+                self._background.spawn(self._note_end(route))
         self._forget()
 
     def _note_loss(self, node: Node) -> None:
@@ -225,22 +224,12 @@ class Routes:
         if route.request.recreate and not route.unwanted:
             route.request = what_is_left(route.request, route.last.started_at)
             route.generation += 1
-            route.cause, route.settled = None, new_future()
+            route.cause, route.arrival = None, new_future()
             route.note(State.PENDING, f"generation {route.generation}")
-            self._spawn(self._move(route))
+            self._background.spawn(self._move(route))
 
     def _forget(self) -> None:
         oldest = time.monotonic() - self._options.remember_seconds
         for route in list(self.routes.values()):
             if route.is_over and route.ended_at < oldest:
                 del self.routes[route.id]
-
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._note_task)
-
-    def _note_task(self, task: asyncio.Task) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()):
-            self._record("fleet_trouble", repr(error))

@@ -118,7 +118,7 @@ async def test_a_lost_node_ends_its_sandboxes_or_they_move():
         await settle()
         fleet._nodes.lose(fleet._nodes[0], "said the test")
         assert (await fleet.status("b")).cause is Cause.NODE_LOST
-        await until(lambda: fleet._routes.routes["a"].settled.done())
+        await until(lambda: fleet._routes.routes["a"].arrival.done())
         status = await fleet.status("a")
         assert (status.node, status.state, status.generation) == ("n1", State.RUNNING, 1)
         for gate in gates:  # and both answer, too late

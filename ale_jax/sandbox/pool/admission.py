@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-from collections.abc import Sequence
 
 from ale_jax.sandbox.pool.api import Cause, PoolFull, SandboxGone, StartRequest
 from ale_jax.sandbox.pool.lives import Lives
@@ -61,36 +59,3 @@ class Admission:
         if member.life.cause is not None:
             raise member.gone()
         return member
-
-
-async def first_up(members: Sequence[Member], count: int) -> list[Member]:
-    """The first `count` that run, in that order; they have been delivered then.
-
-    Waits for all of them; is unblocked by the last that is wanted, or by the failure that leaves
-    too few, whose error it raises.
-    """
-    for member in members:
-        member.starters += 1
-    try:
-        won = await _first_up(members, count)
-    finally:
-        for member in members:
-            member.starters -= 1
-    for member in won:
-        member.was_delivered = True
-    return won
-
-
-async def _first_up(members: Sequence[Member], count: int) -> list[Member]:
-    waiting = {member.arrival: member for member in members}
-    won: list[Member] = []
-    while len(won) < count:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        for arrival in [each for each in waiting if each.done()]:
-            member = waiting.pop(arrival)
-            error = arrival.exception()
-            if error is None:
-                won.append(member)
-            elif len(won) + len(waiting) < count:
-                raise error
-    return won[:count]

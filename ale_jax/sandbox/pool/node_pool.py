@@ -10,7 +10,7 @@ from typing import Any
 
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.job import Job
-from ale_jax.sandbox.pool.admission import Admission, first_up
+from ale_jax.sandbox.pool.admission import Admission
 from ale_jax.sandbox.pool.api import (
     METHODS,
     Cause,
@@ -23,6 +23,7 @@ from ale_jax.sandbox.pool.api import (
 )
 from ale_jax.sandbox.pool.defaults import log_event, steady_clock
 from ale_jax.sandbox.pool.events import EventRing
+from ale_jax.sandbox.pool.first_up import first_up
 from ale_jax.sandbox.pool.keeper import Keeper
 from ale_jax.sandbox.pool.lives import Lives
 from ale_jax.sandbox.pool.machines import Launches, Machines
