@@ -9,8 +9,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ale_jax.sandbox.hub.manifest import Manifest
+from ale_jax.sandbox.hub.manifest import Capabilities, Manifest, Verification
 from ale_jax.sandbox.pool.api import NodeStatus, Status
+
+DIGITS = 12  # of a digest
 
 
 def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -67,14 +69,29 @@ def nodes(all: Sequence[NodeStatus]) -> None:
 
 def images(manifests: Iterable[Manifest]) -> None:
     rows = [
-        (m.name, _mb(m.bytes), _age(m.built), "" if m.verified is None else _verdict(m))
+        (
+            m.name,
+            m.reference if m.recipe else m.image_id.removeprefix("sha256:")[:DIGITS],
+            _mb(m.bytes),
+            _age(m.built),
+            _holdings(m.capabilities),
+            _verdict(m.verified),
+        )
         for m in manifests
     ]
-    show("", ("image", "size", "age", "tried out"), rows)
+    show("", ("image", "content", "size", "age", "holds", "tried out"), rows)
 
 
-def _verdict(manifest: Manifest) -> str:
-    return "works" if manifest.verified.ok else f"fails: {manifest.verified.detail}"
+def _holdings(found: Capabilities) -> str:
+    programs = [name for name in ("bash", "python3", "tar", "agent") if getattr(found, name)]
+    return " ".join([*programs, found.libc])
+
+
+def _verdict(verified: Verification | None) -> str:
+    if verified is None:
+        return "never"
+    told = "works" if verified.ok else f"fails: {verified.detail}"
+    return f"{told} ({_age(verified.time)} ago, {verified.runtime})"
 
 
 def _mb(size: int) -> str:

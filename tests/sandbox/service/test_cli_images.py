@@ -29,7 +29,8 @@ def test_one_that_is_here_is_listed_tried_and_built_at_once(images):
     (row,) = [
         line for line in table.splitlines() if line.startswith(f"{IMAGE} ") and "works" in line
     ]
-    assert code == 0 and " MB " in row
+    assert code == 0 and " MB " in row and "bash python3 tar agent glibc" in row
+    assert Hub().inspect(IMAGE).reference in row and "ago, docker)" in row
     code, table, _ = images("build", IMAGE)
     assert code == 0 and Hub().inspect(IMAGE).reference in table
 
