@@ -47,7 +47,7 @@ def test_none_works(no_docker, monkeypatch, tmp_path):
 def test_image_without_recipe(runtime):
     if runtime.name != "docker":
         pytest.skip("images are Docker's")
-    with pytest.raises(SandboxStartError, match="'ale-nowhere' is missing and there is no recipe"):
+    with pytest.raises(SandboxStartError, match="'ale-nowhere' is missing: there is no recipe"):
         pick_runtime("docker", SandboxSpec(image="ale-nowhere"))
 
 
