@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,8 +86,18 @@ def _module(path: Path, text: str) -> Module:
     is_package = parts[-1] == "__init__"
     name = ".".join(parts[:-1] if is_package else parts)
     package = name if is_package else name.rpartition(".")[0]
-    syntax = ast.parse(text, str(path))
+    syntax = _parse(text, path)
     return Module(name, path, syntax, tuple(_imports(syntax, package, at_load=True)))
+
+
+def _parse(text: str, path: Path) -> ast.Module:
+    # Where the collector lets another parse in between, CPython before 3.11.8 counts the depth of
+    # both together and gives up (gh-106905).
+    gc.disable()
+    try:
+        return ast.parse(text, str(path))
+    finally:
+        gc.enable()
 
 
 def _imports(node: ast.AST, package: str, at_load: bool) -> Iterator[Import]:

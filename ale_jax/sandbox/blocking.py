@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from ale_jax.sandbox.api import ExecResult, ProcessResult, SandboxStartError
+from ale_jax.sandbox.api import ExecResult, ProcessResult
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.runner.wire import MAIN
@@ -131,13 +131,12 @@ class StartsBlocking:
         starting = asyncio.run_coroutine_threadsafe(self.launch(spec, labels), _loop())
         try:
             return BlockingSandbox(starting.result())
-        except BaseException:
-            if not starting.done():  # this thread is interrupted, and nobody else would close it
-                wait_for(_close_once_started(starting))
+        except BaseException:  # this thread may be interrupted, and nobody else would close it
+            wait_for(_close_once_started(starting))
             raise
 
 
 async def _close_once_started(starting: Future[AsyncSandbox]) -> None:
-    with contextlib.suppress(SandboxStartError):
+    with contextlib.suppress(Exception):  # of a start that failed there is nothing to close
         sandbox = await asyncio.wrap_future(starting)
         await sandbox.close()

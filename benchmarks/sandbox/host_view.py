@@ -74,6 +74,7 @@ def descendants(pid: int) -> list[int]:
 def leftovers(runtime: str, owner: str) -> list:
     """What is there of an owner's sandboxes: containers, or control groups."""
     if runtime == "docker":
-        return docker.from_env().api.containers(all=True, filters={"label": f"ale.owner={owner}"})
+        ours = {"label": f"ale.owner={owner}"}
+        return [each["Id"] for each in docker.from_env().api.containers(all=True, filters=ours)]
     parents = set(cgroups.find().parents.values())
     return [found for parent in parents for found in parent.glob(f"{cgroups.PREFIX}{owner}-*")]

@@ -1,5 +1,9 @@
 """Both runtimes, each with one sandbox that the tests share: nothing must outlive a reset."""
 
+import io
+import tarfile
+
+import docker
 import pytest
 
 from ale_jax.sandbox import bubblewrap, docker_runtime
@@ -7,6 +11,7 @@ from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
 
 SPEC = SandboxSpec(memory_mb=96, pids=48, files_mb=8, command_seconds=5.0, output_bytes=1000)
+EMPTY = "ale-test-empty"
 PROBES = {"bubblewrap": bubblewrap.probe, "docker": docker_runtime.probe}
 
 
@@ -34,6 +39,19 @@ def own_box(runtime):
     """A sandbox that the test may break."""
     with runtime.start(SPEC, {"run": "tests"}) as sandbox:
         yield sandbox
+
+
+@pytest.fixture(scope="session")
+def empty_image():
+    """The name of an image that holds nothing at all."""
+    if reason := docker_runtime.probe(SPEC):
+        pytest.skip(f"docker: {reason}")
+    nothing = io.BytesIO()
+    tarfile.open(fileobj=nothing, mode="w").close()
+    api = docker.from_env().api
+    api.import_image_from_data(nothing.getvalue(), repository=EMPTY)
+    yield EMPTY
+    api.remove_image(EMPTY, force=True)
 
 
 def processes(box) -> str:

@@ -1,8 +1,6 @@
 """The runner brings what it needs: it works in an image that holds nothing at all."""
 
 import dataclasses
-import io
-import tarfile
 
 import docker
 import pytest
@@ -10,8 +8,6 @@ import pytest
 from ale_jax.sandbox import docker_runtime, toolkit, toolkit_volume
 from ale_jax.sandbox.runtime import pick_runtime
 from tests.sandbox.conftest import SPEC
-
-EMPTY = "ale-test-empty"
 
 
 @pytest.fixture(scope="module")
@@ -22,16 +18,10 @@ def api():
 
 
 @pytest.fixture(scope="module")
-def bare_box(api):
-    nothing = io.BytesIO()
-    tarfile.open(fileobj=nothing, mode="w").close()
-    api.import_image_from_data(nothing.getvalue(), repository=EMPTY)
-    spec = dataclasses.replace(SPEC, image=EMPTY)
-    try:
-        with pick_runtime("docker", spec).start(spec, {}) as sandbox:
-            yield sandbox
-    finally:
-        api.remove_image(EMPTY, force=True)
+def bare_box(api, empty_image):
+    spec = dataclasses.replace(SPEC, image=empty_image)
+    with pick_runtime("docker", spec).start(spec, {}) as sandbox:
+        yield sandbox
 
 
 def test_a_session_in_an_empty_image(bare_box):

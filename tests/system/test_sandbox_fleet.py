@@ -98,6 +98,7 @@ async def test_two_nodes_one_of_which_is_killed(joined, fleet_of):
             while [(await fleet.status(id)).busy for id in ("moves", dies.id)] != [1, 1]:
                 await asyncio.sleep(0.05)
         steps_before = len(steps)
+        await events_of(fleet, "moves", "sandbox_started")  # what it has not told dies with it
         await asyncio.to_thread(joined.remove_node, second, False)  # without a goodbye
 
         lost, gone = await asyncio.gather(*calls, return_exceptions=True)
@@ -214,7 +215,12 @@ async def test_the_page_of_a_service_over_a_fleet_is_told_all(fleet_of):
             assert (row["id"], row["state"], row["cause"]) == ("a", "stopped", "stopped")
             assert row["node"] == node["node"] and node["alive"]
             told = {event["kind"]: event for event in answer["events"]["events"]}
-            assert told.keys() == {"node_joined", "sandbox_started", "sandbox_ended"}
+            # There may be another's end, too: Ray speaks of a dead node as alive for a while.
+            assert told.keys() - {"node_lost"} == {
+                "node_joined",
+                "sandbox_started",
+                "sandbox_ended",
+            }
             assert told["sandbox_started"]["fields"] == {"generation": 0, "node": node["node"]}
             assert (await http.get(f"/v1/nodes/{node['node']}/health")).status_code == 200
             assert (await http.get("/v1/sandboxes/a/health")).status_code == 410

@@ -135,7 +135,7 @@ async def test_output_comes_as_it_is_written_and_who_leaves_ends_the_job(runtime
 
 @in_a_loop
 async def test_many_starts_that_are_cancelled_leave_nothing(runtime):
-    before = set(map(str, leftovers(runtime.name, str(Owner.current()))))
+    before = set(leftovers(runtime.name, str(Owner.current())))
     async with NodePool(runtime, OPTIONS, Events()) as pool:
         starts = [asyncio.ensure_future(pool.start(StartRequest(SPEC))) for _ in range(64)]
         await asyncio.wait(starts, return_when=asyncio.FIRST_COMPLETED)
@@ -145,7 +145,7 @@ async def test_many_starts_that_are_cancelled_leave_nothing(runtime):
         up = [answer for answer in answers if not isinstance(answer, asyncio.CancelledError)]
         await until(lambda: pool._machines.slots - pool._machines.free == len(up))
         assert 1 <= len(up) < 64
-    assert set(map(str, leftovers(runtime.name, str(Owner.current())))) == before
+    assert set(leftovers(runtime.name, str(Owner.current()))) == before
 
 
 @pytest.mark.parametrize(
