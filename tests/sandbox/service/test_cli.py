@@ -1,5 +1,6 @@
 """The command line against a service, as a person or a script uses it."""
 
+import contextlib
 import os
 import pty
 import signal
@@ -121,27 +122,25 @@ def test_ps_tells_what_the_page_shows(capsys):
 def test_a_shell_is_interactive(real):
     with real.client() as client, client.start(SPEC) as box:
         environment = os.environ | {"ALE_SANDBOX_TOKEN": ANN, "ALE_SANDBOX_URL": real.url}
-        pid, terminal = pty.fork()
-        if not pid:
-            os.execvpe(
-                CLI[0],
-                [*CLI, "shell", box.id, "--run", "echo $((6*7)); read x; exit $x"],
-                environment,
-            )
-        watchdog = threading.Timer(60, os.kill, (pid, signal.SIGKILL))
+        terminal, inner = pty.openpty()  # not pty.fork(), which would fork jax's threads away
+        words = ["shell", box.id, "--run", "echo $((6*7)); read x; exit $x"]
+        shell = subprocess.Popen(
+            [*CLI, *words], stdin=inner, stdout=inner, env=environment, start_new_session=True
+        )
+        os.close(inner)
+        watchdog = threading.Timer(60, shell.kill)
         watchdog.start()
         shown = b""
         while b"42" not in shown:
             shown += os.read(terminal, 1000)
         os.write(terminal, b"9\r")
-        while True:
-            try:
+        with contextlib.suppress(OSError):  # its other end is closed
+            while True:
                 shown += os.read(terminal, 1000)
-            except OSError:  # its other end is closed
-                break
-        _, status = os.waitpid(pid, 0)
+        os.close(terminal)
+        code = shell.wait()
         watchdog.cancel()
-        assert os.waitstatus_to_exitcode(status) == 9, shown
+        assert code == 9, shown
 
 
 def test_a_service_starts_and_ends(tmp_path, runtime):
