@@ -7,7 +7,6 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from ale_jax.sandbox.api import ExecResult, ProcessResult
@@ -128,15 +127,30 @@ class StartsBlocking:
 
     def start(self, spec, labels: Mapping[str, str]) -> BlockingSandbox:
         """A working sandbox. Errors: SandboxStartError."""
-        starting = asyncio.run_coroutine_threadsafe(self.launch(spec, labels), _loop())
+        start = _Start(self.launch(spec, labels))
         try:
-            return BlockingSandbox(starting.result())
+            return BlockingSandbox(wait_for(start.run()))
         except BaseException:  # this thread may be interrupted, and nobody else would close it
-            wait_for(_close_once_started(starting))
+            wait_for(start.give_up())
             raise
 
 
-async def _close_once_started(starting: Future[AsyncSandbox]) -> None:
-    with contextlib.suppress(Exception):  # of a start that failed there is nothing to close
-        sandbox = await asyncio.wrap_future(starting)
-        await sandbox.close()
+class _Start:
+    """A launch that can be given up at any moment, whether it has begun or not."""
+
+    def __init__(self, launch: Coroutine[Any, Any, AsyncSandbox]):
+        self._launch = launch
+        self._task: asyncio.Task[AsyncSandbox] | None = None
+
+    async def run(self) -> AsyncSandbox:
+        self._task = asyncio.get_running_loop().create_task(self._launch)
+        return await self._task
+
+    async def give_up(self) -> None:
+        """Comes after `run` in the loop's order, if that comes at all."""
+        if self._task is None:
+            self._launch.close()
+            return
+        with contextlib.suppress(Exception):  # of a launch that failed there is nothing to close
+            sandbox = await self._task
+            await sandbox.close()
