@@ -11,7 +11,7 @@ from ale_jax.agent.api import VerifierError
 from ale_jax.agent.tools import ToolCallError, parse_tool_call
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.blocking import BlockingSandbox
-from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.sandbox.spec import WORK, SandboxSpec
 from ale_jax.sandbox.verify.pytest_verifier import (
     REMEDY,
     REPORT,
@@ -93,7 +93,7 @@ class TerminalBenchEnv:
         """Acts as the task's oracle does: runs its solution in the agent's session."""
         assert self._task is not None, "solve needs a reset"
         self._sandbox.write({"solution.sh": self._task.solution})
-        self._sandbox.run("bash /work/solution.sh", timeout=self._task.agent_seconds)
+        self._sandbox.run(f"bash {WORK}/solution.sh", timeout=self._task.agent_seconds)
 
 
 def score(task: TerminalBenchTask, sandbox: BlockingSandbox, oracle: bool) -> float:

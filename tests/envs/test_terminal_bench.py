@@ -9,6 +9,7 @@ from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
 from ale_jax.agent.tools import bash, finish, render_tool_call
 from ale_jax.records import Slot, Status, Task
 from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.sandbox.spec import WORK
 from ale_jax.sandbox.verify.pytest_verifier import REMEDY, has_pytest
 from envs.terminal_bench import env as world
 from envs.terminal_bench import validate
@@ -67,7 +68,7 @@ def test_an_episode_by_tool_calls(box, tmp_path):
 def test_an_episode_leaves_nothing_for_the_next(box, tmp_path):
     env = TerminalBenchEnv([task_of(tmp_path)], box)
     env.reset(0)
-    act(env, bash(f"{SOLUTION} touch /tests/x /logs/verifier/x /work/x /tmp/x"), finish())
+    act(env, bash(f"{SOLUTION} touch /tests/x /logs/verifier/x {WORK}/x /tmp/x"), finish())
     env.reset(0)
     seen, reward = act(
         env, bash("find /app /tests /logs/verifier /work /tmp -mindepth 1"), finish()

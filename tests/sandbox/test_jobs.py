@@ -7,6 +7,7 @@ import pytest
 
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.blocking import wait_for
+from ale_jax.sandbox.spec import WORK
 from tests.sandbox.conftest import SPEC, processes
 
 
@@ -24,7 +25,7 @@ def test_a_job_shares_no_state_with_a_session(box):
     box.run("x=3; cd /tmp")
     assert box.exec("echo $x $PWD").stdout == "/work\n"
     box.exec("echo kept > f")
-    assert box.run("cat /work/f").output == "kept\n"
+    assert box.run(f"cat {WORK}/f").output == "kept\n"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.egress.policy import EgressPolicy
-from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.sandbox.spec import WORK, SandboxSpec
 from tests.sandbox.conftest import SPEC
 
 FULL = SandboxSpec(
@@ -166,13 +166,13 @@ def online_box(runtime):
     ],
 )
 def test_the_proxy_is_the_only_way_out(online_box, place, answer):
-    fetched = online_box.exec(["python3", "/work/fetch.py", place])
+    fetched = online_box.exec(["python3", f"{WORK}/fetch.py", place])
     assert fetched.stdout.startswith(answer), fetched
 
 
 def test_the_policy_may_change_between_phases(online_box):
     def fetch():
-        return online_box.exec(["python3", "/work/fetch.py", "allowed.invalid/"]).stdout[:3]
+        return online_box.exec(["python3", f"{WORK}/fetch.py", "allowed.invalid/"]).stdout[:3]
 
     online_box.set_network(EgressPolicy("none"))
     assert fetch() == "403"

@@ -11,6 +11,7 @@ from pathlib import Path
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.blocking import wait_for
 from ale_jax.sandbox.service import tars
+from ale_jax.sandbox.spec import WORK
 from benchmarks.sandbox.attacks.attack import Arena, Attack, Breach, require, require_alive
 
 FILES = "files"
@@ -86,7 +87,7 @@ def _archive_from_outside(arena: Arena) -> str:
 
 def _archive_from_inside(arena: Arena) -> str:
     arena.box.run("mkdir d; ln -s / d/a; mkfifo d/p; echo x > d/f")
-    archive = wait_for(arena.box.later.pack("/work/d"))
+    archive = wait_for(arena.box.later.pack(f"{WORK}/d"))
     with tempfile.TemporaryDirectory(prefix="ale-attack-") as folder:
         target = Path(folder, "out")
         try:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from ale_jax.sandbox.blocking import BlockingSandbox
 from ale_jax.sandbox.egress.policy import EgressPolicy
+from ale_jax.sandbox.spec import WORK
 from benchmarks.sandbox.attacks.attack import Arena, Attack, evidence, failure, refused, require
 
 NETWORK = "network"
@@ -81,7 +82,7 @@ def _past_a_phase(arena: Arena) -> str:
 def _fetch(box: BlockingSandbox, *places: str) -> list[str]:
     """The statuses that the proxy answers with."""
     box.write({"fetch.py": FETCH.encode()})
-    return box.exec(["python3", "/work/fetch.py", *places]).stdout.split()
+    return box.exec(["python3", f"{WORK}/fetch.py", *places]).stdout.split()
 
 
 @contextlib.contextmanager

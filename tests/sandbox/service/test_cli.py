@@ -16,7 +16,7 @@ from ale_jax.sandbox.cli.main import main
 from ale_jax.sandbox.cli.parser import make_parser, spec_of
 from ale_jax.sandbox.cli.tables import printable
 from ale_jax.sandbox.pool.api import State, Status
-from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.sandbox.spec import WORK, SandboxSpec
 from tests.sandbox.conftest import SPEC
 from tests.sandbox.service.conftest import ANN, BOB
 
@@ -52,11 +52,11 @@ def test_a_life(line, tmp_path):
     (tmp_path / "x").write_bytes(b"1")
     (tmp_path / "d/e").mkdir(parents=True)
     (tmp_path / "d/e/y").write_bytes(b"2")
-    assert line("cp", str(tmp_path / "x"), f"{id}:/work/d/") == (0, "", "")
+    assert line("cp", str(tmp_path / "x"), f"{id}:{WORK}/d/") == (0, "", "")
     assert line("cp", str(tmp_path / "d"), f"{id}:d") == (0, "", "")
     assert line("exec", id, "cat d/x d/e/y") == (0, "12", "")
     assert line("cp", f"{id}:d/x", str(tmp_path / "back")) == (0, "", "")
-    assert line("cp", f"{id}:/work/d", str(tmp_path / "all")) == (0, "", "")
+    assert line("cp", f"{id}:{WORK}/d", str(tmp_path / "all")) == (0, "", "")
     assert (tmp_path / "back").read_bytes() == b"1"
     assert (tmp_path / "all/e/y").read_bytes() == b"2"
     _, snapshot, _ = line("snapshot", id)

@@ -6,6 +6,7 @@ from ale_jax.sandbox.api import SandboxError, SandboxStartError
 from ale_jax.sandbox.pool.api import Cause
 from ale_jax.sandbox.service import rock
 from ale_jax.sandbox.service.rock_spec import RockOptions
+from ale_jax.sandbox.spec import WORK
 from tests.sandbox.service.conftest import over_memory
 from tests.sandbox.service.rock_wire import (
     ask,
@@ -30,13 +31,13 @@ def test_a_restart_brings_the_files_back_under_the_same_id(real):
     with real.http() as http:
         id = started(http)
         output(
-            http, id, "echo 1 > /work/a; mkdir -m 700 /opt/d; echo 2 > /opt/d/b; echo 3 > /etc/c"
+            http, id, f"echo 1 > {WORK}/a; mkdir -m 700 /opt/d; echo 2 > /opt/d/b; echo 3 > /etc/c"
         )
         for _ in range(2):
             stopped(http, id)
             assert ask(http, "restart", sandbox_id=id)["result"]["sandbox_id"] == id
             until_alive(http, id)
-            found = output(http, id, "cat /work/a /opt/d/b /etc/c; stat -c %a /opt/d")
+            found = output(http, id, f"cat {WORK}/a /opt/d/b /etc/c; stat -c %a /opt/d")
             assert found == "1\n2\n3\n700\n"
         session = {"sandbox_id": id, "session": "default"}
         assert ask(http, "create_session", **session)["status"] == "Success"

@@ -12,6 +12,7 @@ from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.pool.api import SandboxGone, State
 from ale_jax.sandbox.sdk.async_client import AsyncSandboxClient
 from ale_jax.sandbox.sdk.client import RemoteSandbox
+from ale_jax.sandbox.spec import WORK
 from tests.sandbox.conftest import SPEC
 from tests.sandbox.service.conftest import ANN, BOB, ROOT
 
@@ -98,7 +99,7 @@ def test_what_is_no_file_is_not_read(remote):
     for path in ("link", "pipe", "nothing", "/work"):
         with pytest.raises(FileNotFoundError):
             remote.read(path)
-    for path in ("../etc/passwd", "/work/../etc/passwd"):
+    for path in ("../etc/passwd", f"{WORK}/../etc/passwd"):
         with pytest.raises(ValueError, match=r"\.\."):
             remote.read(path)
         with pytest.raises(ValueError, match="path"):
@@ -115,9 +116,9 @@ def test_a_directory_goes_in_and_comes_out(remote, tmp_path):
     (tmp_path / "in/deep/x").write_bytes(b"\0x")
     (tmp_path / "in/run.sh").write_text("echo ran")
     (tmp_path / "in/run.sh").chmod(0o755)
-    remote.upload(tmp_path / "in", "/work/project")
+    remote.upload(tmp_path / "in", f"{WORK}/project")
     assert remote.run("cd project && ./run.sh; cd ..").output == "ran\n"
-    remote.download("/work/project", tmp_path / "out")
+    remote.download(f"{WORK}/project", tmp_path / "out")
     assert (tmp_path / "out/deep/x").read_bytes() == b"\0x"
     assert (tmp_path / "out/run.sh").stat().st_mode & 0o777 == 0o755
 
@@ -125,7 +126,7 @@ def test_a_directory_goes_in_and_comes_out(remote, tmp_path):
 def test_what_the_agent_packed_does_not_lead_out(remote, tmp_path):
     remote.run("mkdir d; ln -s /etc d/link")
     with pytest.raises(ValueError, match="link"):
-        remote.download("/work/d", tmp_path / "out")
+        remote.download(f"{WORK}/d", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -236,8 +237,8 @@ def test_the_asynchronous_twin_does_the_same(real, tmp_path):
                 results = await asyncio.gather(*(box.exec(f"echo {n}") for n in range(4)))
                 assert [each.stdout for each in results] == [f"{n}\n" for n in range(4)]
                 await box.write({"d/x": b"1"})
-                await box.download("/work/d", tmp_path / "out")
-                await box.upload(tmp_path / "out", "/work/again")
+                await box.download(f"{WORK}/d", tmp_path / "out")
+                await box.upload(tmp_path / "out", f"{WORK}/again")
                 assert await box.read("again/x") == b"1"
                 async with box.spawn("echo a; exit 2") as output:
                     assert [piece async for piece in output] == [("stdout", b"a\n")]
