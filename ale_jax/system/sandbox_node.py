@@ -128,6 +128,7 @@ class Node:
             except RayError as error:
                 raise self._died(error) from error
             else:
+                self._check()  # it may have been lost meanwhile
                 self.last, self.placed = dataclasses.replace(report, asked_at=asked_at), 0
                 if report.events:
                     self._last_event = report.events[-1].number

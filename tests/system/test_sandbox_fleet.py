@@ -17,6 +17,7 @@ from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.service.app import create_app
 from ale_jax.system.sandbox_fleet import Fleet
+from ale_jax.system.sandbox_node import NodeLost
 from tests.sandbox.pool.fakes import Events, in_a_loop, until
 from tests.system import sandboxes
 from tests.system.conftest import NODE, SPEC
@@ -149,6 +150,17 @@ async def test_a_pool_that_is_killed_comes_back_and_so_does_what_is_to_be_recrea
         (status,) = await fleet.nodes()
         assert status.alive
         await until(lambda: not any(sandboxes.exists(each_runtime, each) for each in made))
+
+
+@in_a_loop
+async def test_what_a_lost_node_still_says_is_not_believed(fleet_of):
+    async with fleet_of(slots=1) as fleet:
+        (node,) = fleet._nodes.up()
+        node.lose("as far as is known")
+        with pytest.raises(NodeLost, match="as far as"):
+            await node.look()  # its actor lives, and answers
+        assert not node.last.status.alive
+        await node.kill()
 
 
 @in_a_loop
