@@ -30,16 +30,18 @@ async def boot(
     contents: Mapping[str, bytes],
     substitutes: Mapping[str, list[str]],
     record: Record,
+    socket: str = "",
 ) -> AsyncSandbox:
     """Errors: SandboxStartError, and the machine is gone.
 
     limits: those that the runner enforces itself: rlimits and memory_bytes of its `Agent`.
     contents: tar archives for its writable directories.
     substitutes: commands for programs that it may lack. record: told of what its network is denied.
+    socket: its runner's way to the host, if not the standard streams.
     """
     user = user_id(spec)
     config = {"uid": user, "gid": user, "env": environment(spec), **limits}
-    config |= {"substitutes": dict(substitutes), "parts": spec.parts}
+    config |= {"substitutes": dict(substitutes), "parts": spec.parts, "socket": socket}
     sandbox = AsyncSandbox(machine, spec, contents)
     try:
         await sandbox.boot(config)

@@ -15,8 +15,9 @@ from collections.abc import Collection, Iterable, Mapping
 import docker
 import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.types import Mount
 
-from ale_jax.sandbox import cgroups, toolkit, toolkit_volume
+from ale_jax.sandbox import cgroups, docker_socket, toolkit, toolkit_volume
 from ale_jax.sandbox.api import ImageMissing, SandboxStartError
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
@@ -94,8 +95,9 @@ class DockerRuntime(StartsBlocking):
         self._oci_runtimes, self._cpus = set(daemon_info.get("Runtimes", {})), daemon_info["NCPU"]
         try:
             self._toolkit = toolkit_volume.ensure(self._api, spec.image)
+            self._sockets = docker_socket.Sockets(self._api, spec.image, self._owner)
         except (*TROUBLE, ValueError, subprocess.SubprocessError) as error:
-            raise SandboxStartError(f"docker: cannot make the runner's volume: {error}") from error
+            raise SandboxStartError(f"docker: cannot make the runner's mounts: {error}") from error
         self.capabilities = {"memory": "cgroup", "pids": "cgroup", "files": "tmpfs size"}
 
     async def prepare(self, spec: SandboxSpec) -> None:
@@ -114,18 +116,22 @@ class DockerRuntime(StartsBlocking):
             raise SandboxStartError(
                 f"docker has no runtime {spec.runtime!r} (only {known}): add it to the daemon"
             )
-        try:
-            machine, contents = await self._create(spec, labels)
-        except ImageNotFound as error:
-            raise ImageMissing(
-                f"image {spec.image!r} is not here; type: ale-sandbox images build {spec.image}"
-            ) from error
-        except TROUBLE as error:
-            raise SandboxStartError(f"docker could not start a container: {error}") from error
-        return await boot(machine, spec, NO_LIMITS, contents, toolkit.PROGRAM_COMMANDS, record)
+        link = DockerLink()
+        async with self._sockets.offer(link) as mounts:
+            try:
+                machine, contents = await self._create(spec, labels, link, mounts)
+            except ImageNotFound as error:
+                raise ImageMissing(
+                    f"image {spec.image!r} is not here; type: ale-sandbox images build {spec.image}"
+                ) from error
+            except TROUBLE as error:
+                raise SandboxStartError(f"docker could not start a container: {error}") from error
+            commands, path = toolkit.PROGRAM_COMMANDS, docker_socket.TARGET if mounts else ""
+            return await boot(machine, spec, NO_LIMITS, contents, commands, record, path)
 
     def reap(self) -> int:
         """Removes the containers whose owner is dead; returns how many."""
+        docker_socket.remove_abandoned()
         found = self._api.containers(all=True, filters={"label": [OWNER, DEADLINE]})
         dead = [each["Id"] for each in found if _abandoned(each["Labels"])]
         for container in dead:
@@ -133,13 +139,12 @@ class DockerRuntime(StartsBlocking):
         return len(dead)
 
     async def _create(
-        self, spec: SandboxSpec, labels: Mapping[str, str]
+        self, spec: SandboxSpec, labels: Mapping[str, str], link: DockerLink, mounts: list[Mount]
     ) -> tuple[DockerMachine, dict[str, bytes]]:
         """A started machine, and what its image holds in the writable directories."""
-        container, attached = await asyncio.to_thread(self._create_attached, spec, labels)
+        container, attached = await asyncio.to_thread(self._create_attached, spec, labels, mounts)
         try:
             contents = await asyncio.to_thread(self._contents, container, spec)
-            link = DockerLink()
             await asyncio.get_running_loop().connect_accepted_socket(lambda: link, attached._sock)
             await asyncio.to_thread(self._api.start, container)
         except BaseException:
@@ -158,7 +163,7 @@ class DockerRuntime(StartsBlocking):
             contents[ETC] = _without(contents[ETC], MOUNTED_IN_ETC)
         return contents
 
-    def _create_attached(self, spec: SandboxSpec, labels: Mapping[str, str]):
+    def _create_attached(self, spec: SandboxSpec, labels: Mapping[str, str], mounts: list[Mount]):
         """A container that is not started yet, and the connection to its streams."""
         ours = {OWNER: str(self._owner), DEADLINE: str(int(time.time() + LIFE_S))}
         container = self._api.create_container(
@@ -173,6 +178,7 @@ class DockerRuntime(StartsBlocking):
             labels={f"ale.{key}": value for key, value in labels.items()} | ours,
             host_config=self._api.create_host_config(
                 binds=[toolkit_volume.binding(self._toolkit)],
+                mounts=mounts,
                 **_host_config(spec, self._cpus),
             ),
         )["Id"]

@@ -220,7 +220,8 @@ class Link(asyncio.Protocol):
 
 
 class DockerLink(Link):
-    """Through the daemon, which wraps what the container writes in frames of its own."""
+    """Through the daemon, which wraps what the container writes in frames of its own; until the
+    runner takes it over through a socket. What it says on standard error still comes that way."""
 
     KEPT_STDERR = 2000
     _HEAD, _STDOUT = 8, 1
@@ -228,6 +229,26 @@ class DockerLink(Link):
     def __init__(self):
         super().__init__()
         self._raw = bytearray()
+        self._attached: asyncio.Transport | None = None
+
+    def direct(self) -> asyncio.Protocol:
+        """For a connection that takes over."""
+        return _Direct(self)
+
+    def take_over(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def unwrapped(self, data: bytes) -> None:
+        super().data_received(data)
+
+    def fail(self, reason: str) -> None:
+        super().fail(reason)
+        if self._attached is not None:
+            self._attached.abort()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._attached = transport
 
     def data_received(self, data: bytes) -> None:
         self._raw += data
@@ -240,11 +261,22 @@ class DockerLink(Link):
                 break
             content = bytes(self._raw[start + self._HEAD : end])
             if stream == self._STDOUT:
-                super().data_received(content)
+                self.unwrapped(content)
             else:
                 self.stderr += content[: self.KEPT_STDERR - len(self.stderr)]
             start = end
         del self._raw[:start]
+
+
+class _Direct(asyncio.Protocol):
+    """A connection through which a runner has taken over its link."""
+
+    def __init__(self, link: DockerLink):
+        self._link = link
+        self.connection_made = link.take_over
+        self.data_received = link.unwrapped
+        self.connection_lost = link.connection_lost
+        self.eof_received = link.eof_received
 
 
 def _object(payload: bytes) -> dict[str, Any]:

@@ -162,6 +162,27 @@ def test_no_bytes_whatever_raise_here(data):
     run(test)
 
 
+def test_who_takes_a_link_over_has_it_but_for_standard_error():
+    async def test():
+        link, attached = _linked(DockerLink)
+        direct, transport = link.direct(), Wire()
+        direct.connection_made(transport)
+        stream = link.open({"do": "x"})
+        assert not attached.written and len(transport.frames()) == 1
+        frames = wire.frame(wire.DATA, 1, b"one")
+        direct.data_received(frames[:5])
+        direct.data_received(frames[5:])
+        assert await stream.receive() == (wire.DATA, b"one")
+        link.data_received(struct.pack(">BxxxI", 2, 5) + b"noise")
+        assert link.stderr == b"noise"
+        direct.eof_received()
+        assert attached.aborted and transport.aborted
+        with pytest.raises(SandboxLost):
+            link.check()
+
+    run(test)
+
+
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.binary(max_size=40), max_size=5), st.lists(st.integers(1, 60), min_size=1))
 def test_frames_may_come_in_any_pieces(payloads, cuts):

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import socket
 from typing import Any
 
 from . import accounts, files, wire
@@ -313,9 +314,19 @@ def _success(what: str, child: Child) -> dict:
     return {}
 
 
+def _use_socket(path: str) -> None:
+    """Instead of the standard streams, which remain where it cannot be reached from in here."""
+    with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):
+        connection.connect(path)
+        for stream in (0, 1):
+            os.dup2(connection.fileno(), stream)
+
+
 def main(config: dict) -> None:
-    """config: the fields of `Agent`, and the `parts` of `Runner`."""
+    """config: the fields of `Agent`, the `parts` of `Runner`, and the `socket` to the host."""
     os.umask(0o022)
+    if path := config.pop("socket"):
+        _use_socket(path)
     loop, parts = Loop(), config.pop("parts")
     runner = Runner(loop, Agent(loop, **config), parts)
     if limit := runner.agent.memory_bytes:
