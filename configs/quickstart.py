@@ -16,7 +16,7 @@ def get_config() -> ConfigDict:
     c = ConfigDict()
     c.name = "quickstart"
     c.seed = 0
-    c.mesh = {"data": -1, "fsdp": 1, "expert": 1, "tensor": 1}
+    c.mesh = {"data": -1, "fsdp": 1, "expert": 1, "tensor": 1, "context": 1}
 
     c.model = {
         "width": 128,
@@ -30,7 +30,10 @@ def get_config() -> ConfigDict:
         "expert_width": 192,
         "dense_layers": (0, 1),
         "norm_topk_prob": True,
+        "qk_norm": True,
+        "qkv_bias": False,
         "rope_theta": 10_000.0,
+        "llama3_rope": (),
         "norm_eps": 1e-6,
         "tie_embeddings": True,
     }

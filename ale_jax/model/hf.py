@@ -1,4 +1,4 @@
-"""Weights to and from the names and layouts of transformers' Qwen3 and Qwen3-MoE."""
+"""Weights and configuration under the names and layouts of transformers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ale_jax.model.shape import PolicyShape
 
 
 def to_transformers_config(shape: PolicyShape) -> dict[str, object]:
-    """The fields of Qwen3Config / Qwen3MoeConfig that describe the same architecture."""
+    """The fields of its configuration class that describe the same architecture."""
     fields: dict[str, object] = {
         "vocab_size": shape.vocab_size,
         "hidden_size": shape.width,
@@ -20,7 +20,7 @@ def to_transformers_config(shape: PolicyShape) -> dict[str, object]:
         "num_key_value_heads": shape.num_kv_heads,
         "head_dim": shape.head_width,
         "intermediate_size": shape.mlp_width,
-        "rope_parameters": {"rope_type": "default", "rope_theta": shape.rope_theta},
+        "rope_parameters": _rope_parameters(shape),
         "rms_norm_eps": shape.norm_eps,
         "tie_word_embeddings": shape.tie_embeddings,
     }
@@ -33,6 +33,20 @@ def to_transformers_config(shape: PolicyShape) -> dict[str, object]:
             "mlp_only_layers": list(shape.dense_layers),
         }
     return fields
+
+
+def _rope_parameters(shape: PolicyShape) -> dict[str, object]:
+    if not shape.llama3_rope:
+        return {"rope_type": "default", "rope_theta": shape.rope_theta}
+    factor, low, high, trained = shape.llama3_rope
+    return {
+        "rope_type": "llama3",
+        "rope_theta": shape.rope_theta,
+        "factor": factor,
+        "low_freq_factor": low,
+        "high_freq_factor": high,
+        "original_max_position_embeddings": int(trained),
+    }
 
 
 def to_transformers_weights(params: Params, shape: PolicyShape) -> dict[str, np.ndarray]:
@@ -59,9 +73,14 @@ def _layer_to_transformers(layer: Mapping[str, np.ndarray], shape: PolicyShape):
         "self_attn.k_proj.weight": layer["k_DGH"].reshape(D, -1).T,
         "self_attn.v_proj.weight": layer["v_DGH"].reshape(D, -1).T,
         "self_attn.o_proj.weight": layer["o_NHD"].reshape(-1, D).T,
-        "self_attn.q_norm.weight": layer["q_norm_H"],
-        "self_attn.k_norm.weight": layer["k_norm_H"],
     }
+    if shape.qk_norm:
+        weights["self_attn.q_norm.weight"] = layer["q_norm_H"]
+        weights["self_attn.k_norm.weight"] = layer["k_norm_H"]
+    if shape.qkv_bias:
+        weights["self_attn.q_proj.bias"] = layer["q_bias_NH"].reshape(-1)
+        weights["self_attn.k_proj.bias"] = layer["k_bias_GH"].reshape(-1)
+        weights["self_attn.v_proj.bias"] = layer["v_bias_GH"].reshape(-1)
     if "router_DE" not in layer:
         return weights | {
             "mlp.gate_proj.weight": layer["gate_DF"].T,

@@ -1,9 +1,10 @@
-"""The layers of a Qwen3 decoder as functions of arrays. Sampler and learner share every one."""
+"""The layers of a decoder as functions of arrays. Sampler and learner share every one."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ale_jax.model.moe import RouterStats, moe
 from ale_jax.model.params import Params
@@ -20,15 +21,30 @@ def rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
     return (x32 * inverse).astype(x.dtype) * jnp.expand_dims(scale, range(x.ndim - 1))
 
 
-def rotary(x_BTNH: jax.Array, position_BT: jax.Array, theta: float) -> jax.Array:
-    """Rotates pairs (i, i + H/2) of each head by position * theta^(-2i/H) (the "half" layout)."""
+def rotary(x_BTNH: jax.Array, position_BT: jax.Array, shape: PolicyShape) -> jax.Array:
+    """Rotates pairs (i, i + H/2) of each head by position * frequency_i (the "half" layout)."""
     half = x_BTNH.shape[-1] // 2
-    frequency = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
     # float32: bfloat16 rounds 257 to 256, which would make two positions one.
-    angle = position_BT[:, :, None, None].astype(jnp.float32) * frequency[None, None, None, :]
+    angle = position_BT[:, :, None, None].astype(jnp.float32) * rotary_frequencies(shape)
     cos, sin = jnp.cos(angle).astype(x_BTNH.dtype), jnp.sin(angle).astype(x_BTNH.dtype)
     a, b = x_BTNH[..., :half], x_BTNH[..., half:]
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+
+def rotary_frequencies(shape: PolicyShape) -> np.ndarray:
+    """Radians per position of each pair, [H/2]: theta^(-2i/H).
+
+    With `llama3_rope`, waves that are long against the positions of the pretraining are slowed
+    down by `factor`, short ones are kept, and those between are blended (as in transformers).
+    """
+    half = shape.head_width // 2
+    frequency = shape.rope_theta ** (-np.arange(half, dtype=np.float64) / half)
+    if shape.llama3_rope:
+        factor, low, high, trained = shape.llama3_rope
+        waves = trained * frequency / (2 * np.pi)  # that fit into the trained positions
+        kept = np.clip((waves - low) / (high - low), 0.0, 1.0)
+        frequency = frequency * (kept + (1 - kept) / factor)
+    return frequency.astype(np.float32)
 
 
 def project_qkv(
@@ -39,10 +55,14 @@ def project_qkv(
     q_BTNH = jnp.einsum("btd,dnh->btnh", h_BTD, layer["q_DNH"])
     k_BTGH = jnp.einsum("btd,dgh->btgh", h_BTD, layer["k_DGH"])
     v_BTGH = jnp.einsum("btd,dgh->btgh", h_BTD, layer["v_DGH"])
-    q_BTNH = rms_norm(q_BTNH, layer["q_norm_H"], shape.norm_eps)
-    k_BTGH = rms_norm(k_BTGH, layer["k_norm_H"], shape.norm_eps)
-    theta = shape.rope_theta
-    return rotary(q_BTNH, position_BT, theta), rotary(k_BTGH, position_BT, theta), v_BTGH
+    if shape.qkv_bias:
+        q_BTNH = q_BTNH + layer["q_bias_NH"][None, None]
+        k_BTGH = k_BTGH + layer["k_bias_GH"][None, None]
+        v_BTGH = v_BTGH + layer["v_bias_GH"][None, None]
+    if shape.qk_norm:
+        q_BTNH = rms_norm(q_BTNH, layer["q_norm_H"], shape.norm_eps)
+        k_BTGH = rms_norm(k_BTGH, layer["k_norm_H"], shape.norm_eps)
+    return rotary(q_BTNH, position_BT, shape), rotary(k_BTGH, position_BT, shape), v_BTGH
 
 
 def attend(
@@ -66,11 +86,9 @@ def feed_forward(
     layer: Params, x_BTD: jax.Array, shape: PolicyShape
 ) -> tuple[jax.Array, RouterStats | None]:
     """SwiGLU, dense or by experts. The router's statistics come back for the balancing loss."""
-    B, T, D = x_BTD.shape
     h_BTD = rms_norm(x_BTD, layer["ffn_norm_D"], shape.norm_eps)
     if "router_DE" not in layer:
         gate = jax.nn.silu(jnp.einsum("btd,df->btf", h_BTD, layer["gate_DF"]))
         up = jnp.einsum("btd,df->btf", h_BTD, layer["up_DF"])
         return jnp.einsum("btf,fd->btd", gate * up, layer["down_FD"]), None
-    out_TD, stats = moe(layer, h_BTD.reshape(B * T, D), shape)
-    return out_TD.reshape(B, T, D), stats
+    return moe(layer, h_BTD, shape)

@@ -1,14 +1,20 @@
-"""Mixture of experts: a top-k router, dropless dispatch in sorted blocks, the balancing loss."""
+"""Mixture of experts: a top-k router, each token's experts wherever they lie, the balancing loss."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
+from ale_jax.model.equal_blocks import Weights
+from ale_jax.model.expert_parallel import AXIS, exchanged, own_share
+from ale_jax.model.experts import all_experts, are_few, expert_outputs
 from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
+from ale_jax.model.sharding import row_axes, sequence_axis
 
 
 class RouterStats(NamedTuple):
@@ -29,71 +35,78 @@ def route(
     return prob_TE, weight_TK.astype(x_TD.dtype), expert_TK
 
 
-def moe(layer: Params, x_TD: jax.Array, shape: PolicyShape) -> tuple[jax.Array, RouterStats]:
-    """Sum over each token's K experts of weight * SwiGLU_expert(x). No token is ever dropped."""
-    prob_TE, weight_TK, expert_TK = route(layer["router_DE"], x_TD, shape)
-    if x_TD.shape[0] * shape.experts_per_token <= 2 * shape.num_experts * _MIN_BLOCK:
-        out_TD = _all_experts(layer, x_TD, weight_TK, expert_TK)
-    else:
-        out_TD = _sorted_blocks(layer, x_TD, weight_TK, expert_TK)
-    return out_TD, RouterStats(prob_TE, expert_TK)
+def moe(layer: Params, x_BTD: jax.Array, shape: PolicyShape) -> tuple[jax.Array, RouterStats]:
+    """Sum over each token's K experts of weight * SwiGLU_expert(x). No token is ever dropped.
 
-
-_MIN_BLOCK = 8  # rows; smaller blocks spend more on reading weights than on multiplying
-
-
-def _all_experts(
-    layer: Params, x_TD: jax.Array, weight_TK: jax.Array, expert_TK: jax.Array
-) -> jax.Array:
-    """Every expert on every token: for the few tokens of a decode step sorting costs more."""
-    E = layer["gate_EDF"].shape[0]
-    gate = jax.nn.silu(jnp.einsum("td,edf->etf", x_TD, layer["gate_EDF"]))
-    hidden_ETF = gate * jnp.einsum("td,edf->etf", x_TD, layer["up_EDF"])
-    chosen_TKE = jax.nn.one_hot(expert_TK, E, dtype=x_TD.dtype)
-    weight_ET = jnp.einsum("tk,tke->et", weight_TK, chosen_TKE)
-    return jnp.einsum("etf,efd->td", hidden_ETF * weight_ET[..., None], layer["down_EFD"])
-
-
-def _sorted_blocks(
-    layer: Params, x_TD: jax.Array, weight_TK: jax.Array, expert_TK: jax.Array
-) -> jax.Array:
-    """Rows sorted by expert, each expert's run padded to whole blocks; one matmul per block.
-
-    The number of blocks has the static bound R/block + E, so that any routing fits: dropless. The
-    work is R + E*block/2 rows on average, where computing every expert would be E*T.
+    Under a mesh (`jax.set_mesh`) each device routes its own tokens, and experts that lie on other
+    devices are reached by an all-to-all.
     """
-    (T, D), K = x_TD.shape, weight_TK.shape[1]
-    E, R = layer["gate_EDF"].shape[0], T * K
-    block = _block_rows(R, E)
-    num_blocks = -(-R // block) + E
-    expert_R = expert_TK.reshape(R)
-    order_R = jnp.argsort(expert_R, stable=True)
-    count_E = jnp.bincount(expert_R, length=E)
-    blocks_E = -(-count_E // block)
-    first_row_E = (jnp.cumsum(blocks_E) - blocks_E) * block
-    sorted_expert_R = expert_R[order_R]
-    rank_R = jnp.arange(R) - (jnp.cumsum(count_E) - count_E)[sorted_expert_R]
-    place_R = first_row_E[sorted_expert_R] + rank_R  # row of the block layout
-    # Padding rows read token T, a row of zeros, and SwiGLU(0) = 0.
-    source_P = jnp.full((num_blocks * block,), T, jnp.int32).at[place_R].set(order_R // K)
-    x_padded = jnp.concatenate([x_TD, jnp.zeros((1, D), x_TD.dtype)])
-    x_QbD = x_padded[source_P].reshape(num_blocks, block, D)
-    expert_Q = jnp.searchsorted(jnp.cumsum(blocks_E), jnp.arange(num_blocks), side="right")
-    expert_Q = jnp.minimum(expert_Q, E - 1)  # unused blocks at the end hold zeros only
-    gate = jax.nn.silu(jnp.einsum("qbd,qdf->qbf", x_QbD, layer["gate_EDF"][expert_Q]))
-    up = jnp.einsum("qbd,qdf->qbf", x_QbD, layer["up_EDF"][expert_Q])
-    y_QbD = jnp.einsum("qbf,qfd->qbd", gate * up, layer["down_EFD"][expert_Q])
-    place_TK = jnp.zeros((R,), jnp.int32).at[order_R].set(place_R).reshape(T, K)
-    y_TKD = y_QbD.reshape(-1, D)[place_TK]
-    return jnp.einsum("tkd,tk->td", y_TKD, weight_TK)
+    mesh = jax.sharding.get_abstract_mesh()
+    weights = layer["gate_EDF"], layer["up_EDF"], layer["down_EFD"]
+    if mesh.empty or mesh.size == 1:
+        out_BTD, *stats = _on_one_device(layer["router_DE"], weights, x_BTD, shape)
+    else:
+        out_BTD, *stats = _on_mesh(layer["router_DE"], weights, x_BTD, shape, mesh)
+    return out_BTD, RouterStats(*(each.reshape(-1, each.shape[-1]) for each in stats))
 
 
-def _block_rows(rows: int, experts: int) -> int:
-    """A power of two of about a quarter of an expert's mean load, between 8 and 128 rows."""
-    block = _MIN_BLOCK
-    while block < 128 and block * 4 * experts < rows:
-        block *= 2
-    return block
+Outcome = tuple[jax.Array, jax.Array, jax.Array]  # [B,T,D], prob [B,T,E], expert [B,T,K]
+
+
+def _on_one_device(
+    router_DE: jax.Array, weights: Weights, x_BTD: jax.Array, shape: PolicyShape
+) -> Outcome:
+    def compute(x_TD, weight_TK, expert_TK):
+        if are_few(*expert_TK.shape, shape.num_experts):
+            return all_experts(weights, x_TD, weight_TK, expert_TK)
+        return jnp.einsum("tkd,tk->td", expert_outputs(weights, x_TD, expert_TK), weight_TK)
+
+    return _routed(router_DE, x_BTD, shape, compute)
+
+
+def _on_mesh(
+    router_DE: jax.Array,
+    weights: Weights,
+    x_BTD: jax.Array,
+    shape: PolicyShape,
+    mesh: jax.sharding.AbstractMesh,
+) -> Outcome:
+    rows = row_axes(x_BTD.shape[0], mesh)
+    tokens = PartitionSpec(rows, sequence_axis(x_BTD.shape[1], mesh))
+
+    def share(router_DE, weights, x_BTD):
+        def compute(x_TD, weight_TK, expert_TK):
+            if AXIS in rows:
+                out_TKD = exchanged(weights, x_TD, expert_TK)
+                return jax.lax.psum(jnp.einsum("tkd,tk->td", out_TKD, weight_TK), "tensor")
+            # Every device of the axis has these tokens: none has to travel.
+            out_TD = own_share(weights, x_TD, weight_TK, expert_TK)
+            return jax.lax.psum(out_TD, ("tensor", AXIS))
+
+        return _routed(router_DE, x_BTD, shape, compute)
+
+    up, down = PartitionSpec(AXIS, None, "tensor"), PartitionSpec(AXIS, "tensor", None)
+    # Whether a value is the same on several devices cannot be told within loops.
+    return jax.shard_map(
+        share,
+        in_specs=(PartitionSpec(), (up, up, down), tokens),
+        out_specs=(tokens, tokens, tokens),
+        check_vma=False,
+    )(router_DE, weights, x_BTD)
+
+
+def _routed(
+    router_DE: jax.Array,
+    x_BTD: jax.Array,
+    shape: PolicyShape,
+    compute: Callable[[jax.Array, jax.Array, jax.Array], jax.Array],
+) -> Outcome:
+    """compute: (x_TD, weight_TK, expert_TK) -> the weighted sum of each token's experts [T,D]."""
+    B, T, D = x_BTD.shape
+    x_TD = x_BTD.reshape(B * T, D)
+    prob_TE, weight_TK, expert_TK = route(router_DE, x_TD, shape)
+    out_TD = compute(x_TD, weight_TK, expert_TK)
+    return tuple(each.reshape(B, T, -1) for each in (out_TD, prob_TE, expert_TK))
 
 
 def balancing_loss(stats: list[RouterStats], mask_T: jax.Array, shape: PolicyShape) -> jax.Array:

@@ -46,7 +46,7 @@ def _normal(fan_in: int, gain: float = 1.0) -> Init:
     return jax.nn.initializers.normal(stddev=gain / math.sqrt(fan_in))
 
 
-_ONES = jax.nn.initializers.ones
+_ONES, _ZEROS = jax.nn.initializers.ones, jax.nn.initializers.zeros
 
 
 def param_table(shape: PolicyShape) -> Params:
@@ -69,14 +69,27 @@ def _layer_table(shape: PolicyShape, layer: int) -> Params:
         "q_DNH": Param((D, N, H), ("embed", "heads", "head"), _normal(D), ((0,), (1, 2))),
         "k_DGH": Param((D, G, H), ("embed", "kv_heads", "head"), _normal(D), ((0,), (1, 2))),
         "v_DGH": Param((D, G, H), ("embed", "kv_heads", "head"), _normal(D), ((0,), (1, 2))),
-        "q_norm_H": Param((H,), ("norm",), _ONES),
-        "k_norm_H": Param((H,), ("norm",), _ONES),
+        **_qk_norm_table(shape),
+        **_bias_table(shape),
         "o_NHD": Param(
             (N, H, D), ("heads", "head", "embed"), _normal(N * H, WRITER_GAIN), ((0, 1), (2,))
         ),
         "ffn_norm_D": Param((D,), ("norm",), _ONES),
         **(_expert_table(shape) if shape.has_experts(layer) else _dense_table(shape)),
     }
+
+
+def _qk_norm_table(shape: PolicyShape) -> Params:
+    scale = Param((shape.head_width,), ("norm",), _ONES)
+    return {"q_norm_H": scale, "k_norm_H": scale} if shape.qk_norm else {}
+
+
+def _bias_table(shape: PolicyShape) -> Params:
+    if not shape.qkv_bias:
+        return {}
+    N, G, H = shape.num_heads, shape.num_kv_heads, shape.head_width
+    kv = Param((G, H), ("kv_heads", "head"), _ZEROS)
+    return {"q_bias_NH": Param((N, H), ("heads", "head"), _ZEROS), "k_bias_GH": kv, "v_bias_GH": kv}
 
 
 def _dense_table(shape: PolicyShape) -> Params:

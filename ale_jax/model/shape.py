@@ -1,4 +1,4 @@
-"""The numbers that define a policy's architecture (Qwen3 and Qwen3-MoE, as transformers has it)."""
+"""The numbers that define a policy's architecture: Qwen3-MoE, Qwen3, Qwen2 and Llama shapes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class PolicyShape:
-    """Sizes of a Qwen3 decoder. With `num_experts` 0 the feed-forward is dense, else a mixture.
+    """Sizes of a decoder as transformers defines it. With `num_experts` 0 the feed-forward is dense,
+    else a mixture. Qwen3 has `qk_norm`, Qwen2 `qkv_bias`, Llama neither.
 
     The comment of each field is its letter in array names, or its meaning.
     """
@@ -24,7 +25,10 @@ class PolicyShape:
     expert_width: int  # F of each expert
     dense_layers: tuple[int, ...]  # indices of layers that are dense beside experts in the others
     norm_topk_prob: bool  # the K router weights are rescaled to sum to 1
+    qk_norm: bool  # queries and keys are normed per head
+    qkv_bias: bool  # queries, keys and values have a bias
     rope_theta: float
+    llama3_rope: tuple[float, ...]  # (factor, low, high, trained positions) of Llama 3, or empty
     norm_eps: float
     tie_embeddings: bool  # the output head is the embedding, transposed
 
@@ -41,7 +45,11 @@ class PolicyShape:
                 f"model.experts_per_token {self.experts_per_token} must lie between 1 and "
                 f"model.num_experts {self.num_experts}"
             )
-
+        if len(self.llama3_rope) not in (0, 4):
+            raise ValueError(
+                f"model.llama3_rope {self.llama3_rope} must be empty, or Llama 3's factor, "
+                "low_freq_factor, high_freq_factor and original_max_position_embeddings"
+            )
         if not set(self.dense_layers) <= set(range(self.num_layers)):
             raise ValueError(
                 f"model.dense_layers {self.dense_layers} must be indices of the "

@@ -6,14 +6,15 @@ import dataclasses
 import math
 
 import jax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ale_jax.model.params import Params, is_param, param_table
 from ale_jax.model.shape import PolicyShape
 
 # Logical axis of a weight or a batch -> axes of the mesh. None and absent mean replicated.
 RULES: dict[str, tuple[str, ...]] = {
-    "batch": ("data", "fsdp"),
+    "batch": ("data", "fsdp", "expert"),
+    "sequence": ("context",),
     "vocab": ("tensor",),
     "embed": ("fsdp",),
     "heads": ("tensor",),
@@ -25,12 +26,17 @@ RULES: dict[str, tuple[str, ...]] = {
 
 @dataclasses.dataclass(frozen=True)
 class MeshShape:
-    """Devices along each axis; -1 for `data` takes all that the others leave."""
+    """Devices along each axis; -1 for `data` takes all that the others leave.
+
+    data: rows, weights whole. fsdp: rows, and weights cut along their width. expert: rows, and the
+    experts. tensor: heads, feed-forward width and vocabulary. context: the tokens of a row.
+    """
 
     data: int = -1
     fsdp: int = 1
     expert: int = 1
     tensor: int = 1
+    context: int = 1
 
 
 def make_mesh(shape: MeshShape) -> Mesh:
@@ -77,6 +83,23 @@ def param_shardings(shape: PolicyShape, mesh: Mesh) -> Params:
         return sharding
 
     return jax.tree_util.tree_map_with_path(place, param_table(shape), is_leaf=is_param)
+
+
+def row_axes(rows: int, mesh: AbstractMesh | Mesh) -> tuple[str, ...]:
+    """The mesh axes of a batch that so many rows can be divided over; by the others, each row is on
+    every device."""
+    axes, parts = [], 1
+    for axis in RULES["batch"]:
+        if rows % (parts * mesh.shape[axis]) == 0:
+            axes.append(axis)
+            parts *= mesh.shape[axis]
+    return tuple(axes)
+
+
+def sequence_axis(tokens: int, mesh: AbstractMesh | Mesh) -> str | None:
+    """The mesh axis that the tokens of a row are divided over, if they can be."""
+    (axis,) = RULES["sequence"]
+    return axis if tokens % mesh.shape[axis] == 0 else None
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

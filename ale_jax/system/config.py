@@ -38,7 +38,10 @@ class ModelConfig:
     expert_width: int
     dense_layers: tuple[int, ...]
     norm_topk_prob: bool
+    qk_norm: bool
+    qkv_bias: bool
     rope_theta: float
+    llama3_rope: tuple[float, ...]
     norm_eps: float
     tie_embeddings: bool
 

@@ -1,4 +1,4 @@
-"""The policy is Qwen3 and Qwen3-MoE: the same logits and balancing loss as transformers."""
+"""The policy is what transformers defines: the same logits and the same balancing loss."""
 
 import zlib
 
@@ -7,13 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 from ale_jax.model import hf
 from ale_jax.model.moe import balancing_loss
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import hidden_states, logits
-from tests.model.shapes import DENSE, MIXED, MOE
+from tests.model.shapes import DENSE, LLAMA, MIXED, MOE, QWEN2
 
 
 @pytest.mark.parametrize(
@@ -22,8 +31,10 @@ from tests.model.shapes import DENSE, MIXED, MOE
         (MOE, Qwen3MoeConfig, Qwen3MoeForCausalLM),
         (MIXED, Qwen3MoeConfig, Qwen3MoeForCausalLM),
         (DENSE, Qwen3Config, Qwen3ForCausalLM),
+        (QWEN2, Qwen2Config, Qwen2ForCausalLM),
+        (LLAMA, LlamaConfig, LlamaForCausalLM),
     ],
-    ids=["moe", "first layer dense", "dense"],
+    ids=["moe", "first layer dense", "dense", "qwen2", "llama"],
 )
 def test_logits_equal_transformers(shape, config_class, model_class):
     params = _scrambled_norms(init_params(jax.random.key(0), shape))
@@ -52,10 +63,10 @@ def test_logits_equal_transformers(shape, config_class, model_class):
 
 
 def _scrambled_norms(params):
-    """Norm scales drawn at random: at their initial 1, a forgotten one would not show."""
+    """Norm scales and biases drawn at random: as they begin, a forgotten one would not show."""
 
     def scramble(path, leaf):
-        if "norm" not in jax.tree_util.keystr(path):
+        if not any(part in jax.tree_util.keystr(path) for part in ("norm", "bias")):
             return leaf
         key = jax.random.key(zlib.crc32(jax.tree_util.keystr(path).encode()))
         return leaf + 0.3 * jax.random.normal(key, leaf.shape)
