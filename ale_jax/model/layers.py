@@ -25,7 +25,8 @@ def rotary(x_BTNH: jax.Array, position_BT: jax.Array, shape: PolicyShape) -> jax
     """Rotates pairs (i, i + H/2) of each head by position * frequency_i (the "half" layout)."""
     half = x_BTNH.shape[-1] // 2
     # float32: bfloat16 rounds 257 to 256, which would make two positions one.
-    angle = position_BT[:, :, None, None].astype(jnp.float32) * rotary_frequencies(shape)
+    frequency = rotary_frequencies(shape)[None, None, None, :]
+    angle = position_BT[:, :, None, None].astype(jnp.float32) * frequency
     cos, sin = jnp.cos(angle).astype(x_BTNH.dtype), jnp.sin(angle).astype(x_BTNH.dtype)
     a, b = x_BTNH[..., :half], x_BTNH[..., half:]
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)

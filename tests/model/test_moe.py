@@ -1,15 +1,18 @@
-"""Dispatch of tokens to experts: both ways of computing it agree, and no token is ever dropped."""
+"""Dispatch of tokens to experts: all ways of computing it agree, and no token is ever dropped."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ale_jax.model.moe import RouterStats, _all_experts, _sorted_blocks, balancing_loss, moe, route
+from ale_jax.model.equal_blocks import equal_blocks
+from ale_jax.model.experts import all_experts, expert_outputs, sorted_blocks
+from ale_jax.model.moe import RouterStats, balancing_loss, moe, route
 from ale_jax.model.params import init_params
 from tests.model.shapes import MOE
 
 LAYER = init_params(jax.random.key(0), MOE)["layers"][0]
+WEIGHTS = LAYER["gate_EDF"], LAYER["up_EDF"], LAYER["down_EFD"]
 TOKENS = 200
 X_TD = jax.random.normal(jax.random.key(1), (TOKENS, MOE.width))
 
@@ -20,25 +23,33 @@ def _routing(kind):
     weight_TK = jnp.tile(jnp.array([[0.7, 0.3]]), (TOKENS, 1))
     if kind == "all to one pair":
         return weight_TK, jnp.tile(jnp.array([[3, 5]]), (TOKENS, 1))
+    if kind == "half of it nobody's":
+        nobody = jnp.full((TOKENS,), MOE.num_experts)
+        return weight_TK, jnp.stack([nobody, jnp.arange(TOKENS) % 8], axis=1)
     return weight_TK, jnp.stack([jnp.arange(TOKENS) % 8, (jnp.arange(TOKENS) + 1) % 8], axis=1)
 
 
-@pytest.mark.parametrize("kind", ["learned", "all to one pair", "in turn"])
-def test_sorted_blocks_compute_what_all_experts_do(kind):
+@pytest.mark.parametrize("kind", ["learned", "all to one pair", "half of it nobody's", "in turn"])
+@pytest.mark.parametrize("outputs", [sorted_blocks, equal_blocks, expert_outputs])
+def test_each_way_computes_what_all_experts_on_all_tokens_do(outputs, kind):
     weight_TK, expert_TK = _routing(kind)
 
+    def summed(weights, x_TD, weight_TK, expert_TK):
+        return jnp.einsum("tkd,tk->td", outputs(weights, x_TD, expert_TK), weight_TK)
+
     def total(dispatch):
-        def scalar(layer, x_TD):
-            return jnp.sin(dispatch(layer, x_TD, weight_TK, expert_TK)).sum()
+        def scalar(weights, x_TD, weight_TK):
+            return jnp.sin(dispatch(weights, x_TD, weight_TK, expert_TK)).sum()
 
-        return jax.value_and_grad(scalar, argnums=(0, 1))(LAYER, X_TD)
+        return jax.jit(jax.value_and_grad(scalar, argnums=(0, 1, 2)))(WEIGHTS, X_TD, weight_TK)
 
-    expected, found = total(_all_experts), total(_sorted_blocks)
+    expected, found = total(all_experts), total(summed)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), expected, found)
 
 
 def test_every_token_gets_its_own_experts_output():
-    out_TD, stats = moe(LAYER, X_TD, MOE)
+    out_BTD, stats = moe(LAYER, X_TD[None], MOE)
+    (out_TD,) = out_BTD
     for t in (0, 77, TOKENS - 1):
         weight_K = stats.prob_TE[t][stats.expert_TK[t]]
         weight_K = weight_K / weight_K.sum()
