@@ -84,6 +84,10 @@ def make_train_step(
     update = jax.jit(update)
 
     def train_step(state, batches, normaliser):
+        with jax.set_mesh(mesh):
+            return sum_and_update(state, batches, normaliser)
+
+    def sum_and_update(state, batches, normaliser):
         share = 1.0 / len(batches)
         total = None
         for batch in batches:

@@ -1,4 +1,4 @@
-"""Mixture of experts: a top-k router, each token's experts wherever they lie, the balancing loss."""
+"""Mixture of experts: a top-k router, experts wherever they lie, and the balancing loss."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class PolicyShape:
-    """Sizes of a decoder as transformers defines it. With `num_experts` 0 the feed-forward is dense,
-    else a mixture. Qwen3 has `qk_norm`, Qwen2 `qkv_bias`, Llama neither.
+    """Sizes of a decoder as transformers defines it. With `num_experts` 0 the feed-forward is
+    dense, else a mixture. Qwen3 has `qk_norm`, Qwen2 `qkv_bias`, Llama neither.
 
     The comment of each field is its letter in array names, or its meaning.
     """

@@ -82,6 +82,7 @@ def test_microbatches_change_nothing_but_rounding():
         MeshShape(data=2, fsdp=4),
         MeshShape(data=2, tensor=2, fsdp=2),
         MeshShape(data=1, expert=8),
+        MeshShape(data=1, tensor=2, fsdp=4),
         MeshShape(data=2, expert=2, tensor=2),
     ],
     ids=str,
