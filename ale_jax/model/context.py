@@ -1,0 +1,52 @@
+"""Long rows over the mesh axis "context": each device has some of the queries, and all keys.
+
+Keys and values are few beside queries (grouped-query attention), so they are gathered, and their
+gradients scattered back, which is one collective where a ring takes one per device. Tokens are
+dealt out in zigzag: of 2P pieces, device i has the i-th and the i-th from the end, which together
+see as many keys as any other device's.
+"""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, PartitionSpec
+
+from ale_jax.model.blockwise_attention import Places, blockwise_attention
+from ale_jax.model.sharding import row_axes
+
+AXIS = "context"
+
+
+def zigzag(tokens: int, devices: int) -> np.ndarray:
+    """The order in which tokens are dealt out, [T]. ValueError if they cannot be, evenly."""
+    if tokens % (2 * devices):
+        raise ValueError(
+            f"rows of {tokens} tokens cannot be cut into 2 x {devices} pieces for mesh.context "
+            f"{devices}: set learn.row_tokens to a multiple of {2 * devices}"
+        )
+    pieces = np.arange(tokens).reshape(2 * devices, -1)
+    return np.concatenate([pieces[[i, -1 - i]].ravel() for i in range(devices)])
+
+
+def context_attention(
+    q_BTNH: jax.Array, k_BTGH: jax.Array, v_BTGH: jax.Array, places: Places, mesh: AbstractMesh
+) -> jax.Array:
+    """As `blockwise_attention`, [B,T,N,H], over tokens that lie in `zigzag` order on the mesh."""
+    rows = row_axes(q_BTNH.shape[0], mesh)
+    heads, tokens = PartitionSpec(rows, AXIS, "tensor"), PartitionSpec(rows, AXIS)
+
+    def share(q_BtNH, k_BtGH, v_BtGH, places: Places):
+        def gather(x):
+            return jax.lax.all_gather(x, AXIS, axis=1, tiled=True)
+
+        everywhere = jax.tree.map(gather, (k_BtGH, v_BtGH, places))
+        k_BTGH, v_BTGH, all_places = everywhere
+        return blockwise_attention(q_BtNH, k_BTGH, v_BTGH, places, all_places)
+
+    return jax.shard_map(
+        share,
+        in_specs=(heads, heads, heads, Places(tokens, tokens)),
+        out_specs=heads,
+        check_vma=False,
+    )(q_BTNH, k_BTGH, v_BTGH, places)

@@ -1,0 +1,99 @@
+"""Attention block by block is attention, on one device and on several."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ale_jax.model import blockwise_attention as module
+from ale_jax.model.blockwise_attention import Places, blockwise_attention
+from ale_jax.model.context import context_attention, zigzag
+from ale_jax.model.sharding import MeshShape, make_mesh
+
+B, T, N, G, H = 2, 64, 4, 2, 8
+KEYS = jax.random.split(jax.random.key(0), 3)
+Q, K, V = (
+    jax.random.normal(key, (B, T, heads, H)) for key, heads in zip(KEYS, (N, G, G), strict=True)
+)
+LENGTHS = ((20, 3, 30), (64,))  # of the segments in each row; what is left is padding
+
+
+def _places() -> Places:
+    segment, position = np.zeros((B, T), np.int32), np.zeros((B, T), np.int32)
+    for row, lengths in enumerate(LENGTHS):
+        start = 0
+        for number, length in enumerate(lengths, 1):
+            segment[row, start : start + length] = number
+            position[row, start : start + length] = np.arange(length)
+            start += length
+        position[row, start:] = np.arange(T - start)
+    return Places(jnp.asarray(segment), jnp.asarray(position))
+
+
+def _plain(q, k, v, places):
+    same = places.segment_BT[:, :, None] == places.segment_BT[:, None, :]
+    mask = same & jnp.tril(jnp.ones((T, T), bool))[None]
+    k, v = (jnp.repeat(x, N // G, axis=2) for x in (k, v))
+    score = jnp.where(mask[:, None], jnp.einsum("btnh,bsnh->bnts", q, k) * H**-0.5, -jnp.inf)
+    return jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(score, axis=-1), v)
+
+
+def _graded(attention, places):
+    def total(q, k, v):
+        out = attention(q, k, v, places)
+        return jnp.sin(3 * out).sum(), out
+
+    return jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True))(Q, K, V)
+
+
+@pytest.mark.parametrize("block", [64, 16, 5])
+def test_it_is_plain_attention_with_its_gradient(monkeypatch, block):
+    monkeypatch.setattr(module, "BLOCK", block)
+    places = _places()
+    expected = _graded(_plain, places)
+    found = _graded(lambda q, k, v, p: blockwise_attention(q, k, v, p, p), places)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5), expected, found
+    )
+
+
+def test_what_no_query_sees_is_not_computed(monkeypatch):
+    monkeypatch.setattr(module, "BLOCK", 16)
+    places = _places()
+    # Where it is looked at, such a value would reach the output: 0 * nan is nan.
+    later = jnp.arange(T)[None, :, None, None] >= 48
+    poisoned = jnp.where(later, jnp.nan, V)
+    early = Places(places.segment_BT[:, :48], places.position_BT[:, :48])
+    out = blockwise_attention(Q[:, :48], K, poisoned, early, places)
+    assert jnp.isfinite(out).all()
+
+
+@pytest.mark.parametrize(
+    "mesh_shape", [MeshShape(data=2, context=4), MeshShape(data=2, context=2, tensor=2)], ids=str
+)
+def test_over_devices_it_is_the_same(mesh_shape):
+    places, mesh = _places(), make_mesh(mesh_shape)
+    order = zigzag(T, mesh_shape.context)
+    back = np.argsort(order)
+
+    def attention(q, k, v, places):
+        q, k, v, dealt = jax.tree.map(lambda x: x[:, order], (q, k, v, places))
+        return context_attention(q, k, v, dealt, mesh.abstract_mesh)[:, back]
+
+    expected = _graded(_plain, places)
+    with jax.set_mesh(mesh):
+        found = _graded(attention, places)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5), expected, found
+    )
+
+
+def test_every_device_sees_as_many_keys():
+    order = zigzag(64, 4).reshape(4, 16)
+    assert sorted(order.ravel()) == list(range(64))
+    assert len({int((device + 1).sum()) for device in order}) == 1
+
+
+def test_rows_that_cannot_be_dealt_out_are_refused():
+    with pytest.raises(ValueError, match=r"rows of 60 tokens .* multiple of 8"):
+        zigzag(60, 4)

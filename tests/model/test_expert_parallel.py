@@ -1,0 +1,100 @@
+"""Experts on several devices compute what they do on one, however uneven the routing is."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from ale_jax.model.expert_parallel import exchanged
+from ale_jax.model.experts import sorted_blocks
+from ale_jax.model.moe import moe
+from ale_jax.model.params import init_params
+from ale_jax.model.sharding import MeshShape, make_mesh
+from tests.model.shapes import MOE
+
+SHAPE = dataclasses.replace(MOE, num_experts=16)
+LAYER = init_params(jax.random.key(0), SHAPE)["layers"][0]
+WEIGHTS = LAYER["gate_EDF"], LAYER["up_EDF"], LAYER["down_EFD"]
+TOKENS = 96
+X_TD = jax.random.normal(jax.random.key(1), (TOKENS, SHAPE.width))
+ROUTINGS = {
+    "even": jnp.stack([jnp.arange(TOKENS) % 16, (jnp.arange(TOKENS) + 5) % 16], axis=1),
+    "all to one device": jnp.tile(jnp.array([[8, 9]]), (TOKENS, 1)),
+    "one device sends all to another": jnp.where(
+        jnp.arange(TOKENS)[:, None] < TOKENS // 4,
+        jnp.array([[14, 15]]),
+        jnp.stack([jnp.arange(TOKENS) % 16, (jnp.arange(TOKENS) + 5) % 16], axis=1),
+    ),
+}
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_tokens_travel_to_their_experts_and_back(routing):
+    tokens, held = PartitionSpec("expert"), PartitionSpec("expert")
+    mesh = make_mesh(MeshShape(data=2, expert=4))
+    over_devices = jax.shard_map(
+        exchanged,
+        mesh=mesh,
+        in_specs=(held, tokens, tokens),
+        out_specs=tokens,
+        check_vma=False,
+    )
+
+    def total(outputs):
+        def scalar(weights, x_TD):
+            y_TKD = outputs(weights, x_TD, ROUTINGS[routing])
+            return jnp.sin(y_TKD).sum(), y_TKD
+
+        return jax.jit(jax.value_and_grad(scalar, argnums=(0, 1), has_aux=True))(WEIGHTS, X_TD)
+
+    expected, found = total(sorted_blocks), total(over_devices)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), expected, found)
+
+
+def _outcome(mesh_shape: MeshShape, rows: int, tokens: int):
+    def total(layer, x_BTD):
+        out_BTD, stats = moe(layer, x_BTD, SHAPE)
+        return jnp.sin(out_BTD).sum() + stats.prob_TE.max(axis=1).sum(), (out_BTD, stats)
+
+    x_BTD = jax.random.normal(jax.random.key(2), (rows, tokens, SHAPE.width))
+    with jax.set_mesh(make_mesh(mesh_shape)):
+        step = jax.jit(jax.value_and_grad(total, argnums=(0, 1), has_aux=True))
+        return step(LAYER, x_BTD), step.lower(LAYER, x_BTD).compile().as_text()
+
+
+@pytest.mark.parametrize(
+    ("mesh_shape", "travels"),
+    [
+        (MeshShape(data=1, expert=8), True),
+        (MeshShape(data=2, expert=2, tensor=2), True),
+        (MeshShape(data=1, expert=2, context=4), True),
+        (MeshShape(data=2, tensor=4), False),
+    ],
+    ids=str,
+)
+def test_a_layer_on_a_mesh_is_the_same_layer(mesh_shape, travels):
+    alone, _ = _on_one_device(8, 12)
+    found, program = _outcome(mesh_shape, 8, 12)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), alone, found)
+    assert ("all-to-all" in program) == travels
+
+
+@pytest.mark.parametrize("rows", [1, 6], ids="{} rows".format)
+def test_rows_that_cannot_be_divided_are_on_every_device(rows):
+    """As in a decode step: each device adds the share of its own experts."""
+    alone, _ = _on_one_device(rows, 1)
+    found, program = _outcome(MeshShape(data=1, expert=4, tensor=2), rows, 1)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), alone, found)
+    assert "all-to-all" not in program
+
+
+def _on_one_device(rows: int, tokens: int):
+    def total(layer, x_BTD):
+        out_BTD, stats = moe(layer, x_BTD, SHAPE)
+        return jnp.sin(out_BTD).sum() + stats.prob_TE.max(axis=1).sum(), (out_BTD, stats)
+
+    x_BTD = jax.random.normal(jax.random.key(2), (rows, tokens, SHAPE.width))
+    return jax.jit(jax.value_and_grad(total, argnums=(0, 1), has_aux=True))(LAYER, x_BTD), None
