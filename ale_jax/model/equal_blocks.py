@@ -39,38 +39,41 @@ def count_and_rank(expert_R: jax.Array, num_experts: int) -> tuple[jax.Array, ja
 def equal_blocks(weights: Weights, x_TD: jax.Array, expert_TK: jax.Array) -> jax.Array:
     """SwiGLU of each token by each of its K experts, [T,K,D]; 0 where the expert is E.
 
-    The gradient is written out: the rounds are a loop of unknown length. Nothing but the arguments
-    is kept for it, so what lies within an expert is computed again.
+    The gradient is written out: rounds are a loop of unknown length, for which what lies within an
+    expert is computed again, and rows are moved by gathers alone, which scatters are slower than.
     """
-    rows = _rows(weights, expert_TK)
-
-    def add_block(y_RD: jax.Array, block: _Block) -> jax.Array:
-        x_MCD = block.tokens(x_TD, rows)
-        return block.put(y_RD, _swiglu(block.weights(weights), x_MCD))
-
-    T, K = expert_TK.shape
-    zero_RD = jnp.zeros((T * K, x_TD.shape[1]), x_TD.dtype)
-    return _over_blocks(rows, add_block, zero_RD).reshape(T, K, -1)
+    return _forward(weights, x_TD, expert_TK)[0]
 
 
 def _forward(weights: Weights, x_TD: jax.Array, expert_TK: jax.Array):
-    kept = weights, x_TD, expert_TK
-    return equal_blocks(*kept), kept
+    (T, K), rows = expert_TK.shape, _rows(weights, expert_TK)
+    block = _first_block(rows)
+    y_ECD, pull = jax.vjp(_swiglu, weights, block.tokens(x_TD, rows))
+
+    def add_round(y_RD: jax.Array, block: _Block) -> jax.Array:
+        part = tuple(w[block.expert_M] for w in weights)
+        return block.put(y_RD, _swiglu(part, block.tokens(x_TD, rows)))
+
+    y_RD = _in_rounds(rows, add_round, block.rows_of(y_ECD))
+    return y_RD.reshape(T, K, -1), (weights, x_TD, expert_TK, pull)
 
 
 def _backward(kept, dy_TKD: jax.Array):
-    weights, x_TD, expert_TK = kept
+    weights, x_TD, expert_TK, pull = kept
     (T, K, D), rows = dy_TKD.shape, _rows(weights, expert_TK)
-    dy_RD = dy_TKD.reshape(T * K, D)
+    dy_RD, block = dy_TKD.reshape(T * K, D), _first_block(rows)
+    d_weights, dx_ECD = pull(block.take(dy_RD))
 
-    def add_block(total: tuple[Weights, jax.Array], block: _Block):
+    def add_round(total: tuple[Weights, jax.Array], block: _Block):
         d_weights, dx_RD = total
-        _, pull = jax.vjp(_swiglu, block.weights(weights), block.tokens(x_TD, rows))
-        d_block, dx_MCD = pull(block.take(dy_RD))
-        return block.add_weights(d_weights, d_block), block.put(dx_RD, dx_MCD)
+        part = tuple(w[block.expert_M] for w in weights)
+        _, pull = jax.vjp(_swiglu, part, block.tokens(x_TD, rows))
+        d_part, dx_MCD = pull(block.take(dy_RD))
+        more = (d.at[block.expert_M].add(p) for d, p in zip(d_weights, d_part, strict=True))
+        return tuple(more), block.put(dx_RD, dx_MCD)
 
-    zeros = jax.tree.map(jnp.zeros_like, weights), jnp.zeros_like(dy_RD)
-    d_weights, dx_RD = _over_blocks(rows, add_block, zeros)
+    total = d_weights, block.rows_of(dx_ECD)
+    d_weights, dx_RD = _in_rounds(rows, add_round, total)
     return d_weights, dx_RD.reshape(T, K, D).sum(axis=1), None
 
 
@@ -95,19 +98,15 @@ class _Rows(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """What is computed at once, for M experts: `row_MC` holds each place's row, or a number from R
-    on (each another one) where it is empty. expert_M: None for all of them, in order."""
+    """What is computed at once, for the M experts `expert_M`, with room for C rows each.
 
+    row_MC: the row on each place, or a number from R on (each another one) where it is empty.
+    place_R: the place of each row, or M*C if it is not in this block.
+    """
+
+    expert_M: jax.Array
     row_MC: jax.Array
-    expert_M: jax.Array | None
-
-    def weights(self, weights: Weights) -> Weights:
-        return weights if self.expert_M is None else tuple(w[self.expert_M] for w in weights)
-
-    def add_weights(self, total: Weights, part: Weights) -> Weights:
-        if self.expert_M is None:
-            return jax.tree.map(jnp.add, total, part)
-        return tuple(t.at[self.expert_M].add(p) for t, p in zip(total, part, strict=True))
+    place_R: jax.Array
 
     def tokens(self, x_TD: jax.Array, rows: _Rows) -> jax.Array:
         """[M,C,D]; SwiGLU(0) = 0 where a place is empty."""
@@ -115,6 +114,11 @@ class _Block(NamedTuple):
 
     def take(self, y_RD: jax.Array) -> jax.Array:
         return y_RD.at[self.row_MC].get(mode="fill", fill_value=0)
+
+    def rows_of(self, y_MCD: jax.Array) -> jax.Array:
+        """[R,D]; 0 for a row that is not in this block."""
+        y_PD = y_MCD.reshape(-1, y_MCD.shape[-1])
+        return y_PD.at[self.place_R].get(mode="fill", fill_value=0)
 
     def put(self, y_RD: jax.Array, y_MCD: jax.Array) -> jax.Array:
         return y_RD.at[self.row_MC].set(y_MCD, mode="drop", unique_indices=True)
@@ -128,12 +132,15 @@ def _rows(weights: Weights, expert_TK: jax.Array) -> _Rows:
     return _Rows(expert_R, rank_R, count_E, expert_TK.shape[1], room)
 
 
-def _over_blocks(rows: _Rows, add_block: Callable[[Total, _Block], Total], total: Total) -> Total:
-    """add_block: (total, block) -> total. Each row is in exactly one block."""
+def _first_block(rows: _Rows) -> _Block:
+    """The first C rows of every expert."""
+    every_E = jnp.arange(rows.count_E.shape[0])
+    return _block(rows, every_E, jnp.zeros_like(rows.count_E))
+
+
+def _in_rounds(rows: _Rows, add_round: Callable[[Total, _Block], Total], total: Total) -> Total:
+    """add_round: (total, block) -> total. Each row beyond the first block is in one round."""
     E, C = rows.count_E.shape[0], rows.room
-    M = max(1, E // _ROUND_SHARE)
-    everyone_E = jnp.arange(E)
-    total = add_block(total, _Block(_places(rows, everyone_E, jnp.zeros_like(everyone_E), E), None))
 
     def has_rows_left(state):
         done_E, _ = state
@@ -141,21 +148,22 @@ def _over_blocks(rows: _Rows, add_block: Callable[[Total, _Block], Total], total
 
     def next_round(state):
         done_E, total = state
-        _, expert_M = jax.lax.top_k(rows.count_E - done_E, M)
-        slot_E = jnp.full((E,), M).at[expert_M].set(jnp.arange(M))
-        total = add_block(total, _Block(_places(rows, slot_E, done_E, M), expert_M))
+        _, expert_M = jax.lax.top_k(rows.count_E - done_E, max(1, E // _ROUND_SHARE))
+        total = add_round(total, _block(rows, expert_M, done_E))
         return done_E.at[expert_M].add(C), total
 
-    done_E = jnp.full((E,), C, rows.count_E.dtype)
+    done_E = jnp.full_like(rows.count_E, C)
     return jax.lax.while_loop(has_rows_left, next_round, (done_E, total))[1]
 
 
-def _places(rows: _Rows, slot_E: jax.Array, done_E: jax.Array, slots: int) -> jax.Array:
-    """The row of each place [slots,C]: the C rows from `done_E` on of the expert in each slot."""
-    R, C = rows.expert_R.shape[0], rows.room
-    slot_R = slot_E.at[rows.expert_R].get(mode="fill", fill_value=slots)
+def _block(rows: _Rows, expert_M: jax.Array, done_E: jax.Array) -> _Block:
+    """The C rows from `done_E` on of each of these experts."""
+    R, E, M, C = rows.expert_R.shape[0], done_E.shape[0], expert_M.shape[0], rows.room
+    slot_E = jnp.full((E,), M).at[expert_M].set(jnp.arange(M))
+    slot_R = slot_E.at[rows.expert_R].get(mode="fill", fill_value=M)
     offset_R = rows.rank_R - done_E.at[rows.expert_R].get(mode="fill", fill_value=0)
-    is_here_R = (slot_R < slots) & (offset_R >= 0) & (offset_R < C)
-    place_R = jnp.where(is_here_R, slot_R * C + offset_R, slots * C)
-    empty_P = R + jnp.arange(slots * C)
-    return empty_P.at[place_R].set(jnp.arange(R), mode="drop").reshape(slots, C)
+    is_here_R = (slot_R < M) & (offset_R >= 0) & (offset_R < C)
+    place_R = jnp.where(is_here_R, slot_R * C + offset_R, M * C)
+    empty_P = R + jnp.arange(M * C)
+    row_P = empty_P.at[place_R].set(jnp.arange(R), mode="drop")
+    return _Block(expert_M, row_P.reshape(M, C), place_R)

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from ale_jax.model.equal_blocks import Weights
+from ale_jax.model.equal_blocks import Weights, equal_blocks
 from ale_jax.model.expert_parallel import AXIS, exchanged, own_share
-from ale_jax.model.experts import all_experts, are_few, expert_outputs
+from ale_jax.model.experts import all_experts, are_few
 from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import row_axes, sequence_axis
@@ -59,7 +59,7 @@ def _on_one_device(
     def compute(x_TD, weight_TK, expert_TK):
         if are_few(*expert_TK.shape, shape.num_experts):
             return all_experts(weights, x_TD, weight_TK, expert_TK)
-        return jnp.einsum("tkd,tk->td", expert_outputs(weights, x_TD, expert_TK), weight_TK)
+        return jnp.einsum("tkd,tk->td", equal_blocks(weights, x_TD, expert_TK), weight_TK)
 
     return _routed(router_DE, x_BTD, shape, compute)
 

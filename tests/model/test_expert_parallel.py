@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
+from ale_jax.model.equal_blocks import equal_blocks
 from ale_jax.model.expert_parallel import exchanged
-from ale_jax.model.experts import sorted_blocks
 from ale_jax.model.moe import moe
 from ale_jax.model.params import init_params
 from ale_jax.model.sharding import MeshShape, make_mesh
@@ -50,19 +50,25 @@ def test_tokens_travel_to_their_experts_and_back(routing):
 
         return jax.jit(jax.value_and_grad(scalar, argnums=(0, 1), has_aux=True))(WEIGHTS, X_TD)
 
-    expected, found = total(sorted_blocks), total(over_devices)
+    expected, found = total(equal_blocks), total(over_devices)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), expected, found)
 
 
-def _outcome(mesh_shape: MeshShape, rows: int, tokens: int):
-    def total(layer, x_BTD):
-        out_BTD, stats = moe(layer, x_BTD, SHAPE)
-        return jnp.sin(out_BTD).sum() + stats.prob_TE.max(axis=1).sum(), (out_BTD, stats)
+def _total(layer, x_BTD):
+    out_BTD, stats = moe(layer, x_BTD, SHAPE)
+    return jnp.sin(out_BTD).sum() + stats.prob_TE.max(axis=1).sum(), (out_BTD, stats)
 
+
+def _same_layer(mesh_shape: MeshShape, rows: int, tokens: int) -> bool:
+    """Asserts that a layer on the mesh is that on one device; returns whether tokens travel."""
     x_BTD = jax.random.normal(jax.random.key(2), (rows, tokens, SHAPE.width))
+    graded = jax.value_and_grad(_total, argnums=(0, 1), has_aux=True)
+    alone = jax.jit(graded)(LAYER, x_BTD)
     with jax.set_mesh(make_mesh(mesh_shape)):
-        step = jax.jit(jax.value_and_grad(total, argnums=(0, 1), has_aux=True))
-        return step(LAYER, x_BTD), step.lower(LAYER, x_BTD).compile().as_text()
+        step = jax.jit(graded).lower(LAYER, x_BTD).compile()
+        found = step(LAYER, x_BTD)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), alone, found)
+    return "all-to-all" in step.as_text()
 
 
 @pytest.mark.parametrize(
@@ -76,25 +82,10 @@ def _outcome(mesh_shape: MeshShape, rows: int, tokens: int):
     ids=str,
 )
 def test_a_layer_on_a_mesh_is_the_same_layer(mesh_shape, travels):
-    alone, _ = _on_one_device(8, 12)
-    found, program = _outcome(mesh_shape, 8, 12)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), alone, found)
-    assert ("all-to-all" in program) == travels
+    assert _same_layer(mesh_shape, 8, 12) == travels
 
 
 @pytest.mark.parametrize("rows", [1, 6], ids="{} rows".format)
 def test_rows_that_cannot_be_divided_are_on_every_device(rows):
-    """As in a decode step: each device adds the share of its own experts."""
-    alone, _ = _on_one_device(rows, 1)
-    found, program = _outcome(MeshShape(data=1, expert=4, tensor=2), rows, 1)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), alone, found)
-    assert "all-to-all" not in program
-
-
-def _on_one_device(rows: int, tokens: int):
-    def total(layer, x_BTD):
-        out_BTD, stats = moe(layer, x_BTD, SHAPE)
-        return jnp.sin(out_BTD).sum() + stats.prob_TE.max(axis=1).sum(), (out_BTD, stats)
-
-    x_BTD = jax.random.normal(jax.random.key(2), (rows, tokens, SHAPE.width))
-    return jax.jit(jax.value_and_grad(total, argnums=(0, 1), has_aux=True))(LAYER, x_BTD), None
+    """As in a decode step: each device adds the share of its own experts, and none travels."""
+    assert not _same_layer(MeshShape(data=1, expert=4, tensor=2), rows, 1)
