@@ -22,17 +22,27 @@ Weights = tuple[jax.Array, jax.Array, jax.Array]  # gate and up [E,D,F], down [E
 Total = TypeVar("Total")
 
 
-def count_and_rank(expert_R: jax.Array, num_experts: int) -> tuple[jax.Array, jax.Array]:
-    """How many rows each expert has [E], and the how many-th of its expert's each row is [R].
+class Ranks(NamedTuple):
+    """Rows in the order of their experts. Those of the expert E, one more than there are, are
+    nobody's and come last.
 
-    Rows of the expert `num_experts` are nobody's.
+    order_R: the rows in that order. start_E: where each expert's begin in it, count_E: how many
+    they are. rank_R: the how many-th of its expert's each row is.
     """
+
+    order_R: jax.Array
+    start_E: jax.Array
+    count_E: jax.Array
+    rank_R: jax.Array
+
+
+def ranks(expert_R: jax.Array, num_experts: int) -> Ranks:
     order_R = jnp.argsort(expert_R, stable=True)
     count_E = jnp.bincount(expert_R, length=num_experts + 1)
     start_E = jnp.cumsum(count_E) - count_E
     sorted_rank_R = jnp.arange(expert_R.shape[0]) - start_E[expert_R[order_R]]
     rank_R = jnp.zeros_like(sorted_rank_R).at[order_R].set(sorted_rank_R)
-    return count_E[:num_experts], rank_R
+    return Ranks(order_R, start_E[:num_experts], count_E[:num_experts], rank_R)
 
 
 @jax.custom_vjp
@@ -88,13 +98,12 @@ def _swiglu(weights: Weights, x_MCD: jax.Array) -> jax.Array:
 
 
 class _Rows(NamedTuple):
-    """All rows: whose each is, the how many-th of its expert's, and how many an expert has."""
+    """All rows: the expert of each, K for each token, in blocks with room for C of an expert."""
 
     expert_R: jax.Array
-    rank_R: jax.Array
-    count_E: jax.Array
+    ranks: Ranks
     per_token: int
-    room: int  # rows of one expert in a block: C
+    room: int
 
 
 class _Block(NamedTuple):
@@ -121,49 +130,53 @@ class _Block(NamedTuple):
         return y_PD.at[self.place_R].get(mode="fill", fill_value=0)
 
     def put(self, y_RD: jax.Array, y_MCD: jax.Array) -> jax.Array:
-        return y_RD.at[self.row_MC].set(y_MCD, mode="drop", unique_indices=True)
+        y_PD = y_MCD.reshape(-1, y_MCD.shape[-1])
+        return y_RD.at[self.row_MC.reshape(-1)].set(y_PD, mode="drop", unique_indices=True)
 
 
 def _rows(weights: Weights, expert_TK: jax.Array) -> _Rows:
     E, expert_R = weights[0].shape[0], expert_TK.reshape(-1)
-    count_E, rank_R = count_and_rank(expert_R, E)
     mean_load = -(-expert_R.shape[0] * SLACK // E)
     room = int(-(-mean_load // _TILE) * _TILE)
-    return _Rows(expert_R, rank_R, count_E, expert_TK.shape[1], room)
+    return _Rows(expert_R, ranks(expert_R, E), expert_TK.shape[1], room)
 
 
 def _first_block(rows: _Rows) -> _Block:
     """The first C rows of every expert."""
-    every_E = jnp.arange(rows.count_E.shape[0])
-    return _block(rows, every_E, jnp.zeros_like(rows.count_E))
+    count_E = rows.ranks.count_E
+    return _block(rows, jnp.arange(count_E.shape[0]), jnp.zeros_like(count_E))
 
 
 def _in_rounds(rows: _Rows, add_round: Callable[[Total, _Block], Total], total: Total) -> Total:
     """add_round: (total, block) -> total. Each row beyond the first block is in one round."""
-    E, C = rows.count_E.shape[0], rows.room
+    E, C = rows.ranks.count_E.shape[0], rows.room
 
     def has_rows_left(state):
         done_E, _ = state
-        return (done_E < rows.count_E).any()
+        return (done_E < rows.ranks.count_E).any()
 
     def next_round(state):
         done_E, total = state
-        _, expert_M = jax.lax.top_k(rows.count_E - done_E, max(1, E // _ROUND_SHARE))
+        _, expert_M = jax.lax.top_k(rows.ranks.count_E - done_E, max(1, E // _ROUND_SHARE))
         total = add_round(total, _block(rows, expert_M, done_E))
         return done_E.at[expert_M].add(C), total
 
-    done_E = jnp.full_like(rows.count_E, C)
+    done_E = jnp.full_like(rows.ranks.count_E, C)
     return jax.lax.while_loop(has_rows_left, next_round, (done_E, total))[1]
 
 
 def _block(rows: _Rows, expert_M: jax.Array, done_E: jax.Array) -> _Block:
     """The C rows from `done_E` on of each of these experts."""
-    R, E, M, C = rows.expert_R.shape[0], done_E.shape[0], expert_M.shape[0], rows.room
-    slot_E = jnp.full((E,), M).at[expert_M].set(jnp.arange(M))
+    (E,), M, C, R = done_E.shape, expert_M.shape[0], rows.room, rows.expert_R.shape[0]
+    offset_C = jnp.arange(C)[None]
+    sorted_MC = (rows.ranks.start_E + done_E)[expert_M][:, None] + offset_C
+    is_row_MC = offset_C < (rows.ranks.count_E - done_E)[expert_M][:, None]
+    empty_MC = R + jnp.arange(M * C).reshape(M, C)
+    row_MC = jnp.where(is_row_MC, rows.ranks.order_R.at[sorted_MC].get(mode="clip"), empty_MC)
+
+    is_slot_EM = jnp.arange(E)[:, None] == expert_M[None]
+    slot_E = jnp.where(is_slot_EM.any(axis=1), is_slot_EM.argmax(axis=1), M)
     slot_R = slot_E.at[rows.expert_R].get(mode="fill", fill_value=M)
-    offset_R = rows.rank_R - done_E.at[rows.expert_R].get(mode="fill", fill_value=0)
+    offset_R = rows.ranks.rank_R - done_E.at[rows.expert_R].get(mode="fill", fill_value=0)
     is_here_R = (slot_R < M) & (offset_R >= 0) & (offset_R < C)
-    place_R = jnp.where(is_here_R, slot_R * C + offset_R, M * C)
-    empty_P = R + jnp.arange(M * C)
-    row_P = empty_P.at[place_R].set(jnp.arange(R), mode="drop")
-    return _Block(expert_M, row_P.reshape(M, C), place_R)
+    return _Block(expert_M, row_MC, jnp.where(is_here_R, slot_R * C + offset_R, M * C))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ale_jax.model.equal_blocks import SLACK, Weights, count_and_rank, equal_blocks
+from ale_jax.model.equal_blocks import SLACK, Ranks, Weights, equal_blocks, ranks
 from ale_jax.model.experts import all_experts, are_few
 
 AXIS = "expert"
@@ -73,13 +73,12 @@ exchanged.defvjp(_forward, _backward)
 
 
 class _Journey(NamedTuple):
-    """Of all rows: the expert there (its number among those of its device), the device, the
-    how many-th on the way to it; how many rows travel at once to each device, and in how many
-    rounds all do. The last is the same on all devices of the axis, or they would wait for ever."""
+    """Of all rows: the expert there (its number among those of its device), and their order by
+    devices; how many rows travel at once to each device, and in how many rounds all do. The last
+    is the same on all devices of the axis, or they would wait for each other for ever."""
 
     expert_R: jax.Array
-    device_R: jax.Array
-    rank_R: jax.Array
+    by_device: Ranks
     rounds: jax.Array
     held: int
     per_token: int
@@ -114,10 +113,10 @@ class _Trip(NamedTuple):
 def _journey(expert_TK: jax.Array, held: int) -> _Journey:
     devices, expert_R = jax.lax.axis_size(AXIS), expert_TK.reshape(-1)
     device_R = expert_R // held
-    count_P, rank_R = count_and_rank(device_R, devices)
+    by_device = ranks(device_R, devices)
     room = int(-(-expert_R.shape[0] * SLACK // devices))
-    rounds = jax.lax.pmax(-(-count_P.max() // room), AXIS)
-    return _Journey(expert_R % held, device_R, rank_R, rounds, held, expert_TK.shape[1], room)
+    rounds = jax.lax.pmax(-(-by_device.count_E.max() // room), AXIS)
+    return _Journey(expert_R % held, by_device, rounds, held, expert_TK.shape[1], room)
 
 
 def _in_rounds(journey: _Journey, add_round, total):
@@ -131,9 +130,10 @@ def _in_rounds(journey: _Journey, add_round, total):
 
 
 def _trip(journey: _Journey, number: jax.Array) -> _Trip:
-    R, C = journey.rank_R.shape[0], journey.room
-    seats = jax.lax.axis_size(AXIS) * C
-    offset_R = journey.rank_R - number * C
-    is_here_R = (offset_R >= 0) & (offset_R < C)
-    seat_R = jnp.where(is_here_R, journey.device_R * C + offset_R, seats)
-    return _Trip((R + jnp.arange(seats)).at[seat_R].set(jnp.arange(R), mode="drop"))
+    by_device, C = journey.by_device, journey.room
+    seat_C, done = jnp.arange(C)[None], number * C
+    sorted_PC = by_device.start_E[:, None] + done + seat_C
+    is_row_PC = seat_C < by_device.count_E[:, None] - done
+    empty_PC = by_device.order_R.shape[0] + jnp.arange(is_row_PC.size).reshape(is_row_PC.shape)
+    row_PC = jnp.where(is_row_PC, by_device.order_R.at[sorted_PC].get(mode="clip"), empty_PC)
+    return _Trip(row_PC.reshape(-1))

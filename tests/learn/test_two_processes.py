@@ -16,7 +16,7 @@ TIME_S = 300
 def test_two_processes_of_four_devices_train_as_one_of_eight(tmp_path, pytestconfig):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        address = "127.0.0.1:{}".format(free.getsockname()[1])
+        address = f"127.0.0.1:{free.getsockname()[1]}"
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
