@@ -18,12 +18,13 @@ from ale_jax.model.sharding import param_shardings
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerHypers:
-    """name: "adamw", or "muon": Muon for the weights that are matrices (momentum orthogonalised by
-    Newton-Schulz), AdamW for embeddings, norms and the router.
+    """name: "adamw"; "muon": Muon for the weights that are matrices (momentum orthogonalised by
+    Newton-Schulz), AdamW for embeddings, norms and the router; or "adafactor": a second moment by
+    rows and columns instead of one per weight, and no first moment (b1 and b2 have no part in it).
 
-    learning_rate: of AdamW; muon_learning_rate: of Muon's share, as a spectral norm. Both warm up
-    linearly over warmup_steps, then fall linearly to a tenth at decay_steps (0: they do not fall).
-    clip_norm: bound on the gradient's global norm.
+    learning_rate: of AdamW and Adafactor; muon_learning_rate: of Muon's share, as a spectral norm.
+    Both warm up linearly over warmup_steps, then fall linearly to a tenth at decay_steps (0: they
+    do not fall). clip_norm: bound on the gradient's global norm.
     """
 
     name: str
@@ -37,8 +38,8 @@ class OptimizerHypers:
     clip_norm: float
 
     def __post_init__(self) -> None:
-        if self.name not in ("adamw", "muon"):
-            raise ValueError(f"optimizer {self.name!r} is unknown: choose adamw or muon")
+        if self.name not in ("adamw", "adafactor", "muon"):
+            raise ValueError(f"optimizer {self.name!r} is unknown: choose adamw, adafactor or muon")
         for field in ("learning_rate", "muon_learning_rate", "clip_norm"):
             if getattr(self, field) <= 0:
                 raise ValueError(f"optimizer {field} {getattr(self, field)} must be > 0")
@@ -57,6 +58,8 @@ def make_optimizer(hp: OptimizerHypers, shape: PolicyShape) -> optax.GradientTra
     adam = {"b1": hp.b1, "b2": hp.b2, "weight_decay": hp.weight_decay}
     if hp.name == "adamw":
         update = optax.adamw(_schedule(hp, hp.learning_rate), **adam)
+    elif hp.name == "adafactor":
+        update = _adafactor(hp)
     else:
         update = optax.contrib.muon(
             _schedule(hp, hp.muon_learning_rate),
@@ -69,6 +72,17 @@ def make_optimizer(hp: OptimizerHypers, shape: PolicyShape) -> optax.GradientTra
             muon_weight_dimension_numbers=_matrices(shape),
         )
     return optax.chain(optax.clip_by_global_norm(hp.clip_norm), update)
+
+
+def _adafactor(hp: OptimizerHypers) -> optax.GradientTransformation:
+    """Of Shazeer and Stern 2018 the factored moment and the clipped update. The rate is absolute
+    and scales the decay, as in AdamW: optax.adafactor has both otherwise."""
+    return optax.chain(
+        optax.scale_by_factored_rms(),
+        optax.clip_by_block_rms(1.0),
+        optax.add_decayed_weights(hp.weight_decay),
+        optax.scale_by_learning_rate(_schedule(hp, hp.learning_rate)),
+    )
 
 
 def _schedule(hp: OptimizerHypers, rate: float) -> optax.Schedule:
@@ -101,14 +115,46 @@ def init_state(
 
 def begin(params: Params, optimizer: optax.GradientTransformation, mesh: Mesh) -> TrainState:
     """Step 0 of training `params` with `optimizer`: the moments lie where their weights lie."""
-    replicated = NamedSharding(mesh, PartitionSpec())
-    step = jax.device_put(jnp.zeros((), jnp.int32), replicated)
-    weights = {p: leaf.sharding for p, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    places = place_moments(optimizer, params, mesh)
+    step = jax.device_put(jnp.zeros((), jnp.int32), NamedSharding(mesh, PartitionSpec()))
+    return TrainState(params, jax.jit(optimizer.init, out_shardings=places)(params), step)
 
-    def place(path, _):  # a moment's path ends in its weight's
+
+def abstract_params(shape: PolicyShape, mesh: Mesh) -> Params:
+    """Shape, type and place of each weight."""
+
+    def describe(param: Param, place: NamedSharding) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(param.shape, jnp.float32, sharding=place)
+
+    places = param_shardings(shape, mesh)
+    return jax.tree.map(describe, param_table(shape), places, is_leaf=is_param)
+
+
+def place_moments(
+    optimizer: optax.GradientTransformation, params: Params, mesh: Mesh
+) -> optax.OptState:
+    """The sharding of each moment, params being weights or their abstract form.
+
+    A moment's path ends in its weight's. A factored one (Adafactor's) lacks one of its dimensions.
+    """
+    weights = dict(jax.tree_util.tree_leaves_with_path(params))
+
+    def place(path, moment):
         tails = (path[i:] for i in range(len(path)))
-        return next((weights[tail] for tail in tails if tail in weights), replicated)
+        weight = next((weights[tail] for tail in tails if tail in weights), None)
+        return NamedSharding(mesh, _moment_spec(moment.shape, weight))
 
-    moments = jax.eval_shape(optimizer.init, params)
-    shardings = jax.tree_util.tree_map_with_path(place, moments)
-    return TrainState(params, jax.jit(optimizer.init, out_shardings=shardings)(params), step)
+    return jax.tree_util.tree_map_with_path(place, jax.eval_shape(optimizer.init, params))
+
+
+def _moment_spec(shape: tuple[int, ...], weight: jax.Array | None) -> PartitionSpec:
+    if weight is None:
+        return PartitionSpec()
+    axes = weight.sharding.spec
+    axes = (*axes, *[None] * (len(weight.shape) - len(axes)))
+    if shape == weight.shape:
+        return PartitionSpec(*axes)
+    for dim in range(len(axes)):
+        if shape == weight.shape[:dim] + weight.shape[dim + 1 :]:
+            return PartitionSpec(*axes[:dim], *axes[dim + 1 :])
+    return PartitionSpec()

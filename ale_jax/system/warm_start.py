@@ -113,6 +113,8 @@ def make_probe(
         return jnp.where(real_BS, jnp.exp(logp_BS), 0.0)[:, 1:].sum()
 
     def ask(params: Params) -> float:
-        return sum(float(probability(params, to_device(b, mesh))) for b in batches) / len(samples)
+        with jax.set_mesh(mesh):
+            total = sum(float(probability(params, to_device(b, mesh))) for b in batches)
+        return total / len(samples)
 
     return ask
