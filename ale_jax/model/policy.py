@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from ale_jax.model.attention import packed_attention
 from ale_jax.model.compute import FLOAT32, Compute, cast_layer, recomputed
@@ -14,7 +14,7 @@ from ale_jax.model.layers import feed_forward, project_out, project_qkv, rms_nor
 from ale_jax.model.moe import RouterStats
 from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
-from ale_jax.model.sharding import row_axes
+from ale_jax.model.sharding import row_axes, sequence_axis, spec
 
 SCORE_BLOCK = 1024  # tokens of one device whose logits are held at once
 
@@ -37,17 +37,34 @@ def hidden_states(
         q, k, v = project_qkv(layer, x_BTD, position_BT, shape)
         x_BTD = x_BTD + project_out(layer, packed_attention(q, k, v, segment_BT))
         y_BTD, stats = feed_forward(layer, x_BTD, shape)
-        return x_BTD + y_BTD, stats
+        return _cut_as_rows(x_BTD + y_BTD), stats
 
     apply_layer = recomputed(apply_layer, compute.remat)
     # Cast after the lookup: the gradients of a token's rows are then summed in float32.
-    x_BTD = params["embed_VD"][tokens_BT].astype(compute.dtype)
+    x_BTD = _look_up(params["embed_VD"], tokens_BT).astype(compute.dtype)
     every_stats = []
     for layer in params["layers"]:
         x_BTD, stats = apply_layer(layer, x_BTD)
         if stats is not None:
             every_stats.append(stats)
     return rms_norm(x_BTD, params["final_norm_D"], shape.norm_eps), every_stats
+
+
+def _look_up(embed_VD: jax.Array, tokens_BT: jax.Array) -> jax.Array:
+    """Each token's row [B,T,D]. On a mesh the table's width travels, and not all devices' tokens."""
+    if not jax.sharding.get_abstract_mesh().empty:
+        embed_VD = jax.lax.with_sharding_constraint(embed_VD, spec(("vocab", None)))
+    return _cut_as_rows(embed_VD[tokens_BT])
+
+
+def _cut_as_rows(x_BTD: jax.Array) -> jax.Array:
+    """The same, on a mesh each device holding its own rows and tokens, whole in D."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return x_BTD
+    B, T, _ = x_BTD.shape
+    own = PartitionSpec(row_axes(B, mesh), sequence_axis(T, mesh))
+    return jax.lax.with_sharding_constraint(x_BTD, own)
 
 
 class TokenScores(NamedTuple):
@@ -78,11 +95,29 @@ def score_tokens(
     A scan over blocks of SCORE_BLOCK tokens: the logits of one are alive, and computed again in the
     backward pass. Of a vocabulary that is cut along the mesh, only sums and maxima travel.
     """
+    head = {name: params[name] for name in ("head_DV", "embed_VD") if name in params}
+    score = _score_rows
+    mesh = jax.sharding.get_abstract_mesh()
+    rows = () if mesh.empty else row_axes(len(tokens_BT), mesh)
+    if rows:
+        # Each device sums its own gradient of the head; they meet once, and not in each block.
+        score = jax.shard_map(
+            score,
+            axis_names=set(rows),
+            in_specs=(PartitionSpec(), *[PartitionSpec(rows)] * 3),
+            out_specs=PartitionSpec(rows),
+            check_vma=False,
+        )
+    return score(head, tokens_BT, hidden_BTD, position_BT)
 
+
+def _score_rows(
+    head: Params, tokens_BT: jax.Array, hidden_BTD: jax.Array, position_BT: jax.Array
+) -> TokenScores:
     @jax.checkpoint
     def score_block(_, block):
         hidden_BSD, target_BS = block
-        logits_BSV = logits(params, hidden_BSD)
+        logits_BSV = logits(head, hidden_BSD)
         total_BS = jax.nn.logsumexp(logits_BSV, axis=-1)
         is_target_BSV = jnp.arange(logits_BSV.shape[-1])[None, None] == target_BS[..., None]
         target_logit_BS = jnp.where(is_target_BSV, logits_BSV, 0.0).sum(axis=-1)
@@ -91,28 +126,22 @@ def score_tokens(
         best_BS = target_logit_BS >= logits_BSV.max(axis=-1)
         return None, (target_logit_BS - total_BS, entropy_BS, best_BS)
 
-    blocks = _num_blocks(*tokens_BT.shape)
+    B, T = tokens_BT.shape
+    blocks = -(-B * T // SCORE_BLOCK)
     next_BT = jnp.roll(tokens_BT, -1, axis=1)
     inputs = _in_blocks(hidden_BTD, blocks), _in_blocks(next_BT, blocks)
     _, scores = jax.lax.scan(score_block, None, inputs)
-    has_past_BT = position_BT > 0
 
     def align(x_ZBS):
-        x_BT = jnp.moveaxis(x_ZBS, 0, 2).reshape(len(tokens_BT), -1)[:, : tokens_BT.shape[1]]
-        return jnp.where(has_past_BT, jnp.roll(x_BT, 1, axis=1), 0)
+        x_BT = jnp.moveaxis(x_ZBS, 0, 2).reshape(B, -1)[:, :T]
+        return jnp.where(position_BT > 0, jnp.roll(x_BT, 1, axis=1), 0)
 
     return TokenScores(*map(align, scores))
 
 
-def _num_blocks(B: int, T: int) -> int:
-    mesh = jax.sharding.get_abstract_mesh()
-    devices = 1 if mesh.empty else math.prod(mesh.shape[axis] for axis in row_axes(B, mesh))
-    return -(-B * T // (SCORE_BLOCK * devices))
-
-
 def _in_blocks(x_BT: jax.Array, blocks: int) -> jax.Array:
-    """[B,T,...] -> [Z,B,S,...]: each block has every Z-th token of every row, so that wherever rows
-    and tokens are cut along the mesh, all devices work on each block."""
+    """[B,T,...] -> [Z,B,S,...]: a block has every Z-th token of each row, so that where rows are
+    cut along the mesh, all devices work on each block."""
     B, T, *rest = x_BT.shape
     padding = [(0, 0), (0, -T % blocks)] + [(0, 0)] * len(rest)
     x_BSZ = jnp.pad(x_BT, padding).reshape(B, -1, blocks, *rest)
