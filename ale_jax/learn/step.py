@@ -11,8 +11,9 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from ale_jax.learn.state import TrainState, abstract_params, place_moments
+from ale_jax.learn.state import TrainState, abstract_trained, place_moments
 from ale_jax.model.compute import FLOAT32, Compute
+from ale_jax.model.lora import FULL, LoraShape, trained, with_trained
 from ale_jax.model.moe import balancing_loss
 from ale_jax.model.params import Params
 from ale_jax.model.policy import TokenScores, hidden_states, score_tokens
@@ -48,6 +49,7 @@ def make_train_step(
     balance_weight: float,
     mesh: Mesh,
     compute: Compute = FLOAT32,
+    lora: LoraShape = FULL,
 ) -> Callable[[TrainState, Sequence[Batch], float], tuple[TrainState, Metrics]]:
     """A function (state, microbatches, normaliser) -> (state, metrics). It takes over the old
     state's moments; the old weights stay, for the engine samples with them until the next publish.
@@ -57,7 +59,7 @@ def make_train_step(
     still on the device: reading them is the caller's wait.
     """
     gradient_of = jax.grad(_microbatch_loss(shape, loss_fn, balance_weight, compute), has_aux=True)
-    weights = abstract_params(shape, mesh)
+    weights = abstract_trained(shape, lora, mesh)
     places = jax.tree.map(lambda w: w.sharding, weights)
 
     @functools.partial(jax.jit, out_shardings=(places, None))
@@ -74,30 +76,33 @@ def make_train_step(
         out_shardings=(places, place_moments(optimizer, weights, mesh), None, None),
         donate_argnums=(0, 1),
     )
-    def update(grads, opt_state, params, step):
+    def update(grads, opt_state, moved, step):
         norm = optax.tree.norm(grads)
-        updates, opt_state = optimizer.update(grads, opt_state, params)
-        return optax.apply_updates(params, updates), opt_state, step + 1, norm
+        updates, opt_state = optimizer.update(grads, opt_state, moved)
+        return optax.apply_updates(moved, updates), opt_state, step + 1, norm
 
     def train_step(state, batches, normaliser):
         share = 1.0 / len(batches)
+        moved = trained(state.params)
         total = None
         with jax.set_mesh(mesh):
             for batch in batches:
-                args = (state.params, to_device(batch, mesh), normaliser, share)
+                args = (moved, state.params, to_device(batch, mesh), normaliser, share)
                 total = first_gradient(*args) if total is None else add_gradient(total, *args)
             grads, sums = total
-            *new, norm = update(grads, state.opt_state, state.params, state.step)
-        return TrainState(*new), sums | {"grad_norm": norm}
+            moved, opt_state, step, norm = update(grads, state.opt_state, moved, state.step)
+        params = with_trained(state.params, moved)
+        return TrainState(params, opt_state, step), sums | {"grad_norm": norm}
 
     return train_step
 
 
 def _microbatch_loss(shape: PolicyShape, loss_fn: LossFn, balance_weight: float, compute: Compute):
-    """(params, arrays, normaliser, share of the step's microbatches) -> (loss, metrics)."""
+    """(moved weights, all weights, arrays, normaliser, share of the step's microbatches) -> (loss,
+    metrics)."""
 
-    def loss_of(params, arrays, normaliser, share):
-        scores, balance = forward(params, arrays, shape, compute)
+    def loss_of(moved, params, arrays, normaliser, share):
+        scores, balance = forward(with_trained(params, moved), arrays, shape, compute)
         loss, sums = loss_fn(scores, arrays, normaliser)
         written_BT = arrays["chunk_BT"] >= 0
         sums = sums | {

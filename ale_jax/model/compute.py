@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
+from ale_jax.model.lora import merged
 from ale_jax.model.params import Params
 
 DTYPES = ("float32", "bfloat16")
@@ -30,24 +32,38 @@ class Compute:
     remat: str = "none"
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise ValueError(f"compute_dtype {self.dtype!r} is unknown: choose one of {DTYPES}")
-        if self.remat not in REMAT:
-            raise ValueError(f"remat {self.remat!r} is unknown: choose one of {tuple(REMAT)}")
+        assert self.dtype in DTYPES and self.remat in REMAT, self
 
 
 FLOAT32 = Compute()
 
 
 def cast_layer(layer: Params, dtype: str) -> Params:
-    """The weights of a layer as its products take them. Gradients come back through the cast, in
-    the weights' own type."""
+    """Weights by name as products take them. Gradients come back through the cast in the weights'
+    own type."""
 
     def cast(name: str, weight: jax.Array) -> jax.Array:
         exact = any(part in name for part in KEPT_EXACT)
         return weight.astype(jnp.float32 if exact else dtype)
 
     return {name: cast(name, weight) for name, weight in layer.items()}
+
+
+def sampling_weights(params: Params, compute: Compute) -> Params:
+    """What a sampler is given: adapters merged, and the type of the learner's products, so that
+    both compute the same. The same arrays where there is nothing to do."""
+    if compute.dtype == "float32" and "adapters" not in params:
+        return params
+    return _sampling_weights(params, compute.dtype)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _sampling_weights(params: Params, dtype: str) -> Params:
+    params = merged(params)
+    layers = [cast_layer(layer, dtype) for layer in params["layers"]]
+    return cast_layer({k: w for k, w in params.items() if k != "layers"}, dtype) | {
+        "layers": layers
+    }
 
 
 def recomputed(apply_layer: Callable, remat: str) -> Callable:

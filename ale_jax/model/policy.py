@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec
 from ale_jax.model.attention import packed_attention
 from ale_jax.model.compute import FLOAT32, Compute, cast_layer, recomputed
 from ale_jax.model.layers import feed_forward, project_out, project_qkv, rms_norm
+from ale_jax.model.lora import adapted_layers, merge_layer
 from ale_jax.model.moe import RouterStats
 from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
@@ -32,8 +33,8 @@ def hidden_states(
     A token sees the earlier tokens of its own segment; segment 0 is padding.
     """
 
-    def apply_layer(layer, x_BTD):
-        layer = cast_layer(layer, compute.dtype)
+    def apply_layer(layer, adapters, x_BTD):
+        layer = cast_layer(merge_layer(layer, adapters), compute.dtype)
         q, k, v = project_qkv(layer, x_BTD, position_BT, shape)
         x_BTD = x_BTD + project_out(layer, packed_attention(q, k, v, segment_BT))
         y_BTD, stats = feed_forward(layer, x_BTD, shape)
@@ -43,15 +44,15 @@ def hidden_states(
     # Cast after the lookup: the gradients of a token's rows are then summed in float32.
     x_BTD = _look_up(params["embed_VD"], tokens_BT).astype(compute.dtype)
     every_stats = []
-    for layer in params["layers"]:
-        x_BTD, stats = apply_layer(layer, x_BTD)
+    for layer, adapters in adapted_layers(params):
+        x_BTD, stats = apply_layer(layer, adapters, x_BTD)
         if stats is not None:
             every_stats.append(stats)
     return rms_norm(x_BTD, params["final_norm_D"], shape.norm_eps), every_stats
 
 
 def _look_up(embed_VD: jax.Array, tokens_BT: jax.Array) -> jax.Array:
-    """Each token's row [B,T,D]. On a mesh the table's width travels, and not all devices' tokens."""
+    """Each token's row [B,T,D]. On a mesh the width of the table travels, and not the tokens."""
     if not jax.sharding.get_abstract_mesh().empty:
         embed_VD = jax.lax.with_sharding_constraint(embed_VD, spec(("vocab", None)))
     return _cut_as_rows(embed_VD[tokens_BT])
