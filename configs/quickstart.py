@@ -16,6 +16,7 @@ def get_config() -> ConfigDict:
     c = ConfigDict()
     c.name = "quickstart"
     c.seed = 0
+    c.compilation_cache = ""
     c.mesh = {"data": -1, "fsdp": 1, "expert": 1, "tensor": 1, "context": 1}
 
     c.model = {
@@ -73,7 +74,15 @@ def get_config() -> ConfigDict:
         "decode_steps": 4,
         "prefill_tokens": (32, 128),
     }
-    c.learn = {"rows": 4, "row_tokens": 640, "chunks_per_row": 32, "balance_weight": 1e-3}
+    c.learn = {
+        "rows": 4,
+        "row_tokens": 640,
+        "chunks_per_row": 32,
+        "balance_weight": 1e-3,
+        "compute_dtype": "float32",
+        "remat": "none",
+    }
+    c.lora = {"rank": 0, "alpha": 0.0, "targets": ()}
 
     c.warm_start = {
         "transcripts_per_family": 224,

@@ -12,16 +12,17 @@ from jax.sharding import Mesh
 
 from ale_jax.data.packing import Sample, Shape, pack_all
 from ale_jax.learn.step import forward, to_device
+from ale_jax.model.compute import FLOAT32, Compute
 from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
 from ale_jax.records import Batch
 
 
 def make_scorer(
-    policy: PolicyShape, shape: Shape, mesh: Mesh
+    policy: PolicyShape, shape: Shape, mesh: Mesh, compute: Compute = FLOAT32
 ) -> Callable[[Params, Sequence[Sample]], list[np.ndarray]]:
     """A function (weights, samples) -> per sample, the log-probability of its policy tokens."""
-    rescore = make_rescorer(policy, mesh)
+    rescore = make_rescorer(policy, mesh, compute)
 
     def score(params: Params, samples: Sequence[Sample]) -> list[np.ndarray]:
         scores = []
@@ -34,19 +35,20 @@ def make_scorer(
 
 
 def make_rescorer(
-    policy: PolicyShape, mesh: Mesh
+    policy: PolicyShape, mesh: Mesh, compute: Compute = FLOAT32
 ) -> Callable[[Params, Sequence[Batch]], list[Batch]]:
     """A function (weights, batches) -> batches whose logp_old_BT are of these weights."""
 
     @jax.jit
     def score(params, arrays):
-        logp_BT = forward(params, arrays, policy)[0].logp_BT
+        logp_BT = forward(params, arrays, policy, compute)[0].logp_BT
         return jnp.where(arrays["chunk_BT"] >= 0, logp_BT, 0.0)
 
     def rescore(params: Params, batches: Sequence[Batch]) -> list[Batch]:
-        return [
-            dataclasses.replace(b, logp_old_BT=np.asarray(score(params, to_device(b, mesh))))
-            for b in batches
-        ]
+        with jax.set_mesh(mesh):
+            return [
+                dataclasses.replace(b, logp_old_BT=np.asarray(score(params, to_device(b, mesh))))
+                for b in batches
+            ]
 
     return rescore

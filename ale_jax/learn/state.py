@@ -11,19 +11,21 @@ import optax.contrib
 from flax import struct
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ale_jax.model.params import Param, Params, init_params, is_param, param_table
+from ale_jax.model.lora import FULL, LoraShape, new_adapters, trained, trained_table
+from ale_jax.model.params import Param, Params, init_params, is_param
 from ale_jax.model.shape import PolicyShape
-from ale_jax.model.sharding import param_shardings
+from ale_jax.model.sharding import param_shardings, spec
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerHypers:
-    """name: "adamw", or "muon": Muon for the weights that are matrices (momentum orthogonalised by
-    Newton-Schulz), AdamW for embeddings, norms and the router.
+    """name: "adamw"; "muon": Muon for the weights that are matrices (momentum orthogonalised by
+    Newton-Schulz), AdamW for embeddings, norms and the router; or "adafactor": a second moment by
+    rows and columns instead of one per weight, and no first moment (b1 and b2 have no part in it).
 
-    learning_rate: of AdamW; muon_learning_rate: of Muon's share, as a spectral norm. Both warm up
-    linearly over warmup_steps, then fall linearly to a tenth at decay_steps (0: they do not fall).
-    clip_norm: bound on the gradient's global norm.
+    learning_rate: of AdamW and Adafactor; muon_learning_rate: of Muon's share, as a spectral norm.
+    Both warm up linearly over warmup_steps, then fall linearly to a tenth at decay_steps (0: they
+    do not fall). clip_norm: bound on the gradient's global norm.
     """
 
     name: str
@@ -37,8 +39,8 @@ class OptimizerHypers:
     clip_norm: float
 
     def __post_init__(self) -> None:
-        if self.name not in ("adamw", "muon"):
-            raise ValueError(f"optimizer {self.name!r} is unknown: choose adamw or muon")
+        if self.name not in ("adamw", "adafactor", "muon"):
+            raise ValueError(f"optimizer {self.name!r} is unknown: choose adamw, adafactor or muon")
         for field in ("learning_rate", "muon_learning_rate", "clip_norm"):
             if getattr(self, field) <= 0:
                 raise ValueError(f"optimizer {field} {getattr(self, field)} must be > 0")
@@ -46,17 +48,22 @@ class OptimizerHypers:
 
 @struct.dataclass
 class TrainState:
-    """Weights, optimizer state, and the number of updates made (int32 scalar)."""
+    """Weights (with adapters, if these alone are trained), optimizer state of what is trained, and
+    the number of updates made (int32 scalar)."""
 
     params: Params
     opt_state: optax.OptState
     step: jax.Array
 
 
-def make_optimizer(hp: OptimizerHypers, shape: PolicyShape) -> optax.GradientTransformation:
+def make_optimizer(
+    hp: OptimizerHypers, shape: PolicyShape, lora: LoraShape = FULL
+) -> optax.GradientTransformation:
     adam = {"b1": hp.b1, "b2": hp.b2, "weight_decay": hp.weight_decay}
     if hp.name == "adamw":
         update = optax.adamw(_schedule(hp, hp.learning_rate), **adam)
+    elif hp.name == "adafactor":
+        update = _adafactor(hp)
     else:
         update = optax.contrib.muon(
             _schedule(hp, hp.muon_learning_rate),
@@ -66,9 +73,20 @@ def make_optimizer(hp: OptimizerHypers, shape: PolicyShape) -> optax.GradientTra
             adam_b2=hp.b2,
             adam_weight_decay=hp.weight_decay,
             adam_learning_rate=_schedule(hp, hp.learning_rate),
-            muon_weight_dimension_numbers=_matrices(shape),
+            muon_weight_dimension_numbers=_matrices(trained_table(shape, lora)),
         )
     return optax.chain(optax.clip_by_global_norm(hp.clip_norm), update)
+
+
+def _adafactor(hp: OptimizerHypers) -> optax.GradientTransformation:
+    """Of Shazeer and Stern 2018 the factored moment and the clipped update. The rate is absolute
+    and scales the decay, as in AdamW: optax.adafactor has both otherwise."""
+    return optax.chain(
+        optax.scale_by_factored_rms(),
+        optax.clip_by_block_rms(1.0),
+        optax.add_decayed_weights(hp.weight_decay),
+        optax.scale_by_learning_rate(_schedule(hp, hp.learning_rate)),
+    )
 
 
 def _schedule(hp: OptimizerHypers, rate: float) -> optax.Schedule:
@@ -80,35 +98,88 @@ def _schedule(hp: OptimizerHypers, rate: float) -> optax.Schedule:
     return lambda count: rise(count + 1) * fall(count)
 
 
-def _matrices(shape: PolicyShape) -> Params:
+def _matrices(table: Params) -> Params:
     """For each weight, which of its dims are the rows and columns of a matrix; None: not one."""
 
     def dims(param: Param) -> optax.contrib.MuonDimensionNumbers | None:
         return param.matrix and optax.contrib.MuonDimensionNumbers(*param.matrix)
 
-    return jax.tree.map(dims, param_table(shape), is_leaf=is_param)
+    return jax.tree.map(dims, table, is_leaf=is_param)
 
 
 def init_state(
-    key: jax.Array, shape: PolicyShape, optimizer: optax.GradientTransformation, mesh: Mesh
+    key: jax.Array,
+    shape: PolicyShape,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    lora: LoraShape = FULL,
 ) -> TrainState:
     """A new state, each weight born on the devices where it will live."""
     params = jax.jit(init_params, static_argnums=1, out_shardings=param_shardings(shape, mesh))(
         key, shape
     )
-    return begin(params, optimizer, mesh)
+    return begin(with_new_adapters(key, params, shape, lora, mesh), optimizer, mesh)
+
+
+def with_new_adapters(
+    key: jax.Array, params: Params, shape: PolicyShape, lora: LoraShape, mesh: Mesh
+) -> Params:
+    """The same weights if `lora` is of rank 0."""
+    if not lora.rank:
+        return params
+    places = jax.tree.map(lambda w: w.sharding, abstract_trained(shape, lora, mesh))
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    make = jax.jit(
+        new_adapters,
+        static_argnums=(1, 2),
+        out_shardings={"adapters": places, "adapter_scale": everywhere},
+    )
+    return params | make(key, shape, lora)
 
 
 def begin(params: Params, optimizer: optax.GradientTransformation, mesh: Mesh) -> TrainState:
     """Step 0 of training `params` with `optimizer`: the moments lie where their weights lie."""
-    replicated = NamedSharding(mesh, PartitionSpec())
-    step = jax.device_put(jnp.zeros((), jnp.int32), replicated)
-    weights = {p: leaf.sharding for p, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    moved = trained(params)
+    places = place_moments(optimizer, moved, mesh)
+    step = jax.device_put(jnp.zeros((), jnp.int32), NamedSharding(mesh, PartitionSpec()))
+    return TrainState(params, jax.jit(optimizer.init, out_shardings=places)(moved), step)
 
-    def place(path, _):  # a moment's path ends in its weight's
+
+def abstract_trained(shape: PolicyShape, lora: LoraShape, mesh: Mesh) -> Params:
+    """Shape, type and place of each weight that training moves."""
+
+    def describe(param: Param) -> jax.ShapeDtypeStruct:
+        place = NamedSharding(mesh, spec(param.axes))
+        return jax.ShapeDtypeStruct(param.shape, jnp.float32, sharding=place)
+
+    return jax.tree.map(describe, trained_table(shape, lora), is_leaf=is_param)
+
+
+def place_moments(
+    optimizer: optax.GradientTransformation, moved: Params, mesh: Mesh
+) -> optax.OptState:
+    """The sharding of each moment; moved: the weights that training moves, or their abstract form.
+
+    A moment's path ends in its weight's. A factored one (Adafactor's) lacks one of its dimensions.
+    """
+    weights = dict(jax.tree_util.tree_leaves_with_path(moved))
+
+    def place(path, moment):
         tails = (path[i:] for i in range(len(path)))
-        return next((weights[tail] for tail in tails if tail in weights), replicated)
+        weight = next((weights[tail] for tail in tails if tail in weights), None)
+        return NamedSharding(mesh, _moment_spec(moment.shape, weight))
 
-    moments = jax.eval_shape(optimizer.init, params)
-    shardings = jax.tree_util.tree_map_with_path(place, moments)
-    return TrainState(params, jax.jit(optimizer.init, out_shardings=shardings)(params), step)
+    return jax.tree_util.tree_map_with_path(place, jax.eval_shape(optimizer.init, moved))
+
+
+def _moment_spec(shape: tuple[int, ...], weight: jax.Array | None) -> PartitionSpec:
+    if weight is None:
+        return PartitionSpec()
+    axes = weight.sharding.spec
+    axes = (*axes, *[None] * (len(weight.shape) - len(axes)))
+    if shape == weight.shape:
+        return PartitionSpec(*axes)
+    for dim in range(len(axes)):
+        if shape == weight.shape[:dim] + weight.shape[dim + 1 :]:
+            return PartitionSpec(*axes[:dim], *axes[dim + 1 :])
+    return PartitionSpec()

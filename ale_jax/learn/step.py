@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import jax
@@ -10,7 +11,9 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from ale_jax.learn.state import TrainState
+from ale_jax.learn.state import TrainState, abstract_trained, place_moments
+from ale_jax.model.compute import FLOAT32, Compute
+from ale_jax.model.lora import FULL, LoraShape, trained, with_trained
 from ale_jax.model.moe import balancing_loss
 from ale_jax.model.params import Params
 from ale_jax.model.policy import TokenScores, hidden_states, score_tokens
@@ -24,7 +27,7 @@ LossFn = Callable[[TokenScores, dict[str, jax.Array], jax.Array], tuple[jax.Arra
 
 
 def forward(
-    params: Params, batch: dict[str, jax.Array], shape: PolicyShape
+    params: Params, batch: dict[str, jax.Array], shape: PolicyShape, compute: Compute = FLOAT32
 ) -> tuple[TokenScores, jax.Array]:
     """Scores of every token of a packed batch, and the router's balancing loss (0 if dense)."""
     tokens_BT, position_BT, segment_BT = (
@@ -32,7 +35,7 @@ def forward(
         batch["position_BT"],
         batch["segment_BT"],
     )
-    hidden_BTD, stats = hidden_states(params, tokens_BT, position_BT, segment_BT, shape)
+    hidden_BTD, stats = hidden_states(params, tokens_BT, position_BT, segment_BT, shape, compute)
     scores = score_tokens(params, tokens_BT, hidden_BTD, position_BT)
     if not stats:
         return scores, jnp.zeros(())
@@ -45,16 +48,61 @@ def make_train_step(
     loss_fn: LossFn,
     balance_weight: float,
     mesh: Mesh,
+    compute: Compute = FLOAT32,
+    lora: LoraShape = FULL,
 ) -> Callable[[TrainState, Sequence[Batch], float], tuple[TrainState, Metrics]]:
-    """A function (state, microbatches, normaliser) -> (state, metrics).
+    """A function (state, microbatches, normaliser) -> (state, metrics). It takes over the old
+    state's moments; the old weights stay, for the engine samples with them until the next publish.
 
     The loss of each microbatch is a sum over its tokens divided by the step's whole `normaliser`,
     so that cutting a step into other microbatches changes nothing but rounding. Metrics are sums,
     still on the device: reading them is the caller's wait.
     """
+    gradient_of = jax.grad(_microbatch_loss(shape, loss_fn, balance_weight, compute), has_aux=True)
+    weights = abstract_trained(shape, lora, mesh)
+    places = jax.tree.map(lambda w: w.sharding, weights)
 
-    def microbatch_loss(params, arrays, normaliser, share):
-        scores, balance = forward(params, arrays, shape)
+    @functools.partial(jax.jit, out_shardings=(places, None))
+    def first_gradient(*args):
+        return gradient_of(*args)
+
+    @functools.partial(jax.jit, out_shardings=(places, None), donate_argnums=0)
+    def add_gradient(total, *args):
+        return jax.tree.map(jnp.add, total, gradient_of(*args))
+
+    # The new weights are written where the gradient was.
+    @functools.partial(
+        jax.jit,
+        out_shardings=(places, place_moments(optimizer, weights, mesh), None, None),
+        donate_argnums=(0, 1),
+    )
+    def update(grads, opt_state, moved, step):
+        norm = optax.tree.norm(grads)
+        updates, opt_state = optimizer.update(grads, opt_state, moved)
+        return optax.apply_updates(moved, updates), opt_state, step + 1, norm
+
+    def train_step(state, batches, normaliser):
+        share = 1.0 / len(batches)
+        moved = trained(state.params)
+        total = None
+        with jax.set_mesh(mesh):
+            for batch in batches:
+                args = (moved, state.params, to_device(batch, mesh), normaliser, share)
+                total = first_gradient(*args) if total is None else add_gradient(total, *args)
+            grads, sums = total
+            moved, opt_state, step, norm = update(grads, state.opt_state, moved, state.step)
+        params = with_trained(state.params, moved)
+        return TrainState(params, opt_state, step), sums | {"grad_norm": norm}
+
+    return train_step
+
+
+def _microbatch_loss(shape: PolicyShape, loss_fn: LossFn, balance_weight: float, compute: Compute):
+    """(moved weights, all weights, arrays, normaliser, share of the step's microbatches) -> (loss,
+    metrics)."""
+
+    def loss_of(moved, params, arrays, normaliser, share):
+        scores, balance = forward(with_trained(params, moved), arrays, shape, compute)
         loss, sums = loss_fn(scores, arrays, normaliser)
         written_BT = arrays["chunk_BT"] >= 0
         sums = sums | {
@@ -65,42 +113,7 @@ def make_train_step(
         }
         return loss + balance_weight * balance * share, sums
 
-    @jax.jit
-    def first_gradient(params, arrays, normaliser, share):
-        return jax.grad(microbatch_loss, has_aux=True)(params, arrays, normaliser, share)
-
-    @jax.jit
-    def add_gradient(params, total, arrays, normaliser, share):
-        new = jax.grad(microbatch_loss, has_aux=True)(params, arrays, normaliser, share)
-        return jax.tree.map(jnp.add, total, new)
-
-    def update(state, grads):
-        norm = optax.tree.norm(grads)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
-        return TrainState(params, opt_state, state.step + 1), norm
-
-    # The weights are not donated: the engine still samples with them until the next publish.
-    update = jax.jit(update)
-
-    def train_step(state, batches, normaliser):
-        with jax.set_mesh(mesh):
-            return sum_and_update(state, batches, normaliser)
-
-    def sum_and_update(state, batches, normaliser):
-        share = 1.0 / len(batches)
-        total = None
-        for batch in batches:
-            args = (to_device(batch, mesh), normaliser, share)
-            if total is None:
-                total = first_gradient(state.params, *args)
-            else:
-                total = add_gradient(state.params, total, *args)
-        grads, sums = total
-        state, norm = update(state, grads)
-        return state, sums | {"grad_norm": norm}
-
-    return train_step
+    return loss_of
 
 
 def to_device(batch: Batch, mesh: Mesh) -> dict[str, jax.Array]:

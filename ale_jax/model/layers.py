@@ -15,10 +15,10 @@ MASKED = -1e30
 
 
 def rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
-    """x / rms(x) * scale over the last axis; the mean of squares in float32."""
+    """x / rms(x) * scale over the last axis, computed in float32."""
     x32 = x.astype(jnp.float32)
     inverse = jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + eps)
-    return (x32 * inverse).astype(x.dtype) * jnp.expand_dims(scale, range(x.ndim - 1))
+    return (x32 * inverse * jnp.expand_dims(scale, range(x.ndim - 1))).astype(x.dtype)
 
 
 def rotary(x_BTNH: jax.Array, position_BT: jax.Array, shape: PolicyShape) -> jax.Array:
@@ -80,6 +80,11 @@ def attend(
     weight = jax.nn.softmax(jnp.where(mask_BXM[:, None], score, MASKED), axis=-1)
     out_BGXH = jnp.einsum("bgxm,bgmh->bgxh", weight.astype(v_BGMH.dtype), v_BGMH)
     out_BTNH = out_BGXH.reshape(B, G, T, R, H).swapaxes(1, 2).reshape(B, T, N, H)
+    return project_out(layer, out_BTNH)
+
+
+def project_out(layer: Params, out_BTNH: jax.Array) -> jax.Array:
+    """What the heads found, mapped into the residual stream [B,T,D]."""
     return jnp.einsum("btnh,nhd->btd", out_BTNH, layer["o_NHD"])
 
 

@@ -118,8 +118,13 @@ def is_param(leaf: object) -> bool:
 
 
 def init_params(key: jax.Array, shape: PolicyShape, dtype: jnp.dtype = jnp.float32) -> Params:
+    """Random weights of a policy."""
+    return init_table(key, param_table(shape), dtype)
+
+
+def init_table(key: jax.Array, table: Params, dtype: jnp.dtype = jnp.float32) -> Params:
     """Random weights; the key of each comes from its place in the table."""
-    leaves, tree = jax.tree.flatten(param_table(shape), is_leaf=is_param)
+    leaves, tree = jax.tree.flatten(table, is_leaf=is_param)
     arrays = [p.init(jax.random.fold_in(key, i), p.shape, dtype) for i, p in enumerate(leaves)]
     return jax.tree.unflatten(tree, arrays)
 

@@ -6,11 +6,18 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
-from ale_jax.model.layers import attend, feed_forward, project_qkv, rms_norm
+from ale_jax.model.attention import packed_attention
+from ale_jax.model.compute import FLOAT32, Compute, cast_layer, recomputed
+from ale_jax.model.layers import feed_forward, project_out, project_qkv, rms_norm
+from ale_jax.model.lora import adapted_layers, merge_layer
 from ale_jax.model.moe import RouterStats
 from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
+from ale_jax.model.sharding import row_axes, sequence_axis, spec
+
+SCORE_BLOCK = 1024  # tokens of one device whose logits are held at once
 
 
 def hidden_states(
@@ -19,38 +26,53 @@ def hidden_states(
     position_BT: jax.Array,
     segment_BT: jax.Array,
     shape: PolicyShape,
+    compute: Compute = FLOAT32,
 ) -> tuple[jax.Array, list[RouterStats]]:
     """Final hidden states [B,T,D] (normed), and each layer's router statistics.
 
     A token sees the earlier tokens of its own segment; segment 0 is padding.
     """
-    T = tokens_BT.shape[1]
-    causal_TT = jnp.tril(jnp.ones((T, T), bool))
-    mask_BTT = causal_TT[None] & (segment_BT[:, :, None] == segment_BT[:, None, :])
-    x_BTD = params["embed_VD"][tokens_BT]
-    stats = []
-    for layer in params["layers"]:
+
+    def apply_layer(layer, adapters, x_BTD):
+        layer = cast_layer(merge_layer(layer, adapters), compute.dtype)
         q, k, v = project_qkv(layer, x_BTD, position_BT, shape)
-        x_BTD = x_BTD + attend(layer, q, k.swapaxes(1, 2), v.swapaxes(1, 2), mask_BTT)
-        y_BTD, layer_stats = feed_forward(layer, x_BTD, shape)
-        x_BTD = x_BTD + y_BTD
-        if layer_stats is not None:
-            stats.append(layer_stats)
-    return rms_norm(x_BTD, params["final_norm_D"], shape.norm_eps), stats
+        x_BTD = x_BTD + project_out(layer, packed_attention(q, k, v, segment_BT))
+        y_BTD, stats = feed_forward(layer, x_BTD, shape)
+        return _cut_as_rows(x_BTD + y_BTD), stats
+
+    apply_layer = recomputed(apply_layer, compute.remat)
+    # Cast after the lookup: the gradients of a token's rows are then summed in float32.
+    x_BTD = _look_up(params["embed_VD"], tokens_BT).astype(compute.dtype)
+    every_stats = []
+    for layer, adapters in adapted_layers(params):
+        x_BTD, stats = apply_layer(layer, adapters, x_BTD)
+        if stats is not None:
+            every_stats.append(stats)
+    return rms_norm(x_BTD, params["final_norm_D"], shape.norm_eps), every_stats
 
 
-def logits(params: Params, hidden_BTD: jax.Array) -> jax.Array:
-    """Unnormalised log-probabilities over the vocabulary, float32 [B,T,V]."""
-    if "head_DV" in params:
-        return jnp.einsum("btd,dv->btv", hidden_BTD, params["head_DV"]).astype(jnp.float32)
-    return jnp.einsum("btd,vd->btv", hidden_BTD, params["embed_VD"]).astype(jnp.float32)
+def _look_up(embed_VD: jax.Array, tokens_BT: jax.Array) -> jax.Array:
+    """Each token's row [B,T,D]. On a mesh the width of the table travels, and not the tokens."""
+    if not jax.sharding.get_abstract_mesh().empty:
+        embed_VD = jax.lax.with_sharding_constraint(embed_VD, spec(("vocab", None)))
+    return _cut_as_rows(embed_VD[tokens_BT])
+
+
+def _cut_as_rows(x_BTD: jax.Array) -> jax.Array:
+    """The same, on a mesh each device holding its own rows and tokens, whole in D."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return x_BTD
+    B, T, _ = x_BTD.shape
+    own = PartitionSpec(row_axes(B, mesh), sequence_axis(T, mesh))
+    return jax.lax.with_sharding_constraint(x_BTD, own)
 
 
 class TokenScores(NamedTuple):
     """Of each token given those before it in its segment (0 at position 0): natural log, float32.
 
-    logp_BT log-probability, entropy_BT of the distribution it was drawn from, best_BT whether it
-    was the most probable one.
+    logp_BT log-probability, entropy_BT of the distribution it was drawn from, best_BT whether none
+    was more probable.
     """
 
     logp_BT: jax.Array
@@ -58,29 +80,70 @@ class TokenScores(NamedTuple):
     best_BT: jax.Array
 
 
+def logits(params: Params, hidden_BTD: jax.Array) -> jax.Array:
+    """Unnormalised log-probabilities over the vocabulary, float32 [B,T,V]."""
+    # Cast here, not once for all blocks: their gradients are then summed in the weights' own type.
+    name, product = ("head_DV", "dv") if "head_DV" in params else ("embed_VD", "vd")
+    head = params[name].astype(hidden_BTD.dtype)
+    return jnp.einsum(f"btd,{product}->btv", hidden_BTD, head, preferred_element_type=jnp.float32)
+
+
 def score_tokens(
     params: Params, tokens_BT: jax.Array, hidden_BTD: jax.Array, position_BT: jax.Array
 ) -> TokenScores:
-    """Scores every token under the hidden state just before it, a row at a time.
+    """Scores every token under the hidden state just before it.
 
-    The scan holds [T,V] of one row, recomputed in the backward pass, and never [B,T,V].
+    A scan over blocks of SCORE_BLOCK tokens: the logits of one are alive, and computed again in the
+    backward pass. Of a vocabulary that is cut along the mesh, only sums and maxima travel.
     """
+    head = {name: params[name] for name in ("head_DV", "embed_VD") if name in params}
+    score = _score_rows
+    mesh = jax.sharding.get_abstract_mesh()
+    rows = () if mesh.empty else row_axes(len(tokens_BT), mesh)
+    if rows:
+        # Each device sums its own gradient of the head; they meet once, and not in each block.
+        score = jax.shard_map(
+            score,
+            axis_names=set(rows),
+            in_specs=(PartitionSpec(), *[PartitionSpec(rows)] * 3),
+            out_specs=PartitionSpec(rows),
+            check_vma=False,
+        )
+    return score(head, tokens_BT, hidden_BTD, position_BT)
 
+
+def _score_rows(
+    head: Params, tokens_BT: jax.Array, hidden_BTD: jax.Array, position_BT: jax.Array
+) -> TokenScores:
     @jax.checkpoint
-    def score_row(_, row):
-        tokens_T, hidden_TD = row
-        logits_TV = logits(params, hidden_TD[None, :-1])[0]
-        log_prob_TV = jax.nn.log_softmax(logits_TV, axis=-1)
-        target_T = tokens_T[1:]
-        logp_T = jnp.take_along_axis(log_prob_TV, target_T[:, None], axis=-1)[:, 0]
-        entropy_T = -(jnp.exp(log_prob_TV) * log_prob_TV).sum(axis=-1)
-        best_T = log_prob_TV.argmax(axis=-1) == target_T
-        return None, (logp_T, entropy_T, best_T)
+    def score_block(_, block):
+        hidden_BSD, target_BS = block
+        logits_BSV = logits(head, hidden_BSD)
+        total_BS = jax.nn.logsumexp(logits_BSV, axis=-1)
+        is_target_BSV = jnp.arange(logits_BSV.shape[-1])[None, None] == target_BS[..., None]
+        target_logit_BS = jnp.where(is_target_BSV, logits_BSV, 0.0).sum(axis=-1)
+        log_prob_BSV = logits_BSV - total_BS[..., None]
+        entropy_BS = -(jnp.exp(log_prob_BSV) * log_prob_BSV).sum(axis=-1)
+        best_BS = target_logit_BS >= logits_BSV.max(axis=-1)
+        return None, (target_logit_BS - total_BS, entropy_BS, best_BS)
 
-    _, (logp, entropy, best) = jax.lax.scan(score_row, None, (tokens_BT, hidden_BTD))
-    has_past = position_BT[:, 1:] > 0
+    B, T = tokens_BT.shape
+    blocks = -(-B * T // SCORE_BLOCK)
+    next_BT = jnp.roll(tokens_BT, -1, axis=1)
+    inputs = _in_blocks(hidden_BTD, blocks), _in_blocks(next_BT, blocks)
+    _, scores = jax.lax.scan(score_block, None, inputs)
 
-    def align(x):
-        return jnp.pad(jnp.where(has_past, x, 0), ((0, 0), (1, 0)))
+    def align(x_ZBS):
+        x_BT = jnp.moveaxis(x_ZBS, 0, 2).reshape(B, -1)[:, :T]
+        return jnp.where(position_BT > 0, jnp.roll(x_BT, 1, axis=1), 0)
 
-    return TokenScores(align(logp), align(entropy), align(best))
+    return TokenScores(*map(align, scores))
+
+
+def _in_blocks(x_BT: jax.Array, blocks: int) -> jax.Array:
+    """[B,T,...] -> [Z,B,S,...]: a block has every Z-th token of each row, so that where rows are
+    cut along the mesh, all devices work on each block."""
+    B, T, *rest = x_BT.shape
+    padding = [(0, 0), (0, -T % blocks)] + [(0, 0)] * len(rest)
+    x_BSZ = jnp.pad(x_BT, padding).reshape(B, -1, blocks, *rest)
+    return jnp.moveaxis(x_BSZ, 2, 0)

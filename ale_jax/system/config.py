@@ -10,6 +10,8 @@ from ale_jax.algo.grpo import GrpoHypers
 from ale_jax.algo.hypers import require_choice, require_range
 from ale_jax.algo.ipa import IpaHypers
 from ale_jax.learn.state import OptimizerHypers
+from ale_jax.model.compute import DTYPES, REMAT, Compute
+from ale_jax.model.lora import LoraShape
 from ale_jax.model.sampler import Sampling
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import MeshShape
@@ -152,16 +154,25 @@ class RlConfig:
 @dataclasses.dataclass(frozen=True)
 class LearnConfig:
     """Microbatches of rows x row_tokens, at most chunks_per_row chunks in a row.
-    balance_weight: of the router's load-balancing loss."""
+    balance_weight: of the router's load-balancing loss. compute_dtype: "float32" | "bfloat16";
+    remat: "none" | "dots" | "layers": see `Compute`."""
 
     rows: int
     row_tokens: int
     chunks_per_row: int
     balance_weight: float
+    compute_dtype: str
+    remat: str
 
     def __post_init__(self) -> None:
         require_at_least(1, self, "rows", "row_tokens", "chunks_per_row")
         require_range("balance_weight", self.balance_weight, 0.0, 1e6, "0 switches it off")
+        require_choice("compute_dtype", self.compute_dtype, DTYPES)
+        require_choice("remat", self.remat, tuple(REMAT))
+
+    @property
+    def compute(self) -> Compute:
+        return Compute(self.compute_dtype, self.remat)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,10 +203,14 @@ class CheckpointConfig:
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """All of a run. Its JSON form lies beside the run's metrics as config.json."""
+    """All of a run. Its JSON form lies beside the run's metrics as config.json.
+
+    compilation_cache: folder in which compiled programs outlive the run; empty = none.
+    """
 
     name: str
     seed: int
+    compilation_cache: str
     mesh: MeshShape
     model: ModelConfig
     tokenizer: TokenizerConfig
@@ -205,6 +220,7 @@ class RunConfig:
     rollout: RolloutConfig
     engine: EngineShape
     learn: LearnConfig
+    lora: LoraShape
     warm_start: WarmStartConfig
     warm_start_optimizer: OptimizerHypers
     rl: RlConfig

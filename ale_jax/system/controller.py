@@ -16,6 +16,7 @@ from ale_jax.learn import credit
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.rescore import make_scorer
 from ale_jax.learn.state import TrainState, begin, init_state, make_optimizer
+from ale_jax.model.compute import sampling_weights
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
@@ -44,6 +45,8 @@ DEMONSTRATORS = 4  # sandboxes that play oracles at once, in this process
 
 def run(config: RunConfig, workdir: Workdir) -> None:
     """Runs the experiment `config` in `workdir`, or goes on with it from its last checkpoint."""
+    if config.compilation_cache:
+        jax.config.update("jax_compilation_cache_dir", config.compilation_cache)
     runtime = pick_runtime(config.rollout.runtime, config.sandbox)
     runtime.reap()
     config = dataclasses.replace(
@@ -124,11 +127,11 @@ class _Run(contextlib.ExitStack):
         return self._config.model.policy_shape(self._tokenizer.vocab_size)
 
     def _optimizer(self) -> optax.GradientTransformation:
-        return make_optimizer(self._config.rl_optimizer, self._policy())
+        return make_optimizer(self._config.rl_optimizer, self._policy(), self._config.lora)
 
     def _new_state(self) -> TrainState:
         key = jax.random.key(self._config.seed)
-        return init_state(key, self._policy(), self._optimizer(), self._mesh)
+        return init_state(key, self._policy(), self._optimizer(), self._mesh, self._config.lora)
 
     def _warm_start(self) -> TrainState:
         """Oracle transcripts, a tokenizer learned from them, and supervised training."""
@@ -143,16 +146,17 @@ class _Run(contextlib.ExitStack):
         folder = self._workdir.path / "tokenizer"
         self._tokenizer = make_tokenizer(config.tokenizer, transcripts[: len(tasks)], folder)
         samples = [tokenize(t, self._tokenizer) for t in transcripts]
-        optimizer = make_optimizer(config.warm_start_optimizer, self._policy())
+        optimizer = make_optimizer(config.warm_start_optimizer, self._policy(), config.lora)
         key = jax.random.key(config.seed)
         watch.progress.phase("warm start", warm.max_steps)
         state = warm_start(
-            init_state(key, self._policy(), optimizer, self._mesh),
+            init_state(key, self._policy(), optimizer, self._mesh, config.lora),
             optimizer,
             samples[: len(tasks)],
             samples[len(tasks) :],
             self._policy(),
             config.learn,
+            config.lora,
             warm,
             self._mesh,
             config.seed,
@@ -168,8 +172,9 @@ class _Run(contextlib.ExitStack):
     def _open_rollouts(self, state: TrainState, cursor: Cursor) -> tuple[Crew, Engine, Pump]:
         config = self._config
         self.enter_context(ray_cluster(config.rollout.actors))
+        weights = sampling_weights(state.params, config.learn.compute)
         engine = Engine(
-            self._policy(), config.engine, self._tokenizer.stop_ids, state.params, cursor.step
+            self._policy(), config.engine, self._tokenizer.stop_ids, weights, cursor.step
         )
         self.callback(engine.close)
         ledger = Ledger(engine, self._tokenizer, config.seed, config.rollout.max_reply_tokens)
@@ -196,7 +201,7 @@ class _Run(contextlib.ExitStack):
         config, watch = self._config, self._watch
         rl, policy = config.rl, self._policy()
         algorithm = credit.ipa(config.ipa) if rl.algorithm == "ipa" else credit.grpo(config.grpo)
-        score = make_scorer(policy, self._shape, self._mesh)
+        score = make_scorer(policy, self._shape, self._mesh, config.learn.compute)
 
         def report(step: StepReport) -> None:
             watch.rl_step(step, crew, engine.stats.sampled_tokens)

@@ -20,6 +20,7 @@ from ale_jax.learn.credit import Algorithm, Step, assemble
 from ale_jax.learn.rescore import make_rescorer
 from ale_jax.learn.state import TrainState
 from ale_jax.learn.step import make_train_step
+from ale_jax.model.compute import sampling_weights
 from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
 from ale_jax.records import Trajectory
@@ -87,11 +88,12 @@ def improve(
     buffer = ReplayBuffer(gate, rl.group_size, rl.max_uses)
     stream = _Stream(cursor)
     dropped_before = cursor.dropped_stale
+    learn, compute = config.learn, config.learn.compute
     train_step = make_train_step(
-        policy, optimizer, algorithm.loss, config.learn.balance_weight, mesh
+        policy, optimizer, algorithm.loss, learn.balance_weight, mesh, compute, config.lora
     )
-    rescore = make_rescorer(policy, mesh) if algorithm.old_logp == "trainer" else None
-    shape = Shape(config.learn.rows, config.learn.row_tokens, config.learn.chunks_per_row)
+    rescore = make_rescorer(policy, mesh, compute) if algorithm.old_logp == "trainer" else None
+    shape = Shape(learn.rows, learn.row_tokens, learn.chunks_per_row)
     families = config.worlds.train_families
     pump.train(
         Training(
@@ -129,7 +131,7 @@ def improve(
         )
         # Before the gate frees permits: nothing of the next version is in flight yet.
         save(state, cursor)
-        engine.publish(state.params, cursor.step)
+        engine.publish(sampling_weights(state.params, compute), cursor.step)
         gate.publish(cursor.step)
         done = time.monotonic()
         report(StepReport(cursor, before, groups, made, sums, taken - start, done - taken))

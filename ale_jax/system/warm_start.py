@@ -16,6 +16,8 @@ from ale_jax.algo.sft import sft_loss
 from ale_jax.data.packing import Sample, Shape, demonstration, pack, pack_all
 from ale_jax.learn.state import TrainState
 from ale_jax.learn.step import forward, make_train_step, to_device
+from ale_jax.model.compute import FLOAT32, Compute
+from ale_jax.model.lora import LoraShape
 from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.tokenizer import ChatTokenizer
@@ -43,6 +45,7 @@ def warm_start(
     probe: Sequence[Sample],
     policy: PolicyShape,
     learn: LearnConfig,
+    lora: LoraShape,
     config: WarmStartConfig,
     mesh: Mesh,
     seed: int,
@@ -62,8 +65,10 @@ def warm_start(
         lambda scores, arrays, z: sft_loss(scores.logp_BT, arrays["chunk_BT"], z),
         learn.balance_weight,
         mesh,
+        learn.compute,
+        lora,
     )
-    ask = make_probe(probe, policy, shape, mesh)
+    ask = make_probe(probe, policy, shape, mesh, learn.compute)
     stream = full_batches(train, shape, seed)
     for step in range(1, config.max_steps + 1):
         batch = list(itertools.islice(stream, config.batches_per_step))
@@ -97,7 +102,11 @@ def full_batches(samples: Sequence[Sample], shape: Shape, seed: int) -> Iterator
 
 
 def make_probe(
-    samples: Sequence[Sample], policy: PolicyShape, shape: Shape, mesh: Mesh
+    samples: Sequence[Sample],
+    policy: PolicyShape,
+    shape: Shape,
+    mesh: Mesh,
+    compute: Compute = FLOAT32,
 ) -> Callable[[Params], float]:
     """A function of the weights: the mean probability of `samples`, policy tokens only."""
     batches = pack_all(samples, shape)
@@ -105,7 +114,7 @@ def make_probe(
 
     @jax.jit
     def probability(params, arrays):
-        scores, _ = forward(params, arrays, policy)
+        scores, _ = forward(params, arrays, policy, compute)
         logp_BT = jnp.where(arrays["chunk_BT"] >= 0, scores.logp_BT, 0.0)
         by_segment = jax.vmap(lambda x, s: jax.ops.segment_sum(x, s, num_segments=segments))
         logp_BS = by_segment(logp_BT, arrays["segment_BT"])
@@ -113,6 +122,8 @@ def make_probe(
         return jnp.where(real_BS, jnp.exp(logp_BS), 0.0)[:, 1:].sum()
 
     def ask(params: Params) -> float:
-        return sum(float(probability(params, to_device(b, mesh))) for b in batches) / len(samples)
+        with jax.set_mesh(mesh):
+            total = sum(float(probability(params, to_device(b, mesh))) for b in batches)
+        return total / len(samples)
 
     return ask

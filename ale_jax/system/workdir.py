@@ -26,6 +26,7 @@ CHECKPOINTS_DIR = "checkpoints"
 # Not the numbers of any step that is made in either case.
 RESUMABLE_FIELDS = (
     "name",
+    "compilation_cache",
     "rl.steps",
     "eval.tasks",
     "eval.held_out_tasks",

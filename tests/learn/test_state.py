@@ -57,5 +57,5 @@ def test_muon_takes_matrices_and_adam_the_rest():
 
 
 def test_an_unknown_optimizer_is_refused():
-    with pytest.raises(ValueError, match="'sgd' is unknown: choose adamw or muon"):
+    with pytest.raises(ValueError, match="'sgd' is unknown: choose adamw, adafactor or muon"):
         dataclasses.replace(HYPERS, name="sgd")

@@ -28,9 +28,10 @@ HYPERS = OptimizerHypers(
     clip_norm=1.0,
 )
 MUON = dataclasses.replace(HYPERS, name="muon")
+ADAFACTOR = dataclasses.replace(HYPERS, name="adafactor")
 
 
-def _samples(count):
+def sample_transcripts(count):
     rng = np.random.default_rng(0)
 
     def draw(low, high):
@@ -39,7 +40,7 @@ def _samples(count):
     return [demonstration([(draw(3, 9), draw(2, 7)) for _ in range(2)]) for _ in range(count)]
 
 
-def _loss(scores, arrays, normaliser):
+def transcript_loss(scores, arrays, normaliser):
     return sft_loss(scores.logp_BT, arrays["chunk_BT"], normaliser)
 
 
@@ -47,8 +48,8 @@ def _train(shape, mesh_shape, rows, steps, hypers=HYPERS, balance_weight=0.0, sa
     mesh = make_mesh(mesh_shape)
     optimizer = make_optimizer(hypers, shape)
     state = init_state(jax.random.key(0), shape, optimizer, mesh)
-    step = make_train_step(shape, optimizer, _loss, balance_weight, mesh)
-    batches = pack_all(_samples(samples), Shape(rows, 64, 8))
+    step = make_train_step(shape, optimizer, transcript_loss, balance_weight, mesh)
+    batches = pack_all(sample_transcripts(samples), Shape(rows, 64, 8))
     losses = []
     for _ in range(steps):
         state, sums = step(state, batches, count_normaliser(batches, "tokens"))
@@ -59,7 +60,7 @@ def _train(shape, mesh_shape, rows, steps, hypers=HYPERS, balance_weight=0.0, sa
 ONE = MeshShape(data=8)  # rows over all devices, every weight whole on each
 
 
-@pytest.mark.parametrize("hypers", [HYPERS, MUON], ids=["adamw", "muon"])
+@pytest.mark.parametrize("hypers", [HYPERS, MUON, ADAFACTOR], ids=lambda h: h.name)
 def test_loss_falls(hypers):
     losses, _, _ = _train(MOE, ONE, rows=8, steps=12, hypers=hypers)
     assert losses[0] > 4
@@ -97,7 +98,7 @@ def test_sharded_equals_replicated(shape, mesh):
 def test_scorer_says_what_the_logits_say():
     mesh = make_mesh(ONE)
     params = init_state(jax.random.key(0), MOE, make_optimizer(HYPERS, MOE), mesh).params
-    samples = _samples(3)
+    samples = sample_transcripts(3)
     scores = make_scorer(MOE, Shape(8, 64, 8), mesh)(params, samples)
     for sample, score in zip(samples, scores, strict=True):
         ids = np.concatenate([x for t in sample.turns for x in (t.prompt_ids, t.action_ids)])

@@ -1,0 +1,113 @@
+"""Causal attention within the segments of packed rows: one function, each platform's own kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from ale_jax.model.fused_attention import (
+    CUDNN_DTYPES,
+    SPLASH_BLOCK,
+    SPLASH_HEAD,
+    cudnn_attention,
+    splash_attention,
+)
+from ale_jax.model.layers import MASKED
+from ale_jax.model.sharding import row_axes
+
+WHOLE_ROW = 1024  # tokens; shorter rows are computed at once
+BLOCK = 128  # queries of a longer row that are computed at once
+
+Attention = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
+
+
+def packed_attention(
+    q_BTNH: jax.Array, k_BTGH: jax.Array, v_BTGH: jax.Array, segment_BT: jax.Array
+) -> jax.Array:
+    """Each token attends to itself and the earlier tokens of its segment, [B,T,N,H].
+
+    N is a multiple of G: N/G query heads share a key and value head. Padding is a segment like any
+    other. On no platform are [T,T] numbers of a long row held.
+
+    The kernel is chosen when this is traced, by the devices of the mesh (`jax.set_mesh`), else by
+    jax's default: cuDNN's can only be traced where there is cuDNN.
+    """
+    attention = _kernel(q_BTNH.shape, q_BTNH.dtype)
+    mesh = jax.sharding.get_abstract_mesh()
+    if attention is xla_attention or mesh.empty or mesh.size == 1:
+        return attention(q_BTNH, k_BTGH, v_BTGH, segment_BT)
+    rows = row_axes(q_BTNH.shape[0], mesh)
+    heads = PartitionSpec(rows, None, "tensor", None)
+    return jax.shard_map(  # a compiler cannot cut a kernel into shares
+        attention,
+        in_specs=(heads, heads, heads, PartitionSpec(rows, None)),
+        out_specs=heads,
+        check_vma=False,
+    )(q_BTNH, k_BTGH, v_BTGH, segment_BT)
+
+
+def _kernel(q_shape: tuple[int, ...], dtype: jnp.dtype) -> Attention:
+    """The platform's fused kernel where it takes such arrays, else XLA."""
+    _, T, _, H = q_shape
+    platform = _platform()
+    if platform == "tpu" and T % SPLASH_BLOCK == 0 and H % SPLASH_HEAD == 0:
+        return splash_attention
+    if platform == "gpu" and dtype in CUDNN_DTYPES and H % 8 == 0:
+        return cudnn_attention
+    return xla_attention
+
+
+def _platform() -> str:
+    """ "cpu", "gpu" or "tpu"."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return jax.default_backend() if mesh.empty else mesh.abstract_device.platform
+
+
+def xla_attention(
+    q_BTNH: jax.Array, k_BTGH: jax.Array, v_BTGH: jax.Array, segment_BT: jax.Array
+) -> jax.Array:
+    """As `packed_attention`, in plain XLA: rows longer than WHOLE_ROW in blocks of BLOCK queries,
+    whose scores are computed again in the backward pass."""
+    B, T, N, H = q_BTNH.shape
+    k_BGTH, v_BGTH = k_BTGH.swapaxes(1, 2), v_BTGH.swapaxes(1, 2)
+    token_BT = jnp.broadcast_to(jnp.arange(T), (B, T))
+
+    def attend(block):
+        q_BSNH, segment_BS, token_BS = block
+        same_BST = segment_BS[:, :, None] == segment_BT[:, None, :]
+        past_BST = token_BS[:, :, None] >= token_BT[:, None, :]
+        return _masked_attention(q_BSNH, k_BGTH, v_BGTH, same_BST & past_BST)
+
+    queries = q_BTNH, segment_BT, token_BT
+    if T <= WHOLE_ROW:
+        return attend(queries)
+    blocks = jax.tree.map(_in_blocks, queries)
+    out_ZBSNH = jax.lax.map(jax.checkpoint(attend), blocks)
+    return jnp.moveaxis(out_ZBSNH, 0, 1).reshape(B, -1, N, H)[:, :T]
+
+
+def _in_blocks(x_BT: jax.Array) -> jax.Array:
+    """[B,T,...] -> [Z,B,S,...], the last block padded with zeros."""
+    B, T, *rest = x_BT.shape
+    blocks = -(-T // BLOCK)
+    padding = [(0, 0), (0, blocks * BLOCK - T)] + [(0, 0)] * len(rest)
+    return jnp.moveaxis(jnp.pad(x_BT, padding).reshape(B, blocks, BLOCK, *rest), 1, 0)
+
+
+def _masked_attention(
+    q_BSNH: jax.Array, k_BGTH: jax.Array, v_BGTH: jax.Array, mask_BST: jax.Array
+) -> jax.Array:
+    """[B,S,N,H]; the products in the inputs' type, scores and softmax in float32."""
+    B, S, N, H = q_BSNH.shape
+    G = k_BGTH.shape[1]
+    # The R query heads that share a kv head are further queries of it: plain batched products.
+    R = N // G
+    q_BGXH = q_BSNH.reshape(B, S, G, R, H).swapaxes(1, 2).reshape(B, G, S * R, H)
+    product = jnp.einsum("bgxh,bgth->bgxt", q_BGXH, k_BGTH, preferred_element_type=jnp.float32)
+    mask_BXT = jnp.repeat(mask_BST, R, axis=1)
+    weight = jax.nn.softmax(jnp.where(mask_BXT[:, None], product * H**-0.5, MASKED), axis=-1)
+    out_BGXH = jnp.einsum("bgxt,bgth->bgxh", weight.astype(v_BGTH.dtype), v_BGTH)
+    return out_BGXH.reshape(B, G, S, R, H).swapaxes(1, 2).reshape(B, S, N, H)

@@ -1,0 +1,72 @@
+"""How the forward pass is computed: in which precision, and what is kept for the backward pass."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from ale_jax.model.lora import merged
+from ale_jax.model.params import Params
+
+DTYPES = ("float32", "bfloat16")
+# What the backward pass finds of each layer: all, the products with weights, or only its input.
+REMAT = {
+    "none": None,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "layers": jax.checkpoint_policies.nothing_saveable,
+}
+KEPT_EXACT = ("norm", "router")  # in the names of weights that are used in float32
+
+
+@dataclasses.dataclass(frozen=True)
+class Compute:
+    """dtype: of matrix products and of what flows between layers; weights, gradients, norms,
+    softmax, router and scores stay float32. remat: what is computed again in the backward pass:
+    "none", "dots" (all but products with weights) or "layers" (all within a layer)."""
+
+    dtype: str = "float32"
+    remat: str = "none"
+
+    def __post_init__(self) -> None:
+        assert self.dtype in DTYPES and self.remat in REMAT, self
+
+
+FLOAT32 = Compute()
+
+
+def cast_layer(layer: Params, dtype: str) -> Params:
+    """Weights by name as products take them. Gradients come back through the cast in the weights'
+    own type."""
+
+    def cast(name: str, weight: jax.Array) -> jax.Array:
+        exact = any(part in name for part in KEPT_EXACT)
+        return weight.astype(jnp.float32 if exact else dtype)
+
+    return {name: cast(name, weight) for name, weight in layer.items()}
+
+
+def sampling_weights(params: Params, compute: Compute) -> Params:
+    """What a sampler is given: adapters merged, and the type of the learner's products, so that
+    both compute the same. The same arrays where there is nothing to do."""
+    if compute.dtype == "float32" and "adapters" not in params:
+        return params
+    return _sampling_weights(params, compute.dtype)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _sampling_weights(params: Params, dtype: str) -> Params:
+    params = merged(params)
+    layers = [cast_layer(layer, dtype) for layer in params["layers"]]
+    return cast_layer({k: w for k, w in params.items() if k != "layers"}, dtype) | {
+        "layers": layers
+    }
+
+
+def recomputed(apply_layer: Callable, remat: str) -> Callable:
+    """`apply_layer`, of whose results only what `remat` names is kept for the backward pass."""
+    policy = REMAT[remat]
+    return apply_layer if policy is None else jax.checkpoint(apply_layer, policy=policy)

@@ -1,0 +1,86 @@
+"""Accelerators' own attention kernels, for one device's share of packed rows."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas.ops.tpu import splash_attention as splash
+
+SPLASH_BLOCK = 128  # the row length is a multiple
+SPLASH_HEAD = 64  # so is the head width
+CUDNN_DTYPES = (jnp.bfloat16, jnp.float16)
+
+_CODE_BITS = 16  # segments of a row: fewer than 2^16
+_CODE_GAP = 512.0  # between the scores of two segments' tokens; softmax turns it into 0
+
+
+def splash_attention(
+    q_BTNH: jax.Array,
+    k_BTGH: jax.Array,
+    v_BTGH: jax.Array,
+    segment_BT: jax.Array,
+    interpret: bool = False,
+) -> jax.Array:
+    """[B,T,N,H] by jax's kernel for TPUs. interpret: on any platform, slowly."""
+    _, T, N, H = q_BTNH.shape
+    kernel = _splash_kernel(T, N, interpret)
+
+    def attend_row(q_TNH, k_TGH, v_TGH, segment_T):
+        heads_first = (x.swapaxes(0, 1) for x in (q_TNH * H**-0.5, k_TGH, v_TGH))
+        out_NTH = kernel(*heads_first, segment_ids=splash.SegmentIds(segment_T, segment_T))
+        return out_NTH.swapaxes(0, 1)
+
+    return jax.vmap(attend_row)(q_BTNH, k_BTGH, v_BTGH, segment_BT).astype(q_BTNH.dtype)
+
+
+def _splash_kernel(T: int, N: int, interpret: bool):
+    block = next(size for size in (512, 256, SPLASH_BLOCK) if T % size == 0)
+    sizes = splash.BlockSizes(
+        block_q=block,
+        block_kv=block,
+        block_q_dkv=block,
+        block_kv_dkv=block,
+        block_q_dq=block,
+        block_kv_dq=block,
+    )
+    mask = splash.MultiHeadMask([splash.CausalMask((T, T))] * N)
+    return splash.make_splash_mha_single_device(mask, block_sizes=sizes, interpret=interpret)
+
+
+def cudnn_attention(
+    q_BTNH: jax.Array, k_BTGH: jax.Array, v_BTGH: jax.Array, segment_BT: jax.Array
+) -> jax.Array:
+    """[B,T,N,H] by cuDNN's flash attention, which knows causality but no segments in rows."""
+    attention = functools.partial(
+        jax.nn.dot_product_attention, is_causal=True, implementation="cudnn"
+    )
+    return attend_with_codes(attention, q_BTNH, k_BTGH, v_BTGH, segment_BT)
+
+
+def attend_with_codes(
+    attention,
+    q_BTNH: jax.Array,
+    k_BTGH: jax.Array,
+    v_BTGH: jax.Array,
+    segment_BT: jax.Array,
+) -> jax.Array:
+    """Attention within segments by a kernel `attention` (q, k, v, scale=...) that has none.
+
+    Queries and keys are widened by their segment's number in bits of -1 and 1. The bits' product
+    is largest where all agree, and less by _CODE_GAP or more for a token of another segment. The
+    same for all tokens of a segment, it changes nothing among them.
+    """
+    H = q_BTNH.shape[-1]
+    scale = H**-0.5
+    bits_BTC = (segment_BT[..., None] >> jnp.arange(_CODE_BITS)[None, None]) & 1
+    code_BT1C = (2 * bits_BTC - 1)[:, :, None].astype(q_BTNH.dtype)
+    weight = jnp.asarray(_CODE_GAP / 2 / scale, q_BTNH.dtype)
+
+    def widen(x, code):
+        return jnp.concatenate([x, jnp.broadcast_to(code, (*x.shape[:-1], code.shape[-1]))], -1)
+
+    q, k = widen(q_BTNH, weight * code_BT1C), widen(k_BTGH, code_BT1C)
+    out = attention(q, k, widen(v_BTGH, jnp.zeros_like(code_BT1C)), scale=scale)
+    return out[..., :H]

@@ -1,0 +1,134 @@
+"""Low-rank adapters of linear maps (Hu et al. 2021): W + alpha/rank * A B, of which W is frozen.
+
+Weights with adapters are the policy's own tree with two entries more: "adapters", which alone are
+trained, and "adapter_scale". Whoever knows nothing of adapters is given `merged` weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+
+from ale_jax.model.params import Dims, Init, Param, Params, init_table, param_table
+from ale_jax.model.shape import PolicyShape
+
+RANK = -1  # among the dims of a map, its adapter's own
+TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
+
+
+@dataclasses.dataclass(frozen=True)
+class LoraShape:
+    """rank 0: no adapters, all weights are trained. targets: the maps that get adapters; gate, up
+    and down are those of dense layers and of every expert."""
+
+    rank: int = 0
+    alpha: float = 0.0
+    targets: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.rank < 0:
+            raise ValueError(f"lora.rank {self.rank} must be at least 0: 0 trains all weights")
+        if self.rank and self.alpha <= 0:
+            raise ValueError(f"lora.alpha {self.alpha} must be > 0: twice the rank is usual")
+        if self.rank and not self.targets:
+            raise ValueError(f"lora.targets is empty: choose some of {', '.join(TARGETS)}")
+        for target in self.targets:
+            if target not in TARGETS:
+                raise ValueError(
+                    f"lora.targets {target!r} is unknown: choose some of {', '.join(TARGETS)}"
+                )
+
+
+FULL = LoraShape()
+
+
+def trained_table(shape: PolicyShape, lora: LoraShape) -> Params:
+    """What training moves, as a tree of `Param`: the adapters of each layer, or all weights.
+
+    The adapter of a map [in, out], or of a stack [E, in, out], is "a" [.., in, rank] and "b"
+    [.., rank, out], cut along the mesh as the map is. b begins as 0: at first nothing changes.
+    """
+    table = param_table(shape)
+    if not lora.rank:
+        return table
+
+    def adapt(param: Param) -> dict[str, Param]:
+        inward, outward = param.matrix
+        stack = tuple(range(inward[0]))
+        bound = math.prod(param.shape[i] for i in inward) ** -0.5
+
+        def uniform(key: jax.Array, size: Dims, dtype: jnp.dtype) -> jax.Array:
+            return jax.random.uniform(key, size, dtype, -bound, bound)  # as PEFT does
+
+        def part(left: Dims, right: Dims, init: Init) -> Param:
+            dims = stack + left + right
+            size = tuple(lora.rank if i == RANK else param.shape[i] for i in dims)
+            axes = tuple(None if i == RANK else param.axes[i] for i in dims)
+            first, last = len(stack), len(stack + left)
+            matrix = tuple(range(first, last)), tuple(range(last, len(dims)))
+            return Param(size, axes, init, matrix)
+
+        zeros = jax.nn.initializers.zeros
+        return {"a": part(inward, (RANK,), uniform), "b": part((RANK,), outward, zeros)}
+
+    return [
+        {name: adapt(p) for name, p in layer.items() if p.matrix and _target(name) in lora.targets}
+        for layer in table["layers"]
+    ]
+
+
+def _target(name: str) -> str:
+    return name.partition("_")[0]
+
+
+def new_adapters(key: jax.Array, shape: PolicyShape, lora: LoraShape) -> Params:
+    """The entries that give weights adapters, and change no output yet."""
+    adapters = init_table(key, trained_table(shape, lora))
+    return {"adapters": adapters, "adapter_scale": jnp.float32(lora.alpha / lora.rank)}
+
+
+def trained(params: Params) -> Params:
+    """The part of the weights that training moves."""
+    return params.get("adapters", params)
+
+
+def with_trained(params: Params, moved: Params) -> Params:
+    """`params`, with `moved` in the place of `trained(params)`."""
+    return params | {"adapters": moved} if "adapters" in params else moved
+
+
+def adapted_layers(params: Params) -> list[tuple[Params, Params]]:
+    """Each layer with the adapters for `merge_layer`, scale included."""
+    layers = params["layers"]
+    if "adapters" not in params:
+        return [(layer, {}) for layer in layers]
+    scale = params["adapter_scale"]
+    scaled = [
+        {name: {"a": ab["a"] * scale, "b": ab["b"]} for name, ab in adapters.items()}
+        for adapters in params["adapters"]
+    ]
+    return list(zip(layers, scaled, strict=True))
+
+
+def merge_layer(layer: Params, adapters: Params) -> Params:
+    """The layer's weights with what its adapters add."""
+
+    def add(name: str, weight: jax.Array) -> jax.Array:
+        a, b = adapters[name]["a"], adapters[name]["b"]
+        stack = a.shape[: a.ndim + b.ndim - 2 - weight.ndim]
+        rank = a.shape[-1]
+        product = a.reshape(*stack, -1, rank) @ b.reshape(*stack, rank, -1)
+        return weight + product.reshape(weight.shape)
+
+    return layer | {name: add(name, layer[name]) for name in adapters}
+
+
+def merged(params: Params) -> Params:
+    """Weights that compute the same without adapters, in the layout of `param_table`."""
+    if "adapters" not in params:
+        return params
+    rest = {k: v for k, v in params.items() if k not in ("adapters", "adapter_scale")}
+    return rest | {"layers": [merge_layer(*each) for each in adapted_layers(params)]}

@@ -1,0 +1,95 @@
+"""Attention over packed rows: every kernel computes plain softmax attention within segments."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ale_jax.model import attention, fused_attention
+from ale_jax.model.attention import packed_attention, xla_attention
+
+B, N, G, H = 2, 4, 2, 64
+# Two conversations and padding; and three, the last up to the row's end.
+SEGMENTS = ((1, 2, 2, 0), (1, 1, 2, 3))
+
+
+def _inputs(tokens):
+    keys = jax.random.split(jax.random.key(0), 3)
+    q, k, v = (
+        jax.random.normal(key, (B, tokens, heads, H))
+        for key, heads in zip(keys, (N, G, G), strict=True)
+    )
+    return q, k, v, jnp.asarray(np.repeat(SEGMENTS, -(-tokens // 4), axis=1)[:, :tokens])
+
+
+def _plain(q_BTNH, k_BTGH, v_BTGH, segment_BT):
+    k_BTNH, v_BTNH = (jnp.repeat(x, N // G, axis=2) for x in (k_BTGH, v_BTGH))
+    score_BNTS = jnp.einsum("btnh,bsnh->bnts", q_BTNH, k_BTNH) / H**0.5
+    same_BTS = segment_BT[:, :, None] == segment_BT[:, None, :]
+    seen_BTS = same_BTS & jnp.tril(jnp.ones(same_BTS.shape[1:], bool))[None]
+    weight_BNTS = jax.nn.softmax(jnp.where(seen_BTS[:, None], score_BNTS, -jnp.inf), axis=-1)
+    return jnp.einsum("bnts,bsnh->btnh", weight_BNTS, v_BTNH)
+
+
+def _outcome(attend, inputs):
+    """Output, and gradients of a function of it."""
+    *qkv, segment_BT = inputs
+
+    def total(qkv):
+        out = attend(*qkv, segment_BT)
+        return jnp.sin(out).sum(), out
+
+    grads, out = jax.jit(jax.grad(total, has_aux=True))(qkv)
+    return out, *grads
+
+
+# cuDNN itself cannot run here; how segments are told to a kernel that knows none can.
+_without_segments = functools.partial(
+    jax.nn.dot_product_attention, is_causal=True, implementation="xla"
+)
+
+
+@pytest.mark.parametrize(
+    ("attend", "tokens", "atol"),
+    [
+        (xla_attention, 256, 2e-5),
+        (xla_attention, 300, 2e-5),  # in blocks, the last one not full
+        (functools.partial(fused_attention.splash_attention, interpret=True), 256, 2e-5),
+        (functools.partial(fused_attention.attend_with_codes, _without_segments), 256, 2e-3),
+    ],
+    ids=["whole row", "blocks", "splash", "codes"],
+)
+def test_every_kernel_is_softmax_attention_within_segments(attend, tokens, atol, monkeypatch):
+    monkeypatch.setattr(attention, "WHOLE_ROW", 256)
+    inputs = _inputs(tokens)
+    for expected, found in zip(_outcome(_plain, inputs), _outcome(attend, inputs), strict=True):
+        assert np.abs(expected).max() > 1
+        np.testing.assert_allclose(found, expected, atol=atol)
+
+
+def test_a_long_row_never_needs_all_scores():
+    inputs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), _inputs(4096))
+
+    def total(q, k, v, segment):
+        return packed_attention(q, k, v, segment).sum()
+
+    compiled = jax.jit(jax.grad(total, argnums=(0, 1, 2))).lower(*inputs).compile()
+    scores = B * N * 4096 * 4096 * 4  # bytes
+    assert compiled.memory_analysis().temp_size_in_bytes < scores / 4
+
+
+@pytest.mark.parametrize("tokens", [512, 500], ids=["splash", "no multiple of its blocks"])
+def test_a_mesh_of_tpus_gets_their_kernel_where_it_fits(tokens):
+    device = jax.sharding.AbstractDevice(device_kind="TPU v5p", num_cores=1, platform="tpu")
+    mesh = jax.sharding.AbstractMesh(
+        (2, 1, 1, 2, 1),
+        ("data", "fsdp", "expert", "tensor", "context"),
+        axis_types=(jax.sharding.AxisType.Auto,) * 5,
+        abstract_device=device,
+    )
+    with jax.sharding.use_abstract_mesh(mesh):
+        traced = jax.jit(packed_attention).trace(*_inputs(tokens))
+        text = traced.lower(lowering_platforms=("tpu",)).as_text()
+    assert ("tpu_custom_call" in text) == (tokens == 512)

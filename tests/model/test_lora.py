@@ -1,0 +1,137 @@
+"""Adapters change nothing at first, are trained alone, and merge into the same function."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from ale_jax.data.packing import Shape, pack_all
+from ale_jax.learn.state import init_state, make_optimizer
+from ale_jax.learn.step import make_train_step
+from ale_jax.model.compute import Compute, sampling_weights
+from ale_jax.model.lora import TARGETS, LoraShape, merged, new_adapters
+from ale_jax.model.params import init_params
+from ale_jax.model.peft import save_peft
+from ale_jax.model.policy import hidden_states, logits
+from ale_jax.model.sharding import MeshShape, make_mesh
+from tests.learn.test_step import MUON, sample_transcripts, transcript_loss
+from tests.model.shapes import DENSE, MIXED
+
+LORA = LoraShape(rank=4, alpha=8.0, targets=TARGETS)
+TOKENS_BT = jnp.asarray(np.random.default_rng(0).integers(0, 96, (1, 24)))
+
+
+def _logits(params):
+    position_BT = jnp.arange(TOKENS_BT.shape[1])[None]
+    hidden, _ = hidden_states(params, TOKENS_BT, position_BT, jnp.ones_like(TOKENS_BT), MIXED)
+    return np.asarray(logits(params, hidden))
+
+
+def _trained(mesh_shape):
+    """Weights before and after two steps, and the number of moments."""
+    mesh = make_mesh(mesh_shape)
+    optimizer = make_optimizer(MUON, MIXED, LORA)
+    state = init_state(jax.random.key(0), MIXED, optimizer, mesh, LORA)
+    moments = jax.tree.leaves(state.opt_state)
+    before = jax.device_get(state.params)
+    step = make_train_step(MIXED, optimizer, transcript_loss, 0.0, mesh, lora=LORA)
+    batches = pack_all(sample_transcripts(16), Shape(8, 64, 8))
+    for _ in range(2):
+        state, _ = step(state, batches, 100.0)
+    return before, jax.device_get(state.params), sum(m.size for m in moments)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return _trained(MeshShape(data=8))
+
+
+def test_new_adapters_change_nothing(trained):
+    before, _, _ = trained
+    plain = {name: w for name, w in before.items() if not name.startswith("adapter")}
+    np.testing.assert_array_equal(_logits(before), _logits(plain))
+
+
+def test_only_adapters_are_trained_and_have_moments(trained):
+    before, after, moments = trained
+    for name in before.keys() - {"adapters"}:
+        jax.tree.map(np.testing.assert_array_equal, before[name], after[name])
+    assert len(after["adapters"]) == MIXED.num_layers
+    for adapters in after["adapters"]:
+        assert {name.partition("_")[0] for name in adapters} == set(TARGETS)
+    changed = jax.tree.map(lambda a, b: bool((a != b).any()), before["adapters"], after["adapters"])
+    assert all(jax.tree.leaves(changed))
+    sizes = sum(a.size for a in jax.tree.leaves(after["adapters"]))
+    assert sizes <= moments < sizes + 10  # of Muon one each, and counts of steps
+
+
+def test_merged_weights_compute_the_same(trained):
+    before, after, _ = trained
+    found = merged(after)
+    assert jax.tree.structure(found) == jax.tree.structure(init_params(jax.random.key(0), MIXED))
+    assert np.abs(_logits(after) - _logits(before)).max() > 0.01
+    np.testing.assert_allclose(_logits(found), _logits(after), atol=1e-5)
+    served = sampling_weights(after, Compute("bfloat16"))
+    assert served["layers"][0]["q_DNH"].dtype == jnp.bfloat16
+    assert served["layers"][0]["attn_norm_D"].dtype == jnp.float32
+    np.testing.assert_allclose(
+        served["layers"][1]["up_EDF"], found["layers"][1]["up_EDF"], rtol=0.01
+    )
+
+
+def test_weights_that_need_nothing_are_served_as_they_are():
+    params = init_params(jax.random.key(0), MIXED)
+    assert sampling_weights(params, Compute()) is params
+
+
+def test_sharded_adapters_train_as_replicated_ones(trained):
+    _, expected, _ = trained
+    _, found, _ = _trained(MeshShape(data=2, expert=2, tensor=2))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), expected, found)
+
+
+def test_the_export_says_the_same_in_pefts_names(tmp_path):
+    params = init_params(jax.random.key(0), DENSE)
+    adapters = new_adapters(jax.random.key(1), DENSE, LORA)
+    params |= jax.tree.map(lambda a: a + 0.1, adapters)  # b begins as 0
+    save_peft(tmp_path, params, LORA, "base")
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert config["target_modules"] == [f"{target}_proj" for target in TARGETS]
+    tensors = load_file(tmp_path / "adapter_model.safetensors")
+    assert len(tensors) == 2 * len(TARGETS) * DENSE.num_layers
+    full = merged(params | {"adapter_scale": config["lora_alpha"] / config["r"]})
+    for name, module in (("o_NHD", "self_attn.o_proj"), ("down_FD", "mlp.down_proj")):
+        key = f"base_model.model.model.layers.1.{module}"
+        product = tensors[f"{key}.lora_B.weight"] @ tensors[f"{key}.lora_A.weight"]
+        added = full["layers"][1][name] - params["layers"][1][name]
+        expected = np.asarray(added).reshape(-1, DENSE.width).T
+        found = config["lora_alpha"] / config["r"] * product
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_what_peft_has_no_names_for_is_refused(tmp_path):
+    params = init_params(jax.random.key(0), MIXED)
+    adapters = new_adapters(jax.random.key(1), MIXED, LORA)
+    with pytest.raises(ValueError, match=r"layer 1 has adapters of \w+ in each expert"):
+        save_peft(tmp_path, params | adapters, LORA, "base")
+    with pytest.raises(ValueError, match="trained in full"):
+        save_peft(tmp_path, params, LORA, "base")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changes", "answer"),
+    [
+        ({"rank": -1}, "lora.rank -1 must be at least 0"),
+        ({"alpha": 0.0}, "lora.alpha 0.0 must be > 0"),
+        ({"targets": ()}, "lora.targets is empty: choose some of q, k"),
+        ({"targets": ("q", "router")}, "lora.targets 'router' is unknown: choose some of q, k"),
+    ],
+)
+def test_an_impossible_adapter_is_refused(changes, answer):
+    with pytest.raises(ValueError, match=answer):
+        dataclasses.replace(LORA, **changes)
