@@ -1,0 +1,138 @@
+"""A GGUF file as a checkpoint: tensors under their Hugging Face names, dequantised as read."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+from ale_jax.model.shape import PolicyShape
+from ale_jax.model.weights.checkpoint import check_tensors
+from ale_jax.model.weights.gguf_shape import ROPE_FACTORS, read_shape
+from ale_jax.model.weights.layout import Bounds, tensor_shapes
+
+_DAMAGE = (ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionError)
+_EXPERT = re.compile(r"\.experts\.(\d+)\.")
+
+
+@dataclasses.dataclass(frozen=True)
+class GgufTensor:
+    """A tensor, or with `expert` one of those that the file keeps stacked.
+
+    turned_heads: rows of queries or keys are in llama.cpp's order; this many heads of them.
+    """
+
+    file: Path
+    stored: gguf.ReaderTensor
+    expert: int | None
+    turned_heads: int | None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """GGUF counts dimensions from the innermost."""
+        return tuple(int(size) for size in reversed(self.stored.shape))[self.expert is not None :]
+
+    def read(self, bounds: Bounds) -> np.ndarray:
+        (start, stop), *inner = bounds
+        if self.turned_heads is None:
+            rows = self._dequantised(start, stop)
+        else:
+            rows = self._head_rows(start, stop)
+        return rows[(slice(None), *(slice(*each) for each in inner))]
+
+    def _dequantised(self, start: int, stop: int) -> np.ndarray:
+        """Quantisation is by blocks within a row: whole rows are read."""
+        data = self.stored.data if self.expert is None else self.stored.data[self.expert]
+        return gguf.dequantize(data[start:stop], self.stored.tensor_type)
+
+    def _head_rows(self, start: int, stop: int) -> np.ndarray:
+        """Of each head llama.cpp stores the pairs that rotate together side by side: 0, H/2, 1,
+        H/2 + 1, ... Heads are read whole."""
+        width = self.shape[0] // self.turned_heads
+        first, last = start // width, -(-stop // width)
+        rows = self._dequantised(first * width, last * width)
+        paired = rows.reshape(last - first, width // 2, 2, *rows.shape[1:])
+        halves = paired.swapaxes(1, 2).reshape(rows.shape)
+        return halves[start - first * width : stop - first * width]
+
+
+@dataclasses.dataclass(frozen=True)
+class GgufFile:
+    """A checkpoint (see checkpoint.Checkpoint) whose tensors are all known to be there."""
+
+    shape: PolicyShape
+    tensors: dict[str, GgufTensor]
+
+
+def open_gguf(path: Path) -> GgufFile:
+    """Reads what the file says of itself. ValueError names the tensor or field that is wrong."""
+    reader = _read(path)
+    stored = {tensor.name: tensor for tensor in reader.tensors}
+    for tensor in stored.values():
+        if not _can_dequantise(tensor):
+            kind = tensor.tensor_type.name
+            raise ValueError(f"{path}: tensor {tensor.name}: quantisation {kind} is not supported")
+    architecture, shape = read_shape(path, reader)
+    stored.pop(ROPE_FACTORS, None)  # part of the shape
+    tensors = _under_our_names(path, stored, architecture, shape)
+    check_tensors(path, tensors, shape)
+    return GgufFile(shape, tensors)
+
+
+class _Reader(gguf.GGUFReader):
+    """Says which tensor is damaged: the package's own errors do not."""
+
+    def _build_tensors(self, start_offs: int, fields: list[gguf.ReaderField]) -> None:
+        tensors: dict[str, gguf.ReaderTensor] = {}
+        for field in fields:
+            try:
+                super()._build_tensors(start_offs, [field])
+            except _DAMAGE as error:
+                raise ValueError(f"tensor {field.name}: {error}") from error
+            if field.name in tensors:
+                raise ValueError(f"tensor {field.name}: is there twice")
+            tensors[field.name] = self.tensors[0]
+        self.tensors = list(tensors.values())
+
+
+def _read(path: Path) -> gguf.GGUFReader:
+    try:
+        return _Reader(path)
+    except _DAMAGE as error:
+        raise ValueError(f"{path}: truncated, or no GGUF file: {error!s:.200}") from error
+
+
+def _can_dequantise(tensor: gguf.ReaderTensor) -> bool:
+    try:
+        gguf.dequantize(tensor.data.reshape(-1, tensor.data.shape[-1])[:1], tensor.tensor_type)
+    except NotImplementedError:
+        return False
+    return True
+
+
+def _under_our_names(
+    path: Path, stored: Mapping[str, gguf.ReaderTensor], architecture: str, shape: PolicyShape
+) -> dict[str, GgufTensor]:
+    """Every tensor of the file, by its Hugging Face name; what has none keeps its own."""
+    names = gguf.get_tensor_name_map(
+        next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture),
+        shape.num_layers,
+    )
+    heads = {"q_proj": shape.num_heads, "k_proj": shape.num_kv_heads}
+    tensors, used = {}, set()
+    for name in tensor_shapes(shape):
+        expert = _EXPERT.search(name)
+        own = names.get_name(_EXPERT.sub(".experts.", name), (".weight", ".bias"))
+        if own not in stored:
+            continue  # check_tensors says so
+        used.add(own)
+        turned = heads.get(name.split(".")[-2]) if architecture == "llama" else None
+        tensors[name] = GgufTensor(
+            path, stored[own], None if expert is None else int(expert[1]), turned
+        )
+    rest = {own: GgufTensor(path, stored[own], None, None) for own in stored.keys() - used}
+    return tensors | rest
