@@ -9,6 +9,7 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.weights.checkpoint import check_tensors
@@ -84,7 +85,14 @@ def open_gguf(path: Path) -> GgufFile:
 
 
 class _Reader(gguf.GGUFReader):
-    """Says which tensor is damaged: the package's own errors do not."""
+    """Says which tensor is damaged, which the package's own errors do not; and does not go on
+    behind the end of the file, where it would find as many empty values as it is told to."""
+
+    def _get(self, offset: int, dtype: DTypeLike, count: int = 1, override_order=None):
+        values = super()._get(offset, dtype, count, override_order)
+        if len(values) != count:
+            raise ValueError(f"should go on at byte {offset}, the file has {len(self.data)}")
+        return values
 
     def _build_tensors(self, start_offs: int, fields: list[gguf.ReaderField]) -> None:
         tensors: dict[str, gguf.ReaderTensor] = {}

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 from transformers import (
@@ -17,6 +19,7 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
+from ale_jax.model.params import is_param, param_table
 from ale_jax.model.weights.config import NO_EXPERTS
 from tests.model.shapes import DENSE, LLAMA, MIXED, QWEN2
 
@@ -82,6 +85,16 @@ FAMILIES = {
         Qwen2MoeConfig(**_SIZES, **_UPCYCLED, qkv_bias=False, rope_parameters=_LLAMA3),
     ),
 }
+
+
+def random_params(shape, dtype=np.float32):
+    """Without a compilation, which `init_params` needs for each shape."""
+    draw = np.random.default_rng(0)
+
+    def array(param):
+        return jnp.asarray(draw.normal(0.0, 0.2, param.shape).astype(dtype))
+
+    return jax.tree.map(array, param_table(shape), is_leaf=is_param)
 
 
 def make_model(name):
