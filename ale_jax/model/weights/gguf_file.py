@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import DTypeLike
 
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.weights.checkpoint import check_tensors
-from ale_jax.model.weights.gguf_shape import ROPE_FACTORS, read_shape
+from ale_jax.model.weights.gguf_shape import ARCHITECTURE, ROPE_FACTORS, read_shape
 from ale_jax.model.weights.layout import Bounds, tensor_shapes
 
 _DAMAGE = (ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionError)
@@ -71,15 +72,14 @@ class GgufFile:
 
 def open_gguf(path: Path) -> GgufFile:
     """Reads what the file says of itself. ValueError names the tensor or field that is wrong."""
-    reader = _read(path)
-    stored = {tensor.name: tensor for tensor in reader.tensors}
+    metadata, stored = _read(path)
     for tensor in stored.values():
         if not _can_dequantise(tensor):
             kind = tensor.tensor_type.name
             raise ValueError(f"{path}: tensor {tensor.name}: quantisation {kind} is not supported")
-    architecture, shape = read_shape(path, reader)
+    shape = read_shape(path, metadata, stored)
     stored.pop(ROPE_FACTORS, None)  # part of the shape
-    tensors = _under_our_names(path, stored, architecture, shape)
+    tensors = _under_our_names(path, stored, metadata[ARCHITECTURE], shape)
     check_tensors(path, tensors, shape)
     return GgufFile(shape, tensors)
 
@@ -107,11 +107,24 @@ class _Reader(gguf.GGUFReader):
         self.tensors = list(tensors.values())
 
 
-def _read(path: Path) -> gguf.GGUFReader:
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, gguf.ReaderTensor]]:
+    """The fields that do not belong to the tokenizer, and the tensors, by name."""
     try:
-        return _Reader(path)
+        reader = _Reader(path)
+        metadata = {
+            key: _value(field)
+            for key, field in reader.fields.items()
+            if not key.startswith("tokenizer.")
+        }
     except _DAMAGE as error:
-        raise ValueError(f"{path}: truncated, or no GGUF file: {error!s:.200}") from error
+        raise ValueError(f"{path}: damaged, or no GGUF file: {error!s:.200}") from error
+    return metadata, {tensor.name: tensor for tensor in reader.tensors}
+
+
+def _value(field: gguf.ReaderField) -> Any:
+    value = field.contents()
+    # 1e-6 is stored as float32; as a Python float that would be 9.999999974752427e-07.
+    return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
 def _can_dequantise(tensor: gguf.ReaderTensor) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +21,22 @@ _KNOWN = {
     if each.model_type != "qwen2_moe"  # in GGUF files it always has a shared expert
 }
 
+ARCHITECTURE = "general.architecture"
 ROPE_FACTORS = "rope_freqs.weight"
 # low_freq_factor, high_freq_factor, trained positions: the same in all releases of Llama 3.
 _LLAMA3_BANDS = (1.0, 4.0, 8192.0)
 
 
-def read_shape(path: Path, reader: gguf.GGUFReader) -> tuple[str, PolicyShape]:
-    """GGUF's name of the architecture, and the shape. ValueError names what is not supported."""
-    name = _value(reader, "general.architecture")
-    architecture = find_architecture(Fields(path, {}), name, _KNOWN)
+def read_shape(
+    path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, gguf.ReaderTensor]
+) -> PolicyShape:
+    """The shape of the file's policy. ValueError names what is missing or not supported."""
+    name = metadata.get(ARCHITECTURE)
+    architecture = find_architecture(Fields(path, metadata), name, _KNOWN)
     prefix = f"{name}."
-    keys = (key for key in reader.fields if key.startswith(prefix))
-    fields = Fields(path, {key.removeprefix(prefix): _value(reader, key) for key in keys})
-    tensors = {tensor.name: tensor for tensor in reader.tensors}
+    fields = Fields(
+        path, {k.removeprefix(prefix): v for k, v in metadata.items() if k.startswith(prefix)}
+    )
     if "token_embd.weight" not in tensors:
         raise fields.error("tensor token_embd.weight is missing")
     width, heads = fields.count("embedding_length"), fields.count("attention.head_count")
@@ -61,15 +65,8 @@ def read_shape(path: Path, reader: gguf.GGUFReader) -> tuple[str, PolicyShape]:
     }
     shape = make_shape(fields, sizes)
     if ROPE_FACTORS in tensors:
-        shape = _with_llama3_rope(fields, shape, tensors[ROPE_FACTORS].data)
-    return name, shape
-
-
-def _value(reader: gguf.GGUFReader, key: str) -> Any:
-    field = reader.get_field(key)
-    value = None if field is None else field.contents()
-    # 1e-6 is stored as float32; as a Python float it would be 9.999999974752427e-07.
-    return float(str(np.float32(value))) if isinstance(value, float) else value
+        return _with_llama3_rope(fields, shape, tensors[ROPE_FACTORS].data)
+    return shape
 
 
 def _expert_sizes(fields: Fields) -> dict[str, object]:
