@@ -106,7 +106,10 @@ class ChatTokenizer:
                 f"no tokenizer.json in {path}: give a folder that transformers can load, "
                 "or a .gguf file"
             )
-        tokenizer = AutoTokenizer.from_pretrained(str(place), local_files_only=True, **options)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(str(place), local_files_only=True, **options)
+        except Exception as error:  # what a damaged file meets in there has no type of its own
+            raise ValueError(f"{path}: its tokenizer cannot be read: {error!s:.200}") from error
         if not tokenizer.chat_template:
             raise ValueError(f"the tokenizer in {path} has no chat template: add one")
         if END_OF_TURN not in tokenizer.get_vocab():

@@ -1,5 +1,6 @@
 """Tokens in, tokens out: the chat format, and text that tries to break out of it."""
 
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -99,6 +100,14 @@ def test_a_tokenizer_without_the_token_that_ends_a_turn_is_refused(tmp_path):
     other.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"has no token <\|im_end\|>: only chat formats"):
         ChatTokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "x.gguf"])
+def test_a_damaged_file_is_named(file, tmp_path):
+    (tmp_path / file).write_text('{"version": ')
+    place = tmp_path / file if file == "x.gguf" else tmp_path
+    with pytest.raises(ValueError, match=re.escape(f"{place}: its tokenizer cannot be read")):
+        ChatTokenizer.load(place)
 
 
 def test_every_token_needs_an_embedding(tokenizer):

@@ -49,6 +49,16 @@ _LLAMA3_ROPE = (
     "high_freq_factor",
     "original_max_position_embeddings",
 )
+# Far above any model's.
+MOST_LAYERS = MOST_EXPERTS = 1024
+
+NO_EXPERTS: dict[str, object] = {
+    "num_experts": 0,
+    "experts_per_token": 0,
+    "expert_width": 0,
+    "dense_layers": (),
+    "norm_topk_prob": True,
+}
 
 
 def read_config(path: Path) -> PolicyShape:
@@ -61,16 +71,16 @@ def read_config(path: Path) -> PolicyShape:
     architecture = find_architecture(fields, fields.get("model_type"), known)
     for name, value in _ONLY.items():
         fields.require(name, value)
-    other = set(fields.get("layer_types", [])) - {"full_attention"}
-    if other:
-        raise fields.error(f"layer_types {sorted(other)} are not supported, only 'full_attention'")
+    for kind in fields.items("layer_types"):
+        if kind != "full_attention":
+            raise fields.error(f"layer_types {kind!r:.40} is not supported, only 'full_attention'")
     return make_shape(fields, _sizes(fields, architecture))
 
 
 def find_architecture(
     fields: Fields, name: object, known: Mapping[str, Architecture]
 ) -> Architecture:
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise fields.error(f"architecture {name!r:.40} is not known; known are {', '.join(known)}")
     return known[name]
 
@@ -143,7 +153,7 @@ def _sizes(fields: Fields, architecture: Architecture) -> dict[str, object]:
     return {
         "vocab_size": fields.count("vocab_size"),
         "width": width,
-        "num_layers": fields.count("num_hidden_layers"),
+        "num_layers": fields.count("num_hidden_layers", most=MOST_LAYERS),
         "num_heads": heads,
         "num_kv_heads": fields.count("num_key_value_heads", heads),
         "head_width": fields.count("head_dim", width // heads),
@@ -158,23 +168,14 @@ def _sizes(fields: Fields, architecture: Architecture) -> dict[str, object]:
     }
 
 
-NO_EXPERTS: dict[str, object] = {
-    "num_experts": 0,
-    "experts_per_token": 0,
-    "expert_width": 0,
-    "dense_layers": (),
-    "norm_topk_prob": True,
-}
-
-
 def _expert_sizes(fields: Fields) -> dict[str, object]:
     # transformers 5 writes num_local_experts where published checkpoints have num_experts.
     name = "num_experts" if fields.get("num_experts") else "num_local_experts"
     step = fields.count("decoder_sparse_step", 1)
-    layers = range(fields.count("num_hidden_layers"))
-    listed = fields.get("mlp_only_layers", [])
+    layers = range(fields.count("num_hidden_layers", most=MOST_LAYERS))
+    listed = fields.items("mlp_only_layers")
     return {
-        "num_experts": fields.count(name),
+        "num_experts": fields.count(name, most=MOST_EXPERTS),
         "experts_per_token": fields.count("num_experts_per_tok"),
         "expert_width": fields.count("moe_intermediate_size"),
         "dense_layers": tuple(i for i in layers if i in listed or (i + 1) % step),

@@ -25,15 +25,18 @@ class Fields:
     def require(self, name: str, only: Any) -> None:
         """ValueError if the field is there with another value than the one that is supported."""
         if self.get(name, only) != only:
-            raise self.error(f"{name} {self.get(name)!r} is not supported, only {only!r} is")
+            raise self.error(f"{name} {self.get(name)!r:.80} is not supported, only {only!r} is")
 
-    def count(self, name: str, default: int | None = None) -> int:
-        """An integer >= 1. ValueError if it is something else, or missing without a default."""
+    def count(self, name: str, default: int | None = None, most: int = 1 << 24) -> int:
+        """An integer from 1 to `most`, which keeps a damaged file from filling the memory.
+
+        ValueError if it is something else, or missing without a default.
+        """
         value = self.get(name, default)
         if value is None:
             raise self.error(f"{name} is missing")
-        if type(value) is not int or value < 1:
-            raise self.error(f"{name} {value!r} must be an integer of at least 1")
+        if type(value) is not int or not 1 <= value <= most:
+            raise self.error(f"{name} {value!r:.40} must be an integer from 1 to {most}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
@@ -42,18 +45,25 @@ class Fields:
         if value is None:
             raise self.error(f"{name} is missing")
         if type(value) not in (int, float) or not value > 0:
-            raise self.error(f"{name} {value!r} must be a number above 0")
+            raise self.error(f"{name} {value!r:.40} must be a number above 0")
         return float(value)
 
     def flag(self, name: str, default: bool) -> bool:
         value = self.get(name, default)
         if type(value) is not bool:
-            raise self.error(f"{name} {value!r} must be true or false")
+            raise self.error(f"{name} {value!r:.40} must be true or false")
+        return value
+
+    def items(self, name: str) -> list[Any]:
+        """The items of a list; none if it is missing."""
+        value = self.get(name, [])
+        if not isinstance(value, list):
+            raise self.error(f"{name} {value!r:.40} must be a list")
         return value
 
     def part(self, name: str) -> Fields:
         """The fields within a field; none if it is missing."""
         value = self.get(name, {})
         if not isinstance(value, Mapping):
-            raise self.error(f"{name} {value!r} must be an object")
+            raise self.error(f"{name} {value!r:.40} must be an object")
         return Fields(self.source, value)

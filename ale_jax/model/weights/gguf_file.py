@@ -17,7 +17,16 @@ from ale_jax.model.weights.checkpoint import check_tensors
 from ale_jax.model.weights.gguf_shape import ARCHITECTURE, ROPE_FACTORS, read_shape
 from ale_jax.model.weights.layout import Bounds, tensor_shapes
 
-_DAMAGE = (ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionError)
+# What the package raises for a file that it cannot read.
+_UNREADABLE = (
+    ValueError,
+    KeyError,
+    IndexError,
+    TypeError,
+    OverflowError,
+    RecursionError,
+    NotImplementedError,
+)
 _EXPERT = re.compile(r"\.experts\.(\d+)\.")
 
 
@@ -73,10 +82,6 @@ class GgufFile:
 def open_gguf(path: Path) -> GgufFile:
     """Reads what the file says of itself. ValueError names the tensor or field that is wrong."""
     metadata, stored = _read(path)
-    for tensor in stored.values():
-        if not _can_dequantise(tensor):
-            kind = tensor.tensor_type.name
-            raise ValueError(f"{path}: tensor {tensor.name}: quantisation {kind} is not supported")
     shape = read_shape(path, metadata, stored)
     stored.pop(ROPE_FACTORS, None)  # part of the shape
     tensors = _under_our_names(path, stored, metadata[ARCHITECTURE], shape)
@@ -99,12 +104,18 @@ class _Reader(gguf.GGUFReader):
         for field in fields:
             try:
                 super()._build_tensors(start_offs, [field])
-            except _DAMAGE as error:
+                _dequantise_one_row(self.tensors[0])
+            except _UNREADABLE as error:
                 raise ValueError(f"tensor {field.name}: {error}") from error
             if field.name in tensors:
                 raise ValueError(f"tensor {field.name}: is there twice")
             tensors[field.name] = self.tensors[0]
         self.tensors = list(tensors.values())
+
+
+def _dequantise_one_row(tensor: gguf.ReaderTensor) -> None:
+    """Raises NotImplementedError for a quantisation that the package does not know."""
+    gguf.dequantize(tensor.data.reshape(-1, tensor.data.shape[-1])[:1], tensor.tensor_type)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, gguf.ReaderTensor]]:
@@ -116,8 +127,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, gguf.ReaderTensor]]:
             for key, field in reader.fields.items()
             if not key.startswith("tokenizer.")
         }
-    except _DAMAGE as error:
-        raise ValueError(f"{path}: damaged, or no GGUF file: {error!s:.200}") from error
+    except _UNREADABLE as error:
+        raise ValueError(f"{path}: cannot be read as GGUF: {error!s:.200}") from error
     return metadata, {tensor.name: tensor for tensor in reader.tensors}
 
 
@@ -125,14 +136,6 @@ def _value(field: gguf.ReaderField) -> Any:
     value = field.contents()
     # 1e-6 is stored as float32; as a Python float that would be 9.999999974752427e-07.
     return float(str(np.float32(value))) if isinstance(value, float) else value
-
-
-def _can_dequantise(tensor: gguf.ReaderTensor) -> bool:
-    try:
-        gguf.dequantize(tensor.data.reshape(-1, tensor.data.shape[-1])[:1], tensor.tensor_type)
-    except NotImplementedError:
-        return False
-    return True
 
 
 def _under_our_names(

@@ -12,9 +12,17 @@ import numpy as np
 
 from ale_jax.model.layers import rotary_frequencies
 from ale_jax.model.shape import PolicyShape
-from ale_jax.model.weights.config import ARCHITECTURES, NO_EXPERTS, find_architecture, make_shape
+from ale_jax.model.weights.config import (
+    ARCHITECTURES,
+    MOST_EXPERTS,
+    MOST_LAYERS,
+    NO_EXPERTS,
+    find_architecture,
+    make_shape,
+)
 from ale_jax.model.weights.fields import Fields
 
+# By GGUF's name, which is transformers' without the underscore.
 _KNOWN = {
     each.model_type.replace("_", ""): each
     for each in ARCHITECTURES
@@ -48,9 +56,9 @@ def read_shape(
     if not architecture.has_experts:
         fields.require("expert_count", 0)
     sizes = {
-        "vocab_size": int(tensors["token_embd.weight"].shape[1]),
+        "vocab_size": int(tensors["token_embd.weight"].shape[-1]),
         "width": width,
-        "num_layers": fields.count("block_count"),
+        "num_layers": fields.count("block_count", most=MOST_LAYERS),
         "num_heads": heads,
         "num_kv_heads": fields.count("attention.head_count_kv", heads),
         "head_width": head_width,
@@ -71,7 +79,7 @@ def read_shape(
 
 def _expert_sizes(fields: Fields) -> dict[str, object]:
     return {
-        "num_experts": fields.count("expert_count"),
+        "num_experts": fields.count("expert_count", most=MOST_EXPERTS),
         "experts_per_token": fields.count("expert_used_count"),
         "expert_width": fields.count("expert_feed_forward_length"),
         "dense_layers": (),

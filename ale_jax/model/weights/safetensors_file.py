@@ -98,7 +98,9 @@ def write_tensors(
 def _tensor(path: Path, name: str, entry: object, data_start: int) -> Tensor:
     try:
         stored, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-        sound = all(type(each) is int and each >= 0 for each in (*shape, begin, end))
+        sound = isinstance(stored, str) and all(
+            type(each) is int and each >= 0 for each in (*shape, begin, end)
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: tensor {name}: its entry is damaged: {entry!r:.100}") from error
     if not sound:
