@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 
 from ale_jax.files import write_json
 from ale_jax.model.params import Params
@@ -35,13 +36,18 @@ def export(
     """Writes the weights in their own type, with configuration and tokenizer, to the new folder.
 
     The folder appears whole or not at all. Weights that lie on several devices are gathered one at
-    a time. ValueError if the folder exists, the weights are of a type that safetensors cannot hold,
-    or transformers has no such architecture.
+    a time; on several hosts all have to call this, and the first one writes. ValueError if the
+    folder exists, the weights are of a type that safetensors cannot hold, or transformers has no
+    such architecture.
     """
     if path.exists():
         raise ValueError(f"{path} exists: name a folder that does not")
     config = to_config(shape)
     kinds = _kinds(params, shape)
+    if jax.process_index() > 0:
+        for _ in _tensors(params, shape, kinds):  # only helps to gather
+            pass
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
@@ -86,6 +92,8 @@ def _pairs(params: Params, shape: PolicyShape):
 def _gather(weight: jax.Array) -> np.ndarray:
     """The weight in this host's memory. jax keeps that copy as long as the array it was asked of,
     so a passing twin of it is asked."""
+    if not weight.is_fully_addressable:
+        return multihost_utils.process_allgather(weight, tiled=True)
     parts = [shard.data for shard in weight.addressable_shards]
     return np.asarray(
         jax.make_array_from_single_device_arrays(weight.shape, weight.sharding, parts)

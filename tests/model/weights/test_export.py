@@ -2,6 +2,10 @@
 
 import dataclasses
 import json
+import os
+import socket
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +52,32 @@ def test_sharded_bfloat16_weights_are_gathered(tmp_path):
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "many").dtype == torch.bfloat16
 
 
+def test_two_hosts_load_their_parts_and_the_first_exports_them(tmp_path):
+    export(tmp_path / "in", random_params(MIXED), MIXED, max_shard_bytes=40_000)
+    with socket.socket() as listener:
+        listener.bind(("localhost", 0))
+        port = str(listener.getsockname()[1])
+    command = [sys.executable, "-m", "tests.model.weights.one_of_two_hosts", port]
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    hosts = [
+        subprocess.Popen(
+            [*command, str(number), tmp_path / "in", tmp_path / "out"],
+            env=os.environ | flags,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in (0, 1)
+    ]
+    try:
+        errors = [host.communicate()[1] for host in hosts]
+    finally:
+        for host in hosts:
+            host.kill()
+    assert [host.returncode for host in hosts] == [0, 0], errors
+    written = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
+    assert written == {file.name: file.read_bytes() for file in (tmp_path / "in").iterdir()}
+
+
 def test_the_tokenizer_and_what_ends_a_reply_go_along(tmp_path):
     tokenizer = ChatTokenizer(train_bpe(MESSAGES, 300))
     shape = dataclasses.replace(MOE, vocab_size=304)
@@ -78,8 +108,7 @@ class _Dying:
     def __init__(self, array):
         self.dtype, self.shape = array.dtype, array.shape
 
-    @property
-    def addressable_shards(self):
+    def __getattr__(self, name):
         raise KeyboardInterrupt
 
 
