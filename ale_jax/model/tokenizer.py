@@ -17,7 +17,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 ChatMessage = dict[str, str]  # {"role": ..., "content": ...}, as chat templates want it
 
 END_OF_TURN = "<|im_end|>"
-SPECIAL = ("<|endoftext|>", "<|im_start|>", END_OF_TURN)
+END_OF_TEXT = "<|endoftext|>"
+SPECIAL = (END_OF_TEXT, "<|im_start|>", END_OF_TURN)
 # Ordinary text in Qwen3's vocabulary too: one token each, but kept when decoding.
 MARKERS = (
     "<tool_call>",
@@ -61,7 +62,7 @@ def train_bpe(messages: Iterable[ChatMessage], vocab_size: int) -> PreTrainedTok
     bpe.train_from_iterator(_training_texts(messages), trainer)
     bpe.add_tokens(list(MARKERS))
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=bpe, eos_token=END_OF_TURN, pad_token="<|endoftext|>"
+        tokenizer_object=bpe, eos_token=END_OF_TURN, pad_token=END_OF_TEXT
     )
     tokenizer.chat_template = Path(__file__).with_name("chat_template.jinja").read_text()
     return tokenizer
@@ -87,19 +88,44 @@ class ChatTokenizer:
         self._lock = threading.Lock()
         self._wraps: dict[tuple[tuple[str, ...], bool], list[np.ndarray]] = {}
         self.vocab_size = len(tokenizer)
-        self.stop_ids = (int(tokenizer.convert_tokens_to_ids(END_OF_TURN)),)
+        self.stop_ids = _stop_ids(tokenizer)
 
     @classmethod
     def load(cls, path: str | Path, tools: list[dict] | None = None) -> ChatTokenizer:
-        """Loads a folder in transformers' layout. ValueError if there is none, or no template."""
-        if not (Path(path) / "tokenizer.json").is_file():
+        """Loads a folder in transformers' layout, or what a .gguf file holds.
+
+        ValueError if there is none, or it has no chat template or no end-of-turn token.
+        """
+        path = Path(path)
+        if path.is_file():
+            place, options = path.parent, {"gguf_file": path.name}
+        elif (path / "tokenizer.json").is_file():
+            place, options = path, {}
+        else:
             raise ValueError(
-                f"no tokenizer.json in {path}: give a folder that transformers can load"
+                f"no tokenizer.json in {path}: give a folder that transformers can load, "
+                "or a .gguf file"
             )
-        tokenizer = AutoTokenizer.from_pretrained(str(path), local_files_only=True)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(str(place), local_files_only=True, **options)
+        except Exception as error:  # what a damaged file meets in there has no type of its own
+            raise ValueError(f"{path}: its tokenizer cannot be read: {error!s:.200}") from error
         if not tokenizer.chat_template:
             raise ValueError(f"the tokenizer in {path} has no chat template: add one")
+        if END_OF_TURN not in tokenizer.get_vocab():
+            raise ValueError(
+                f"the tokenizer in {path} has no token {END_OF_TURN}: only chat formats that end "
+                "turns with it are supported"
+            )
         return cls(tokenizer, tools)
+
+    def check_fits(self, model_vocab_size: int) -> None:
+        """ValueError if the model has no embedding for some token. It may have more rows."""
+        if self.vocab_size > model_vocab_size:
+            raise ValueError(
+                f"the tokenizer has {self.vocab_size} tokens, the model's vocabulary is "
+                f"{model_vocab_size}: take the tokenizer that the model was trained with"
+            )
 
     def save(self, path: str | Path) -> None:
         self._tokenizer.save_pretrained(str(path))
@@ -144,6 +170,13 @@ class ChatTokenizer:
             add_generation_prompt=add_generation_prompt,
             tokenize=False,
         )
+
+
+def _stop_ids(tokenizer: PreTrainedTokenizerFast) -> tuple[int, ...]:
+    """The token that ends a turn, and the one that ends a text where there is one: Qwen ends its
+    replies with either."""
+    vocabulary = tokenizer.get_vocab()
+    return tuple(vocabulary[t] for t in (END_OF_TURN, END_OF_TEXT) if t in vocabulary)
 
 
 def _wraps(render, roles: tuple[str, ...], first: bool) -> list[str]:

@@ -1,10 +1,13 @@
 """Tokens in, tokens out: the chat format, and text that tries to break out of it."""
 
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
 
 from ale_jax.model.tokenizer import END_OF_TURN, ChatTokenizer, train_bpe
 
@@ -89,6 +92,37 @@ def test_a_saved_tokenizer_is_the_same(tokenizer, tmp_path):
 def test_a_folder_without_tokenizer_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"no tokenizer.json in .*"):
         ChatTokenizer.load(tmp_path)
+
+
+def test_a_tokenizer_without_the_token_that_ends_a_turn_is_refused(tmp_path):
+    other = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), eos_token="</s>")
+    other.chat_template = "{{ messages }}"
+    other.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"has no token <\|im_end\|>: only chat formats"):
+        ChatTokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "x.gguf"])
+def test_a_damaged_file_is_named(file, tmp_path):
+    (tmp_path / file).write_text('{"version": ')
+    place = tmp_path / file if file == "x.gguf" else tmp_path
+    with pytest.raises(ValueError, match=re.escape(f"{place}: its tokenizer cannot be read")):
+        ChatTokenizer.load(place)
+
+
+def test_every_token_needs_an_embedding(tokenizer):
+    size = tokenizer.vocab_size
+    tokenizer.check_fits(size)
+    tokenizer.check_fits(size + 64)  # embeddings are often padded to a round number
+    with pytest.raises(
+        ValueError, match=f"has {size} tokens, the model's vocabulary is {size - 1}:"
+    ):
+        tokenizer.check_fits(size - 1)
+
+
+def test_a_reply_ends_with_its_turn_or_with_the_text(tokenizer):
+    ends = [tokenizer._tokenizer.decode([each]) for each in tokenizer.stop_ids]
+    assert ends == ["<|im_end|>", "<|endoftext|>"]
 
 
 def test_a_template_that_drops_contents_is_refused(tokenizer, tmp_path):

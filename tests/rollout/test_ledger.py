@@ -54,7 +54,7 @@ def test_a_trajectory_holds_what_was_read_and_written(engine, tokenizer):
     np.testing.assert_array_equal(first.prompt_ids, tokenizer.prompt_ids(messages, first=True))
     # A reply that was cut at 9 tokens is closed by the context before the observation.
     observation = tokenizer.prompt_ids([{"role": "tool", "content": "next: rose.txt"}], first=False)
-    closing = [] if first.action_ids[-1] in tokenizer.stop_ids else list(tokenizer.stop_ids)
+    closing = [] if first.action_ids[-1] in tokenizer.stop_ids else [tokenizer.stop_ids[0]]
     np.testing.assert_array_equal(second.prompt_ids, [*closing, *observation])
     assert (first.reward, second.reward) == (0.0, 1.0)
     assert trajectory.start_version == 5

@@ -1,0 +1,128 @@
+"""Weights out: a folder that transformers loads, and that computes the same."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from ale_jax.files import write_json
+from ale_jax.model.params import Params
+from ale_jax.model.shape import PolicyShape
+from ale_jax.model.tokenizer import ChatTokenizer
+from ale_jax.model.weights.config import to_config
+from ale_jax.model.weights.folder import CONFIG, INDEX, SINGLE
+from ale_jax.model.weights.layout import filler_shapes, is_stored, layout
+from ale_jax.model.weights.safetensors_file import DTYPES, Kind, write_tensors
+
+GENERATION_CONFIG = "generation_config.json"
+MAX_SHARD_BYTES = 5_000_000_000  # as transformers cuts them
+
+
+def export(
+    path: Path,
+    params: Params,
+    shape: PolicyShape,
+    tokenizer: ChatTokenizer | None = None,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+) -> None:
+    """Writes the weights in their own type, with configuration and tokenizer, to the new folder.
+
+    The folder appears whole or not at all. Weights that lie on several devices are gathered one at
+    a time; on several hosts all have to call this, and the first one writes. ValueError if the
+    folder exists, the weights are of a type that safetensors cannot hold, or transformers has no
+    such architecture.
+    """
+    if path.exists():
+        raise ValueError(f"{path} exists: name a folder that does not")
+    config = to_config(shape)
+    kinds = _kinds(params, shape)
+    if jax.process_index() > 0:
+        for _ in _tensors(params, shape, kinds):  # only helps to gather
+            pass
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    try:
+        _write_shards(unfinished, _cut(kinds, max_shard_bytes), _tensors(params, shape, kinds))
+        write_json(unfinished / CONFIG, config)
+        if tokenizer is not None:
+            tokenizer.save(unfinished)
+            stops = {"eos_token_id": list(tokenizer.stop_ids)}
+            write_json(unfinished / GENERATION_CONFIG, stops)
+        os.chmod(unfinished, 0o755)  # mkdtemp makes it private
+        os.rename(unfinished, path)
+    except BaseException:
+        shutil.rmtree(unfinished)
+        raise
+
+
+def _kinds(params: Params, shape: PolicyShape) -> dict[str, Kind]:
+    """Every tensor to be written, in this order."""
+    kinds = {}
+    for stored, weight in _pairs(params, shape):
+        if weight.dtype not in DTYPES.values():
+            raise ValueError(f"weights are {weight.dtype}, not one of {', '.join(DTYPES)}")
+        kinds |= dict.fromkeys(stored.names, Kind(weight.dtype, stored.tensor_shape))
+    dtype = params["embed_VD"].dtype
+    return kinds | {name: Kind(dtype, size) for name, size in filler_shapes(shape).items()}
+
+
+def _tensors(
+    params: Params, shape: PolicyShape, kinds: dict[str, Kind]
+) -> Iterator[tuple[str, np.ndarray]]:
+    for stored, weight in _pairs(params, shape):
+        yield from stored.write(_gather(weight))
+    for name in filler_shapes(shape):
+        yield name, np.zeros(kinds[name].shape, kinds[name].dtype)
+
+
+def _pairs(params: Params, shape: PolicyShape):
+    stored = jax.tree.leaves(layout(shape), is_leaf=is_stored)
+    return zip(stored, jax.tree.leaves(params), strict=True)
+
+
+def _gather(weight: jax.Array) -> np.ndarray:
+    """The weight in this host's memory. jax keeps that copy as long as the array it was asked of,
+    so a passing twin of it is asked."""
+    if not weight.is_fully_addressable:
+        return multihost_utils.process_allgather(weight, tiled=True)
+    parts = [shard.data for shard in weight.addressable_shards]
+    return np.asarray(
+        jax.make_array_from_single_device_arrays(weight.shape, weight.sharding, parts)
+    )
+
+
+def _cut(kinds: dict[str, Kind], max_bytes: int) -> list[dict[str, Kind]]:
+    """Shards of at most `max_bytes`, or of one tensor that is larger."""
+    shards: list[dict[str, Kind]] = [{}]
+    room = max_bytes
+    for name, kind in kinds.items():
+        if kind.num_bytes > room and shards[-1]:
+            shards.append({})
+            room = max_bytes
+        shards[-1][name] = kind
+        room -= kind.num_bytes
+    return shards
+
+
+def _write_shards(
+    folder: Path, shards: list[dict[str, Kind]], tensors: Iterator[tuple[str, np.ndarray]]
+) -> None:
+    where = {}
+    for number, kinds in enumerate(shards, 1):
+        file = f"model-{number:05}-of-{len(shards):05}.safetensors" if len(shards) > 1 else SINGLE
+        with (folder / file).open("xb") as out:
+            write_tensors(out, kinds, islice(tensors, len(kinds)))
+            os.fsync(out.fileno())
+        where |= dict.fromkeys(kinds, file)
+    if len(shards) > 1:
+        total = sum(kind.num_bytes for kinds in shards for kind in kinds.values())
+        write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": where})

@@ -1,0 +1,65 @@
+"""Weights from a checkpoint straight to where they belong on the mesh."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ale_jax.model.params import Params
+from ale_jax.model.weights.checkpoint import Checkpoint
+from ale_jax.model.weights.folder import open_folder
+from ale_jax.model.weights.gguf_file import open_gguf
+from ale_jax.model.weights.layout import Bounds, Stored, is_stored, layout
+
+
+def open_checkpoint(path: str | Path) -> Checkpoint:
+    """A folder in Hugging Face's layout, or a .gguf file. Nothing of the weights is read yet.
+
+    ValueError, with the names of file and tensor, unless it holds a whole policy that we know.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return open_folder(path)
+    if path.is_file():
+        return open_gguf(path)
+    raise ValueError(f"no checkpoint at {path}: give a Hugging Face folder or a .gguf file")
+
+
+def load_params(
+    checkpoint: Checkpoint, dtype: jnp.dtype = jnp.float32, shardings: Params | None = None
+) -> Params:
+    """The weights in `dtype`, each on the devices that `shardings` says (default: on one).
+
+    shardings: a tree as `sharding.param_shardings` makes it. A device's part is read from the
+    files directly, one weight after the other: nothing is twice in memory, and no process reads
+    more than its own devices hold.
+    """
+    stored = layout(checkpoint.shape)
+    if shardings is None:
+        here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        shardings = jax.tree.map(lambda _: here, stored, is_leaf=is_stored)
+    return jax.tree.map(
+        lambda leaf, sharding: _load(checkpoint, leaf, np.dtype(dtype), sharding),
+        stored,
+        shardings,
+        is_leaf=is_stored,
+    )
+
+
+def _load(
+    checkpoint: Checkpoint, stored: Stored, dtype: np.dtype, sharding: jax.sharding.Sharding
+) -> jax.Array:
+    @functools.cache  # devices that hold the same part share it
+    def part(bounds: Bounds) -> np.ndarray:
+        return stored.read(bounds, lambda name, cut: checkpoint.tensors[name].read(cut), dtype)
+
+    def read(index: tuple[slice, ...]) -> np.ndarray:
+        return part(
+            tuple(cut.indices(size)[:2] for cut, size in zip(index, stored.shape, strict=True))
+        )
+
+    return jax.make_array_from_callback(stored.shape, sharding, read, dtype=dtype)

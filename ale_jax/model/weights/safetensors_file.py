@@ -1,0 +1,132 @@
+"""One safetensors file: a JSON header that says where each tensor lies, then the tensors.
+
+The header is read here, not by the safetensors package: a header that lies must name its tensor,
+numpy must get bfloat16 (that package leaves it to torch), and a file is written tensor by tensor.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from ale_jax.files import parse_json
+from ale_jax.model.weights.layout import Bounds
+
+DTYPES = {
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+
+
+class Kind(NamedTuple):
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class Tensor(NamedTuple):
+    """Where a tensor lies: `offset` counts bytes from the beginning of the file."""
+
+    file: Path
+    kind: Kind
+    offset: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.kind.shape
+
+    def read(self, bounds: Bounds) -> np.ndarray:
+        """A part of the tensor; it is mapped, and only the pages that are used are read."""
+        mapped = np.memmap(self.file, self.kind.dtype, "r", self.offset, self.shape)
+        return mapped[tuple(slice(*each) for each in bounds)]
+
+
+def read_header(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file, by name; nothing of them is read.
+
+    ValueError, with the names of file and tensor, unless the header describes the file exactly.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\xff"))
+        if length > min(size - 8, MAX_HEADER_BYTES):
+            raise ValueError(f"{path}: truncated, or no safetensors file ({size} bytes)")
+        try:
+            header = parse_json(file.read(length))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}: its header is damaged ({error!s:.200})") from error
+    if not isinstance(header, dict):
+        raise ValueError(f"{path}: its header is no object")
+    header.pop("__metadata__", None)
+    tensors = {name: _tensor(path, name, entry, 8 + length) for name, entry in header.items()}
+    _check_places(path, tensors, 8 + length, size)
+    return tensors
+
+
+def write_tensors(
+    file: BinaryIO, kinds: Mapping[str, Kind], tensors: Iterable[tuple[str, np.ndarray]]
+) -> None:
+    """Writes the header, then the tensors one by one as they come, in the order of `kinds`."""
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}  # transformers wants to see it
+    end = 0
+    for name, kind in kinds.items():
+        begin, end = end, end + kind.num_bytes
+        stored = _NAMES[kind.dtype]
+        header[name] = {"dtype": stored, "shape": kind.shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text = text.ljust(-(-len(text) // 8) * 8)  # tensors begin at a multiple of 8
+    file.write(struct.pack("<Q", len(text)) + text)
+    for (expected, kind), (name, tensor) in zip(kinds.items(), tensors, strict=True):
+        assert (name, tensor.dtype, tensor.shape) == (expected, *kind), (name, expected, kind)
+        file.write(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data)
+
+
+def _tensor(path: Path, name: str, entry: object, data_start: int) -> Tensor:
+    try:
+        stored, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+        sound = isinstance(stored, str) and all(
+            type(each) is int and each >= 0 for each in (*shape, begin, end)
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: tensor {name}: its entry is damaged: {entry!r:.100}") from error
+    if not sound:
+        raise ValueError(f"{path}: tensor {name}: its entry is damaged: {entry!r:.100}")
+    if stored not in DTYPES:
+        known = ", ".join(DTYPES)
+        raise ValueError(f"{path}: tensor {name}: type {stored!r:.40} is not one of {known}")
+    kind = Kind(DTYPES[stored], shape)
+    if end - begin != kind.num_bytes:
+        raise ValueError(
+            f"{path}: tensor {name}: {stored} of shape {shape} is {kind.num_bytes} bytes, "
+            f"its header says {end - begin}"
+        )
+    return Tensor(path, kind, data_start + begin)
+
+
+def _check_places(path: Path, tensors: Mapping[str, Tensor], end: int, size: int) -> None:
+    """One tensor behind the other, from the header to the end of the file."""
+    in_order = sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].kind.num_bytes))
+    for name, tensor in in_order:
+        if tensor.offset != end:
+            raise ValueError(f"{path}: tensor {name}: begins at byte {tensor.offset}, not at {end}")
+        end += tensor.kind.num_bytes
+        if end > size:
+            raise ValueError(
+                f"{path}: tensor {name}: ends at byte {end}, the file has {size}: truncated"
+            )
+    if end != size:
+        raise ValueError(f"{path}: {size - end} bytes at its end are of no tensor")

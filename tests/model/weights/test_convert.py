@@ -1,0 +1,67 @@
+"""The command that converts: from either kind of checkpoint, to a folder of transformers'."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
+from ale_jax.model.weights.convert import main
+from ale_jax.model.weights.export import export
+from ale_jax.model.weights.load import load_params, open_checkpoint
+from tests.model.shapes import LLAMA
+from tests.model.weights.families import random_params
+
+MESSAGES = [{"role": "user", "content": "Read lemon.txt."}]
+SHAPE = dataclasses.replace(LLAMA, vocab_size=320)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("source") / "dense"
+    export(folder, random_params(SHAPE), SHAPE, ChatTokenizer(train_bpe(MESSAGES, 300)))
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")  # an empty shared expert
+def test_a_dense_checkpoint_becomes_a_mixture_that_computes_the_same(source, tmp_path):
+    target = tmp_path / "sparse"
+    assert main([str(source), str(target), "--dtype=float32", "--experts=4"]) == 0
+    assert open_checkpoint(target).shape.num_experts == 4
+    tokens = torch.arange(40).reshape(2, 20)
+    with torch.no_grad():
+        dense, sparse = (
+            AutoModelForCausalLM.from_pretrained(folder).eval()(tokens).logits
+            for folder in (source, target)
+        )
+    torch.testing.assert_close(sparse, dense, atol=1e-4, rtol=0)
+    assert dense.abs().max() > 1
+    assert ChatTokenizer.load(target).stop_ids == ChatTokenizer.load(source).stop_ids
+
+
+def test_without_experts_only_the_type_changes(source, tmp_path):
+    assert main([str(source), str(tmp_path / "out")]) == 0
+    assert open_checkpoint(tmp_path / "out").shape == open_checkpoint(source).shape
+    (name,) = {"model.norm.weight"}
+    stored = open_checkpoint(tmp_path / "out").tensors[name].read(((0, 32),))
+    exact = np.asarray(load_params(open_checkpoint(source))["final_norm_D"])
+    np.testing.assert_array_equal(stored, exact.astype(stored.dtype))
+    assert stored.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{source}", "{source}"], "dense exists: name a folder that does not"),
+        (["{source}/none", "{out}"], "no checkpoint at"),
+        (["{source}", "{out}", "--experts=1"], "experts_per_token 2 must lie between 1 and"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments, message, source, tmp_path, capsys):
+    filled = [each.format(source=source, out=tmp_path / "out") for each in arguments]
+    assert main(filled) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+    assert list(tmp_path.iterdir()) == []

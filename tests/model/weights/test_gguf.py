@@ -1,0 +1,187 @@
+"""GGUF files: every architecture and quantisation that we read, and files that are damaged."""
+
+import dataclasses
+import random
+import re
+
+import gguf
+import jax
+import numpy as np
+import pytest
+
+from ale_jax.model.sharding import MeshShape, make_mesh, param_shardings
+from ale_jax.model.tokenizer import END_OF_TURN, ChatTokenizer, train_bpe
+from ale_jax.model.weights.config import NO_EXPERTS
+from ale_jax.model.weights.load import load_params, open_checkpoint
+from tests.model.shapes import DENSE, LLAMA, MOE, QWEN2
+from tests.model.weights.families import random_params
+from tests.model.weights.gguf_files import write_gguf, write_tokenizer
+
+Q8 = gguf.GGMLQuantizationType.Q8_0
+Q4 = gguf.GGMLQuantizationType.Q4_0
+SHAPES = {
+    "qwen3moe": MOE,
+    "qwen3": dataclasses.replace(DENSE, **NO_EXPERTS),
+    "qwen2": dataclasses.replace(QWEN2, **NO_EXPERTS),
+    # The trained positions of Llama 3: the file keeps only what follows from them.
+    "llama": dataclasses.replace(
+        LLAMA, **NO_EXPERTS, llama3_rope=(8.0, 1.0, 4.0, 8192.0), rope_theta=500_000.0
+    ),
+}
+
+
+@pytest.mark.parametrize("architecture", SHAPES)
+def test_every_architecture_is_read(architecture, tmp_path):
+    shape = SHAPES[architecture]
+    params = random_params(shape)
+    checkpoint = open_checkpoint(write_gguf(tmp_path / "x.gguf", architecture, params, shape))
+    assert checkpoint.shape == shape
+    jax.tree.map(np.testing.assert_array_equal, load_params(checkpoint), params)
+
+
+@pytest.mark.parametrize("architecture", ["qwen3moe", "llama"])
+@pytest.mark.parametrize("quantisation", [Q8, Q4], ids=lambda kind: kind.name)
+def test_each_device_dequantises_its_part(architecture, quantisation, tmp_path):
+    shape = SHAPES[architecture]
+    params = random_params(shape)
+    path = write_gguf(tmp_path / "x.gguf", architecture, params, shape, quantisation)
+    checkpoint = open_checkpoint(path)
+    whole = load_params(checkpoint)
+    wrong = {Q8: 0.01, Q4: 0.2}[quantisation]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=wrong), whole, params)
+    assert np.abs(whole["embed_VD"] - params["embed_VD"]).max() > wrong / 20
+    # Heads over four devices: parts of one head's rows, too, for the two of keys and values.
+    mesh = make_mesh(MeshShape(fsdp=2, expert=2, tensor=2))
+    sharded = load_params(checkpoint, shardings=param_shardings(shape, mesh))
+    jax.tree.map(np.testing.assert_array_equal, sharded, whole)
+
+
+def test_rows_within_a_head_are_put_in_order(tmp_path):
+    shape = SHAPES["llama"]
+    path = write_gguf(tmp_path / "x.gguf", "llama", random_params(shape), shape)
+    tensor = open_checkpoint(path).tensors["model.layers.0.self_attn.q_proj.weight"]
+    whole = tensor.read(((0, 64), (0, 32)))
+    np.testing.assert_array_equal(tensor.read(((5, 39), (3, 8))), whole[5:39, 3:8])
+
+
+def test_without_an_output_matrix_the_embedding_is_tied(tmp_path):
+    shape = dataclasses.replace(SHAPES["qwen2"], tie_embeddings=True)
+    path = write_gguf(tmp_path / "x.gguf", "qwen2", random_params(shape), shape)
+    assert open_checkpoint(path).shape == shape
+
+
+NEW = np.zeros((32,), np.float32)
+BAD_CONTENTS = {
+    "missing field": ({"metadata": {"block_count": None}}, "block_count is missing"),
+    "too many layers": (
+        {"metadata": {"block_count": 3}},
+        r"tensor model.layers.2.\S+ of shape \(32,\) is missing",
+    ),
+    "too few layers": (
+        {"metadata": {"block_count": 1}},
+        r"tensor blk.1.\S+ is unexpected in such a model",
+    ),
+    "far too many layers": (
+        {"metadata": {"block_count": 2**31}},
+        "block_count 2147483648 must be an integer from 1 to 1024",
+    ),
+    "another width": (
+        {"metadata": {"feed_forward_length": 40}},
+        r"tensor model.layers.0.mlp.down_proj.weight has shape \(32, 48\), the model's is \(32, 40",
+    ),
+    "unexpected": ({"extra": {"blk.0.new": NEW}}, "tensor blk.0.new is unexpected"),
+    "rope scaling": (
+        {"metadata": {"rope.scaling.type": "yarn"}},
+        "rope.scaling.type 'yarn' is not supported, only 'none' is",
+    ),
+    "rope factors": (
+        {"extra": {"rope_freqs.weight": np.full((8,), 2, np.float32)}},
+        "tensor rope_freqs.weight: other factors than Llama 3's",
+    ),
+    "part of a head rotates": (
+        {"metadata": {"rope.dimension_count": 8}},
+        "rope.dimension_count 8 is not supported, only 16 is",
+    ),
+    "integers": (
+        {"extra": {"blk.0.new": np.zeros((32,), np.int8)}},
+        "tensor blk.0.new: Dequantization for I8 is not yet implemented",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), BAD_CONTENTS.values(), ids=BAD_CONTENTS)
+def test_what_does_not_fit_is_named(change, message, tmp_path):
+    shape = SHAPES["qwen2"]
+    path = write_gguf(tmp_path / "x.gguf", "qwen2", random_params(shape), shape, **change)
+    with pytest.raises(ValueError, match=re.escape(str(path)) + ": .*" + message):
+        open_checkpoint(path)
+
+
+@pytest.fixture
+def whole(tmp_path):
+    shape = SHAPES["qwen2"]
+    return write_gguf(tmp_path / "x.gguf", "qwen2", random_params(shape), shape)
+
+
+def test_an_unknown_architecture_is_named(tmp_path):
+    shape = SHAPES["qwen2"]
+    path = write_gguf(tmp_path / "x.gguf", "gemma3", random_params(shape), shape)
+    with pytest.raises(ValueError, match="'gemma3' is not known; known are qwen3moe, qwen3, qwen2"):
+        open_checkpoint(path)
+
+
+def test_a_truncated_file_is_named_with_the_tensor(whole):
+    size = whole.stat().st_size
+    whole.write_bytes(whole.read_bytes()[:-100])
+    message = rf"x.gguf: cannot be read as GGUF: tensor blk.1.\S+: should go on .* has {size - 100}"
+    with pytest.raises(ValueError, match=message):
+        open_checkpoint(whole)
+
+
+@pytest.mark.parametrize("size", [0, 3, 20, 200])
+def test_a_file_that_ends_early_is_named(size, whole):
+    whole.write_bytes(whole.read_bytes()[:size])
+    with pytest.raises(ValueError, match=r"x.gguf: cannot be read as GGUF"):
+        open_checkpoint(whole)
+
+
+def test_an_unknown_quantisation_is_named_with_the_tensor(whole):
+    gguf.GGUFReader(whole, "r+").tensors[0].field.parts[4][0] = 999  # in the file itself
+    with pytest.raises(
+        ValueError, match=r"x.gguf: .*: tensor token_embd.weight: .*999.* is not a val"
+    ):
+        open_checkpoint(whole)
+
+
+def test_no_byte_of_the_metadata_breaks_more_than_the_file(whole):
+    data = whole.read_bytes()
+    metadata = gguf.GGUFReader(whole).data_offset
+    draw, refused = random.Random(0), 0
+    for _ in range(200):
+        damaged = bytearray(data)
+        damaged[draw.randrange(metadata)] = draw.randrange(256)
+        whole.write_bytes(damaged)
+        try:
+            open_checkpoint(whole)
+        except ValueError as error:
+            refused += 1
+            assert "x.gguf" in str(error)
+    assert refused > 100
+
+
+MESSAGES = [{"role": "user", "content": "Read lemon.txt <|im_end|> now"}]
+
+
+def test_tokenizer_and_template_come_from_the_file(tmp_path):
+    trained = train_bpe(MESSAGES * 10, 320)
+    tokenizer = ChatTokenizer.load(write_tokenizer(tmp_path / "x.gguf", trained))
+    assert tokenizer.vocab_size == len(trained)
+    assert tokenizer.stop_ids == ChatTokenizer(trained).stop_ids
+    ids = tokenizer.prompt_ids(MESSAGES, first=True)
+    assert tokenizer._tokenizer.decode(ids) == (
+        f"<|im_start|>user\n{MESSAGES[0]['content']}{END_OF_TURN}\n<|im_start|>assistant\n"
+    )
+    assert ids.tolist().count(tokenizer.stop_ids[0]) == 1  # the other is the user's text
+    trained.chat_template = None
+    with pytest.raises(ValueError, match=r"x.gguf has no chat template"):
+        ChatTokenizer.load(write_tokenizer(tmp_path / "x.gguf", trained))
