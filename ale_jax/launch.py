@@ -1,5 +1,7 @@
 """Runs an experiment: python -m ale_jax.launch --config=configs/NAME.py --workdir=DIR
 
+  --mode=plan   says what the run needs of each device's memory, and whether that fits; needs no
+                --workdir, and none of the devices
   --config.SECTION.FIELD=VALUE   another value for one field, e.g. --config.rl.alpha=0.5
   --resume      go on with the run in DIR though rl.steps or what is watched was changed
                 (a run of the same config goes on by itself)
@@ -74,6 +76,10 @@ def _launch(argv: Sequence[str], run: Run | None) -> int:
         print(__doc__)
         return 0
     values = _read_config(_config_path(options.config), overrides)
+    if options.mode == "plan":
+        return _plan(values)
+    if options.mode != "train":
+        raise ValueError(f"--mode={options.mode} is unknown: choose train or plan")
     if not options.workdir:
         raise ValueError("--workdir is missing: give a folder for the run, e.g. runs/first")
 
@@ -97,11 +103,22 @@ def _launch(argv: Sequence[str], run: Run | None) -> int:
     return 0
 
 
+def _plan(values: dict[str, Any]) -> int:
+    from ale_jax.system.build_config import build_config
+    from ale_jax.system.plan import make_plan
+
+    plan = make_plan(build_config(values))
+    print(plan)
+    plan.require_fit()
+    return 0
+
+
 def _parse_options(argv: Sequence[str]) -> flags.FlagValues:
     # Of this call's own, not absl's global ones: importing a module then defines no flag.
     options = flags.FlagValues()
     for name, define, default in (
         ("config", flags.DEFINE_string, ""),
+        ("mode", flags.DEFINE_string, "train"),
         ("workdir", flags.DEFINE_string, ""),
         ("resume", flags.DEFINE_bool, False),
         ("overwrite", flags.DEFINE_bool, False),

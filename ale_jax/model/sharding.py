@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
@@ -24,6 +25,9 @@ RULES: dict[str, tuple[str, ...]] = {
 }
 
 
+_AUTO = (AxisType.Auto,)  # the compiler places what we do not
+
+
 @dataclasses.dataclass(frozen=True)
 class MeshShape:
     """Devices along each axis; -1 for `data` takes all that the others leave.
@@ -39,11 +43,10 @@ class MeshShape:
     context: int = 1
 
 
-def make_mesh(shape: MeshShape) -> Mesh:
-    """A mesh over all devices of the run; one device is a mesh of ones."""
+def mesh_sizes(shape: MeshShape, devices: int) -> dict[str, int]:
+    """Devices along each axis, of so many. ValueError if they do not come out."""
     sizes = dataclasses.asdict(shape)
     others = math.prod(size for axis, size in sizes.items() if axis != "data")
-    devices = jax.device_count()
     if sizes["data"] == -1:
         sizes["data"] = devices // others
     if sizes["data"] * others != devices:
@@ -51,9 +54,18 @@ def make_mesh(shape: MeshShape) -> Mesh:
             f"mesh {sizes} needs {max(sizes['data'], 1) * others} devices, there are {devices}: "
             "set mesh.data = -1, or sizes whose product is the number of devices"
         )
-    return jax.make_mesh(
-        tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes)
-    )
+    return sizes
+
+
+def make_mesh(shape: MeshShape) -> Mesh:
+    """A mesh over all devices of the run; one device is a mesh of ones."""
+    sizes = mesh_sizes(shape, jax.device_count())
+    return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=_AUTO * len(sizes))
+
+
+def abstract_mesh(sizes: Mapping[str, int]) -> AbstractMesh:
+    """Of devices that are not here."""
+    return AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=_AUTO * len(sizes))
 
 
 def spec(axes: tuple[str | None, ...]) -> PartitionSpec:

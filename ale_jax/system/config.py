@@ -17,12 +17,28 @@ from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import MeshShape
 from ale_jax.rollout.engine import EngineShape
 from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.system.chips import CHIPS
 from ale_jax.system.checks import check_sections, require_at_least
 from envs.shell.families import FAMILIES
 
 ALGORITHMS = ("ipa", "grpo")
 RUNTIMES = ("auto", "docker", "bubblewrap")
 MIN_VOCAB = 265  # of our byte-level BPE: 256 bytes, 3 special tokens, 6 markers
+
+
+@dataclasses.dataclass(frozen=True)
+class HardwareConfig:
+    """What the run is meant for: `--mode=plan` works out whether it fits, wherever that is asked.
+    chip: one of plan.CHIPS; empty, with devices 0: what is here."""
+
+    chip: str
+    devices: int
+
+    def __post_init__(self) -> None:
+        if self.chip:
+            require_choice("chip", self.chip, tuple(CHIPS))
+        if bool(self.chip) != (self.devices > 0):
+            raise ValueError(f"chip {self.chip!r} and devices {self.devices}: set both, or none")
 
 
 @dataclasses.dataclass(frozen=True)

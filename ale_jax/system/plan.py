@@ -1,0 +1,161 @@
+"""What a run will hold in the memory of each device, worked out before anything is allocated."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh
+
+from ale_jax.learn.state import abstract_trained, make_optimizer, place_moments
+from ale_jax.model.cache import empty_cache
+from ale_jax.model.equal_blocks import SLACK
+from ale_jax.model.lora import FULL
+from ale_jax.model.policy import SCORE_BLOCK
+from ale_jax.model.shape import PolicyShape
+from ale_jax.model.sharding import RULES, abstract_mesh, mesh_sizes
+
+from ale_jax.system.chips import CHIPS
+
+if TYPE_CHECKING:
+    from ale_jax.system.config import RunConfig
+
+GIB = 1 << 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Need:
+    """Bytes of one device, and what for."""
+
+    what: str
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """needs: at the moment when most is held. has: bytes that a device can give; 0 if unknown."""
+
+    chip: str
+    mesh: dict[str, int]
+    needs: tuple[Need, ...]
+    has: int
+
+    @property
+    def total(self) -> int:
+        return sum(need.bytes for need in self.needs)
+
+    def __str__(self) -> str:
+        axes = ", ".join(f"{axis} {size}" for axis, size in self.mesh.items() if size > 1)
+        head = f"{math.prod(self.mesh.values())} x {self.chip} ({axes or 'whole'}), GiB of each:"
+        rows = [(need.what, need.bytes) for need in self.needs] + [("all", self.total)]
+        rows += [("there is", self.has)] if self.has else []
+        return "\n".join([head, *(f"  {what:48} {size / GIB:9.3f}" for what, size in rows)])
+
+    def require_fit(self) -> None:
+        """ValueError if it does not fit."""
+        if self.has and self.total > self.has:
+            most = max(self.needs, key=lambda need: need.bytes)
+            raise ValueError(
+                f"the run needs {self.total / GIB:.1f} GiB of each {self.chip}, which has "
+                f"{self.has / GIB:.1f}; most of it, {most.bytes / GIB:.1f}, is for {most.what}: "
+                "cut it along more devices (mesh.fsdp, expert, tensor), or make engine.pages or "
+                "learn.rows smaller, or set learn.remat to layers"
+            )
+
+
+def make_plan(config: RunConfig) -> Plan:
+    """For the chips that `config.hardware` names, else for the devices that are here."""
+    hardware = config.hardware
+    chip = hardware.chip or jax.devices()[0].device_kind
+    sizes = mesh_sizes(config.mesh, hardware.devices or jax.device_count())
+    policy = config.model.policy_shape(config.tokenizer.vocab_size)
+    has = int(CHIPS[chip] * GIB) if hardware.chip else _memory_of(jax.local_devices()[0])
+    return Plan(chip, sizes, tuple(_needs(config, policy, abstract_mesh(sizes))), has)
+
+
+def _memory_of(device: jax.Device) -> int:
+    """0 where the platform does not say, as on CPU."""
+    return (device.memory_stats() or {}).get("bytes_limit", 0)
+
+
+def _needs(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
+    compute, optimizer = config.learn.compute, config.rl_optimizer
+    whole, moved = (abstract_trained(policy, lora, mesh) for lora in (FULL, config.lora))
+    yield Need("weights, float32", _bytes(whole) + (_bytes(moved) if config.lora.rank else 0))
+    moments = make_optimizer(optimizer, policy, config.lora)
+    yield Need("moments of the optimizer", _bytes(_placed_moments(moments, moved, mesh)))
+    # One more while the next microbatch's is computed.
+    yield Need("gradients, float32: the sum and one more", 2 * _bytes(moved))
+    if compute.dtype != "float32" or config.lora.rank:
+        share = jnp.dtype(compute.dtype).itemsize / 4
+        yield Need(f"weights of the sampler, {compute.dtype}", int(_bytes(whole) * share))
+    yield Need("keys and values of the sampler", _cache_bytes(config, policy, mesh))
+    tokens = _tokens_per_device(config, mesh)
+    kept = _kept_per_token(policy, compute.remat, mesh) * jnp.dtype(compute.dtype).itemsize
+    yield Need("activations kept for the backward pass", tokens * policy.num_layers * kept)
+    yield Need("one layer under way, forward and backward", tokens * _layer(policy, compute, mesh))
+    logits = min(tokens, SCORE_BLOCK) * policy.vocab_size // mesh.shape["tensor"]
+    yield Need("logits of a block of tokens, and their gradient", 3 * 4 * logits)
+
+
+def _bytes(tree: Any) -> int:
+    """Of one device's shares."""
+    leaves = jax.tree.leaves(tree)
+    return sum(
+        math.prod(x.sharding.shard_shape(x.shape)) * jnp.dtype(x.dtype).itemsize for x in leaves
+    )
+
+
+def _placed_moments(optimizer, moved, mesh: AbstractMesh):
+    places = place_moments(optimizer, moved, mesh)
+    return jax.tree.map(
+        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
+        jax.eval_shape(optimizer.init, moved),
+        places,
+    )
+
+
+def _cache_bytes(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> int:
+    engine = config.engine
+    dtype = jnp.int8 if engine.int8_cache else jnp.dtype(config.learn.compute_dtype)
+    make = partial(empty_cache, policy, engine.pages, engine.page_tokens, dtype)
+    total = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(jax.eval_shape(make)))
+    return total // math.prod(mesh.shape[axis] for axis in RULES["kv_heads"])
+
+
+def _tokens_per_device(config: RunConfig, mesh: AbstractMesh) -> int:
+    parts = math.prod(mesh.shape[axis] for axis in (*RULES["batch"], *RULES["sequence"]))
+    return config.learn.rows * config.learn.row_tokens // parts
+
+
+def _kept_per_token(policy: PolicyShape, remat: str, mesh: AbstractMesh) -> int:
+    """Numbers of one layer that wait for the backward pass."""
+    if remat == "layers":
+        return policy.width
+    heads, inner = _widths(policy, mesh)
+    if remat == "dots":
+        return 3 * policy.width + heads + inner
+    return 8 * policy.width + 3 * heads + 4 * inner
+
+
+def _layer(policy: PolicyShape, compute, mesh: AbstractMesh) -> int:
+    """Bytes of one token while a layer is recomputed and its gradient formed."""
+    heads, inner = _widths(policy, mesh)
+    return 2 * jnp.dtype(compute.dtype).itemsize * (6 * policy.width + 3 * heads + 3 * inner)
+
+
+def _widths(policy: PolicyShape, mesh: AbstractMesh) -> tuple[int, int]:
+    """Numbers of one token: of queries, keys and values; and of the feed-forward, where K experts
+    have room for more than their mean load, and tokens have travelled to them and back."""
+    tensor = mesh.shape["tensor"]
+    heads = (policy.num_heads + 2 * policy.num_kv_heads) * policy.head_width // tensor
+    if not policy.is_moe:
+        return heads, policy.mlp_width // tensor
+    travels = SLACK if mesh.shape["expert"] > 1 else 1
+    row = policy.expert_width // tensor + policy.width
+    return heads, int(policy.experts_per_token * SLACK * travels * row)
