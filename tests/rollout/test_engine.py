@@ -10,11 +10,23 @@ import pytest
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import hidden_states, logits, score_tokens
 from ale_jax.model.sampler import Sampling
-from ale_jax.rollout.engine import Engine, EngineShape, EngineStopped
+from ale_jax.rollout.engine import Engine, EngineStopped
+from ale_jax.rollout.engine_shape import EngineShape
 from tests.model.shapes import DENSE, MOE
 
 STOP = (3,)
-SHAPE = EngineShape(slots=4, slot_tokens=96, decode_steps=4, prefill_tokens=(8, 16))
+SHAPE = EngineShape(
+    slots=4,
+    slot_tokens=96,
+    decode_steps=4,
+    prefill_tokens=(8, 16),
+    prefill_rows=1,
+    prefill_budget=32,
+    page_tokens=8,
+    pages=48,
+    share_across_versions=False,
+    int8_cache=False,
+)
 PLAIN = Sampling()
 
 
