@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -49,20 +50,42 @@ def sample(logits_SV: jax.Array, state: SlotState) -> tuple[jax.Array, jax.Array
     scale_S = jnp.where(greedy_S, 1.0, state.temperature_S)
     cuts_S = (state.top_k_S > 0) | (state.top_p_S < 1)
     mu_SV = jax.lax.cond(
-        cuts_S.any(), _cut_rows, lambda logits, *_: logits,
+        cuts_S.any(), _cut_rows, lambda logits_SV, *_: logits_SV,
         logits_SV / scale_S[:, None], cuts_S, state.top_k_S, state.top_p_S,
     )
     mu_SV = jax.nn.log_softmax(mu_SV, axis=-1)
     drawn_S = jax.vmap(_draw)(state.key_S2, state.position_S, mu_SV)
-    token_S = jnp.where(greedy_S, logits_SV.argmax(axis=-1), drawn_S).astype(jnp.int32)
+    token_S = jnp.where(greedy_S, _most_probable(logits_SV), drawn_S)
     logp_old_S = jnp.take_along_axis(old_SV, token_S[:, None], axis=-1)[:, 0]
     logp_mu_S = jnp.take_along_axis(mu_SV, token_S[:, None], axis=-1)[:, 0]
     return token_S, jnp.where(greedy_S, 0.0, logp_mu_S), logp_old_S
 
 
+def _most_probable(logits_SV: jax.Array) -> jax.Array:
+    """As argmax, which CPUs compute one number at a time."""
+    V = logits_SV.shape[1]
+    is_best_SV = logits_SV >= logits_SV.max(axis=-1, keepdims=True)
+    return jnp.where(is_best_SV, jnp.arange(V)[None, :], V - 1).min(axis=-1)
+
+
 def _draw(key_2: jax.Array, position: jax.Array, logp_V: jax.Array) -> jax.Array:
+    """One number picks a block of the vocabulary by its probability, another a token within it.
+
+    A noise for every token would cost more than the rest of a small policy's decode step.
+    """
     key = jax.random.fold_in(jax.random.wrap_key_data(key_2), position)
-    return jax.random.categorical(key, logp_V)
+    of_block, of_token = jax.random.uniform(key, (2,))
+    V = logp_V.shape[0]
+    size = math.isqrt(V - 1) + 1
+    prob_QC = jnp.pad(jnp.exp(logp_V), (0, -V % size)).reshape(-1, size)
+    block = _pick(prob_QC.sum(axis=1), of_block)
+    return (block * size + _pick(prob_QC[block], of_token)).astype(jnp.int32)
+
+
+def _pick(mass_C: jax.Array, uniform: jax.Array) -> jax.Array:
+    """An index with probability in proportion to its mass; never one without any."""
+    up_to_C = jnp.cumsum(mass_C)
+    return (up_to_C <= uniform * up_to_C[-1]).sum()
 
 
 def _cut_rows(

@@ -169,7 +169,12 @@ class _Run(contextlib.ExitStack):
         config = self._config
         self.enter_context(ray_cluster(config.rollout.actors))
         engine = Engine(
-            self._policy(), config.engine, self._tokenizer.stop_ids, state.params, cursor.step
+            self._policy(),
+            config.engine,
+            self._tokenizer.stop_ids,
+            state.params,
+            cursor.step,
+            self._mesh,
         )
         self.callback(engine.close)
         ledger = Ledger(engine, self._tokenizer, config.seed, config.rollout.max_reply_tokens)
