@@ -32,7 +32,9 @@ def all_experts(
     hidden_ETF = hidden_ETF * jnp.einsum("etd,edf->etf", x_ETD, up_EDF)
     chosen_TKE = jax.nn.one_hot(expert_TK, gate_EDF.shape[0], dtype=x_TD.dtype)
     weight_ET = jnp.einsum("tk,tke->et", weight_TK, chosen_TKE)
-    return jnp.einsum("etf,efd->etd", hidden_ETF * weight_ET[..., None], down_EFD).sum(axis=0)
+    # Weighted as `expert_outputs` are, so that both ways round alike in bfloat16.
+    y_ETD = jnp.einsum("etf,efd->etd", hidden_ETF, down_EFD)
+    return jnp.einsum("etd,et->td", y_ETD, weight_ET)
 
 
 def are_few(tokens: int, chosen: int, num_experts: int) -> bool:
