@@ -13,13 +13,17 @@ from flax import struct
 from jax.sharding import PartitionSpec
 
 from ale_jax.model.cache import Cache, LayerRows, gather_rows, scatter_rows
-from ale_jax.model.sampler import SlotState, sample
 from ale_jax.model.extend import InPages, InRows, LayerMemory, extend
 from ale_jax.model.paged_attention import has_kernel
 from ale_jax.model.params import Params
 from ale_jax.model.policy import logits
+from ale_jax.model.sampler import SlotState, sample
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import row_axes
+
+# Otherwise XLA leaves out roundings to bfloat16 where it fuses operations: elsewhere here than in
+# the learner's program, and the two disagree in log-probability by some 3e-3 on small policies.
+EXACT = {"xla_allow_excess_precision": False}
 
 
 @struct.dataclass
@@ -52,6 +56,7 @@ class Burst:
     jax.jit,
     static_argnames=("shape", "sizes", "steps", "stop_ids", "platform"),
     donate_argnames="cache",
+    compiler_options=EXACT,
 )
 def read_and_write(
     params: Params,

@@ -50,8 +50,13 @@ def sample(logits_SV: jax.Array, state: SlotState) -> tuple[jax.Array, jax.Array
     scale_S = jnp.where(greedy_S, 1.0, state.temperature_S)
     cuts_S = (state.top_k_S > 0) | (state.top_p_S < 1)
     mu_SV = jax.lax.cond(
-        cuts_S.any(), _cut_rows, lambda logits_SV, *_: logits_SV,
-        logits_SV / scale_S[:, None], cuts_S, state.top_k_S, state.top_p_S,
+        cuts_S.any(),
+        _cut_rows,
+        lambda logits_SV, *_: logits_SV,
+        logits_SV / scale_S[:, None],
+        cuts_S,
+        state.top_k_S,
+        state.top_p_S,
     )
     mu_SV = jax.nn.log_softmax(mu_SV, axis=-1)
     drawn_S = jax.vmap(_draw)(state.key_S2, state.position_S, mu_SV)

@@ -11,8 +11,8 @@ class EngineShape:
 
     prefill_tokens: a chunk of context is padded to the smallest of these that holds it; the last
     one is the longest chunk. prefill_rows: chunks that are computed together, those of others or
-    empty ones beside one's own. prefill_budget: tokens read per dispatch, at most, so that those who
-    write do not wait long for those who read.
+    empty ones beside one's own. prefill_budget: tokens read per dispatch, at most, so that those
+    who write do not wait long for those who read.
 
     page_tokens, pages: of the cache. A conversation has all the pages that it may ever need from
     its beginning to its end, but those of a prompt that begins alike are shared.

@@ -29,7 +29,9 @@ class PagePool:
         self._users = [0] * num_pages
         self._page_of: dict[bytes, int] = {}
         self._key_of: dict[int, bytes] = {}
-        self._unused: OrderedDict[int, None] = OrderedDict()  # these have keys; longest unused first
+        self._unused: OrderedDict[int, None] = (
+            OrderedDict()
+        )  # these have keys; longest unused first
 
     def take(self, keys: Iterable[bytes], count: int) -> tuple[list[int], int] | None:
         """`count` pages, and how many of them, at the front, already hold what `keys` name.

@@ -1,13 +1,18 @@
 """Conversations with an engine, as the tests hold them."""
 
+from functools import partial
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ale_jax.model.generate import EXACT
 from ale_jax.model.policy import hidden_states, logits, score_tokens
 from ale_jax.model.sampler import Sampling
 
 STOP = (3,)
 PLAIN = Sampling()
+LONGEST = 96
 
 
 def key(number):
@@ -39,15 +44,23 @@ def assert_same(got, expected):
         np.testing.assert_array_equal(reply.logp_mu, wanted.logp_mu)
 
 
+@partial(jax.jit, static_argnames="shape", compiler_options=EXACT)
+def _learner(params, tokens_BT, shape):
+    T = tokens_BT.shape[1]
+    position_BT, is_real_BT = jnp.arange(T)[None], (tokens_BT >= 0).astype(jnp.int32)
+    hidden_BTD, _ = hidden_states(params, jnp.abs(tokens_BT), position_BT, is_real_BT, shape)
+    scores = score_tokens(params, jnp.abs(tokens_BT), hidden_BTD, position_BT)
+    return scores.logp_BT[0], logits(params, hidden_BTD)[0]
+
+
 def learner_scores(policy, played):
     """Log-probability of every token of the conversation by the learner's forward pass, [T], and
     the logits [T,V]."""
     shape, params = policy
     ids = np.concatenate([x for read, reply in played for x in (read, reply.ids)])
-    tokens_BT, position_BT = ids[None], np.arange(len(ids))[None]
-    hidden_BTD, _ = hidden_states(params, tokens_BT, position_BT, jnp.ones_like(tokens_BT), shape)
-    scores = score_tokens(params, tokens_BT, hidden_BTD, position_BT)
-    return np.asarray(scores.logp_BT[0]), logits(params, hidden_BTD)[0]
+    padded = np.pad(ids, (0, LONGEST - len(ids)), constant_values=-1)
+    logp_T, logits_TV = _learner(params, padded[None], shape)
+    return np.asarray(logp_T)[: len(ids)], np.asarray(logits_TV)[: len(ids)]
 
 
 def where_written(played):
