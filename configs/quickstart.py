@@ -74,6 +74,12 @@ def get_config() -> ConfigDict:
         "slot_tokens": 384,
         "decode_steps": 4,
         "prefill_tokens": (32, 128),
+        "prefill_rows": 1,
+        "prefill_budget": 512,
+        "page_tokens": 16,
+        "pages": 20 * 384 // 16,
+        "share_across_versions": False,
+        "int8_cache": False,
     }
     c.learn = {
         "rows": 4,

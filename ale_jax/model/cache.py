@@ -1,4 +1,10 @@
-"""The key/value cache: one slot per conversation, all of the same size, kept from turn to turn."""
+"""The key/value cache: pages of a fixed number of tokens; each conversation names its own in order.
+
+A page is one index into every layer's arrays. Which page is whose is the host's affair
+(rollout/pages.py): here, a conversation is a row of page numbers, its token t lying in page
+`row[t // page_tokens]` at `t % page_tokens`. What lies behind a conversation's length is garbage
+that no mask lets through, so that a page needs no cleaning before its next use.
+"""
 
 from __future__ import annotations
 
@@ -6,74 +12,152 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from ale_jax.model.layers import attend, feed_forward, project_qkv, rms_norm
-from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
 
 
 @struct.dataclass
-class Cache:
-    """Keys and values of every layer, [L][S,G,M,H]; M is the slot size in tokens.
+class Int8:
+    """Numbers as value * scale: int8 [...,H] and float32 [...,1], a scale per token and head."""
 
-    Heads stand before tokens, so that attention is one matrix product per (slot, head) and no
-    transposed copy of the cache is made in a decode step.
+    value: jax.Array
+    scale: jax.Array
 
-    What lies at or behind a conversation's length is garbage that no mask lets through, so that a
-    slot needs no cleaning before its next use.
+
+Stored = jax.Array | Int8
+
+
+@struct.dataclass
+class LayerPages:
+    """Keys and values of one layer, [G,P,b,H]: P pages of b tokens. Heads stand first, as the
+    kernels of GPU and TPU want them (model/paged_attention.py)."""
+
+    k_GPbH: Stored
+    v_GPbH: Stored
+
+    @property
+    def num_pages(self) -> int:
+        return jax.tree.leaves(self.k_GPbH)[0].shape[1]
+
+    @property
+    def page_tokens(self) -> int:
+        return jax.tree.leaves(self.k_GPbH)[0].shape[2]
+
+
+@struct.dataclass
+class LayerRows:
+    """Keys and values of one layer with each conversation's tokens in one piece, [B,G,M,H].
+
+    Heads stand before tokens, so that attention is one matrix product per (row, head) and no
+    transposed copy is made in a decode step.
     """
 
-    k_LSGMH: list[jax.Array]
-    v_LSGMH: list[jax.Array]
+    k_BGMH: Stored
+    v_BGMH: Stored
 
-    @property
-    def num_slots(self) -> int:
-        return self.k_LSGMH[0].shape[0]
 
-    @property
-    def slot_tokens(self) -> int:
-        return self.k_LSGMH[0].shape[2]
+Cache = list[LayerPages]
 
 
 def empty_cache(
-    shape: PolicyShape, num_slots: int, slot_tokens: int, dtype: jnp.dtype = jnp.float32
+    shape: PolicyShape, num_pages: int, page_tokens: int, dtype: jnp.dtype = jnp.float32
 ) -> Cache:
-    size = (num_slots, shape.num_kv_heads, slot_tokens, shape.head_width)
-    layers = range(shape.num_layers)
-    return Cache([jnp.zeros(size, dtype) for _ in layers], [jnp.zeros(size, dtype) for _ in layers])
+    """dtype int8: symmetric, with a scale per token and head."""
+    size = (shape.num_kv_heads, num_pages, page_tokens, shape.head_width)
+
+    def zeros() -> Stored:
+        if dtype == jnp.int8:
+            return Int8(jnp.zeros(size, jnp.int8), jnp.zeros((*size[:-1], 1), jnp.float32))
+        return jnp.zeros(size, dtype)
+
+    return [LayerPages(zeros(), zeros()) for _ in range(shape.num_layers)]
 
 
-def extend(
-    params: Params,
-    cache: Cache,
-    slot_B: jax.Array,
-    tokens_BT: jax.Array,
-    start_B: jax.Array,
-    shape: PolicyShape,
-) -> tuple[Cache, jax.Array]:
-    """Runs T new tokens of B conversations, appending to their slots from position `start_B` on.
+def write_pages(
+    pages: LayerPages,
+    page_BW: jax.Array,
+    position_BT: jax.Array,
+    is_real_BT: jax.Array,
+    k_BTGH: Stored,
+    v_BTGH: Stored,
+) -> LayerPages:
+    """Puts tokens where their conversations have them; those that are not real go nowhere."""
+    place_BT = jnp.minimum(position_BT // pages.page_tokens, page_BW.shape[1] - 1)
+    page_BT = jnp.take_along_axis(page_BW, place_BT, axis=1)
+    page_BT = jnp.where(is_real_BT, page_BT, pages.num_pages)
+    offset_BT = position_BT % pages.page_tokens
 
-    Returns the cache and the final hidden states [B,T,D]. Rows that are not wanted name the slot
-    `num_slots`: their writes fall outside and are dropped. Tokens that pad a row on the right
-    write garbage behind the conversation's length, where the next tokens overwrite it.
-    """
-    position_BT = start_B[:, None] + jnp.arange(tokens_BT.shape[1])[None, :]
-    mask_BTM = jnp.arange(cache.slot_tokens)[None, None, :] <= position_BT[:, :, None]
-    write = (slot_B[:, None], slice(None), position_BT)
-    x_BTD = params["embed_VD"][tokens_BT]
-    keys, values = [], []
-    for layer, k_SGMH, v_SGMH in zip(params["layers"], cache.k_LSGMH, cache.v_LSGMH, strict=True):
-        q, k, v = project_qkv(layer, x_BTD, position_BT, shape)
-        k_SGMH = k_SGMH.at[write].set(k.astype(k_SGMH.dtype), mode="drop")
-        v_SGMH = v_SGMH.at[write].set(v.astype(v_SGMH.dtype), mode="drop")
-        keys.append(k_SGMH)
-        values.append(v_SGMH)
-        x_BTD = x_BTD + attend(layer, q, _rows(k_SGMH, slot_B), _rows(v_SGMH, slot_B), mask_BTM)
-        x_BTD = x_BTD + feed_forward(layer, x_BTD, shape)[0]
-    hidden_BTD = rms_norm(x_BTD, params["final_norm_D"], shape.norm_eps)
-    return Cache(keys, values), hidden_BTD
+    def write(old: Stored, new: Stored) -> Stored:
+        new = new if isinstance(new, Int8) else store_as(new, old)
+        return jax.tree.map(
+            lambda o, n: o.at[:, page_BT, offset_BT].set(jnp.moveaxis(n, 2, 0), mode="drop"),
+            old,
+            new,
+        )
+
+    return LayerPages(write(pages.k_GPbH, k_BTGH), write(pages.v_GPbH, v_BTGH))
 
 
-def _rows(cache_SGMH: jax.Array, slot_B: jax.Array) -> jax.Array:
-    if slot_B.shape[0] == cache_SGMH.shape[0]:  # a decode step: every slot, in order; no copy
-        return cache_SGMH
-    return cache_SGMH.at[slot_B].get(mode="clip")
+def write_rows(
+    rows: LayerRows,
+    position_BT: jax.Array,
+    is_real_BT: jax.Array,
+    k_BTGH: jax.Array,
+    v_BTGH: jax.Array,
+) -> LayerRows:
+    """As `write_pages`, into rows."""
+    row_B1 = jnp.arange(position_BT.shape[0])[:, None]
+
+    def write(old: Stored, new: jax.Array) -> Stored:
+        def put(o: jax.Array, n: jax.Array) -> jax.Array:
+            position = jnp.where(is_real_BT, position_BT, o.shape[2])
+            return o.at[row_B1, :, position].set(n, mode="drop")
+
+        return jax.tree.map(put, old, store_as(new, old))
+
+    return LayerRows(write(rows.k_BGMH, k_BTGH), write(rows.v_BGMH, v_BTGH))
+
+
+def gather_rows(pages: LayerPages, page_BW: jax.Array) -> LayerRows:
+    """A copy of the conversations' pages with their tokens in one piece."""
+
+    def gather(stored_GPbH: Stored) -> Stored:
+        def one(x: jax.Array) -> jax.Array:
+            x_BGWbH = x[:, page_BW].swapaxes(0, 1)
+            return x_BGWbH.reshape(*x_BGWbH.shape[:2], -1, x.shape[-1])
+
+        return jax.tree.map(one, stored_GPbH)
+
+    return LayerRows(gather(pages.k_GPbH), gather(pages.v_GPbH))
+
+
+def scatter_rows(
+    pages: LayerPages,
+    page_BW: jax.Array,
+    rows: LayerRows,
+    position_BT: jax.Array,
+    is_real_BT: jax.Array,
+) -> LayerPages:
+    """Brings tokens that were written into rows to their pages."""
+    row_B1 = jnp.arange(position_BT.shape[0])[:, None]
+
+    def taken(stored: Stored) -> Stored:
+        return jax.tree.map(lambda x: x.at[row_B1, :, position_BT].get(mode="clip"), stored)
+
+    k_BTGH, v_BTGH = taken(rows.k_BGMH), taken(rows.v_BGMH)
+    return write_pages(pages, page_BW, position_BT, is_real_BT, k_BTGH, v_BTGH)
+
+
+def store_as(x: jax.Array, like: Stored) -> Stored:
+    """`x` in the form of `like`. Int8: the largest of each token and head becomes 127."""
+    if not isinstance(like, Int8):
+        return x.astype(like.dtype)
+    x32 = x.astype(jnp.float32)
+    scale = jnp.abs(x32).max(axis=-1, keepdims=True) / 127
+    value = jnp.round(x32 / jnp.where(scale == 0, 1, scale))
+    return Int8(value.astype(jnp.int8), scale)
+
+
+def load(stored: Stored, dtype: jnp.dtype) -> jax.Array:
+    if isinstance(stored, Int8):
+        return (stored.value.astype(jnp.float32) * stored.scale).astype(dtype)
+    return stored.astype(dtype)

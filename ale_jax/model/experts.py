@@ -21,8 +21,12 @@ def all_experts(
     """The weighted sum of the SwiGLU of each token's K experts, [T,D]. An expert E, one more than
     there are, counts nothing."""
     gate_EDF, up_EDF, down_EFD = weights
-    hidden_ETF = jax.nn.silu(jnp.einsum("td,edf->etf", x_TD, gate_EDF))
-    hidden_ETF = hidden_ETF * jnp.einsum("td,edf->etf", x_TD, up_EDF)
+    # One product per expert: CPUs would first transpose the weights of a joint one.
+    x_ETD = jnp.broadcast_to(x_TD[None], (gate_EDF.shape[0], *x_TD.shape))
+    hidden_ETF = jax.nn.silu(jnp.einsum("etd,edf->etf", x_ETD, gate_EDF))
+    hidden_ETF = hidden_ETF * jnp.einsum("etd,edf->etf", x_ETD, up_EDF)
     chosen_TKE = jax.nn.one_hot(expert_TK, gate_EDF.shape[0], dtype=x_TD.dtype)
     weight_ET = jnp.einsum("tk,tke->et", weight_TK, chosen_TKE)
-    return jnp.einsum("etf,efd->td", hidden_ETF * weight_ET[..., None], down_EFD)
+    # Weighted as the outputs of `equal_blocks` are, so that both ways round alike in bfloat16.
+    y_ETD = jnp.einsum("etf,efd->etd", hidden_ETF, down_EFD)
+    return jnp.einsum("etd,et->td", y_ETD, weight_ET)

@@ -1,48 +1,38 @@
-"""The inference engine: continuous batching over cache slots, in one thread, next to the learner.
+"""The inference engine: continuous batching over a paged cache, in one thread, next to the learner.
 
-Each turn of its loop prefills one chunk for the conversations that have new context, runs one
-burst of decode steps for all that are writing, and hands out what is finished. Conversations join
-and leave between any two bursts; new weights are taken between any two dispatches.
+Each turn of its loop is one dispatch: it reads chunks of new context, first come first served and
+no more than the budget, takes a burst of decode steps for all that are writing, and hands out what
+is finished. Conversations join and leave, and new weights are taken, between any two dispatches.
+
+The same conversation gets the same tokens and log-probabilities, to the last bit, whoever else is
+there: keys come from (conversation, position), shapes from the conversation's own context, and a
+conversation keeps its pages until it ends, so that nothing is ever computed twice in two ways.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
 from concurrent.futures import Future
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ale_jax.model.cache import empty_cache
+from ale_jax.model.cache import Cache, empty_cache
+from ale_jax.model.generate import Burst, read_and_write
 from ale_jax.model.params import Params
-from ale_jax.model.sampler import Sampling, SlotState, decode, prefill
+from ale_jax.model.sampler import Sampling
 from ale_jax.model.shape import PolicyShape
+from ale_jax.rollout.dispatch import ChunkBatches, Dispatch, page_table, slot_state
+from ale_jax.rollout.engine_shape import EngineShape
+from ale_jax.rollout.pages import PagePool, prefix_keys
 from ale_jax.rollout.slots import CacheSlot, Request, Sampled
-
-
-@dataclasses.dataclass(frozen=True)
-class EngineShape:
-    """slots: conversations at once. slot_tokens: longest conversation. decode_steps: per dispatch.
-    prefill_tokens: a chunk of context is padded to the smallest of these that holds it; the last
-    one is the longest chunk."""
-
-    slots: int
-    slot_tokens: int
-    decode_steps: int
-    prefill_tokens: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if not self.prefill_tokens or sorted(self.prefill_tokens) != list(self.prefill_tokens):
-            raise ValueError(
-                f"engine.prefill_tokens {self.prefill_tokens} must be numbers in ascending order"
-            )
-        if min(self.slots, self.slot_tokens, self.decode_steps, self.prefill_tokens[0]) < 1:
-            raise ValueError(f"engine sizes must be at least 1: {self}")
 
 
 @dataclasses.dataclass
@@ -51,6 +41,7 @@ class EngineStats:
 
     sampled_tokens: int = 0
     prefilled_tokens: int = 0
+    shared_tokens: int = 0  # of prompts: found in pages that others had read
     bursts: int = 0
     busy_seconds: float = 0.0
 
@@ -69,13 +60,19 @@ class Engine:
         stop_ids: tuple[int, ...],
         params: Params,
         version: int = 0,
+        mesh: Mesh | None = None,
     ):
+        """mesh: of the weights, with the axes of model/sharding.py; None for one device."""
         self._policy, self._shape, self._stop_ids = policy, shape, stop_ids
         self._weights = (params, version)
-        self._cache = empty_cache(policy, shape.slots, shape.slot_tokens)
+        self._mesh = mesh
+        self._platform = next(iter(params["embed_VD"].devices())).platform
+        self._cache = self._empty_cache(params["embed_VD"].dtype)
+        self._pages = PagePool(shape.pages)
         self._slots = [CacheSlot(i, shape.slot_tokens) for i in range(shape.slots)]
         self._of: dict[int, CacheSlot] = {}  # conversation -> its slot
         self._waiting: deque[Request] = deque()
+        self._reading: CacheSlot | None = None  # who is read first in the next dispatch
         self._ids = itertools.count()
         self._open: set[int] = set()
         self._wake = threading.Condition()
@@ -94,7 +91,7 @@ class Engine:
         return self._weights[1]
 
     def open(self) -> int:
-        """A new conversation. It takes a cache slot at its first request, until it is closed."""
+        """A new conversation. Its first request waits for a slot and for pages, which it keeps."""
         with self._wake:
             conversation = next(self._ids)
             self._open.add(conversation)
@@ -125,7 +122,7 @@ class Engine:
         return request.future
 
     def end(self, conversation: int) -> None:
-        """Frees the conversation's slot. A reply under way is given up."""
+        """Frees the conversation's slot and pages. A reply under way is given up."""
         ended = EngineStopped("the conversation was ended")
         with self._wake:
             self._open.discard(conversation)
@@ -134,6 +131,7 @@ class Engine:
                 request.future.set_exception(ended)
             slot = self._of.pop(conversation, None)
             if slot is not None:
+                self._pages.release(slot.pages)
                 slot.free(ended)
             self._wake.notify()
 
@@ -147,113 +145,132 @@ class Engine:
 
     def _run(self) -> None:
         try:
-            while self._admit():
-                start = time.monotonic()
-                self._prefill_chunks()
-                self._decode_burst()
-                self.stats.busy_seconds += time.monotonic() - start
+            with jax.set_mesh(self._mesh) if self._mesh else contextlib.nullcontext():
+                while (dispatch := self._next_dispatch()) is not None:
+                    start = time.monotonic()
+                    self._take_over(dispatch, self._perform(dispatch))
+                    self.stats.busy_seconds += time.monotonic() - start
         except BaseException as error:
             self._failure = error
             raise
         finally:
             self._give_up()
 
-    def _admit(self) -> bool:
-        """Waits for work and gives waiting requests their slots. False when closed."""
+    def _next_dispatch(self) -> Dispatch | None:
+        """Waits for work. None when closed."""
         with self._wake:
-            while True:
-                held: deque[Request] = deque()
-                while self._waiting:
-                    request = self._waiting.popleft()
-                    slot = self._of.get(request.conversation) or self._take_slot(request)
-                    if slot is None:
-                        held.append(request)
-                    else:
-                        slot.begin(request)
-                self._waiting = held
-                if self._closed:
-                    return False
-                if any(s.request for s in self._slots):
-                    return True
+            while not self._closed:
+                params, version = self._weights
+                batches = ChunkBatches(self._shape)
+                self._read_into(batches, version)
+                writing = [s for s in self._slots if s.request and not s.unread]
+                if len(batches) or writing:
+                    return Dispatch(
+                        params,
+                        version,
+                        page_table(self._slots, self._shape),
+                        batches.arrays(),
+                        slot_state(writing, self._shape.slots),
+                        writing,
+                    )
                 self._wake.wait()
+        return None
 
-    def _take_slot(self, request: Request) -> CacheSlot | None:
+    def _read_into(self, batches: ChunkBatches, version: int) -> None:
+        """Fills the batches, one conversation after the other: what it shares with an earlier one
+        has then been read, or will have been when its own first chunk is."""
+        while slot := self._reading or self._next_reader(version):
+            self._reading = slot
+            while slot.unread:
+                if not batches.has_room(slot.next_size):
+                    return
+                chunk = slot.read()
+                batches.add(slot.index, chunk)
+                self.stats.prefilled_tokens += len(chunk.ids)
+                self._offer_pages(slot, version)
+            self._reading = None
+
+    def _next_reader(self, version: int) -> CacheSlot | None:
+        """The slot of the longest waiting request that can begin."""
+        newcomers_wait = False
+        for request in self._waiting:
+            slot = self._of.get(request.conversation)
+            if slot is not None:
+                slot.begin(request, self._shape.prefill_tokens)
+            elif not newcomers_wait:
+                slot = self._admit(request, version)
+                newcomers_wait = slot is None
+            if slot is not None:
+                self._waiting.remove(request)
+                return slot
+        return None
+
+    def _admit(self, request: Request, version: int) -> CacheSlot | None:
+        """Gives a conversation its slot and all its pages; None if it has to wait.
+
+        Nobody who has pages waits for more, so that those who wait are sure to get theirs.
+        """
         slot = next((s for s in self._slots if s.conversation is None), None)
-        if slot is not None:
-            slot.conversation = request.conversation
-            self._of[request.conversation] = slot
+        if slot is None:
+            return None
+        shape, version = self._shape, self._key_version(version)
+        keys = prefix_keys(request.new_ids[:-1], shape.page_tokens, version)[: shape.pages_per_slot]
+        taken = self._pages.take(keys, shape.pages_per_slot)
+        if taken is None:
+            return None
+        slot.conversation, (slot.pages, known) = request.conversation, taken
+        slot.prefix_keys, slot.prefix_version = keys, version
+        self._of[request.conversation] = slot
+        slot.begin(request, shape.prefill_tokens)
+        if slot.unread:
+            slot.skip(known * shape.page_tokens)
+            self.stats.shared_tokens += known * shape.page_tokens
         return slot
 
-    def _prefill_chunks(self) -> None:
-        """The next chunk of every conversation that has context to read, one dispatch for each.
+    def _offer_pages(self, slot: CacheSlot, version: int) -> None:
+        """To later conversations that begin alike: the full pages of the first prompt, as long as
+        one version of the weights has read it all."""
+        if slot.prefix_version != self._key_version(version):
+            slot.prefix_keys = []
+        full = slot.pages[: slot.length // self._shape.page_tokens]
+        for page, key in zip(full, slot.prefix_keys, strict=False):
+            self._pages.name(page, key)
 
-        Not batched: the shape of a dispatch, and with it the last bits of its numbers, then depends
-        on the conversation alone and not on who else happens to be waiting.
-        """
-        for slot in self._slots:
-            with self._wake:  # `end` may free a slot meanwhile
-                if not slot.unread:
-                    continue
-                chunk = slot.read(self._shape.prefill_tokens[-1])
-                start = slot.length - len(chunk)
-            size = next(n for n in self._shape.prefill_tokens if n >= len(chunk))
-            tokens_BT = np.zeros((1, size), np.int32)
-            tokens_BT[0, : len(chunk)] = chunk
-            slot_B, start_B = np.array([slot.index]), np.array([start])
-            params, _ = self._weights
-            self._cache = prefill(params, self._cache, slot_B, tokens_BT, start_B, self._policy)
-            self.stats.prefilled_tokens += len(chunk)
+    def _key_version(self, version: int) -> int | None:
+        return None if self._shape.share_across_versions else version
 
-    def _decode_burst(self) -> None:
-        """`decode_steps` steps for every conversation that is writing."""
-        with self._wake:
-            writing = [s for s in self._slots if s.request and s.unread == 0]
-            if not writing:
-                return
-            state = self._state(writing)
-            cut = any(s.request.sampling.cuts for s in writing)
-        params, version = self._weights
-        self._cache, _, burst = decode(
-            params,
+    def _perform(self, dispatch: Dispatch) -> Burst:
+        self._cache, burst = read_and_write(
+            dispatch.params,
             self._cache,
-            state,
-            self._policy,
+            dispatch.page_SW,
+            dispatch.chunks,
+            dispatch.state,
+            shape=self._policy,
+            sizes=self._shape.prefill_tokens,
             steps=self._shape.decode_steps,
             stop_ids=self._stop_ids,
-            cut=cut,
+            platform=self._platform,
         )
-        token_nS, mu_nS, old_nS = jax.device_get(
-            (burst.token_nS, burst.logp_mu_nS, burst.logp_old_nS)
-        )
-        self.stats.bursts += 1
-        self.stats.sampled_tokens += int((token_nS >= 0).sum())
-        with self._wake:
-            for slot in writing:
-                if slot.request is not None:
-                    i = slot.index
-                    slot.write(token_nS[:, i], mu_nS[:, i], old_nS[:, i], version, self._stop_ids)
+        return jax.device_get(burst)
 
-    def _state(self, writing: Sequence[CacheSlot]) -> SlotState:
-        S = self._shape.slots
-        state = SlotState(
-            token_S=np.zeros((S,), np.int32),
-            position_S=np.zeros((S,), np.int32),
-            budget_S=np.zeros((S,), np.int32),
-            key_S2=np.zeros((S, 2), np.uint32),
-            temperature_S=np.ones((S,), np.float32),
-            top_k_S=np.zeros((S,), np.int32),
-            top_p_S=np.ones((S,), np.float32),
-        )
-        for slot in writing:
-            i, request = slot.index, slot.request
-            state.token_S[i] = slot.tail[0]
-            state.position_S[i] = slot.length
-            state.budget_S[i] = slot.budget
-            state.key_S2[i] = request.key
-            state.temperature_S[i] = request.sampling.temperature
-            state.top_k_S[i] = request.sampling.top_k
-            state.top_p_S[i] = request.sampling.top_p
-        return state
+    def _take_over(self, dispatch: Dispatch, burst: Burst) -> None:
+        self.stats.bursts += bool(dispatch.writing)
+        self.stats.sampled_tokens += int((burst.token_nS >= 0).sum())
+        with self._wake:
+            for slot in dispatch.writing:
+                if slot.request is not None:  # `end` may have freed the slot meanwhile
+                    i = slot.index
+                    written = burst.token_nS[:, i], burst.logp_mu_nS[:, i], burst.logp_old_nS[:, i]
+                    slot.write(*written, dispatch.version, self._stop_ids)
+
+    def _empty_cache(self, dtype: jnp.dtype) -> Cache:
+        shape = self._shape
+        dtype = jnp.int8 if shape.int8_cache else dtype
+        cache = empty_cache(self._policy, shape.pages, shape.page_tokens, dtype)
+        if self._mesh is None:
+            return cache
+        return jax.device_put(cache, NamedSharding(self._mesh, PartitionSpec("tensor")))
 
     def _give_up(self) -> None:
         with self._wake:

@@ -1,8 +1,9 @@
-"""The host's view of a cache slot: what the cache holds, what is unread, what is written."""
+"""The host's view of a conversation in the cache: what is read, what is unread, what is written."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from concurrent.futures import Future
 
 import numpy as np
@@ -35,22 +36,35 @@ class Request:
     future: Future = dataclasses.field(default_factory=Future)
 
 
-class CacheSlot:
-    """One slot of the cache. `tail` holds the ids that the cache does not: all but its last one
-    must be prefilled, the last one is the input of the next decode step."""
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+    """Ids to be read from position `start` on, in a dispatch for up to `size` of them."""
 
-    def __init__(self, index: int, size: int):
-        self.index, self._size = index, size
+    start: int
+    ids: list[int]
+    size: int
+
+
+class CacheSlot:
+    """One conversation at a time. `tail` holds the ids that the cache does not: all but its last
+    one must be read, the last one is the input of the next decode step."""
+
+    def __init__(self, index: int, max_tokens: int):
+        self.index, self._max_tokens = index, max_tokens
         self.conversation: int | None = None
+        self.pages: list[int] = []
+        self.prefix_keys: list[bytes] = []  # of the full pages of the first prompt
+        self.prefix_version: int | None = None
         self.request: Request | None = None
         self.length = 0  # tokens in the cache
         self.tail: list[int] = []
         self.budget = 0  # tokens that the request under way may still write
+        self._ends: deque[tuple[int, int]] = deque()  # (end, size) of the chunks to be read
 
     def free(self, error: Exception) -> None:
         """Forgets the conversation; a request under way gets `error`."""
         request = self.request
-        self.__init__(self.index, self._size)
+        self.__init__(self.index, self._max_tokens)
         if request is not None:
             request.future.set_exception(error)
 
@@ -58,23 +72,42 @@ class CacheSlot:
     def unread(self) -> int:
         return max(len(self.tail) - 1, 0) if self.request else 0
 
-    def begin(self, request: Request) -> None:
+    @property
+    def next_size(self) -> int:
+        """Of the chunk that `read` will take."""
+        return self._ends[0][1]
+
+    def begin(self, request: Request, sizes: tuple[int, ...]) -> None:
+        """sizes: those that a chunk may have, ascending. Which ones the context is cut into is
+        settled here, before what others have read already is skipped: so each token is computed
+        in a chunk of the same size either way, and to the same last bit."""
         assert self.request is None, "one request per conversation at a time"
         self.request = request
         self.tail += request.new_ids.tolist()
         self._parts: list[tuple[np.ndarray, ...]] = []
         # A token may be written at every position behind the context, the slot's last one included.
-        room = self._size - (self.length + len(self.tail))
+        room = self._max_tokens - (self.length + len(self.tail))
         self.budget = min(request.max_tokens, room)
         self._cut = "length" if request.max_tokens <= room else "context_full"
         if self.budget <= 0:
             self._finish("context_full")
+        self._ends = _cut_into(sizes, self.length, self.length + self.unread)
 
-    def read(self, count: int) -> list[int]:
-        """Takes the next `count` ids, at most, to be put into the cache."""
-        count = min(count, self.unread)
-        chunk, self.tail = self.tail[:count], self.tail[count:]
+    def skip(self, count: int) -> None:
+        """The next `count` ids, all unread, are in the cache already."""
+        assert count <= self.unread
+        self.tail = self.tail[count:]
         self.length += count
+        while self._ends and self._ends[0][0] <= self.length:
+            self._ends.popleft()
+
+    def read(self) -> Chunk:
+        """Takes the next chunk, to be put into the cache."""
+        end, size = self._ends.popleft()
+        count = end - self.length
+        chunk = Chunk(self.length, self.tail[:count], size)
+        self.tail = self.tail[count:]
+        self.length = end
         return chunk
 
     def write(
@@ -106,3 +139,14 @@ class CacheSlot:
             ids = version = np.zeros((0,), np.int32)
             mu = old = np.zeros((0,), np.float32)
         request.future.set_result(Sampled(ids, mu, old, version, stop))
+
+
+def _cut_into(sizes: tuple[int, ...], start: int, stop: int) -> deque[tuple[int, int]]:
+    """(end, size) of chunks that cover start..stop: the largest size while it is filled, then the
+    smallest that holds the rest."""
+    ends: deque[tuple[int, int]] = deque()
+    while start < stop:
+        size = next((size for size in sizes if size >= stop - start), sizes[-1])
+        start = min(start + size, stop)
+        ends.append((start, size))
+    return ends

@@ -174,7 +174,12 @@ class _Run(contextlib.ExitStack):
         self.enter_context(ray_cluster(config.rollout.actors))
         weights = sampling_weights(state.params, config.learn.compute)
         engine = Engine(
-            self._policy(), config.engine, self._tokenizer.stop_ids, weights, cursor.step
+            self._policy(),
+            config.engine,
+            self._tokenizer.stop_ids,
+            weights,
+            cursor.step,
+            self._mesh,
         )
         self.callback(engine.close)
         ledger = Ledger(engine, self._tokenizer, config.seed, config.rollout.max_reply_tokens)

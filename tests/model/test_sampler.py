@@ -22,7 +22,7 @@ def _state(position=0, temperature=1.0):
 
 def test_draws_follow_the_distribution():
     logits_V = jnp.log(jnp.array([0.5, 0.25, 0.15, 0.1]))
-    token_S, logp_mu_S, _ = sample(jnp.tile(logits_V[None, :], (S, 1)), _state(), cut=False)
+    token_S, logp_mu_S, _ = sample(jnp.tile(logits_V[None, :], (S, 1)), _state())
     share_V = np.bincount(token_S, minlength=4) / S
     # Standard deviation of a share of 4000 draws: at most 0.008.
     np.testing.assert_allclose(share_V, [0.5, 0.25, 0.15, 0.1], atol=0.03)
@@ -32,7 +32,7 @@ def test_draws_follow_the_distribution():
 def test_temperature_sharpens():
     logits_V = jnp.log(jnp.array([0.6, 0.4]))
     token_S, logp_mu_S, logp_old_S = sample(
-        jnp.tile(logits_V[None, :], (S, 1)), _state(temperature=0.5), cut=False
+        jnp.tile(logits_V[None, :], (S, 1)), _state(temperature=0.5)
     )
     share = (np.asarray(token_S) == 0).mean()
     assert abs(share - 0.36 / 0.52) < 0.03
@@ -43,8 +43,8 @@ def test_temperature_sharpens():
 
 def test_each_position_has_its_own_draw():
     logits_SV = jnp.zeros((S, 2))
-    first, _, _ = sample(logits_SV, _state(position=1), cut=False)
-    again, _, _ = sample(logits_SV, _state(position=1), cut=False)
-    other, _, _ = sample(logits_SV, _state(position=2), cut=False)
+    first, _, _ = sample(logits_SV, _state(position=1))
+    again, _, _ = sample(logits_SV, _state(position=1))
+    other, _, _ = sample(logits_SV, _state(position=2))
     np.testing.assert_array_equal(first, again)
     assert 0.45 < (np.asarray(first) == np.asarray(other)).mean() < 0.55

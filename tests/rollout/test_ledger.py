@@ -11,9 +11,10 @@ from ale_jax.model.params import init_params
 from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import Episode, Slot, Status, Task
-from ale_jax.rollout.engine import Engine, EngineShape
+from ale_jax.rollout.engine import Engine
 from ale_jax.rollout.ledger import Ledger, conversation_key
 from tests.model.shapes import MOE
+from tests.rollout.shapes import engine_shape
 
 SLOT = Slot("train", 3, 1, Task("trail", 7, "train"))
 FIRST = [Message("system", "Work."), Message("user", "Read lemon.txt.")]
@@ -29,7 +30,7 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def engine(tokenizer):
     shape = dataclasses.replace(MOE, vocab_size=tokenizer.vocab_size)
-    sizes = EngineShape(slots=2, slot_tokens=160, decode_steps=4, prefill_tokens=(16, 64))
+    sizes = engine_shape(slots=2, slot_tokens=160, prefill_tokens=(16, 64))
     engine = Engine(shape, sizes, tokenizer.stop_ids, init_params(jax.random.key(0), shape), 5)
     yield engine
     engine.close()

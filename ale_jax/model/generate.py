@@ -1,0 +1,172 @@
+"""The sampling program: chunks of context are read, then a burst of decode steps; one dispatch.
+
+The engine (rollout/engine.py) owns the schedule; here are only functions of arrays.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax.sharding import PartitionSpec
+
+from ale_jax.model.cache import Cache, LayerRows, gather_rows, scatter_rows
+from ale_jax.model.extend import InPages, InRows, LayerMemory, extend
+from ale_jax.model.paged_attention import has_kernel
+from ale_jax.model.params import Params
+from ale_jax.model.policy import logits
+from ale_jax.model.sampler import SlotState, sample
+from ale_jax.model.shape import PolicyShape
+from ale_jax.model.sharding import row_axes
+
+# Otherwise XLA leaves out roundings to bfloat16 where it fuses operations: elsewhere here than in
+# the learner's program, and the two disagree in log-probability by some 3e-3 on small policies.
+EXACT = {"xla_allow_excess_precision": False}
+
+
+@struct.dataclass
+class Chunks:
+    """Context to be read: `num_batches` batches of R chunks, in order, of at most Q.
+
+    A batch is computed at the `size_Q`-th of the sizes that the program was compiled for; of each
+    chunk `count_QR` tokens are real, from position `start_QR` of the conversation in `slot_QR` on.
+    """
+
+    num_batches: jax.Array
+    size_Q: jax.Array
+    slot_QR: jax.Array
+    tokens_QRT: jax.Array
+    start_QR: jax.Array
+    count_QR: jax.Array
+
+
+@struct.dataclass
+class Burst:
+    """What n decode steps wrote, [n,S]: token (-1 where the slot rested), log-probability under
+    the sampled distribution (mu) and under the model's plain softmax (old)."""
+
+    token_nS: jax.Array
+    logp_mu_nS: jax.Array
+    logp_old_nS: jax.Array
+
+
+@partial(
+    jax.jit,
+    static_argnames=("shape", "sizes", "steps", "stop_ids", "platform"),
+    donate_argnames="cache",
+    compiler_options=EXACT,
+)
+def read_and_write(
+    params: Params,
+    cache: Cache,
+    page_SW: jax.Array,
+    chunks: Chunks,
+    state: SlotState,
+    *,
+    shape: PolicyShape,
+    sizes: tuple[int, ...],
+    steps: int,
+    stop_ids: tuple[int, ...],
+    platform: str,
+) -> tuple[Cache, Burst]:
+    """Reads `chunks`, then takes up to `steps` decode steps of all slots.
+
+    page_SW: the pages of each slot's conversation. A slot rests after a stop token or at the end of
+    its budget; when all do, the burst ends. Every chunk and every step has the same shape whoever
+    takes part, so that a conversation's numbers do not depend on its company.
+    """
+    cache = _read(params, cache, page_SW, chunks, shape, sizes, platform)
+    if has_kernel(platform, cache[0]):
+        memory = [InPages(pages, page_SW, platform) for pages in cache]
+        memory, _, burst = _write(params, memory, state, shape, steps, stop_ids)
+        return [each.pages for each in memory], burst
+    # Gathered once for all steps; what they write is brought to the pages behind the last one.
+    memory = [InRows(_spread(gather_rows(pages, page_SW))) for pages in cache]
+    memory, end, burst = _write(params, memory, state, shape, steps, stop_ids)
+    position_Sn = state.position_S[:, None] + jnp.arange(steps)[None, :]
+    is_real_Sn = position_Sn < end.position_S[:, None]
+    cache = [
+        scatter_rows(pages, page_SW, each.rows, position_Sn, is_real_Sn)
+        for pages, each in zip(cache, memory, strict=True)
+    ]
+    return cache, burst
+
+
+def _read(
+    params: Params,
+    cache: Cache,
+    page_SW: jax.Array,
+    chunks: Chunks,
+    shape: PolicyShape,
+    sizes: tuple[int, ...],
+    platform: str,
+) -> Cache:
+    def read_at(size: int, batch: jax.Array, cache: Cache) -> Cache:
+        memory = [InPages(pages, page_SW[chunks.slot_QR[batch]], platform) for pages in cache]
+        tokens_RT = chunks.tokens_QRT[batch, :, :size]
+        start_R, count_R = chunks.start_QR[batch], chunks.count_QR[batch]
+        memory, _ = extend(params, memory, tokens_RT, start_R, count_R, shape)
+        return [each.pages for each in memory]
+
+    def read_batch(batch: jax.Array, cache: Cache) -> Cache:
+        ways = [partial(read_at, size) for size in sizes]
+        return jax.lax.switch(chunks.size_Q[batch], ways, batch, cache)
+
+    return jax.lax.fori_loop(0, chunks.num_batches, read_batch, cache)
+
+
+def _write(
+    params: Params,
+    memory: list[LayerMemory],
+    state: SlotState,
+    shape: PolicyShape,
+    steps: int,
+    stop_ids: tuple[int, ...],
+) -> tuple[list[LayerMemory], SlotState, Burst]:
+    def is_writing(carry) -> jax.Array:
+        i, _, state, _ = carry
+        return (i < steps) & (state.budget_S > 0).any()
+
+    def step(carry):
+        i, memory, state, burst = carry
+        active_S = state.budget_S > 0
+        # A resting slot remembers nothing: its conversation may go on in the next burst.
+        memory, hidden_S1D = extend(
+            params, memory, state.token_S[:, None], state.position_S, active_S, shape
+        )
+        token_S, logp_mu_S, logp_old_S = sample(logits(params, hidden_S1D)[:, 0], state)
+        written = Burst(jnp.where(active_S, token_S, -1), logp_mu_S, logp_old_S)
+        burst = jax.tree.map(lambda all_nS, new_S: all_nS.at[i].set(new_S), burst, written)
+        return i + 1, memory, _after(state, token_S, stop_ids), burst
+
+    S = state.token_S.shape[0]
+    nothing_nS = jnp.zeros((steps, S), jnp.float32)
+    burst = Burst(jnp.full((steps, S), -1, jnp.int32), nothing_nS, nothing_nS)
+    _, memory, state, burst = jax.lax.while_loop(is_writing, step, (0, memory, state, burst))
+    return memory, state, burst
+
+
+def _after(state: SlotState, token_S: jax.Array, stop_ids: tuple[int, ...]) -> SlotState:
+    active_S = state.budget_S > 0
+    stopped_S = (token_S[:, None] == jnp.array(stop_ids)[None, :]).any(axis=1)
+    budget_S = jnp.where(stopped_S, 0, state.budget_S - 1)
+    return state.replace(
+        token_S=jnp.where(active_S, token_S, state.token_S),
+        position_S=state.position_S + active_S,
+        budget_S=jnp.where(active_S, budget_S, 0),
+    )
+
+
+def _spread(rows: LayerRows) -> LayerRows:
+    """Over the mesh, if there is one: conversations over the data axes, heads over "tensor"."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1:
+        return rows
+
+    def spread(x_SGMH: jax.Array) -> jax.Array:
+        spec = PartitionSpec(row_axes(x_SGMH.shape[0], mesh), "tensor")
+        return jax.lax.with_sharding_constraint(x_SGMH, spec)
+
+    return jax.tree.map(spread, rows)

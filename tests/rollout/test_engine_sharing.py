@@ -1,0 +1,110 @@
+"""Pages that conversations share, and what happens when there are too few."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import numpy as np
+import pytest
+
+from ale_jax.model.generate import read_and_write
+from ale_jax.model.params import init_params
+from ale_jax.model.sampler import Sampling
+from ale_jax.rollout.engine import Engine
+from tests.model.shapes import MOE
+from tests.rollout.playing import PLAIN, STOP, assert_same, key, play, prompt
+from tests.rollout.shapes import engine_shape
+
+PARAMS = init_params(jax.random.key(1), MOE)
+PROMPT = prompt(1, 45)  # five pages of 8 are full before the last id, which is not read
+
+
+def _engine(**changes):
+    return Engine(MOE, engine_shape(**changes), STOP, PARAMS)
+
+
+@pytest.fixture
+def engine():
+    engine = _engine()
+    yield engine
+    engine.close()
+
+
+def test_a_group_reads_its_prompt_once(engine):
+    """Four members at once, against each one alone in an engine that remembers nothing."""
+    with ThreadPoolExecutor(4) as pool:
+        group = list(pool.map(lambda n: play(engine, n, 2, first=PROMPT), range(4)))
+    assert engine.stats.shared_tokens == 3 * 40
+    for number, member in enumerate(group):
+        fresh = _engine()
+        assert_same(member, play(fresh, number, 2, first=PROMPT))
+        assert fresh.stats.shared_tokens == 0
+        fresh.close()
+
+
+def test_a_prompt_that_goes_on_otherwise_shares_what_is_the_same(engine):
+    other = np.concatenate([PROMPT[:20], prompt(2, 30)])
+    play(engine, 0, 1, first=PROMPT)
+    got = play(engine, 1, 1, first=other)
+    assert engine.stats.shared_tokens == 16
+    fresh = _engine()
+    assert_same(got, play(fresh, 1, 1, first=other))
+    fresh.close()
+
+
+@pytest.mark.parametrize("across", [False, True])
+def test_pages_of_other_weights_are_shared_only_if_told_so(across):
+    engine = _engine(share_across_versions=across)
+    play(engine, 0, 1, first=PROMPT)
+    engine.publish(PARAMS, 1)
+    play(engine, 1, 1, first=PROMPT)
+    assert engine.stats.shared_tokens == (40 if across else 0)
+    play(engine, 2, 1, first=PROMPT)
+    assert engine.stats.shared_tokens == (80 if across else 40)
+    engine.close()
+
+
+def test_with_pages_for_two_the_others_wait_their_turn():
+    engine = _engine(pages=24)
+    with ThreadPoolExecutor(8) as pool:
+        played = list(pool.map(lambda n: play(engine, n, 3), range(8)))
+    assert all(len(turns) == 3 and len(turns[0][1].ids) for turns in played)
+    assert engine.stats.sampled_tokens == sum(len(r.ids) for turns in played for _, r in turns)
+    engine.close()
+
+
+def test_who_is_ended_while_it_is_read_leaves_nothing_half_read(engine):
+    """Its pages go to others, who do not take them for read."""
+    for number in range(6):
+        conversation = engine.open()
+        engine.reply(conversation, PROMPT, 5, PLAIN, key(number))
+        engine.end(conversation)
+    got = play(engine, 7, 2, first=PROMPT)
+    fresh = _engine()
+    assert_same(got, play(fresh, 7, 2, first=PROMPT))
+    fresh.close()
+
+
+def test_a_long_prompt_does_not_stop_those_who_write():
+    """With a budget of one chunk per dispatch its five chunks take five dispatches, and in each of
+    them the other one goes on writing."""
+    engine = _engine(prefill_budget=16, decode_steps=1)
+    writing = engine.open()
+    writer = engine.reply(writing, prompt(3, 2), 90, PLAIN, key(3))
+    while not engine.stats.sampled_tokens:
+        pass
+    before = engine.stats.sampled_tokens
+    engine.reply(engine.open(), prompt(4, 81), 1, PLAIN, key(4)).result(60)
+    assert writer.done() or engine.stats.sampled_tokens - before >= 5
+    engine.close()
+
+
+def test_nothing_is_compiled_after_the_first_request(engine):
+    play(engine, 0, 1)
+    compiled = read_and_write._cache_size()
+    cut = Sampling(temperature=0.5, top_k=3, top_p=0.9)
+    ways = [PLAIN, cut, Sampling(temperature=0.0)]
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda n: play(engine, n, 3, ways[n % 3], 3 + 5 * n), range(6)))
+    engine.publish(init_params(jax.random.key(2), MOE), 1)
+    play(engine, 9, 2, first=PROMPT)
+    assert read_and_write._cache_size() == compiled
