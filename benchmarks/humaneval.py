@@ -2,8 +2,8 @@
 
     python -m benchmarks.humaneval MODEL PROBLEMS [--tasks=N] [--slots=16] [--runtime=auto]
 
-MODEL is a .gguf file or a folder of transformers'; PROBLEMS is HumanEval.jsonl.gz. The prompt is the
-one of the model's chat template, with the start of the answer given, as EvalPlus asks.
+MODEL is a .gguf file or a folder of transformers'; PROBLEMS is HumanEval.jsonl.gz. The prompt is
+that of the model's chat template, with the start of the answer given, as EvalPlus asks.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ import jax
 import numpy as np
 
 from ale_jax.model.sampler import Sampling
-from ale_jax.model.sharding import MeshShape, make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
-from ale_jax.model.weights.load import load_policy
-from ale_jax.rollout.engine import Engine, EngineShape
+from ale_jax.model.weights.load import load_params, open_checkpoint
+from ale_jax.rollout.engine import Engine
+from ale_jax.rollout.engine_shape import EngineShape
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
 
@@ -84,11 +84,11 @@ def read_problems(path: Path) -> list[Problem]:
 
 def write_programs(model: Path, problems: Sequence[Problem], slots: int) -> list[str]:
     """What the model answers to each, up to the end of its code block."""
-    params, policy = load_policy(model, make_mesh(MeshShape()))
+    checkpoint = open_checkpoint(model)
     tokenizer = ChatTokenizer.load(model)
     (fence,) = tokenizer.encode(FENCE)
-    shape = EngineShape(slots, SLOT_TOKENS, decode_steps=8, prefill_tokens=(256, 1024))
-    engine = Engine(policy, shape, (*tokenizer.stop_ids, int(fence)), params)
+    stop_ids = (*tokenizer.stop_ids, int(fence))
+    engine = Engine(checkpoint.shape, _engine_shape(slots), stop_ids, load_params(checkpoint))
     key = np.asarray(jax.random.key_data(jax.random.key(0)))  # greedy: it draws nothing
 
     def answer(problem: Problem) -> str:
@@ -105,6 +105,21 @@ def write_programs(model: Path, problems: Sequence[Problem], slots: int) -> list
             return list(pool.map(answer, problems))
     finally:
         engine.close()
+
+
+def _engine_shape(slots: int) -> EngineShape:
+    return EngineShape(
+        slots,
+        SLOT_TOKENS,
+        decode_steps=8,
+        prefill_tokens=(256, 512),
+        prefill_rows=1,
+        prefill_budget=512,
+        page_tokens=64,
+        pages=slots * -(-SLOT_TOKENS // 64),
+        share_across_versions=False,
+        int8_cache=False,
+    )
 
 
 def judge(problems: Sequence[Problem], programs: Sequence[str], runtime: str) -> list[bool]:

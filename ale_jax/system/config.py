@@ -17,8 +17,8 @@ from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import MeshShape
 from ale_jax.rollout.engine import EngineShape
 from ale_jax.sandbox.spec import SandboxSpec
-from ale_jax.system.chips import CHIPS
 from ale_jax.system.checks import check_sections, require_at_least
+from ale_jax.system.chips import CHIPS
 from envs.shell.families import FAMILIES
 
 ALGORITHMS = ("ipa", "grpo")
@@ -227,6 +227,7 @@ class RunConfig:
     name: str
     seed: int
     compilation_cache: str
+    hardware: HardwareConfig
     mesh: MeshShape
     model: ModelConfig
     tokenizer: TokenizerConfig

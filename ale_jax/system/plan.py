@@ -19,7 +19,6 @@ from ale_jax.model.lora import FULL
 from ale_jax.model.policy import SCORE_BLOCK
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import RULES, abstract_mesh, mesh_sizes
-
 from ale_jax.system.chips import CHIPS
 
 if TYPE_CHECKING:
@@ -124,7 +123,8 @@ def _cache_bytes(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> 
     engine = config.engine
     dtype = jnp.int8 if engine.int8_cache else jnp.dtype(config.learn.compute_dtype)
     make = partial(empty_cache, policy, engine.pages, engine.page_tokens, dtype)
-    total = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(jax.eval_shape(make)))
+    pages = jax.tree.leaves(jax.eval_shape(make))
+    total = sum(math.prod(x.shape) * x.dtype.itemsize for x in pages)
     return total // math.prod(mesh.shape[axis] for axis in RULES["kv_heads"])
 
 
