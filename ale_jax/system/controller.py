@@ -14,6 +14,7 @@ import optax
 from ale_jax.data.packing import Shape
 from ale_jax.learn import credit
 from ale_jax.learn.checkpoint import Checkpoints
+from ale_jax.learn.compilation import keep_compiled
 from ale_jax.learn.rescore import make_scorer
 from ale_jax.learn.state import TrainState, begin, init_state, make_optimizer
 from ale_jax.model.compute import sampling_weights
@@ -45,8 +46,7 @@ DEMONSTRATORS = 4  # sandboxes that play oracles at once, in this process
 
 def run(config: RunConfig, workdir: Workdir) -> None:
     """Runs the experiment `config` in `workdir`, or goes on with it from its last checkpoint."""
-    if config.compilation_cache:
-        jax.config.update("jax_compilation_cache_dir", config.compilation_cache)
+    keep_compiled(config.compilation_cache)
     runtime = pick_runtime(config.rollout.runtime, config.sandbox)
     runtime.reap()
     config = dataclasses.replace(

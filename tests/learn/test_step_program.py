@@ -8,7 +8,6 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from jax.sharding import PartitionSpec
 
 from ale_jax.algo.sft import sft_loss
@@ -19,12 +18,12 @@ from ale_jax.model.compute import DTYPES, FLOAT32, REMAT, Compute
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import SCORE_BLOCK
 from ale_jax.model.sharding import MeshShape, batch_sharding, make_mesh, param_shardings
-from tests.learn.test_step import HYPERS, MUON, sample_transcripts, transcript_loss
-from tests.model.shapes import DENSE, MIXED
+from tests.learn.test_step import ADAFACTOR, sample_transcripts, transcript_loss
+from tests.model.shapes import DENSE, MOE
 
 TOKENS = (64, 128)
 WIDE = dataclasses.replace(DENSE, num_layers=1, vocab_size=8192)
-DEEP = dataclasses.replace(DENSE, num_layers=4)
+DEEP = dataclasses.replace(DENSE, num_layers=3)
 
 
 def _batch(rows, row_tokens, vocab_size):
@@ -103,8 +102,9 @@ def test_what_is_recomputed_frees_memory_and_changes_no_gradient():
 
 
 def test_bfloat16_computes_nearly_the_same_float32_gradients():
-    params, batch = init_params(jax.random.key(0), MIXED), _batch(2, 128, MIXED.vocab_size)
-    exact, rounded = (_gradient(MIXED, Compute(dtype))(params, batch) for dtype in DTYPES)
+    shape = dataclasses.replace(MOE, num_layers=1)
+    params, batch = init_params(jax.random.key(0), shape), _batch(2, 128, shape.vocab_size)
+    exact, rounded = (_gradient(shape, Compute(dtype))(params, batch) for dtype in DTYPES)
     assert {g.dtype for g in jax.tree.leaves(rounded)} == {jnp.dtype("float32")}
 
     def angle(a, b):
@@ -115,11 +115,10 @@ def test_bfloat16_computes_nearly_the_same_float32_gradients():
     jax.tree.map(angle, exact, rounded)
 
 
-@pytest.mark.parametrize("name", ["adafactor", "muon"])
-def test_a_step_is_compiled_once_and_gives_its_moments_away(name, caplog):
+def test_a_step_is_compiled_once_and_gives_its_moments_away(caplog):
     shape = dataclasses.replace(DENSE, width=128, vocab_size=128, num_layers=1)  # to be factored
     mesh = make_mesh(MeshShape(data=2, fsdp=2, tensor=2))
-    optimizer = make_optimizer(dataclasses.replace(MUON, name=name), shape)
+    optimizer = make_optimizer(ADAFACTOR, shape)
     state = init_state(jax.random.key(0), shape, optimizer, mesh)
     step = make_train_step(shape, optimizer, transcript_loss, 0.0, mesh, Compute("bfloat16"))
     batches = pack_all(sample_transcripts(36), Shape(8, 64, 8))
@@ -145,7 +144,7 @@ def test_a_step_is_compiled_once_and_gives_its_moments_away(name, caplog):
 def test_factored_moments_lie_as_their_weights_do():
     shape = dataclasses.replace(DENSE, width=128, vocab_size=256, num_layers=1)
     mesh = make_mesh(MeshShape(data=2, fsdp=2, tensor=2))
-    optimizer = make_optimizer(dataclasses.replace(HYPERS, name="adafactor"), shape)
+    optimizer = make_optimizer(ADAFACTOR, shape)
     state = init_state(jax.random.key(0), shape, optimizer, mesh)
     factored = {
         jax.tree_util.keystr(path): moment

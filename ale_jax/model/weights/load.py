@@ -35,8 +35,9 @@ def load_params(
     """The weights in `dtype`, each on the devices that `shardings` says (default: on one).
 
     shardings: a tree as `sharding.param_shardings` makes it. A device's part is read from the
-    files directly, one weight after the other: nothing is twice in memory, and no process reads
-    more than its own devices hold.
+    files directly, and no process reads more than its own devices hold. One weight comes after
+    the other: beside those that are in place, only the parts of one are in memory (dequantised
+    ones for a moment twice).
     """
     stored = layout(checkpoint.shape)
     if shardings is None:
@@ -62,4 +63,5 @@ def _load(
             tuple(cut.indices(size)[:2] for cut, size in zip(index, stored.shape, strict=True))
         )
 
-    return jax.make_array_from_callback(stored.shape, sharding, read, dtype=dtype)
+    array = jax.make_array_from_callback(stored.shape, sharding, read, dtype=dtype)
+    return array.block_until_ready()  # until then what was read stays in memory

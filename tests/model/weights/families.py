@@ -23,6 +23,8 @@ from ale_jax.model.params import is_param, param_table
 from ale_jax.model.weights.config import NO_EXPERTS
 from tests.model.shapes import DENSE, LLAMA, MIXED, QWEN2
 
+# No defaults of theirs: a field that is not carried over would not show.
+THETA, EPS = 20_000.0, 1e-4
 _SIZES = {
     "vocab_size": 96,
     "hidden_size": 32,
@@ -31,7 +33,7 @@ _SIZES = {
     "num_key_value_heads": 2,
     "head_dim": 16,
     "intermediate_size": 48,
-    "rms_norm_eps": 1e-6,
+    "rms_norm_eps": EPS,
 }
 _EXPERTS = {
     "num_experts": 8,
@@ -42,24 +44,24 @@ _EXPERTS = {
 }
 _LLAMA3 = {
     "rope_type": "llama3",
-    "rope_theta": 10_000.0,
+    "rope_theta": THETA,
     "factor": 8.0,
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
-_ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
+_ROPE = {"rope_type": "default", "rope_theta": THETA}
 _UPCYCLED = {"shared_expert_intermediate_size": 0, "mlp_only_layers": [0], **_EXPERTS}
 
 
-def _dense(shape):
-    return dataclasses.replace(shape, **NO_EXPERTS)
+def _like(shape, **changes):
+    return dataclasses.replace(shape, rope_theta=THETA, norm_eps=EPS, **changes)
 
 
 # Name -> the shape that we should read, their class, their configuration.
 FAMILIES = {
     "qwen3_moe": (
-        MIXED,
+        _like(MIXED),
         Qwen3MoeForCausalLM,
         Qwen3MoeConfig(
             **_SIZES,
@@ -69,18 +71,28 @@ FAMILIES = {
             tie_word_embeddings=True,
         ),
     ),
-    "qwen3": (_dense(DENSE), Qwen3ForCausalLM, Qwen3Config(**_SIZES, rope_parameters=_ROPE)),
-    "qwen2": (_dense(QWEN2), Qwen2ForCausalLM, Qwen2Config(**_SIZES, rope_parameters=_ROPE)),
-    "llama": (_dense(LLAMA), LlamaForCausalLM, LlamaConfig(**_SIZES, rope_parameters=_LLAMA3)),
+    "qwen3": (
+        _like(DENSE, **NO_EXPERTS),
+        Qwen3ForCausalLM,
+        Qwen3Config(**_SIZES, rope_parameters=_ROPE),
+    ),
+    "qwen2": (
+        _like(QWEN2, **NO_EXPERTS),
+        Qwen2ForCausalLM,
+        Qwen2Config(**_SIZES, rope_parameters=_ROPE),
+    ),
+    "llama": (
+        _like(LLAMA, **NO_EXPERTS),
+        LlamaForCausalLM,
+        LlamaConfig(**_SIZES, rope_parameters=_LLAMA3),
+    ),
     "upcycled_qwen2": (
-        dataclasses.replace(MIXED, qk_norm=False, qkv_bias=True, tie_embeddings=False),
+        _like(MIXED, qk_norm=False, qkv_bias=True, tie_embeddings=False),
         Qwen2MoeForCausalLM,
         Qwen2MoeConfig(**_SIZES, **_UPCYCLED, rope_parameters=_ROPE),
     ),
     "upcycled_llama": (
-        dataclasses.replace(
-            MIXED, qk_norm=False, tie_embeddings=False, llama3_rope=LLAMA.llama3_rope
-        ),
+        _like(MIXED, qk_norm=False, tie_embeddings=False, llama3_rope=LLAMA.llama3_rope),
         Qwen2MoeForCausalLM,
         Qwen2MoeConfig(**_SIZES, **_UPCYCLED, qkv_bias=False, rope_parameters=_LLAMA3),
     ),

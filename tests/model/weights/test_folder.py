@@ -9,7 +9,7 @@ import struct
 import pytest
 
 from ale_jax.model.weights.load import open_checkpoint
-from tests.model.weights.families import save_model
+from tests.model.weights.families import THETA, save_model
 
 FIRST = "model-00001-of-00003.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -201,10 +201,17 @@ def test_published_fields_are_read_as_those_of_transformers_5(folder):
 
     def older(config):
         del config["rope_parameters"]
-        config |= {"rope_theta": 10_000.0, "rope_scaling": None, "sliding_window": 4096}
+        config |= {"rope_theta": THETA, "rope_scaling": None, "sliding_window": 4096}
 
     _change_json(folder / "config.json", older)
     assert open_checkpoint(folder).shape == expected
+
+
+def test_a_tied_head_that_is_stored_all_the_same_is_left_out(folder):
+    _change_json(folder / "config.json", lambda config: config.update(tie_word_embeddings=True))
+    checkpoint = open_checkpoint(folder)
+    assert checkpoint.shape.tie_embeddings
+    assert "lm_head.weight" not in checkpoint.tensors
 
 
 def test_every_second_layer_sparse_is_said_by_the_other_layers(tmp_path):
