@@ -17,6 +17,7 @@ def get_config() -> ConfigDict:
     c.name = "quickstart"
     c.seed = 0
     c.compilation_cache = ""
+    c.weights = ""
     c.hardware = {"chip": "", "devices": 0}
     c.mesh = {"data": -1, "fsdp": 1, "expert": 1, "tensor": 1, "context": 1}
 

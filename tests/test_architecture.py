@@ -139,7 +139,9 @@ DEFINITIONS = (
 
 def _is_harmless(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.Expr):
-        return isinstance(statement.value, ast.Constant)
+        # A gradient that is written out belongs to its function's definition.
+        gradient = ast.unparse(statement.value).partition("(")[0].endswith(".defvjp")
+        return gradient or isinstance(statement.value, ast.Constant)
     condition = ast.unparse(statement.test) if isinstance(statement, ast.If) else ""
     return condition in ("TYPE_CHECKING", "__name__ == '__main__'")
 

@@ -15,9 +15,11 @@ from ale_jax.system.build_config import build_config, field_names
 from ale_jax.system.checks import check_devices
 from ale_jax.system.config import RunConfig
 from ale_jax.system.fields import flat
+from ale_jax.system.plan import GIB, make_plan
 
 FOLDER = Path(configs.__file__).parent
 NAMES = sorted(p.stem for p in FOLDER.glob("*.py") if p.stem != "__init__")
+PLANNED = [name for name in NAMES if name not in ("quickstart", "grpo", "smoke")]
 SMOKE = importlib.import_module("configs.smoke").get_config().to_dict()
 
 
@@ -40,11 +42,20 @@ def test_a_config_file_is_valid_and_its_docstring_is_a_lab_record(name):
     assert config.name == name
     question, command, *rest = module.__doc__.splitlines()
     assert "?" in question and "Expect:" in question
-    assert command.startswith(f"python -m ale_jax.launch --config=configs/{name}.py --workdir=")
+    assert command.startswith(f"python -m ale_jax.launch --config=configs/{name}.py --")
+    assert "--workdir=" in command
     assert "Hardware:" in "\n".join(rest)
 
 
-ON_THEIR_HARDWARE = """
+@pytest.mark.parametrize("name", PLANNED)
+def test_a_config_fits_the_chips_that_it_names_and_says_how_much_it_takes(name):
+    module = importlib.import_module(f"configs.{name}")
+    plan = make_plan(build_config(module.get_config().to_dict()))
+    plan.require_fit()
+    assert f"--mode=plan: {plan.total / GIB:.1f} GiB of each device." in module.__doc__
+
+
+ON_TWO_CORES = """
 import importlib
 from ale_jax.system.build_config import build_config
 from ale_jax.system.checks import check_devices
@@ -53,10 +64,10 @@ for name in {names}:
 """
 
 
-def test_configs_fit_the_hardware_that_they_name():
+def test_the_other_configs_fit_two_cores():
     # Two CPU cores, which are one device, and not the eight that the tests make of them.
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
-    code = ON_THEIR_HARDWARE.format(names=NAMES)
+    code = ON_TWO_CORES.format(names=[name for name in NAMES if name not in PLANNED])
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120
     )
@@ -102,6 +113,8 @@ def test_every_field_is_reached_by_its_dotted_name():
         ("learn.chunks_per_row", 1, "must be at least agent.turns 2"),
         ("learn.compute_dtype", "float16", "compute_dtype 'float16' is unknown: choose one of flo"),
         ("learn.remat", "all", "remat 'all' is unknown: choose one of none, dots, layers"),
+        ("hardware.chip", "v6e", "chip 'v6e' and devices 0: set both, or none"),
+        ("hardware.chip", "a1", "chip 'a1' is unknown: choose one of v5e, v5p"),
         ("lora.rank", 4, "lora.alpha 0.0 must be > 0"),
         ("lora.targets", ("qkv",), "lora.targets 'qkv' is unknown: choose some of q, k, v"),
         ("rl_optimizer.name", "sgd", "'sgd' is unknown: choose adamw, adafactor or muon"),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import MeshShape, check_rows, make_mesh, param_shardings
+from ale_jax.model.weights.load import open_checkpoint
 
 if TYPE_CHECKING:
     from ale_jax.system.config import RunConfig
@@ -28,11 +30,34 @@ def check_sections(config: RunConfig) -> None:
 
 
 def check_devices(config: RunConfig) -> None:
-    """ValueError unless batches and weights can be laid out on the devices that are here."""
+    """ValueError unless batches and weights can be laid out on the devices that are here, and the
+    weights to start from are those of the model."""
     mesh = make_mesh(config.mesh)
     check_rows(config.learn.rows, mesh)
-    if not config.tokenizer.path:  # else the tokenizer's own vocabulary decides
+    if config.weights or not config.tokenizer.path:  # else the tokenizer's vocabulary decides
         param_shardings(config.model.policy_shape(config.tokenizer.vocab_size), mesh)
+    if config.weights:
+        _check_weights(config)
+
+
+def _check_weights(config: RunConfig) -> None:
+    wanted = config.model.policy_shape(config.tokenizer.vocab_size)
+    found = open_checkpoint(config.weights).shape
+    sections = {"vocab_size": "tokenizer"}
+    differences = [
+        f"config.{sections.get(name, 'model')}.{name} {value} (there {getattr(found, name)})"
+        for name, value in dataclasses.asdict(wanted).items()
+        if value != getattr(found, name) and _is_used(name, found)
+    ]
+    if differences:
+        raise ValueError(f"{config.weights} is of another shape: {', '.join(differences)}")
+
+
+def _is_used(field: str, shape: PolicyShape) -> bool:
+    """Whether a field means anything in such a policy."""
+    if field in ("experts_per_token", "expert_width", "norm_topk_prob"):
+        return shape.is_moe
+    return field != "mlp_width" or not all(map(shape.has_experts, range(shape.num_layers)))
 
 
 def _check_engine(config: RunConfig) -> None:

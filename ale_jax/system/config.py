@@ -77,8 +77,12 @@ class ModelConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerConfig:
-    """path: a folder that transformers loads; empty = train a byte-level BPE of `vocab_size` on the
-    warm start's transcripts."""
+    """path: a folder that transformers loads, or a .gguf file; empty = that of `weights`, and
+    without those train a byte-level BPE of `vocab_size` on the warm start's transcripts.
+
+    vocab_size: with `weights`, the rows of their embedding, which may be more than the tokenizer
+    has tokens.
+    """
 
     path: str
     vocab_size: int
@@ -222,11 +226,14 @@ class RunConfig:
     """All of a run. Its JSON form lies beside the run's metrics as config.json.
 
     compilation_cache: folder in which compiled programs outlive the run; empty = none.
+    weights: a Hugging Face folder or .gguf file of which `model` is the shape, and where training
+    starts; empty = random ones.
     """
 
     name: str
     seed: int
     compilation_cache: str
+    weights: str
     hardware: HardwareConfig
     mesh: MeshShape
     model: ModelConfig
@@ -251,6 +258,12 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_sections(self)
+
+    def policy_shape(self, tokenizer_size: int) -> PolicyShape:
+        """tokenizer_size: the tokens that the tokenizer has."""
+        return self.model.policy_shape(
+            self.tokenizer.vocab_size if self.weights else tokenizer_size
+        )
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -16,11 +16,18 @@ from ale_jax.learn import credit
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.compilation import keep_compiled
 from ale_jax.learn.rescore import make_scorer
-from ale_jax.learn.state import TrainState, begin, init_state, make_optimizer
+from ale_jax.learn.state import (
+    TrainState,
+    begin,
+    init_state,
+    make_optimizer,
+    with_new_adapters,
+)
 from ale_jax.model.compute import sampling_weights
 from ale_jax.model.shape import PolicyShape
-from ale_jax.model.sharding import make_mesh
+from ale_jax.model.sharding import make_mesh, param_shardings
 from ale_jax.model.tokenizer import ChatTokenizer
+from ale_jax.model.weights.load import load_params, open_checkpoint
 from ale_jax.monitor.evaluations import FINAL, WARM_START, Evaluation, record_evaluation
 from ale_jax.monitor.report import write_report
 from ale_jax.monitor.summary import write_summary
@@ -104,7 +111,7 @@ class _Run(contextlib.ExitStack):
                     "nothing: put it back, or --overwrite to start anew"
                 )
             self._tokenizer = ChatTokenizer.load(tokenizer_folder)
-            found = self._checkpoints.restore_latest(self._new_state())
+            found = self._checkpoints.restore_latest(self._new_state(self._optimizer()))
         step = found[0] if found else None
         self._watch = self.enter_context(Watch(path, step))
         self.callback(self._checkpoints.wait)  # before the log closes that is told of the last save
@@ -124,14 +131,20 @@ class _Run(contextlib.ExitStack):
             self._watch.events.record(kind, detail, **fields)
 
     def _policy(self) -> PolicyShape:
-        return self._config.model.policy_shape(self._tokenizer.vocab_size)
+        return self._config.policy_shape(self._tokenizer.vocab_size)
 
     def _optimizer(self) -> optax.GradientTransformation:
         return make_optimizer(self._config.rl_optimizer, self._policy(), self._config.lora)
 
-    def _new_state(self) -> TrainState:
-        key = jax.random.key(self._config.seed)
-        return init_state(key, self._policy(), self._optimizer(), self._mesh, self._config.lora)
+    def _new_state(self, optimizer: optax.GradientTransformation) -> TrainState:
+        """Random weights, or those that the config names."""
+        config, policy, key = self._config, self._policy(), jax.random.key(self._config.seed)
+        if not config.weights:
+            return init_state(key, policy, optimizer, self._mesh, config.lora)
+        places = param_shardings(policy, self._mesh)
+        params = load_params(open_checkpoint(config.weights), shardings=places)
+        params = with_new_adapters(key, params, policy, config.lora, self._mesh)
+        return begin(params, optimizer, self._mesh)
 
     def _warm_start(self) -> TrainState:
         """Oracle transcripts, a tokenizer learned from them, and supervised training."""
@@ -144,13 +157,16 @@ class _Run(contextlib.ExitStack):
             self._runtime, config.sandbox, [*tasks, *unseen], DEMONSTRATORS, watch.progress.update
         )
         folder = self._workdir.path / "tokenizer"
-        self._tokenizer = make_tokenizer(config.tokenizer, transcripts[: len(tasks)], folder)
+        given = config.tokenizer.path or config.weights
+        self._tokenizer = make_tokenizer(
+            given, config.tokenizer.vocab_size, transcripts[: len(tasks)], folder
+        )
+        self._tokenizer.check_fits(self._policy().vocab_size)
         samples = [tokenize(t, self._tokenizer) for t in transcripts]
         optimizer = make_optimizer(config.warm_start_optimizer, self._policy(), config.lora)
-        key = jax.random.key(config.seed)
         watch.progress.phase("warm start", warm.max_steps)
         state = warm_start(
-            init_state(key, self._policy(), optimizer, self._mesh, config.lora),
+            self._new_state(optimizer),
             optimizer,
             samples[: len(tasks)],
             samples[len(tasks) :],

@@ -14,7 +14,6 @@ from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import Task
 from ale_jax.sandbox.api import Runtime
 from ale_jax.sandbox.spec import SandboxSpec
-from ale_jax.system.config import TokenizerConfig
 from envs.shell.transcripts import play_oracle
 
 Transcript = tuple[Message, ...]
@@ -55,13 +54,13 @@ def demonstrate(
 
 
 def make_tokenizer(
-    config: TokenizerConfig, transcripts: Iterable[Transcript], folder: Path
+    given: str, vocab_size: int, transcripts: Iterable[Transcript], folder: Path
 ) -> ChatTokenizer:
-    """The configured tokenizer, or a BPE trained on the transcripts; saved to `folder`."""
-    if config.path:
-        tokenizer = ChatTokenizer.load(config.path)
+    """The one that is given, or a BPE trained on the transcripts; saved to `folder`."""
+    if given:
+        tokenizer = ChatTokenizer.load(given)
     else:
         messages = [dataclasses.asdict(m) for transcript in transcripts for m in transcript]
-        tokenizer = ChatTokenizer(train_bpe(messages, config.vocab_size))
+        tokenizer = ChatTokenizer(train_bpe(messages, vocab_size))
     tokenizer.save(folder)
     return tokenizer

@@ -1,0 +1,19 @@
+"""Does a mixture upcycled from a dense coder learn faster? Expect: not known yet; nothing was run.
+python -m ale_jax.launch --config=configs/qwen2_5_coder_0_5b_moe.py --workdir=W --config.weights=DIR
+
+DIR: python -m ale_jax.model.weights.convert FILE.gguf DIR --experts=8 --experts-per-token=2
+Eight copies of each feed-forward, of which a token has two: the dense model's function at step 0.
+Hardware: one GPU of 141 GB. Memory by --mode=plan: 70.3 GiB of each device.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import qwen2_5_coder_0_5b
+
+
+def get_config() -> ConfigDict:
+    c = qwen2_5_coder_0_5b.get_config()
+    c.name = "qwen2_5_coder_0_5b_moe"
+    c.hardware.chip = "h200"
+    c.model.update(num_experts=8, experts_per_token=2, expert_width=4864, norm_topk_prob=True)
+    return c

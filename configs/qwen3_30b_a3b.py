@@ -1,0 +1,26 @@
+"""Does IPA lift a policy of the paper's size (ROME)? Expect: not known yet; nothing was run.
+python -m ale_jax.launch --config=configs/qwen3_30b_a3b.py --config.weights=DIR --workdir=runs/rome
+
+DIR: Qwen3-30B-A3B in Hugging Face's layout. Later releases have another rotary base: set
+--config.model.rope_theta to what their config.json says, else the run refuses to start.
+Hardware: one host with 8 GPUs of 141 GB. Memory by --mode=plan: 121.3 GiB of each device.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import smollm2_135m
+
+
+def get_config() -> ConfigDict:
+    c = smollm2_135m.get_config()
+    c.name = "qwen3_30b_a3b"
+    c.hardware = {"chip": "h200", "devices": 8}
+    c.mesh.update(data=1, fsdp=2, expert=4)
+    c.model.update(width=2048, num_layers=48, num_heads=32, num_kv_heads=4, head_width=128)
+    c.model.update(mlp_width=6144, num_experts=128, experts_per_token=8, expert_width=768)
+    c.model.update(norm_topk_prob=True, qk_norm=True, rope_theta=1e6, norm_eps=1e-6)
+    c.model.tie_embeddings = False
+    c.tokenizer.vocab_size = 151_936
+    c.learn.update(rows=8, row_tokens=8192, balance_weight=1e-3)
+    c.engine.update(slot_tokens=8192, pages=64 * 64)  # half of what all slots could fill
+    return c

@@ -1,0 +1,20 @@
+"""Does the paper's size train on a TPU v5p-64, 32 chips? Expect: it fits; nothing was run yet.
+python -m ale_jax.launch --config=configs/qwen3_30b_a3b_v5p.py --config.weights=DIR --workdir=...
+
+As configs/qwen3_30b_a3b.py, with the experts on eight chips, four times.
+Hardware: Cloud TPU v5p-64. Memory by --mode=plan: 81.8 GiB of each device.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import qwen3_30b_a3b
+
+
+def get_config() -> ConfigDict:
+    c = qwen3_30b_a3b.get_config()
+    c.name = "qwen3_30b_a3b_v5p"
+    c.hardware = {"chip": "v5p", "devices": 32}
+    c.mesh.update(data=1, fsdp=4, expert=8)
+    c.learn.rows = 32
+    c.engine.pages = 64 * 128
+    return c

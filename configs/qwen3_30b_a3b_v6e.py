@@ -1,0 +1,19 @@
+"""Does the paper's size train on a TPU v6e-64, 64 chips? Expect: it fits; nothing was run yet.
+python -m ale_jax.launch --config=configs/qwen3_30b_a3b_v6e.py --config.weights=DIR --workdir=...
+
+As configs/qwen3_30b_a3b.py, with heads and feed-forward cut in four besides.
+Hardware: Cloud TPU v6e-64. Memory by --mode=plan: 24.3 GiB of each device.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import qwen3_30b_a3b
+
+
+def get_config() -> ConfigDict:
+    c = qwen3_30b_a3b.get_config()
+    c.name = "qwen3_30b_a3b_v6e"
+    c.hardware = {"chip": "v6e", "devices": 64}
+    c.mesh.update(data=1, fsdp=2, expert=8, tensor=4)
+    c.learn.rows = 16
+    return c

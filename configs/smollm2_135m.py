@@ -1,0 +1,38 @@
+"""Does a small pretrained model learn shell tasks by IPA? Expect: not known yet; nothing was run.
+python -m ale_jax.launch --config=configs/smollm2_135m.py --config.weights=FILE --workdir=runs/smol
+
+FILE: SmolLM2-135M-Instruct, as .gguf or as a folder of transformers'. Trained from the first step
+by reinforcement, after a short warm start that shows the format of tool calls.
+Hardware: one GPU of 80 GB. Memory by --mode=plan: 11.3 GiB of each device.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import quickstart
+
+
+def get_config() -> ConfigDict:
+    c = quickstart.get_config()
+    c.name = "smollm2_135m"
+    c.hardware = {"chip": "h100", "devices": 1}
+    c.model.update(width=576, num_layers=30, num_heads=9, num_kv_heads=3, head_width=64)
+    c.model.update(mlp_width=1536, num_experts=0, dense_layers=(), qk_norm=False)
+    c.model.update(rope_theta=100_000.0, norm_eps=1e-5)
+    c.tokenizer.vocab_size = 49_152
+    use_accelerator(c)
+    return c
+
+
+def use_accelerator(c: ConfigDict) -> None:
+    """Sizes for one device with 80 GB: what fits a model of up to a billion weights."""
+    c.learn.update(rows=8, row_tokens=4096, compute_dtype="bfloat16", remat="layers")
+    c.engine.update(slots=64, slot_tokens=4096, decode_steps=8, prefill_tokens=(128, 512))
+    c.engine.update(prefill_rows=4, prefill_budget=4096, page_tokens=64, pages=64 * 64)
+    c.rollout.update(actors=4, episodes_per_actor=16, max_reply_tokens=512)
+    c.agent.turns = 16
+    c.worlds.train_families = ("trail", "count", "script", "log", "lookup", "sort", "config")
+    c.warm_start.update(max_steps=50, target_success=0.2)
+    c.warm_start_optimizer.update(name="adamw", learning_rate=1e-5)
+    c.rl.update(steps=500, groups_per_step=16, group_size=8)
+    c.rl_optimizer.update(name="adamw", learning_rate=1e-6, warmup_steps=10, decay_steps=500)
+    c.ipa.old_logp = "trainer"

@@ -1,0 +1,63 @@
+"""The plan of a device's memory: what it counts is what lies there."""
+
+import importlib
+
+import jax
+import pytest
+
+from ale_jax.learn.state import init_state, make_optimizer
+from ale_jax.model.cache import empty_cache
+from ale_jax.model.sharding import MeshShape, make_mesh
+from ale_jax.system.build_config import build_config
+from ale_jax.system.plan import make_plan
+
+SMOKE = importlib.import_module("configs.smoke").get_config
+
+
+def _config(**changes):
+    config = SMOKE()
+    for section, fields in changes.items():
+        config[section].update(fields)
+    return build_config(config.to_dict())
+
+
+def _needs(config):
+    return {need.what: need.bytes for need in make_plan(config).needs}
+
+
+@pytest.mark.parametrize("mesh", [MeshShape(data=8), MeshShape(data=1, fsdp=2, expert=2, tensor=2)])
+def test_state_takes_what_is_planned(mesh):
+    config = _config(
+        mesh=vars(mesh), model={"num_kv_heads": 2}, hardware={"chip": "h100", "devices": 8}
+    )
+    needs, policy = _needs(config), config.model.policy_shape(config.tokenizer.vocab_size)
+    optimizer = make_optimizer(config.rl_optimizer, policy)
+    state = init_state(jax.random.key(0), policy, optimizer, make_mesh(mesh))
+
+    def on_one_device(tree):
+        return sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(tree))
+
+    assert needs["weights, float32"] == on_one_device(state.params)
+    assert needs["moments of the optimizer"] == on_one_device(state.opt_state)
+    cache = empty_cache(policy, config.engine.pages, config.engine.page_tokens)
+    whole = sum(x.nbytes for x in jax.tree.leaves(cache))
+    assert needs["keys and values of the sampler"] == whole // mesh.tensor
+
+
+def test_what_saves_memory_is_seen_to_save_it():
+    whole = make_plan(_config(hardware={"chip": "h100", "devices": 1})).total
+    for changes in (
+        {"learn": {"remat": "layers"}},
+        {"learn": {"compute_dtype": "bfloat16"}},
+        {"engine": {"int8_cache": True}},
+        {"rl_optimizer": {"name": "adafactor"}},
+    ):
+        saving = _config(hardware={"chip": "h100", "devices": 1}, **changes)
+        assert make_plan(saving).total < whole, changes
+
+
+def test_what_does_not_fit_is_refused_with_the_largest_part():
+    model = {"width": 65536, "num_layers": 64, "dense_layers": (), "num_experts": 64}
+    config = _config(model=model, hardware={"chip": "v5e", "devices": 1})
+    with pytest.raises(ValueError, match=r"GiB of each v5e, which has 15\.5; most of it"):
+        make_plan(config).require_fit()
