@@ -41,9 +41,12 @@ def hidden_states(
 
 def logits(params: Params, hidden_BTD: jax.Array) -> jax.Array:
     """Unnormalised log-probabilities over the vocabulary, float32 [B,T,V]."""
+    # Said to the product itself: a bfloat16 result is or is not rounded as XLA sees fit.
     if "head_DV" in params:
-        return jnp.einsum("btd,dv->btv", hidden_BTD, params["head_DV"]).astype(jnp.float32)
-    return jnp.einsum("btd,vd->btv", hidden_BTD, params["embed_VD"]).astype(jnp.float32)
+        equation, head = "btd,dv->btv", params["head_DV"]
+    else:
+        equation, head = "btd,vd->btv", params["embed_VD"]
+    return jnp.einsum(equation, hidden_BTD, head, preferred_element_type=jnp.float32)
 
 
 class TokenScores(NamedTuple):
