@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from ale_jax.model.blockwise_attention import Places
+from ale_jax.model.context import context_attention, context_devices
 from ale_jax.model.fused_attention import (
     CUDNN_DTYPES,
     SPLASH_BLOCK,
@@ -25,18 +27,21 @@ Attention = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 def packed_attention(
-    q_BTNH: jax.Array, k_BTGH: jax.Array, v_BTGH: jax.Array, segment_BT: jax.Array
+    q_BTNH: jax.Array, k_BTGH: jax.Array, v_BTGH: jax.Array, places: Places
 ) -> jax.Array:
     """Each token attends to itself and the earlier tokens of its segment, [B,T,N,H].
 
     N is a multiple of G: N/G query heads share a key and value head. Padding is a segment like any
-    other. On no platform are [T,T] numbers of a long row held.
+    other. On no platform are [T,T] numbers of a long row held. Tokens are in order, or dealt out
+    over the mesh axis "context" (see `context.Dealing`).
 
     The kernel is chosen when this is traced, by the devices of the mesh (`jax.set_mesh`), else by
     jax's default: cuDNN's can only be traced where there is cuDNN.
     """
+    mesh, segment_BT = jax.sharding.get_abstract_mesh(), places.segment_BT
+    if context_devices() > 1:
+        return context_attention(q_BTNH, k_BTGH, v_BTGH, places, mesh)
     attention = _kernel(q_BTNH.shape, q_BTNH.dtype)
-    mesh = jax.sharding.get_abstract_mesh()
     if attention is xla_attention or mesh.empty or mesh.size == 1:
         return attention(q_BTNH, k_BTGH, v_BTGH, segment_BT)
     rows = row_axes(q_BTNH.shape[0], mesh)

@@ -8,11 +8,14 @@ see as many keys as any other device's.
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import numpy as np
 from jax.sharding import AbstractMesh, PartitionSpec
 
 from ale_jax.model.blockwise_attention import Places, blockwise_attention
+from ale_jax.model.moe import RouterStats
 from ale_jax.model.sharding import row_axes
 
 AXIS = "context"
@@ -27,6 +30,36 @@ def zigzag(tokens: int, devices: int) -> np.ndarray:
         )
     pieces = np.arange(tokens).reshape(2 * devices, -1)
     return np.concatenate([pieces[[i, -1 - i]].ravel() for i in range(devices)])
+
+
+def context_devices() -> int:
+    """That the tokens of a row are divided over, by the mesh that is set."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return 1 if mesh.empty else mesh.shape[AXIS]
+
+
+@dataclasses.dataclass(frozen=True)
+class Dealing:
+    """The order in which the mesh holds the tokens of rows; None: their own."""
+
+    order_T: np.ndarray | None
+
+    @classmethod
+    def on_mesh(cls, tokens: int) -> Dealing:
+        devices = context_devices()
+        return cls(zigzag(tokens, devices) if devices > 1 else None)
+
+    def deal(self, x_BT: jax.Array) -> jax.Array:
+        return x_BT if self.order_T is None else x_BT[:, self.order_T]
+
+    def collect(self, x_BT: jax.Array) -> jax.Array:
+        return x_BT if self.order_T is None else x_BT[:, np.argsort(self.order_T)]
+
+    def collect_stats(self, stats: RouterStats, rows: int) -> RouterStats:
+        def collect(x_T: jax.Array) -> jax.Array:
+            return self.collect(x_T.reshape(rows, -1, x_T.shape[-1])).reshape(x_T.shape)
+
+        return RouterStats(*map(collect, stats))
 
 
 def context_attention(

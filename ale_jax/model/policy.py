@@ -9,7 +9,9 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from ale_jax.model.attention import packed_attention
+from ale_jax.model.blockwise_attention import Places
 from ale_jax.model.compute import FLOAT32, Compute, cast_layer, recomputed
+from ale_jax.model.context import Dealing
 from ale_jax.model.layers import feed_forward, project_out, project_qkv, rms_norm
 from ale_jax.model.lora import adapted_layers, merge_layer
 from ale_jax.model.moe import RouterStats
@@ -33,10 +35,14 @@ def hidden_states(
     A token sees the earlier tokens of its own segment; segment 0 is padding.
     """
 
+    dealing = Dealing.on_mesh(tokens_BT.shape[1])
+    tokens_BT, position_BT, segment_BT = map(dealing.deal, (tokens_BT, position_BT, segment_BT))
+    places = Places(segment_BT, position_BT)
+
     def apply_layer(layer, adapters, x_BTD):
         layer = cast_layer(merge_layer(layer, adapters), compute.dtype)
         q, k, v = project_qkv(layer, x_BTD, position_BT, shape)
-        x_BTD = x_BTD + project_out(layer, packed_attention(q, k, v, segment_BT))
+        x_BTD = x_BTD + project_out(layer, packed_attention(q, k, v, places))
         y_BTD, stats = feed_forward(layer, x_BTD, shape)
         return _cut_as_rows(x_BTD + y_BTD), stats
 
@@ -47,8 +53,9 @@ def hidden_states(
     for layer, adapters in adapted_layers(params):
         x_BTD, stats = apply_layer(layer, adapters, x_BTD)
         if stats is not None:
-            every_stats.append(stats)
-    return rms_norm(x_BTD, params["final_norm_D"], shape.norm_eps), every_stats
+            every_stats.append(dealing.collect_stats(stats, len(tokens_BT)))
+    hidden_BTD = rms_norm(x_BTD, params["final_norm_D"], shape.norm_eps)
+    return dealing.collect(hidden_BTD), every_stats
 
 
 def _look_up(embed_VD: jax.Array, tokens_BT: jax.Array) -> jax.Array:

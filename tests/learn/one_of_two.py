@@ -14,7 +14,7 @@ from ale_jax.data.packing import Shape, pack_all
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import make_train_step
 from ale_jax.model.sharding import MeshShape, make_mesh
-from tests.learn.test_step import HYPERS, _loss, _samples
+from tests.learn.test_step import HYPERS, sample_transcripts, transcript_loss
 from tests.model.shapes import MOE
 
 MESH = MeshShape(data=2, expert=2, tensor=2)
@@ -25,8 +25,8 @@ def losses() -> list[float]:
     """Of each step; the later ones tell whether the gradients were right."""
     mesh, optimizer = make_mesh(MESH), make_optimizer(HYPERS, MOE)
     state = init_state(jax.random.key(0), MOE, optimizer, mesh)
-    step = make_train_step(MOE, optimizer, _loss, 1e-2, mesh)
-    batches = pack_all(_samples(16), Shape(8, 64, 8))
+    step = make_train_step(MOE, optimizer, transcript_loss, 1e-2, mesh)
+    batches = pack_all(sample_transcripts(16), Shape(8, 64, 8))
     found = []
     for _ in range(STEPS):
         state, sums = step(state, batches, count_normaliser(batches, "tokens"))

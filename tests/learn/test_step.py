@@ -1,10 +1,13 @@
 """One step is one step: however it is cut into microbatches, and on however many devices."""
 
 import dataclasses
+import functools
+import math
 
 import jax
 import numpy as np
 import pytest
+from jax.sharding import AxisType
 
 from ale_jax.algo.normaliser import count_normaliser
 from ale_jax.algo.sft import sft_loss
@@ -44,8 +47,7 @@ def transcript_loss(scores, arrays, normaliser):
     return sft_loss(scores.logp_BT, arrays["chunk_BT"], normaliser)
 
 
-def _train(shape, mesh_shape, rows, steps, hypers=HYPERS, balance_weight=0.0, samples=16):
-    mesh = make_mesh(mesh_shape)
+def _train(shape, mesh, rows, steps, hypers=HYPERS, balance_weight=0.0, samples=16):
     optimizer = make_optimizer(hypers, shape)
     state = init_state(jax.random.key(0), shape, optimizer, mesh)
     step = make_train_step(shape, optimizer, transcript_loss, balance_weight, mesh)
@@ -57,7 +59,15 @@ def _train(shape, mesh_shape, rows, steps, hypers=HYPERS, balance_weight=0.0, sa
     return losses, jax.device_get(state.params), len(batches)
 
 
-ONE = MeshShape(data=8)  # rows over all devices, every weight whole on each
+def _mesh(**sizes) -> jax.sharding.Mesh:
+    """Of as many devices as it takes."""
+    axes = dataclasses.asdict(MeshShape(data=1)) | sizes
+    devices = jax.devices()[: math.prod(axes.values())]
+    kinds = (AxisType.Auto,) * len(axes)
+    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=kinds, devices=devices)
+
+
+ONE = _mesh(data=8)  # rows over all devices, every weight whole on each
 
 
 @pytest.mark.parametrize("hypers", [HYPERS, MUON, ADAFACTOR], ids=lambda h: h.name)
@@ -76,27 +86,35 @@ def test_microbatches_change_nothing_but_rounding():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), params, params_cut)
 
 
-@pytest.mark.parametrize("shape", [MOE, DENSE], ids=["moe", "dense"])
+@functools.cache
+def _on_one_device(shape):
+    return _train(shape, _mesh(), rows=8, steps=2, balance_weight=1e-2)
+
+
+MESHES = [
+    (MOE, {"data": 8}),
+    (MOE, {"fsdp": 8}),
+    (MOE, {"expert": 8}),
+    (MOE, {"tensor": 2}),
+    (MOE, {"context": 8}),
+    (MOE, {"data": 2, "expert": 2, "tensor": 2}),
+    (DENSE, {"data": 2, "tensor": 2, "fsdp": 2}),
+    (DENSE, {"data": 2, "context": 4}),
+]
+
+
 @pytest.mark.parametrize(
-    "mesh",
-    [
-        MeshShape(data=2, fsdp=4),
-        MeshShape(data=2, tensor=2, fsdp=2),
-        MeshShape(data=1, expert=8),
-        MeshShape(data=1, tensor=2, fsdp=4),
-        MeshShape(data=2, expert=2, tensor=2),
-    ],
-    ids=str,
+    ("shape", "axes"), MESHES, ids=lambda x: str(x) if isinstance(x, dict) else None
 )
-def test_sharded_equals_replicated(shape, mesh):
-    expected, params, _ = _train(shape, ONE, rows=8, steps=2, balance_weight=1e-2)
-    losses, sharded, _ = _train(shape, mesh, rows=8, steps=2, balance_weight=1e-2)
+def test_a_mesh_trains_as_one_device(shape, axes):
+    expected, params, _ = _on_one_device(shape)
+    losses, sharded, _ = _train(shape, _mesh(**axes), rows=8, steps=2, balance_weight=1e-2)
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), params, sharded)
 
 
 def test_scorer_says_what_the_logits_say():
-    mesh = make_mesh(ONE)
+    mesh = ONE
     params = init_state(jax.random.key(0), MOE, make_optimizer(HYPERS, MOE), mesh).params
     samples = sample_transcripts(3)
     scores = make_scorer(MOE, Shape(8, 64, 8), mesh)(params, samples)
@@ -114,7 +132,7 @@ def test_scorer_says_what_the_logits_say():
 
 def test_rows_that_do_not_divide_are_refused():
     with pytest.raises(ValueError, match=r"batch rows 12 must be a multiple of .* 8: .* 16"):
-        check_rows(12, make_mesh(ONE))
+        check_rows(12, ONE)
 
 
 def test_a_mesh_that_does_not_fit_is_refused():

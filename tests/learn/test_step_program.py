@@ -16,7 +16,7 @@ from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import forward, make_train_step
 from ale_jax.model.compute import DTYPES, FLOAT32, REMAT, Compute
 from ale_jax.model.params import init_params
-from ale_jax.model.policy import SCORE_BLOCK
+from ale_jax.model.policy import SCORE_BLOCK, hidden_states
 from ale_jax.model.sharding import MeshShape, batch_sharding, make_mesh, param_shardings
 from tests.learn.test_step import ADAFACTOR, sample_transcripts, transcript_loss
 from tests.model.shapes import DENSE, MOE
@@ -106,6 +106,9 @@ def test_bfloat16_computes_nearly_the_same_float32_gradients():
     params, batch = init_params(jax.random.key(0), shape), _batch(2, 128, shape.vocab_size)
     exact, rounded = (_gradient(shape, Compute(dtype))(params, batch) for dtype in DTYPES)
     assert {g.dtype for g in jax.tree.leaves(rounded)} == {jnp.dtype("float32")}
+    arrays = (batch[name] for name in ("tokens_BT", "position_BT", "segment_BT"))
+    hidden, _ = hidden_states(params, *arrays, shape, Compute("bfloat16"))
+    assert hidden.dtype == jnp.bfloat16
 
     def angle(a, b):
         assert (a != b).any()

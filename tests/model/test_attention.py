@@ -9,6 +9,7 @@ import pytest
 
 from ale_jax.model import attention, fused_attention
 from ale_jax.model.attention import packed_attention, xla_attention
+from ale_jax.model.blockwise_attention import Places
 
 B, N, G, H = 2, 4, 2, 64
 # Two conversations and padding; and three, the last up to the row's end.
@@ -73,7 +74,7 @@ def test_a_long_row_never_needs_all_scores():
     inputs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), _inputs(4096))
 
     def total(q, k, v, segment):
-        return packed_attention(q, k, v, segment).sum()
+        return packed_attention(q, k, v, Places(segment, segment)).sum()
 
     compiled = jax.jit(jax.grad(total, argnums=(0, 1, 2))).lower(*inputs).compile()
     scores = B * N * 4096 * 4096 * 4  # bytes
@@ -90,6 +91,7 @@ def test_a_mesh_of_tpus_gets_their_kernel_where_it_fits(tokens):
         abstract_device=device,
     )
     with jax.sharding.use_abstract_mesh(mesh):
-        traced = jax.jit(packed_attention).trace(*_inputs(tokens))
+        q, k, v, segment = _inputs(tokens)
+        traced = jax.jit(packed_attention).trace(q, k, v, Places(segment, segment))
         text = traced.lower(lowering_platforms=("tpu",)).as_text()
     assert ("tpu_custom_call" in text) == (tokens == 512)

@@ -90,7 +90,7 @@ def test_weights_that_need_nothing_are_served_as_they_are():
 def test_the_export_says_the_same_in_pefts_names(tmp_path):
     params = init_params(jax.random.key(0), DENSE)
     adapters = new_adapters(jax.random.key(1), DENSE, LORA)
-    params |= jax.tree.map(lambda a: a + 0.1, adapters)  # b begins as 0
+    params |= jax.tree.map(lambda a: jax.random.normal(jax.random.key(2), a.shape), adapters)
     save_peft(tmp_path, params, LORA, "base")
     config = json.loads((tmp_path / "adapter_config.json").read_text())
     assert config["target_modules"] == [f"{target}_proj" for target in TARGETS]
@@ -103,7 +103,7 @@ def test_the_export_says_the_same_in_pefts_names(tmp_path):
         added = full["layers"][1][name] - params["layers"][1][name]
         expected = np.asarray(added).reshape(-1, DENSE.width).T
         found = config["lora_alpha"] / config["r"] * product
-        np.testing.assert_allclose(found, expected, atol=1e-6)
+        np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 def test_what_peft_has_no_names_for_is_refused(tmp_path):
