@@ -78,7 +78,7 @@ def read_shape(
 
 
 def _expert_sizes(fields: Fields) -> dict[str, object]:
-    fields.require("expert_weights_norm", True)
+    fields.require("expert_weights_norm", True)  # seldom written: Qwen3-MoE always does it
     return {
         "num_experts": fields.count("expert_count", most=MOST_EXPERTS),
         "experts_per_token": fields.count("expert_used_count"),
