@@ -19,7 +19,7 @@ from ale_jax.model.shape import PolicyShape
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.config import to_config
 from ale_jax.model.weights.folder import CONFIG, INDEX, SINGLE
-from ale_jax.model.weights.layout import filler_shapes, is_stored, layout
+from ale_jax.model.weights.layout import Stored, filler_shapes, is_stored, layout
 from ale_jax.model.weights.safetensors_file import DTYPES, Kind, write_tensors
 
 GENERATION_CONFIG = "generation_config.json"
@@ -84,7 +84,7 @@ def _tensors(
         yield name, np.zeros(kinds[name].shape, kinds[name].dtype)
 
 
-def _pairs(params: Params, shape: PolicyShape):
+def _pairs(params: Params, shape: PolicyShape) -> Iterator[tuple[Stored, jax.Array]]:
     stored = jax.tree.leaves(layout(shape), is_leaf=is_stored)
     return zip(stored, jax.tree.leaves(params), strict=True)
 

@@ -78,12 +78,13 @@ def read_shape(
 
 
 def _expert_sizes(fields: Fields) -> dict[str, object]:
+    fields.require("expert_weights_norm", True)  # seldom written: Qwen3-MoE always does it
     return {
         "num_experts": fields.count("expert_count", most=MOST_EXPERTS),
         "experts_per_token": fields.count("expert_used_count"),
         "expert_width": fields.count("expert_feed_forward_length"),
         "dense_layers": (),
-        "norm_topk_prob": True,  # of the architectures that we know, llama.cpp always does
+        "norm_topk_prob": True,
     }
 
 

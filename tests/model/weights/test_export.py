@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ from ale_jax.model.weights.load import load_params, open_checkpoint
 from tests.model.shapes import MIXED, MOE
 from tests.model.weights.families import FAMILIES, make_model, random_params, save_model
 
+ROOT = Path(__file__).parents[3]
 MESSAGES = [{"role": "user", "content": "Read lemon.txt."}]
 TOKENS = torch.arange(40).reshape(2, 20)
 
@@ -62,6 +64,7 @@ def test_two_hosts_load_their_parts_and_the_first_exports_them(tmp_path):
     hosts = [
         subprocess.Popen(
             [*command, str(number), tmp_path / "in", tmp_path / "out"],
+            cwd=ROOT,
             env=os.environ | flags,
             stderr=subprocess.PIPE,
             text=True,
