@@ -102,7 +102,8 @@ class Ledger:
         messages = [dataclasses.asdict(m) for m in new_messages]
         first = not conversation.turns
         ids = self._tokenizer.prompt_ids(messages, first=first)
-        if not first and conversation.turns[-1].action_ids[-1] not in self._tokenizer.stop_ids:
-            # The reply was cut by its length: its turn is ended here, by the context.
-            ids = np.concatenate([self._tokenizer.stop_ids[:1], ids])
+        end_of_turn = self._tokenizer.stop_ids[0]
+        if not first and conversation.turns[-1].action_ids[-1] != end_of_turn:
+            # The reply was cut, or ended the text and not the turn: the context does that here.
+            ids = np.concatenate([[end_of_turn], ids])
         return ids.astype(np.int32)

@@ -55,11 +55,24 @@ def test_a_trajectory_holds_what_was_read_and_written(engine, tokenizer):
     np.testing.assert_array_equal(first.prompt_ids, tokenizer.prompt_ids(messages, first=True))
     # A reply that was cut at 9 tokens is closed by the context before the observation.
     observation = tokenizer.prompt_ids([{"role": "tool", "content": "next: rose.txt"}], first=False)
-    closing = [] if first.action_ids[-1] in tokenizer.stop_ids else [tokenizer.stop_ids[0]]
+    end_of_turn = tokenizer.stop_ids[0]
+    closing = [] if first.action_ids[-1] == end_of_turn else [end_of_turn]
     np.testing.assert_array_equal(second.prompt_ids, [*closing, *observation])
     assert (first.reward, second.reward) == (0.0, 1.0)
     assert trajectory.start_version == 5
     assert set(second.version) == {5}
+
+
+def test_a_reply_that_ends_otherwise_than_its_turn_is_closed_by_the_context(tokenizer):
+    shape = dataclasses.replace(MOE, vocab_size=tokenizer.vocab_size)
+    sizes = engine_shape(slots=2, slot_tokens=160, prefill_tokens=(16, 64))
+    params = init_params(jax.random.key(0), shape)
+    engine = Engine(shape, sizes, tuple(range(shape.vocab_size)), params)
+    _, trajectory = _play(Ledger(engine, tokenizer, seed=0, max_reply_tokens=9), "a")
+    engine.close()
+    first, second = trajectory.turns
+    assert len(first.action_ids) == 1 and first.action_ids[0] != tokenizer.stop_ids[0]
+    assert second.prompt_ids[0] == tokenizer.stop_ids[0]
 
 
 def test_the_same_position_draws_the_same_tokens(engine, tokenizer):
