@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import MeshShape, check_rows, make_mesh, param_shardings
 from ale_jax.model.weights.load import open_checkpoint
+from ale_jax.system.plan import make_plan
 
 if TYPE_CHECKING:
     from ale_jax.system.config import RunConfig
@@ -30,14 +31,17 @@ def check_sections(config: RunConfig) -> None:
 
 
 def check_devices(config: RunConfig) -> None:
-    """ValueError unless batches and weights can be laid out on the devices that are here, and the
-    weights to start from are those of the model."""
+    """ValueError unless batches and weights can be laid out on the devices that are here, the
+    weights to start from are those of the model, and all of it fits into the devices' memory."""
     mesh = make_mesh(config.mesh)
     check_rows(config.learn.rows, mesh)
     if config.weights or not config.tokenizer.path:  # else the tokenizer's vocabulary decides
         param_shardings(config.model.policy_shape(config.tokenizer.vocab_size), mesh)
     if config.weights:
         _check_weights(config)
+    # On what is here, whatever the config was meant for.
+    here = dataclasses.replace(config.hardware, chip="", devices=0)
+    make_plan(dataclasses.replace(config, hardware=here)).require_fit()
 
 
 def _check_weights(config: RunConfig) -> None:

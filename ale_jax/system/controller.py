@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 
-import jax
 import optax
 
 from ale_jax.data.packing import Shape
@@ -16,18 +15,11 @@ from ale_jax.learn import credit
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.compilation import keep_compiled
 from ale_jax.learn.rescore import make_scorer
-from ale_jax.learn.state import (
-    TrainState,
-    begin,
-    init_state,
-    make_optimizer,
-    with_new_adapters,
-)
+from ale_jax.learn.state import TrainState, begin, make_optimizer
 from ale_jax.model.compute import sampling_weights
 from ale_jax.model.shape import PolicyShape
-from ale_jax.model.sharding import make_mesh, param_shardings
+from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
-from ale_jax.model.weights.load import load_params, open_checkpoint
 from ale_jax.monitor.evaluations import FINAL, WARM_START, Evaluation, record_evaluation
 from ale_jax.monitor.report import write_report
 from ale_jax.monitor.summary import write_summary
@@ -41,6 +33,7 @@ from ale_jax.system.config import RunConfig
 from ale_jax.system.crew import Crew
 from ale_jax.system.demonstrations import demonstrate, make_tokenizer
 from ale_jax.system.evaluate import evaluation_slots, tally
+from ale_jax.system.first_state import first_state
 from ale_jax.system.improve import Cursor, StepReport, improve
 from ale_jax.system.pump import Pump
 from ale_jax.system.tasks import demonstration_tasks, probe_tasks
@@ -137,14 +130,7 @@ class _Run(contextlib.ExitStack):
         return make_optimizer(self._config.rl_optimizer, self._policy(), self._config.lora)
 
     def _new_state(self, optimizer: optax.GradientTransformation) -> TrainState:
-        """Random weights, or those that the config names."""
-        config, policy, key = self._config, self._policy(), jax.random.key(self._config.seed)
-        if not config.weights:
-            return init_state(key, policy, optimizer, self._mesh, config.lora)
-        places = param_shardings(policy, self._mesh)
-        params = load_params(open_checkpoint(config.weights), shardings=places)
-        params = with_new_adapters(key, params, policy, config.lora, self._mesh)
-        return begin(params, optimizer, self._mesh)
+        return first_state(self._config, self._policy(), optimizer, self._mesh)
 
     def _warm_start(self) -> TrainState:
         """Oracle transcripts, a tokenizer learned from them, and supervised training."""

@@ -1,0 +1,60 @@
+"""Training starts from the weights that the config names, if they are of its model."""
+
+import importlib
+
+import jax
+import numpy as np
+import pytest
+
+from ale_jax.learn.state import make_optimizer
+from ale_jax.model.params import init_params
+from ale_jax.model.sharding import make_mesh
+from ale_jax.model.weights.export import export
+from ale_jax.system.build_config import build_config
+from ale_jax.system.checks import check_devices
+from ale_jax.system.first_state import first_state
+
+
+def _config(weights, **changes):
+    config = importlib.import_module("configs.smoke").get_config()
+    config.update(weights=str(weights), **changes)
+    return build_config(config.to_dict())
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A folder, and what is in it."""
+    config = _config("")
+    policy = config.model.policy_shape(config.tokenizer.vocab_size)
+    params = init_params(jax.random.key(7), policy)
+    folder = tmp_path_factory.mktemp("weights") / "model"
+    export(folder, params, policy)
+    return folder, params
+
+
+@pytest.mark.parametrize("lora", [{}, {"rank": 2, "alpha": 4.0, "targets": ("q", "down")}])
+def test_the_first_weights_are_those_of_the_checkpoint(checkpoint, lora):
+    folder, params = checkpoint
+    config = _config(folder, **({"lora": lora} if lora else {}))
+    check_devices(config)
+    # More tokens than the tokenizer has: the embedding is padded.
+    policy = config.policy_shape(tokenizer_size=300)
+    optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
+    state = first_state(config, policy, optimizer, make_mesh(config.mesh))
+    assert ("adapters" in state.params) == bool(lora)
+    found = {name: state.params[name] for name in params}
+    jax.tree.map(np.testing.assert_array_equal, found, params)
+
+
+def test_weights_of_another_shape_are_refused_by_field(checkpoint):
+    folder, _ = checkpoint
+    config = _config(folder, model={"width": 64, "num_layers": 3}, tokenizer={"vocab_size": 400})
+    with pytest.raises(ValueError, match=r"model.width 64 \(there 32\)") as refusal:
+        check_devices(config)
+    assert "config.model.num_layers 3 (there 2)" in str(refusal.value)
+    assert "config.tokenizer.vocab_size 400 (there 320)" in str(refusal.value)
+
+
+def test_weights_that_are_not_there_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="no checkpoint at"):
+        check_devices(_config(tmp_path / "nothing"))
