@@ -11,11 +11,10 @@ from jax.sharding import PartitionSpec
 from ale_jax.model.blockwise_attention import Places
 from ale_jax.model.context import context_attention, context_devices
 from ale_jax.model.fused_attention import (
-    CUDNN_DTYPES,
-    SPLASH_BLOCK,
-    SPLASH_HEAD,
     cudnn_attention,
+    cudnn_takes,
     splash_attention,
+    splash_takes,
 )
 from ale_jax.model.layers import MASKED
 from ale_jax.model.sharding import row_axes
@@ -57,18 +56,13 @@ def packed_attention(
 def _kernel(q_shape: tuple[int, ...], dtype: jnp.dtype) -> Attention:
     """The platform's fused kernel where it takes such arrays, else XLA."""
     _, T, _, H = q_shape
-    platform = _platform()
-    if platform == "tpu" and T % SPLASH_BLOCK == 0 and H % SPLASH_HEAD == 0:
+    mesh = jax.sharding.get_abstract_mesh()
+    device = jax.devices()[0] if mesh.empty else mesh.abstract_device
+    if device.platform == "tpu" and splash_takes(T, H):
         return splash_attention
-    if platform == "gpu" and dtype in CUDNN_DTYPES and H % 8 == 0:
+    if device.device_kind.startswith("NVIDIA") and cudnn_takes(H, dtype):
         return cudnn_attention
     return xla_attention
-
-
-def _platform() -> str:
-    """ "cpu", "gpu" or "tpu"."""
-    mesh = jax.sharding.get_abstract_mesh()
-    return jax.default_backend() if mesh.empty else mesh.abstract_device.platform
 
 
 def xla_attention(

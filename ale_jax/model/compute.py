@@ -13,7 +13,7 @@ from ale_jax.model.lora import merged
 from ale_jax.model.params import Params
 
 DTYPES = ("float32", "bfloat16")
-# What the backward pass finds of each layer: all, the products with weights, or only its input.
+# What the backward pass finds of each layer: all, products with dense weights, or its input alone.
 REMAT = {
     "none": None,
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
@@ -26,7 +26,7 @@ KEPT_EXACT = ("norm", "router")  # in the names of weights that are used in floa
 class Compute:
     """dtype: of matrix products and of what flows between layers; weights, gradients, norms,
     softmax, router and scores stay float32. remat: what is computed again in the backward pass:
-    "none", "dots" (all but products with weights) or "layers" (all within a layer)."""
+    "none", "dots" (all but products with dense weights) or "layers" (all within a layer)."""
 
     dtype: str = "float32"
     remat: str = "none"

@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
-SPLASH_BLOCK = 128  # the row length is a multiple
-SPLASH_HEAD = 64  # so is the head width
-CUDNN_DTYPES = (jnp.bfloat16, jnp.float16)
-
+_SPLASH_BLOCKS = (512, 256, 128)  # tokens
 _CODE_BITS = 16  # segments of a row: fewer than 2^16
 _CODE_GAP = 512.0  # between the scores of two segments' tokens; softmax turns it into 0
+
+
+def splash_takes(T: int, H: int) -> bool:
+    return T % min(_SPLASH_BLOCKS) == 0 and H % 64 == 0
 
 
 def splash_attention(
@@ -36,7 +37,7 @@ def splash_attention(
 
 
 def _splash_kernel(T: int, N: int, interpret: bool):
-    block = next(size for size in (512, 256, SPLASH_BLOCK) if T % size == 0)
+    block = next(size for size in _SPLASH_BLOCKS if T % size == 0)
     sizes = splash.BlockSizes(
         block_q=block,
         block_kv=block,
@@ -47,6 +48,13 @@ def _splash_kernel(T: int, N: int, interpret: bool):
     )
     mask = splash.MultiHeadMask([splash.CausalMask((T, T))] * N)
     return splash.make_splash_mha_single_device(mask, block_sizes=sizes, interpret=interpret)
+
+
+def cudnn_takes(H: int, dtype: jnp.dtype) -> bool:
+    """Whether cuDNN takes such heads, and the bits of `attend_with_codes`, on the devices here."""
+    is_hopper = float(jax.devices()[0].compute_capability) >= 9
+    widest = 256 if is_hopper else 128
+    return dtype in (jnp.bfloat16, jnp.float16) and H % 8 == 0 and H + _CODE_BITS <= widest
 
 
 def cudnn_attention(

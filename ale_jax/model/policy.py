@@ -89,10 +89,15 @@ class TokenScores(NamedTuple):
 
 def logits(params: Params, hidden_BTD: jax.Array) -> jax.Array:
     """Unnormalised log-probabilities over the vocabulary, float32 [B,T,V]."""
+    name = _head_name(params)
     # Cast here, not once for all blocks: their gradients are then summed in the weights' own type.
-    name, product = ("head_DV", "dv") if "head_DV" in params else ("embed_VD", "vd")
     head = params[name].astype(hidden_BTD.dtype)
-    return jnp.einsum(f"btd,{product}->btv", hidden_BTD, head, preferred_element_type=jnp.float32)
+    product = f"btd,{'dv' if name == 'head_DV' else 'vd'}->btv"
+    return jnp.einsum(product, hidden_BTD, head, preferred_element_type=jnp.float32)
+
+
+def _head_name(params: Params) -> str:
+    return "head_DV" if "head_DV" in params else "embed_VD"
 
 
 def score_tokens(
@@ -103,7 +108,7 @@ def score_tokens(
     A scan over blocks of SCORE_BLOCK tokens: the logits of one are alive, and computed again in the
     backward pass. Of a vocabulary that is cut along the mesh, only sums and maxima travel.
     """
-    head = {name: params[name] for name in ("head_DV", "embed_VD") if name in params}
+    name = _head_name(params)
     score = _score_rows
     mesh = jax.sharding.get_abstract_mesh()
     rows = () if mesh.empty else row_axes(len(tokens_BT), mesh)
@@ -116,7 +121,7 @@ def score_tokens(
             out_specs=PartitionSpec(rows),
             check_vma=False,
         )
-    return score(head, tokens_BT, hidden_BTD, position_BT)
+    return score({name: params[name]}, tokens_BT, hidden_BTD, position_BT)
 
 
 def _score_rows(
