@@ -26,9 +26,10 @@ def _inputs(dtype=jnp.float32):
 def _by_rows(q_BNH, pages, page_BW):
     """The same by the way that every platform has."""
     rows = gather_rows(pages, page_BW)
+    k_BGMH = rows.k_BGHM.swapaxes(2, 3)
     mask_B1M = jnp.arange(WIDTH * PAGE_TOKENS)[None, None] < LENGTH_B[:, None, None]
     projection = jnp.eye(G * R * H).reshape(G * R, H, -1)
-    out = attend({"o_NHD": projection}, q_BNH[:, None], rows.k_BGMH, rows.v_BGMH, mask_B1M)
+    out = attend({"o_NHD": projection}, q_BNH[:, None], k_BGMH, rows.v_BGMH, mask_B1M)
     return out.reshape(B, G * R, H)
 
 
