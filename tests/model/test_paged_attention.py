@@ -1,4 +1,4 @@
-"""The kernels that read pages, interpreted on the CPU, and lowered for the platforms they are of."""
+"""The kernels that read pages: interpreted on the CPU, and lowered for their own platforms."""
 
 import jax
 import jax.numpy as jnp
