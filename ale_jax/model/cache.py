@@ -45,13 +45,13 @@ class LayerPages:
 
 @struct.dataclass
 class LayerRows:
-    """Keys and values of one layer with each conversation's tokens in one piece, [B,G,M,H].
+    """Keys [B,G,H,M] and values [B,G,M,H] of one layer, each conversation's tokens in one piece.
 
-    Heads stand before tokens, so that attention is one matrix product per (row, head) and no
+    Attention is then one matrix product per (row, head), both ways along contiguous memory, and no
     transposed copy is made in a decode step.
     """
 
-    k_BGMH: Stored
+    k_BGHM: Stored
     v_BGMH: Stored
 
 
@@ -106,28 +106,30 @@ def write_rows(
 ) -> LayerRows:
     """As `write_pages`, into rows."""
     row_B1 = jnp.arange(position_BT.shape[0])[:, None]
-
-    def write(old: Stored, new: jax.Array) -> Stored:
-        def put(o: jax.Array, n: jax.Array) -> jax.Array:
-            position = jnp.where(is_real_BT, position_BT, o.shape[2])
-            return o.at[row_B1, :, position].set(n, mode="drop")
-
-        return jax.tree.map(put, old, store_as(new, old))
-
-    return LayerRows(write(rows.k_BGMH, k_BTGH), write(rows.v_BGMH, v_BTGH))
+    tokens = jax.tree.leaves(rows.v_BGMH)[0].shape[2]
+    position_BT = jnp.where(is_real_BT, position_BT, tokens)  # behind the end nothing is written
+    k_BTGH, v_BTGH = store_as(k_BTGH, rows.k_BGHM), store_as(v_BTGH, rows.v_BGMH)
+    return LayerRows(
+        jax.tree.map(
+            lambda o, n: o.at[row_B1, :, :, position_BT].set(n, mode="drop"), rows.k_BGHM, k_BTGH
+        ),
+        jax.tree.map(
+            lambda o, n: o.at[row_B1, :, position_BT].set(n, mode="drop"), rows.v_BGMH, v_BTGH
+        ),
+    )
 
 
 def gather_rows(pages: LayerPages, page_BW: jax.Array) -> LayerRows:
     """A copy of the conversations' pages with their tokens in one piece."""
 
-    def gather(stored_GPbH: Stored) -> Stored:
-        def one(x: jax.Array) -> jax.Array:
-            x_BGWbH = x[:, page_BW].swapaxes(0, 1)
-            return x_BGWbH.reshape(*x_BGWbH.shape[:2], -1, x.shape[-1])
+    def gather(x_GPbH: jax.Array) -> jax.Array:
+        x_BGWbH = x_GPbH[:, page_BW].swapaxes(0, 1)
+        return x_BGWbH.reshape(*x_BGWbH.shape[:2], -1, x_GPbH.shape[-1])
 
-        return jax.tree.map(one, stored_GPbH)
-
-    return LayerRows(gather(pages.k_GPbH), gather(pages.v_GPbH))
+    return LayerRows(
+        jax.tree.map(lambda x_GPbH: gather(x_GPbH).swapaxes(2, 3), pages.k_GPbH),
+        jax.tree.map(gather, pages.v_GPbH),
+    )
 
 
 def scatter_rows(
@@ -140,10 +142,8 @@ def scatter_rows(
     """Brings tokens that were written into rows to their pages."""
     row_B1 = jnp.arange(position_BT.shape[0])[:, None]
 
-    def taken(stored: Stored) -> Stored:
-        return jax.tree.map(lambda x: x.at[row_B1, :, position_BT].get(mode="clip"), stored)
-
-    k_BTGH, v_BTGH = taken(rows.k_BGMH), taken(rows.v_BGMH)
+    k_BTGH = jax.tree.map(lambda x: x.at[row_B1, :, :, position_BT].get(mode="clip"), rows.k_BGHM)
+    v_BTGH = jax.tree.map(lambda x: x.at[row_B1, :, position_BT].get(mode="clip"), rows.v_BGMH)
     return write_pages(pages, page_BW, position_BT, is_real_BT, k_BTGH, v_BTGH)
 
 

@@ -42,7 +42,7 @@ class InRows:
         return InRows(write_rows(self.rows, position_BT, is_real_BT, k_BTGH, v_BTGH))
 
     def attend(self, layer, q_BTNH, position_BT) -> jax.Array:
-        k_BGMH = load(self.rows.k_BGMH, q_BTNH.dtype)
+        k_BGMH = load(self.rows.k_BGHM, q_BTNH.dtype).swapaxes(2, 3)
         v_BGMH = load(self.rows.v_BGMH, q_BTNH.dtype)
         mask_BTM = jnp.arange(k_BGMH.shape[2])[None, None, :] <= position_BT[:, :, None]
         return attend(layer, q_BTNH, k_BGMH, v_BGMH, mask_BTM)

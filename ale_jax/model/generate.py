@@ -165,8 +165,8 @@ def _spread(rows: LayerRows) -> LayerRows:
     if mesh.empty or mesh.size == 1:
         return rows
 
-    def spread(x_SGMH: jax.Array) -> jax.Array:
-        spec = PartitionSpec(row_axes(x_SGMH.shape[0], mesh), "tensor")
-        return jax.lax.with_sharding_constraint(x_SGMH, spec)
+    def spread(x: jax.Array) -> jax.Array:
+        spec = PartitionSpec(row_axes(x.shape[0], mesh), "tensor")
+        return jax.lax.with_sharding_constraint(x, spec)
 
     return jax.tree.map(spread, rows)

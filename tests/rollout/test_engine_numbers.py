@@ -14,32 +14,34 @@ from tests.rollout.shapes import engine_shape
 
 
 def _play_six(shape, params, mesh=None, **changes):
-    engine = Engine(shape, engine_shape(**changes), STOP, params, mesh=mesh)
+    sizes = engine_shape(prefill_tokens=(16,), **changes)
+    engine = Engine(shape, sizes, STOP, params, mesh=mesh)
     played = [play(engine, number, 2) for number in range(6)]
     engine.close()
     return played
 
 
-def _mean_gap(policy, played):
-    return np.mean([mean_gap(policy, turns) for turns in played])
-
-
-@pytest.mark.parametrize("shape", [MOE, DENSE], ids=["moe", "dense"])
+# Mean absolute differences of log-probability. In float32 test_engine.py holds each token to 1e-5.
 @pytest.mark.parametrize(
-    ("dtype", "int8_cache", "bar"),
-    [("float32", False, 1e-5), ("bfloat16", False, 1e-3), ("float32", True, 1e-2)],
+    ("shape", "dtype", "int8_cache", "bar"),
+    [
+        (MOE, jnp.bfloat16, False, 1e-3),
+        (DENSE, jnp.bfloat16, False, 1e-3),
+        (DENSE, jnp.float32, True, 1e-2),
+    ],
 )
 def test_sampler_and_learner_agree(shape, dtype, int8_cache, bar):
-    params = init_params(jax.random.key(1), shape, jnp.dtype(dtype))
+    params = init_params(jax.random.key(1), shape, dtype)
     played = _play_six(shape, params, int8_cache=int8_cache)
     assert sum(len(reply.ids) for turns in played for _, reply in turns) > 60
-    assert _mean_gap((shape, params), played) <= bar
+    gap = np.mean([mean_gap((shape, params), turns) for turns in played])
+    assert gap <= bar
+    assert gap > 0 or not int8_cache  # else nothing was rounded
 
 
-@pytest.mark.parametrize("axes", [{"tensor": 2, "expert": 4}, {"tensor": 2, "data": 2, "fsdp": 2}])
-def test_on_a_mesh_the_tokens_are_the_same(axes):
+def test_on_a_mesh_the_tokens_are_the_same():
     params = init_params(jax.random.key(1), MOE)
-    mesh = make_mesh(MeshShape(**axes))
+    mesh = make_mesh(MeshShape(data=2, tensor=2, expert=2))
     placed = jax.device_put(params, param_shardings(MOE, mesh))
     on_mesh = _play_six(MOE, placed, mesh, prefill_rows=4)
     alone = _play_six(MOE, params, prefill_rows=4)

@@ -1,0 +1,73 @@
+"""The kernels that read pages: interpreted on the CPU, and lowered for their own platforms."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from ale_jax.model import paged_attention as kernels
+from ale_jax.model.cache import Int8, LayerPages, gather_rows, load, store_as
+from ale_jax.model.layers import attend
+
+B, G, R, H, PAGE_TOKENS, WIDTH, PAGES = 4, 2, 4, 128, 16, 8, 40
+LENGTH_B = jnp.array([1, 17, 100, 128], jnp.int32)
+
+
+def _inputs(dtype=jnp.float32):
+    draw = np.random.default_rng(0)
+    q_BNH = jnp.asarray(draw.normal(size=(B, G * R, H)), dtype)
+    k, v = (jnp.asarray(draw.normal(size=(G, PAGES, PAGE_TOKENS, H)), dtype) for _ in "kv")
+    page_BW = jnp.asarray(draw.permutation(PAGES)[: B * WIDTH].reshape(B, WIDTH), jnp.int32)
+    return q_BNH, LayerPages(k, v), page_BW
+
+
+def _by_rows(q_BNH, pages, page_BW):
+    """The same by the way that every platform has."""
+    rows = gather_rows(pages, page_BW)
+    k_BGMH = rows.k_BGHM.swapaxes(2, 3)
+    mask_B1M = jnp.arange(WIDTH * PAGE_TOKENS)[None, None] < LENGTH_B[:, None, None]
+    projection = jnp.eye(G * R * H).reshape(G * R, H, -1)
+    out = attend({"o_NHD": projection}, q_BNH[:, None], k_BGMH, rows.v_BGMH, mask_B1M)
+    return out.reshape(B, G * R, H)
+
+
+def test_the_gpu_kernel_interpreted(monkeypatch):
+    pallas_call = pl.pallas_call
+    monkeypatch.setattr(
+        pl, "pallas_call", lambda *a, **k: pallas_call(*a, **k | {"interpret": True})
+    )
+    q_BNH, pages, page_BW = _inputs()
+    out_BNH = kernels.paged_attention(q_BNH, pages, page_BW, LENGTH_B, "gpu")
+    np.testing.assert_allclose(out_BNH, _by_rows(q_BNH, pages, page_BW), atol=1e-5)
+
+
+def test_the_tpu_kernel_interpreted():
+    q_BNH, pages, page_BW = _inputs()
+    with pltpu.force_tpu_interpret_mode():
+        out_BNH = kernels.paged_attention(q_BNH, pages, page_BW, LENGTH_B, "tpu")
+    np.testing.assert_allclose(out_BNH, _by_rows(q_BNH, pages, page_BW), atol=2e-2)
+
+
+@pytest.mark.parametrize(("name", "platform"), [("gpu", "cuda"), ("tpu", "tpu")])
+def test_kernels_lower_for_their_platforms(name, platform):
+    q_BNH, pages, page_BW = _inputs(jnp.bfloat16)
+    decode = jax.jit(kernels.paged_attention, static_argnums=4)
+    traced = decode.trace(q_BNH, pages, page_BW, LENGTH_B, name)
+    assert "custom_call" in traced.lower(lowering_platforms=(platform,)).as_text()
+
+
+def test_int8_keeps_each_head_to_half_a_step_of_its_largest():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 2, 64)) * [[[1e-3]], [[1]], [[0]]])
+    stored = store_as(x, Int8(jnp.zeros((), jnp.int8), jnp.zeros(())))
+    step = np.abs(x).max(axis=-1, keepdims=True) / 127
+    assert (np.abs(load(stored, jnp.float32) - x) <= 0.501 * step).all()
+
+
+def test_who_has_a_kernel():
+    _, pages, _ = _inputs()
+    quantized = LayerPages(*(store_as(x, Int8(None, None)) for x in (pages.k_GPbH, pages.v_GPbH)))
+    assert kernels.has_kernel("gpu", pages) and kernels.has_kernel("tpu", pages)
+    assert not kernels.has_kernel("cpu", pages)
+    assert not kernels.has_kernel("gpu", quantized)
