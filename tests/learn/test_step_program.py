@@ -106,8 +106,10 @@ def test_bfloat16_computes_nearly_the_same_float32_gradients():
     params, batch = init_params(jax.random.key(0), shape), _batch(2, 128, shape.vocab_size)
     exact, rounded = (_gradient(shape, Compute(dtype))(params, batch) for dtype in DTYPES)
     assert {g.dtype for g in jax.tree.leaves(rounded)} == {jnp.dtype("float32")}
-    arrays = (batch[name] for name in ("tokens_BT", "position_BT", "segment_BT"))
-    hidden, _ = hidden_states(params, *arrays, shape, Compute("bfloat16"))
+    arrays = [batch[name] for name in ("tokens_BT", "position_BT", "segment_BT")]
+    hidden, _ = jax.eval_shape(
+        lambda params: hidden_states(params, *arrays, shape, Compute("bfloat16")), params
+    )
     assert hidden.dtype == jnp.bfloat16
 
     def angle(a, b):

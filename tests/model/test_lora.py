@@ -25,10 +25,11 @@ LORA = LoraShape(rank=4, alpha=8.0, targets=TARGETS)
 TOKENS_BT = jnp.asarray(np.random.default_rng(0).integers(0, 96, (1, 24)))
 
 
+@jax.jit
 def _logits(params):
     position_BT = jnp.arange(TOKENS_BT.shape[1])[None]
     hidden, _ = hidden_states(params, TOKENS_BT, position_BT, jnp.ones_like(TOKENS_BT), MIXED)
-    return np.asarray(logits(params, hidden))
+    return logits(params, hidden)
 
 
 @pytest.fixture(scope="module")
