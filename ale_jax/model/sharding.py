@@ -102,7 +102,7 @@ def row_axes(rows: int, mesh: AbstractMesh | Mesh) -> tuple[str, ...]:
     every device."""
     axes, parts = [], 1
     for axis in RULES["batch"]:
-        if rows % (parts * mesh.shape[axis]) == 0:
+        if mesh.shape[axis] > 1 and rows % (parts * mesh.shape[axis]) == 0:
             axes.append(axis)
             parts *= mesh.shape[axis]
     return tuple(axes)

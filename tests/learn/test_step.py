@@ -67,19 +67,19 @@ def _mesh(**sizes) -> jax.sharding.Mesh:
     return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=kinds, devices=devices)
 
 
-ONE = _mesh(data=8)  # rows over all devices, every weight whole on each
+ONE = {"data": 8}  # rows over all devices, every weight whole on each
 
 
 @pytest.mark.parametrize("hypers", [HYPERS, MUON, ADAFACTOR], ids=lambda h: h.name)
 def test_loss_falls(hypers):
-    losses, _, _ = _train(MOE, ONE, rows=8, steps=12, hypers=hypers)
+    losses, _, _ = _train(MOE, _mesh(**ONE), rows=8, steps=12, hypers=hypers)
     assert losses[0] > 4
     assert losses[-1] < 0.7 * losses[0]
 
 
 def test_microbatches_change_nothing_but_rounding():
-    whole, params, count = _train(MOE, ONE, rows=32, steps=2, samples=72)
-    cut, params_cut, count_cut = _train(MOE, ONE, rows=8, steps=2, samples=72)
+    whole, params, count = _train(MOE, _mesh(**ONE), rows=32, steps=2, samples=72)
+    cut, params_cut, count_cut = _train(MOE, _mesh(**ONE), rows=8, steps=2, samples=72)
     assert count == 1 and count_cut > 2
     np.testing.assert_allclose(whole, cut, rtol=1e-5)
     # AdamW divides by the gradient's own size: rounding shows more there than in the loss.
@@ -114,7 +114,7 @@ def test_a_mesh_trains_as_one_device(shape, axes):
 
 
 def test_scorer_says_what_the_logits_say():
-    mesh = ONE
+    mesh = _mesh(**ONE)
     params = init_state(jax.random.key(0), MOE, make_optimizer(HYPERS, MOE), mesh).params
     samples = sample_transcripts(3)
     scores = make_scorer(MOE, Shape(8, 64, 8), mesh)(params, samples)
@@ -132,7 +132,7 @@ def test_scorer_says_what_the_logits_say():
 
 def test_rows_that_do_not_divide_are_refused():
     with pytest.raises(ValueError, match=r"batch rows 12 must be a multiple of .* 8: .* 16"):
-        check_rows(12, ONE)
+        check_rows(12, _mesh(**ONE))
 
 
 def test_a_mesh_that_does_not_fit_is_refused():
