@@ -16,7 +16,7 @@ from ale_jax.model.fused_attention import (
     splash_attention,
     splash_takes,
 )
-from ale_jax.model.layers import MASKED
+from ale_jax.model.layers import masked_attention
 from ale_jax.model.sharding import row_axes
 
 WHOLE_ROW = 1024  # tokens; shorter rows are computed at once
@@ -78,7 +78,7 @@ def xla_attention(
         q_BSNH, segment_BS, token_BS = block
         same_BST = segment_BS[:, :, None] == segment_BT[:, None, :]
         past_BST = token_BS[:, :, None] >= token_BT[:, None, :]
-        return _masked_attention(q_BSNH, k_BGTH, v_BGTH, same_BST & past_BST)
+        return masked_attention(q_BSNH, k_BGTH, v_BGTH, same_BST & past_BST)
 
     queries = q_BTNH, segment_BT, token_BT
     if T <= WHOLE_ROW:
@@ -94,19 +94,3 @@ def _in_blocks(x_BT: jax.Array) -> jax.Array:
     blocks = -(-T // BLOCK)
     padding = [(0, 0), (0, blocks * BLOCK - T)] + [(0, 0)] * len(rest)
     return jnp.moveaxis(jnp.pad(x_BT, padding).reshape(B, blocks, BLOCK, *rest), 1, 0)
-
-
-def _masked_attention(
-    q_BSNH: jax.Array, k_BGTH: jax.Array, v_BGTH: jax.Array, mask_BST: jax.Array
-) -> jax.Array:
-    """[B,S,N,H]; the products in the inputs' type, scores and softmax in float32."""
-    B, S, N, H = q_BSNH.shape
-    G = k_BGTH.shape[1]
-    # The R query heads that share a kv head are further queries of it: plain batched products.
-    R = N // G
-    q_BGXH = q_BSNH.reshape(B, S, G, R, H).swapaxes(1, 2).reshape(B, G, S * R, H)
-    product = jnp.einsum("bgxh,bgth->bgxt", q_BGXH, k_BGTH, preferred_element_type=jnp.float32)
-    mask_BXT = jnp.repeat(mask_BST, R, axis=1)
-    weight = jax.nn.softmax(jnp.where(mask_BXT[:, None], product * H**-0.5, MASKED), axis=-1)
-    out_BGXH = jnp.einsum("bgxt,bgth->bgxh", weight.astype(v_BGTH.dtype), v_BGTH)
-    return out_BGXH.reshape(B, G, S, R, H).swapaxes(1, 2).reshape(B, S, N, H)

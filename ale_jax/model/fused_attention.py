@@ -54,7 +54,7 @@ def cudnn_takes(H: int, dtype: jnp.dtype) -> bool:
     """Whether cuDNN takes such heads, and the bits of `attend_with_codes`, on the devices here."""
     is_hopper = float(jax.devices()[0].compute_capability) >= 9
     widest = 256 if is_hopper else 128
-    return dtype in (jnp.bfloat16, jnp.float16) and H % 8 == 0 and H + _CODE_BITS <= widest
+    return dtype in (jnp.bfloat16, jnp.float16) and H % 8 == 0 and widest >= H + _CODE_BITS
 
 
 def cudnn_attention(

@@ -70,17 +70,23 @@ def attend(
     layer: Params, q_BTNH: jax.Array, k_BGMH: jax.Array, v_BGMH: jax.Array, mask_BTM: jax.Array
 ) -> jax.Array:
     """Grouped-query attention of T queries over M keys, and the output projection -> [B,T,D]."""
+    return project_out(layer, masked_attention(q_BTNH, k_BGMH, v_BGMH, mask_BTM))
+
+
+def masked_attention(
+    q_BTNH: jax.Array, k_BGMH: jax.Array, v_BGMH: jax.Array, mask_BTM: jax.Array
+) -> jax.Array:
+    """[B,T,N,H]; the products in the inputs' type, scores and softmax in float32."""
     B, T, N, H = q_BTNH.shape
     G = k_BGMH.shape[1]
     # The R query heads that share a kv head are further queries of it: plain batched products.
     R = N // G
     q_BGXH = q_BTNH.reshape(B, T, G, R, H).swapaxes(1, 2).reshape(B, G, T * R, H)
-    score = jnp.einsum("bgxh,bgmh->bgxm", q_BGXH, k_BGMH).astype(jnp.float32) * H**-0.5
+    product = jnp.einsum("bgxh,bgmh->bgxm", q_BGXH, k_BGMH, preferred_element_type=jnp.float32)
     mask_BXM = jnp.repeat(mask_BTM, R, axis=1)
-    weight = jax.nn.softmax(jnp.where(mask_BXM[:, None], score, MASKED), axis=-1)
+    weight = jax.nn.softmax(jnp.where(mask_BXM[:, None], product * H**-0.5, MASKED), axis=-1)
     out_BGXH = jnp.einsum("bgxm,bgmh->bgxh", weight.astype(v_BGMH.dtype), v_BGMH)
-    out_BTNH = out_BGXH.reshape(B, G, T, R, H).swapaxes(1, 2).reshape(B, T, N, H)
-    return project_out(layer, out_BTNH)
+    return out_BGXH.reshape(B, G, T, R, H).swapaxes(1, 2).reshape(B, T, N, H)
 
 
 def project_out(layer: Params, out_BTNH: jax.Array) -> jax.Array:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ale_jax.model.compute import FLOAT32
 from ale_jax.model.generate import EXACT
 from ale_jax.model.policy import hidden_states, logits, score_tokens
 from ale_jax.model.sampler import Sampling
@@ -44,22 +45,24 @@ def assert_same(got, expected):
         np.testing.assert_array_equal(reply.logp_mu, wanted.logp_mu)
 
 
-@partial(jax.jit, static_argnames="shape", compiler_options=EXACT)
-def _learner(params, tokens_BT, shape):
+@partial(jax.jit, static_argnames=("shape", "compute"), compiler_options=EXACT)
+def _learner(params, tokens_BT, shape, compute):
     T = tokens_BT.shape[1]
     position_BT, is_real_BT = jnp.arange(T)[None], (tokens_BT >= 0).astype(jnp.int32)
-    hidden_BTD, _ = hidden_states(params, jnp.abs(tokens_BT), position_BT, is_real_BT, shape)
+    hidden_BTD, _ = hidden_states(
+        params, jnp.abs(tokens_BT), position_BT, is_real_BT, shape, compute
+    )
     scores = score_tokens(params, jnp.abs(tokens_BT), hidden_BTD, position_BT)
     return scores.logp_BT[0], logits(params, hidden_BTD)[0]
 
 
-def learner_scores(policy, played):
+def learner_scores(policy, played, compute=FLOAT32):
     """Log-probability of every token of the conversation by the learner's forward pass, [T], and
     the logits [T,V]."""
     shape, params = policy
     ids = np.concatenate([x for read, reply in played for x in (read, reply.ids)])
     padded = np.pad(ids, (0, LONGEST - len(ids)), constant_values=-1)
-    logp_T, logits_TV = _learner(params, padded[None], shape)
+    logp_T, logits_TV = _learner(params, padded[None], shape, compute)
     return np.asarray(logp_T)[: len(ids)], np.asarray(logits_TV)[: len(ids)]
 
 
@@ -68,7 +71,9 @@ def where_written(played):
     return np.concatenate(flags).astype(bool)
 
 
-def mean_gap(policy, played):
+def mean_gap(policy, played, compute=FLOAT32):
     """Mean absolute difference of the written tokens' log-probabilities, sampler to learner."""
     logp_old = np.concatenate([reply.logp_old for _, reply in played])
-    return np.abs(logp_old - learner_scores(policy, played)[0][where_written(played)]).mean()
+    return np.abs(
+        logp_old - learner_scores(policy, played, compute)[0][where_written(played)]
+    ).mean()

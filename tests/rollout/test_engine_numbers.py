@@ -1,10 +1,10 @@
 """What the sampler says of its tokens, against the learner, in every form that the engine has."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ale_jax.model.compute import Compute, sampling_weights
 from ale_jax.model.params import init_params
 from ale_jax.model.sharding import MeshShape, make_mesh, param_shardings
 from ale_jax.rollout.engine import Engine
@@ -25,16 +25,16 @@ def _play_six(shape, params, mesh=None, **changes):
 @pytest.mark.parametrize(
     ("shape", "dtype", "int8_cache", "bar"),
     [
-        (MOE, jnp.bfloat16, False, 1e-3),
-        (DENSE, jnp.bfloat16, False, 1e-3),
-        (DENSE, jnp.float32, True, 1e-2),
+        (MOE, "bfloat16", False, 1e-3),
+        (DENSE, "bfloat16", False, 1e-3),
+        (DENSE, "float32", True, 1e-2),
     ],
 )
 def test_sampler_and_learner_agree(shape, dtype, int8_cache, bar):
-    params = init_params(jax.random.key(1), shape, dtype)
-    played = _play_six(shape, params, int8_cache=int8_cache)
+    params, compute = init_params(jax.random.key(1), shape), Compute(dtype)
+    played = _play_six(shape, sampling_weights(params, compute), int8_cache=int8_cache)
     assert sum(len(reply.ids) for turns in played for _, reply in turns) > 60
-    gap = np.mean([mean_gap((shape, params), turns) for turns in played])
+    gap = np.mean([mean_gap((shape, params), turns, compute) for turns in played])
     assert gap <= bar
     assert gap > 0 or not int8_cache  # else nothing was rounded
 
