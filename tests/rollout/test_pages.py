@@ -6,7 +6,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from ale_jax.rollout.pages import PagePool, prefix_keys
 
-PAGES, PAGE_TOKENS, EACH = 12, 2, 4
+PAGES, PAGE_TOKENS, EACH = 10, 2, 4
 PROMPTS = st.lists(st.integers(0, 1), max_size=PAGE_TOKENS * EACH)
 
 
@@ -104,3 +104,12 @@ def test_a_page_is_known_by_all_that_comes_before_it_and_by_the_version():
     assert ab[1] != cb[1]
     assert prefix_keys([1, 2], 2, 0) != prefix_keys([1, 2], 2, 1)
     assert len(prefix_keys([1, 2, 3], 2, 0)) == 1
+
+
+def test_a_known_page_is_not_also_a_free_one():
+    pool = PagePool(4)
+    pool.release(_read(pool, [1, 1, 2, 2], 2)[0])
+    pool.take([], 2)
+    keys = prefix_keys([1, 1, 2, 2], 2, 0)
+    assert pool.take(keys, 3) is None
+    assert pool.take(keys, 2)[1] == 2  # the refusal changed nothing
