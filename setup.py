@@ -8,6 +8,7 @@ REQUIRES = [
     "fastapi>=0.120",
     "flax>=0.12",
     "gguf>=0.17",
+    "safetensors>=0.5",
     "httpx>=0.28",
     "jax>=0.10",
     "jinja2>=3.1",

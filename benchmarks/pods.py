@@ -1,4 +1,4 @@
-"""Do the configs of TPU pods fit their chips? A slice of their layers, compiled for the real topology.
+"""Do the configs of TPU pods fit their chips? Some of their layers, compiled for the real topology.
 
     python -m benchmarks.pods LIBTPU [--configs=qwen3_30b_a3b_v5p,...] [--layers=1,2]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
 import jax
@@ -12,7 +13,7 @@ from jax.sharding import Mesh
 
 from ale_jax.data.packing import Sample, Shape, pack_all
 from ale_jax.learn.step import forward, to_device
-from ale_jax.model.compute import FLOAT32, Compute
+from ale_jax.model.compute import EXACT, FLOAT32, Compute
 from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
 from ale_jax.records import Batch
@@ -39,7 +40,7 @@ def make_rescorer(
 ) -> Callable[[Params, Sequence[Batch]], list[Batch]]:
     """A function (weights, batches) -> batches whose logp_old_BT are of these weights."""
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=EXACT)
     def score(params, arrays):
         logp_BT = forward(params, arrays, policy, compute)[0].logp_BT
         return jnp.where(arrays["chunk_BT"] >= 0, logp_BT, 0.0)

@@ -12,7 +12,7 @@ import optax
 from jax.sharding import Mesh
 
 from ale_jax.learn.state import TrainState, abstract_trained, place_moments
-from ale_jax.model.compute import FLOAT32, Compute
+from ale_jax.model.compute import EXACT, FLOAT32, Compute
 from ale_jax.model.lora import FULL, LoraShape, trained, with_trained
 from ale_jax.model.moe import balancing_loss
 from ale_jax.model.params import Params
@@ -62,11 +62,13 @@ def make_train_step(
     weights = abstract_trained(shape, lora, mesh)
     places = jax.tree.map(lambda w: w.sharding, weights)
 
-    @functools.partial(jax.jit, out_shardings=(places, None))
+    @functools.partial(jax.jit, out_shardings=(places, None), compiler_options=EXACT)
     def first_gradient(*args):
         return gradient_of(*args)
 
-    @functools.partial(jax.jit, out_shardings=(places, None), donate_argnums=0)
+    @functools.partial(
+        jax.jit, out_shardings=(places, None), donate_argnums=0, compiler_options=EXACT
+    )
     def add_gradient(total, *args):
         return jax.tree.map(jnp.add, total, gradient_of(*args))
 

@@ -13,6 +13,7 @@ from flax import struct
 from jax.sharding import PartitionSpec
 
 from ale_jax.model.cache import Cache, LayerRows, gather_rows, scatter_rows
+from ale_jax.model.compute import EXACT
 from ale_jax.model.extend import InPages, InRows, LayerMemory, extend
 from ale_jax.model.paged_attention import has_kernel
 from ale_jax.model.params import Params
@@ -20,10 +21,6 @@ from ale_jax.model.policy import logits
 from ale_jax.model.sampler import SlotState, sample
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import row_axes
-
-# Otherwise XLA leaves out roundings to bfloat16 where it fuses operations: elsewhere here than in
-# the learner's program, and the two disagree in log-probability by some 3e-3 on small policies.
-EXACT = {"xla_allow_excess_precision": False}
 
 
 @struct.dataclass

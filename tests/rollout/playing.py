@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ale_jax.model.compute import FLOAT32
-from ale_jax.model.generate import EXACT
+from ale_jax.model.compute import EXACT, FLOAT32
 from ale_jax.model.policy import hidden_states, logits, score_tokens
 from ale_jax.model.sampler import Sampling
 
