@@ -37,7 +37,9 @@ def container_of_a_sandbox(runtime: Runtime, spec: SandboxSpec) -> dict[str, Any
     mark, api = uuid.uuid4().hex, docker.from_env().api
     with runtime.start(spec, {"benchmark": mark}):
         (found,) = api.containers(filters={"label": f"ale.benchmark={mark}"})
-        return api.inspect_container(found["Id"])
+        container = api.inspect_container(found["Id"])
+    container["HostConfig"]["Mounts"] = []  # its socket, which has gone with it
+    return container
 
 
 def run_flags(container: Mapping[str, Any]) -> list[str]:
