@@ -86,7 +86,7 @@ def write_programs(model: Path, problems: Sequence[Problem], slots: int) -> list
     """What the model answers to each, up to the end of its code block."""
     checkpoint = open_checkpoint(model)
     tokenizer = ChatTokenizer.load(model)
-    (fence,) = tokenizer.encode(FENCE)
+    (fence,) = _ids(tokenizer, FENCE)
     stop_ids = (*tokenizer.stop_ids, int(fence))
     engine = Engine(checkpoint.shape, _engine_shape(slots), stop_ids, load_params(checkpoint))
     key = np.asarray(jax.random.key_data(jax.random.key(0)))  # greedy: it draws nothing
@@ -95,7 +95,7 @@ def write_programs(model: Path, problems: Sequence[Problem], slots: int) -> list
         message = {"role": "user", "content": QUESTION.format(problem["prompt"].strip())}
         prompt = tokenizer.prompt_ids([message], first=True)
         conversation = engine.open()
-        ids = np.concatenate([prompt, tokenizer.encode(ANSWER)])
+        ids = np.concatenate([prompt, _ids(tokenizer, ANSWER)])
         reply = engine.reply(conversation, ids, MAX_TOKENS, GREEDY, key).result()
         engine.end(conversation)
         return tokenizer.decode(reply.ids).partition(FENCE)[0]
@@ -105,6 +105,11 @@ def write_programs(model: Path, problems: Sequence[Problem], slots: int) -> list
             return list(pool.map(answer, problems))
     finally:
         engine.close()
+
+
+def _ids(tokenizer: ChatTokenizer, text: str) -> np.ndarray:
+    """Of text in a reply, whose turn goes on."""
+    return tokenizer.reply_ids(text)[:-1]
 
 
 def _engine_shape(slots: int) -> EngineShape:
