@@ -14,6 +14,8 @@ from typing import NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
+from ale_jax.model.product import product
+
 SLACK = 1.25
 _ROUND_SHARE = 8  # a round after the first is for this fraction of the experts
 _TILE = 8  # rows; room comes in multiples
@@ -92,9 +94,8 @@ equal_blocks.defvjp(_forward, _backward)
 
 def _swiglu(weights: Weights, x_MCD: jax.Array) -> jax.Array:
     gate, up, down = weights
-    hidden_MCF = jax.nn.silu(jnp.einsum("mcd,mdf->mcf", x_MCD, gate))
-    hidden_MCF = hidden_MCF * jnp.einsum("mcd,mdf->mcf", x_MCD, up)
-    return jnp.einsum("mcf,mfd->mcd", hidden_MCF, down)
+    hidden_MCF = jax.nn.silu(product(x_MCD, gate)) * product(x_MCD, up)
+    return product(hidden_MCF, down)
 
 
 class _Rows(NamedTuple):

@@ -8,6 +8,7 @@ import numpy as np
 
 from ale_jax.model.moe import RouterStats, moe
 from ale_jax.model.params import Params
+from ale_jax.model.product import product
 from ale_jax.model.shape import PolicyShape
 
 # A finite stand-in for -inf: a row whose keys are all masked (padding) must give numbers, not NaN.
@@ -53,9 +54,9 @@ def project_qkv(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Queries [B,T,N,H], keys and values [B,T,G,H]; q and k normed per head, then rotated."""
     h_BTD = rms_norm(x_BTD, layer["attn_norm_D"], shape.norm_eps)
-    q_BTNH = jnp.einsum("btd,dnh->btnh", h_BTD, layer["q_DNH"])
-    k_BTGH = jnp.einsum("btd,dgh->btgh", h_BTD, layer["k_DGH"])
-    v_BTGH = jnp.einsum("btd,dgh->btgh", h_BTD, layer["v_DGH"])
+    q_BTNH = _by_head(h_BTD, layer["q_DNH"])
+    k_BTGH = _by_head(h_BTD, layer["k_DGH"])
+    v_BTGH = _by_head(h_BTD, layer["v_DGH"])
     if shape.qkv_bias:
         q_BTNH = q_BTNH + layer["q_bias_NH"][None, None]
         k_BTGH = k_BTGH + layer["k_bias_GH"][None, None]
@@ -64,6 +65,11 @@ def project_qkv(
         q_BTNH = rms_norm(q_BTNH, layer["q_norm_H"], shape.norm_eps)
         k_BTGH = rms_norm(k_BTGH, layer["k_norm_H"], shape.norm_eps)
     return rotary(q_BTNH, position_BT, shape), rotary(k_BTGH, position_BT, shape), v_BTGH
+
+
+def _by_head(x_BTD: jax.Array, weight_DNH: jax.Array) -> jax.Array:
+    D, N, H = weight_DNH.shape
+    return product(x_BTD, weight_DNH.reshape(D, N * H)).reshape(*x_BTD.shape[:-1], N, H)
 
 
 def attend(
@@ -82,16 +88,25 @@ def masked_attention(
     # The R query heads that share a kv head are further queries of it: plain batched products.
     R = N // G
     q_BGXH = q_BTNH.reshape(B, T, G, R, H).swapaxes(1, 2).reshape(B, G, T * R, H)
-    product = jnp.einsum("bgxh,bgmh->bgxm", q_BGXH, k_BGMH, preferred_element_type=jnp.float32)
+    score_BGXM = jnp.einsum("bgxh,bgmh->bgxm", q_BGXH, k_BGMH, preferred_element_type=jnp.float32)
     mask_BXM = jnp.repeat(mask_BTM, R, axis=1)
-    weight = jax.nn.softmax(jnp.where(mask_BXM[:, None], product * H**-0.5, MASKED), axis=-1)
-    out_BGXH = jnp.einsum("bgxm,bgmh->bgxh", weight.astype(v_BGMH.dtype), v_BGMH)
+    score_BGXM = jnp.where(mask_BXM[:, None], score_BGXM * H**-0.5, MASKED)
+    largest_BGX1 = jax.lax.stop_gradient(score_BGXM.max(axis=-1, keepdims=True))
+    weight_BGXM = jnp.exp(score_BGXM - largest_BGX1)
+    total_BGX1 = weight_BGXM.sum(axis=-1, keepdims=True)
+    # Divided by it behind the product, where there are fewer numbers.
+    weight_BGXM = weight_BGXM.astype(v_BGMH.dtype)
+    out_BGXH = jnp.einsum(
+        "bgxm,bgmh->bgxh", weight_BGXM, v_BGMH, preferred_element_type=jnp.float32
+    )
+    out_BGXH = (out_BGXH / total_BGX1).astype(v_BGMH.dtype)
     return out_BGXH.reshape(B, G, T, R, H).swapaxes(1, 2).reshape(B, T, N, H)
 
 
 def project_out(layer: Params, out_BTNH: jax.Array) -> jax.Array:
     """What the heads found, mapped into the residual stream [B,T,D]."""
-    return jnp.einsum("btnh,nhd->btd", out_BTNH, layer["o_NHD"])
+    *rows, N, H = out_BTNH.shape
+    return product(out_BTNH.reshape(*rows, N * H), layer["o_NHD"].reshape(N * H, -1))
 
 
 def feed_forward(
@@ -100,7 +115,7 @@ def feed_forward(
     """SwiGLU, dense or by experts. The router's statistics come back for the balancing loss."""
     h_BTD = rms_norm(x_BTD, layer["ffn_norm_D"], shape.norm_eps)
     if "router_DE" not in layer:
-        gate = jax.nn.silu(jnp.einsum("btd,df->btf", h_BTD, layer["gate_DF"]))
-        up = jnp.einsum("btd,df->btf", h_BTD, layer["up_DF"])
-        return jnp.einsum("btf,fd->btd", gate * up, layer["down_FD"]), None
+        gate_BTF = jax.nn.silu(product(h_BTD, layer["gate_DF"]))
+        up_BTF = product(h_BTD, layer["up_DF"])
+        return product(gate_BTF * up_BTF, layer["down_FD"]), None
     return moe(layer, h_BTD, shape)

@@ -16,6 +16,7 @@ from ale_jax.model.layers import feed_forward, project_out, project_qkv, rms_nor
 from ale_jax.model.lora import adapted_layers, merge_layer
 from ale_jax.model.moe import RouterStats
 from ale_jax.model.params import Params
+from ale_jax.model.product import product
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import row_axes, sequence_axis, spec
 
@@ -92,8 +93,8 @@ def logits(params: Params, hidden_BTD: jax.Array) -> jax.Array:
     name = _head_name(params)
     # Cast here, not once for all blocks: their gradients are then summed in the weights' own type.
     head = params[name].astype(hidden_BTD.dtype)
-    product = f"btd,{'dv' if name == 'head_DV' else 'vd'}->btv"
-    return jnp.einsum(product, hidden_BTD, head, preferred_element_type=jnp.float32)
+    head_DV = head if name == "head_DV" else head.T
+    return product(hidden_BTD, head_DV, jnp.float32)
 
 
 def _head_name(params: Params) -> str:
