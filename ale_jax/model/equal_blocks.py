@@ -8,6 +8,7 @@ it takes: no row is dropped, and a balanced batch pays for none.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
@@ -17,7 +18,8 @@ import jax.numpy as jnp
 from ale_jax.model.product import product
 
 SLACK = 1.25
-_ROUND_SHARE = 8  # a round after the first is for this fraction of the experts
+_ROUND_EXPERTS = 8  # a round after the first is for one in so many experts, and has
+_ROUND_ROOM = 4  # one in so many places for each
 _TILE = 8  # rows; room comes in multiples
 
 Weights = tuple[jax.Array, jax.Array, jax.Array]  # gate and up [E,D,F], down [E,F,D]
@@ -92,6 +94,11 @@ def _backward(kept, dy_TKD: jax.Array):
 equal_blocks.defvjp(_forward, _backward)
 
 
+def weighted_sum(y_TKD: jax.Array, weight_TK: jax.Array) -> jax.Array:
+    """Of each token's experts, [T,D]. As a product, it would transpose all of them on CPUs."""
+    return (y_TKD * weight_TK[..., None]).sum(axis=1)
+
+
 def _swiglu(weights: Weights, x_MCD: jax.Array) -> jax.Array:
     gate, up, down = weights
     hidden_MCF = jax.nn.silu(product(x_MCD, gate)) * product(x_MCD, up)
@@ -99,7 +106,8 @@ def _swiglu(weights: Weights, x_MCD: jax.Array) -> jax.Array:
 
 
 class _Rows(NamedTuple):
-    """All rows: the expert of each, K for each token, in blocks with room for C of an expert."""
+    """All rows: the expert of each, K for each token; room: for how many of each expert there is
+    room in the first block."""
 
     expert_R: jax.Array
     ranks: Ranks
@@ -137,20 +145,23 @@ class _Block(NamedTuple):
 
 def _rows(weights: Weights, expert_TK: jax.Array) -> _Rows:
     E, expert_R = weights[0].shape[0], expert_TK.reshape(-1)
-    mean_load = -(-expert_R.shape[0] * SLACK // E)
-    room = int(-(-mean_load // _TILE) * _TILE)
+    room = _in_tiles(expert_R.shape[0] * SLACK / E)
     return _Rows(expert_R, ranks(expert_R, E), expert_TK.shape[1], room)
+
+
+def _in_tiles(rows: float) -> int:
+    return math.ceil(rows / _TILE) * _TILE
 
 
 def _first_block(rows: _Rows) -> _Block:
     """The first C rows of every expert."""
     count_E = rows.ranks.count_E
-    return _block(rows, jnp.arange(count_E.shape[0]), jnp.zeros_like(count_E))
+    return _block(rows, jnp.arange(count_E.shape[0]), jnp.zeros_like(count_E), rows.room)
 
 
 def _in_rounds(rows: _Rows, add_round: Callable[[Total, _Block], Total], total: Total) -> Total:
     """add_round: (total, block) -> total. Each row beyond the first block is in one round."""
-    E, C = rows.ranks.count_E.shape[0], rows.room
+    E, C = rows.ranks.count_E.shape[0], _in_tiles(rows.room / _ROUND_ROOM)
 
     def has_rows_left(state):
         done_E, _ = state
@@ -158,17 +169,17 @@ def _in_rounds(rows: _Rows, add_round: Callable[[Total, _Block], Total], total: 
 
     def next_round(state):
         done_E, total = state
-        _, expert_M = jax.lax.top_k(rows.ranks.count_E - done_E, max(1, E // _ROUND_SHARE))
-        total = add_round(total, _block(rows, expert_M, done_E))
+        _, expert_M = jax.lax.top_k(rows.ranks.count_E - done_E, max(1, E // _ROUND_EXPERTS))
+        total = add_round(total, _block(rows, expert_M, done_E, C))
         return done_E.at[expert_M].add(C), total
 
-    done_E = jnp.full_like(rows.ranks.count_E, C)
+    done_E = jnp.full_like(rows.ranks.count_E, rows.room)
     return jax.lax.while_loop(has_rows_left, next_round, (done_E, total))[1]
 
 
-def _block(rows: _Rows, expert_M: jax.Array, done_E: jax.Array) -> _Block:
+def _block(rows: _Rows, expert_M: jax.Array, done_E: jax.Array, C: int) -> _Block:
     """The C rows from `done_E` on of each of these experts."""
-    (E,), M, C, R = done_E.shape, expert_M.shape[0], rows.room, rows.expert_R.shape[0]
+    (E,), M, R = done_E.shape, expert_M.shape[0], rows.expert_R.shape[0]
     offset_C = jnp.arange(C)[None]
     sorted_MC = (rows.ranks.start_E + done_E)[expert_M][:, None] + offset_C
     is_row_MC = offset_C < (rows.ranks.count_E - done_E)[expert_M][:, None]

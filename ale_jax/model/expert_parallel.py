@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ale_jax.model.equal_blocks import SLACK, Ranks, Weights, equal_blocks, ranks
+from ale_jax.model.equal_blocks import SLACK, Ranks, Weights, equal_blocks, ranks, weighted_sum
 from ale_jax.model.experts import all_experts, are_few
 
 AXIS = "expert"
@@ -27,7 +27,7 @@ def own_share(
     expert_TK = jnp.where((expert_TK >= 0) & (expert_TK < held), expert_TK, held)
     if are_few(*expert_TK.shape, held):
         return all_experts(weights, x_TD, weight_TK, expert_TK)
-    return jnp.einsum("tkd,tk->td", equal_blocks(weights, x_TD, expert_TK), weight_TK)
+    return weighted_sum(equal_blocks(weights, x_TD, expert_TK), weight_TK)
 
 
 @jax.custom_vjp

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from ale_jax.model.equal_blocks import Weights, equal_blocks
+from ale_jax.model.equal_blocks import Weights, equal_blocks, weighted_sum
 from ale_jax.model.expert_parallel import AXIS, exchanged, own_share
 from ale_jax.model.experts import all_experts, are_few
 from ale_jax.model.params import Params
@@ -59,7 +59,7 @@ def _on_one_device(
     def compute(x_TD, weight_TK, expert_TK):
         if are_few(*expert_TK.shape, shape.num_experts):
             return all_experts(weights, x_TD, weight_TK, expert_TK)
-        return jnp.einsum("tkd,tk->td", equal_blocks(weights, x_TD, expert_TK), weight_TK)
+        return weighted_sum(equal_blocks(weights, x_TD, expert_TK), weight_TK)
 
     return _routed(router_DE, x_BTD, shape, compute)
 
@@ -78,7 +78,7 @@ def _on_mesh(
         def compute(x_TD, weight_TK, expert_TK):
             if AXIS in rows:
                 out_TKD = exchanged(weights, x_TD, expert_TK)
-                return jax.lax.psum(jnp.einsum("tkd,tk->td", out_TKD, weight_TK), "tensor")
+                return jax.lax.psum(weighted_sum(out_TKD, weight_TK), "tensor")
             # Every device of the axis has these tokens: none has to travel.
             out_TD = own_share(weights, x_TD, weight_TK, expert_TK)
             return jax.lax.psum(out_TD, ("tensor", AXIS))
