@@ -122,14 +122,17 @@ def write_rows(
 def gather_rows(pages: LayerPages, page_BW: jax.Array) -> LayerRows:
     """A copy of the conversations' pages with their tokens in one piece."""
 
-    def gather(x_GPbH: jax.Array) -> jax.Array:
-        x_BGWbH = x_GPbH[:, page_BW].swapaxes(0, 1)
-        return x_BGWbH.reshape(*x_BGWbH.shape[:2], -1, x_GPbH.shape[-1])
+    B, W = page_BW.shape
 
-    return LayerRows(
-        jax.tree.map(lambda x_GPbH: gather(x_GPbH).swapaxes(2, 3), pages.k_GPbH),
-        jax.tree.map(gather, pages.v_GPbH),
-    )
+    def keys(x_GPbH: jax.Array) -> jax.Array:
+        G, _, b, H = x_GPbH.shape
+        return x_GPbH[:, page_BW].transpose(1, 0, 4, 2, 3).reshape(B, G, H, W * b)
+
+    def values(x_GPbH: jax.Array) -> jax.Array:
+        G, _, b, H = x_GPbH.shape
+        return x_GPbH[:, page_BW].swapaxes(0, 1).reshape(B, G, W * b, H)
+
+    return LayerRows(jax.tree.map(keys, pages.k_GPbH), jax.tree.map(values, pages.v_GPbH))
 
 
 def scatter_rows(
