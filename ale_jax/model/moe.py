@@ -109,16 +109,37 @@ def _routed(
     return tuple(each.reshape(B, T, -1) for each in (out_TD, prob_TE, expert_TK))
 
 
-def balancing_loss(stats: list[RouterStats], mask_T: jax.Array, shape: PolicyShape) -> jax.Array:
+class RouterSums(NamedTuple):
+    """Over `tokens` real tokens, per layer: how many have each expert as their k-th choice [L,K,E],
+    the router's probabilities [L,E], and their entropies in nats [L]. All float32."""
+
+    chosen_LKE: jax.Array
+    prob_LE: jax.Array
+    entropy_L: jax.Array
+    tokens: jax.Array
+
+
+def router_sums(stats: list[RouterStats], mask_T: jax.Array, shape: PolicyShape) -> RouterSums:
+    """mask_T: which tokens are real."""
+    mask_T = mask_T.astype(jnp.float32)
+
+    def of_layer(layer: RouterStats) -> tuple[jax.Array, ...]:
+        chosen_TKE = jax.nn.one_hot(layer.expert_TK, shape.num_experts) * mask_T[:, None, None]
+        # entr(p) = -p log p, and 0 where a probability underflowed to 0.
+        entropy_T = jax.scipy.special.entr(layer.prob_TE).sum(axis=-1)
+        prob_E = (layer.prob_TE * mask_T[:, None]).sum(axis=0)
+        return chosen_TKE.sum(axis=0), prob_E, (entropy_T * mask_T).sum()
+
+    sums = (jnp.stack(each) for each in zip(*map(of_layer, stats), strict=True))
+    return RouterSums(*sums, mask_T.sum())
+
+
+def balancing_loss(sums: RouterSums, shape: PolicyShape) -> jax.Array:
     """E * sum_k,e f_ke p_e over all layers' real tokens; 1 * K when perfectly balanced.
 
     f_ke is the share of tokens whose k-th choice is e, p_e the mean router probability: the loss
     of Switch Transformer (Fedus et al. 2021, Eq 4-6) as transformers computes it for Qwen3-MoE.
     """
-    mask_LT = jnp.tile(mask_T.astype(jnp.float32), len(stats))
-    total = jnp.maximum(mask_LT.sum(), 1.0)
-    prob_E = jnp.concatenate([s.prob_TE for s in stats]) * mask_LT[:, None]
-    expert_TK = jnp.concatenate([s.expert_TK for s in stats])
-    chosen_TKE = jax.nn.one_hot(expert_TK, shape.num_experts) * mask_LT[:, None, None]
-    fraction_KE = chosen_TKE.sum(axis=0) / total
-    return shape.num_experts * (fraction_KE * (prob_E.sum(axis=0) / total)[None, :]).sum()
+    total = jnp.maximum(sums.tokens * len(sums.prob_LE), 1.0)
+    fraction_KE, prob_E = sums.chosen_LKE.sum(axis=0) / total, sums.prob_LE.sum(axis=0) / total
+    return shape.num_experts * (fraction_KE * prob_E[None, :]).sum()

@@ -18,6 +18,7 @@ from ale_jax.data.replay import Group, ReplayBuffer
 from ale_jax.data.staleness import Drop, StalenessGate, age
 from ale_jax.learn.credit import Algorithm, Step, assemble
 from ale_jax.learn.rescore import make_rescorer
+from ale_jax.learn.router import router_figures
 from ale_jax.learn.state import TrainState
 from ale_jax.learn.step import make_train_step
 from ale_jax.model.compute import sampling_weights
@@ -53,13 +54,13 @@ class Cursor:
 @dataclasses.dataclass(frozen=True)
 class StepReport:
     """One finished step, for those who watch. params: the weights that it started from. sums: of
-    make_train_step, on the host."""
+    make_train_step, on the host; {} if there was nothing to learn."""
 
     cursor: Cursor
     params: Params
     groups: list[Group]
     made: Step
-    sums: dict[str, float]
+    sums: dict[str, np.ndarray]
     seconds_wait: float
     seconds_learn: float
 
@@ -117,7 +118,7 @@ def improve(
             state, sums = train_step(state, made.batches, made.normaliser)
         # Until here the step has only been sent to the device. It ends before its weights are
         # served, so that versions and numbers do not depend on when the engine picks them up.
-        sums = {name: float(x) for name, x in jax.device_get(sums).items()}
+        sums = jax.device_get(sums)
         with pump.no_admission():
             open_groups = tuple(gate.outstanding())
             next_group = stream.next_group
@@ -207,7 +208,8 @@ def figures(report: StepReport) -> dict[str, float | dict[str, int]]:
     version = report.cursor.step - 1  # at which the step was made
     ages = [age(version, t.start_version) for t in trajectories]
     rewards = [t.episode.reward for t in trajectories]
-    sums, tokens = report.sums, max(report.sums.get("tokens", 0.0), 1.0)
+    sums = {name: float(x) for name, x in report.sums.items() if np.ndim(x) == 0}
+    tokens = max(sums.get("tokens", 0.0), 1.0)
     values = {
         "success": _success(trajectories),
         **{f"success/{family}": _success(ts) for family, ts in _by_family(trajectories).items()},
@@ -235,4 +237,4 @@ def figures(report: StepReport) -> dict[str, float | dict[str, int]]:
             "chunks_masked": sums.get("dropped_chunks", 0.0),
             "sampler_gap": sums["engine_gap"] / tokens,
         }
-    return values
+    return values | router_figures(report.sums)

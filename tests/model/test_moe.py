@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ale_jax.learn.router import router_figures, router_metrics
 from ale_jax.model.equal_blocks import equal_blocks
 from ale_jax.model.experts import all_experts
-from ale_jax.model.moe import RouterStats, balancing_loss, moe, route
+from ale_jax.model.moe import RouterStats, balancing_loss, moe, route, router_sums
 from ale_jax.model.params import init_params
 from tests.model.shapes import MOE
 
@@ -59,20 +60,37 @@ def test_every_token_gets_its_own_experts_output():
         np.testing.assert_allclose(out_TD[t], alone_D, atol=1e-5)
 
 
+T, E, K = 64, MOE.num_experts, MOE.experts_per_token
+EVEN = RouterStats(
+    jnp.full((T, E), 1 / E), jnp.stack([jnp.arange(T) % E, (jnp.arange(T) + 1) % E], axis=1)
+)
+CROWDED = RouterStats(
+    jax.nn.one_hot(jnp.zeros((T,), int), E), jnp.tile(jnp.array([[0, 1]]), (T, 1))
+)
+ALL_T, HALF_T = jnp.ones((T,), bool), jnp.arange(T) < T // 2
+# Padding, the second half, has no say.
+MIXED = RouterStats(*(jnp.where(HALF_T[:, None], a, b) for a, b in zip(EVEN, CROWDED, strict=True)))
+
+
 def test_the_balancing_loss_is_k_when_balanced_and_grows_when_not():
-    T, E, K = 64, MOE.num_experts, MOE.experts_per_token
-    even = RouterStats(
-        jnp.full((T, E), 1 / E), jnp.stack([jnp.arange(T) % E, (jnp.arange(T) + 1) % E], axis=1)
+    for stats, mask_T, loss in ((EVEN, ALL_T, K), (CROWDED, ALL_T, E), (MIXED, HALF_T, K)):
+        found = balancing_loss(router_sums([stats], mask_T, MOE), MOE)
+        np.testing.assert_allclose(found, loss, rtol=1e-6)
+
+
+def test_the_figures_show_which_layer_collapsed():
+    """Two microbatches; the second layer's tokens all go to experts 0 and 1 of eight."""
+    parts = [
+        router_metrics(router_sums([EVEN, CROWDED], mask_T, MOE)) for mask_T in (HALF_T, ALL_T)
+    ]
+    assert router_figures(jax.tree.map(lambda a, b: np.asarray(a + b), *parts)) == pytest.approx(
+        {
+            "router_load_max": E / K,
+            "router_load_mean": (1 + E / K) / 2,
+            "router_unused": (E - K) / (2 * E),
+            "router_entropy": 0.5,
+        }
     )
-    mask_T = jnp.ones((T,), bool)
-    np.testing.assert_allclose(balancing_loss([even], mask_T, MOE), K, rtol=1e-6)
-    one_expert = jax.nn.one_hot(jnp.zeros((T,), int), E)
-    crowded = RouterStats(one_expert, jnp.tile(jnp.array([[0, 1]]), (T, 1)))
-    np.testing.assert_allclose(balancing_loss([crowded], mask_T, MOE), E, rtol=1e-6)
-    # Padding has no say.
-    half_T = jnp.arange(T) < T // 2
-    mixed = RouterStats(
-        jnp.where(half_T[:, None], even.prob_TE, crowded.prob_TE),
-        jnp.where(half_T[:, None], even.expert_TK, crowded.expert_TK),
-    )
-    np.testing.assert_allclose(balancing_loss([mixed], half_T, MOE), K, rtol=1e-6)
+    alone = router_metrics(router_sums([MIXED], HALF_T, MOE))
+    assert router_figures(alone)["router_load_max"] == pytest.approx(1)
+    assert router_figures({"tokens": np.float32(3)}) == {}
