@@ -17,6 +17,7 @@ from ale_jax.data.packing import Shape
 from ale_jax.data.replay import Group, ReplayBuffer
 from ale_jax.data.staleness import Drop, StalenessGate, age
 from ale_jax.learn.credit import Algorithm, Step, assemble
+from ale_jax.learn.gap import fresh_batches, learner_gap
 from ale_jax.learn.rescore import make_rescorer
 from ale_jax.learn.router import router_figures
 from ale_jax.learn.state import TrainState
@@ -31,6 +32,7 @@ from ale_jax.system.pump import Pump, Training
 from ale_jax.system.tasks import train_group
 
 WAIT_SECONDS = 0.5  # between two looks at the rollout loop's health
+GAP_EVERY_STEPS = 5  # between two looks at the learner's gap, where they cost a forward pass
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,13 +56,14 @@ class Cursor:
 @dataclasses.dataclass(frozen=True)
 class StepReport:
     """One finished step, for those who watch. params: the weights that it started from. sums: of
-    make_train_step, on the host; {} if there was nothing to learn."""
+    make_train_step, on the host; {} if there was nothing to learn. gap: of `learner_gap`."""
 
     cursor: Cursor
     params: Params
     groups: list[Group]
     made: Step
     sums: dict[str, np.ndarray]
+    gap: dict[str, float]
     seconds_wait: float
     seconds_learn: float
 
@@ -93,7 +96,7 @@ def improve(
     train_step = make_train_step(
         policy, optimizer, algorithm.loss, learn.balance_weight, mesh, compute, config.lora
     )
-    rescore = make_rescorer(policy, mesh, compute) if algorithm.old_logp == "trainer" else None
+    rescore = make_rescorer(policy, mesh, compute)
     shape = Shape(learn.rows, learn.row_tokens, learn.chunks_per_row)
     families = config.worlds.train_families
     pump.train(
@@ -111,8 +114,14 @@ def improve(
         taken = time.monotonic()
         _assert_fresh(groups, gate)
         made = assemble(groups, algorithm, shape)
-        if rescore is not None:
-            made = dataclasses.replace(made, batches=rescore(state.params, made.batches))
+        gap = {}
+        if algorithm.old_logp == "trainer":
+            recorded, batches = made.batches, rescore(state.params, made.batches)
+            made = dataclasses.replace(made, batches=batches)
+            gap = learner_gap(recorded, batches, cursor.step)
+        elif cursor.step % GAP_EVERY_STEPS == 0:
+            some = fresh_batches(groups, cursor.step, shape)
+            gap = learner_gap(some, rescore(state.params, some), cursor.step)
         before, sums = state.params, {}
         if made.batches:  # else every group's outcomes were equal: there is nothing to learn
             state, sums = train_step(state, made.batches, made.normaliser)
@@ -135,7 +144,7 @@ def improve(
         engine.publish(sampling_weights(state.params, compute), cursor.step)
         gate.publish(cursor.step)
         done = time.monotonic()
-        report(StepReport(cursor, before, groups, made, sums, taken - start, done - taken))
+        report(StepReport(cursor, before, groups, made, sums, gap, taken - start, done - taken))
     pump.train(None)
     return state, cursor
 
@@ -237,4 +246,4 @@ def figures(report: StepReport) -> dict[str, float | dict[str, int]]:
             "chunks_masked": sums.get("dropped_chunks", 0.0),
             "sampler_gap": sums["engine_gap"] / tokens,
         }
-    return values | router_figures(report.sums)
+    return values | router_figures(report.sums) | report.gap

@@ -55,12 +55,19 @@ class Watch:
         self.metrics.log(step, values, "sft")
         self.progress.update(step, loss=values["loss"], success=values["probe_success"])
 
-    def rl_step(self, report: StepReport, crew: Crew, sampled_tokens: int) -> None:
+    def rl_step(
+        self, report: StepReport, crew: Crew, sampled_tokens: int, gap_limit: float
+    ) -> None:
+        """gap_limit: a mean learner gap beyond it is an event."""
         now = time.monotonic()
         rate = (sampled_tokens - self._sampled_tokens) / max(now - self._looked, 1e-6)
         self._sampled_tokens, self._looked = sampled_tokens, now
         values = figures(report) | {"tokens_per_second": rate}
         self.metrics.log(report.cursor.step, values, "rl")
+        gap = values.get("learner_gap", 0.0)
+        if not gap <= gap_limit:  # a NaN is no better
+            detail = f"learner and engine differ by {gap:.2g} per token; {gap_limit:g} is much"
+            self.events.record("learner_gap", detail, step=report.cursor.step)
         counts = crew.counts
         self.progress.update(
             report.cursor.step,
