@@ -37,7 +37,7 @@ def fresh_batches(groups: Sequence[Group], version: int, shape: Shape) -> list[B
     """One batch of trajectories that `version` wrote alone, as many as it holds; none without any.
     It has no credit: it is there to be scored."""
     fresh = [
-        Sample(t.turns, np.zeros(len(t.turns), np.float32), positive=False)
+        Sample.of(t, np.zeros(len(t.turns), np.float32), positive=False)
         for group in groups
         for t in group.valid
         if t.turns and t.start_version == version

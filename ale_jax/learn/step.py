@@ -36,7 +36,9 @@ def forward(
         batch["position_BT"],
         batch["segment_BT"],
     )
-    hidden_BTD, stats = hidden_states(params, tokens_BT, position_BT, segment_BT, shape, compute)
+    hidden_BTD, stats = hidden_states(
+        params, tokens_BT, position_BT, segment_BT, shape, compute, batch.get("expert_BTLK")
+    )
     scores = score_tokens(params, tokens_BT, hidden_BTD, position_BT)
     if not stats:
         return scores, None
@@ -123,4 +125,8 @@ def _microbatch_loss(shape: PolicyShape, loss_fn: LossFn, balance_weight: float,
 def to_device(batch: Batch, mesh: Mesh) -> dict[str, jax.Array]:
     """The batch's arrays by name, rows divided over the mesh's data axes."""
     sharding = batch_sharding(mesh)
-    return {name: jax.device_put(np.asarray(a), sharding) for name, a in vars(batch).items()}
+    return {
+        name: jax.device_put(np.asarray(array), sharding)
+        for name, array in vars(batch).items()
+        if array is not None
+    }

@@ -183,6 +183,7 @@ class _Run(contextlib.ExitStack):
             weights,
             cursor.step,
             self._mesh,
+            config.rl.router_replay,
         )
         self.callback(engine.close)
         ledger = Ledger(engine, self._tokenizer, config.seed, config.rollout.max_reply_tokens)

@@ -109,7 +109,7 @@ def _contrast(report: StepReport) -> list[tuple[Trajectory, Sample]]:
     """
     table, credit = report.made.table, report.made.credit
     members = [
-        (int(g), t, Sample(t.turns, credit.advantage_NC[n, : len(t.turns)], bool(positive)))
+        (int(g), t, Sample.of(t, credit.advantage_NC[n, : len(t.turns)], bool(positive)))
         for n, (g, t, positive) in enumerate(
             zip(table.group_N, table.trajectories, credit.positive_N, strict=True)
         )

@@ -60,6 +60,55 @@ def test_every_token_gets_its_own_experts_output():
         np.testing.assert_allclose(out_TD[t], alone_D, atol=1e-5)
 
 
+def _replayed(replay_TK):
+    """The layer's outputs, statistics and gradients when it is told which experts to take."""
+
+    def total(layer, x_TD):
+        out_BTD, stats = moe(layer, x_TD[None], MOE, None if replay_TK is None else replay_TK[None])
+        return jnp.sin(out_BTD).sum(), (out_BTD[0], stats)
+
+    return jax.value_and_grad(total, argnums=(0, 1), has_aux=True)(LAYER, X_TD)
+
+
+def test_to_replay_the_routers_own_choice_changes_nothing():
+    expected = _replayed(None)
+    _, (_, stats) = expected[0]
+    for replay_TK in (stats.expert_TK, jnp.full_like(stats.expert_TK, -1)):
+        found = _replayed(replay_TK)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), expected, found)
+
+
+def test_other_experts_count_by_their_own_probabilities():
+    """Against the sum written out, and its gradient by the router; the second half is free."""
+    other_TK = jnp.stack([jnp.arange(TOKENS) % 8, (jnp.arange(TOKENS) + 3) % 8], axis=1)
+    replay_TK = jnp.where(jnp.arange(TOKENS)[:, None] < TOKENS // 2, other_TK, -1)
+    (_, (out_TD, stats)), (d_layer, _) = _replayed(replay_TK)
+    own_TK = route(LAYER["router_DE"], X_TD, MOE)[2]
+    expert_TK = np.where(replay_TK < 0, own_TK, other_TK)
+    assert (expert_TK != own_TK).any() and (expert_TK[TOKENS // 2 :] == own_TK[TOKENS // 2 :]).all()
+    np.testing.assert_array_equal(stats.expert_TK, expert_TK)
+
+    layer = {name: np.asarray(w, np.float64) for name, w in LAYER.items()}
+    x_TD = np.asarray(X_TD, np.float64)
+    gate_TEF = np.einsum("td,edf->tef", x_TD, layer["gate_EDF"])
+    hidden_TEF = (
+        gate_TEF / (1 + np.exp(-gate_TEF)) * np.einsum("td,edf->tef", x_TD, layer["up_EDF"])
+    )
+    y_TED = np.einsum("tef,efd->ted", hidden_TEF, layer["down_EFD"])
+    taken_TE = np.zeros((TOKENS, 8))
+    np.put_along_axis(taken_TE, expert_TK, 1.0, axis=1)
+
+    def outputs(router_DE):
+        score_TE = np.exp(x_TD @ router_DE) * taken_TE  # the others' share cancels in the ratio
+        return np.einsum("te,ted->td", score_TE / score_TE.sum(axis=1, keepdims=True), y_TED)
+
+    np.testing.assert_allclose(out_TD, outputs(layer["router_DE"]), atol=1e-5)
+    step_DE = np.random.default_rng(0).normal(size=layer["router_DE"].shape)
+    ahead, behind = (np.sin(outputs(layer["router_DE"] + h * step_DE)).sum() for h in (1e-5, -1e-5))
+    slope = (np.asarray(d_layer["router_DE"]) * step_DE).sum()
+    np.testing.assert_allclose(slope, (ahead - behind) / 2e-5, rtol=1e-3)
+
+
 T, E, K = 64, MOE.num_experts, MOE.experts_per_token
 EVEN = RouterStats(
     jnp.full((T, E), 1 / E), jnp.stack([jnp.arange(T) % E, (jnp.arange(T) + 1) % E], axis=1)
