@@ -32,7 +32,7 @@ from ale_jax.system.pump import Pump, Training
 from ale_jax.system.tasks import train_group
 
 WAIT_SECONDS = 0.5  # between two looks at the rollout loop's health
-GAP_EVERY_STEPS = 5  # between two looks at the learner's gap, where they cost a forward pass
+GAP_EVERY_STEPS = 5  # between two looks at the learner's gap, which cost a forward pass
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,20 +114,19 @@ def improve(
         taken = time.monotonic()
         _assert_fresh(groups, gate)
         made = assemble(groups, algorithm, shape)
-        gap = {}
         if algorithm.old_logp == "trainer":
-            recorded, batches = made.batches, rescore(state.params, made.batches)
-            made = dataclasses.replace(made, batches=batches)
-            gap = learner_gap(recorded, batches, cursor.step)
-        elif cursor.step % GAP_EVERY_STEPS == 0:
-            some = fresh_batches(groups, cursor.step, shape)
-            gap = learner_gap(some, rescore(state.params, some), cursor.step)
-        before, sums = state.params, {}
+            made = dataclasses.replace(made, batches=rescore(state.params, made.batches))
+        before, sums, gap = state.params, {}, {}
         if made.batches:  # else every group's outcomes were equal: there is nothing to learn
             state, sums = train_step(state, made.batches, made.normaliser)
         # Until here the step has only been sent to the device. It ends before its weights are
         # served, so that versions and numbers do not depend on when the engine picks them up.
         sums = jax.device_get(sums)
+        if cursor.step % GAP_EVERY_STEPS == 0:
+            # What is trained on is often a version old; what waits was written meanwhile.
+            known = [*(t for group in groups for t in group.members), *buffer.held()]
+            some = fresh_batches(known, cursor.step, shape)
+            gap = learner_gap(some, rescore(before, some))
         with pump.no_admission():
             open_groups = tuple(gate.outstanding())
             next_group = stream.next_group
