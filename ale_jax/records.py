@@ -115,11 +115,16 @@ class Episode:
 
 @dataclasses.dataclass(frozen=True)
 class Trajectory:
-    """An episode joined with its tokens. `start_version`: weights at its first sampled token."""
+    """An episode joined with its tokens. `start_version`: weights at its first sampled token.
+
+    expert_TLK: for router replay, the experts that the sampler sent each of the `num_tokens` tokens
+    to, of those of L layers that have some: int16, -1 for the last token, which it never read.
+    """
 
     episode: Episode
     turns: tuple[Turn, ...]
     start_version: int
+    expert_TLK: np.ndarray | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -140,6 +145,7 @@ class Batch:
     logp_mu_BT, logp_old_BT float32 and version_BT int32 of each policy token (0 elsewhere);
     per chunk, C = chunks per row at most (0 where unused): advantage_BC float32, positive_BC bool,
     its trajectory did better than its baseline.
+    expert_BTLK int16, for router replay: as in `Trajectory`, -1 also for padding; None without.
     """
 
     tokens_BT: np.ndarray
@@ -151,3 +157,4 @@ class Batch:
     version_BT: np.ndarray
     advantage_BC: np.ndarray
     positive_BC: np.ndarray
+    expert_BTLK: np.ndarray | None = None

@@ -26,6 +26,7 @@ from jax.sharding import AxisType, Mesh
 from ale_jax.learn.state import abstract_trained
 from ale_jax.learn.step import forward
 from ale_jax.model.lora import FULL
+from ale_jax.model.moe import balancing_loss
 from ale_jax.model.sharding import batch_sharding, mesh_sizes
 from ale_jax.system.build_config import build_config
 from ale_jax.system.config import RunConfig
@@ -65,8 +66,8 @@ def compile_slice(config: RunConfig, layers: int) -> dict[str, float]:
     batch = dict.fromkeys(("tokens_BT", "position_BT", "segment_BT"), numbers)
 
     def loss(params, batch):
-        scores, balance = forward(params, batch, policy, config.learn.compute)
-        return scores.logp_BT.sum() + scores.entropy_BT.sum() + balance
+        scores, router = forward(params, batch, policy, config.learn.compute)
+        return scores.logp_BT.sum() + scores.entropy_BT.sum() + balancing_loss(router, policy)
 
     places = jax.tree.map(lambda weight: weight.sharding, params)
     with jax.set_mesh(mesh):

@@ -109,6 +109,7 @@ def get_config() -> ConfigDict:
         "group_size": 4,
         "alpha": 1.0,
         "max_uses": 1,
+        "router_replay": False,
     }
     c.rl_optimizer = _muon(5e-4, 0.0025, warmup_steps=5, decay_steps=170)
     c.ipa = {

@@ -106,6 +106,7 @@ def test_every_field_is_reached_by_its_dotted_name():
         ("rl.algorithm", "ppo", "algorithm 'ppo' is unknown: choose one of ipa, grpo"),
         ("rl.group_size", 0, "group_size 0 must be at least 1"),
         ("rl.group_size", 1, "rl.group_size 1 leaves a group nothing to compare"),
+        ("rl.router_replay", 1, "config.rl.router_replay is 1 (int): bool is wanted"),
         ("rollout.runtime", "podman", "choose one of auto, docker, bubblewrap"),
         ("engine.slots", 3, "set engine.slots to 4 or more"),
         ("engine.slot_tokens", 641, "must be at most learn.row_tokens 640"),
@@ -148,6 +149,13 @@ def test_a_missing_field_is_named():
 
 def test_a_group_of_one_is_fine_where_nothing_is_compared():
     build_config(smoke_with({"rl.group_size": 1, "ipa.baseline": "none"}))
+
+
+def test_a_dense_policy_has_no_router_to_replay():
+    build_config(smoke_with({"rl.router_replay": True}))
+    for dense in ({"model.num_experts": 0}, {"model.dense_layers": (0, 1)}):
+        with pytest.raises(ValueError, match=r"rl\.router_replay True needs experts"):
+            build_config(smoke_with({"rl.router_replay": True} | dense))
 
 
 def test_what_the_devices_cannot_hold_is_refused():

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ale_jax.records import Batch, Turn
+from ale_jax.records import Batch, Trajectory, Turn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,11 +20,17 @@ class Sample:
     """A trajectory's turns with the credit that they earned.
 
     advantage_C: float32, one per turn. positive: the trajectory belongs to T+ (Eq 9).
+    expert_TLK: of all its tokens, as in `Trajectory`.
     """
 
     turns: tuple[Turn, ...]
     advantage_C: np.ndarray
     positive: bool
+    expert_TLK: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, trajectory: Trajectory, advantage_C: np.ndarray, positive: bool) -> Sample:
+        return cls(trajectory.turns, advantage_C, positive, trajectory.expert_TLK)
 
     @property
     def num_tokens(self) -> int:
@@ -75,7 +81,7 @@ def pack(samples: Sequence[Sample], shape: Shape) -> tuple[Batch, list[Sample]]:
     takes no space. ValueError for a sample that fits no empty row.
     """
     rows, leftover = _assign_rows(samples, shape)
-    batch = _empty_batch(shape)
+    batch = _empty_batch(shape, samples)
     for b, row in enumerate(rows):
         _fill_row(batch, b, row)
     return batch, leftover
@@ -133,8 +139,10 @@ def _assign_rows(
     return rows, [samples[i] for i in sorted(unplaced)]
 
 
-def _empty_batch(shape: Shape) -> Batch:
+def _empty_batch(shape: Shape, samples: Sequence[Sample]) -> Batch:
+    """With room for experts if they are known of some sample."""
     BT, BC = (shape.rows, shape.row_tokens), (shape.rows, shape.chunks_per_row)
+    LK = next((s.expert_TLK.shape[1:] for s in samples if s.expert_TLK is not None), None)
     return Batch(
         tokens_BT=np.zeros(BT, np.int32),
         segment_BT=np.zeros(BT, np.int32),
@@ -145,6 +153,7 @@ def _empty_batch(shape: Shape) -> Batch:
         version_BT=np.zeros(BT, np.int32),
         advantage_BC=np.zeros(BC, np.float32),
         positive_BC=np.zeros(BC, bool),
+        expert_BTLK=None if LK is None else np.full(BT + LK, -1, np.int16),
     )
 
 
@@ -154,6 +163,8 @@ def _fill_row(batch: Batch, b: int, samples: Sequence[Sample]) -> None:
         end = start + sample.num_tokens
         batch.segment_BT[b, start:end] = segment
         batch.position_BT[b, start:end] = np.arange(end - start)
+        if sample.expert_TLK is not None:
+            batch.expert_BTLK[b, start:end] = sample.expert_TLK
         chunks = slice(chunk, chunk + len(sample.turns))
         batch.advantage_BC[b, chunks] = sample.advantage_C
         batch.positive_BC[b, chunks] = sample.positive

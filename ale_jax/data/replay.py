@@ -85,6 +85,12 @@ class ReplayBuffer:
                 return []
             return [self._use(index) for index in self._eligible()]
 
+    def held(self) -> list[Trajectory]:
+        """All that wait here, also of groups that are not whole yet. They stay."""
+        with self._changed:
+            whole = [t for group in self._whole.values() for t in group.members]
+            return whole + [t for members in self._partial.values() for t in members.values()]
+
     def _eligible(self) -> list[int]:
         """Indices of the next step's groups, as many as there are; evicts stale ones."""
         gate = self._gate

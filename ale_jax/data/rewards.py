@@ -58,7 +58,7 @@ def credited_samples(
 ) -> list[Sample]:
     """Each valid trajectory with its credit, ready to be packed; row order kept."""
     return [
-        Sample(t.turns, np.asarray(advantage_NC[n, : len(t.turns)]), bool(positive_N[n]))
+        Sample.of(t, np.asarray(advantage_NC[n, : len(t.turns)]), bool(positive_N[n]))
         for n, t in enumerate(table.trajectories)
         if table.valid_N[n]
     ]

@@ -40,16 +40,20 @@ def make_rescorer(
 ) -> Callable[[Params, Sequence[Batch]], list[Batch]]:
     """A function (weights, batches) -> batches whose logp_old_BT are of these weights."""
 
-    @functools.partial(jax.jit, compiler_options=EXACT)
-    def score(params, arrays):
-        logp_BT = forward(params, arrays, policy, compute)[0].logp_BT
-        return jnp.where(arrays["chunk_BT"] >= 0, logp_BT, 0.0)
+    def score(params: Params, batch: Batch) -> np.ndarray:
+        return np.asarray(_logp(params, to_device(batch, mesh), policy, compute))
 
     def rescore(params: Params, batches: Sequence[Batch]) -> list[Batch]:
         with jax.set_mesh(mesh):
-            return [
-                dataclasses.replace(b, logp_old_BT=np.asarray(score(params, to_device(b, mesh))))
-                for b in batches
-            ]
+            return [dataclasses.replace(b, logp_old_BT=score(params, b)) for b in batches]
 
     return rescore
+
+
+# Of the module: whoever scores batches of one shape shares one compilation.
+@functools.partial(jax.jit, static_argnames=("policy", "compute"), compiler_options=EXACT)
+def _logp(
+    params: Params, arrays: dict[str, jax.Array], policy: PolicyShape, compute: Compute
+) -> jax.Array:
+    logp_BT = forward(params, arrays, policy, compute)[0].logp_BT
+    return jnp.where(arrays["chunk_BT"] >= 0, logp_BT, 0.0)

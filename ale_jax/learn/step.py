@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from ale_jax.learn.router import router_metrics
 from ale_jax.learn.state import TrainState, abstract_trained, place_moments
 from ale_jax.model.compute import EXACT, FLOAT32, Compute
 from ale_jax.model.lora import FULL, LoraShape, trained, with_trained
-from ale_jax.model.moe import balancing_loss
+from ale_jax.model.moe import RouterSums, balancing_loss, router_sums
 from ale_jax.model.params import Params
 from ale_jax.model.policy import TokenScores, hidden_states, score_tokens
 from ale_jax.model.shape import PolicyShape
@@ -28,18 +29,20 @@ LossFn = Callable[[TokenScores, dict[str, jax.Array], jax.Array], tuple[jax.Arra
 
 def forward(
     params: Params, batch: dict[str, jax.Array], shape: PolicyShape, compute: Compute = FLOAT32
-) -> tuple[TokenScores, jax.Array]:
-    """Scores of every token of a packed batch, and the router's balancing loss (0 if dense)."""
+) -> tuple[TokenScores, RouterSums | None]:
+    """Scores of every token of a packed batch, and what its routers did (None if dense)."""
     tokens_BT, position_BT, segment_BT = (
         batch["tokens_BT"],
         batch["position_BT"],
         batch["segment_BT"],
     )
-    hidden_BTD, stats = hidden_states(params, tokens_BT, position_BT, segment_BT, shape, compute)
+    hidden_BTD, stats = hidden_states(
+        params, tokens_BT, position_BT, segment_BT, shape, compute, batch.get("expert_BTLK")
+    )
     scores = score_tokens(params, tokens_BT, hidden_BTD, position_BT)
     if not stats:
-        return scores, jnp.zeros(())
-    return scores, balancing_loss(stats, segment_BT.reshape(-1) > 0, shape)
+        return scores, None
+    return scores, router_sums(stats, segment_BT.reshape(-1) > 0, shape)
 
 
 def make_train_step(
@@ -60,22 +63,21 @@ def make_train_step(
     """
     gradient_of = jax.grad(_microbatch_loss(shape, loss_fn, balance_weight, compute), has_aux=True)
     weights = abstract_trained(shape, lora, mesh)
-    places = jax.tree.map(lambda w: w.sharding, weights)
+    # The metrics are wanted by every process.
+    places = jax.tree.map(lambda w: w.sharding, weights), NamedSharding(mesh, PartitionSpec())
 
-    @functools.partial(jax.jit, out_shardings=(places, None), compiler_options=EXACT)
+    @functools.partial(jax.jit, out_shardings=places, compiler_options=EXACT)
     def first_gradient(*args):
         return gradient_of(*args)
 
-    @functools.partial(
-        jax.jit, out_shardings=(places, None), donate_argnums=0, compiler_options=EXACT
-    )
+    @functools.partial(jax.jit, out_shardings=places, donate_argnums=0, compiler_options=EXACT)
     def add_gradient(total, *args):
         return jax.tree.map(jnp.add, total, gradient_of(*args))
 
     # The new weights are written where the gradient was.
     @functools.partial(
         jax.jit,
-        out_shardings=(places, place_moments(optimizer, weights, mesh), None, None),
+        out_shardings=(places[0], place_moments(optimizer, weights, mesh), None, None),
         donate_argnums=(0, 1),
     )
     def update(grads, opt_state, moved, step):
@@ -104,8 +106,9 @@ def _microbatch_loss(shape: PolicyShape, loss_fn: LossFn, balance_weight: float,
     metrics)."""
 
     def loss_of(moved, params, arrays, normaliser, share):
-        scores, balance = forward(with_trained(params, moved), arrays, shape, compute)
+        scores, router = forward(with_trained(params, moved), arrays, shape, compute)
         loss, sums = loss_fn(scores, arrays, normaliser)
+        balance = balancing_loss(router, shape) if router else jnp.zeros(())
         written_BT = arrays["chunk_BT"] >= 0
         sums = sums | {
             "loss": loss,
@@ -113,6 +116,7 @@ def _microbatch_loss(shape: PolicyShape, loss_fn: LossFn, balance_weight: float,
             "entropy": jnp.where(written_BT, scores.entropy_BT, 0.0).sum(),
             "best": jnp.where(written_BT, scores.best_BT, False).sum(),
         }
+        sums |= router_metrics(router) if router else {}
         return loss + balance_weight * balance * share, sums
 
     return loss_of
@@ -121,4 +125,8 @@ def _microbatch_loss(shape: PolicyShape, loss_fn: LossFn, balance_weight: float,
 def to_device(batch: Batch, mesh: Mesh) -> dict[str, jax.Array]:
     """The batch's arrays by name, rows divided over the mesh's data axes."""
     sharding = batch_sharding(mesh)
-    return {name: jax.device_put(np.asarray(a), sharding) for name, a in vars(batch).items()}
+    return {
+        name: jax.device_put(np.asarray(array), sharding)
+        for name, array in vars(batch).items()
+        if array is not None
+    }

@@ -77,21 +77,26 @@ def extend(
     start_B: jax.Array,
     count_B: jax.Array,
     shape: PolicyShape,
-) -> tuple[list[LayerMemory], jax.Array]:
+) -> tuple[list[LayerMemory], jax.Array, jax.Array | None]:
     """Runs B rows of new tokens, appended to their conversations from position `start_B` on.
 
     Of each row the first `count_B` tokens are real; the others are remembered nowhere. All rows of
     a layer are written before any is read, so that consecutive pieces of one conversation may be
-    rows of one call. Returns the memory and the final hidden states [B,T,D].
+    rows of one call. Returns the memory, the final hidden states [B,T,D], and the
+    experts that were chosen in the layers that have some, [B,T,L,K] int16 (None: no layer has).
     """
     offset_BT = jnp.arange(tokens_BT.shape[1])[None, :]
     position_BT, is_real_BT = start_B[:, None] + offset_BT, offset_BT < count_B[:, None]
     x_BTD = params["embed_VD"][tokens_BT]
-    extended = []
+    extended, expert_LBTK = [], []
     for layer, layer_memory in zip(params["layers"], memory, strict=True):
         q, k, v = project_qkv(layer, x_BTD, position_BT, shape)
         layer_memory = layer_memory.write(position_BT, is_real_BT, k, v)
         extended.append(layer_memory)
         x_BTD = x_BTD + layer_memory.attend(layer, q, position_BT)
-        x_BTD = x_BTD + feed_forward(layer, x_BTD, shape)[0]
-    return extended, rms_norm(x_BTD, params["final_norm_D"], shape.norm_eps)
+        y_BTD, stats = feed_forward(layer, x_BTD, shape)
+        x_BTD = x_BTD + y_BTD
+        if stats is not None:
+            expert_LBTK.append(stats.expert_TK.reshape(*tokens_BT.shape, -1))
+    expert_BTLK = jnp.stack(expert_LBTK, axis=2).astype(jnp.int16) if expert_LBTK else None
+    return extended, rms_norm(x_BTD, params["final_norm_D"], shape.norm_eps), expert_BTLK

@@ -42,16 +42,22 @@ class Chunks:
 @struct.dataclass
 class Burst:
     """What n decode steps wrote, [n,S]: token (-1 where the slot rested), log-probability under
-    the sampled distribution (mu) and under the model's plain softmax (old)."""
+    the sampled distribution (mu) and under the model's plain softmax (old).
+
+    Where experts are recorded, int16: those of the token that each step began with, and of each
+    token of the chunks (read); of rests and padding they mean nothing.
+    """
 
     token_nS: jax.Array
     logp_mu_nS: jax.Array
     logp_old_nS: jax.Array
+    expert_nSLK: jax.Array | None = None
+    read_QRTLK: jax.Array | None = None
 
 
 @partial(
     jax.jit,
-    static_argnames=("shape", "sizes", "steps", "stop_ids", "platform"),
+    static_argnames=("shape", "sizes", "steps", "stop_ids", "platform", "record_experts"),
     donate_argnames="cache",
     compiler_options=EXACT,
 )
@@ -67,6 +73,7 @@ def read_and_write(
     steps: int,
     stop_ids: tuple[int, ...],
     platform: str,
+    record_experts: bool = False,
 ) -> tuple[Cache, Burst]:
     """Reads `chunks`, then takes up to `steps` decode steps of all slots.
 
@@ -74,21 +81,21 @@ def read_and_write(
     its budget; when all do, the burst ends. Every chunk and every step has the same shape whoever
     takes part, so that a conversation's numbers do not depend on its company.
     """
-    cache = _read(params, cache, page_SW, chunks, shape, sizes, platform)
+    cache, read = _read(params, cache, page_SW, chunks, shape, sizes, platform, record_experts)
     if has_kernel(platform, cache[0]):
         memory = [InPages(pages, page_SW, platform) for pages in cache]
-        memory, _, burst = _write(params, memory, state, shape, steps, stop_ids)
-        return [each.pages for each in memory], burst
+        memory, _, burst = _write(params, memory, state, shape, steps, stop_ids, record_experts)
+        return [each.pages for each in memory], burst.replace(read_QRTLK=read)
     # Gathered once for all steps; what they write is brought to the pages behind the last one.
     memory = [InRows(_spread(gather_rows(pages, page_SW))) for pages in cache]
-    memory, end, burst = _write(params, memory, state, shape, steps, stop_ids)
+    memory, end, burst = _write(params, memory, state, shape, steps, stop_ids, record_experts)
     position_Sn = state.position_S[:, None] + jnp.arange(steps)[None, :]
     is_real_Sn = position_Sn < end.position_S[:, None]
     cache = [
         scatter_rows(pages, page_SW, each.rows, position_Sn, is_real_Sn)
         for pages, each in zip(cache, memory, strict=True)
     ]
-    return cache, burst
+    return cache, burst.replace(read_QRTLK=read)
 
 
 def _read(
@@ -99,19 +106,29 @@ def _read(
     shape: PolicyShape,
     sizes: tuple[int, ...],
     platform: str,
-) -> Cache:
-    def read_at(size: int, batch: jax.Array, cache: Cache) -> Cache:
+    record_experts: bool,
+) -> tuple[Cache, jax.Array | None]:
+    def read_at(size: int, batch: jax.Array, read) -> tuple[Cache, jax.Array | None]:
+        cache, expert_QRTLK = read
         memory = [InPages(pages, page_SW[chunks.slot_QR[batch]], platform) for pages in cache]
         tokens_RT = chunks.tokens_QRT[batch, :, :size]
         start_R, count_R = chunks.start_QR[batch], chunks.count_QR[batch]
-        memory, _ = extend(params, memory, tokens_RT, start_R, count_R, shape)
-        return [each.pages for each in memory]
+        memory, _, expert_RTLK = extend(params, memory, tokens_RT, start_R, count_R, shape)
+        if expert_QRTLK is not None:
+            expert_QRTLK = expert_QRTLK.at[batch, :, :size].set(expert_RTLK)
+        return [each.pages for each in memory], expert_QRTLK
 
-    def read_batch(batch: jax.Array, cache: Cache) -> Cache:
+    def read_batch(batch: jax.Array, read):
         ways = [partial(read_at, size) for size in sizes]
-        return jax.lax.switch(chunks.size_Q[batch], ways, batch, cache)
+        return jax.lax.switch(chunks.size_Q[batch], ways, batch, read)
 
-    return jax.lax.fori_loop(0, chunks.num_batches, read_batch, cache)
+    expert_QRTLK = _room(*chunks.tokens_QRT.shape, shape=shape) if record_experts else None
+    return jax.lax.fori_loop(0, chunks.num_batches, read_batch, (cache, expert_QRTLK))
+
+
+def _room(*tokens: int, shape: PolicyShape) -> jax.Array:
+    """For the experts of so many tokens."""
+    return jnp.zeros((*tokens, shape.num_moe_layers, shape.experts_per_token), jnp.int16)
 
 
 def _write(
@@ -121,6 +138,7 @@ def _write(
     shape: PolicyShape,
     steps: int,
     stop_ids: tuple[int, ...],
+    record_experts: bool,
 ) -> tuple[list[LayerMemory], SlotState, Burst]:
     def is_writing(carry) -> jax.Array:
         i, _, state, _ = carry
@@ -130,17 +148,19 @@ def _write(
         i, memory, state, burst = carry
         active_S = state.budget_S > 0
         # A resting slot remembers nothing: its conversation may go on in the next burst.
-        memory, hidden_S1D = extend(
+        memory, hidden_S1D, expert_S1LK = extend(
             params, memory, state.token_S[:, None], state.position_S, active_S, shape
         )
         token_S, logp_mu_S, logp_old_S = sample(logits(params, hidden_S1D)[:, 0], state)
-        written = Burst(jnp.where(active_S, token_S, -1), logp_mu_S, logp_old_S)
+        expert_SLK = expert_S1LK[:, 0] if record_experts else None
+        written = Burst(jnp.where(active_S, token_S, -1), logp_mu_S, logp_old_S, expert_SLK)
         burst = jax.tree.map(lambda all_nS, new_S: all_nS.at[i].set(new_S), burst, written)
         return i + 1, memory, _after(state, token_S, stop_ids), burst
 
     S = state.token_S.shape[0]
     nothing_nS = jnp.zeros((steps, S), jnp.float32)
-    burst = Burst(jnp.full((steps, S), -1, jnp.int32), nothing_nS, nothing_nS)
+    expert_nSLK = _room(steps, S, shape=shape) if record_experts else None
+    burst = Burst(jnp.full((steps, S), -1, jnp.int32), nothing_nS, nothing_nS, expert_nSLK)
     _, memory, state, burst = jax.lax.while_loop(is_writing, step, (0, memory, state, burst))
     return memory, state, burst
 

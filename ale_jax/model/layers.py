@@ -110,12 +110,13 @@ def project_out(layer: Params, out_BTNH: jax.Array) -> jax.Array:
 
 
 def feed_forward(
-    layer: Params, x_BTD: jax.Array, shape: PolicyShape
+    layer: Params, x_BTD: jax.Array, shape: PolicyShape, replay_BTK: jax.Array | None = None
 ) -> tuple[jax.Array, RouterStats | None]:
-    """SwiGLU, dense or by experts. The router's statistics come back for the balancing loss."""
+    """SwiGLU, dense or by experts. The router's statistics come back for the balancing loss.
+    replay_BTK: see `moe.route`."""
     h_BTD = rms_norm(x_BTD, layer["ffn_norm_D"], shape.norm_eps)
     if "router_DE" not in layer:
         gate_BTF = jax.nn.silu(product(h_BTD, layer["gate_DF"]))
         up_BTF = product(h_BTD, layer["up_DF"])
         return product(gate_BTF * up_BTF, layer["down_FD"]), None
-    return moe(layer, h_BTD, shape)
+    return moe(layer, h_BTD, shape, replay_BTK)

@@ -25,28 +25,37 @@ class RouterStats(NamedTuple):
 
 
 def route(
-    router_DE: jax.Array, x_TD: jax.Array, shape: PolicyShape
+    router_DE: jax.Array, x_TD: jax.Array, shape: PolicyShape, replay_TK: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Router probabilities [T,E], the K largest as weights [T,K], and their experts [T,K]."""
+    """Router probabilities [T,E], the K largest as weights [T,K], and their experts [T,K].
+
+    replay_TK: experts to take instead, with the router's own probabilities of them as weights; -1
+    leaves a token to the router. Gradients flow through the weights either way.
+    """
     prob_TE = jax.nn.softmax((x_TD @ router_DE).astype(jnp.float32), axis=-1)
     weight_TK, expert_TK = jax.lax.top_k(prob_TE, shape.experts_per_token)
+    if replay_TK is not None:
+        expert_TK = jnp.where(replay_TK < 0, expert_TK, replay_TK)
+        weight_TK = jnp.take_along_axis(prob_TE, expert_TK, axis=1)
     if shape.norm_topk_prob:
         weight_TK = weight_TK / weight_TK.sum(axis=-1, keepdims=True)
     return prob_TE, weight_TK.astype(x_TD.dtype), expert_TK
 
 
-def moe(layer: Params, x_BTD: jax.Array, shape: PolicyShape) -> tuple[jax.Array, RouterStats]:
+def moe(
+    layer: Params, x_BTD: jax.Array, shape: PolicyShape, replay_BTK: jax.Array | None = None
+) -> tuple[jax.Array, RouterStats]:
     """Sum over each token's K experts of weight * SwiGLU_expert(x). No token is ever dropped.
 
     Under a mesh (`jax.set_mesh`) each device routes its own tokens, and experts that lie on other
-    devices are reached by an all-to-all.
+    devices are reached by an all-to-all. replay_BTK: see `route`.
     """
     mesh = jax.sharding.get_abstract_mesh()
     weights = layer["gate_EDF"], layer["up_EDF"], layer["down_EFD"]
     if mesh.empty or mesh.size == 1:
-        out_BTD, *stats = _on_one_device(layer["router_DE"], weights, x_BTD, shape)
+        out_BTD, *stats = _on_one_device(layer["router_DE"], weights, x_BTD, replay_BTK, shape)
     else:
-        out_BTD, *stats = _on_mesh(layer["router_DE"], weights, x_BTD, shape, mesh)
+        out_BTD, *stats = _on_mesh(layer["router_DE"], weights, x_BTD, replay_BTK, shape, mesh)
     return out_BTD, RouterStats(*(each.reshape(-1, each.shape[-1]) for each in stats))
 
 
@@ -54,27 +63,32 @@ Outcome = tuple[jax.Array, jax.Array, jax.Array]  # [B,T,D], prob [B,T,E], exper
 
 
 def _on_one_device(
-    router_DE: jax.Array, weights: Weights, x_BTD: jax.Array, shape: PolicyShape
+    router_DE: jax.Array,
+    weights: Weights,
+    x_BTD: jax.Array,
+    replay_BTK: jax.Array | None,
+    shape: PolicyShape,
 ) -> Outcome:
     def compute(x_TD, weight_TK, expert_TK):
         if are_few(*expert_TK.shape, shape.num_experts):
             return all_experts(weights, x_TD, weight_TK, expert_TK)
         return weighted_sum(equal_blocks(weights, x_TD, expert_TK), weight_TK)
 
-    return _routed(router_DE, x_BTD, shape, compute)
+    return _routed(router_DE, x_BTD, replay_BTK, shape, compute)
 
 
 def _on_mesh(
     router_DE: jax.Array,
     weights: Weights,
     x_BTD: jax.Array,
+    replay_BTK: jax.Array | None,
     shape: PolicyShape,
     mesh: jax.sharding.AbstractMesh,
 ) -> Outcome:
     rows = row_axes(x_BTD.shape[0], mesh)
     tokens = PartitionSpec(rows, sequence_axis(x_BTD.shape[1], mesh))
 
-    def share(router_DE, weights, x_BTD):
+    def share(router_DE, weights, x_BTD, replay_BTK):
         def compute(x_TD, weight_TK, expert_TK):
             if AXIS in rows:
                 out_TKD = exchanged(weights, x_TD, expert_TK)
@@ -83,42 +97,65 @@ def _on_mesh(
             out_TD = own_share(weights, x_TD, weight_TK, expert_TK)
             return jax.lax.psum(out_TD, ("tensor", AXIS))
 
-        return _routed(router_DE, x_BTD, shape, compute)
+        return _routed(router_DE, x_BTD, replay_BTK, shape, compute)
 
     up, down = PartitionSpec(AXIS, None, "tensor"), PartitionSpec(AXIS, "tensor", None)
     # Whether a value is the same on several devices cannot be told within loops.
     return jax.shard_map(
         share,
-        in_specs=(PartitionSpec(), (up, up, down), tokens),
+        in_specs=(PartitionSpec(), (up, up, down), tokens, tokens),
         out_specs=(tokens, tokens, tokens),
         check_vma=False,
-    )(router_DE, weights, x_BTD)
+    )(router_DE, weights, x_BTD, replay_BTK)
 
 
 def _routed(
     router_DE: jax.Array,
     x_BTD: jax.Array,
+    replay_BTK: jax.Array | None,
     shape: PolicyShape,
     compute: Callable[[jax.Array, jax.Array, jax.Array], jax.Array],
 ) -> Outcome:
     """compute: (x_TD, weight_TK, expert_TK) -> the weighted sum of each token's experts [T,D]."""
     B, T, D = x_BTD.shape
     x_TD = x_BTD.reshape(B * T, D)
-    prob_TE, weight_TK, expert_TK = route(router_DE, x_TD, shape)
+    replay_TK = None if replay_BTK is None else replay_BTK.reshape(B * T, -1)
+    prob_TE, weight_TK, expert_TK = route(router_DE, x_TD, shape, replay_TK)
     out_TD = compute(x_TD, weight_TK, expert_TK)
     return tuple(each.reshape(B, T, -1) for each in (out_TD, prob_TE, expert_TK))
 
 
-def balancing_loss(stats: list[RouterStats], mask_T: jax.Array, shape: PolicyShape) -> jax.Array:
+class RouterSums(NamedTuple):
+    """Over `tokens` real tokens, per layer: how many have each expert as their k-th choice [L,K,E],
+    the router's probabilities [L,E], and their entropies in nats [L]. All float32."""
+
+    chosen_LKE: jax.Array
+    prob_LE: jax.Array
+    entropy_L: jax.Array
+    tokens: jax.Array
+
+
+def router_sums(stats: list[RouterStats], mask_T: jax.Array, shape: PolicyShape) -> RouterSums:
+    """mask_T: which tokens are real."""
+    mask_T = mask_T.astype(jnp.float32)
+
+    def of_layer(layer: RouterStats) -> tuple[jax.Array, ...]:
+        chosen_TKE = jax.nn.one_hot(layer.expert_TK, shape.num_experts) * mask_T[:, None, None]
+        # entr(p) = -p log p, and 0 where a probability underflowed to 0.
+        entropy_T = jax.scipy.special.entr(layer.prob_TE).sum(axis=-1)
+        prob_E = (layer.prob_TE * mask_T[:, None]).sum(axis=0)
+        return chosen_TKE.sum(axis=0), prob_E, (entropy_T * mask_T).sum()
+
+    sums = (jnp.stack(each) for each in zip(*map(of_layer, stats), strict=True))
+    return RouterSums(*sums, mask_T.sum())
+
+
+def balancing_loss(sums: RouterSums, shape: PolicyShape) -> jax.Array:
     """E * sum_k,e f_ke p_e over all layers' real tokens; 1 * K when perfectly balanced.
 
     f_ke is the share of tokens whose k-th choice is e, p_e the mean router probability: the loss
     of Switch Transformer (Fedus et al. 2021, Eq 4-6) as transformers computes it for Qwen3-MoE.
     """
-    mask_LT = jnp.tile(mask_T.astype(jnp.float32), len(stats))
-    total = jnp.maximum(mask_LT.sum(), 1.0)
-    prob_E = jnp.concatenate([s.prob_TE for s in stats]) * mask_LT[:, None]
-    expert_TK = jnp.concatenate([s.expert_TK for s in stats])
-    chosen_TKE = jax.nn.one_hot(expert_TK, shape.num_experts) * mask_LT[:, None, None]
-    fraction_KE = chosen_TKE.sum(axis=0) / total
-    return shape.num_experts * (fraction_KE * (prob_E.sum(axis=0) / total)[None, :]).sum()
+    total = jnp.maximum(sums.tokens * len(sums.prob_LE), 1.0)
+    fraction_KE, prob_E = sums.chosen_LKE.sum(axis=0) / total, sums.prob_LE.sum(axis=0) / total
+    return shape.num_experts * (fraction_KE * prob_E[None, :]).sum()

@@ -30,33 +30,46 @@ def hidden_states(
     segment_BT: jax.Array,
     shape: PolicyShape,
     compute: Compute = FLOAT32,
+    replay_BTLK: jax.Array | None = None,
 ) -> tuple[jax.Array, list[RouterStats]]:
     """Final hidden states [B,T,D] (normed), and each layer's router statistics.
 
-    A token sees the earlier tokens of its own segment; segment 0 is padding.
+    A token sees the earlier tokens of its own segment; segment 0 is padding. replay_BTLK: experts
+    to take in each layer that has some (of L, in order), as in `moe.route`.
     """
 
     dealing = Dealing.on_mesh(tokens_BT.shape[1])
     tokens_BT, position_BT, segment_BT = map(dealing.deal, (tokens_BT, position_BT, segment_BT))
     places = Places(segment_BT, position_BT)
+    replays = _by_layer(dealing, replay_BTLK, shape)
 
-    def apply_layer(layer, adapters, x_BTD):
+    def apply_layer(layer, adapters, x_BTD, replay_BTK):
         layer = cast_layer(merge_layer(layer, adapters), compute.dtype)
         q, k, v = project_qkv(layer, x_BTD, position_BT, shape)
         x_BTD = x_BTD + project_out(layer, packed_attention(q, k, v, places))
-        y_BTD, stats = feed_forward(layer, x_BTD, shape)
+        y_BTD, stats = feed_forward(layer, x_BTD, shape, replay_BTK)
         return _cut_as_rows(x_BTD + y_BTD), stats
 
     apply_layer = recomputed(apply_layer, compute.remat)
     # Cast after the lookup: the gradients of a token's rows are then summed in float32.
     x_BTD = _look_up(params["embed_VD"], tokens_BT).astype(compute.dtype)
     every_stats = []
-    for layer, adapters in adapted_layers(params):
-        x_BTD, stats = apply_layer(layer, adapters, x_BTD)
+    for (layer, adapters), replay_BTK in zip(adapted_layers(params), replays, strict=True):
+        x_BTD, stats = apply_layer(layer, adapters, x_BTD, replay_BTK)
         if stats is not None:
             every_stats.append(dealing.collect_stats(stats, len(tokens_BT)))
     hidden_BTD = rms_norm(x_BTD, params["final_norm_D"], shape.norm_eps)
     return dealing.collect(hidden_BTD), every_stats
+
+
+def _by_layer(
+    dealing: Dealing, replay_BTLK: jax.Array | None, shape: PolicyShape
+) -> list[jax.Array | None]:
+    """Each layer's experts to take [B,T,K], dealt out as its tokens are; None where it has none."""
+    if replay_BTLK is None:
+        return [None] * shape.num_layers
+    replays = iter(jnp.moveaxis(dealing.deal(replay_BTLK.astype(jnp.int32)), 2, 0))
+    return [next(replays) if shape.has_experts(n) else None for n in range(shape.num_layers)]
 
 
 def _look_up(embed_VD: jax.Array, tokens_BT: jax.Array) -> jax.Array:

@@ -60,5 +60,9 @@ class PolicyShape:
     def is_moe(self) -> bool:
         return any(self.has_experts(layer) for layer in range(self.num_layers))
 
+    @property
+    def num_moe_layers(self) -> int:
+        return sum(map(self.has_experts, range(self.num_layers)))
+
     def has_experts(self, layer: int) -> bool:
         return self.num_experts > 0 and layer not in self.dense_layers

@@ -46,7 +46,11 @@ SMALL_CHARTS = (
     ("ratio_mean", RL, "Importance ratio", "mean over chunks; 1 is on-policy"),
     ("chunks_masked", RL, "Chunks masked", "taken out of the loss for mismatch"),
     ("grad_norm", RL, "Gradient norm", "before clipping"),
-    ("sampler_gap_max", RL, "Sampler gap", "largest |log pi_old - log mu|; 0 is exact"),
+    ("router_load_max", RL, "Busiest expert", "its load over the mean, worst layer; 1 is even"),
+    ("router_unused", RL, "Unused experts", "share that no token of the step chose"),
+    ("router_entropy", RL, "Router entropy", "over that of an even choice; 0 is sure of one"),
+    ("learner_gap", RL, "Learner gap", "to the engine's log-probabilities, same weights"),
+    ("sampler_gap", RL, "Sampler gap", "mean |log pi_old - log mu|, which the mask looks at"),
     ("loss", SFT, "Warm-start loss", "nats per token"),
     ("token_accuracy", SFT, "Warm-start accuracy", "of next tokens"),
 )

@@ -31,6 +31,7 @@ from ale_jax.model.sampler import Sampling
 from ale_jax.model.shape import PolicyShape
 from ale_jax.rollout.dispatch import ChunkBatches, Dispatch, page_table, slot_state
 from ale_jax.rollout.engine_shape import EngineShape
+from ale_jax.rollout.expert_record import ExpertRecord
 from ale_jax.rollout.pages import PagePool, prefix_keys
 from ale_jax.rollout.slots import CacheSlot, Request, Sampled
 
@@ -61,15 +62,18 @@ class Engine:
         params: Params,
         version: int = 0,
         mesh: Mesh | None = None,
+        record_experts: bool = False,
     ):
-        """mesh: of the weights, with the axes of model/sharding.py; None for one device."""
+        """mesh: of the weights, with the axes of model/sharding.py; None for one device.
+        record_experts: replies say which experts each token was sent to."""
         self._policy, self._shape, self._stop_ids = policy, shape, stop_ids
         self._weights = (params, version)
         self._mesh = mesh
         self._platform = next(iter(params["embed_VD"].devices())).platform
         self._cache = self._empty_cache(params["embed_VD"].dtype)
         self._pages = PagePool(shape.pages)
-        self._slots = [CacheSlot(i, shape.slot_tokens) for i in range(shape.slots)]
+        self._record = ExpertRecord(shape, policy) if record_experts else None
+        self._slots = [CacheSlot(i, shape.slot_tokens, self._record) for i in range(shape.slots)]
         self._of: dict[int, CacheSlot] = {}  # conversation -> its slot
         self._waiting: deque[Request] = deque()
         self._reading: CacheSlot | None = None  # who is read first in the next dispatch
@@ -251,12 +255,17 @@ class Engine:
             steps=self._shape.decode_steps,
             stop_ids=self._stop_ids,
             platform=self._platform,
+            record_experts=self._record is not None,
         )
+        if not dispatch.chunks.num_batches:
+            burst = burst.replace(read_QRTLK=None)  # empty, and need not come to the host
         return jax.device_get(burst)
 
     def _take_over(self, dispatch: Dispatch, burst: Burst) -> None:
         self.stats.bursts += bool(dispatch.writing)
         self.stats.sampled_tokens += int((burst.token_nS >= 0).sum())
+        if self._record:
+            self._record.take_over(dispatch, burst)
         with self._wake:
             for slot in dispatch.writing:
                 if slot.request is not None:  # `end` may have freed the slot meanwhile

@@ -25,6 +25,7 @@ class _Conversation:
     key: np.ndarray
     sampling: Sampling
     turns: list[Turn] = dataclasses.field(default_factory=list)
+    expert_TLK: list[np.ndarray] = dataclasses.field(default_factory=list)  # one per reply
 
 
 def conversation_key(seed: int, slot: Slot) -> np.ndarray:
@@ -68,6 +69,8 @@ class Ledger:
             conversation.sampling,
             conversation.key,
         ).result()
+        if sampled.expert_TLK is not None:
+            conversation.expert_TLK.append(sampled.expert_TLK)
         text = self._tokenizer.decode(sampled.ids)
         if len(sampled.ids):
             turn = Turn(
@@ -94,7 +97,8 @@ class Ledger:
         if not turns:
             return Trajectory(episode, (), self._engine.version)
         turns = (*turns[:-1], dataclasses.replace(turns[-1], reward=episode.reward or 0.0))
-        return Trajectory(episode, turns, int(turns[0].version[0]))
+        trajectory = Trajectory(episode, turns, int(turns[0].version[0]))
+        return _with_experts(trajectory, conversation.expert_TLK)
 
     def _prompt_ids(
         self, conversation: _Conversation, new_messages: Sequence[Message]
@@ -107,3 +111,16 @@ class Ledger:
             # The reply was cut, or ended the text and not the turn: the context does that here.
             ids = np.concatenate([[end_of_turn], ids])
         return ids.astype(np.int32)
+
+
+def _with_experts(trajectory: Trajectory, parts: Sequence[np.ndarray]) -> Trajectory:
+    """parts: of the tokens in order, as the engine recorded them; none if it does not."""
+    if not parts:
+        return trajectory
+    expert_TLK = np.concatenate(parts)
+    missing = trajectory.num_tokens - len(expert_TLK)
+    assert missing == 1, f"{missing} tokens without experts: only the last one is never read"
+    padding = [(0, missing), (0, 0), (0, 0)]
+    return dataclasses.replace(
+        trajectory, expert_TLK=np.pad(expert_TLK, padding, constant_values=-1)
+    )

@@ -5,10 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ale_jax.model.sampler import Sampling
+
+if TYPE_CHECKING:
+    from ale_jax.rollout.expert_record import ExpertRecord
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,6 +21,9 @@ class Sampled:
 
     stop: "stop" a stop token was written (the last id); "length" max_tokens were; "context_full"
     the slot has no room left (`ids` may be empty).
+
+    expert_TLK: where experts are recorded, those of the T tokens that came into the cache since the
+    conversation's last reply, int16. The last id of `ids` comes into it with the next reply.
     """
 
     ids: np.ndarray
@@ -24,6 +31,7 @@ class Sampled:
     logp_old: np.ndarray
     version: np.ndarray
     stop: str
+    expert_TLK: np.ndarray | None = None
 
 
 @dataclasses.dataclass(eq=False)
@@ -49,14 +57,15 @@ class CacheSlot:
     """One conversation at a time. `tail` holds the ids that the cache does not: all but its last
     one must be read, the last one is the input of the next decode step."""
 
-    def __init__(self, index: int, max_tokens: int):
-        self.index, self._max_tokens = index, max_tokens
+    def __init__(self, index: int, max_tokens: int, record: ExpertRecord | None = None):
+        self.index, self._max_tokens, self._record = index, max_tokens, record
         self.conversation: int | None = None
         self.pages: list[int] = []
         self.prefix_keys: list[bytes] = []  # of the full pages of the first prompt
         self.prefix_version: int | None = None
         self.request: Request | None = None
         self.length = 0  # tokens in the cache
+        self._told = 0  # of these, with earlier replies
         self.tail: list[int] = []
         self.budget = 0  # tokens that the request under way may still write
         self._ends: deque[tuple[int, int]] = deque()  # (end, size) of the chunks to be read
@@ -64,7 +73,7 @@ class CacheSlot:
     def free(self, error: Exception) -> None:
         """Forgets the conversation; a request under way gets `error`."""
         request = self.request
-        self.__init__(self.index, self._max_tokens)
+        self.__init__(self.index, self._max_tokens, self._record)
         if request is not None:
             request.future.set_exception(error)
 
@@ -138,7 +147,9 @@ class CacheSlot:
         else:
             ids = version = np.zeros((0,), np.int32)
             mu = old = np.zeros((0,), np.float32)
-        request.future.set_result(Sampled(ids, mu, old, version, stop))
+        expert_TLK = self._record and self._record.read(self.pages, self._told, self.length)
+        self._told = self.length
+        request.future.set_result(Sampled(ids, mu, old, version, stop, expert_TLK))
 
 
 def _cut_into(sizes: tuple[int, ...], start: int, stop: int) -> deque[tuple[int, int]]:

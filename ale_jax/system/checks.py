@@ -28,6 +28,11 @@ def check_sections(config: RunConfig) -> None:
     _check_engine(config)
     _check_batch(config)
     _check_tasks(config)
+    if config.rl.router_replay and not config.model.policy_shape(1).is_moe:
+        raise ValueError(
+            "rl.router_replay True needs experts to be replayed, and no layer of model has any: "
+            "set it to False"
+        )
 
 
 def check_devices(config: RunConfig) -> None:

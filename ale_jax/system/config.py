@@ -155,7 +155,8 @@ class WarmStartConfig:
 class RlConfig:
     """algorithm: "ipa" | "grpo". A step trains on groups_per_step groups of group_size attempts at
     one task each. alpha: the asynchronous ratio, how many versions old a trajectory's first token
-    may be when it is trained on; 0 is synchronous. max_uses: updates per group while fresh."""
+    may be when it is trained on; 0 is synchronous. max_uses: updates per group while fresh.
+    router_replay: training sends each token to the experts that sampling sent it to."""
 
     algorithm: str
     steps: int
@@ -163,6 +164,7 @@ class RlConfig:
     group_size: int
     alpha: float
     max_uses: int
+    router_replay: bool
 
     def __post_init__(self) -> None:
         require_choice("algorithm", self.algorithm, ALGORITHMS)

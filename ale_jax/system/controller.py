@@ -14,6 +14,7 @@ from ale_jax.data.packing import Shape
 from ale_jax.learn import credit
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.compilation import keep_compiled
+from ale_jax.learn.gap import gap_limit
 from ale_jax.learn.rescore import make_scorer
 from ale_jax.learn.state import TrainState, begin, make_optimizer
 from ale_jax.model.compute import sampling_weights
@@ -182,6 +183,7 @@ class _Run(contextlib.ExitStack):
             weights,
             cursor.step,
             self._mesh,
+            config.rl.router_replay,
         )
         self.callback(engine.close)
         ledger = Ledger(engine, self._tokenizer, config.seed, config.rollout.max_reply_tokens)
@@ -210,8 +212,10 @@ class _Run(contextlib.ExitStack):
         algorithm = credit.ipa(config.ipa) if rl.algorithm == "ipa" else credit.grpo(config.grpo)
         score = make_scorer(policy, self._shape, self._mesh, config.learn.compute)
 
+        limit = gap_limit(config.learn.compute, config.engine.int8_cache)
+
         def report(step: StepReport) -> None:
-            watch.rl_step(step, crew, engine.stats.sampled_tokens)
+            watch.rl_step(step, crew, engine.stats.sampled_tokens, limit)
             watch.sample_trajectories(step, score, config.ipa)
             every = config.eval.every
             if every and step.cursor.step % every == 0 and step.cursor.step < rl.steps:

@@ -17,7 +17,9 @@ from ale_jax.data.packing import Shape
 from ale_jax.data.replay import Group, ReplayBuffer
 from ale_jax.data.staleness import Drop, StalenessGate, age
 from ale_jax.learn.credit import Algorithm, Step, assemble
+from ale_jax.learn.gap import fresh_batches, learner_gap
 from ale_jax.learn.rescore import make_rescorer
+from ale_jax.learn.router import router_figures
 from ale_jax.learn.state import TrainState
 from ale_jax.learn.step import make_train_step
 from ale_jax.model.compute import sampling_weights
@@ -30,6 +32,7 @@ from ale_jax.system.pump import Pump, Training
 from ale_jax.system.tasks import train_group
 
 WAIT_SECONDS = 0.5  # between two looks at the rollout loop's health
+GAP_EVERY_STEPS = 5  # between two looks at the learner's gap, which cost a forward pass
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,13 +56,14 @@ class Cursor:
 @dataclasses.dataclass(frozen=True)
 class StepReport:
     """One finished step, for those who watch. params: the weights that it started from. sums: of
-    make_train_step, on the host."""
+    make_train_step, on the host; {} if there was nothing to learn. gap: of `learner_gap`."""
 
     cursor: Cursor
     params: Params
     groups: list[Group]
     made: Step
-    sums: dict[str, float]
+    sums: dict[str, np.ndarray]
+    gap: dict[str, float]
     seconds_wait: float
     seconds_learn: float
 
@@ -92,7 +96,7 @@ def improve(
     train_step = make_train_step(
         policy, optimizer, algorithm.loss, learn.balance_weight, mesh, compute, config.lora
     )
-    rescore = make_rescorer(policy, mesh, compute) if algorithm.old_logp == "trainer" else None
+    rescore = make_rescorer(policy, mesh, compute)
     shape = Shape(learn.rows, learn.row_tokens, learn.chunks_per_row)
     families = config.worlds.train_families
     pump.train(
@@ -110,14 +114,19 @@ def improve(
         taken = time.monotonic()
         _assert_fresh(groups, gate)
         made = assemble(groups, algorithm, shape)
-        if rescore is not None:
+        if algorithm.old_logp == "trainer":
             made = dataclasses.replace(made, batches=rescore(state.params, made.batches))
-        before, sums = state.params, {}
+        before, sums, gap = state.params, {}, {}
         if made.batches:  # else every group's outcomes were equal: there is nothing to learn
             state, sums = train_step(state, made.batches, made.normaliser)
         # Until here the step has only been sent to the device. It ends before its weights are
         # served, so that versions and numbers do not depend on when the engine picks them up.
-        sums = {name: float(x) for name, x in jax.device_get(sums).items()}
+        sums = jax.device_get(sums)
+        if cursor.step % GAP_EVERY_STEPS == 0:
+            # What is trained on is often a version old; what waits was written meanwhile.
+            known = [*(t for group in groups for t in group.members), *buffer.held()]
+            some = fresh_batches(known, cursor.step, shape)
+            gap = learner_gap(some, rescore(before, some))
         with pump.no_admission():
             open_groups = tuple(gate.outstanding())
             next_group = stream.next_group
@@ -134,7 +143,7 @@ def improve(
         engine.publish(sampling_weights(state.params, compute), cursor.step)
         gate.publish(cursor.step)
         done = time.monotonic()
-        report(StepReport(cursor, before, groups, made, sums, taken - start, done - taken))
+        report(StepReport(cursor, before, groups, made, sums, gap, taken - start, done - taken))
     pump.train(None)
     return state, cursor
 
@@ -207,7 +216,8 @@ def figures(report: StepReport) -> dict[str, float | dict[str, int]]:
     version = report.cursor.step - 1  # at which the step was made
     ages = [age(version, t.start_version) for t in trajectories]
     rewards = [t.episode.reward for t in trajectories]
-    sums, tokens = report.sums, max(report.sums.get("tokens", 0.0), 1.0)
+    sums = {name: float(x) for name, x in report.sums.items() if np.ndim(x) == 0}
+    tokens = max(sums.get("tokens", 0.0), 1.0)
     values = {
         "success": _success(trajectories),
         **{f"success/{family}": _success(ts) for family, ts in _by_family(trajectories).items()},
@@ -235,4 +245,4 @@ def figures(report: StepReport) -> dict[str, float | dict[str, int]]:
             "chunks_masked": sums.get("dropped_chunks", 0.0),
             "sampler_gap": sums["engine_gap"] / tokens,
         }
-    return values
+    return values | router_figures(report.sums) | report.gap

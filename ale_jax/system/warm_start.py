@@ -14,6 +14,7 @@ from ale_jax.agent.api import Message
 from ale_jax.algo.normaliser import count_normaliser
 from ale_jax.algo.sft import sft_loss
 from ale_jax.data.packing import Sample, Shape, demonstration, pack, pack_all
+from ale_jax.learn.router import router_figures
 from ale_jax.learn.state import TrainState
 from ale_jax.learn.step import forward, make_train_step, to_device
 from ale_jax.model.compute import FLOAT32, Compute
@@ -81,6 +82,7 @@ def warm_start(
             "token_accuracy": float(sums["best"] / sums["tokens"]),
             "grad_norm": float(sums["grad_norm"]),
             "probe_success": success,
+            **router_figures(jax.device_get(sums)),
         }
         log(step, figures)
         if success >= config.target_success:

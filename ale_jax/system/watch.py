@@ -55,12 +55,19 @@ class Watch:
         self.metrics.log(step, values, "sft")
         self.progress.update(step, loss=values["loss"], success=values["probe_success"])
 
-    def rl_step(self, report: StepReport, crew: Crew, sampled_tokens: int) -> None:
+    def rl_step(
+        self, report: StepReport, crew: Crew, sampled_tokens: int, gap_limit: float
+    ) -> None:
+        """gap_limit: a mean learner gap beyond it is an event."""
         now = time.monotonic()
         rate = (sampled_tokens - self._sampled_tokens) / max(now - self._looked, 1e-6)
         self._sampled_tokens, self._looked = sampled_tokens, now
         values = figures(report) | {"tokens_per_second": rate}
         self.metrics.log(report.cursor.step, values, "rl")
+        gap = values.get("learner_gap", 0.0)
+        if not gap <= gap_limit:  # a NaN is no better
+            detail = f"learner and engine differ by {gap:.2g} per token; {gap_limit:g} is much"
+            self.events.record("learner_gap", detail, step=report.cursor.step)
         counts = crew.counts
         self.progress.update(
             report.cursor.step,
@@ -102,7 +109,7 @@ def _contrast(report: StepReport) -> list[tuple[Trajectory, Sample]]:
     """
     table, credit = report.made.table, report.made.credit
     members = [
-        (int(g), t, Sample(t.turns, credit.advantage_NC[n, : len(t.turns)], bool(positive)))
+        (int(g), t, Sample.of(t, credit.advantage_NC[n, : len(t.turns)], bool(positive)))
         for n, (g, t, positive) in enumerate(
             zip(table.group_N, table.trajectories, credit.positive_N, strict=True)
         )

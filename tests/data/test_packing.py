@@ -37,6 +37,21 @@ def test_one_row_by_hand():
     np.testing.assert_allclose(batch.logp_old_BT, np.array(mu_BT) / 2, rtol=1e-6)
 
 
+def test_recorded_experts_lie_beside_their_tokens():
+    def recorded(number, *turns):
+        sample = make_sample(*turns)
+        expert_TLK = 10 * number + np.arange(sample.num_tokens)[:, None, None] * np.ones((1, 2, 1))
+        return dataclasses.replace(sample, expert_TLK=expert_TLK.astype(np.int16))
+
+    long, short = recorded(1, ([1, 2], [3, 4]), ([5], [6])), recorded(2, ([7], [8, 9]))
+    batch, _ = pack([short, long, make_sample(([1], [2]))], Shape(1, 12, 4))
+    assert (batch.expert_BTLK.shape, batch.expert_BTLK.dtype) == ((1, 12, 2, 1), np.int16)
+    for layer in (0, 1):
+        np.testing.assert_array_equal(
+            batch.expert_BTLK[0, :, layer, 0], [10, 11, 12, 13, 14, 15, 20, 21, 22, -1, -1, -1]
+        )
+
+
 def test_first_fit_longest_first():
     def of_length(n):
         return make_sample(([n] * (n - 1), [n]))
@@ -102,7 +117,8 @@ def test_no_token_is_lost_or_duplicated(all_lengths, rows):
 
     found = []
     for batch in batches:
-        for field in dataclasses.fields(batch):
+        assert batch.expert_BTLK is None  # nothing recorded, nothing carried
+        for field in dataclasses.fields(batch)[:-1]:
             size = shape.row_tokens if field.name.endswith("BT") else shape.chunks_per_row
             assert getattr(batch, field.name).shape == (rows, size)
         for b in range(rows):

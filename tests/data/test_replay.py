@@ -37,6 +37,18 @@ def test_a_group_waits_for_its_last_member():
     assert [t.episode.slot.member for t in group.members] == [0, 1]
 
 
+def test_what_is_held_is_seen_and_stays():
+    gate, buffer = make(groups_per_step=1)
+    assert buffer.held() == []
+    play(gate, buffer, 0)
+    gate.admit(1)
+    buffer.add(make_trajectory(1, member=1))
+    seen = [(t.episode.slot.group, t.episode.slot.member) for t in buffer.held()]
+    assert seen == [(0, 0), (0, 1), (1, 1)]
+    assert indices(buffer.take()) == [0]
+    assert len(buffer.held()) == 1
+
+
 def test_the_oldest_groups_come_first_whatever_order_they_finished_in():
     gate, buffer = make()
     for group in (3, 1, 0, 2):

@@ -54,35 +54,38 @@ def test_tokens_travel_to_their_experts_and_back(routing):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), expected, found)
 
 
-def _total(layer, x_BTD):
-    out_BTD, stats = moe(layer, x_BTD, SHAPE)
+def _total(layer, x_BTD, replay_BTK):
+    out_BTD, stats = moe(layer, x_BTD, SHAPE, replay_BTK)
     return jnp.sin(out_BTD).sum() + stats.prob_TE.max(axis=1).sum(), (out_BTD, stats)
 
 
-def _same_layer(mesh_shape: MeshShape, rows: int, tokens: int) -> bool:
+def _same_layer(mesh_shape: MeshShape, rows: int, tokens: int, replay_BTK=None) -> bool:
     """Asserts that a layer on the mesh is that on one device; returns whether tokens travel."""
     x_BTD = jax.random.normal(jax.random.key(2), (rows, tokens, SHAPE.width))
     graded = jax.value_and_grad(_total, argnums=(0, 1), has_aux=True)
-    alone = jax.jit(graded)(LAYER, x_BTD)
+    alone = jax.jit(graded)(LAYER, x_BTD, replay_BTK)
     with jax.set_mesh(make_mesh(mesh_shape)):
-        step = jax.jit(graded).lower(LAYER, x_BTD).compile()
-        found = step(LAYER, x_BTD)
+        step = jax.jit(graded).lower(LAYER, x_BTD, replay_BTK).compile()
+        found = step(LAYER, x_BTD, replay_BTK)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), alone, found)
     return "all-to-all" in step.as_text()
 
 
 @pytest.mark.parametrize(
-    ("mesh_shape", "travels"),
+    ("mesh_shape", "travels", "replays"),
     [
-        (MeshShape(data=1, expert=8), True),
-        (MeshShape(data=2, expert=2, tensor=2), True),
-        (MeshShape(data=1, expert=2, context=4), True),
-        (MeshShape(data=2, tensor=4), False),
+        (MeshShape(data=1, expert=8), True, False),
+        (MeshShape(data=2, expert=2, tensor=2), True, True),
+        (MeshShape(data=1, expert=2, context=4), True, True),
+        (MeshShape(data=2, tensor=4), False, False),
     ],
     ids=str,
 )
-def test_a_layer_on_a_mesh_is_the_same_layer(mesh_shape, travels):
-    assert _same_layer(mesh_shape, 8, 12) == travels
+def test_a_layer_on_a_mesh_is_the_same_layer(mesh_shape, travels, replays):
+    own_BTK = jnp.full((8, 12, SHAPE.experts_per_token), -1)
+    # Every third token is left to the router.
+    other_BTK = own_BTK.at[:, ::3].set(jnp.array([15, 2])).at[:, 1::3].set(jnp.array([0, 9]))
+    assert _same_layer(mesh_shape, 8, 12, other_BTK if replays else None) == travels
 
 
 @pytest.mark.parametrize("rows", [1, 6], ids="{} rows".format)

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ale_jax.learn.router import router_figures, router_metrics
 from ale_jax.model.equal_blocks import equal_blocks
 from ale_jax.model.experts import all_experts
-from ale_jax.model.moe import RouterStats, balancing_loss, moe, route
+from ale_jax.model.moe import RouterStats, balancing_loss, moe, route, router_sums
 from ale_jax.model.params import init_params
 from tests.model.shapes import MOE
 
@@ -59,20 +60,86 @@ def test_every_token_gets_its_own_experts_output():
         np.testing.assert_allclose(out_TD[t], alone_D, atol=1e-5)
 
 
+def _replayed(replay_TK):
+    """The layer's outputs, statistics and gradients when it is told which experts to take."""
+
+    def total(layer, x_TD):
+        out_BTD, stats = moe(layer, x_TD[None], MOE, None if replay_TK is None else replay_TK[None])
+        return jnp.sin(out_BTD).sum(), (out_BTD[0], stats)
+
+    return jax.value_and_grad(total, argnums=(0, 1), has_aux=True)(LAYER, X_TD)
+
+
+def test_to_replay_the_routers_own_choice_changes_nothing():
+    expected = _replayed(None)
+    _, (_, stats) = expected[0]
+    for replay_TK in (stats.expert_TK, jnp.full_like(stats.expert_TK, -1)):
+        found = _replayed(replay_TK)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), expected, found)
+
+
+def test_other_experts_count_by_their_own_probabilities():
+    """Against the sum written out, and its gradient by the router; the second half is free."""
+    other_TK = jnp.stack([jnp.arange(TOKENS) % 8, (jnp.arange(TOKENS) + 3) % 8], axis=1)
+    replay_TK = jnp.where(jnp.arange(TOKENS)[:, None] < TOKENS // 2, other_TK, -1)
+    (_, (out_TD, stats)), (d_layer, _) = _replayed(replay_TK)
+    own_TK = route(LAYER["router_DE"], X_TD, MOE)[2]
+    expert_TK = np.where(replay_TK < 0, own_TK, other_TK)
+    assert (expert_TK != own_TK).any() and (expert_TK[TOKENS // 2 :] == own_TK[TOKENS // 2 :]).all()
+    np.testing.assert_array_equal(stats.expert_TK, expert_TK)
+
+    layer = {name: np.asarray(w, np.float64) for name, w in LAYER.items()}
+    x_TD = np.asarray(X_TD, np.float64)
+    gate_TEF = np.einsum("td,edf->tef", x_TD, layer["gate_EDF"])
+    hidden_TEF = (
+        gate_TEF / (1 + np.exp(-gate_TEF)) * np.einsum("td,edf->tef", x_TD, layer["up_EDF"])
+    )
+    y_TED = np.einsum("tef,efd->ted", hidden_TEF, layer["down_EFD"])
+    taken_TE = np.zeros((TOKENS, 8))
+    np.put_along_axis(taken_TE, expert_TK, 1.0, axis=1)
+
+    def outputs(router_DE):
+        score_TE = np.exp(x_TD @ router_DE) * taken_TE  # the others' share cancels in the ratio
+        return np.einsum("te,ted->td", score_TE / score_TE.sum(axis=1, keepdims=True), y_TED)
+
+    np.testing.assert_allclose(out_TD, outputs(layer["router_DE"]), atol=1e-5)
+    step_DE = np.random.default_rng(0).normal(size=layer["router_DE"].shape)
+    ahead, behind = (np.sin(outputs(layer["router_DE"] + h * step_DE)).sum() for h in (1e-5, -1e-5))
+    slope = (np.asarray(d_layer["router_DE"]) * step_DE).sum()
+    np.testing.assert_allclose(slope, (ahead - behind) / 2e-5, rtol=1e-3)
+
+
+T, E, K = 64, MOE.num_experts, MOE.experts_per_token
+EVEN = RouterStats(
+    jnp.full((T, E), 1 / E), jnp.stack([jnp.arange(T) % E, (jnp.arange(T) + 1) % E], axis=1)
+)
+CROWDED = RouterStats(
+    jax.nn.one_hot(jnp.zeros((T,), int), E), jnp.tile(jnp.array([[0, 1]]), (T, 1))
+)
+ALL_T, HALF_T = jnp.ones((T,), bool), jnp.arange(T) < T // 2
+# Padding, the second half, has no say.
+MIXED = RouterStats(*(jnp.where(HALF_T[:, None], a, b) for a, b in zip(EVEN, CROWDED, strict=True)))
+
+
 def test_the_balancing_loss_is_k_when_balanced_and_grows_when_not():
-    T, E, K = 64, MOE.num_experts, MOE.experts_per_token
-    even = RouterStats(
-        jnp.full((T, E), 1 / E), jnp.stack([jnp.arange(T) % E, (jnp.arange(T) + 1) % E], axis=1)
+    for stats, mask_T, loss in ((EVEN, ALL_T, K), (CROWDED, ALL_T, E), (MIXED, HALF_T, K)):
+        found = balancing_loss(router_sums([stats], mask_T, MOE), MOE)
+        np.testing.assert_allclose(found, loss, rtol=1e-6)
+
+
+def test_the_figures_show_which_layer_collapsed():
+    """Two microbatches; the second layer's tokens all go to experts 0 and 1 of eight."""
+    parts = [
+        router_metrics(router_sums([EVEN, CROWDED], mask_T, MOE)) for mask_T in (HALF_T, ALL_T)
+    ]
+    assert router_figures(jax.tree.map(lambda a, b: np.asarray(a + b), *parts)) == pytest.approx(
+        {
+            "router_load_max": E / K,
+            "router_load_mean": (1 + E / K) / 2,
+            "router_unused": (E - K) / (2 * E),
+            "router_entropy": 0.5,
+        }
     )
-    mask_T = jnp.ones((T,), bool)
-    np.testing.assert_allclose(balancing_loss([even], mask_T, MOE), K, rtol=1e-6)
-    one_expert = jax.nn.one_hot(jnp.zeros((T,), int), E)
-    crowded = RouterStats(one_expert, jnp.tile(jnp.array([[0, 1]]), (T, 1)))
-    np.testing.assert_allclose(balancing_loss([crowded], mask_T, MOE), E, rtol=1e-6)
-    # Padding has no say.
-    half_T = jnp.arange(T) < T // 2
-    mixed = RouterStats(
-        jnp.where(half_T[:, None], even.prob_TE, crowded.prob_TE),
-        jnp.where(half_T[:, None], even.expert_TK, crowded.expert_TK),
-    )
-    np.testing.assert_allclose(balancing_loss([mixed], half_T, MOE), K, rtol=1e-6)
+    alone = router_metrics(router_sums([MIXED], HALF_T, MOE))
+    assert router_figures(alone)["router_load_max"] == pytest.approx(1)
+    assert router_figures({"tokens": np.float32(3)}) == {}

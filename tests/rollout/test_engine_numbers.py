@@ -15,7 +15,7 @@ from tests.rollout.shapes import engine_shape
 
 def _play_six(shape, params, mesh=None, **changes):
     sizes = engine_shape(prefill_tokens=(16,), **changes)
-    engine = Engine(shape, sizes, STOP, params, mesh=mesh)
+    engine = Engine(shape, sizes, STOP, params, mesh=mesh, record_experts=shape.is_moe)
     played = [play(engine, number, 2) for number in range(6)]
     engine.close()
     return played
@@ -39,7 +39,7 @@ def test_sampler_and_learner_agree(shape, dtype, int8_cache, bar):
     assert gap > 0 or not int8_cache  # else nothing was rounded
 
 
-def test_on_a_mesh_the_tokens_are_the_same():
+def test_on_a_mesh_tokens_and_experts_are_the_same():
     params = init_params(jax.random.key(1), MOE)
     mesh = make_mesh(MeshShape(data=2, tensor=2, expert=2))
     placed = jax.device_put(params, param_shardings(MOE, mesh))
@@ -48,4 +48,5 @@ def test_on_a_mesh_the_tokens_are_the_same():
     for turns, expected_turns in zip(on_mesh, alone, strict=True):
         for (_, reply), (_, expected) in zip(turns, expected_turns, strict=True):
             np.testing.assert_array_equal(reply.ids, expected.ids)
+            np.testing.assert_array_equal(reply.expert_TLK, expected.expert_TLK)
             np.testing.assert_allclose(reply.logp_old, expected.logp_old, atol=1e-5)

@@ -11,6 +11,7 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 from ale_jax.learn.state import abstract_trained
 from ale_jax.learn.step import forward
 from ale_jax.model.lora import FULL
+from ale_jax.model.moe import balancing_loss
 from ale_jax.model.sharding import batch_sharding, mesh_sizes
 from ale_jax.system.build_config import build_config
 from tests.test_configs import PLANNED
@@ -34,8 +35,8 @@ def test_a_pods_step_can_be_lowered(name):
     batch = dict.fromkeys(("tokens_BT", "position_BT", "segment_BT"), numbers)
 
     def loss(params, batch):
-        scores, balance = forward(params, batch, policy, compute)
-        return scores.logp_BT.sum() + balance
+        scores, router = forward(params, batch, policy, compute)
+        return scores.logp_BT.sum() + balancing_loss(router, policy)
 
     with jax.sharding.use_abstract_mesh(mesh):
         traced = jax.jit(jax.grad(loss)).trace(params, batch)

@@ -88,7 +88,11 @@ def test_a_run_leaves_its_records(unbroken):
         "warm_start",
         "final",
     }
-    assert [line["step"] for line in _rl_lines(workdir)] == [1, 2, 3, 4]
+    lines = _rl_lines(workdir)
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    assert 0 < lines[0]["learner_gap"] <= 1e-5
+    assert all("learner_gap" not in line for line in lines[1:])  # asked every five steps
+    assert all(("router_load_max" in line) == ("loss" in line) for line in lines)
     assert "<html" in (workdir / "report.html").read_text()
     assert json.loads((workdir / "config.json").read_text())["rl"]["alpha"] == 0.0
     assert "report.html" in output

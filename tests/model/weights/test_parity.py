@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ale_jax.model.moe import balancing_loss
+from ale_jax.model.moe import balancing_loss, router_sums
 from ale_jax.model.policy import hidden_states, logits
 from ale_jax.model.weights.layout import is_stored, layout
 from ale_jax.model.weights.load import load_params, open_checkpoint
@@ -51,7 +51,7 @@ def test_logits_and_gradients_equal_transformers(name, tmp_path):
     assert np.abs(ours).max() > 1
     np.testing.assert_allclose(ours, out.logits.detach(), atol=1e-4, rtol=0)
     if stats:
-        loss = balancing_loss(stats, jnp.ones((130,)), shape)
+        loss = balancing_loss(router_sums(stats, jnp.ones((130,)), shape), shape)
         np.testing.assert_allclose(loss, out.aux_loss.detach(), rtol=1e-5)
     their_grads = stored_tensors(
         (n, p.grad) for n, p in theirs.named_parameters() if p.grad is not None

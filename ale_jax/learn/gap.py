@@ -1,0 +1,47 @@
+"""How far the learner's log-probabilities are from the engine's: the same weights, two programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from ale_jax.data.packing import Sample, Shape, pack
+from ale_jax.model.compute import Compute
+from ale_jax.records import Batch, Trajectory
+
+
+def fresh_batches(trajectories: Iterable[Trajectory], version: int, shape: Shape) -> list[Batch]:
+    """One batch of trajectories that `version` wrote alone, as many as it holds; none without any.
+
+    For others the engine's cache held what older weights had read. (If the weights changed while
+    the first prompt was read, that shows.) The batch has no credit: it is there to be scored.
+    """
+    fresh = [
+        Sample.of(t, np.zeros(len(t.turns), np.float32), positive=False)
+        for t in trajectories
+        if t.turns and all((turn.version == version).all() for turn in t.turns)
+    ]
+    return [pack(fresh, shape)[0]] if fresh else []
+
+
+def learner_gap(recorded: Sequence[Batch], rescored: Sequence[Batch]) -> dict[str, float]:
+    """Of |log pi (learner) - log pi (engine)| per policy token: learner_gap, the mean, and
+    learner_gap_max. {} without batches.
+
+    Both sequences hold the same batches, with logp_old_BT by the engine and by the learner.
+    """
+    gaps = [
+        np.abs(learner.logp_old_BT - engine.logp_old_BT)[engine.chunk_BT >= 0]
+        for engine, learner in zip(recorded, rescored, strict=True)
+    ]
+    if not gaps:
+        return {}
+    gap_t = np.concatenate(gaps)
+    return {"learner_gap": float(gap_t.mean()), "learner_gap_max": float(gap_t.max())}
+
+
+def gap_limit(compute: Compute, int8_cache: bool) -> float:
+    """A mean gap beyond this is no rounding: a hundred times what the tests allow in float32 (1e-5)
+    and bfloat16 (1e-3), ten times what they allow for keys and values in int8."""
+    return 1e-3 if compute.dtype == "float32" and not int8_cache else 1e-1
