@@ -92,6 +92,7 @@ def _sizes() -> EngineShape:
         pages=REPLIES * -(-slot_tokens // 16),
         share_across_versions=False,
         int8_cache=False,
+        weights="same",
     )
 
 

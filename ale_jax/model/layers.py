@@ -8,6 +8,7 @@ import numpy as np
 
 from ale_jax.model.moe import RouterStats, moe
 from ale_jax.model.params import Params
+from ale_jax.model.quantised import weight
 from ale_jax.model.shape import PolicyShape
 
 # A finite stand-in for -inf: a row whose keys are all masked (padding) must give numbers, not NaN.
@@ -53,9 +54,9 @@ def project_qkv(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Queries [B,T,N,H], keys and values [B,T,G,H]; q and k normed per head, then rotated."""
     h_BTD = rms_norm(x_BTD, layer["attn_norm_D"], shape.norm_eps)
-    q_BTNH = jnp.einsum("btd,dnh->btnh", h_BTD, layer["q_DNH"])
-    k_BTGH = jnp.einsum("btd,dgh->btgh", h_BTD, layer["k_DGH"])
-    v_BTGH = jnp.einsum("btd,dgh->btgh", h_BTD, layer["v_DGH"])
+    q_BTNH = jnp.einsum("btd,dnh->btnh", h_BTD, weight(layer, "q_DNH", h_BTD.dtype))
+    k_BTGH = jnp.einsum("btd,dgh->btgh", h_BTD, weight(layer, "k_DGH", h_BTD.dtype))
+    v_BTGH = jnp.einsum("btd,dgh->btgh", h_BTD, weight(layer, "v_DGH", h_BTD.dtype))
     if shape.qkv_bias:
         q_BTNH = q_BTNH + layer["q_bias_NH"][None, None]
         k_BTGH = k_BTGH + layer["k_bias_GH"][None, None]
@@ -84,14 +85,14 @@ def masked_attention(
     q_BGXH = q_BTNH.reshape(B, T, G, R, H).swapaxes(1, 2).reshape(B, G, T * R, H)
     product = jnp.einsum("bgxh,bgmh->bgxm", q_BGXH, k_BGMH, preferred_element_type=jnp.float32)
     mask_BXM = jnp.repeat(mask_BTM, R, axis=1)
-    weight = jax.nn.softmax(jnp.where(mask_BXM[:, None], product * H**-0.5, MASKED), axis=-1)
-    out_BGXH = jnp.einsum("bgxm,bgmh->bgxh", weight.astype(v_BGMH.dtype), v_BGMH)
+    share = jax.nn.softmax(jnp.where(mask_BXM[:, None], product * H**-0.5, MASKED), axis=-1)
+    out_BGXH = jnp.einsum("bgxm,bgmh->bgxh", share.astype(v_BGMH.dtype), v_BGMH)
     return out_BGXH.reshape(B, G, T, R, H).swapaxes(1, 2).reshape(B, T, N, H)
 
 
 def project_out(layer: Params, out_BTNH: jax.Array) -> jax.Array:
     """What the heads found, mapped into the residual stream [B,T,D]."""
-    return jnp.einsum("btnh,nhd->btd", out_BTNH, layer["o_NHD"])
+    return jnp.einsum("btnh,nhd->btd", out_BTNH, weight(layer, "o_NHD", out_BTNH.dtype))
 
 
 def feed_forward(
@@ -100,7 +101,8 @@ def feed_forward(
     """SwiGLU, dense or by experts. The router's statistics come back for the balancing loss."""
     h_BTD = rms_norm(x_BTD, layer["ffn_norm_D"], shape.norm_eps)
     if "router_DE" not in layer:
-        gate = jax.nn.silu(jnp.einsum("btd,df->btf", h_BTD, layer["gate_DF"]))
-        up = jnp.einsum("btd,df->btf", h_BTD, layer["up_DF"])
-        return jnp.einsum("btf,fd->btd", gate * up, layer["down_FD"]), None
+        gate, up, down = (weight(layer, n, h_BTD.dtype) for n in ("gate_DF", "up_DF", "down_FD"))
+        hidden_BTF = jax.nn.silu(jnp.einsum("btd,df->btf", h_BTD, gate))
+        hidden_BTF = hidden_BTF * jnp.einsum("btd,df->btf", h_BTD, up)
+        return jnp.einsum("btf,fd->btd", hidden_BTF, down), None
     return moe(layer, h_BTD, shape)

@@ -50,6 +50,7 @@ SIZES = EngineShape(
     pages=ROWS * ROW_TOKENS // PAGE_TOKENS,
     share_across_versions=False,
     int8_cache=False,
+    weights="same",
 )
 # As the peers' scripts have it.
 ADAMW = OptimizerHypers("adamw", 1e-6, 1e-6, 0, 0, 0.9, 0.95, 0.0, 1.0)

@@ -24,9 +24,8 @@ CHUNK_TOKENS = 16  # the program could read, too, as in the engine; here there i
 
 def sampler_weights(shape: PolicyShape) -> Params:
     """Random ones, in the types that `compute.sampling_weights` gives them in bfloat16."""
-    return sampling_weights(
-        init_params(jax.random.key(0), shape, jnp.bfloat16), Compute("bfloat16")
-    )
+    params = init_params(jax.random.key(0), shape, jnp.bfloat16)
+    return sampling_weights(params, shape, Compute("bfloat16"))
 
 
 def expected_experts(shape: PolicyShape, batch: int) -> float:
