@@ -124,6 +124,7 @@ def _engine_shape(slots: int) -> EngineShape:
         pages=slots * -(-SLOT_TOKENS // 64),
         share_across_versions=False,
         int8_cache=False,
+        weights="same",
     )
 
 

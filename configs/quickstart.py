@@ -81,6 +81,7 @@ def get_config() -> ConfigDict:
         "pages": 20 * 384 // 16,
         "share_across_versions": False,
         "int8_cache": False,
+        "weights": "same",
     }
     c.learn = {
         "rows": 4,

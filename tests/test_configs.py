@@ -108,6 +108,12 @@ def test_every_field_is_reached_by_its_dotted_name():
         ("rl.group_size", 1, "rl.group_size 1 leaves a group nothing to compare"),
         ("rl.router_replay", 1, "config.rl.router_replay is 1 (int): bool is wanted"),
         ("rollout.runtime", "podman", "choose one of auto, docker, bubblewrap"),
+        (
+            "engine.weights",
+            "int4",
+            "engine.weights 'int4' is unknown: choose one of same, int8, fp8",
+        ),
+        ("engine.weights", "fp8", "set ipa.old_logp to trainer, or engine.weights to same"),
         ("engine.slots", 3, "set engine.slots to 4 or more"),
         ("engine.slot_tokens", 641, "must be at most learn.row_tokens 640"),
         ("rollout.max_reply_tokens", 384, "must be less than engine.slot_tokens 384"),
@@ -145,6 +151,10 @@ def test_a_missing_field_is_named():
     del values["ipa"]["gamma"]
     with pytest.raises(ValueError, match=r"config\.ipa\.gamma is missing"):
         build_config(values)
+
+
+def test_a_quantised_sampler_is_fine_where_the_learner_says_what_it_would_have_done():
+    build_config(smoke_with({"engine.weights": "int8", "ipa.old_logp": "trainer"}))
 
 
 def test_a_group_of_one_is_fine_where_nothing_is_compared():

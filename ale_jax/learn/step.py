@@ -61,7 +61,7 @@ def make_train_step(
     so that cutting a step into other microbatches changes nothing but rounding. Metrics are sums,
     still on the device: reading them is the caller's wait.
     """
-    gradient_of = jax.grad(_microbatch_loss(shape, loss_fn, balance_weight, compute), has_aux=True)
+    gradient_of = gradient_function(shape, loss_fn, balance_weight, compute)
     weights = abstract_trained(shape, lora, mesh)
     # The metrics are wanted by every process.
     places = jax.tree.map(lambda w: w.sharding, weights), NamedSharding(mesh, PartitionSpec())
@@ -101,9 +101,11 @@ def make_train_step(
     return train_step
 
 
-def _microbatch_loss(shape: PolicyShape, loss_fn: LossFn, balance_weight: float, compute: Compute):
-    """(moved weights, all weights, arrays, normaliser, share of the step's microbatches) -> (loss,
-    metrics)."""
+def gradient_function(
+    shape: PolicyShape, loss_fn: LossFn, balance_weight: float, compute: Compute
+) -> Callable[..., tuple[Params, Metrics]]:
+    """A function (moved weights, all weights, arrays, normaliser, share of the step's microbatches)
+    -> (gradient by the moved weights, metrics)."""
 
     def loss_of(moved, params, arrays, normaliser, share):
         scores, router = forward(with_trained(params, moved), arrays, shape, compute)
@@ -119,7 +121,7 @@ def _microbatch_loss(shape: PolicyShape, loss_fn: LossFn, balance_weight: float,
         sums |= router_metrics(router) if router else {}
         return loss + balance_weight * balance * share, sums
 
-    return loss_of
+    return jax.grad(loss_of, has_aux=True)
 
 
 def to_device(batch: Batch, mesh: Mesh) -> dict[str, jax.Array]:

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 
 from ale_jax.model.lora import merged
 from ale_jax.model.params import Params
+from ale_jax.model.quantised import SAME, Quantised, Weight, quantise_layers
+from ale_jax.model.shape import PolicyShape
 
 DTYPES = ("float32", "bfloat16")
 # What the backward pass finds of each layer: all, products with dense weights, or its input alone.
@@ -42,27 +44,34 @@ FLOAT32 = Compute()
 
 
 def cast_layer(layer: Params, dtype: str) -> Params:
-    """Weights by name as products take them. Gradients come back through the cast in the weights'
-    own type."""
+    """Weights by name as products take them; quantised ones stay. Gradients come back through the
+    cast in the weights' own type."""
 
-    def cast(name: str, weight: jax.Array) -> jax.Array:
+    def cast(name: str, weight: Weight) -> Weight:
+        if isinstance(weight, Quantised):
+            return weight
         exact = any(part in name for part in KEPT_EXACT)
         return weight.astype(jnp.float32 if exact else dtype)
 
     return {name: cast(name, weight) for name, weight in layer.items()}
 
 
-def sampling_weights(params: Params, compute: Compute) -> Params:
+def sampling_weights(
+    params: Params, shape: PolicyShape, compute: Compute, stored_as: str = SAME
+) -> Params:
     """What a sampler is given: adapters merged, and the type of the learner's products, so that
-    both compute the same. The same arrays where there is nothing to do."""
-    if compute.dtype == "float32" and "adapters" not in params:
+    both compute the same; quantised, if `stored_as` says so, and then not quite the same. The same
+    arrays where there is nothing to do."""
+    if compute.dtype == "float32" and "adapters" not in params and stored_as == SAME:
         return params
-    return _sampling_weights(params, compute.dtype)
+    return _sampling_weights(params, shape, compute.dtype, stored_as)
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def _sampling_weights(params: Params, dtype: str) -> Params:
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def _sampling_weights(params: Params, shape: PolicyShape, dtype: str, stored_as: str) -> Params:
     params = merged(params)
+    if stored_as != SAME:
+        params = quantise_layers(params, shape, stored_as)
     layers = [cast_layer(layer, dtype) for layer in params["layers"]]
     return cast_layer({k: w for k, w in params.items() if k != "layers"}, dtype) | {
         "layers": layers

@@ -16,7 +16,7 @@ from ale_jax.model.cache import (
     write_pages,
     write_rows,
 )
-from ale_jax.model.layers import attend, feed_forward, project_qkv, rms_norm
+from ale_jax.model.layers import attend, feed_forward, project_out, project_qkv, rms_norm
 from ale_jax.model.paged_attention import has_kernel, paged_attention
 from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
@@ -65,7 +65,7 @@ class InPages:
             out_BNH = paged_attention(
                 q_BTNH[:, 0], self.pages, self.page_BW, position_BT[:, 0] + 1, self.platform
             )
-            return jnp.einsum("bnh,nhd->bd", out_BNH, layer["o_NHD"])[:, None]
+            return project_out(layer, out_BNH[:, None])
         rows = InRows(gather_rows(self.pages, self.page_BW))
         return rows.attend(layer, q_BTNH, position_BT)
 

@@ -18,6 +18,7 @@ from ale_jax.model.extend import InPages, InRows, LayerMemory, extend
 from ale_jax.model.paged_attention import has_kernel
 from ale_jax.model.params import Params
 from ale_jax.model.policy import logits
+from ale_jax.model.quantised import in_step
 from ale_jax.model.sampler import SlotState, sample
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import row_axes
@@ -110,10 +111,11 @@ def _read(
 ) -> tuple[Cache, jax.Array | None]:
     def read_at(size: int, batch: jax.Array, read) -> tuple[Cache, jax.Array | None]:
         cache, expert_QRTLK = read
+        weights, batch = in_step(params, batch)
         memory = [InPages(pages, page_SW[chunks.slot_QR[batch]], platform) for pages in cache]
         tokens_RT = chunks.tokens_QRT[batch, :, :size]
         start_R, count_R = chunks.start_QR[batch], chunks.count_QR[batch]
-        memory, _, expert_RTLK = extend(params, memory, tokens_RT, start_R, count_R, shape)
+        memory, _, expert_RTLK = extend(weights, memory, tokens_RT, start_R, count_R, shape)
         if expert_QRTLK is not None:
             expert_QRTLK = expert_QRTLK.at[batch, :, :size].set(expert_RTLK)
         return [each.pages for each in memory], expert_QRTLK
@@ -146,12 +148,13 @@ def _write(
 
     def step(carry):
         i, memory, state, burst = carry
+        weights, i = in_step(params, i)
         active_S = state.budget_S > 0
         # A resting slot remembers nothing: its conversation may go on in the next burst.
         memory, hidden_S1D, expert_S1LK = extend(
-            params, memory, state.token_S[:, None], state.position_S, active_S, shape
+            weights, memory, state.token_S[:, None], state.position_S, active_S, shape
         )
-        token_S, logp_mu_S, logp_old_S = sample(logits(params, hidden_S1D)[:, 0], state)
+        token_S, logp_mu_S, logp_old_S = sample(logits(weights, hidden_S1D)[:, 0], state)
         expert_SLK = expert_S1LK[:, 0] if record_experts else None
         written = Burst(jnp.where(active_S, token_S, -1), logp_mu_S, logp_old_S, expert_SLK)
         burst = jax.tree.map(lambda all_nS, new_S: all_nS.at[i].set(new_S), burst, written)

@@ -9,6 +9,7 @@ import numpy as np
 from ale_jax.model.moe import RouterStats, moe
 from ale_jax.model.params import Params
 from ale_jax.model.product import product
+from ale_jax.model.quantised import weight
 from ale_jax.model.shape import PolicyShape
 
 # A finite stand-in for -inf: a row whose keys are all masked (padding) must give numbers, not NaN.
@@ -54,9 +55,9 @@ def project_qkv(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Queries [B,T,N,H], keys and values [B,T,G,H]; q and k normed per head, then rotated."""
     h_BTD = rms_norm(x_BTD, layer["attn_norm_D"], shape.norm_eps)
-    q_BTNH = _by_head(h_BTD, layer["q_DNH"])
-    k_BTGH = _by_head(h_BTD, layer["k_DGH"])
-    v_BTGH = _by_head(h_BTD, layer["v_DGH"])
+    q_BTNH = _by_head(h_BTD, weight(layer, "q_DNH", h_BTD.dtype))
+    k_BTGH = _by_head(h_BTD, weight(layer, "k_DGH", h_BTD.dtype))
+    v_BTGH = _by_head(h_BTD, weight(layer, "v_DGH", h_BTD.dtype))
     if shape.qkv_bias:
         q_BTNH = q_BTNH + layer["q_bias_NH"][None, None]
         k_BTGH = k_BTGH + layer["k_bias_GH"][None, None]
@@ -106,7 +107,8 @@ def masked_attention(
 def project_out(layer: Params, out_BTNH: jax.Array) -> jax.Array:
     """What the heads found, mapped into the residual stream [B,T,D]."""
     *rows, N, H = out_BTNH.shape
-    return product(out_BTNH.reshape(*rows, N * H), layer["o_NHD"].reshape(N * H, -1))
+    o_NHD = weight(layer, "o_NHD", out_BTNH.dtype)
+    return product(out_BTNH.reshape(*rows, N * H), o_NHD.reshape(N * H, -1))
 
 
 def feed_forward(
@@ -116,7 +118,7 @@ def feed_forward(
     replay_BTK: see `moe.route`."""
     h_BTD = rms_norm(x_BTD, layer["ffn_norm_D"], shape.norm_eps)
     if "router_DE" not in layer:
-        gate_BTF = jax.nn.silu(product(h_BTD, layer["gate_DF"]))
-        up_BTF = product(h_BTD, layer["up_DF"])
-        return product(gate_BTF * up_BTF, layer["down_FD"]), None
+        gate, up, down = (weight(layer, n, h_BTD.dtype) for n in ("gate_DF", "up_DF", "down_FD"))
+        hidden_BTF = jax.nn.silu(product(h_BTD, gate)) * product(h_BTD, up)
+        return product(hidden_BTF, down), None
     return moe(layer, h_BTD, shape, replay_BTK)

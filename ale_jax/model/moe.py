@@ -13,6 +13,7 @@ from ale_jax.model.equal_blocks import Weights, equal_blocks, weighted_sum
 from ale_jax.model.expert_parallel import AXIS, exchanged, own_share
 from ale_jax.model.experts import all_experts, are_few
 from ale_jax.model.params import Params
+from ale_jax.model.quantised import weight
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import row_axes, sequence_axis
 
@@ -51,7 +52,7 @@ def moe(
     devices are reached by an all-to-all. replay_BTK: see `route`.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    weights = layer["gate_EDF"], layer["up_EDF"], layer["down_EFD"]
+    weights = tuple(weight(layer, n, x_BTD.dtype) for n in ("gate_EDF", "up_EDF", "down_EFD"))
     if mesh.empty or mesh.size == 1:
         out_BTD, *stats = _on_one_device(layer["router_DE"], weights, x_BTD, replay_BTK, shape)
     else:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from ale_jax.model.quantised import STORED_AS
+
 
 @dataclasses.dataclass(frozen=True)
 class EngineShape:
@@ -18,6 +20,7 @@ class EngineShape:
     its beginning to its end, but those of a prompt that begins alike are shared.
     share_across_versions: also with those who read it under other weights.
     int8_cache: keys and values in a quarter of float32's memory, a little less exact.
+    weights: "same" as the learner computes with, "int8" or "fp8" (see model/quantised.py).
     """
 
     slots: int
@@ -30,8 +33,13 @@ class EngineShape:
     pages: int
     share_across_versions: bool
     int8_cache: bool
+    weights: str
 
     def __post_init__(self) -> None:
+        if self.weights not in STORED_AS:
+            raise ValueError(
+                f"engine.weights {self.weights!r} is unknown: choose one of {', '.join(STORED_AS)}"
+            )
         sizes = self.prefill_tokens
         if not sizes or sorted(sizes) != list(sizes):
             raise ValueError(f"engine.prefill_tokens {sizes} must be numbers in ascending order")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from ale_jax.model.quantised import SAME
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import MeshShape, check_rows, make_mesh, param_shardings
 from ale_jax.model.weights.load import open_checkpoint
@@ -80,6 +81,12 @@ def _check_engine(config: RunConfig) -> None:
         )
     if not engine.prefill_tokens or min(engine.prefill_tokens) < 1:
         raise ValueError(f"engine.prefill_tokens {engine.prefill_tokens} must name sizes >= 1")
+    algorithm = config.rl.algorithm
+    if engine.weights != SAME and getattr(config, algorithm).old_logp == "sampler":
+        raise ValueError(
+            f"engine.weights {engine.weights} makes the sampler another policy than the learner: "
+            f"set {algorithm}.old_logp to trainer, or engine.weights to {SAME}"
+        )
     if rollout.max_reply_tokens >= engine.slot_tokens:
         raise ValueError(
             f"rollout.max_reply_tokens {rollout.max_reply_tokens} must be less than "

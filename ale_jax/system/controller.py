@@ -175,7 +175,8 @@ class _Run(contextlib.ExitStack):
     def _open_rollouts(self, state: TrainState, cursor: Cursor) -> tuple[Crew, Engine, Pump]:
         config = self._config
         self.enter_context(ray_cluster(config.rollout.actors))
-        weights = sampling_weights(state.params, config.learn.compute)
+        compute, stored_as = config.learn.compute, config.engine.weights
+        weights = sampling_weights(state.params, self._policy(), compute, stored_as)
         engine = Engine(
             self._policy(),
             config.engine,

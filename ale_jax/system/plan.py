@@ -14,9 +14,12 @@ from jax.sharding import AbstractMesh
 
 from ale_jax.learn.state import abstract_trained, make_optimizer, place_moments
 from ale_jax.model.cache import empty_cache
+from ale_jax.model.compute import sampling_weights
 from ale_jax.model.equal_blocks import SLACK
 from ale_jax.model.lora import FULL
+from ale_jax.model.params import Params
 from ale_jax.model.policy import SCORE_BLOCK
+from ale_jax.model.quantised import SAME
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import RULES, abstract_mesh, mesh_sizes
 from ale_jax.system.chips import CHIPS
@@ -90,9 +93,10 @@ def _needs(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterat
     yield Need("moments of the optimizer", _bytes(_placed_moments(moments, moved, mesh)))
     # One more while the next microbatch's is computed.
     yield Need("gradients, float32: the sum and one more", 2 * _bytes(moved))
-    if compute.dtype != "float32" or config.lora.rank:
-        share = jnp.dtype(compute.dtype).itemsize / 4
-        yield Need(f"weights of the sampler, {compute.dtype}", int(_bytes(whole) * share))
+    stored_as = config.engine.weights
+    if compute.dtype != "float32" or config.lora.rank or stored_as != SAME:
+        name = compute.dtype if stored_as == SAME else stored_as
+        yield Need(f"weights of the sampler, {name}", _sampler_bytes(whole, config, policy))
     yield Need("keys and values of the sampler", _cache_bytes(config, policy, mesh))
     tokens = _tokens_per_device(config, mesh)
     kept = _kept_per_token(policy, compute.remat, mesh) * jnp.dtype(compute.dtype).itemsize
@@ -108,6 +112,19 @@ def _bytes(tree: Any) -> int:
     return sum(
         math.prod(x.sharding.shard_shape(x.shape)) * jnp.dtype(x.dtype).itemsize for x in leaves
     )
+
+
+def _sampler_bytes(whole: Params, config: RunConfig, policy: PolicyShape) -> int:
+    """Of one device's shares of the sampler's copy, cut as the learner's weights are."""
+    plain = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), whole)
+    compute, stored_as = config.learn.compute, config.engine.weights
+    served = jax.eval_shape(lambda p: sampling_weights(p, policy, compute, stored_as), plain)
+
+    def share(learners: jax.ShapeDtypeStruct, samplers: Any) -> int:
+        part = math.prod(learners.sharding.shard_shape(learners.shape)) / learners.size
+        return sum(int(part * x.size) * x.dtype.itemsize for x in jax.tree.leaves(samplers))
+
+    return sum(jax.tree.leaves(jax.tree.map(share, whole, served)))
 
 
 def _placed_moments(optimizer, moved, mesh: AbstractMesh):

@@ -12,6 +12,7 @@ SIZES = {
     "page_tokens": 8,
     "share_across_versions": False,
     "int8_cache": False,
+    "weights": "same",
 }
 
 

@@ -56,6 +56,22 @@ def test_what_saves_memory_is_seen_to_save_it():
         assert make_plan(saving).total < whole, changes
 
 
+def test_the_sampler_is_counted_as_it_is_stored():
+    config = _config(
+        hardware={"chip": "h100", "devices": 1},
+        learn={"compute_dtype": "bfloat16"},
+        engine={"weights": "int8"},
+        ipa={"old_logp": "trainer"},
+    )
+    # Bytes: width 32, 2 heads of 16 and one of keys; a layer of 48, and one of 4 experts of 24.
+    values = 2 * (1024 + 512 + 512 + 1024) + 3 * 32 * 48 + 3 * 4 * 32 * 24
+    scales = 4 * (2 * (32 + 16 + 16 + 32) + (48 + 48 + 32) + 4 * (24 + 24 + 32))
+    embedding = 2 * 320 * 32
+    norms_and_router = 4 * (2 * (32 + 32 + 16 + 16) + 32 + 32 * 4)
+    served = values + scales + embedding + norms_and_router
+    assert _needs(config)["weights of the sampler, int8"] == served
+
+
 def test_what_does_not_fit_is_refused_with_the_largest_part():
     model = {"width": 65536, "num_layers": 64, "dense_layers": (), "num_experts": 64}
     config = _config(model=model, hardware={"chip": "v5e", "devices": 1})

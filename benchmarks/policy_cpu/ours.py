@@ -1,0 +1,165 @@
+"""Our share of the comparison, in a process of its own: the engine writes, the learner steps.
+
+    python -m benchmarks.policy_cpu.ours CHECKPOINT --iters N --out FILE
+
+CHECKPOINT is a Hugging Face folder. Appends one line of JSON in the peers' form to FILE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from ale_jax.algo.grpo import GrpoHypers
+from ale_jax.algo.normaliser import count_normaliser
+from ale_jax.data.packing import Sample, Shape, pack
+from ale_jax.learn import credit
+from ale_jax.learn.state import OptimizerHypers, begin, make_optimizer
+from ale_jax.learn.step import make_train_step
+from ale_jax.model.params import Params
+from ale_jax.model.sampler import Sampling
+from ale_jax.model.shape import PolicyShape
+from ale_jax.model.sharding import MeshShape, make_mesh, param_shardings
+from ale_jax.model.weights.load import load_params, open_checkpoint
+from ale_jax.records import Batch, Turn
+from ale_jax.rollout.engine import Engine
+from ale_jax.rollout.engine_shape import EngineShape
+from benchmarks.policy_cpu.work import FIRST_ID, PROMPT_TOKENS, ROW_TOKENS, ROWS, WRITTEN_TOKENS
+
+VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")
+NO_STOP = (-1,)  # what is sampled is never negative
+PAGE_TOKENS = 16
+SIZES = EngineShape(
+    slots=ROWS,
+    slot_tokens=ROW_TOKENS,
+    decode_steps=WRITTEN_TOKENS,
+    prefill_tokens=(PROMPT_TOKENS,),
+    prefill_rows=ROWS,
+    prefill_budget=ROWS * PROMPT_TOKENS,
+    page_tokens=PAGE_TOKENS,
+    pages=ROWS * ROW_TOKENS // PAGE_TOKENS,
+    share_across_versions=False,
+    int8_cache=False,
+    weights="same",
+)
+# As the peers' scripts have it.
+ADAMW = OptimizerHypers("adamw", 1e-6, 1e-6, 0, 0, 0.9, 0.95, 0.0, 1.0)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("--iters", type=int, required=True, help="calls after the first, each")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args(arguments)
+    checkpoint, mesh = open_checkpoint(options.checkpoint), make_mesh(MeshShape())
+    shape = checkpoint.shape
+    params = load_params(checkpoint, shardings=param_shardings(shape, mesh))
+    row = {
+        "gen": generation(shape, params, mesh, options.iters),
+        "train": training(shape, params, mesh, options.iters),
+        "versions": {name: version(name) for name in VERSIONS},
+    }
+    with options.out.open("a") as out:
+        out.write(json.dumps(row) + "\n")
+    return 0
+
+
+def generation(shape: PolicyShape, params: Params, mesh: Mesh, calls: int) -> dict[str, float]:
+    """Of the whole call, from the first request to the last reply."""
+    engine = Engine(shape, SIZES, NO_STOP, params, mesh=mesh)
+    draw = np.random.default_rng(0)
+
+    def call() -> None:
+        # New ones in each call: nothing of what was read before may be of use.
+        prompts = draw.integers(FIRST_ID, shape.vocab_size, (ROWS, PROMPT_TOKENS))
+        conversations = [engine.open() for _ in prompts]
+        replies = [
+            engine.reply(conversation, ids, WRITTEN_TOKENS, Sampling(), _key(conversation))
+            for conversation, ids in zip(conversations, prompts, strict=True)
+        ]
+        assert all(len(reply.result().ids) == WRITTEN_TOKENS for reply in replies)
+        for conversation in conversations:
+            engine.end(conversation)
+
+    times = timed(call, calls)
+    engine.close()
+    return times | {"decode_tok_s": ROWS * WRITTEN_TOKENS / times["median_s"]}
+
+
+def _key(conversation: int) -> np.ndarray:
+    return np.array([0, conversation], np.uint32)
+
+
+def training(shape: PolicyShape, params: Params, mesh: Mesh, calls: int) -> dict[str, float]:
+    """Of one whole step: GRPO's clipped loss, its gradient, and an update of all weights."""
+    optimizer, algorithm = make_optimizer(ADAMW, shape), credit.grpo(GrpoHypers())
+    step = make_train_step(shape, optimizer, algorithm.loss, 0.0, mesh)
+    batches = [full_batch(shape)]
+    normaliser = count_normaliser(batches, algorithm.normaliser)
+    state = begin(params, optimizer, mesh)
+
+    def call() -> None:
+        nonlocal state
+        state, sums = step(state, batches, normaliser)
+        jax.block_until_ready((state, sums))
+
+    times = timed(call, calls)
+    return times | {"tok_s": ROWS * ROW_TOKENS / times["median_s"]}
+
+
+def full_batch(shape: PolicyShape) -> Batch:
+    """One trajectory in each row, without padding."""
+    draw = np.random.default_rng(1)
+    samples = [_sample(shape, draw) for _ in range(ROWS)]
+    batch, left_over = pack(samples, Shape(ROWS, ROW_TOKENS, 1))
+    assert not left_over and (batch.segment_BT > 0).all()
+    return batch
+
+
+def _sample(shape: PolicyShape, draw: np.random.Generator) -> Sample:
+    ids = draw.integers(FIRST_ID, shape.vocab_size, ROW_TOKENS, dtype=np.int32)
+    logp = np.full(WRITTEN_TOKENS, -np.log(shape.vocab_size), np.float32)
+    turn = Turn(
+        prompt_ids=ids[:PROMPT_TOKENS],
+        action_ids=ids[PROMPT_TOKENS:],
+        logp_mu=logp,
+        logp_old=logp,
+        version=np.zeros(WRITTEN_TOKENS, np.int32),
+        action_text="",
+        prompt_text="",
+    )
+    return Sample((turn,), draw.normal(size=1).astype(np.float32), positive=True)
+
+
+def timed(call: Callable[[], None], calls: int) -> dict[str, float]:
+    """Seconds of the first call, which compiles, and of the `calls` after it: median and least of
+    the wall's, median of all threads' CPU time."""
+    first_s, _ = _seconds_of(call)
+    wall_s, cpu_s = zip(*(_seconds_of(call) for _ in range(calls)), strict=True)
+    return {
+        "first_s": first_s,
+        "median_s": statistics.median(wall_s),
+        "min_s": min(wall_s),
+        "cpu_s": statistics.median(cpu_s),
+    }
+
+
+def _seconds_of(call: Callable[[], None]) -> tuple[float, float]:
+    wall, cpu = time.perf_counter(), time.process_time()
+    call()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

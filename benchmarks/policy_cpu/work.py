@@ -1,0 +1,72 @@
+"""The work that everybody does, ours and peers: the same weights, the same numbers of tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ale_jax.model.shape import PolicyShape
+
+ROWS = 8
+PROMPT_TOKENS = 64
+WRITTEN_TOKENS = 64
+ROW_TOKENS = PROMPT_TOKENS + WRITTEN_TOKENS
+FIRST_ID = 3  # ids below stand for padding, end and beginning; no prompt has them
+
+
+def _shape(experts: int, chosen: int, width: int) -> PolicyShape:
+    """width: of each expert, or of the dense feed-forward if there are none."""
+    return PolicyShape(
+        vocab_size=2048,
+        width=256,
+        num_layers=4,
+        num_heads=8,
+        num_kv_heads=2,
+        head_width=32,
+        mlp_width=width,
+        num_experts=experts,
+        experts_per_token=chosen,
+        expert_width=width,
+        dense_layers=(),
+        norm_topk_prob=True,
+        qk_norm=True,
+        qkv_bias=False,
+        rope_theta=1e6,
+        llama3_rope=(),
+        norm_eps=1e-6,
+        tie_embeddings=False,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """bars: what tokens per second must be at least, as a multiple of the best peer's."""
+
+    shape: PolicyShape
+    bars: dict[str, float]
+
+
+WORKS = {
+    "E0": Work(_shape(0, 1, 768), {"generation": 1.2, "training": 1.0}),
+    "E16": Work(_shape(16, 4, 128), {"generation": 2.0, "training": 1.0}),
+    "E64": Work(_shape(64, 8, 96), {"generation": 2.0, "training": 1.0}),
+}
+
+
+def peer_flags(shape: PolicyShape) -> list[str]:
+    """The same work, as the peers' scripts want it said."""
+    numbers = {
+        "layers": shape.num_layers,
+        "d_model": shape.width,
+        "heads": shape.num_heads,
+        "kv_heads": shape.num_kv_heads,
+        "head_dim": shape.head_width,
+        "experts": shape.num_experts,
+        "topk": shape.experts_per_token,
+        "d_ff": shape.mlp_width,
+        "vocab": shape.vocab_size,
+        "rope_theta": shape.rope_theta,
+        "batch": ROWS,
+        "prompt_len": PROMPT_TOKENS,
+        "gen_len": WRITTEN_TOKENS,
+    }
+    return [part for name, number in numbers.items() for part in (f"--{name}", str(number))]

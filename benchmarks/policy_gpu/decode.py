@@ -1,0 +1,136 @@
+"""Seconds of a decode step of the engine's own program, against the bytes that it must read."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ale_jax.model.cache import empty_cache
+from ale_jax.model.compute import Compute, sampling_weights
+from ale_jax.model.generate import Chunks, read_and_write
+from ale_jax.model.params import Params, init_params
+from ale_jax.model.sampler import SlotState
+from ale_jax.model.shape import PolicyShape
+from benchmarks.policy_gpu.plan import BANDWIDTH, DecodeWork
+
+NO_STOP = (-1,)  # what is sampled is never negative
+CHUNK_TOKENS = 16  # the program could read, too, as in the engine; here there is nothing to read
+
+
+def sampler_weights(shape: PolicyShape) -> Params:
+    """Random ones, in the types that `compute.sampling_weights` gives them in bfloat16."""
+    params = init_params(jax.random.key(0), shape, jnp.bfloat16)
+    return sampling_weights(params, shape, Compute("bfloat16"))
+
+
+def expected_experts(shape: PolicyShape, batch: int) -> float:
+    """How many of a layer's experts some token of the batch chooses, if choices are even."""
+    missed_by_all = (1 - shape.experts_per_token / shape.num_experts) ** batch
+    return shape.num_experts * (1 - missed_by_all)
+
+
+def floor_bytes(params: Params, shape: PolicyShape, batch: int, context: float) -> dict[str, float]:
+    """What a step cannot do without reading: the weights, of the experts those that are expected
+    to be chosen, and keys and values of `context` tokens of each conversation.
+
+    params: arrays or their shapes. Of the embedding a row per conversation is read.
+    """
+    chosen = expected_experts(shape, batch) / shape.num_experts if shape.is_moe else 1.0
+    bytes_of = {"experts": 0.0, "other_weights": 0.0}
+    for path, weight in jax.tree_util.tree_leaves_with_path(params):
+        size, name = weight.size * weight.dtype.itemsize, path[-1].key
+        if name.endswith(("_EDF", "_EFD")):
+            bytes_of["experts"] += chosen * size
+        elif name == "embed_VD" and not shape.tie_embeddings:
+            bytes_of["other_weights"] += batch * size / shape.vocab_size
+        else:
+            bytes_of["other_weights"] += size
+    of_token = 2 * shape.num_kv_heads * shape.head_width * params["embed_VD"].dtype.itemsize
+    return bytes_of | {"cache": shape.num_layers * batch * context * of_token}
+
+
+def measure_decode(params: Params, work: DecodeWork, batch: int, platform: str) -> dict[str, Any]:
+    """ratio: of the median step to the floor. platform: whose kernels the program takes.
+
+    The context is of random pages. Each dispatch writes the same positions again; dispatches follow
+    one another without a word to the host between them.
+    """
+    shape, pages_per_slot = work.shape, work.slot_tokens // work.page_tokens
+    dtype = params["embed_VD"].dtype
+    cache = empty_cache(shape, batch * pages_per_slot, work.page_tokens, dtype)
+    page_SW = np.arange(batch * pages_per_slot, dtype=np.int32).reshape(batch, pages_per_slot)
+    page_SW, state = jax.device_put((page_SW, _writing(work, batch)))
+
+    def dispatch(cache):
+        return read_and_write(
+            params,
+            cache,
+            page_SW,
+            _nothing_to_read(),
+            state,
+            shape=shape,
+            sizes=(CHUNK_TOKENS,),
+            steps=work.steps,
+            stop_ids=NO_STOP,
+            platform=platform,
+        )
+
+    start = time.perf_counter()
+    cache, burst = jax.block_until_ready(dispatch(cache))
+    compile_s = time.perf_counter() - start
+    assert (np.asarray(burst.token_nS) >= 0).all(), "some conversations rested"
+    step_s = []
+    for _ in range(work.repeats):
+        start = time.perf_counter()
+        for _ in range(work.dispatches):
+            cache, burst = dispatch(cache)
+        jax.block_until_ready(burst)
+        step_s.append((time.perf_counter() - start) / (work.dispatches * work.steps))
+    # A token sees those before it, and itself.
+    context = work.context + (work.steps + 1) / 2
+    parts = floor_bytes(params, shape, batch, context)
+    floor_s = sum(parts.values()) / BANDWIDTH
+    return {
+        "ratio": statistics.median(step_s) / floor_s,
+        "step_ms": 1e3 * statistics.median(step_s),
+        "step_ms_by_repeat": [1e3 * each for each in step_s],
+        "floor_ms": 1e3 * floor_s,
+        "floor_bytes": parts,
+        "compile_s": compile_s,
+        "layers": shape.num_layers,
+    }
+
+
+def _writing(work: DecodeWork, batch: int) -> SlotState:
+    """All conversations write a whole dispatch's tokens."""
+    draw = np.random.default_rng(0)
+
+    def every(value: float, dtype: type) -> np.ndarray:
+        return np.full((batch,), value, dtype)
+
+    return SlotState(
+        token_S=draw.integers(0, work.shape.vocab_size, (batch,), dtype=np.int32),
+        position_S=every(work.context, np.int32),
+        budget_S=every(work.steps, np.int32),
+        key_S2=draw.integers(0, 2**31, (batch, 2), dtype=np.uint32),
+        temperature_S=every(1.0, np.float32),
+        top_k_S=every(0, np.int32),
+        top_p_S=every(1.0, np.float32),
+    )
+
+
+def _nothing_to_read() -> Chunks:
+    one = np.zeros((1, 1), np.int32)
+    return Chunks(
+        num_batches=np.int32(0),
+        size_Q=np.zeros((1,), np.int32),
+        slot_QR=one,
+        tokens_QRT=np.zeros((1, 1, CHUNK_TOKENS), np.int32),
+        start_QR=one,
+        count_QR=one,
+    )

@@ -1,0 +1,78 @@
+"""What is measured: slices of Qwen3-30B-A3B that fit one GPU, and the ceilings they are held to."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ale_jax.model.shape import PolicyShape
+
+# Measured on one H200: bytes per second of a copy (read and written), and the peak that NVIDIA
+# states for bfloat16 without sparsity.
+BANDWIDTH = 4.3e12
+PEAK_FLOPS = 989e12
+
+VOCABULARY = 151_936
+WHOLE_LAYERS = 48  # of Qwen3-30B-A3B
+
+
+def qwen3_30b_a3b(layers: int, vocab_size: int = VOCABULARY) -> PolicyShape:
+    """So many of its layers, as they are."""
+    return PolicyShape(
+        vocab_size=vocab_size,
+        width=2048,
+        num_layers=layers,
+        num_heads=32,
+        num_kv_heads=4,
+        head_width=128,
+        mlp_width=6144,
+        num_experts=128,
+        experts_per_token=8,
+        expert_width=768,
+        dense_layers=(),
+        norm_topk_prob=True,
+        qk_norm=True,
+        qkv_bias=False,
+        rope_theta=1e6,
+        llama3_rope=(),
+        norm_eps=1e-6,
+        tie_embeddings=False,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodeWork:
+    """batches: conversations at once, each with `context` of `slot_tokens` tokens in the cache; a
+    dispatch takes `steps` decode steps. `dispatches` in a row are timed, `repeats` times."""
+
+    shape: PolicyShape
+    batches: tuple[int, ...] = (16, 64, 128)
+    context: int = 512
+    slot_tokens: int = 1024
+    page_tokens: int = 64
+    steps: int = 8
+    dispatches: int = 8
+    repeats: int = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainWork:
+    """rows: of one microbatch, for each name; each row is one trajectory of `row_tokens`."""
+
+    shape: PolicyShape
+    rows: dict[str, int]
+    row_tokens: int = 4096
+    repeats: int = 5
+
+
+DECODE = DecodeWork(qwen3_30b_a3b(layers=16))
+QUICK_DECODE = dataclasses.replace(DECODE, shape=qwen3_30b_a3b(layers=2), batches=(64,), repeats=3)
+
+
+def _train_shape(layers: int) -> PolicyShape:
+    """With as much of the vocabulary as of the layers, to a multiple of 128, so that the output
+    head has the part in the work that it has in the whole model."""
+    return qwen3_30b_a3b(layers, VOCABULARY * layers // WHOLE_LAYERS // 128 * 128)
+
+
+TRAIN = TrainWork(_train_shape(4), {"16k": 4, "64k": 16})
+QUICK_TRAIN = TrainWork(_train_shape(1), {"16k": 4}, repeats=2)

@@ -1,0 +1,101 @@
+"""Seconds of a microbatch's forward and backward pass, against the arithmetic that it is."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from ale_jax.algo.grpo import GrpoHypers
+from ale_jax.data.packing import Sample, Shape, pack
+from ale_jax.learn import credit
+from ale_jax.learn.step import gradient_function
+from ale_jax.model.compute import EXACT, Compute
+from ale_jax.model.params import Params
+from ale_jax.model.shape import PolicyShape
+from ale_jax.records import Batch, Turn
+from benchmarks.policy_gpu.plan import PEAK_FLOPS, TrainWork
+
+COMPUTE = Compute("bfloat16", remat="layers")
+BALANCE_WEIGHT = 1e-3
+PROMPT_TOKENS = 64
+
+
+def forward_flops(shape: PolicyShape, row_tokens: int) -> dict[str, float]:
+    """Of one token, the mean over a row that is one causal segment; a multiply and an add are two.
+
+    Products alone, as is usual: of the experts those that the token chose, of attention the scores
+    that are not masked.
+    """
+    D, N, G, H = shape.width, shape.num_heads, shape.num_kv_heads, shape.head_width
+    moe_layers = sum(map(shape.has_experts, range(shape.num_layers)))
+    chosen = shape.experts_per_token * 3 * D * shape.expert_width + D * shape.num_experts
+    keys = (row_tokens + 1) / 2
+    return {
+        "projections": 2.0 * shape.num_layers * D * H * (2 * N + 2 * G),
+        "attention": 2.0 * shape.num_layers * 2 * N * H * keys,
+        "experts": 2.0 * moe_layers * chosen,
+        "dense": 2.0 * (shape.num_layers - moe_layers) * 3 * D * shape.mlp_width,
+        "head": 2.0 * D * shape.vocab_size,
+    }
+
+
+def measure_train(params: Params, work: TrainWork, rows: int) -> dict[str, Any]:
+    """mfu: model FLOPs, three times those of the forward pass (what is computed again does not
+    count), over the median time and the device's peak."""
+    shape, algorithm = work.shape, credit.grpo(GrpoHypers())
+    gradient = jax.jit(
+        gradient_function(shape, algorithm.loss, BALANCE_WEIGHT, COMPUTE), compiler_options=EXACT
+    )
+    arrays = jax.device_put(vars(full_batch(shape, rows, work.row_tokens)))
+    tokens = rows * work.row_tokens
+
+    def call() -> float:
+        start = time.perf_counter()
+        jax.block_until_ready(gradient(params, params, arrays, np.float32(tokens), 1.0))
+        return time.perf_counter() - start
+
+    compile_s = call()
+    seconds = [call() for _ in range(work.repeats)]
+    parts = forward_flops(shape, work.row_tokens)
+    flops = 3 * tokens * sum(parts.values())
+    median_s = statistics.median(seconds)
+    return {
+        "mfu": flops / median_s / PEAK_FLOPS,
+        "tflops_per_second": flops / median_s / 1e12,
+        "seconds": median_s,
+        "seconds_by_repeat": seconds,
+        "forward_flops_per_token": parts,
+        "tokens": tokens,
+        "compile_s": compile_s,
+        "layers": shape.num_layers,
+        "vocab_size": shape.vocab_size,
+    }
+
+
+def full_batch(shape: PolicyShape, rows: int, row_tokens: int) -> Batch:
+    """One trajectory in each row, without padding."""
+    draw = np.random.default_rng(0)
+    samples = [_sample(shape, row_tokens, draw) for _ in range(rows)]
+    batch, left_over = pack(samples, Shape(rows, row_tokens, 1))
+    assert not left_over and (batch.segment_BT > 0).all()
+    return batch
+
+
+def _sample(shape: PolicyShape, tokens: int, draw: np.random.Generator) -> Sample:
+    ids = draw.integers(0, shape.vocab_size, tokens, dtype=np.int32)
+    prompt = min(PROMPT_TOKENS, tokens // 2)
+    logp = np.full(tokens - prompt, -np.log(shape.vocab_size), np.float32)
+    turn = Turn(
+        prompt_ids=ids[:prompt],
+        action_ids=ids[prompt:],
+        logp_mu=logp,
+        logp_old=logp,
+        version=np.zeros(len(logp), np.int32),
+        action_text="",
+        prompt_text="",
+    )
+    return Sample((turn,), draw.normal(size=1).astype(np.float32), positive=True)

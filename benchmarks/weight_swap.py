@@ -1,0 +1,108 @@
+"""How long does the engine take to sample with new weights, and is a reply lost over it?"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from concurrent.futures import Future
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ale_jax.model.params import count_params, init_params
+from ale_jax.model.sampler import Sampling
+from ale_jax.model.shape import PolicyShape
+from ale_jax.rollout.engine import Engine
+from ale_jax.rollout.engine_shape import EngineShape
+from ale_jax.rollout.slots import Sampled
+
+NO_STOP = (-1,)  # what is sampled is never negative
+SWAPS = 7
+TIMED = 2  # dispatches before a swap, and as many behind it
+PROMPT_TOKENS = 8
+REPLIES = 2
+WRITTEN_TOKENS = 2 * TIMED * SWAPS + 8  # some to begin with, and some to spare
+
+HALF_BILLION = PolicyShape(  # as Qwen2.5-0.5B
+    vocab_size=151_936,
+    width=896,
+    num_layers=24,
+    num_heads=14,
+    num_kv_heads=2,
+    head_width=64,
+    mlp_width=4864,
+    num_experts=0,
+    experts_per_token=0,
+    expert_width=0,
+    dense_layers=(),
+    norm_topk_prob=True,
+    qk_norm=False,
+    qkv_bias=True,
+    rope_theta=1e6,
+    llama3_rope=(),
+    norm_eps=1e-6,
+    tie_embeddings=True,
+)
+
+
+def measure_swap(shape: PolicyShape) -> dict[str, Any]:
+    """Swaps bfloat16 weights SWAPS times while two replies are written, one step per dispatch.
+
+    swap_ms: the median of what a swap costs: the call of `publish`, and what TIMED dispatches from
+    there on take longer than those before it. replies_lost: those without all of their tokens.
+    """
+    weights = [init_params(jax.random.key(n), shape, jnp.bfloat16) for n in (0, 1)]
+    jax.block_until_ready(weights)
+    engine = Engine(shape, _sizes(), NO_STOP, weights[0])
+    replies = [_ask(engine, number) for number in range(REPLIES)]
+    bursts = 3  # until then everybody writes, and all is compiled
+    publish_ms, delay_ms = [], []
+    for number in range(1, SWAPS + 1):
+        begun, published = _wait(engine, bursts), _wait(engine, bursts + TIMED)
+        engine.publish(weights[number % 2], number)
+        publish_ms.append(1e3 * (time.perf_counter() - published))
+        bursts += 2 * TIMED
+        delay_s = _wait(engine, bursts) - published - (published - begun)
+        delay_ms.append(1e3 * max(0.0, delay_s))
+    versions = [reply.result().version for reply in replies]
+    engine.close()
+    swaps_ms = [sum(each) for each in zip(publish_ms, delay_ms, strict=True)]
+    return {
+        "swap_ms": round(statistics.median(swaps_ms), 3),
+        "swap_ms_by_swap": [round(each, 3) for each in swaps_ms],
+        "publish_ms": round(statistics.median(publish_ms), 3),
+        "weights": count_params(shape)[0],
+        "replies_lost": sum(len(each) != WRITTEN_TOKENS for each in versions),
+        "tokens_by_version": np.bincount(np.concatenate(versions)).tolist(),
+    }
+
+
+def _sizes() -> EngineShape:
+    slot_tokens = PROMPT_TOKENS + WRITTEN_TOKENS
+    return EngineShape(
+        slots=REPLIES,
+        slot_tokens=slot_tokens,
+        decode_steps=1,
+        prefill_tokens=(PROMPT_TOKENS,),
+        prefill_rows=REPLIES,
+        prefill_budget=REPLIES * PROMPT_TOKENS,
+        page_tokens=16,
+        pages=REPLIES * -(-slot_tokens // 16),
+        share_across_versions=False,
+        int8_cache=False,
+        weights="same",
+    )
+
+
+def _ask(engine: Engine, number: int) -> Future[Sampled]:
+    ids, key = np.arange(PROMPT_TOKENS) + number, np.array([0, number], np.uint32)
+    return engine.reply(engine.open(), ids, WRITTEN_TOKENS, Sampling(), key)
+
+
+def _wait(engine: Engine, bursts: int) -> float:
+    """The moment when so many dispatches are done."""
+    while engine.stats.bursts < bursts:
+        time.sleep(0.0002)
+    return time.perf_counter()
