@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ale_jax.model.quantised import STORED_AS
+from ale_jax.model.quantised import SAME, STORED_AS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +57,11 @@ class EngineShape:
                 f"{self.slot_tokens}: set it to {self.pages_per_slot} or more, and to "
                 f"{self.slots * self.pages_per_slot} if all slots are to be used at once"
             )
+
+    @property
+    def eight_bits(self) -> bool:
+        """Something is stored less exactly than the learner has it."""
+        return self.int8_cache or self.weights != SAME
 
     @property
     def pages_per_slot(self) -> int:

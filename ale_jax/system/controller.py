@@ -213,7 +213,7 @@ class _Run(contextlib.ExitStack):
         algorithm = credit.ipa(config.ipa) if rl.algorithm == "ipa" else credit.grpo(config.grpo)
         score = make_scorer(policy, self._shape, self._mesh, config.learn.compute)
 
-        limit = gap_limit(config.learn.compute, config.engine.int8_cache)
+        limit = gap_limit(config.learn.compute, config.engine.eight_bits)
 
         def report(step: StepReport) -> None:
             watch.rl_step(step, crew, engine.stats.sampled_tokens, limit)

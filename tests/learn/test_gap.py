@@ -49,5 +49,5 @@ def test_the_gap_is_over_policy_tokens():
 
 
 def test_the_limit_knows_what_is_rounded():
-    assert gap_limit(Compute("float32"), int8_cache=False) == 1e-3
+    assert gap_limit(Compute("float32"), eight_bits=False) == 1e-3
     assert gap_limit(Compute("bfloat16"), False) == gap_limit(Compute("float32"), True) == 1e-1
