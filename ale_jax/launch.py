@@ -2,6 +2,9 @@
 
   --mode=plan   says what the run needs of each device's memory, and whether that fits; needs no
                 --workdir, and none of the devices
+  --mode=export --out=FOLDER   writes the newest weights of the run in DIR, with tokenizer and chat
+                template, as a new folder that transformers loads; adapters are merged into them
+  --adapter     with --mode=export: the adapters alone, as PEFT loads them
   --config.SECTION.FIELD=VALUE   another value for one field, e.g. --config.rl.alpha=0.5
   --resume      go on with the run in DIR though rl.steps or what is watched was changed
                 (a run of the same config goes on by itself)
@@ -78,10 +81,12 @@ def _launch(argv: Sequence[str], run: Run | None) -> int:
     values = _read_config(_config_path(options.config), overrides)
     if options.mode == "plan":
         return _plan(values)
-    if options.mode != "train":
-        raise ValueError(f"--mode={options.mode} is unknown: choose train or plan")
+    if options.mode not in ("train", "export"):
+        raise ValueError(f"--mode={options.mode} is unknown: choose train, plan or export")
     if not options.workdir:
         raise ValueError("--workdir is missing: give a folder for the run, e.g. runs/first")
+    if options.mode == "export":
+        return _export(values, options)
 
     from ale_jax.system.build_config import build_config
     from ale_jax.system.checks import check_devices
@@ -113,6 +118,21 @@ def _plan(values: dict[str, Any]) -> int:
     return 0
 
 
+def _export(values: dict[str, Any], options: flags.FlagValues) -> int:
+    if not options.out:
+        raise ValueError("--out is missing: name a folder that does not exist yet")
+
+    from ale_jax.system.build_config import build_config
+    from ale_jax.system.export_run import export_run
+    from ale_jax.system.workdir import Workdir
+
+    config = build_config(values)
+    with Workdir.open(Path(options.workdir), config) as workdir:
+        step = export_run(config, workdir, Path(options.out), options.adapter)
+    print(f"the weights of step {step} are in {options.out}")
+    return 0
+
+
 def _parse_options(argv: Sequence[str]) -> flags.FlagValues:
     # Of this call's own, not absl's global ones: importing a module then defines no flag.
     options = flags.FlagValues()
@@ -120,6 +140,8 @@ def _parse_options(argv: Sequence[str]) -> flags.FlagValues:
         ("config", flags.DEFINE_string, ""),
         ("mode", flags.DEFINE_string, "train"),
         ("workdir", flags.DEFINE_string, ""),
+        ("out", flags.DEFINE_string, ""),
+        ("adapter", flags.DEFINE_bool, False),
         ("resume", flags.DEFINE_bool, False),
         ("overwrite", flags.DEFINE_bool, False),
         ("debug", flags.DEFINE_bool, False),

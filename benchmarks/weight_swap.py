@@ -42,6 +42,7 @@ HALF_BILLION = PolicyShape(  # as Qwen2.5-0.5B
     qkv_bias=True,
     rope_theta=1e6,
     llama3_rope=(),
+    max_positions=32_768,
     norm_eps=1e-6,
     tie_embeddings=True,
 )

@@ -37,6 +37,7 @@ def get_config() -> ConfigDict:
         "qkv_bias": False,
         "rope_theta": 10_000.0,
         "llama3_rope": (),
+        "max_positions": 2048,
         "norm_eps": 1e-6,
         "tie_embeddings": True,
     }

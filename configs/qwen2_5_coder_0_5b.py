@@ -16,6 +16,7 @@ def get_config() -> ConfigDict:
     c.name = "qwen2_5_coder_0_5b"
     c.model.update(width=896, num_layers=24, num_heads=14, num_kv_heads=2, head_width=64)
     c.model.update(mlp_width=4864, qkv_bias=True, rope_theta=1e6, norm_eps=1e-6)
+    c.model.max_positions = 32_768
     c.model.tie_embeddings = False
     c.tokenizer.vocab_size = 151_936
     return c

@@ -1,8 +1,9 @@
 """Does IPA lift a policy of the paper's size (ROME)? Expect: not known yet; nothing was run.
 python -m ale_jax.launch --config=configs/qwen3_30b_a3b.py --config.weights=DIR --workdir=runs/rome
 
-DIR: Qwen3-30B-A3B in Hugging Face's layout. Later releases have another rotary base: set
---config.model.rope_theta to what their config.json says, else the run refuses to start.
+DIR: Qwen3-30B-A3B in Hugging Face's layout. Later releases have another rotary base and more
+positions: set --config.model.rope_theta and max_positions to what their config.json says, else the
+run refuses to start.
 Hardware: one host with 8 GPUs of 141 GB. Memory by --mode=plan: 121.4 GiB of each device.
 """
 
@@ -19,6 +20,7 @@ def get_config() -> ConfigDict:
     c.model.update(width=2048, num_layers=48, num_heads=32, num_kv_heads=4, head_width=128)
     c.model.update(mlp_width=6144, num_experts=128, experts_per_token=8, expert_width=768)
     c.model.update(norm_topk_prob=True, qk_norm=True, rope_theta=1e6, norm_eps=1e-6)
+    c.model.max_positions = 40_960
     c.model.tie_embeddings = False
     c.tokenizer.vocab_size = 151_936
     c.learn.update(rows=8, row_tokens=8192, balance_weight=1e-3)

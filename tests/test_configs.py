@@ -132,6 +132,7 @@ def test_every_field_is_reached_by_its_dotted_name():
         ("worlds.held_out_families", (), "eval.held_out_tasks 1 needs"),
         ("eval.tasks", 1, "eval.tasks 1 must be at least 2: one per family"),
         ("eval.tasks", 0, "tasks 0 must be at least 1"),
+        ("model.max_positions", 256, "slot_tokens 384 must be at most model.max_positions 256"),
         ("model.num_kv_heads", 3, "must be a multiple of model.num_kv_heads 3"),
         ("model.width", 0, "width 0 must be at least 1"),
         ("mesh.fsdp", 0, "mesh.fsdp 0 must be at least 1"),

@@ -155,6 +155,26 @@ def abstract_trained(shape: PolicyShape, lora: LoraShape, mesh: Mesh) -> Params:
     return jax.tree.map(describe, trained_table(shape, lora), is_leaf=is_param)
 
 
+def abstract_state(
+    shape: PolicyShape,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    lora: LoraShape = FULL,
+) -> TrainState:
+    """Shape, type and place of all that a state holds, for a checkpoint to be read into."""
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    params, moved = (abstract_trained(shape, each, mesh) for each in (FULL, lora))
+    if lora.rank:
+        scale = jax.ShapeDtypeStruct((), jnp.float32, sharding=everywhere)
+        params |= {"adapters": moved, "adapter_scale": scale}
+    opt_state = jax.tree.map(
+        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
+        jax.eval_shape(optimizer.init, moved),
+        place_moments(optimizer, moved, mesh),
+    )
+    return TrainState(params, opt_state, jax.ShapeDtypeStruct((), jnp.int32, sharding=everywhere))
+
+
 def place_moments(
     optimizer: optax.GradientTransformation, moved: Params, mesh: Mesh
 ) -> optax.OptState:

@@ -29,6 +29,7 @@ class PolicyShape:
     qkv_bias: bool  # queries, keys and values have a bias
     rope_theta: float
     llama3_rope: tuple[float, ...]  # (factor, low, high, trained positions) of Llama 3, or empty
+    max_positions: int  # of the conversations that it was made for; nothing is computed with it
     norm_eps: float
     tie_embeddings: bool  # the output head is the embedding, transposed
 

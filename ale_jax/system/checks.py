@@ -79,6 +79,11 @@ def _check_engine(config: RunConfig) -> None:
             f"rollout.episodes_per_actor {rollout.episodes_per_actor} conversations: "
             f"set engine.slots to {episodes} or more"
         )
+    if engine.slot_tokens > config.model.max_positions:
+        raise ValueError(
+            f"engine.slot_tokens {engine.slot_tokens} must be at most model.max_positions "
+            f"{config.model.max_positions}: the model was not made for longer conversations"
+        )
     if not engine.prefill_tokens or min(engine.prefill_tokens) < 1:
         raise ValueError(f"engine.prefill_tokens {engine.prefill_tokens} must name sizes >= 1")
     algorithm = config.rl.algorithm

@@ -60,12 +60,15 @@ class ModelConfig:
     qkv_bias: bool
     rope_theta: float
     llama3_rope: tuple[float, ...]
+    max_positions: int
     norm_eps: float
     tie_embeddings: bool
 
     def __post_init__(self) -> None:
         sizes = ("width", "num_layers", "num_heads", "num_kv_heads", "head_width", "mlp_width")
-        require_at_least(1, self, *sizes, *(("expert_width",) if self.num_experts else ()))
+        require_at_least(
+            1, self, "max_positions", *sizes, *(("expert_width",) if self.num_experts else ())
+        )
         require_at_least(0, self, "num_experts")
         require_range("norm_eps", self.norm_eps, 0.0, 1.0, "1e-6 is usual")
         require_range("rope_theta", self.rope_theta, 1.0, 1e12, "1e4 is usual")

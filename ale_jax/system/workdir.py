@@ -85,6 +85,32 @@ class Workdir:
             ) from error
 
     @classmethod
+    def open(cls, path: Path, config: RunConfig) -> Workdir:
+        """Claims the folder of a run that is there, to take something out of it.
+
+        Its config may differ in RESUMABLE_FIELDS, and in the devices: `mesh` and `hardware`.
+
+        Raises:
+          ValueError: there is no run, it is in use, or it is of another config.
+        """
+        path = Path(path).resolve()
+        if not (path / LOCK_FILE).is_file() or not (path / CONFIG_FILE).is_file():
+            raise ValueError(f"workdir {path} holds no run: check --workdir")
+        lock = _lock(path)
+        try:
+            stored, wanted = read_json(path / CONFIG_FILE), json.loads(json.dumps(config.to_json()))
+            differing = [n for n in _differing(flat(stored), flat(wanted)) if not _is_free(n)]
+            if differing:
+                raise ValueError(
+                    f"workdir {path} holds a run of another config "
+                    f"({_changes(flat(stored), flat(wanted), differing)}): name that one"
+                )
+        except BaseException:
+            lock.close()
+            raise
+        return cls(path, _state(path), None, lock)
+
+    @classmethod
     def _claim(cls, path: Path, config: RunConfig, resume: bool, overwrite: bool) -> Workdir:
         lock = _lock(path)
         moved = None
@@ -175,23 +201,34 @@ def _refuse_other_config(
     path: Path, stored: dict[str, object], wanted: dict[str, object], resume: bool
 ) -> None:
     """ValueError unless the configs may differ as they do."""
-    absent = object()
-    differing = [
-        name for name in stored | wanted if stored.get(name, absent) != wanted.get(name, absent)
-    ]
+    differing = _differing(stored, wanted)
     fixed = [name for name in differing if name not in RESUMABLE_FIELDS]
     if resume and not fixed:
         _refuse_fewer_steps(path, stored.get("rl.steps"), wanted["rl.steps"])
         return
-    shown = fixed if resume else differing
-    changes = [f"{n} {stored.get(n)!r} -> {wanted.get(n)!r}"[:120] for n in shown[:MAX_SHOWN]]
-    if len(shown) > MAX_SHOWN:
-        changes.append(f"and {len(shown) - MAX_SHOWN} more")
+    changes = _changes(stored, wanted, fixed if resume else differing)
     how = "" if fixed else "--resume to go on with these changes, "
     raise ValueError(
-        f"workdir {path} holds a run of another config ({'; '.join(changes)}): "
+        f"workdir {path} holds a run of another config ({changes}): "
         f"choose another folder, or give {how}--overwrite to move it aside"
     )
+
+
+def _differing(stored: dict[str, object], wanted: dict[str, object]) -> list[str]:
+    absent = object()
+    return [n for n in stored | wanted if stored.get(n, absent) != wanted.get(n, absent)]
+
+
+def _changes(stored: dict[str, object], wanted: dict[str, object], names: list[str]) -> str:
+    changes = [f"{n} {stored.get(n)!r} -> {wanted.get(n)!r}"[:120] for n in names[:MAX_SHOWN]]
+    if len(names) > MAX_SHOWN:
+        changes.append(f"and {len(names) - MAX_SHOWN} more")
+    return "; ".join(changes)
+
+
+def _is_free(name: str) -> bool:
+    """Whether a field says nothing of what is in the checkpoints."""
+    return name in RESUMABLE_FIELDS or name.startswith(("mesh.", "hardware."))
 
 
 def _refuse_fewer_steps(path: Path, stored: object, wanted: object) -> None:

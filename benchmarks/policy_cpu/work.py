@@ -32,6 +32,7 @@ def _shape(experts: int, chosen: int, width: int) -> PolicyShape:
         qkv_bias=False,
         rope_theta=1e6,
         llama3_rope=(),
+        max_positions=32_768,
         norm_eps=1e-6,
         tie_embeddings=False,
     )

@@ -34,6 +34,7 @@ def qwen3_30b_a3b(layers: int, vocab_size: int = VOCABULARY) -> PolicyShape:
         qkv_bias=False,
         rope_theta=1e6,
         llama3_rope=(),
+        max_positions=40_960,
         norm_eps=1e-6,
         tie_embeddings=False,
     )

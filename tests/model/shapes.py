@@ -21,6 +21,7 @@ MOE = PolicyShape(
     qkv_bias=False,
     rope_theta=10_000.0,
     llama3_rope=(),
+    max_positions=512,
     norm_eps=1e-6,
     tie_embeddings=True,
 )

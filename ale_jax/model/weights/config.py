@@ -15,7 +15,8 @@ from ale_jax.model.weights.fields import Fields
 class Architecture:
     """What sets a family of transformers' models apart from the others that we know.
 
-    qkv_bias: as `PolicyShape` has it; None where the configuration says it.
+    qkv_bias: as `PolicyShape` has it; None where the configuration says it. positions: what
+    transformers takes for max_position_embeddings where the configuration does not say it.
     """
 
     model_type: str
@@ -23,6 +24,7 @@ class Architecture:
     has_experts: bool
     qk_norm: bool
     qkv_bias: bool | None
+    positions: int = 32_768
 
 
 # What was upcycled from Qwen2 or Llama is a Qwen2-MoE (see layout.filler_shapes).
@@ -31,7 +33,7 @@ ARCHITECTURES = (
     Architecture("qwen2_moe", "Qwen2MoeForCausalLM", True, False, None),
     Architecture("qwen3", "Qwen3ForCausalLM", False, True, False),
     Architecture("qwen2", "Qwen2ForCausalLM", False, False, True),
-    Architecture("llama", "LlamaForCausalLM", False, False, False),
+    Architecture("llama", "LlamaForCausalLM", False, False, False, 2048),
 )
 
 # Fields of which one value only is supported; a missing field has it.
@@ -109,6 +111,7 @@ def to_config(shape: PolicyShape) -> dict[str, object]:
         "head_dim": shape.head_width,
         "intermediate_size": shape.mlp_width,
         "rope_theta": shape.rope_theta,
+        "max_position_embeddings": shape.max_positions,
         "rms_norm_eps": shape.norm_eps,
         "tie_word_embeddings": shape.tie_embeddings,
     }
@@ -163,6 +166,7 @@ def _sizes(fields: Fields, architecture: Architecture) -> dict[str, object]:
         "qkv_bias": _qkv_bias(fields, architecture),
         "rope_theta": rope_theta,
         "llama3_rope": llama3_rope,
+        "max_positions": fields.count("max_position_embeddings", architecture.positions),
         "norm_eps": fields.number("rms_norm_eps"),
         "tie_embeddings": fields.flag("tie_word_embeddings", False),
     }

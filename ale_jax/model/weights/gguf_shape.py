@@ -68,6 +68,7 @@ def read_shape(
         "qkv_bias": architecture.qkv_bias,
         "rope_theta": fields.number("rope.freq_base", 10_000.0),
         "llama3_rope": (),
+        "max_positions": fields.count("context_length", architecture.positions),
         "norm_eps": fields.number("attention.layer_norm_rms_epsilon"),
         "tie_embeddings": "output.weight" not in tensors,
     }

@@ -24,7 +24,7 @@ from ale_jax.model.weights.config import NO_EXPERTS
 from tests.model.shapes import DENSE, LLAMA, MIXED, QWEN2
 
 # No defaults of theirs: a field that is not carried over would not show.
-THETA, EPS = 20_000.0, 1e-4
+THETA, EPS, POSITIONS = 20_000.0, 1e-4, 640
 _SIZES = {
     "vocab_size": 96,
     "hidden_size": 32,
@@ -34,6 +34,7 @@ _SIZES = {
     "head_dim": 16,
     "intermediate_size": 48,
     "rms_norm_eps": EPS,
+    "max_position_embeddings": POSITIONS,
 }
 _EXPERTS = {
     "num_experts": 8,
@@ -55,7 +56,9 @@ _UPCYCLED = {"shared_expert_intermediate_size": 0, "mlp_only_layers": [0], **_EX
 
 
 def _like(shape, **changes):
-    return dataclasses.replace(shape, rope_theta=THETA, norm_eps=EPS, **changes)
+    return dataclasses.replace(
+        shape, rope_theta=THETA, norm_eps=EPS, max_positions=POSITIONS, **changes
+    )
 
 
 # Name -> the shape that we should read, their class, their configuration.

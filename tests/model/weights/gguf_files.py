@@ -91,6 +91,7 @@ def _metadata(shape):
         "attention.layer_norm_rms_epsilon": shape.norm_eps,
         "feed_forward_length": shape.mlp_width,
         "rope.freq_base": shape.rope_theta,
+        "context_length": shape.max_positions,
     }
     if shape.is_moe:
         fields |= {

@@ -1,0 +1,130 @@
+"""--mode=export: a run's newest weights as transformers loads them, and what it refuses."""
+
+import importlib
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from ale_jax.launch import main
+from ale_jax.learn.checkpoint import Checkpoints
+from ale_jax.learn.state import abstract_state, make_optimizer
+from ale_jax.model.lora import merged
+from ale_jax.model.policy import hidden_states, logits
+from ale_jax.model.sharding import make_mesh
+from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
+from ale_jax.system.build_config import build_config
+from ale_jax.system.workdir import Workdir
+
+MESSAGES = [{"role": "user", "content": "Read lemon.txt."}]
+TOKENS = np.arange(24).reshape(2, 12)
+LORA = {"rank": 2, "alpha": 4.0, "targets": ("q", "o")}
+FLAGS = ("--config.lora.rank=2", "--config.lora.alpha=4.0", "--config.lora.targets=('q', 'o')")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """run(weights) -> the folder of a run with adapters and two checkpoints, and its newest state.
+    weights: what it says that it began with."""
+
+    def make(weights=""):
+        values = importlib.import_module("configs.smoke").get_config().to_dict()
+        values |= {"lora": LORA, "weights": weights}
+        config = build_config(values)
+        tokenizer = ChatTokenizer(train_bpe(MESSAGES, config.tokenizer.vocab_size))
+        policy = config.policy_shape(tokenizer.vocab_size)
+        optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
+        target = abstract_state(policy, optimizer, make_mesh(config.mesh), config.lora)
+        draw = np.random.default_rng(0)
+
+        def fill(leaf):
+            values = draw.normal(0, 0.2, leaf.shape).astype(leaf.dtype)
+            return jax.device_put(values, leaf.sharding)
+
+        path = tmp_path_factory.mktemp("runs") / "run"
+        with Workdir.claim(path, config) as workdir:
+            tokenizer.save(path / "tokenizer")
+            with Checkpoints(workdir.checkpoints, 2, lambda *_, **__: None) as checkpoints:
+                for step in (1, 2):
+                    state = jax.tree.map(fill, target)
+                    checkpoints.save(step, state, {})
+        return path, policy, state
+
+    return make
+
+
+@pytest.fixture
+def export(monkeypatch, pytestconfig, capsys):
+    """export(workdir, *arguments) -> (exit code, stdout, stderr)"""
+    monkeypatch.chdir(pytestconfig.rootpath)
+
+    def call(workdir, *arguments):
+        flags = ["--config=configs/smoke.py", f"--workdir={workdir}", "--mode=export", *FLAGS]
+        return main(["launch", *flags, *arguments]), *capsys.readouterr()
+
+    return call
+
+
+def test_the_folder_says_what_the_run_would(run, export, tmp_path):
+    path, policy, state = run()
+    before = sorted(path.rglob("*"))
+    code, out, err = export(path, f"--out={tmp_path / 'out'}")
+    assert (code, err) == (0, "") and "the weights of step 2 are in" in out
+    assert sorted(path.rglob("*")) == before
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    with torch.no_grad():
+        theirs = model(torch.asarray(TOKENS)).logits
+    params = jax.tree.map(jnp.asarray, jax.device_get(merged(state.params)))
+    position_BT = jnp.broadcast_to(jnp.arange(12), TOKENS.shape)
+    hidden, _ = hidden_states(params, TOKENS, position_BT, jnp.ones_like(position_BT), policy)
+    np.testing.assert_allclose(theirs, logits(params, hidden), atol=1e-4)
+    assert model.config.max_position_embeddings == policy.max_positions == 2048
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    text = tokenizer.apply_chat_template(MESSAGES, tokenize=False)
+    assert "Read lemon.txt." in text
+
+
+def test_adapters_alone_go_to_peft(run, export, tmp_path):
+    base = tmp_path / "base"
+    path, _, state = run(str(base))
+    out = tmp_path / "adapter"
+    code, _, err = export(path, f"--out={out}", "--adapter", f"--config.weights={base}")
+    assert (code, err) == (0, "")
+    config = json.loads((out / "adapter_config.json").read_text())
+    assert (config["r"], config["base_model_name_or_path"]) == (2, str(base))
+    tensors = load_file(out / "adapter_model.safetensors")
+    a = state.params["adapters"][1]["q_DNH"]["a"]
+    found = tensors["base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight"]
+    np.testing.assert_array_equal(found, np.asarray(a).T)
+    assert (out / "tokenizer.json").is_file() and not (out / "model.safetensors").exists()
+
+
+def test_what_cannot_be_exported_is_refused_and_nothing_is_written(run, export, tmp_path):
+    path, _, _ = run()
+    out = tmp_path / "out"
+    (tmp_path / "full").mkdir()
+    for arguments, answer in (
+        ([], "--out is missing: name a folder"),
+        ([f"--out={tmp_path / 'full'}"], "full exists: name a folder that does not"),
+        ([f"--out={out}", "--adapter"], "the adapters lie on random weights"),
+        ([f"--out={out}", "--config.model.rope_theta=5e5"], "model.rope_theta 10000.0 -> 500000.0"),
+        ([f"--out={out}", f"--workdir={tmp_path / 'none'}"], "none holds no run"),
+        ([f"--out={out}", "--mode=exprot"], "choose train, plan or export"),
+    ):
+        code, _, err = export(path, *arguments)
+        assert code == 2 and answer in err and err.count("\n") == 1, err
+    for damaged in (path / "checkpoints").glob("*/manifest.json"):
+        damaged.write_text("{}")
+    code, _, err = export(path, f"--out={out}", "--config.mesh.fsdp=2")
+    assert code == 2 and "is whole: go on with the run" in err
+    for folder in Path(path / "checkpoints").iterdir():
+        folder.rename(tmp_path / folder.name)
+    code, _, err = export(path, f"--out={out}")
+    assert code == 2 and "there is no checkpoint in" in err
+    assert not out.exists() and list((tmp_path / "full").iterdir()) == []
