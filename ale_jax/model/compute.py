@@ -8,9 +8,12 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from ale_jax.model.lora import merged
 from ale_jax.model.params import Params
+from ale_jax.model.shape import PolicyShape
+from ale_jax.model.sharding import SAMPLER_RULES, param_shardings
 
 DTYPES = ("float32", "bfloat16")
 # What the backward pass finds of each layer: all, products with dense weights, or its input alone.
@@ -52,17 +55,28 @@ def cast_layer(layer: Params, dtype: str) -> Params:
     return {name: cast(name, weight) for name, weight in layer.items()}
 
 
-def sampling_weights(params: Params, compute: Compute) -> Params:
-    """What a sampler is given: adapters merged, and the type of the learner's products, so that
-    both compute the same. The same arrays where there is nothing to do."""
-    if compute.dtype == "float32" and "adapters" not in params:
+def sampling_weights(
+    params: Params, shape: PolicyShape, compute: Compute, mesh: Mesh | None = None
+) -> Params:
+    """What a sampler is given: adapters merged, in the type of the learner's products, so that both
+    compute the same, and each weight where a decode step wants it (SAMPLER_RULES): they travel once
+    and not in every step. The same arrays where there is nothing to do."""
+    is_cut = mesh is not None and mesh.shape["fsdp"] > 1
+    if compute.dtype == "float32" and "adapters" not in params and not is_cut:
         return params
-    return _sampling_weights(params, compute.dtype)
+    return _sampling_weights(params, shape, compute.dtype, mesh)
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def _sampling_weights(params: Params, dtype: str) -> Params:
-    params = merged(params)
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def _sampling_weights(params: Params, shape: PolicyShape, dtype: str, mesh: Mesh | None) -> Params:
+    params = cast_weights(merged(params), dtype)
+    if mesh is None:
+        return params
+    return jax.lax.with_sharding_constraint(params, param_shardings(shape, mesh, SAMPLER_RULES))
+
+
+def cast_weights(params: Params, dtype: str) -> Params:
+    """As `cast_layer`, of a whole policy without adapters."""
     layers = [cast_layer(layer, dtype) for layer in params["layers"]]
     return cast_layer({k: w for k, w in params.items() if k != "layers"}, dtype) | {
         "layers": layers

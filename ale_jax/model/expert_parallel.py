@@ -30,6 +30,16 @@ def own_share(
     return jnp.einsum("tkd,tk->td", equal_blocks(weights, x_TD, expert_TK), weight_TK)
 
 
+def gathered(
+    weights: Weights, x_TD: jax.Array, weight_TK: jax.Array, expert_TK: jax.Array
+) -> jax.Array:
+    """What all experts add to this device's own tokens, [T,D], if these are few, as in a decode
+    step: every device of the axis sees the tokens of all. Then the weights are read once, and
+    nobody waits for rounds."""
+    tokens = (jax.lax.all_gather(each, AXIS, tiled=True) for each in (x_TD, weight_TK, expert_TK))
+    return jax.lax.psum_scatter(own_share(weights, *tokens), AXIS, tiled=True)
+
+
 @jax.custom_vjp
 def exchanged(weights: Weights, x_TD: jax.Array, expert_TK: jax.Array) -> jax.Array:
     """As `equal_blocks.equal_blocks`, [T,K,D], for tokens of this device's own and any experts.

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 import numpy as np
 
 from ale_jax.model.sampler import Sampling
+from ale_jax.rollout.pages import prefix_keys
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,13 @@ class Request:
     sampling: Sampling
     key: np.ndarray
     future: Future = dataclasses.field(default_factory=Future)
+    _keys: tuple[int | None, list[bytes]] | None = None
+
+    def prefix_keys(self, page_tokens: int, version: int | None) -> list[bytes]:
+        """Of the full pages of what is to be read. Kept: who waits is looked at again and again."""
+        if self._keys is None or self._keys[0] != version:
+            self._keys = version, prefix_keys(self.new_ids[:-1], page_tokens, version)
+        return self._keys[1]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -174,7 +174,7 @@ class _Run(contextlib.ExitStack):
     def _open_rollouts(self, state: TrainState, cursor: Cursor) -> tuple[Crew, Engine, Pump]:
         config = self._config
         self.enter_context(ray_cluster(config.rollout.actors))
-        weights = sampling_weights(state.params, config.learn.compute)
+        weights = sampling_weights(state.params, self._policy(), config.learn.compute, self._mesh)
         engine = Engine(
             self._policy(),
             config.engine,

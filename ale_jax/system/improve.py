@@ -131,7 +131,8 @@ def improve(
         )
         # Before the gate frees permits: nothing of the next version is in flight yet.
         save(state, cursor)
-        engine.publish(sampling_weights(state.params, compute), cursor.step)
+        weights = sampling_weights(state.params, policy, compute, mesh)
+        engine.publish(weights, cursor.step)
         gate.publish(cursor.step)
         done = time.monotonic()
         report(StepReport(cursor, before, groups, made, sums, taken - start, done - taken))

@@ -75,7 +75,7 @@ def test_merged_weights_compute_the_same(trained):
     assert jax.tree.structure(found) == jax.tree.structure(init_params(jax.random.key(0), MIXED))
     assert np.abs(_logits(after) - _logits(before)).max() > 0.01
     np.testing.assert_allclose(_logits(found), _logits(after), atol=1e-5)
-    served = sampling_weights(after, Compute("bfloat16"))
+    served = sampling_weights(after, MIXED, Compute("bfloat16"))
     assert served["layers"][0]["q_DNH"].dtype == jnp.bfloat16
     assert served["layers"][0]["attn_norm_D"].dtype == jnp.float32
     np.testing.assert_allclose(
@@ -85,7 +85,7 @@ def test_merged_weights_compute_the_same(trained):
 
 def test_weights_that_need_nothing_are_served_as_they_are():
     params = init_params(jax.random.key(0), MIXED)
-    assert sampling_weights(params, Compute()) is params
+    assert sampling_weights(params, MIXED, Compute()) is params
 
 
 def test_the_export_says_the_same_in_pefts_names(tmp_path):

@@ -32,7 +32,7 @@ def _play_six(shape, params, mesh=None, **changes):
 )
 def test_sampler_and_learner_agree(shape, dtype, int8_cache, bar):
     params, compute = init_params(jax.random.key(1), shape), Compute(dtype)
-    played = _play_six(shape, sampling_weights(params, compute), int8_cache=int8_cache)
+    played = _play_six(shape, sampling_weights(params, shape, compute), int8_cache=int8_cache)
     assert sum(len(reply.ids) for turns in played for _, reply in turns) > 60
     gap = np.mean([mean_gap((shape, params), turns, compute) for turns in played])
     assert gap <= bar
