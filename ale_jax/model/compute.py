@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from ale_jax.model.lora import merged
 from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
-from ale_jax.model.sharding import SAMPLER_RULES, param_shardings
+from ale_jax.model.sharding import RULES, SAMPLER_RULES, param_shardings
 
 DTYPES = ("float32", "bfloat16")
 # What the backward pass finds of each layer: all, products with dense weights, or its input alone.
@@ -61,10 +61,15 @@ def sampling_weights(
     """What a sampler is given: adapters merged, in the type of the learner's products, so that both
     compute the same, and each weight where a decode step wants it (SAMPLER_RULES): they travel once
     and not in every step. The same arrays where there is nothing to do."""
-    is_cut = mesh is not None and mesh.shape["fsdp"] > 1
-    if compute.dtype == "float32" and "adapters" not in params and not is_cut:
+    if not has_own_weights(compute, "adapters" in params, mesh):
         return params
     return _sampling_weights(params, shape, compute.dtype, mesh)
+
+
+def has_own_weights(compute: Compute, adapted: bool, mesh: AbstractMesh | Mesh | None) -> bool:
+    """Whether a sampler needs other arrays than the learner's (adapted: if there are adapters)."""
+    is_cut = mesh is not None and any(mesh.shape[axis] > 1 for axis in RULES["embed"])
+    return adapted or compute.dtype != "float32" or is_cut
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))

@@ -35,9 +35,12 @@ def gathered(
 ) -> jax.Array:
     """What all experts add to this device's own tokens, [T,D], if these are few, as in a decode
     step: every device of the axis sees the tokens of all. Then the weights are read once, and
-    nobody waits for rounds."""
-    tokens = (jax.lax.all_gather(each, AXIS, tiled=True) for each in (x_TD, weight_TK, expert_TK))
-    return jax.lax.psum_scatter(own_share(weights, *tokens), AXIS, tiled=True)
+    nobody waits for rounds. The sum is rounded once, behind its last term, as behind `exchanged`.
+    """
+    tokens = x_TD, weight_TK.astype(jnp.float32), expert_TK
+    everyones = (jax.lax.all_gather(each, AXIS, tiled=True) for each in tokens)
+    share_TD = own_share(weights, *everyones)
+    return jax.lax.psum_scatter(share_TD, AXIS, tiled=True).astype(x_TD.dtype)
 
 
 @jax.custom_vjp

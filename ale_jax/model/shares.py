@@ -18,11 +18,16 @@ from ale_jax.model.sharding import RULES
 def place(dims: str, mesh: AbstractMesh | Mesh) -> PartitionSpec:
     """Of an array with these dims, by letter: slots or rows B and pages P are cut along the data
     axes, heads N and G along "tensor", others not. Dims behind those named are whole."""
-    cuts = {
-        **dict.fromkeys("BP", tuple(axis for axis in RULES["batch"] if mesh.shape[axis] > 1)),
-        **dict.fromkeys("NG", RULES["heads"]),
-    }
-    return PartitionSpec(*(cuts.get(dim) for dim in dims))
+
+    def cut(dim: str) -> tuple[str, ...] | None:
+        axes = {"B": "batch", "P": "batch", "N": "heads", "G": "kv_heads"}.get(dim)
+        return tuple(a for a in RULES[axes] if mesh.shape[a] > 1) or None if axes else None
+
+    cuts = [cut(dim) for dim in dims]
+    # As the compiler says of what it gives back, to the letter: else it would compile anew for it.
+    while cuts and cuts[-1] is None:
+        cuts.pop()
+    return PartitionSpec(*cuts)
 
 
 def cache_sharding(mesh: AbstractMesh | Mesh) -> NamedSharding:
