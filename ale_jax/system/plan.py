@@ -126,7 +126,7 @@ def _computing(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> It
 
 def _publishing(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
     yield Need("weights before the step", _bytes(abstract_trained(policy, config.lora, mesh)))
-    yield Need("next weights of the sampler", _sampler_bytes(config, policy, mesh))
+    yield Need("weights of the sampler, next version", _sampler_bytes(config, policy, mesh))
 
 
 def _bytes(tree: Any) -> int:
