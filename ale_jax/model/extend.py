@@ -20,7 +20,6 @@ from ale_jax.model.layers import attend, feed_forward, project_qkv, rms_norm
 from ale_jax.model.paged_attention import has_kernel, paged_attention
 from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
-from ale_jax.model.sharding import cut_as_rows
 
 
 class LayerMemory(Protocol):
@@ -87,7 +86,7 @@ def extend(
     """
     offset_BT = jnp.arange(tokens_BT.shape[1])[None, :]
     position_BT, is_real_BT = start_B[:, None] + offset_BT, offset_BT < count_B[:, None]
-    x_BTD = cut_as_rows(params["embed_VD"][tokens_BT])
+    x_BTD = params["embed_VD"][tokens_BT]
     extended = []
     for layer, layer_memory in zip(params["layers"], memory, strict=True):
         q, k, v = project_qkv(layer, x_BTD, position_BT, shape)

@@ -120,14 +120,6 @@ def data_shares(mesh: AbstractMesh | Mesh) -> int:
     return math.prod(mesh.shape[axis] for axis in RULES["batch"])
 
 
-def cut_as_rows(x_B: jax.Array) -> jax.Array:
-    """The same, on a mesh each device holding its own rows, with all that they consist of."""
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1:
-        return x_B
-    return jax.lax.with_sharding_constraint(x_B, PartitionSpec(row_axes(len(x_B), mesh)))
-
-
 def sequence_axis(tokens: int, mesh: AbstractMesh | Mesh) -> str | None:
     """The mesh axis that the tokens of a row are divided over, if they can be."""
     (axis,) = RULES["sequence"]
