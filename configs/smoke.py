@@ -21,7 +21,7 @@ def get_config() -> ConfigDict:
     c.worlds = {"train_families": ("trail", "count"), "held_out_families": ("relay",)}
     c.agent.turns = 2
     c.rollout.update(actors=1, episodes_per_actor=4, max_reply_tokens=8)
-    c.engine.update(slots=4)
+    c.engine.slots = 8
     c.learn.update(rows=8, chunks_per_row=8)
     c.warm_start.update(transcripts_per_family=8, batches_per_step=1, max_steps=2)
     c.warm_start.update(probe_every=1, probe_tasks=2)

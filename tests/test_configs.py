@@ -173,6 +173,7 @@ def test_what_the_devices_cannot_hold_is_refused():
     # The tests run on 8 virtual devices.
     for changes, answer in (
         ({"learn.rows": 7}, "set learn.rows to 8"),
+        ({"engine.slots": 12}, "engine.slots 12 must be a multiple .*, 8: set it to 16"),
         ({"mesh.fsdp": 3}, "mesh"),
         ({"mesh.expert": 8}, "cannot be cut into 8 along experts"),  # the smoke model has 4
     ):

@@ -3,7 +3,8 @@
 A page is one index into every layer's arrays. Which page is whose is the host's affair
 (rollout/pages.py): here, a conversation is a row of page numbers, its token t lying in page
 `row[t // page_tokens]` at `t % page_tokens`. What lies behind a conversation's length is garbage
-that no mask lets through, so that a page needs no cleaning before its next use.
+that no mask lets through, so that a page needs no cleaning before its next use. On a mesh each
+device has the pages of its own share of the conversations (model/shares.py).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from ale_jax.model.shape import PolicyShape
+from ale_jax.model.shares import on_each_share
 
 
 @struct.dataclass
@@ -72,6 +74,7 @@ def empty_cache(
     return [LayerPages(zeros(), zeros()) for _ in range(shape.num_layers)]
 
 
+@on_each_share("GP B B B BTG BTG -> GP")
 def write_pages(
     pages: LayerPages,
     page_BW: jax.Array,
@@ -97,6 +100,7 @@ def write_pages(
     return LayerPages(write(pages.k_GPbH, k_BTGH), write(pages.v_GPbH, v_BTGH))
 
 
+@on_each_share("BG B B BTG BTG -> BG")
 def write_rows(
     rows: LayerRows,
     position_BT: jax.Array,
@@ -119,6 +123,7 @@ def write_rows(
     )
 
 
+@on_each_share("GP B -> BG")
 def gather_rows(pages: LayerPages, page_BW: jax.Array) -> LayerRows:
     """A copy of the conversations' pages with their tokens in one piece."""
 
@@ -135,6 +140,7 @@ def gather_rows(pages: LayerPages, page_BW: jax.Array) -> LayerRows:
     return LayerRows(jax.tree.map(keys, pages.k_GPbH), jax.tree.map(values, pages.v_GPbH))
 
 
+@on_each_share("GP B BG B B -> GP")
 def scatter_rows(
     pages: LayerPages,
     page_BW: jax.Array,

@@ -8,11 +8,13 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from ale_jax.model.lora import merged
 from ale_jax.model.params import Params
 from ale_jax.model.quantised import SAME, Quantised, Weight, quantise_layers
 from ale_jax.model.shape import PolicyShape
+from ale_jax.model.sharding import RULES, SAMPLER_RULES, param_shardings
 
 DTYPES = ("float32", "bfloat16")
 # What the backward pass finds of each layer: all, products with dense weights, or its input alone.
@@ -57,18 +59,56 @@ def cast_layer(layer: Params, dtype: str) -> Params:
 
 
 def sampling_weights(
-    params: Params, shape: PolicyShape, compute: Compute, stored_as: str = SAME
+    params: Params,
+    shape: PolicyShape,
+    compute: Compute,
+    mesh: Mesh | None = None,
+    stored_as: str = SAME,
 ) -> Params:
-    """What a sampler is given: adapters merged, and the type of the learner's products, so that
-    both compute the same; quantised, if `stored_as` says so, and then not quite the same. The same
-    arrays where there is nothing to do."""
-    if compute.dtype == "float32" and "adapters" not in params and stored_as == SAME:
+    """What a sampler is given: adapters merged, in the type of the learner's products, so that both
+    compute the same, and each weight where a decode step wants it (SAMPLER_RULES): they travel once
+    and not in every step. Quantised, if `stored_as` says so: then both compute not quite the same.
+    The same arrays where there is nothing to do."""
+    if not has_own_weights(compute, "adapters" in params, mesh, stored_as):
         return params
-    return _sampling_weights(params, shape, compute.dtype, stored_as)
+    return _sampling_weights(params, shape, compute.dtype, mesh, stored_as)
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2, 3))
-def _sampling_weights(params: Params, shape: PolicyShape, dtype: str, stored_as: str) -> Params:
+def has_own_weights(
+    compute: Compute, adapted: bool, mesh: AbstractMesh | Mesh | None, stored_as: str
+) -> bool:
+    """Whether a sampler needs other arrays than the learner's (adapted: if there are adapters)."""
+    is_cut = mesh is not None and any(mesh.shape[axis] > 1 for axis in RULES["embed"])
+    return adapted or compute.dtype != "float32" or is_cut or stored_as != SAME
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))
+def _sampling_weights(
+    params: Params, shape: PolicyShape, dtype: str, mesh: Mesh | None, stored_as: str
+) -> Params:
+    params = served_weights(params, shape, dtype, stored_as)
+    if mesh is None:
+        return params
+    places = sampler_shardings(params, shape, mesh)
+    return jax.lax.with_sharding_constraint(params, places)
+
+
+def sampler_shardings(params: Params, shape: PolicyShape, mesh: AbstractMesh | Mesh) -> Params:
+    """Where each array of a sampler's weights lies; params: them, or their shapes."""
+
+    def place(sharding: NamedSharding, stored: Weight) -> NamedSharding | Quantised:
+        if not isinstance(stored, Quantised):
+            return sharding
+        # A scale is 1 wide where the weight is summed over, and whole there.
+        cut = zip(stored.scale.shape, sharding.spec, strict=True)
+        spec = PartitionSpec(*(axes if size > 1 else None for size, axes in cut))
+        return Quantised(sharding, NamedSharding(mesh, spec))
+
+    return jax.tree.map(place, param_shardings(shape, mesh, SAMPLER_RULES), params)
+
+
+def served_weights(params: Params, shape: PolicyShape, dtype: str, stored_as: str) -> Params:
+    """The numbers that a sampler is given, wherever they lie."""
     params = merged(params)
     if stored_as != SAME:
         params = quantise_layers(params, shape, stored_as)

@@ -30,6 +30,19 @@ def own_share(
     return weighted_sum(equal_blocks(weights, x_TD, expert_TK), weight_TK)
 
 
+def gathered(
+    weights: Weights, x_TD: jax.Array, weight_TK: jax.Array, expert_TK: jax.Array
+) -> jax.Array:
+    """What all experts add to this device's own tokens, [T,D], if these are few, as in a decode
+    step: every device of the axis sees the tokens of all. Then the weights are read once, and
+    nobody waits for rounds. The sum is rounded once, behind its last term, as behind `exchanged`.
+    """
+    tokens = x_TD, weight_TK.astype(jnp.float32), expert_TK
+    everyones = (jax.lax.all_gather(each, AXIS, tiled=True) for each in tokens)
+    share_TD = own_share(weights, *everyones)
+    return jax.lax.psum_scatter(share_TD, AXIS, tiled=True).astype(x_TD.dtype)
+
+
 @jax.custom_vjp
 def exchanged(weights: Weights, x_TD: jax.Array, expert_TK: jax.Array) -> jax.Array:
     """As `equal_blocks.equal_blocks`, [T,K,D], for tokens of this device's own and any experts.

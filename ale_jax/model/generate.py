@@ -10,9 +10,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jax.sharding import PartitionSpec
 
-from ale_jax.model.cache import Cache, LayerRows, gather_rows, scatter_rows
+from ale_jax.model.cache import Cache, gather_rows, scatter_rows
 from ale_jax.model.compute import EXACT
 from ale_jax.model.extend import InPages, InRows, LayerMemory, extend
 from ale_jax.model.paged_attention import has_kernel
@@ -21,7 +20,6 @@ from ale_jax.model.policy import logits
 from ale_jax.model.quantised import in_step
 from ale_jax.model.sampler import SlotState, sample
 from ale_jax.model.shape import PolicyShape
-from ale_jax.model.sharding import row_axes
 
 
 @struct.dataclass
@@ -88,7 +86,7 @@ def read_and_write(
         memory, _, burst = _write(params, memory, state, shape, steps, stop_ids, record_experts)
         return [each.pages for each in memory], burst.replace(read_QRTLK=read)
     # Gathered once for all steps; what they write is brought to the pages behind the last one.
-    memory = [InRows(_spread(gather_rows(pages, page_SW))) for pages in cache]
+    memory = [InRows(gather_rows(pages, page_SW)) for pages in cache]
     memory, end, burst = _write(params, memory, state, shape, steps, stop_ids, record_experts)
     position_Sn = state.position_S[:, None] + jnp.arange(steps)[None, :]
     is_real_Sn = position_Sn < end.position_S[:, None]
@@ -177,16 +175,3 @@ def _after(state: SlotState, token_S: jax.Array, stop_ids: tuple[int, ...]) -> S
         position_S=state.position_S + active_S,
         budget_S=jnp.where(active_S, budget_S, 0),
     )
-
-
-def _spread(rows: LayerRows) -> LayerRows:
-    """Over the mesh, if there is one: conversations over the data axes, heads over "tensor"."""
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1:
-        return rows
-
-    def spread(x: jax.Array) -> jax.Array:
-        spec = PartitionSpec(row_axes(x.shape[0], mesh), "tensor")
-        return jax.lax.with_sharding_constraint(x, spec)
-
-    return jax.tree.map(spread, rows)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from ale_jax.model.equal_blocks import Weights, equal_blocks, weighted_sum
-from ale_jax.model.expert_parallel import AXIS, exchanged, own_share
+from ale_jax.model.expert_parallel import AXIS, exchanged, gathered, own_share
 from ale_jax.model.experts import all_experts, are_few
 from ale_jax.model.params import Params
 from ale_jax.model.quantised import weight
@@ -86,11 +86,14 @@ def _on_mesh(
     shape: PolicyShape,
     mesh: jax.sharding.AbstractMesh,
 ) -> Outcome:
-    rows = row_axes(x_BTD.shape[0], mesh)
+    rows, devices = row_axes(x_BTD.shape[0], mesh), mesh.shape[AXIS]
     tokens = PartitionSpec(rows, sequence_axis(x_BTD.shape[1], mesh))
 
     def share(router_DE, weights, x_BTD, replay_BTK):
         def compute(x_TD, weight_TK, expert_TK):
+            (T, K), held = expert_TK.shape, weights[0].shape[0]
+            if AXIS in rows and are_few(T * devices, K, held):
+                return jax.lax.psum(gathered(weights, x_TD, weight_TK, expert_TK), "tensor")
             if AXIS in rows:
                 out_TKD = exchanged(weights, x_TD, expert_TK)
                 return jax.lax.psum(weighted_sum(out_TKD, weight_TK), "tensor")

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
 
 from ale_jax.model.cache import Int8, LayerPages
+from ale_jax.model.shares import on_each_share
 
 Kernel = Callable[[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
 
@@ -25,21 +25,10 @@ def paged_attention(
     q_BNH: jax.Array, pages: LayerPages, page_BW: jax.Array, length_B: jax.Array, platform: str
 ) -> jax.Array:
     """Grouped-query attention of one query per conversation over its first `length_B` tokens,
-    [B,N,H]. Under a mesh each device has the heads of its share of the axis "tensor"."""
-    kernel = KERNELS[platform]
+    [B,N,H]. A compiler cannot cut a kernel into shares: each device calls it for its own."""
+    kernel = on_each_share("BN GP GP B B -> BN")(KERNELS[platform])
     scale = q_BNH.shape[-1] ** -0.5  # the kernels leave it to their callers
-    arguments = q_BNH * scale, pages.k_GPbH, pages.v_GPbH, page_BW, length_B.astype(jnp.int32)
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1:
-        return kernel(*arguments)
-    everywhere, heads = PartitionSpec(), PartitionSpec("tensor")
-    of_queries = PartitionSpec(None, "tensor")
-    return jax.shard_map(
-        kernel,
-        in_specs=(of_queries, heads, heads, everywhere, everywhere),
-        out_specs=of_queries,
-        check_vma=False,
-    )(*arguments)
+    return kernel(q_BNH * scale, pages.k_GPbH, pages.v_GPbH, page_BW, length_B.astype(jnp.int32))
 
 
 def _on_gpu(q_BNH, k_GPbH, v_GPbH, page_BW, length_B) -> jax.Array:

@@ -23,7 +23,8 @@ RULES: dict[str, tuple[str, ...]] = {
     "experts": ("expert",),
     "ffw": ("tensor",),
 }
-
+# Of the weights that the sampler reads in every decode step: nothing of them is to travel there.
+SAMPLER_RULES = {axis: places for axis, places in RULES.items() if axis != "embed"}
 
 _AUTO = (AxisType.Auto,)  # the compiler places what we do not
 
@@ -68,24 +69,30 @@ def abstract_mesh(sizes: Mapping[str, int]) -> AbstractMesh:
     return AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=_AUTO * len(sizes))
 
 
-def spec(axes: tuple[str | None, ...]) -> PartitionSpec:
+def spec(
+    axes: tuple[str | None, ...], rules: Mapping[str, tuple[str, ...]] = RULES
+) -> PartitionSpec:
     """The partition of an array with these logical axes. No mesh axis may serve two of them."""
-    entries = [RULES.get(axis) if axis else None for axis in axes]
+    entries = [rules.get(axis) if axis else None for axis in axes]
     used = [mesh_axis for entry in entries if entry for mesh_axis in entry]
     assert len(used) == len(set(used)), f"axes {axes} meet on one mesh axis: {used}"
     return PartitionSpec(*entries)
 
 
-def param_shardings(shape: PolicyShape, mesh: Mesh) -> Params:
+def param_shardings(
+    shape: PolicyShape,
+    mesh: AbstractMesh | Mesh,
+    rules: Mapping[str, tuple[str, ...]] = RULES,
+) -> Params:
     """The sharding of every weight, in the layout of the weights themselves.
 
     ValueError if a weight cannot be divided evenly over the mesh.
     """
 
     def place(path, param):
-        sharding = NamedSharding(mesh, spec(param.axes))
+        sharding = NamedSharding(mesh, spec(param.axes, rules))
         for size, axis in zip(param.shape, param.axes, strict=True):
-            parts = math.prod(mesh.shape[a] for a in RULES.get(axis, ()))
+            parts = math.prod(mesh.shape[a] for a in rules.get(axis, ()))
             if size % parts:
                 name = jax.tree_util.keystr(path)
                 raise ValueError(
@@ -108,6 +115,11 @@ def row_axes(rows: int, mesh: AbstractMesh | Mesh) -> tuple[str, ...]:
     return tuple(axes)
 
 
+def data_shares(mesh: AbstractMesh | Mesh) -> int:
+    """Into how many shares the data axes divide what is cut along them."""
+    return math.prod(mesh.shape[axis] for axis in RULES["batch"])
+
+
 def sequence_axis(tokens: int, mesh: AbstractMesh | Mesh) -> str | None:
     """The mesh axis that the tokens of a row are divided over, if they can be."""
     (axis,) = RULES["sequence"]
@@ -121,7 +133,7 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 
 def check_rows(rows: int, mesh: Mesh) -> None:
     """ValueError unless a batch of this many rows can be divided over the mesh."""
-    parts = math.prod(mesh.shape[a] for a in RULES["batch"])
+    parts = data_shares(mesh)
     if rows % parts:
         raise ValueError(
             f"batch rows {rows} must be a multiple of the mesh's data axes, {parts}: "

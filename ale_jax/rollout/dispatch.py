@@ -25,42 +25,40 @@ class Dispatch:
 
 
 class ChunkBatches:
-    """Chunks in the order in which they are read, in batches of one size each."""
+    """Chunks in the order in which they are read, in batches of one size each. In every batch each
+    share of the mesh has rows of its own."""
 
-    def __init__(self, shape: EngineShape):
+    def __init__(self, shape: EngineShape, shares: int):
         self._shape = shape
-        Q, R, T = shape.max_batches, shape.prefill_rows, shape.prefill_tokens[-1]
+        Q, R, T = shape.max_batches, shares * shape.prefill_rows, shape.prefill_tokens[-1]
         self._size_Q = np.zeros((Q,), np.int32)
         self._slot_QR = np.zeros((Q, R), np.int32)
         self._start_QR = np.zeros((Q, R), np.int32)
         self._count_QR = np.zeros((Q, R), np.int32)
         self._tokens_QRT = np.zeros((Q, R, T), np.int32)
-        self._batches = self._rows = self._tokens = 0  # rows: of the last batch
-        self._size = 0  # of the last batch
+        self._sizes: list[int] = []  # of the batches
+        self._last = [(0, 0)] * shares  # of each share, the batch of its last chunk and rows there
 
     def __len__(self) -> int:
-        return self._batches
+        return len(self._sizes)
 
-    def has_room(self, size: int) -> bool:
-        return self._fits_last(size) or (
-            self._tokens + self._shape.prefill_rows * size <= self._shape.prefill_budget
-        )
+    def has_room(self, share: int, size: int) -> bool:
+        return self._place(share, size) is not None
 
-    def add(self, slot: int, chunk: Chunk) -> None:
-        if not self._fits_last(chunk.size):
-            self._batches += 1
-            self._rows, self._size = 0, chunk.size
-            self._tokens += self._shape.prefill_rows * chunk.size
-        q, r = self._batches - 1, self._rows
-        self._size_Q[q] = self._shape.prefill_tokens.index(chunk.size)
+    def add(self, share: int, slot: int, chunk: Chunk) -> None:
+        q, row = self._place(share, chunk.size)
+        if q == len(self._sizes):
+            self._sizes.append(chunk.size)
+            self._size_Q[q] = self._shape.prefill_tokens.index(chunk.size)
+        self._last[share] = q, row + 1
+        r = share * self._shape.prefill_rows + row
         self._slot_QR[q, r], self._start_QR[q, r] = slot, chunk.start
         self._count_QR[q, r] = len(chunk.ids)
         self._tokens_QRT[q, r, : len(chunk.ids)] = chunk.ids
-        self._rows += 1
 
     def arrays(self) -> Chunks:
         return Chunks(
-            num_batches=np.int32(self._batches),
+            num_batches=np.int32(len(self._sizes)),
             size_Q=self._size_Q,
             slot_QR=self._slot_QR,
             tokens_QRT=self._tokens_QRT,
@@ -68,8 +66,15 @@ class ChunkBatches:
             count_QR=self._count_QR,
         )
 
-    def _fits_last(self, size: int) -> bool:
-        return self._size == size and self._rows < self._shape.prefill_rows
+    def _place(self, share: int, size: int) -> tuple[int, int] | None:
+        """Batch and row of the share's next chunk: never before its last one, which it may need."""
+        rows, (last, taken) = self._shape.prefill_rows, self._last[share]
+        for q in range(last, len(self._sizes)):
+            row = taken if q == last else 0
+            if self._sizes[q] == size and row < rows:
+                return q, row
+        fits = rows * (sum(self._sizes) + size) <= self._shape.prefill_budget
+        return (len(self._sizes), 0) if fits else None
 
 
 def page_table(slots: Sequence[CacheSlot], shape: EngineShape) -> np.ndarray:

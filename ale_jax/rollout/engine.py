@@ -18,21 +18,24 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from ale_jax.model.cache import Cache, empty_cache
 from ale_jax.model.generate import Burst, read_and_write
 from ale_jax.model.params import Params
 from ale_jax.model.sampler import Sampling
 from ale_jax.model.shape import PolicyShape
+from ale_jax.model.sharding import data_shares
+from ale_jax.model.shares import cache_sharding
 from ale_jax.rollout.dispatch import ChunkBatches, Dispatch, page_table, slot_state
 from ale_jax.rollout.engine_shape import EngineShape
 from ale_jax.rollout.expert_record import ExpertRecord
-from ale_jax.rollout.pages import PagePool, prefix_keys
+from ale_jax.rollout.share import Share, best_share
 from ale_jax.rollout.slots import CacheSlot, Request, Sampled
 
 
@@ -65,18 +68,22 @@ class Engine:
         record_experts: bool = False,
     ):
         """mesh: of the weights, with the axes of model/sharding.py; None for one device.
-        record_experts: replies say which experts each token was sent to."""
+        record_experts: replies say which experts each token was sent to.
+
+        ValueError if slots or pages cannot be divided over the mesh.
+        """
         self._policy, self._shape, self._stop_ids = policy, shape, stop_ids
         self._weights = (params, version)
         self._mesh = mesh
+        shares = data_shares(mesh) if mesh else 1
+        self._record = ExpertRecord(shape, policy, shares) if record_experts else None
+        self._shares = [Share(n, shape.share(shares), self._record) for n in range(shares)]
+        self._turns = deque(self._shares)  # as they come in turn to be read
+        self._slots = [slot for share in self._shares for slot in share.slots]
         self._platform = next(iter(params["embed_VD"].devices())).platform
         self._cache = self._empty_cache(params["embed_VD"].dtype)
-        self._pages = PagePool(shape.pages)
-        self._record = ExpertRecord(shape, policy) if record_experts else None
-        self._slots = [CacheSlot(i, shape.slot_tokens, self._record) for i in range(shape.slots)]
         self._of: dict[int, CacheSlot] = {}  # conversation -> its slot
         self._waiting: deque[Request] = deque()
-        self._reading: CacheSlot | None = None  # who is read first in the next dispatch
         self._ids = itertools.count()
         self._open: set[int] = set()
         self._wake = threading.Condition()
@@ -135,7 +142,7 @@ class Engine:
                 request.future.set_exception(ended)
             slot = self._of.pop(conversation, None)
             if slot is not None:
-                self._pages.release(slot.pages)
+                self._share_of(slot).pages.release(slot.pages)
                 slot.free(ended)
             self._wake.notify()
 
@@ -165,7 +172,7 @@ class Engine:
         with self._wake:
             while not self._closed:
                 params, version = self._weights
-                batches = ChunkBatches(self._shape)
+                batches = ChunkBatches(self._shape, len(self._shares))
                 self._read_into(batches, version)
                 writing = [s for s in self._slots if s.request and not s.unread]
                 if len(batches) or writing:
@@ -181,64 +188,74 @@ class Engine:
         return None
 
     def _read_into(self, batches: ChunkBatches, version: int) -> None:
-        """Fills the batches, one conversation after the other: what it shares with an earlier one
-        has then been read, or will have been when its own first chunk is."""
-        while slot := self._reading or self._next_reader(version):
-            self._reading = slot
-            while slot.unread:
-                if not batches.has_room(slot.next_size):
-                    return
-                chunk = slot.read()
-                batches.add(slot.index, chunk)
-                self.stats.prefilled_tokens += len(chunk.ids)
-                self._offer_pages(slot, version)
-            self._reading = None
+        """Fills the batches, in each share one conversation after the other: what it has in common
+        with an earlier one has then been read, or will have been when its own first chunk is."""
+        self._turns.rotate()  # nobody's chunks are left out for ever
+        for share in self._turns:
+            if share.reading:
+                self._read_on(share, batches, version)
+        while slot := self._next_reader(version):
+            share = self._share_of(slot)
+            share.reading = slot
+            self._read_on(share, batches, version)
+
+    def _read_on(self, share: Share, batches: ChunkBatches, version: int) -> None:
+        slot = share.reading
+        while slot.unread and batches.has_room(share.number, slot.next_size):
+            chunk = slot.read()
+            batches.add(share.number, slot.index, chunk)
+            self.stats.prefilled_tokens += len(chunk.ids)
+            self._offer_pages(slot, version)
+        if not slot.unread:
+            share.reading = None
 
     def _next_reader(self, version: int) -> CacheSlot | None:
         """The slot of the longest waiting request that can begin."""
+        if all(share.reading for share in self._shares):
+            return None
         newcomers_wait = False
         for request in self._waiting:
             slot = self._of.get(request.conversation)
             if slot is not None:
+                if self._share_of(slot).reading:
+                    continue
                 slot.begin(request, self._shape.prefill_tokens)
             elif not newcomers_wait:
-                slot = self._admit(request, version)
-                newcomers_wait = slot is None
+                slot, newcomers_wait = self._admit(request, version)
             if slot is not None:
                 self._waiting.remove(request)
                 return slot
         return None
 
-    def _admit(self, request: Request, version: int) -> CacheSlot | None:
-        """Gives a conversation its slot and all its pages; None if it has to wait.
+    def _admit(self, request: Request, version: int) -> tuple[CacheSlot | None, bool]:
+        """Gives a conversation its slot and all its pages; else says whether it lacks them, so that
+        no later one may take any, or only waits for its turn in its share.
 
         Nobody who has pages waits for more, so that those who wait are sure to get theirs.
         """
-        slot = next((s for s in self._slots if s.conversation is None), None)
-        if slot is None:
-            return None
-        shape, version = self._shape, self._key_version(version)
-        keys = prefix_keys(request.new_ids[:-1], shape.page_tokens, version)[: shape.pages_per_slot]
-        taken = self._pages.take(keys, shape.pages_per_slot)
-        if taken is None:
-            return None
-        slot.conversation, (slot.pages, known) = request.conversation, taken
-        slot.prefix_keys, slot.prefix_version = keys, version
+        version = self._key_version(version)
+        keys = request.prefix_keys(self._shape.page_tokens, version)
+        keys = keys[: self._shape.pages_per_slot]
+        share = best_share(self._shares, keys)
+        if share is None or share.reading:
+            return None, share is None
+        slot, known = share.take(request, keys, version)
         self._of[request.conversation] = slot
-        slot.begin(request, shape.prefill_tokens)
-        if slot.unread:
-            slot.skip(known * shape.page_tokens)
-            self.stats.shared_tokens += known * shape.page_tokens
-        return slot
+        self.stats.shared_tokens += known
+        return slot, False
 
     def _offer_pages(self, slot: CacheSlot, version: int) -> None:
         """To later conversations that begin alike: the full pages of the first prompt, as long as
         one version of the weights has read it all."""
         if slot.prefix_version != self._key_version(version):
             slot.prefix_keys = []
+        pages = self._share_of(slot).pages
         full = slot.pages[: slot.length // self._shape.page_tokens]
         for page, key in zip(full, slot.prefix_keys, strict=False):
-            self._pages.name(page, key)
+            pages.name(page, key)
+
+    def _share_of(self, slot: CacheSlot) -> Share:
+        return self._shares[slot.index // len(self._shares[0].slots)]
 
     def _key_version(self, version: int) -> int | None:
         return None if self._shape.share_across_versions else version
@@ -276,10 +293,10 @@ class Engine:
     def _empty_cache(self, dtype: jnp.dtype) -> Cache:
         shape = self._shape
         dtype = jnp.int8 if shape.int8_cache else dtype
-        cache = empty_cache(self._policy, shape.pages, shape.page_tokens, dtype)
+        make = partial(empty_cache, self._policy, shape.pages, shape.page_tokens, dtype)
         if self._mesh is None:
-            return cache
-        return jax.device_put(cache, NamedSharding(self._mesh, PartitionSpec("tensor")))
+            return make()
+        return jax.jit(make, out_shardings=cache_sharding(self._mesh))()  # born where it lies
 
     def _give_up(self) -> None:
         with self._wake:

@@ -10,11 +10,12 @@ from ale_jax.model.quantised import SAME, STORED_AS
 @dataclasses.dataclass(frozen=True)
 class EngineShape:
     """slots: conversations at once. slot_tokens: longest conversation. decode_steps: per dispatch.
+    On a mesh, its data axes divide slots and pages into shares (see `share`).
 
     prefill_tokens: a chunk of context is padded to the smallest of these that holds it; the last
     one is the longest chunk. prefill_rows: chunks that are computed together, those of others or
     empty ones beside one's own. prefill_budget: tokens read per dispatch, at most, so that those
-    who write do not wait long for those who read.
+    who write do not wait long for those who read. Both are of each share.
 
     page_tokens, pages: of the cache. A conversation has all the pages that it may ever need from
     its beginning to its end, but those of a prompt that begins alike are shared.
@@ -57,6 +58,22 @@ class EngineShape:
                 f"{self.slot_tokens}: set it to {self.pages_per_slot} or more, and to "
                 f"{self.slots * self.pages_per_slot} if all slots are to be used at once"
             )
+
+    def share(self, shares: int) -> EngineShape:
+        """What one of so many shares of the mesh has. ValueError if they do not come out."""
+        for name, count in (("slots", self.slots), ("pages", self.pages)):
+            if count % shares:
+                raise ValueError(
+                    f"engine.{name} {count} must be a multiple of the mesh's data axes, {shares}: "
+                    f"set it to {-(-count // shares) * shares}"
+                )
+        if self.pages // shares < self.pages_per_slot:
+            raise ValueError(
+                f"engine.pages {self.pages} leave {self.pages // shares} to each of the mesh's "
+                f"{shares} shares, too few for one conversation of engine.slot_tokens "
+                f"{self.slot_tokens}: set it to {shares * self.pages_per_slot} or more"
+            )
+        return dataclasses.replace(self, slots=self.slots // shares, pages=self.pages // shares)
 
     @property
     def eight_bits(self) -> bool:

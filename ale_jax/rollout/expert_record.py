@@ -15,9 +15,10 @@ from ale_jax.rollout.engine_shape import EngineShape
 class ExpertRecord:
     """By page, as keys and values are: who shares a page of the cache shares its record."""
 
-    def __init__(self, shape: EngineShape, policy: PolicyShape):
+    def __init__(self, shape: EngineShape, policy: PolicyShape, shares: int = 1):
         assert policy.is_moe, "a dense policy has nothing to record"
         self._page_tokens = shape.page_tokens
+        self._slots, self._pages = shape.slots // shares, shape.pages // shares  # of each share
         tokens = shape.pages * shape.page_tokens
         size = (tokens, policy.num_moe_layers, policy.experts_per_token)
         self._expert_MLK = np.full(size, -1, np.int16)
@@ -27,21 +28,23 @@ class ExpertRecord:
         others may share what they read."""
         chunks, state = dispatch.chunks, dispatch.state
         for batch, row in np.argwhere(chunks.count_QR[: chunks.num_batches] > 0):
-            pages, start = dispatch.page_SW[chunks.slot_QR[batch, row]], chunks.start_QR[batch, row]
+            slot, start = chunks.slot_QR[batch, row], chunks.start_QR[batch, row]
             count = chunks.count_QR[batch, row]
-            self._write(pages, start, burst.read_QRTLK[batch, row, :count])
+            self._write(slot, dispatch.page_SW, start, burst.read_QRTLK[batch, row, :count])
         for slot in dispatch.writing:
             i, count = slot.index, (burst.token_nS[:, slot.index] >= 0).sum()
-            self._write(dispatch.page_SW[i], state.position_S[i], burst.expert_nSLK[:count, i])
+            self._write(i, dispatch.page_SW, state.position_S[i], burst.expert_nSLK[:count, i])
 
-    def read(self, pages: Sequence[int], start: int, end: int) -> np.ndarray:
-        """Of a conversation's tokens from position `start` to before `end`, [T,L,K] int16."""
-        return self._expert_MLK[self._places(pages, start, end)]
+    def read(self, slot: int, pages: Sequence[int], start: int, end: int) -> np.ndarray:
+        """Of the slot's tokens from position `start` to before `end`, [T,L,K] int16."""
+        return self._expert_MLK[self._places(slot, pages, start, end)]
 
-    def _write(self, pages: Sequence[int], start: int, expert_TLK: np.ndarray) -> None:
-        self._expert_MLK[self._places(pages, start, start + len(expert_TLK))] = expert_TLK
+    def _write(self, slot: int, page_SW: np.ndarray, start: int, expert_TLK: np.ndarray) -> None:
+        places = self._places(slot, page_SW[slot], start, start + len(expert_TLK))
+        self._expert_MLK[places] = expert_TLK
 
-    def _places(self, pages: Sequence[int], start: int, end: int) -> np.ndarray:
+    def _places(self, slot: int, pages: Sequence[int], start: int, end: int) -> np.ndarray:
         position_T = np.arange(start, end)
-        page_T = np.asarray(pages, np.int64)[position_T // self._page_tokens]
+        first = slot // self._slots * self._pages  # the numbers of pages count from the share's
+        page_T = first + np.asarray(pages, np.int64)[position_T // self._page_tokens]
         return page_T * self._page_tokens + position_T % self._page_tokens

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -33,23 +33,33 @@ class PagePool:
             OrderedDict()
         )  # these have keys; longest unused first
 
-    def take(self, keys: Iterable[bytes], count: int) -> tuple[list[int], int] | None:
+    def take(self, keys: Sequence[bytes], count: int) -> tuple[list[int], int] | None:
         """`count` pages, and how many of them, at the front, already hold what `keys` name.
 
         None if there are not so many: then nothing has changed.
         """
-        known = []
-        for key in keys:
-            if (page := self._page_of.get(key)) is None:
-                break
-            known.append(page)
-        reused = sum(page in self._unused for page in known)
-        if count - len(known) > len(self._free) + len(self._unused) - reused:
+        if not self.can_give(keys, count):
             return None
+        known = self._holding(keys)
         for page in known:
             self._unused.pop(page, None)
             self._users[page] += 1
         return known + [self._new() for _ in range(count - len(known))], len(known)
+
+    def can_give(self, keys: Sequence[bytes], count: int) -> bool:
+        """Whether `take` would."""
+        known = self._holding(keys)
+        reused = sum(page in self._unused for page in known)
+        return count - len(known) <= self.free - reused
+
+    @property
+    def free(self) -> int:
+        """Pages that nobody uses."""
+        return len(self._free) + len(self._unused)
+
+    def known(self, keys: Sequence[bytes]) -> int:
+        """How many of the keys, from the first on, name what a page holds."""
+        return len(self._holding(keys))
 
     def name(self, page: int, key: bytes) -> None:
         """The page, in use and not written again, holds what `key` names, for others to use.
@@ -70,6 +80,14 @@ class PagePool:
                     self._unused[page] = None
                 else:
                     self._free.append(page)
+
+    def _holding(self, keys: Sequence[bytes]) -> list[int]:
+        held = []
+        for key in keys:
+            if (page := self._page_of.get(key)) is None:
+                break
+            held.append(page)
+        return held
 
     def _new(self) -> int:
         if self._free:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ale_jax.model.sampler import Sampling
+from ale_jax.rollout.pages import prefix_keys
 
 if TYPE_CHECKING:
     from ale_jax.rollout.expert_record import ExpertRecord
@@ -42,6 +43,13 @@ class Request:
     sampling: Sampling
     key: np.ndarray
     future: Future = dataclasses.field(default_factory=Future)
+    _keys: tuple[int | None, list[bytes]] | None = None
+
+    def prefix_keys(self, page_tokens: int, version: int | None) -> list[bytes]:
+        """Of the full pages of what is to be read. Kept: who waits is looked at again and again."""
+        if self._keys is None or self._keys[0] != version:
+            self._keys = version, prefix_keys(self.new_ids[:-1], page_tokens, version)
+        return self._keys[1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +155,9 @@ class CacheSlot:
         else:
             ids = version = np.zeros((0,), np.int32)
             mu = old = np.zeros((0,), np.float32)
-        expert_TLK = self._record and self._record.read(self.pages, self._told, self.length)
+        expert_TLK = self._record and self._record.read(
+            self.index, self.pages, self._told, self.length
+        )
         self._told = self.length
         request.future.set_result(Sampled(ids, mu, old, version, stop, expert_TLK))
 

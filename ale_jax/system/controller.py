@@ -176,7 +176,7 @@ class _Run(contextlib.ExitStack):
         config = self._config
         self.enter_context(ray_cluster(config.rollout.actors))
         compute, stored_as = config.learn.compute, config.engine.weights
-        weights = sampling_weights(state.params, self._policy(), compute, stored_as)
+        weights = sampling_weights(state.params, self._policy(), compute, self._mesh, stored_as)
         engine = Engine(
             self._policy(),
             config.engine,

@@ -140,7 +140,8 @@ def improve(
         )
         # Before the gate frees permits: nothing of the next version is in flight yet.
         save(state, cursor)
-        weights = sampling_weights(state.params, policy, compute, config.engine.weights)
+        stored_as = config.engine.weights
+        weights = sampling_weights(state.params, policy, compute, mesh, stored_as)
         engine.publish(weights, cursor.step)
         gate.publish(cursor.step)
         done = time.monotonic()

@@ -14,14 +14,19 @@ from jax.sharding import AbstractMesh
 
 from ale_jax.learn.state import abstract_trained, make_optimizer, place_moments
 from ale_jax.model.cache import empty_cache
-from ale_jax.model.compute import sampling_weights
+from ale_jax.model.compute import has_own_weights, sampler_shardings, served_weights
 from ale_jax.model.equal_blocks import SLACK
 from ale_jax.model.lora import FULL
-from ale_jax.model.params import Params
 from ale_jax.model.policy import SCORE_BLOCK
 from ale_jax.model.quantised import SAME
 from ale_jax.model.shape import PolicyShape
-from ale_jax.model.sharding import RULES, abstract_mesh, mesh_sizes
+from ale_jax.model.sharding import (
+    RULES,
+    abstract_mesh,
+    data_shares,
+    mesh_sizes,
+)
+from ale_jax.model.shares import cache_sharding
 from ale_jax.system.chips import CHIPS
 
 if TYPE_CHECKING:
@@ -85,25 +90,44 @@ def _memory_of(device: jax.Device) -> int:
     return (device.memory_stats() or {}).get("bytes_limit", 0)
 
 
-def _needs(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
-    compute, optimizer = config.learn.compute, config.rl_optimizer
+def _needs(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> list[Need]:
+    """Either while a step is computed, or when the sampler is given the next version's weights
+    while it still has its own: what takes more."""
+    always, computing, publishing = (
+        list(part(config, policy, mesh)) for part in (_always, _computing, _publishing)
+    )
+    return always + max(computing, publishing, key=lambda needs: sum(n.bytes for n in needs))
+
+
+def _always(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
     whole, moved = (abstract_trained(policy, lora, mesh) for lora in (FULL, config.lora))
     yield Need("weights, float32", _bytes(whole) + (_bytes(moved) if config.lora.rank else 0))
-    moments = make_optimizer(optimizer, policy, config.lora)
-    yield Need("moments of the optimizer", _bytes(_placed_moments(moments, moved, mesh)))
+    optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
+    moments = jax.eval_shape(optimizer.init, moved)
+    places = place_moments(optimizer, moved, mesh)
+    yield Need("moments of the optimizer", _bytes(_placed(moments, places)))
+    if own := _sampler_bytes(config, policy, mesh):
+        stored_as = config.engine.weights
+        name = config.learn.compute_dtype if stored_as == SAME else stored_as
+        yield Need(f"weights of the sampler, {name}", own)
+    yield Need("keys and values of the sampler", _cache_bytes(config, policy, mesh))
+
+
+def _computing(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
+    moved, compute = abstract_trained(policy, config.lora, mesh), config.learn.compute
     # One more while the next microbatch's is computed.
     yield Need("gradients, float32: the sum and one more", 2 * _bytes(moved))
-    stored_as = config.engine.weights
-    if compute.dtype != "float32" or config.lora.rank or stored_as != SAME:
-        name = compute.dtype if stored_as == SAME else stored_as
-        yield Need(f"weights of the sampler, {name}", _sampler_bytes(whole, config, policy))
-    yield Need("keys and values of the sampler", _cache_bytes(config, policy, mesh))
     tokens = _tokens_per_device(config, mesh)
     kept = _kept_per_token(policy, compute.remat, mesh) * jnp.dtype(compute.dtype).itemsize
     yield Need("activations kept for the backward pass", tokens * policy.num_layers * kept)
     yield Need("one layer under way, forward and backward", tokens * _layer(policy, compute, mesh))
     logits = min(tokens, SCORE_BLOCK) * policy.vocab_size // mesh.shape["tensor"]
     yield Need("logits of a block of tokens, and their gradient", 3 * 4 * logits)
+
+
+def _publishing(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
+    yield Need("weights before the step", _bytes(abstract_trained(policy, config.lora, mesh)))
+    yield Need("weights of the sampler, next version", _sampler_bytes(config, policy, mesh))
 
 
 def _bytes(tree: Any) -> int:
@@ -114,35 +138,29 @@ def _bytes(tree: Any) -> int:
     )
 
 
-def _sampler_bytes(whole: Params, config: RunConfig, policy: PolicyShape) -> int:
-    """Of one device's shares of the sampler's copy, cut as the learner's weights are."""
-    plain = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), whole)
-    compute, stored_as = config.learn.compute, config.engine.weights
-    served = jax.eval_shape(lambda p: sampling_weights(p, policy, compute, stored_as), plain)
-
-    def share(learners: jax.ShapeDtypeStruct, samplers: Any) -> int:
-        part = math.prod(learners.sharding.shard_shape(learners.shape)) / learners.size
-        return sum(int(part * x.size) * x.dtype.itemsize for x in jax.tree.leaves(samplers))
-
-    return sum(jax.tree.leaves(jax.tree.map(share, whole, served)))
-
-
-def _placed_moments(optimizer, moved, mesh: AbstractMesh):
-    places = place_moments(optimizer, moved, mesh)
+def _placed(tree: Any, places: Any) -> Any:
     return jax.tree.map(
-        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
-        jax.eval_shape(optimizer.init, moved),
-        places,
+        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree, places
     )
+
+
+def _sampler_bytes(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> int:
+    """0 where it samples with the learner's own arrays."""
+    dtype, stored_as = config.learn.compute_dtype, config.engine.weights
+    if not has_own_weights(config.learn.compute, config.lora.rank > 0, mesh, stored_as):
+        return 0
+    serve = partial(served_weights, shape=policy, dtype=dtype, stored_as=stored_as)
+    weights = jax.eval_shape(serve, abstract_trained(policy, FULL, mesh))
+    return _bytes(_placed(weights, sampler_shardings(weights, policy, mesh)))
 
 
 def _cache_bytes(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> int:
     engine = config.engine
+    engine.share(data_shares(mesh))  # ValueError if it cannot be divided
     dtype = jnp.int8 if engine.int8_cache else jnp.dtype(config.learn.compute_dtype)
     make = partial(empty_cache, policy, engine.pages, engine.page_tokens, dtype)
-    pages = jax.tree.leaves(jax.eval_shape(make))
-    total = sum(math.prod(x.shape) * x.dtype.itemsize for x in pages)
-    return total // math.prod(mesh.shape[axis] for axis in RULES["kv_heads"])
+    pages, place = jax.eval_shape(make), cache_sharding(mesh)
+    return _bytes(_placed(pages, jax.tree.map(lambda _: place, pages)))
 
 
 def _tokens_per_device(config: RunConfig, mesh: AbstractMesh) -> int:

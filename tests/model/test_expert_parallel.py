@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
+from ale_jax.model.compute import EXACT
 from ale_jax.model.equal_blocks import equal_blocks
 from ale_jax.model.expert_parallel import exchanged
 from ale_jax.model.moe import moe
@@ -82,13 +83,27 @@ def _same_layer(mesh_shape: MeshShape, rows: int, tokens: int, replay_BTK=None) 
     ids=str,
 )
 def test_a_layer_on_a_mesh_is_the_same_layer(mesh_shape, travels, replays):
-    own_BTK = jnp.full((8, 12, SHAPE.experts_per_token), -1)
+    own_BTK = jnp.full((8, 48, SHAPE.experts_per_token), -1)
     # Every third token is left to the router.
     other_BTK = own_BTK.at[:, ::3].set(jnp.array([15, 2])).at[:, 1::3].set(jnp.array([0, 9]))
-    assert _same_layer(mesh_shape, 8, 12, other_BTK if replays else None) == travels
+    assert _same_layer(mesh_shape, 8, 48, other_BTK if replays else None) == travels
 
 
 @pytest.mark.parametrize("rows", [1, 6], ids="{} rows".format)
 def test_rows_that_cannot_be_divided_are_on_every_device(rows):
-    """As in a decode step: each device adds the share of its own experts, and none travels."""
+    """Each device adds the share of its own experts, and none travels."""
     assert not _same_layer(MeshShape(data=1, expert=4, tensor=2), rows, 1)
+
+
+def test_the_few_tokens_of_a_decode_step_are_seen_by_all_experts():
+    assert not _same_layer(MeshShape(data=1, expert=4, tensor=2), 8, 1)
+
+
+def test_few_tokens_are_rounded_as_many_are():
+    """Else sampler and learner would disagree in bfloat16."""
+    layer = {name: weight.astype(jnp.bfloat16) for name, weight in LAYER.items()}
+    x_BTD = jax.random.normal(jax.random.key(2), (8, 48, SHAPE.width), jnp.bfloat16)
+    apply = jax.jit(moe, static_argnums=2, compiler_options=EXACT)
+    with jax.set_mesh(make_mesh(MeshShape(data=1, expert=4, tensor=2))):
+        few, many = (apply(layer, x, SHAPE)[0] for x in (x_BTD[:, :1], x_BTD))
+    assert (few[:, 0] == many[:, 0]).mean() > 0.99

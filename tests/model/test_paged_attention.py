@@ -10,6 +10,7 @@ from jax.experimental.pallas import tpu as pltpu
 from ale_jax.model import paged_attention as kernels
 from ale_jax.model.cache import Int8, LayerPages, gather_rows, load, store_as
 from ale_jax.model.layers import attend
+from ale_jax.model.sharding import MeshShape, abstract_mesh, make_mesh
 
 B, G, R, H, PAGE_TOKENS, WIDTH, PAGES = 4, 2, 4, 128, 16, 8, 40
 LENGTH_B = jnp.array([1, 17, 100, 128], jnp.int32)
@@ -23,14 +24,14 @@ def _inputs(dtype=jnp.float32):
     return q_BNH, LayerPages(k, v), page_BW
 
 
-def _by_rows(q_BNH, pages, page_BW):
+def _by_rows(q_BNH, pages, page_BW, length_B=LENGTH_B):
     """The same by the way that every platform has."""
     rows = gather_rows(pages, page_BW)
     k_BGMH = rows.k_BGHM.swapaxes(2, 3)
-    mask_B1M = jnp.arange(WIDTH * PAGE_TOKENS)[None, None] < LENGTH_B[:, None, None]
-    projection = jnp.eye(G * R * H).reshape(G * R, H, -1)
+    mask_B1M = jnp.arange(WIDTH * PAGE_TOKENS)[None, None] < length_B[:, None, None]
+    projection = jnp.eye(q_BNH[0].size).reshape(*q_BNH.shape[1:], -1)
     out = attend({"o_NHD": projection}, q_BNH[:, None], k_BGMH, rows.v_BGMH, mask_B1M)
-    return out.reshape(B, G * R, H)
+    return out.reshape(q_BNH.shape)
 
 
 def test_the_gpu_kernel_interpreted(monkeypatch):
@@ -50,12 +51,33 @@ def test_the_tpu_kernel_interpreted():
     np.testing.assert_allclose(out_BNH, _by_rows(q_BNH, pages, page_BW), atol=2e-2)
 
 
+def test_on_a_mesh_each_device_has_pages_of_its_own(monkeypatch):
+    """Of four shares each has one conversation and ten pages, which are numbered from 0."""
+
+    def kernel(q_BNH, k_GPbH, v_GPbH, page_BW, length_B):
+        assert q_BNH.shape == (1, R, H) and k_GPbH.shape == (1, 10, PAGE_TOKENS, H)
+        return _by_rows(q_BNH * H**0.5, LayerPages(k_GPbH, v_GPbH), page_BW, length_B)
+
+    monkeypatch.setitem(kernels.KERNELS, "gpu", kernel)
+    q_BNH, pages, _ = _inputs()
+    page_BW = jnp.asarray([np.random.default_rng(b).permutation(10)[:WIDTH] for b in range(B)])
+    expected = _by_rows(q_BNH, pages, page_BW + 10 * jnp.arange(B)[:, None])
+    with jax.set_mesh(make_mesh(MeshShape(data=2, fsdp=2, tensor=2))):
+        decode = jax.jit(kernels.paged_attention, static_argnums=4)
+        out_BNH = decode(q_BNH, pages, page_BW, LENGTH_B, "gpu")
+    np.testing.assert_allclose(out_BNH, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"data": 4, "tensor": 2}], ids=["one device", "mesh"])
 @pytest.mark.parametrize(("name", "platform"), [("gpu", "cuda"), ("tpu", "tpu")])
-def test_kernels_lower_for_their_platforms(name, platform):
+def test_kernels_lower_for_their_platforms(name, platform, sizes):
     q_BNH, pages, page_BW = _inputs(jnp.bfloat16)
     decode = jax.jit(kernels.paged_attention, static_argnums=4)
-    traced = decode.trace(q_BNH, pages, page_BW, LENGTH_B, name)
-    assert "custom_call" in traced.lower(lowering_platforms=(platform,)).as_text()
+    mesh = abstract_mesh(vars(MeshShape(data=1)) | sizes)
+    with jax.sharding.use_abstract_mesh(mesh):
+        traced = decode.trace(q_BNH, pages, page_BW, LENGTH_B, name)
+        text = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert "custom_call" in text
 
 
 def test_int8_keeps_each_head_to_half_a_step_of_its_largest():

@@ -33,7 +33,7 @@ def test_each_channel_is_off_by_half_a_step_at_most(form, largest, of_value, of_
 @pytest.mark.parametrize("shape", [MIXED, QWEN2], ids=["moe", "biases"])
 def test_matrices_of_layers_are_stored_in_eight_bits_and_the_rest_is_not(shape):
     params = random_params(shape)
-    served = sampling_weights(params, shape, Compute("bfloat16"), "int8")
+    served = sampling_weights(params, shape, Compute("bfloat16"), stored_as="int8")
     for layer, original in zip(served["layers"], params["layers"], strict=True):
         eighth = {name for name, stored in layer.items() if isinstance(stored, Quantised)}
         matrices = {n for n in layer if n[0] in "qkvogud" and "norm" not in n and "bias" not in n}

@@ -6,16 +6,14 @@ import pytest
 
 from ale_jax.model.compute import Compute, sampling_weights
 from ale_jax.model.params import init_params
-from ale_jax.model.sharding import MeshShape, make_mesh, param_shardings
 from ale_jax.rollout.engine import Engine
 from tests.model.shapes import DENSE, MOE
 from tests.rollout.playing import STOP, mean_gap, play
 from tests.rollout.shapes import engine_shape
 
 
-def _play_six(shape, params, mesh=None, **changes):
-    sizes = engine_shape(prefill_tokens=(16,), **changes)
-    engine = Engine(shape, sizes, STOP, params, mesh=mesh, record_experts=shape.is_moe)
+def _play_six(shape, params, **changes):
+    engine = Engine(shape, engine_shape(prefill_tokens=(16,), **changes), STOP, params)
     played = [play(engine, number, 2) for number in range(6)]
     engine.close()
     return played
@@ -37,16 +35,3 @@ def test_sampler_and_learner_agree(shape, dtype, int8_cache, bar):
     gap = np.mean([mean_gap((shape, params), turns, compute) for turns in played])
     assert gap <= bar
     assert gap > 0 or not int8_cache  # else nothing was rounded
-
-
-def test_on_a_mesh_tokens_and_experts_are_the_same():
-    params = init_params(jax.random.key(1), MOE)
-    mesh = make_mesh(MeshShape(data=2, tensor=2, expert=2))
-    placed = jax.device_put(params, param_shardings(MOE, mesh))
-    on_mesh = _play_six(MOE, placed, mesh, prefill_rows=4)
-    alone = _play_six(MOE, params, prefill_rows=4)
-    for turns, expected_turns in zip(on_mesh, alone, strict=True):
-        for (_, reply), (_, expected) in zip(turns, expected_turns, strict=True):
-            np.testing.assert_array_equal(reply.ids, expected.ids)
-            np.testing.assert_array_equal(reply.expert_TLK, expected.expert_TLK)
-            np.testing.assert_allclose(reply.logp_old, expected.logp_old, atol=1e-5)

@@ -15,7 +15,7 @@ from tests.rollout.shapes import engine_shape
 def test_what_it_says_is_true_of_the_weights_that_it_has():
     first = random_params(MIXED)
     versions = [jax.tree.map(lambda w, n=n: w * n, first) for n in (1.0, 1.1, 1.2)]
-    served = [sampling_weights(params, MIXED, FLOAT32, "int8") for params in versions]
+    served = [sampling_weights(params, MIXED, FLOAT32, stored_as="int8") for params in versions]
     engine = Engine(MIXED, engine_shape(prefill_tokens=(16,), weights="int8"), STOP, served[0])
     gaps = []
     for version, (params, stored) in enumerate(zip(versions, served, strict=True)):

@@ -5,10 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 import numpy as np
 import pytest
+from jax.sharding import AxisType, Mesh
 
 from ale_jax.model.generate import read_and_write
 from ale_jax.model.params import init_params
 from ale_jax.model.sampler import Sampling
+from ale_jax.model.sharding import MeshShape
 from ale_jax.rollout.engine import Engine
 from tests.model.shapes import MOE
 from tests.rollout.playing import PLAIN, STOP, assert_same, key, play, prompt
@@ -98,13 +100,18 @@ def test_a_long_prompt_does_not_stop_those_who_write():
     engine.close()
 
 
-def test_nothing_is_compiled_after_the_first_request(engine):
+def test_the_program_is_compiled_once():
+    """On a mesh of one device, as a run has it."""
+    one = np.array(jax.devices()[:1]).reshape((1,) * 5)
+    mesh = Mesh(one, tuple(vars(MeshShape())), axis_types=(AxisType.Auto,) * 5)
+    engine = Engine(MOE, engine_shape(), STOP, PARAMS, mesh=mesh)
+    before = read_and_write._cache_size()
     play(engine, 0, 1)
-    compiled = read_and_write._cache_size()
     cut = Sampling(temperature=0.5, top_k=3, top_p=0.9)
     ways = [PLAIN, cut, Sampling(temperature=0.0)]
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(lambda n: play(engine, n, 3, ways[n % 3], 3 + 5 * n), range(6)))
     engine.publish(init_params(jax.random.key(2), MOE), 1)
     play(engine, 9, 2, first=PROMPT)
-    assert read_and_write._cache_size() == compiled
+    engine.close()
+    assert read_and_write._cache_size() == before + 1

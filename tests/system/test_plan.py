@@ -7,6 +7,7 @@ import pytest
 
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.model.cache import empty_cache
+from ale_jax.model.compute import sampling_weights
 from ale_jax.model.sharding import MeshShape, make_mesh
 from ale_jax.system.build_config import build_config
 from ale_jax.system.plan import make_plan
@@ -41,7 +42,27 @@ def test_state_takes_what_is_planned(mesh):
     assert needs["moments of the optimizer"] == on_one_device(state.opt_state)
     cache = empty_cache(policy, config.engine.pages, config.engine.page_tokens)
     whole = sum(x.nbytes for x in jax.tree.leaves(cache))
-    assert needs["keys and values of the sampler"] == whole // mesh.tensor
+    assert needs["keys and values of the sampler"] == whole // 8  # 4 shares x 2 kv heads, or 8
+    served = sampling_weights(state.params, policy, config.learn.compute, make_mesh(mesh))
+    own = 0 if served is state.params else on_one_device(served)
+    assert needs.get("weights of the sampler, float32", 0) == own
+    assert (own > 0) == (mesh.fsdp > 1)
+
+
+def test_the_moment_when_most_is_held_may_be_the_publish():
+    """With the learner's weights cut in many, and the sampler's whole, as with no activations."""
+    mesh = {"data": 1, "fsdp": 8}
+    config = _config(
+        mesh=mesh,
+        hardware={"chip": "h100", "devices": 8},
+        model={"width": 4096, "mlp_width": 16384, "num_experts": 0, "dense_layers": ()},
+    )
+    needs = _needs(config)
+    assert "gradients, float32: the sum and one more" not in needs
+    sampler, before = needs["weights of the sampler, float32"], needs["weights before the step"]
+    assert needs["weights of the sampler, next version"] == sampler
+    assert needs["weights, float32"] == before
+    assert 7 * before < sampler <= 8 * before  # norms are whole in both
 
 
 def test_what_saves_memory_is_seen_to_save_it():

@@ -1,7 +1,8 @@
-"""The training step of every planned config can be lowered for its platform, on its whole mesh."""
+"""Training step and sampler of the pods' configs can be lowered for TPUs, on their whole mesh."""
 
 import dataclasses
 import importlib
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,18 +11,30 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 from ale_jax.learn.state import abstract_trained
 from ale_jax.learn.step import forward
+from ale_jax.model.cache import empty_cache
+from ale_jax.model.generate import read_and_write
 from ale_jax.model.lora import FULL
 from ale_jax.model.moe import balancing_loss
-from ale_jax.model.sharding import batch_sharding, mesh_sizes
+from ale_jax.model.params import is_param, param_table
+from ale_jax.model.sharding import (
+    SAMPLER_RULES,
+    batch_sharding,
+    data_shares,
+    mesh_sizes,
+    param_shardings,
+)
+from ale_jax.model.shares import cache_sharding
+from ale_jax.rollout.dispatch import ChunkBatches, page_table, slot_state
 from ale_jax.system.build_config import build_config
 from tests.test_configs import PLANNED
 
+PODS = [name for name in PLANNED if name.endswith(("v5p", "v6e"))]
 
-@pytest.mark.parametrize("name", [name for name in PLANNED if name.endswith(("v5p", "v6e"))])
-def test_a_pods_step_can_be_lowered(name):
+
+def _pod(name):
+    """The config, two layers of its policy, and its mesh of TPUs."""
     config = build_config(importlib.import_module(f"configs.{name}").get_config().to_dict())
     policy = config.model.policy_shape(config.tokenizer.vocab_size)
-    policy = dataclasses.replace(policy, num_layers=2)
     sizes = mesh_sizes(config.mesh, config.hardware.devices)
     mesh = AbstractMesh(
         tuple(sizes.values()),
@@ -29,6 +42,12 @@ def test_a_pods_step_can_be_lowered(name):
         axis_types=(AxisType.Auto,) * len(sizes),
         abstract_device=AbstractDevice(device_kind="TPU", num_cores=1, platform="tpu"),
     )
+    return config, dataclasses.replace(policy, num_layers=2), mesh
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_a_pods_step_can_be_lowered(name):
+    config, policy, mesh = _pod(name)
     params, compute = abstract_trained(policy, FULL, mesh), config.learn.compute
     size = (config.learn.rows, config.learn.row_tokens)
     numbers = jax.ShapeDtypeStruct(size, jnp.int32, sharding=batch_sharding(mesh))
@@ -43,3 +62,36 @@ def test_a_pods_step_can_be_lowered(name):
         text = traced.lower(lowering_platforms=("tpu",)).as_text()
     assert "tpu_custom_call" in text  # attention by the platform's kernel
     assert ("all_to_all" in text) == (config.mesh.expert > 1)
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_a_pods_sampler_can_be_lowered(name):
+    config, policy, mesh = _pod(name)
+    engine, dtype = config.engine, jnp.dtype(config.learn.compute_dtype)
+    places = param_shardings(policy, mesh, SAMPLER_RULES)
+    cache = jax.eval_shape(partial(empty_cache, policy, engine.pages, engine.page_tokens, dtype))
+    with jax.sharding.use_abstract_mesh(mesh):
+        traced = read_and_write.trace(
+            jax.tree.map(
+                lambda param, place: jax.ShapeDtypeStruct(param.shape, dtype, sharding=place),
+                param_table(policy),
+                places,
+                is_leaf=is_param,
+            ),
+            jax.tree.map(
+                lambda x: jax.ShapeDtypeStruct(x.shape, dtype, sharding=cache_sharding(mesh)), cache
+            ),
+            page_table([], engine),
+            ChunkBatches(engine, data_shares(mesh)).arrays(),
+            slot_state([], engine.slots),
+            shape=policy,
+            sizes=engine.prefill_tokens,
+            steps=engine.decode_steps,
+            stop_ids=(0,),
+            platform="tpu",
+        )
+        text = traced.lower(lowering_platforms=("tpu",)).as_text()
+    heads, pages = policy.num_kv_heads // mesh.shape["tensor"], engine.pages // data_shares(mesh)
+    own = f"tensor<{heads}x{pages}x{engine.page_tokens}x{policy.head_width}xbf16>"
+    kernels = [line for line in text.splitlines() if "@tpu_custom_call" in line]
+    assert kernels and all(line.count(own) == 2 for line in kernels)
