@@ -2,6 +2,7 @@
 
 import importlib
 import json
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -15,7 +16,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ale_jax.launch import main
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.state import abstract_state, make_optimizer
-from ale_jax.model.lora import merged
 from ale_jax.model.policy import hidden_states, logits
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
@@ -71,6 +71,15 @@ def export(monkeypatch, pytestconfig, capsys):
     return call
 
 
+@partial(jax.jit, static_argnames="policy")
+def _logits(params, policy):
+    """Of the learner, which adds the adapters as it goes."""
+    position_BT = jnp.broadcast_to(jnp.arange(TOKENS.shape[1]), TOKENS.shape)
+    segment_BT = jnp.ones_like(position_BT)
+    hidden, _ = hidden_states(params, jnp.asarray(TOKENS), position_BT, segment_BT, policy)
+    return logits(params, hidden)
+
+
 def test_the_folder_says_what_the_run_would(run, export, tmp_path):
     path, policy, state = run()
     before = sorted(path.rglob("*"))
@@ -80,10 +89,8 @@ def test_the_folder_says_what_the_run_would(run, export, tmp_path):
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
     with torch.no_grad():
         theirs = model(torch.asarray(TOKENS)).logits
-    params = jax.tree.map(jnp.asarray, jax.device_get(merged(state.params)))
-    position_BT = jnp.broadcast_to(jnp.arange(12), TOKENS.shape)
-    hidden, _ = hidden_states(params, TOKENS, position_BT, jnp.ones_like(position_BT), policy)
-    np.testing.assert_allclose(theirs, logits(params, hidden), atol=1e-4)
+    ours = _logits(jax.device_get(state.params), policy)
+    np.testing.assert_allclose(theirs, ours, atol=1e-4)
     assert model.config.max_position_embeddings == policy.max_positions == 2048
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     text = tokenizer.apply_chat_template(MESSAGES, tokenize=False)
