@@ -89,9 +89,12 @@ def test_a_group_has_its_prompt_in_one_share(on_mesh):
 
 
 def test_each_device_has_its_share_of_the_cache(on_mesh):
-    engine, _ = on_mesh
-    play(engine, 0, 1)
-    for pages in jax.tree.leaves(engine._cache):
+    """From the beginning, and still when it was used."""
+    used, _ = on_mesh
+    play(used, 0, 1)
+    new = Engine(POLICY, SIZES, STOP, used._weights[0], mesh=used._mesh)
+    new.close()
+    for pages in jax.tree.leaves([used._cache, new._cache]):
         assert [shard.data.nbytes for shard in pages.addressable_shards] == [pages.nbytes // 8] * 8
 
 

@@ -74,6 +74,12 @@ def test_nobody_goes_where_no_slot_or_too_few_pages_are_left():
     assert best_share(shares, _keys(GROUP)) is shares[0]  # 7 are new
 
 
+def test_who_waits_while_weights_change_asks_for_pages_of_the_new_ones():
+    request = Request(0, GROUP, 5, Sampling(), np.zeros(2, np.uint32))
+    for version in (0, 0, 1):
+        assert request.prefix_keys(8, version) == prefix_keys(GROUP[:-1], 8, version)
+
+
 def test_in_a_batch_every_share_has_rows_of_its_own():
     batches = ChunkBatches(SIZES, shares=3)
     for share, slot, size in ((0, 0, 16), (0, 1, 16), (0, 1, 8), (2, 4, 16), (1, 2, 8)):
