@@ -3,7 +3,7 @@ python -m ale_jax.launch --config=configs/quickstart.py --workdir=runs/quickstar
 
 A mixture of experts with 8 experts learns from oracle transcripts until it solves about a third of
 unseen tasks, then from its own attempts in sandboxes. Expect more than nine tenths of the
-evaluation tasks at the end, in about twelve minutes, and nothing of the held-out families.
+evaluation tasks at the end, in about ten minutes, and nothing of the held-out families.
 Hardware: two CPU cores; no accelerator.
 """
 
