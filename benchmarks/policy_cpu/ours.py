@@ -22,7 +22,6 @@ from jax.sharding import Mesh
 
 from ale_jax.algo.grpo import GrpoHypers
 from ale_jax.algo.normaliser import count_normaliser
-from ale_jax.data.packing import Sample, Shape, pack
 from ale_jax.learn import credit
 from ale_jax.learn.state import OptimizerHypers, begin, make_optimizer
 from ale_jax.learn.step import make_train_step
@@ -31,9 +30,9 @@ from ale_jax.model.sampler import Sampling
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import MeshShape, make_mesh, param_shardings
 from ale_jax.model.weights.load import load_params, open_checkpoint
-from ale_jax.records import Batch, Turn
 from ale_jax.rollout.engine import Engine
 from ale_jax.rollout.engine_shape import EngineShape
+from benchmarks.full_rows import full_batch
 from benchmarks.policy_cpu.work import FIRST_ID, PROMPT_TOKENS, ROW_TOKENS, ROWS, WRITTEN_TOKENS
 
 VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")
@@ -105,7 +104,7 @@ def training(shape: PolicyShape, params: Params, mesh: Mesh, calls: int) -> dict
     """Of one whole step: GRPO's clipped loss, its gradient, and an update of all weights."""
     optimizer, algorithm = make_optimizer(ADAMW, shape), credit.grpo(GrpoHypers())
     step = make_train_step(shape, optimizer, algorithm.loss, 0.0, mesh)
-    batches = [full_batch(shape)]
+    batches = [full_batch(shape.vocab_size, ROWS, ROW_TOKENS, PROMPT_TOKENS, FIRST_ID)]
     normaliser = count_normaliser(batches, algorithm.normaliser)
     state = begin(params, optimizer, mesh)
 
@@ -116,30 +115,6 @@ def training(shape: PolicyShape, params: Params, mesh: Mesh, calls: int) -> dict
 
     times = timed(call, calls)
     return times | {"tok_s": ROWS * ROW_TOKENS / times["median_s"]}
-
-
-def full_batch(shape: PolicyShape) -> Batch:
-    """One trajectory in each row, without padding."""
-    draw = np.random.default_rng(1)
-    samples = [_sample(shape, draw) for _ in range(ROWS)]
-    batch, left_over = pack(samples, Shape(ROWS, ROW_TOKENS, 1))
-    assert not left_over and (batch.segment_BT > 0).all()
-    return batch
-
-
-def _sample(shape: PolicyShape, draw: np.random.Generator) -> Sample:
-    ids = draw.integers(FIRST_ID, shape.vocab_size, ROW_TOKENS, dtype=np.int32)
-    logp = np.full(WRITTEN_TOKENS, -np.log(shape.vocab_size), np.float32)
-    turn = Turn(
-        prompt_ids=ids[:PROMPT_TOKENS],
-        action_ids=ids[PROMPT_TOKENS:],
-        logp_mu=logp,
-        logp_old=logp,
-        version=np.zeros(WRITTEN_TOKENS, np.int32),
-        action_text="",
-        prompt_text="",
-    )
-    return Sample((turn,), draw.normal(size=1).astype(np.float32), positive=True)
 
 
 def timed(call: Callable[[], None], calls: int) -> dict[str, float]:

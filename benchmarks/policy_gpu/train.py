@@ -10,13 +10,12 @@ import jax
 import numpy as np
 
 from ale_jax.algo.grpo import GrpoHypers
-from ale_jax.data.packing import Sample, Shape, pack
 from ale_jax.learn import credit
 from ale_jax.learn.step import gradient_function
 from ale_jax.model.compute import EXACT, Compute
 from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
-from ale_jax.records import Batch, Turn
+from benchmarks.full_rows import full_batch
 from benchmarks.policy_gpu.plan import PEAK_FLOPS, TrainWork
 
 COMPUTE = Compute("bfloat16", remat="layers")
@@ -50,7 +49,9 @@ def measure_train(params: Params, work: TrainWork, rows: int) -> dict[str, Any]:
     gradient = jax.jit(
         gradient_function(shape, algorithm.loss, BALANCE_WEIGHT, COMPUTE), compiler_options=EXACT
     )
-    arrays = jax.device_put(vars(full_batch(shape, rows, work.row_tokens)))
+    prompt_tokens = min(PROMPT_TOKENS, work.row_tokens // 2)
+    batch = full_batch(shape.vocab_size, rows, work.row_tokens, prompt_tokens)
+    arrays = jax.device_put(vars(batch))
     tokens = rows * work.row_tokens
 
     def call() -> float:
@@ -74,28 +75,3 @@ def measure_train(params: Params, work: TrainWork, rows: int) -> dict[str, Any]:
         "layers": shape.num_layers,
         "vocab_size": shape.vocab_size,
     }
-
-
-def full_batch(shape: PolicyShape, rows: int, row_tokens: int) -> Batch:
-    """One trajectory in each row, without padding."""
-    draw = np.random.default_rng(0)
-    samples = [_sample(shape, row_tokens, draw) for _ in range(rows)]
-    batch, left_over = pack(samples, Shape(rows, row_tokens, 1))
-    assert not left_over and (batch.segment_BT > 0).all()
-    return batch
-
-
-def _sample(shape: PolicyShape, tokens: int, draw: np.random.Generator) -> Sample:
-    ids = draw.integers(0, shape.vocab_size, tokens, dtype=np.int32)
-    prompt = min(PROMPT_TOKENS, tokens // 2)
-    logp = np.full(tokens - prompt, -np.log(shape.vocab_size), np.float32)
-    turn = Turn(
-        prompt_ids=ids[:prompt],
-        action_ids=ids[prompt:],
-        logp_mu=logp,
-        logp_old=logp,
-        version=np.zeros(len(logp), np.int32),
-        action_text="",
-        prompt_text="",
-    )
-    return Sample((turn,), draw.normal(size=1).astype(np.float32), positive=True)

@@ -1,0 +1,34 @@
+"""A batch of which every token counts: one random trajectory in each row, and no padding."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ale_jax.data.packing import Sample, Shape, pack
+from ale_jax.records import Batch, Turn
+
+
+def full_batch(
+    vocab_size: int, rows: int, row_tokens: int, prompt_tokens: int, first_id: int = 0
+) -> Batch:
+    """Of each row all but the prompt is one chunk. Ids are drawn from `first_id` on."""
+    draw = np.random.default_rng(0)
+
+    def sample() -> Sample:
+        ids = draw.integers(first_id, vocab_size, row_tokens, dtype=np.int32)
+        written = row_tokens - prompt_tokens
+        logp = np.full(written, -np.log(vocab_size), np.float32)
+        turn = Turn(
+            prompt_ids=ids[:prompt_tokens],
+            action_ids=ids[prompt_tokens:],
+            logp_mu=logp,
+            logp_old=logp,
+            version=np.zeros(written, np.int32),
+            action_text="",
+            prompt_text="",
+        )
+        return Sample((turn,), draw.normal(size=1).astype(np.float32), positive=True)
+
+    batch, left_over = pack([sample() for _ in range(rows)], Shape(rows, row_tokens, 1))
+    assert not left_over and (batch.segment_BT > 0).all()
+    return batch
