@@ -3,7 +3,7 @@ python -m ale_jax.launch --config=configs/smollm2_135m.py --config.weights=FILE 
 
 FILE: SmolLM2-135M-Instruct, as .gguf or as a folder of transformers'. Trained from the first step
 by reinforcement, after a short warm start that shows the format of tool calls.
-Hardware: one GPU of 80 GB. Memory by --mode=plan: 11.3 GiB of each device.
+Hardware: one GPU of 80 GB. Memory by --mode=plan: 11.8 GiB of each device.
 """
 
 from ml_collections import ConfigDict
@@ -11,8 +11,8 @@ from ml_collections import ConfigDict
 from configs import quickstart
 
 
-def get_config() -> ConfigDict:
-    c = quickstart.get_config()
+def get_config(algorithm: str = "ipa") -> ConfigDict:
+    c = quickstart.get_config(algorithm)
     c.name = "smollm2_135m"
     c.hardware = {"chip": "h100", "devices": 1}
     c.model.update(width=576, num_layers=30, num_heads=9, num_kv_heads=3, head_width=64)
@@ -35,4 +35,4 @@ def use_accelerator(c: ConfigDict) -> None:
     c.warm_start_optimizer.update(name="adamw", learning_rate=1e-5)
     c.rl.update(steps=500, groups_per_step=16, group_size=8)
     c.rl_optimizer.update(name="adamw", learning_rate=1e-6, warmup_steps=10, decay_steps=500)
-    c.ipa.old_logp = "trainer"
+    c.algo.old_logp = "generating"

@@ -11,13 +11,14 @@ import dataclasses
 import optax
 
 from ale_jax.data.packing import Shape
-from ale_jax.learn import credit
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.compilation import keep_compiled
 from ale_jax.learn.gap import gap_limit
+from ale_jax.learn.reference import load_reference, save_reference
 from ale_jax.learn.rescore import make_scorer
 from ale_jax.learn.state import TrainState, begin, make_optimizer
 from ale_jax.model.compute import sampling_weights
+from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
@@ -77,6 +78,7 @@ class _Run(contextlib.ExitStack):
         )
         if state is None:
             state, cursor = self._warm_start(), Cursor()
+            self._keep_reference(state)
             self._save(state, cursor)
         crew, engine, pump = self._open_rollouts(state, cursor)
         if cursor.step == 0:
@@ -167,6 +169,16 @@ class _Run(contextlib.ExitStack):
         )
         return begin(state.params, self._optimizer(), self._mesh)
 
+    def _keep_reference(self, state: TrainState) -> None:
+        """On disk, where a loss asks for it: checkpoints of later steps hold later weights."""
+        if self._config.algo.loss.kl_weight > 0:
+            save_reference(self._workdir.path, state.params, self._record)
+
+    def _reference(self, state: TrainState) -> Params | None:
+        if self._config.algo.loss.kl_weight > 0:
+            return load_reference(self._workdir.path, state.params, self._record)
+        return None
+
     def _save(self, state: TrainState, cursor: Cursor) -> None:
         every, last = self._config.checkpoint.every, self._config.rl.steps
         if cursor.step % every == 0 or cursor.step == last:
@@ -210,30 +222,29 @@ class _Run(contextlib.ExitStack):
     ) -> tuple[TrainState, Cursor]:
         config, watch = self._config, self._watch
         rl, policy = config.rl, self._policy()
-        algorithm = credit.ipa(config.ipa) if rl.algorithm == "ipa" else credit.grpo(config.grpo)
         score = make_scorer(policy, self._shape, self._mesh, config.learn.compute)
 
         limit = gap_limit(config.learn.compute, config.engine.eight_bits)
 
         def report(step: StepReport) -> None:
             watch.rl_step(step, crew, engine.stats.sampled_tokens, limit)
-            watch.sample_trajectories(step, score, config.ipa)
+            watch.sample_trajectories(step, score, config.algo.mismatch)
             every = config.eval.every
             if every and step.cursor.step % every == 0 and step.cursor.step < rl.steps:
                 self._evaluate(f"step_{step.cursor.step}", step.cursor, pump)
-                watch.progress.phase(rl.algorithm, rl.steps)
+                watch.progress.phase(config.algo.name, rl.steps)
 
-        watch.progress.phase(rl.algorithm, rl.steps)
+        watch.progress.phase(config.algo.name, rl.steps)
         return improve(
             state,
             cursor,
             config,
             policy,
-            algorithm,
             self._optimizer(),
             self._mesh,
             engine,
             pump,
             self._save,
             report,
+            self._reference(state),
         )
