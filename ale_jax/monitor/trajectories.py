@@ -67,7 +67,8 @@ class TurnSample:
 class TrajectorySample:
     """A trajectory at the step that trained on it; versions count updates of the weights.
 
-    Samples of one step that share family and seed are attempts of one group at one task.
+    Samples of one step that share family and seed are attempts of one group at one task. Its first
+    `given` turns are an expert's: the episode began after them.
     """
 
     step: int
@@ -78,6 +79,7 @@ class TrajectorySample:
     start_version: int
     trained_version: int
     turns: tuple[TurnSample, ...]
+    given: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -148,6 +150,7 @@ def _parse_sample(line: dict[str, Any]) -> TrajectorySample:
         start_version=int(line["start_version"]),
         trained_version=int(line["trained_version"]),
         turns=tuple(map(_parse_turn, line["turns"][:MAX_TURNS])),
+        given=int(line.get("given", 0)),
     )
 
 
