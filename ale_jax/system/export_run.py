@@ -33,7 +33,7 @@ def export_run(config: RunConfig, workdir: Workdir, out: Path, adapter: bool) ->
         raise ValueError(
             "the adapters lie on random weights, which nobody else has: leave out --adapter"
         )
-    step, state, tokenizer = newest_state(config, workdir.path)
+    step, state, _, tokenizer = newest_state(config, workdir.path)
     if adapter:
         save_peft(out, state.params, config.lora, config.weights)
         tokenizer.save(out)

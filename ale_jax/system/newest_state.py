@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.state import TrainState, abstract_state, make_optimizer
@@ -15,8 +15,17 @@ if TYPE_CHECKING:
     from ale_jax.system.config import RunConfig
 
 
-def newest_state(config: RunConfig, path: Path) -> tuple[int, TrainState, ChatTokenizer]:
-    """Step and state of the newest whole checkpoint of the run in `path`, and its tokenizer.
+class Newest(NamedTuple):
+    """Of the newest whole checkpoint. host: what it says beside the weights (system.improve.Cursor)."""
+
+    step: int
+    state: TrainState
+    host: dict[str, Any]
+    tokenizer: ChatTokenizer
+
+
+def newest_state(config: RunConfig, path: Path) -> Newest:
+    """What the run in `path`, which the caller has claimed, has come to.
 
     Raises:
       ValueError: there is none.
@@ -32,8 +41,7 @@ def newest_state(config: RunConfig, path: Path) -> tuple[int, TrainState, ChatTo
         found = checkpoints.restore_latest(target)
     if found is None:
         raise ValueError(f"no checkpoint in {folder} is whole: go on with the run")
-    step, state, _ = found
-    return step, state, tokenizer
+    return Newest(*found, tokenizer)
 
 
 def _say(kind: str, detail: str, **_: str | int | float) -> None:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from ale_jax.data.packing import Sample, Shape, pack_all
 from ale_jax.model.lora import merged
 from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.monitor.run_files import CONFIG_FILE, read_run
-from ale_jax.monitor.trajectories import TRAJECTORIES_FILE, TrajectorySample
+from ale_jax.monitor.trajectories import TRAJECTORIES_FILE, TrajectorySample, TurnSample
+from ale_jax.records import Batch, Turn
 from ale_jax.system.build_config import stored_config
 from ale_jax.system.config import RunConfig
-from ale_jax.system.newest_state import newest_state
+from ale_jax.system.newest_state import Newest, newest_state
+from ale_jax.system.workdir import Workdir
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,18 +49,19 @@ class RecordedRun:
         return cls(path, config, tuple(files.phase("rl")), known)
 
     @cached_property
-    def _newest(self) -> tuple[int, Params, ChatTokenizer]:
-        step, state, tokenizer = newest_state(self.config, self.path)
-        return step, merged(state.params), tokenizer
+    def newest(self) -> Newest:
+        """What the newest checkpoint holds. ValueError if there is none, or the run goes on now."""
+        with Workdir.open(self.path, self.config) as workdir:
+            return newest_state(self.config, workdir.path)
 
-    @property
+    @cached_property
     def params(self) -> Params:
         """The newest weights, adapters merged."""
-        return self._newest[1]
+        return merged(self.newest.state.params)
 
     @property
     def tokenizer(self) -> ChatTokenizer:
-        return self._newest[2]
+        return self.newest.tokenizer
 
     @property
     def policy(self) -> PolicyShape:
@@ -67,3 +74,40 @@ class RecordedRun:
         for each in self.trajectories:
             groups.setdefault((each.step, each.family, each.seed), []).append(each)
         return list(groups.values())
+
+    def packed(self, trajectories: Sequence[TrajectorySample]) -> list[Batch]:
+        """The trajectories of one group in microbatches, with the credit that they were given."""
+        learn = self.config.learn
+        shape = Shape(learn.rows, learn.row_tokens, learn.chunks_per_row)
+        return pack_all([sample_of(t, member) for member, t in enumerate(trajectories)], shape)
+
+
+def sample_of(trajectory: TrajectorySample, member: int = 0) -> Sample:
+    """The trajectory as it was learned from, chunks credited by the mean over their tokens."""
+    last = len(trajectory.turns) - 1
+    turns = (
+        _turn(turn, trajectory.reward if k == last else 0.0)
+        for k, turn in enumerate(trajectory.turns)
+    )
+    sampled = trajectory.turns[trajectory.given :]
+    return Sample(
+        turns=tuple(turns),
+        advantage_C=np.array([turn.advantage for turn in sampled], np.float32),
+        positive=any(turn.advantage > 0 for turn in sampled),
+        given=trajectory.given,
+        member=member,
+    )
+
+
+def _turn(turn: TurnSample, reward: float) -> Turn:
+    each = turn.each
+    return Turn(
+        prompt_ids=np.array(each.prompt_ids, np.int32),
+        action_ids=np.array(each.action_ids, np.int32),
+        logp_mu=np.array(each.logp_mu, np.float32),
+        logp_old=np.array(each.logp_old, np.float32),
+        version=np.array(each.version, np.int32),
+        action_text=turn.action,
+        prompt_text=turn.prompt,
+        reward=reward,
+    )
