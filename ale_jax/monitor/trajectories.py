@@ -13,6 +13,33 @@ from ale_jax.records import Status
 TRAJECTORIES_FILE = "trajectories.jsonl"
 MAX_TEXT_CHARS = 6000
 MAX_TURNS = 64
+MAX_TOKENS = 16384  # of a sample; the tokens of longer ones are not kept
+
+
+@dataclasses.dataclass(frozen=True)
+class ChunkTokens:
+    """A chunk token by token: the ids that came before it since the last chunk, those that the
+    policy wrote, and of each of these its log-probability (natural log) and credit.
+
+    logp_mu: under the sampler; logp_old: pi_old, as the loss took it; logp: pi, by the weights that
+    the step started from; version: of the weights that wrote it; advantage: as the loss took it.
+    """
+
+    prompt_ids: tuple[int, ...]
+    action_ids: tuple[int, ...]
+    logp_mu: tuple[float, ...]
+    logp_old: tuple[float, ...]
+    logp: tuple[float, ...]
+    version: tuple[int, ...]
+    advantage: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        lengths = {name: len(getattr(self, name)) for name in _PER_TOKEN}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"a chunk's tokens differ in number: {lengths}")
+
+
+_PER_TOKEN = ("action_ids", "logp_mu", "logp_old", "logp", "version", "advantage")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +50,7 @@ class TurnSample:
     advantage: the chunk's credit; ratio: its importance weight pi_theta / pi_old.
     kept: False if the mismatch mask took the chunk out of the loss.
     tokens: policy tokens of the chunk; logp_mean: their mean log-probability, natural log.
+    each: the same token by token; None in a trajectory of more than MAX_TOKENS.
     """
 
     prompt: str
@@ -32,13 +60,15 @@ class TurnSample:
     kept: bool
     tokens: int
     logp_mean: float
+    each: ChunkTokens | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class TrajectorySample:
     """A trajectory at the step that trained on it; versions count updates of the weights.
 
-    Samples of one step that share family and seed are attempts of one group at one task.
+    Samples of one step that share family and seed are attempts of one group at one task. Its first
+    `given` turns are an expert's: the episode began after them.
     """
 
     step: int
@@ -49,6 +79,13 @@ class TrajectorySample:
     start_version: int
     trained_version: int
     turns: tuple[TurnSample, ...]
+    given: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Of the turns that are known token by token."""
+        known = [turn.each for turn in self.turns if turn.each is not None]
+        return sum(len(each.prompt_ids) + len(each.action_ids) for each in known)
 
     @property
     def staleness(self) -> int:
@@ -74,7 +111,9 @@ class TrajectoryWriter:
         """
         if len(sample.turns) > MAX_TURNS:
             raise ValueError(f"{len(sample.turns)} turns; a sample has at most {MAX_TURNS}")
-        capped = dataclasses.replace(sample, turns=tuple(map(_capped, sample.turns)))
+        each = sample.num_tokens <= MAX_TOKENS
+        turns = tuple(_capped(turn, each) for turn in sample.turns)
+        capped = dataclasses.replace(sample, turns=turns)
         self._lines.append(dataclasses.asdict(capped))
 
     def close(self) -> None:
@@ -92,11 +131,12 @@ def read_trajectories(path: Path) -> Lines[TrajectorySample]:
     return read_lines(Path(path), _parse_sample)
 
 
-def _capped(turn: TurnSample) -> TurnSample:
+def _capped(turn: TurnSample, each: bool) -> TurnSample:
     return dataclasses.replace(
         turn,
         prompt=clip(turn.prompt, MAX_TEXT_CHARS),
         action=clip(turn.action, MAX_TEXT_CHARS),
+        each=turn.each if each else None,
     )
 
 
@@ -110,6 +150,7 @@ def _parse_sample(line: dict[str, Any]) -> TrajectorySample:
         start_version=int(line["start_version"]),
         trained_version=int(line["trained_version"]),
         turns=tuple(map(_parse_turn, line["turns"][:MAX_TURNS])),
+        given=int(line.get("given", 0)),
     )
 
 
@@ -122,4 +163,15 @@ def _parse_turn(turn: dict[str, Any]) -> TurnSample:
         kept=bool(turn["kept"]),
         tokens=int(turn["tokens"]),
         logp_mean=float(turn["logp_mean"]),
+        each=None if turn.get("each") is None else _parse_tokens(turn["each"]),
+    )
+
+
+def _parse_tokens(each: dict[str, Any]) -> ChunkTokens:
+    kinds = {"prompt_ids": int, "action_ids": int, "version": int}
+    return ChunkTokens(
+        **{
+            field.name: tuple(map(kinds.get(field.name, float), each[field.name]))
+            for field in dataclasses.fields(ChunkTokens)
+        }
     )

@@ -6,8 +6,10 @@ import dataclasses
 import math
 import typing
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from ale_jax.files import read_json
 from ale_jax.system.config import RunConfig
 from ale_jax.system.fields import unknown_field
 
@@ -19,6 +21,19 @@ def build_config(values: Mapping[str, Any]) -> RunConfig:
       ValueError: a field is unknown, missing, of another type, or out of its range.
     """
     return _build(RunConfig, values, "")
+
+
+def stored_config(path: Path) -> RunConfig:
+    """The config of the run whose config.json is at `path`. ValueError if it is damaged, or of a
+    version of this code that had other fields."""
+    return build_config(_with_tuples(read_json(path)))
+
+
+def _with_tuples(value: Any) -> Any:
+    """JSON has but one kind of sequence."""
+    if isinstance(value, Mapping):
+        return {name: _with_tuples(item) for name, item in value.items()}
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
 def field_names(record: type, prefix: str = "") -> Iterator[str]:

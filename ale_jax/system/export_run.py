@@ -5,13 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ale_jax.learn.checkpoint import Checkpoints
-from ale_jax.learn.state import abstract_state, make_optimizer
 from ale_jax.model.lora import merged
 from ale_jax.model.peft import save_peft
-from ale_jax.model.sharding import make_mesh
-from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.export import export
+from ale_jax.system.newest_state import newest_state
 from ale_jax.system.workdir import Workdir
 
 if TYPE_CHECKING:
@@ -36,24 +33,11 @@ def export_run(config: RunConfig, workdir: Workdir, out: Path, adapter: bool) ->
         raise ValueError(
             "the adapters lie on random weights, which nobody else has: leave out --adapter"
         )
-    if not any(workdir.checkpoints.glob("*")):
-        raise ValueError(f"there is no checkpoint in {workdir.checkpoints}: go on with the run")
-    tokenizer = ChatTokenizer.load(workdir.path / "tokenizer")
-    policy, lora = config.policy_shape(tokenizer.vocab_size), config.lora
-    optimizer = make_optimizer(config.rl_optimizer, policy, lora)
-    target = abstract_state(policy, optimizer, make_mesh(config.mesh), lora)
-    with Checkpoints(workdir.checkpoints, config.checkpoint.keep, _say) as checkpoints:
-        found = checkpoints.restore_latest(target)
-    if found is None:
-        raise ValueError(f"no checkpoint in {workdir.checkpoints} is whole: go on with the run")
-    step, state, _ = found
+    step, state, _, tokenizer = newest_state(config, workdir.path)
     if adapter:
-        save_peft(out, state.params, lora, config.weights)
+        save_peft(out, state.params, config.lora, config.weights)
         tokenizer.save(out)
     else:
+        policy = config.policy_shape(tokenizer.vocab_size)
         export(out, merged(state.params), policy, tokenizer)
     return step
-
-
-def _say(kind: str, detail: str, **_: str | int | float) -> None:
-    print(f"{kind}: {detail}")

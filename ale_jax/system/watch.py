@@ -5,23 +5,16 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
 from ale_jax.algo.algorithm import MismatchHypers
-from ale_jax.data.packing import Sample
-from ale_jax.model.params import Params
 from ale_jax.monitor.events import EventLog
 from ale_jax.monitor.metrics import MetricsWriter
 from ale_jax.monitor.progress import make_progress
-from ale_jax.monitor.trajectories import TrajectorySample, TrajectoryWriter, TurnSample
-from ale_jax.records import Trajectory, Turn
+from ale_jax.monitor.trajectories import TrajectoryWriter
 from ale_jax.system.crew import Crew
 from ale_jax.system.improve import StepReport, figures
-
-EVERY_STEPS = 5  # between two samples of trajectories
+from ale_jax.system.trajectory_samples import Score, trajectory_samples
 
 
 class Watch:
@@ -83,82 +76,7 @@ class Watch:
             sandboxes_restarted=counts.sandboxes_restarted,
         )
 
-    def sample_trajectories(
-        self,
-        report: StepReport,
-        score: Callable[[Params, list[Sample]], list[np.ndarray]],
-        hp: MismatchHypers,
-    ) -> None:
-        """Writes down one success and one failure of a group that has both, with their credit."""
-        if report.cursor.step % EVERY_STEPS:
-            return
-        pair = _contrast(report)
-        if not pair:
-            return
-        scores = score(report.params, [sample for _, sample in pair])
-        for (trajectory, sample), logp in zip(pair, scores, strict=True):
-            self._trajectories.write(
-                _sample_record(report.cursor.step, trajectory, sample, logp, hp)
-            )
-
-
-def _contrast(report: StepReport) -> list[tuple[Trajectory, Sample]]:
-    """The first success and the first failure of a group that has both, if there is one.
-
-    Which one goes on with the step: groups stand in the order of the families.
-    """
-    table, credit = report.made.table, report.made.credit
-    members = [
-        (int(g), t, Sample.of(t, credit.advantage_NC[n, : table.num_chunks_N[n]], bool(positive)))
-        for n, (g, t, positive) in enumerate(
-            zip(table.group_N, table.trajectories, credit.positive_N, strict=True)
-        )
-        if table.valid_N[n] and table.num_chunks_N[n] and np.any(credit.advantage_NC[n])
-    ]
-    groups = list(dict.fromkeys(g for g, _, _ in members))
-    first = report.cursor.step // EVERY_STEPS % max(len(groups), 1)
-    for group in groups[first:] + groups[:first]:
-        won = [(t, s) for g, t, s in members if g == group and t.episode.reward > 0]
-        lost = [(t, s) for g, t, s in members if g == group and t.episode.reward <= 0]
-        if won and lost:
-            return [won[0], lost[0]]
-    return []
-
-
-def _kept(turn: Turn, hp: MismatchHypers) -> bool:
-    """Whether the chunk passes the filter by its own mean of pi_old / mu."""
-    ratio = np.exp(np.mean(turn.logp_old - turn.logp_mu))
-    return hp.filter_level == "none" or bool(hp.filter_low <= ratio <= hp.filter_high)
-
-
-def _sample_record(
-    step: int, trajectory: Trajectory, sample: Sample, logp: np.ndarray, hp: MismatchHypers
-) -> TrajectorySample:
-    """logp: of the trajectory's policy tokens, by the weights that the step started from."""
-    turns, at = [], 0
-    sampled = trajectory.turns[trajectory.given :]
-    for turn, advantage in zip(sampled, sample.advantage_C, strict=True):
-        now = logp[at : at + len(turn.action_ids)]
-        at += len(turn.action_ids)
-        turns.append(
-            TurnSample(
-                prompt=turn.prompt_text,
-                action=turn.action_text,
-                advantage=float(advantage),
-                ratio=float(np.exp(np.mean(now - turn.logp_old))),
-                kept=_kept(turn, hp),
-                tokens=len(turn.action_ids),
-                logp_mean=float(np.mean(now)),
-            )
-        )
-    episode = trajectory.episode
-    return TrajectorySample(
-        step=step,
-        family=episode.slot.task.family,
-        seed=episode.slot.task.seed,
-        status=episode.status,
-        reward=episode.reward,
-        start_version=trajectory.start_version,
-        trained_version=step - 1,
-        turns=tuple(turns),
-    )
+    def sample_trajectories(self, report: StepReport, score: Score, hp: MismatchHypers) -> None:
+        """Writes down what `trajectory_samples` chooses."""
+        for sample in trajectory_samples(report, score, hp):
+            self._trajectories.write(sample)

@@ -6,8 +6,10 @@ import pytest
 
 from ale_jax.monitor.trajectories import (
     MAX_TEXT_CHARS,
+    MAX_TOKENS,
     MAX_TURNS,
     TRAJECTORIES_FILE,
+    ChunkTokens,
     TrajectoryWriter,
     read_trajectories,
 )
@@ -63,3 +65,42 @@ def test_an_unknown_status_is_damage(tmp_path):
 
 def test_staleness_is_counted_in_versions():
     assert dataclasses.replace(SOLVED, start_version=4, trained_version=7).staleness == 3
+
+
+def each(written=2):
+    return ChunkTokens(
+        prompt_ids=(5, 6, 7),
+        action_ids=(8,) * written,
+        logp_mu=(-0.5,) * written,
+        logp_old=(-0.25,) * written,
+        logp=(-0.125,) * written,
+        version=(3,) * written,
+        advantage=(1.5,) * written,
+    )
+
+
+def with_tokens(*turns):
+    return dataclasses.replace(
+        SOLVED, turns=tuple(dataclasses.replace(SOLVED.turns[0], each=e) for e in turns)
+    )
+
+
+def test_tokens_come_back_equal(tmp_path):
+    sample = with_tokens(each(), None, each(4))
+    assert sample.num_tokens == 3 + 2 + 3 + 4
+    write(tmp_path, sample)
+    assert read(tmp_path) == (sample,)
+
+
+def test_of_a_trajectory_that_is_too_long_the_chunks_alone_are_kept(tmp_path):
+    write(tmp_path, with_tokens(each(), each(MAX_TOKENS)))
+    (sample,) = read(tmp_path)
+    assert sample.turns == with_tokens(None, None).turns
+
+
+def test_tokens_that_do_not_belong_together_are_damage(tmp_path):
+    write(tmp_path, with_tokens(each()))
+    path = tmp_path / TRAJECTORIES_FILE
+    path.write_text(path.read_text().replace('"version": [3, 3]', '"version": [3]'))
+    with pytest.raises(ValueError, match=r"line 1.*differ in number"):
+        read_trajectories(path)

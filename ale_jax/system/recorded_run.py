@@ -1,0 +1,113 @@
+"""A run as its folder tells it, opened to be studied: trajectories token by token, and weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ale_jax.data.packing import Sample, Shape, pack_all
+from ale_jax.model.lora import merged
+from ale_jax.model.params import Params
+from ale_jax.model.shape import PolicyShape
+from ale_jax.model.tokenizer import ChatTokenizer
+from ale_jax.monitor.run_files import CONFIG_FILE, read_run
+from ale_jax.monitor.trajectories import TRAJECTORIES_FILE, TrajectorySample, TurnSample
+from ale_jax.records import Batch, Turn
+from ale_jax.system.build_config import stored_config
+from ale_jax.system.config import RunConfig
+from ale_jax.system.newest_state import Newest, newest_state
+from ale_jax.system.workdir import Workdir
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordedRun:
+    """steps: the metrics of each RL step. trajectories: those that are known token by token."""
+
+    path: Path
+    config: RunConfig
+    steps: tuple[dict[str, Any], ...]
+    trajectories: tuple[TrajectorySample, ...]
+
+    @classmethod
+    def open(cls, path: Path | str) -> RecordedRun:
+        """Raises ValueError, with the file's name, if it is no run or has recorded nothing."""
+        path = Path(path)
+        files = read_run(path)
+        known = tuple(t for t in files.trajectories if t.turns and all(x.each for x in t.turns))
+        if not known:
+            why = "; ".join(files.notices) or "none is known token by token"
+            raise ValueError(
+                f"{path / TRAJECTORIES_FILE} holds no trajectory to study ({why}): name the "
+                "folder of a run that has made RL steps"
+            )
+        config = stored_config(path / CONFIG_FILE)
+        return cls(path, config, tuple(files.phase("rl")), known)
+
+    @cached_property
+    def newest(self) -> Newest:
+        """What the newest checkpoint holds. ValueError if there is none, or the run goes on now."""
+        with Workdir.open(self.path, self.config) as workdir:
+            return newest_state(self.config, workdir.path)
+
+    @cached_property
+    def params(self) -> Params:
+        """The newest weights, adapters merged."""
+        return merged(self.newest.state.params)
+
+    @property
+    def tokenizer(self) -> ChatTokenizer:
+        return self.newest.tokenizer
+
+    @property
+    def policy(self) -> PolicyShape:
+        return self.config.policy_shape(self.tokenizer.vocab_size)
+
+    @property
+    def groups(self) -> list[list[TrajectorySample]]:
+        """Attempts at one task in one step, in the order of the steps."""
+        groups: dict[tuple, list[TrajectorySample]] = {}
+        for each in self.trajectories:
+            groups.setdefault((each.step, each.family, each.seed), []).append(each)
+        return list(groups.values())
+
+    def packed(self, trajectories: Sequence[TrajectorySample]) -> list[Batch]:
+        """The trajectories of one group in microbatches, with the credit that they were given."""
+        learn = self.config.learn
+        shape = Shape(learn.rows, learn.row_tokens, learn.chunks_per_row)
+        return pack_all([sample_of(t, member) for member, t in enumerate(trajectories)], shape)
+
+
+def sample_of(trajectory: TrajectorySample, member: int = 0) -> Sample:
+    """The trajectory as it was learned from, chunks credited by the mean over their tokens."""
+    last = len(trajectory.turns) - 1
+    turns = (
+        _turn(turn, trajectory.reward if k == last else 0.0)
+        for k, turn in enumerate(trajectory.turns)
+    )
+    sampled = trajectory.turns[trajectory.given :]
+    return Sample(
+        turns=tuple(turns),
+        advantage_C=np.array([turn.advantage for turn in sampled], np.float32),
+        positive=any(turn.advantage > 0 for turn in sampled),
+        given=trajectory.given,
+        member=member,
+    )
+
+
+def _turn(turn: TurnSample, reward: float) -> Turn:
+    each = turn.each
+    return Turn(
+        prompt_ids=np.array(each.prompt_ids, np.int32),
+        action_ids=np.array(each.action_ids, np.int32),
+        logp_mu=np.array(each.logp_mu, np.float32),
+        logp_old=np.array(each.logp_old, np.float32),
+        version=np.array(each.version, np.int32),
+        action_text=turn.action,
+        prompt_text=turn.prompt,
+        reward=reward,
+    )

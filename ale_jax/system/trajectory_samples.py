@@ -1,0 +1,157 @@
+"""Which of a step's trajectories are written down, and what of them: chunks, tokens, credit."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ale_jax.algo.algorithm import MismatchHypers
+from ale_jax.data.packing import Sample
+from ale_jax.model.params import Params
+from ale_jax.monitor.trajectories import ChunkTokens, TrajectorySample, TurnSample
+from ale_jax.records import Batch, Trajectory, Turn
+from ale_jax.system.improve import StepReport
+
+EVERY_STEPS = 5  # between two groups that are written down
+MOST_MEMBERS = 4  # of a group
+DIGITS = 6  # of numbers that are written down
+
+
+class Learned(NamedTuple):
+    """What the loss took, per policy token."""
+
+    advantage: np.ndarray
+    logp_old: np.ndarray
+
+
+Score = Callable[[Params, Sequence[Sample]], list[np.ndarray]]
+
+
+def trajectory_samples(
+    report: StepReport, score: Score, hp: MismatchHypers
+) -> Iterator[TrajectorySample]:
+    """Of every EVERY_STEPS-th step, members of a group that has both successes and failures.
+
+    score: see `make_scorer`.
+    """
+    if report.cursor.step % EVERY_STEPS:
+        return
+    members = _contrast(report)
+    samples = [Sample.of(t, np.zeros(_chunks(t), np.float32), False) for _, t in members]
+    scores = score(report.params, samples)
+    for (group, trajectory), logp in zip(members, scores, strict=True):
+        learned = _as_learned(report.made.batches, group, trajectory)
+        yield _sample(report.cursor.step, trajectory, learned, logp, hp)
+
+
+def _chunks(trajectory: Trajectory) -> int:
+    return len(trajectory.turns) - trajectory.given
+
+
+def _contrast(report: StepReport) -> list[tuple[int, Trajectory]]:
+    """Successes and failures in turn, of the first group that has both, with its number.
+
+    Which one is looked at first goes on with the step: groups stand in the order of the families.
+    """
+    first = report.cursor.step // EVERY_STEPS % len(report.groups)
+    numbered = list(enumerate(report.groups))
+    for number, group in numbered[first:] + numbered[:first]:
+        written = [t for t in group.valid if _chunks(t)]
+        won = [t for t in written if t.episode.reward > 0]
+        lost = [t for t in written if t.episode.reward <= 0]
+        if won and lost:
+            in_turn = itertools.chain(*itertools.zip_longest(won, lost))
+            chosen = [(number, t) for t in in_turn if t is not None]
+            return chosen[:MOST_MEMBERS]
+    return []
+
+
+def _as_learned(batches: Sequence[Batch], group: int, trajectory: Trajectory) -> Learned:
+    """Of the policy tokens of one trajectory, in order. Without credit it was not packed: its
+    advantages are 0, and pi_old is as recorded."""
+    member = trajectory.episode.slot.member
+    for batch in batches:
+        own_BT = (batch.group_BT == group) & (batch.member_BT == member) & (batch.chunk_BT >= 0)
+        if own_BT.any():  # a trajectory lies whole in one row
+            return Learned(batch.advantage_BT[own_BT], batch.logp_old_BT[own_BT])
+    old = np.concatenate([turn.logp_old for turn in trajectory.turns[trajectory.given :]])
+    return Learned(np.zeros_like(old), old)
+
+
+def _sample(
+    step: int,
+    trajectory: Trajectory,
+    learned: Learned,
+    logp: np.ndarray,
+    hp: MismatchHypers,
+) -> TrajectorySample:
+    """logp: of the trajectory's policy tokens, by the weights that the step started from."""
+    turns = [_given(turn) for turn in trajectory.turns[: trajectory.given]]
+    at = 0
+    for turn in trajectory.turns[trajectory.given :]:
+        own = slice(at, at + len(turn.action_ids))
+        turns.append(_turn(turn, learned.advantage[own], learned.logp_old[own], logp[own], hp))
+        at = own.stop
+    episode = trajectory.episode
+    return TrajectorySample(
+        step=step,
+        family=episode.slot.task.family,
+        seed=episode.slot.task.seed,
+        status=episode.status,
+        reward=episode.reward,
+        start_version=trajectory.start_version,
+        trained_version=step - 1,
+        turns=tuple(turns),
+        given=trajectory.given,
+    )
+
+
+def _turn(
+    turn: Turn, advantage: np.ndarray, old: np.ndarray, logp: np.ndarray, hp: MismatchHypers
+) -> TurnSample:
+    gap = float(np.mean(old - turn.logp_mu))
+    kept = hp.filter_level == "none" or hp.filter_low <= np.exp(gap) <= hp.filter_high
+    return TurnSample(
+        prompt=turn.prompt_text,
+        action=turn.action_text,
+        advantage=float(np.mean(advantage)),
+        ratio=float(np.exp(np.mean(logp - old))),
+        kept=bool(kept),
+        tokens=len(turn.action_ids),
+        logp_mean=float(np.mean(logp)),
+        each=_tokens(turn, advantage, old, logp),
+    )
+
+
+def _given(turn: Turn) -> TurnSample:
+    """A turn that an expert wrote: no loss is taken over it, so it has no credit of its own."""
+    none = np.zeros(len(turn.action_ids), np.float32)
+    return TurnSample(
+        prompt=turn.prompt_text,
+        action=turn.action_text,
+        advantage=0.0,
+        ratio=1.0,
+        kept=False,
+        tokens=len(turn.action_ids),
+        logp_mean=0.0,
+        each=_tokens(turn, none, none, none),
+    )
+
+
+def _tokens(turn: Turn, advantage: np.ndarray, old: np.ndarray, logp: np.ndarray) -> ChunkTokens:
+    return ChunkTokens(
+        prompt_ids=tuple(turn.prompt_ids.tolist()),
+        action_ids=tuple(turn.action_ids.tolist()),
+        logp_mu=_rounded(turn.logp_mu),
+        logp_old=_rounded(old),
+        logp=_rounded(logp),
+        version=tuple(turn.version.tolist()),
+        advantage=_rounded(advantage),
+    )
+
+
+def _rounded(values: np.ndarray) -> tuple[float, ...]:
+    return tuple(round(float(value), DIGITS) for value in values)

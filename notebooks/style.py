@@ -1,0 +1,44 @@
+"""How the notebooks' pictures look: one set of colours and sizes, readable from the back row."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+
+INK, FAINT, GRID = "#1c2430", "#7b8794", "#e4e8ee"
+GOOD, BAD = "#1f8a70", "#c8553d"
+LEVELS = {"token": "#8d6cab", "chunk": "#1f8a70", "sequence": "#d98e04"}
+CREDIT = LinearSegmentedColormap.from_list("credit", [BAD, "#ffffff", GOOD])
+
+
+def use() -> None:
+    plt.rcParams.update(
+        {
+            "figure.dpi": 110,
+            "figure.constrained_layout.use": True,
+            "font.size": 11,
+            "axes.titlesize": 13,
+            "axes.titleweight": "bold",
+            "axes.titlelocation": "left",
+            "axes.edgecolor": FAINT,
+            "axes.labelcolor": INK,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "axes.axisbelow": True,
+            "grid.color": GRID,
+            "text.color": INK,
+            "xtick.color": FAINT,
+            "ytick.color": FAINT,
+            "legend.frameon": False,
+        }
+    )
+
+
+def mark_chunks(axes: Axes, starts: list[int], end: int) -> None:
+    """A number above each chunk of a trajectory's tokens, and a line where it begins."""
+    top = axes.get_ylim()[1]
+    for number, (start, stop) in enumerate(zip(starts, [*starts[1:], end]), 1):
+        axes.axvline(start - 0.5, color=FAINT, linewidth=0.8, linestyle=":")
+        axes.text((start + stop - 1) / 2, top, f"chunk {number}", ha="center", color=FAINT, size=9)

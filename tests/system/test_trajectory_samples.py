@@ -1,0 +1,98 @@
+"""What is written down of trajectories: the credit and the log-probabilities that the loss took."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import numpy as np
+
+from ale_jax.algo.algorithm import MismatchHypers
+from ale_jax.data.replay import Group
+from ale_jax.learn.credit import assemble
+from ale_jax.system.improve import Cursor
+from ale_jax.system.trajectory_samples import MOST_MEMBERS, trajectory_samples
+from tests.data.make_trajectories import make_trajectory, make_turn
+from tests.learn.test_credit import EQUAL, IPA, MIXED, SHAPE
+
+OFF = MismatchHypers()
+
+
+def logps(params, samples):
+    """Of the policy tokens of each sample: -1, -2, ..."""
+    counts = [sum(len(t.action_ids) for t in s.turns[s.given :]) for s in samples]
+    return [-1.0 - np.arange(n, dtype=np.float32) for n in counts]
+
+
+def recorded(groups, algo=IPA, step=5, hp=OFF):
+    made = assemble(groups, algo, SHAPE)
+    report = SimpleNamespace(cursor=Cursor(step=step), params={}, groups=groups, made=made)
+    return list(trajectory_samples(report, logps, hp))
+
+
+def test_a_success_and_a_failure_of_one_group_with_their_credit():
+    won, lost = recorded([EQUAL, MIXED])
+    assert (won.reward, lost.reward) == (1.0, 0.0)
+    # As in test_credit: gamma 1/2, the group's mean 1/2.
+    assert [turn.advantage for turn in won.turns] == [0.25, 0.5]
+    assert won.turns[1].each.advantage == (0.5,) * 3
+    assert [turn.advantage for turn in lost.turns] == [-0.25, -0.5]
+
+
+def test_token_by_token_it_is_what_was_written():
+    won, _ = recorded([MIXED])
+    first, second = (turn.each for turn in won.turns)
+    assert (first.prompt_ids, first.action_ids) == ((1, 2), (3, 4))
+    assert first.logp_mu == (-0.03, -0.04)  # make_turn's, as is the next
+    assert second.logp_old == (-0.03, -0.035, -0.04)
+    assert (first.logp, second.logp) == ((-1.0, -2.0), (-3.0, -4.0, -5.0))
+
+
+def test_pi_old_is_the_one_that_the_loss_took():
+    made = assemble([MIXED], IPA, SHAPE)
+    rescored = [dataclasses.replace(b, logp_old_BT=b.logp_old_BT - 1.0) for b in made.batches]
+    made = dataclasses.replace(made, batches=rescored)
+    report = SimpleNamespace(cursor=Cursor(step=5), params={}, groups=[MIXED], made=made)
+    won, _ = trajectory_samples(report, logps, OFF)
+    np.testing.assert_allclose(won.turns[0].each.logp_old, (-1.015, -1.02), atol=1e-6)
+    # Of the means: -1.5 - (-1.0175).
+    np.testing.assert_allclose(won.turns[0].ratio, np.exp(-0.4825), rtol=1e-5)
+
+
+def test_whoever_was_not_packed_has_no_credit():
+    advantage = dataclasses.replace(IPA.advantage, mean="none")  # failures then are worth 0
+    _, lost = recorded([MIXED], dataclasses.replace(IPA, advantage=advantage))
+    assert [turn.advantage for turn in lost.turns] == [0.0, 0.0]
+    assert lost.turns[0].each.logp_old == (-0.015, -0.02)
+
+
+def test_the_filter_is_told():
+    # make_turn: pi_old / mu of ids 3, 4 is exp(0.0175), of 6, 7, 8 exp(0.035).
+    hp = MismatchHypers(filter_level="chunk", filter_high=1.02)
+    won, _ = recorded([MIXED], hp=hp)
+    assert [turn.kept for turn in won.turns] == [True, False]
+
+
+def test_an_experts_turns_come_first_and_have_no_credit():
+    turns = [make_turn([1, 2], [3, 4]), make_turn([5], [6, 7, 8])]
+    began = [
+        dataclasses.replace(make_trajectory(0, m, turns, reward=r), given=1)
+        for m, r in ((0, 1.0), (1, 0.0))
+    ]
+    won, _ = recorded([Group(0, tuple(began))])
+    assert won.given == 1
+    assert won.turns[0].each.action_ids == (3, 4) and not won.turns[0].kept
+    assert won.turns[0].each.advantage == (0.0, 0.0)
+    assert won.turns[1].each.logp == (-1.0, -2.0, -3.0)
+
+
+def test_not_every_step_nor_a_group_of_equals():
+    assert recorded([MIXED], step=4) == []
+    assert recorded([EQUAL]) == []
+
+
+def test_of_a_large_group_successes_and_failures_in_turn():
+    turns = [make_turn([1], [2])]
+    rewards = (1.0, 1.0, 1.0, 1.0, 0.0)
+    members = [make_trajectory(0, m, turns, reward=r) for m, r in enumerate(rewards)]
+    chosen = recorded([Group(0, tuple(members))])
+    assert [sample.reward for sample in chosen] == [1.0, 0.0, 1.0, 1.0]
+    assert len(chosen) == MOST_MEMBERS
