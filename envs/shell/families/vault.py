@@ -1,13 +1,10 @@
-"""Vault (long): five doors, at each of which two codes stand, and the one to take is the old one.
+"""Vault (long): ten notes, nine of them with a choice, and the way on is the old one.
 
-Every command is of a kind that other families have (a note is read, a code is looked up), but
-wherever those show a choice between next and old, old misleads. A policy that has learned from them
-takes next at the first door, and would have to err five times in a row to see a reward.
+Notes are read as in `trail`, where old misleads. A policy that has learned from that takes next,
+finds a word, and answers wrongly; it would have to err nine times in a row to see a reward.
 """
 
 from __future__ import annotations
-
-import itertools
 
 import numpy as np
 
@@ -15,28 +12,24 @@ from ale_jax.agent.tools import bash, finish
 from envs.shell.world import Goal, Names, World, lines, pick, shuffled
 
 WORDINGS = (
-    "Start at {start}, follow old, never next: {register} has the codes. Answer the last word.",
-    "From {start} on take old codes; {register} says where they lead. What word is at the end?",
+    "Start at {start} and follow old, never next. Answer with the word of the last file.",
+    "Follow old from {start} to the end, as next misleads; the answer is the word found there.",
 )
-DOORS = 5
+NOTES = 10
 
 
 def generate(rng: np.random.Generator) -> World:
     names = Names(rng)
-    register = names.path("csv")
-    notes = [names.path("txt") for _ in range(DOORS + 1)]
+    paths = [names.path("txt") for _ in range(NOTES)]
     word = names.word()
-    files, entries, chain = {}, [], []
-    for note, behind in itertools.pairwise(notes):
-        code, wrong, decoy = names.number(), names.number(), names.path("txt")
-        files[note] = lines(*shuffled(rng, [f"old: {code}", f"next: {wrong}"]))
+    files = {paths[-1]: lines(f"word: {word}")}
+    for path, after in zip(paths, paths[1:]):
+        decoy = names.path("txt")
+        files[path] = lines(*shuffled(rng, [f"old: {after}", f"next: {decoy}"]))
         files[decoy] = lines(f"word: {names.word()}")
-        entries += [f"{code} {behind}", f"{wrong} {decoy}"]
-        chain += [bash(f"cat {note}"), bash(f"grep {code} {register}")]
-    files |= {notes[-1]: lines(f"word: {word}"), register: lines(*shuffled(rng, entries))}
     return World(
-        instruction=pick(rng, WORDINGS).format(start=notes[0], register=register),
+        instruction=pick(rng, WORDINGS).format(start=paths[0]),
         files=files,
         goal=Goal(files=files, answer=word),
-        oracle=(*chain, bash(f"cat {notes[-1]}"), finish(word)),
+        oracle=(*[bash(f"cat {path}") for path in paths], finish(word)),
     )
