@@ -4,8 +4,8 @@
 
 All arms of a seed start from the same weights, those after one warm start. Runs are made one after
 the other, below --runs; what is finished is not made again, and what broke off goes on. Every run
-that is done enters benchmarks/results/experiments/NAME.json at once. --quick: runs of two steps of
-one arm and one seed, which learn nothing, and no result is written.
+that is done enters benchmarks/results/experiments/NAME.json, and the table in NAME.md, at once.
+--quick: runs of two steps of one arm and one seed, which learn nothing, and no result is written.
 """
 
 from __future__ import annotations
@@ -57,13 +57,18 @@ def main(arguments: list[str]) -> int:
                 broken.append(f"{arm.name}, seed {seed}: exit code {error.returncode}")
             else:
                 if not options.quick:
-                    write_json(RESULTS / f"{experiment.name}.json", result(experiment, runs))
+                    _write(result(experiment, runs))
     found = result(experiment, runs)
     print(table(found["arms"]))
     for line in broken:
         print(f"not finished: {line}", file=sys.stderr)
     print(json.dumps(found))
     return 1 if broken else 0
+
+
+def _write(found: dict[str, Any]) -> None:
+    write_json(RESULTS / f"{found['experiment']}.json", found)
+    (RESULTS / f"{found['experiment']}.md").write_text(table(found["arms"]) + "\n")
 
 
 def _default_arms(experiment: Experiment, quick: bool) -> str:

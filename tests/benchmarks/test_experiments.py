@@ -24,7 +24,7 @@ from benchmarks.experiments.figures import (
 )
 from tests.monitor.fake_run import SUMMARY
 
-CONFIGS = ("shell", "vault", "countdown")
+CONFIGS = ("shell", "vault", "countdown", "sft")
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -155,6 +155,7 @@ def test_arms_of_a_seed_share_a_warm_start_and_what_is_done_is_not_done_again(tm
         assert run["config.weights"] == export["out"] and run["config.seed"] == "4"
         assert run["config.tokenizer.vocab_size"] == "321"
         assert run["config.warm_start.max_steps"] == "0"
+    assert "| gspo | 50.0 |" in (tmp_path / "results" / "algorithms.md").read_text()
     found = json.loads((tmp_path / "results" / "algorithms.json").read_text())
     assert {name: arm["mean"] for name, arm in found["arms"].items()} == {"ipa": 0.5, "gspo": 0.5}
     assert experiments.main(["algorithms", "--arms=ipa", f"--runs={folder}", "--seeds=4,5"]) == 0

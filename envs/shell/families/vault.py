@@ -6,6 +6,8 @@ finds a word, and answers wrongly; it would have to err nine times in a row to s
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from ale_jax.agent.tools import bash, finish
@@ -23,7 +25,7 @@ def generate(rng: np.random.Generator) -> World:
     paths = [names.path("txt") for _ in range(NOTES)]
     word = names.word()
     files = {paths[-1]: lines(f"word: {word}")}
-    for path, after in zip(paths, paths[1:]):
+    for path, after in itertools.pairwise(paths):
         decoy = names.path("txt")
         files[path] = lines(*shuffled(rng, [f"old: {after}", f"next: {decoy}"]))
         files[decoy] = lines(f"word: {names.word()}")
