@@ -10,8 +10,8 @@ from ml_collections import ConfigDict
 from configs.experiments import shell
 
 
-def get_config() -> ConfigDict:
-    c = shell.get_config()
+def get_config(algorithm: str = "ipa") -> ConfigDict:
+    c = shell.get_config(algorithm)
     c.name = "countdown"
     c.tokenizer.vocab_size = 400
     c.worlds.train_families = ("countdown3",)

@@ -15,8 +15,8 @@ SHELL = ("trail", "count", "log", "lookup", "sort")
 ARITHMETIC = ("countdown3",)
 
 
-def get_config() -> ConfigDict:
-    c = shell.get_config()
+def get_config(algorithm: str = "ipa") -> ConfigDict:
+    c = shell.get_config(algorithm)
     c.name = "sft"
     c.tokenizer.vocab_size = 736
     c.worlds.train_families = SHELL + ARITHMETIC

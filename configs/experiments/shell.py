@@ -11,8 +11,8 @@ from ml_collections import ConfigDict
 from configs import quickstart
 
 
-def get_config() -> ConfigDict:
-    c = quickstart.get_config()
+def get_config(algorithm: str = "ipa") -> ConfigDict:
+    c = quickstart.get_config(algorithm)
     c.name = "shell"
     c.model.update(width=96, num_layers=3, num_heads=3, num_kv_heads=3, mlp_width=288)
     c.model.update(num_experts=0, experts_per_token=0, expert_width=0, dense_layers=())

@@ -11,8 +11,8 @@ from ml_collections import ConfigDict
 from configs.experiments import shell
 
 
-def get_config() -> ConfigDict:
-    c = shell.get_config()
+def get_config(algorithm: str = "ipa") -> ConfigDict:
+    c = shell.get_config(algorithm)
     c.name = "vault"
     families = c.worlds.train_families
     c.warm_start.domains = ({"name": "short", "families": families, "ratio": 1},)

@@ -1,9 +1,11 @@
 """The experiments: their figures by hand, their arms against the configs, and what is run when."""
 
 import dataclasses
+import functools
 import importlib
 import json
 import math
+import operator
 import sys
 
 import pytest
@@ -12,6 +14,7 @@ from ale_jax.monitor.evaluations import Evaluation, FamilyResult, wilson_interva
 from ale_jax.monitor.metrics import MetricsWriter
 from ale_jax.monitor.summary import write_summary
 from ale_jax.system.build_config import build_config
+from ale_jax.system.config import RunConfig
 from benchmarks.experiments import __main__ as experiments
 from benchmarks.experiments.catalogue import EXPERIMENTS
 from benchmarks.experiments.figures import (
@@ -184,3 +187,24 @@ def test_every_experiment_has_a_question_and_two_arms_at_least():
     for name, experiment in EXPERIMENTS.items():
         assert experiment.name == name and experiment.question
         assert len(experiment.arms) >= 2 and {experiment.config, experiment.start} <= set(CONFIGS)
+
+
+def arms_that_can_be_built():
+    """All whose overrides speak of sections that a config has."""
+    sections = {field.name for field in dataclasses.fields(RunConfig)}
+    for experiment in EXPERIMENTS.values():
+        for arm in experiment.arms:
+            if {name.partition(".")[0] for name in arm.overrides} <= sections:
+                yield pytest.param(experiment, arm, id=f"{experiment.name}-{arm.name}")
+
+
+@pytest.mark.parametrize(("experiment", "arm"), arms_that_can_be_built())
+def test_an_arm_is_a_valid_config(experiment, arm):
+    module = importlib.import_module(f"configs.experiments.{experiment.config}")
+    values = module.get_config(arm.algorithm).to_dict()
+    for name, value in arm.overrides.items():
+        *path, leaf = name.split(".")
+        section = functools.reduce(operator.getitem, path, values)
+        assert type(value) is type(section[leaf]), name
+        section[leaf] = value
+    assert build_config(values).algo.name == arm.algorithm
