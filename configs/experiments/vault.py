@@ -1,8 +1,8 @@
 """Does resampling find successes where sampling from the start finds none? Expect: in most tasks.
 python -m ale_jax.launch --config=configs/experiments/vault.py --workdir=runs/vault
 
-The vault takes eleven commands and an answer, with five choices against what the demonstrations
-show, which are of other families. The arms of `python -m benchmarks.experiments long_horizon`.
+The vault takes eleven commands and an answer, with three ways at ten places where demonstrations,
+which are of other families, show no choice. Arms: `python -m benchmarks.experiments long_horizon`.
 Hardware: two CPU cores; no accelerator.
 """
 

@@ -10,9 +10,7 @@ import sys
 
 import pytest
 
-from ale_jax.monitor.evaluations import Evaluation, FamilyResult, wilson_interval, write_evaluations
-from ale_jax.monitor.metrics import MetricsWriter
-from ale_jax.monitor.summary import write_summary
+from ale_jax.monitor.evaluations import wilson_interval
 from ale_jax.system.build_config import build_config
 from ale_jax.system.config import RunConfig
 from benchmarks.experiments import __main__ as experiments
@@ -25,7 +23,7 @@ from benchmarks.experiments.figures import (
     summarize,
     table,
 )
-from tests.monitor.fake_run import SUMMARY
+from tests.benchmarks.finished_run import write_run
 
 CONFIGS = ("shell", "vault", "countdown", "sft")
 
@@ -76,21 +74,6 @@ def test_the_curve_has_means_of_five_steps():
     assert curve(steps) == ((40, pytest.approx(0.2)), (56, pytest.approx(0.55)))
 
 
-def write_run(folder, seed, solved, norms=(1.0,) * 6):
-    folder.mkdir(parents=True)
-    results = {"trail": FamilyResult(solved, 40, False), "relay": FamilyResult(0, 9, True)}
-    before = {"trail": FamilyResult(10, 40, False)}
-    write_evaluations(
-        folder, [Evaluation("warm_start", 0, 1.0, before), Evaluation("final", 6, 9.0, results)]
-    )
-    with MetricsWriter(folder) as metrics:
-        metrics.log(1, {"loss": 2.0}, "sft")
-        for i, norm in enumerate(norms, 1):
-            values = {"episodes": 4 * i, "success": 0.5}
-            metrics.log(i, values if norm is None else values | {"grad_norm": norm}, "rl")
-    write_summary(folder, dataclasses.replace(SUMMARY, seed=seed))
-
-
 def test_a_run_is_read(tmp_path):
     write_run(tmp_path / "run", 3, 30, norms=(1.0, None, 3.0, 2.0, math.inf))
     run = read_run(tmp_path / "run")
@@ -125,7 +108,7 @@ if words.get("mode") == "export":
 elif words["config"].endswith(":topr"):
     raise SystemExit(2)
 else:
-    from tests.benchmarks.test_experiments import write_run
+    from tests.benchmarks.finished_run import write_run
     write_run(pathlib.Path(words["workdir"]), int(words["config.seed"]), 20)
 """
 
@@ -198,7 +181,7 @@ def arms_that_can_be_built():
                 yield pytest.param(experiment, arm, id=f"{experiment.name}-{arm.name}")
 
 
-@pytest.mark.parametrize(("experiment", "arm"), arms_that_can_be_built())
+@pytest.mark.parametrize(("experiment", "arm"), list(arms_that_can_be_built()))
 def test_an_arm_is_a_valid_config(experiment, arm):
     module = importlib.import_module(f"configs.experiments.{experiment.config}")
     values = module.get_config(arm.algorithm).to_dict()

@@ -1,4 +1,4 @@
-"""Lane: a trail whose files lie in folders, a short way to what the vault is a long one to."""
+"""Lane: notes in folders, each naming the one that follows, the last one holding the word."""
 
 from __future__ import annotations
 
@@ -10,37 +10,40 @@ from ale_jax.agent.tools import bash, finish
 from envs.shell.world import Goal, Names, World, lines, pick, shuffled
 
 WORDINGS = (
-    "The lane starts at {start}, next leads on and old misleads. Answer with the last word.",
-    "From {start} on next entries lead to a file with a word, old ones astray. Answer it.",
+    "Start at {start} and follow the way. Answer with the word at its end.",
+    "Walk from {start} to the end of the way. Which word is there?",
 )
+TURNS = ("left", "right", "ahead")
+FOLDERS = 8
 
 
 def generate(rng: np.random.Generator) -> World:
-    return walk(rng, notes=int(rng.integers(3, 5)), on="next", astray="old", wordings=WORDINGS)
+    turns = [pick(rng, TURNS) for _ in range(rng.integers(2, 4))]
+    return walk(rng, turns, astray=0, wordings=WORDINGS)
 
 
 def walk(
-    rng: np.random.Generator, notes: int, on: str, astray: str, wordings: tuple[str, ...]
+    rng: np.random.Generator, turns: list[str], astray: int, wordings: tuple[str, ...]
 ) -> World:
-    """A chain of notes in folders of their own. In each the entry `on` names the note that follows,
-    and `astray` one that ends in another word.
+    """A chain of notes: each but the last says where each of its turns leads. The one in `turns` is
+    the way on, `astray` others end in another word.
 
-    A file's name is two words: whoever guesses one is right in one of ten thousand.
+    A note's name is a folder and a word: whoever guesses one will hardly ever be right.
     """
     names = Names(rng)
-    paths, word = [_path(names) for _ in range(notes)], names.word()
-    files = {paths[-1]: lines(f"word: {word}")}
-    for path, after in itertools.pairwise(paths):
-        decoy = _path(names)
-        files[path] = lines(*shuffled(rng, [f"{on}: {after}", f"{astray}: {decoy}"]))
-        files[decoy] = lines(f"word: {names.word()}")
+    folders = names.words(FOLDERS)
+    notes = [names.path("txt", pick(rng, folders)) for _ in range(len(turns) + 1)]
+    word = names.word()
+    files = {notes[-1]: lines(f"word: {word}")}
+    for turn, (note, after) in zip(turns, itertools.pairwise(notes)):
+        leads = {turn: after}
+        for other in shuffled(rng, [t for t in TURNS if t != turn])[:astray]:
+            leads[other] = names.path("txt", pick(rng, folders))
+            files[leads[other]] = lines(f"word: {names.word()}")
+        files[note] = lines(*shuffled(rng, [f"{t}: {path}" for t, path in leads.items()]))
     return World(
-        instruction=pick(rng, wordings).format(start=paths[0]),
+        instruction=pick(rng, wordings).format(start=notes[0]),
         files=files,
         goal=Goal(files=files, answer=word),
-        oracle=(*[bash(f"cat {path}") for path in paths], finish(word)),
+        oracle=(*[bash(f"cat {note}") for note in notes], finish(word)),
     )
-
-
-def _path(names: Names) -> str:
-    return names.path("txt", directory=names.word())

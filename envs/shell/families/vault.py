@@ -1,22 +1,23 @@
-"""Vault (long): a lane of ten notes in which the way on is the old one, nine times.
+"""Vault (long): a lane of eleven notes, at ten of which there are three ways, and left is right.
 
-A policy that has learned from lanes takes next, finds a word, and answers wrongly; it would have to
-err nine times in a row to see a reward.
+In lanes there was nothing to choose. A policy that has learned from them takes any of the ways; the
+wrong ones end in a word, with which it answers. It would have to be lucky ten times in a row to see
+a reward, once in 59,049 episodes if it copied every name without a fault.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from envs.shell.families.lane import walk
+from envs.shell.families.lane import TURNS, walk
 from envs.shell.world import World
 
 WORDINGS = (
-    "The lane starts at {start}, old leads on and next misleads. Answer with the last word.",
-    "From {start} on old entries lead to a file with a word, next ones astray. Answer it.",
+    "Start at {start} and turn left at every crossing. Answer with the word at the end.",
+    "Walk from {start} to the end, always to the left. Which word is there?",
 )
-NOTES = 10
+CROSSINGS = 10
 
 
 def generate(rng: np.random.Generator) -> World:
-    return walk(rng, notes=NOTES, on="old", astray="next", wordings=WORDINGS)
+    return walk(rng, ["left"] * CROSSINGS, astray=len(TURNS) - 1, wordings=WORDINGS)
