@@ -2,7 +2,7 @@
 python -m ale_jax.launch --config=configs/qwen3_30b_a3b_v5p.py --config.weights=DIR --workdir=...
 
 As configs/qwen3_30b_a3b.py, with the experts on eight chips, four times.
-Hardware: Cloud TPU v5p-64. Memory by --mode=plan: 42.5 GiB of each device.
+Hardware: Cloud TPU v5p-64. Memory by --mode=plan: 47.3 GiB of each device.
 """
 
 from ml_collections import ConfigDict

@@ -2,7 +2,7 @@
 python -m ale_jax.launch --config=configs/qwen3_30b_a3b_v6e.py --config.weights=DIR --workdir=...
 
 As configs/qwen3_30b_a3b.py, with heads and feed-forward cut in four besides.
-Hardware: Cloud TPU v6e-64. Memory by --mode=plan: 19.9 GiB of each device.
+Hardware: Cloud TPU v6e-64. Memory by --mode=plan: 22.4 GiB of each device.
 """
 
 from ml_collections import ConfigDict
