@@ -103,6 +103,10 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
         "probe_every": 2,
         "probe_tasks": 48,
         "target_success": 0.35,
+        "domains": (),
+        "clumsy": 0.0,
+        "mask_errors": False,  # scripts are repaired by those who saw them fail first
+        "mask_repeats": False,
     }
     c.warm_start_optimizer = _muon(5e-3, 0.02, warmup_steps=20, decay_steps=0)
 

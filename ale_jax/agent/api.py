@@ -47,14 +47,18 @@ class Policy(Protocol):
 class Environment(Protocol):
     """GEM's contract (text in, text out), and `grade` for an episode that is cut short.
 
-    All three raise SandboxError when the sandbox fails, VerifierError when judging does.
+    system_prompt: what the policy is told before the instruction. All three methods raise
+    SandboxError when the sandbox fails, VerifierError when judging does.
     """
+
+    system_prompt: str
 
     def reset(self, seed: int) -> tuple[str, Mapping[str, Any]]:
         """Builds the world of `seed`; returns the instruction and an info."""
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Mapping[str, Any]]:
-        """Returns observation, reward, terminated, truncated, info (`malformed`: no valid call)."""
+        """Returns observation, reward, terminated, truncated, info (`malformed`: no valid call;
+        `failed`: none, or one that met an error)."""
 
     def grade(self) -> float:
         """The reward of the state as it stands, with no answer given. Ends the episode."""

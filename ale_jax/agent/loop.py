@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ale_jax.agent.api import Environment, Message, Policy, PolicyError, Reply, VerifierError
-from ale_jax.agent.prompts import SYSTEM_PROMPT
 from ale_jax.records import Episode, Slot, Status
 from ale_jax.sandbox.api import SandboxError, SandboxStartError
 
@@ -85,7 +84,7 @@ class _Playing:
 
     def run(self, policy: Policy, seed: int, max_turns: int) -> tuple[Status, float]:
         instruction, _ = self._timed(self._env.reset, seed)
-        new = (Message("system", SYSTEM_PROMPT), Message("user", instruction))
+        new = (Message("system", self._env.system_prompt), Message("user", instruction))
         while self.turns < max_turns:
             reply = policy.reply(new)
             if reply.stop == "context_full":

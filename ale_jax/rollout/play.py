@@ -23,7 +23,8 @@ class Played:
 
 
 class EpisodePlayer:
-    """Plays as many episodes at once as threads call `play`, each in a sandbox of its own.
+    """Plays as many episodes at once as threads call `play`, each in a sandbox of its own, or in
+    none where its task needs none.
 
     Sandboxes are started when they are first needed. One that an episode left without a verdict is
     closed, and replaced when it is needed again.
@@ -32,10 +33,12 @@ class EpisodePlayer:
     def __init__(
         self,
         start_sandbox: Callable[[], Sandbox],
-        make_env: Callable[[Task, Sandbox], Environment],
+        make_env: Callable[[Task, Sandbox | None], Environment],
+        needs_sandbox: Callable[[Task], bool],
         limits: loop.AgentLimits,
     ):
         self._start_sandbox, self._make_env, self._limits = start_sandbox, make_env, limits
+        self._needs_sandbox = needs_sandbox
         self._lock = threading.Lock()
         self._idle: list[Sandbox] = []
         self._up: set[Sandbox] = set()
@@ -44,13 +47,10 @@ class EpisodePlayer:
 
     def play(self, slot: Slot, policy: Policy) -> Played:
         """Plays `slot.task` to its end; the system's failures come back as the episode's status."""
-        start = time.monotonic()
-        try:
-            sandbox = self._take()
-        except SandboxStartError as error:
-            episode = _not_begun(slot, error, time.monotonic() - start)
+        if self._needs_sandbox(slot.task):
+            episode = self._play_in_sandbox(slot, policy)
         else:
-            episode = self._play_in(sandbox, slot, policy)
+            episode = loop.play(self._make_env(slot.task, None), policy, slot, self._limits)
         with self._lock:
             return Played(episode, len(self._up), self._given_up)
 
@@ -62,7 +62,12 @@ class EpisodePlayer:
         for sandbox in sandboxes:
             sandbox.close()
 
-    def _play_in(self, sandbox: Sandbox, slot: Slot, policy: Policy) -> Episode:
+    def _play_in_sandbox(self, slot: Slot, policy: Policy) -> Episode:
+        start = time.monotonic()
+        try:
+            sandbox = self._take()
+        except SandboxStartError as error:
+            return _not_begun(slot, error, time.monotonic() - start)
         judged = False
         try:
             env = self._make_env(slot.task, sandbox)

@@ -125,6 +125,7 @@ def _check_batch(config: RunConfig) -> None:
 
 def _check_tasks(config: RunConfig) -> None:
     worlds, held_out_tasks = config.worlds, config.eval.held_out_tasks
+    shown = [family for domain in config.demonstrated for family in domain.families]
     if held_out_tasks and not worlds.held_out_families:
         raise ValueError(
             f"eval.held_out_tasks {held_out_tasks} needs worlds.held_out_families: "
@@ -132,7 +133,7 @@ def _check_tasks(config: RunConfig) -> None:
         )
     wanted = [
         ("eval.tasks", config.eval.tasks, worlds.train_families),
-        ("warm_start.probe_tasks", config.warm_start.probe_tasks, worlds.train_families),
+        ("warm_start.probe_tasks", config.warm_start.probe_tasks, shown),
     ]
     if held_out_tasks:
         wanted.append(("eval.held_out_tasks", held_out_tasks, worlds.held_out_families))

@@ -8,6 +8,7 @@ from typing import Any
 from ale_jax.agent.loop import AgentLimits
 from ale_jax.algo.algorithm import AlgoConfig
 from ale_jax.algo.hypers import require_choice, require_range
+from ale_jax.data.mixing import Domain
 from ale_jax.learn.state import OptimizerHypers
 from ale_jax.model.compute import DTYPES, REMAT, Compute
 from ale_jax.model.lora import LoraShape
@@ -18,7 +19,7 @@ from ale_jax.rollout.engine import EngineShape
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.system.checks import check_sections, require_at_least
 from ale_jax.system.chips import CHIPS
-from envs.shell.families import FAMILIES
+from envs.registry import all_families
 
 RUNTIMES = ("auto", "docker", "bubblewrap")
 MIN_VOCAB = 265  # of our byte-level BPE: 256 bytes, 3 special tokens, 6 markers
@@ -101,9 +102,9 @@ class WorldsConfig:
 
     def __post_init__(self) -> None:
         for family in (*self.train_families, *self.held_out_families):
-            require_choice("family", family, tuple(FAMILIES))
+            require_choice("family", family, all_families())
         if not self.train_families:
-            raise ValueError(f"train_families is empty: choose some of {', '.join(FAMILIES)}")
+            raise ValueError(f"train_families is empty: choose some of {', '.join(all_families())}")
         for name in ("train_families", "held_out_families"):
             families = getattr(self, name)
             if len(set(families)) < len(families):
@@ -135,7 +136,12 @@ class RolloutConfig:
 class WarmStartConfig:
     """Supervised training on oracle transcripts, until the policy's estimated success on
     `probe_tasks` unseen tasks, asked every `probe_every` updates, is `target_success`, or
-    `max_steps` updates are made. batches_per_step: full microbatches per update."""
+    `max_steps` updates are made. batches_per_step: full microbatches per update.
+
+    domains: the families that are demonstrated, in their proportions; none = the training families,
+    equally. clumsy: share of the demonstrations with errors on the way. mask_errors, mask_repeats:
+    leave out chunks whose call failed, and those that repeat an earlier one (data/chunk_masks.py).
+    """
 
     transcripts_per_family: int
     batches_per_step: int
@@ -143,6 +149,10 @@ class WarmStartConfig:
     probe_every: int
     probe_tasks: int
     target_success: float
+    domains: tuple[Domain, ...]
+    clumsy: float
+    mask_errors: bool
+    mask_repeats: bool
 
     def __post_init__(self) -> None:
         require_at_least(
@@ -150,6 +160,12 @@ class WarmStartConfig:
         )
         require_at_least(0, self, "max_steps")
         require_range("target_success", self.target_success, 0.0, 1.0, "it is a rate")
+        require_range("clumsy", self.clumsy, 0.0, 1.0, "it is a share")
+        families = [family for domain in self.domains for family in domain.families]
+        for family in families:
+            require_choice("family", family, all_families())
+            if families.count(family) > 1:
+                raise ValueError(f"{family} stands in the domains twice: name it in one")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -258,6 +274,12 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_sections(self)
+
+    @property
+    def demonstrated(self) -> tuple[Domain, ...]:
+        """What the warm start learns from."""
+        every = Domain("all", self.worlds.train_families, 1)
+        return self.warm_start.domains or (every,)
 
     def policy_shape(self, tokenizer_size: int) -> PolicyShape:
         """tokenizer_size: the tokens that the tokenizer has."""

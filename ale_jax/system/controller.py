@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import itertools
+from collections.abc import Sequence
 
 import optax
 
-from ale_jax.data.packing import Shape
+from ale_jax.data.mixing import mix
+from ale_jax.data.packing import Sample, Shape
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.compilation import keep_compiled
 from ale_jax.learn.gap import gap_limit
@@ -33,15 +37,22 @@ from ale_jax.system import outcome
 from ale_jax.system.cluster import ray_cluster
 from ale_jax.system.config import RunConfig
 from ale_jax.system.crew import Crew
-from ale_jax.system.demonstrations import demonstrate, make_tokenizer
+from ale_jax.system.demonstrations import (
+    chunk_mask,
+    demonstrate,
+    is_clumsy,
+    make_tokenizer,
+    tokenize,
+)
 from ale_jax.system.evaluate import evaluation_slots, tally
 from ale_jax.system.first_state import first_state
 from ale_jax.system.improve import Cursor, StepReport, improve
 from ale_jax.system.pump import Pump
 from ale_jax.system.tasks import demonstration_tasks, probe_tasks
-from ale_jax.system.warm_start import tokenize, warm_start
+from ale_jax.system.warm_start import warm_start
 from ale_jax.system.watch import Watch
 from ale_jax.system.workdir import Workdir
+from envs.transcripts import Transcript
 
 DEMONSTRATORS = 4  # sandboxes that play oracles at once, in this process
 
@@ -136,38 +147,60 @@ class _Run(contextlib.ExitStack):
         return first_state(self._config, self._policy(), optimizer, self._mesh)
 
     def _warm_start(self) -> TrainState:
-        """Oracle transcripts, a tokenizer learned from them, and supervised training."""
-        config, watch = self._config, self._watch
-        families, warm = config.worlds.train_families, config.warm_start
-        tasks = demonstration_tasks(warm.transcripts_per_family, families, config.seed)
-        unseen = probe_tasks(warm.probe_tasks, families)
-        watch.progress.phase("oracle transcripts", len(tasks) + len(unseen))
-        transcripts = demonstrate(
-            self._runtime, config.sandbox, [*tasks, *unseen], DEMONSTRATORS, watch.progress.update
-        )
-        folder = self._workdir.path / "tokenizer"
-        given = config.tokenizer.path or config.weights
+        """Oracle transcripts, a tokenizer learned from them, and supervised training. With weights
+        to start from and no step to make, only the tokenizer that came with the weights is kept."""
+        config, watch, warm = self._config, self._watch, self._config.warm_start
+        given, folder = config.tokenizer.path or config.weights, self._workdir.path / "tokenizer"
+        domains, probe = self._demonstrate() if warm.max_steps or not given else ([], [])
         self._tokenizer = make_tokenizer(
-            given, config.tokenizer.vocab_size, transcripts[: len(tasks)], folder
+            given, config.tokenizer.vocab_size, itertools.chain(*domains), folder
         )
         self._tokenizer.check_fits(self._policy().vocab_size)
-        samples = [tokenize(t, self._tokenizer) for t in transcripts]
+        if not warm.max_steps:
+            return self._new_state(self._optimizer())
         optimizer = make_optimizer(config.warm_start_optimizer, self._policy(), config.lora)
         watch.progress.phase("warm start", warm.max_steps)
         state = warm_start(
             self._new_state(optimizer),
             optimizer,
-            samples[: len(tasks)],
-            samples[len(tasks) :],
+            mix(
+                [self._samples(domain, warm.mask_errors, warm.mask_repeats) for domain in domains],
+                tuple(domain.ratio for domain in config.demonstrated),
+                config.seed,
+            ),
+            self._samples(probe, mask_errors=False, mask_repeats=False),
             self._policy(),
             config.learn,
             config.lora,
             warm,
             self._mesh,
-            config.seed,
             watch.warm_start_step,
         )
         return begin(state.params, self._optimizer(), self._mesh)
+
+    def _demonstrate(self) -> tuple[list[list[Transcript]], list[Transcript]]:
+        """Transcripts of each domain, and of the unseen tasks that the warm start is probed on."""
+        config, warm, progress = self._config, self._config.warm_start, self._watch.progress
+        lists = [
+            demonstration_tasks(warm.transcripts_per_family, domain.families, config.seed)
+            for domain in config.demonstrated
+        ]
+        families = [family for domain in config.demonstrated for family in domain.families]
+        tasks = [*itertools.chain(*lists), *probe_tasks(warm.probe_tasks, families)]
+        progress.phase("oracle transcripts", len(tasks))
+        clumsy = functools.partial(is_clumsy, share=warm.clumsy)
+        played = iter(
+            demonstrate(
+                self._runtime, config.sandbox, tasks, clumsy, DEMONSTRATORS, progress.update
+            )
+        )
+        return [list(itertools.islice(played, len(tasks))) for tasks in lists], list(played)
+
+    def _samples(
+        self, transcripts: Sequence[Transcript], mask_errors: bool, mask_repeats: bool
+    ) -> list[Sample]:
+        masks = (chunk_mask(each, mask_errors, mask_repeats) for each in transcripts)
+        return [tokenize(t, self._tokenizer, mask) for t, mask in zip(transcripts, masks)]
 
     def _keep_reference(self, state: TrainState) -> None:
         """On disk, where a loss asks for it: checkpoints of later steps hold later weights."""

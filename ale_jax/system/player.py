@@ -7,13 +7,12 @@ import functools
 import os
 
 from ale_jax.agent.loop import AgentLimits
-from ale_jax.records import Slot, Task
+from ale_jax.records import Slot
 from ale_jax.rollout.play import EpisodePlayer, Played
 from ale_jax.rollout.remote_policy import DoorKey, RemotePolicy
-from ale_jax.sandbox.api import Sandbox
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
-from envs.shell.env import ShellEnv
+from envs.registry import make_env, needs_sandbox
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +32,7 @@ class PlayerActor:
         runtime = pick_runtime(spec.runtime, spec.sandbox)
         runtime.reap()  # what a killed predecessor on this machine left
         start = functools.partial(runtime.start, spec.sandbox, {"role": "player"})
-        self._player = EpisodePlayer(start, shell_env, spec.limits)
+        self._player = EpisodePlayer(start, make_env, needs_sandbox, spec.limits)
         self._door = spec.door
 
     def pid(self) -> int:
@@ -45,7 +44,3 @@ class PlayerActor:
 
     def close(self) -> None:
         self._player.close()
-
-
-def shell_env(task: Task, sandbox: Sandbox) -> ShellEnv:
-    return ShellEnv(task.family, sandbox, task.split)

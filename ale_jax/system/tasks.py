@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ale_jax.records import Slot, Task
-from envs.shell.families import SPLITS
+from envs.splits import SPLITS
 
 # The warm start's stopping rule looks at tasks of the evaluation split that no evaluation uses.
 PROBE_OFFSET = 1 << 20

@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh
 
-from ale_jax.agent.api import Message
 from ale_jax.algo.normaliser import count_normaliser
 from ale_jax.algo.sft import sft_loss
-from ale_jax.data.packing import Sample, Shape, demonstration, pack, pack_all
+from ale_jax.data.packing import Sample, Shape, pack, pack_all
 from ale_jax.learn.router import router_figures
 from ale_jax.learn.state import TrainState
 from ale_jax.learn.step import forward, make_train_step, to_device
@@ -21,39 +19,24 @@ from ale_jax.model.compute import FLOAT32, Compute
 from ale_jax.model.lora import LoraShape
 from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
-from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.records import Batch
 from ale_jax.system.config import LearnConfig, WarmStartConfig
-
-
-def tokenize(messages: Sequence[Message], tokenizer: ChatTokenizer) -> Sample:
-    """A transcript (system, user, then assistant and tool in turn) as a sample to imitate."""
-    exchanges, new = [], []
-    for message in messages:
-        if message.role != "assistant":
-            new.append({"role": message.role, "content": message.content})
-            continue
-        prompt_ids = tokenizer.prompt_ids(new, first=not exchanges)
-        exchanges.append((prompt_ids, tokenizer.reply_ids(message.content)))
-        new = []
-    return demonstration(exchanges)
 
 
 def warm_start(
     state: TrainState,
     optimizer,
-    train: Sequence[Sample],
+    train: Iterator[Sample],
     probe: Sequence[Sample],
     policy: PolicyShape,
     learn: LearnConfig,
     lora: LoraShape,
     config: WarmStartConfig,
     mesh: Mesh,
-    seed: int,
     log: Callable[[int, dict[str, float]], None],
 ) -> TrainState:
-    """Trains until the policy would play a share of `target_success` of the `probe` as the oracle
-    does. `log(step, figures)` is called at each probe.
+    """Trains on `train`, which never ends, until the policy would play a share of `target_success`
+    of the `probe` as the oracle does. `log(step, figures)` is called at each probe.
 
     The probability of a whole transcript, the product over its policy tokens, is the chance that
     the policy, sampled at temperature 1, writes just that. Its mean over unseen tasks is a smooth
@@ -70,7 +53,7 @@ def warm_start(
         lora,
     )
     ask = make_probe(probe, policy, shape, mesh, learn.compute)
-    stream = full_batches(train, shape, seed)
+    stream = full_batches(train, shape)
     for step in range(1, config.max_steps + 1):
         batch = list(itertools.islice(stream, config.batches_per_step))
         state, sums = train_step(state, batch, count_normaliser(batch, "tokens"))
@@ -90,17 +73,16 @@ def warm_start(
     return state
 
 
-def full_batches(samples: Sequence[Sample], shape: Shape, seed: int) -> Iterator[Batch]:
-    """Endless batches of samples in ever new orders; what does not fit a batch waits for a
-    later one, and never is more than twice a batch waiting."""
+def full_batches(samples: Iterator[Sample], shape: Shape) -> Iterator[Batch]:
+    """Batches of `samples`, which never end; what does not fit a batch waits for a later one, and
+    never is more than twice a batch waiting."""
     waiting: list[Sample] = []
-    for epoch in itertools.count():
-        for i in np.random.default_rng([seed, epoch]).permutation(len(samples)):
-            waiting.append(samples[i])
-            # With twice what fits to choose from, little of the batch stays empty.
-            if sum(s.num_tokens for s in waiting) >= 2 * shape.rows * shape.row_tokens:
-                batch, waiting = pack(waiting, shape)
-                yield batch
+    for sample in samples:
+        waiting.append(sample)
+        # With twice what fits to choose from, little of the batch stays empty.
+        if sum(s.num_tokens for s in waiting) >= 2 * shape.rows * shape.row_tokens:
+            batch, waiting = pack(waiting, shape)
+            yield batch
 
 
 def make_probe(

@@ -6,22 +6,24 @@ import operator
 from typing import Any
 
 from ale_jax.agent.api import VerifierError
+from ale_jax.agent.prompts import SYSTEM_PROMPT
 from ale_jax.agent.tools import ToolCallError, parse_tool_call
 from ale_jax.sandbox.api import ExecResult, Sandbox, SandboxError
-from envs.shell.families import SPLITS, generate
+from envs.shell.families import generate
 from envs.shell.verifier import verify
 from envs.shell.world import World
+from envs.splits import require_seed, require_split
 
 
 class ShellEnv:
     """The tasks of one family in a sandbox that the caller owns; reset as often as wanted."""
 
+    system_prompt = SYSTEM_PROMPT
+
     def __init__(self, family: str, sandbox: Sandbox, split: str):
-        if split not in SPLITS:
-            raise ValueError(f"unknown split {split!r}, expected one of: {', '.join(SPLITS)}")
         self._family = family
         self._sandbox = sandbox
-        self._split = split
+        self._split = require_split(split)
         self._world: World | None = None  # None before the first reset and after an episode's end
 
     def reset(self, seed: int) -> tuple[str, dict[str, Any]]:
@@ -31,12 +33,7 @@ class ShellEnv:
           ValueError: the seed belongs to another split.
           SandboxError: the sandbox could not be made ready.
         """
-        seed, seeds = operator.index(seed), SPLITS[self._split]
-        if seed not in seeds:
-            raise ValueError(
-                f"seed {seed} is not of split {self._split!r}: take {seeds.start}..{seeds.stop - 1}"
-            )
-        world = generate(self._family, seed)
+        world = generate(self._family, require_seed(operator.index(seed), self._split))
         self._sandbox.reset()
         self._sandbox.write(world.files)
         self._world = world
@@ -46,7 +43,8 @@ class ShellEnv:
         """Plays the tool call in `action`, the policy's raw text.
 
         Returns observation, reward (0.0 until the end), terminated, truncated (never: limits are
-        the caller's) and info, where `malformed` says that there was no valid call.
+        the caller's) and info: `malformed`, there was no valid call; `failed`, there was none, or
+        its command ended with an error or not in time.
 
         Raises:
           SandboxError: the sandbox failed.
@@ -56,11 +54,13 @@ class ShellEnv:
         try:
             call = parse_tool_call(action)
         except ToolCallError as error:
-            return f"error: {error}", 0.0, False, False, {"malformed": True}
+            return f"error: {error}", 0.0, False, False, {"malformed": True, "failed": True}
         if call.name == "finish":
-            return "", self._judge(call.arguments["answer"]), True, False, {"malformed": False}
+            reward = self._judge(call.arguments["answer"])
+            return "", reward, True, False, {"malformed": False, "failed": False}
         result = self._sandbox.run(call.arguments["command"])
-        return observation(result), 0.0, False, False, {"malformed": False}
+        failed = result.timed_out or result.exit_code != 0
+        return observation(result), 0.0, False, False, {"malformed": False, "failed": failed}
 
     def close(self) -> None:
         """Nothing is left to do: the sandbox is the caller's."""

@@ -2,7 +2,8 @@
 
 python -m envs.shell.validate --seeds=200 --runtime=auto
 
-With Docker, the registry is told that the image was tried out, and how it went.
+Families that need no sandbox are proved, too. With Docker, the registry is told that the image was
+tried out, and how it went.
 """
 
 from __future__ import annotations
@@ -15,16 +16,15 @@ import sys
 from collections.abc import Sequence
 
 from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
-from ale_jax.agent.tools import finish, render_tool_call
 from ale_jax.records import STATUS_RULES, Episode, Slot, Task
 from ale_jax.sandbox.api import Runtime, Sandbox, SandboxError, SandboxStartError
 from ale_jax.sandbox.hub.hub import Hub
 from ale_jax.sandbox.hub.manifest import Verification
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
-from envs.shell.env import ShellEnv
+from envs.registry import all_families, kind_of, make_env
 from envs.shell.families import FAMILIES
-from envs.shell.transcripts import play_oracle
+from envs.transcripts import play_oracle
 
 LABELS = {"role": "validate"}
 
@@ -58,7 +58,8 @@ def check_family(sandbox: Sandbox, family: str, seeds: Sequence[int]) -> FamilyR
     """
     tasks = [Task(family, seed, "train") for seed in seeds]
     solved = [play_oracle(sandbox, task) for task in tasks]
-    observations = [m.content for _, messages in solved for m in messages if m.role == "tool"]
+    messages = [m for _, transcript in solved for m in transcript.messages]
+    observations = [m.content for m in messages if m.role == "tool"]
     return FamilyReport(
         family=family,
         seeds=len(tasks),
@@ -76,14 +77,14 @@ def _is_solved(episode: Episode) -> bool:
 
 
 def _play_nothing(sandbox: Sandbox, task: Task) -> Episode:
-    env = ShellEnv(task.family, sandbox, task.split)
-    policy = ScriptedPolicy([render_tool_call(finish())])
+    policy = ScriptedPolicy([kind_of(task.family).nothing])
     slot = Slot(phase="nothing", group=task.seed, member=0, task=task)
-    return play(env, policy, slot, AgentLimits(turns=1))
+    return play(make_env(task, sandbox), policy, slot, AgentLimits(turns=1))
 
 
 def judge(sandbox: Sandbox, plays_oracle: bool) -> float:
-    """Of one world of each family: the oracle's lowest reward, or the highest for doing nothing."""
+    """Of one world of each family that needs the image: the oracle's lowest reward, or the highest
+    for doing nothing."""
     tasks = [Task(family, 0, "train") for family in FAMILIES]
     if plays_oracle:
         return min(float(_is_solved(play_oracle(sandbox, task)[0])) for task in tasks)
@@ -97,11 +98,11 @@ def verify_image(runtime: Runtime, spec: SandboxSpec) -> Verification:
 
 
 def table(reports: list[FamilyReport]) -> str:
-    rows = ["family     oracle   nothing  turns min/median/max  longest observation"]
+    rows = ["family       oracle   nothing  turns min/median/max  longest observation"]
     for r in reports:
         low, middle, high = min(r.turns), statistics.median(r.turns), max(r.turns)
         rows.append(
-            f"{r.family:<9}{r.oracle:>4}/{r.seeds:<5}{r.nothing:>4}/{r.seeds:<5}"
+            f"{r.family:<11}{r.oracle:>4}/{r.seeds:<5}{r.nothing:>4}/{r.seeds:<5}"
             f"{low:>7} / {middle:g} / {high:<8}{r.longest_observation:>9} characters"
         )
     return "\n".join(rows)
@@ -122,7 +123,8 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(str(error))
     try:
         with runtime.start(spec, LABELS) as sandbox:
-            reports = [check_family(sandbox, family, range(args.seeds)) for family in FAMILIES]
+            seeds = range(args.seeds)
+            reports = [check_family(sandbox, family, seeds) for family in all_families()]
         verified = verify_image(runtime, spec) if runtime.name == "docker" else None
     except SandboxError as error:
         print(f"error: {error}", file=sys.stderr)

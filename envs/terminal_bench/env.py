@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ale_jax.agent.api import VerifierError
+from ale_jax.agent.prompts import SYSTEM_PROMPT
 from ale_jax.agent.tools import ToolCallError, parse_tool_call
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.blocking import BlockingSandbox
@@ -38,6 +39,8 @@ SPEC = SandboxSpec(
 
 class TerminalBenchEnv:
     """Tasks in a sandbox that the caller owns, started as SPEC says; reset as often as wanted."""
+
+    system_prompt = SYSTEM_PROMPT
 
     def __init__(self, tasks: Sequence[TerminalBenchTask], sandbox: BlockingSandbox):
         """ValueError if there is no pytest in the sandbox, with the line to type."""
@@ -70,11 +73,12 @@ class TerminalBenchEnv:
         try:
             call = parse_tool_call(action)
         except ToolCallError as error:
-            return f"error: {error}", 0.0, False, False, {"malformed": True}
+            return f"error: {error}", 0.0, False, False, {"malformed": True, "failed": True}
         if call.name == "finish":
-            return "", self.grade(), True, False, {"malformed": False}
+            return "", self.grade(), True, False, {"malformed": False, "failed": False}
         result = self._sandbox.run(call.arguments["command"])
-        return observation(result), 0.0, False, False, {"malformed": False}
+        failed = result.timed_out or result.exit_code != 0
+        return observation(result), 0.0, False, False, {"malformed": False, "failed": failed}
 
     def grade(self) -> float:
         """The reward of the state as it stands: 1 if all tests pass, else 0. Ends the episode.

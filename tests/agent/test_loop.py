@@ -5,7 +5,6 @@ import pytest
 from ale_jax.agent import loop
 from ale_jax.agent.api import Message, PolicyError, Reply, VerifierError
 from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
-from ale_jax.agent.prompts import SYSTEM_PROMPT
 from ale_jax.records import STATUS_RULES, Slot, Status, Task
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
 
@@ -15,6 +14,8 @@ LIMITS = AgentLimits(turns=4)
 
 class FakeEnv:
     """Ends with reward 1 on "end", calls "bad" malformed, echoes the rest; fails where told to."""
+
+    system_prompt = "be brief"
 
     def __init__(self, fail_in="", error=None, grade=0.5):
         self._fail_in, self._error, self._grade = fail_in, error, grade
@@ -63,7 +64,7 @@ def test_the_policy_hears_each_message_once():
     policy = ListeningPolicy(["a", "b", "end"])
     play(FakeEnv(), policy, SLOT, LIMITS)
     assert policy.heard == [
-        (Message("system", SYSTEM_PROMPT), Message("user", "do 7")),
+        (Message("system", "be brief"), Message("user", "do 7")),
         (Message("tool", "saw a"),),
         (Message("tool", "saw b"),),
     ]

@@ -82,7 +82,7 @@ def test_a_command_is_run_and_shown():
     sandbox = FilesInMemory()
     env = ShellEnv("trail", sandbox, "train")
     env.reset(0)
-    assert act(env, bash("ls")) == ("out", 0.0, False, False, {"malformed": False})
+    assert act(env, bash("ls")) == ("out", 0.0, False, False, {"malformed": False, "failed": False})
     assert sandbox.commands == ["ls"]
 
 
@@ -92,7 +92,8 @@ def test_a_malformed_call_is_an_observation_and_nothing_runs():
     env.reset(0)
     seen, reward, terminated, truncated, info = env.step("ls")
     assert seen == "error: no <tool_call> in the reply"
-    assert (reward, terminated, truncated, info) == (0.0, False, False, {"malformed": True})
+    assert (reward, terminated, truncated) == (0.0, False, False)
+    assert info == {"malformed": True, "failed": True}
     assert sandbox.commands == []
 
 
@@ -101,7 +102,7 @@ def test_the_answer_decides(said, reward):
     env = ShellEnv("trail", FilesInMemory(), "train")
     env.reset(0)
     call = finish(said.format(generate("trail", 0).goal.answer))
-    assert act(env, call) == ("", reward, True, False, {"malformed": False})
+    assert act(env, call) == ("", reward, True, False, {"malformed": False, "failed": False})
 
 
 def test_an_answer_task_cut_short_earns_nothing():

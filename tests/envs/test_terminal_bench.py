@@ -96,7 +96,7 @@ def test_text_that_is_no_call_is_answered(box, tmp_path):
     env = TerminalBenchEnv([task_of(tmp_path)], box)
     env.reset(0)
     observation, reward, terminated, truncated, info = env.step("hello")
-    assert observation.startswith("error: ") and info == {"malformed": True}
+    assert observation.startswith("error: ") and info == {"malformed": True, "failed": True}
     assert (reward, terminated, truncated) == (0.0, False, False)
 
 

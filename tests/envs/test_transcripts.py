@@ -7,8 +7,8 @@ import pytest
 from ale_jax.agent.prompts import SYSTEM_PROMPT
 from ale_jax.agent.tools import parse_tool_call
 from envs.shell.families import FAMILIES
-from envs.shell.transcripts import collect
 from envs.shell.words import WORDS
+from envs.transcripts import collect
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from ale_jax.records import Status
 from ale_jax.system.config import EvalConfig, WorldsConfig
 from ale_jax.system.evaluate import evaluation_slots, tally
 from ale_jax.system.outcome import evaluation_line
-from envs.shell.families import SPLITS
+from envs.splits import SPLITS
 from tests.data.make_trajectories import make_trajectory
 
 WORLDS = WorldsConfig(("trail", "count"), ("relay",))

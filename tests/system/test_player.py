@@ -1,5 +1,6 @@
 """What the actor's process is made of, without Ray."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from ale_jax.rollout.play import EpisodePlayer
 from ale_jax.sandbox.api import SandboxLost, SandboxStartError
 
 SLOT = Slot("train", 0, 0, Task("count", 1, "train"))
+TALK = "talk"  # a family whose environment needs no sandbox
 HEAVY = {"jax", "jaxlib", "flax", "optax", "transformers", "tokenizers", "ml_collections"}
 
 
@@ -25,8 +27,10 @@ class FakeSandbox:
 class FakeEnv:
     """Ends at its first step, as told by the action: "lose" loses the sandbox, "bug" is one."""
 
+    system_prompt = ""
+
     def __init__(self, task, sandbox):
-        assert not sandbox.closed
+        assert (sandbox is None) if task.family == TALK else not sandbox.closed
 
     def reset(self, seed):
         return "do it", {}
@@ -51,7 +55,7 @@ class Machines:
 
 
 def player_on(start):
-    return EpisodePlayer(start, FakeEnv, AgentLimits(turns=1))
+    return EpisodePlayer(start, FakeEnv, lambda task: task.family != TALK, AgentLimits(turns=1))
 
 
 def test_the_players_module_imports_nothing_heavy():
@@ -71,6 +75,14 @@ def test_a_sandbox_serves_one_episode_after_the_other():
     assert [p.episode.reward for p in played] == [1.0] * 3
     assert [(p.sandboxes_up, p.sandboxes_restarted) for p in played] == [(1, 0)] * 3
     assert len(machines.made) == 1
+
+
+def test_a_task_that_needs_no_sandbox_has_none_started():
+    machines = Machines()
+    slot = dataclasses.replace(SLOT, task=Task(TALK, 1, "train"))
+    played = player_on(machines.start).play(slot, ScriptedPolicy(["win"]))
+    assert (played.episode.reward, played.sandboxes_up) == (1.0, 0)
+    assert machines.made == []
 
 
 def test_a_lost_sandbox_is_replaced():

@@ -1,7 +1,8 @@
 """Positions give tasks: always the same ones, and never a training task in an evaluation."""
 
 from ale_jax.system.tasks import demonstration_tasks, evaluation, probe_tasks, train_group
-from envs.shell.families import SPLITS, TRAIN_FAMILIES
+from envs.shell.families import TRAIN_FAMILIES
+from envs.splits import SPLITS
 
 
 def test_a_group_is_one_task_attempted_by_each_member():

@@ -5,6 +5,7 @@ import itertools
 import jax
 import numpy as np
 
+from ale_jax.data.mixing import mix
 from ale_jax.data.packing import Shape, demonstration
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import hidden_states, logits
@@ -48,7 +49,7 @@ def test_batches_are_full_and_no_sample_is_forgotten():
     samples = _samples(50)
     seen = np.zeros(50, int)
     first_ids = {tuple(s.turns[0].prompt_ids): i for i, s in enumerate(samples)}
-    for batch in itertools.islice(full_batches(samples, SHAPE, seed=1), 40):
+    for batch in itertools.islice(full_batches(mix([samples], (1,), seed=1), SHAPE), 40):
         assert (batch.segment_BT > 0).mean() > 0.85
         for b, t in zip(*np.nonzero((batch.position_BT == 0) & (batch.segment_BT > 0))):
             prompt = batch.tokens_BT[b, t : t + 4]
@@ -60,7 +61,7 @@ def test_batches_are_full_and_no_sample_is_forgotten():
 
 def test_the_order_is_the_seeds():
     def tokens(seed):
-        batches = itertools.islice(full_batches(_samples(50), SHAPE, seed), 5)
+        batches = itertools.islice(full_batches(mix([_samples(50)], (1,), seed), SHAPE), 5)
         return np.stack([batch.tokens_BT for batch in batches])
 
     np.testing.assert_array_equal(tokens(1), tokens(1))

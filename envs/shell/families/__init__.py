@@ -1,4 +1,5 @@
-"""The families of shell tasks, one file each. The held-out ones compose skills of the others."""
+"""The families of shell tasks, one file each. The held-out ones compose skills of the others; the
+long ones do so over so many steps that sampling from the start finds no success."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from envs.shell.families import (
     census,
     config,
     count,
+    lane,
     log,
     lookup,
     relay,
@@ -18,6 +20,7 @@ from envs.shell.families import (
     script,
     sort,
     trail,
+    vault,
 )
 from envs.shell.world import Generator, World
 
@@ -30,13 +33,16 @@ FAMILIES: Mapping[str, Generator] = {
     "log": log.generate,
     "lookup": lookup.generate,
     "sort": sort.generate,
+    "lane": lane.generate,
     "relay": relay.generate,
     "census": census.generate,
+    "vault": vault.generate,
 }
 HELD_OUT_FAMILIES: tuple[str, ...] = ("relay", "census")
-TRAIN_FAMILIES: tuple[str, ...] = tuple(f for f in FAMILIES if f not in HELD_OUT_FAMILIES)
-
-SPLITS: Mapping[str, range] = {"train": range(2**30), "eval": range(2**30, 2**31)}
+LONG_FAMILIES: tuple[str, ...] = ("vault",)
+TRAIN_FAMILIES: tuple[str, ...] = tuple(
+    f for f in FAMILIES if f not in (*HELD_OUT_FAMILIES, *LONG_FAMILIES)
+)
 
 
 def generate(family: str, seed: int) -> World:

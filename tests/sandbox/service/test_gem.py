@@ -63,7 +63,7 @@ def test_an_episode(real):
         world = generate(FAMILY, 5)
         assert ask(http, "reset", sandbox_id=id, seed=5)["observation"] == world.instruction
         step = ask(http, "step", sandbox_id=id, action="no call")
-        assert step["info"] == {"malformed": True} and not step["terminated"]
+        assert step["info"] == {"malformed": True, "failed": True} and not step["terminated"]
         for call in world.oracle:
             step = ask(http, "step", sandbox_id=id, action=render_tool_call(call))
         assert (step["reward"], step["terminated"], step["truncated"]) == (1.0, True, False)

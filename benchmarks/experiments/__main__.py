@@ -1,0 +1,108 @@
+"""Compares the arms of an experiment, under one budget, for several seeds.
+
+    python -m benchmarks.experiments NAME [--seeds=0,1,2] [--arms=ipa,grpo] [--quick]
+
+All arms of a seed start from the same weights, those after one warm start. Runs are made one after
+the other, below --runs; what is finished is not made again, and what broke off goes on. Every run
+that is done enters benchmarks/results/experiments/NAME.json, and the table in NAME.md, at once.
+--quick: runs of two steps of one arm and one seed, which learn nothing, and no result is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from ale_jax.files import write_json
+from ale_jax.monitor.summary import SUMMARY_FILE
+from benchmarks.experiments.catalogue import EXPERIMENTS, Experiment
+from benchmarks.experiments.figures import DEFINITIONS, read_run, summarize, table
+from benchmarks.experiments.runs import Runs
+
+RESULTS = Path("benchmarks/results/experiments")
+
+
+def main(arguments: list[str]) -> int:
+    """Returns the exit code: 1 if some run did not come to its end."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.experiments", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("experiment", choices=EXPERIMENTS)
+    parser.add_argument("--seeds", default=None, help="default: 0,1,2")
+    parser.add_argument("--arms", default=None, help="default: all")
+    parser.add_argument("--runs", type=Path, default=Path("runs/experiments"))
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args(arguments)
+    experiment, runs = EXPERIMENTS[options.experiment], Runs(options.runs, options.quick)
+    seeds = _numbers(parser, options.seeds or ("0" if options.quick else "0,1,2"))
+    names = (options.arms or _default_arms(experiment, options.quick)).split(",")
+    try:
+        arms = [experiment.arm(name) for name in names]
+    except ValueError as error:
+        parser.error(str(error))
+    broken = []
+    # Seeds outermost: after one round there is something to compare.
+    for seed in seeds:
+        for arm in arms:
+            try:
+                runs.run(experiment, arm, seed)
+            except subprocess.CalledProcessError as error:
+                broken.append(f"{arm.name}, seed {seed}: exit code {error.returncode}")
+            else:
+                if not options.quick:
+                    _write(result(experiment, runs))
+    found = result(experiment, runs)
+    print(table(found["arms"]))
+    for line in broken:
+        print(f"not finished: {line}", file=sys.stderr)
+    print(json.dumps(found))
+    return 1 if broken else 0
+
+
+def _write(found: dict[str, Any]) -> None:
+    write_json(RESULTS / f"{found['experiment']}.json", found)
+    (RESULTS / f"{found['experiment']}.md").write_text(table(found["arms"]) + "\n")
+
+
+def _default_arms(experiment: Experiment, quick: bool) -> str:
+    return ",".join(arm.name for arm in experiment.arms[: 1 if quick else None])
+
+
+def _numbers(parser: argparse.ArgumentParser, text: str) -> list[int]:
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        parser.error(f"--seeds {text!r} must be numbers with commas, such as 0,1,2")
+
+
+def result(experiment: Experiment, runs: Runs) -> dict[str, Any]:
+    """Of all runs that lie finished in their folders, whichever call made them."""
+    arms = {}
+    for arm in experiment.arms:
+        folders = sorted(runs.workdir(experiment, arm, 0).parent.glob(f"{arm.name}_[0-9]*"))
+        # The name of one arm may begin with that of another.
+        mine = [f for f in folders if f.name.removeprefix(f"{arm.name}_").isdigit()]
+        done = [read_run(folder) for folder in mine if (folder / SUMMARY_FILE).exists()]
+        if done:
+            settings = {"algorithm": arm.algorithm, "overrides": dict(arm.overrides)}
+            arms[arm.name] = settings | summarize(done)
+    return {
+        "experiment": experiment.name,
+        "question": experiment.question,
+        "command": f"python -m benchmarks.experiments {experiment.name}",
+        "hardware": f"{os.cpu_count()} CPU cores, {platform.machine()}, no accelerator",
+        "versions": {name: version(name) for name in ("jax", "jaxlib", "ray", "numpy")},
+        "definitions": dict(DEFINITIONS),
+        "arms": arms,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

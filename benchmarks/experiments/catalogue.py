@@ -1,0 +1,130 @@
+"""The experiments as data: a question, a config, and the arms that are compared under one budget.
+
+An arm is the experiment's config with a preset of configs/algorithms.py, and overrides. What an arm
+does not name is the same in all of them, the weights that they start from included.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+FOLDER = "configs/experiments"
+RESAMPLED = {"resampling.scheme": "parallel", "resampling.tasks_per_family": 16}
+CRITIC = {"critics.count": 1, "critics.mask_share": 0.0, "critics.entropy_share": 0.0}
+MINI_CRITICS = {"critics.count": 2, "critics.mask_share": 0.2, "critics.entropy_share": 0.2}
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    """algorithm: a preset. overrides: by the dotted name of the config's field."""
+
+    name: str
+    algorithm: str
+    overrides: Mapping[str, object] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """config: a file of FOLDER. start: the one whose weights after the warm start all arms begin
+    with."""
+
+    name: str
+    question: str
+    config: str
+    start: str
+    arms: tuple[Arm, ...]
+
+    def __post_init__(self) -> None:
+        names = [arm.name for arm in self.arms]
+        assert len(set(names)) == len(names), names
+
+    def arm(self, name: str) -> Arm:
+        """ValueError if there is no arm of that name."""
+        for arm in self.arms:
+            if arm.name == name:
+                return arm
+        raise ValueError(
+            f"experiment {self.name} has no arm {name!r}: "
+            f"choose among {', '.join(arm.name for arm in self.arms)}"
+        )
+
+
+ALGORITHMS = Experiment(
+    "algorithms",
+    "IPA against its rivals on the shell worlds: final success, gradient spikes, collapse",
+    "shell",
+    "shell",
+    (
+        Arm("ipa", "ipa"),
+        Arm("grpo", "grpo"),
+        Arm("gspo", "gspo"),
+        Arm("topr", "topr"),
+        Arm("ppo", "ppo", CRITIC),
+        Arm("asyppo", "ppo", MINI_CRITICS),
+    ),
+)
+
+ABLATION = Experiment(
+    "ablation",
+    "Which part of IPA does the work, a part taken out at a time",
+    "shell",
+    "shell",
+    (
+        Arm("ipa", "ipa", RESAMPLED),
+        Arm("no_discount", "ipa", RESAMPLED | {"algo.gamma": 1.0}),
+        Arm("no_chunk_ratio", "ipa", RESAMPLED | {"algo.loss.level": "token"}),
+        Arm(
+            "no_mask",
+            "ipa",
+            RESAMPLED | {"algo.mismatch.filter_level": "none", "algo.mismatch.filter_high": 0.0},
+        ),
+        Arm("no_imitation", "ipa", RESAMPLED | {"resampling.imitation_weight": 0.0}),
+        Arm("no_resampling", "ipa", RESAMPLED | {"resampling.scheme": "none"}),
+    ),
+)
+
+LONG_HORIZON = Experiment(
+    "long_horizon",
+    "A family in which sampling from the start finds no success: with and without resampling",
+    "vault",
+    "shell",
+    (
+        Arm("from_the_start", "ipa", {"resampling.scheme": "none"}),
+        Arm("sequential_rollback", "ipa", {"resampling.scheme": "rollback"}),
+        Arm("parallel_initialization", "ipa", {"resampling.scheme": "parallel"}),
+    ),
+)
+
+RHYTHM = Experiment(
+    "rhythm",
+    "Credit by attention on Countdown, against GRPO alone and a control that draws tokens by lot",
+    "countdown",
+    "countdown",
+    tuple(
+        Arm(name, "grpo", {"rhythm.credit": credit})
+        for name, credit in (
+            ("grpo", "none"),
+            ("local", "local"),
+            ("global", "global"),
+            ("coupled", "coupled"),
+            ("random", "random"),
+        )
+    ),
+)
+
+STALENESS = Experiment(
+    "staleness",
+    "What each algorithm loses when trajectories are up to alpha versions old",
+    "shell",
+    "shell",
+    tuple(
+        Arm(f"{algorithm}_{alpha}", algorithm, {"rl.alpha": float(alpha)})
+        for algorithm in ("grpo", "tis", "topr", "decoupled_ppo", "ipa")
+        for alpha in (0, 1, 2, 4, 8)
+    ),
+)
+
+EXPERIMENTS: Mapping[str, Experiment] = {
+    each.name: each for each in (ALGORITHMS, ABLATION, LONG_HORIZON, RHYTHM, STALENESS)
+}

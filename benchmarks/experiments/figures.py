@@ -1,0 +1,145 @@
+"""What is read from a run's files, and what an arm's runs come to."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ale_jax.monitor.evaluations import (
+    EVALUATIONS_FILE,
+    FINAL,
+    WARM_START,
+    Evaluation,
+    read_evaluations,
+    wilson_interval,
+)
+from ale_jax.monitor.metrics import METRICS_FILE, read_metrics
+from ale_jax.monitor.summary import SUMMARY_FILE, read_summary
+
+SPIKE_FACTOR, SPIKE_WINDOW, SPIKE_WARMUP = 5.0, 20, 5
+CURVE_STEPS = 5
+COLLAPSE_STEPS, COLLAPSE_SHARE = 10, 0.5
+
+DEFINITIONS: Mapping[str, str] = {
+    "final, warm_start": "share of unseen tasks solved, each attempted once from its beginning; "
+    "interval: Wilson, 95 %",
+    "curve": f"[episodes so far, success of training episodes], means of {CURVE_STEPS} steps",
+    "spikes": f"steps whose gradient norm before clipping is more than {SPIKE_FACTOR:g} times the "
+    f"median of the {SPIKE_WINDOW} norms before it (at least {SPIKE_WARMUP})",
+    "collapsed": f"the last {COLLAPSE_STEPS} steps' training success is less than "
+    f"{COLLAPSE_SHARE:g} of the best {COLLAPSE_STEPS} steps', or a loss or gradient was not finite",
+    "std": "over seeds, of a sample (n - 1); standard_error: std / sqrt(n); None for one seed",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFigures:
+    """Of one finished run; see DEFINITIONS. Rates are in [0, 1]."""
+
+    seed: int
+    warm_start: float
+    final: float
+    final_interval: tuple[float, float]
+    final_tasks: int
+    curve: tuple[tuple[int, float], ...]
+    grad_norm_median: float | None
+    grad_norm_max: float | None
+    spikes: int
+    collapsed: bool
+    episodes: int
+    dropped_stale: int
+    max_staleness: int
+    seconds: float
+
+
+def read_run(workdir: Path) -> RunFigures:
+    """The figures of the finished run in `workdir`. FileNotFoundError if it is not finished."""
+    summary = read_summary(workdir / SUMMARY_FILE)
+    evaluations = {e.name: e for e in read_evaluations(workdir / EVALUATIONS_FILE)}
+    final = evaluations[FINAL].total(held_out=False)
+    steps = [r for r in read_metrics(workdir / METRICS_FILE).records if r["phase"] == "rl"]
+    norms = [step["grad_norm"] for step in steps if step.get("grad_norm") is not None]
+    return RunFigures(
+        seed=summary.seed,
+        warm_start=_rate(evaluations[WARM_START]),
+        final=_rate(evaluations[FINAL]),
+        final_interval=wilson_interval(final.successes, final.tasks),
+        final_tasks=final.tasks,
+        curve=curve(steps),
+        grad_norm_median=statistics.median(norms) if norms else None,
+        grad_norm_max=max(norms, default=None),
+        spikes=count_spikes(norms),
+        collapsed=has_collapsed([s["success"] for s in steps])
+        or any({"loss", "grad_norm"} & s.get("nonfinite", {}).keys() for s in steps),
+        episodes=summary.episodes,
+        dropped_stale=summary.trajectories_dropped_stale,
+        max_staleness=summary.max_staleness,
+        seconds=summary.seconds_total,
+    )
+
+
+def _rate(evaluation: Evaluation) -> float:
+    total = evaluation.total(held_out=False)
+    return total.successes / total.tasks if total.tasks else math.nan
+
+
+def curve(steps: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, float], ...]:
+    """See DEFINITIONS; the last point may be of fewer steps."""
+    points = []
+    for start in range(0, len(steps), CURVE_STEPS):
+        few = steps[start : start + CURVE_STEPS]
+        points.append((few[-1]["episodes"], statistics.fmean(step["success"] for step in few)))
+    return tuple(points)
+
+
+def count_spikes(norms: Sequence[float]) -> int:
+    spikes = 0
+    for i in range(SPIKE_WARMUP, len(norms)):
+        before = statistics.median(norms[max(0, i - SPIKE_WINDOW) : i])
+        spikes += norms[i] > SPIKE_FACTOR * before
+    return spikes
+
+
+def has_collapsed(successes: Sequence[float]) -> bool:
+    """False for a run too short to have had a better time than its last."""
+    n = COLLAPSE_STEPS
+    means = [statistics.fmean(successes[i - n : i]) for i in range(n, len(successes) + 1)]
+    return bool(means) and means[-1] < COLLAPSE_SHARE * max(means)
+
+
+def summarize(runs: Sequence[RunFigures]) -> dict[str, Any]:
+    """Of an arm's runs, one per seed: mean and spread of the final success, and the runs."""
+    finals = [run.final for run in runs]
+    std = statistics.stdev(finals) if len(finals) > 1 else None
+    return {
+        "mean": statistics.fmean(finals),
+        "std": std,
+        "standard_error": None if std is None else std / math.sqrt(len(finals)),
+        "spikes": sum(run.spikes for run in runs),
+        "collapsed": sum(run.collapsed for run in runs),
+        "runs": [dataclasses.asdict(run) for run in sorted(runs, key=lambda run: run.seed)],
+    }
+
+
+def table(arms: Mapping[str, Mapping[str, Any]]) -> str:
+    """A markdown table, an arm a row, in the order given. Rates in per cent."""
+    rows = [
+        "| arm | final success, mean ± std | by seed | after the warm start | spikes | collapsed "
+        "| minutes a run |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, arm in arms.items():
+        runs = arm["runs"]
+        spread = "" if arm["std"] is None else f" ± {100 * arm['std']:.1f}"
+        finals = ", ".join(f"{100 * run['final']:.1f}" for run in runs)
+        starts = ", ".join(f"{100 * run['warm_start']:.1f}" for run in runs)
+        minutes = statistics.fmean(run["seconds"] for run in runs) / 60
+        rows.append(
+            f"| {name} | {100 * arm['mean']:.1f}{spread} | {finals} | {starts} "
+            f"| {arm['spikes']} | {arm['collapsed']} of {len(runs)} | {minutes:.1f} |"
+        )
+    return "\n".join(rows)

@@ -1,0 +1,80 @@
+"""Starts runs of `ale_jax.launch`, one after the other: a warm start per seed, and arms from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from ale_jax.monitor.summary import SUMMARY_FILE
+from benchmarks.experiments.catalogue import FOLDER, Arm, Experiment
+
+# What makes a run end within seconds; it learns nothing then.
+QUICK: Mapping[str, object] = {
+    "warm_start.transcripts_per_family": 8,
+    "warm_start.max_steps": 2,
+    "warm_start.probe_tasks": 6,
+    "rl.steps": 2,
+    "rl.groups_per_step": 2,
+    "eval.tasks": 6,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Runs:
+    """folder: of all runs. quick: with QUICK's overrides, in folders of their own."""
+
+    folder: Path
+    quick: bool
+
+    def workdir(self, experiment: Experiment, arm: Arm, seed: int) -> Path:
+        return self._root / experiment.name / f"{arm.name}_{seed}"
+
+    @property
+    def _root(self) -> Path:
+        return self.folder / "quick" if self.quick else self.folder
+
+    def run(self, experiment: Experiment, arm: Arm, seed: int) -> Path:
+        """The folder of the finished run; one that is there already is not made again.
+
+        subprocess.CalledProcessError if it did not come to its end.
+        """
+        workdir = self.workdir(experiment, arm, seed)
+        if not (workdir / SUMMARY_FILE).exists():
+            weights = self._warm_weights(experiment.start, seed)
+            rows = json.loads((weights / "config.json").read_text())["vocab_size"]
+            start = {
+                "weights": weights,
+                "tokenizer.vocab_size": rows,
+                "warm_start.max_steps": 0,
+            }
+            config = f"{FOLDER}/{experiment.config}.py:{arm.algorithm}"
+            self._launch(config, workdir, seed, self._shrunk() | start | dict(arm.overrides))
+        return workdir
+
+    def _warm_weights(self, config: str, seed: int) -> Path:
+        """Weights and tokenizer after the warm start, which is made once for each seed."""
+        workdir = self._root / "warm_start" / f"{config}_{seed}"
+        weights = workdir.with_name(f"{workdir.name}_weights")
+        if not weights.exists():
+            file, changes = f"{FOLDER}/{config}.py", self._shrunk() | {"rl.steps": 0}
+            self._launch(file, workdir, seed, changes)
+            self._launch(file, workdir, seed, changes, "--mode=export", f"--out={weights}")
+        return weights
+
+    def _shrunk(self) -> dict[str, object]:
+        return dict(QUICK) if self.quick else {}
+
+    def _launch(
+        self, config: str, workdir: Path, seed: int, changes: Mapping[str, object], *words: str
+    ) -> None:
+        # Programs are compiled once for all arms of a shape.
+        changes = {"seed": seed, "compilation_cache": self.folder / "compiled"} | changes
+        command = [sys.executable, "-m", "ale_jax.launch", f"--config={config}"]
+        command += [f"--workdir={workdir}", *words]
+        command += [f"--config.{name}={value}" for name, value in changes.items()]
+        print(" ".join(command[1:]), flush=True)
+        subprocess.run(command, check=True)

@@ -1,0 +1,24 @@
+"""Does credit by attention help where one reply is all there is? Expect: coupled credit does.
+python -m ale_jax.launch --config=configs/experiments/countdown.py --workdir=runs/countdown
+
+One turn without a sandbox: the steps of a calculation, and then the expression. The arms of
+`python -m benchmarks.experiments rhythm`. Hardware: two CPU cores; no accelerator.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.experiments import shell
+
+
+def get_config(algorithm: str = "ipa") -> ConfigDict:
+    c = shell.get_config(algorithm)
+    c.name = "countdown"
+    c.tokenizer.vocab_size = 400
+    c.worlds.train_families = ("countdown3",)
+    c.agent.turns = 1
+    c.rollout.update(episodes_per_actor=16, max_reply_tokens=64)
+    c.engine.update(slots=32, slot_tokens=128, pages=32 * 128 // 16)
+    c.learn.update(row_tokens=256)
+    c.warm_start.update(transcripts_per_family=2048, target_success=0.02)
+    c.rl.update(groups_per_step=16)
+    return c

@@ -1,0 +1,30 @@
+"""What does supervised learning alone reach, as the paper does it? Expect: most of what it shows.
+python -m ale_jax.launch --config=configs/experiments/sft.py --workdir=runs/sft
+
+Eq 1 on two domains, seven parts of shell tasks to three of arithmetic. Three tenths of the shell's
+demonstrations err on the way: those chunks, and repeated ones, stay in the context and earn no
+loss. `script` is left out, since its oracle finds out by an error what is to be repaired.
+Hardware: two CPU cores; no accelerator.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.experiments import shell
+
+SHELL = ("trail", "count", "log", "lookup", "sort")
+ARITHMETIC = ("countdown3",)
+
+
+def get_config(algorithm: str = "ipa") -> ConfigDict:
+    c = shell.get_config(algorithm)
+    c.name = "sft"
+    c.tokenizer.vocab_size = 736
+    c.worlds.train_families = SHELL + ARITHMETIC
+    c.warm_start.domains = (
+        {"name": "agentic", "families": SHELL, "ratio": 7},
+        {"name": "reasoning", "families": ARITHMETIC, "ratio": 3},
+    )
+    c.warm_start.update(clumsy=0.3, mask_errors=True, mask_repeats=True)
+    c.warm_start.update(max_steps=400, target_success=0.9)
+    c.rl.steps = 0
+    return c

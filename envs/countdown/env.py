@@ -1,0 +1,50 @@
+"""Countdown with GEM's contract: one turn, text in, text out. It needs no sandbox."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from envs.countdown.expression import ExpressionError, evaluate
+from envs.countdown.puzzle import Puzzle, generate
+from envs.splits import require_seed, require_split
+
+SYSTEM_PROMPT = "Reach the target with + - * / and each number once; the last line counts."
+
+
+class CountdownEnv:
+    """The puzzles of one family; reset as often as wanted."""
+
+    system_prompt = SYSTEM_PROMPT
+
+    def __init__(self, family: str, split: str):
+        self._family, self._split = family, require_split(split)
+        self._puzzle: Puzzle | None = None  # None before the first reset and after an episode's end
+
+    def reset(self, seed: int) -> tuple[str, dict[str, Any]]:
+        """The puzzle of `seed`. ValueError if the seed belongs to another split."""
+        self._puzzle = generate(self._family, require_seed(operator.index(seed), self._split))
+        return self._puzzle.instruction, {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Judges the last line of `action`; what stands before it is the policy's own.
+
+        Always ends the episode. info: `malformed` and `failed` say that the line is no expression.
+        """
+        assert self._puzzle is not None, "step needs a reset after the end of an episode"
+        puzzle, self._puzzle = self._puzzle, None
+        try:
+            value, numbers = evaluate(action.rstrip().rpartition("\n")[2])
+        except ExpressionError:
+            return "", 0.0, True, False, {"malformed": True, "failed": True}
+        solved = value == puzzle.target and sorted(numbers) == sorted(puzzle.numbers)
+        return "", float(solved), True, False, {"malformed": False, "failed": False}
+
+    def grade(self) -> float:
+        """Without an answer there is nothing to reward."""
+        assert self._puzzle is not None, "grade needs a reset after the end of an episode"
+        self._puzzle = None
+        return 0.0
+
+    def close(self) -> None:
+        """Nothing is left to do."""

@@ -1,0 +1,85 @@
+"""Every family by name: how its tasks are played, and who can solve them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection
+
+from ale_jax.agent.api import Environment
+from ale_jax.agent.tools import finish, render_tool_call
+from ale_jax.records import Task
+from ale_jax.sandbox.api import Sandbox
+from envs.countdown import puzzle
+from envs.countdown.env import CountdownEnv
+from envs.shell import families as shell
+from envs.shell.clumsy import clumsy
+from envs.shell.env import ShellEnv
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """Families that are played alike.
+
+    make_env: of a task and the sandbox that it is played in, None where none is needed.
+    oracle: the replies that earn 1, given family and seed; clumsy: the same with errors on the way,
+    where there is a way. nothing: the reply that ends an episode without doing anything.
+    """
+
+    families: Collection[str]
+    needs_sandbox: bool
+    make_env: Callable[[Task, Sandbox | None], Environment]
+    oracle: Callable[[str, int], tuple[str, ...]]
+    clumsy: Callable[[str, int], tuple[str, ...]]
+    nothing: str
+
+
+def _shell_oracle(family: str, seed: int) -> tuple[str, ...]:
+    return tuple(map(render_tool_call, shell.generate(family, seed).oracle))
+
+
+def _shell_clumsy(family: str, seed: int) -> tuple[str, ...]:
+    return tuple(map(render_tool_call, clumsy(shell.generate(family, seed).oracle, seed)))
+
+
+def _countdown_oracle(family: str, seed: int) -> tuple[str, ...]:
+    return (puzzle.generate(family, seed).solution,)
+
+
+KINDS = (
+    Kind(
+        families=shell.FAMILIES,
+        needs_sandbox=True,
+        make_env=lambda task, sandbox: ShellEnv(task.family, sandbox, task.split),
+        oracle=_shell_oracle,
+        clumsy=_shell_clumsy,
+        nothing=render_tool_call(finish()),
+    ),
+    Kind(
+        families=puzzle.FAMILIES,
+        needs_sandbox=False,
+        make_env=lambda task, sandbox: CountdownEnv(task.family, task.split),
+        oracle=_countdown_oracle,
+        clumsy=_countdown_oracle,  # one turn leaves no room to recover in
+        nothing="",
+    ),
+)
+
+
+def all_families() -> tuple[str, ...]:
+    return tuple(family for kind in KINDS for family in kind.families)
+
+
+def kind_of(family: str) -> Kind:
+    for kind in KINDS:
+        if family in kind.families:
+            return kind
+    raise ValueError(f"unknown family {family!r}, expected one of: {', '.join(all_families())}")
+
+
+def needs_sandbox(task: Task) -> bool:
+    return kind_of(task.family).needs_sandbox
+
+
+def make_env(task: Task, sandbox: Sandbox | None) -> Environment:
+    """sandbox: None only for a task that needs none."""
+    return kind_of(task.family).make_env(task, sandbox)

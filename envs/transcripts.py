@@ -1,0 +1,91 @@
+"""The oracles' episodes as conversations, with what the world really answered: the warm start."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ale_jax.agent.api import Environment, Message, Policy, Reply
+from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
+from ale_jax.records import Episode, Slot, Task
+from ale_jax.sandbox.api import Sandbox
+from envs.registry import kind_of, make_env
+
+
+@dataclasses.dataclass(frozen=True)
+class Transcript:
+    """messages: system, user, then assistant and tool in turn; an assistant's is the last.
+    failed: of each assistant's message, whether the runtime recorded an error of its call."""
+
+    task: Task
+    messages: tuple[Message, ...]
+    failed: tuple[bool, ...]
+
+
+class RecordingPolicy:
+    """Keeps the whole conversation of the policy that it wraps."""
+
+    def __init__(self, policy: Policy):
+        self._policy = policy
+        self.messages: list[Message] = []
+
+    def reply(self, new_messages: Sequence[Message]) -> Reply:
+        self.messages.extend(new_messages)
+        reply = self._policy.reply(new_messages)
+        self.messages.append(Message("assistant", reply.text))
+        return reply
+
+
+class RecordingEnvironment:
+    """Keeps of each step of the environment that it wraps whether it failed."""
+
+    def __init__(self, env: Environment):
+        self._env = env
+        self.system_prompt = env.system_prompt
+        self.reset, self.grade = env.reset, env.grade
+        self.failed: list[bool] = []
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        answer = self._env.step(action)
+        self.failed.append(answer[-1]["failed"])
+        return answer
+
+
+def collect(
+    sandbox: Sandbox | None, families: Iterable[str], seeds: Iterable[int], split: str = "train"
+) -> list[Transcript]:
+    """One transcript per seed and family, seeds outermost so that families alternate.
+
+    Raises:
+      RuntimeError: an oracle did not earn its reward; there is nothing to learn from it.
+    """
+    families = tuple(families)
+    return [
+        demonstration(sandbox, Task(family, seed, split)) for seed in seeds for family in families
+    ]
+
+
+def demonstration(sandbox: Sandbox | None, task: Task, clumsy: bool = False) -> Transcript:
+    """The oracle's transcript of `task`. clumsy: the one who errs on the way.
+
+    Raises:
+      RuntimeError: the oracle did not earn its reward.
+    """
+    episode, transcript = play_oracle(sandbox, task, clumsy)
+    if episode.reward != 1.0:
+        raise RuntimeError(f"the oracle of {task} ended in {episode}")
+    return transcript
+
+
+def play_oracle(
+    sandbox: Sandbox | None, task: Task, clumsy: bool = False
+) -> tuple[Episode, Transcript]:
+    """Plays what the generator knows to be right; returns how it ended and what was said."""
+    kind = kind_of(task.family)
+    replies = (kind.clumsy if clumsy else kind.oracle)(task.family, task.seed)
+    policy = RecordingPolicy(ScriptedPolicy(replies))
+    env = RecordingEnvironment(make_env(task, sandbox))
+    slot = Slot(phase="oracle", group=task.seed, member=0, task=task)
+    episode = play(env, policy, slot, AgentLimits(turns=len(replies)))
+    return episode, Transcript(task, tuple(policy.messages), tuple(env.failed))

@@ -1,0 +1,23 @@
+"""The folder of a finished run that never ran, with figures as told."""
+
+import dataclasses
+
+from ale_jax.monitor.evaluations import Evaluation, FamilyResult, write_evaluations
+from ale_jax.monitor.metrics import MetricsWriter
+from ale_jax.monitor.summary import write_summary
+from tests.monitor.fake_run import SUMMARY
+
+
+def write_run(folder, seed, solved, norms=(1.0,) * 6):
+    folder.mkdir(parents=True)
+    results = {"trail": FamilyResult(solved, 40, False), "relay": FamilyResult(0, 9, True)}
+    before = {"trail": FamilyResult(10, 40, False)}
+    write_evaluations(
+        folder, [Evaluation("warm_start", 0, 1.0, before), Evaluation("final", 6, 9.0, results)]
+    )
+    with MetricsWriter(folder) as metrics:
+        metrics.log(1, {"loss": 2.0}, "sft")
+        for i, norm in enumerate(norms, 1):
+            values = {"episodes": 4 * i, "success": 0.5}
+            metrics.log(i, values if norm is None else values | {"grad_norm": norm}, "rl")
+    write_summary(folder, dataclasses.replace(SUMMARY, seed=seed))

@@ -1,0 +1,193 @@
+"""The experiments: their figures by hand, their arms against the configs, and what is run when."""
+
+import dataclasses
+import functools
+import importlib
+import json
+import math
+import operator
+import sys
+
+import pytest
+
+from ale_jax.monitor.evaluations import wilson_interval
+from ale_jax.system.build_config import build_config
+from ale_jax.system.config import RunConfig
+from benchmarks.experiments import __main__ as experiments
+from benchmarks.experiments.catalogue import EXPERIMENTS
+from benchmarks.experiments.figures import (
+    count_spikes,
+    curve,
+    has_collapsed,
+    read_run,
+    summarize,
+    table,
+)
+from tests.benchmarks.finished_run import write_run
+
+CONFIGS = ("shell", "vault", "countdown", "sft")
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_is_valid_and_its_docstring_is_a_lab_record(name):
+    module = importlib.import_module(f"configs.experiments.{name}")
+    assert build_config(module.get_config().to_dict()).name == name
+    question, command, *rest = module.__doc__.splitlines()
+    assert "?" in question and "Expect:" in question
+    path = f"configs/experiments/{name}.py"
+    assert command == f"python -m ale_jax.launch --config={path} --workdir=runs/{name}"
+    assert "Hardware:" in "\n".join(rest)
+
+
+def test_the_vault_starts_from_the_shells_weights():
+    shell, vault = (
+        importlib.import_module(f"configs.experiments.{name}").get_config()
+        for name in ("shell", "vault")
+    )
+    assert vault.model == shell.model and vault.tokenizer == shell.tokenizer
+    (domain,) = build_config(vault.to_dict()).demonstrated
+    assert domain.families == shell.worlds.train_families
+
+
+@pytest.mark.parametrize(
+    ("norms", "spikes"),
+    [
+        ([1.0] * 5 + [5.0, 5.1], 1),  # 5 times the median is no spike yet, more is
+        ([100.0, 1.0, 1.0, 1.0], 0),  # too early to tell
+        ([1.0] * 5 + [10.0] * 20, 5),  # until as many 10s as 1s stand before it: median 5.5
+        ([], 0),
+    ],
+)
+def test_spikes_by_hand(norms, spikes):
+    assert count_spikes(norms) == spikes
+
+
+def test_a_collapse_is_less_than_half_of_the_best():
+    assert has_collapsed([0.8] * 10 + [0.39] * 10)
+    assert not has_collapsed([0.8] * 10 + [0.41] * 10)
+    assert not has_collapsed([0.1] * 10 + [0.8] * 10)
+    assert not has_collapsed([0.8] * 5 + [0.0] * 4)  # too short
+
+
+def test_the_curve_has_means_of_five_steps():
+    steps = [{"episodes": 8 * (i + 1), "success": i / 10} for i in range(7)]
+    assert curve(steps) == ((40, pytest.approx(0.2)), (56, pytest.approx(0.55)))
+
+
+def test_a_run_is_read(tmp_path):
+    write_run(tmp_path / "run", 3, 30, norms=(1.0, None, 3.0, 2.0, math.inf))
+    run = read_run(tmp_path / "run")
+    assert (run.seed, run.warm_start, run.final, run.final_tasks) == (3, 0.25, 0.75, 40)
+    assert run.final_interval == wilson_interval(30, 40)
+    assert (run.grad_norm_median, run.grad_norm_max, run.spikes) == (2.0, 3.0, 0)
+    assert run.collapsed  # a gradient was not finite
+    assert run.curve == ((20, 0.5),)
+
+
+def test_mean_and_spread_by_hand(tmp_path):
+    for seed, solved in ((1, 20), (0, 24), (2, 28)):
+        write_run(tmp_path / str(seed), seed, solved)
+    arm = summarize([read_run(tmp_path / str(seed)) for seed in (1, 0, 2)])
+    assert arm["mean"] == pytest.approx(0.6)
+    assert arm["std"] == pytest.approx(0.1)  # of 0.5, 0.6, 0.7, with n - 1
+    assert arm["standard_error"] == pytest.approx(0.1 / math.sqrt(3))
+    assert [run["seed"] for run in arm["runs"]] == [0, 1, 2]
+    row = table({"ipa": arm}).splitlines()[-1]
+    assert row.startswith("| ipa | 60.0 ± 10.0 | 60.0, 50.0, 70.0 | 25.0, 25.0, 25.0 | 0 | 0 of 3 ")
+
+
+# In place of Python: does what the launcher would leave behind, and writes down what it was told.
+FAKE = """#!{python}
+import json, pathlib, sys
+words = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[3:])
+with open("{log}", "a") as log:
+    print(json.dumps(words), file=log)
+if words.get("mode") == "export":
+    pathlib.Path(words["out"]).mkdir()
+    (pathlib.Path(words["out"]) / "config.json").write_text('{{"vocab_size": 321}}')
+elif words["config"].endswith(":topr"):
+    raise SystemExit(2)
+else:
+    from tests.benchmarks.finished_run import write_run
+    write_run(pathlib.Path(words["workdir"]), int(words["config.seed"]), 20)
+"""
+
+
+@pytest.fixture
+def told(tmp_path, monkeypatch):
+    """What the launcher was told, call by call; runs and results go below `tmp_path`."""
+    log, launcher = tmp_path / "log", tmp_path / "python"
+    launcher.write_text(FAKE.format(python=sys.executable, log=log))
+    launcher.chmod(0o755)
+    monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
+    monkeypatch.setattr(experiments, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(sys, "executable", str(launcher))
+
+    def read():
+        return [json.loads(line) for line in log.read_text().splitlines()]
+
+    return read
+
+
+def test_arms_of_a_seed_share_a_warm_start_and_what_is_done_is_not_done_again(tmp_path, told):
+    folder = tmp_path / "runs"
+    arguments = ["algorithms", "--arms=ipa,topr,gspo", f"--runs={folder}"]
+    assert experiments.main([*arguments, "--seeds=4"]) == 1  # an arm broke off, the others did not
+    warm, export, ipa, topr, gspo = told()
+    assert warm["config"] == export["config"] == "configs/experiments/shell.py"
+    assert (warm["config.rl.steps"], export["mode"]) == ("0", "export")
+    assert [run["config"].partition(":")[2] for run in (ipa, topr, gspo)] == ["ipa", "topr", "gspo"]
+    for run in (ipa, topr, gspo):
+        assert run["config.weights"] == export["out"] and run["config.seed"] == "4"
+        assert run["config.tokenizer.vocab_size"] == "321"
+        assert run["config.warm_start.max_steps"] == "0"
+    assert "| gspo | 50.0 |" in (tmp_path / "results" / "algorithms.md").read_text()
+    found = json.loads((tmp_path / "results" / "algorithms.json").read_text())
+    assert {name: arm["mean"] for name, arm in found["arms"].items()} == {"ipa": 0.5, "gspo": 0.5}
+    assert experiments.main(["algorithms", "--arms=ipa", f"--runs={folder}", "--seeds=4,5"]) == 0
+    assert [run["config.seed"] for run in told()[5:]] == ["5", "5", "5"]  # warm, export, ipa
+    found = json.loads((tmp_path / "results" / "algorithms.json").read_text())
+    assert [run["seed"] for run in found["arms"]["ipa"]["runs"]] == [4, 5]
+    assert found["arms"].keys() == {"ipa", "gspo"}  # what an earlier call found is kept
+
+
+def test_quick_makes_one_short_run_and_no_result(tmp_path, told, capsys):
+    assert experiments.main(["rhythm", "--quick", f"--runs={tmp_path / 'runs'}"]) == 0
+    warm, _, run = told()
+    assert (warm["config.rl.steps"], run["config.rl.steps"]) == ("0", "2")
+    assert run["workdir"] == str(tmp_path / "runs" / "quick" / "rhythm" / "grpo_0")
+    assert not (tmp_path / "results").exists()
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["experiment"] == "rhythm"
+
+
+@pytest.mark.parametrize("words", [["nope"], ["rhythm", "--arms=nope"], ["rhythm", "--seeds=a"]])
+def test_what_is_not_there_is_refused_before_anything_runs(words):
+    with pytest.raises(SystemExit):
+        experiments.main(words)
+
+
+def test_every_experiment_has_a_question_and_two_arms_at_least():
+    for name, experiment in EXPERIMENTS.items():
+        assert experiment.name == name and experiment.question
+        assert len(experiment.arms) >= 2 and {experiment.config, experiment.start} <= set(CONFIGS)
+
+
+def arms_that_can_be_built():
+    """All whose overrides speak of sections that a config has."""
+    sections = {field.name for field in dataclasses.fields(RunConfig)}
+    for experiment in EXPERIMENTS.values():
+        for arm in experiment.arms:
+            if {name.partition(".")[0] for name in arm.overrides} <= sections:
+                yield pytest.param(experiment, arm, id=f"{experiment.name}-{arm.name}")
+
+
+@pytest.mark.parametrize(("experiment", "arm"), list(arms_that_can_be_built()))
+def test_an_arm_is_a_valid_config(experiment, arm):
+    module = importlib.import_module(f"configs.experiments.{experiment.config}")
+    values = module.get_config(arm.algorithm).to_dict()
+    for name, value in arm.overrides.items():
+        *path, leaf = name.split(".")
+        section = functools.reduce(operator.getitem, path, values)
+        assert type(value) is type(section[leaf]), name
+        section[leaf] = value
+    assert build_config(values).algo.name == arm.algorithm

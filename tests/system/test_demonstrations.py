@@ -1,0 +1,128 @@
+"""From an oracle's transcript to what is learned of it: masked chunks are context and no more."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ale_jax.agent.api import Message
+from ale_jax.agent.tools import bash, finish, render_tool_call
+from ale_jax.algo.normaliser import count_normaliser
+from ale_jax.algo.sft import sft_loss
+from ale_jax.data.packing import Shape, pack
+from ale_jax.learn.step import forward
+from ale_jax.model.params import init_params
+from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
+from ale_jax.records import Task
+from ale_jax.system.demonstrations import chunk_mask, demonstrate, is_clumsy, tokenize
+from envs.transcripts import Transcript
+from tests.model.shapes import DENSE
+
+SHAPE = Shape(rows=1, row_tokens=256, chunks_per_row=8)
+TASK = Task("count", 1, "train")
+
+
+def transcript(*turns):
+    """turns: (call, answer, failed); the last one's answer is not heard."""
+    messages = [Message("system", "be brief"), Message("user", "count")]
+    for call, answer, _ in turns:
+        messages += [Message("assistant", render_tool_call(call)), Message("tool", answer)]
+    return Transcript(TASK, tuple(messages[:-1]), tuple(failed for _, _, failed in turns))
+
+
+CLUMSY = transcript(
+    (bash("cat a.tx"), "cat: a.tx: No such file\n[exit 1]", True),
+    (bash("cat a.txt"), "7", False),
+    (bash("cat  a.txt"), "7", False),
+    (finish("7"), "", False),
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return ChatTokenizer(train_bpe([dataclasses.asdict(m) for m in CLUMSY.messages], 300))
+
+
+def ids(sample):
+    return np.concatenate([x for t in sample.turns for x in (t.prompt_ids, t.action_ids)])
+
+
+@pytest.mark.parametrize(
+    ("errors", "repeats", "mask"),
+    [
+        (False, False, [True, True, True, True]),
+        (True, False, [False, True, True, True]),
+        (False, True, [True, True, False, True]),
+        (True, True, [False, True, False, True]),
+    ],
+)
+def test_what_is_left_out_of_a_clumsy_transcript(errors, repeats, mask):
+    np.testing.assert_array_equal(chunk_mask(CLUMSY, errors, repeats), mask)
+
+
+def test_a_masked_reply_stays_in_the_context_in_its_place(tokenizer):
+    whole = tokenize(CLUMSY, tokenizer, np.ones(4, bool))
+    masked = tokenize(CLUMSY, tokenizer, np.array([False, True, False, True]))
+    np.testing.assert_array_equal(ids(masked), ids(whole))
+    assert (len(whole.turns), len(masked.turns)) == (4, 2)
+    for kept, turn in zip(masked.turns, (whole.turns[1], whole.turns[3])):
+        np.testing.assert_array_equal(kept.action_ids, turn.action_ids)
+
+
+def test_a_transcript_that_is_masked_whole_has_nothing_to_learn(tokenizer):
+    sample = tokenize(CLUMSY, tokenizer, np.zeros(4, bool))
+    batch, left = pack([sample], SHAPE)
+    assert (sample.turns, left, batch.segment_BT.max()) == ((), [], 0)
+
+
+def test_the_loss_is_the_mean_over_kept_tokens_and_masked_ones_have_no_gradient(tokenizer):
+    mask = np.array([False, True, False, True])
+    batch, _ = pack([tokenize(CLUMSY, tokenizer, mask)], SHAPE)
+    sizes = [len(t.action_ids) for t in tokenize(CLUMSY, tokenizer, np.ones(4, bool)).turns]
+    normaliser = count_normaliser([batch], "tokens")
+    assert normaliser == sizes[1] + sizes[3]  # sum of m_k |c_k|
+    # Of the two kept chunks each token of the first has log-probability -1, of the second -3.
+    logp_BT = np.where(batch.chunk_BT == 0, -1.0, np.where(batch.chunk_BT == 1, -3.0, -50.0))
+    (loss, _), grad_BT = jax.value_and_grad(sft_loss, has_aux=True)(
+        jnp.asarray(logp_BT), batch.chunk_BT, normaliser
+    )
+    np.testing.assert_allclose(loss, (sizes[1] + 3 * sizes[3]) / (sizes[1] + sizes[3]), rtol=1e-6)
+    np.testing.assert_allclose(grad_BT, np.where(batch.chunk_BT >= 0, -1 / normaliser, 0), 1e-6)
+    assert (grad_BT != 0).sum() == sizes[1] + sizes[3]
+
+
+def test_what_is_learned_depends_on_the_masked_context(tokenizer):
+    """Another wrong command, and the same kept replies are less, or more, likely after it."""
+    mask = np.array([False, True, True, True])
+    batch, _ = pack([tokenize(CLUMSY, tokenizer, mask)], SHAPE)
+    policy = dataclasses.replace(DENSE, vocab_size=tokenizer.vocab_size)
+    params = init_params(jax.random.key(0), policy)
+
+    def kept(tokens_BT):
+        arrays = {k: v for k, v in vars(batch).items() if v is not None} | {"tokens_BT": tokens_BT}
+        return np.asarray(forward(params, arrays, policy)[0].logp_BT)[batch.chunk_BT >= 0]
+
+    first = len(tokenize(CLUMSY, tokenizer, np.ones(4, bool)).turns[0].prompt_ids)
+    other_BT = batch.tokens_BT.copy()
+    assert batch.chunk_BT[0, first] == -1  # where the masked reply begins
+    other_BT[0, first] += 1
+    assert np.abs(kept(other_BT) - kept(batch.tokens_BT)).max() > 1e-4
+
+
+def test_countdown_is_demonstrated_without_a_runtime():
+    tasks = [Task("countdown3", seed, "train") for seed in range(5)]
+    counts = []
+    played = demonstrate(
+        None, None, tasks, lambda task: False, workers=2, on_progress=counts.append
+    )
+    assert [t.task for t in played] == tasks
+    assert counts == [1, 2, 3, 4, 5]
+
+
+def test_a_share_of_the_training_tasks_is_clumsy_and_no_other_task():
+    tasks = [Task(f, s, "train") for f in ("trail", "count") for s in range(500)]
+    shares = [np.mean([is_clumsy(task, share) for task in tasks]) for share in (0.0, 0.3, 1.0)]
+    np.testing.assert_allclose(shares, [0.0, 0.3, 1.0], atol=0.05)
+    assert not any(is_clumsy(Task("trail", 2**30 + s, "eval"), 1.0) for s in range(20))
