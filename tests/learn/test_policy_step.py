@@ -71,7 +71,7 @@ def test_neither_rows_nor_microbatches_nor_devices_change_the_step(loss):
     )  # fmt: skip
     (moments, sums), pieces = train(loss, one, Shape(64, 40, 4))
     assert pieces == 1 and 0 < sums["masked_tokens"] < sums["tokens"]
-    assert 0 < sums["clipped_tokens"] and sums["token_ratio_bins"].sum() == sums["tokens"]
+    assert sums["clipped_tokens"] > 0 and sums["token_ratio_bins"].sum() == sums["tokens"]
     assert 0 < sums["token_ratios_far"] < sums["tokens"]
     assert sums["chunk_ratio_bins"].sum() == sums["chunks"]
     (again, others), pieces = train(loss, make_mesh(MeshShape(data=4, fsdp=2)), Shape(8, 40, 4))
