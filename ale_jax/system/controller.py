@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
-from collections.abc import Sequence
 
 import optax
 
-from ale_jax.data.mixing import mix
-from ale_jax.data.packing import Sample, Shape
+from ale_jax.data.packing import Shape
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.compilation import keep_compiled
 from ale_jax.learn.gap import gap_limit
@@ -37,24 +34,14 @@ from ale_jax.system import outcome
 from ale_jax.system.cluster import ray_cluster
 from ale_jax.system.config import RunConfig
 from ale_jax.system.crew import Crew
-from ale_jax.system.demonstrations import (
-    chunk_mask,
-    demonstrate,
-    is_clumsy,
-    make_tokenizer,
-    tokenize,
-)
+from ale_jax.system.demonstrations import make_tokenizer, mixed_samples, play_lessons, tokenize
 from ale_jax.system.evaluate import evaluation_slots, tally
 from ale_jax.system.first_state import first_state
 from ale_jax.system.improve import Cursor, StepReport, improve
 from ale_jax.system.pump import Pump
-from ale_jax.system.tasks import demonstration_tasks, probe_tasks
 from ale_jax.system.warm_start import warm_start
 from ale_jax.system.watch import Watch
 from ale_jax.system.workdir import Workdir
-from envs.transcripts import Transcript
-
-DEMONSTRATORS = 4  # sandboxes that play oracles at once, in this process
 
 
 def run(config: RunConfig, workdir: Workdir) -> None:
@@ -151,7 +138,9 @@ class _Run(contextlib.ExitStack):
         to start from and no step to make, only the tokenizer that came with the weights is kept."""
         config, watch, warm = self._config, self._watch, self._config.warm_start
         given, folder = config.tokenizer.path or config.weights, self._workdir.path / "tokenizer"
-        domains, probe = self._demonstrate() if warm.max_steps or not given else ([], [])
+        domains, probe = [], []
+        if warm.max_steps or not given:
+            domains, probe = play_lessons(config, self._runtime, watch.progress)
         self._tokenizer = make_tokenizer(
             given, config.tokenizer.vocab_size, itertools.chain(*domains), folder
         )
@@ -163,12 +152,8 @@ class _Run(contextlib.ExitStack):
         state = warm_start(
             self._new_state(optimizer),
             optimizer,
-            mix(
-                [self._samples(domain, warm.mask_errors, warm.mask_repeats) for domain in domains],
-                tuple(domain.ratio for domain in config.demonstrated),
-                config.seed,
-            ),
-            self._samples(probe, mask_errors=False, mask_repeats=False),
+            mixed_samples(config, domains, self._tokenizer),
+            [tokenize(each, self._tokenizer) for each in probe],
             self._policy(),
             config.learn,
             config.lora,
@@ -177,30 +162,6 @@ class _Run(contextlib.ExitStack):
             watch.warm_start_step,
         )
         return begin(state.params, self._optimizer(), self._mesh)
-
-    def _demonstrate(self) -> tuple[list[list[Transcript]], list[Transcript]]:
-        """Transcripts of each domain, and of the unseen tasks that the warm start is probed on."""
-        config, warm, progress = self._config, self._config.warm_start, self._watch.progress
-        lists = [
-            demonstration_tasks(warm.transcripts_per_family, domain.families, config.seed)
-            for domain in config.demonstrated
-        ]
-        families = [family for domain in config.demonstrated for family in domain.families]
-        tasks = [*itertools.chain(*lists), *probe_tasks(warm.probe_tasks, families)]
-        progress.phase("oracle transcripts", len(tasks))
-        clumsy = functools.partial(is_clumsy, share=warm.clumsy)
-        played = iter(
-            demonstrate(
-                self._runtime, config.sandbox, tasks, clumsy, DEMONSTRATORS, progress.update
-            )
-        )
-        return [list(itertools.islice(played, len(tasks))) for tasks in lists], list(played)
-
-    def _samples(
-        self, transcripts: Sequence[Transcript], mask_errors: bool, mask_repeats: bool
-    ) -> list[Sample]:
-        masks = (chunk_mask(each, mask_errors, mask_repeats) for each in transcripts)
-        return [tokenize(t, self._tokenizer, mask) for t, mask in zip(transcripts, masks)]
 
     def _keep_reference(self, state: TrainState) -> None:
         """On disk, where a loss asks for it: checkpoints of later steps hold later weights."""

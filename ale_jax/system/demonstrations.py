@@ -4,23 +4,64 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import itertools
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ale_jax.data.chunk_masks import Chunk, error_mask, relevance_mask
+from ale_jax.data.mixing import mix
 from ale_jax.data.packing import Sample, demonstration
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import Task
 from ale_jax.sandbox.api import Runtime, Sandbox
 from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.system.tasks import demonstration_tasks, probe_tasks
 from envs import transcripts
 from envs.registry import needs_sandbox
 from envs.transcripts import Transcript
+
+if TYPE_CHECKING:
+    from ale_jax.monitor.progress import Progress
+    from ale_jax.system.config import RunConfig
+
+
+WORKERS = 4  # sandboxes that play oracles at once, in this process
+
+
+def play_lessons(
+    config: RunConfig, runtime: Runtime, progress: Progress
+) -> tuple[list[list[Transcript]], list[Transcript]]:
+    """Transcripts of each domain, and of the unseen tasks that the warm start is probed on."""
+    warm = config.warm_start
+    lists = [
+        demonstration_tasks(warm.transcripts_per_family, domain.families, config.seed)
+        for domain in config.demonstrated
+    ]
+    families = [family for domain in config.demonstrated for family in domain.families]
+    tasks = [*itertools.chain(*lists), *probe_tasks(warm.probe_tasks, families)]
+    progress.phase("oracle transcripts", len(tasks))
+    clumsy = functools.partial(is_clumsy, share=warm.clumsy)
+    played = iter(demonstrate(runtime, config.sandbox, tasks, clumsy, WORKERS, progress.update))
+    return [list(itertools.islice(played, len(tasks))) for tasks in lists], list(played)
+
+
+def mixed_samples(
+    config: RunConfig, domains: Sequence[Sequence[Transcript]], tokenizer: ChatTokenizer
+) -> Iterator[Sample]:
+    """What is learned, without end: the domains in their proportions, less the masked chunks."""
+    warm = config.warm_start
+    pools = [
+        [tokenize(t, tokenizer, chunk_mask(t, warm.mask_errors, warm.mask_repeats)) for t in domain]
+        for domain in domains
+    ]
+    return mix(pools, tuple(domain.ratio for domain in config.demonstrated), config.seed)
 
 
 def demonstrate(
@@ -95,11 +136,13 @@ def chunk_mask(transcript: Transcript, mask_errors: bool, mask_repeats: bool) ->
     return mask
 
 
-def tokenize(transcript: Transcript, tokenizer: ChatTokenizer, mask: np.ndarray) -> Sample:
+def tokenize(
+    transcript: Transcript, tokenizer: ChatTokenizer, mask: np.ndarray | None = None
+) -> Sample:
     """The transcript as a sample to imitate. A reply that `mask` [K] leaves out becomes a part of
-    the prompt of the next one: context, and no chunk."""
+    the prompt of the next one: context, and no chunk. None leaves out nothing."""
     exchanges, new, context, first = [], [], np.zeros(0, np.int32), True
-    learned = iter(mask)
+    learned = itertools.repeat(True) if mask is None else iter(mask)
     for message in transcript.messages:
         if message.role != "assistant":
             new.append(dataclasses.asdict(message))

@@ -10,9 +10,24 @@ import dataclasses
 from collections.abc import Mapping
 
 FOLDER = "configs/experiments"
-RESAMPLED = {"resampling.scheme": "parallel", "resampling.tasks_per_family": 16}
+
+# Tasks come back, or no start of theirs could be resampled.
+RESAMPLED = {"resampling.scheme": "parallel", "worlds.tasks_per_family": 16}
+VAULTS = {"worlds.tasks_per_family": 16, "resampling.teacher": "oracle"}
+
+# One critic of the policy's own shape, and two far smaller ones that mask by how they differ.
 CRITIC = {"critics.count": 1, "critics.mask_share": 0.0, "critics.entropy_share": 0.0}
-MINI_CRITICS = {"critics.count": 2, "critics.mask_share": 0.2, "critics.entropy_share": 0.2}
+MINI_CRITICS = {
+    "critics.count": 2,
+    "critics.width": 48,
+    "critics.num_layers": 2,
+    "critics.num_heads": 2,
+    "critics.num_kv_heads": 2,
+    "critics.head_width": 24,
+    "critics.mlp_width": 144,
+    "critics.mask_share": 0.2,
+    "critics.entropy_share": 0.2,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,9 +105,9 @@ LONG_HORIZON = Experiment(
     "vault",
     "shell",
     (
-        Arm("from_the_start", "ipa", {"resampling.scheme": "none"}),
-        Arm("sequential_rollback", "ipa", {"resampling.scheme": "rollback"}),
-        Arm("parallel_initialization", "ipa", {"resampling.scheme": "parallel"}),
+        Arm("from_the_start", "ipa", VAULTS | {"resampling.scheme": "none"}),
+        Arm("sequential_rollback", "ipa", VAULTS | {"resampling.scheme": "rollback"}),
+        Arm("parallel_initialization", "ipa", VAULTS | {"resampling.scheme": "parallel"}),
     ),
 )
 
