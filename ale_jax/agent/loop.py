@@ -9,10 +9,15 @@ from typing import TypeVar
 
 from ale_jax.agent.api import Environment, Message, Policy, PolicyError, Reply, VerifierError
 from ale_jax.agent.prompts import SYSTEM_PROMPT
-from ale_jax.records import Episode, Slot, Status
+from ale_jax.records import Episode, Opening, Slot, Status
 from ale_jax.sandbox.api import SandboxError, SandboxStartError
 
 T = TypeVar("T")
+
+
+class ReplayDivergedError(Exception):
+    """A given turn, played again, did not lead where it had led before."""
+
 
 # The first match counts. Whatever is not listed is a bug and is not caught.
 FAILURES: tuple[tuple[type[Exception], Status], ...] = (
@@ -20,18 +25,26 @@ FAILURES: tuple[tuple[type[Exception], Status], ...] = (
     (SandboxError, Status.SANDBOX_LOST),
     (VerifierError, Status.VERIFIER_ERROR),
     (PolicyError, Status.MODEL_ERROR),
+    (ReplayDivergedError, Status.REPLAY_DIVERGED),
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class AgentLimits:
-    """turns: replies that the environment answers; then the state is graded as it stands."""
+    """turns: replies that the environment answers; then the state is graded as it stands. Given
+    ones count: the same state then has the same time left, however it was reached.
+    malformed_limit: this many replies in a row without a valid call end the episode unjudged, and
+    it is drawn anew; 0 lets it go on.
+    """
 
     turns: int
+    malformed_limit: int = 0
 
     def __post_init__(self):
         if self.turns < 1:
             raise ValueError(f"turns {self.turns} must be at least 1")
+        if self.malformed_limit < 0:
+            raise ValueError(f"malformed_limit {self.malformed_limit} must be 0 (off) or more")
 
 
 class ScriptedPolicy:
@@ -47,13 +60,22 @@ class ScriptedPolicy:
             raise PolicyError("the script has no further reply") from None
 
 
-def play(env: Environment, policy: Policy, slot: Slot, limits: AgentLimits) -> Episode:
-    """Plays `slot.task` to its end. Failures of the system come back as a status, never as 0."""
+def play(
+    env: Environment,
+    policy: Policy,
+    slot: Slot,
+    limits: AgentLimits,
+    opening: Opening | None = None,
+) -> Episode:
+    """Plays `slot.task` to its end, after the `opening`'s turns where there is one.
+
+    Failures of the system come back as a status, never as 0.
+    """
     playing = _Playing(env)
     start = time.monotonic()
     reward, detail = None, ""
     try:
-        status, reward = playing.run(policy, slot.task.seed, limits.turns)
+        status, reward = playing.run(policy, slot.task.seed, limits, opening)
     except tuple(kind for kind, _ in FAILURES) as error:
         status = status_of(error)
         detail = f"{type(error).__name__}: {error}"
@@ -83,10 +105,19 @@ class _Playing:
         self.malformed_calls = 0
         self.env_seconds = 0.0
 
-    def run(self, policy: Policy, seed: int, max_turns: int) -> tuple[Status, float]:
-        instruction, _ = self._timed(self._env.reset, seed)
-        new = (Message("system", SYSTEM_PROMPT), Message("user", instruction))
-        while self.turns < max_turns:
+    def run(
+        self, policy: Policy, seed: int, limits: AgentLimits, opening: Opening | None
+    ) -> tuple[Status, float | None]:
+        seen, _ = self._timed(self._env.reset, seed)
+        if opening is None:
+            left, new = limits.turns, (Message("system", SYSTEM_PROMPT), Message("user", seen))
+        else:
+            seen, reward = self._replay(opening, seen)
+            if opening.ends:
+                return Status.FINISHED, reward
+            left, new = limits.turns - len(opening.actions), (Message("tool", seen),)
+        malformed_in_a_row = 0
+        while self.turns < left:
             reply = policy.reply(new)
             if reply.stop == "context_full":
                 return Status.TOKEN_LIMIT, self._timed(self._env.grade)
@@ -95,12 +126,28 @@ class _Playing:
                 self._env.step, reply.text
             )
             self.turns += 1
-            self.malformed_calls += bool(info["malformed"])
             if terminated:
                 return Status.FINISHED, reward
             assert not truncated, "limits belong to the loop, not to the environment"
+            malformed = bool(info["malformed"])
+            self.malformed_calls += malformed
+            malformed_in_a_row = malformed_in_a_row + 1 if malformed else 0
+            if malformed and malformed_in_a_row == limits.malformed_limit:
+                return Status.ILLEGAL_CALLS, None
             new = (Message("tool", observation),)
         return Status.TURN_LIMIT, self._timed(self._env.grade)
+
+    def _replay(self, opening: Opening, seen: str) -> tuple[str, float]:
+        """Plays the given turns from the state that shows `seen`; what the last one led to."""
+        for number, action in enumerate(opening.actions, start=1):
+            _require_same(seen, opening.seen[number - 1], number)
+            seen, reward, terminated, _, _ = self._timed(self._env.step, action)
+            if terminated != (opening.ends and number == len(opening.actions)):
+                ended = "ended" if terminated else "did not end"
+                raise ReplayDivergedError(f"given turn {number} {ended} the episode")
+        if not opening.ends:
+            _require_same(seen, opening.seen[-1], len(opening.actions) + 1)
+        return seen, reward
 
     def _timed(self, call: Callable[..., T], *args: object) -> T:
         start = time.monotonic()
@@ -108,3 +155,11 @@ class _Playing:
             return call(*args)
         finally:
             self.env_seconds += time.monotonic() - start
+
+
+def _require_same(seen: str, expected: str, number: int) -> None:
+    if seen != expected:
+        raise ReplayDivergedError(
+            f"before turn {number} the environment showed {seen!r:.120} "
+            f"where it had shown {expected!r:.120}"
+        )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ale_jax.agent import loop
 from ale_jax.agent.api import Environment, Policy
-from ale_jax.records import STATUS_RULES, Episode, Slot, Task
+from ale_jax.records import STATUS_RULES, Episode, Opening, Slot, Task
 from ale_jax.sandbox.api import Sandbox, SandboxStartError
 
 
@@ -25,7 +25,7 @@ class Played:
 class EpisodePlayer:
     """Plays as many episodes at once as threads call `play`, each in a sandbox of its own.
 
-    Sandboxes are started when they are first needed. One that an episode left without a verdict is
+    Sandboxes are started when they are first needed. One whose episode met trouble of the system is
     closed, and replaced when it is needed again.
     """
 
@@ -42,7 +42,7 @@ class EpisodePlayer:
         self._given_up = 0
         self._closed = False
 
-    def play(self, slot: Slot, policy: Policy) -> Played:
+    def play(self, slot: Slot, policy: Policy, opening: Opening | None = None) -> Played:
         """Plays `slot.task` to its end; the system's failures come back as the episode's status."""
         start = time.monotonic()
         try:
@@ -50,7 +50,7 @@ class EpisodePlayer:
         except SandboxStartError as error:
             episode = _not_begun(slot, error, time.monotonic() - start)
         else:
-            episode = self._play_in(sandbox, slot, policy)
+            episode = self._play_in(sandbox, slot, policy, opening)
         with self._lock:
             return Played(episode, len(self._up), self._given_up)
 
@@ -62,15 +62,17 @@ class EpisodePlayer:
         for sandbox in sandboxes:
             sandbox.close()
 
-    def _play_in(self, sandbox: Sandbox, slot: Slot, policy: Policy) -> Episode:
-        judged = False
+    def _play_in(
+        self, sandbox: Sandbox, slot: Slot, policy: Policy, opening: Opening | None
+    ) -> Episode:
+        usable = False
         try:
             env = self._make_env(slot.task, sandbox)
-            episode = loop.play(env, policy, slot, self._limits)
-            judged = STATUS_RULES[episode.status].reward_valid
+            episode = loop.play(env, policy, slot, self._limits, opening)
+            usable = not STATUS_RULES[episode.status].infra
             return episode
         finally:
-            self._put_back(sandbox, usable=judged)
+            self._put_back(sandbox, usable)
 
     def _take(self) -> Sandbox:
         with self._lock:

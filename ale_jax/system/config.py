@@ -9,6 +9,7 @@ from ale_jax.agent.loop import AgentLimits
 from ale_jax.algo.grpo import GrpoHypers
 from ale_jax.algo.hypers import require_choice, require_range
 from ale_jax.algo.ipa import IpaHypers
+from ale_jax.algo.resampling import ResamplingHypers
 from ale_jax.learn.state import OptimizerHypers
 from ale_jax.model.compute import DTYPES, REMAT, Compute
 from ale_jax.model.lora import LoraShape
@@ -96,12 +97,15 @@ class TokenizerConfig:
 
 @dataclasses.dataclass(frozen=True)
 class WorldsConfig:
-    """Families by name; each training family comes up equally often."""
+    """Families by name; each training family comes up equally often.
+    tasks_per_family: distinct tasks of training, which come again and again; 0: ever new ones."""
 
     train_families: tuple[str, ...]
     held_out_families: tuple[str, ...]
+    tasks_per_family: int
 
     def __post_init__(self) -> None:
+        require_at_least(0, self, "tasks_per_family")
         for family in (*self.train_families, *self.held_out_families):
             require_choice("family", family, tuple(FAMILIES))
         if not self.train_families:
@@ -256,6 +260,7 @@ class RunConfig:
     rl_optimizer: OptimizerHypers
     ipa: IpaHypers
     grpo: GrpoHypers
+    resampling: ResamplingHypers
     train_sampling: Sampling
     eval_sampling: Sampling
     eval: EvalConfig

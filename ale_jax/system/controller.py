@@ -24,6 +24,7 @@ from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.monitor.evaluations import FINAL, WARM_START, Evaluation, record_evaluation
 from ale_jax.monitor.report import write_report
 from ale_jax.monitor.summary import write_summary
+from ale_jax.records import Task
 from ale_jax.rollout.door import PolicyDoor
 from ale_jax.rollout.engine import Engine
 from ale_jax.rollout.ledger import Ledger
@@ -32,12 +33,18 @@ from ale_jax.system import outcome
 from ale_jax.system.cluster import ray_cluster
 from ale_jax.system.config import RunConfig
 from ale_jax.system.crew import Crew
-from ale_jax.system.demonstrations import demonstrate, make_tokenizer
+from ale_jax.system.demonstrations import (
+    check_oracles,
+    demonstrate,
+    make_tokenizer,
+    oracle_expert,
+)
 from ale_jax.system.evaluate import evaluation_slots, tally
 from ale_jax.system.first_state import first_state
 from ale_jax.system.improve import Cursor, StepReport, improve
 from ale_jax.system.pump import Pump
-from ale_jax.system.tasks import demonstration_tasks, probe_tasks
+from ale_jax.system.resampling import Resampler
+from ale_jax.system.tasks import demonstration_tasks, probe_tasks, train_task
 from ale_jax.system.warm_start import tokenize, warm_start
 from ale_jax.system.watch import Watch
 from ale_jax.system.workdir import Workdir
@@ -223,6 +230,7 @@ class _Run(contextlib.ExitStack):
                 self._evaluate(f"step_{step.cursor.step}", step.cursor, pump)
                 watch.progress.phase(rl.algorithm, rl.steps)
 
+        resampler = self._open_resampling(cursor, pump)
         watch.progress.phase(rl.algorithm, rl.steps)
         return improve(
             state,
@@ -234,6 +242,28 @@ class _Run(contextlib.ExitStack):
             self._mesh,
             engine,
             pump,
+            resampler,
             self._save,
             report,
         )
+
+    def _open_resampling(self, cursor: Cursor, pump: Pump) -> Resampler:
+        """As the checkpoint left it, or a new one, which an oracle may have taught already."""
+        config, worlds = self._config, self._config.worlds
+        hp, families, distinct = config.resampling, worlds.train_families, worlds.tasks_per_family
+
+        def task_of(number: int) -> Task:
+            return train_task(number, families, config.seed, distinct)
+
+        size, state = config.rl.group_size, cursor.resampling
+        resampler = Resampler(hp, task_of, size, config.seed, self._record, state)
+        if state is None and hp.wants_oracles:
+            tasks = [task_of(number) for number in range(distinct * len(families))]
+            self._watch.progress.phase("oracle experts", len(tasks))
+            transcripts = demonstrate(
+                self._runtime, config.sandbox, tasks, DEMONSTRATORS, self._watch.progress.update
+            )
+            experts = [oracle_expert(*each, self._tokenizer) for each in zip(tasks, transcripts)]
+            check_oracles(experts, config.agent.turns, config.engine.slot_tokens)
+            resampler.admit(experts, lambda checks: pump.play(checks, config.train_sampling))
+        return resampler

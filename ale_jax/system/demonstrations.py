@@ -10,6 +10,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from ale_jax.agent.api import Message
+from ale_jax.data.experts import TEACHER, Expert, given_turn
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import Task
 from ale_jax.sandbox.api import Runtime
@@ -64,3 +65,34 @@ def make_tokenizer(
         tokenizer = ChatTokenizer(train_bpe(messages, vocab_size))
     tokenizer.save(folder)
     return tokenizer
+
+
+def oracle_expert(task: Task, transcript: Transcript, tokenizer: ChatTokenizer) -> Expert:
+    """The oracle's success as an expert-like trajectory; the one place where a chunk that will be
+    given is made of text, as the policy wrote none of it."""
+    turns, new = [], []
+    for message in transcript:
+        if message.role != "assistant":
+            new.append(message)
+            continue
+        prompt_ids = tokenizer.prompt_ids(list(map(dataclasses.asdict, new)), first=not turns)
+        action_ids = tokenizer.reply_ids(message.content)
+        seen = new[-1].content  # before the first turn: the instruction, after the system prompt
+        turns.append(given_turn(prompt_ids, action_ids, seen, message.content))
+        new = []
+    return Expert(task, tuple(turns), TEACHER, reward=1.0)
+
+
+def check_oracles(experts: Iterable[Expert], turns: int, tokens: int) -> None:
+    """ValueError if one is longer than an episode may be."""
+    for expert in experts:
+        if len(expert.turns) > turns:
+            raise ValueError(
+                f"the oracle of {expert.task.family} {expert.task.seed} takes {len(expert.turns)} "
+                f"turns, and agent.turns is {turns}: raise it, or leave the family out"
+            )
+        if expert.num_tokens > tokens:
+            raise ValueError(
+                f"the oracle of {expert.task.family} {expert.task.seed} takes {expert.num_tokens} "
+                f"tokens, and engine.slot_tokens is {tokens}: raise it, or leave the family out"
+            )
