@@ -71,6 +71,9 @@ class Task:
     split: str  # "train" | "eval"
 
 
+TRAIN = "train"
+
+
 @dataclasses.dataclass(frozen=True)
 class Slot:
     """A task's position in a run: its randomness comes from there, and it is counted once there.
@@ -88,6 +91,11 @@ class Slot:
 
     def __post_init__(self) -> None:
         assert self.start == 0 or not self.phase.startswith("eval"), self
+
+    @property
+    def is_trained_on(self) -> bool:
+        """Only then may an episode be rejected for what it did: a test judges whatever was done."""
+        return self.phase == TRAIN
 
 
 @dataclasses.dataclass(frozen=True)

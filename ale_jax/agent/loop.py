@@ -33,8 +33,8 @@ FAILURES: tuple[tuple[type[Exception], Status], ...] = (
 class AgentLimits:
     """turns: replies that the environment answers; then the state is graded as it stands. Given
     ones count: the same state then has the same time left, however it was reached.
-    malformed_limit: this many replies in a row without a valid call end the episode unjudged, and
-    it is drawn anew; 0 lets it go on.
+    malformed_limit: in training, this many replies in a row without a valid call end the episode
+    unjudged, and it is drawn anew; 0 lets it go on.
     """
 
     turns: int
@@ -75,7 +75,7 @@ def play(
     start = time.monotonic()
     reward, detail = None, ""
     try:
-        status, reward = playing.run(policy, slot.task.seed, limits, opening)
+        status, reward = playing.run(policy, slot, limits, opening)
     except tuple(kind for kind, _ in FAILURES) as error:
         status = status_of(error)
         detail = f"{type(error).__name__}: {error}"
@@ -106,9 +106,10 @@ class _Playing:
         self.env_seconds = 0.0
 
     def run(
-        self, policy: Policy, seed: int, limits: AgentLimits, opening: Opening | None
+        self, policy: Policy, slot: Slot, limits: AgentLimits, opening: Opening | None
     ) -> tuple[Status, float | None]:
-        seen, _ = self._timed(self._env.reset, seed)
+        malformed_limit = limits.malformed_limit if slot.is_trained_on else 0
+        seen, _ = self._timed(self._env.reset, slot.task.seed)
         if opening is None:
             left, new = limits.turns, (Message("system", SYSTEM_PROMPT), Message("user", seen))
         else:
@@ -132,7 +133,7 @@ class _Playing:
             malformed = bool(info["malformed"])
             self.malformed_calls += malformed
             malformed_in_a_row = malformed_in_a_row + 1 if malformed else 0
-            if malformed and malformed_in_a_row == limits.malformed_limit:
+            if malformed and malformed_in_a_row == malformed_limit:
                 return Status.ILLEGAL_CALLS, None
             new = (Message("tool", observation),)
         return Status.TURN_LIMIT, self._timed(self._env.grade)

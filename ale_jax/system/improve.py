@@ -32,6 +32,7 @@ from ale_jax.system.config import RunConfig
 from ale_jax.system.pump import Pump, Training
 from ale_jax.system.resampling import Resampler
 
+FAILED_STEPS = 20  # so many steps' worth of groups without a valid episode is no accident
 WAIT_SECONDS = 0.5  # between two looks at the rollout loop's health
 GAP_EVERY_STEPS = 5  # between two looks at the learner's gap, which cost a forward pass
 
@@ -114,7 +115,7 @@ def improve(
     pump.train(Training(gate, stream, resampler.assign, deliver, config.train_sampling))
     while cursor.step < rl.steps:
         start = time.monotonic()
-        groups = _take(buffer, pump)
+        groups = _take(buffer, pump, gate)
         taken = time.monotonic()
         _assert_fresh(groups, gate)
         made = assemble(groups, algorithm, shape)
@@ -162,10 +163,22 @@ def improve(
     return state, cursor
 
 
-def _take(buffer: ReplayBuffer, pump: Pump) -> list[Group]:
+def _take(buffer: ReplayBuffer, pump: Pump, gate: StalenessGate) -> list[Group]:
+    failed_before = _failed(gate)
     while not (groups := buffer.take(timeout=WAIT_SECONDS)):
         pump.check()
+        failed = _failed(gate) - failed_before
+        if failed > FAILED_STEPS * gate.groups_per_step:
+            raise RuntimeError(
+                f"{failed} groups in a row had no episode that could be judged: events.jsonl says "
+                "how they ended; if by illegal_calls, raise agent.malformed_limit or train the "
+                "policy to call its tools first"
+            )
     return groups
+
+
+def _failed(gate: StalenessGate) -> int:
+    return gate.counts()[f"dropped_{Drop.FAILED}"]
 
 
 def _assert_fresh(groups: list[Group], gate: StalenessGate) -> None:

@@ -24,7 +24,7 @@ from ale_jax.data.experts import Expert, ExpertStore, assign, expert_from_json, 
 from ale_jax.data.packing import Sample
 from ale_jax.data.replay import Group
 from ale_jax.monitor.evaluations import wilson_interval
-from ale_jax.records import Assignment, Slot, Status, Task, Trajectory
+from ale_jax.records import TRAIN, Assignment, Slot, Status, Task, Trajectory
 
 REPLAY = "replay"  # the phase of slots in which nothing is sampled
 DIVERGED_ONCE = "one attempt diverged, and another did not"
@@ -88,7 +88,7 @@ class Resampler:
                 self._decided[group] = self._decide(group)
             decision = self._decided[group]
         slots = (
-            Slot("train", group, member, decision.task, decision.start)
+            Slot(TRAIN, group, member, decision.task, decision.start)
             for member in range(self._group_size)
         )
         return [assign(slot, decision.expert) for slot in slots]

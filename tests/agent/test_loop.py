@@ -216,6 +216,13 @@ def test_illegal_calls_in_a_row_end_the_episode_unjudged():
     assert not rule.reward_valid and rule.retry and rule.redraw and not rule.infra
 
 
+def test_a_test_judges_illegal_calls_like_all_else():
+    slot = Slot("eval/final", 0, 0, SLOT.task)
+    limits = AgentLimits(turns=4, malformed_limit=2)
+    episode = play(FakeEnv(grade=0.0), ScriptedPolicy(["bad"] * 4), slot, limits)
+    assert (episode.status, episode.reward) == (Status.TURN_LIMIT, 0.0)
+
+
 def test_without_a_limit_illegal_calls_go_on():
     episode = play(FakeEnv(), ScriptedPolicy(["bad"] * 4), SLOT, LIMITS)
     assert (episode.status, episode.malformed_calls) == (Status.TURN_LIMIT, 4)
