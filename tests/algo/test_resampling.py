@@ -79,6 +79,8 @@ def test_the_more_chunks_are_asked_about_the_more_evidence_one_needs():
 
 def test_a_start_that_was_never_tried_says_nothing():
     assert crucial_chunks([0, 0, 8], [8, 0, 8]) == ()
+    # Nor is it asked: of one question 1 / 70 is enough, of four it would not be.
+    assert [c.chunk for c in crucial_chunks([0, 4, 0, 0, 0], [4, 4, 0, 0, 0])] == [0]
     assert crucial_chunks([], []) == ()
 
 
