@@ -153,8 +153,13 @@ class Resampler:
         the expert's chunks up to the one that the group was to play first."""
         if not self._hp.imitation_weight:
             return []
-        forks = [self._decided[g.index] for g in groups if not any(map(_succeeded, g.valid))]
-        return [_imitated(d, gamma, self._hp.imitation_weight) for d in forks if d.expert]
+        forks = [
+            (number, self._decided[group.index])
+            for number, group in enumerate(groups)
+            if not any(map(_succeeded, group.valid))
+        ]
+        weight = self._hp.imitation_weight
+        return [_imitated(d, number, gamma, weight) for number, d in forks if d.expert]
 
     def forget(self, keep: Iterable[int]) -> None:
         """Drops what was decided for groups that will not be seen again: for all but `keep`."""
@@ -262,7 +267,7 @@ def _why_not(replayed: Trajectory, expert: Expert) -> str:
     return f"it earned {episode.reward:g} where it had earned {expert.reward:g}"
 
 
-def _imitated(decision: _Decision, gamma: float, weight: float) -> Sample:
+def _imitated(decision: _Decision, group: int, gamma: float, weight: float) -> Sample:
     expert, start = decision.expert, decision.start
     given = start + 1
     return Sample(
@@ -270,6 +275,7 @@ def _imitated(decision: _Decision, gamma: float, weight: float) -> Sample:
         advantage_C=np.zeros(0, np.float32),
         positive=False,
         given=given,
+        group=group,
         imitate_C=imitation_weights(start, len(expert.turns), expert.reward, gamma, weight),
     )
 

@@ -155,6 +155,23 @@ def test_an_expert_that_diverges_later_is_one_no_longer(rollouts, events):
     assert start_of(resampler.assign(0)) == CHUNKS - 1  # under way: it ends as it began
 
 
+def test_a_fork_without_a_success_is_imitated(rollouts, events):
+    resampler = taught(events, rollouts, scheme="rollback", imitation_weight=0.5)
+    expert, last = resampler.experts.get(TASK), CHUNKS - 1
+    lost = rollouts.group(0, resampler.assign(0), WRONG)
+    (sample,) = resampler.imitation([lost], gamma=0.9)
+    assert sample.turns == expert.turns  # the given ones and the one that was to be played
+    assert sample.given == CHUNKS and len(sample.advantage_C) == 0
+    np.testing.assert_allclose(sample.imitate_C[-1], 0.5)
+    np.testing.assert_allclose(sample.imitate_C[0], 0.5 * 0.9**last, rtol=1e-6)
+    won = rollouts.group(1, resampler.assign(1))
+    mixed = dataclasses.replace(won, members=(*lost.members[:3], won.members[0]))
+    assert resampler.imitation([won, mixed], gamma=0.9) == []
+    from_start = resampler_of(events, scheme="rollback")
+    failed = rollouts.group(0, from_start.assign(0), WRONG)
+    assert from_start.imitation([failed], gamma=0.9) == []
+
+
 def test_a_resumed_run_goes_on_where_it_was(rollouts, events):
     hypers = {"scheme": "rollback"}
     resampler = taught(events, rollouts, **hypers)
