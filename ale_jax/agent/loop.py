@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from ale_jax.agent.api import Environment, Message, Policy, PolicyError, Reply, VerifierError
 from ale_jax.agent.prompts import SYSTEM_PROMPT
+from ale_jax.agent.states import StateMemory
 from ale_jax.records import Episode, Opening, Slot, Status
 from ale_jax.sandbox.api import SandboxError, SandboxStartError
 
@@ -66,12 +67,14 @@ def play(
     slot: Slot,
     limits: AgentLimits,
     opening: Opening | None = None,
+    memory: StateMemory | None = None,
 ) -> Episode:
     """Plays `slot.task` to its end, after the `opening`'s turns where there is one.
 
+    memory: of where openings led that are slow to replay; None replays them all.
     Failures of the system come back as a status, never as 0.
     """
-    playing = _Playing(env)
+    playing = _Playing(env, memory)
     start = time.monotonic()
     reward, detail = None, ""
     try:
@@ -99,8 +102,8 @@ def status_of(error: Exception) -> Status:
 class _Playing:
     """An episode under way. Its counters survive the exception that may end it."""
 
-    def __init__(self, env: Environment):
-        self._env = env
+    def __init__(self, env: Environment, memory: StateMemory | None):
+        self._env, self._memory = env, memory
         self.turns = 0
         self.malformed_calls = 0
         self.env_seconds = 0.0
@@ -109,11 +112,11 @@ class _Playing:
         self, policy: Policy, slot: Slot, limits: AgentLimits, opening: Opening | None
     ) -> tuple[Status, float | None]:
         malformed_limit = limits.malformed_limit if slot.is_trained_on else 0
-        seen, _ = self._timed(self._env.reset, slot.task.seed)
         if opening is None:
+            seen, _ = self._timed(self._env.reset, slot.task.seed)
             left, new = limits.turns, (Message("system", SYSTEM_PROMPT), Message("user", seen))
         else:
-            seen, reward = self._replay(opening, seen)
+            seen, reward = self._open(slot, opening)
             if opening.ends:
                 return Status.FINISHED, reward
             left, new = limits.turns - len(opening.actions), (Message("tool", seen),)
@@ -137,6 +140,20 @@ class _Playing:
                 return Status.ILLEGAL_CALLS, None
             new = (Message("tool", observation),)
         return Status.TURN_LIMIT, self._timed(self._env.grade)
+
+    def _open(self, slot: Slot, opening: Opening) -> tuple[str, float]:
+        """Gets to where the given turns lead: what is seen there, and the reward if it ends."""
+        memory, key, seed = self._memory, (slot.task, opening), slot.task.seed
+        if memory and (saved := memory.get(key)):
+            if self._timed(self._env.load, seed, saved):
+                return opening.seen[-1], 0.0
+            memory.keep(key, None)
+        before = self.env_seconds
+        seen, _ = self._timed(self._env.reset, seed)
+        seen, reward = self._replay(opening, seen)
+        if memory and not opening.ends and memory.wants(key, self.env_seconds - before):
+            memory.keep(key, self._timed(self._env.save))
+        return seen, reward
 
     def _replay(self, opening: Opening, seen: str) -> tuple[str, float]:
         """Plays the given turns from the state that shows `seen`; what the last one led to."""

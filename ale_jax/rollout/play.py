@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from ale_jax.agent import loop
 from ale_jax.agent.api import Environment, Policy
+from ale_jax.agent.states import StateMemory
 from ale_jax.records import STATUS_RULES, Episode, Opening, Slot, Task
 from ale_jax.sandbox.api import Sandbox, SandboxStartError
 
@@ -34,7 +35,10 @@ class EpisodePlayer:
         start_sandbox: Callable[[], Sandbox],
         make_env: Callable[[Task, Sandbox], Environment],
         limits: loop.AgentLimits,
+        memory: StateMemory | None = None,
     ):
+        """memory: None for one that this player has to itself."""
+        self._memory = memory or StateMemory()
         self._start_sandbox, self._make_env, self._limits = start_sandbox, make_env, limits
         self._lock = threading.Lock()
         self._idle: list[Sandbox] = []
@@ -68,7 +72,7 @@ class EpisodePlayer:
         usable = False
         try:
             env = self._make_env(slot.task, sandbox)
-            episode = loop.play(env, policy, slot, self._limits, opening)
+            episode = loop.play(env, policy, slot, self._limits, opening, self._memory)
             usable = not STATUS_RULES[episode.status].infra
             return episode
         finally:

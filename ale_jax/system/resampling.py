@@ -153,13 +153,13 @@ class Resampler:
         the expert's chunks up to the one that the group was to play first."""
         if not self._hp.imitation_weight:
             return []
-        forks = [
-            (number, self._decided[group.index])
-            for number, group in enumerate(groups)
-            if not any(map(_succeeded, group.valid))
-        ]
         weight = self._hp.imitation_weight
-        return [_imitated(d, number, gamma, weight) for number, d in forks if d.expert]
+        return [_imitated(d, number, gamma, weight) for number, d in self._lost_forks(groups)]
+
+    def _lost_forks(self, groups: Sequence[Group]) -> list[tuple[int, _Decision]]:
+        """Of the groups that were forked off an expert and have no success: number and decision."""
+        decided = ((number, self._decided[g.index], g) for number, g in enumerate(groups))
+        return [(n, d) for n, d, g in decided if d.expert and not any(map(_succeeded, g.valid))]
 
     def forget(self, keep: Iterable[int]) -> None:
         """Drops what was decided for groups that will not be seen again: for all but `keep`."""
@@ -181,6 +181,8 @@ class Resampler:
             values["start_mean"] = float(np.mean(starts))
             values["crucial_chunks"] = sum(len(c) for c in self.crucial(version).values())
             values["groups_resampled"] = sum(k > 0 for k in starts)
+            imitated = self._hp.imitation_weight and len(self._lost_forks(groups))
+            values["groups_imitated"] = int(imitated)
             if from_start:
                 values["success_from_start"] = float(np.mean(from_start))
             if resampled:

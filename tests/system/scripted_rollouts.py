@@ -33,8 +33,8 @@ class WritingPolicy(ScriptedPolicy):
 class Rollouts:
     """script: the replies to a task, from its beginning; by default the oracle's."""
 
-    def __init__(self, start_sandbox):
-        self._player = EpisodePlayer(start_sandbox, shell_env, AgentLimits(turns=12))
+    def __init__(self, start_sandbox, make_env=shell_env, memory=None):
+        self._player = EpisodePlayer(start_sandbox, make_env, AgentLimits(turns=12), memory)
 
     def play(self, assignment, script=None, version=0) -> Trajectory:
         replies = oracle_script(assignment.slot.task) if script is None else script
