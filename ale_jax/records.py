@@ -25,6 +25,8 @@ class Status(enum.StrEnum):
     VERIFIER_ERROR = "verifier_error"
     ACTOR_LOST = "actor_lost"  # the process that played the episode died
     CANCELLED = "cancelled"  # told to stop: shutdown, or grown too old to be worth finishing
+    REPLAY_DIVERGED = "replay_diverged"  # given turns did not lead where they had led before
+    ILLEGAL_CALLS = "illegal_calls"  # too many replies in a row without a valid tool call
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,13 +34,17 @@ class StatusRule:
     """What the system does with an episode that ended so.
 
     reward_valid: the reward is a judgement of the policy and may be learned from.
-    retry: play the same task again, from the same initial state, in a fresh sandbox.
-    infra: counts as trouble of the system, never as a failure of the policy.
+    retry: play the same task again, from the same initial state.
+    infra: counts as trouble of the system, never as a failure of the policy; the sandbox is not
+    used again.
+    redraw: the retry draws fresh random numbers. With the old ones a deterministic world would
+    only repeat what was rejected; after trouble of the system they make a retry leave no trace.
     """
 
     reward_valid: bool
     retry: bool
     infra: bool
+    redraw: bool = False
 
 
 STATUS_RULES: dict[Status, StatusRule] = {
@@ -51,6 +57,8 @@ STATUS_RULES: dict[Status, StatusRule] = {
     Status.VERIFIER_ERROR: StatusRule(reward_valid=False, retry=True, infra=True),
     Status.ACTOR_LOST: StatusRule(reward_valid=False, retry=True, infra=True),
     Status.CANCELLED: StatusRule(reward_valid=False, retry=False, infra=False),
+    Status.REPLAY_DIVERGED: StatusRule(reward_valid=False, retry=True, infra=True, redraw=True),
+    Status.ILLEGAL_CALLS: StatusRule(reward_valid=False, retry=True, infra=False, redraw=True),
 }
 
 
@@ -63,18 +71,31 @@ class Task:
     split: str  # "train" | "eval"
 
 
+TRAIN = "train"
+
+
 @dataclasses.dataclass(frozen=True)
 class Slot:
     """A task's position in a run: its randomness comes from there, and it is counted once there.
 
     phase: "train", "eval/warm_start", ... ; group: the how-manieth task of that phase;
     member: which of the group's attempts at it. A retry keeps its slot.
+    start: how many first turns are given, taken from an expert's trajectory; 0 in evaluations.
     """
 
     phase: str
     group: int
     member: int
     task: Task
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.start == 0 or not self.phase.startswith("eval"), self
+
+    @property
+    def is_trained_on(self) -> bool:
+        """Only then may an episode be rejected for what it did: a test judges whatever was done."""
+        return self.phase == TRAIN
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,8 +121,45 @@ class Turn:
 
 
 @dataclasses.dataclass(frozen=True)
+class Opening:
+    """The given turns as a player sees them: `actions` to be replayed, and in `seen` what the
+    environment must show again: the instruction, then its answer to each action.
+
+    The last answer is missing where the last action ends the episode.
+    """
+
+    seen: tuple[str, ...]
+    actions: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        assert self.actions and len(self.seen) - len(self.actions) in (0, 1), self
+
+    @property
+    def ends(self) -> bool:
+        """Whether nothing is left for the policy to play."""
+        return len(self.seen) == len(self.actions)
+
+
+@dataclasses.dataclass(frozen=True)
+class Assignment:
+    """What is to be played: a slot, and the `slot.start` turns that it begins after, as the ledger
+    needs them (`given`) and as the player does (`opening`, None from the task's beginning)."""
+
+    slot: Slot
+    given: tuple[Turn, ...] = ()
+    opening: Opening | None = None
+
+    def __post_init__(self) -> None:
+        replayed = len(self.opening.actions) if self.opening else 0
+        assert self.slot.start == len(self.given) == replayed, (self.slot, replayed)
+
+
+@dataclasses.dataclass(frozen=True)
 class Episode:
-    """What the player of an episode reports. Text only: tokens stay with the policy's ledger."""
+    """What the player of an episode reports. Text only: tokens stay with the policy's ledger.
+
+    turns, malformed_calls: the policy's own, given ones not counted.
+    """
 
     slot: Slot
     status: Status
@@ -119,6 +177,7 @@ class Trajectory:
 
     given: how many first turns were given. Nobody sampled them here: their log-probabilities are 0,
     their versions -1, and no loss of reinforcement sees them.
+    rejected: how the attempts at the slot ended that came before this one and were played again.
     expert_TLK: for router replay, the experts that the sampler sent each of the `num_tokens` tokens
     to, of those of L layers that have some: int16, -1 for the last token, which it never read.
     """
@@ -128,6 +187,7 @@ class Trajectory:
     start_version: int
     expert_TLK: np.ndarray | None = None
     given: int = 0
+    rejected: tuple[Status, ...] = ()
 
     @property
     def num_tokens(self) -> int:

@@ -49,6 +49,7 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c.worlds = {
         "train_families": ("trail", "count", "script", "log", "lookup", "sort"),
         "held_out_families": HELD_OUT_FAMILIES,
+        "tasks_per_family": 0,
     }
     c.sandbox = {
         "image": "ale-shell",
@@ -64,7 +65,7 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
         "command_seconds": 10.0,
         "output_bytes": 8192,
     }
-    c.agent = {"turns": 10}
+    c.agent = {"turns": 10, "malformed_limit": 0}
 
     c.rollout = {
         "runtime": "auto",
@@ -122,6 +123,16 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c.algo = algorithms.named(algorithm)
     if c.algo.loss.kind in ("tis", "topr"):  # the losses that can
         c.algo.loss.negative_weight = 0.1
+    c.resampling = {
+        "scheme": "none",
+        "teacher": "own",
+        "anchors": 4,
+        "anchor_choice": "uniform",
+        "threshold": 0.4,
+        "window": 32,
+        "memory": 100,
+        "imitation_weight": 0.1,
+    }
     c.train_sampling = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
 
     c.eval_sampling = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}

@@ -18,7 +18,7 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     )
     c.model.update(mlp_width=48, num_experts=4, expert_width=24)
     c.tokenizer.vocab_size = 320
-    c.worlds = {"train_families": ("trail", "count"), "held_out_families": ("relay",)}
+    c.worlds.update(train_families=("trail", "count"), held_out_families=("relay",))
     c.agent.turns = 2
     c.rollout.update(actors=1, episodes_per_actor=4, max_reply_tokens=8)
     c.engine.slots = 8

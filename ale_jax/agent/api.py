@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
+from ale_jax.sandbox.saved_state import SavedState
+
 
 @dataclasses.dataclass(frozen=True)
 class Message:
@@ -62,3 +64,10 @@ class Environment(Protocol):
 
     def grade(self) -> float:
         """The reward of the state as it stands, with no answer given. Ends the episode."""
+
+    def save(self) -> SavedState | None:
+        """The state as it stands, for `load`; None if it cannot be put back."""
+
+    def load(self, seed: int, saved: SavedState) -> bool:
+        """In place of `reset` and the steps that led to `saved`, a state of the same seed. False if
+        the state could not be put back whole: then only a reset helps."""

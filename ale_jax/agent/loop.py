@@ -8,10 +8,16 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ale_jax.agent.api import Environment, Message, Policy, PolicyError, Reply, VerifierError
-from ale_jax.records import Episode, Slot, Status
+from ale_jax.agent.states import StateMemory
+from ale_jax.records import Episode, Opening, Slot, Status
 from ale_jax.sandbox.api import SandboxError, SandboxStartError
 
 T = TypeVar("T")
+
+
+class ReplayDivergedError(Exception):
+    """A given turn, played again, did not lead where it had led before."""
+
 
 # The first match counts. Whatever is not listed is a bug and is not caught.
 FAILURES: tuple[tuple[type[Exception], Status], ...] = (
@@ -19,18 +25,26 @@ FAILURES: tuple[tuple[type[Exception], Status], ...] = (
     (SandboxError, Status.SANDBOX_LOST),
     (VerifierError, Status.VERIFIER_ERROR),
     (PolicyError, Status.MODEL_ERROR),
+    (ReplayDivergedError, Status.REPLAY_DIVERGED),
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class AgentLimits:
-    """turns: replies that the environment answers; then the state is graded as it stands."""
+    """turns: replies that the environment answers; then the state is graded as it stands. Given
+    ones count: the same state then has the same time left, however it was reached.
+    malformed_limit: in training, this many replies in a row without a valid call end the episode
+    unjudged, and it is drawn anew; 0 lets it go on.
+    """
 
     turns: int
+    malformed_limit: int = 0
 
     def __post_init__(self):
         if self.turns < 1:
             raise ValueError(f"turns {self.turns} must be at least 1")
+        if self.malformed_limit < 0:
+            raise ValueError(f"malformed_limit {self.malformed_limit} must be 0 (off) or more")
 
 
 class ScriptedPolicy:
@@ -46,13 +60,24 @@ class ScriptedPolicy:
             raise PolicyError("the script has no further reply") from None
 
 
-def play(env: Environment, policy: Policy, slot: Slot, limits: AgentLimits) -> Episode:
-    """Plays `slot.task` to its end. Failures of the system come back as a status, never as 0."""
-    playing = _Playing(env)
+def play(
+    env: Environment,
+    policy: Policy,
+    slot: Slot,
+    limits: AgentLimits,
+    opening: Opening | None = None,
+    memory: StateMemory | None = None,
+) -> Episode:
+    """Plays `slot.task` to its end, after the `opening`'s turns where there is one.
+
+    memory: of where openings led that are slow to replay; None replays them all.
+    Failures of the system come back as a status, never as 0.
+    """
+    playing = _Playing(env, memory)
     start = time.monotonic()
     reward, detail = None, ""
     try:
-        status, reward = playing.run(policy, slot.task.seed, limits.turns)
+        status, reward = playing.run(policy, slot, limits, opening)
     except tuple(kind for kind, _ in FAILURES) as error:
         status = status_of(error)
         detail = f"{type(error).__name__}: {error}"
@@ -76,16 +101,27 @@ def status_of(error: Exception) -> Status:
 class _Playing:
     """An episode under way. Its counters survive the exception that may end it."""
 
-    def __init__(self, env: Environment):
-        self._env = env
+    def __init__(self, env: Environment, memory: StateMemory | None):
+        self._env, self._memory = env, memory
         self.turns = 0
         self.malformed_calls = 0
         self.env_seconds = 0.0
 
-    def run(self, policy: Policy, seed: int, max_turns: int) -> tuple[Status, float]:
-        instruction, _ = self._timed(self._env.reset, seed)
-        new = (Message("system", self._env.system_prompt), Message("user", instruction))
-        while self.turns < max_turns:
+    def run(
+        self, policy: Policy, slot: Slot, limits: AgentLimits, opening: Opening | None
+    ) -> tuple[Status, float | None]:
+        malformed_limit = limits.malformed_limit if slot.is_trained_on else 0
+        if opening is None:
+            seen, _ = self._timed(self._env.reset, slot.task.seed)
+            left = limits.turns
+            new = (Message("system", self._env.system_prompt), Message("user", seen))
+        else:
+            seen, reward = self._open(slot, opening)
+            if opening.ends:
+                return Status.FINISHED, reward
+            left, new = limits.turns - len(opening.actions), (Message("tool", seen),)
+        malformed_in_a_row = 0
+        while self.turns < left:
             reply = policy.reply(new)
             if reply.stop == "context_full":
                 return Status.TOKEN_LIMIT, self._timed(self._env.grade)
@@ -94,12 +130,42 @@ class _Playing:
                 self._env.step, reply.text
             )
             self.turns += 1
-            self.malformed_calls += bool(info["malformed"])
+            malformed = bool(info["malformed"])
+            self.malformed_calls += malformed
             if terminated:
                 return Status.FINISHED, reward
             assert not truncated, "limits belong to the loop, not to the environment"
+            malformed_in_a_row = malformed_in_a_row + 1 if malformed else 0
+            if malformed and malformed_in_a_row == malformed_limit:
+                return Status.ILLEGAL_CALLS, None
             new = (Message("tool", observation),)
         return Status.TURN_LIMIT, self._timed(self._env.grade)
+
+    def _open(self, slot: Slot, opening: Opening) -> tuple[str, float]:
+        """Gets to where the given turns lead: what is seen there, and the reward if it ends."""
+        memory, key, seed = self._memory, (slot.task, opening), slot.task.seed
+        if memory and (saved := memory.get(key)):
+            if self._timed(self._env.load, seed, saved):
+                return opening.seen[-1], 0.0
+            memory.keep(key, None)
+        before = self.env_seconds
+        seen, _ = self._timed(self._env.reset, seed)
+        seen, reward = self._replay(opening, seen)
+        if memory and not opening.ends and memory.wants(key, self.env_seconds - before):
+            memory.keep(key, self._timed(self._env.save))
+        return seen, reward
+
+    def _replay(self, opening: Opening, seen: str) -> tuple[str, float]:
+        """Plays the given turns from the state that shows `seen`; what the last one led to."""
+        for number, action in enumerate(opening.actions, start=1):
+            _require_same(seen, opening.seen[number - 1], number)
+            seen, reward, terminated, _, _ = self._timed(self._env.step, action)
+            if terminated != (opening.ends and number == len(opening.actions)):
+                ended = "ended" if terminated else "did not end"
+                raise ReplayDivergedError(f"given turn {number} {ended} the episode")
+        if not opening.ends:
+            _require_same(seen, opening.seen[-1], len(opening.actions) + 1)
+        return seen, reward
 
     def _timed(self, call: Callable[..., T], *args: object) -> T:
         start = time.monotonic()
@@ -107,3 +173,11 @@ class _Playing:
             return call(*args)
         finally:
             self.env_seconds += time.monotonic() - start
+
+
+def _require_same(seen: str, expected: str, number: int) -> None:
+    if seen != expected:
+        raise ReplayDivergedError(
+            f"before turn {number} the environment showed {seen!r:.120} "
+            f"where it had shown {expected!r:.120}"
+        )

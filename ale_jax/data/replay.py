@@ -91,6 +91,11 @@ class ReplayBuffer:
             whole = [t for group in self._whole.values() for t in group.members]
             return whole + [t for members in self._partial.values() for t in members.values()]
 
+    def whole(self) -> list[int]:
+        """Indices of the groups that wait here for their first use or another one."""
+        with self._changed:
+            return list(self._whole)
+
     def _eligible(self) -> list[int]:
         """Indices of the next step's groups, as many as there are; evicts stale ones."""
         gate = self._gate

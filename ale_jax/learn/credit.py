@@ -48,8 +48,13 @@ class Step:
     samples: list[Sample]
 
 
-def assemble(groups: Sequence[Group], algo: AlgoConfig, shape: Shape) -> Step:
+def assemble(
+    groups: Sequence[Group], algo: AlgoConfig, shape: Shape, imitated: Sequence[Sample] = ()
+) -> Step:
     """Credits a step's groups and packs them into microbatches of one shape.
+
+    imitated: what is learned beside them without being sampled, Eq 10; the normaliser, which
+    counts what the policy wrote, does not count it.
 
     The normaliser counts every valid trajectory. Those whose advantages are all zero (groups of
     equal outcomes) have no gradient: they are counted, and not computed, unless the loss has terms
@@ -62,7 +67,7 @@ def assemble(groups: Sequence[Group], algo: AlgoConfig, shape: Shape) -> Step:
     teaching = every if all_teach else [s for s in every if np.any(s.advantage_C)]
     loss, packed = algo.loss, pack_all(every, shape)
     normaliser = count_normaliser(packed, loss.aggregation, loss.constant_tokens)
-    batches = packed if all_teach else pack_all(teaching, shape)
+    batches = pack_all([*teaching, *imitated], shape)
     if algo.advantage.estimator == "token_return":
         batches = _credit_tokens(batches, table.tag_G, algo)
     return Step(batches, normaliser, table, credit, teaching)

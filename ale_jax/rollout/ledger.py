@@ -24,15 +24,21 @@ class _Conversation:
     id: int  # the engine's
     key: np.ndarray
     sampling: Sampling
-    turns: list[Turn] = dataclasses.field(default_factory=list)
+    given: tuple[Turn, ...] = ()
+    turns: list[Turn] = dataclasses.field(default_factory=list)  # the policy's own
     expert_TLK: list[np.ndarray] = dataclasses.field(default_factory=list)  # one per reply
 
 
-def conversation_key(seed: int, slot: Slot) -> np.ndarray:
+def conversation_key(seed: int, slot: Slot, redraw: int = 0) -> np.ndarray:
     """Threefry key data [2] of a slot's conversation: a function of its position in the run only,
-    so that a retried, resumed or differently scheduled episode draws the same numbers."""
+    so that a retried, resumed or differently scheduled episode draws the same numbers.
+
+    redraw: how many episodes at the slot were rejected for what they did, which the next one is
+    not to do again.
+    """
     phase = int.from_bytes(slot.phase.encode(), "big")
-    words = np.random.SeedSequence([seed, phase, slot.group, slot.member])
+    position = [seed, phase, slot.group, slot.member]
+    words = np.random.SeedSequence(position, spawn_key=(redraw,) if redraw else ())
     return words.generate_state(2, np.uint32)
 
 
@@ -45,11 +51,21 @@ class Ledger:
         self._lock = threading.Lock()
         self._open: dict[str, _Conversation] = {}
 
-    def open(self, name: str, slot: Slot, sampling: Sampling) -> None:
-        """A new conversation called `name` (unguessable: whoever knows it may speak in it)."""
-        conversation = _Conversation(
-            self._engine.open(), conversation_key(self._seed, slot), sampling
-        )
+    def open(
+        self,
+        name: str,
+        slot: Slot,
+        sampling: Sampling,
+        given: tuple[Turn, ...] = (),
+        redraw: int = 0,
+    ) -> None:
+        """A new conversation called `name` (unguessable: whoever knows it may speak in it).
+
+        It goes on after the turns `given`, whose ids the engine reads with the first prompt: the
+        members of a group, which share them, share their pages. redraw: of `conversation_key`.
+        """
+        key = conversation_key(self._seed, slot, redraw)
+        conversation = _Conversation(self._engine.open(), key, sampling, given)
         with self._lock:
             assert name not in self._open, "a conversation's name is used once"
             self._open[name] = conversation
@@ -62,9 +78,11 @@ class Ledger:
         with self._lock:
             conversation = self._open[name]
         prompt_ids = self._prompt_ids(conversation, new_messages)
+        unread = () if conversation.turns else conversation.given
+        before = [ids for turn in unread for ids in (turn.prompt_ids, turn.action_ids)]
         sampled = self._engine.reply(
             conversation.id,
-            prompt_ids,
+            np.concatenate([*before, prompt_ids]),
             self._max_reply_tokens,
             conversation.sampling,
             conversation.key,
@@ -87,7 +105,8 @@ class Ledger:
 
     def close(self, name: str, episode: Episode | None) -> Trajectory | None:
         """Ends a conversation and frees its slot. With its episode: the trajectory, the reward on
-        the last chunk (no turns if the policy never wrote). Without: nothing is kept."""
+        the last chunk (no turns, not even given ones, if the policy never wrote). Without: nothing
+        is kept."""
         with self._lock:
             conversation = self._open.pop(name)
         self._engine.end(conversation.id)
@@ -96,18 +115,19 @@ class Ledger:
         turns = conversation.turns
         if not turns:
             return Trajectory(episode, (), self._engine.version)
+        start_version, given = int(turns[0].version[0]), conversation.given
         turns = (*turns[:-1], dataclasses.replace(turns[-1], reward=episode.reward or 0.0))
-        trajectory = Trajectory(episode, turns, int(turns[0].version[0]))
+        trajectory = Trajectory(episode, (*given, *turns), start_version, given=len(given))
         return _with_experts(trajectory, conversation.expert_TLK)
 
     def _prompt_ids(
         self, conversation: _Conversation, new_messages: Sequence[Message]
     ) -> np.ndarray:
         messages = [dataclasses.asdict(m) for m in new_messages]
-        first = not conversation.turns
-        ids = self._tokenizer.prompt_ids(messages, first=first)
+        before = (*conversation.given, *conversation.turns)
+        ids = self._tokenizer.prompt_ids(messages, first=not before)
         end_of_turn = self._tokenizer.stop_ids[0]
-        if not first and conversation.turns[-1].action_ids[-1] != end_of_turn:
+        if before and before[-1].action_ids[-1] != end_of_turn:
             # The reply was cut, or ended the text and not the turn: the context does that here.
             ids = np.concatenate([[end_of_turn], ids])
         return ids.astype(np.int32)

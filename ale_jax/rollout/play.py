@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from ale_jax.agent import loop
 from ale_jax.agent.api import Environment, Policy
-from ale_jax.records import STATUS_RULES, Episode, Slot, Task
+from ale_jax.agent.states import StateMemory
+from ale_jax.records import STATUS_RULES, Episode, Opening, Slot, Task
 from ale_jax.sandbox.api import Sandbox, SandboxStartError
 
 
@@ -26,7 +27,7 @@ class EpisodePlayer:
     """Plays as many episodes at once as threads call `play`, each in a sandbox of its own, or in
     none where its task needs none.
 
-    Sandboxes are started when they are first needed. One that an episode left without a verdict is
+    Sandboxes are started when they are first needed. One whose episode met trouble of the system is
     closed, and replaced when it is needed again.
     """
 
@@ -36,7 +37,10 @@ class EpisodePlayer:
         make_env: Callable[[Task, Sandbox | None], Environment],
         needs_sandbox: Callable[[Task], bool],
         limits: loop.AgentLimits,
+        memory: StateMemory | None = None,
     ):
+        """memory: None for one that this player has to itself."""
+        self._memory = memory or StateMemory()
         self._start_sandbox, self._make_env, self._limits = start_sandbox, make_env, limits
         self._needs_sandbox = needs_sandbox
         self._lock = threading.Lock()
@@ -45,12 +49,13 @@ class EpisodePlayer:
         self._given_up = 0
         self._closed = False
 
-    def play(self, slot: Slot, policy: Policy) -> Played:
+    def play(self, slot: Slot, policy: Policy, opening: Opening | None = None) -> Played:
         """Plays `slot.task` to its end; the system's failures come back as the episode's status."""
         if self._needs_sandbox(slot.task):
-            episode = self._play_in_sandbox(slot, policy)
+            episode = self._play_in_sandbox(slot, policy, opening)
         else:
-            episode = loop.play(self._make_env(slot.task, None), policy, slot, self._limits)
+            env = self._make_env(slot.task, None)
+            episode = loop.play(env, policy, slot, self._limits, opening, self._memory)
         with self._lock:
             return Played(episode, len(self._up), self._given_up)
 
@@ -62,20 +67,20 @@ class EpisodePlayer:
         for sandbox in sandboxes:
             sandbox.close()
 
-    def _play_in_sandbox(self, slot: Slot, policy: Policy) -> Episode:
+    def _play_in_sandbox(self, slot: Slot, policy: Policy, opening: Opening | None) -> Episode:
         start = time.monotonic()
         try:
             sandbox = self._take()
         except SandboxStartError as error:
             return _not_begun(slot, error, time.monotonic() - start)
-        judged = False
+        usable = False
         try:
             env = self._make_env(slot.task, sandbox)
-            episode = loop.play(env, policy, slot, self._limits)
-            judged = STATUS_RULES[episode.status].reward_valid
+            episode = loop.play(env, policy, slot, self._limits, opening, self._memory)
+            usable = not STATUS_RULES[episode.status].infra
             return episode
         finally:
-            self._put_back(sandbox, usable=judged)
+            self._put_back(sandbox, usable)
 
     def _take(self) -> Sandbox:
         with self._lock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from ale_jax.algo.resampling import NONE
 from ale_jax.model.quantised import SAME
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import MeshShape, check_rows, make_mesh, param_shardings
@@ -13,6 +14,9 @@ from ale_jax.system.plan import make_plan
 
 if TYPE_CHECKING:
     from ale_jax.system.config import RunConfig
+
+
+MAX_EXPERTS = 4096  # some kilobytes each
 
 
 def require_at_least(low: int, record: Any, *names: str) -> None:
@@ -29,6 +33,7 @@ def check_sections(config: RunConfig) -> None:
     _check_engine(config)
     _check_batch(config)
     _check_tasks(config)
+    _check_resampling(config)
     if config.rl.router_replay and not config.model.policy_shape(1).is_moe:
         raise ValueError(
             "rl.router_replay True needs experts to be replayed, and no layer of model has any: "
@@ -140,6 +145,23 @@ def _check_tasks(config: RunConfig) -> None:
     for name, tasks, families in wanted:
         if tasks < len(families):
             raise ValueError(f"{name} {tasks} must be at least {len(families)}: one per family")
+
+
+def _check_resampling(config: RunConfig) -> None:
+    worlds, scheme = config.worlds, config.resampling.scheme
+    if scheme == NONE:
+        return
+    if not worlds.tasks_per_family:
+        raise ValueError(
+            f"resampling.scheme {scheme} starts a task again where it was once solved, and with "
+            "worlds.tasks_per_family 0 no task comes back: set it to 1 or more"
+        )
+    tasks = worlds.tasks_per_family * len(worlds.train_families)
+    if tasks > MAX_EXPERTS:
+        raise ValueError(
+            f"worlds.tasks_per_family {worlds.tasks_per_family} makes {tasks} training tasks, each "
+            f"with an expert that checkpoints hold: lower it until they are {MAX_EXPERTS} or fewer"
+        )
 
 
 def _check_mesh(mesh: MeshShape) -> None:

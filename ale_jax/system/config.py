@@ -8,6 +8,7 @@ from typing import Any
 from ale_jax.agent.loop import AgentLimits
 from ale_jax.algo.algorithm import AlgoConfig
 from ale_jax.algo.hypers import require_choice, require_range
+from ale_jax.algo.resampling import ResamplingHypers
 from ale_jax.data.mixing import Domain
 from ale_jax.learn.state import OptimizerHypers
 from ale_jax.model.compute import DTYPES, REMAT, Compute
@@ -95,12 +96,15 @@ class TokenizerConfig:
 
 @dataclasses.dataclass(frozen=True)
 class WorldsConfig:
-    """Families by name; each training family comes up equally often."""
+    """Families by name; each training family comes up equally often.
+    tasks_per_family: distinct tasks of training, which come again and again; 0: ever new ones."""
 
     train_families: tuple[str, ...]
     held_out_families: tuple[str, ...]
+    tasks_per_family: int
 
     def __post_init__(self) -> None:
+        require_at_least(0, self, "tasks_per_family")
         for family in (*self.train_families, *self.held_out_families):
             require_choice("family", family, all_families())
         if not self.train_families:
@@ -267,6 +271,7 @@ class RunConfig:
     rl: RlConfig
     rl_optimizer: OptimizerHypers
     algo: AlgoConfig
+    resampling: ResamplingHypers
     train_sampling: Sampling
     eval_sampling: Sampling
     eval: EvalConfig

@@ -26,6 +26,7 @@ from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.monitor.evaluations import FINAL, WARM_START, Evaluation, record_evaluation
 from ale_jax.monitor.report import write_report
 from ale_jax.monitor.summary import write_summary
+from ale_jax.records import Task
 from ale_jax.rollout.door import PolicyDoor
 from ale_jax.rollout.engine import Engine
 from ale_jax.rollout.ledger import Ledger
@@ -34,11 +35,19 @@ from ale_jax.system import outcome
 from ale_jax.system.cluster import ray_cluster
 from ale_jax.system.config import RunConfig
 from ale_jax.system.crew import Crew
-from ale_jax.system.demonstrations import make_tokenizer, mixed_samples, play_lessons, tokenize
+from ale_jax.system.demonstrations import (
+    make_tokenizer,
+    mixed_samples,
+    oracle_experts,
+    play_lessons,
+    tokenize,
+)
 from ale_jax.system.evaluate import evaluation_slots, tally
 from ale_jax.system.first_state import first_state
 from ale_jax.system.improve import Cursor, StepReport, improve
 from ale_jax.system.pump import Pump
+from ale_jax.system.resampling import Resampler
+from ale_jax.system.tasks import train_task
 from ale_jax.system.warm_start import warm_start
 from ale_jax.system.watch import Watch
 from ale_jax.system.workdir import Workdir
@@ -228,6 +237,7 @@ class _Run(contextlib.ExitStack):
                 self._evaluate(f"step_{step.cursor.step}", step.cursor, pump)
                 watch.progress.phase(config.algo.name, rl.steps)
 
+        resampler = self._open_resampling(cursor, pump)
         watch.progress.phase(config.algo.name, rl.steps)
         return improve(
             state,
@@ -238,7 +248,27 @@ class _Run(contextlib.ExitStack):
             self._mesh,
             engine,
             pump,
+            resampler,
             self._save,
             report,
             self._reference(state),
         )
+
+    def _open_resampling(self, cursor: Cursor, pump: Pump) -> Resampler:
+        """As the checkpoint left it, or a new one, which an oracle may have taught already."""
+        config, worlds = self._config, self._config.worlds
+        hp, families, distinct = config.resampling, worlds.train_families, worlds.tasks_per_family
+
+        def task_of(number: int) -> Task:
+            return train_task(number, families, config.seed, distinct)
+
+        size, state = config.rl.group_size, cursor.resampling
+        resampler = Resampler(hp, task_of, size, config.seed, self._record, state)
+        if state is None and hp.wants_oracles:
+            tasks = [task_of(number) for number in range(distinct * len(families))]
+            self._watch.progress.phase("oracle experts", len(tasks))
+            experts = oracle_experts(
+                config, tasks, self._runtime, self._tokenizer, self._watch.progress.update
+            )
+            resampler.admit(experts, lambda checks: pump.play(checks, config.train_sampling))
+        return resampler

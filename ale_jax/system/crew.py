@@ -12,7 +12,7 @@ from ray.exceptions import RayError
 
 from ale_jax.agent.loop import AgentLimits
 from ale_jax.model.sampler import Sampling
-from ale_jax.records import STATUS_RULES, Episode, Slot, Status, Trajectory
+from ale_jax.records import STATUS_RULES, Assignment, Episode, Slot, Status, Trajectory, Turn
 from ale_jax.rollout.door import PolicyDoor
 from ale_jax.rollout.play import Played
 from ale_jax.sandbox.spec import SandboxSpec
@@ -40,7 +40,9 @@ class CrewCounts:
 class Conversations(Protocol):
     """What the crew needs of the ledger."""
 
-    def open(self, name: str, slot: Slot, sampling: Sampling) -> None: ...
+    def open(
+        self, name: str, slot: Slot, sampling: Sampling, given: tuple[Turn, ...], redraw: int
+    ) -> None: ...
 
     def close(self, name: str, episode: Episode | None) -> Trajectory | None: ...
 
@@ -51,12 +53,16 @@ class Recorder(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class _Attempt:
-    slot: Slot
+    assignment: Assignment
     sampling: Sampling
-    number: int  # 1 for the first attempt at the slot
+    rejected: tuple[Status, ...]  # how the attempts before this one ended
     conversation: str
     seat: Seat
     generation: int  # of the seat's actor that plays it
+
+    @property
+    def number(self) -> int:
+        return len(self.rejected) + 1
 
 
 class Crew:
@@ -65,8 +71,9 @@ class Crew:
     Consumes slots, by `submit`, as long as `free_places` > 0. Waits, in `next_result`, for any
     actor's answer: an episode, the news that a new actor is up, or that one is lost; each attempt
     has one answer, so a dead actor's episodes end one by one. Is unblocked by the first answer that
-    ends a slot, or by its timeout. Attempts that failed for the system's reasons are made again
-    from within `next_result`, up to `rollout.retries` times, in a fresh conversation.
+    ends a slot, or by its timeout. Attempts that failed for the system's reasons, or are rejected
+    for what was done in them, are made again from the same initial state, from within
+    `next_result`, up to `rollout.retries` times, in a fresh conversation.
 
     It has no thread of its own: one thread calls `submit` and `next_result`. What the players say
     to the policy does not pass through it.
@@ -111,10 +118,10 @@ class Crew:
             actor_restarts=sum(seat.generation for seat in self._seats),
         )
 
-    def submit(self, slot: Slot, sampling: Sampling) -> None:
-        """Begins to play `slot`; there must be a free place."""
+    def submit(self, assignment: Assignment, sampling: Sampling) -> None:
+        """Begins to play what is assigned; there must be a free place."""
         assert self.free_places > 0, "every place is taken"
-        self._begin(slot, sampling, number=1)
+        self._begin(assignment, sampling, rejected=())
 
     def next_result(self, timeout: float) -> Trajectory | None:
         """The next slot's trajectory; None if no slot comes back within `timeout` seconds.
@@ -145,12 +152,16 @@ class Crew:
         for seat in self._seats:
             seat.kill()
 
-    def _begin(self, slot: Slot, sampling: Sampling, number: int) -> None:
+    def _begin(
+        self, assignment: Assignment, sampling: Sampling, rejected: tuple[Status, ...]
+    ) -> None:
         seat = max(self._seats, key=lambda seat: seat.free)
         conversation = secrets.token_urlsafe(NAME_BYTES)
-        self._ledger.open(conversation, slot, sampling)
-        attempt = _Attempt(slot, sampling, number, conversation, seat, seat.generation)
-        self._attempts[seat.play(slot, conversation)] = attempt
+        slot, given = assignment.slot, assignment.given
+        redraw = sum(STATUS_RULES[status].redraw for status in rejected)
+        self._ledger.open(conversation, slot, sampling, given, redraw)
+        attempt = _Attempt(assignment, sampling, rejected, conversation, seat, seat.generation)
+        self._attempts[seat.play(slot, conversation, assignment.opening)] = attempt
         seat.busy += 1
 
     def _take(self, answer: ray.ObjectRef) -> Trajectory | None:
@@ -160,12 +171,14 @@ class Crew:
         episode = self._episode(attempt, answer)
         rule = STATUS_RULES[episode.status]
         again = rule.retry and attempt.number <= self._retries
-        if rule.infra:
+        if rule.retry:
             self._note_failure(attempt, episode, again)
         if not again:
-            return self._ledger.close(attempt.conversation, episode)
+            trajectory = self._ledger.close(attempt.conversation, episode)
+            return dataclasses.replace(trajectory, rejected=attempt.rejected)
         self._ledger.close(attempt.conversation, None)
-        self._begin(attempt.slot, attempt.sampling, attempt.number + 1)
+        rejected = (*attempt.rejected, episode.status)
+        self._begin(attempt.assignment, attempt.sampling, rejected)
         return None
 
     def _episode(self, attempt: _Attempt, answer: ray.ObjectRef) -> Episode:
@@ -173,7 +186,7 @@ class Crew:
             played: Played = ray.get(answer)
         except ACTOR_LOST as error:
             self._replace(attempt.seat, attempt.generation, error)
-            return _lost(attempt.slot, error)
+            return _lost(attempt.assignment.slot, error)
         if attempt.generation == attempt.seat.generation:
             attempt.seat.note(played)
         return played.episode
@@ -198,14 +211,15 @@ class Crew:
 
     def _note_failure(self, attempt: _Attempt, episode: Episode, again: bool) -> None:
         self._sandbox_failures += episode.status in SANDBOX_FAILURES
-        slot = attempt.slot
+        slot = attempt.assignment.slot
         self._record(
-            "attempt_failed",
+            "attempt_failed" if STATUS_RULES[episode.status].infra else "attempt_rejected",
             episode.detail,
             status=episode.status.value,
             phase=slot.phase,
             group=slot.group,
             member=slot.member,
+            start=slot.start,
             attempt=attempt.number,
             retried=again,
         )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ale_jax.data.chunk_masks import Chunk, error_mask, relevance_mask
+from ale_jax.data.experts import TEACHER, Expert, given_turn
 from ale_jax.data.mixing import mix
 from ale_jax.data.packing import Sample, demonstration
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
@@ -156,3 +157,52 @@ def tokenize(
         else:
             context = np.concatenate([prompt_ids, action_ids])
     return demonstration(exchanges)
+
+
+def oracle_experts(
+    config: RunConfig,
+    tasks: Sequence[Task],
+    runtime: Runtime,
+    tokenizer: ChatTokenizer,
+    on_progress: Callable[[int], None],
+) -> list[Expert]:
+    """Each task's oracle as its expert. ValueError if one is longer than an episode may be."""
+
+    def flawless(task: Task) -> bool:
+        return False
+
+    played = demonstrate(runtime, config.sandbox, tasks, flawless, WORKERS, on_progress)
+    experts = [oracle_expert(*each, tokenizer) for each in zip(tasks, played, strict=True)]
+    check_oracles(experts, config.agent.turns, config.engine.slot_tokens)
+    return experts
+
+
+def oracle_expert(task: Task, transcript: Transcript, tokenizer: ChatTokenizer) -> Expert:
+    """The oracle's success as an expert-like trajectory; the one place where a chunk that will be
+    given is made of text, as the policy wrote none of it."""
+    turns, new = [], []
+    for message in transcript.messages:
+        if message.role != "assistant":
+            new.append(message)
+            continue
+        prompt_ids = tokenizer.prompt_ids(list(map(dataclasses.asdict, new)), first=not turns)
+        action_ids = tokenizer.reply_ids(message.content)
+        seen = new[-1].content  # before the first turn: the instruction, after the system prompt
+        turns.append(given_turn(prompt_ids, action_ids, seen, message.content))
+        new = []
+    return Expert(task, tuple(turns), TEACHER, reward=1.0)
+
+
+def check_oracles(experts: Iterable[Expert], turns: int, tokens: int) -> None:
+    """ValueError if one is longer than an episode may be."""
+    for expert in experts:
+        if len(expert.turns) > turns:
+            raise ValueError(
+                f"the oracle of {expert.task.family} {expert.task.seed} takes {len(expert.turns)} "
+                f"turns, and agent.turns is {turns}: raise it, or leave the family out"
+            )
+        if expert.num_tokens > tokens:
+            raise ValueError(
+                f"the oracle of {expert.task.family} {expert.task.seed} takes {expert.num_tokens} "
+                f"tokens, and engine.slot_tokens is {tokens}: raise it, or leave the family out"
+            )

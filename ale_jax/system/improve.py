@@ -7,7 +7,8 @@ import itertools
 import time
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -27,12 +28,13 @@ from ale_jax.learn.step import make_train_step
 from ale_jax.model.compute import sampling_weights
 from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
-from ale_jax.records import Trajectory
+from ale_jax.records import Assignment, Trajectory
 from ale_jax.rollout.engine import Engine
 from ale_jax.system.config import RunConfig
 from ale_jax.system.pump import Pump, Training
-from ale_jax.system.tasks import train_group
+from ale_jax.system.resampling import Resampler
 
+FAILED_STEPS = 20  # so many steps' worth of groups without a valid episode is no accident
 WAIT_SECONDS = 0.5  # between two looks at the rollout loop's health
 GAP_EVERY_STEPS = 5  # between two looks at the learner's gap, which cost a forward pass
 
@@ -43,7 +45,8 @@ class Cursor:
 
     step: updates made, which is the version of the weights. groups: indices taken from the task
     stream and not yet trained on, to be played (again) first; next_group: the stream goes on here.
-    The counts are of the whole run, in trajectories and tokens.
+    The counts are of the whole run, in trajectories and tokens. resampling: of
+    `Resampler.to_json`; None before the first step.
     """
 
     step: int = 0
@@ -52,7 +55,9 @@ class Cursor:
     episodes: int = 0
     policy_tokens: int = 0
     dropped_stale: int = 0
+    dropped_failed: int = 0
     max_staleness: int = 0
+    resampling: dict[str, Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +84,7 @@ def improve(
     mesh: Mesh,
     engine: Engine,
     pump: Pump,
+    resampler: Resampler,
     save: Callable[[TrainState, Cursor], None],
     report: Callable[[StepReport], None],
     reference: Params | None = None,
@@ -94,7 +100,7 @@ def improve(
     gate = StalenessGate(rl.alpha, rl.groups_per_step, version=cursor.step)
     buffer = ReplayBuffer(gate, rl.group_size, rl.max_uses)
     stream = _Stream(cursor)
-    dropped_before = cursor.dropped_stale
+    stale_before, failed_before = cursor.dropped_stale, cursor.dropped_failed
     learn, compute = config.learn, config.learn.compute
     loss = make_loss(config.algo, learn.chunks_per_row)
     train_step = make_train_step(
@@ -104,29 +110,32 @@ def improve(
     history = WeightHistory(gate.max_age + 1) if config.algo.old_logp == "generating" else None
     stages = [make_stage(config.algo, logp, history, reference)]
     shape = Shape(learn.rows, learn.row_tokens, learn.chunks_per_row)
-    families = config.worlds.train_families
-    pump.train(
-        Training(
-            gate,
-            buffer,
-            stream,
-            lambda group: train_group(group, rl.group_size, families, config.seed),
-            config.train_sampling,
-        )
-    )
+
+    def deliver(trajectory: Trajectory) -> None:
+        resampler.note(trajectory)
+        buffer.add(trajectory)
+
+    def replay(assignments: Sequence[Assignment]) -> list[Trajectory]:
+        return pump.play(assignments, config.train_sampling)
+
+    pump.train(Training(gate, stream, resampler.assign, deliver, config.train_sampling))
     while cursor.step < rl.steps:
         start = time.monotonic()
-        groups = _take(buffer, pump)
+        groups = _take(buffer, pump, gate)
         taken = time.monotonic()
         _assert_fresh(groups, gate)
+        imitated = resampler.imitation(groups, config.algo.gamma)
         before, sums, gap = state.params, {}, {}
         if history:
             history.keep(cursor.step, before)
-        made = assemble(groups, config.algo, shape)
+        made = assemble(groups, config.algo, shape, imitated)
         for stage in stages:
             made = dataclasses.replace(made, batches=stage(before, made.batches))
         if made.batches:  # else every group's outcomes were equal: there is nothing to learn
             state, sums = train_step(state, made.batches, made.normaliser)
+        # While the device works.
+        resampler.learn(groups, cursor.step, replay)
+        extra = resampler.figures(groups, cursor.step)
         # Until here the step has only been sent to the device. It ends before its weights are
         # served, so that versions and numbers do not depend on when the engine picks them up.
         sums = jax.device_get(sums)
@@ -138,13 +147,17 @@ def improve(
         with pump.no_admission():
             open_groups = tuple(gate.outstanding())
             next_group = stream.next_group
-        stale_groups = gate.counts()[f"dropped_{Drop.STALE}"]
+            resampler.forget({*open_groups, *buffer.whole()})
+            resampling = resampler.to_json(open_groups)
+        dropped = gate.counts()
         cursor = _advance(cursor, groups, gate)
         cursor = dataclasses.replace(
             cursor,
             groups=open_groups,
             next_group=next_group,
-            dropped_stale=dropped_before + stale_groups * rl.group_size,
+            dropped_stale=stale_before + dropped[f"dropped_{Drop.STALE}"] * rl.group_size,
+            dropped_failed=failed_before + dropped[f"dropped_{Drop.FAILED}"] * rl.group_size,
+            resampling=resampling,
         )
         # Before the gate frees permits: nothing of the next version is in flight yet.
         save(state, cursor)
@@ -153,15 +166,28 @@ def improve(
         engine.publish(weights, cursor.step)
         gate.publish(cursor.step)
         done = time.monotonic()
-        report(StepReport(cursor, before, groups, made, sums, gap, taken - start, done - taken))
+        seconds = taken - start, done - taken
+        report(StepReport(cursor, before, groups, made, sums, gap | extra, *seconds))
     pump.train(None)
     return state, cursor
 
 
-def _take(buffer: ReplayBuffer, pump: Pump) -> list[Group]:
+def _take(buffer: ReplayBuffer, pump: Pump, gate: StalenessGate) -> list[Group]:
+    failed_before = _failed(gate)
     while not (groups := buffer.take(timeout=WAIT_SECONDS)):
         pump.check()
+        failed = _failed(gate) - failed_before
+        if failed > FAILED_STEPS * gate.groups_per_step:
+            raise RuntimeError(
+                f"{failed} groups in a row had no episode that could be judged: events.jsonl says "
+                "how they ended; if by illegal_calls, raise agent.malformed_limit or train the "
+                "policy to call its tools first"
+            )
     return groups
+
+
+def _failed(gate: StalenessGate) -> int:
+    return gate.counts()[f"dropped_{Drop.FAILED}"]
 
 
 def _assert_fresh(groups: list[Group], gate: StalenessGate) -> None:
@@ -242,6 +268,7 @@ def figures(report: StepReport) -> dict[str, float | dict[str, int]]:
         "malformed_calls": float(np.mean([t.episode.malformed_calls for t in trajectories])),
         "teaching_trajectories": len(report.made.samples),
         "dropped_stale": report.cursor.dropped_stale,
+        "dropped_failed": report.cursor.dropped_failed,
         "seconds_wait": report.seconds_wait,
         "seconds_learn": report.seconds_learn,
     }

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Newest(NamedTuple):
-    """Of the newest whole checkpoint. host: what it says beside the weights (system.improve.Cursor)."""
+    """Of the newest whole checkpoint. host: the cursor, as it was saved."""
 
     step: int
     state: TrainState

@@ -7,7 +7,7 @@ import functools
 import os
 
 from ale_jax.agent.loop import AgentLimits
-from ale_jax.records import Slot
+from ale_jax.records import Opening, Slot
 from ale_jax.rollout.play import EpisodePlayer, Played
 from ale_jax.rollout.remote_policy import DoorKey, RemotePolicy
 from ale_jax.sandbox.runtime import pick_runtime
@@ -38,9 +38,9 @@ class PlayerActor:
     def pid(self) -> int:
         return os.getpid()
 
-    def play(self, slot: Slot, conversation: str) -> Played:
+    def play(self, slot: Slot, conversation: str, opening: Opening | None) -> Played:
         with RemotePolicy(self._door, conversation) as policy:
-            return self._player.play(slot, policy)
+            return self._player.play(slot, policy, opening)
 
     def close(self) -> None:
         self._player.close()

@@ -7,10 +7,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from ale_jax.data.replay import ReplayBuffer
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.model.sampler import Sampling
-from ale_jax.records import Slot, Trajectory
+from ale_jax.records import Assignment, Slot, Trajectory
 from ale_jax.system.crew import Crew
 
 
@@ -18,20 +17,21 @@ from ale_jax.system.crew import Crew
 class Training:
     """What training rollouts are made of.
 
-    groups: indices still to be played, in order; slots_of: a group's attempts.
+    groups: indices still to be played, in order; assign: a group's attempts, decided when it is
+    admitted; deliver: where a trajectory goes when it is back.
     """
 
     gate: StalenessGate
-    buffer: ReplayBuffer
     groups: Iterator[int]
-    slots_of: Callable[[int], list[Slot]]
+    assign: Callable[[int], list[Assignment]]
+    deliver: Callable[[Trajectory], None]
     sampling: Sampling
 
 
 class Pump:
     """Plays evaluations and training groups through one crew.
 
-    Consumes: slots of evaluations first, then of training groups as far as the gate admits them.
+    Consumes: what somebody waits for first, then training groups as far as the gate admits them.
     Waits for: a free place in the crew, or the next finished episode.
     Unblocked by: the crew's results, `evaluate`, `train`, a publish (within POLL s).
     """
@@ -41,7 +41,7 @@ class Pump:
     def __init__(self, crew: Crew):
         self._crew = crew
         self._lock = threading.Lock()
-        self._queue: deque[tuple[Slot, Sampling]] = deque()
+        self._queue: deque[tuple[Assignment, Sampling]] = deque()
         self._training: Training | None = None
         self._collecting: dict[Slot, Callable[[Trajectory], None]] = {}
         self._closing = threading.Event()
@@ -90,6 +90,16 @@ class Pump:
         on_result: Callable[[int], None] = lambda done: None,
     ) -> list[Trajectory]:
         """Plays `slots` once each and waits for all. Order as given."""
+        return self.play([Assignment(slot) for slot in slots], sampling, on_result)
+
+    def play(
+        self,
+        assignments: Sequence[Assignment],
+        sampling: Sampling,
+        on_result: Callable[[int], None] = lambda done: None,
+    ) -> list[Trajectory]:
+        """As `evaluate`, for episodes that need not start at the beginning. Comes before what is
+        queued: somebody waits for it."""
         results: dict[Slot, Trajectory] = {}
         changed = threading.Condition()
 
@@ -98,9 +108,10 @@ class Pump:
                 results[trajectory.episode.slot] = trajectory
                 changed.notify()
 
+        slots = [each.slot for each in assignments]
         with self._lock:
             self._collecting.update(dict.fromkeys(slots, collect))
-            self._queue.extend((slot, sampling) for slot in slots)
+            self._queue.extendleft((each, sampling) for each in reversed(assignments))
         with changed:
             while len(results) < len(slots):
                 changed.wait(timeout=0.5)
@@ -113,8 +124,8 @@ class Pump:
             with self._lock:
                 if not self._queue and not self._admit():
                     return
-                slot, sampling = self._queue.popleft()
-            self._crew.submit(slot, sampling)
+                assignment, sampling = self._queue.popleft()
+            self._crew.submit(assignment, sampling)
 
     def _admit(self) -> bool:
         """Queues the next training group if there is one and the gate lets it."""
@@ -126,7 +137,7 @@ class Pump:
             return False
         admitted = training.gate.admit(group)
         assert admitted, "only this thread takes permits"
-        self._queue.extend((slot, training.sampling) for slot in training.slots_of(group))
+        self._queue.extend((each, training.sampling) for each in training.assign(group))
         return True
 
     def _deliver(self, trajectory: Trajectory) -> None:
@@ -137,4 +148,4 @@ class Pump:
         if collect is not None:
             collect(trajectory)
         elif training is not None:
-            training.buffer.add(trajectory)
+            training.deliver(trajectory)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ray
 from ray.exceptions import OutOfMemoryError, RayActorError, RayError
 
-from ale_jax.records import Slot
+from ale_jax.records import Opening, Slot
 from ale_jax.rollout.play import Played
 from ale_jax.system.player import PlayerActor, PlayerSpec
 
@@ -49,8 +49,8 @@ class Seat:
     def sandboxes_restarted(self) -> int:
         return self._restarted_before + self._restarted
 
-    def play(self, slot: Slot, conversation: str) -> ray.ObjectRef:
-        return self._actor.play.remote(slot, conversation)
+    def play(self, slot: Slot, conversation: str, opening: Opening | None) -> ray.ObjectRef:
+        return self._actor.play.remote(slot, conversation, opening)
 
     def note(self, played: Played) -> None:
         self._losses = 0

@@ -13,12 +13,16 @@ from envs.splits import SPLITS
 PROBE_OFFSET = 1 << 20
 
 
-def train_group(group: int, size: int, families: Sequence[str], seed: int) -> list[Slot]:
-    """All attempts at the how-manieth task of training. Families take turns; seeds are drawn."""
+def train_task(number: int, families: Sequence[str], seed: int, distinct: int = 0) -> Task:
+    """The how-manieth task of training. Families take turns; seeds are drawn.
+
+    distinct: tasks per family, after which the same ones come again in the same order; 0: never.
+    """
+    if distinct:
+        number %= distinct * len(families)
     train = SPLITS["train"]
-    draw = np.random.default_rng([seed, group]).integers(train.start, train.stop)
-    task = Task(families[group % len(families)], int(draw), "train")
-    return [Slot("train", group, member, task) for member in range(size)]
+    draw = np.random.default_rng([seed, number]).integers(train.start, train.stop)
+    return Task(families[number % len(families)], int(draw), "train")
 
 
 def demonstration_tasks(count: int, families: Sequence[str], seed: int) -> list[Task]:

@@ -46,5 +46,11 @@ class CountdownEnv:
         self._puzzle = None
         return 0.0
 
+    def save(self) -> None:
+        """Its one turn has no state between."""
+
+    def load(self, seed: int, saved: Any) -> bool:
+        return False
+
     def close(self) -> None:
         """Nothing is left to do."""

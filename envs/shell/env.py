@@ -8,7 +8,9 @@ from typing import Any
 from ale_jax.agent.api import VerifierError
 from ale_jax.agent.prompts import SYSTEM_PROMPT
 from ale_jax.agent.tools import ToolCallError, parse_tool_call
+from ale_jax.sandbox import saved_state
 from ale_jax.sandbox.api import ExecResult, Sandbox, SandboxError
+from ale_jax.sandbox.saved_state import SavedState
 from envs.shell.families import generate
 from envs.shell.verifier import verify
 from envs.shell.world import World
@@ -33,11 +35,25 @@ class ShellEnv:
           ValueError: the seed belongs to another split.
           SandboxError: the sandbox could not be made ready.
         """
-        world = generate(self._family, require_seed(operator.index(seed), self._split))
+        world = self._generate(seed)
         self._sandbox.reset()
         self._sandbox.write(world.files)
         self._world = world
         return world.instruction, {}
+
+    def save(self) -> SavedState | None:
+        """The sandbox as it stands. Errors: SandboxError."""
+        return saved_state.save(self._sandbox)
+
+    def load(self, seed: int, saved: SavedState) -> bool:
+        """As `agent.api.Environment.load`. Errors: as of `reset`."""
+        world = self._generate(seed)
+        whole = saved_state.load(self._sandbox, saved)
+        self._world = world if whole else None
+        return whole
+
+    def _generate(self, seed: int) -> World:
+        return generate(self._family, require_seed(operator.index(seed), self._split))
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Plays the tool call in `action`, the policy's raw text.

@@ -5,7 +5,7 @@ import pytest
 from ale_jax.agent import loop
 from ale_jax.agent.api import Message, PolicyError, Reply, VerifierError
 from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
-from ale_jax.records import STATUS_RULES, Slot, Status, Task
+from ale_jax.records import STATUS_RULES, Opening, Slot, Status, Task
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
 
 SLOT = Slot("train", 0, 0, Task("trail", 7, "train"))
@@ -163,6 +163,75 @@ def test_time_in_the_environment_is_told_from_the_rest(monkeypatch):
 
     failing = SlowEnv("step", SandboxLost("gone"))
     assert play(failing, SlowPolicy(["a"]), SLOT, LIMITS).env_seconds == 2.0
+
+
+GIVEN = Opening(seen=("do 7", "saw a", "saw b"), actions=("a", "b"))
+
+
+def test_given_turns_are_replayed_and_the_policy_goes_on_after_them():
+    env, policy = FakeEnv(), ListeningPolicy(["bad", "end"])
+    episode = play(env, policy, SLOT, LIMITS, GIVEN)
+    assert env.actions == ["a", "b", "bad", "end"]
+    assert policy.heard == [(Message("tool", "saw b"),), (Message("tool", "saw bad"),)]
+    assert (episode.status, episode.reward) == (Status.FINISHED, 1.0)
+    assert (episode.turns, episode.malformed_calls) == (2, 1)  # the policy's own
+
+
+def test_given_turns_leave_as_many_turns_as_were_left_then():
+    env = FakeEnv()
+    episode = play(env, ScriptedPolicy(list("cdef")), SLOT, LIMITS, GIVEN)
+    assert (episode.status, episode.turns, env.actions) == (Status.TURN_LIMIT, 2, list("abcd"))
+
+
+def test_a_whole_episode_is_replayed_without_a_policy():
+    whole = Opening(seen=("do 7", "saw a"), actions=("a", "end"))
+    episode = play(FakeEnv(), ScriptedPolicy([]), SLOT, LIMITS, whole)
+    assert (episode.status, episode.reward, episode.turns) == (Status.FINISHED, 1.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("seen", "actions", "reason"),
+    [
+        (("do 8", "saw a"), ("a",), "before turn 1 the environment showed 'do 7'"),
+        (("do 7", "saw c"), ("a",), "before turn 2 the environment showed 'saw a' where"),
+        (("do 7", "saw c", "saw b"), ("a", "b"), "before turn 2"),
+        (("do 7", "saw end"), ("end",), "given turn 1 ended the episode"),
+        (("do 7", "saw a"), ("a", "b"), "given turn 2 did not end the episode"),
+    ],
+)
+def test_a_replay_that_leads_elsewhere_is_rejected_before_the_policy_speaks(seen, actions, reason):
+    policy = ListeningPolicy(["end"])
+    episode = play(FakeEnv(), policy, SLOT, LIMITS, Opening(seen, actions))
+    assert (episode.status, episode.reward) == (Status.REPLAY_DIVERGED, None)
+    assert reason in episode.detail
+    assert policy.heard == []
+
+
+def test_illegal_calls_in_a_row_end_the_episode_unjudged():
+    limits = AgentLimits(turns=9, malformed_limit=2)
+    replies = ["bad", "a", "bad", "bad", "end"]
+    episode = play(FakeEnv(), ScriptedPolicy(replies), SLOT, limits)
+    assert (episode.status, episode.reward) == (Status.ILLEGAL_CALLS, None)
+    assert (episode.turns, episode.malformed_calls) == (4, 3)
+    rule = STATUS_RULES[Status.ILLEGAL_CALLS]
+    assert not rule.reward_valid and rule.retry and rule.redraw and not rule.infra
+
+
+def test_a_test_judges_illegal_calls_like_all_else():
+    slot = Slot("eval/final", 0, 0, SLOT.task)
+    limits = AgentLimits(turns=4, malformed_limit=2)
+    episode = play(FakeEnv(grade=0.0), ScriptedPolicy(["bad"] * 4), slot, limits)
+    assert (episode.status, episode.reward) == (Status.TURN_LIMIT, 0.0)
+
+
+def test_without_a_limit_illegal_calls_go_on():
+    episode = play(FakeEnv(), ScriptedPolicy(["bad"] * 4), SLOT, LIMITS)
+    assert (episode.status, episode.malformed_calls) == (Status.TURN_LIMIT, 4)
+
+
+def test_a_negative_limit_of_illegal_calls_is_refused():
+    with pytest.raises(ValueError, match="malformed_limit -1"):
+        AgentLimits(turns=1, malformed_limit=-1)
 
 
 def test_limits_without_a_turn_are_refused():

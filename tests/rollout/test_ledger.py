@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from ale_jax.agent.api import Message
+from ale_jax.data.experts import given_turn
 from ale_jax.model.params import init_params
 from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
@@ -107,3 +108,55 @@ def test_without_an_episode_nothing_is_kept_and_the_slot_is_free(engine, tokeniz
         ledger.open(name, SLOT, Sampling())
         ledger.reply(name, FIRST)
         assert ledger.close(name, None) is None
+
+
+def test_a_conversation_goes_on_after_given_turns_with_their_very_ids(engine, tokenizer):
+    ledger = Ledger(engine, tokenizer, seed=0, max_reply_tokens=9)
+    _, expert = _play(ledger, "h")
+    given = tuple(given_turn(t.prompt_ids, t.action_ids, "", "") for t in expert.turns[:1])
+    asked, reply = [], engine.reply
+    engine.reply = lambda name, ids, *rest: (asked.append(ids), reply(name, ids, *rest))[1]
+    ledger.open("i", SLOT, Sampling(), given)
+    ledger.reply("i", OBSERVATION)
+    ledger.reply("i", OBSERVATION)
+    engine.reply = reply
+    trajectory = ledger.close("i", _episode())
+    first, second = expert.turns
+    before = [first.prompt_ids, first.action_ids, second.prompt_ids]
+    np.testing.assert_array_equal(asked[0], np.concatenate(before))
+    assert len(asked[1]) < len(asked[0])  # they are read once
+    assert trajectory.turns[0] is given[0] and trajectory.given == 1
+    np.testing.assert_array_equal(trajectory.turns[1].prompt_ids, second.prompt_ids)
+    assert [t.reward for t in trajectory.turns] == [0.0, 0.0, 1.0]
+    assert trajectory.start_version == 5
+    assert trajectory.num_policy_tokens == sum(len(t.action_ids) for t in trajectory.turns[1:])
+
+
+def test_members_of_a_group_share_the_pages_of_what_is_given(engine, tokenizer):
+    ledger = Ledger(engine, tokenizer, seed=0, max_reply_tokens=9)
+    _, expert = _play(ledger, "j")
+    given = tuple(given_turn(t.prompt_ids, t.action_ids, "", "") for t in expert.turns[:1])
+    shared = []
+    for member, name in enumerate(("k", "l")):
+        before = engine.stats.shared_tokens
+        ledger.open(name, dataclasses.replace(SLOT, member=member), Sampling(), given)
+        ledger.reply(name, OBSERVATION)
+        shared.append(engine.stats.shared_tokens - before)
+    for name in ("k", "l"):
+        ledger.close(name, None)
+    read = given[0].prompt_ids.size + given[0].action_ids.size
+    assert shared[1] >= read - engine_shape().page_tokens
+
+
+def test_a_policy_that_never_wrote_leaves_no_turns(engine, tokenizer):
+    ledger = Ledger(engine, tokenizer, seed=0, max_reply_tokens=9)
+    given = (given_turn([1, 2], [3], "", ""),)
+    ledger.open("m", SLOT, Sampling(), given)
+    trajectory = ledger.close("m", _episode())
+    assert (trajectory.turns, trajectory.given, trajectory.start_version) == ((), 0, 5)
+
+
+def test_an_episode_after_rejected_ones_draws_other_numbers():
+    keys = {tuple(conversation_key(0, SLOT, redraw)) for redraw in range(4)}
+    assert len(keys) == 4
+    assert tuple(conversation_key(0, SLOT)) in keys

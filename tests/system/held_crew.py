@@ -6,7 +6,7 @@ import sys
 
 from ale_jax.agent.loop import AgentLimits
 from ale_jax.model.sampler import Sampling
-from ale_jax.records import Slot, Task
+from ale_jax.records import Assignment, Slot, Task
 from ale_jax.rollout.door import PolicyDoor
 from ale_jax.system.cluster import ray_cluster
 from ale_jax.system.config import RolloutConfig
@@ -27,7 +27,8 @@ def main(runtime: str) -> None:
     with ray_cluster(rollout.actors), PolicyDoor(ledger) as door:
         with Crew(rollout, SPEC, AgentLimits(turns=9), ledger, door, record) as crew:
             for group in range(4):
-                crew.submit(Slot("train", group, 0, Task("count", group, "train")), Sampling())
+                slot = Slot("train", group, 0, Task("count", group, "train"))
+                crew.submit(Assignment(slot), Sampling())
             while ledger.asked < 4 or len(pids) < 2:
                 crew.next_result(0.1)
             print(json.dumps(pids), flush=True)

@@ -16,13 +16,15 @@ class OracleLedger:
         self.gate.set()
         self.asked = 0
         self.opened: list[str] = []
+        self.redraws: list[int] = []
         self._scripts: dict[str, list[str]] = {}
         self._lock = threading.Lock()
 
-    def open(self, name, slot, sampling):
+    def open(self, name, slot, sampling, given, redraw):
         calls = generate(slot.task.family, slot.task.seed).oracle
         self.opened.append(name)
-        self._scripts[name] = [render_tool_call(call) for call in calls]
+        self.redraws.append(redraw)
+        self._scripts[name] = [render_tool_call(call) for call in calls][len(given) :]
 
     def reply(self, name, new_messages):
         script = self._scripts[name]

@@ -10,7 +10,7 @@ import pytest
 from ale_jax.data.replay import ReplayBuffer
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.model.sampler import Sampling
-from ale_jax.records import Slot, Task
+from ale_jax.records import Assignment, Slot, Task
 from ale_jax.system.pump import Pump, Training
 from tests.data.make_trajectories import make_trajectory, make_turn
 
@@ -30,10 +30,10 @@ class HandCrew:
     def free_places(self):
         return 4 - self._under_way
 
-    def submit(self, slot, sampling):
+    def submit(self, assignment, sampling):
         assert self.free_places > 0
         self._under_way += 1
-        self.begun.put(slot)
+        self.begun.put(assignment.slot)
 
     def next_result(self, timeout):
         try:
@@ -60,8 +60,9 @@ class HandCrew:
         self._ended.put(error)
 
 
-def _slots_of(group):
-    return [Slot("train", group, member, Task("trail", group, "train")) for member in range(2)]
+def _assign(group):
+    task = Task("trail", group, "train")
+    return [Assignment(Slot("train", group, member, task)) for member in range(2)]
 
 
 def _evaluation(count):
@@ -73,7 +74,7 @@ def rig():
     crew = HandCrew()
     gate = StalenessGate(alpha=0.0, groups_per_step=2)
     buffer = ReplayBuffer(gate, GROUP_SIZE)
-    training = Training(gate, buffer, iter(range(100)), _slots_of, Sampling())
+    training = Training(gate, iter(range(100)), _assign, buffer.add, Sampling())
     with Pump(crew) as pump:
         yield SimpleNamespace(crew=crew, gate=gate, buffer=buffer, training=training, pump=pump)
 

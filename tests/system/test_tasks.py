@@ -1,26 +1,31 @@
 """Positions give tasks: always the same ones, and never a training task in an evaluation."""
 
-from ale_jax.system.tasks import demonstration_tasks, evaluation, probe_tasks, train_group
+from ale_jax.system.tasks import demonstration_tasks, evaluation, probe_tasks, train_task
 from envs.shell.families import TRAIN_FAMILIES
 from envs.splits import SPLITS
 
 
-def test_a_group_is_one_task_attempted_by_each_member():
-    slots = train_group(5, 4, TRAIN_FAMILIES, seed=0)
-    assert [s.member for s in slots] == [0, 1, 2, 3]
-    assert len({s.task for s in slots}) == 1
-    assert slots == train_group(5, 4, TRAIN_FAMILIES, seed=0)
-    assert slots[0].task.seed != train_group(5, 4, TRAIN_FAMILIES, seed=1)[0].task.seed
+def test_a_position_is_always_the_same_task():
+    assert train_task(5, TRAIN_FAMILIES, seed=0) == train_task(5, TRAIN_FAMILIES, seed=0)
+    assert train_task(5, TRAIN_FAMILIES, 0).seed != train_task(5, TRAIN_FAMILIES, 1).seed
 
 
 def test_families_take_turns():
     count = 3 * len(TRAIN_FAMILIES)
-    families = [train_group(g, 1, TRAIN_FAMILIES, 0)[0].task.family for g in range(count)]
+    families = [train_task(g, TRAIN_FAMILIES, 0).family for g in range(count)]
     assert families == list(TRAIN_FAMILIES) * 3
 
 
+def test_a_bounded_number_of_tasks_comes_back_in_the_same_order():
+    tasks = [train_task(g, ("trail", "count"), 0, distinct=3) for g in range(12)]
+    assert tasks[:6] == tasks[6:]
+    assert tasks[:6] == [train_task(g, ("trail", "count"), 0) for g in range(6)]
+    assert len(set(tasks)) == 6
+    assert [t.family for t in tasks[:6]] == ["trail", "count"] * 3
+
+
 def test_training_and_evaluation_never_meet():
-    training = {train_group(g, 1, TRAIN_FAMILIES, 0)[0].task.seed for g in range(500)}
+    training = {train_task(g, TRAIN_FAMILIES, 0).seed for g in range(500)}
     training |= {t.seed for t in demonstration_tasks(200, TRAIN_FAMILIES, 0)}
     probes = {t.seed for t in probe_tasks(300, TRAIN_FAMILIES)}
     evaluated = {s.task.seed for s in evaluation("final", 300, TRAIN_FAMILIES)}

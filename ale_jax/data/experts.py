@@ -1,0 +1,159 @@
+"""Expert-like trajectories, one per task: where training episodes may start in the middle."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ale_jax.records import Assignment, Opening, Slot, Status, Task, Trajectory, Turn
+
+TEACHER = -1  # in place of the version of the weights: nobody sampled it
+
+
+@dataclasses.dataclass(frozen=True)
+class Expert:
+    """A success at a task, the policy's own or a teacher's, up to the call that ended it.
+
+    turns: each with the ids that were read and written and their texts; log-probabilities 0,
+    versions -1, rewards 0: whoever continues them did not sample them.
+    version: of the weights that began it, or TEACHER. reward: what it earned.
+    """
+
+    task: Task
+    turns: tuple[Turn, ...]
+    version: int
+    reward: float
+
+    def __post_init__(self) -> None:
+        assert self.turns and self.reward > 0, self.task
+
+    @classmethod
+    def of(cls, trajectory: Trajectory) -> Expert:
+        """Of a success."""
+        episode = trajectory.episode
+        turns = tuple(
+            given_turn(t.prompt_ids, t.action_ids, t.prompt_text, t.action_text)
+            for t in trajectory.turns
+        )
+        return cls(episode.slot.task, turns, trajectory.start_version, episode.reward)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(t.prompt_ids) + len(t.action_ids) for t in self.turns)
+
+    def shared_turns(self, other: Expert) -> int:
+        """How many first actions both have in common: after them they are in one state."""
+        pairs = zip(self.turns, other.turns)
+        differ = (i for i, (a, b) in enumerate(pairs) if a.action_text != b.action_text)
+        return next(differ, min(len(self.turns), len(other.turns)))
+
+
+def given_turn(
+    prompt_ids: Sequence[int], action_ids: Sequence[int], prompt_text: str, action_text: str
+) -> Turn:
+    zeros = np.zeros(len(action_ids), np.float32)
+    return Turn(
+        prompt_ids=np.asarray(prompt_ids, np.int32),
+        action_ids=np.asarray(action_ids, np.int32),
+        logp_mu=zeros,
+        logp_old=zeros,
+        version=np.full(len(action_ids), -1, np.int32),
+        action_text=action_text,
+        prompt_text=prompt_text,
+    )
+
+
+def assign(slot: Slot, expert: Expert | None) -> Assignment:
+    """`slot` as it is played: after the expert's first `slot.start` turns."""
+    if slot.start == 0:
+        return Assignment(slot)
+    assert expert is not None and slot.task == expert.task, slot
+    given = expert.turns[: slot.start]
+    # After the last turn there is no observation: slicing ends where the turns do.
+    seen = tuple(turn.prompt_text for turn in expert.turns[: slot.start + 1])
+    return Assignment(slot, given, Opening(seen, tuple(turn.action_text for turn in given)))
+
+
+def is_success(trajectory: Trajectory) -> bool:
+    """Whether it can be an expert: it ended by its own word, and was judged right."""
+    episode = trajectory.episode
+    return episode.status == Status.FINISHED and episode.reward > 0 and bool(trajectory.turns)
+
+
+class ExpertStore:
+    """The newest and shortest expert of each task.
+
+    A candidate takes the place of the one that is there if it has no more chunks. Shorter: fewer
+    chances to go wrong. At equal length the newer: it is nearer to what the policy does now, and
+    so the trajectory is refreshed as the policy changes. As many as there are tasks, and no more.
+    """
+
+    def __init__(self, experts: Iterable[Expert] = ()):
+        self._experts = {expert.task: expert for expert in experts}
+
+    def __len__(self) -> int:
+        return len(self._experts)
+
+    def get(self, task: Task) -> Expert | None:
+        return self._experts.get(task)
+
+    def wants(self, candidate: Expert) -> bool:
+        """Whether the candidate would take a place, and is not there already."""
+        held = self._experts.get(candidate.task)
+        if held is None:
+            return True
+        same = held.shared_turns(candidate) == len(held.turns) == len(candidate.turns)
+        newer = candidate.version >= held.version
+        fewer = len(candidate.turns) < len(held.turns)
+        return not same and (fewer or (newer and len(candidate.turns) == len(held.turns)))
+
+    def put(self, expert: Expert) -> None:
+        self._experts[expert.task] = expert
+
+    def drop(self, expert: Expert) -> bool:
+        """Takes this very expert out; False if it is not, or no longer, the task's."""
+        found = self._experts.get(expert.task) is expert
+        if found:
+            del self._experts[expert.task]
+        return found
+
+    def best_of(self, trajectories: Iterable[Trajectory]) -> list[Expert]:
+        """The candidates among them that are wanted, one per task at most: of the fewest chunks,
+        then the newest, then the first."""
+        best: dict[Task, Expert] = {}
+        for candidate in map(Expert.of, filter(is_success, trajectories)):
+            rival = best.get(candidate.task)
+            if rival is None or _rank(candidate) < _rank(rival):
+                best[candidate.task] = candidate
+        return [candidate for candidate in best.values() if self.wants(candidate)]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [expert_to_json(expert) for expert in self._experts.values()]
+
+    @classmethod
+    def from_json(cls, values: Sequence[Mapping[str, Any]]) -> ExpertStore:
+        return cls(map(expert_from_json, values))
+
+
+def _rank(expert: Expert) -> tuple[int, int]:
+    return len(expert.turns), -expert.version
+
+
+def expert_to_json(expert: Expert) -> dict[str, Any]:
+    return {
+        "task": dataclasses.asdict(expert.task),
+        "version": expert.version,
+        "reward": expert.reward,
+        "turns": [
+            [t.prompt_ids.tolist(), t.action_ids.tolist(), t.prompt_text, t.action_text]
+            for t in expert.turns
+        ],
+    }
+
+
+def expert_from_json(values: Mapping[str, Any]) -> Expert:
+    turns = tuple(given_turn(*turn) for turn in values["turns"])
+    return Expert(Task(**values["task"]), turns, values["version"], values["reward"])

@@ -1,0 +1,295 @@
+"""Which task each training group plays and where it starts: initialized resampling, in the run."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ale_jax.algo.resampling import (
+    NONE,
+    PARALLEL,
+    ROLLBACK,
+    ResamplingHypers,
+    anchor_starts,
+    crucial_chunks,
+    imitation_weights,
+)
+from ale_jax.data.curriculum import Curriculum
+from ale_jax.data.experts import Expert, ExpertStore, assign, expert_from_json, expert_to_json
+from ale_jax.data.packing import Sample
+from ale_jax.data.replay import Group
+from ale_jax.monitor.evaluations import wilson_interval
+from ale_jax.records import TRAIN, Assignment, Slot, Status, Task, Trajectory
+
+REPLAY = "replay"  # the phase of slots in which nothing is sampled
+DIVERGED_ONCE = "one attempt diverged, and another did not"
+
+Replays = Callable[[Sequence[Assignment]], list[Trajectory]]
+
+
+class Recorder(Protocol):
+    def __call__(self, kind: str, detail: str, **fields: str | int) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class _Decision:
+    """What a group was given when it was admitted. expert: whose first `start` turns; or None."""
+
+    task: Task
+    start: int
+    expert: Expert | None
+
+
+class Resampler:
+    """Decides at a group's admission which task it plays and after how much of the expert.
+
+    All members of a group start alike, so that its mean reward is a baseline of one state. What was
+    decided holds until the group is trained on, whatever the curriculum becomes meanwhile, and is
+    part of `to_json`: a resumed run plays its open groups as they were. The curriculum changes only
+    in `learn`, between two steps, so that a synchronous run does not depend on when groups are
+    admitted.
+
+    One thread (the rollouts') calls `assign` and `note`, one (the learner's) all else.
+    """
+
+    def __init__(
+        self,
+        hp: ResamplingHypers,
+        task_of: Callable[[int], Task],
+        group_size: int,
+        seed: int,
+        record: Recorder,
+        state: Mapping[str, Any] | None = None,
+    ):
+        """task_of: the how-manieth task of training. state: of `to_json`, to go on from there."""
+        self._hp, self._task_of, self._group_size, self._seed = hp, task_of, group_size, seed
+        self._record = record
+        self._curriculum = Curriculum(hp.window, hp.memory)
+        self._experts = ExpertStore()
+        self._decided: dict[int, _Decision] = {}
+        self._counted: set[int] = set()  # of these groups the outcomes are in the curriculum
+        self._lock = threading.Lock()
+        if state is not None:
+            self._curriculum.load(state["curriculum"])
+            self._experts = ExpertStore.from_json(state["experts"])
+            self._decided = {g: _decision_from_json(d) for g, d in state["decided"]}
+
+    # The rollouts' side.
+
+    def assign(self, group: int) -> list[Assignment]:
+        """All attempts of a training group."""
+        with self._lock:
+            if group not in self._decided:
+                self._decided[group] = self._decide(group)
+            decision = self._decided[group]
+        slots = (
+            Slot(TRAIN, group, member, decision.task, decision.start)
+            for member in range(self._group_size)
+        )
+        return [assign(slot, decision.expert) for slot in slots]
+
+    def note(self, trajectory: Trajectory) -> None:
+        """Looks at what came back from a training group: an expert that cannot be replayed is one
+        no longer."""
+        episode = trajectory.episode
+        if _diverged(trajectory):  # even if it led there in another attempt
+            with self._lock:
+                expert = self._decided[episode.slot.group].expert
+                known = self._experts.drop(expert)
+            if known:
+                self._refuse(expert, episode.detail or DIVERGED_ONCE)
+
+    def _decide(self, group: int) -> _Decision:
+        number, anchor = divmod(group, self._hp.groups_per_task)
+        task = self._task_of(number)
+        expert = None if self._hp.scheme == NONE else self._experts.get(task)
+        if expert is None:
+            start = 0
+        elif self._hp.scheme == PARALLEL:
+            drawn = self._hp.anchor_choice == "random"
+            # All groups of a task draw from one generator, so that their anchors differ.
+            rng = np.random.default_rng([self._seed, number]) if drawn else None
+            start = anchor_starts(len(expert.turns), self._hp.anchors, rng)[anchor]
+        else:
+            start = self._curriculum.start(task)
+        return _Decision(task, start, expert if start else None)
+
+    # The learner's side.
+
+    def admit(self, candidates: Iterable[Expert], replay: Replays) -> None:
+        """Makes experts of those candidates whose replay, to the end, shows what it had shown and
+        earns its reward again. Others are refused, and an event names them."""
+        candidates = list(candidates)
+        slots = (
+            Slot(REPLAY, number, 0, expert.task, len(expert.turns))
+            for number, expert in enumerate(candidates)
+        )
+        checks = [assign(slot, expert) for slot, expert in zip(slots, candidates)]
+        for expert, replayed in zip(candidates, replay(checks) if checks else ()):
+            if replayed.episode.reward == expert.reward and not _diverged(replayed):
+                self._put(expert)
+            else:
+                self._refuse(expert, _why_not(replayed, expert))
+
+    def learn(self, groups: Sequence[Group], version: int, replay: Replays) -> None:
+        """Takes in what a step was made of: outcomes, promotions, new experts."""
+        if self._hp.scheme == NONE:
+            return
+        with self._lock:
+            for group in groups:
+                if group.index not in self._counted:
+                    self._counted.add(group.index)
+                    self._count(group, version)
+        played = (t for group in groups for t in group.valid)
+        self.admit(self._experts.best_of(played), replay)
+
+    def imitation(self, groups: Sequence[Group], gamma: float) -> list[Sample]:
+        """The first sum of Eq 10: of each group that was forked off an expert and has no success,
+        the expert's chunks up to the one that the group was to play first."""
+        if not self._hp.imitation_weight:
+            return []
+        weight = self._hp.imitation_weight
+        return [_imitated(d, number, gamma, weight) for number, d in self._lost_forks(groups)]
+
+    def _lost_forks(self, groups: Sequence[Group]) -> list[tuple[int, _Decision]]:
+        """Of the groups that were forked off an expert and have no success: number and decision."""
+        decided = ((number, self._decided[g.index], g) for number, g in enumerate(groups))
+        return [(n, d) for n, d, g in decided if d.expert and not any(map(_succeeded, g.valid))]
+
+    def forget(self, keep: Iterable[int]) -> None:
+        """Drops what was decided for groups that will not be seen again: for all but `keep`."""
+        keep = set(keep)
+        with self._lock:
+            self._decided = {g: d for g, d in self._decided.items() if g in keep}
+            self._counted &= keep
+
+    def figures(self, groups: Sequence[Group], version: int) -> dict[str, float]:
+        """The step's metrics. `success` mixes all starts; here the task's beginning is apart."""
+        starts = [g.members[0].episode.slot.start for g in groups]
+        outcomes = [(k, _succeeded(t)) for k, g in zip(starts, groups) for t in g.valid]
+        from_start = [won for k, won in outcomes if k == 0]
+        resampled = [won for k, won in outcomes if k > 0]
+        attempts = Counter(status for g in groups for t in g.members for status in _ends(t))
+        values: dict[str, float] = {f"unjudged/{s}": n for s, n in sorted(attempts.items())}
+        if self._hp.scheme != NONE:
+            values["experts"] = len(self._experts)
+            values["start_mean"] = float(np.mean(starts))
+            values["crucial_chunks"] = sum(len(c) for c in self.crucial(version).values())
+            values["groups_resampled"] = sum(k > 0 for k in starts)
+            imitated = self._hp.imitation_weight and len(self._lost_forks(groups))
+            values["groups_imitated"] = int(imitated)
+            if from_start:
+                values["success_from_start"] = float(np.mean(from_start))
+            if resampled:
+                values["success_resampled"] = float(np.mean(resampled))
+        return values
+
+    def crucial(self, version: int) -> dict[Task, tuple]:
+        """Of each task that has an expert: its crucial chunks, as far as they are known."""
+        known = ((task, self._experts.get(task)) for task in self._curriculum.tasks())
+        return {
+            task: crucial_chunks(*zip(*self.counts(expert, version), strict=True))
+            for task, expert in known
+            if expert is not None
+        }
+
+    def counts(self, expert: Expert, version: int) -> list[tuple[int, int]]:
+        """Successes and attempts from each of the expert's chunks."""
+        chunks = range(len(expert.turns))
+        return [self._curriculum.counts(expert.task, k, version) for k in chunks]
+
+    @property
+    def experts(self) -> ExpertStore:
+        return self._experts
+
+    def to_json(self, open_groups: Iterable[int]) -> dict[str, Any]:
+        """All that a resumed run needs; of decisions, those for the groups that it plays again."""
+        with self._lock:
+            return {
+                "curriculum": self._curriculum.to_json(),
+                "experts": self._experts.to_json(),
+                "decided": [[g, _decision_to_json(self._decided[g])] for g in open_groups],
+            }
+
+    def _count(self, group: Group, version: int) -> None:
+        decision = self._decided[group.index]
+        task, start, expert = decision.task, decision.start, self._experts.get(decision.task)
+        if start and (expert is None or decision.expert.shared_turns(expert) < start):
+            return  # the task has another expert by now, and this start is no state of its own
+        self._curriculum.record(task, start, version, map(_succeeded, group.valid))
+        if self._hp.scheme == ROLLBACK and 0 < start == self._curriculum.start(task):
+            low, _ = wilson_interval(*self._curriculum.counts(task, start, version))
+            if low >= self._hp.threshold:
+                self._curriculum.move(task, start - 1)
+
+    def _put(self, expert: Expert) -> None:
+        with self._lock:
+            before, last = self._experts.get(expert.task), len(expert.turns) - 1
+            self._experts.put(expert)
+            if before is None:
+                self._curriculum.forget_after(expert.task, 0)
+                self._curriculum.move(expert.task, last)
+            else:
+                self._curriculum.forget_after(expert.task, before.shared_turns(expert))
+                start = self._curriculum.start(expert.task)
+                self._curriculum.move(expert.task, min(start, last))
+
+    def _refuse(self, expert: Expert, detail: str) -> None:
+        task = expert.task
+        text = f"the expert of {task.family} {task.seed} cannot be replayed: {detail}"
+        self._record("expert_refused", text, family=task.family, seed=task.seed)
+
+
+def _succeeded(trajectory: Trajectory) -> bool:
+    return trajectory.episode.reward > 0
+
+
+def _ends(trajectory: Trajectory) -> list[str]:
+    """How the attempts at a slot ended that were not learned from."""
+    last = trajectory.episode.status
+    invalid = trajectory.episode.reward is None
+    return [status.value for status in (*trajectory.rejected, *((last,) if invalid else ()))]
+
+
+def _diverged(trajectory: Trajectory) -> bool:
+    return Status.REPLAY_DIVERGED in (trajectory.episode.status, *trajectory.rejected)
+
+
+def _why_not(replayed: Trajectory, expert: Expert) -> str:
+    episode = replayed.episode
+    if episode.reward is None:
+        return episode.detail or episode.status
+    if _diverged(replayed):
+        return DIVERGED_ONCE
+    return f"it earned {episode.reward:g} where it had earned {expert.reward:g}"
+
+
+def _imitated(decision: _Decision, group: int, gamma: float, weight: float) -> Sample:
+    expert, start = decision.expert, decision.start
+    given = start + 1
+    return Sample(
+        turns=expert.turns[:given],
+        advantage_C=np.zeros(0, np.float32),
+        positive=False,
+        given=given,
+        group=group,
+        imitate_C=imitation_weights(start, len(expert.turns), expert.reward, gamma, weight),
+    )
+
+
+def _decision_to_json(decision: _Decision) -> dict[str, Any]:
+    return {
+        "task": dataclasses.asdict(decision.task),
+        "start": decision.start,
+        "expert": decision.expert and expert_to_json(decision.expert),
+    }
+
+
+def _decision_from_json(values: Mapping[str, Any]) -> _Decision:
+    expert = values["expert"] and expert_from_json(values["expert"])
+    return _Decision(Task(**values["task"]), values["start"], expert)

@@ -1,0 +1,59 @@
+"""Assignments played in a real sandbox by a policy that knows its lines: no engine, no Ray."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ale_jax.agent.api import Reply
+from ale_jax.agent.loop import AgentLimits, ScriptedPolicy
+from ale_jax.agent.tools import render_tool_call
+from ale_jax.data.replay import Group
+from ale_jax.records import Trajectory
+from ale_jax.rollout.play import EpisodePlayer
+from ale_jax.system.player import shell_env
+from envs.shell.families import generate
+from tests.data.make_trajectories import make_turn
+
+
+class WritingPolicy(ScriptedPolicy):
+    """Keeps what it read and wrote as turns."""
+
+    def __init__(self, replies, version):
+        super().__init__(replies)
+        self.turns, self._version = [], version
+
+    def reply(self, new_messages) -> Reply:
+        reply = super().reply(new_messages)
+        turn = make_turn([7], list(reply.text.encode()), version=self._version)
+        texts = {"prompt_text": new_messages[-1].content, "action_text": reply.text}
+        self.turns.append(dataclasses.replace(turn, **texts))
+        return reply
+
+
+class Rollouts:
+    """script: the replies to a task, from its beginning; by default the oracle's."""
+
+    def __init__(self, start_sandbox, make_env=shell_env, memory=None):
+        self._player = EpisodePlayer(start_sandbox, make_env, AgentLimits(turns=12), memory)
+
+    def play(self, assignment, script=None, version=0) -> Trajectory:
+        replies = oracle_script(assignment.slot.task) if script is None else script
+        policy = WritingPolicy(replies[assignment.slot.start :], version)
+        episode = self._player.play(assignment.slot, policy, assignment.opening).episode
+        if not policy.turns:
+            return Trajectory(episode, (), version)
+        turns = (*assignment.given, *policy.turns)
+        return Trajectory(episode, turns, version, given=len(assignment.given))
+
+    def replay(self, assignments) -> list[Trajectory]:
+        return [self.play(each, script=[]) for each in assignments]
+
+    def group(self, index, assignments, script=None, version=0) -> Group:
+        return Group(index, tuple(self.play(each, script, version) for each in assignments))
+
+    def close(self):
+        self._player.close()
+
+
+def oracle_script(task) -> list[str]:
+    return [render_tool_call(call) for call in generate(task.family, task.seed).oracle]

@@ -1,0 +1,81 @@
+"""A whole run that starts in the middle of the oracles' episodes, and one that goes on with it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from ale_jax.monitor.metrics import read_metrics
+
+STEPS = 4
+ROLLBACK = {
+    "rl.alpha": 0.0,
+    "rl.steps": STEPS,
+    "rl.groups_per_step": 3,
+    "agent.turns": 8,
+    "worlds.tasks_per_family": 2,
+    "resampling.scheme": "rollback",
+    "resampling.teacher": "oracle",
+    "resampling.threshold": 0.3,  # both members of a group: from 0.34 on
+    "checkpoint.keep": STEPS,
+}
+# What a clock, and not the run, decides.
+TIMES = ("seconds", "seconds_wait", "seconds_learn", "tokens_per_second")
+
+
+def _run(workdir, runtime_name):
+    command = [sys.executable, "-m", "ale_jax.launch", "--config=configs/smoke.py"]
+    command += [f"--workdir={workdir}", f"--config.rollout.runtime={runtime_name}"]
+    command += [f"--config.{name}={value}" for name, value in ROLLBACK.items()]
+    # The tests' eight virtual devices would only slow the process down.
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def _rl_lines(workdir):
+    lines = read_metrics(workdir / "metrics.jsonl").records
+    return [{k: v for k, v in x.items() if k not in TIMES} for x in lines if x["phase"] == "rl"]
+
+
+def _checkpoint(workdir, step):
+    folder = workdir / "checkpoints" / f"step_{step:08d}"
+    state = jax.device_get(ocp.StandardCheckpointer().restore(folder / "state"))
+    return state, json.loads((folder / "host.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory, runtime_name):
+    workdir = tmp_path_factory.mktemp("run") / "unbroken"
+    _run(workdir, runtime_name)
+    return workdir
+
+
+def test_training_starts_near_the_end(unbroken):
+    first = _rl_lines(unbroken)[0]
+    assert first["experts"] == 4 and first["groups_resampled"] == 3
+    assert first["start_mean"] >= 1  # every oracle takes at least two calls
+    assert 0 < first["learner_gap"] <= 1e-5  # also of what was written after given turns
+    assert first["groups_imitated"] > 0 and first["grad_norm"] > 0
+    decided = dict(_checkpoint(unbroken, STEPS)[1]["resampling"]["decided"])
+    assert decided == {}  # synchronous: nothing is open between two steps
+
+
+def test_a_run_that_goes_on_ends_like_an_unbroken_one(unbroken, tmp_path, runtime_name):
+    workdir = shutil.copytree(unbroken, tmp_path / "resumed")
+    for step in (3, 4):
+        shutil.rmtree(workdir / "checkpoints" / f"step_{step:08d}")
+    (workdir / "summary.json").unlink()
+    _run(workdir, runtime_name)
+    assert _rl_lines(workdir) == _rl_lines(unbroken)
+    (state, host), (wanted_state, wanted_host) = (
+        _checkpoint(folder, STEPS) for folder in (workdir, unbroken)
+    )
+    assert host == wanted_host
+    jax.tree.map(np.testing.assert_array_equal, state, wanted_state)

@@ -1,0 +1,215 @@
+"""Where training groups start, with real sandboxes to replay in: rollback, anchors, refusals."""
+
+import dataclasses
+import functools
+import json
+
+import numpy as np
+import pytest
+
+from ale_jax.agent.tools import bash, finish, render_tool_call
+from ale_jax.algo.resampling import ResamplingHypers
+from ale_jax.data.experts import Expert
+from ale_jax.records import Assignment, Slot, Status, Task
+from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.system.resampling import Resampler
+from envs.shell.families import generate
+from tests.system.conftest import SPEC
+from tests.system.scripted_rollouts import Rollouts, oracle_script
+
+TASK = Task("trail", 5, "train")
+CHUNKS = len(generate(TASK.family, TASK.seed).oracle)
+SIZE = 4
+
+
+@pytest.fixture(scope="module")
+def rollouts(runtime_name):
+    runtime = pick_runtime(runtime_name, SPEC)
+    rollouts = Rollouts(functools.partial(runtime.start, SPEC, {}))
+    yield rollouts
+    rollouts.close()
+
+
+@pytest.fixture
+def events():
+    return []
+
+
+def resampler_of(events, state=None, **hypers):
+    def record(kind, detail, **fields):
+        events.append({"kind": kind, "detail": detail} | fields)
+
+    return Resampler(ResamplingHypers(**hypers), lambda number: TASK, SIZE, 0, record, state)
+
+
+def oracle(rollouts):
+    return Expert.of(rollouts.play(Assignment(Slot("oracle", 0, 0, TASK))))
+
+
+def taught(events, rollouts, **hypers):
+    """A resampler that knows the oracle's way."""
+    resampler = resampler_of(events, **hypers)
+    resampler.admit([oracle(rollouts)], rollouts.replay)
+    return resampler
+
+
+def start_of(assignments):
+    (start,) = {each.slot.start for each in assignments}
+    return start
+
+
+WRONG = [render_tool_call(finish("wrong"))] * CHUNKS
+
+
+def test_rollback_reaches_the_beginning_chunk_by_chunk(rollouts, events):
+    assert CHUNKS >= 3
+    resampler = taught(events, rollouts, scheme="rollback")
+    starts = []
+    for step in range(CHUNKS + 1):
+        assignments = resampler.assign(step)
+        starts.append(start_of(assignments))
+        group = rollouts.group(step, assignments, version=step)
+        assert [t.episode.reward for t in group.members] == [1.0] * SIZE
+        assert {t.episode.turns for t in group.members} == {CHUNKS - starts[-1]}
+        resampler.learn([group], step, rollouts.replay)
+    assert starts == [*range(CHUNKS - 1, -1, -1), 0]
+    assert not events
+
+
+def test_a_start_is_left_when_enough_successes_say_so(rollouts, events):
+    resampler = taught(events, rollouts, scheme="rollback", threshold=0.4)
+    last = CHUNKS - 1
+    lost = rollouts.group(0, resampler.assign(0), WRONG)
+    resampler.learn([lost], 0, rollouts.replay)
+    won = [rollouts.group(g, resampler.assign(g)) for g in (1, 2)]
+    resampler.learn(won[:1], 1, rollouts.replay)
+    # 4 of 8: the interval begins at 0.215. The next 4 make it 8 of 12, and 0.391: not yet.
+    assert start_of(resampler.assign(3)) == last
+    resampler.learn(won[1:], 2, rollouts.replay)
+    assert start_of(resampler.assign(4)) == last
+    resampler.learn([rollouts.group(3, resampler.assign(3))], 3, rollouts.replay)  # 12 of 16: 0.505
+    assert start_of(resampler.assign(5)) == last - 1
+
+
+def test_a_group_under_way_keeps_its_start_and_its_members_share_it(rollouts, events):
+    resampler = taught(events, rollouts, scheme="rollback")
+    early = resampler.assign(0)
+    resampler.learn([rollouts.group(1, resampler.assign(1))], 0, rollouts.replay)
+    assert start_of(resampler.assign(2)) == CHUNKS - 2
+    assert resampler.assign(0) == early and start_of(early) == CHUNKS - 1
+    assert len({each.opening for each in early}) == 1
+    for each in early:
+        assert each.given == resampler.experts.get(TASK).turns[: CHUNKS - 1]
+
+
+def test_parallel_anchors_are_groups_of_one_task_and_the_first_starts_at_the_beginning(
+    rollouts, events
+):
+    resampler = taught(events, rollouts, scheme="parallel", anchors=3)
+    starts = [start_of(resampler.assign(group)) for group in range(6)]
+    assert starts == [0, CHUNKS // 3, 2 * CHUNKS // 3] * 2
+    drawn = taught(events, rollouts, scheme="parallel", anchors=3, anchor_choice="random")
+    for block in range(5):
+        first, *others = [start_of(drawn.assign(3 * block + anchor)) for anchor in range(3)]
+        assert first == 0 and len(set(others)) == 2 and 0 not in others
+
+
+def test_without_a_scheme_or_an_expert_everything_starts_at_the_beginning(events):
+    for scheme in ("none", "rollback", "parallel"):
+        resampler = resampler_of(events, scheme=scheme)
+        assert [start_of(resampler.assign(group)) for group in range(4)] == [0] * 4
+
+
+def test_own_successes_become_experts_after_a_replay(rollouts, events):
+    resampler = resampler_of(events, scheme="rollback")
+    resampler.learn([rollouts.group(0, resampler.assign(0))], 0, rollouts.replay)
+    assert len(resampler.experts) == 1 and not events
+    assert start_of(resampler.assign(1)) == CHUNKS - 1
+
+
+def test_a_success_whose_replay_diverges_is_refused_by_name(rollouts, events):
+    resampler = resampler_of(events, scheme="rollback")
+    chance = [render_tool_call(bash("echo $RANDOM $RANDOM $RANDOM")), *oracle_script(TASK)]
+    group = rollouts.group(0, resampler.assign(0), chance)
+    assert [t.episode.reward for t in group.members] == [1.0] * SIZE
+    resampler.learn([group], 0, rollouts.replay)
+    assert len(resampler.experts) == 0
+    (refused,) = events
+    assert refused["kind"] == "expert_refused"
+    assert (refused["family"], refused["seed"]) == ("trail", 5)
+    assert "trail 5 cannot be replayed" in refused["detail"] and "turn 2" in refused["detail"]
+    assert start_of(resampler.assign(1)) == 0
+
+
+def test_an_expert_that_diverges_later_is_one_no_longer(rollouts, events):
+    resampler = taught(events, rollouts, scheme="rollback")
+    assignment = resampler.assign(0)[0]
+    seen = (*assignment.opening.seen[:-1], "something else")
+    opening = dataclasses.replace(assignment.opening, seen=seen)
+    diverged = rollouts.play(dataclasses.replace(assignment, opening=opening))
+    assert diverged.episode.status == Status.REPLAY_DIVERGED
+    resampler.note(diverged)
+    resampler.note(diverged)
+    assert [e["kind"] for e in events] == ["expert_refused"]
+    assert start_of(resampler.assign(1)) == 0
+    assert start_of(resampler.assign(0)) == CHUNKS - 1  # under way: it ends as it began
+
+
+def test_a_fork_without_a_success_is_imitated(rollouts, events):
+    resampler = taught(events, rollouts, scheme="rollback", imitation_weight=0.5)
+    expert, last = resampler.experts.get(TASK), CHUNKS - 1
+    lost = rollouts.group(0, resampler.assign(0), WRONG)
+    (sample,) = resampler.imitation([lost], gamma=0.9)
+    assert sample.turns == expert.turns  # the given ones and the one that was to be played
+    assert sample.given == CHUNKS and len(sample.advantage_C) == 0
+    np.testing.assert_allclose(sample.imitate_C[-1], 0.5)
+    np.testing.assert_allclose(sample.imitate_C[0], 0.5 * 0.9**last, rtol=1e-6)
+    won = rollouts.group(1, resampler.assign(1))
+    mixed = dataclasses.replace(won, members=(*lost.members[:3], won.members[0]))
+    assert resampler.imitation([won, mixed], gamma=0.9) == []
+    from_start = resampler_of(events, scheme="rollback")
+    failed = rollouts.group(0, from_start.assign(0), WRONG)
+    assert from_start.imitation([failed], gamma=0.9) == []
+
+
+def test_a_resumed_run_goes_on_where_it_was(rollouts, events):
+    hypers = {"scheme": "rollback"}
+    resampler = taught(events, rollouts, **hypers)
+    for group in range(3):
+        resampler.assign(group)
+    resampler.learn([rollouts.group(0, resampler.assign(0))], 0, rollouts.replay)
+    resampler.forget([1, 2])
+    state = json.loads(json.dumps(resampler.to_json([1, 2])))
+    again = resampler_of(events, state, **hypers)
+    assert again.to_json([1, 2]) == state
+    for group in (1, 2, 3):  # two that were open, at the old start, and a new one
+        mine, theirs = resampler.assign(group), again.assign(group)
+        assert [a.slot for a in mine] == [a.slot for a in theirs]
+        for a, b in zip(mine[0].given, theirs[0].given, strict=True):
+            np.testing.assert_array_equal(a.action_ids, b.action_ids)
+        assert mine[0].opening == theirs[0].opening
+    assert [start_of(again.assign(g)) for g in (1, 2, 3)] == [CHUNKS - 1, CHUNKS - 1, CHUNKS - 2]
+
+
+def test_a_group_that_is_used_twice_is_counted_once(rollouts, events):
+    resampler = taught(events, rollouts, scheme="rollback")
+    group = rollouts.group(0, resampler.assign(0))
+    for step in range(2):
+        resampler.learn([group], step, rollouts.replay)
+    expert = resampler.experts.get(TASK)
+    assert resampler.counts(expert, 1)[CHUNKS - 1] == (SIZE, SIZE)
+
+
+def test_the_crucial_chunk_shows_in_the_counts(rollouts, events):
+    """The policy plays the last chunk right, if it is asked for that one, and nothing else."""
+    resampler = taught(events, rollouts, scheme="parallel", anchors=CHUNKS)
+    for group in range(2 * CHUNKS):
+        assignments = resampler.assign(group)
+        script = None if start_of(assignments) == CHUNKS - 1 else WRONG
+        played = rollouts.group(group, assignments, script)
+        resampler.learn([played], 0, rollouts.replay)
+    (found,) = resampler.crucial(0)[TASK]
+    assert (found.chunk, found.rate_before, found.rate_after) == (CHUNKS - 2, 0.0, 1.0)
+    figures = resampler.figures([played], 0)
+    assert figures["crucial_chunks"] == 1 and figures["experts"] == 1
+    assert figures["success_resampled"] == 1.0 and "success_from_start" not in figures
