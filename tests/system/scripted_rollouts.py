@@ -10,7 +10,7 @@ from ale_jax.agent.tools import render_tool_call
 from ale_jax.data.replay import Group
 from ale_jax.records import Trajectory
 from ale_jax.rollout.play import EpisodePlayer
-from ale_jax.system.player import shell_env
+from envs.registry import make_env, needs_sandbox
 from envs.shell.families import generate
 from tests.data.make_trajectories import make_turn
 
@@ -33,8 +33,10 @@ class WritingPolicy(ScriptedPolicy):
 class Rollouts:
     """script: the replies to a task, from its beginning; by default the oracle's."""
 
-    def __init__(self, start_sandbox, make_env=shell_env, memory=None):
-        self._player = EpisodePlayer(start_sandbox, make_env, AgentLimits(turns=12), memory)
+    def __init__(self, start_sandbox, make_env=make_env, memory=None):
+        self._player = EpisodePlayer(
+            start_sandbox, make_env, needs_sandbox, AgentLimits(turns=12), memory
+        )
 
     def play(self, assignment, script=None, version=0) -> Trajectory:
         replies = oracle_script(assignment.slot.task) if script is None else script

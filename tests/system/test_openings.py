@@ -9,7 +9,7 @@ from ale_jax.agent.tools import bash, render_tool_call
 from ale_jax.data.experts import Expert, assign
 from ale_jax.records import Assignment, Slot, Status, Task
 from ale_jax.sandbox.runtime import pick_runtime
-from ale_jax.system.player import shell_env
+from envs.registry import make_env
 from tests.system.conftest import SPEC
 from tests.system.scripted_rollouts import Rollouts, oracle_script
 
@@ -22,7 +22,7 @@ def rig(runtime_name):
     steps = []
 
     def watched_env(task, sandbox):
-        env = shell_env(task, sandbox)
+        env = make_env(task, sandbox)
         step = env.step
         env.step = lambda action: (steps.append(action), step(action))[1]
         return env
