@@ -18,7 +18,7 @@ FOLDERS = 8
 
 
 def generate(rng: np.random.Generator) -> World:
-    turns = [pick(rng, TURNS) for _ in range(rng.integers(2, 4))]
+    turns = [pick(rng, TURNS) for _ in range(rng.integers(1, 6))]
     return walk(rng, turns, astray=0, wordings=WORDINGS)
 
 
