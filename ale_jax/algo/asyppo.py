@@ -15,8 +15,8 @@ import numpy as np
 
 
 def critic_of(member_BT: np.ndarray, critics: int) -> np.ndarray:
-    """Which critic learns from each token, int [B, T]: a group's member m belongs to critic m mod M.
-    So each prompt's responses are divided evenly and disjointly. -1 on padding."""
+    """Which critic learns from each token, int [B, T]: of a group, member m belongs to critic m mod
+    M, so that each prompt's responses are divided evenly and disjointly. -1 on padding."""
     return np.where(member_BT >= 0, member_BT % critics, -1)
 
 

@@ -135,7 +135,8 @@ def gradient_function(
 
 
 def to_device(batch: Any, mesh: Mesh) -> dict[str, jax.Array]:
-    """The arrays of a `Batch`, or of a record like it, by name: rows divided over the mesh's data axes."""
+    """The arrays of a `Batch`, or of a record like it, by name, rows divided over the mesh's data
+    axes."""
     sharding = batch_sharding(mesh)
     return {
         name: jax.device_put(np.asarray(array), sharding)
