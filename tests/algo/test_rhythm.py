@@ -113,9 +113,9 @@ def test_random_credit_chooses_as_many_tokens_as_the_others_and_others_by_anothe
 
 def test_coupled_shares_by_hand():
     chunk_BT = _row(0, 0, 0, 0, 0, 0, 0, 1, 1, kind=int)
-    delta_BT = _row(0, 3, 5, 0, 0, 0, 0, 0, 0)
+    delta_BT = _row(0, 3, 5, 0, 0, 0, 4, 0, 0)
     # Token 3: 5 is one before it, 3 two before. Token 5: with k = 3 the 5 is three before it, with
-    # k = 2 nothing is, and it is free. Token 6 is far. Token 7 begins a chunk: nothing before it.
+    # k = 2 nothing is, and it is free. Token 6 is far. Token 7 begins a chunk: the 4 is of another.
     near_BT = _row(0, 0, 0, 1, 0, 1, 0, 1, 0, kind=bool)
     far_BT = _row(0, 0, 0, 0, 0, 0, 1, 0, 0, kind=bool)
     found = coupled_share(near_BT, far_BT, delta_BT, chunk_BT, 3, 0.4)
