@@ -5,6 +5,7 @@
   --mode=export --out=FOLDER   writes the newest weights of the run in DIR, with tokenizer and chat
                 template, as a new folder that transformers loads; adapters are merged into them
   --adapter     with --mode=export: the adapters alone, as PEFT loads them
+  --config=configs/NAME.py:ALGORITHM   with another algorithm of configs/algorithms.py
   --config.SECTION.FIELD=VALUE   another value for one field, e.g. --config.rl.alpha=0.5
   --resume      go on with the run in DIR though rl.steps or what is watched was changed
                 (a run of the same config goes on by itself)
@@ -78,7 +79,8 @@ def _launch(argv: Sequence[str], run: Run | None) -> int:
     if options.help:
         print(__doc__)
         return 0
-    values = _read_config(_config_path(options.config), overrides)
+    file, _, choice = options.config.partition(":")
+    values = _read_config(_config_path(file), choice, overrides)
     if options.mode == "plan":
         return _plan(values)
     if options.mode not in ("train", "export"):
@@ -157,16 +159,16 @@ def _parse_options(argv: Sequence[str]) -> flags.FlagValues:
 def _config_path(given: str) -> Path:
     path = Path(given)
     if not given or not path.is_file():
-        there = sorted(p for p in Path("configs").glob("*.py") if p.stem != "__init__")
+        there = sorted(p for p in Path("configs").glob("*.py") if "def get_config" in p.read_text())
         choices = ", ".join(map(str, there)) or "a Python file with get_config()"
         what = f"there is no config file {given}" if given else "--config is missing"
         raise ValueError(f"{what}: choose one of {choices}")
     return path
 
 
-def _read_config(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    """What the config file says, with the overrides of the command line."""
-    config = _load(path)
+def _read_config(path: Path, choice: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """What the config file says of `choice` (empty: its own), with the command line's overrides."""
+    config = _load(path, choice)
     known = list(flat(config.to_dict()))
     for override in overrides:
         name = OVERRIDE.match(override)[1]
@@ -179,9 +181,9 @@ def _read_config(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
     return config.to_dict()
 
 
-def _load(path: Path) -> ConfigDict:
+def _load(path: Path, choice: str) -> ConfigDict:
     try:
-        config = runpy.run_path(str(path))["get_config"]()
+        config = runpy.run_path(str(path))["get_config"](*[choice] if choice else [])
     except Exception as error:  # whatever the user's code raises is about the user's code
         raise ValueError(f"{path}: {type(error).__name__}: {error}") from error
     if not isinstance(config, ConfigDict):

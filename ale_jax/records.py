@@ -117,6 +117,8 @@ class Episode:
 class Trajectory:
     """An episode joined with its tokens. `start_version`: weights at its first sampled token.
 
+    given: how many first turns were given. Nobody sampled them here: their log-probabilities are 0,
+    their versions -1, and no loss of reinforcement sees them.
     expert_TLK: for router replay, the experts that the sampler sent each of the `num_tokens` tokens
     to, of those of L layers that have some: int16, -1 for the last token, which it never read.
     """
@@ -125,6 +127,7 @@ class Trajectory:
     turns: tuple[Turn, ...]
     start_version: int
     expert_TLK: np.ndarray | None = None
+    given: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -132,7 +135,7 @@ class Trajectory:
 
     @property
     def num_policy_tokens(self) -> int:
-        return sum(len(t.action_ids) for t in self.turns)
+        return sum(len(t.action_ids) for t in self.turns[self.given :])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,21 +143,39 @@ class Batch:
     """Packed rows of fixed shape; several trajectories may share a row.
 
     tokens_BT int32; segment_BT int32, 1.. per trajectory in its row, 0 = padding;
-    position_BT int32, position within the trajectory; chunk_BT int32, id of the chunk within the
-    row that wrote the token, -1 outside every chunk (observations, padding);
-    logp_mu_BT, logp_old_BT float32 and version_BT int32 of each policy token (0 elsewhere);
-    per chunk, C = chunks per row at most (0 where unused): advantage_BC float32, positive_BC bool,
-    its trajectory did better than its baseline.
-    expert_BTLK int16, for router replay: as in `Trajectory`, -1 also for padding; None without.
+    position_BT int32, position within the trajectory;
+    chunk_BT int32, id of the sampled chunk within the row that wrote the token, -1 outside every
+    sampled chunk (observations, given turns, padding);
+    group_BT, member_BT int32: the trajectory's group, counted within the step, and its member
+    number in there; -1 on padding.
+
+    Of tokens in sampled chunks, 0 (False) elsewhere:
+    logp_mu_BT, logp_old_BT float32 and version_BT int32, as in `Turn`;
+    advantage_BT float32; positive_BT bool, its trajectory did better than its baseline;
+    reward_BT float32, the chunk's own reward, on the chunk's last token alone.
+    Of tokens in given turns, 0 elsewhere: imitate_BT float32, the weight of log pi(t) in the
+    imitation term.
+
+    None where nobody asked for it:
+    logp_ref_BT, logp_prox_BT float32, log-probabilities under the reference and under the weights
+    that the step starts from; entropy_BT float32, factor of each token's entropy bonus (None: 1);
+    expert_BTLK int16, for router replay: as in `Trajectory`, -1 also for padding.
     """
 
     tokens_BT: np.ndarray
     segment_BT: np.ndarray
     position_BT: np.ndarray
     chunk_BT: np.ndarray
+    group_BT: np.ndarray
+    member_BT: np.ndarray
     logp_mu_BT: np.ndarray
     logp_old_BT: np.ndarray
     version_BT: np.ndarray
-    advantage_BC: np.ndarray
-    positive_BC: np.ndarray
+    advantage_BT: np.ndarray
+    positive_BT: np.ndarray
+    reward_BT: np.ndarray
+    imitate_BT: np.ndarray
+    logp_ref_BT: np.ndarray | None = None
+    logp_prox_BT: np.ndarray | None = None
+    entropy_BT: np.ndarray | None = None
     expert_BTLK: np.ndarray | None = None

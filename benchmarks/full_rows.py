@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from ale_jax.algo.algorithm import AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
 from ale_jax.data.packing import Sample, Shape, pack
 from ale_jax.records import Batch, Turn
+
+GRPO = AlgoConfig(
+    name="grpo",
+    gamma=1.0,
+    old_logp="sampler",
+    advantage=AdvantageHypers("outcome", "group", "group"),
+    loss=LossHypers("ppo", clip_low=0.2, clip_high=0.2),
+    mismatch=MismatchHypers(),
+)
 
 
 def full_batch(

@@ -20,7 +20,6 @@ from pathlib import Path
 
 from ale_jax.monitor.summary import Summary, read_summary
 
-CONFIGS = {"ipa": "configs/quickstart.py", "grpo": "configs/grpo.py"}
 COLUMNS = (
     "success_warm_start",
     "success_final",
@@ -51,10 +50,9 @@ def main(arguments: list[str]) -> int:
 
 def run(algorithm: str, seed: int, runs: Path, quick: bool) -> Summary:
     workdir = runs / f"{'quick_' if quick else ''}{algorithm}_{seed}"
-    config = "configs/smoke.py" if quick else CONFIGS[algorithm]
-    overrides = [f"--config.seed={seed}", f"--config.rl.algorithm={algorithm}"]
+    config = f"configs/{'smoke' if quick else 'quickstart'}.py:{algorithm}"
     command = [sys.executable, "-m", "ale_jax.launch", f"--config={config}"]
-    subprocess.run([*command, f"--workdir={workdir}", *overrides], check=True)
+    subprocess.run([*command, f"--workdir={workdir}", f"--config.seed={seed}"], check=True)
     return read_summary(workdir / "summary.json")
 
 

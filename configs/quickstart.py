@@ -9,12 +9,14 @@ Hardware: two CPU cores; no accelerator.
 
 from ml_collections import ConfigDict
 
+from configs import algorithms
 from envs.shell.families import HELD_OUT_FAMILIES
 
 
-def get_config() -> ConfigDict:
+def get_config(algorithm: str = "ipa") -> ConfigDict:
+    """algorithm: one of configs/algorithms.py, all else equal."""
     c = ConfigDict()
-    c.name = "quickstart"
+    c.name = "quickstart" if algorithm == "ipa" else f"quickstart_{algorithm}"
     c.seed = 0
     c.compilation_cache = ""
     c.weights = ""
@@ -105,7 +107,6 @@ def get_config() -> ConfigDict:
     c.warm_start_optimizer = _muon(5e-3, 0.02, warmup_steps=20, decay_steps=0)
 
     c.rl = {
-        "algorithm": "ipa",
         "steps": 170,
         "groups_per_step": 16,
         "group_size": 4,
@@ -114,23 +115,9 @@ def get_config() -> ConfigDict:
         "router_replay": False,
     }
     c.rl_optimizer = _muon(5e-4, 0.0025, warmup_steps=5, decay_steps=170)
-    c.ipa = {
-        "gamma": 0.95,
-        "mask_threshold": 1.2,
-        "failure_reward": 0.0,
-        "baseline": "group_mean",
-        "normaliser": "tokens",
-        "ratio_on_positives": False,
-        "negative_weight": 0.1,
-        "old_logp": "sampler",
-    }
-    c.grpo = {
-        "clip_low": 0.2,
-        "clip_high": 0.2,
-        "scale_by_std": True,
-        "normaliser": "tokens",
-        "old_logp": "sampler",
-    }
+    c.algo = algorithms.named(algorithm)
+    if c.algo.loss.kind in ("tis", "topr"):  # the losses that can
+        c.algo.loss.negative_weight = 0.1
     c.train_sampling = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
 
     c.eval_sampling = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}

@@ -10,8 +10,8 @@ from ml_collections import ConfigDict
 from configs import quickstart
 
 
-def get_config() -> ConfigDict:
-    c = quickstart.get_config()
+def get_config(algorithm: str = "ipa") -> ConfigDict:
+    c = quickstart.get_config(algorithm)
     c.name = "smoke"
     c.model.update(
         width=32, num_layers=2, dense_layers=(0,), num_heads=2, num_kv_heads=1, head_width=16

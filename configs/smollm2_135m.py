@@ -11,8 +11,8 @@ from ml_collections import ConfigDict
 from configs import quickstart
 
 
-def get_config() -> ConfigDict:
-    c = quickstart.get_config()
+def get_config(algorithm: str = "ipa") -> ConfigDict:
+    c = quickstart.get_config(algorithm)
     c.name = "smollm2_135m"
     c.hardware = {"chip": "h100", "devices": 1}
     c.model.update(width=576, num_layers=30, num_heads=9, num_kv_heads=3, head_width=64)
@@ -35,4 +35,4 @@ def use_accelerator(c: ConfigDict) -> None:
     c.warm_start_optimizer.update(name="adamw", learning_rate=1e-5)
     c.rl.update(steps=500, groups_per_step=16, group_size=8)
     c.rl_optimizer.update(name="adamw", learning_rate=1e-6, warmup_steps=10, decay_steps=500)
-    c.ipa.old_logp = "trainer"
+    c.algo.old_logp = "generating"

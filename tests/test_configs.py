@@ -16,10 +16,11 @@ from ale_jax.system.checks import check_devices
 from ale_jax.system.config import RunConfig
 from ale_jax.system.fields import flat
 from ale_jax.system.plan import GIB, make_plan
+from configs.algorithms import PRESETS
 
 FOLDER = Path(configs.__file__).parent
-NAMES = sorted(p.stem for p in FOLDER.glob("*.py") if p.stem != "__init__")
-PLANNED = [name for name in NAMES if name not in ("quickstart", "grpo", "smoke")]
+NAMES = sorted(p.stem for p in FOLDER.glob("*.py") if "def get_config" in p.read_text())
+PLANNED = [name for name in NAMES if name not in ("quickstart", "smoke")]
 SMOKE = importlib.import_module("configs.smoke").get_config().to_dict()
 
 
@@ -74,12 +75,27 @@ def test_the_other_configs_fit_two_cores():
     assert done.returncode == 0, done.stderr
 
 
-def test_grpo_differs_from_the_quickstart_in_the_algorithm_alone():
+@pytest.mark.parametrize("name", sorted(set(PRESETS) - {"ppo"}))  # which needs critics
+def test_an_algorithm_is_valid_and_differs_from_the_quickstart_in_nothing_else(name):
     mine, rivals = (
-        flat(importlib.import_module(f"configs.{n}").get_config().to_dict())
-        for n in ("quickstart", "grpo")
+        flat(importlib.import_module("configs.quickstart").get_config(n).to_dict())
+        for n in ("ipa", name)
     )
-    assert {n for n in mine if mine[n] != rivals[n]} == {"name", "rl.algorithm"}
+    assert rivals["algo.name"] == name
+    other = {n for n in mine if mine[n] != rivals[n] and not n.startswith("algo.")}
+    assert other == (set() if name == "ipa" else {"name"})
+    build_config(importlib.import_module("configs.smoke").get_config(name).to_dict())
+
+
+def test_an_unknown_algorithm_is_answered_with_the_choices():
+    with pytest.raises(ValueError, match=r"algorithm 'pg' is unknown: choose one of ipa, topr"):
+        importlib.import_module("configs.quickstart").get_config("pg")
+
+
+def test_credit_by_critics_needs_critics():
+    config = importlib.import_module("configs.smoke").get_config("ppo").to_dict()
+    with pytest.raises(ValueError, match=r"algo\.advantage\.estimator gae needs critics"):
+        build_config(config)
 
 
 def test_every_field_is_reached_by_its_dotted_name():
@@ -92,18 +108,20 @@ def test_every_field_is_reached_by_its_dotted_name():
     [
         ("rl.alhpa", 1.0, "config.rl.alhpa is unknown: did you mean config.rl.alpha?"),
         ("rll", {"alpha": 1.0}, "config.rll is unknown: did you mean config.rl?"),
-        ("rl.zzzzzzzz", 1, "choose one of rl.algorithm, rl.steps"),
+        ("rl.zzzzzzzz", 1, "choose one of rl.steps, rl.groups_per_step"),
         ("rl.steps", "ten", "config.rl.steps is 'ten' (str): int is wanted"),
         ("rl.steps", True, "config.rl.steps is True (bool): int is wanted"),
         ("rl.alpha", 1, "config.rl.alpha is 1 (int): float is wanted"),
         ("rl.alpha", float("nan"), "config.rl.alpha is nan: a finite number is wanted"),
-        ("rl", 3, "config.rl is 3: a section with algorithm, steps"),
+        ("rl", 3, "config.rl is 3: a section with steps"),
         ("engine.prefill_tokens", [32], "config.engine.prefill_tokens is [32] (list): tuple"),
         ("engine.prefill_tokens", (32, "x"), "config.engine.prefill_tokens[1] is 'x' (str): int"),
         ("engine.prefill_tokens", (), "prefill_tokens () must be numbers in ascending order"),
         ("train_sampling.temperature", -1.0, "config.train_sampling: temperature -1.0"),
         ("rl.alpha", -0.5, "config.rl: alpha -0.5"),
-        ("rl.algorithm", "ppo", "algorithm 'ppo' is unknown: choose one of ipa, grpo"),
+        ("algo.loss.kind", "pg", "config.algo.loss: kind 'pg' is unknown: choose one of vanilla"),
+        ("algo.gamma", 0.0, "config.algo: gamma 0.0 must be in (0, 1]"),
+        ("algo.loss.tau", 0.1, "config.algo.loss: tau 0.1 is not read by the loss topr"),
         ("rl.group_size", 0, "group_size 0 must be at least 1"),
         ("rl.group_size", 1, "rl.group_size 1 leaves a group nothing to compare"),
         ("rl.router_replay", 1, "config.rl.router_replay is 1 (int): bool is wanted"),
@@ -113,7 +131,7 @@ def test_every_field_is_reached_by_its_dotted_name():
             "int4",
             "engine.weights 'int4' is unknown: choose one of same, int8, fp8",
         ),
-        ("engine.weights", "fp8", "set ipa.old_logp to trainer, or engine.weights to same"),
+        ("engine.weights", "fp8", "set algo.old_logp to generating, or engine.weights to same"),
         ("engine.slots", 3, "set engine.slots to 4 or more"),
         ("engine.slot_tokens", 641, "must be at most learn.row_tokens 640"),
         ("rollout.max_reply_tokens", 384, "must be less than engine.slot_tokens 384"),
@@ -149,17 +167,17 @@ def test_a_mistake_is_answered_with_its_name_and_the_remedy(name, value, answer)
 
 def test_a_missing_field_is_named():
     values = copy.deepcopy(SMOKE)
-    del values["ipa"]["gamma"]
-    with pytest.raises(ValueError, match=r"config\.ipa\.gamma is missing"):
+    del values["algo"]["gamma"]
+    with pytest.raises(ValueError, match=r"config\.algo\.gamma is missing"):
         build_config(values)
 
 
 def test_a_quantised_sampler_is_fine_where_the_learner_says_what_it_would_have_done():
-    build_config(smoke_with({"engine.weights": "int8", "ipa.old_logp": "trainer"}))
+    build_config(smoke_with({"engine.weights": "int8", "algo.old_logp": "generating"}))
 
 
 def test_a_group_of_one_is_fine_where_nothing_is_compared():
-    build_config(smoke_with({"rl.group_size": 1, "ipa.baseline": "none"}))
+    build_config(smoke_with({"rl.group_size": 1, "algo.advantage.mean": "batch"}))
 
 
 def test_a_dense_policy_has_no_router_to_replay():

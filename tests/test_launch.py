@@ -76,10 +76,11 @@ def test_a_config_is_run_with_its_overrides(launch):
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        ([], "--config is missing: choose one of configs/grpo.py, configs/quickstart.py"),
+        ([], "--config is missing: choose one of configs/quickstart.py"),
         (["--config=configs/nope.py"], "there is no config file configs/nope.py: choose one of"),
+        ([f"{SMOKE}:pg"], "ValueError: algorithm 'pg' is unknown: choose one of ipa, topr, tis"),
         ([SMOKE, "--config.rl.alhpa=1"], "config.rl.alhpa is unknown: did you mean config.rl.al"),
-        ([SMOKE, "--config.rl=1"], "config.rl is a section: choose one of rl.algorithm"),
+        ([SMOKE, "--config.rl=1"], "config.rl is a section: choose one of rl.alpha"),
         ([SMOKE, "--config.rl.steps=ten"], "--config.rl.steps=ten"),
         ([SMOKE, "--config.rl.alpha=-1"], "config.rl: alpha -1.0 must be in"),
         ([SMOKE, "--config.learn.rows=7"], "set learn.rows to 8"),
@@ -214,7 +215,15 @@ def test_a_typing_mistake_is_answered_before_jax_is_loaded(pytestconfig):
     assert done.stdout == "[]\n", done.stderr
 
 
+def test_an_algorithm_is_chosen_by_name(launch, tmp_path):
+    runs = Runs()
+    launch(runs, f"{SMOKE}:grpo", "--config.algo.loss.clip_high=0.3")
+    [(config, _)] = runs.seen
+    assert config.algo.name == "grpo"
+    assert (config.algo.loss.clip_low, config.algo.loss.clip_high) == (0.2, 0.3)
+
+
 def test_the_config_in_the_folder_is_the_one_that_ran(launch, tmp_path):
     launch(Runs(), SMOKE, "--config.seed=3")
     stored = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert stored["seed"] == 3 and stored["rl"]["algorithm"] == "ipa"
+    assert stored["seed"] == 3 and stored["algo"]["name"] == "ipa"

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import math
 
-NORMALISERS = ("tokens", "chunks", "trajectories")
-OLD_LOGP_SOURCES = ("sampler", "trainer")
-
 
 def require_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,27 +20,56 @@ from ale_jax.records import Batch, Trajectory, Turn
 class Sample:
     """A trajectory's turns with the credit that they earned.
 
-    advantage_C: float32, one per turn. positive: the trajectory belongs to T+ (Eq 9).
-    expert_TLK: of all its tokens, as in `Trajectory`.
+    Its first `given` turns were not sampled; the others are its C chunks.
+    advantage_C: float32, one per chunk. positive: the trajectory belongs to T+ (Eq 9).
+    reward_C: float32, each chunk's own reward; None: as its turn says.
+    imitate_C: float32, one per given turn, the weight of its tokens in the imitation term; None: 0.
+    group, member: as in `Batch`. expert_TLK: of all its tokens, as in `Trajectory`.
     """
 
     turns: tuple[Turn, ...]
     advantage_C: np.ndarray
     positive: bool
+    given: int = 0
+    group: int = 0
+    member: int = 0
+    reward_C: np.ndarray | None = None
+    imitate_C: np.ndarray | None = None
     expert_TLK: np.ndarray | None = None
 
+    def __post_init__(self) -> None:
+        assert len(self.advantage_C) == self.num_chunks, (self.advantage_C, self.num_chunks)
+        assert self.reward_C is None or len(self.reward_C) == self.num_chunks, self.reward_C
+        assert self.imitate_C is None or len(self.imitate_C) == self.given, self.imitate_C
+
     @classmethod
-    def of(cls, trajectory: Trajectory, advantage_C: np.ndarray, positive: bool) -> Sample:
-        return cls(trajectory.turns, advantage_C, positive, trajectory.expert_TLK)
+    def of(
+        cls, trajectory: Trajectory, advantage_C: np.ndarray, positive: bool, **more: Any
+    ) -> Sample:
+        """more: other fields of the sample."""
+        return cls(
+            turns=trajectory.turns,
+            advantage_C=advantage_C,
+            positive=positive,
+            given=trajectory.given,
+            member=trajectory.episode.slot.member,
+            expert_TLK=trajectory.expert_TLK,
+            **more,
+        )
 
     @property
     def num_tokens(self) -> int:
-        return sum(len(t.prompt_ids) + len(t.action_ids) for t in self.turns)
+        return sum(map(turn_tokens, self.turns))
+
+    @property
+    def num_chunks(self) -> int:
+        return len(self.turns) - self.given
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """Of one batch: `rows` of `row_tokens` tokens, with room for `chunks_per_row` chunks each."""
+    """Of one batch: `rows` of `row_tokens` tokens, with room for `chunks_per_row` sampled chunks
+    each, and so for no more trajectories: one without such a chunk takes the room of one."""
 
     rows: int
     row_tokens: int
@@ -103,14 +133,13 @@ def _check_fits(sample: Sample, shape: Shape) -> None:
             f"a trajectory of {sample.num_tokens} tokens does not fit a row of {shape.row_tokens}: "
             "raise row_tokens, or lower the context limit of the rollouts"
         )
-    if len(sample.turns) > shape.chunks_per_row:
+    if sample.num_chunks > shape.chunks_per_row:
         raise ValueError(
-            f"a trajectory of {len(sample.turns)} chunks does not fit {shape.chunks_per_row} per "
+            f"a trajectory of {sample.num_chunks} chunks does not fit {shape.chunks_per_row} per "
             "row: raise chunks_per_row, or lower the turn limit of the rollouts"
         )
     if sample.turns and len(sample.turns[0].prompt_ids) == 0:
         raise ValueError("a trajectory begins with a policy token: give its first turn a prompt")
-    assert len(sample.advantage_C) == len(sample.turns), (sample.advantage_C, len(sample.turns))
     assert all(len(t.action_ids) > 0 for t in sample.turns), "a turn in which nothing was written"
 
 
@@ -125,14 +154,14 @@ def _assign_rows(
     unplaced = []
     # sorted() is stable, so equal lengths keep their order and the packing is reproducible.
     for i in sorted(range(len(samples)), key=lambda i: -samples[i].num_tokens):
-        tokens, chunks = samples[i].num_tokens, len(samples[i].turns)
+        tokens, chunks = samples[i].num_tokens, max(samples[i].num_chunks, 1)
         fits = (
             b for b in range(shape.rows) if free_tokens[b] >= tokens and free_chunks[b] >= chunks
         )
         b = next(fits, None)
         if b is None:
             unplaced.append(i)
-        elif chunks > 0:
+        elif samples[i].turns:
             rows[b].append(samples[i])
             free_tokens[b] -= tokens
             free_chunks[b] -= chunks
@@ -141,18 +170,22 @@ def _assign_rows(
 
 def _empty_batch(shape: Shape, samples: Sequence[Sample]) -> Batch:
     """With room for experts if they are known of some sample."""
-    BT, BC = (shape.rows, shape.row_tokens), (shape.rows, shape.chunks_per_row)
+    BT = shape.rows, shape.row_tokens
     LK = next((s.expert_TLK.shape[1:] for s in samples if s.expert_TLK is not None), None)
     return Batch(
         tokens_BT=np.zeros(BT, np.int32),
         segment_BT=np.zeros(BT, np.int32),
         position_BT=np.zeros(BT, np.int32),
         chunk_BT=np.full(BT, -1, np.int32),
+        group_BT=np.full(BT, -1, np.int32),
+        member_BT=np.full(BT, -1, np.int32),
         logp_mu_BT=np.zeros(BT, np.float32),
         logp_old_BT=np.zeros(BT, np.float32),
         version_BT=np.zeros(BT, np.int32),
-        advantage_BC=np.zeros(BC, np.float32),
-        positive_BC=np.zeros(BC, bool),
+        advantage_BT=np.zeros(BT, np.float32),
+        positive_BT=np.zeros(BT, bool),
+        reward_BT=np.zeros(BT, np.float32),
+        imitate_BT=np.zeros(BT, np.float32),
         expert_BTLK=None if LK is None else np.full(BT + LK, -1, np.int16),
     )
 
@@ -163,25 +196,37 @@ def _fill_row(batch: Batch, b: int, samples: Sequence[Sample]) -> None:
         end = start + sample.num_tokens
         batch.segment_BT[b, start:end] = segment
         batch.position_BT[b, start:end] = np.arange(end - start)
+        batch.group_BT[b, start:end] = sample.group
+        batch.member_BT[b, start:end] = sample.member
         if sample.expert_TLK is not None:
             batch.expert_BTLK[b, start:end] = sample.expert_TLK
-        chunks = slice(chunk, chunk + len(sample.turns))
-        batch.advantage_BC[b, chunks] = sample.advantage_C
-        batch.positive_BC[b, chunks] = sample.positive
-        for turn in sample.turns:
-            start = _write_turn(batch, b, start, chunk, turn)
-            chunk += 1
+        for index, turn in enumerate(sample.turns):
+            written = slice(start + len(turn.prompt_ids), start + turn_tokens(turn))
+            batch.tokens_BT[b, start : written.start] = turn.prompt_ids
+            batch.tokens_BT[b, written] = turn.action_ids
+            if index >= sample.given:
+                _fill_chunk(batch, b, written, chunk, sample, index)
+                chunk += 1
+            elif sample.imitate_C is not None:
+                batch.imitate_BT[b, written] = sample.imitate_C[index]
+            start = written.stop
         assert start == end, (start, end)
 
 
-def _write_turn(batch: Batch, b: int, start: int, chunk: int, turn: Turn) -> int:
-    """Returns the index after the turn's last token."""
-    written = start + len(turn.prompt_ids)
-    end = written + len(turn.action_ids)
-    batch.tokens_BT[b, start:written] = turn.prompt_ids
-    batch.tokens_BT[b, written:end] = turn.action_ids
-    batch.chunk_BT[b, written:end] = chunk
-    batch.logp_mu_BT[b, written:end] = turn.logp_mu
-    batch.logp_old_BT[b, written:end] = turn.logp_old
-    batch.version_BT[b, written:end] = turn.version
-    return end
+def _fill_chunk(
+    batch: Batch, b: int, written: slice, chunk: int, sample: Sample, index: int
+) -> None:
+    """What is known of the sampled chunk that turn `index` wrote, beside its tokens."""
+    turn, c = sample.turns[index], index - sample.given
+    batch.chunk_BT[b, written] = chunk
+    batch.logp_mu_BT[b, written] = turn.logp_mu
+    batch.logp_old_BT[b, written] = turn.logp_old
+    batch.version_BT[b, written] = turn.version
+    batch.advantage_BT[b, written] = sample.advantage_C[c]
+    batch.positive_BT[b, written] = sample.positive
+    reward = turn.reward if sample.reward_C is None else sample.reward_C[c]
+    batch.reward_BT[b, written.stop - 1] = reward
+
+
+def turn_tokens(turn: Turn) -> int:
+    return len(turn.prompt_ids) + len(turn.action_ids)

@@ -1,9 +1,9 @@
-"""From groups to reward arrays, which `ale_jax.algo.returns` credits, and back to samples."""
+"""From groups to reward arrays, which `ale_jax.algo.advantages` credits, and back to samples."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -16,9 +16,11 @@ from ale_jax.records import STATUS_RULES, Trajectory
 class RewardTable:
     """One row per member of each group, the invalid ones too: N depends on no episode's fate.
 
-    trajectories: the N rows' owners. reward_NC float32: each chunk's own reward, the outcome on the
-    last; 0 where unused. outcome_N float32: the episode's reward, 0 if invalid. num_chunks_N and
-    group_N int32, groups numbered 0.. in the order given. valid_N bool.
+    trajectories: the N rows' owners. reward_NC float32: each sampled chunk's own reward, the
+    outcome on the last; 0 where unused. outcome_N float32: the episode's reward, 0 if invalid.
+    num_chunks_N int32: sampled chunks, given turns not counted. group_N int32, groups numbered 0..
+    in the order given; tag_N int32: families likewise. valid_N bool. anchor_NC int32: the first row
+    of the group that met the state before this chunk (`_anchors`); 0 where unused.
     """
 
     trajectories: tuple[Trajectory, ...]
@@ -26,39 +28,81 @@ class RewardTable:
     outcome_N: np.ndarray
     num_chunks_N: np.ndarray
     group_N: np.ndarray
+    tag_N: np.ndarray
     valid_N: np.ndarray
+    anchor_NC: np.ndarray
+
+    @property
+    def tag_G(self) -> np.ndarray:
+        """Of each group: its members play one task."""
+        _, first = np.unique(self.group_N, return_index=True)
+        return self.tag_N[first]
 
 
 def tabulate_rewards(groups: Sequence[Group], max_chunks: int) -> RewardTable:
     """Shapes: N = all members, C = max_chunks. ValueError if a trajectory has more chunks."""
     rows = [(g, t) for g, group in enumerate(groups) for t in group.members]
-    longest = max((len(t.turns) for _, t in rows), default=0)
+    sampled = [t.turns[t.given :] for _, t in rows]
+    longest = max(map(len, sampled), default=0)
     if longest > max_chunks:
         raise ValueError(
             f"a trajectory has {longest} chunks but chunks_per_row is {max_chunks}: "
             "raise it, or lower the turn limit of the rollouts"
         )
     reward_NC = np.zeros((len(rows), max_chunks), np.float32)
-    for n, (_, t) in enumerate(rows):
-        reward_NC[n, : len(t.turns)] = [turn.reward for turn in t.turns]
+    for n, turns in enumerate(sampled):
+        reward_NC[n, : len(turns)] = [turn.reward for turn in turns]
     valid = [STATUS_RULES[t.episode.status].reward_valid for _, t in rows]
     outcome = [t.episode.reward if ok else 0.0 for (_, t), ok in zip(rows, valid)]
     return RewardTable(
         trajectories=tuple(t for _, t in rows),
         reward_NC=reward_NC,
         outcome_N=np.array(outcome, np.float32),
-        num_chunks_N=np.array([len(t.turns) for _, t in rows], np.int32),
+        num_chunks_N=np.array([len(turns) for turns in sampled], np.int32),
         group_N=np.array([g for g, _ in rows], np.int32),
+        tag_N=_number(t.episode.slot.task.family for _, t in rows),
         valid_N=np.array(valid, bool),
+        anchor_NC=_anchors(rows, max_chunks),
     )
 
 
+def _number(names: Iterable[str]) -> np.ndarray:
+    """0.. in the order in which the names first appear."""
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int32)
+
+
+def _anchors(rows: Sequence[tuple[int, Trajectory]], max_chunks: int) -> np.ndarray:
+    """Of each chunk, the first row that was in the same state before it.
+
+    The state is the group and all that the world has shown so far, in its order; what the policy
+    wrote is left out, for two ways to word one command lead to one state. The last observation
+    alone would not do: in a shell most commands answer nothing, in whatever state.
+    """
+    anchor_NC = np.zeros((len(rows), max_chunks), np.int32)
+    states: dict[tuple[int, int, str], int] = {}
+    first_row: dict[int, int] = {}
+    for n, (group, trajectory) in enumerate(rows):
+        state = -1
+        for k, turn in enumerate(trajectory.turns):
+            state = states.setdefault((group, state, turn.prompt_text), len(states))
+            if k >= trajectory.given:
+                anchor_NC[n, k - trajectory.given] = first_row.setdefault(state, n)
+    return anchor_NC
+
+
 def credited_samples(
-    table: RewardTable, advantage_NC: np.ndarray, positive_N: np.ndarray
+    table: RewardTable, advantage_NC: np.ndarray, positive_N: np.ndarray, reward_NC: np.ndarray
 ) -> list[Sample]:
     """Each valid trajectory with its credit, ready to be packed; row order kept."""
     return [
-        Sample.of(t, np.asarray(advantage_NC[n, : len(t.turns)]), bool(positive_N[n]))
+        Sample.of(
+            t,
+            np.asarray(advantage_NC[n, : table.num_chunks_N[n]]),
+            bool(positive_N[n]),
+            group=int(table.group_N[n]),
+            reward_C=np.asarray(reward_NC[n, : table.num_chunks_N[n]]),
+        )
         for n, t in enumerate(table.trajectories)
         if table.valid_N[n]
     ]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import numpy as np
 
-from ale_jax.algo.grpo import GrpoHypers, grpo_loss
-from ale_jax.algo.ipa import IpaHypers, ipa_loss
+from ale_jax.algo.advantages import Credit, Rewards, credit_chunks
+from ale_jax.algo.algorithm import AdvantageHypers, AlgoConfig
 from ale_jax.algo.normaliser import count_normaliser
-from ale_jax.algo.returns import Credit, grpo_advantages, ipa_advantages
+from ale_jax.algo.policy_loss import policy_loss
+from ale_jax.algo.token_credit import normalise_tokens, token_returns
 from ale_jax.data.packing import Sample, Shape, pack_all
 from ale_jax.data.replay import Group
 from ale_jax.data.rewards import RewardTable, credited_samples, tabulate_rewards
@@ -19,65 +20,18 @@ from ale_jax.learn.step import LossFn
 from ale_jax.records import Batch
 
 
-@dataclasses.dataclass(frozen=True)
-class Algorithm:
-    """What distinguishes one policy-gradient algorithm from another.
+def make_loss(algo: AlgoConfig, chunks_per_row: int) -> LossFn:
+    """The loss for `make_train_step`; chunks_per_row: of the batches' shape."""
 
-    advantages: (table, number of groups) -> Credit. loss: for make_train_step.
-    normaliser: kind of count that the loss is divided by. old_logp: "sampler" or "trainer".
-    """
-
-    advantages: Callable[[RewardTable, int], Credit]
-    loss: LossFn
-    normaliser: str
-    old_logp: str
-
-
-def ipa(hp: IpaHypers) -> Algorithm:
-    advantages = jax.jit(ipa_advantages, static_argnums=(5, 6))
-
-    def credit(table: RewardTable, num_groups: int) -> Credit:
-        return advantages(
-            table.reward_NC,
-            table.outcome_N,
-            table.num_chunks_N,
-            table.group_N,
-            table.valid_N,
-            num_groups,
-            hp,
-        )
-
-    return Algorithm(credit, _loss(ipa_loss, hp), hp.normaliser, hp.old_logp)
-
-
-def grpo(hp: GrpoHypers) -> Algorithm:
-    advantages = jax.jit(grpo_advantages, static_argnums=(4, 5, 6))
-
-    def credit(table: RewardTable, num_groups: int) -> Credit:
-        return advantages(
-            table.outcome_N,
-            table.num_chunks_N,
-            table.group_N,
-            table.valid_N,
-            num_groups,
-            table.reward_NC.shape[1],
-            hp,
-        )
-
-    return Algorithm(credit, _loss(grpo_loss, hp), hp.normaliser, hp.old_logp)
-
-
-def _loss(loss, hp) -> LossFn:
     def loss_fn(scores, arrays, normaliser):
-        return loss(
+        return policy_loss(
             scores.logp_BT,
-            arrays["logp_old_BT"],
-            arrays["logp_mu_BT"],
-            arrays["chunk_BT"],
-            arrays["advantage_BC"],
-            arrays["positive_BC"],
+            scores.entropy_BT,
+            arrays,
             normaliser,
-            hp,
+            chunks_per_row,
+            algo.loss,
+            algo.mismatch,
         )
 
     return loss_fn
@@ -94,15 +48,66 @@ class Step:
     samples: list[Sample]
 
 
-def assemble(groups: Sequence[Group], algorithm: Algorithm, shape: Shape) -> Step:
+def assemble(groups: Sequence[Group], algo: AlgoConfig, shape: Shape) -> Step:
     """Credits a step's groups and packs them into microbatches of one shape.
 
     The normaliser counts every valid trajectory. Those whose advantages are all zero (groups of
-    equal outcomes) have no gradient: they are counted, and not computed.
+    equal outcomes) have no gradient: they are counted, and not computed, unless the loss has terms
+    beside the advantages or credit is yet to come, to tokens.
     """
     table = tabulate_rewards(groups, shape.chunks_per_row)
-    credit = Credit(*jax.device_get(tuple(algorithm.advantages(table, len(groups)))))
-    every = credited_samples(table, credit.advantage_NC, credit.positive_N)
-    teaching = [s for s in every if np.any(s.advantage_C)]
-    normaliser = count_normaliser(pack_all(every, shape), algorithm.normaliser)
-    return Step(pack_all(teaching, shape), normaliser, table, credit, teaching)
+    credit = jax.device_get(_credit(_rewards(table), len(groups), algo.gamma, algo.advantage))
+    every = credited_samples(table, *credit)
+    all_teach = algo.teaches_without_credit or algo.advantage.of_tokens
+    teaching = every if all_teach else [s for s in every if np.any(s.advantage_C)]
+    loss, packed = algo.loss, pack_all(every, shape)
+    normaliser = count_normaliser(packed, loss.aggregation, loss.constant_tokens)
+    batches = packed if all_teach else pack_all(teaching, shape)
+    if algo.advantage.estimator == "token_return":
+        batches = _credit_tokens(batches, table.tag_G, algo)
+    return Step(batches, normaliser, table, credit, teaching)
+
+
+_credit = jax.jit(credit_chunks, static_argnums=(1, 2, 3))
+
+
+def _rewards(table: RewardTable) -> Rewards:
+    return Rewards(*(getattr(table, name) for name in Rewards._fields))
+
+
+def _credit_tokens(batches: list[Batch], tag_G: np.ndarray, algo: AlgoConfig) -> list[Batch]:
+    if not batches:
+        return batches
+    reward_MBT, chunk_MBT, segment_MBT = (
+        np.stack([getattr(b, name) for b in batches])
+        for name in ("reward_BT", "chunk_BT", "segment_BT")
+    )
+    advantage_MBT = _token_returns(reward_MBT, chunk_MBT, segment_MBT, algo.gamma)
+    credited = [
+        dataclasses.replace(b, advantage_BT=np.asarray(advantage_BT))
+        for b, advantage_BT in zip(batches, advantage_MBT, strict=True)
+    ]
+    return normalise_advantages(credited, tag_G, algo.advantage)
+
+
+def normalise_advantages(
+    batches: list[Batch], tag_G: np.ndarray, hp: AdvantageHypers
+) -> list[Batch]:
+    """The batches of a whole step with `hp`'s mean, std and clip applied to the advantages of their
+    tokens. tag_G: of `RewardTable`."""
+    if not batches:
+        return batches
+    advantage_MBT = np.stack([b.advantage_BT for b in batches])
+    written_MBT = np.stack([b.chunk_BT >= 0 for b in batches])
+    group_MBT = np.stack([b.group_BT for b in batches])
+    advantage_MBT = jax.device_get(
+        _normalise_tokens(advantage_MBT, written_MBT, group_MBT, tag_G, hp)
+    )
+    return [
+        dataclasses.replace(b, advantage_BT=advantage_BT)
+        for b, advantage_BT in zip(batches, advantage_MBT, strict=True)
+    ]
+
+
+_token_returns = jax.jit(token_returns, static_argnums=3)
+_normalise_tokens = jax.jit(normalise_tokens, static_argnums=4)

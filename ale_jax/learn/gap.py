@@ -18,9 +18,9 @@ def fresh_batches(trajectories: Iterable[Trajectory], version: int, shape: Shape
     the first prompt was read, that shows.) The batch has no credit: it is there to be scored.
     """
     fresh = [
-        Sample.of(t, np.zeros(len(t.turns), np.float32), positive=False)
+        Sample.of(t, np.zeros(len(t.turns) - t.given, np.float32), positive=False)
         for t in trajectories
-        if t.turns and all((turn.version == version).all() for turn in t.turns)
+        if (sampled := t.turns[t.given :]) and all((s.version == version).all() for s in sampled)
     ]
     return [pack(fresh, shape)[0]] if fresh else []
 

@@ -86,11 +86,10 @@ def _check_engine(config: RunConfig) -> None:
         )
     if not engine.prefill_tokens or min(engine.prefill_tokens) < 1:
         raise ValueError(f"engine.prefill_tokens {engine.prefill_tokens} must name sizes >= 1")
-    algorithm = config.rl.algorithm
-    if engine.weights != SAME and getattr(config, algorithm).old_logp == "sampler":
+    if engine.weights != SAME and config.algo.old_logp == "sampler":
         raise ValueError(
             f"engine.weights {engine.weights} makes the sampler another policy than the learner: "
-            f"set {algorithm}.old_logp to trainer, or engine.weights to {SAME}"
+            f"set algo.old_logp to generating, or engine.weights to {SAME}"
         )
     if rollout.max_reply_tokens >= engine.slot_tokens:
         raise ValueError(
@@ -111,11 +110,16 @@ def _check_batch(config: RunConfig) -> None:
             f"learn.chunks_per_row {learn.chunks_per_row} must be at least agent.turns "
             f"{config.agent.turns}: each turn is a chunk"
         )
-    compares = rl.algorithm == "grpo" or config.ipa.baseline == "group_mean"
-    if rl.group_size == 1 and compares:
+    advantage = config.algo.advantage
+    if rl.group_size == 1 and advantage.compares_a_group:
         raise ValueError(
-            "rl.group_size 1 leaves a group nothing to compare, so nothing is learned: "
-            "set it to 2 or more, or rl.algorithm to ipa and ipa.baseline to none"
+            f"rl.group_size 1 leaves a group nothing to compare by algo.advantage.mean "
+            f"{advantage.mean} and std {advantage.std}, so nothing is learned: set it to 2 or "
+            "more, or these to none, batch or tag"
+        )
+    if advantage.estimator == "gae":
+        raise ValueError(
+            "algo.advantage.estimator gae needs critics, and this run has none: choose another"
         )
 
 

@@ -6,9 +6,8 @@ import dataclasses
 from typing import Any
 
 from ale_jax.agent.loop import AgentLimits
-from ale_jax.algo.grpo import GrpoHypers
+from ale_jax.algo.algorithm import AlgoConfig
 from ale_jax.algo.hypers import require_choice, require_range
-from ale_jax.algo.ipa import IpaHypers
 from ale_jax.learn.state import OptimizerHypers
 from ale_jax.model.compute import DTYPES, REMAT, Compute
 from ale_jax.model.lora import LoraShape
@@ -21,7 +20,6 @@ from ale_jax.system.checks import check_sections, require_at_least
 from ale_jax.system.chips import CHIPS
 from envs.shell.families import FAMILIES
 
-ALGORITHMS = ("ipa", "grpo")
 RUNTIMES = ("auto", "docker", "bubblewrap")
 MIN_VOCAB = 265  # of our byte-level BPE: 256 bytes, 3 special tokens, 6 markers
 
@@ -156,12 +154,11 @@ class WarmStartConfig:
 
 @dataclasses.dataclass(frozen=True)
 class RlConfig:
-    """algorithm: "ipa" | "grpo". A step trains on groups_per_step groups of group_size attempts at
-    one task each. alpha: the asynchronous ratio, how many versions old a trajectory's first token
-    may be when it is trained on; 0 is synchronous. max_uses: updates per group while fresh.
+    """A step trains on groups_per_step groups of group_size attempts at one task each.
+    alpha: the asynchronous ratio, how many versions old a trajectory's first token may be when it
+    is trained on; 0 is synchronous. max_uses: updates per group while fresh.
     router_replay: training sends each token to the experts that sampling sent it to."""
 
-    algorithm: str
     steps: int
     groups_per_step: int
     group_size: int
@@ -170,7 +167,6 @@ class RlConfig:
     router_replay: bool
 
     def __post_init__(self) -> None:
-        require_choice("algorithm", self.algorithm, ALGORITHMS)
         require_range("alpha", self.alpha, 0.0, 1e6, "0 is synchronous")
         require_at_least(1, self, "groups_per_step", "group_size", "max_uses")
         require_at_least(0, self, "steps")
@@ -254,8 +250,7 @@ class RunConfig:
     warm_start_optimizer: OptimizerHypers
     rl: RlConfig
     rl_optimizer: OptimizerHypers
-    ipa: IpaHypers
-    grpo: GrpoHypers
+    algo: AlgoConfig
     train_sampling: Sampling
     eval_sampling: Sampling
     eval: EvalConfig

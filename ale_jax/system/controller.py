@@ -11,7 +11,6 @@ import dataclasses
 import optax
 
 from ale_jax.data.packing import Shape
-from ale_jax.learn import credit
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.compilation import keep_compiled
 from ale_jax.learn.gap import gap_limit
@@ -210,26 +209,24 @@ class _Run(contextlib.ExitStack):
     ) -> tuple[TrainState, Cursor]:
         config, watch = self._config, self._watch
         rl, policy = config.rl, self._policy()
-        algorithm = credit.ipa(config.ipa) if rl.algorithm == "ipa" else credit.grpo(config.grpo)
         score = make_scorer(policy, self._shape, self._mesh, config.learn.compute)
 
         limit = gap_limit(config.learn.compute, config.engine.eight_bits)
 
         def report(step: StepReport) -> None:
             watch.rl_step(step, crew, engine.stats.sampled_tokens, limit)
-            watch.sample_trajectories(step, score, config.ipa)
+            watch.sample_trajectories(step, score, config.algo.mismatch)
             every = config.eval.every
             if every and step.cursor.step % every == 0 and step.cursor.step < rl.steps:
                 self._evaluate(f"step_{step.cursor.step}", step.cursor, pump)
-                watch.progress.phase(rl.algorithm, rl.steps)
+                watch.progress.phase(config.algo.name, rl.steps)
 
-        watch.progress.phase(rl.algorithm, rl.steps)
+        watch.progress.phase(config.algo.name, rl.steps)
         return improve(
             state,
             cursor,
             config,
             policy,
-            algorithm,
             self._optimizer(),
             self._mesh,
             engine,

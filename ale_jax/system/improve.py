@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from ale_jax.data.packing import Shape
 from ale_jax.data.replay import Group, ReplayBuffer
 from ale_jax.data.staleness import Drop, StalenessGate, age
-from ale_jax.learn.credit import Algorithm, Step, assemble
+from ale_jax.learn.credit import Step, assemble, make_loss
 from ale_jax.learn.gap import fresh_batches, learner_gap
 from ale_jax.learn.rescore import make_rescorer
 from ale_jax.learn.router import router_figures
@@ -73,7 +73,6 @@ def improve(
     cursor: Cursor,
     config: RunConfig,
     policy: PolicyShape,
-    algorithm: Algorithm,
     optimizer,
     mesh: Mesh,
     engine: Engine,
@@ -93,8 +92,9 @@ def improve(
     stream = _Stream(cursor)
     dropped_before = cursor.dropped_stale
     learn, compute = config.learn, config.learn.compute
+    loss = make_loss(config.algo, learn.chunks_per_row)
     train_step = make_train_step(
-        policy, optimizer, algorithm.loss, learn.balance_weight, mesh, compute, config.lora
+        policy, optimizer, loss, learn.balance_weight, mesh, compute, config.lora
     )
     rescore = make_rescorer(policy, mesh, compute)
     shape = Shape(learn.rows, learn.row_tokens, learn.chunks_per_row)
@@ -113,8 +113,8 @@ def improve(
         groups = _take(buffer, pump)
         taken = time.monotonic()
         _assert_fresh(groups, gate)
-        made = assemble(groups, algorithm, shape)
-        if algorithm.old_logp == "trainer":
+        made = assemble(groups, config.algo, shape)
+        if config.algo.old_logp != "sampler":
             made = dataclasses.replace(made, batches=rescore(state.params, made.batches))
         before, sums, gap = state.params, {}, {}
         if made.batches:  # else every group's outcomes were equal: there is nothing to learn
@@ -243,8 +243,8 @@ def figures(report: StepReport) -> dict[str, float | dict[str, int]]:
             "grad_norm": sums["grad_norm"],
             "balance": sums["balance"],
             "entropy": sums["entropy"] / tokens,
-            "ratio_mean": sums["ratio"] / max(sums.get("chunks", tokens), 1.0),
-            "chunks_masked": sums.get("dropped_chunks", 0.0),
+            "ratio_mean": sums["ratio"] / max(sums["ratios"], 1.0),
+            "chunks_masked": sums["masked_chunks"],
             "sampler_gap": sums["engine_gap"] / tokens,
         }
     return values | router_figures(report.sums) | report.gap

@@ -31,7 +31,7 @@ def summarize(
     supervised = max((line["seconds"] for line in lines if line["phase"] == "sft"), default=0.0)
     reinforced = sum(line["seconds_wait"] + line["seconds_learn"] for line in steps)
     return Summary(
-        algorithm=config.rl.algorithm,
+        algorithm=config.algo.name,
         config=config.name,
         seed=config.seed,
         success_warm_start=_rate(before.total(held_out=False)),

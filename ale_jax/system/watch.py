@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ale_jax.algo.ipa import IpaHypers
+from ale_jax.algo.algorithm import MismatchHypers
 from ale_jax.data.packing import Sample
 from ale_jax.model.params import Params
 from ale_jax.monitor.events import EventLog
 from ale_jax.monitor.metrics import MetricsWriter
 from ale_jax.monitor.progress import make_progress
 from ale_jax.monitor.trajectories import TrajectorySample, TrajectoryWriter, TurnSample
-from ale_jax.records import Trajectory
+from ale_jax.records import Trajectory, Turn
 from ale_jax.system.crew import Crew
 from ale_jax.system.improve import StepReport, figures
 
@@ -87,7 +87,7 @@ class Watch:
         self,
         report: StepReport,
         score: Callable[[Params, list[Sample]], list[np.ndarray]],
-        hp: IpaHypers,
+        hp: MismatchHypers,
     ) -> None:
         """Writes down one success and one failure of a group that has both, with their credit."""
         if report.cursor.step % EVERY_STEPS:
@@ -109,11 +109,11 @@ def _contrast(report: StepReport) -> list[tuple[Trajectory, Sample]]:
     """
     table, credit = report.made.table, report.made.credit
     members = [
-        (int(g), t, Sample.of(t, credit.advantage_NC[n, : len(t.turns)], bool(positive)))
+        (int(g), t, Sample.of(t, credit.advantage_NC[n, : table.num_chunks_N[n]], bool(positive)))
         for n, (g, t, positive) in enumerate(
             zip(table.group_N, table.trajectories, credit.positive_N, strict=True)
         )
-        if table.valid_N[n] and t.turns and np.any(credit.advantage_NC[n])
+        if table.valid_N[n] and table.num_chunks_N[n] and np.any(credit.advantage_NC[n])
     ]
     groups = list(dict.fromkeys(g for g, _, _ in members))
     first = report.cursor.step // EVERY_STEPS % max(len(groups), 1)
@@ -125,12 +125,19 @@ def _contrast(report: StepReport) -> list[tuple[Trajectory, Sample]]:
     return []
 
 
+def _kept(turn: Turn, hp: MismatchHypers) -> bool:
+    """Whether the chunk passes the filter by its own mean of pi_old / mu."""
+    ratio = np.exp(np.mean(turn.logp_old - turn.logp_mu))
+    return hp.filter_level == "none" or bool(hp.filter_low <= ratio <= hp.filter_high)
+
+
 def _sample_record(
-    step: int, trajectory: Trajectory, sample: Sample, logp: np.ndarray, hp: IpaHypers
+    step: int, trajectory: Trajectory, sample: Sample, logp: np.ndarray, hp: MismatchHypers
 ) -> TrajectorySample:
     """logp: of the trajectory's policy tokens, by the weights that the step started from."""
     turns, at = [], 0
-    for turn, advantage in zip(trajectory.turns, sample.advantage_C, strict=True):
+    sampled = trajectory.turns[trajectory.given :]
+    for turn, advantage in zip(sampled, sample.advantage_C, strict=True):
         now = logp[at : at + len(turn.action_ids)]
         at += len(turn.action_ids)
         turns.append(
@@ -139,7 +146,7 @@ def _sample_record(
                 action=turn.action_text,
                 advantage=float(advantage),
                 ratio=float(np.exp(np.mean(now - turn.logp_old))),
-                kept=bool(np.mean(turn.logp_old - turn.logp_mu) <= np.log(hp.mask_threshold)),
+                kept=_kept(turn, hp),
                 tokens=len(turn.action_ids),
                 logp_mean=float(np.mean(now)),
             )

@@ -20,9 +20,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from ale_jax.algo.grpo import GrpoHypers
 from ale_jax.algo.normaliser import count_normaliser
-from ale_jax.learn import credit
+from ale_jax.learn.credit import make_loss
 from ale_jax.learn.state import OptimizerHypers, begin, make_optimizer
 from ale_jax.learn.step import make_train_step
 from ale_jax.model.params import Params
@@ -32,7 +31,7 @@ from ale_jax.model.sharding import MeshShape, make_mesh, param_shardings
 from ale_jax.model.weights.load import load_params, open_checkpoint
 from ale_jax.rollout.engine import Engine
 from ale_jax.rollout.engine_shape import EngineShape
-from benchmarks.full_rows import full_batch
+from benchmarks.full_rows import GRPO, full_batch
 from benchmarks.policy_cpu.work import FIRST_ID, PROMPT_TOKENS, ROW_TOKENS, ROWS, WRITTEN_TOKENS
 
 VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")
@@ -102,10 +101,10 @@ def _key(conversation: int) -> np.ndarray:
 
 def training(shape: PolicyShape, params: Params, mesh: Mesh, calls: int) -> dict[str, float]:
     """Of one whole step: GRPO's clipped loss, its gradient, and an update of all weights."""
-    optimizer, algorithm = make_optimizer(ADAMW, shape), credit.grpo(GrpoHypers())
-    step = make_train_step(shape, optimizer, algorithm.loss, 0.0, mesh)
+    optimizer = make_optimizer(ADAMW, shape)
+    step = make_train_step(shape, optimizer, make_loss(GRPO, chunks_per_row=1), 0.0, mesh)
     batches = [full_batch(shape.vocab_size, ROWS, ROW_TOKENS, PROMPT_TOKENS, FIRST_ID)]
-    normaliser = count_normaliser(batches, algorithm.normaliser)
+    normaliser = count_normaliser(batches, GRPO.loss.aggregation)
     state = begin(params, optimizer, mesh)
 
     def call() -> None:

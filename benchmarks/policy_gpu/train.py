@@ -9,13 +9,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from ale_jax.algo.grpo import GrpoHypers
-from ale_jax.learn import credit
+from ale_jax.learn.credit import make_loss
 from ale_jax.learn.step import gradient_function
 from ale_jax.model.compute import EXACT, Compute
 from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
-from benchmarks.full_rows import full_batch
+from benchmarks.full_rows import GRPO, full_batch
 from benchmarks.policy_gpu.plan import PEAK_FLOPS, TrainWork
 
 COMPUTE = Compute("bfloat16", remat="layers")
@@ -45,9 +44,9 @@ def forward_flops(shape: PolicyShape, row_tokens: int) -> dict[str, float]:
 def measure_train(params: Params, work: TrainWork, rows: int) -> dict[str, Any]:
     """mfu: model FLOPs, three times those of the forward pass (what is computed again does not
     count), over the median time and the device's peak."""
-    shape, algorithm = work.shape, credit.grpo(GrpoHypers())
+    shape, loss = work.shape, make_loss(GRPO, chunks_per_row=1)
     gradient = jax.jit(
-        gradient_function(shape, algorithm.loss, BALANCE_WEIGHT, COMPUTE), compiler_options=EXACT
+        gradient_function(shape, loss, BALANCE_WEIGHT, COMPUTE), compiler_options=EXACT
     )
     prompt_tokens = min(PROMPT_TOKENS, work.row_tokens // 2)
     batch = full_batch(shape.vocab_size, rows, work.row_tokens, prompt_tokens)

@@ -19,6 +19,8 @@ def make_sample(*turns, advantage=None, positive=True):
 def test_one_row_by_hand():
     long = make_sample(([1, 2], [3, 4]), ([5], [6]), advantage=[0.5, 0.25])
     short = make_sample(([7], [8, 9]), advantage=[-1.0], positive=False)
+    reward_C = np.array([0.5], np.float32)
+    short = dataclasses.replace(short, group=3, member=1, reward_C=reward_C)
     batch, leftover = pack([short, long], Shape(rows=1, row_tokens=10, chunks_per_row=4))
     assert leftover == []
     expected = {
@@ -27,14 +29,40 @@ def test_one_row_by_hand():
         "position_BT": [[0, 1, 2, 3, 4, 5, 0, 1, 2, 0]],
         "chunk_BT": [[-1, -1, 0, 0, -1, 1, -1, 2, 2, -1]],
         "version_BT": [[0, 0, 0, 0, 0, 1, 0, 0, 0, 0]],
-        "advantage_BC": [[0.5, 0.25, -1.0, 0.0]],
-        "positive_BC": [[True, True, False, False]],
+        "group_BT": [[0, 0, 0, 0, 0, 0, 3, 3, 3, -1]],
+        "member_BT": [[0, 0, 0, 0, 0, 0, 1, 1, 1, -1]],
+        "advantage_BT": [[0, 0, 0.5, 0.5, 0, 0.25, 0, -1.0, -1.0, 0]],
+        "positive_BT": np.array([[0, 0, 1, 1, 0, 1, 0, 0, 0, 0]], bool),
+        "reward_BT": [[0, 0, 0, 0, 0, 0, 0, 0, 0.5, 0]],
+        "imitate_BT": [[0] * 10],
     }
     for name, value in expected.items():
         np.testing.assert_array_equal(getattr(batch, name), value, err_msg=name)
     mu_BT = [[0, 0, -0.03, -0.04, 0, -0.06, 0, -0.08, -0.09, 0]]
     np.testing.assert_allclose(batch.logp_mu_BT, mu_BT, rtol=1e-6)
     np.testing.assert_allclose(batch.logp_old_BT, np.array(mu_BT) / 2, rtol=1e-6)
+
+
+def test_given_turns_are_read_and_not_learned_from_but_by_imitation():
+    turns = [make_turn([1], [2, 3], reward=9.0), make_turn([4], [5]), make_turn([6], [7], 2.0)]
+    given = Sample(
+        tuple(turns), np.array([0.5], np.float32), True, given=2,
+        imitate_C=np.array([0.25, 0.0], np.float32),
+    )  # fmt: skip
+    batch, _ = pack([given], Shape(rows=1, row_tokens=8, chunks_per_row=1))
+    np.testing.assert_array_equal(batch.tokens_BT, [[1, 2, 3, 4, 5, 6, 7, 0]])
+    np.testing.assert_array_equal(batch.chunk_BT, [[-1, -1, -1, -1, -1, -1, 0, -1]])
+    np.testing.assert_array_equal(batch.imitate_BT, [[0, 0.25, 0.25, 0, 0, 0, 0, 0]])
+    np.testing.assert_array_equal(batch.advantage_BT, [[0, 0, 0, 0, 0, 0, 0.5, 0]])
+    np.testing.assert_array_equal(batch.reward_BT, [[0, 0, 0, 0, 0, 0, 2.0, 0]])
+    assert not batch.logp_old_BT[:, :6].any() and batch.logp_old_BT[0, 6] != 0
+
+
+def test_what_is_imitated_alone_takes_the_room_of_one_chunk():
+    """So that a row never has more trajectories than chunks_per_row."""
+    alone = Sample((make_turn([1], [2]),), np.zeros(0, np.float32), False, given=1)
+    batch, leftover = pack([alone] * 3, Shape(rows=1, row_tokens=100, chunks_per_row=2))
+    assert len(leftover) == 1 and batch.segment_BT.max() == 2 and (batch.chunk_BT == -1).all()
 
 
 def test_recorded_experts_lie_beside_their_tokens():
@@ -78,7 +106,7 @@ def test_a_demonstration_is_learned_where_the_assistant_speaks():
     batch, _ = pack([demonstration([([1, 2], [3]), ([4], [5, 6])])], Shape(1, 8, 2))
     np.testing.assert_array_equal(batch.chunk_BT, [[-1, -1, 0, -1, 1, 1, -1, -1]])
     np.testing.assert_array_equal(batch.tokens_BT, [[1, 2, 3, 4, 5, 6, 0, 0]])
-    assert batch.positive_BC.all() and not batch.logp_mu_BT.any()
+    assert batch.positive_BT[batch.chunk_BT >= 0].all() and not batch.logp_mu_BT.any()
 
 
 @pytest.mark.parametrize(
@@ -118,9 +146,8 @@ def test_no_token_is_lost_or_duplicated(all_lengths, rows):
     found = []
     for batch in batches:
         assert batch.expert_BTLK is None  # nothing recorded, nothing carried
-        for field in dataclasses.fields(batch)[:-1]:
-            size = shape.row_tokens if field.name.endswith("BT") else shape.chunks_per_row
-            assert getattr(batch, field.name).shape == (rows, size)
+        shapes = {array.shape for array in vars(batch).values() if array is not None}
+        assert shapes == {(rows, shape.row_tokens)}
         for b in range(rows):
             found += read_row(batch, b)
     assert sorted(found) == sorted(
@@ -134,15 +161,15 @@ def test_no_token_is_lost_or_duplicated(all_lengths, rows):
 
 
 def read_row(batch, b):
-    """The row's trajectories as token lists, checked against their chunk table on the way."""
+    """The row's trajectories as token lists, checked against their chunks on the way."""
     segment_T, chunk_T, tokens_T = batch.segment_BT[b], batch.chunk_BT[b], batch.tokens_BT[b]
     used = np.unique(chunk_T[chunk_T >= 0])
     np.testing.assert_array_equal(used, np.arange(len(used)))
     for c in used:
-        assert batch.advantage_BC[b, c] == tokens_T[chunk_T == c][0]
+        assert set(batch.advantage_BT[b][chunk_T == c]) == {tokens_T[chunk_T == c][0]}
         assert len(set(segment_T[chunk_T == c])) == 1
-    assert not batch.advantage_BC[b, len(used) :].any()
     policy_T = chunk_T >= 0
+    assert not batch.advantage_BT[b][~policy_T].any()
     np.testing.assert_allclose(
         batch.logp_mu_BT[b], np.where(policy_T, -tokens_T / 100, 0), rtol=1e-6
     )

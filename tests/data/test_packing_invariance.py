@@ -1,18 +1,22 @@
 """How trajectories are packed must not change what is learned from them."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ale_jax.algo.grpo import GrpoHypers, grpo_loss
-from ale_jax.algo.ipa import IpaHypers, ipa_loss
+from ale_jax.algo.algorithm import AGGREGATIONS, MismatchHypers
 from ale_jax.algo.normaliser import count_normaliser
+from ale_jax.algo.policy_loss import policy_loss
 from ale_jax.data.packing import Sample, Shape, pack_all
+from tests.algo.batches import AT_LEVELS
 from tests.data.make_trajectories import make_turn
 
 VOCABULARY = 50
 SHAPES = [Shape(8, 12, 4), Shape(1, 12, 3), Shape(2, 30, 9), Shape(1, 200, 50)]
+FILTER = MismatchHypers(filter_level="chunk", filter_high=1.2)
 
 
 def make_samples():
@@ -23,37 +27,42 @@ def make_samples():
             make_turn(rng.integers(0, 50, rng.integers(1, 3)), rng.integers(0, 50, 2))
             for _ in range(rng.integers(1, 4))
         )
-        advantage_C = rng.normal(size=len(turns)).astype(np.float32)
-        samples.append(Sample(turns, advantage_C, bool(rng.random() < 0.5)))
+        given = int(rng.random() < 0.3 and len(turns) > 1)
+        advantage_C = rng.normal(size=len(turns) - given).astype(np.float32)
+        imitate_C = np.full(given, 0.5, np.float32)
+        positive = bool(rng.random() < 0.5)
+        samples.append(Sample(turns, advantage_C, positive, given, imitate_C=imitate_C))
     return samples
 
 
-def step(batches, loss, hp):
+def step(batches, num_chunks, hp):
     """Loss and gradient of a whole step under a policy that has one logit per token id."""
-    normaliser = count_normaliser(batches, hp.normaliser)
+    normaliser = count_normaliser(batches, hp.aggregation, hp.constant_tokens)
 
     def total(logit_V):
         logp_V = jax.nn.log_softmax(logit_V)
-        return sum(
-            loss(
-                logp_V[b.tokens_BT] / 10,  # near pi_old of the fakes, so that both sides of 1 occur
-                b.logp_old_BT, b.logp_mu_BT, jnp.asarray(b.chunk_BT),
-                jnp.asarray(b.advantage_BC), jnp.asarray(b.positive_BC), normaliser, hp,
-            )[0]
-            for b in batches
-        )  # fmt: skip
+        loss = 0.0
+        for batch in batches:
+            arrays = {k: jnp.asarray(x) for k, x in vars(batch).items() if x is not None}
+            arrays["logp_prox_BT"] = arrays["logp_old_BT"] - 0.1
+            # Near pi_old of the fakes, so that both sides of 1 occur.
+            logp_BT = logp_V[batch.tokens_BT] / 10
+            entropy_BT = jnp.zeros_like(logp_BT)
+            loss += policy_loss(logp_BT, entropy_BT, arrays, normaliser, num_chunks, hp, FILTER)[0]
+        return loss
 
     return jax.value_and_grad(total)(jnp.linspace(-1.0, 1.0, VOCABULARY))
 
 
-@pytest.mark.parametrize("kind", ["tokens", "chunks", "trajectories"])
-@pytest.mark.parametrize(("loss", "Hypers"), [(ipa_loss, IpaHypers), (grpo_loss, GrpoHypers)])
-def test_packing_changes_neither_loss_nor_gradient(loss, Hypers, kind):
-    hp = Hypers(normaliser=kind)
-    results = [step(pack_all(make_samples(), shape), loss, hp) for shape in SHAPES]
-    assert abs(results[0][0]) > 1e-3
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("name", ["topr/chunk", "ppo/token", "ppo/sequence", "decoupled_ppo/chunk"])
+def test_packing_changes_neither_loss_nor_gradient(name, aggregation):
+    length = 20 if aggregation == "constant" else 0
+    hp = dataclasses.replace(AT_LEVELS[name], aggregation=aggregation, constant_tokens=length)
+    results = [step(pack_all(make_samples(), s), s.chunks_per_row, hp) for s in SHAPES]
+    assert abs(results[0][0]) > 1e-4
     for value, grad_V in results[1:]:
-        np.testing.assert_allclose(value, results[0][0], rtol=1e-5)
+        np.testing.assert_allclose(value, results[0][0], rtol=1e-5, atol=1e-7)
         np.testing.assert_allclose(grad_V, results[0][1], rtol=1e-4, atol=1e-6)
 
 
@@ -61,16 +70,27 @@ def test_packing_changes_neither_loss_nor_gradient(loss, Hypers, kind):
 def test_normalisers_count_the_whole_step(shape):
     samples = make_samples()
     batches = pack_all(samples, shape)
-    turns = sum(len(s.turns) for s in samples)
+    chunks = sum(s.num_chunks for s in samples)
+    assert sum(s.given for s in samples) > 0
     assert count_normaliser(batches, "trajectories") == 7
-    assert count_normaliser(batches, "chunks") == turns
-    assert count_normaliser(batches, "tokens") == 2 * turns
+    assert count_normaliser(batches, "trajectory_means") == 7
+    assert count_normaliser(batches, "constant", 100) == 700
+    assert count_normaliser(batches, "chunks") == chunks
+    assert count_normaliser(batches, "tokens") == 2 * chunks
+
+
+def test_who_is_only_imitated_is_not_counted():
+    alone = Sample((make_turn([1], [2]),), np.zeros(0, np.float32), False, given=1)
+    for aggregation in AGGREGATIONS:
+        assert count_normaliser(pack_all([alone], SHAPES[0]), aggregation, 1) == 1
+    both = pack_all([alone, *make_samples()], SHAPES[2])
+    assert count_normaliser(both, "trajectories") == 7
 
 
 def test_an_empty_step_is_not_divided_by_zero():
     assert count_normaliser([], "tokens") == 1
 
 
-def test_an_unknown_normaliser_is_refused():
+def test_an_unknown_aggregation_is_refused():
     with pytest.raises(ValueError, match=r"rows.*tokens, chunks, trajectories"):
         count_normaliser([], "rows")

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -41,9 +43,57 @@ def test_one_row_per_member_whatever_its_fate():
 def test_credit_goes_back_to_the_valid_trajectories():
     table = tabulate_rewards(GROUPS, max_chunks=3)
     advantage_NC = np.arange(12, dtype=np.float32).reshape(4, 3)
-    samples = credited_samples(table, advantage_NC, np.array([True, False, True, False]))
+    positive_N = np.array([True, False, True, False])
+    samples = credited_samples(table, advantage_NC, positive_N, -advantage_NC)
     assert [s.advantage_C.tolist() for s in samples] == [[0, 1], [3], []]
+    assert [s.reward_C.tolist() for s in samples] == [[0, -1], [-3], []]
     assert [s.positive for s in samples] == [True, False, False]
+    assert [(s.group, s.member) for s in samples] == [(0, 0), (0, 1), (1, 1)]
+
+
+def test_given_turns_earn_nothing():
+    member = make_trajectory(7, 0, turns(5.0, 0.0, 1.0))
+    table = tabulate_rewards([Group(7, (dataclasses.replace(member, given=1),))], max_chunks=2)
+    np.testing.assert_array_equal(table.reward_NC, [[0, 1]])
+    np.testing.assert_array_equal(table.num_chunks_N, [2])
+
+
+def saw(member, *observations, group=0, family="fake", given=0):
+    """A trajectory that was shown these, in answer to words of its own."""
+    made = [
+        dataclasses.replace(make_turn([1], [2]), prompt_text=text, action_text=f"{member}")
+        for text in observations
+    ]
+    trajectory = make_trajectory(group, member, made)
+    slot = trajectory.episode.slot
+    slot = dataclasses.replace(slot, task=dataclasses.replace(slot.task, family=family))
+    episode = dataclasses.replace(trajectory.episode, slot=slot)
+    return dataclasses.replace(trajectory, episode=episode, given=given)
+
+
+def test_an_anchor_is_a_group_and_all_that_it_saw():
+    first = Group(0, (saw(0, "task", "a", "end"), saw(1, "task", "b", "end"), saw(2, "task", "a")))
+    second = Group(1, (saw(0, "task", group=1), saw(1, "task", group=1)))
+    table = tabulate_rewards([first, second], max_chunks=3)
+    # "end" after "a" is not "end" after "b"; the second group's task is another.
+    np.testing.assert_array_equal(
+        table.anchor_NC, [[0, 0, 0], [0, 1, 1], [0, 0, 0], [3, 0, 0], [3, 0, 0]]
+    )
+
+
+def test_anchors_are_of_sampled_chunks():
+    group = Group(0, (saw(0, "task", "a", given=1), saw(1, "task", "a", given=1)))
+    np.testing.assert_array_equal(tabulate_rewards([group], 1).anchor_NC, [[0], [0]])
+
+
+def test_tags_number_the_families_as_they_come():
+    groups = [
+        Group(i, (saw(0, "task", group=i, family=f),))
+        for i, f in enumerate(("sort", "log", "sort"))
+    ]
+    table = tabulate_rewards(groups, max_chunks=1)
+    np.testing.assert_array_equal(table.tag_N, [0, 1, 0])
+    np.testing.assert_array_equal(table.tag_G, [0, 1, 0])
 
 
 def test_too_many_chunks_are_refused_with_the_remedy():

@@ -1,16 +1,25 @@
 """A step's batches: who teaches, who only counts."""
 
+import dataclasses
+
 import numpy as np
 
-from ale_jax.algo.grpo import GrpoHypers
-from ale_jax.algo.ipa import IpaHypers
+from ale_jax.algo.algorithm import AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
 from ale_jax.data.packing import Shape
 from ale_jax.data.replay import Group
-from ale_jax.learn import credit
+from ale_jax.learn.credit import assemble, normalise_advantages
 from ale_jax.records import Status
 from tests.data.make_trajectories import make_trajectory, make_turn
 
 SHAPE = Shape(rows=2, row_tokens=16, chunks_per_row=4)
+IPA = AlgoConfig(
+    "ipa",
+    0.5,
+    "sampler",
+    AdvantageHypers("chunk_return", "group", "none"),
+    LossHypers("topr", "chunk", ratio_cap=1.0),
+    MismatchHypers(),
+)
 
 
 def _member(group, member, reward, status=Status.FINISHED):
@@ -23,27 +32,73 @@ EQUAL = Group(1, (_member(1, 0, 1.0), _member(1, 1, 1.0)))
 ONE_LOST = Group(2, (_member(2, 0, 1.0), _member(2, 1, None, Status.SANDBOX_LOST)))
 
 
+def _written(step):
+    return sum(int((b.chunk_BT >= 0).sum()) for b in step.batches)
+
+
 def test_groups_of_equals_are_counted_and_not_computed():
-    step = credit.assemble([MIXED, EQUAL], credit.ipa(IpaHypers(gamma=0.5)), SHAPE)
+    step = assemble([MIXED, EQUAL], IPA, SHAPE)
     assert [s.positive for s in step.samples] == [True, False]
     assert step.normaliser == 4 * 5  # policy tokens of all four
     np.testing.assert_allclose(step.samples[0].advantage_C, [0.25, 0.5])  # gamma (R - 1/2), R - 1/2
     np.testing.assert_allclose(step.samples[1].advantage_C, [-0.25, -0.5])
-    assert sum(int((b.chunk_BT >= 0).sum()) for b in step.batches) == 2 * 5
+    assert _written(step) == 2 * 5
+
+
+def test_groups_of_equals_are_computed_where_the_loss_has_other_terms():
+    for loss in (
+        LossHypers("vanilla", kl_weight=0.1, kl_estimator="k2"),
+        LossHypers("vanilla", entropy_weight=0.1),
+        LossHypers("kimi", tau=0.1),
+    ):
+        step = assemble([MIXED, EQUAL], dataclasses.replace(IPA, loss=loss), SHAPE)
+        assert _written(step) == 4 * 5
 
 
 def test_what_the_system_lost_neither_teaches_nor_counts():
-    step = credit.assemble([ONE_LOST, MIXED], credit.ipa(IpaHypers()), SHAPE)
+    step = assemble([ONE_LOST, MIXED], IPA, SHAPE)
     assert len(step.samples) == 2  # the survivor of the first group is equal to its baseline
     assert step.normaliser == 3 * 5
 
 
 def test_grpo_gives_all_chunks_of_a_trajectory_the_same():
-    step = credit.assemble([MIXED], credit.grpo(GrpoHypers(normaliser="trajectories")), SHAPE)
+    grpo = dataclasses.replace(
+        IPA,
+        gamma=1.0,
+        advantage=AdvantageHypers("outcome", "group", "group"),
+        loss=LossHypers("vanilla", aggregation="constant", constant_tokens=7),
+    )
+    step = assemble([MIXED], grpo, SHAPE)
     np.testing.assert_allclose([s.advantage_C for s in step.samples], [[1, 1], [-1, -1]], rtol=1e-4)
-    assert step.normaliser == 2
+    assert step.normaliser == 2 * 7
 
 
 def test_a_step_in_which_nothing_teaches_has_no_batch():
-    step = credit.assemble([EQUAL], credit.ipa(IpaHypers()), SHAPE)
+    step = assemble([EQUAL], IPA, SHAPE)
     assert (step.batches, step.samples) == ([], [])
+
+
+def test_credit_of_tokens_is_on_the_batches_over_the_whole_step():
+    advantage = AdvantageHypers("token_return", "none", "none", failure_reward=-1.0)
+    algo = dataclasses.replace(IPA, advantage=advantage, loss=LossHypers("vanilla"))
+    step = assemble([MIXED, EQUAL], algo, Shape(1, 16, 4))
+    assert len(step.batches) == 2  # of two trajectories each
+    # Five tokens of which the last is rewarded, discounted by one half each.
+    won, lost = 0.5 ** np.arange(4, -1, -1), -(0.5 ** np.arange(4, -1, -1))
+    found = [b.advantage_BT[b.chunk_BT >= 0] for b in step.batches]
+    np.testing.assert_allclose(found, [[*won, *lost], [*won, *won]])
+
+    of_batch = AdvantageHypers("token_return", "batch", "none", failure_reward=-1.0)
+    step = assemble([MIXED, EQUAL], dataclasses.replace(algo, advantage=of_batch), Shape(1, 16, 4))
+    mean = np.mean([*won, *lost, *won, *won])
+    again = [b.advantage_BT[b.chunk_BT >= 0] for b in step.batches]
+    np.testing.assert_allclose(again, np.array(found) - mean, atol=1e-6)
+    assert all(not b.advantage_BT[b.chunk_BT < 0].any() for b in step.batches)
+
+    of_group = AdvantageHypers("gae", "group", "none")  # whoever wrote them
+    again = normalise_advantages(step.batches, step.table.tag_G, of_group)
+    for batch in again:
+        for group in np.unique(batch.group_BT[batch.chunk_BT >= 0]):
+            mine = (batch.group_BT == group) & (batch.chunk_BT >= 0)
+            np.testing.assert_allclose(batch.advantage_BT[mine].mean(), 0.0, atol=1e-6)
+    assert normalise_advantages([], step.table.tag_G, of_group) == []

@@ -1,0 +1,149 @@
+"""Credit: from the rewards of N trajectories to one advantage per chunk.
+
+Shapes: N trajectories of a step, C chunks at most. `reward_NC` is each chunk's own reward, the
+outcome on the last one; `outcome_N` the episode's reward; `num_chunks_N` the chunks that
+trajectory n really has (its later columns are padding and may hold anything); `group_N` and
+`tag_N` in 0..num_groups-1; `valid_N` False where the episode failed for reasons of the system, so
+that its reward says nothing about the policy; `anchor_NC` the first trajectory (its number in N)
+that met the state before chunk k, among those of the group.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ale_jax.algo.algorithm import AdvantageHypers
+from ale_jax.algo.normalise import baseline, divisor, standardise
+from ale_jax.algo.returns import chunk_returns, real_chunks
+
+
+class Rewards(NamedTuple):
+    """See the module."""
+
+    reward_NC: jax.Array
+    outcome_N: jax.Array
+    num_chunks_N: jax.Array
+    group_N: jax.Array
+    tag_N: jax.Array
+    valid_N: jax.Array
+    anchor_NC: jax.Array
+
+    @property
+    def keys(self) -> dict[str, jax.Array]:
+        zeros_N = jnp.zeros_like(self.group_N)
+        return {"group": self.group_N, "tag": self.tag_N, "batch": zeros_N}
+
+    @property
+    def real_NC(self) -> jax.Array:
+        return real_chunks(self.num_chunks_N, self.reward_NC.shape[1]) & self.valid_N[:, None]
+
+    def on_last_chunk(self, x_N: jax.Array) -> jax.Array:
+        """x on each trajectory's last chunk, 0 on the others, [N, C]."""
+        last_NC = jnp.arange(self.reward_NC.shape[1])[None, :] == self.num_chunks_N[:, None] - 1
+        return jnp.where(last_NC, x_N[:, None], 0.0)
+
+
+class Credit(NamedTuple):
+    """advantage_NC: float32, 0 on padding and on invalid trajectories; 0 everywhere where the time
+    steps are tokens. positive_N: bool, the trajectory did better than its baseline (T+ of Eq 9).
+    reward_NC: each chunk's own reward, with what a failure costs."""
+
+    advantage_NC: jax.Array
+    positive_N: jax.Array
+    reward_NC: jax.Array
+
+
+def credit_chunks(rewards: Rewards, num_groups: int, gamma: float, hp: AdvantageHypers) -> Credit:
+    """The advantages that `hp` asks for.
+
+    Positive means that the outcome is above its baseline. For rewards of 0 and 1 and the group's
+    mean that is the paper's R > 0 wherever the advantage is not zero; for partial rewards it keeps
+    the truncated ratio on every push downwards.
+    """
+    malus_N = jnp.where(rewards.outcome_N <= 0.0, hp.failure_reward, 0.0)
+    score_N, valid_N = rewards.outcome_N + malus_N, rewards.valid_N
+    baseline_N = baseline(score_N, rewards.keys, valid_N, num_groups, hp.mean)
+    advantage_NC = _ESTIMATORS[hp.estimator](rewards, malus_N, baseline_N, num_groups, gamma, hp)
+    if hp.clip:
+        advantage_NC = jnp.clip(advantage_NC, -hp.clip, hp.clip)
+    return Credit(
+        advantage_NC=jnp.where(rewards.real_NC, advantage_NC, 0.0),
+        positive_N=valid_N & (score_N > baseline_N),
+        reward_NC=rewards.reward_NC + rewards.on_last_chunk(malus_N),
+    )
+
+
+def _chunk_return(rewards, malus_N, baseline_N, num_groups, gamma, hp) -> jax.Array:
+    """IPA: the discounted return in which the last chunk's reward is R - b, over the std of R.
+
+    The baseline meets the outcome before the discount: A_k = gamma^(K-k) (R - b) when only the
+    outcome is rewarded. So all chunks of a trajectory push the same way, more weakly the earlier
+    they are, and a group of equal outcomes teaches nothing. Taken off afterwards, gamma^(K-k) R - b
+    would punish the early chunks of every long success. The price: with gamma < 1 the subtracted
+    term depends on the trajectory's length, so it is part of the objective (the discounted,
+    centred outcome) and not only a control variate.
+    """
+    centred_NC = rewards.reward_NC + rewards.on_last_chunk(malus_N - baseline_N)
+    return_NC = chunk_returns(centred_NC, rewards.num_chunks_N, gamma)
+    return return_NC / _divisor_N(rewards, malus_N, num_groups, hp)[:, None]
+
+
+def _outcome(rewards, malus_N, baseline_N, num_groups, gamma, hp) -> jax.Array:
+    """(R - b) / std on all chunks: GRPO (arXiv 2402.03300) with the group's mean and std, Dr. GRPO
+    (2503.20783) without the std, RLOO (2402.14740) against the other members' mean."""
+    centred_N = rewards.outcome_N + malus_N - baseline_N
+    advantage_N = centred_N / _divisor_N(rewards, malus_N, num_groups, hp)
+    return jnp.broadcast_to(advantage_N[:, None], rewards.reward_NC.shape)
+
+
+def _divisor_N(rewards, malus_N, num_groups, hp) -> jax.Array:
+    score_N = rewards.outcome_N + malus_N
+    return divisor(score_N, rewards.keys, rewards.valid_N, num_groups, hp.std)
+
+
+def _gigpo(rewards, malus_N, baseline_N, num_groups, gamma, hp) -> jax.Array:
+    """Group-in-group (arXiv 2505.10978): the outcome against the group's, plus `anchor_weight`
+    times each chunk's discounted return against those of the members that met the same state."""
+    episode_NC = _outcome(rewards, malus_N, baseline_N, num_groups, gamma, hp)
+    return_NC = _returns(rewards, malus_N, gamma)
+
+    def against_peers(return_N, anchor_N, real_N):
+        keys = {"group": jnp.where(real_N, anchor_N, 0)}
+        return standardise(return_N, keys, real_N, len(return_N), "group", hp.std)
+
+    columns = jax.vmap(against_peers, in_axes=1, out_axes=1)
+    step_NC = columns(return_NC, rewards.anchor_NC, rewards.real_NC)
+    return episode_NC + hp.anchor_weight * step_NC
+
+
+def _step(rewards, malus_N, baseline_N, num_groups, gamma, hp) -> jax.Array:
+    """Each chunk's discounted return, normalised over the chunks that it is compared with."""
+    num_chunks = rewards.reward_NC.shape[1]
+    keys = {name: jnp.repeat(key_N, num_chunks) for name, key_N in rewards.keys.items()}
+    return_U = _returns(rewards, malus_N, gamma).reshape(-1)
+    real_U = rewards.real_NC.reshape(-1)
+    step_U = standardise(return_U, keys, real_U, num_groups, hp.mean, hp.std)
+    return step_U.reshape(rewards.reward_NC.shape)
+
+
+def _returns(rewards, malus_N, gamma) -> jax.Array:
+    reward_NC = rewards.reward_NC + rewards.on_last_chunk(malus_N)
+    return chunk_returns(reward_NC, rewards.num_chunks_N, gamma)
+
+
+def _later(rewards, malus_N, baseline_N, num_groups, gamma, hp) -> jax.Array:
+    """Tokens are credited on packed batches: `ale_jax.algo.token_credit`."""
+    return jnp.zeros_like(rewards.reward_NC)
+
+
+_ESTIMATORS = {
+    "chunk_return": _chunk_return,
+    "outcome": _outcome,
+    "gigpo": _gigpo,
+    "step": _step,
+    "token_return": _later,
+    "gae": _later,
+}

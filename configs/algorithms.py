@@ -1,0 +1,191 @@
+"""Policy-gradient algorithms as points in one space: plain functions that give a config's `algo`.
+
+`docs/algorithms.md` has a table of them with their equations. On the command line they are chosen
+by name, --config=configs/quickstart.py:grpo; what a field means says `ale_jax/algo/algorithm.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Algo = dict[str, Any]
+
+
+def ipa() -> Algo:
+    """Interaction-Perceptive Agentic Policy Optimization (2512.24873): return, ratio and mask of
+    chunks."""
+    return _algo(
+        "ipa",
+        _advantage("chunk_return", "group", "none"),
+        _loss("topr", "chunk", ratio_cap=1.0),
+        _mismatch(filter_level="chunk", filter_high=1.2),
+        gamma=0.95,
+    )
+
+
+def topr() -> Algo:
+    """Tapered off-policy REINFORCE (2503.14286), its ratio that of the sequence."""
+    return _algo("topr", _advantage("outcome", "group"), _loss("topr", "sequence", ratio_cap=1.0))
+
+
+def tis() -> Algo:
+    """Truncated importance sampling by tokens."""
+    return _algo("tis", _advantage("outcome", "group"), _loss("tis", ratio_cap=1.0))
+
+
+def cispo() -> Algo:
+    """Clipped importance weights (2506.13585): only the upper bound acts."""
+    loss = _loss("cispo", clip_low=1.0, clip_high=0.2)
+    return _algo("cispo", _advantage("outcome", "group", "group"), loss)
+
+
+def grpo() -> Algo:
+    """Group relative policy optimization (2402.03300), without divergence."""
+    return _algo("grpo", _advantage("outcome", "group", "group"), _ppo())
+
+
+def dr_grpo() -> Algo:
+    """GRPO without what biases it (2503.20783): no std, no mean over a trajectory's tokens."""
+    loss = _ppo(aggregation="constant", constant_tokens=256)
+    return _algo("dr_grpo", _advantage("outcome", "group"), loss)
+
+
+def gspo() -> Algo:
+    """Group sequence policy optimization (2507.18071), with the paper's clip range."""
+    loss = _loss("ppo", "sequence", clip_low=3e-4, clip_high=4e-4, aggregation="trajectory_means")
+    return _algo("gspo", _advantage("outcome", "group", "group"), loss)
+
+
+def rloo() -> Algo:
+    """REINFORCE against the other members' mean (2402.14740)."""
+    return _algo("rloo", _advantage("outcome", "leave_one_out"), _loss("vanilla"))
+
+
+def reinforce() -> Algo:
+    """The discounted return of each token, and no baseline."""
+    return _algo("reinforce", _advantage("token_return", "none"), _loss("vanilla"))
+
+
+def reinforce_pp() -> Algo:
+    """REINFORCE++ (2501.03262): the same, normalised over the step's tokens, clipped as PPO."""
+    return _algo("reinforce_pp", _advantage("token_return", "batch", "batch"), _ppo())
+
+
+def gigpo() -> Algo:
+    """Group in group (2505.10978): the episode against its group, and each step against those
+    taken in the same state."""
+    advantage = _advantage("gigpo", "group", "group", anchor_weight=1.0)
+    return _algo("gigpo", advantage, _ppo(), gamma=0.95)
+
+
+def step() -> Algo:
+    """The discounted return of each step, normalised over the steps of the group."""
+    return _algo("step", _advantage("step", "group", "group"), _ppo(), gamma=0.95)
+
+
+def lite_ppo() -> Algo:
+    """Mean of the group, std of the batch, tokens counted alike (2508.08221)."""
+    return _algo("lite_ppo", _advantage("outcome", "group", "batch"), _ppo())
+
+
+def ppo() -> Algo:
+    """PPO (1707.06347) with generalised advantages, of critics, normalised over the step."""
+    return _algo("ppo", _advantage("gae", "batch", "batch"), _ppo(dual_clip=3.0))
+
+
+def decoupled_ppo() -> Algo:
+    """PPO around the weights that the step starts from, weighed for what wrote the tokens
+    (2110.00641)."""
+    loss = _ppo("decoupled_ppo", ratio_cap=2.0)
+    return _algo("decoupled_ppo", _advantage("outcome", "group", "group"), loss)
+
+
+def kimi() -> Algo:
+    """Kimi k1.5 (2501.12599): the mean as baseline, a square that holds the policy near."""
+    return _algo("kimi", _advantage("outcome", "group"), _loss("kimi", tau=0.1))
+
+
+PRESETS = {
+    preset.__name__: preset
+    for preset in (
+        ipa,
+        topr,
+        tis,
+        cispo,
+        grpo,
+        dr_grpo,
+        gspo,
+        rloo,
+        reinforce,
+        reinforce_pp,
+        gigpo,
+        step,
+        lite_ppo,
+        ppo,
+        decoupled_ppo,
+        kimi,
+    )
+}
+
+
+def named(name: str) -> Algo:
+    """The preset of that name. ValueError: there is none."""
+    if name not in PRESETS:
+        raise ValueError(f"algorithm {name!r} is unknown: choose one of {', '.join(PRESETS)}")
+    return PRESETS[name]()
+
+
+def _algo(
+    name: str, advantage: Algo, loss: Algo, mismatch: Algo | None = None, gamma: float = 1.0
+) -> Algo:
+    return {
+        "name": name,
+        "gamma": gamma,
+        "old_logp": "sampler",
+        "advantage": advantage,
+        "loss": loss,
+        "mismatch": mismatch or _mismatch(),
+    }
+
+
+def _advantage(estimator: str, mean: str, std: str = "none", anchor_weight: float = 0.0) -> Algo:
+    return {
+        "estimator": estimator,
+        "mean": mean,
+        "std": std,
+        "failure_reward": 0.0,
+        "anchor_weight": anchor_weight,
+        "clip": 0.0,
+    }
+
+
+def _ppo(kind: str = "ppo", **fields: Any) -> Algo:
+    return _loss(kind, **{"clip_low": 0.2, "clip_high": 0.2} | fields)
+
+
+def _loss(kind: str, level: str = "token", **fields: Any) -> Algo:
+    return {
+        "kind": kind,
+        "level": level,
+        "clip_low": 0.0,
+        "clip_high": 0.0,
+        "dual_clip": 0.0,
+        "ratio_cap": 0.0,
+        "tau": 0.0,
+        "negative_weight": 1.0,
+        "aggregation": "tokens",
+        "constant_tokens": 0,
+        "kl_weight": 0.0,
+        "kl_estimator": "none",
+        "entropy_weight": 0.0,
+    } | fields
+
+
+def _mismatch(filter_level: str = "none", filter_high: float = 0.0) -> Algo:
+    return {
+        "weight_level": "none",
+        "weight_cap": 0.0,
+        "filter_level": filter_level,
+        "filter_low": 0.0,
+        "filter_high": filter_high,
+    }

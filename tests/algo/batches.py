@@ -1,0 +1,87 @@
+"""Arrays of small packed batches, for the tests of losses."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ale_jax.algo.algorithm import LossHypers, MismatchHypers
+from ale_jax.algo.policy_loss import policy_loss
+
+LN2 = math.log(2.0)
+IPA = LossHypers("topr", "chunk", ratio_cap=1.0)
+IPA_MASK = MismatchHypers(filter_level="chunk", filter_high=1.2)
+OFF = MismatchHypers()
+# One of each kind, with bounds that act in `random_batch`.
+EVERY_LOSS = {
+    "vanilla": LossHypers("vanilla"),
+    "ppo": LossHypers("ppo", clip_low=0.2, clip_high=0.3),
+    "dual": LossHypers("ppo", clip_low=0.2, clip_high=0.3, dual_clip=1.4),
+    "decoupled_ppo": LossHypers("decoupled_ppo", clip_low=0.2, clip_high=0.3, ratio_cap=1.1),
+    "tis": LossHypers("tis", ratio_cap=1.0),
+    "topr": LossHypers("topr", ratio_cap=1.0),
+    "cispo": LossHypers("cispo", clip_low=0.2, clip_high=0.2),
+    "kimi": LossHypers("kimi", tau=0.5),
+}
+AT_LEVELS = {
+    f"{name}/{level}": dataclasses.replace(hp, level=level)
+    for name, hp in EVERY_LOSS.items()
+    for level in ("token", "chunk", "sequence")
+    if level == "token" or name != "vanilla"
+}
+
+
+def make_batch(chunk_BT, segment_BT, **arrays):
+    """What is left out is 0; advantage and positive may be given per chunk, as lists of rows."""
+    chunk_BT = np.asarray(chunk_BT, np.int32)
+    batch = {"chunk_BT": chunk_BT, "segment_BT": np.asarray(segment_BT, np.int32)}
+    for name in ("logp_old", "logp_mu", "logp_prox", "logp_ref", "advantage", "imitate"):
+        batch[f"{name}_BT"] = np.zeros(chunk_BT.shape, np.float32)
+    batch["positive_BT"] = np.zeros(chunk_BT.shape, bool)
+    for name, value in arrays.items():
+        array = np.asarray(value)
+        if name.endswith("_BC"):
+            array = np.take_along_axis(array, np.maximum(chunk_BT, 0), axis=1)
+            name, array = name[:-1] + "T", np.where(chunk_BT >= 0, array, 0)
+        batch[name] = array.astype(bool if array.dtype == bool else np.float32)
+    batch["positive_BT"] = batch["positive_BT"].astype(bool)
+    return {name: jnp.asarray(array) for name, array in batch.items()}
+
+
+def random_batch(seed, rows=3, gap=0.3):
+    """(logp_BT, entropy_BT, batch): two trajectories of two chunks in each row of 14 tokens."""
+    rng = np.random.default_rng(seed)
+    layout = [-1, 0, 0, 0, -1, 1, 1, -1, -1, 2, -1, 3, 3, -1]
+    segment = [1] * 7 + [2] * 6 + [0]
+    shape = rows, len(layout)
+    logp_BT = -rng.exponential(1.0, shape)
+    near = {}
+    for name, to in (("old", logp_BT), ("mu", None), ("prox", None), ("ref", None)):
+        to = near["logp_old_BT"] if to is None else to
+        near[f"logp_{name}_BT"] = to + gap * rng.normal(size=shape)
+    batch = make_batch(
+        np.tile(layout, (rows, 1)),
+        np.tile(segment, (rows, 1)),
+        advantage_BC=rng.normal(size=(rows, 4)),
+        positive_BT=np.tile(segment, (rows, 1)) == 1,
+        **near,
+    )
+    return f32(logp_BT), f32(rng.exponential(1.0, shape)), batch
+
+
+def f32(x):
+    return jnp.asarray(x, jnp.float32)
+
+
+def loss_and_grad(
+    logp_BT, batch, hp=IPA, mismatch=OFF, normaliser=6.0, entropy_BT=None, num_chunks=4
+):
+    entropy_BT = jnp.zeros_like(logp_BT) if entropy_BT is None else entropy_BT
+
+    def scalar(logp_BT):
+        return policy_loss(logp_BT, entropy_BT, batch, normaliser, num_chunks, hp, mismatch)
+
+    (value, sums), grad_BT = jax.value_and_grad(scalar, has_aux=True)(logp_BT)
+    return value, sums, grad_BT

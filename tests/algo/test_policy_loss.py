@@ -1,0 +1,297 @@
+"""The whole loss: IPA by hand, what the losses have in common, and what no mask may let through."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ale_jax.algo.algorithm import AGGREGATIONS, LossHypers, MismatchHypers
+from ale_jax.algo.chunks import chunk_mean, chunk_sum
+from ale_jax.algo.policy_loss import policy_loss
+from tests.algo.batches import (
+    AT_LEVELS,
+    EVERY_LOSS,
+    IPA,
+    IPA_MASK,
+    LN2,
+    OFF,
+    f32,
+    loss_and_grad,
+    make_batch,
+    random_batch,
+)
+
+# Two trajectories in one row, "p" a prompt token, "o" an observation:
+#   success  p [c0 c0] o [c1]     c1 is dropped: pi_old/mu = e^0.3 > 1.2
+#   failure  p [c2 c2] o [c3]     c2: ratio e^0.7, truncated to 1; c3: ratio 1/2
+LOGP_BT = f32([[0.0, -1.0, -2.0, 0.0, -0.7, 0.0, -1.0, -1.0, 0.0, -3.0]])
+OLD_BT = [[0.0, -1.5, -2.5, 0.0, -1.0, 0.0, -1.5, -1.9, 0.0, -3.0 + LN2]]
+MU_BT = [[0.0, -1.5, -2.5, 0.0, -1.3, 0.0, -1.5, -1.9, 0.0, -3.0 + LN2]]
+EXAMPLE = make_batch(
+    [[-1, 0, 0, -1, 1, -1, 2, 2, -1, 3]],
+    [[1] * 5 + [2] * 5],
+    logp_old_BT=OLD_BT,
+    logp_mu_BT=MU_BT,
+    advantage_BC=[[0.5, 0.6, -0.5, -0.4]],
+    positive_BC=np.array([[True, True, False, False]]),
+)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_eq9_by_hand(compiled):
+    with jax.disable_jit(not compiled):
+        value, sums, grad_BT = loss_and_grad(LOGP_BT, EXAMPLE, IPA, IPA_MASK)
+    #   c0: 1 * 0.5 * (-1 - 2) = -1.5    c2: 1 * -0.5 * (-1 - 1) = 1.0
+    #   c1: dropped                      c3: 1/2 * -0.4 * -3 = 0.6       sum 0.1
+    np.testing.assert_allclose(value, -0.1 / 6, rtol=1e-5)
+    weight = np.array([[0, 0.5, 0.5, 0, 0, 0, -0.5, -0.5, 0, -0.2]])
+    np.testing.assert_allclose(grad_BT, -weight / 6, rtol=1e-5)
+    assert {k: float(sums[k]) for k in ("tokens", "chunks")} == {"tokens": 6, "chunks": 4}
+    assert sums["masked_chunks"] == 1 and sums["masked_tokens"] == 1
+    assert sums["clipped_tokens"] == 2  # those of c2; c1 would be, and is dropped
+    ratios = math.exp(0.5) + math.exp(0.3) + math.exp(0.7) + 0.5
+    np.testing.assert_allclose(sums["ratio"], ratios, rtol=1e-6)
+    assert sums["ratios"] == 4
+    np.testing.assert_allclose(sums["engine_gap"], 0.3, rtol=1e-5)
+
+
+def eq9_by_tables(logp_BT, batch, normaliser, num_chunks):
+    """Eq 9 as a sum over a table of chunks [B, C], each with one advantage."""
+
+    def of_chunks(name):
+        return chunk_mean(batch[name].astype(jnp.float32), batch["chunk_BT"], num_chunks)
+
+    held_BT = jax.lax.stop_gradient(logp_BT)
+    gap_BC = of_chunks("logp_old_BT") - of_chunks("logp_mu_BT")
+    log_ratio_BC = chunk_mean(held_BT - batch["logp_old_BT"], batch["chunk_BT"], num_chunks)
+    positive_BC = of_chunks("positive_BT") > 0.5
+    weight_BC = jnp.where(positive_BC, 1.0, jnp.minimum(jnp.exp(log_ratio_BC), 1.0))
+    coefficient_BC = jnp.where(gap_BC <= math.log(1.2), weight_BC * of_chunks("advantage_BT"), 0.0)
+    return -(coefficient_BC * chunk_sum(logp_BT, batch["chunk_BT"], num_chunks)).sum() / normaliser
+
+
+def test_a_sum_over_tokens_is_eq9_over_a_table_of_chunks():
+    for seed in range(5):
+        logp_BT, _, batch = random_batch(seed)
+        value, _, grad_BT = loss_and_grad(logp_BT, batch, IPA, IPA_MASK)
+        expected, expected_BT = jax.value_and_grad(eq9_by_tables)(logp_BT, batch, 6.0, 4)
+        np.testing.assert_allclose(value, expected, rtol=1e-5)
+        np.testing.assert_allclose(grad_BT, expected_BT, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", AT_LEVELS)
+def test_at_ratio_1_every_loss_is_the_plain_policy_gradient(name):
+    logp_BT, _, batch = random_batch(1, gap=0.0)
+    _, _, grad_BT = loss_and_grad(logp_BT, batch, AT_LEVELS[name])
+    np.testing.assert_allclose(grad_BT, -batch["advantage_BT"] / 6, rtol=1e-5)
+    assert np.abs(grad_BT).max() > 0.01
+
+
+@pytest.mark.parametrize("name", AT_LEVELS)
+def test_without_advantage_there_is_no_gradient(name):
+    logp_BT, _, batch = random_batch(2)
+    batch |= {"advantage_BT": jnp.zeros_like(logp_BT)}
+    if name.startswith("kimi"):  # but for the pull of the square, which is 0 on policy
+        batch |= {"logp_old_BT": logp_BT}
+    _, _, grad_BT = loss_and_grad(logp_BT, batch, AT_LEVELS[name])
+    assert not grad_BT.any()
+
+
+def test_one_chunk_per_trajectory_makes_ipa_sequence_level_topr():
+    logp_BT, _, batch = random_batch(3)
+    one = jnp.where((batch["chunk_BT"] == 0) | (batch["chunk_BT"] == 2), batch["chunk_BT"] // 2, -1)
+    batch |= {"chunk_BT": one}
+    of_chunks = loss_and_grad(logp_BT, batch, IPA, IPA_MASK)
+    sequence = dataclasses.replace(IPA, level="sequence")
+    mask = MismatchHypers(filter_level="sequence", filter_high=1.2)
+    of_sequences = loss_and_grad(logp_BT, batch, sequence, mask)
+    np.testing.assert_array_equal(of_chunks[0], of_sequences[0])
+    np.testing.assert_array_equal(of_chunks[2], of_sequences[2])
+    other = loss_and_grad(*random_batch(3)[::2], sequence, mask)
+    assert not np.allclose(other[2], loss_and_grad(*random_batch(3)[::2], IPA, IPA_MASK)[2])
+
+
+def test_at_the_sequence_level_ppo_has_the_gradient_of_gspo():
+    """GSPO: mean over trajectories of min(s A, clip(s) A), s differentiated as it stands."""
+    logp_BT, _, batch = random_batch(4)
+    advantage_BC = jnp.array([[1.0, -2.0], [0.5, 1.5], [-1.0, 0.3]])
+    segment_BT = jnp.where(batch["chunk_BT"] >= 0, batch["segment_BT"] - 1, -1)
+    batch |= {"advantage_BT": jnp.take_along_axis(advantage_BC, jnp.maximum(segment_BT, 0), 1)}
+
+    def gspo(logp_BT):
+        s_BC = jnp.exp(chunk_mean(logp_BT - batch["logp_old_BT"], segment_BT, 2))
+        gain_BC = jnp.minimum(s_BC * advantage_BC, jnp.clip(s_BC, 0.9, 1.1) * advantage_BC)
+        return -gain_BC.mean()
+
+    hp = LossHypers("ppo", "sequence", clip_low=0.1, clip_high=0.1, aggregation="trajectory_means")
+    value, _, grad_BT = loss_and_grad(logp_BT, batch, hp, normaliser=6.0)  # 3 rows of 2
+    expected, expected_BT = jax.value_and_grad(gspo)(logp_BT)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    np.testing.assert_allclose(grad_BT, expected_BT, rtol=1e-5, atol=1e-7)
+    assert (grad_BT != 0).any() and not grad_BT[batch["chunk_BT"] >= 0].all()  # some are clipped
+
+
+def test_decoupled_ppo_by_hand():
+    batch = make_batch(
+        [[-1, 0, 0]], [[1, 1, 1]], advantage_BT=[[0, 2, -2]],
+        logp_old_BT=[[0, -1 - LN2, -1]], logp_prox_BT=[[0, -1, -1 - LN2]],
+    )  # fmt: skip
+    logp_BT = f32([[0.0, -1.0 + math.log(1.1), -1.0]])
+    hp = LossHypers("decoupled_ppo", clip_low=0.2, clip_high=0.2, ratio_cap=1.5)
+    # Token 1: pi/prox 1.1, prox/old 2, capped to 1.5: 1.5 * 1.1 * 2. Token 2: pi/prox 2, prox/old
+    # 1/2: 1/2 * 2 * -2.
+    value, _, grad_BT = loss_and_grad(logp_BT, batch, hp, normaliser=1.0)
+    np.testing.assert_allclose(value, -(3.3 - 2.0), rtol=1e-5)
+    np.testing.assert_allclose(grad_BT, [[0, -3.3, 2.0]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("name", AT_LEVELS)
+def test_masked_tokens_might_as_well_not_be_there(name, aggregation):
+    """loss(x[mask]) == loss(x, where=mask), and so for the gradient."""
+    length = 50 if aggregation == "constant" else 0
+    hp = dataclasses.replace(AT_LEVELS[name], aggregation=aggregation, constant_tokens=length)
+    mismatch = MismatchHypers("token", 1.1, "chunk", 0.9, 1.1)
+    logp_BT, entropy_BT, batch = random_batch(5)
+    hp = dataclasses.replace(hp, kl_weight=0.1, kl_estimator="k3", entropy_weight=0.1)
+    whole, sums, grad_BT = loss_and_grad(logp_BT, batch, hp, mismatch, entropy_BT=entropy_BT)
+    assert 0 < sums["masked_tokens"] < sums["tokens"]
+
+    written_T = np.asarray(batch["chunk_BT"][0] >= 0)
+    short = {k: x[:, written_T] for k, x in batch.items()}
+    value, _, short_BT = loss_and_grad(
+        logp_BT[:, written_T], short, hp, mismatch, entropy_BT=entropy_BT[:, written_T]
+    )
+    np.testing.assert_allclose(value, whole, rtol=1e-5)
+    np.testing.assert_allclose(short_BT, grad_BT[:, written_T], rtol=1e-5, atol=1e-8)
+
+    garbage = {
+        k: jnp.where(batch["chunk_BT"] >= 0, x, jnp.nan) if k.startswith(("logp", "adv")) else x
+        for k, x in batch.items()
+    }
+    nan_BT = jnp.where(batch["chunk_BT"] >= 0, logp_BT, jnp.nan)
+    value, sums_nan, nan_grad_BT = loss_and_grad(
+        nan_BT, garbage, hp, mismatch, entropy_BT=entropy_BT + 0 * nan_BT
+    )
+    np.testing.assert_array_equal(value, whole)
+    np.testing.assert_array_equal(nan_grad_BT, grad_BT)
+    jax.tree.map(np.testing.assert_array_equal, sums_nan, sums)
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("name", EVERY_LOSS)
+def test_a_filter_takes_gradient_away_in_every_mode_and_gives_none_to_others(name, aggregation):
+    hp = dataclasses.replace(
+        EVERY_LOSS[name], aggregation=aggregation, constant_tokens=9 * (aggregation == "constant")
+    )
+    logp_BT, _, batch = random_batch(6)
+    _, _, grad_BT = loss_and_grad(logp_BT, batch, hp)
+    mismatch = MismatchHypers(filter_level="chunk", filter_high=1.1)
+    _, sums, filtered_BT = loss_and_grad(logp_BT, batch, hp, mismatch)
+    gap_BC = chunk_mean(batch["logp_old_BT"] - batch["logp_mu_BT"], batch["chunk_BT"], 4)
+    kept_BC = np.asarray(gap_BC) <= math.log(1.1)
+    assert 0 < kept_BC.sum() < kept_BC.size == kept_BC.sum() + int(sums["masked_chunks"])
+    kept_BT = np.take_along_axis(kept_BC, np.maximum(batch["chunk_BT"], 0), 1)
+    np.testing.assert_array_equal(filtered_BT, np.where(kept_BT, grad_BT, 0.0))
+
+
+@pytest.mark.parametrize("name", AT_LEVELS)
+def test_full_masks_and_extreme_gaps_are_harmless(name):
+    logp_BT, _, batch = random_batch(7)
+    nobody = batch | {"chunk_BT": jnp.full_like(batch["chunk_BT"], -1)}
+    value, sums, grad_BT = loss_and_grad(logp_BT, nobody, AT_LEVELS[name], IPA_MASK)
+    assert value == 0.0 and not grad_BT.any() and sums["tokens"] == 0
+    closed = MismatchHypers(filter_level="token", filter_low=1.0, filter_high=1.0)
+    value, sums, grad_BT = loss_and_grad(logp_BT, batch, AT_LEVELS[name], closed)
+    assert value == 0.0 and not grad_BT.any() and sums["masked_tokens"] == sums["tokens"] > 0
+    for far in (-1e4, 1e4):
+        away = batch | dict.fromkeys(("logp_old_BT", "logp_prox_BT", "logp_ref_BT"), logp_BT + far)
+        hp = dataclasses.replace(AT_LEVELS[name], kl_weight=1.0, kl_estimator="k3")
+        value, sums, grad_BT = loss_and_grad(
+            logp_BT, away, hp, MismatchHypers("sequence", 2.0, "none")
+        )
+        assert all(np.isfinite(x).all() for x in (value, grad_BT, *sums.values()))
+
+
+def test_trajectory_means_by_hand():
+    """Three tokens of one trajectory and one of another: each trajectory weighs one half."""
+    batch = make_batch(
+        [[-1, 0, 0, -1, 1, -1, 2]], [[1] * 5 + [2] * 2], advantage_BT=[[0, 3, 3, 0, 3, 0, 5]]
+    )
+    hp = LossHypers("vanilla", aggregation="trajectory_means")
+    _, _, grad_BT = loss_and_grad(f32([[0, -1, -1, 0, -1, 0, -1]]), batch, hp, normaliser=2.0)
+    np.testing.assert_allclose(grad_BT, -np.array([[0, 1, 1, 0, 1, 0, 5]]) / 2, rtol=1e-6)
+
+
+def test_the_imitation_term_by_hand():
+    """Eq 10: -(1/Z) sum i log pi over given tokens, which have no chunk and no other term."""
+    batch = make_batch(
+        [[-1, -1, -1, -1, 0]], [[1] * 5], imitate_BT=[[0, 0.5, 0.25, 0, 0]],
+        advantage_BT=[[0, 0, 0, 0, 1.0]],
+    )  # fmt: skip
+    logp_BT = f32([[jnp.nan, -2.0, -4.0, jnp.nan, -1.0]])
+    value, sums, grad_BT = loss_and_grad(logp_BT, batch, LossHypers("vanilla"), normaliser=2.0)
+    np.testing.assert_allclose(value, (1.0 + 1.0 + 1.0) / 2, rtol=1e-6)
+    np.testing.assert_allclose(grad_BT, [[0, -0.25, -0.125, 0, -0.5]], rtol=1e-6)
+    assert sums["tokens"] == 1
+    means = LossHypers("vanilla", aggregation="trajectory_means")
+    _, _, grad_BT = loss_and_grad(logp_BT, batch, means, normaliser=2.0)
+    np.testing.assert_allclose(grad_BT, [[0, -0.125, -0.0625, 0, -0.5]], rtol=1e-6)
+
+
+def test_weights_of_the_mismatch_and_of_divergence_and_entropy_by_hand():
+    batch = make_batch(
+        [[-1, 0, 0, 1]], [[1, 1, 1, 1]], advantage_BT=[[0, 1, 1, 1]],
+        logp_mu_BT=[[0, -2 * LN2, 0, -1.0]], logp_ref_BT=[[0, -1.0, -1.0, -1.0]],
+    )  # fmt: skip
+    batch["logp_old_BT"] = f32([[0, 0, 0, -1.0]])
+    logp_BT = f32([[0, -1.5, -1.5, -1.5]])
+    # Of chunk 0: sqrt(4 * 1) = 2, capped to 1.5; chunk 1: 1.
+    _, _, grad_BT = loss_and_grad(
+        logp_BT, batch, LossHypers("vanilla"), MismatchHypers("chunk", 1.5), normaliser=1.0
+    )
+    np.testing.assert_allclose(grad_BT, [[0, -1.5, -1.5, -1]], rtol=1e-6)
+    # k2: d/dlogp = logp - ref = -1/2, times the weight 0.2.
+    hp = LossHypers("vanilla", kl_weight=0.2, kl_estimator="k2")
+    _, sums, grad_BT = loss_and_grad(logp_BT, batch, hp, normaliser=1.0)
+    np.testing.assert_allclose(grad_BT, [[0, -1.1, -1.1, -1.1]], rtol=1e-6)
+    np.testing.assert_allclose(sums["kl"], -1.5, rtol=1e-6)
+
+    hp = LossHypers("vanilla", entropy_weight=0.5)
+    entropy_BT = f32([[9.0, 1.0, 2.0, 4.0]])
+    bare = loss_and_grad(logp_BT, batch, LossHypers("vanilla"), normaliser=2.0)[0]
+    bonus = loss_and_grad(logp_BT, batch, hp, normaliser=2.0, entropy_BT=entropy_BT)[0] - bare
+    np.testing.assert_allclose(bonus, -0.5 * 7 / 2, rtol=1e-5)
+    batch["entropy_BT"] = f32([[9.0, 1.0, 0.0, 2.0]])
+    bonus = loss_and_grad(logp_BT, batch, hp, normaliser=2.0, entropy_BT=entropy_BT)[0] - bare
+    np.testing.assert_allclose(bonus, -0.5 * (1 + 8) / 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", AT_LEVELS)
+def test_microbatches_add_up_to_the_whole(name):
+    logp_BT, _, batch = random_batch(8, rows=4)
+    hp = dataclasses.replace(AT_LEVELS[name], aggregation="trajectory_means")
+    whole, sums, grad_BT = loss_and_grad(logp_BT, batch, hp, IPA_MASK)
+    parts = [
+        loss_and_grad(logp_BT[s], {k: x[s] for k, x in batch.items()}, hp, IPA_MASK)
+        for s in (slice(1), slice(1, 4))
+    ]
+    np.testing.assert_allclose(sum(p[0] for p in parts), whole, rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(jnp.concatenate([p[2] for p in parts]), grad_BT)
+    for name in sums:
+        np.testing.assert_allclose(sum(p[1][name] for p in parts), sums[name], rtol=1e-4)
+
+
+def test_jitted_equals_eager_equals_vmapped():
+    every = [random_batch(seed) for seed in (1, 2)]
+    args = (9.0, 4, IPA, OFF)
+    eager = [policy_loss(*one, *args) for one in every]
+    jitted = [jax.jit(policy_loss, static_argnums=(4, 5, 6))(*one, *args) for one in every]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *every)
+    mapped, _ = jax.vmap(lambda *one: policy_loss(*one, *args))(*stacked)
+    for m in range(2):
+        np.testing.assert_allclose(eager[m][0], jitted[m][0], rtol=1e-5)
+        np.testing.assert_allclose(eager[m][0], mapped[m], rtol=1e-5)

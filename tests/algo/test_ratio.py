@@ -1,0 +1,139 @@
+"""Ratios at three levels, what filters and weighs by them, their histogram and divergences."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ale_jax.algo import histogram
+from ale_jax.algo.algorithm import MismatchHypers
+from ale_jax.algo.divergence import MAX_K3, divergence
+from ale_jax.algo.mismatch import importance_weight, keep_mask
+from ale_jax.algo.ratio import exp_log_ratio, log_ratio
+from tests.algo.batches import LN2, f32
+
+# p a a o a | a
+CHUNK = jnp.array([[-1, 0, 0, -1, 1, 2]])
+SEGMENT = jnp.array([[1, 1, 1, 1, 1, 2]])
+LOGP = f32([[jnp.nan, LN2, 3 * LN2, jnp.nan, -LN2, 5.0]])
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [
+        ("token", [0, LN2, 3 * LN2, 0, -LN2, 5]),
+        ("chunk", [0, 2 * LN2, 2 * LN2, 0, -LN2, 5]),  # the square root of 2 * 8
+        ("sequence", [0, LN2, LN2, 0, LN2, 5]),  # the cube root of 2 * 8 / 2
+    ],
+)
+def test_a_ratio_is_a_geometric_mean_and_has_its_own_tokens_gradient(level, expected):
+    def ratio(logp_BT):
+        return log_ratio(logp_BT, jnp.zeros_like(LOGP), CHUNK, SEGMENT, level, 3)
+
+    np.testing.assert_allclose(ratio(LOGP), [expected], rtol=1e-6)
+    weight_BT = f32([[7, 1, 2, 7, 3, 4]])
+    grad_BT = jax.grad(lambda x: (weight_BT * ratio(x)).sum())(LOGP)
+    np.testing.assert_array_equal(grad_BT, [[0, 1, 2, 0, 3, 4]])
+
+
+def test_a_ratio_is_bounded():
+    np.testing.assert_allclose(exp_log_ratio(f32([1e4, -1e4])), [math.exp(20), math.exp(-20)], 1e-6)
+
+
+def test_the_filter_is_for_whole_chunks_and_one_sided_unless_told():
+    gap_BT = jnp.log(f32([[1.2, 1.0, 1.19, 1.21, 1.5, 1.0, 1e-6]]))
+    chunk_BT = jnp.array([[0, 0, 1, 2, 3, 3, 4]])
+    segment_BT = jnp.ones_like(chunk_BT)
+
+    def kept(**fields):
+        return keep_mask(gap_BT, chunk_BT, segment_BT, 5, MismatchHypers(**fields))[0].tolist()
+
+    # Chunk 3: sqrt(1.5) > 1.2 although one of its two tokens agrees; chunk 4: no lower bound.
+    one_sided = kept(filter_level="chunk", filter_high=1.2)
+    assert one_sided == [True, True, True, False, False, False, True]
+    two_sided = kept(filter_level="chunk", filter_low=0.8, filter_high=1.2)
+    assert two_sided == [True, True, True, False, False, False, False]
+    by_token = kept(filter_level="token", filter_high=1.2)
+    assert by_token[1:] == [True, True, False, False, True, True]
+    assert kept(filter_level="sequence", filter_high=1.2) == [True] * 7  # 1e-6 outweighs them
+    assert kept() == [True] * 7
+
+
+def test_observations_are_never_kept():
+    kept_BT = keep_mask(jnp.zeros_like(LOGP), CHUNK, SEGMENT, 3, MismatchHypers())
+    np.testing.assert_array_equal(kept_BT, CHUNK >= 0)
+
+
+def test_the_importance_weight_is_capped_above_alone():
+    gap_BT = jnp.log(f32([[1, 4, 1, 1, 0.25, 1.5]]))
+    hp = MismatchHypers("token", 2.0)
+    weight_BT = importance_weight(gap_BT, CHUNK, SEGMENT, 3, hp)
+    np.testing.assert_allclose(weight_BT, [[1, 2, 1, 1, 0.25, 1.5]], rtol=1e-6)
+    by_chunk = importance_weight(gap_BT, CHUNK, SEGMENT, 3, MismatchHypers("chunk", 9.0))
+    np.testing.assert_allclose(by_chunk, [[1, 2, 2, 1, 0.25, 1.5]], rtol=1e-6)
+    np.testing.assert_array_equal(
+        importance_weight(gap_BT, CHUNK, SEGMENT, 3, MismatchHypers()), np.ones((1, 6))
+    )
+
+
+def test_divergences_by_hand():
+    logp, ref = f32([[0.0, LN2]]), f32([[LN2, 0.0]])  # ref / pi: 2 and 1/2
+    np.testing.assert_allclose(divergence(logp, ref, "k1"), [[-LN2, LN2]], rtol=1e-6)
+    np.testing.assert_allclose(divergence(logp, ref, "k2"), [[LN2**2 / 2] * 2], rtol=1e-6)
+    np.testing.assert_allclose(
+        divergence(logp, ref, "k3"), [[2 - 1 - LN2, 0.5 - 1 + LN2]], rtol=1e-5
+    )
+
+
+def test_what_the_gradients_of_the_divergences_are_in_the_mean():
+    """Over a vocabulary: of k1 nothing, of k2 that of KL(pi || ref), of k3 of KL(ref || pi)."""
+    logit_V, ref_V = f32([0.3, -0.5, 1.0]), jax.nn.log_softmax(f32([1.0, 0.0, -0.4]))
+    pi_V = jax.nn.softmax(logit_V)
+
+    def mean_gradient(estimator):
+        def expected(logit_V):
+            return (pi_V * divergence(jax.nn.log_softmax(logit_V), ref_V, estimator)).sum()
+
+        return jax.grad(expected)(logit_V)
+
+    def kl(logit_V):
+        log_V = jax.nn.log_softmax(logit_V)
+        return (jnp.exp(log_V) * (log_V - ref_V)).sum()
+
+    def reverse_kl(logit_V):
+        return (jnp.exp(ref_V) * (ref_V - jax.nn.log_softmax(logit_V))).sum()
+
+    np.testing.assert_allclose(mean_gradient("k1"), np.zeros(3), atol=1e-6)
+    np.testing.assert_allclose(mean_gradient("k2"), jax.grad(kl)(logit_V), atol=1e-6)
+    np.testing.assert_allclose(mean_gradient("k3"), jax.grad(reverse_kl)(logit_V), atol=1e-6)
+
+
+def test_an_abandoned_token_does_not_own_the_step():
+    for far in (-5.0, -1e4):
+        value, grad = jax.value_and_grad(lambda x: divergence(x, f32(0.0), "k3"))(f32(far))
+        assert (value, grad) == (MAX_K3, 0.0)
+
+
+def test_the_histogram_finds_what_was_counted_to_the_width_of_a_bin():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=10_000) * 10 ** rng.uniform(-4, 0, 10_000)
+    counts = histogram.count_log_ratios(f32(x).reshape(100, 100), jnp.ones((100, 100), bool))
+    assert counts.sum() == 10_000
+    for percent in (1, 50, 99, 100):
+        found = histogram.percentile(np.asarray(counts), percent)
+        exact = np.percentile(x, percent, method="inverted_cdf")
+        assert abs(found - exact) <= 0.04 * abs(exact) + 4e-5
+
+
+def test_the_histogram_adds_up_and_leaves_out_what_does_not_count():
+    x = f32([[0.0, 0.5, jnp.nan, 1e4]])
+    counts = histogram.count_log_ratios(x, jnp.array([[True, True, False, True]]))
+    assert counts.sum() == 3 and counts[histogram.HALF] == 1 and counts[-1] == 1
+    halves = [histogram.count_log_ratios(x[:, s], jnp.array([[True, b]])) for s, b in
+              ((slice(0, 2), True),)]  # fmt: skip
+    assert histogram.percentile(np.asarray(halves[0]), 50) == 0.0
+    both = np.asarray(counts) + np.asarray(halves[0])
+    assert both.sum() == 5 and histogram.percentile(both, 40) == 0.0
+    assert abs(histogram.percentile(both, 60) - 0.5) < 0.02
