@@ -59,6 +59,11 @@ class TrainState:
 def make_optimizer(
     hp: OptimizerHypers, shape: PolicyShape, lora: LoraShape = FULL
 ) -> optax.GradientTransformation:
+    return table_optimizer(hp, trained_table(shape, lora))
+
+
+def table_optimizer(hp: OptimizerHypers, table: Params) -> optax.GradientTransformation:
+    """table: of the weights that it is to move."""
     adam = {"b1": hp.b1, "b2": hp.b2, "weight_decay": hp.weight_decay}
     if hp.name == "adamw":
         update = optax.adamw(_schedule(hp, hp.learning_rate), **adam)
@@ -73,7 +78,7 @@ def make_optimizer(
             adam_b2=hp.b2,
             adam_weight_decay=hp.weight_decay,
             adam_learning_rate=_schedule(hp, hp.learning_rate),
-            muon_weight_dimension_numbers=_matrices(trained_table(shape, lora)),
+            muon_weight_dimension_numbers=_matrices(table),
         )
     return optax.chain(optax.clip_by_global_norm(hp.clip_norm), update)
 

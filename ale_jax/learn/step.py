@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +63,16 @@ def make_train_step(
     still on the device: reading them is the caller's wait.
     """
     gradient_of = gradient_function(shape, loss_fn, balance_weight, compute)
-    weights = abstract_trained(shape, lora, mesh)
+    return make_update_step(gradient_of, optimizer, abstract_trained(shape, lora, mesh), mesh)
+
+
+def make_update_step(
+    gradient_of: Callable[..., tuple[Params, Metrics]],
+    optimizer: optax.GradientTransformation,
+    weights: Params,
+    mesh: Mesh,
+) -> Callable[[TrainState, Sequence[Any], float], tuple[TrainState, Metrics]]:
+    """As `make_train_step`, of any gradient; weights: those that move, or their abstract form."""
     # The metrics are wanted by every process.
     places = jax.tree.map(lambda w: w.sharding, weights), NamedSharding(mesh, PartitionSpec())
 
@@ -124,8 +134,9 @@ def gradient_function(
     return jax.grad(loss_of, has_aux=True)
 
 
-def to_device(batch: Batch, mesh: Mesh) -> dict[str, jax.Array]:
-    """The batch's arrays by name, rows divided over the mesh's data axes."""
+def to_device(batch: Any, mesh: Mesh) -> dict[str, jax.Array]:
+    """The arrays of a `Batch`, or of a record like it, by name, rows divided over the mesh's data
+    axes."""
     sharding = batch_sharding(mesh)
     return {
         name: jax.device_put(np.asarray(array), sharding)

@@ -45,14 +45,10 @@ def hidden_states(
 
     def apply_layer(layer, adapters, x_BTD, replay_BTK):
         layer = cast_layer(merge_layer(layer, adapters), compute.dtype)
-        q, k, v = project_qkv(layer, x_BTD, position_BT, shape)
-        x_BTD = x_BTD + project_out(layer, packed_attention(q, k, v, places))
-        y_BTD, stats = feed_forward(layer, x_BTD, shape, replay_BTK)
-        return _cut_as_rows(x_BTD + y_BTD), stats
+        return decoder_layer(layer, x_BTD, places, shape, replay_BTK)
 
     apply_layer = recomputed(apply_layer, compute.remat)
-    # Cast after the lookup: the gradients of a token's rows are then summed in float32.
-    x_BTD = _look_up(params["embed_VD"], tokens_BT).astype(compute.dtype)
+    x_BTD = embed_tokens(params, tokens_BT, compute)
     every_stats = []
     for (layer, adapters), replay_BTK in zip(adapted_layers(params), replays, strict=True):
         x_BTD, stats = apply_layer(layer, adapters, x_BTD, replay_BTK)
@@ -60,6 +56,27 @@ def hidden_states(
             every_stats.append(dealing.collect_stats(stats, len(tokens_BT)))
     hidden_BTD = rms_norm(x_BTD, params["final_norm_D"], shape.norm_eps)
     return dealing.collect(hidden_BTD), every_stats
+
+
+def embed_tokens(params: Params, tokens_BT: jax.Array, compute: Compute) -> jax.Array:
+    """What the first layer is given, [B,T,D]."""
+    # Cast after the lookup: the gradients of a token's rows are then summed in float32.
+    return _look_up(params["embed_VD"], tokens_BT).astype(compute.dtype)
+
+
+def decoder_layer(
+    layer: Params,
+    x_BTD: jax.Array,
+    places: Places,
+    shape: PolicyShape,
+    replay_BTK: jax.Array | None = None,
+) -> tuple[jax.Array, RouterStats | None]:
+    """One layer, its weights merged and cast, upon the residual stream; its router's statistics.
+    Tokens lie as `packed_attention` wants them."""
+    q, k, v = project_qkv(layer, x_BTD, places.position_BT, shape)
+    x_BTD = x_BTD + project_out(layer, packed_attention(q, k, v, places))
+    y_BTD, stats = feed_forward(layer, x_BTD, shape, replay_BTK)
+    return _cut_as_rows(x_BTD + y_BTD), stats
 
 
 def _by_layer(

@@ -88,6 +88,13 @@ def param_shardings(
 
     ValueError if a weight cannot be divided evenly over the mesh.
     """
+    return table_shardings(param_table(shape), mesh, rules)
+
+
+def table_shardings(
+    table: Params, mesh: AbstractMesh | Mesh, rules: Mapping[str, tuple[str, ...]] = RULES
+) -> Params:
+    """`param_shardings` of the weights that a table describes."""
 
     def place(path, param):
         sharding = NamedSharding(mesh, spec(param.axes, rules))
@@ -101,7 +108,7 @@ def param_shardings(
                 )
         return sharding
 
-    return jax.tree_util.tree_map_with_path(place, param_table(shape), is_leaf=is_param)
+    return jax.tree_util.tree_map_with_path(place, table, is_leaf=is_param)
 
 
 def row_axes(rows: int, mesh: AbstractMesh | Mesh) -> tuple[str, ...]:

@@ -1,0 +1,98 @@
+"""Some of a step's segments, packed anew into fewer batches of the same shape.
+
+For a pass that only part of the trajectories needs: it costs what that part costs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Move:
+    """A segment's way: which tokens of which batch and row to which. number: of it in its new row,
+    from 1."""
+
+    old: tuple[int, int, slice]
+    new: tuple[int, int, slice]
+    number: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """moves: of each chosen segment. batches: how many they fill, of `shape` (rows, tokens)."""
+
+    moves: tuple[Move, ...]
+    batches: int
+    shape: tuple[int, int]
+
+    def take(self, arrays: Sequence[np.ndarray], padding: float = 0) -> list[np.ndarray]:
+        """The chosen segments' part of an array [B, T] per batch, in the new batches."""
+        taken = [np.full(self.shape, padding, arrays[0].dtype) for _ in range(self.batches)]
+        for move in self.moves:
+            (z, b, old), (new_z, new_b, new) = move.old, move.new
+            taken[new_z][new_b, new] = arrays[z][b, old]
+        return taken
+
+    def segments(self) -> list[np.ndarray]:
+        """segment_BT of the new batches: 1.. in each row, 0 for padding."""
+        numbers = [np.zeros(self.shape, np.int32) for _ in range(self.batches)]
+        for move in self.moves:
+            z, b, new = move.new
+            numbers[z][b, new] = move.number
+        return numbers
+
+    def put_back(
+        self, taken: Sequence[np.ndarray], arrays: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        """`arrays` of the old batches with the chosen segments' part out of the new ones."""
+        arrays = [array.copy() for array in arrays]
+        for move in self.moves:
+            (z, b, old), (new_z, new_b, new) = move.old, move.new
+            arrays[z][b, old] = taken[new_z][new_b, new]
+        return arrays
+
+
+def select_segments(
+    segments: Sequence[np.ndarray], wanted: Sequence[np.ndarray], per_row: int | None = None
+) -> Selection:
+    """Chooses the segments of which some token is wanted, at most `per_row` for a row (None: as
+    many as fit).
+
+    segments: segment_BT of each batch, as in `Batch`. wanted: bool [B, T] of each. Longest first
+    into the first row with room, as `packing.pack` does; what lay in one row fits a row again.
+    """
+    rows, tokens = segments[0].shape if segments else (0, 0)
+    most = tokens if per_row is None else per_row
+    chosen = sorted(_chosen(segments, wanted), key=lambda each: -_length(each))
+    used: list[list[int]] = []  # of each new row: tokens, segments
+    moves = []
+    for z, b, old in chosen:
+        size = old.stop - old.start
+        fits = (n for n, (t, s) in enumerate(used) if t + size <= tokens and s < most)
+        row = next(fits, len(used))
+        if row == len(used):
+            used.append([0, 0])
+        start = used[row][0]
+        used[row] = [start + size, used[row][1] + 1]
+        new = (*divmod(row, rows), slice(start, start + size))
+        moves.append(Move((z, b, old), new, used[row][1]))
+    return Selection(tuple(moves), -(-len(used) // rows) if used else 0, (rows, tokens))
+
+
+def _chosen(
+    segments: Sequence[np.ndarray], wanted: Sequence[np.ndarray]
+) -> Iterator[tuple[int, int, slice]]:
+    """(batch, row, its tokens) of each segment with a wanted token."""
+    for z, (segment_BT, wanted_BT) in enumerate(zip(segments, wanted, strict=True)):
+        for b, (segment_T, wanted_T) in enumerate(zip(segment_BT, wanted_BT, strict=True)):
+            for number in np.unique(segment_T[wanted_T & (segment_T > 0)]):
+                places = np.flatnonzero(segment_T == number)
+                yield z, b, slice(int(places[0]), int(places[-1]) + 1)
+
+
+def _length(chosen: tuple[int, int, slice]) -> int:
+    return chosen[2].stop - chosen[2].start

@@ -1,0 +1,163 @@
+"""What the benchmarks of credit share: two policies, a step of packed trajectories, a clock."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from ale_jax.algo.normaliser import count_normaliser
+from ale_jax.data.packing import Sample, Shape, pack_all
+from ale_jax.learn.credit import make_loss
+from ale_jax.learn.state import OptimizerHypers, init_state, make_optimizer
+from ale_jax.learn.step import make_train_step
+from ale_jax.model.shape import PolicyShape
+from ale_jax.records import Batch, Turn
+from ale_jax.system.build_config import build_config
+from ale_jax.system.config import RunConfig
+
+QUICKSTART_VOCABULARY = 736
+TURNS, PROMPT_SHARE = 4, 0.4  # of a trajectory: how many, and how much of each was observed
+ADAMW = OptimizerHypers("adamw", 1e-4, 1e-4, 0, 0, 0.9, 0.95, 0.0, 1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """A policy, the shape of its microbatches, and the trajectories of a step: how many, of about
+    how many tokens. mini: the sizes of a mini critic beside it, as `CriticsHypers` has them."""
+
+    name: str
+    policy: PolicyShape
+    shape: Shape
+    trajectories: int
+    tokens: int
+    mini: Mapping[str, int]
+
+
+def works(quick: bool) -> list[Work]:
+    """The quickstart's policy and rows; unless `quick`, one that is larger as well."""
+    config = _quickstart()
+    policy = config.model.policy_shape(QUICKSTART_VOCABULARY)
+    learn = config.learn
+    first = Work(
+        "quickstart",
+        policy,
+        Shape(learn.rows, learn.row_tokens, learn.chunks_per_row),
+        trajectories=32,
+        tokens=200,
+        mini=_sizes(width=64, layers=2, heads=2, kv_heads=1, mlp=192),
+    )
+    larger = dataclasses.replace(
+        policy,
+        vocab_size=2048,
+        width=256,
+        num_layers=12,
+        num_heads=8,
+        mlp_width=768,
+        num_experts=0,
+        dense_layers=(),
+    )
+    mini = _sizes(width=128, layers=4, heads=4, kv_heads=2, mlp=384)
+    second = Work(
+        "twelve layers", larger, Shape(2, 1024, 32), trajectories=12, tokens=330, mini=mini
+    )
+    return [first] if quick else [first, second]
+
+
+def _quickstart() -> RunConfig:
+    return build_config(importlib.import_module("configs.quickstart").get_config().to_dict())
+
+
+def _sizes(width: int, layers: int, heads: int, kv_heads: int, mlp: int) -> dict[str, int]:
+    return {
+        "width": width,
+        "num_layers": layers,
+        "num_heads": heads,
+        "num_kv_heads": kv_heads,
+        "head_width": 32,
+        "mlp_width": mlp,
+    }
+
+
+def step_batches(work: Work, positive_share: float) -> list[Batch]:
+    """Random trajectories, the stated share of them with positive advantages; every other one is
+    rewarded."""
+    draw = np.random.default_rng(0)
+    positive = np.arange(work.trajectories) < round(positive_share * work.trajectories)
+    samples = [
+        _sample(draw, work, bool(good), member) for member, good in enumerate(positive.tolist())
+    ]
+    return pack_all(samples, work.shape)
+
+
+def _sample(draw: np.random.Generator, work: Work, positive: bool, member: int) -> Sample:
+    tokens = int(work.tokens * draw.uniform(0.7, 1.3)) // TURNS
+    prompt = int(PROMPT_SHARE * tokens)
+
+    def turn(number: int) -> Turn:
+        ids = draw.integers(0, work.policy.vocab_size, tokens, dtype=np.int32)
+        logp = np.full(tokens - prompt, -np.log(work.policy.vocab_size), np.float32)
+        reward = float(member % 2) if number == TURNS - 1 else 0.0
+        zeros = np.zeros(tokens - prompt, np.int32)
+        return Turn(ids[:prompt], ids[prompt:], logp, logp, zeros, "", "", reward)
+
+    turns = tuple(map(turn, range(TURNS)))
+    advantage_C = np.full(TURNS, 1.0 if positive else -1.0, np.float32)
+    return Sample(turns, advantage_C, positive, member=member)
+
+
+class Training:
+    """The policy's step, for comparison: forward and backward pass of the quickstart's loss, and an
+    update of all weights."""
+
+    def __init__(self, work: Work, mesh: Mesh):
+        optimizer = make_optimizer(ADAMW, work.policy)
+        self._algo = _quickstart().algo
+        loss = make_loss(self._algo, work.shape.chunks_per_row)
+        self._step = make_train_step(work.policy, optimizer, loss, 1e-3, mesh)
+        self.state = init_state(jax.random.key(0), work.policy, optimizer, mesh)
+
+    def __call__(self, batches: list[Batch]) -> None:
+        normaliser = count_normaliser(batches, self._algo.loss.aggregation)
+        self.state, sums = self._step(self.state, batches, normaliser)
+        jax.block_until_ready((self.state, sums))
+
+
+def timed(calls: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each call in each round. In a round each is called once, so that what else the
+    machine does meets all alike; a first round, which compiles, does not count."""
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for number in range(rounds + 1):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            if number:
+                seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def spread(seconds: list[float]) -> dict[str, float]:
+    return {
+        "median_s": round(statistics.median(seconds), 4),
+        "min_s": round(min(seconds), 4),
+        "max_s": round(max(seconds), 4),
+    }
+
+
+def about(command: str) -> dict[str, Any]:
+    """What a result says of itself."""
+    return {
+        "command": command,
+        "hardware": f"{os.cpu_count()} CPU cores, {platform.machine()}, no accelerator",
+        "versions": {name: version(name) for name in ("jax", "jaxlib", "optax", "numpy")},
+    }

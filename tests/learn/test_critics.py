@@ -1,0 +1,327 @@
+"""Critics value what stands before a token, learn from their own share, and mask a whole step."""
+
+import copy
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+from ale_jax.learn import critics as critics_module
+from ale_jax.learn.checkpoint import Checkpoints
+from ale_jax.learn.critics import Critics, CriticsHypers
+from ale_jax.learn.state import init_state, make_optimizer
+from ale_jax.model.params import init_params
+from ale_jax.model.policy import hidden_states
+from ale_jax.model.sharding import MeshShape, make_mesh
+from ale_jax.model.value import HEAD
+from tests.learn.rewarded import rewarded_batches
+from tests.learn.test_step import HYPERS, MUON
+from tests.model.shapes import MOE
+
+MINI = CriticsHypers(
+    count=2,
+    width=16,
+    num_layers=1,
+    num_heads=2,
+    num_kv_heads=1,
+    head_width=8,
+    mlp_width=24,
+    lam=1.0,
+    mask_share=0.0,
+    entropy_share=0.0,
+    warmup_steps=0,
+    optimizer=HYPERS,
+)
+OWN_SHAPE = dict.fromkeys(critics_module.SIZES, 0)
+GAMMA = 0.9
+
+
+def _mesh(**sizes):
+    axes = dataclasses.asdict(MeshShape(data=1)) | sizes
+    devices = jax.devices()[: math.prod(axes.values())]
+    kinds = (AxisType.Auto,) * len(axes)
+    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=kinds, devices=devices)
+
+
+@functools.cache
+def _made(hp, mesh):
+    params = init_params(jax.random.key(7), MOE)
+    return Critics.make(hp, MOE, params, GAMMA, jax.random.key(0), mesh, balance_weight=1e-2)
+
+
+def _critics(hp=MINI, mesh=None):
+    """New ones; those of one kind share what was compiled."""
+    made = _made(hp, mesh or _mesh())
+    critics = copy.copy(made)
+    critics.state = jax.tree.map(jnp.copy, made.state)  # for learning takes it over
+    return critics
+
+
+def _with_heads(critics, seed=0):
+    """As if they had learned something."""
+    draw = np.random.default_rng(seed)
+
+    def head(state):
+        weights = jnp.asarray(draw.normal(size=state.params[HEAD].shape), jnp.float32)
+        return dataclasses.replace(state, params=state.params | {HEAD: weights})
+
+    critics.state = tuple(map(head, critics.state))
+    return critics
+
+
+def _saying(critics, values):
+    """`critics`, of values that a test knows."""
+    critics.values = lambda batches: values
+    return critics
+
+
+def _seven_more(batches):
+    return [dataclasses.replace(b, advantage_BT=b.advantage_BT + 7) for b in batches]
+
+
+def _written(arrays, batches):
+    return np.concatenate([a[b.chunk_BT >= 0] for a, b in zip(arrays, batches, strict=True)])
+
+
+def test_a_value_is_of_what_stands_before_the_token():
+    critics, batch = _with_heads(_critics()), rewarded_batches()[0]
+    (value_MBT,) = critics.values([batch])
+    shape = MINI.shape(MOE)
+    for value_BT, state in zip(value_MBT, critics.state, strict=True):
+        rows = batch.tokens_BT, batch.position_BT, batch.segment_BT
+        hidden_BTD = np.asarray(hidden_states(state.params, *rows, shape)[0])
+        after_BT = hidden_BTD @ np.asarray(state.params[HEAD])
+        expected_BT = np.where(batch.position_BT > 0, np.roll(after_BT, 1, axis=1), 0.0)
+        assert np.ptp(expected_BT) > 1
+        np.testing.assert_allclose(value_BT, expected_BT, atol=1e-4)
+    assert np.abs(value_MBT[0] - value_MBT[1]).max() > 0.1
+
+
+def test_all_critics_and_batches_share_one_program():
+    critics, batches = _with_heads(_critics()), rewarded_batches(groups=8)
+    assert len(batches) > 1
+    critics_module._values.clear_cache()
+    critics.values(batches)
+    critics.values(batches)
+    assert critics_module._values._cache_size() == 1
+
+
+def test_new_critics_leave_the_discounted_return_and_mask_nothing():
+    batches = rewarded_batches()
+    hp = dataclasses.replace(MINI, mask_share=0.2, entropy_share=0.2)
+    credited, figures = _critics(hp).credit(batches)
+    for before, after in zip(batches, credited, strict=True):
+        for b, s in np.argwhere(before.reward_BT > 0):
+            segment = before.segment_BT[b] == before.segment_BT[b, s]
+            written = np.flatnonzero(segment & (before.chunk_BT[b] >= 0))
+            expected = GAMMA ** np.arange(len(written))[::-1]
+            np.testing.assert_allclose(after.advantage_BT[b, written], expected, rtol=1e-5)
+        assert (after.entropy_BT == 1).all()
+        assert not after.advantage_BT[before.chunk_BT < 0].any()
+    assert figures["advantage_masked"] == 0 and figures["critic_spread"] == 0
+    assert figures["critic_explained_variance"] == 0
+
+
+def test_masks_are_of_the_whole_step():
+    batches = rewarded_batches(groups=8)
+    count = sum((b.chunk_BT >= 0).sum() for b in batches)
+    # The spread is the token's number: the first batch's are the lowest.
+    numbers, start = [], 0
+    for batch in batches:
+        number_BT = np.zeros(batch.chunk_BT.shape, np.float32)
+        written = batch.chunk_BT >= 0
+        number_BT[written] = np.arange(start, start + written.sum())
+        numbers.append(number_BT)
+        start += written.sum()
+    values = [np.stack([-number_BT, number_BT]) for number_BT in numbers]  # mean 0
+    hp = dataclasses.replace(MINI, mask_share=0.25, entropy_share=0.1)
+    critics = _saying(_critics(hp), values)
+    credited, figures = critics.credit(batches)
+    plain, _ = _saying(_critics(), values).credit(batches)
+    number_t = _written(numbers, batches)
+    teaches_t = number_t >= math.floor(0.25 * count)
+    explores_t = number_t < count - math.floor(0.1 * count)
+    plain_t = _written([b.advantage_BT for b in plain], batches)
+    found_t = _written([b.advantage_BT for b in credited], batches)
+    np.testing.assert_array_equal(found_t, np.where(teaches_t, plain_t, 0.0))
+    entropy_t = _written([b.entropy_BT for b in credited], batches)
+    np.testing.assert_array_equal(entropy_t, explores_t)
+    assert figures["advantage_masked"] == pytest.approx(math.floor(0.25 * count) / count)
+    assert figures["entropy_masked"] == pytest.approx(math.floor(0.1 * count) / count)
+    # What is normalised is masked afterwards, and a weight that was there stays.
+    halves = np.full(batches[0].chunk_BT.shape, 0.5, np.float32)
+    weighed = [dataclasses.replace(b, entropy_BT=halves) for b in batches]
+    moved, _ = critics.credit(weighed, _seven_more)
+    moved_t = _written([b.advantage_BT for b in moved], batches)
+    np.testing.assert_allclose(moved_t, np.where(teaches_t, plain_t + 7.0, 0.0))
+    np.testing.assert_array_equal(_written([b.entropy_BT for b in moved], batches), explores_t / 2)
+
+
+def test_gae_is_given_the_mean_value():
+    batches = rewarded_batches()
+    draw = np.random.default_rng(0)
+    values = [draw.normal(size=(2, *b.chunk_BT.shape)).astype(np.float32) for b in batches]
+    found, _ = _saying(_critics(), values).credit(batches)
+    one = dataclasses.replace(MINI, count=1)
+    alone = [value_MBT.mean(axis=0, keepdims=True) for value_MBT in values]
+    expected, _ = _saying(_critics(one), alone).credit(batches)
+    for both, single in zip(found, expected, strict=True):
+        assert np.abs(single.advantage_BT).max() > 0.1 and single.entropy_BT is None
+        np.testing.assert_allclose(both.advantage_BT, single.advantage_BT, atol=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", [HYPERS, MUON], ids=lambda hp: hp.name)
+def test_the_error_falls(optimizer):
+    critics = _critics(dataclasses.replace(MINI, optimizer=optimizer))
+    batches = rewarded_batches()
+    losses = [critics.learn(batches)["critic_loss"] for _ in range(30)]
+    # Of values of 0 the error is the mean square of the returns.
+    squares_t = _written(critics._returns(batches), batches) ** 2
+    assert losses[0] == pytest.approx(squares_t.mean(), rel=1e-5)
+    assert losses[-1] < 0.5 * losses[0]
+    assert critics.credit(batches)[1]["critic_explained_variance"] > 0.5
+
+
+def test_a_critic_learns_from_its_own_members_alone():
+    batches = rewarded_batches()
+    # Other rewards for the members of the second critic.
+    changed = [
+        dataclasses.replace(
+            b, reward_BT=np.where(b.member_BT % 2 == 1, 5 - b.reward_BT, b.reward_BT)
+        )
+        for b in batches
+    ]
+    one, other = _critics(), _critics()
+    one.learn(batches)
+    other.learn(changed)
+    heads = [[np.asarray(s.params[HEAD]) for s in critics.state] for critics in (one, other)]
+    np.testing.assert_array_equal(heads[0][0], heads[1][0])
+    assert (heads[0][1] != heads[1][1]).any()
+
+
+def test_a_critic_without_responses_waits():
+    critics = _critics()
+    critics.learn(rewarded_batches(members=1))  # member 0 of each group
+    assert [int(state.step) for state in critics.state] == [1, 0]
+    assert critics.learn([]) == {} and critics.credit([]) == ([], {})
+
+
+def test_microbatches_change_nothing_but_rounding():
+    (whole,) = rewarded_batches()
+    halves = [
+        dataclasses.replace(
+            whole,
+            **{
+                name: np.concatenate([array[half], np.full_like(array[half], padding)])
+                for name, array in vars(whole).items()
+                if array is not None
+                for padding in [-1 if name in ("chunk_BT", "member_BT", "group_BT") else 0]
+            },
+        )
+        for half in (slice(0, 4), slice(4, 8))
+    ]
+    one, two = _with_heads(_critics()), _with_heads(_critics())
+    np.testing.assert_allclose(
+        one.learn([whole])["critic_loss"], two.learn(halves)["critic_loss"], rtol=1e-5
+    )
+    a, b = (jax.device_get([s.params for s in critics.state]) for critics in (one, two))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-4), a, b)
+    together = one.credit([whole])[1]
+    apart = two.credit(halves)[1]
+    assert together == pytest.approx(apart, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "axes"),
+    [
+        ({}, {"data": 8}),
+        ({}, {"fsdp": 2, "context": 2}),
+        (OWN_SHAPE, {"expert": 2, "tensor": 2}),
+    ],
+    ids=["data", "fsdp and context", "experts"],
+)
+def test_a_mesh_trains_critics_as_one_device(sizes, axes):
+    hp = dataclasses.replace(MINI, **sizes)
+    batches = rewarded_batches()
+
+    def outcome(mesh):
+        critics = _critics(hp, mesh)
+        losses = [critics.learn(batches)["critic_loss"] for _ in range(2)]
+        return losses, [_written([v], [b]) for v, b in zip(critics.values(batches)[0], batches * 2)]
+
+    expected, found = outcome(_mesh()), outcome(_mesh(**axes))
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-4)
+    np.testing.assert_allclose(found[1], expected[1], atol=1e-3)
+
+
+def test_critics_of_the_policys_shape_start_as_the_policy():
+    critics = _critics(dataclasses.replace(MINI, count=1, **OWN_SHAPE))
+    params = init_params(jax.random.key(7), MOE)
+    (state,) = critics.state
+    assert "router_DE" in state.params["layers"][0] and not state.params[HEAD].any()
+    for name in ("embed_VD", "final_norm_D", "layers"):
+        jax.tree.map(np.testing.assert_array_equal, state.params[name], params[name])
+    assert critics.learn(rewarded_batches())["critic_loss"] > 0
+
+
+def test_critics_start_apart():
+    one, other = (state.params["embed_VD"] for state in _critics().state)
+    assert np.abs(np.asarray(one) - np.asarray(other)).max() > 0.1
+
+
+def test_the_policy_waits_for_the_warm_up():
+    critics = _critics(dataclasses.replace(MINI, warmup_steps=2))
+    waits = []
+    for _ in range(3):
+        waits.append(critics.warming_up)
+        critics.learn(rewarded_batches())
+    assert waits == [True, True, False]
+
+
+def test_a_run_that_goes_on_has_the_same_critics(tmp_path):
+    mesh = make_mesh(MeshShape())
+    policy = init_state(jax.random.key(0), MOE, make_optimizer(HYPERS, MOE), mesh)
+    critics, batches = _critics(mesh=mesh), rewarded_batches()
+    critics.learn(batches)
+    with Checkpoints(tmp_path, 1, lambda *_, **__: None) as checkpoints:
+        checkpoints.save(1, {"policy": policy, "critics": critics.state}, {})
+        critics.learn(batches)
+        fresh = _critics(mesh=mesh)
+        target = {"policy": policy, "critics": fresh.state}
+        checkpoints.wait()
+        _, restored, _ = checkpoints.restore_latest(target)
+    fresh.state = restored["critics"]
+    fresh.learn(batches)
+    left, right = ([jax.device_get(s) for s in c.state] for c in (critics, fresh))
+    jax.tree.map(np.testing.assert_array_equal, left, right)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"count": -1}, "count -1 must be in"),
+        ({"width": 0}, r"are \[0, 1, 2, 1, 8, 24\]: all must be at least 1, or all 0"),
+        ({"lam": 1.5}, "lam 1.5 must be in"),
+        ({"mask_share": 1.5}, "mask_share 1.5 must be in"),
+        ({"count": 1, "mask_share": 0.2}, "mask_share 0.2 needs critics that can differ"),
+        ({"count": 1, "entropy_share": 0.2}, "entropy_share 0.2 needs critics that can differ"),
+        ({"warmup_steps": -1}, "warmup_steps -1 must be in"),
+    ],
+)
+def test_what_cannot_work_is_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(MINI, **fields)
+
+
+def test_a_group_is_divided_evenly_or_refused():
+    MINI.check_group(4)
+    dataclasses.replace(MINI, count=0).check_group(5)
+    with pytest.raises(
+        ValueError, match=r"group_size 5 cannot be divided .* 2 critics: set it to 6"
+    ):
+        MINI.check_group(5)
