@@ -19,7 +19,14 @@ from ale_jax.algo.asyppo import agreement_masks, critic_loss, critic_of, explain
 from ale_jax.algo.gae import gae
 from ale_jax.algo.hypers import require_range
 from ale_jax.data.selection import select_segments
-from ale_jax.learn.state import OptimizerHypers, TrainState, begin, table_optimizer
+from ale_jax.learn.state import (
+    OptimizerHypers,
+    TrainState,
+    abstract_begun,
+    abstract_weights,
+    begin,
+    table_optimizer,
+)
 from ale_jax.learn.step import Metrics, make_update_step, to_device
 from ale_jax.model.compute import EXACT, FLOAT32, Compute
 from ale_jax.model.lora import merged
@@ -113,7 +120,7 @@ class Lesson(Rows):
 
 class Critics:
     """state: of each critic its weights and moments; a checkpoint saves it, and a run that goes on
-    puts it back. A new one's stands in for its shapes (`Checkpoints.restore_latest`)."""
+    puts it back."""
 
     def __init__(
         self,
@@ -268,6 +275,17 @@ class Critics:
     def _advantage(self, batch: Batch, value_BT: np.ndarray, lam: float) -> np.ndarray:
         rows = batch.reward_BT, batch.chunk_BT, batch.segment_BT
         return np.asarray(_gae(value_BT, *rows, self._gamma, lam)[0])
+
+
+def abstract_critics(hp: CriticsHypers, policy: PolicyShape, mesh: Mesh) -> tuple[TrainState, ...]:
+    """Shape, type and place of all that the critics' states hold, for a checkpoint to be read
+    into."""
+    if not hp.count:
+        return ()
+    table = value_table(hp.shape(policy))
+    weights = abstract_weights(table, mesh)
+    state = abstract_begun(weights, weights, table_optimizer(hp.optimizer, table), mesh)
+    return (state,) * hp.count
 
 
 def _pick(arrays: Sequence[np.ndarray], written: Sequence[np.ndarray]) -> np.ndarray:

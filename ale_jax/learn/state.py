@@ -56,6 +56,14 @@ class TrainState:
     step: jax.Array
 
 
+@struct.dataclass
+class WholeState:
+    """What a checkpoint holds. critics: the state of each; none where there are none."""
+
+    policy: TrainState
+    critics: tuple[TrainState, ...] = ()
+
+
 def make_optimizer(
     hp: OptimizerHypers, shape: PolicyShape, lora: LoraShape = FULL
 ) -> optax.GradientTransformation:
@@ -152,12 +160,17 @@ def begin(params: Params, optimizer: optax.GradientTransformation, mesh: Mesh) -
 
 def abstract_trained(shape: PolicyShape, lora: LoraShape, mesh: Mesh) -> Params:
     """Shape, type and place of each weight that training moves."""
+    return abstract_weights(trained_table(shape, lora), mesh)
+
+
+def abstract_weights(table: Params, mesh: Mesh) -> Params:
+    """Shape, type and place of each weight that a table describes."""
 
     def describe(param: Param) -> jax.ShapeDtypeStruct:
         place = NamedSharding(mesh, spec(param.axes))
         return jax.ShapeDtypeStruct(param.shape, jnp.float32, sharding=place)
 
-    return jax.tree.map(describe, trained_table(shape, lora), is_leaf=is_param)
+    return jax.tree.map(describe, table, is_leaf=is_param)
 
 
 def abstract_state(
@@ -172,6 +185,14 @@ def abstract_state(
     if lora.rank:
         scale = jax.ShapeDtypeStruct((), jnp.float32, sharding=everywhere)
         params |= {"adapters": moved, "adapter_scale": scale}
+    return abstract_begun(params, moved, optimizer, mesh)
+
+
+def abstract_begun(
+    params: Params, moved: Params, optimizer: optax.GradientTransformation, mesh: Mesh
+) -> TrainState:
+    """Of all weights and those that move, in their abstract form: the state that `begin` makes."""
+    everywhere = NamedSharding(mesh, PartitionSpec())
     opt_state = jax.tree.map(
         lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
         jax.eval_shape(optimizer.init, moved),

@@ -122,10 +122,28 @@ def _check_batch(config: RunConfig) -> None:
             f"{advantage.mean} and std {advantage.std}, so nothing is learned: set it to 2 or "
             "more, or these to none, batch or tag"
         )
-    if advantage.estimator == "gae":
+    _check_critics(config)
+
+
+def _check_critics(config: RunConfig) -> None:
+    critics, algo = config.critics, config.algo
+    estimator = algo.advantage.estimator
+    if estimator == "gae" and not critics.count:
         raise ValueError(
-            "algo.advantage.estimator gae needs critics, and this run has none: choose another"
+            "algo.advantage.estimator gae needs critics: set critics.count to 1 (PPO) or 2 "
+            "(AsyPPO), or choose another estimator"
         )
+    if estimator != "gae" and critics.count:
+        raise ValueError(
+            f"critics.count {critics.count}: the estimator {estimator} asks no critic: set it to "
+            "0, or algo.advantage.estimator to gae"
+        )
+    if critics.entropy_share and not algo.loss.entropy_weight:
+        raise ValueError(
+            f"critics.entropy_share {critics.entropy_share} filters an entropy bonus that is off: "
+            "set algo.loss.entropy_weight above 0, or critics.entropy_share to 0.0"
+        )
+    critics.check_group(config.rl.group_size)
 
 
 def _check_tasks(config: RunConfig) -> None:

@@ -9,7 +9,10 @@ from ale_jax.agent.loop import AgentLimits
 from ale_jax.algo.algorithm import AlgoConfig
 from ale_jax.algo.hypers import require_choice, require_range
 from ale_jax.algo.resampling import ResamplingHypers
+from ale_jax.algo.rhythm import RhythmHypers
 from ale_jax.data.mixing import Domain
+from ale_jax.data.packing import Shape
+from ale_jax.learn.critics import CriticsHypers
 from ale_jax.learn.state import OptimizerHypers
 from ale_jax.model.compute import DTYPES, REMAT, Compute
 from ale_jax.model.lora import LoraShape
@@ -212,6 +215,10 @@ class LearnConfig:
         require_choice("remat", self.remat, tuple(REMAT))
 
     @property
+    def shape(self) -> Shape:
+        return Shape(self.rows, self.row_tokens, self.chunks_per_row)
+
+    @property
     def compute(self) -> Compute:
         return Compute(self.compute_dtype, self.remat)
 
@@ -271,6 +278,8 @@ class RunConfig:
     rl: RlConfig
     rl_optimizer: OptimizerHypers
     algo: AlgoConfig
+    critics: CriticsHypers
+    rhythm: RhythmHypers
     resampling: ResamplingHypers
     train_sampling: Sampling
     eval_sampling: Sampling

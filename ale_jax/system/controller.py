@@ -9,15 +9,18 @@ import contextlib
 import dataclasses
 import itertools
 
+import jax
 import optax
 
-from ale_jax.data.packing import Shape
+from ale_jax.data.staleness import StalenessGate
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.compilation import keep_compiled
+from ale_jax.learn.critics import Critics
 from ale_jax.learn.gap import gap_limit
+from ale_jax.learn.learner import Learner
 from ale_jax.learn.reference import load_reference, save_reference
 from ale_jax.learn.rescore import make_scorer
-from ale_jax.learn.state import TrainState, begin, make_optimizer
+from ale_jax.learn.state import TrainState, WholeState, begin, make_optimizer
 from ale_jax.model.compute import sampling_weights
 from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
@@ -52,6 +55,8 @@ from ale_jax.system.warm_start import warm_start
 from ale_jax.system.watch import Watch
 from ale_jax.system.workdir import Workdir
 
+CRITICS_STREAM = 1  # of the run's key
+
 
 def run(config: RunConfig, workdir: Workdir) -> None:
     """Runs the experiment `config` in `workdir`, or goes on with it from its last checkpoint."""
@@ -74,7 +79,7 @@ class _Run(contextlib.ExitStack):
         self._mesh = make_mesh(config.mesh)
         self._watch: Watch | None = None
         self._early_events: list[tuple[str, str, dict]] = []
-        self._shape = Shape(config.learn.rows, config.learn.row_tokens, config.learn.chunks_per_row)
+        self._critics: Critics | None = None
 
     def go(self) -> None:
         state, cursor = self._restore()
@@ -86,6 +91,7 @@ class _Run(contextlib.ExitStack):
         if state is None:
             state, cursor = self._warm_start(), Cursor()
             self._keep_reference(state)
+            self._critics = self._new_critics(state)
             self._save(state, cursor)
         crew, engine, pump = self._open_rollouts(state, cursor)
         if cursor.step == 0:
@@ -114,7 +120,7 @@ class _Run(contextlib.ExitStack):
                     "nothing: put it back, or --overwrite to start anew"
                 )
             self._tokenizer = ChatTokenizer.load(tokenizer_folder)
-            found = self._checkpoints.restore_latest(self._new_state(self._optimizer()))
+            found = self._checkpoints.restore_latest(self._new_whole_state())
         step = found[0] if found else None
         self._watch = self.enter_context(Watch(path, step))
         self.callback(self._checkpoints.wait)  # before the log closes that is told of the last save
@@ -123,8 +129,10 @@ class _Run(contextlib.ExitStack):
         if found is None:
             return None, None
         _, state, host = found
+        if self._critics:
+            self._critics.state = state.critics
         self._watch.events.record("resumed", f"from the checkpoint of step {step}", step=step)
-        return state, Cursor(**host | {"groups": tuple(host["groups"])})
+        return state.policy, Cursor(**host | {"groups": tuple(host["groups"])})
 
     def _record(self, kind: str, detail: str, **fields: str | int | float) -> None:
         """An event; kept aside until the log is open, which is when the restore is done."""
@@ -141,6 +149,31 @@ class _Run(contextlib.ExitStack):
 
     def _new_state(self, optimizer: optax.GradientTransformation) -> TrainState:
         return first_state(self._config, self._policy(), optimizer, self._mesh)
+
+    def _new_critics(self, state: TrainState) -> Critics | None:
+        config = self._config
+        if not config.critics.count:
+            return None
+        key = jax.random.fold_in(jax.random.key(config.seed), CRITICS_STREAM)
+        return Critics.make(
+            config.critics,
+            self._policy(),
+            state.params,
+            config.algo.gamma,
+            key,
+            self._mesh,
+            config.learn.compute,
+            config.learn.balance_weight,
+        )
+
+    def _new_whole_state(self) -> WholeState:
+        """For a checkpoint to be read into."""
+        state = self._new_state(self._optimizer())
+        self._critics = self._new_critics(state)
+        return self._whole(state)
+
+    def _whole(self, state: TrainState) -> WholeState:
+        return WholeState(state, self._critics.state if self._critics else ())
 
     def _warm_start(self) -> TrainState:
         """Oracle transcripts, a tokenizer learned from them, and supervised training. With weights
@@ -185,7 +218,7 @@ class _Run(contextlib.ExitStack):
     def _save(self, state: TrainState, cursor: Cursor) -> None:
         every, last = self._config.checkpoint.every, self._config.rl.steps
         if cursor.step % every == 0 or cursor.step == last:
-            self._checkpoints.save(cursor.step, state, dataclasses.asdict(cursor))
+            self._checkpoints.save(cursor.step, self._whole(state), dataclasses.asdict(cursor))
 
     def _open_rollouts(self, state: TrainState, cursor: Cursor) -> tuple[Crew, Engine, Pump]:
         config = self._config
@@ -225,8 +258,7 @@ class _Run(contextlib.ExitStack):
     ) -> tuple[TrainState, Cursor]:
         config, watch = self._config, self._watch
         rl, policy = config.rl, self._policy()
-        score = make_scorer(policy, self._shape, self._mesh, config.learn.compute)
-
+        score = make_scorer(policy, config.learn.shape, self._mesh, config.learn.compute)
         limit = gap_limit(config.learn.compute, config.engine.eight_bits)
 
         def report(step: StepReport) -> None:
@@ -244,13 +276,30 @@ class _Run(contextlib.ExitStack):
             cursor,
             config,
             policy,
-            self._optimizer(),
+            self._learner(state),
             self._mesh,
             engine,
             pump,
             resampler,
             self._save,
             report,
+        )
+
+    def _learner(self, state: TrainState) -> Learner:
+        config, learn = self._config, self._config.learn
+        return Learner(
+            config.algo,
+            config.rhythm,
+            self._policy(),
+            self._optimizer(),
+            learn.balance_weight,
+            learn.shape,
+            self._mesh,
+            learn.compute,
+            config.lora,
+            StalenessGate(config.rl.alpha, config.rl.groups_per_step).max_age,
+            config.seed,
+            self._critics,
             self._reference(state),
         )
 

@@ -15,16 +15,13 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ale_jax.algo.histogram import ratio_figures
-from ale_jax.data.packing import Shape
 from ale_jax.data.replay import Group, ReplayBuffer
 from ale_jax.data.staleness import Drop, StalenessGate, age
-from ale_jax.learn.credit import Step, assemble, make_loss
+from ale_jax.learn.credit import Step
 from ale_jax.learn.gap import fresh_batches, learner_gap
-from ale_jax.learn.old_policies import WeightHistory, make_stage
-from ale_jax.learn.rescore import make_logp
+from ale_jax.learn.learner import Learner
 from ale_jax.learn.router import router_figures
 from ale_jax.learn.state import TrainState
-from ale_jax.learn.step import make_train_step
 from ale_jax.model.compute import sampling_weights
 from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
@@ -80,36 +77,26 @@ def improve(
     cursor: Cursor,
     config: RunConfig,
     policy: PolicyShape,
-    optimizer,
+    learner: Learner,
     mesh: Mesh,
     engine: Engine,
     pump: Pump,
     resampler: Resampler,
     save: Callable[[TrainState, Cursor], None],
     report: Callable[[StepReport], None],
-    reference: Params | None = None,
 ) -> tuple[TrainState, Cursor]:
     """Trains until `rl.steps` updates are made.
 
     Consumes: the oldest fresh groups of the replay buffer, one step's worth at a time.
     Waits for: that many groups being whole.
     Unblocked by: the rollout loop, which adds finished episodes to the buffer.
-    reference: what the divergence is from, where the loss has one.
     """
     rl = config.rl
     gate = StalenessGate(rl.alpha, rl.groups_per_step, version=cursor.step)
     buffer = ReplayBuffer(gate, rl.group_size, rl.max_uses)
     stream = _Stream(cursor)
     stale_before, failed_before = cursor.dropped_stale, cursor.dropped_failed
-    learn, compute = config.learn, config.learn.compute
-    loss = make_loss(config.algo, learn.chunks_per_row)
-    train_step = make_train_step(
-        policy, optimizer, loss, learn.balance_weight, mesh, compute, config.lora
-    )
-    logp = make_logp(policy, mesh, compute)
-    history = WeightHistory(gate.max_age + 1) if config.algo.old_logp == "generating" else None
-    stages = [make_stage(config.algo, logp, history, reference)]
-    shape = Shape(learn.rows, learn.row_tokens, learn.chunks_per_row)
+    compute = config.learn.compute
 
     def deliver(trajectory: Trajectory) -> None:
         resampler.note(trajectory)
@@ -125,25 +112,19 @@ def improve(
         taken = time.monotonic()
         _assert_fresh(groups, gate)
         imitated = resampler.imitation(groups, config.algo.gamma)
-        before, sums, gap = state.params, {}, {}
-        if history:
-            history.keep(cursor.step, before)
-        made = assemble(groups, config.algo, shape, imitated)
-        for stage in stages:
-            made = dataclasses.replace(made, batches=stage(before, made.batches))
-        if made.batches:  # else every group's outcomes were equal: there is nothing to learn
-            state, sums = train_step(state, made.batches, made.normaliser)
+        before, gap = state.params, {}
+        state, made, sums, extra = learner.learn(state, groups, imitated, cursor.step)
         # While the device works.
         resampler.learn(groups, cursor.step, replay)
-        extra = resampler.figures(groups, cursor.step)
+        extra |= resampler.figures(groups, cursor.step)
         # Until here the step has only been sent to the device. It ends before its weights are
         # served, so that versions and numbers do not depend on when the engine picks them up.
         sums = jax.device_get(sums)
         if cursor.step % GAP_EVERY_STEPS == 0:
             # What is trained on is often a version old; what waits was written meanwhile.
             known = [*(t for group in groups for t in group.members), *buffer.held()]
-            some = fresh_batches(known, cursor.step, shape)
-            gap = learner_gap(some, [logp(before, batch) for batch in some])
+            some = fresh_batches(known, cursor.step, config.learn.shape)
+            gap = learner_gap(some, [learner.logp(before, batch) for batch in some])
         with pump.no_admission():
             open_groups = tuple(gate.outstanding())
             next_group = stream.next_group

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ale_jax.learn.checkpoint import Checkpoints
-from ale_jax.learn.state import TrainState, abstract_state, make_optimizer
+from ale_jax.learn.critics import abstract_critics
+from ale_jax.learn.state import TrainState, WholeState, abstract_state, make_optimizer
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.system.workdir import CHECKPOINTS_DIR
@@ -36,12 +37,17 @@ def newest_state(config: RunConfig, path: Path) -> Newest:
     tokenizer = ChatTokenizer.load(path / "tokenizer")
     policy, lora = config.policy_shape(tokenizer.vocab_size), config.lora
     optimizer = make_optimizer(config.rl_optimizer, policy, lora)
-    target = abstract_state(policy, optimizer, make_mesh(config.mesh), lora)
+    mesh = make_mesh(config.mesh)
+    target = WholeState(
+        abstract_state(policy, optimizer, mesh, lora),
+        abstract_critics(config.critics, policy, mesh),
+    )
     with Checkpoints(folder, config.checkpoint.keep, _say) as checkpoints:
         found = checkpoints.restore_latest(target)
     if found is None:
         raise ValueError(f"no checkpoint in {folder} is whole: go on with the run")
-    return Newest(*found, tokenizer)
+    step, state, host = found
+    return Newest(step, state.policy, host, tokenizer)
 
 
 def _say(kind: str, detail: str, **_: str | int | float) -> None:
