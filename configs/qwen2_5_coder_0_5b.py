@@ -3,7 +3,7 @@ python -m ale_jax.launch --config=configs/qwen2_5_coder_0_5b.py --config.weights
 
 FILE: Qwen2.5-Coder-0.5B-Instruct as .gguf, which brings an output head of its own; for a folder of
 transformers' add --config.model.tie_embeddings.
-Hardware: one GPU of 80 GB. Memory by --mode=plan: 21.8 GiB of each device.
+Hardware: one GPU of 80 GB. Memory by --mode=plan: 24.2 GiB of each device.
 """
 
 from ml_collections import ConfigDict
@@ -11,8 +11,8 @@ from ml_collections import ConfigDict
 from configs import smollm2_135m
 
 
-def get_config() -> ConfigDict:
-    c = smollm2_135m.get_config()
+def get_config(algorithm: str = "ipa") -> ConfigDict:
+    c = smollm2_135m.get_config(algorithm)
     c.name = "qwen2_5_coder_0_5b"
     c.model.update(width=896, num_layers=24, num_heads=14, num_kv_heads=2, head_width=64)
     c.model.update(mlp_width=4864, qkv_bias=True, rope_theta=1e6, norm_eps=1e-6)

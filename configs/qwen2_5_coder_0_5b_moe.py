@@ -3,7 +3,7 @@ python -m ale_jax.launch --config=configs/qwen2_5_coder_0_5b_moe.py --workdir=W 
 
 DIR: python -m ale_jax.model.weights.convert FILE.gguf DIR --experts=8 --experts-per-token=2
 Eight copies of each feed-forward, of which a token has two: the dense model's function at step 0.
-Hardware: one GPU of 141 GB. Memory by --mode=plan: 70.3 GiB of each device.
+Hardware: one GPU of 141 GB. Memory by --mode=plan: 80.9 GiB of each device.
 """
 
 from ml_collections import ConfigDict
@@ -11,8 +11,8 @@ from ml_collections import ConfigDict
 from configs import qwen2_5_coder_0_5b
 
 
-def get_config() -> ConfigDict:
-    c = qwen2_5_coder_0_5b.get_config()
+def get_config(algorithm: str = "ipa") -> ConfigDict:
+    c = qwen2_5_coder_0_5b.get_config(algorithm)
     c.name = "qwen2_5_coder_0_5b_moe"
     c.hardware.chip = "h200"
     c.model.update(num_experts=8, experts_per_token=2, expert_width=4864, norm_topk_prob=True)

@@ -4,7 +4,7 @@ python -m ale_jax.launch --config=configs/qwen3_30b_a3b.py --config.weights=DIR 
 DIR: Qwen3-30B-A3B in Hugging Face's layout. Later releases have another rotary base and more
 positions: set --config.model.rope_theta and max_positions to what their config.json says, else the
 run refuses to start.
-Hardware: one host with 8 GPUs of 141 GB. Memory by --mode=plan: 108.6 GiB of each device.
+Hardware: one host with 8 GPUs of 141 GB. Memory by --mode=plan: 124.9 GiB of each device.
 """
 
 from ml_collections import ConfigDict
@@ -12,8 +12,8 @@ from ml_collections import ConfigDict
 from configs import smollm2_135m
 
 
-def get_config() -> ConfigDict:
-    c = smollm2_135m.get_config()
+def get_config(algorithm: str = "ipa") -> ConfigDict:
+    c = smollm2_135m.get_config(algorithm)
     c.name = "qwen3_30b_a3b"
     c.hardware = {"chip": "h200", "devices": 8}
     c.mesh.update(data=1, fsdp=2, expert=4)

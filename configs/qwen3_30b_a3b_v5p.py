@@ -2,7 +2,7 @@
 python -m ale_jax.launch --config=configs/qwen3_30b_a3b_v5p.py --config.weights=DIR --workdir=...
 
 As configs/qwen3_30b_a3b.py, with the experts on eight chips, four times.
-Hardware: Cloud TPU v5p-64. Memory by --mode=plan: 42.5 GiB of each device.
+Hardware: Cloud TPU v5p-64. Memory by --mode=plan: 47.3 GiB of each device.
 """
 
 from ml_collections import ConfigDict
@@ -10,8 +10,8 @@ from ml_collections import ConfigDict
 from configs import qwen3_30b_a3b
 
 
-def get_config() -> ConfigDict:
-    c = qwen3_30b_a3b.get_config()
+def get_config(algorithm: str = "ipa") -> ConfigDict:
+    c = qwen3_30b_a3b.get_config(algorithm)
     c.name = "qwen3_30b_a3b_v5p"
     c.hardware = {"chip": "v5p", "devices": 32}
     c.mesh.update(data=1, fsdp=4, expert=8)

@@ -2,7 +2,7 @@
 python -m ale_jax.launch --config=configs/qwen3_30b_a3b_v6e.py --config.weights=DIR --workdir=...
 
 As configs/qwen3_30b_a3b.py, with heads and feed-forward cut in four besides.
-Hardware: Cloud TPU v6e-64. Memory by --mode=plan: 19.9 GiB of each device.
+Hardware: Cloud TPU v6e-64. Memory by --mode=plan: 22.4 GiB of each device.
 """
 
 from ml_collections import ConfigDict
@@ -10,8 +10,8 @@ from ml_collections import ConfigDict
 from configs import qwen3_30b_a3b
 
 
-def get_config() -> ConfigDict:
-    c = qwen3_30b_a3b.get_config()
+def get_config(algorithm: str = "ipa") -> ConfigDict:
+    c = qwen3_30b_a3b.get_config(algorithm)
     c.name = "qwen3_30b_a3b_v6e"
     c.hardware = {"chip": "v6e", "devices": 64}
     c.mesh.update(data=1, fsdp=2, expert=8, tensor=4)

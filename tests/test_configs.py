@@ -41,6 +41,7 @@ def test_a_config_file_is_valid_and_its_docstring_is_a_lab_record(name):
     module = importlib.import_module(f"configs.{name}")
     config = build_config(module.get_config().to_dict())
     assert config.name == name
+    assert build_config(module.get_config("grpo").to_dict()).algo.name == "grpo"
     question, command, *rest = module.__doc__.splitlines()
     assert "?" in question and "Expect:" in question
     assert command.startswith(f"python -m ale_jax.launch --config=configs/{name}.py --")
@@ -135,6 +136,10 @@ def test_every_field_is_reached_by_its_dotted_name():
         ("engine.slots", 3, "set engine.slots to 4 or more"),
         ("engine.slot_tokens", 641, "must be at most learn.row_tokens 640"),
         ("rollout.max_reply_tokens", 384, "must be less than engine.slot_tokens 384"),
+        ("resampling.scheme", "rollback", "set it to 1 or more"),
+        ("resampling.scheme", "back", "choose one of none, rollback, parallel"),
+        ("worlds.tasks_per_family", -1, "tasks_per_family -1 must be at least 0"),
+        ("agent.malformed_limit", -1, "malformed_limit -1 must be 0 (off) or more"),
         ("learn.chunks_per_row", 1, "must be at least agent.turns 2"),
         ("learn.compute_dtype", "float16", "compute_dtype 'float16' is unknown: choose one of flo"),
         ("learn.remat", "all", "remat 'all' is unknown: choose one of none, dots, layers"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,3 +34,20 @@ def percentile(counts: np.ndarray, percent: float) -> float:
     assert reached[-1] > 0, "nothing was counted"
     found = int(np.searchsorted(reached, percent / 100.0 * reached[-1]))
     return float(np.sinh((found - HALF) / HALF * np.arcsinh(MAX_LOG_RATIO / FINE)) * FINE)
+
+
+def ratio_figures(sums: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """How pi / pi_old was distributed in a step, for the metrics: over tokens (ratio_p1 ...) and
+    over chunks (chunk_ratio_p1 ...). far: the share outside [0.8, 1.2]. {} if nothing was counted.
+
+    sums: of `policy_loss`, over the whole step.
+    """
+    figures = {}
+    for unit, prefix in (("token", "ratio"), ("chunk", "chunk_ratio")):
+        counts = sums[f"{unit}_ratio_bins"]
+        if not counts.sum():
+            continue
+        for name, percent in (("p1", 1), ("p50", 50), ("p99", 99), ("max", 100)):
+            figures[f"{prefix}_{name}"] = float(np.exp(percentile(counts, percent)))
+        figures[f"{prefix}_far"] = float(sums[f"{unit}_ratios_far"] / counts.sum())
+    return figures

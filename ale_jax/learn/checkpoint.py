@@ -26,7 +26,6 @@ import jax
 import orbax.checkpoint as ocp
 
 from ale_jax.files import read_json, write_json
-from ale_jax.learn.state import TrainState
 
 FORMAT = 1
 MANIFEST_FILE = "manifest.json"
@@ -57,12 +56,12 @@ class Checkpoints:
         self._finisher = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._finishing: Future[None] | None = None
 
-    def save(self, step: int, state: TrainState, host: Mapping[str, Any]) -> None:
+    def save(self, step: int, state: Any, host: Mapping[str, Any]) -> None:
         """Copies the state off the devices and returns; it is written meanwhile.
 
-        Waits for the save before this one. The caller may donate `state` at once. `host` is JSON:
-        dicts with text keys, lists, text, finite numbers (ints of 64 bits), bools, None. Tuples
-        come back as lists.
+        Waits for the save before this one. `state` is a tree of arrays, as a TrainState is; the
+        caller may donate it at once. `host` is JSON: dicts with text keys, lists, text, finite
+        numbers (ints of 64 bits), bools, None. Tuples come back as lists.
 
         Raises:
           ValueError: `host` would come back from JSON changed.
@@ -94,7 +93,7 @@ class Checkpoints:
         """True if there is a checkpoint to try; it may turn out to be damaged."""
         return bool(self._complete())
 
-    def restore_latest(self, target: TrainState) -> tuple[int, TrainState, dict[str, Any]] | None:
+    def restore_latest(self, target: Any) -> tuple[int, Any, dict[str, Any]] | None:
         """(step, state, host) of the newest checkpoint that is whole; None if there is none.
 
         target: a state of the same shapes, or its jax.ShapeDtypeStruct with shardings: the
@@ -149,7 +148,7 @@ class Checkpoints:
         step, seconds = _step(folder), round(time.monotonic() - started, 3)
         self._record("checkpoint_saved", f"step {step}", step=step, save_seconds=seconds)
 
-    def _read_state(self, folder: Path, target: TrainState) -> TrainState:
+    def _read_state(self, folder: Path, target: Any) -> Any:
         abstract = jax.tree.map(_abstract, target)
         try:
             return self._writer.restore(folder / STATE_DIR, args=ocp.args.StandardRestore(abstract))

@@ -25,15 +25,15 @@ def fresh_batches(trajectories: Iterable[Trajectory], version: int, shape: Shape
     return [pack(fresh, shape)[0]] if fresh else []
 
 
-def learner_gap(recorded: Sequence[Batch], rescored: Sequence[Batch]) -> dict[str, float]:
+def learner_gap(batches: Sequence[Batch], learners_BT: Sequence[np.ndarray]) -> dict[str, float]:
     """Of |log pi (learner) - log pi (engine)| per policy token: learner_gap, the mean, and
     learner_gap_max. {} without batches.
 
-    Both sequences hold the same batches, with logp_old_BT by the engine and by the learner.
+    learners_BT: of each batch, what its logp_old_BT is by the learner.
     """
     gaps = [
-        np.abs(learner.logp_old_BT - engine.logp_old_BT)[engine.chunk_BT >= 0]
-        for engine, learner in zip(recorded, rescored, strict=True)
+        np.abs(learner_BT - engine.logp_old_BT)[engine.chunk_BT >= 0]
+        for engine, learner_BT in zip(batches, learners_BT, strict=True)
     ]
     if not gaps:
         return {}

@@ -1,8 +1,7 @@
-"""pi_old by the learner's own forward pass, instead of as the engine recorded it."""
+"""Log-probabilities by the learner's own forward pass, instead of as the engine recorded them."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 
@@ -18,36 +17,34 @@ from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
 from ale_jax.records import Batch
 
+# (weights, batch) -> log-probability of each policy token, float32 [B, T]; 0 elsewhere
+Logp = Callable[[Params, Batch], np.ndarray]
+
+
+def make_logp(policy: PolicyShape, mesh: Mesh, compute: Compute = FLOAT32) -> Logp:
+    """One forward pass per call."""
+
+    def logp(params: Params, batch: Batch) -> np.ndarray:
+        with jax.set_mesh(mesh):
+            return np.asarray(_logp(params, to_device(batch, mesh), policy, compute))
+
+    return logp
+
 
 def make_scorer(
     policy: PolicyShape, shape: Shape, mesh: Mesh, compute: Compute = FLOAT32
 ) -> Callable[[Params, Sequence[Sample]], list[np.ndarray]]:
     """A function (weights, samples) -> per sample, the log-probability of its policy tokens."""
-    rescore = make_rescorer(policy, mesh, compute)
+    logp = make_logp(policy, mesh, compute)
 
     def score(params: Params, samples: Sequence[Sample]) -> list[np.ndarray]:
         scores = []
         for sample in samples:  # alone in its batch, in row 0: a few samples are scored, rarely
-            (batch,) = rescore(params, pack_all([sample], shape))
-            scores.append(batch.logp_old_BT[batch.chunk_BT >= 0])
+            (batch,) = pack_all([sample], shape)
+            scores.append(logp(params, batch)[batch.chunk_BT >= 0])
         return scores
 
     return score
-
-
-def make_rescorer(
-    policy: PolicyShape, mesh: Mesh, compute: Compute = FLOAT32
-) -> Callable[[Params, Sequence[Batch]], list[Batch]]:
-    """A function (weights, batches) -> batches whose logp_old_BT are of these weights."""
-
-    def score(params: Params, batch: Batch) -> np.ndarray:
-        return np.asarray(_logp(params, to_device(batch, mesh), policy, compute))
-
-    def rescore(params: Params, batches: Sequence[Batch]) -> list[Batch]:
-        with jax.set_mesh(mesh):
-            return [dataclasses.replace(b, logp_old_BT=score(params, b)) for b in batches]
-
-    return rescore
 
 
 # Of the module: whoever scores batches of one shape shares one compilation.

@@ -14,9 +14,11 @@ from ale_jax.data.packing import Shape
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.compilation import keep_compiled
 from ale_jax.learn.gap import gap_limit
+from ale_jax.learn.reference import load_reference, save_reference
 from ale_jax.learn.rescore import make_scorer
 from ale_jax.learn.state import TrainState, begin, make_optimizer
 from ale_jax.model.compute import sampling_weights
+from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
@@ -83,6 +85,7 @@ class _Run(contextlib.ExitStack):
         )
         if state is None:
             state, cursor = self._warm_start(), Cursor()
+            self._keep_reference(state)
             self._save(state, cursor)
         crew, engine, pump = self._open_rollouts(state, cursor)
         if cursor.step == 0:
@@ -173,6 +176,16 @@ class _Run(contextlib.ExitStack):
         )
         return begin(state.params, self._optimizer(), self._mesh)
 
+    def _keep_reference(self, state: TrainState) -> None:
+        """On disk, where a loss asks for it: checkpoints of later steps hold later weights."""
+        if self._config.algo.loss.kl_weight > 0:
+            save_reference(self._workdir.path, state.params, self._record)
+
+    def _reference(self, state: TrainState) -> Params | None:
+        if self._config.algo.loss.kl_weight > 0:
+            return load_reference(self._workdir.path, state.params, self._record)
+        return None
+
     def _save(self, state: TrainState, cursor: Cursor) -> None:
         every, last = self._config.checkpoint.every, self._config.rl.steps
         if cursor.step % every == 0 or cursor.step == last:
@@ -242,6 +255,7 @@ class _Run(contextlib.ExitStack):
             resampler,
             self._save,
             report,
+            self._reference(state),
         )
 
     def _open_resampling(self, cursor: Cursor, pump: Pump) -> Resampler:

@@ -14,12 +14,14 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from ale_jax.algo.histogram import ratio_figures
 from ale_jax.data.packing import Shape
 from ale_jax.data.replay import Group, ReplayBuffer
 from ale_jax.data.staleness import Drop, StalenessGate, age
 from ale_jax.learn.credit import Step, assemble, make_loss
 from ale_jax.learn.gap import fresh_batches, learner_gap
-from ale_jax.learn.rescore import make_rescorer
+from ale_jax.learn.old_policies import WeightHistory, make_stage
+from ale_jax.learn.rescore import make_logp
 from ale_jax.learn.router import router_figures
 from ale_jax.learn.state import TrainState
 from ale_jax.learn.step import make_train_step
@@ -85,12 +87,14 @@ def improve(
     resampler: Resampler,
     save: Callable[[TrainState, Cursor], None],
     report: Callable[[StepReport], None],
+    reference: Params | None = None,
 ) -> tuple[TrainState, Cursor]:
     """Trains until `rl.steps` updates are made.
 
     Consumes: the oldest fresh groups of the replay buffer, one step's worth at a time.
     Waits for: that many groups being whole.
     Unblocked by: the rollout loop, which adds finished episodes to the buffer.
+    reference: what the divergence is from, where the loss has one.
     """
     rl = config.rl
     gate = StalenessGate(rl.alpha, rl.groups_per_step, version=cursor.step)
@@ -102,7 +106,9 @@ def improve(
     train_step = make_train_step(
         policy, optimizer, loss, learn.balance_weight, mesh, compute, config.lora
     )
-    rescore = make_rescorer(policy, mesh, compute)
+    logp = make_logp(policy, mesh, compute)
+    history = WeightHistory(gate.max_age + 1) if config.algo.old_logp == "generating" else None
+    stages = [make_stage(config.algo, logp, history, reference)]
     shape = Shape(learn.rows, learn.row_tokens, learn.chunks_per_row)
 
     def deliver(trajectory: Trajectory) -> None:
@@ -118,11 +124,13 @@ def improve(
         groups = _take(buffer, pump, gate)
         taken = time.monotonic()
         _assert_fresh(groups, gate)
+        before, sums, gap = state.params, {}, {}
+        if history:
+            history.keep(cursor.step, before)
         imitated = resampler.imitation(groups, config.algo.gamma)
         made = assemble(groups, config.algo, shape, imitated)
-        if config.algo.old_logp != "sampler":
-            made = dataclasses.replace(made, batches=rescore(state.params, made.batches))
-        before, sums, gap = state.params, {}, {}
+        for stage in stages:
+            made = dataclasses.replace(made, batches=stage(before, made.batches))
         if made.batches:  # else every group's outcomes were equal: there is nothing to learn
             state, sums = train_step(state, made.batches, made.normaliser)
         # While the device works.
@@ -135,7 +143,7 @@ def improve(
             # What is trained on is often a version old; what waits was written meanwhile.
             known = [*(t for group in groups for t in group.members), *buffer.held()]
             some = fresh_batches(known, cursor.step, shape)
-            gap = learner_gap(some, rescore(before, some))
+            gap = learner_gap(some, [logp(before, batch) for batch in some])
         with pump.no_admission():
             open_groups = tuple(gate.outstanding())
             next_group = stream.next_group
@@ -272,6 +280,11 @@ def figures(report: StepReport) -> dict[str, float | dict[str, int]]:
             "entropy": sums["entropy"] / tokens,
             "ratio_mean": sums["ratio"] / max(sums["ratios"], 1.0),
             "chunks_masked": sums["masked_chunks"],
+            "masked_share": sums["masked_tokens"] / tokens,
+            "clipped_share": sums["clipped_tokens"] / tokens,
             "sampler_gap": sums["engine_gap"] / tokens,
+            **ratio_figures(report.sums),
         }
+        if "kl" in sums:
+            values["kl"] = sums["kl"] / tokens
     return values | router_figures(report.sums) | report.gap

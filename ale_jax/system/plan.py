@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh
 
+from ale_jax.data.staleness import StalenessGate
 from ale_jax.learn.state import abstract_trained, make_optimizer, place_moments
 from ale_jax.model.cache import empty_cache
 from ale_jax.model.compute import has_own_weights, sampler_shardings, served_weights
@@ -102,6 +103,12 @@ def _needs(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> list[N
 def _always(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
     whole, moved = (abstract_trained(policy, lora, mesh) for lora in (FULL, config.lora))
     yield Need("weights, float32", _bytes(whole) + (_bytes(moved) if config.lora.rank else 0))
+    if config.algo.old_logp == "generating":
+        older = StalenessGate(config.rl.alpha, config.rl.groups_per_step).max_age
+        if older:
+            yield Need("weights of older versions, for pi_old", older * _bytes(moved))
+    if config.algo.loss.kl_weight > 0:
+        yield Need("weights of the reference", _bytes(moved))
     optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
     moments = jax.eval_shape(optimizer.init, moved)
     places = place_moments(optimizer, moved, mesh)

@@ -1,7 +1,5 @@
 """Which tokens the learner's gap is taken over, and what it is."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -40,10 +38,10 @@ def test_the_gap_is_over_policy_tokens():
     (engine,) = fresh_batches([FRESH, LOST], 7, SHAPE)
     by = {1: 9.0, 30: 0.75, 40: 0.0, 20: -0.25}  # a learner's token is so much more probable
     shift_BT = np.vectorize(lambda token: by.get(int(token), 0.0))(engine.tokens_BT)
-    learner = dataclasses.replace(engine, logp_old_BT=engine.logp_old_BT + shift_BT)
-    found = learner_gap([engine], [learner])
+    learner_BT = engine.logp_old_BT + shift_BT
+    found = learner_gap([engine], [learner_BT])
     assert found == pytest.approx({"learner_gap": 2.25 / 6, "learner_gap_max": 0.75})
-    twice = learner_gap([engine, engine], [learner, engine])
+    twice = learner_gap([engine, engine], [learner_BT, engine.logp_old_BT])
     assert twice == pytest.approx({"learner_gap": 2.25 / 12, "learner_gap_max": 0.75})
     assert learner_gap([], []) == {}  # and not 0
 

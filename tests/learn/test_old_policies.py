@@ -1,0 +1,136 @@
+"""pi_old at the version that wrote each token, pi_prox and the reference, by forward passes."""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from ale_jax.algo.algorithm import AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
+from ale_jax.data.packing import Sample, Shape, pack
+from ale_jax.learn.old_policies import WeightHistory, generating_logp, make_stage
+from ale_jax.learn.reference import load_reference, save_reference
+from ale_jax.learn.rescore import make_logp
+from ale_jax.learn.state import with_new_adapters
+from ale_jax.model.lora import LoraShape
+from ale_jax.model.params import init_params
+from ale_jax.model.sharding import MeshShape, make_mesh
+from tests.data.make_trajectories import make_turn
+from tests.model.shapes import DENSE
+
+MESH = make_mesh(MeshShape(data=-1))
+ROWS = 8
+WEIGHTS = [init_params(jax.random.key(seed), DENSE) for seed in (1, 2, 3)]
+ALGO = AlgoConfig(
+    "test",
+    1.0,
+    "generating",
+    AdvantageHypers("outcome", "group", "none"),
+    LossHypers("decoupled_ppo", clip_high=0.2, ratio_cap=2.0, kl_weight=0.1, kl_estimator="k2"),
+    MismatchHypers(),
+)
+
+
+@pytest.fixture(scope="module")
+def logp():
+    return make_logp(DENSE, MESH)
+
+
+@pytest.fixture(scope="module")
+def batch():
+    """Turns of versions 4, 5 and 5, then of 6; weights may change within a turn."""
+    turns = [make_turn([1, 2], [3, 4], version=4), make_turn([5], [6, 7, 8], version=5)]
+    mixed = dataclasses.replace(turns[1], version=np.array([5, 5, 6], np.int32))
+    samples = [
+        Sample((turns[0], mixed), np.ones(2, np.float32), True),
+        Sample((make_turn([9], [10, 11], version=6),), np.ones(1, np.float32), True),
+    ]
+    packed, rest = pack(samples, Shape(ROWS, 16, 4))
+    assert not rest
+    return packed
+
+
+def history_of(first, weights):
+    history = WeightHistory(len(weights))
+    for version, params in enumerate(weights, first):
+        history.keep(version, params)
+    return history
+
+
+def test_each_token_is_scored_by_the_weights_that_wrote_it(batch, logp):
+    found_BT = generating_logp(batch, history_of(4, WEIGHTS), logp)
+    alone = {version: logp(params, batch) for version, params in enumerate(WEIGHTS, 4)}
+    written_BT = batch.chunk_BT >= 0
+    assert sorted(np.unique(batch.version_BT[written_BT])) == [4, 5, 6]
+    for b, t in zip(*np.nonzero(written_BT), strict=True):
+        assert found_BT[b, t] == alone[batch.version_BT[b, t]][b, t]
+    assert not found_BT[~written_BT].any()
+    assert not np.allclose(alone[4], alone[5])  # else it would not matter
+
+
+def test_the_history_is_bounded_and_knows_when_it_is_asked_too_much(batch, logp):
+    history = WeightHistory(2)
+    for version, params in enumerate(WEIGHTS, 4):
+        history.keep(version, params)
+    assert history[6] is WEIGHTS[2] and history[5] is WEIGHTS[1]
+    with pytest.raises(AssertionError, match=r"4, \[5, 6\]"):
+        generating_logp(batch, history, logp)
+    with pytest.raises(AssertionError):
+        history.keep(8, WEIGHTS[0])
+
+
+def test_only_what_is_read_is_computed(batch, logp):
+    asked = []
+
+    def counting(params, batch):
+        asked.append(next(i for i, each in enumerate(WEIGHTS) if each is params))
+        return logp(params, batch)
+
+    def fill(algo, history=None, reference=None):
+        asked.clear()
+        (filled,) = make_stage(algo, counting, history, reference)(WEIGHTS[2], [batch])
+        return filled
+
+    every = fill(ALGO, history_of(4, WEIGHTS), WEIGHTS[0])
+    assert sorted(asked) == [0, 0, 1, 2, 2]  # three versions, the proximal, the reference
+    np.testing.assert_array_equal(every.logp_prox_BT, logp(WEIGHTS[2], batch))
+    np.testing.assert_array_equal(every.logp_ref_BT, logp(WEIGHTS[0], batch))
+    assert not np.array_equal(every.logp_old_BT, batch.logp_old_BT)
+
+    plain = dataclasses.replace(ALGO, loss=LossHypers("ppo", clip_high=0.2))
+    start = fill(dataclasses.replace(plain, old_logp="step"))
+    assert asked == [2] and start.logp_prox_BT is None and start.logp_ref_BT is None
+    np.testing.assert_array_equal(start.logp_old_BT, logp(WEIGHTS[2], batch))
+
+    recorded = fill(dataclasses.replace(plain, old_logp="sampler"))
+    assert asked == [] and recorded.logp_old_BT is batch.logp_old_BT
+
+
+def nothing(*args, **fields):
+    pass
+
+
+def test_the_reference_outlives_the_process(tmp_path):
+    save_reference(tmp_path, WEIGHTS[0], nothing)
+    save_reference(tmp_path, WEIGHTS[1], nothing)  # the start before was interrupted
+    found = load_reference(tmp_path, WEIGHTS[2], nothing)
+    jax.tree.map(np.testing.assert_array_equal, found, WEIGHTS[1])
+
+
+def test_with_adapters_the_reference_is_their_values_alone(tmp_path):
+    lora = LoraShape(rank=2, alpha=4.0, targets=("q", "v"))
+    then, now = (
+        with_new_adapters(jax.random.key(seed), WEIGHTS[0], DENSE, lora, MESH) for seed in (7, 8)
+    )
+    save_reference(tmp_path, then, nothing)
+    found = load_reference(tmp_path, now, nothing)
+    jax.tree.map(np.testing.assert_array_equal, found["adapters"], then["adapters"])
+    assert found["layers"] is now["layers"]
+    weights = sum(f.stat().st_size for f in Path(tmp_path).rglob("*") if f.is_file())
+    assert weights < sum(x.nbytes for x in jax.tree.leaves(now["layers"]))
+
+
+def test_a_reference_that_is_gone_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"reference is gone or damaged.*--overwrite"):
+        load_reference(tmp_path, WEIGHTS[0], nothing)
