@@ -93,6 +93,13 @@ def ppo() -> Algo:
     return _algo("ppo", _advantage("gae", "batch", "batch"), _ppo(dual_clip=3.0))
 
 
+def asyppo() -> Algo:
+    """AsyPPO (2510.01656): two mini critics, whose agreement masks advantages and whose
+    disagreement filters the entropy bonus."""
+    loss = _ppo(dual_clip=3.0, entropy_weight=1e-3)
+    return _algo("asyppo", _advantage("gae", "batch", "batch"), loss)
+
+
 def decoupled_ppo() -> Algo:
     """PPO around the weights that the step starts from, weighed for what wrote the tokens
     (2110.00641)."""
@@ -122,6 +129,7 @@ PRESETS = {
         step,
         lite_ppo,
         ppo,
+        asyppo,
         decoupled_ppo,
         kimi,
     )
@@ -133,6 +141,29 @@ def named(name: str) -> Algo:
     if name not in PRESETS:
         raise ValueError(f"algorithm {name!r} is unknown: choose one of {', '.join(PRESETS)}")
     return PRESETS[name]()
+
+
+def critics(name: str) -> Algo:
+    """The critics that go with the preset `name`, without their optimizer: of the policy's own
+    shape for PPO, two far smaller ones for AsyPPO, none for the others.
+
+    lam is 1: with one reward at an episode's end, and critics that have seen a few hundred of them,
+    every lambda below takes the credit of early tokens from values that are not worth it yet.
+    """
+    sizes = ("width", "num_layers", "num_heads", "num_kv_heads", "head_width", "mlp_width")
+    section = dict.fromkeys(sizes, 0) | {
+        "count": 0,
+        "lam": 1.0,
+        "mask_share": 0.0,
+        "entropy_share": 0.0,
+        "warmup_steps": 0,
+    }
+    if name == "ppo":
+        section |= {"count": 1, "warmup_steps": 2}
+    if name == "asyppo":
+        section |= dict(zip(sizes, (48, 2, 2, 2, 24, 144), strict=True))
+        section |= {"count": 2, "mask_share": 0.2, "entropy_share": 0.2, "warmup_steps": 2}
+    return section
 
 
 def _algo(

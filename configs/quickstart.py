@@ -123,6 +123,22 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c.algo = algorithms.named(algorithm)
     if c.algo.loss.kind in ("tis", "topr"):  # the losses that can
         c.algo.loss.negative_weight = 0.1
+    c.critics = algorithms.critics(algorithm) | {
+        "optimizer": _muon(1e-3, 0.005, warmup_steps=5, decay_steps=170)
+    }
+    c.rhythm = {
+        "credit": "none",
+        "amplification": 1.5,
+        "top_share": 0.4,
+        "layers": 5,
+        "head_share": 0.3,
+        "window": 10,
+        "horizon_low": 10,
+        "horizon_high": 50,
+        "introduction_share": 0.4,
+        "introduction_tokens": 3,
+        "dominated_share": 0.5,
+    }
     c.resampling = {
         "scheme": "none",
         "teacher": "own",

@@ -15,20 +15,6 @@ FOLDER = "configs/experiments"
 RESAMPLED = {"resampling.scheme": "parallel", "worlds.tasks_per_family": 16}
 VAULTS = {"worlds.tasks_per_family": 16, "resampling.teacher": "oracle"}
 
-# One critic of the policy's own shape, and two far smaller ones that mask by how they differ.
-CRITIC = {"critics.count": 1, "critics.mask_share": 0.0, "critics.entropy_share": 0.0}
-MINI_CRITICS = {
-    "critics.count": 2,
-    "critics.width": 48,
-    "critics.num_layers": 2,
-    "critics.num_heads": 2,
-    "critics.num_kv_heads": 2,
-    "critics.head_width": 24,
-    "critics.mlp_width": 144,
-    "critics.mask_share": 0.2,
-    "critics.entropy_share": 0.2,
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
@@ -75,8 +61,8 @@ ALGORITHMS = Experiment(
         Arm("grpo", "grpo"),
         Arm("gspo", "gspo"),
         Arm("topr", "topr"),
-        Arm("ppo", "ppo", CRITIC),
-        Arm("asyppo", "ppo", MINI_CRITICS),
+        Arm("ppo", "ppo"),
+        Arm("asyppo", "asyppo"),
     ),
 )
 

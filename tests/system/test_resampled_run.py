@@ -13,6 +13,7 @@ import pytest
 
 from ale_jax.monitor.metrics import read_metrics
 
+pytestmark = pytest.mark.timeout(900)  # two whole runs
 STEPS = 4
 ROLLBACK = {
     "rl.alpha": 0.0,

@@ -200,6 +200,19 @@ def test_a_group_that_is_used_twice_is_counted_once(rollouts, events):
     assert resampler.counts(expert, 1)[CHUNKS - 1] == (SIZE, SIZE)
 
 
+def test_what_followed_another_expert_is_not_counted_for_this_one(rollouts, events):
+    resampler = taught(events, rollouts, scheme="rollback")
+    early = resampler.assign(0)
+    script = oracle_script(TASK)
+    script[0] = script[0].replace("cat ", "cat  ")  # another action, to the same end
+    newer = rollouts.play(Assignment(Slot("train", 9, 0, TASK)), script, version=1)
+    resampler.admit([Expert.of(newer)], rollouts.replay)
+    assert resampler.experts.get(TASK).turns[0].action_text == script[0]
+    resampler.learn([rollouts.group(0, early, version=0)], 1, rollouts.replay)
+    assert resampler.counts(resampler.experts.get(TASK), 1) == [(0, 0)] * CHUNKS
+    assert start_of(resampler.assign(1)) == CHUNKS - 1
+
+
 def test_the_crucial_chunk_shows_in_the_counts(rollouts, events):
     """The policy plays the last chunk right, if it is asked for that one, and nothing else."""
     resampler = taught(events, rollouts, scheme="parallel", anchors=CHUNKS)
