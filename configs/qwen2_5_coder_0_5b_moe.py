@@ -11,8 +11,8 @@ from ml_collections import ConfigDict
 from configs import qwen2_5_coder_0_5b
 
 
-def get_config() -> ConfigDict:
-    c = qwen2_5_coder_0_5b.get_config()
+def get_config(algorithm: str = "ipa") -> ConfigDict:
+    c = qwen2_5_coder_0_5b.get_config(algorithm)
     c.name = "qwen2_5_coder_0_5b_moe"
     c.hardware.chip = "h200"
     c.model.update(num_experts=8, experts_per_token=2, expert_width=4864, norm_topk_prob=True)

@@ -12,8 +12,8 @@ from ml_collections import ConfigDict
 from configs import smollm2_135m
 
 
-def get_config() -> ConfigDict:
-    c = smollm2_135m.get_config()
+def get_config(algorithm: str = "ipa") -> ConfigDict:
+    c = smollm2_135m.get_config(algorithm)
     c.name = "qwen3_30b_a3b"
     c.hardware = {"chip": "h200", "devices": 8}
     c.mesh.update(data=1, fsdp=2, expert=4)

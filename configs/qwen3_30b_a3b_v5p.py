@@ -10,8 +10,8 @@ from ml_collections import ConfigDict
 from configs import qwen3_30b_a3b
 
 
-def get_config() -> ConfigDict:
-    c = qwen3_30b_a3b.get_config()
+def get_config(algorithm: str = "ipa") -> ConfigDict:
+    c = qwen3_30b_a3b.get_config(algorithm)
     c.name = "qwen3_30b_a3b_v5p"
     c.hardware = {"chip": "v5p", "devices": 32}
     c.mesh.update(data=1, fsdp=4, expert=8)

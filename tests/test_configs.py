@@ -41,6 +41,7 @@ def test_a_config_file_is_valid_and_its_docstring_is_a_lab_record(name):
     module = importlib.import_module(f"configs.{name}")
     config = build_config(module.get_config().to_dict())
     assert config.name == name
+    assert build_config(module.get_config("grpo").to_dict()).algo.name == "grpo"
     question, command, *rest = module.__doc__.splitlines()
     assert "?" in question and "Expect:" in question
     assert command.startswith(f"python -m ale_jax.launch --config=configs/{name}.py --")

@@ -148,8 +148,12 @@ def test_decoupled_ppo_by_hand():
     np.testing.assert_allclose(grad_BT, [[0, -3.3, 2.0]], rtol=1e-5)
 
 
-@pytest.mark.parametrize("aggregation", AGGREGATIONS)
-@pytest.mark.parametrize("name", AT_LEVELS)
+# Every loss with every aggregation, and at every level.
+WITH_AGGREGATIONS = [(f"{name}/token", each) for name in EVERY_LOSS for each in AGGREGATIONS]
+AT_LEVELS_TOO = [(name, "tokens") for name in AT_LEVELS if not name.endswith("/token")]
+
+
+@pytest.mark.parametrize(("name", "aggregation"), WITH_AGGREGATIONS + AT_LEVELS_TOO)
 def test_masked_tokens_might_as_well_not_be_there(name, aggregation):
     """loss(x[mask]) == loss(x, where=mask), and so for the gradient."""
     length = 50 if aggregation == "constant" else 0

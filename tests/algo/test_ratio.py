@@ -124,7 +124,7 @@ def test_the_histogram_finds_what_was_counted_to_the_width_of_a_bin():
     for percent in (1, 50, 99, 100):
         found = histogram.percentile(np.asarray(counts), percent)
         exact = np.percentile(x, percent, method="inverted_cdf")
-        assert abs(found - exact) <= 0.04 * abs(exact) + 4e-5
+        assert abs(found - exact) <= 0.021 * abs(exact) + 2.1e-5  # half a bin
 
 
 def test_the_histogram_adds_up_and_leaves_out_what_does_not_count():
@@ -139,17 +139,17 @@ def test_the_histogram_adds_up_and_leaves_out_what_does_not_count():
 
 
 def test_the_figures_of_a_step_by_hand():
-    """Of 100 tokens 98 have the ratio 1, one 1/2 and one 4; of the two chunks, one has 4."""
-    x = f32([[0.0] * 98 + [-LN2, 2 * LN2]])
+    """Of 100 tokens 97 have the ratio 1, one 1/2 and two 4; of the two chunks, one has 4."""
+    x = f32([[0.0] * 97 + [2 * LN2, -LN2, 2 * LN2]])
     each = jnp.ones((1, 100), bool)
     sums = {
         "token_ratio_bins": histogram.count_log_ratios(x, each),
-        "token_ratios_far": np.float32(2),
+        "token_ratios_far": np.float32(3),
         "chunk_ratio_bins": histogram.count_log_ratios(x[:, 98:], each[:, 98:]),
         "chunk_ratios_far": np.float32(2),
     }
     found = histogram.ratio_figures({k: np.asarray(v) for k, v in sums.items()})
-    expected = {"ratio_p1": 0.5, "ratio_p50": 1, "ratio_p99": 1, "ratio_max": 4, "ratio_far": 0.02}
+    expected = {"ratio_p1": 0.5, "ratio_p50": 1, "ratio_p99": 4, "ratio_max": 4, "ratio_far": 0.03}
     expected |= {"chunk_ratio_p1": 0.5, "chunk_ratio_p50": 0.5, "chunk_ratio_p99": 4}
     assert found == pytest.approx(expected | {"chunk_ratio_max": 4, "chunk_ratio_far": 1}, rel=0.04)
     nothing = {k: 0 * np.asarray(v) for k, v in sums.items()}

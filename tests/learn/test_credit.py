@@ -52,7 +52,7 @@ def test_groups_of_equals_are_computed_where_the_loss_has_other_terms():
         LossHypers("kimi", tau=0.1),
     ):
         step = assemble([MIXED, EQUAL], dataclasses.replace(IPA, loss=loss), SHAPE)
-        assert _written(step) == 4 * 5
+        assert (_written(step), len(step.samples)) == (4 * 5, 4)
 
 
 def test_what_the_system_lost_neither_teaches_nor_counts():

@@ -21,7 +21,7 @@ SHAPE = dataclasses.replace(DENSE, tie_embeddings=False)
 
 
 def test_the_gradient_of_the_entropy_is_that_of_the_whole_distribution():
-    """d H / d z_v = -p_v (log p_v + H), for the distribution that each counted token was drawn from."""
+    """d H / d z_v = -p_v (log p_v + H), of the distribution that each counted token came from."""
     rng = np.random.default_rng(0)
     params = init_params(jax.random.key(0), SHAPE)
     hidden_BTD = jnp.asarray(rng.normal(size=(2, WIDTH, SHAPE.width)), jnp.float32)

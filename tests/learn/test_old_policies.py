@@ -1,4 +1,4 @@
-"""pi_old at the version that wrote each token, pi_prox and the reference, by real forward passes."""
+"""pi_old at the version that wrote each token, pi_prox and the reference, by forward passes."""
 
 import dataclasses
 from pathlib import Path

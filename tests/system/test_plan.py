@@ -1,5 +1,6 @@
 """The plan of a device's memory: what it counts is what lies there."""
 
+import dataclasses
 import importlib
 
 import jax
@@ -82,7 +83,7 @@ def test_the_sampler_is_counted_as_it_is_stored():
         hardware={"chip": "h100", "devices": 1},
         learn={"compute_dtype": "bfloat16"},
         engine={"weights": "int8"},
-        ipa={"old_logp": "trainer"},
+        algo={"old_logp": "generating"},
     )
     # Bytes: width 32, 2 heads of 16 and one of keys; a layer of 48, and one of 4 experts of 24.
     values = 2 * (1024 + 512 + 512 + 1024) + 3 * 32 * 48 + 3 * 4 * 32 * 24
@@ -91,6 +92,23 @@ def test_the_sampler_is_counted_as_it_is_stored():
     norms_and_router = 4 * (2 * (32 + 32 + 16 + 16) + 32 + 32 * 4)
     served = values + scales + embedding + norms_and_router
     assert _needs(config)["weights of the sampler, int8"] == served
+
+
+@pytest.mark.parametrize(("alpha", "older"), [(0.0, 0), (0.5, 1), (1.0, 1), (2.0, 2)])
+def test_the_policies_of_the_past_are_counted(alpha, older):
+    """ceil(alpha) older versions, and a reference where the loss has one."""
+    config = _config(
+        hardware={"chip": "h100", "devices": 1},
+        rl={"alpha": alpha},
+        algo={"old_logp": "generating"},
+    )
+    needs = _needs(config)
+    one = needs["weights, float32"]
+    assert needs.get("weights of older versions, for pi_old", 0) == older * one
+    assert "weights of the reference" not in needs
+    loss = dataclasses.replace(config.algo.loss, kl_weight=0.1, kl_estimator="k3")
+    algo = dataclasses.replace(config.algo, loss=loss)
+    assert _needs(dataclasses.replace(config, algo=algo))["weights of the reference"] == one
 
 
 def test_what_does_not_fit_is_refused_with_the_largest_part():

@@ -123,6 +123,27 @@ def _last_state(workdir):
     return jax.device_get(ocp.StandardCheckpointer().restore(folder))
 
 
+def test_a_loss_that_asks_for_every_policy_of_the_past_has_them_also_after_a_resume(
+    tmp_path, runtime_name
+):
+    """The one that wrote, the one that the step starts from, and the reference."""
+    overrides = [
+        "--config=configs/smoke.py:decoupled_ppo",
+        "--config.algo.old_logp=generating",
+        "--config.algo.loss.kl_weight=0.1",
+        "--config.algo.loss.kl_estimator=k2",
+    ]
+    _run(tmp_path / "run", runtime_name, *overrides)
+    _run(tmp_path / "run", runtime_name, *overrides, "--resume", "--config.rl.steps=4")
+    lines = _rl_lines(tmp_path / "run")
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    assert [line["staleness_max"] for line in lines] == [0, 1, 0, 1]
+    assert abs(lines[0]["kl"]) < 1e-5 and all(abs(line["kl"]) > 1e-5 for line in lines[1:])
+    for line in lines:
+        # Fresh tokens have the ratio 1, to the rounding of one program; older ones have not.
+        assert (line["ratio_max"] > 1.001) == (line["staleness_max"] > 0)
+
+
 def test_ctrl_c_says_how_to_go_on(tmp_path, runtime_name):
     workdir = tmp_path / "interrupted"
     process = subprocess.Popen(
