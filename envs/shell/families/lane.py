@@ -1,4 +1,4 @@
-"""Lane: notes in folders, each naming the one that follows, the last one holding the word."""
+"""Lane: notes in folders, each naming the one that follows, the last one holding a code."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from ale_jax.agent.tools import bash, finish
 from envs.shell.world import Goal, Names, World, lines, pick, shuffled
 
 WORDINGS = (
-    "Start at {start} and follow the way. Answer with the word at its end.",
-    "Walk from {start} to the end of the way. Which word is there?",
+    "Start at {start} and follow the way. Answer with the code at its end.",
+    "Walk from {start} to the end of the way. Which code is there?",
 )
 TURNS = ("left", "right", "ahead")
-FOLDERS = 8
 
 
 def generate(rng: np.random.Generator) -> World:
@@ -26,24 +25,31 @@ def walk(
     rng: np.random.Generator, turns: list[str], astray: int, wordings: tuple[str, ...]
 ) -> World:
     """A chain of notes: each but the last says where each of its turns leads. The one in `turns` is
-    the way on, `astray` others end in another word.
+    the way on, `astray` others end in another code.
 
-    A note's name is a folder and a word: whoever guesses one will hardly ever be right.
+    A note's name is two words and a code six digits: whoever guesses is hardly ever right.
     """
     names = Names(rng)
-    folders = names.words(FOLDERS)
-    notes = [names.path("txt", pick(rng, folders)) for _ in range(len(turns) + 1)]
-    word = names.word()
-    files = {notes[-1]: lines(f"word: {word}")}
+    notes = [_path(names) for _ in range(len(turns) + 1)]
+    code = _code(names)
+    files = {notes[-1]: lines(f"code: {code}")}
     for turn, (note, after) in zip(turns, itertools.pairwise(notes)):
         leads = {turn: after}
         for other in shuffled(rng, [t for t in TURNS if t != turn])[:astray]:
-            leads[other] = names.path("txt", pick(rng, folders))
-            files[leads[other]] = lines(f"word: {names.word()}")
+            leads[other] = _path(names)
+            files[leads[other]] = lines(f"code: {_code(names)}")
         files[note] = lines(*shuffled(rng, [f"{t}: {path}" for t, path in leads.items()]))
     return World(
         instruction=pick(rng, wordings).format(start=notes[0]),
         files=files,
-        goal=Goal(files=files, answer=word),
-        oracle=(*[bash(f"cat {note}") for note in notes], finish(word)),
+        goal=Goal(files=files, answer=code),
+        oracle=(*[bash(f"cat {note}") for note in notes], finish(code)),
     )
+
+
+def _path(names: Names) -> str:
+    return names.path("txt", directory=names.word())
+
+
+def _code(names: Names) -> str:
+    return names.number() + names.number()
