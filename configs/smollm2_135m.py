@@ -35,4 +35,5 @@ def use_accelerator(c: ConfigDict) -> None:
     c.warm_start_optimizer.update(name="adamw", learning_rate=1e-5)
     c.rl.update(steps=500, groups_per_step=16, group_size=8)
     c.rl_optimizer.update(name="adamw", learning_rate=1e-6, warmup_steps=10, decay_steps=500)
-    c.algo.old_logp = "generating"
+    if c.algo.loss.kind != "vanilla":  # which reads no pi_old
+        c.algo.old_logp = "generating"
