@@ -76,14 +76,15 @@ def test_the_other_configs_fit_two_cores():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", sorted(set(PRESETS) - {"ppo"}))  # which needs critics
+@pytest.mark.parametrize("name", sorted(PRESETS))
 def test_an_algorithm_is_valid_and_differs_from_the_quickstart_in_nothing_else(name):
     mine, rivals = (
         flat(importlib.import_module("configs.quickstart").get_config(n).to_dict())
         for n in ("ipa", name)
     )
     assert rivals["algo.name"] == name
-    other = {n for n in mine if mine[n] != rivals[n] and not n.startswith("algo.")}
+    own = ("algo.", "critics.")
+    other = {n for n in mine if mine[n] != rivals[n] and not n.startswith(own)}
     assert other == (set() if name == "ipa" else {"name"})
     build_config(importlib.import_module("configs.smoke").get_config(name).to_dict())
 
@@ -93,10 +94,22 @@ def test_an_unknown_algorithm_is_answered_with_the_choices():
         importlib.import_module("configs.quickstart").get_config("pg")
 
 
-def test_credit_by_critics_needs_critics():
-    config = importlib.import_module("configs.smoke").get_config("ppo").to_dict()
-    with pytest.raises(ValueError, match=r"algo\.advantage\.estimator gae needs critics"):
-        build_config(config)
+@pytest.mark.parametrize(
+    ("name", "fields", "answer"),
+    [
+        ("ppo", {"critics.count": 0}, "gae needs critics: set critics.count to 1"),
+        ("grpo", {"critics.count": 1}, "critics.count 1: the estimator outcome asks no critic"),
+        ("asyppo", {"algo.loss.entropy_weight": 0.0}, "filters an entropy bonus that is off"),
+        ("asyppo", {"rl.group_size": 3}, "cannot be divided evenly among 2 critics: set it to 4"),
+        ("ppo", {"critics.mask_share": 0.2}, "mask_share 0.2 needs critics that can differ"),
+        ("asyppo", {"critics.width": 0}, "all must be at least 1, or all 0"),
+    ],
+)
+def test_critics_must_fit_the_algorithm(name, fields, answer):
+    config = importlib.import_module("configs.smoke").get_config(name)
+    config.update_from_flattened_dict(fields)
+    with pytest.raises(ValueError, match=re.escape(answer)):
+        build_config(config.to_dict())
 
 
 def test_every_field_is_reached_by_its_dotted_name():

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ale_jax.launch import main
 from ale_jax.learn.checkpoint import Checkpoints
-from ale_jax.learn.state import abstract_state, make_optimizer
+from ale_jax.learn.state import WholeState, abstract_state, make_optimizer
 from ale_jax.model.policy import hidden_states, logits
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
@@ -53,7 +53,7 @@ def run(tmp_path_factory):
             with Checkpoints(workdir.checkpoints, 2, lambda *_, **__: None) as checkpoints:
                 for step in (1, 2):
                     state = jax.tree.map(fill, target)
-                    checkpoints.save(step, state, {})
+                    checkpoints.save(step, WholeState(state), {})
         return path, policy, state
 
     return make
