@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from ale_jax.algo.algorithm import AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
-from ale_jax.data.packing import Shape
+from ale_jax.data.packing import Sample, Shape
 from ale_jax.data.replay import Group
 from ale_jax.learn.credit import assemble, normalise_advantages
 from ale_jax.records import Status
@@ -102,3 +102,16 @@ def test_credit_of_tokens_is_on_the_batches_over_the_whole_step():
             mine = (batch.group_BT == group) & (batch.chunk_BT >= 0)
             np.testing.assert_allclose(batch.advantage_BT[mine].mean(), 0.0, atol=1e-6)
     assert normalise_advantages([], step.table.tag_G, of_group) == []
+
+
+def test_what_is_imitated_is_learned_beside_the_rest_and_counted_nowhere():
+    turns = tuple(_member(0, 0, 1.0).turns)
+    weights = np.array([0.25, 0.5], np.float32)
+    imitated = Sample(turns, np.zeros(0, np.float32), False, given=2, imitate_C=weights)
+    without, step = assemble([MIXED], IPA, SHAPE), assemble([MIXED], IPA, SHAPE, [imitated])
+    assert step.normaliser == without.normaliser == 2 * 5
+    assert _written(step) == _written(without)
+    weight = np.concatenate([b.imitate_BT[b.imitate_BT != 0] for b in step.batches])
+    np.testing.assert_array_equal(np.sort(weight), [0.25, 0.25, 0.5, 0.5, 0.5])
+    (alone,) = assemble([EQUAL], IPA, SHAPE, [imitated]).batches  # all that there is to learn
+    assert (alone.chunk_BT == -1).all() and (alone.imitate_BT != 0).sum() == 5

@@ -1,0 +1,32 @@
+"""The learner's loop where it waits."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from ale_jax.data.staleness import Drop, StalenessGate
+from ale_jax.system.improve import FAILED_STEPS, _take
+
+
+class FailingRollouts:
+    """In place of a buffer: each wait ends with `count` groups that had no valid episode."""
+
+    def __init__(self, gate, count, good_after=None):
+        self._gate, self._count, self._good_after, self._waits = gate, count, good_after, 0
+
+    def take(self, timeout):
+        self._waits += 1
+        for group in range(self._count):
+            self._gate.admit(group)
+            self._gate.drop(group, Drop.FAILED)
+        return ["a step's groups"] if self._waits == self._good_after else []
+
+
+def test_a_run_in_which_nothing_can_be_judged_ends_and_says_why():
+    gate = StalenessGate(alpha=0.0, groups_per_step=2)
+    pump = SimpleNamespace(check=lambda: None)
+    with pytest.raises(RuntimeError, match=r"no episode that could be judged.*malformed_limit"):
+        _take(FailingRollouts(gate, count=2), pump, gate)
+    assert gate.counts()["dropped_failed"] == 2 * (FAILED_STEPS + 1)
+    # Those of the steps before are not held against the next one.
+    assert _take(FailingRollouts(gate, 2, good_after=FAILED_STEPS), pump, gate)
