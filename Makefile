@@ -8,7 +8,7 @@ RUN = runs/quickstart
 
 PIP = -m pip install --disable-pip-version-check $(PIP_OPTIONS)
 PIP_INSTALL = $(VENV)/bin/python $(PIP)
-CODE = ale_jax benchmarks configs envs tests
+CODE = ale_jax benchmarks configs envs notebooks tests
 AS_ROOT = $$([ "$$(id -u)" = 0 ] || echo sudo)
 
 .DEFAULT_GOAL := help

@@ -30,6 +30,8 @@ REQUIRES = [
     "websockets>=15",
 ]
 
+NOTEBOOKS = ["ipykernel>=6.29", "matplotlib>=3.9", "nbclient>=0.10", "nbformat>=5.10"]
+
 setup(
     name="ale-jax",
     version="0.1.0",
@@ -47,8 +49,10 @@ setup(
             "google-api-python-client>=2.100",
             "ray[default]>=2.53",
         ],
+        "notebooks": NOTEBOOKS,
         # torch is only the independent reference that the parity tests compare with.
         "test": [
+            *NOTEBOOKS,
             "hypothesis>=6.100",
             "playwright>=1.50",
             "pytest>=8",

@@ -1,0 +1,67 @@
+"""Each notebook runs from its first to its last cell on the recorded run, and draws."""
+
+import os
+import shutil
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+FOLDER = Path(__file__).parents[1] / "notebooks"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
+PICTURES = {"credit": 2, "granularity": 4, "staleness": 2, "rhythm": 2, "crucial_chunks": 2}
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """A copy: opening a run claims its folder."""
+    return shutil.copytree(FOLDER / "recorded", tmp_path / "recorded")
+
+
+def executed(name, run, monkeypatch):
+    monkeypatch.setenv("ALE_RUN", str(run))
+    monkeypatch.delenv("XLA_FLAGS", raising=False)  # one device, as at a person's desk
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FOLDER.parent), *_path()]))
+    notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+    client = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(FOLDER)}})
+    return client.execute()
+
+
+def _path():
+    return [path for path in [os.environ.get("PYTHONPATH")] if path]
+
+
+def test_every_notebook_is_known():
+    assert set(NAMES) == PICTURES.keys()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_runs_and_draws(name, recorded, monkeypatch):
+    cells = executed(name, recorded, monkeypatch).cells
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    pictures = [o for o in outputs if "image/png" in o.get("data", {})]
+    assert len(pictures) == PICTURES[name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_committed_notebook_shows_its_pictures_and_names_no_machine(name):
+    text = (FOLDER / f"{name}.ipynb").read_text()
+    assert text.count('"image/png"') == PICTURES[name]
+    assert "/root" not in text and "/home" not in text and "/tmp" not in text
+
+
+def test_a_run_without_trajectories_is_refused_by_the_files_name(recorded, monkeypatch):
+    (recorded / "trajectories.jsonl").unlink()
+    with pytest.raises(CellExecutionError, match=r"trajectories\.jsonl holds no trajectory"):
+        executed("credit", recorded, monkeypatch)
+
+
+def test_a_run_without_experts_is_refused_by_its_scheme(recorded, monkeypatch):
+    (host,) = recorded.glob("checkpoints/step_*/host.json")
+    assert '"experts"' in host.read_text()
+    config = recorded / "config.json"
+    config.write_text(config.read_text().replace('"scheme": "parallel"', '"scheme": "none"'))
+    with pytest.raises(CellExecutionError, match=r"has no experts \(resampling.scheme is none\)"):
+        executed("crucial_chunks", recorded, monkeypatch)
