@@ -4,7 +4,9 @@
 
 All arms of a seed start from the same weights, those after one warm start. Runs are made one after
 the other, below --runs; what is finished is not made again, and what broke off goes on. Every run
-that is done enters benchmarks/results/experiments/NAME.json, and the table in NAME.md, at once.
+that is done enters benchmarks/results/experiments/NAME.json, and the table in NAME.md, at once; what
+these hold of an arm that is still the same stays, and is not made again either (on another machine,
+say: let all arms of a seed be made on one).
 --quick: runs of two steps of one arm and one seed, which learn nothing, and no result is written.
 """
 
@@ -16,14 +18,15 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ale_jax.files import write_json
+from ale_jax.files import read_json, write_json
 from ale_jax.monitor.summary import SUMMARY_FILE
-from benchmarks.experiments.catalogue import EXPERIMENTS, Experiment
-from benchmarks.experiments.figures import DEFINITIONS, read_run, summarize, table
+from benchmarks.experiments.catalogue import EXPERIMENTS, Arm, Experiment
+from benchmarks.experiments.figures import DEFINITIONS, RunFigures, read_run, summarize, table
 from benchmarks.experiments.runs import Runs
 
 RESULTS = Path("benchmarks/results/experiments")
@@ -47,18 +50,21 @@ def main(arguments: list[str]) -> int:
         arms = [experiment.arm(name) for name in names]
     except ValueError as error:
         parser.error(str(error))
+    known = {} if options.quick else recorded(experiment)
     broken = []
     # Seeds outermost: after one round there is something to compare.
     for seed in seeds:
         for arm in arms:
+            if seed in known.get(arm.name, {}):
+                continue
             try:
                 runs.run(experiment, arm, seed)
             except subprocess.CalledProcessError as error:
                 broken.append(f"{arm.name}, seed {seed}: exit code {error.returncode}")
             else:
                 if not options.quick:
-                    _write(result(experiment, runs))
-    found = result(experiment, runs)
+                    _write(result(experiment, runs, known))
+    found = result(experiment, runs, known)
     print(table(found["arms"]))
     for line in broken:
         print(f"not finished: {line}", file=sys.stderr)
@@ -82,17 +88,37 @@ def _numbers(parser: argparse.ArgumentParser, text: str) -> list[int]:
         parser.error(f"--seeds {text!r} must be numbers with commas, such as 0,1,2")
 
 
-def result(experiment: Experiment, runs: Runs) -> dict[str, Any]:
-    """Of all runs that lie finished in their folders, whichever call made them."""
+def recorded(experiment: Experiment) -> dict[str, dict[int, RunFigures]]:
+    """By arm and seed, what the results hold of arms that are what they were then."""
+    path = RESULTS / f"{experiment.name}.json"
+    if not path.exists():
+        return {}
+    stored = read_json(path)["arms"]
+    return {
+        arm.name: {run["seed"]: RunFigures.from_json(run) for run in stored[arm.name]["runs"]}
+        for arm in experiment.arms
+        if arm.name in stored and _settings(arm).items() <= stored[arm.name].items()
+    }
+
+
+def _settings(arm: Arm) -> dict[str, Any]:
+    return {"algorithm": arm.algorithm, "overrides": dict(arm.overrides)}
+
+
+def result(
+    experiment: Experiment, runs: Runs, known: Mapping[str, Mapping[int, RunFigures]]
+) -> dict[str, Any]:
+    """Of what is known, and of all runs that lie finished in their folders, whichever call made
+    them."""
     arms = {}
     for arm in experiment.arms:
         folders = sorted(runs.workdir(experiment, arm, 0).parent.glob(f"{arm.name}_[0-9]*"))
         # The name of one arm may begin with that of another.
         mine = [f for f in folders if f.name.removeprefix(f"{arm.name}_").isdigit()]
-        done = [read_run(folder) for folder in mine if (folder / SUMMARY_FILE).exists()]
+        made = [read_run(folder) for folder in mine if (folder / SUMMARY_FILE).exists()]
+        done = dict(known.get(arm.name, {})) | {run.seed: run for run in made}
         if done:
-            settings = {"algorithm": arm.algorithm, "overrides": dict(arm.overrides)}
-            arms[arm.name] = settings | summarize(done)
+            arms[arm.name] = _settings(arm) | summarize(list(done.values()))
     return {
         "experiment": experiment.name,
         "question": experiment.question,

@@ -55,6 +55,12 @@ class RunFigures:
     max_staleness: int
     seconds: float
 
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> RunFigures:
+        low, high = values["final_interval"]
+        points = tuple((int(episodes), success) for episodes, success in values["curve"])
+        return cls(**dict(values) | {"final_interval": (low, high), "curve": points})
+
 
 def read_run(workdir: Path) -> RunFigures:
     """The figures of the finished run in `workdir`. FileNotFoundError if it is not finished."""

@@ -151,6 +151,26 @@ def test_arms_of_a_seed_share_a_warm_start_and_what_is_done_is_not_done_again(tm
     assert found["arms"].keys() == {"ipa", "gspo"}  # what an earlier call found is kept
 
 
+def test_what_was_recorded_elsewhere_is_kept_and_not_made_again(tmp_path, told):
+    results = tmp_path / "results" / "algorithms.json"
+    for folder, seed in (("here", 4), ("there", 5)):
+        words = ["algorithms", "--arms=ipa,gspo", f"--runs={tmp_path / folder}", f"--seeds={seed}"]
+        assert experiments.main(words) == 0
+    found = json.loads(results.read_text())
+    assert [run["seed"] for run in found["arms"]["ipa"]["runs"]] == [4, 5]
+    calls = len(told())
+    words = ["algorithms", "--arms=ipa,gspo", f"--runs={tmp_path / 'third'}", "--seeds=4,5"]
+    assert experiments.main(words) == 0
+    assert len(told()) == calls and json.loads(results.read_text()) == found
+    # An arm that has become another one is made anew.
+    found["arms"]["gspo"]["overrides"] = {"algo.gamma": 0.5}
+    results.write_text(json.dumps(found))
+    assert experiments.main(words) == 0
+    assert [call["config"][-4:] for call in told()[calls:] if "config.weights" in call] == [
+        "gspo"
+    ] * 2
+
+
 def test_quick_makes_one_short_run_and_no_result(tmp_path, told, capsys):
     assert experiments.main(["rhythm", "--quick", f"--runs={tmp_path / 'runs'}"]) == 0
     warm, _, run = told()

@@ -9,7 +9,7 @@ from ale_jax.system.outcome import evaluation_line
 from envs.splits import SPLITS
 from tests.data.make_trajectories import make_trajectory
 
-WORLDS = WorldsConfig(("trail", "count"), ("relay",))
+WORLDS = WorldsConfig(("trail", "count"), ("relay",), tasks_per_family=0)
 CONFIG = EvalConfig(tasks=6, held_out_tasks=2, every=0)
 
 

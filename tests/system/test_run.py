@@ -144,6 +144,25 @@ def test_a_loss_that_asks_for_every_policy_of_the_past_has_them_also_after_a_res
         assert (line["ratio_max"] > 1.001) == (line["staleness_max"] > 0)
 
 
+def test_critics_go_on_where_they_stood(tmp_path, runtime_name):
+    overrides = [
+        "--config=configs/smoke.py:asyppo",
+        "--config.rhythm.credit=coupled",
+        "--config.critics.warmup_steps=1",
+        *SYNCHRONOUS,
+    ]
+    _run(tmp_path / "unbroken", runtime_name, *overrides)
+    _run(tmp_path / "resumed", runtime_name, *overrides, "--config.rl.steps=2")
+    _run(tmp_path / "resumed", runtime_name, *overrides, "--resume")
+    lines = _rl_lines(tmp_path / "resumed")
+    assert lines == _rl_lines(tmp_path / "unbroken")
+    # While the critics warm up, they alone learn.
+    assert ["loss" in line for line in lines] == [False, True, True, True]
+    assert all(line["critic_grad_norm"] >= 0 for line in lines)
+    states = (_last_state(tmp_path / name) for name in ("resumed", "unbroken"))
+    jax.tree.map(np.testing.assert_array_equal, *states)
+
+
 def test_ctrl_c_says_how_to_go_on(tmp_path, runtime_name):
     workdir = tmp_path / "interrupted"
     process = subprocess.Popen(
