@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh
 
 from ale_jax.data.staleness import StalenessGate
+from ale_jax.learn.critics import abstract_critics
 from ale_jax.learn.state import abstract_trained, make_optimizer, place_moments
 from ale_jax.model.cache import empty_cache
 from ale_jax.model.compute import has_own_weights, sampler_shardings, served_weights
@@ -117,6 +118,8 @@ def _always(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Itera
         stored_as = config.engine.weights
         name = config.learn.compute_dtype if stored_as == SAME else stored_as
         yield Need(f"weights of the sampler, {name}", own)
+    if critics := abstract_critics(config.critics, policy, mesh):
+        yield Need("critics: weights and moments", sum(map(_bytes, critics)))
     yield Need("keys and values of the sampler", _cache_bytes(config, policy, mesh))
 
 

@@ -4,9 +4,9 @@
 
 All arms of a seed start from the same weights, those after one warm start. Runs are made one after
 the other, below --runs; what is finished is not made again, and what broke off goes on. Every run
-that is done enters benchmarks/results/experiments/NAME.json, and the table in NAME.md, at once; what
-these hold of an arm that is still the same stays, and is not made again either (on another machine,
-say: let all arms of a seed be made on one).
+that is done enters benchmarks/results/experiments/NAME.json, and the table in NAME.md, at once.
+What is there already, of arms that are still the same, stays and is not made again: on another
+machine, say. All arms of a seed should be made on one, where they have one warm start.
 --quick: runs of two steps of one arm and one seed, which learn nothing, and no result is written.
 """
 

@@ -6,6 +6,7 @@ import importlib
 import jax
 import pytest
 
+from ale_jax.learn.critics import Critics
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.model.cache import empty_cache
 from ale_jax.model.compute import sampling_weights
@@ -109,6 +110,18 @@ def test_the_policies_of_the_past_are_counted(alpha, older):
     loss = dataclasses.replace(config.algo.loss, kl_weight=0.1, kl_estimator="k3")
     algo = dataclasses.replace(config.algo, loss=loss)
     assert _needs(dataclasses.replace(config, algo=algo))["weights of the reference"] == one
+
+
+def test_the_critics_are_counted():
+    config = build_config(SMOKE("asyppo").to_dict())
+    policy, mesh = config.policy_shape(config.tokenizer.vocab_size), make_mesh(config.mesh)
+    params = init_state(
+        jax.random.key(0), policy, make_optimizer(config.rl_optimizer, policy), mesh
+    )
+    critics = Critics.make(config.critics, policy, params.params, 1.0, jax.random.key(0), mesh)
+    held = sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(critics.state))
+    assert _needs(config)["critics: weights and moments"] == held
+    assert "critics: weights and moments" not in _needs(_config())
 
 
 def test_what_does_not_fit_is_refused_with_the_largest_part():
