@@ -60,14 +60,15 @@ class Cursor:
 @dataclasses.dataclass(frozen=True)
 class StepReport:
     """One finished step, for those who watch. params: the weights that it started from. sums: of
-    make_train_step, on the host; {} if there was nothing to learn. gap: of `learner_gap`."""
+    make_train_step, on the host; {} if there was nothing to learn. extra: figures of the learner, of
+    its gap to the engine, and of the resampler."""
 
     cursor: Cursor
     params: Params
     groups: list[Group]
     made: Step
     sums: dict[str, np.ndarray]
-    gap: dict[str, float]
+    extra: dict[str, float]
     seconds_wait: float
     seconds_learn: float
 
@@ -268,4 +269,4 @@ def figures(report: StepReport) -> dict[str, float | dict[str, int]]:
         }
         if "kl" in sums:
             values["kl"] = sums["kl"] / tokens
-    return values | router_figures(report.sums) | report.gap
+    return values | router_figures(report.sums) | report.extra
