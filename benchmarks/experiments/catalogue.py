@@ -11,8 +11,13 @@ from collections.abc import Mapping
 
 FOLDER = "configs/experiments"
 
-# Tasks come back, or no start of theirs could be resampled.
-RESAMPLED = {"resampling.scheme": "parallel", "worlds.tasks_per_family": 16}
+# The oracle teaches, since of so many tasks few would come back for the policy's own successes;
+# fewer are learned by heart (8 of each family: 89 % of those, 35 % of unseen ones).
+RESAMPLED = {
+    "resampling.scheme": "parallel",
+    "resampling.teacher": "oracle",
+    "worlds.tasks_per_family": 64,
+}
 VAULTS = {"worlds.tasks_per_family": 16, "resampling.teacher": "oracle"}
 
 
