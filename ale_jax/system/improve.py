@@ -60,8 +60,9 @@ class Cursor:
 @dataclasses.dataclass(frozen=True)
 class StepReport:
     """One finished step, for those who watch. params: the weights that it started from. sums: of
-    make_train_step, on the host; {} if there was nothing to learn. extra: figures of the learner, of
-    its gap to the engine, and of the resampler."""
+    make_train_step, on the host; {} if there was nothing to learn. extra: figures of the learner,
+    of its gap to the engine, and of the resampler.
+    """
 
     cursor: Cursor
     params: Params
