@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
+from ale_jax.data.packing import given_turn
 from ale_jax.records import Assignment, Opening, Slot, Status, Task, Trajectory, Turn
 
 TEACHER = -1  # in place of the version of the weights: nobody sampled it
@@ -49,21 +48,6 @@ class Expert:
         pairs = zip(self.turns, other.turns)
         differ = (i for i, (a, b) in enumerate(pairs) if a.action_text != b.action_text)
         return next(differ, min(len(self.turns), len(other.turns)))
-
-
-def given_turn(
-    prompt_ids: Sequence[int], action_ids: Sequence[int], prompt_text: str, action_text: str
-) -> Turn:
-    zeros = np.zeros(len(action_ids), np.float32)
-    return Turn(
-        prompt_ids=np.asarray(prompt_ids, np.int32),
-        action_ids=np.asarray(action_ids, np.int32),
-        logp_mu=zeros,
-        logp_old=zeros,
-        version=np.full(len(action_ids), -1, np.int32),
-        action_text=action_text,
-        prompt_text=prompt_text,
-    )
 
 
 def assign(slot: Slot, expert: Expert | None) -> Assignment:

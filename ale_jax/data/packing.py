@@ -82,24 +82,27 @@ class Shape:
 
 
 def demonstration(exchanges: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Sample:
-    """A transcript to imitate, as (prompt ids, assistant ids) pairs; only the latter are learned.
-
-    Nobody sampled its tokens, so their log-probabilities and versions are 0 and mean nothing.
-    """
-    turns = tuple(_demonstrated_turn(prompt, action) for prompt, action in exchanges)
+    """A transcript to imitate: pairs of prompt ids and assistant ids, which alone are learned."""
+    turns = tuple(given_turn(prompt, action) for prompt, action in exchanges)
     return Sample(turns, np.ones(len(turns), np.float32), positive=True)
 
 
-def _demonstrated_turn(prompt: Sequence[int], action: Sequence[int]) -> Turn:
-    zeros = np.zeros(len(action), np.float32)
+def given_turn(
+    prompt_ids: Sequence[int],
+    action_ids: Sequence[int],
+    prompt_text: str = "",
+    action_text: str = "",
+) -> Turn:
+    """A turn that nobody sampled here: its log-probabilities are 0 and its versions -1."""
+    zeros = np.zeros(len(action_ids), np.float32)
     return Turn(
-        prompt_ids=np.asarray(prompt, np.int32),
-        action_ids=np.asarray(action, np.int32),
+        prompt_ids=np.asarray(prompt_ids, np.int32),
+        action_ids=np.asarray(action_ids, np.int32),
         logp_mu=zeros,
         logp_old=zeros,
-        version=np.zeros(len(action), np.int32),
-        action_text="",
-        prompt_text="",
+        version=np.full(len(action_ids), -1, np.int32),
+        action_text=action_text,
+        prompt_text=prompt_text,
     )
 
 

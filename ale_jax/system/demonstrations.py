@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ale_jax.data.chunk_masks import Chunk, error_mask, relevance_mask
-from ale_jax.data.experts import TEACHER, Expert, given_turn
+from ale_jax.data.experts import TEACHER, Expert
 from ale_jax.data.mixing import mix
-from ale_jax.data.packing import Sample, demonstration
+from ale_jax.data.packing import Sample, demonstration, given_turn
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import Task
 from ale_jax.sandbox.api import Runtime, Sandbox

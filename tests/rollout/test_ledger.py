@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ale_jax.agent.api import Message
-from ale_jax.data.experts import given_turn
+from ale_jax.data.packing import given_turn
 from ale_jax.model.params import init_params
 from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe

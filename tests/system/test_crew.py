@@ -12,7 +12,7 @@ import pytest
 from ale_jax.agent.api import Reply
 from ale_jax.agent.loop import AgentLimits
 from ale_jax.agent.tools import bash, render_tool_call
-from ale_jax.data.experts import given_turn
+from ale_jax.data.packing import given_turn
 from ale_jax.model.sampler import Sampling
 from ale_jax.records import Assignment, Opening, Slot, Status, Task
 from ale_jax.rollout.door import PolicyDoor
