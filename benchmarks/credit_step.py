@@ -48,11 +48,10 @@ def works(quick: bool) -> list[Work]:
     """The quickstart's policy and rows; unless `quick`, one that is larger as well."""
     config = _quickstart()
     policy = config.model.policy_shape(QUICKSTART_VOCABULARY)
-    learn = config.learn
     first = Work(
         "quickstart",
         policy,
-        Shape(learn.rows, learn.row_tokens, learn.chunks_per_row),
+        config.learn.shape,
         trajectories=32,
         tokens=200,
         mini=_sizes(width=64, layers=2, heads=2, kv_heads=1, mlp=192),

@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ale_jax.files import LineAppender, Lines, read_lines
 from ale_jax.monitor.text import clip
@@ -24,6 +24,12 @@ class Event:
     kind: str
     detail: str
     fields: dict[str, str | int | float | bool | None]
+
+
+class Recorder(Protocol):
+    """What `EventLog.record` is to those who tell it."""
+
+    def __call__(self, kind: str, detail: str, **fields: str | int) -> None: ...
 
 
 class EventLog:

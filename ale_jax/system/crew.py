@@ -12,6 +12,7 @@ from ray.exceptions import RayError
 
 from ale_jax.agent.loop import AgentLimits
 from ale_jax.model.sampler import Sampling
+from ale_jax.monitor.events import Recorder
 from ale_jax.records import STATUS_RULES, Assignment, Episode, Slot, Status, Trajectory, Turn
 from ale_jax.rollout.door import PolicyDoor
 from ale_jax.rollout.play import Played
@@ -45,10 +46,6 @@ class Conversations(Protocol):
     ) -> None: ...
 
     def close(self, name: str, episode: Episode | None) -> Trajectory | None: ...
-
-
-class Recorder(Protocol):
-    def __call__(self, kind: str, detail: str, **fields: str | int) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ale_jax.data.packing import Sample, Shape, pack_all
+from ale_jax.data.packing import Sample, pack_all
 from ale_jax.model.lora import merged
 from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
@@ -77,9 +77,8 @@ class RecordedRun:
 
     def packed(self, trajectories: Sequence[TrajectorySample]) -> list[Batch]:
         """The trajectories of one group in microbatches, with the credit that they were given."""
-        learn = self.config.learn
-        shape = Shape(learn.rows, learn.row_tokens, learn.chunks_per_row)
-        return pack_all([sample_of(t, member) for member, t in enumerate(trajectories)], shape)
+        samples = [sample_of(t, member) for member, t in enumerate(trajectories)]
+        return pack_all(samples, self.config.learn.shape)
 
 
 def sample_of(trajectory: TrajectorySample, member: int = 0) -> Sample:

@@ -6,7 +6,7 @@ import dataclasses
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -24,16 +24,13 @@ from ale_jax.data.experts import Expert, ExpertStore, assign, expert_from_json, 
 from ale_jax.data.packing import Sample
 from ale_jax.data.replay import Group
 from ale_jax.monitor.evaluations import wilson_interval
+from ale_jax.monitor.events import Recorder
 from ale_jax.records import TRAIN, Assignment, Slot, Status, Task, Trajectory
 
 REPLAY = "replay"  # the phase of slots in which nothing is sampled
 DIVERGED_ONCE = "one attempt diverged, and another did not"
 
 Replays = Callable[[Sequence[Assignment]], list[Trajectory]]
-
-
-class Recorder(Protocol):
-    def __call__(self, kind: str, detail: str, **fields: str | int) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,7 +42,7 @@ def warm_start(
     the policy, sampled at temperature 1, writes just that. Its mean over unseen tasks is a smooth
     estimate of success, asked without playing; a little low, as there are other ways to succeed.
     """
-    shape = Shape(learn.rows, learn.row_tokens, learn.chunks_per_row)
+    shape = learn.shape
     train_step = make_train_step(
         policy,
         optimizer,
