@@ -9,6 +9,8 @@ from matplotlib.colors import LinearSegmentedColormap
 INK, FAINT, GRID = "#1c2430", "#7b8794", "#e4e8ee"
 GOOD, BAD = "#1f8a70", "#c8553d"
 LEVELS = {"token": "#8d6cab", "chunk": "#1f8a70", "sequence": "#d98e04"}
+# Told apart also by those who see no red or no green (Okabe and Ito's).
+SERIES = ("#009e73", "#0072b2", "#d55e00", "#cc79a7", "#e69f00", "#56b4e9")
 CREDIT = LinearSegmentedColormap.from_list("credit", [BAD, "#ffffff", GOOD])
 
 

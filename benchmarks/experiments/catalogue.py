@@ -18,7 +18,14 @@ RESAMPLED = {
     "resampling.teacher": "oracle",
     "worlds.tasks_per_family": 64,
 }
-VAULTS = {"worlds.tasks_per_family": 16, "resampling.teacher": "oracle"}
+# Of a start the latest outcomes alone decide; nothing is imitated, so that arms differ in where
+# episodes start and in nothing else.
+VAULTS = {
+    "worlds.tasks_per_family": 64,
+    "resampling.teacher": "oracle",
+    "resampling.window": 8,
+    "resampling.imitation_weight": 0.0,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,11 +101,15 @@ LONG_HORIZON = Experiment(
     "long_horizon",
     "A family in which sampling from the start finds no success: with and without resampling",
     "vault",
-    "shell",
+    "vault",
     (
         Arm("from_the_start", "ipa", VAULTS | {"resampling.scheme": "none"}),
         Arm("sequential_rollback", "ipa", VAULTS | {"resampling.scheme": "rollback"}),
-        Arm("parallel_initialization", "ipa", VAULTS | {"resampling.scheme": "parallel"}),
+        Arm(
+            "parallel_initialization",
+            "ipa",
+            VAULTS | {"resampling.scheme": "parallel", "resampling.anchor_choice": "random"},
+        ),
     ),
 )
 
@@ -126,7 +137,7 @@ STALENESS = Experiment(
     "shell",
     tuple(
         Arm(f"{algorithm}_{alpha}", algorithm, {"rl.alpha": float(alpha)})
-        for algorithm in ("grpo", "tis", "topr", "decoupled_ppo", "ipa")
+        for algorithm in ("ipa", "grpo", "tis", "topr", "decoupled_ppo")
         for alpha in (0, 1, 2, 4, 8)
     ),
 )

@@ -32,6 +32,7 @@ DEFINITIONS: Mapping[str, str] = {
     f"median of the {SPIKE_WINDOW} norms before it (at least {SPIKE_WARMUP})",
     "collapsed": f"the last {COLLAPSE_STEPS} steps' training success is less than "
     f"{COLLAPSE_SHARE:g} of the best {COLLAPSE_STEPS} steps', or a loss or gradient was not finite",
+    "mean_staleness": "age in versions of what a step was made of, mean over steps",
     "std": "over seeds, of a sample (n - 1); standard_error: std / sqrt(n); None for one seed",
 }
 
@@ -53,6 +54,7 @@ class RunFigures:
     episodes: int
     dropped_stale: int
     max_staleness: int
+    mean_staleness: float
     seconds: float
 
     @classmethod
@@ -84,6 +86,7 @@ def read_run(workdir: Path) -> RunFigures:
         episodes=summary.episodes,
         dropped_stale=summary.trajectories_dropped_stale,
         max_staleness=summary.max_staleness,
+        mean_staleness=statistics.fmean(step["staleness_mean"] for step in steps),
         seconds=summary.seconds_total,
     )
 
@@ -135,17 +138,18 @@ def table(arms: Mapping[str, Mapping[str, Any]]) -> str:
     """A markdown table, an arm a row, in the order given. Rates in per cent."""
     rows = [
         "| arm | final success, mean ± std | by seed | after the warm start | spikes | collapsed "
-        "| minutes a run |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| mean age | minutes a run |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, arm in arms.items():
         runs = arm["runs"]
         spread = "" if arm["std"] is None else f" ± {100 * arm['std']:.1f}"
         finals = ", ".join(f"{100 * run['final']:.1f}" for run in runs)
         starts = ", ".join(f"{100 * run['warm_start']:.1f}" for run in runs)
+        age = statistics.fmean(run["mean_staleness"] for run in runs)
         minutes = statistics.fmean(run["seconds"] for run in runs) / 60
         rows.append(
             f"| {name} | {100 * arm['mean']:.1f}{spread} | {finals} | {starts} "
-            f"| {arm['spikes']} | {arm['collapsed']} of {len(runs)} | {minutes:.1f} |"
+            f"| {arm['spikes']} | {arm['collapsed']} of {len(runs)} | {age:.2f} | {minutes:.1f} |"
         )
     return "\n".join(rows)

@@ -20,5 +20,8 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c.engine.update(slots=32, slot_tokens=128, pages=32 * 128 // 16)
     c.learn.update(row_tokens=256)
     c.warm_start.update(transcripts_per_family=2048, target_success=0.02)
-    c.rl.update(groups_per_step=16)
+    # One reply is soon played, and the arms differ by little: more steps and more unseen tasks.
+    c.rl.update(steps=150, groups_per_step=16)
+    c.rl_optimizer.decay_steps = 150
+    c.eval.tasks = 960
     return c

@@ -18,6 +18,6 @@ def write_run(folder, seed, solved, norms=(1.0,) * 6):
     with MetricsWriter(folder) as metrics:
         metrics.log(1, {"loss": 2.0}, "sft")
         for i, norm in enumerate(norms, 1):
-            values = {"episodes": 4 * i, "success": 0.5}
+            values = {"episodes": 4 * i, "success": 0.5, "staleness_mean": i / 10}
             metrics.log(i, values if norm is None else values | {"grad_norm": norm}, "rl")
     write_summary(folder, dataclasses.replace(SUMMARY, seed=seed))

@@ -39,14 +39,12 @@ def test_a_config_is_valid_and_its_docstring_is_a_lab_record(name):
     assert "Hardware:" in "\n".join(rest)
 
 
-def test_the_vault_starts_from_the_shells_weights():
-    shell, vault = (
-        importlib.import_module(f"configs.experiments.{name}").get_config()
-        for name in ("shell", "vault")
+def test_no_vault_is_demonstrated():
+    config = build_config(
+        importlib.import_module("configs.experiments.vault").get_config().to_dict()
     )
-    assert vault.model == shell.model and vault.tokenizer == shell.tokenizer
-    (domain,) = build_config(vault.to_dict()).demonstrated
-    assert domain.families == shell.worlds.train_families
+    (domain,) = config.demonstrated
+    assert config.worlds.train_families == ("vault",) and "vault" not in domain.families
 
 
 @pytest.mark.parametrize(
@@ -82,6 +80,7 @@ def test_a_run_is_read(tmp_path):
     assert (run.grad_norm_median, run.grad_norm_max, run.spikes) == (2.0, 3.0, 0)
     assert run.collapsed  # a gradient was not finite
     assert run.curve == ((20, 0.5),)
+    assert run.mean_staleness == pytest.approx(0.3)  # of 0.1 to 0.5
 
 
 def test_mean_and_spread_by_hand(tmp_path):
@@ -93,12 +92,14 @@ def test_mean_and_spread_by_hand(tmp_path):
     assert arm["standard_error"] == pytest.approx(0.1 / math.sqrt(3))
     assert [run["seed"] for run in arm["runs"]] == [0, 1, 2]
     row = table({"ipa": arm}).splitlines()[-1]
-    assert row.startswith("| ipa | 60.0 ± 10.0 | 60.0, 50.0, 70.0 | 25.0, 25.0, 25.0 | 0 | 0 of 3 ")
+    assert row.startswith(
+        "| ipa | 60.0 ± 10.0 | 60.0, 50.0, 70.0 | 25.0, 25.0, 25.0 | 0 | 0 of 3 | 0.35 |"
+    )
 
 
 # In place of Python: does what the launcher would leave behind, and writes down what it was told.
 FAKE = """#!{python}
-import json, pathlib, sys
+import json, pathlib, shutil, sys
 words = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[3:])
 with open("{log}", "a") as log:
     print(json.dumps(words), file=log)
@@ -108,18 +109,20 @@ if words.get("mode") == "export":
 elif words["config"].endswith(":topr"):
     raise SystemExit(2)
 else:
-    from tests.benchmarks.finished_run import write_run
-    write_run(pathlib.Path(words["workdir"]), int(words["config.seed"]), 20)
+    shutil.copytree("{finished}", words["workdir"])
+    summary = pathlib.Path(words["workdir"]) / "summary.json"
+    values = json.loads(summary.read_text()) | {{"seed": int(words["config.seed"])}}
+    summary.write_text(json.dumps(values))
 """
 
 
 @pytest.fixture
 def told(tmp_path, monkeypatch):
     """What the launcher was told, call by call; runs and results go below `tmp_path`."""
-    log, launcher = tmp_path / "log", tmp_path / "python"
-    launcher.write_text(FAKE.format(python=sys.executable, log=log))
+    log, launcher, finished = tmp_path / "log", tmp_path / "python", tmp_path / "finished"
+    write_run(finished, 0, 20)
+    launcher.write_text(FAKE.format(python=sys.executable, log=log, finished=finished))
     launcher.chmod(0o755)
-    monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
     monkeypatch.setattr(experiments, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(sys, "executable", str(launcher))
 

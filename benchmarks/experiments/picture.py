@@ -1,0 +1,119 @@
+"""Draws what an experiment found, from benchmarks/results/experiments/NAME.json.
+
+    python -m benchmarks.experiments.picture NAME [--out=docs/images/experiment_NAME.png]
+
+Training success against episodes, an arm a line, and beside it the final success on unseen tasks;
+of arms that differ in alpha, the final success against alpha. Bars are one standard error.
+Needs matplotlib (pip install '.[notebooks]').
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ale_jax.files import read_json
+from benchmarks.experiments.__main__ import RESULTS
+from benchmarks.experiments.catalogue import EXPERIMENTS
+from notebooks import style
+
+ALPHA = "rl.alpha"
+Arms = Mapping[str, Mapping[str, Any]]
+
+
+def main(arguments: list[str]) -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.experiments.picture", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("experiment", choices=EXPERIMENTS)
+    parser.add_argument("--out", type=Path, default=None)
+    options = parser.parse_args(arguments)
+    source = RESULTS / f"{options.experiment}.json"
+    if not source.exists():
+        parser.error(f"{source} is missing: python -m benchmarks.experiments {options.experiment}")
+    matplotlib.use("Agg")
+    style.use()
+    out = options.out or Path(f"docs/images/experiment_{options.experiment}.png")
+    figure = draw(read_json(source))
+    # Without the version of matplotlib, so that equal results make equal files.
+    figure.savefig(out, metadata={"Software": None})
+    print(out)
+    return 0
+
+
+def draw(found: Mapping[str, Any]) -> Figure:
+    """`found`: a file of RESULTS."""
+    arms: Arms = found["arms"]
+    by_alpha = all(ALPHA in arm["overrides"] for arm in arms.values())
+    if by_alpha:
+        figure, axes = plt.subplots(figsize=(8, 4.5))
+        draw_against_alpha(axes, arms)
+    else:
+        figure, (axes, finals) = plt.subplots(1, 2, figsize=(11, 4.5), width_ratios=(2, 1))
+        draw_curves(axes, arms)
+        draw_finals(finals, arms)
+    figure.suptitle(found["question"], x=0.01, ha="left", weight="bold")
+    return figure
+
+
+def draw_curves(axes: Axes, arms: Arms) -> None:
+    """Means over seeds, and from the least to the most of them."""
+    for arm, colour in zip(arms.values(), style.SERIES):
+        curves = [run["curve"] for run in arm["runs"]]
+        episodes = [played for played, _ in curves[0]]
+        points = [_percent([success for _, success in seeds]) for seeds in zip(*curves)]
+        axes.plot(episodes, list(map(statistics.fmean, points)), color=colour)
+        low, high = list(map(min, points)), list(map(max, points))
+        axes.fill_between(episodes, low, high, color=colour, alpha=0.12, linewidth=0)
+    axes.set(xlabel="training episodes", ylabel="success in training, %", title="On the way")
+    axes.set_ylim(bottom=0)
+
+
+def draw_finals(axes: Axes, arms: Arms) -> None:
+    """Points are seeds."""
+    for place, (arm, colour) in enumerate(zip(arms.values(), style.SERIES)):
+        finals = _percent([run["final"] for run in arm["runs"]])
+        error = 100 * (arm["standard_error"] or 0)
+        axes.barh(place, 100 * arm["mean"], xerr=error, color=colour, alpha=0.35, ecolor=style.INK)
+        axes.plot(finals, [place] * len(finals), "o", color=colour, markersize=5)
+    axes.set_yticks(range(len(arms)), [name.replace("_", " ") for name in arms])
+    axes.tick_params(axis="y", labelcolor=style.INK)
+    axes.grid(axis="y", visible=False)
+    axes.invert_yaxis()
+    axes.set(xlabel="success, %", title="At the end, on unseen tasks")
+
+
+def draw_against_alpha(axes: Axes, arms: Arms) -> None:
+    algorithms = dict.fromkeys(arm["algorithm"] for arm in arms.values())
+    for name, colour in zip(algorithms, style.SERIES):
+        mine = [arm for arm in arms.values() if arm["algorithm"] == name]
+        axes.errorbar(
+            range(len(mine)),
+            [100 * arm["mean"] for arm in mine],
+            [100 * (arm["standard_error"] or 0) for arm in mine],
+            color=colour,
+            marker="o",
+            capsize=3,
+            label=name.replace("_", " "),
+        )
+        axes.set_xticks(range(len(mine)), [f"{arm['overrides'][ALPHA]:g}" for arm in mine])
+    axes.set(xlabel="alpha: versions that a trajectory may be old", ylabel="final success, %")
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+
+
+def _percent(rates: Sequence[float]) -> list[float]:
+    return [100 * rate for rate in rates]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,68 @@
+"""The pictures of the experiments show what the results say."""
+
+import pytest
+
+from ale_jax.files import write_json
+from benchmarks.experiments import picture
+from benchmarks.experiments.figures import read_run, summarize
+from tests.benchmarks.finished_run import write_run
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """Writes a result whose arms solve as many of 40 tasks, by seed; gives where it lies."""
+    monkeypatch.setattr(picture, "RESULTS", tmp_path)
+
+    def write(name, overrides, solved):
+        arms = {}
+        for arm, counts in solved.items():
+            folders = [tmp_path / f"{arm}_{seed}" for seed in range(len(counts))]
+            for seed, (folder, count) in enumerate(zip(folders, counts)):
+                write_run(folder, seed, count)
+            settings = {"algorithm": arm.partition("_")[0], "overrides": overrides(arm)}
+            arms[arm] = settings | summarize(list(map(read_run, folders)))
+        found = {"question": "Which?", "arms": arms}
+        write_json(tmp_path / f"{name}.json", found)
+        return found
+
+    return write
+
+
+def test_a_bar_is_the_mean_and_a_point_a_seed(results):
+    found = results("algorithms", lambda arm: {}, {"ipa": (20, 24, 28), "grpo": (10,)})
+    _, finals = picture.draw(found).axes
+    assert [bar.get_width() for bar in finals.patches] == pytest.approx([60, 25])
+    assert list(finals.lines[0].get_xdata()) == pytest.approx([50, 60, 70])
+    assert [label.get_text() for label in finals.get_yticklabels()] == ["ipa", "grpo"]
+
+
+def test_a_curve_is_the_mean_of_the_seeds(results):
+    found = results("algorithms", lambda arm: {}, {"ipa": (20, 24)})
+    found["arms"]["ipa"]["runs"][1]["curve"] = [[20, 0.7], [24, 0.9]]
+    curves, _ = picture.draw(found).axes
+    x, y = curves.lines[0].get_data()
+    assert (list(x), list(y)) == ([20, 24], pytest.approx([60, 70]))  # the other's are 0.5
+
+
+def test_arms_of_several_alphas_are_drawn_against_it(results):
+    solved = {"ipa_0": (20,), "ipa_8": (10,), "tis_0": (30,), "tis_8": (0,)}
+    found = results("staleness", lambda arm: {"rl.alpha": float(arm[-1])}, solved)
+    (axes,) = picture.draw(found).axes
+    assert [list(line.lines[0].get_ydata()) for line in axes.containers] == [[50, 25], [75, 0]]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "8"]
+
+
+def test_a_picture_is_written_and_equal_results_make_equal_files(results, tmp_path):
+    results("algorithms", lambda arm: {}, {"ipa": (20, 24)})
+    first, second = tmp_path / "first.png", tmp_path / "second.png"
+    for out in (first, second):
+        assert picture.main(["algorithms", f"--out={out}"]) == 0
+    assert first.read_bytes()[:4] == b"\x89PNG" and first.read_bytes() == second.read_bytes()
+
+
+def test_what_was_not_measured_is_not_drawn(results, capsys):
+    with pytest.raises(SystemExit):
+        picture.main(["rhythm"])
+    assert (
+        "rhythm.json is missing: python -m benchmarks.experiments rhythm" in capsys.readouterr().err
+    )
