@@ -172,22 +172,23 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 async def _capture(app, scope: Scope, body: bytes) -> Answer:
     """What `app` answers, whatever becomes of the client."""
-    status, headers, parts = 0, (), []
+    status, headers, parts, complete = 0, (), [], False
 
     async def nobody() -> MutableMapping[str, Any]:
         raise AssertionError("an answer that is kept asks for no more than the body")
 
     async def keep(message: MutableMapping[str, Any]) -> None:
-        nonlocal status, headers
+        nonlocal status, headers, complete
         if message["type"] == "http.response.start":
             status, headers = message["status"], tuple(map(tuple, message["headers"]))
         else:
             parts.append(message.get("body", b""))
+            complete = not message.get("more_body")
 
     try:
         await app(scope, _replay(body, nobody), keep)
     except Exception:
-        if not status:
+        if not complete:
             raise
         log.exception("%s %s failed", scope["method"], scope["path"])
     return Answer(status, headers, b"".join(parts), again=status in UNDONE)

@@ -18,7 +18,7 @@ from ale_jax.sandbox.service.server import bind
 from ale_jax.sandbox.service.settings import ServiceSettings
 from ale_jax.sandbox.service.tokens import Tokens
 from ale_jax.sandbox.spec import SandboxSpec
-from tests.sandbox.service.conftest import ANN, SMALL
+from tests.sandbox.service.conftest import ANN, SMALL, TOKENS
 
 SPEC = SandboxSpec()
 RUN = "/v1/sandboxes/box-0/run"
@@ -256,3 +256,25 @@ def test_a_call_that_the_end_of_the_service_breaks_off_is_answered(has_begun):
     asyncio.run(break_off())
     assert sent[0]["status"] == (200 if has_begun else 503)
     assert sent[-1]["type"] == "http.response.body" and not sent[-1].get("more_body")
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_an_answer_that_broke_off_is_none_and_a_whole_one_stands(more):
+    sent = []
+
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"half", "more_body": more})
+        raise RuntimeError("afterwards")
+
+    async def receive():
+        return {"type": "http.request", "body": b""}
+
+    async def send(message):
+        sent.append(message)
+
+    headers = [*HOST, (b"authorization", f"Bearer {ANN}".encode()), (b"x-request-id", b"1" * 32)]
+    scope = {"type": "http", "method": "POST", "path": RUN, "headers": headers}
+    asyncio.run(Guard(app, ServiceSettings(), Tokens(TOKENS), Metrics())(scope, receive, send))
+    start, body = sent
+    assert (start["status"], body["body"] == b"half") == ((500, False) if more else (200, True))

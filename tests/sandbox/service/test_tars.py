@@ -81,7 +81,9 @@ def test_the_rights_of_an_archive_are_not_taken_over(tmp_path):
     assert (tmp_path / "x").stat().st_mode & 0o7022 == 0
 
 
-@pytest.mark.parametrize("data", [b"no tar" * 200, b"", archive(GOOD, mode="w:gz")])
+@pytest.mark.parametrize(
+    "data", [b"no tar" * 200, b"", archive(GOOD, mode="w:gz")], ids=["text", "empty", "zipped"]
+)
 def test_what_is_no_plain_tar_is_refused(tmp_path, data):
     with pytest.raises(ValueError, match="archive"):
         tars.unpack(data, tmp_path)
