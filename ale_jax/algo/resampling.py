@@ -76,12 +76,13 @@ class ResamplingHypers:
 def anchor_starts(num_chunks: int, anchors: int, rng: np.random.Generator | None) -> list[int]:
     """The start of each of the `anchors` groups of a task, the first of them 0.
 
-    rng: draws the others from 1..K-1, no two alike while there are enough; None spreads all evenly:
-    floor(j K / anchors). An expert of one chunk has no start but 0.
+    rng: draws the others from 1..K-1, no two alike while there are enough; None spreads all evenly,
+    floor(j (K-1) / (anchors-1)), so that one is the last chunk: where nothing else succeeds yet,
+    that may. An expert of one chunk has no start but 0.
     """
-    assert num_chunks >= 1 and anchors >= 1, (num_chunks, anchors)
+    assert num_chunks >= 1 and anchors >= 2, (num_chunks, anchors)
     if rng is None:
-        return [j * num_chunks // anchors for j in range(anchors)]
+        return [j * (num_chunks - 1) // (anchors - 1) for j in range(anchors)]
     drawn = 1 + rng.permutation(num_chunks - 1)
     return [0, *(int(drawn[j % len(drawn)]) if len(drawn) else 0 for j in range(anchors - 1))]
 

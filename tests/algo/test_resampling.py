@@ -16,9 +16,9 @@ from ale_jax.algo.resampling import (
 
 @pytest.mark.parametrize(
     ("num_chunks", "starts"),
-    [(5, [0, 1, 2, 3]), (8, [0, 2, 4, 6]), (2, [0, 0, 1, 1]), (1, [0, 0, 0, 0])],
+    [(5, [0, 1, 2, 4]), (8, [0, 2, 4, 7]), (2, [0, 0, 0, 1]), (1, [0, 0, 0, 0])],
 )
-def test_uniform_anchors_spread_evenly_from_the_beginning(num_chunks, starts):
+def test_uniform_anchors_spread_evenly_from_the_beginning_to_the_last_chunk(num_chunks, starts):
     assert anchor_starts(num_chunks, 4, None) == starts
 
 

@@ -107,7 +107,7 @@ def test_parallel_anchors_are_groups_of_one_task_and_the_first_starts_at_the_beg
 ):
     resampler = taught(events, rollouts, scheme="parallel", anchors=3)
     starts = [start_of(resampler.assign(group)) for group in range(6)]
-    assert starts == [0, CHUNKS // 3, 2 * CHUNKS // 3] * 2
+    assert starts == [0, (CHUNKS - 1) // 2, CHUNKS - 1] * 2
     drawn = taught(events, rollouts, scheme="parallel", anchors=3, anchor_choice="random")
     for block in range(5):
         first, *others = [start_of(drawn.assign(3 * block + anchor)) for anchor in range(3)]
