@@ -217,7 +217,9 @@ def test_the_repository_keeps_the_rule(rule, repository):
     assert list(rule(repository)) == []
 
 
-@pytest.mark.parametrize(("rule", "path", "text"), BREACHES, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(
+    ("rule", "path", "text"), BREACHES, ids=[f"{r.__name__}-{path}" for r, path, _ in BREACHES]
+)
 def test_a_breach_is_found_where_it_is(rule, path, text, tmp_path):
     plant(tmp_path, NEIGHBOURS)
     assert list(rule(read_tree(tmp_path))) == []

@@ -15,8 +15,8 @@ from ale_jax.data.packing import Shape, demonstration, pack_all
 from ale_jax.learn.rescore import make_scorer
 from ale_jax.learn.state import OptimizerHypers, init_state, make_optimizer
 from ale_jax.learn.step import make_train_step
-from ale_jax.model.policy import hidden_states, logits
 from ale_jax.model.sharding import MeshShape, check_rows, make_mesh
+from tests.model.alone import logp_after
 from tests.model.shapes import DENSE, MOE
 
 HYPERS = OptimizerHypers(
@@ -138,10 +138,8 @@ def test_scorer_says_what_the_logits_say():
         flags = [
             f for t in sample.turns for f in (0,) * len(t.prompt_ids) + (1,) * len(t.action_ids)
         ]
-        position = np.arange(len(ids))[None]
-        hidden, _ = hidden_states(params, ids[None], position, np.ones_like(position), MOE)
-        logp = np.asarray(jax.nn.log_softmax(logits(params, hidden)[0]))
-        expected = [logp[i - 1, ids[i]] for i in np.flatnonzero(flags)]
+        logp_TV = np.asarray(logp_after(params, ids))
+        expected = [logp_TV[i - 1, ids[i]] for i in np.flatnonzero(flags)]
         np.testing.assert_allclose(score, expected, atol=1e-5)
 
 

@@ -149,7 +149,6 @@ def test_critics_go_on_where_they_stood(tmp_path, runtime_name):
         "--config=configs/smoke.py:asyppo",
         "--config.rhythm.credit=coupled",
         "--config.critics.warmup_steps=1",
-        f"--config.compilation_cache={tmp_path / 'compiled'}",  # three runs of the same programs
         *SYNCHRONOUS,
     ]
     _run(tmp_path / "unbroken", runtime_name, *overrides)

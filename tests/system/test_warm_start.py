@@ -8,9 +8,9 @@ import numpy as np
 from ale_jax.data.mixing import mix
 from ale_jax.data.packing import Shape, demonstration
 from ale_jax.model.params import init_params
-from ale_jax.model.policy import hidden_states, logits
 from ale_jax.model.sharding import MeshShape, make_mesh
 from ale_jax.system.warm_start import full_batches, make_probe
+from tests.model.alone import logp_after
 from tests.model.shapes import MOE
 
 SHAPE = Shape(rows=8, row_tokens=32, chunks_per_row=8)
@@ -31,10 +31,8 @@ def _probability(params, sample):
     written = np.concatenate(
         [x for t in sample.turns for x in (0 * t.prompt_ids, 0 * t.action_ids + 1)]
     )
-    position = np.arange(len(ids))[None]
-    hidden, _ = hidden_states(params, ids[None], position, np.ones_like(position), MOE)
-    logp = np.asarray(jax.nn.log_softmax(logits(params, hidden)[0]))
-    return np.exp(sum(logp[i - 1, ids[i]] for i in np.flatnonzero(written)))
+    logp_TV = np.asarray(logp_after(params, ids))
+    return np.exp(sum(logp_TV[i - 1, ids[i]] for i in np.flatnonzero(written)))
 
 
 def test_the_probe_is_the_mean_probability_of_whole_transcripts():
