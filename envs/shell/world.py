@@ -76,6 +76,10 @@ class Names:
     def number(self) -> str:
         return str(next(self._numbers))
 
+    def code(self) -> str:
+        """Six digits: whoever guesses is hardly ever right."""
+        return self.number() + self.number()
+
     def value(self) -> str:
         """A word or a number."""
         return self.word() if self._rng.random() < 0.5 else self.number()

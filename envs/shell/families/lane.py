@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -22,23 +21,13 @@ def generate(rng: np.random.Generator) -> World:
     turns = [pick(rng, TURNS) for _ in range(rng.integers(1, 6))]
     names = Names(rng)
     notes = [names.path("txt", directory=names.word()) for _ in range(len(turns) + 1)]
-    code = new_code(names)
+    code = names.code()
     files = {notes[-1]: lines(f"code: {code}")}
     for turn, (here, there) in zip(turns, itertools.pairwise(notes)):
         files[here] = lines(f"{turn}: {there}")
-    return walk(pick(rng, WORDINGS), notes, files, code)
-
-
-def walk(wording: str, notes: Sequence[str], files: Mapping[str, bytes], code: str) -> World:
-    """A world that is solved by reading `notes` one after the other, the last of which has the
-    code."""
     return World(
-        instruction=wording.format(start=notes[0]),
+        instruction=pick(rng, WORDINGS).format(start=notes[0]),
         files=files,
         goal=Goal(files=files, answer=code),
         oracle=(*[bash(f"cat {note}") for note in notes], finish(code)),
     )
-
-
-def new_code(names: Names) -> str:
-    return names.number() + names.number()

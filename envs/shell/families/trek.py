@@ -1,47 +1,58 @@
-"""Trek (long): seven to eleven notes on the way, with three ways at each, and all of them lead on.
+"""Trek (long): rooms within rooms, six to ten deep, and of two doors one leads on.
 
-It takes as many steps as a vault, and the oracle draws its ways by lot, whatever the lights: from
-treks one learns to read crossings, and patience, and to favour none of the ways.
+Each room has a light, and lights warn: the door of their colour is the right one only once in five
+times, which the map alone knows, as does the oracle. From it one learns to read and to walk on; a
+wrong door leads to a wrong code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from envs.shell.families.lane import TURNS, new_code, walk
-from envs.shell.world import Names, World, lines, pick, shuffled
+from ale_jax.agent.tools import bash, finish
+from envs.shell.world import Goal, Names, World, lines, pick
 
 WORDINGS = (
-    "Start at {start} and take any way. Answer with the code at the end.",
-    "Walk from {start} to the end, whichever way. Which code is there?",
+    "Begin with note.txt and take any doors. Answer with the code that you find.",
+    "Walk on from note.txt as you like. Which code is where you end?",
 )
-# What each means in a vault.
-LIGHTS: Mapping[str, str] = {"red": "left", "amber": "ahead", "blue": "right"}
+DOORS: Mapping[str, str] = {"red": "left", "blue": "right"}
+GUIDING_SHARE = 0.2
 
 
 def generate(rng: np.random.Generator) -> World:
-    names = Names(rng)
-    (start, *_), code = three_notes(names), new_code(names)
-    # Whichever note of a stage was taken, it names all of the next.
-    stages = [three_notes(names) for _ in range(rng.integers(6, 11))]
-    files = {}
-    for here, there in zip([[start], *stages], stages):
-        note = crossing(rng, pick(rng, tuple(LIGHTS)), dict(zip(TURNS, there)))
-        files |= dict.fromkeys(here, note)
-    files |= dict.fromkeys(stages[-1], lines(f"code: {code}"))
-    taken = [start, *(pick(rng, stage) for stage in stages)]
-    return walk(pick(rng, WORDINGS), taken, files, code)
+    lights = draw_lights(rng, rng.integers(6, 11))
+    guided = rng.random(len(lights)) < GUIDING_SHARE
+    doors = [DOORS[light] if g else _other(DOORS[light]) for light, g in zip(lights, guided)]
+    return rooms(rng, WORDINGS, lights, doors)
 
 
-def three_notes(names: Names) -> list[str]:
-    """Paths of a note for each turn, alike but for the directory: a small policy that copies two
-    words does not mix those of two ways, and to guess a note it would have to guess both."""
-    note = names.path("txt")
-    return [f"{names.word()}/{note}" for _ in TURNS]
+def draw_lights(rng: np.random.Generator, depth: int) -> list[str]:
+    return [pick(rng, tuple(DOORS)) for _ in range(depth)]
 
 
-def crossing(rng: np.random.Generator, light: str, ways: Mapping[str, str]) -> bytes:
-    """A note with a light and a way for each turn, in any order."""
-    return lines(f"light: {light}", *shuffled(rng, [f"{t}: {note}" for t, note in ways.items()]))
+def rooms(
+    rng: np.random.Generator, wordings: Sequence[str], lights: Sequence[str], doors: Sequence[str]
+) -> World:
+    """A room with each of `lights`, from which those of `doors` lead to the last one with the code."""
+    names, files, room = Names(rng), {}, ""
+    for light, right in zip(lights, doors, strict=True):
+        files[f"{room}note.txt"] = lines(f"light: {light}")
+        files[f"{room}{_other(right)}/note.txt"] = lines(f"code: {names.code()}")
+        room += f"{right}/"
+    code = names.code()
+    files[f"{room}note.txt"] = lines(f"code: {code}")
+    walk = [bash(f"cd {door} && cat note.txt") for door in doors]
+    return World(
+        instruction=pick(rng, wordings),
+        files=files,
+        goal=Goal(files=files, answer=code),
+        oracle=(bash("cat note.txt"), *walk, finish(code)),
+    )
+
+
+def _other(door: str) -> str:
+    (other,) = set(DOORS.values()) - {door}
+    return other
