@@ -13,7 +13,7 @@ AS_ROOT = $$([ "$$(id -u)" = 0 ] || echo sudo)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-test install-cluster rock gem sandbox runtimes browser quickstart test test-sandboxes test-others lint format validate report clean
+.PHONY: help install install-test install-cluster rock gem sandbox runtimes browser quickstart test lint format validate report clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -45,18 +45,8 @@ browser:  ## Chromium, in which the tests look at the pages
 quickstart: install sandbox  ## trains, evaluates and writes the report, into RUN=runs/quickstart
 	$(VENV)/bin/python -m ale_jax.launch --config=configs/quickstart.py --workdir=$(RUN)
 
-# Two at once, as every machine has two cores; those that start sandboxes or clusters stay together,
-# because some of them count what is up.
-SANDBOX_TESTS = tests/benchmarks tests/envs tests/sandbox tests/system tests/test_launch.py
-
 test: install-test rock  ## all tests; one that lacks a runtime says which line to type
-	@$(MAKE) --no-print-directory --jobs 2 --keep-going --output-sync=line test-sandboxes test-others
-
-test-sandboxes:
-	$(VENV)/bin/python -m pytest $(PYTEST_OPTIONS) $(SANDBOX_TESTS)
-
-test-others:
-	$(VENV)/bin/python -m pytest $(PYTEST_OPTIONS) $(SANDBOX_TESTS:%=--ignore=%)
+	$(VENV)/bin/python -m pytest $(PYTEST_OPTIONS)
 
 lint: install-test  ## what must be clean before a change is merged
 	$(VENV)/bin/ruff check $(CODE) setup.py
