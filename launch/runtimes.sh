@@ -38,6 +38,15 @@ if docker info > /dev/null 2>&1; then
     say "a Docker daemon answers"
 else
     mkdir -p "$state"
+    # After a crash or a restart a number left here may be another process's by now: dockerd would
+    # take that one for itself, or for its containerd, and not start.
+    for left in /var/run/docker.pid /var/run/docker/containerd/containerd.pid; do
+        [ -e "$left" ] || continue
+        case $(cat "/proc/$(cat "$left")/comm" 2> /dev/null || true) in
+            dockerd | containerd) ;;
+            *) rm "$left" && say "removed $left: no daemon runs under its number" ;;
+        esac
+    done
     # Sandboxes have no network, so the daemon needs neither a bridge nor the right to set firewall rules.
     setsid nohup dockerd --bridge=none --iptables=false --ip6tables=false > "$log" 2>&1 < /dev/null &
     echo $! > "$state/dockerd.pid"
