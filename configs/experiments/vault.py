@@ -1,9 +1,8 @@
 """Does resampling find successes where sampling from the start finds none? Expect: in most tasks.
 python -m ale_jax.launch --config=configs/experiments/vault.py --workdir=runs/vault
 
-A vault takes eleven commands and an answer, with two doors at ten places. Demonstrations are of
-other families: in treks, which are as long, any door may be the right one. Arms:
-`python -m benchmarks.experiments long_horizon`.
+A vault takes eleven commands and an answer, with two doors at ten places, where lights guide.
+Demonstrations are of treks, where they warn. Arms: `python -m benchmarks.experiments long_horizon`.
 Hardware: two CPU cores; no accelerator.
 """
 

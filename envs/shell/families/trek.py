@@ -36,7 +36,7 @@ def draw_lights(rng: np.random.Generator, depth: int) -> list[str]:
 def rooms(
     rng: np.random.Generator, wordings: Sequence[str], lights: Sequence[str], doors: Sequence[str]
 ) -> World:
-    """A room with each of `lights`, from which those of `doors` lead to the last one with the code."""
+    """A room with each of `lights`, from which those of `doors` lead on to that with the code."""
     names, files, room = Names(rng), {}, ""
     for light, right in zip(lights, doors, strict=True):
         files[f"{room}note.txt"] = lines(f"light: {light}")
