@@ -20,8 +20,9 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c.warm_start.update(transcripts_per_family=768, max_steps=300, target_success=1.0)
     # Many tasks a step, and few episodes of each: with 64 tasks all are seen every four steps.
     c.rl.update(steps=120, groups_per_step=16, group_size=4)
-    # Where most groups succeed little is left to learn, of which Muon would make full steps.
-    c.rl_optimizer.update(name="adamw", learning_rate=1e-3, decay_steps=120)
+    # Where most groups succeed, gradients are small and mostly noise. Muon would make full steps of
+    # them, and so would AdamW whose memory is short; that of 1,000 steps still knows larger ones.
+    c.rl_optimizer.update(name="adamw", learning_rate=1e-3, b2=0.999, decay_steps=120)
     c.agent.turns = 12
     c.engine.update(slot_tokens=640, pages=20 * 640 // 16)
     return c
