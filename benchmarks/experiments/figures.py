@@ -28,6 +28,8 @@ DEFINITIONS: Mapping[str, str] = {
     "final, warm_start": "share of unseen tasks solved, each attempted once from its beginning; "
     "interval: Wilson, 95 %",
     "curve": f"[episodes so far, success of training episodes], means of {CURVE_STEPS} steps",
+    "starts": "the same of the expert's chunk at which episodes start, 0: at the beginning; "
+    "empty where all start there",
     "spikes": f"steps whose gradient norm before clipping is more than {SPIKE_FACTOR:g} times the "
     f"median of the {SPIKE_WINDOW} norms before it (at least {SPIKE_WARMUP})",
     "collapsed": f"the last {COLLAPSE_STEPS} steps' training success is less than "
@@ -35,6 +37,8 @@ DEFINITIONS: Mapping[str, str] = {
     "mean_staleness": "age in versions of what a step was made of, mean over steps",
     "std": "over seeds, of a sample (n - 1); standard_error: std / sqrt(n); None for one seed",
 }
+
+Curve = tuple[tuple[int, float], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +50,7 @@ class RunFigures:
     final: float
     final_interval: tuple[float, float]
     final_tasks: int
-    curve: tuple[tuple[int, float], ...]
+    curve: Curve
     grad_norm_median: float | None
     grad_norm_max: float | None
     spikes: int
@@ -56,12 +60,16 @@ class RunFigures:
     max_staleness: int
     mean_staleness: float
     seconds: float
+    starts: Curve = ()
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunFigures:
         low, high = values["final_interval"]
-        points = tuple((int(episodes), success) for episodes, success in values["curve"])
-        return cls(**dict(values) | {"final_interval": (low, high), "curve": points})
+        curves = {
+            name: tuple((int(episodes), mean) for episodes, mean in values.get(name, ()))
+            for name in ("curve", "starts")
+        }
+        return cls(**dict(values) | {"final_interval": (low, high)} | curves)
 
 
 def read_run(workdir: Path) -> RunFigures:
@@ -77,7 +85,7 @@ def read_run(workdir: Path) -> RunFigures:
         final=_rate(evaluations[FINAL]),
         final_interval=wilson_interval(final.successes, final.tasks),
         final_tasks=final.tasks,
-        curve=curve(steps),
+        curve=curve(steps, "success"),
         grad_norm_median=statistics.median(norms) if norms else None,
         grad_norm_max=max(norms, default=None),
         spikes=count_spikes(norms),
@@ -88,6 +96,7 @@ def read_run(workdir: Path) -> RunFigures:
         max_staleness=summary.max_staleness,
         mean_staleness=statistics.fmean(step["staleness_mean"] for step in steps),
         seconds=summary.seconds_total,
+        starts=curve(steps, "start_mean") if "start_mean" in steps[0] else (),
     )
 
 
@@ -96,12 +105,12 @@ def _rate(evaluation: Evaluation) -> float:
     return total.successes / total.tasks if total.tasks else math.nan
 
 
-def curve(steps: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, float], ...]:
-    """See DEFINITIONS; the last point may be of fewer steps."""
+def curve(steps: Sequence[Mapping[str, Any]], metric: str) -> Curve:
+    """Of `metric`, as in DEFINITIONS; the last point may be of fewer steps."""
     points = []
     for start in range(0, len(steps), CURVE_STEPS):
         few = steps[start : start + CURVE_STEPS]
-        points.append((few[-1]["episodes"], statistics.fmean(step["success"] for step in few)))
+        points.append((few[-1]["episodes"], statistics.fmean(step[metric] for step in few)))
     return tuple(points)
 
 

@@ -3,7 +3,8 @@
     python -m benchmarks.experiments.picture NAME [--out=docs/images/experiment_NAME.png]
 
 Training success against episodes, an arm a line, and beside it the final success on unseen tasks;
-of arms that differ in alpha, the final success against alpha. Bars are one standard error.
+of arms that differ in alpha, the final success against alpha; where starts go back (Sequential
+Rollback), also where episodes start. Bars are one standard error.
 Needs matplotlib (pip install '.[notebooks]').
 """
 
@@ -21,12 +22,13 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ale_jax.algo.resampling import ROLLBACK
 from ale_jax.files import read_json
 from benchmarks.experiments.__main__ import RESULTS
 from benchmarks.experiments.catalogue import EXPERIMENTS
 from notebooks import style
 
-ALPHA = "rl.alpha"
+ALPHA, SCHEME = "rl.alpha", "resampling.scheme"
 Arms = Mapping[str, Mapping[str, Any]]
 
 
@@ -58,24 +60,36 @@ def draw(found: Mapping[str, Any]) -> Figure:
     if by_alpha:
         figure, axes = plt.subplots(figsize=(8, 4.5))
         draw_against_alpha(axes, arms)
+    elif any(arm["overrides"].get(SCHEME) == ROLLBACK for arm in arms.values()):
+        figure, (starts, axes, finals) = plt.subplots(1, 3, figsize=(15, 4.5))
+        draw_curves(starts, arms, "starts")
+        starts.set(ylabel="chunk of the expert", title="Where training episodes start")
+        draw_success(axes, arms)
+        draw_finals(finals, arms)
     else:
         figure, (axes, finals) = plt.subplots(1, 2, figsize=(11, 4.5), width_ratios=(2, 1))
-        draw_curves(axes, arms)
+        draw_success(axes, arms)
         draw_finals(finals, arms)
     figure.suptitle(found["question"], x=0.01, ha="left", weight="bold")
     return figure
 
 
-def draw_curves(axes: Axes, arms: Arms) -> None:
-    """Means over seeds, and from the least to the most of them."""
+def draw_success(axes: Axes, arms: Arms) -> None:
+    draw_curves(axes, arms, "curve", scale=100)
+    axes.set(ylabel="success in training, %", title="On the way")
+
+
+def draw_curves(axes: Axes, arms: Arms, figure: str, scale: float = 1) -> None:
+    """Means over seeds, and from the least to the most of them. An arm without it stays at 0."""
     for arm, colour in zip(arms.values(), style.SERIES):
-        curves = [run["curve"] for run in arm["runs"]]
-        episodes = [played for played, _ in curves[0]]
-        points = [_percent([success for _, success in seeds]) for seeds in zip(*curves)]
+        episodes = [played for played, _ in arm["runs"][0]["curve"]]
+        still = [(played, 0.0) for played in episodes]
+        curves = [run.get(figure) or still for run in arm["runs"]]
+        points = [[scale * value for _, value in seeds] for seeds in zip(*curves)]
         axes.plot(episodes, list(map(statistics.fmean, points)), color=colour)
         low, high = list(map(min, points)), list(map(max, points))
         axes.fill_between(episodes, low, high, color=colour, alpha=0.12, linewidth=0)
-    axes.set(xlabel="training episodes", ylabel="success in training, %", title="On the way")
+    axes.set_xlabel("training episodes")
     axes.set_ylim(bottom=0)
 
 

@@ -8,7 +8,7 @@ from ale_jax.monitor.summary import write_summary
 from tests.monitor.fake_run import SUMMARY
 
 
-def write_run(folder, seed, solved, norms=(1.0,) * 6):
+def write_run(folder, seed, solved, norms=(1.0,) * 6, starts=()):
     folder.mkdir(parents=True)
     results = {"trail": FamilyResult(solved, 40, False), "relay": FamilyResult(0, 9, True)}
     before = {"trail": FamilyResult(10, 40, False)}
@@ -19,5 +19,7 @@ def write_run(folder, seed, solved, norms=(1.0,) * 6):
         metrics.log(1, {"loss": 2.0}, "sft")
         for i, norm in enumerate(norms, 1):
             values = {"episodes": 4 * i, "success": 0.5, "staleness_mean": i / 10}
-            metrics.log(i, values if norm is None else values | {"grad_norm": norm}, "rl")
+            values |= {} if norm is None else {"grad_norm": norm}
+            values |= {"start_mean": starts[i - 1]} if starts else {}
+            metrics.log(i, values, "rl")
     write_summary(folder, dataclasses.replace(SUMMARY, seed=seed))

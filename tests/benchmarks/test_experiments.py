@@ -16,6 +16,7 @@ from ale_jax.system.config import RunConfig
 from benchmarks.experiments import __main__ as experiments
 from benchmarks.experiments.catalogue import EXPERIMENTS
 from benchmarks.experiments.figures import (
+    RunFigures,
     count_spikes,
     curve,
     has_collapsed,
@@ -69,7 +70,7 @@ def test_a_collapse_is_less_than_half_of_the_best():
 
 def test_the_curve_has_means_of_five_steps():
     steps = [{"episodes": 8 * (i + 1), "success": i / 10} for i in range(7)]
-    assert curve(steps) == ((40, pytest.approx(0.2)), (56, pytest.approx(0.55)))
+    assert curve(steps, "success") == ((40, pytest.approx(0.2)), (56, pytest.approx(0.55)))
 
 
 def test_a_run_is_read(tmp_path):
@@ -81,6 +82,22 @@ def test_a_run_is_read(tmp_path):
     assert run.collapsed  # a gradient was not finite
     assert run.curve == ((20, 0.5),)
     assert run.mean_staleness == pytest.approx(0.3)  # of 0.1 to 0.5
+    assert run.starts == ()
+
+
+def test_where_episodes_start_is_read_and_survives_a_file(tmp_path):
+    write_run(tmp_path / "run", 3, 30, starts=(11.0, 11.0, 10.0, 9.0, 4.0, 2.5))
+    run = read_run(tmp_path / "run")
+    assert run.starts == ((20, 9.0), (24, 2.5))
+    assert RunFigures.from_json(json.loads(json.dumps(dataclasses.asdict(run)))) == run
+
+
+def test_a_result_from_before_starts_were_read_is_still_one(tmp_path):
+    write_run(tmp_path / "run", 3, 30)
+    run = read_run(tmp_path / "run")
+    values = dataclasses.asdict(run)
+    del values["starts"]
+    assert RunFigures.from_json(values) == run
 
 
 def test_mean_and_spread_by_hand(tmp_path):

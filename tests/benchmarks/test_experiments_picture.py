@@ -44,6 +44,17 @@ def test_a_curve_is_the_mean_of_the_seeds(results):
     assert (list(x), list(y)) == ([20, 24], pytest.approx([60, 70]))  # the other's are 0.5
 
 
+def test_where_starts_go_back_they_are_drawn_too(results):
+    schemes = {"ipa_start": "none", "ipa_back": "rollback"}
+    solved = dict.fromkeys(schemes, (20, 24))
+    found = results("vaults", lambda arm: {"resampling.scheme": schemes[arm]}, solved)
+    for run, start in zip(found["arms"]["ipa_back"]["runs"], (5.0, 7.0)):
+        run["starts"] = [[20, start], [24, 1.0]]
+    starts, curves, _ = picture.draw(found).axes
+    assert [list(line.get_ydata()) for line in starts.lines] == [[0, 0], [6, 1]]
+    assert list(curves.lines[1].get_ydata()) == pytest.approx([50, 50])
+
+
 def test_arms_of_several_alphas_are_drawn_against_it(results):
     solved = {"ipa_0": (20,), "ipa_8": (10,), "tis_0": (30,), "tis_8": (0,)}
     found = results("staleness", lambda arm: {"rl.alpha": float(arm[-1])}, solved)
