@@ -18,13 +18,11 @@ RESAMPLED = {
     "resampling.teacher": "oracle",
     "worlds.tasks_per_family": 64,
 }
-# Of a start the latest outcomes alone decide; nothing is imitated, so that arms differ in where
-# episodes start and in nothing else.
+# Of a start the latest outcomes alone decide.
 VAULTS = {
     "worlds.tasks_per_family": 64,
     "resampling.teacher": "oracle",
     "resampling.window": 8,
-    "resampling.imitation_weight": 0.0,
 }
 
 
