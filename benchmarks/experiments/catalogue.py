@@ -104,6 +104,11 @@ LONG_HORIZON = Experiment(
         Arm("from_the_start", "ipa", VAULTS | {"resampling.scheme": "none"}),
         Arm("sequential_rollback", "ipa", VAULTS | {"resampling.scheme": "rollback"}),
         Arm(
+            "rollback_no_imitation",
+            "ipa",
+            VAULTS | {"resampling.scheme": "rollback", "resampling.imitation_weight": 0.0},
+        ),
+        Arm(
             "parallel_initialization",
             "ipa",
             VAULTS | {"resampling.scheme": "parallel", "resampling.anchor_choice": "random"},
