@@ -24,6 +24,9 @@ VAULTS = {
     "resampling.teacher": "oracle",
     "resampling.window": 8,
 }
+NO_IMITATION = {"resampling.imitation_weight": 0.0}
+ROLLBACK = {"resampling.scheme": "rollback"}
+PARALLEL = {"resampling.scheme": "parallel", "resampling.anchor_choice": "random"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +93,7 @@ ABLATION = Experiment(
             "ipa",
             RESAMPLED | {"algo.mismatch.filter_level": "none", "algo.mismatch.filter_high": 0.0},
         ),
-        Arm("no_imitation", "ipa", RESAMPLED | {"resampling.imitation_weight": 0.0}),
+        Arm("no_imitation", "ipa", RESAMPLED | NO_IMITATION),
         Arm("no_resampling", "ipa", RESAMPLED | {"resampling.scheme": "none"}),
     ),
 )
@@ -102,17 +105,10 @@ LONG_HORIZON = Experiment(
     "vault",
     (
         Arm("from_the_start", "ipa", VAULTS | {"resampling.scheme": "none"}),
-        Arm("sequential_rollback", "ipa", VAULTS | {"resampling.scheme": "rollback"}),
-        Arm(
-            "rollback_no_imitation",
-            "ipa",
-            VAULTS | {"resampling.scheme": "rollback", "resampling.imitation_weight": 0.0},
-        ),
-        Arm(
-            "parallel_initialization",
-            "ipa",
-            VAULTS | {"resampling.scheme": "parallel", "resampling.anchor_choice": "random"},
-        ),
+        Arm("sequential_rollback", "ipa", VAULTS | ROLLBACK),
+        Arm("rollback_no_imitation", "ipa", VAULTS | ROLLBACK | NO_IMITATION),
+        Arm("parallel_initialization", "ipa", VAULTS | PARALLEL),
+        Arm("parallel_no_imitation", "ipa", VAULTS | PARALLEL | NO_IMITATION),
     ),
 )
 
