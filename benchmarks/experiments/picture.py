@@ -79,12 +79,12 @@ def draw_success(axes: Axes, arms: Arms) -> None:
     axes.set(ylabel="success in training, %", title="On the way")
 
 
-def draw_curves(axes: Axes, arms: Arms, figure: str, scale: float = 1) -> None:
-    """Means over seeds, and from the least to the most of them. An arm without it stays at 0."""
+def draw_curves(axes: Axes, arms: Arms, curve: str, scale: float = 1) -> None:
+    """Means over seeds, and from the least to the most of them. A run without it stays at 0."""
     for arm, colour in zip(arms.values(), style.SERIES):
         episodes = [played for played, _ in arm["runs"][0]["curve"]]
         still = [(played, 0.0) for played in episodes]
-        curves = [run.get(figure) or still for run in arm["runs"]]
+        curves = [run.get(curve) or still for run in arm["runs"]]
         points = [[scale * value for _, value in seeds] for seeds in zip(*curves)]
         axes.plot(episodes, list(map(statistics.fmean, points)), color=colour)
         low, high = list(map(min, points)), list(map(max, points))
