@@ -116,6 +116,7 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
         "groups_per_step": 16,
         "group_size": 4,
         "alpha": 1.0,
+        "fill_queue": False,
         "max_uses": 1,
         "router_replay": False,
     }

@@ -34,9 +34,11 @@ class ReplayBuffer:
     member goes back as failed, one too old at its use as stale. Thread-safe.
 
     max_uses: how often one group may be trained on while it is fresh enough.
+    fill: a step waits until rollouts are as far ahead as they may, so that ages depend on alpha
+        alone, and not on which part of the machine is the slower one.
     """
 
-    def __init__(self, gate: StalenessGate, group_size: int, max_uses: int = 1):
+    def __init__(self, gate: StalenessGate, group_size: int, max_uses: int = 1, fill: bool = False):
         if group_size < 1 or max_uses < 1:
             raise ValueError(
                 f"group_size {group_size} and max_uses {max_uses} must both be at least 1"
@@ -44,6 +46,7 @@ class ReplayBuffer:
         self._gate = gate
         self._group_size = group_size
         self._max_uses = max_uses
+        self._fill = fill
         self._partial: dict[int, dict[int, Trajectory]] = {}
         self._whole: dict[int, Group] = {}
         self._uses: dict[int, int] = {}
@@ -75,15 +78,18 @@ class ReplayBuffer:
     def take(self, timeout: float = 0.0) -> list[Group]:
         """The groups of one step: the oldest by index that are fresh under the gate's version.
 
-        Waits up to `timeout` seconds for all of them; [] if they did not come. To be called when
-        the step begins, not ahead of it: age is judged here. Stale groups are evicted. The mean
-        age of what is returned is at most alpha.
+        Waits up to `timeout` seconds for them, or for all that may be admitted (`fill`); [] if they
+        did not come. To be called when the step begins, not ahead of it: age is judged here. Stale
+        groups are evicted. The mean age of what is returned is at most alpha.
         """
         with self._changed:
-            size = self._gate.groups_per_step
-            if not self._changed.wait_for(lambda: len(self._eligible()) == size, timeout):
+            if not self._changed.wait_for(self._ready, timeout):
                 return []
             return [self._use(index) for index in self._eligible()]
+
+    def _ready(self) -> bool:
+        enough = len(self._eligible()) == self._gate.groups_per_step
+        return enough and (not self._fill or self._gate.is_played_out())
 
     def held(self) -> list[Trajectory]:
         """All that wait here, also of groups that are not whole yet. They stay."""

@@ -107,6 +107,11 @@ class StalenessGate:
         with self._changed:
             return self._accepted() < self.capacity
 
+    def is_played_out(self) -> bool:
+        """True while no permit is left and nothing is in flight: rollouts can run ahead no more."""
+        with self._changed:
+            return not self._in_flight and self._accepted() == self.capacity
+
     def in_flight(self, group: int) -> bool:
         """True from `admit` until all members are back."""
         with self._changed:

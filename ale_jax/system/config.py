@@ -179,13 +179,16 @@ class WarmStartConfig:
 class RlConfig:
     """A step trains on groups_per_step groups of group_size attempts at one task each.
     alpha: the asynchronous ratio, how many versions old a trajectory's first token may be when it
-    is trained on; 0 is synchronous. max_uses: updates per group while fresh.
+    is trained on; 0 is synchronous. fill_queue: each step waits until rollouts are as far ahead as
+    alpha allows, so that trajectories are alpha versions old, and not just at most.
+    max_uses: updates per group while fresh.
     router_replay: training sends each token to the experts that sampling sent it to."""
 
     steps: int
     groups_per_step: int
     group_size: int
     alpha: float
+    fill_queue: bool
     max_uses: int
     router_replay: bool
 

@@ -95,7 +95,7 @@ def improve(
     """
     rl = config.rl
     gate = StalenessGate(rl.alpha, rl.groups_per_step, version=cursor.step)
-    buffer = ReplayBuffer(gate, rl.group_size, rl.max_uses)
+    buffer = ReplayBuffer(gate, rl.group_size, rl.max_uses, rl.fill_queue)
     stream = _Stream(cursor)
     stale_before, failed_before = cursor.dropped_stale, cursor.dropped_failed
     compute = config.learn.compute

@@ -129,13 +129,18 @@ RHYTHM = Experiment(
     ),
 )
 
+# Two cores play no faster than they learn: unless the queue is filled, few ages are above 1.
 STALENESS = Experiment(
     "staleness",
-    "What each algorithm loses when trajectories are up to alpha versions old",
+    "What each algorithm loses when trajectories are alpha versions old",
     "shell",
     "shell",
     tuple(
-        Arm(f"{algorithm}_{alpha}", algorithm, {"rl.alpha": float(alpha)})
+        Arm(
+            f"{algorithm}_{alpha}",
+            algorithm,
+            {"rl.alpha": float(alpha), "rl.fill_queue": True},
+        )
         for algorithm in ("ipa", "grpo", "tis", "topr", "decoupled_ppo")
         for alpha in (0, 1, 2, 4, 8)
     ),

@@ -124,6 +124,42 @@ def test_in_order_nothing_is_dropped_and_the_mean_age_settles_at_alpha(alpha):
     assert sum(ages) / 4 == alpha
 
 
+def test_a_filled_queue_waits_for_all_that_may_be_admitted():
+    gate, buffer = make(fill=True)
+    for group in range(3):
+        play(gate, buffer, group)
+    assert buffer.take() == []
+    gate.admit(3)
+    buffer.add(make_trajectory(3, member=0))
+    assert buffer.take() == []
+    buffer.add(make_trajectory(3, member=1))
+    assert indices(buffer.take()) == [0, 1]
+
+
+def test_a_filled_queue_waits_for_the_one_that_takes_a_lost_groups_place():
+    gate, buffer = make(alpha=0.5, fill=True)
+    play(gate, buffer, 0)
+    play(gate, buffer, 1)
+    play(gate, buffer, 2, statuses=(Status.SANDBOX_LOST, Status.SANDBOX_LOST))
+    assert buffer.take() == []
+    play(gate, buffer, 3)
+    assert indices(buffer.take()) == [0, 1]
+
+
+@pytest.mark.parametrize("alpha", [0, 1, 2, 4])
+def test_in_a_filled_queue_every_age_is_alpha(alpha):
+    """Offered to the learner after every group: it takes none before the queue is full."""
+    gate, buffer = make(alpha=alpha, fill=True)
+    group = 0
+    for step in range(8):
+        while not (batch := buffer.take()):
+            play(gate, buffer, group)
+            group += 1
+        assert {gate.version - g.start_version for g in batch} == {min(step, alpha)}
+        gate.publish(step + 1)
+    assert gate.counts()["dropped_stale"] == 0
+
+
 def test_max_uses():
     gate, buffer = make(alpha=1, groups_per_step=1, max_uses=2)
     play(gate, buffer, 0)

@@ -17,14 +17,18 @@ GROUP_SIZE = 2
 
 class StalenessMachine(RuleBasedStateMachine):
     @initialize(
-        quarters=st.integers(0, 10), groups_per_step=st.integers(1, 5), max_uses=st.integers(1, 2)
+        quarters=st.integers(0, 10),
+        groups_per_step=st.integers(1, 5),
+        max_uses=st.integers(1, 2),
+        fill=st.booleans(),
     )
-    def begin(self, quarters, groups_per_step, max_uses):
+    def begin(self, quarters, groups_per_step, max_uses, fill):
         self.alpha = Fraction(quarters, 4)
         self.groups_per_step = groups_per_step
         self.max_uses = max_uses
         self.gate = StalenessGate(float(self.alpha), groups_per_step)
-        self.buffer = ReplayBuffer(self.gate, GROUP_SIZE, max_uses)
+        self.fill = fill
+        self.buffer = ReplayBuffer(self.gate, GROUP_SIZE, max_uses, fill)
         self.next_group = 0
         self.starts = {}  # (group, member) out there -> version at its first token, None before
         self.played = {}  # group -> [(start version, valid reward?)] of the members that are back
@@ -69,9 +73,11 @@ class StalenessMachine(RuleBasedStateMachine):
 
     @rule()
     def train(self):
+        full = self.gate.accepted == self.limit() and not self.in_flight()
         batch = self.buffer.take()
         if not batch:
             return
+        assert full or not self.fill
         now, order = self.gate.version, [g.index for g in batch]
         assert order == sorted(set(order)) and len(order) == self.groups_per_step
         ages = []
@@ -86,18 +92,25 @@ class StalenessMachine(RuleBasedStateMachine):
 
     @rule()
     def a_step_is_always_within_reach(self):
-        """Let all that is out come back, fill the permits once: then a step can be trained."""
+        """Let all that is out come back, fill the permits: then a step can be trained. A filled
+        queue may need them filled once more, with those of groups that were stale by now."""
         for key in sorted(self.starts):
             self.finish(key, Status.FINISHED)
+        version = self.gate.version
+        self.fill_permits()
+        self.train()
+        if self.fill and self.gate.version == version:
+            self.fill_permits()
+            self.train()
+        assert self.gate.version == version + 1
+
+    def fill_permits(self):
         while self.gate.admit(self.next_group):
             self.played[self.next_group] = []
             for member in range(GROUP_SIZE):
                 self.starts[self.next_group, member] = None
                 self.finish((self.next_group, member), Status.FINISHED)
             self.next_group += 1
-        version = self.gate.version
-        self.train()
-        assert self.gate.version == version + 1
 
     @invariant()
     def accepted_is_bounded(self):
