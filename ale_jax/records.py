@@ -26,6 +26,7 @@ class Status(enum.StrEnum):
     ACTOR_LOST = "actor_lost"  # the process that played the episode died
     CANCELLED = "cancelled"  # told to stop: shutdown, or grown too old to be worth finishing
     REPLAY_DIVERGED = "replay_diverged"  # given turns did not lead where they had led before
+    NOT_REPRODUCED = "not_reproduced"  # its own replies, played again, met other answers
     ILLEGAL_CALLS = "illegal_calls"  # too many replies in a row without a valid tool call
 
 
@@ -58,6 +59,7 @@ STATUS_RULES: dict[Status, StatusRule] = {
     Status.ACTOR_LOST: StatusRule(reward_valid=False, retry=True, infra=True),
     Status.CANCELLED: StatusRule(reward_valid=False, retry=False, infra=False),
     Status.REPLAY_DIVERGED: StatusRule(reward_valid=False, retry=True, infra=True, redraw=True),
+    Status.NOT_REPRODUCED: StatusRule(reward_valid=False, retry=True, infra=True, redraw=True),
     Status.ILLEGAL_CALLS: StatusRule(reward_valid=False, retry=True, infra=False, redraw=True),
 }
 

@@ -65,7 +65,7 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
         "command_seconds": 10.0,
         "output_bytes": 8192,
     }
-    c.agent = {"turns": 10, "malformed_limit": 0}
+    c.agent = {"turns": 10, "malformed_limit": 0, "replay_share": 0.0}
 
     c.rollout = {
         "runtime": "auto",

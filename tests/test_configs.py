@@ -153,6 +153,7 @@ def test_every_field_is_reached_by_its_dotted_name():
         ("resampling.scheme", "back", "choose one of none, rollback, parallel"),
         ("worlds.tasks_per_family", -1, "tasks_per_family -1 must be at least 0"),
         ("agent.malformed_limit", -1, "malformed_limit -1 must be 0 (off) or more"),
+        ("agent.replay_share", 1.5, "replay_share 1.5 must be from 0 (off) to 1 (all)"),
         ("learn.chunks_per_row", 1, "must be at least agent.turns 2"),
         ("learn.compute_dtype", "float16", "compute_dtype 'float16' is unknown: choose one of flo"),
         ("learn.remat", "all", "remat 'all' is unknown: choose one of none, dots, layers"),

@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import numpy as np
+
 from ale_jax.agent.api import Environment, Message, Policy, PolicyError, Reply, VerifierError
 from ale_jax.agent.states import StateMemory
-from ale_jax.records import Episode, Opening, Slot, Status
+from ale_jax.records import STATUS_RULES, Episode, Opening, Slot, Status
 from ale_jax.sandbox.api import SandboxError, SandboxStartError
 
 T = TypeVar("T")
@@ -19,6 +21,10 @@ class ReplayDivergedError(Exception):
     """A given turn, played again, did not lead where it had led before."""
 
 
+class NotReproducedError(Exception):
+    """The episode's own replies, played again, met other answers."""
+
+
 # The first match counts. Whatever is not listed is a bug and is not caught.
 FAILURES: tuple[tuple[type[Exception], Status], ...] = (
     (SandboxStartError, Status.SANDBOX_START_FAILED),
@@ -26,6 +32,7 @@ FAILURES: tuple[tuple[type[Exception], Status], ...] = (
     (VerifierError, Status.VERIFIER_ERROR),
     (PolicyError, Status.MODEL_ERROR),
     (ReplayDivergedError, Status.REPLAY_DIVERGED),
+    (NotReproducedError, Status.NOT_REPRODUCED),
 )
 
 
@@ -35,16 +42,21 @@ class AgentLimits:
     ones count: the same state then has the same time left, however it was reached.
     malformed_limit: in training, this many replies in a row without a valid call end the episode
     unjudged, and it is drawn anew; 0 lets it go on.
+    replay_share: of the episodes of training this share is played a second time, by its own
+    replies. Where the environment then answers or rewards otherwise, it is drawn anew.
     """
 
     turns: int
     malformed_limit: int = 0
+    replay_share: float = 0.0
 
     def __post_init__(self):
         if self.turns < 1:
             raise ValueError(f"turns {self.turns} must be at least 1")
         if self.malformed_limit < 0:
             raise ValueError(f"malformed_limit {self.malformed_limit} must be 0 (off) or more")
+        if not 0.0 <= self.replay_share <= 1.0:
+            raise ValueError(f"replay_share {self.replay_share} must be from 0 (off) to 1 (all)")
 
 
 class ScriptedPolicy:
@@ -106,17 +118,31 @@ class _Playing:
         self.turns = 0
         self.malformed_calls = 0
         self.env_seconds = 0.0
+        self._seen: list[str] = []
+        self._actions: list[str] = []
 
     def run(
+        self, policy: Policy, slot: Slot, limits: AgentLimits, opening: Opening | None
+    ) -> tuple[Status, float | None]:
+        status, reward = self._play(policy, slot, limits, opening)
+        judged = STATUS_RULES[status].reward_valid
+        if judged and self._actions and _is_replayed(slot, limits.replay_share):
+            self._require_reproduced(slot.task.seed, reward)
+        return status, reward
+
+    def _play(
         self, policy: Policy, slot: Slot, limits: AgentLimits, opening: Opening | None
     ) -> tuple[Status, float | None]:
         malformed_limit = limits.malformed_limit if slot.is_trained_on else 0
         if opening is None:
             seen, _ = self._timed(self._env.reset, slot.task.seed)
+            self._seen.append(seen)
             left = limits.turns
             new = (Message("system", self._env.system_prompt), Message("user", seen))
         else:
             seen, reward = self._open(slot, opening)
+            self._seen.extend(opening.seen)
+            self._actions.extend(opening.actions)
             if opening.ends:
                 return Status.FINISHED, reward
             left, new = limits.turns - len(opening.actions), (Message("tool", seen),)
@@ -130,11 +156,13 @@ class _Playing:
                 self._env.step, reply.text
             )
             self.turns += 1
+            self._actions.append(reply.text)
             malformed = bool(info["malformed"])
             self.malformed_calls += malformed
             if terminated:
                 return Status.FINISHED, reward
             assert not truncated, "limits belong to the loop, not to the environment"
+            self._seen.append(observation)
             malformed_in_a_row = malformed_in_a_row + 1 if malformed else 0
             if malformed and malformed_in_a_row == malformed_limit:
                 return Status.ILLEGAL_CALLS, None
@@ -167,12 +195,32 @@ class _Playing:
             _require_same(seen, opening.seen[-1], len(opening.actions) + 1)
         return seen, reward
 
+    def _require_reproduced(self, seed: int, reward: float | None) -> None:
+        """Plays the whole episode again: all that was seen must be seen, and rewarded, again."""
+        whole = Opening(tuple(self._seen), tuple(self._actions))
+        seen, _ = self._timed(self._env.reset, seed)
+        try:
+            _, again = self._replay(whole, seen)
+        except ReplayDivergedError as error:
+            raise NotReproducedError(str(error)) from None
+        if not whole.ends:
+            again = self._timed(self._env.grade)
+        if again != reward:
+            raise NotReproducedError(f"played again it earned {again} where it had earned {reward}")
+
     def _timed(self, call: Callable[..., T], *args: object) -> T:
         start = time.monotonic()
         try:
             return call(*args)
         finally:
             self.env_seconds += time.monotonic() - start
+
+
+def _is_replayed(slot: Slot, share: float) -> bool:
+    """Drawn by the slot's place in the run, so that a retry is looked at like what it repeats."""
+    if not (share and slot.is_trained_on):
+        return False
+    return bool(np.random.default_rng([slot.group, slot.member]).random() < share)
 
 
 def _require_same(seen: str, expected: str, number: int) -> None:

@@ -234,6 +234,73 @@ def test_a_negative_limit_of_illegal_calls_is_refused():
         AgentLimits(turns=1, malformed_limit=-1)
 
 
+ALL_TWICE = AgentLimits(turns=4, replay_share=1.0)
+
+
+class ChancyEnv(FakeEnv):
+    """What the how-manieth step of its life shows depends on `chance`, and what is graded too."""
+
+    def __init__(self, chance, grades=(0.5,)):
+        super().__init__()
+        self._chance, self._grades = iter(chance), iter(grades)
+
+    def step(self, action):
+        observation, *rest = super().step(action)
+        return observation + next(self._chance), *rest
+
+    def grade(self):
+        return next(self._grades)
+
+
+def test_an_episode_that_is_played_twice_counts_once():
+    env = FakeEnv()
+    episode = play(env, ScriptedPolicy(["bad", "end"]), SLOT, ALL_TWICE)
+    assert env.actions == ["bad", "end", "bad", "end"]
+    assert (episode.status, episode.reward) == (Status.FINISHED, 1.0)
+    assert (episode.turns, episode.malformed_calls) == (2, 1)
+
+    env = FakeEnv()
+    episode = play(env, ScriptedPolicy(["c", "end"]), SLOT, ALL_TWICE, GIVEN)
+    assert env.actions == ["a", "b", "c", "end"] * 2
+    assert (episode.status, episode.turns) == (Status.FINISHED, 2)
+
+
+@pytest.mark.parametrize(
+    ("env", "actions", "reason"),
+    [
+        (ChancyEnv("1112"), ["a", "b", "end"], "before turn 2 the environment showed 'saw a2'"),
+        (ChancyEnv("11111112"), list("abcd"), "before turn 5 the environment showed 'saw d2'"),
+        (ChancyEnv("11111111", (1.0, 0.0)), list("abcd"), "it earned 0.0 where it had earned 1.0"),
+    ],
+)
+def test_answers_that_differ_the_second_time_reject_the_episode(env, actions, reason):
+    episode = play(env, ScriptedPolicy(actions), SLOT, ALL_TWICE)
+    assert (episode.status, episode.reward) == (Status.NOT_REPRODUCED, None)
+    assert reason in episode.detail
+    rule = STATUS_RULES[Status.NOT_REPRODUCED]
+    assert not rule.reward_valid and rule.retry and rule.redraw
+
+
+def test_an_episode_without_a_reply_has_nothing_to_be_played_again():
+    episode = play(FakeEnv(grade=0.25), StoppingPolicy("context_full"), SLOT, ALL_TWICE)
+    assert (episode.status, episode.reward) == (Status.TOKEN_LIMIT, 0.25)
+
+
+def is_played_twice(slot, share):
+    env = FakeEnv()
+    play(env, ScriptedPolicy(["end"]), slot, AgentLimits(turns=4, replay_share=share))
+    return len(env.actions) == 2
+
+
+def test_the_stated_share_of_training_is_played_twice_and_no_test():
+    slots = [Slot("train", g, m, SLOT.task) for g in range(100) for m in range(4)]
+    twice = [is_played_twice(slot, 0.25) for slot in slots]
+    assert 0.18 < sum(twice) / len(twice) < 0.32  # three standard deviations
+    assert twice == [is_played_twice(slot, 0.25) for slot in slots]  # a retry, too
+    assert not any(is_played_twice(slot, 0.0) for slot in slots)
+    assert not is_played_twice(Slot("eval/final", 0, 0, SLOT.task), 1.0)
+
+
 def test_limits_without_a_turn_are_refused():
     with pytest.raises(ValueError, match="turns 0"):
         AgentLimits(turns=0)

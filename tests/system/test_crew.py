@@ -293,6 +293,30 @@ def test_a_replay_that_shows_something_else_is_rejected(ray, runtime_name):
     assert [e["start"] for e in events.of("attempt_failed")] == [1, 1]
 
 
+class ChanceLedger(OracleLedger):
+    """Asks for chance, and then plays the last call of the oracle."""
+
+    def open(self, name, slot, *rest):
+        super().open(name, slot, *rest)
+        chance = render_tool_call(bash("echo $RANDOM $RANDOM $RANDOM"))
+        self._scripts[name] = [chance, self._scripts[name][-1]]
+
+
+@pytest.mark.parametrize(
+    ("ledger", "ended"),
+    [(OracleLedger(), Status.FINISHED), (ChanceLedger(), Status.NOT_REPRODUCED)],
+)
+def test_what_is_no_answer_twice_is_not_trained_on(ray, each_runtime, ledger, ended):
+    limits = AgentLimits(turns=20, replay_share=1.0)
+    slot = Slot("train", 0, 0, Task("log", 3, "train"))
+    with crew_of(each_runtime, ledger, Events(), retries=1, actors=1, limits=limits) as crew:
+        crew.submit(Assignment(slot), Sampling())
+        trajectory = crew.next_result(LIMIT_S)
+    episode, rejected = trajectory.episode, trajectory.rejected
+    assert (episode.status, episode.reward) == (ended, 1.0 if ended == Status.FINISHED else None)
+    assert rejected == ((ended,) if ended == Status.NOT_REPRODUCED else ())
+
+
 def test_actors_that_cannot_start_end_in_their_last_words(ray):
     nothing = dataclasses.replace(SPEC, image="ale-nothing")
     events = Events()
