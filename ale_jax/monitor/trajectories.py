@@ -48,7 +48,7 @@ class TurnSample:
 
     prompt: text that came before it since the last chunk; action: what the policy wrote.
     advantage: the chunk's credit; ratio: its importance weight pi_theta / pi_old.
-    kept: False if the mismatch mask took the chunk out of the loss.
+    kept: False if the mismatch filter took all of the chunk out of the loss.
     tokens: policy tokens of the chunk; logp_mean: their mean log-probability, natural log.
     each: the same token by token; None in a trajectory of more than MAX_TOKENS.
     """

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ale_jax.algo.algorithm import MismatchHypers
+from ale_jax.algo.mismatch import keep_mask
 from ale_jax.data.packing import Sample
 from ale_jax.model.params import Params
 from ale_jax.monitor.trajectories import ChunkTokens, TrajectorySample, TurnSample
@@ -21,10 +22,14 @@ DIGITS = 6  # of numbers that are written down
 
 
 class Learned(NamedTuple):
-    """What the loss took, per policy token."""
+    """What the loss took, per policy token. kept: False where the mismatch filter took it out."""
 
     advantage: np.ndarray
     logp_old: np.ndarray
+    kept: np.ndarray
+
+    def part(self, tokens: slice) -> Learned:
+        return Learned(*(values[tokens] for values in self))
 
 
 Score = Callable[[Params, Sequence[Sample]], list[np.ndarray]]
@@ -43,8 +48,8 @@ def trajectory_samples(
     samples = [Sample.of(t, np.zeros(_chunks(t), np.float32), False) for _, t in members]
     scores = score(report.params, samples)
     for (group, trajectory), logp in zip(members, scores, strict=True):
-        learned = _as_learned(report.made.batches, group, trajectory)
-        yield _sample(report.cursor.step, trajectory, learned, logp, hp)
+        learned = _as_learned(report.made.batches, group, trajectory, hp)
+        yield _sample(report.cursor.step, trajectory, learned, logp)
 
 
 def _chunks(trajectory: Trajectory) -> int:
@@ -69,31 +74,36 @@ def _contrast(report: StepReport) -> list[tuple[int, Trajectory]]:
     return []
 
 
-def _as_learned(batches: Sequence[Batch], group: int, trajectory: Trajectory) -> Learned:
+def _as_learned(
+    batches: Sequence[Batch], group: int, trajectory: Trajectory, hp: MismatchHypers
+) -> Learned:
     """Of the policy tokens of one trajectory, in order. Without credit it was not packed: its
-    advantages are 0, and pi_old is as recorded."""
+    advantages are 0, pi_old is as recorded, and no filter saw it."""
     member = trajectory.episode.slot.member
     for batch in batches:
         own_BT = (batch.group_BT == group) & (batch.member_BT == member) & (batch.chunk_BT >= 0)
         if own_BT.any():  # a trajectory lies whole in one row
-            return Learned(batch.advantage_BT[own_BT], batch.logp_old_BT[own_BT])
+            kept_BT = _kept(batch, hp)
+            return Learned(batch.advantage_BT[own_BT], batch.logp_old_BT[own_BT], kept_BT[own_BT])
     old = np.concatenate([turn.logp_old for turn in trajectory.turns[trajectory.given :]])
-    return Learned(np.zeros_like(old), old)
+    return Learned(np.zeros_like(old), old, np.ones(old.shape, bool))
+
+
+def _kept(batch: Batch, hp: MismatchHypers) -> np.ndarray:
+    gap_BT = batch.logp_old_BT - batch.logp_mu_BT
+    num_chunks = gap_BT.shape[1]  # a row has no more chunks than tokens
+    return np.asarray(keep_mask(gap_BT, batch.chunk_BT, batch.segment_BT, num_chunks, hp))
 
 
 def _sample(
-    step: int,
-    trajectory: Trajectory,
-    learned: Learned,
-    logp: np.ndarray,
-    hp: MismatchHypers,
+    step: int, trajectory: Trajectory, learned: Learned, logp: np.ndarray
 ) -> TrajectorySample:
     """logp: of the trajectory's policy tokens, by the weights that the step started from."""
     turns = [_given(turn) for turn in trajectory.turns[: trajectory.given]]
     at = 0
     for turn in trajectory.turns[trajectory.given :]:
         own = slice(at, at + len(turn.action_ids))
-        turns.append(_turn(turn, learned.advantage[own], learned.logp_old[own], logp[own], hp))
+        turns.append(_turn(turn, learned.part(own), logp[own]))
         at = own.stop
     episode = trajectory.episode
     return TrajectorySample(
@@ -109,20 +119,16 @@ def _sample(
     )
 
 
-def _turn(
-    turn: Turn, advantage: np.ndarray, old: np.ndarray, logp: np.ndarray, hp: MismatchHypers
-) -> TurnSample:
-    gap = float(np.mean(old - turn.logp_mu))
-    kept = hp.filter_level == "none" or hp.filter_low <= np.exp(gap) <= hp.filter_high
+def _turn(turn: Turn, learned: Learned, logp: np.ndarray) -> TurnSample:
     return TurnSample(
         prompt=turn.prompt_text,
         action=turn.action_text,
-        advantage=float(np.mean(advantage)),
-        ratio=float(np.exp(np.mean(logp - old))),
-        kept=bool(kept),
+        advantage=float(np.mean(learned.advantage)),
+        ratio=float(np.exp(np.mean(logp - learned.logp_old))),
+        kept=bool(learned.kept.any()),
         tokens=len(turn.action_ids),
         logp_mean=float(np.mean(logp)),
-        each=_tokens(turn, advantage, old, logp),
+        each=_tokens(turn, learned.advantage, learned.logp_old, logp),
     )
 
 

@@ -4,6 +4,7 @@ import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from ale_jax.algo.algorithm import MismatchHypers
 from ale_jax.data.replay import Group
@@ -64,11 +65,30 @@ def test_whoever_was_not_packed_has_no_credit():
     assert lost.turns[0].each.logp_old == (-0.015, -0.02)
 
 
-def test_the_filter_is_told():
-    # make_turn: pi_old / mu of ids 3, 4 is exp(0.0175), of 6, 7, 8 exp(0.035).
-    hp = MismatchHypers(filter_level="chunk", filter_high=1.02)
+@pytest.mark.parametrize(
+    ("level", "high", "kept"),
+    [
+        ("chunk", 1.02, [True, False]),
+        ("sequence", 1.02, [False, False]),  # exp(0.028) of both
+        ("sequence", 1.03, [True, True]),
+        ("token", 1.032, [True, True]),  # a token of each is kept
+        ("token", 1.018, [True, False]),
+    ],
+)
+def test_the_filter_is_told_as_its_level_says(level, high, kept):
+    # make_turn: pi_old / mu of ids 3, 4 is exp(0.015) and exp(0.02), of 6, 7, 8 exp(0.03) to
+    # exp(0.04).
+    hp = MismatchHypers(filter_level=level, filter_high=high)
     won, _ = recorded([MIXED], hp=hp)
-    assert [turn.kept for turn in won.turns] == [True, False]
+    assert [turn.kept for turn in won.turns] == kept
+
+
+def test_what_no_filter_saw_is_kept():
+    advantage = dataclasses.replace(IPA.advantage, mean="none")
+    hp = MismatchHypers(filter_level="chunk", filter_high=1.0)
+    won, lost = recorded([MIXED], dataclasses.replace(IPA, advantage=advantage), hp=hp)
+    assert [turn.kept for turn in won.turns] == [False, False]
+    assert [turn.kept for turn in lost.turns] == [True, True]
 
 
 def test_an_experts_turns_come_first_and_have_no_credit():
