@@ -3,6 +3,7 @@
 PYTHON ?= python3
 PIP_OPTIONS ?=
 PYTEST_OPTIONS ?=
+TEST_PROCESSES ?= 2
 VENV = .venv
 RUN = runs/quickstart
 
@@ -46,7 +47,7 @@ quickstart: install sandbox  ## trains, evaluates and writes the report, into RU
 	$(VENV)/bin/python -m ale_jax.launch --config=configs/quickstart.py --workdir=$(RUN)
 
 test: install-test rock  ## all tests; one that lacks a runtime says which line to type
-	$(VENV)/bin/python -m pytest $(PYTEST_OPTIONS)
+	$(VENV)/bin/python -m pytest --numprocesses=$(TEST_PROCESSES) $(PYTEST_OPTIONS)
 
 lint: install-test  ## what must be clean before a change is merged
 	$(VENV)/bin/ruff check $(CODE) setup.py

@@ -57,6 +57,7 @@ setup(
             "playwright>=1.50",
             "pytest>=8",
             "pytest-timeout>=2.3",
+            "pytest-xdist>=3.6",
             "ruff>=0.14",
             "torch==2.13.0",
         ],

@@ -1,10 +1,15 @@
 """Strictness for every test: 8 virtual CPU devices, and no silent broadcasting between ranks.
 
 ALE_SKIPS=fail, which .ci/run sets, fails a test that lacks something instead of skipping it.
+
+Most of the work is compiling, so what was compiled outlives the tests, in PROGRAMS, and is shared
+by the processes that they start and that `make test` divides them among.
 """
 
 import os
 import signal
+import time
+from pathlib import Path
 
 # Started in the background by a script, we ignore Ctrl-C, and so would all whom the tests send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -12,11 +17,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.expanduser("~/.cache/ale-jax/tests")
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 import jax
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+PROGRAMS = Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
+UNUSED_DAYS = 14
+
+# They share images and networks that the first of them makes and the last one removes.
+TOGETHER = ("tests/benchmarks/test_sandbox", "tests/sandbox/")
 
 # Not for want of anything: the test is about the other runtime, another user, or another kernel;
 # or about what no machine is asked to have.
@@ -30,6 +44,30 @@ ALWAYS_SKIPPED = (
     "cannot mount",
     "real weights are not part of the project",
 )
+
+
+def pytest_sessionstart(session):
+    """Lets go of programs that nobody asked for lately."""
+    oldest = time.time() - UNUSED_DAYS * 24 * 3600
+    for program in PROGRAMS.glob("*"):
+        try:
+            if program.stat().st_atime < oldest:
+                program.unlink()
+        except FileNotFoundError:
+            pass  # another process was first
+
+
+class ByFile(LoadScopeScheduling):
+    """Divides the tests among processes by file, for their fixtures; the largest part first."""
+
+    def _split_scope(self, nodeid):
+        file = nodeid.partition("::")[0]
+        return "together" if file.startswith(TOGETHER) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    return ByFile(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

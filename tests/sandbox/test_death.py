@@ -185,7 +185,7 @@ def test_reap_removes_control_groups_of_dead_owners_only(runtime):
         for owner in (dead, me, Owner("other-boot", 1, 1, 1))
     }
     try:
-        assert runtime.reap() == 1
+        runtime.reap()
         left = [owner for owner, group in groups.items() if group.directories[0].exists()]
         assert left == [me, Owner("other-boot", 1, 1, 1)]
     finally:

@@ -16,15 +16,6 @@ NODE = {"num_cpus": 1, "object_store_memory": OBJECT_STORE_BYTES}
 PROBES = {"bubblewrap": bubblewrap.probe, "docker": docker_runtime.probe}
 
 
-@pytest.fixture(scope="session", autouse=True)
-def compiled(tmp_path_factory):
-    """The runs that tests start share what they compile; this process compiles for itself."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
-        patch.setenv("JAX_PERSISTENT_COMPILATION_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
-        yield
-
-
 @pytest.fixture(scope="module")
 def ray():
     with ray_cluster(actors=2):
