@@ -30,8 +30,9 @@ class Selection:
     shape: tuple[int, int]
 
     def take(self, arrays: Sequence[np.ndarray], padding: float = 0) -> list[np.ndarray]:
-        """The chosen segments' part of an array [B, T] per batch, in the new batches."""
-        taken = [np.full(self.shape, padding, arrays[0].dtype) for _ in range(self.batches)]
+        """The chosen segments' part of an array [B, T, ...] per batch, in the new batches."""
+        shape = self.shape + arrays[0].shape[2:]
+        taken = [np.full(shape, padding, arrays[0].dtype) for _ in range(self.batches)]
         for move in self.moves:
             (z, b, old), (new_z, new_b, new) = move.old, move.new
             taken[new_z][new_b, new] = arrays[z][b, old]

@@ -18,7 +18,7 @@ from ale_jax.algo.rhythm import (
     trajectory_rhythm,
 )
 from ale_jax.data.packing import Sample, Shape, pack_all
-from ale_jax.data.selection import select_segments
+from ale_jax.data.selection import Selection, select_segments
 from ale_jax.learn.step import to_device
 from ale_jax.model.attention_rhythm import attention_rhythm, middle_layers
 from ale_jax.model.compute import EXACT, FLOAT32, Compute
@@ -38,6 +38,7 @@ class _Rows:
     position_BT: np.ndarray
     segment_BT: np.ndarray
     chunk_BT: np.ndarray
+    expert_BTLK: np.ndarray | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +65,6 @@ def make_rhythm(
 
     Only trajectories with a positive advantage are looked at, for no other's would be changed: they
     are packed anew, with at most `segments_per_row` in a row (as many as a row's chunks will do).
-    Experts that a batch's sampler chose (router replay) are not replayed.
     """
     assert hp.credit != "none", "there is nothing to amplify"
 
@@ -75,16 +75,10 @@ def make_rhythm(
         chosen = select_segments([b.segment_BT for b in batches], gains, segments_per_row)
         if not chosen.moves:
             return list(batches), {}
-        columns = (
-            chosen.take([b.tokens_BT for b in batches]),
-            chosen.take([b.position_BT for b in batches]),
-            chosen.segments(),
-            chosen.take([b.chunk_BT for b in batches], padding=-1),
-        )
         factors = []
         with jax.set_mesh(mesh):
-            for number, each in enumerate(zip(*columns, strict=True)):
-                arrays, own_key = to_device(_Rows(*each), mesh), jax.random.fold_in(key, number)
+            for number, rows in enumerate(_take(chosen, batches)):
+                arrays, own_key = to_device(rows, mesh), jax.random.fold_in(key, number)
                 args = arrays, own_key, policy, hp, segments_per_row, compute
                 factors.append(_factor(params, *args))
         ones = [np.ones(b.advantage_BT.shape, np.float32) for b in batches]
@@ -100,6 +94,23 @@ def make_rhythm(
     return stage
 
 
+def _take(chosen: Selection, batches: Sequence[Batch]) -> list[_Rows]:
+    """The chosen trajectories' part of the batches, packed anew."""
+
+    def take(name: str, padding: float = 0) -> list[np.ndarray]:
+        return chosen.take([getattr(b, name) for b in batches], padding)
+
+    replayed = batches[0].expert_BTLK is not None
+    columns = (
+        take("tokens_BT"),
+        take("position_BT"),
+        chosen.segments(),
+        take("chunk_BT", padding=-1),
+        take("expert_BTLK", padding=-1) if replayed else [None] * chosen.batches,
+    )
+    return [_Rows(*each) for each in zip(*columns, strict=True)]
+
+
 def trace(
     params: Params,
     sample: Sample,
@@ -111,8 +122,8 @@ def trace(
     if not sample.turns:
         raise ValueError("a trajectory without turns has no rhythm: choose another")
     (batch,) = pack_all([sample], Shape(1, sample.num_tokens, len(sample.turns)))
-    rows = _Rows(batch.tokens_BT, batch.position_BT, batch.segment_BT, batch.chunk_BT)
-    found = _rhythm(params, dict(vars(rows)), jax.random.key(0), policy, hp, 1, compute)
+    rows = {field.name: getattr(batch, field.name) for field in dataclasses.fields(_Rows)}
+    found = _rhythm(params, rows, jax.random.key(0), policy, hp, 1, compute)
     rhythm, factor_BT = jax.device_get(found)
     return Trace(batch.chunk_BT[0], *(x_BT[0] for x_BT in rhythm), factor_BT[0])
 
@@ -140,6 +151,7 @@ def _rhythm_and_factor(
         hp.window,
         (hp.horizon_low, hp.horizon_high),
         compute,
+        arrays.get("expert_BTLK"),
     )
     rhythm = trajectory_rhythm(*heads, chunk_BT, segment_BT, hp.head_share, num_segments)
     return rhythm, credit_factor(rhythm, chunk_BT, segment_BT, hp, key)

@@ -19,7 +19,7 @@ from ale_jax.model.context import Dealing
 from ale_jax.model.layers import MASKED, project_qkv
 from ale_jax.model.lora import adapted_layers, merge_layer
 from ale_jax.model.params import Params
-from ale_jax.model.policy import decoder_layer, embed_tokens
+from ale_jax.model.policy import decoder_layer, embed_tokens, replay_by_layer
 from ale_jax.model.shape import PolicyShape
 
 BLOCK = 128  # queries at once; neither window nor horizon reaches further back
@@ -57,11 +57,13 @@ def attention_rhythm(
     window: int,
     horizon: tuple[int, int],
     compute: Compute = FLOAT32,
+    replay_BTLK: jax.Array | None = None,
 ) -> HeadRhythm:
     """Of packed rows, whose segments are contiguous. written_BT: whether the policy wrote the
-    token. horizon: (low, high) of FAI."""
+    token. horizon: (low, high) of FAI. replay_BTLK: as in `policy.hidden_states`."""
     dealing = Dealing.on_mesh(tokens_BT.shape[1])
     places = Places(dealing.deal(segment_BT), dealing.deal(position_BT))
+    replays = replay_by_layer(dealing, replay_BTLK, shape)
     x_BTD = embed_tokens(params, dealing.deal(tokens_BT), compute)
     found = []
     for number, (layer, adapters) in enumerate(adapted_layers(params)[: layers[-1] + 1]):
@@ -71,7 +73,7 @@ def attention_rhythm(
             q_BTNH, k_BTGH = dealing.collect(q_BTNH), dealing.collect(k_BTGH)
             found.append(head_rhythm(q_BTNH, k_BTGH, segment_BT, written_BT, window, horizon))
         if number < layers[-1]:  # its projections are not computed twice: the compiler sees to it
-            x_BTD, _ = decoder_layer(layer, x_BTD, places, shape)
+            x_BTD, _ = decoder_layer(layer, x_BTD, places, shape, replays[number])
     return HeadRhythm(*(jnp.concatenate(of_layers, axis=1) for of_layers in zip(*found)))
 
 

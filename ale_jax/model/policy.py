@@ -41,7 +41,7 @@ def hidden_states(
     dealing = Dealing.on_mesh(tokens_BT.shape[1])
     tokens_BT, position_BT, segment_BT = map(dealing.deal, (tokens_BT, position_BT, segment_BT))
     places = Places(segment_BT, position_BT)
-    replays = _by_layer(dealing, replay_BTLK, shape)
+    replays = replay_by_layer(dealing, replay_BTLK, shape)
 
     def apply_layer(layer, adapters, x_BTD, replay_BTK):
         layer = cast_layer(merge_layer(layer, adapters), compute.dtype)
@@ -79,7 +79,7 @@ def decoder_layer(
     return _cut_as_rows(x_BTD + y_BTD), stats
 
 
-def _by_layer(
+def replay_by_layer(
     dealing: Dealing, replay_BTLK: jax.Array | None, shape: PolicyShape
 ) -> list[jax.Array | None]:
     """Each layer's experts to take [B,T,K], dealt out as its tokens are; None where it has none."""

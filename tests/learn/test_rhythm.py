@@ -41,6 +41,19 @@ def _factors(before, after):
     return np.concatenate([a / b for b, a in pairs])
 
 
+def _by_trajectory(before, after):
+    """The same of each token of (group, member), 1 where there is no advantage."""
+    factors = {}
+    for b, a in zip(before, after, strict=True):
+        some_BT = b.advantage_BT != 0
+        factor_BT = np.where(some_BT, a.advantage_BT / np.where(some_BT, b.advantage_BT, 1.0), 1.0)
+        for group, member in set(zip(b.group_BT.flat, b.member_BT.flat, strict=True)):
+            own_BT = (b.group_BT == group) & (b.member_BT == member) & (b.segment_BT > 0)
+            if own_BT.any():
+                factors[group, member] = factor_BT[own_BT]
+    return factors
+
+
 @pytest.mark.parametrize("credit", ["local", "global", "coupled"])
 def test_each_trajectory_gets_the_factor_of_its_own_trace(credit):
     params, hp = init_params(KEY, MOE), dataclasses.replace(COUPLED, credit=credit)
@@ -48,19 +61,42 @@ def test_each_trajectory_gets_the_factor_of_its_own_trace(credit):
     batches = pack_all(samples, SHAPE)
     stage = make_rhythm(MOE, hp, SHAPE.chunks_per_row, _mesh())
     amplified, figures = stage(params, batches, KEY)
-    raised = gained = 0
-    for before, after in zip(batches, amplified, strict=True):
-        for sample in samples:
-            own = (before.group_BT == sample.group) & (before.member_BT == sample.member)
-            if not own.any():
-                continue
-            factor_T = trace(params, sample, MOE, hp).factor_T
-            factor_T = np.where(before.advantage_BT[own] > 0, factor_T, 1.0)
-            expected_T = before.advantage_BT[own] * factor_T
-            np.testing.assert_allclose(after.advantage_BT[own], expected_T, rtol=1e-5)
-            raised, gained = raised + (factor_T > 1).sum(), gained + (expected_T > 0).sum()
+    factors = _by_trajectory(batches, amplified)
+    for sample in samples:
+        expected_T = trace(params, sample, MOE, hp).factor_T if sample.positive else 1.0
+        np.testing.assert_allclose(factors[sample.group, sample.member], expected_T, rtol=1e-5)
+    raised = sum((factor_T > 1).sum() for factor_T in factors.values())
+    gained = sum(len(turn.action_ids) for s in samples if s.positive for turn in s.turns)
     assert 0 < raised < gained
     assert figures == {"rhythm_amplified": pytest.approx(raised / gained)}
+
+
+def test_with_router_replay_the_samplers_experts_are_taken():
+    # Three layers, of which the second is looked at: it depends on the experts of the first.
+    policy, hp = (
+        dataclasses.replace(MOE, num_layers=3),
+        dataclasses.replace(COUPLED, credit="local"),
+    )
+    params, draw = init_params(KEY, policy), np.random.default_rng(0)
+    plain = rewarded_samples()
+    shapes = [(sample.num_tokens, 3, MOE.experts_per_token) for sample in plain]
+    replayed = [
+        dataclasses.replace(sample, expert_TLK=draw.integers(0, 8, shape).astype(np.int16))
+        for sample, shape in zip(plain, shapes, strict=True)
+    ]
+    factors = {}
+    for name, samples in (("plain", plain), ("replayed", replayed)):
+        batches = pack_all(samples, SHAPE)
+        amplified, _ = make_rhythm(policy, hp, 8, _mesh())(params, batches, KEY)
+        factors[name] = _by_trajectory(batches, amplified)
+        for sample in samples:
+            if sample.positive:
+                found_T = factors[name][sample.group, sample.member]
+                trace_T = trace(params, sample, policy, hp).factor_T
+                np.testing.assert_allclose(found_T, trace_T, rtol=1e-5)
+    assert any(
+        (factors["plain"][key] != factors["replayed"][key]).any() for key in factors["plain"]
+    )
 
 
 def test_everything_else_stays():

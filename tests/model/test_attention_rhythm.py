@@ -111,13 +111,15 @@ def test_the_middle_third():
     assert middle_layers(36, 1) == (12,)
 
 
-def _policy_queries(params, rows, shape, layer):
+def _policy_queries(params, rows, shape, layer, replay_BTLK=None):
     """Queries and keys of a layer, of a policy that ends in front of it."""
     tokens_BT, position_BT, segment_BT, _ = rows
     cut = dataclasses.replace(shape, num_layers=layer)
     ones = jnp.ones_like(params["final_norm_D"])
     front = params | {"layers": params["layers"][:layer], "final_norm_D": ones}
-    normed_BTD, _ = hidden_states(front, tokens_BT, position_BT, segment_BT, cut)
+    replay_BTLK = None if replay_BTLK is None else replay_BTLK[:, :, :layer]
+    args = front, tokens_BT, position_BT, segment_BT, cut
+    normed_BTD, _ = hidden_states(*args, replay_BTLK=replay_BTLK)
     # What hidden_states returns is normed, and the layer norms it again: only eps tells.
     return project_qkv(params["layers"][layer], normed_BTD, position_BT, shape)[:2]
 
@@ -129,6 +131,15 @@ def test_the_policys_own_layers_are_looked_at(shape):
     found = _attention_rhythm(params, *rows, shape, layers, WINDOW, HORIZON)
     expected = [_plain(*_policy_queries(params, rows, shape, layer), *rows[2:]) for layer in layers]
     _assert_alike(found, [np.concatenate(each, axis=1) for each in zip(*expected)])
+
+
+def test_replayed_experts_are_taken():
+    params, rows = init_params(jax.random.key(0), MOE), _rows(64)
+    replay_BTLK = np.random.default_rng(1).integers(0, MOE.num_experts, (2, 64, 2, 2))
+    args = params, *rows, MOE, (1,), WINDOW, HORIZON
+    found = _attention_rhythm(*args, replay_BTLK=replay_BTLK)
+    _assert_alike(found, _plain(*_policy_queries(params, rows, MOE, 1, replay_BTLK), *rows[2:]))
+    assert np.abs(found.waad_BXT - _attention_rhythm(*args).waad_BXT).max() > 0.1
 
 
 def test_adapters_are_seen():
