@@ -107,23 +107,35 @@ def _read(
     platform: str,
     record_experts: bool,
 ) -> tuple[Cache, jax.Array | None]:
-    def read_at(size: int, batch: jax.Array, read) -> tuple[Cache, jax.Array | None]:
-        cache, expert_QRTLK = read
-        weights, batch = in_step(params, batch)
-        memory = [InPages(pages, page_SW[chunks.slot_QR[batch]], platform) for pages in cache]
-        tokens_RT = chunks.tokens_QRT[batch, :, :size]
-        start_R, count_R = chunks.start_QR[batch], chunks.count_QR[batch]
+    def is_left(carry) -> jax.Array:
+        batch, _, _ = carry
+        return batch < chunks.num_batches
+
+    def read_one(size: int, carry):
+        batch, cache, expert_QRTLK = carry
+        weights, now = in_step(params, batch)
+        memory = [InPages(pages, page_SW[chunks.slot_QR[now]], platform) for pages in cache]
+        tokens_RT = chunks.tokens_QRT[now, :, :size]
+        start_R, count_R = chunks.start_QR[now], chunks.count_QR[now]
         memory, _, expert_RTLK = extend(weights, memory, tokens_RT, start_R, count_R, shape)
         if expert_QRTLK is not None:
-            expert_QRTLK = expert_QRTLK.at[batch, :, :size].set(expert_RTLK)
-        return [each.pages for each in memory], expert_QRTLK
+            expert_QRTLK = expert_QRTLK.at[now, :, :size].set(expert_RTLK)
+        return batch + 1, [each.pages for each in memory], expert_QRTLK
 
-    def read_batch(batch: jax.Array, read):
-        ways = [partial(read_at, size) for size in sizes]
-        return jax.lax.switch(chunks.size_Q[batch], ways, batch, read)
+    def read_runs(carry):
+        """Of each size in turn, the batches up to one of another size. A conditional would do with
+        less, but for each batch the compiler copies all that is given to one: the whole cache."""
+        for number, size in enumerate(sizes):
+            carry = jax.lax.while_loop(
+                lambda carry, n=number: is_left(carry) & (chunks.size_Q[carry[0]] == n),
+                partial(read_one, size),
+                carry,
+            )
+        return carry
 
     expert_QRTLK = _room(*chunks.tokens_QRT.shape, shape=shape) if record_experts else None
-    return jax.lax.fori_loop(0, chunks.num_batches, read_batch, (cache, expert_QRTLK))
+    _, cache, expert_QRTLK = jax.lax.while_loop(is_left, read_runs, (0, cache, expert_QRTLK))
+    return cache, expert_QRTLK
 
 
 def _room(*tokens: int, shape: PolicyShape) -> jax.Array:

@@ -1,0 +1,67 @@
+"""The sampling program by itself: what it reads, and what it does not copy for that."""
+
+import re
+from functools import partial
+
+import jax
+import numpy as np
+
+from ale_jax.model.cache import empty_cache
+from ale_jax.model.generate import Chunks, read_and_write
+from ale_jax.model.params import init_params
+from ale_jax.model.sampler import SlotState
+from tests.model.shapes import MOE
+
+SLOTS, PAGES, PAGE_TOKENS, SIZES = 2, 10, 8, (4, 16)
+PAGE_SW = np.arange(PAGES, dtype=np.int32).reshape(SLOTS, -1)
+PARAMS = init_params(jax.random.key(0), MOE)
+RESTING = SlotState(
+    token_S=np.zeros(SLOTS, np.int32),
+    position_S=np.zeros(SLOTS, np.int32),
+    budget_S=np.zeros(SLOTS, np.int32),
+    key_S2=np.zeros((SLOTS, 2), np.uint32),
+    temperature_S=np.ones(SLOTS, np.float32),
+    top_k_S=np.zeros(SLOTS, np.int32),
+    top_p_S=np.ones(SLOTS, np.float32),
+)
+PROGRAM = partial(read_and_write, shape=MOE, sizes=SIZES, steps=2, stop_ids=(1,), platform="cpu")
+
+
+def _chunks(*chunks):
+    """Of (slot, start, tokens), a batch each, with room for six."""
+    size_Q, slot_Q, start_Q, count_Q = np.zeros((4, 6), np.int32)
+    tokens_QT = np.zeros((6, SIZES[-1]), np.int32)
+    for q, (slot, start, tokens) in enumerate(chunks):
+        size_Q[q] = np.searchsorted(SIZES, len(tokens))
+        slot_Q[q], start_Q[q], count_Q[q] = slot, start, len(tokens)
+        tokens_QT[q, : len(tokens)] = tokens
+    of_rows = slot_Q[:, None], tokens_QT[:, None], start_Q[:, None], count_Q[:, None]
+    return Chunks(np.int32(len(chunks)), size_Q, *of_rows)
+
+
+def _empty():
+    return empty_cache(MOE, PAGES, PAGE_TOKENS)
+
+
+def test_batches_of_all_sizes_are_read_in_their_order():
+    """Later chunks of a conversation see its earlier ones, whatever sizes lie between."""
+    tokens = np.random.default_rng(0).integers(4, 96, 40)
+    chunks = [(0, 0, tokens[:3]), (0, 3, tokens[3:19]), (1, 0, tokens[:16]), (0, 19, tokens[19:23])]
+    chunks += [(1, 16, tokens[16:20]), (0, 23, tokens[23:39])]
+    together, _ = PROGRAM(PARAMS, _empty(), PAGE_SW, _chunks(*chunks), RESTING)
+    one_by_one = _empty()
+    for chunk in chunks:
+        one_by_one, _ = PROGRAM(PARAMS, one_by_one, PAGE_SW, _chunks(chunk), RESTING)
+    for found, expected in zip(jax.tree.leaves(together), jax.tree.leaves(one_by_one), strict=True):
+        assert np.abs(expected).max() > 0
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_the_cache_is_copied_nowhere():
+    """It may be most of a device's memory."""
+    cache = _empty()
+    lowered = read_and_write.lower(PARAMS, cache, PAGE_SW, _chunks(), RESTING, **PROGRAM.keywords)
+    pages = ",".join(map(str, cache[0].k_GPbH.shape))
+    program = lowered.compile().as_text()
+    assert f"f32[{pages}]" in program
+    assert not re.findall(rf"= f32\[{pages}\]\S* copy\(.*", program)
