@@ -47,14 +47,34 @@ class LayerPages:
 
 @struct.dataclass
 class LayerRows:
-    """Keys [B,G,H,M] and values [B,G,M,H] of one layer, each conversation's tokens in one piece.
+    """Keys and values of one layer, [B,G,M,H]: each conversation's tokens in one piece."""
 
-    Attention is then one matrix product per (row, head), both ways along contiguous memory, and no
-    transposed copy is made in a decode step.
-    """
-
-    k_BGHM: Stored
+    k_BGMH: Stored
     v_BGMH: Stored
+
+    @property
+    def num_places(self) -> int:
+        return jax.tree.leaves(self.k_BGMH)[0].shape[2]
+
+    def put(self, place: jax.Array, k_BTGH: jax.Array, v_BTGH: jax.Array) -> LayerRows:
+        """T tokens of every conversation from this place on."""
+
+        def put(old: Stored, new_BTGH: jax.Array) -> Stored:
+            return jax.tree.map(
+                lambda o, n: jax.lax.dynamic_update_slice_in_dim(o, n, place, axis=2),
+                old,
+                store_as(new_BTGH.swapaxes(1, 2), old),
+            )
+
+        return LayerRows(put(self.k_BGMH, k_BTGH), put(self.v_BGMH, v_BTGH))
+
+    def take(self, place: int, tokens: int) -> tuple[Stored, Stored]:
+        """Keys and values of so many tokens from this place on, [B,T,G,H]."""
+
+        def take(x_BGMH: jax.Array) -> jax.Array:
+            return x_BGMH[:, :, place : place + tokens].swapaxes(1, 2)
+
+        return jax.tree.map(take, self.k_BGMH), jax.tree.map(take, self.v_BGMH)
 
 
 Cache = list[LayerPages]
@@ -100,60 +120,16 @@ def write_pages(
     return LayerPages(write(pages.k_GPbH, k_BTGH), write(pages.v_GPbH, v_BTGH))
 
 
-@on_each_share("BG B B BTG BTG -> BG")
-def write_rows(
-    rows: LayerRows,
-    position_BT: jax.Array,
-    is_real_BT: jax.Array,
-    k_BTGH: jax.Array,
-    v_BTGH: jax.Array,
-) -> LayerRows:
-    """As `write_pages`, into rows."""
-    row_B1 = jnp.arange(position_BT.shape[0])[:, None]
-    tokens = jax.tree.leaves(rows.v_BGMH)[0].shape[2]
-    position_BT = jnp.where(is_real_BT, position_BT, tokens)  # behind the end nothing is written
-    k_BTGH, v_BTGH = store_as(k_BTGH, rows.k_BGHM), store_as(v_BTGH, rows.v_BGMH)
-    return LayerRows(
-        jax.tree.map(
-            lambda o, n: o.at[row_B1, :, :, position_BT].set(n, mode="drop"), rows.k_BGHM, k_BTGH
-        ),
-        jax.tree.map(
-            lambda o, n: o.at[row_B1, :, position_BT].set(n, mode="drop"), rows.v_BGMH, v_BTGH
-        ),
-    )
-
-
 @on_each_share("GP B -> BG")
 def gather_rows(pages: LayerPages, page_BW: jax.Array) -> LayerRows:
     """A copy of the conversations' pages with their tokens in one piece."""
-
     B, W = page_BW.shape
 
-    def keys(x_GPbH: jax.Array) -> jax.Array:
-        G, _, b, H = x_GPbH.shape
-        return x_GPbH[:, page_BW].transpose(1, 0, 4, 2, 3).reshape(B, G, H, W * b)
-
-    def values(x_GPbH: jax.Array) -> jax.Array:
+    def gather(x_GPbH: jax.Array) -> jax.Array:
         G, _, b, H = x_GPbH.shape
         return x_GPbH[:, page_BW].swapaxes(0, 1).reshape(B, G, W * b, H)
 
-    return LayerRows(jax.tree.map(keys, pages.k_GPbH), jax.tree.map(values, pages.v_GPbH))
-
-
-@on_each_share("GP B BG B B -> GP")
-def scatter_rows(
-    pages: LayerPages,
-    page_BW: jax.Array,
-    rows: LayerRows,
-    position_BT: jax.Array,
-    is_real_BT: jax.Array,
-) -> LayerPages:
-    """Brings tokens that were written into rows to their pages."""
-    row_B1 = jnp.arange(position_BT.shape[0])[:, None]
-
-    k_BTGH = jax.tree.map(lambda x: x.at[row_B1, :, :, position_BT].get(mode="clip"), rows.k_BGHM)
-    v_BTGH = jax.tree.map(lambda x: x.at[row_B1, :, position_BT].get(mode="clip"), rows.v_BGMH)
-    return write_pages(pages, page_BW, position_BT, is_real_BT, k_BTGH, v_BTGH)
+    return LayerRows(jax.tree.map(gather, pages.k_GPbH), jax.tree.map(gather, pages.v_GPbH))
 
 
 def store_as(x: jax.Array, like: Stored) -> Stored:

@@ -8,15 +8,14 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from ale_jax.model.cache import (
-    LayerPages,
-    LayerRows,
-    gather_rows,
-    load,
-    write_pages,
-    write_rows,
+from ale_jax.model.cache import LayerPages, LayerRows, gather_rows, load, write_pages
+from ale_jax.model.layers import (
+    feed_forward,
+    masked_attention,
+    project_out,
+    project_qkv,
+    rms_norm,
 )
-from ale_jax.model.layers import attend, feed_forward, project_out, project_qkv, rms_norm
 from ale_jax.model.paged_attention import has_kernel, paged_attention
 from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
@@ -29,23 +28,9 @@ class LayerMemory(Protocol):
         self, position_BT: jax.Array, is_real_BT: jax.Array, k_BTGH: jax.Array, v_BTGH: jax.Array
     ) -> Self: ...
 
-    def attend(self, layer: Params, q_BTNH: jax.Array, position_BT: jax.Array) -> jax.Array:
-        """Attention of each query to the positions up to its own, projected: [B,T,D]."""
+    def attend(self, q_BTNH: jax.Array, position_BT: jax.Array) -> jax.Array:
+        """Attention of each query to the positions up to its own, [B,T,N,H]."""
         ...
-
-
-@struct.dataclass
-class InRows:
-    rows: LayerRows
-
-    def write(self, position_BT, is_real_BT, k_BTGH, v_BTGH) -> InRows:
-        return InRows(write_rows(self.rows, position_BT, is_real_BT, k_BTGH, v_BTGH))
-
-    def attend(self, layer, q_BTNH, position_BT) -> jax.Array:
-        k_BGMH = load(self.rows.k_BGHM, q_BTNH.dtype).swapaxes(2, 3)
-        v_BGMH = load(self.rows.v_BGMH, q_BTNH.dtype)
-        mask_BTM = jnp.arange(k_BGMH.shape[2])[None, None, :] <= position_BT[:, :, None]
-        return attend(layer, q_BTNH, k_BGMH, v_BGMH, mask_BTM)
 
 
 @struct.dataclass
@@ -60,14 +45,61 @@ class InPages:
         pages = write_pages(self.pages, self.page_BW, position_BT, is_real_BT, k_BTGH, v_BTGH)
         return self.replace(pages=pages)
 
-    def attend(self, layer, q_BTNH, position_BT) -> jax.Array:
+    def attend(self, q_BTNH, position_BT) -> jax.Array:
         if q_BTNH.shape[1] == 1 and has_kernel(self.platform, self.pages):
             out_BNH = paged_attention(
                 q_BTNH[:, 0], self.pages, self.page_BW, position_BT[:, 0] + 1, self.platform
             )
-            return project_out(layer, out_BNH[:, None])
-        rows = InRows(gather_rows(self.pages, self.page_BW))
-        return rows.attend(layer, q_BTNH, position_BT)
+            return out_BNH[:, None]
+        rows = gather_rows(self.pages, self.page_BW)
+        place_M = jnp.arange(rows.num_places)
+        return _attend(rows, q_BTNH, place_M[None, None, :] <= position_BT[:, :, None])
+
+
+@struct.dataclass
+class InBurst:
+    """For platforms without such a kernel: the pages' tokens are gathered once for all steps of a
+    burst. What the burst writes lies behind them, the n-th token of each conversation at the n-th
+    of `steps` places: so a step writes in one place, and not in one of each conversation's.
+
+    start_B: tokens that were there before. count: steps so far. first: the first of the places.
+    """
+
+    rows: LayerRows
+    start_B: jax.Array
+    count: jax.Array
+    first: int = struct.field(pytree_node=False)
+    steps: int = struct.field(pytree_node=False)
+
+    @classmethod
+    def begin(cls, pages: LayerPages, page_BW: jax.Array, start_B: jax.Array, steps: int) -> Self:
+        W, b = page_BW.shape[1], pages.page_tokens
+        room = -(-steps // b)  # any pages do: what was in them is not looked at
+        rows = gather_rows(pages, jnp.pad(page_BW, ((0, 0), (0, room))))
+        return cls(rows, start_B, jnp.int32(0), W * b, steps)
+
+    def write(self, position_BT, is_real_BT, k_BTGH, v_BTGH) -> InBurst:
+        rows = self.rows.put(self.first + self.count, k_BTGH, v_BTGH)
+        return self.replace(rows=rows, count=self.count + 1)
+
+    def attend(self, q_BTNH, position_BT) -> jax.Array:
+        place_M = jnp.arange(self.rows.num_places)
+        before_BM = place_M[None, :] < self.start_B[:, None]
+        written_M = (place_M >= self.first) & (place_M < self.first + self.count)
+        return _attend(self.rows, q_BTNH, (before_BM | written_M[None, :])[:, None])
+
+    def bring(self, pages: LayerPages, page_BW: jax.Array, end_B: jax.Array) -> LayerPages:
+        """Writes to the pages what lies before position `end_B` of each conversation."""
+        position_BT = self.start_B[:, None] + jnp.arange(self.steps)[None, :]
+        is_real_BT = position_BT < end_B[:, None]
+        return write_pages(
+            pages, page_BW, position_BT, is_real_BT, *self.rows.take(self.first, self.steps)
+        )
+
+
+def _attend(rows: LayerRows, q_BTNH: jax.Array, mask_BTM: jax.Array) -> jax.Array:
+    k_BGMH, v_BGMH = (load(stored, q_BTNH.dtype) for stored in (rows.k_BGMH, rows.v_BGMH))
+    return masked_attention(q_BTNH, k_BGMH, v_BGMH, mask_BTM)
 
 
 def extend(
@@ -93,7 +125,7 @@ def extend(
         q, k, v = project_qkv(layer, x_BTD, position_BT, shape)
         layer_memory = layer_memory.write(position_BT, is_real_BT, k, v)
         extended.append(layer_memory)
-        x_BTD = x_BTD + layer_memory.attend(layer, q, position_BT)
+        x_BTD = x_BTD + project_out(layer, layer_memory.attend(q, position_BT))
         y_BTD, stats = feed_forward(layer, x_BTD, shape)
         x_BTD = x_BTD + y_BTD
         if stats is not None:

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from ale_jax.model.cache import Cache, gather_rows, scatter_rows
+from ale_jax.model.cache import Cache
 from ale_jax.model.compute import EXACT
-from ale_jax.model.extend import InPages, InRows, LayerMemory, extend
+from ale_jax.model.extend import InBurst, InPages, LayerMemory, extend
 from ale_jax.model.paged_attention import has_kernel
 from ale_jax.model.params import Params
 from ale_jax.model.policy import logits
@@ -85,13 +85,10 @@ def read_and_write(
         memory = [InPages(pages, page_SW, platform) for pages in cache]
         memory, _, burst = _write(params, memory, state, shape, steps, stop_ids, record_experts)
         return [each.pages for each in memory], burst.replace(read_QRTLK=read)
-    # Gathered once for all steps; what they write is brought to the pages behind the last one.
-    memory = [InRows(gather_rows(pages, page_SW)) for pages in cache]
+    memory = [InBurst.begin(pages, page_SW, state.position_S, steps) for pages in cache]
     memory, end, burst = _write(params, memory, state, shape, steps, stop_ids, record_experts)
-    position_Sn = state.position_S[:, None] + jnp.arange(steps)[None, :]
-    is_real_Sn = position_Sn < end.position_S[:, None]
     cache = [
-        scatter_rows(pages, page_SW, each.rows, position_Sn, is_real_Sn)
+        each.bring(pages, page_SW, end.position_S)
         for pages, each in zip(cache, memory, strict=True)
     ]
     return cache, burst.replace(read_QRTLK=read)

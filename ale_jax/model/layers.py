@@ -73,17 +73,11 @@ def _by_head(x_BTD: jax.Array, weight_DNH: jax.Array) -> jax.Array:
     return product(x_BTD, weight_DNH.reshape(D, N * H)).reshape(*x_BTD.shape[:-1], N, H)
 
 
-def attend(
-    layer: Params, q_BTNH: jax.Array, k_BGMH: jax.Array, v_BGMH: jax.Array, mask_BTM: jax.Array
-) -> jax.Array:
-    """Grouped-query attention of T queries over M keys, and the output projection -> [B,T,D]."""
-    return project_out(layer, masked_attention(q_BTNH, k_BGMH, v_BGMH, mask_BTM))
-
-
 def masked_attention(
     q_BTNH: jax.Array, k_BGMH: jax.Array, v_BGMH: jax.Array, mask_BTM: jax.Array
 ) -> jax.Array:
-    """[B,T,N,H]; the products in the inputs' type, scores and softmax in float32."""
+    """Grouped-query attention of T queries over M keys, [B,T,N,H]; the products in the inputs'
+    type, scores and softmax in float32."""
     B, T, N, H = q_BTNH.shape
     G = k_BGMH.shape[1]
     # The R query heads that share a kv head are further queries of it: plain batched products.

@@ -9,7 +9,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from ale_jax.model import paged_attention as kernels
 from ale_jax.model.cache import Int8, LayerPages, gather_rows, load, store_as
-from ale_jax.model.layers import attend
+from ale_jax.model.layers import masked_attention
 from ale_jax.model.sharding import MeshShape, abstract_mesh, make_mesh
 
 B, G, R, H, PAGE_TOKENS, WIDTH, PAGES = 4, 2, 4, 128, 16, 8, 40
@@ -27,11 +27,8 @@ def _inputs(dtype=jnp.float32):
 def _by_rows(q_BNH, pages, page_BW, length_B=LENGTH_B):
     """The same by the way that every platform has."""
     rows = gather_rows(pages, page_BW)
-    k_BGMH = rows.k_BGHM.swapaxes(2, 3)
     mask_B1M = jnp.arange(WIDTH * PAGE_TOKENS)[None, None] < length_B[:, None, None]
-    projection = jnp.eye(q_BNH[0].size).reshape(*q_BNH.shape[1:], -1)
-    out = attend({"o_NHD": projection}, q_BNH[:, None], k_BGMH, rows.v_BGMH, mask_B1M)
-    return out.reshape(q_BNH.shape)
+    return masked_attention(q_BNH[:, None], rows.k_BGMH, rows.v_BGMH, mask_B1M)[:, 0]
 
 
 def test_the_gpu_kernel_interpreted(monkeypatch):
