@@ -73,10 +73,8 @@ def test_each_trajectory_gets_the_factor_of_its_own_trace(credit):
 
 def test_with_router_replay_the_samplers_experts_are_taken():
     # Three layers, of which the second is looked at: it depends on the experts of the first.
-    policy, hp = (
-        dataclasses.replace(MOE, num_layers=3),
-        dataclasses.replace(COUPLED, credit="local"),
-    )
+    policy = dataclasses.replace(MOE, num_layers=3)
+    hp = dataclasses.replace(COUPLED, credit="local")
     params, draw = init_params(KEY, policy), np.random.default_rng(0)
     plain = rewarded_samples()
     shapes = [(sample.num_tokens, 3, MOE.experts_per_token) for sample in plain]
