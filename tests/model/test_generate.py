@@ -65,3 +65,37 @@ def test_the_cache_is_copied_nowhere():
     program = lowered.compile().as_text()
     assert f"f32[{pages}]" in program
     assert not re.findall(rf"= f32\[{pages}\]\S* copy\(.*", program)
+
+
+def test_a_burst_writes_what_its_steps_alone_would():
+    """Ten tokens, more than a page has, of one conversation, while the other ends after four."""
+    steps, budget_S = 10, np.array([10, 4])
+    tokens = np.random.default_rng(0).integers(4, 96, 27)
+    before = [(0, 0, tokens[:16]), (1, 0, tokens[16:27])]
+    start = RESTING.replace(
+        token_S=np.array([5, 6], np.int32),
+        position_S=np.array([16, 11], np.int32),
+        key_S2=np.array([[1, 2], [3, 4]], np.uint32),
+    )
+
+    def write(cache, budget_S, state, steps):
+        state = state.replace(budget_S=budget_S.astype(np.int32))
+        return PROGRAM(PARAMS, cache, PAGE_SW, _chunks(), state, steps=steps, stop_ids=(96,))
+
+    together, _ = PROGRAM(PARAMS, _empty(), PAGE_SW, _chunks(*before), RESTING)
+    together, burst = write(together, budget_S, start, steps)
+    one_by_one, _ = PROGRAM(PARAMS, _empty(), PAGE_SW, _chunks(*before), RESTING)
+    state = start
+    for step in range(steps):
+        left_S = np.clip(budget_S - step, 0, 1)
+        one_by_one, alone = write(one_by_one, left_S, state, 1)
+        token_S = np.asarray(burst.token_nS[step])
+        np.testing.assert_array_equal(token_S, alone.token_nS[0])
+        np.testing.assert_array_equal(token_S >= 0, left_S > 0)
+        written = np.where(left_S, burst.logp_mu_nS[step], 0)
+        np.testing.assert_allclose(written, np.where(left_S, alone.logp_mu_nS[0], 0), atol=1e-5)
+        state = state.replace(
+            token_S=np.where(left_S, token_S, state.token_S), position_S=state.position_S + left_S
+        )
+    for found, expected in zip(jax.tree.leaves(together), jax.tree.leaves(one_by_one), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
