@@ -33,13 +33,14 @@ class EpisodePlayer:
 
     def __init__(
         self,
-        start_sandbox: Callable[[], Sandbox],
+        start_sandbox: Callable[[], Sandbox] | None,
         make_env: Callable[[Task, Sandbox | None], Environment],
         needs_sandbox: Callable[[Task], bool],
         limits: loop.AgentLimits,
         memory: StateMemory | None = None,
     ):
-        """memory: None for one that this player has to itself."""
+        """start_sandbox: None where no task needs one.
+        memory: None for one that this player has to itself."""
         self._memory = memory or StateMemory()
         self._start_sandbox, self._make_env, self._limits = start_sandbox, make_env, limits
         self._needs_sandbox = needs_sandbox

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 from ale_jax.agent.loop import AgentLimits
@@ -23,7 +24,7 @@ from ale_jax.rollout.engine import EngineShape
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.system.checks import check_sections, require_at_least
 from ale_jax.system.chips import CHIPS
-from envs.registry import all_families
+from envs.registry import all_families, kind_of
 
 RUNTIMES = ("auto", "docker", "bubblewrap")
 MIN_VOCAB = 265  # of our byte-level BPE: 256 bytes, 3 special tokens, 6 markers
@@ -297,6 +298,13 @@ class RunConfig:
         """What the warm start learns from."""
         every = Domain("all", self.worlds.train_families, 1)
         return self.warm_start.domains or (every,)
+
+    @property
+    def sandboxed(self) -> SandboxSpec | None:
+        """What its episodes and demonstrations are played in: None where no world needs any."""
+        demonstrated = itertools.chain(*(domain.families for domain in self.demonstrated))
+        families = (*self.worlds.train_families, *self.worlds.held_out_families, *demonstrated)
+        return self.sandbox if any(kind_of(each).needs_sandbox for each in families) else None
 
     def policy_shape(self, tokenizer_size: int) -> PolicyShape:
         """tokenizer_size: the tokens that the tokenizer has."""

@@ -33,6 +33,7 @@ from ale_jax.records import Task
 from ale_jax.rollout.door import PolicyDoor
 from ale_jax.rollout.engine import Engine
 from ale_jax.rollout.ledger import Ledger
+from ale_jax.sandbox.api import Runtime
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.system import outcome
 from ale_jax.system.cluster import ray_cluster
@@ -61,11 +62,13 @@ CRITICS_STREAM = 1  # of the run's key
 def run(config: RunConfig, workdir: Workdir) -> None:
     """Runs the experiment `config` in `workdir`, or goes on with it from its last checkpoint."""
     keep_compiled(config.compilation_cache)
-    runtime = pick_runtime(config.rollout.runtime, config.sandbox)
-    runtime.reap()
-    config = dataclasses.replace(
-        config, rollout=dataclasses.replace(config.rollout, runtime=runtime.name)
-    )
+    runtime = None
+    if config.sandboxed:
+        runtime = pick_runtime(config.rollout.runtime, config.sandboxed)
+        runtime.reap()
+        config = dataclasses.replace(
+            config, rollout=dataclasses.replace(config.rollout, runtime=runtime.name)
+        )
     with _Run(config, workdir, runtime) as session:
         session.go()
 
@@ -73,7 +76,7 @@ def run(config: RunConfig, workdir: Workdir) -> None:
 class _Run(contextlib.ExitStack):
     """What lives as long as the run does, closed in the reverse order of its making."""
 
-    def __init__(self, config: RunConfig, workdir: Workdir, runtime):
+    def __init__(self, config: RunConfig, workdir: Workdir, runtime: Runtime | None):
         super().__init__()
         self._config, self._workdir, self._runtime = config, workdir, runtime
         self._mesh = make_mesh(config.mesh)
@@ -84,10 +87,7 @@ class _Run(contextlib.ExitStack):
     def go(self) -> None:
         state, cursor = self._restore()
         watch = self._watch
-        limits = ", ".join(f"{k} by {how}" for k, how in self._runtime.capabilities.items())
-        watch.note(
-            f"sandboxes: {self._runtime.name} ({limits}); devices: {self._mesh.devices.size}"
-        )
+        watch.note(f"sandboxes: {self._sandboxes()}; devices: {self._mesh.devices.size}")
         if state is None:
             state, cursor = self._warm_start(), Cursor()
             self._keep_reference(state)
@@ -105,6 +105,12 @@ class _Run(contextlib.ExitStack):
         write_summary(self._workdir.path, summary)
         watch.note(f"report: {write_report(self._workdir.path)}")
         watch.note(outcome.headline(summary))
+
+    def _sandboxes(self) -> str:
+        if self._runtime is None:
+            return "none, as no world needs any"
+        limits = (f"{k} by {how}" for k, how in self._runtime.capabilities.items())
+        return f"{self._runtime.name} ({', '.join(limits)})"
 
     def _restore(self) -> tuple[TrainState | None, Cursor | None]:
         """The newest whole checkpoint and its cursor, and the watch that goes on from there."""
@@ -238,7 +244,7 @@ class _Run(contextlib.ExitStack):
         ledger = Ledger(engine, self._tokenizer, config.seed, config.rollout.max_reply_tokens)
         door = self.enter_context(PolicyDoor(ledger))
         crew = self.enter_context(
-            Crew(config.rollout, config.sandbox, config.agent, ledger, door, self._record)
+            Crew(config.rollout, config.sandboxed, config.agent, ledger, door, self._record)
         )
         return crew, engine, self.enter_context(Pump(crew))
 

@@ -79,13 +79,14 @@ class Crew:
     def __init__(
         self,
         rollout: RolloutConfig,
-        sandbox: SandboxSpec,
+        sandbox: SandboxSpec | None,
         limits: AgentLimits,
         ledger: Conversations,
         door: PolicyDoor,
         record: Recorder,
     ):
-        """record: `EventLog.record`, told of lost and started actors and of failed attempts."""
+        """sandbox: None where no task needs one.
+        record: `EventLog.record`, told of lost and started actors and of failed attempts."""
         self._ledger, self._record, self._retries = ledger, record, rollout.retries
         spec = PlayerSpec(rollout.runtime, sandbox, limits, door.key)
         places = rollout.episodes_per_actor

@@ -37,7 +37,7 @@ WORKERS = 4  # sandboxes that play oracles at once, in this process
 
 
 def play_lessons(
-    config: RunConfig, runtime: Runtime, progress: Progress
+    config: RunConfig, runtime: Runtime | None, progress: Progress
 ) -> tuple[list[list[Transcript]], list[Transcript]]:
     """Transcripts of each domain, and of the unseen tasks that the warm start is probed on."""
     warm = config.warm_start
@@ -66,15 +66,16 @@ def mixed_samples(
 
 
 def demonstrate(
-    runtime: Runtime,
+    runtime: Runtime | None,
     spec: SandboxSpec,
     tasks: Sequence[Task],
     clumsy: Callable[[Task], bool],
     workers: int,
     on_progress: Callable[[int], None],
 ) -> list[Transcript]:
-    """The oracle's conversation for each task, played in `workers` sandboxes at once (in none if no
-    task needs one). clumsy: for which tasks it is to err on the way.
+    """The oracle's conversation for each task, played in `workers` sandboxes at once.
+
+    runtime: None if no task needs a sandbox. clumsy: for which tasks it is to err on the way.
 
     RuntimeError if an oracle does not earn its reward: then the worlds are broken.
     """
@@ -162,7 +163,7 @@ def tokenize(
 def oracle_experts(
     config: RunConfig,
     tasks: Sequence[Task],
-    runtime: Runtime,
+    runtime: Runtime | None,
     tokenizer: ChatTokenizer,
     on_progress: Callable[[int], None],
 ) -> list[Expert]:

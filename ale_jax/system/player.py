@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+from collections.abc import Callable
 
 from ale_jax.agent.loop import AgentLimits
 from ale_jax.records import Opening, Slot
 from ale_jax.rollout.play import EpisodePlayer, Played
 from ale_jax.rollout.remote_policy import DoorKey, RemotePolicy
+from ale_jax.sandbox.api import Sandbox
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
 from envs.registry import make_env, needs_sandbox
@@ -17,10 +19,11 @@ from envs.registry import make_env, needs_sandbox
 
 @dataclasses.dataclass(frozen=True)
 class PlayerSpec:
-    """All that a player needs to know. runtime: name of the sandbox runtime."""
+    """All that a player needs to know. runtime: of sandboxes, by name. sandbox: None where no task
+    needs one."""
 
     runtime: str
-    sandbox: SandboxSpec
+    sandbox: SandboxSpec | None
     limits: AgentLimits
     door: DoorKey
 
@@ -29,10 +32,8 @@ class PlayerActor:
     """Made into a Ray actor by `Seat`; its methods are called from several threads at once."""
 
     def __init__(self, spec: PlayerSpec):
-        runtime = pick_runtime(spec.runtime, spec.sandbox)
-        runtime.reap()  # what a killed predecessor on this machine left
-        start = functools.partial(runtime.start, spec.sandbox, {"role": "player"})
-        self._player = EpisodePlayer(start, make_env, needs_sandbox, spec.limits)
+        start_sandbox = _starter(spec.runtime, spec.sandbox) if spec.sandbox else None
+        self._player = EpisodePlayer(start_sandbox, make_env, needs_sandbox, spec.limits)
         self._door = spec.door
 
     def pid(self) -> int:
@@ -44,3 +45,9 @@ class PlayerActor:
 
     def close(self) -> None:
         self._player.close()
+
+
+def _starter(runtime_name: str, spec: SandboxSpec) -> Callable[[], Sandbox]:
+    runtime = pick_runtime(runtime_name, spec)
+    runtime.reap()  # what a killed predecessor on this machine left
+    return functools.partial(runtime.start, spec, {"role": "player"})

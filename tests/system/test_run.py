@@ -23,6 +23,7 @@ SYNCHRONOUS = [
     "--config.rl.steps=4",
     "--config.rl.groups_per_step=3",
 ]
+NOTHING_HELD_OUT = ["--config.worlds.held_out_families=()", "--config.eval.held_out_tasks=0"]
 # What a clock, and not the run, decides.
 TIMES = ("seconds", "seconds_wait", "seconds_learn", "tokens_per_second")
 
@@ -44,10 +45,10 @@ def _environment():
     return {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
 
 
-def _run(workdir, runtime_name, *overrides):
+def _run(workdir, runtime_name, *overrides, **environment):
     result = subprocess.run(
         _command(workdir, runtime_name, *overrides),
-        env=_environment(),
+        env=_environment() | environment,
         capture_output=True,
         text=True,
         timeout=240,
@@ -96,6 +97,14 @@ def test_a_run_leaves_its_records(unbroken):
     assert "<html" in (workdir / "report.html").read_text()
     assert json.loads((workdir / "config.json").read_text())["rl"]["alpha"] == 0.0
     assert "report.html" in output
+
+
+def test_worlds_without_sandboxes_ask_for_no_runtime(tmp_path):
+    machine = {"DOCKER_HOST": "unix:///nonexistent/docker.sock", "PATH": str(tmp_path)}
+    worlds = ["--config.worlds.train_families=('countdown3',)", *NOTHING_HELD_OUT]
+    said = _run(tmp_path / "run", "auto", *worlds, **machine)
+    assert "sandboxes: none, as no world needs any" in said
+    assert read_summary(tmp_path / "run" / "summary.json").episodes == 2 * 2 * 2
 
 
 def test_a_killed_synchronous_run_ends_like_an_unbroken_one(unbroken, tmp_path, runtime_name):
