@@ -12,6 +12,7 @@ import itertools
 import jax
 import optax
 
+from ale_jax.data.experts import Expert
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.compilation import keep_compiled
@@ -83,6 +84,7 @@ class _Run(contextlib.ExitStack):
         self._watch: Watch | None = None
         self._early_events: list[tuple[str, str, dict]] = []
         self._critics: Critics | None = None
+        self._oracles: list[Expert] | None = None
 
     def go(self) -> None:
         state, cursor = self._restore()
@@ -193,6 +195,8 @@ class _Run(contextlib.ExitStack):
             given, config.tokenizer.vocab_size, itertools.chain(*domains), folder
         )
         self._tokenizer.check_fits(self._policy().vocab_size)
+        if config.resampling.wants_oracles:
+            self._oracle_experts()  # one that is too long is refused before anything is trained
         if not warm.max_steps:
             return self._new_state(self._optimizer())
         optimizer = make_optimizer(config.warm_start_optimizer, self._policy(), config.lora)
@@ -311,19 +315,25 @@ class _Run(contextlib.ExitStack):
 
     def _open_resampling(self, cursor: Cursor, pump: Pump) -> Resampler:
         """As the checkpoint left it, or a new one, which an oracle may have taught already."""
-        config, worlds = self._config, self._config.worlds
-        hp, families, distinct = config.resampling, worlds.train_families, worlds.tasks_per_family
-
-        def task_of(number: int) -> Task:
-            return train_task(number, families, config.seed, distinct)
-
-        size, state = config.rl.group_size, cursor.resampling
-        resampler = Resampler(hp, task_of, size, config.seed, self._record, state)
+        config, hp, state = self._config, self._config.resampling, cursor.resampling
+        size, seed = config.rl.group_size, config.seed
+        resampler = Resampler(hp, self._train_task, size, seed, self._record, state)
         if state is None and hp.wants_oracles:
-            tasks = [task_of(number) for number in range(distinct * len(families))]
-            self._watch.progress.phase("oracle experts", len(tasks))
-            experts = oracle_experts(
-                config, tasks, self._runtime, self._tokenizer, self._watch.progress.update
-            )
+            experts = self._oracle_experts()
             resampler.admit(experts, lambda checks: pump.play(checks, config.train_sampling))
         return resampler
+
+    def _oracle_experts(self) -> list[Expert]:
+        """Of every training task; played once."""
+        config, progress, worlds = self._config, self._watch.progress, self._config.worlds
+        if self._oracles is None:
+            count = worlds.tasks_per_family * len(worlds.train_families)
+            tasks = list(map(self._train_task, range(count)))
+            progress.phase("oracle experts", len(tasks))
+            played = oracle_experts(config, tasks, self._runtime, self._tokenizer, progress.update)
+            self._oracles = played
+        return self._oracles
+
+    def _train_task(self, number: int) -> Task:
+        worlds, seed = self._config.worlds, self._config.seed
+        return train_task(number, worlds.train_families, seed, worlds.tasks_per_family)

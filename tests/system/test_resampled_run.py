@@ -30,13 +30,17 @@ ROLLBACK = {
 TIMES = ("seconds", "seconds_wait", "seconds_learn", "tokens_per_second")
 
 
-def _run(workdir, runtime_name):
+def _launch(workdir, runtime_name, **overrides):
     command = [sys.executable, "-m", "ale_jax.launch", "--config=configs/smoke.py"]
     command += [f"--workdir={workdir}", f"--config.rollout.runtime={runtime_name}"]
-    command += [f"--config.{name}={value}" for name, value in ROLLBACK.items()]
+    command += [f"--config.{name}={value}" for name, value in (ROLLBACK | overrides).items()]
     # The tests' eight virtual devices would only slow the process down.
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+
+
+def _run(workdir, runtime_name):
+    result = _launch(workdir, runtime_name)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
@@ -56,6 +60,14 @@ def unbroken(tmp_path_factory, runtime_name):
     workdir = tmp_path_factory.mktemp("run") / "unbroken"
     _run(workdir, runtime_name)
     return workdir
+
+
+def test_an_oracle_that_is_too_long_is_refused_before_anything_is_trained(tmp_path, runtime_name):
+    result = _launch(tmp_path, runtime_name, **{"agent.turns": 1})
+    assert result.returncode == 2
+    assert "and agent.turns is 1: raise it, or leave the family out" in result.stderr
+    assert not list((tmp_path / "checkpoints").glob("*"))
+    assert "warm start" not in result.stdout
 
 
 def test_training_starts_near_the_end(unbroken):
