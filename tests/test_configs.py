@@ -216,3 +216,25 @@ def test_what_the_devices_cannot_hold_is_refused():
     ):
         with pytest.raises(ValueError, match=answer):
             check_devices(build_config(smoke_with(changes)))
+
+
+COUNTDOWN = {
+    "worlds.train_families": ("countdown3",),
+    "worlds.held_out_families": (),
+    "eval.held_out_tasks": 0,
+}
+BOTH = {"name": "both", "families": ("countdown3", "trail"), "ratio": 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_sandboxed"),
+    [
+        ({}, False),
+        ({"worlds.train_families": ("countdown3", "trail")}, True),
+        ({"worlds.held_out_families": ("relay",)}, True),
+        ({"warm_start.domains": (BOTH,)}, True),
+    ],
+)
+def test_a_sandbox_is_asked_for_where_any_world_needs_one(changes, is_sandboxed):
+    config = build_config(smoke_with(COUNTDOWN | changes))
+    assert config.sandboxed == (config.sandbox if is_sandboxed else None)
