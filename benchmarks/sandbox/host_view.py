@@ -64,10 +64,12 @@ def is_gone(pid: int) -> bool:
 
 def descendants(pid: int) -> list[int]:
     """The children of all its threads, and theirs. Of one that has ended, none."""
-    mine = []
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            mine += [int(each) for each in children.read_text().split()]
+    mine, ended = [], (FileNotFoundError, ProcessLookupError)
+    with contextlib.suppress(*ended):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(*ended):
+                words = Path(f"/proc/{pid}/task/{task}/children").read_text().split()
+                mine += [int(word) for word in words]
     return mine + [below for each in mine for below in descendants(each)]
 
 

@@ -1,6 +1,7 @@
 """The pool over real runtimes: what is warm, forked, killed, frozen, forgotten or given up."""
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import signal
@@ -156,7 +157,8 @@ async def test_many_starts_that_are_cancelled_leave_nothing(runtime):
 def test_a_process_that_ends_in_the_middle_of_its_starts_leaves_nothing(runtime, number, code):
     line = [sys.executable, "-m", "benchmarks.sandbox.many_starts", runtime.name, "64"]
     owner = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    with owner:
+    with owner, contextlib.ExitStack() as at_exit:
+        at_exit.callback(owner.kill)
         name = owner.stdout.readline().strip()
         assert len(leftovers(runtime.name, name)) >= 4
         pids = descendants(owner.pid)
