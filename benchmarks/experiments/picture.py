@@ -3,8 +3,8 @@
     python -m benchmarks.experiments.picture NAME [--out=docs/images/experiment_NAME.png]
 
 Training success against episodes, an arm a line, and beside it the final success on unseen tasks;
-of arms that differ in alpha, the final success against alpha; where starts go back (Sequential
-Rollback), also where episodes start. Bars are one standard error.
+of arms that differ in alpha, the final success against alpha and what is lost, seed by seed; where
+starts go back (Sequential Rollback), also where episodes start. Bars are one standard error.
 Needs matplotlib (pip install '.[notebooks]').
 """
 
@@ -30,6 +30,7 @@ from notebooks import style
 
 ALPHA, SCHEME = "rl.alpha", "resampling.scheme"
 Arms = Mapping[str, Mapping[str, Any]]
+ByAlpha = Mapping[float, Mapping[int, float]]  # points of percent, by seed
 
 
 def main(arguments: list[str]) -> int:
@@ -58,8 +59,13 @@ def draw(found: Mapping[str, Any]) -> Figure:
     arms: Arms = found["arms"]
     by_alpha = all(ALPHA in arm["overrides"] for arm in arms.values())
     if by_alpha:
-        figure, axes = plt.subplots(figsize=(8, 4.5))
-        draw_against_alpha(axes, arms)
+        figure, (finals, lost) = plt.subplots(1, 2, figsize=(13, 4.5))
+        success = finals_by_alpha(arms)
+        draw_against_alpha(finals, success)
+        finals.set(ylabel="success, %", title="At the end, on unseen tasks")
+        draw_against_alpha(lost, {name: less_the_first(each) for name, each in success.items()})
+        lost.set(ylabel="points", title="What age changes, seed by seed")
+        lost.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     elif any(arm["overrides"].get(SCHEME) == ROLLBACK for arm in arms.values()):
         figure, (starts, axes, finals) = plt.subplots(1, 3, figsize=(15, 4.5))
         draw_curves(starts, arms, "starts")
@@ -107,22 +113,44 @@ def draw_finals(axes: Axes, arms: Arms) -> None:
     axes.set(xlabel="success, %", title="At the end, on unseen tasks")
 
 
-def draw_against_alpha(axes: Axes, arms: Arms) -> None:
-    algorithms = dict.fromkeys(arm["algorithm"] for arm in arms.values())
-    for name, colour in zip(algorithms, style.SERIES):
-        mine = [arm for arm in arms.values() if arm["algorithm"] == name]
+def draw_against_alpha(axes: Axes, algorithms: Mapping[str, ByAlpha]) -> None:
+    for number, ((name, by_alpha), colour) in enumerate(zip(algorithms.items(), style.SERIES)):
+        aside = 0.09 * (number - (len(algorithms) - 1) / 2)  # so that bars stand beside each other
+        values = [list(seeds.values()) for seeds in by_alpha.values()]
         axes.errorbar(
-            range(len(mine)),
-            [100 * arm["mean"] for arm in mine],
-            [100 * (arm["standard_error"] or 0) for arm in mine],
+            [place + aside for place in range(len(values))],
+            list(map(statistics.fmean, values)),
+            list(map(_standard_error, values)),
             color=colour,
             marker="o",
             capsize=3,
             label=name.replace("_", " "),
         )
-        axes.set_xticks(range(len(mine)), [f"{arm['overrides'][ALPHA]:g}" for arm in mine])
-    axes.set(xlabel="alpha: versions that a trajectory may be old", ylabel="final success, %")
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        axes.set_xticks(range(len(values)), [f"{alpha:g}" for alpha in by_alpha])
+    axes.set_xlabel("alpha: versions that a trajectory may be old")
+
+
+def finals_by_alpha(arms: Arms) -> dict[str, ByAlpha]:
+    """Final success in percent, by algorithm."""
+    found = {}
+    for arm in arms.values():
+        seeds = {run["seed"]: 100 * run["final"] for run in arm["runs"]}
+        found.setdefault(arm["algorithm"], {})[arm["overrides"][ALPHA]] = seeds
+    return found
+
+
+def less_the_first(by_alpha: ByAlpha) -> ByAlpha:
+    """What the same seeds reached with the first alpha is taken off: seeds differ by more than
+    alphas do."""
+    first = next(iter(by_alpha.values()))
+    return {
+        alpha: {seed: final - first[seed] for seed, final in seeds.items() if seed in first}
+        for alpha, seeds in by_alpha.items()
+    }
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
 def _percent(rates: Sequence[float]) -> list[float]:

@@ -55,12 +55,33 @@ def test_where_starts_go_back_they_are_drawn_too(results):
     assert list(curves.lines[1].get_ydata()) == pytest.approx([50, 50])
 
 
-def test_arms_of_several_alphas_are_drawn_against_it(results):
-    solved = {"ipa_0": (20,), "ipa_8": (10,), "tis_0": (30,), "tis_8": (0,)}
+def test_arms_of_several_alphas_are_drawn_against_it_and_against_their_seeds(results):
+    solved = {"ipa_0": (20, 28), "ipa_8": (10, 26), "tis_0": (30,), "tis_8": (0,)}
     found = results("staleness", lambda arm: {"rl.alpha": float(arm[-1])}, solved)
-    (axes,) = picture.draw(found).axes
-    assert [list(line.lines[0].get_ydata()) for line in axes.containers] == [[50, 25], [75, 0]]
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "8"]
+    finals, lost = picture.draw(found).axes
+    assert heights(finals) == [pytest.approx([60, 45]), pytest.approx([75, 0])]
+    assert heights(lost) == [pytest.approx([0, -15]), pytest.approx([0, -75])]
+    assert errors(lost) == [pytest.approx([0, 10]), [0, 0]]  # -25 and -5 points; of one seed, none
+    for axes in (finals, lost):
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "8"]
+
+
+def heights(axes):
+    return [list(line.lines[0].get_ydata()) for line in axes.containers]
+
+
+def errors(axes):
+    """Half of what each bar spans."""
+    bars = [line.lines[2][0].get_segments() for line in axes.containers]
+    return [[float(high - low) / 2 for (_, low), (_, high) in segments] for segments in bars]
+
+
+def test_a_seed_that_the_first_alpha_lacks_is_not_compared(results):
+    solved = {"ipa_0": (20,), "ipa_8": (10, 40)}
+    found = results("staleness", lambda arm: {"rl.alpha": float(arm[-1])}, solved)
+    finals, lost = picture.draw(found).axes
+    assert heights(finals) == [pytest.approx([50, 62.5])]
+    assert heights(lost) == [pytest.approx([0, -25])]
 
 
 def test_a_picture_is_written_and_equal_results_make_equal_files(results, tmp_path):
