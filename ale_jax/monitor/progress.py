@@ -50,7 +50,7 @@ class Progress:
         # The live view draws in a thread of its own.
         self._lock = threading.RLock()
         self._started = self._phase_started = self._printed = clock()
-        self._name, self._total, self._done = "starting", 0, 0
+        self._name, self._total, self._done, self._told = "starting", 0, 0, 0
         self._figures = Figures()
         # A curve per phase: the success of an evaluation does not belong on that of training.
         self._success = collections.defaultdict(lambda: collections.deque(maxlen=400))
@@ -60,7 +60,7 @@ class Progress:
         """Begins a phase of `total` steps; the figures of the last one are forgotten."""
         with self._lock:
             self._print_last_line()
-            self._name, self._total, self._done = one_line(name, 40), total, 0
+            self._name, self._total, self._done, self._told = one_line(name, 40), total, 0, 0
             self._figures = Figures()
             self._phase_started = self._printed = self._clock()
             self._print_plain(f"{self._name}: {total} steps")
@@ -72,7 +72,7 @@ class Progress:
             self._done = done
             if figures.get("success") is not None:
                 self._success[self._name].append(figures["success"])
-            if self._clock() - self._printed >= PLAIN_SECONDS:
+            if done == self._total or self._clock() - self._printed >= PLAIN_SECONDS:
                 self._print_line()
 
     def note(self, text: str) -> None:
@@ -107,11 +107,11 @@ class Progress:
             return panel(self._view())
 
     def _print_last_line(self) -> None:
-        if self._done:
+        if self._done != self._told:
             self._print_line()
 
     def _print_line(self) -> None:
-        self._printed = self._clock()
+        self._printed, self._told = self._clock(), self._done
         view = self._view()
         parts = [f"{view.phase} {view.done}/{view.total}", *plain_figures(view.figures)]
         if view.seconds_left:

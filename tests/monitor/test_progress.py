@@ -54,6 +54,20 @@ def test_a_new_phase_forgets_the_figures_of_the_last():
     ]
 
 
+def test_the_last_line_of_a_phase_comes_at_once_and_once():
+    stream, progress = plain_progress(Clock())
+    with progress:
+        progress.phase("rl", 2)
+        progress.update(1)
+        progress.update(2)
+        progress.note("all is written")
+    assert stream.getvalue().splitlines() == [
+        "[0s] rl: 2 steps",
+        "[0s] rl 2/2",
+        "[0s] all is written",
+    ]
+
+
 def test_a_note_cannot_drive_the_terminal():
     stream, progress = plain_progress(Clock())
     with progress:
