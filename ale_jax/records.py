@@ -211,9 +211,9 @@ class Batch:
     group_BT, member_BT int32: the trajectory's group, counted within the step, and its member
     number in there; -1 on padding.
 
-    Of tokens in sampled chunks, 0 (False) elsewhere:
+    Of tokens in sampled chunks, 0 elsewhere:
     logp_mu_BT, logp_old_BT float32 and version_BT int32, as in `Turn`;
-    advantage_BT float32; positive_BT bool, its trajectory did better than its baseline;
+    advantage_BT float32;
     reward_BT float32, the chunk's own reward, on the chunk's last token alone.
     Of tokens in given turns, 0 elsewhere: imitate_BT float32, the weight of log pi(t) in the
     imitation term.
@@ -234,7 +234,6 @@ class Batch:
     logp_old_BT: np.ndarray
     version_BT: np.ndarray
     advantage_BT: np.ndarray
-    positive_BT: np.ndarray
     reward_BT: np.ndarray
     imitate_BT: np.ndarray
     logp_ref_BT: np.ndarray | None = None

@@ -112,7 +112,7 @@ def _sample(draw: np.random.Generator, work: Work, positive: bool, member: int) 
 
     turns = tuple(map(turn, range(TURNS)))
     advantage_C = np.full(TURNS, 1.0 if positive else -1.0, np.float32)
-    return Sample(turns, advantage_C, positive, member=member)
+    return Sample(turns, advantage_C, member=member)
 
 
 class Training:

@@ -37,7 +37,7 @@ def full_batch(
             action_text="",
             prompt_text="",
         )
-        return Sample((turn,), draw.normal(size=1).astype(np.float32), positive=True)
+        return Sample((turn,), draw.normal(size=1).astype(np.float32))
 
     batch, left_over = pack([sample() for _ in range(rows)], Shape(rows, row_tokens, 1))
     assert not left_over and (batch.segment_BT > 0).all()

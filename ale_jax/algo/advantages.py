@@ -48,21 +48,14 @@ class Rewards(NamedTuple):
 
 class Credit(NamedTuple):
     """advantage_NC: float32, 0 on padding and on invalid trajectories; 0 everywhere where the time
-    steps are tokens. positive_N: bool, the trajectory did better than its baseline (T+ of Eq 9).
-    reward_NC: each chunk's own reward, with what a failure costs."""
+    steps are tokens. reward_NC: each chunk's own reward, with what a failure costs."""
 
     advantage_NC: jax.Array
-    positive_N: jax.Array
     reward_NC: jax.Array
 
 
 def credit_chunks(rewards: Rewards, num_groups: int, gamma: float, hp: AdvantageHypers) -> Credit:
-    """The advantages that `hp` asks for.
-
-    Positive means that the outcome is above its baseline. For rewards of 0 and 1 and the group's
-    mean that is the paper's R > 0 wherever the advantage is not zero; for partial rewards it keeps
-    the truncated ratio on every push downwards.
-    """
+    """The advantages that `hp` asks for."""
     malus_N = jnp.where(rewards.outcome_N <= 0.0, hp.failure_reward, 0.0)
     score_N, valid_N = rewards.outcome_N + malus_N, rewards.valid_N
     baseline_N = baseline(score_N, rewards.keys, valid_N, num_groups, hp.mean)
@@ -71,7 +64,6 @@ def credit_chunks(rewards: Rewards, num_groups: int, gamma: float, hp: Advantage
         advantage_NC = jnp.clip(advantage_NC, -hp.clip, hp.clip)
     return Credit(
         advantage_NC=jnp.where(rewards.real_NC, advantage_NC, 0.0),
-        positive_N=valid_N & (score_N > baseline_N),
         reward_NC=rewards.reward_NC + rewards.on_last_chunk(malus_N),
     )
 

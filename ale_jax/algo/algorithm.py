@@ -34,7 +34,7 @@ LOSSES = {
     "kimi": ("tau",),
 }
 LOSS_FIELDS = ("clip_low", "clip_high", "dual_clip", "ratio_cap", "tau")
-MAY_BE_ZERO = ("clip_low", "dual_clip")  # also where they are read
+MAY_BE_ZERO = ("dual_clip",)  # also where it is read
 AGGREGATIONS = ("tokens", "chunks", "trajectories", "trajectory_means", "constant")
 KL_ESTIMATORS = ("none", "k1", "k2", "k3")
 OLD_LOGP_SOURCES = ("sampler", "generating", "step")
@@ -89,7 +89,7 @@ class LossHypers:
     dual_clip: c, the most that a negative advantage may be multiplied by (Ye et al. 2020); 0: off.
     ratio_cap: upper bound of a ratio that is only a weight.
     tau: of the squared log-ratio in Kimi's loss.
-    negative_weight: factor on what trajectories below their baseline teach. 1 is the papers'. Most
+    negative_weight: factor on advantages below 0, whatever the loss. 1 is all papers'. Most
         chunks of a failed episode were right, so pushing all of them down is noise beside the
         signal; a small policy with few episodes per step learns better with less.
     aggregation: what the sum over tokens is divided by, counted over the whole step: "tokens",
@@ -272,11 +272,6 @@ REFUSALS = (
         lambda c: 0.0 < c.loss.dual_clip < 1.0,
         "loss.dual_clip {l.dual_clip} would bound what lies inside the trust region: set it above "
         "1, 3 is usual, or to 0.0",
-    ),
-    Refusal(
-        "a negative weight that nobody reads",
-        lambda c: c.loss.negative_weight != 1.0 and c.loss.kind not in ("tis", "topr"),
-        "loss.negative_weight {l.negative_weight} is not read by the loss {l.kind}: set it to 1.0",
     ),
     Refusal(
         "a constant length without its length",

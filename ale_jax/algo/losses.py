@@ -17,12 +17,16 @@ from ale_jax.algo.ratio import exp_log_ratio
 
 
 class Tokens(NamedTuple):
-    """Of policy tokens; elsewhere finite and not looked at. log_ratio_BT: of `log_ratio`."""
+    """Of policy tokens; elsewhere finite and not looked at. log_ratio_BT: of `log_ratio`.
+    advantage_BT: A; a token is positive (of T+, Eq 9 of arXiv 2512.24873) if A > 0."""
 
     logp_BT: jax.Array
     log_ratio_BT: jax.Array
     advantage_BT: jax.Array
-    positive_BT: jax.Array
+
+    @property
+    def positive_BT(self) -> jax.Array:
+        return self.advantage_BT > 0.0
 
     @property
     def weight_BT(self) -> jax.Array:
@@ -56,25 +60,20 @@ def _ppo(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
 def _tis(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
     """-sg(min(r, cap)) A log pi: truncated importance sampling (Eq 4 of arXiv 2512.24873)."""
     ratio_BT = tokens.weight_BT
-    weight_BT = _of_negatives(jnp.minimum(ratio_BT, hp.ratio_cap), tokens, hp)
+    weight_BT = jnp.minimum(ratio_BT, hp.ratio_cap)
     return -(weight_BT * tokens.advantage_BT) * tokens.logp_BT, ratio_BT > hp.ratio_cap
 
 
 def _topr(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
-    """Tapered off-policy REINFORCE (arXiv 2503.14286): -A log pi where the trajectory is positive,
-    TIS elsewhere. A success stays worth imitating when the policy has moved away from it.
+    """Tapered off-policy REINFORCE (arXiv 2503.14286): -A log pi where A > 0, TIS elsewhere. A
+    success stays worth imitating when the policy has moved away from it.
 
     With a ratio per chunk, discounted returns per chunk and a mask on chunks it is IPA (Eq 9).
     """
     ratio_BT, positive_BT = tokens.weight_BT, tokens.positive_BT
     weight_BT = jnp.where(positive_BT, 1.0, jnp.minimum(ratio_BT, hp.ratio_cap))
-    weight_BT = _of_negatives(weight_BT, tokens, hp)
     acts_BT = ~positive_BT & (ratio_BT > hp.ratio_cap)
     return -(weight_BT * tokens.advantage_BT) * tokens.logp_BT, acts_BT
-
-
-def _of_negatives(weight_BT: jax.Array, tokens: Tokens, hp: LossHypers) -> jax.Array:
-    return jnp.where(tokens.positive_BT, weight_BT, hp.negative_weight * weight_BT)
 
 
 def _cispo(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:

@@ -57,13 +57,14 @@ def policy_loss(
         return jnp.where(written_BT, x_BT, 0.0)
 
     logp_BT, logp_old_BT = of_policy(logp_BT), of_policy(batch["logp_old_BT"])
+    advantage_BT = of_policy(batch["advantage_BT"])
+    advantage_BT *= jnp.where(advantage_BT < 0.0, hp.negative_weight, 1.0)
     decoupled = hp.kind == "decoupled_ppo"
     centre_BT = of_policy(batch["logp_prox_BT"]) if decoupled else logp_old_BT
     tokens = Tokens(
         logp_BT,
         log_ratio(logp_BT, centre_BT, chunk_BT, segment_BT, hp.level, num_chunks),
-        of_policy(batch["advantage_BT"]),
-        batch["positive_BT"],
+        advantage_BT,
     )
     loss_BT, clipped_BT = TOKEN_LOSSES[hp.kind](tokens, hp)
     if decoupled:

@@ -21,7 +21,7 @@ class Sample:
     """A trajectory's turns with the credit that they earned.
 
     Its first `given` turns were not sampled; the others are its C chunks.
-    advantage_C: float32, one per chunk. positive: the trajectory belongs to T+ (Eq 9).
+    advantage_C: float32, one per chunk.
     reward_C: float32, each chunk's own reward; None: as its turn says.
     imitate_C: float32, one per given turn, the weight of its tokens in the imitation term; None: 0.
     group, member: as in `Batch`. expert_TLK: of all its tokens, as in `Trajectory`.
@@ -29,7 +29,6 @@ class Sample:
 
     turns: tuple[Turn, ...]
     advantage_C: np.ndarray
-    positive: bool
     given: int = 0
     group: int = 0
     member: int = 0
@@ -43,14 +42,11 @@ class Sample:
         assert self.imitate_C is None or len(self.imitate_C) == self.given, self.imitate_C
 
     @classmethod
-    def of(
-        cls, trajectory: Trajectory, advantage_C: np.ndarray, positive: bool, **more: Any
-    ) -> Sample:
+    def of(cls, trajectory: Trajectory, advantage_C: np.ndarray, **more: Any) -> Sample:
         """more: other fields of the sample."""
         return cls(
             turns=trajectory.turns,
             advantage_C=advantage_C,
-            positive=positive,
             given=trajectory.given,
             member=trajectory.episode.slot.member,
             expert_TLK=trajectory.expert_TLK,
@@ -84,7 +80,7 @@ class Shape:
 def demonstration(exchanges: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Sample:
     """A transcript to imitate: pairs of prompt ids and assistant ids, which alone are learned."""
     turns = tuple(given_turn(prompt, action) for prompt, action in exchanges)
-    return Sample(turns, np.ones(len(turns), np.float32), positive=True)
+    return Sample(turns, np.ones(len(turns), np.float32))
 
 
 def given_turn(
@@ -186,7 +182,6 @@ def _empty_batch(shape: Shape, samples: Sequence[Sample]) -> Batch:
         logp_old_BT=np.zeros(BT, np.float32),
         version_BT=np.zeros(BT, np.int32),
         advantage_BT=np.zeros(BT, np.float32),
-        positive_BT=np.zeros(BT, bool),
         reward_BT=np.zeros(BT, np.float32),
         imitate_BT=np.zeros(BT, np.float32),
         expert_BTLK=None if LK is None else np.full(BT + LK, -1, np.int16),
@@ -226,7 +221,6 @@ def _fill_chunk(
     batch.logp_old_BT[b, written] = turn.logp_old
     batch.version_BT[b, written] = turn.version
     batch.advantage_BT[b, written] = sample.advantage_C[c]
-    batch.positive_BT[b, written] = sample.positive
     reward = turn.reward if sample.reward_C is None else sample.reward_C[c]
     batch.reward_BT[b, written.stop - 1] = reward
 

@@ -92,14 +92,13 @@ def _anchors(rows: Sequence[tuple[int, Trajectory]], max_chunks: int) -> np.ndar
 
 
 def credited_samples(
-    table: RewardTable, advantage_NC: np.ndarray, positive_N: np.ndarray, reward_NC: np.ndarray
+    table: RewardTable, advantage_NC: np.ndarray, reward_NC: np.ndarray
 ) -> list[Sample]:
     """Each valid trajectory with its credit, ready to be packed; row order kept."""
     return [
         Sample.of(
             t,
             np.asarray(advantage_NC[n, : table.num_chunks_N[n]]),
-            bool(positive_N[n]),
             group=int(table.group_N[n]),
             reward_C=np.asarray(reward_NC[n, : table.num_chunks_N[n]]),
         )

@@ -18,7 +18,7 @@ def fresh_batches(trajectories: Iterable[Trajectory], version: int, shape: Shape
     the first prompt was read, that shows.) The batch has no credit: it is there to be scored.
     """
     fresh = [
-        Sample.of(t, np.zeros(len(t.turns) - t.given, np.float32), positive=False)
+        Sample.of(t, np.zeros(len(t.turns) - t.given, np.float32))
         for t in trajectories
         if (sampled := t.turns[t.given :]) and all((s.version == version).all() for s in sampled)
     ]

@@ -92,7 +92,6 @@ def sample_of(trajectory: TrajectorySample, member: int = 0) -> Sample:
     return Sample(
         turns=tuple(turns),
         advantage_C=np.array([turn.advantage for turn in sampled], np.float32),
-        positive=any(turn.advantage > 0 for turn in sampled),
         given=trajectory.given,
         member=member,
     )

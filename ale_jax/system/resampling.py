@@ -272,7 +272,6 @@ def _imitated(decision: _Decision, group: int, gamma: float, weight: float) -> S
     return Sample(
         turns=expert.turns[:given],
         advantage_C=np.zeros(0, np.float32),
-        positive=False,
         given=given,
         group=group,
         imitate_C=imitation_weights(start, len(expert.turns), expert.reward, gamma, weight),

@@ -45,7 +45,7 @@ def trajectory_samples(
     if report.cursor.step % EVERY_STEPS:
         return
     members = _contrast(report)
-    samples = [Sample.of(t, np.zeros(_chunks(t), np.float32), False) for _, t in members]
+    samples = [Sample.of(t, np.zeros(_chunks(t), np.float32)) for _, t in members]
     scores = score(report.params, samples)
     for (group, trajectory), logp in zip(members, scores, strict=True):
         learned = _as_learned(report.made.batches, group, trajectory, hp)

@@ -34,19 +34,17 @@ AT_LEVELS = {
 
 
 def make_batch(chunk_BT, segment_BT, **arrays):
-    """What is left out is 0; advantage and positive may be given per chunk, as lists of rows."""
+    """What is left out is 0; names that end in _BC are given per chunk."""
     chunk_BT = np.asarray(chunk_BT, np.int32)
     batch = {"chunk_BT": chunk_BT, "segment_BT": np.asarray(segment_BT, np.int32)}
     for name in ("logp_old", "logp_mu", "logp_prox", "logp_ref", "advantage", "imitate"):
         batch[f"{name}_BT"] = np.zeros(chunk_BT.shape, np.float32)
-    batch["positive_BT"] = np.zeros(chunk_BT.shape, bool)
     for name, value in arrays.items():
         array = np.asarray(value)
         if name.endswith("_BC"):
             array = np.take_along_axis(array, np.maximum(chunk_BT, 0), axis=1)
             name, array = name[:-1] + "T", np.where(chunk_BT >= 0, array, 0)
-        batch[name] = array.astype(bool if array.dtype == bool else np.float32)
-    batch["positive_BT"] = batch["positive_BT"].astype(bool)
+        batch[name] = array.astype(np.float32)
     return {name: jnp.asarray(array) for name, array in batch.items()}
 
 
@@ -65,7 +63,6 @@ def random_batch(seed, rows=3, gap=0.3):
         np.tile(layout, (rows, 1)),
         np.tile(segment, (rows, 1)),
         advantage_BC=rng.normal(size=(rows, 4)),
-        positive_BT=np.tile(segment, (rows, 1)) == 1,
         **near,
     )
     return f32(logp_BT), f32(rng.exponential(1.0, shape)), batch

@@ -41,20 +41,17 @@ def credit(outcome_N, num_chunks_N, group_N, hp=IPA, gamma=0.5, **more):
 def test_a_group_of_equals_teaches_exactly_nothing(outcome, size):
     found = credit([outcome] * size, [2] * size, [0] * size)
     np.testing.assert_array_equal(found.advantage_NC, np.zeros((size, 3)))
-    assert not found.positive_N.any()
 
 
 def test_ipa_baseline_meets_the_outcome_before_the_discount():
     found = credit([1.0, 0.0], [2, 3], [0, 0])
     np.testing.assert_array_equal(found.advantage_NC, [[0.25, 0.5, 0.0], [-0.125, -0.25, -0.5]])
-    np.testing.assert_array_equal(found.positive_N, [True, False])
     np.testing.assert_array_equal(found.reward_NC, [[0, 1, 0], [0, 0, 0]])
 
 
 def test_ipa_without_baseline_is_eq7():
     found = credit([1.0, 0.0], [2, 3], [0, 0], AdvantageHypers("chunk_return", "none", "none"))
     np.testing.assert_array_equal(found.advantage_NC, [[0.5, 1.0, 0.0], [0.0, 0.0, 0.0]])
-    np.testing.assert_array_equal(found.positive_N, [True, False])
 
 
 def test_ipa_over_the_std_of_the_outcomes():
@@ -74,8 +71,9 @@ def test_failure_reward_is_an_outcome_like_any_other(mean):
     np.testing.assert_array_equal(found.reward_NC, [[1.0, 0, 0], [0, -1.0, 0]])
 
 
-def test_partial_reward_below_the_mean_is_not_positive():
-    np.testing.assert_array_equal(credit([1.0, 0.5], [1, 1], [0, 0]).positive_N, [True, False])
+def test_partial_reward_below_the_mean_is_pushed_down():
+    found = credit([1.0, 0.5], [1, 1], [0, 0])
+    np.testing.assert_array_equal(found.advantage_NC[:, 0], [0.25, -0.25])
 
 
 @pytest.mark.parametrize("estimator", ["chunk_return", "outcome", "step"])
@@ -85,7 +83,6 @@ def test_invalid_member_has_no_credit_and_no_influence(estimator):
     joined = credit([1.0, 0.0, 1.0], [2, 2, 2], [0, 0, 0], hp, valid_N=[True, True, False])
     np.testing.assert_array_equal(joined.advantage_NC[:2], alone.advantage_NC)
     np.testing.assert_array_equal(joined.advantage_NC[2], [0.0, 0.0, 0.0])
-    assert not joined.positive_N[2]
 
 
 def test_trajectory_without_chunks_still_counts_in_the_mean():
@@ -104,7 +101,6 @@ def test_dr_grpo_leaves_the_std_out_and_rloo_compares_with_the_others():
         hp = AdvantageHypers("outcome", mean, "none")
         found = credit([4.0, 0.0, 9.0], [1, 1, 1], [0, 0, 0], hp, valid_N=[True, True, False])
         np.testing.assert_array_equal(found.advantage_NC[:, 0], [*expected, 0])
-        np.testing.assert_array_equal(found.positive_N, [True, False, False])
 
 
 def test_gamma_one_makes_ipa_dr_grpo():
@@ -119,7 +115,6 @@ def test_steps_are_compared_with_the_steps_of_their_group():
     found = credit([1.0, 0.0, 1.0], [2, 3, 1], [0, 0, 1], hp)
     expected = [[0.2, 0.7, 0], [-0.3, -0.3, -0.3], [0, 0, 0]]
     np.testing.assert_allclose(found.advantage_NC, expected, atol=1e-6)
-    np.testing.assert_array_equal(found.positive_N, [True, False, False])
     scaled = credit(
         [1.0, 0.0, 1.0], [2, 3, 1], [0, 0, 1], AdvantageHypers("step", "group", "group")
     )
@@ -152,7 +147,6 @@ def test_advantages_are_clipped_last():
     hp = AdvantageHypers("outcome", "group", "none", clip=0.75)
     found = credit([3.0, 1.0, 2.5, 1.5], [1] * 4, [0, 0, 1, 1], hp)
     np.testing.assert_array_equal(found.advantage_NC[:, 0], [0.75, -0.75, 0.5, -0.5])
-    np.testing.assert_array_equal(found.positive_N, [True, False, True, False])
 
 
 def test_tokens_are_credited_later():
@@ -169,4 +163,3 @@ def test_jit_equals_eager():
         eager = credit_chunks(rewards, 1, 0.9, hp)
         jitted = jax.jit(credit_chunks, static_argnums=(1, 2, 3))(rewards, 1, 0.9, hp)
         np.testing.assert_allclose(eager.advantage_NC, jitted.advantage_NC, rtol=1e-5, atol=1e-6)
-        np.testing.assert_array_equal(eager.positive_N, jitted.positive_N)

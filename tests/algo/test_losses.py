@@ -11,13 +11,12 @@ from ale_jax.algo.losses import TOKEN_LOSSES, Tokens
 
 RATIO = np.array([[1.5, 0.5, 1.5, 0.5]], np.float32)
 ADVANTAGE = jnp.array([[2.0, 2.0, -2.0, -2.0]])
-POSITIVE = jnp.array([[True, True, False, False]])
 LOGP = jnp.array([[-1.0, -2.0, -3.0, -4.0]])
 
 
 def call(logp_BT, hp):
     old_BT = LOGP - jnp.log(RATIO)
-    return TOKEN_LOSSES[hp.kind](Tokens(logp_BT, logp_BT - old_BT, ADVANTAGE, POSITIVE), hp)
+    return TOKEN_LOSSES[hp.kind](Tokens(logp_BT, logp_BT - old_BT, ADVANTAGE), hp)
 
 
 LN15, LN05 = np.log(1.5), np.log(0.5)
@@ -47,12 +46,6 @@ LN15, LN05 = np.log(1.5), np.log(0.5)
         (LossHypers("tis", ratio_cap=1.0), [2, 2, -6, -4], [-2, -1, 2, 1], [1, 0, 1, 0]),
         # The success counts whole, whatever its ratio.
         (LossHypers("topr", ratio_cap=1.0), [2, 4, -6, -4], [-2, -2, 2, 1], [0, 0, 1, 0]),
-        (
-            LossHypers("topr", ratio_cap=1.0, negative_weight=0.1),
-            [2, 4, -0.6, -0.4],
-            [-2, -2, 0.2, 0.1],
-            [0, 0, 1, 0],
-        ),
         # -clip(r, 0.8, 1.2) A logp: the clipped still have a gradient.
         (
             LossHypers("cispo", clip_low=0.2, clip_high=0.2),

@@ -36,7 +36,6 @@ EXAMPLE = make_batch(
     logp_old_BT=OLD_BT,
     logp_mu_BT=MU_BT,
     advantage_BC=[[0.5, 0.6, -0.5, -0.4]],
-    positive_BC=np.array([[True, True, False, False]]),
 )
 
 
@@ -67,8 +66,9 @@ def eq9_by_tables(logp_BT, batch, normaliser, num_chunks):
     held_BT = jax.lax.stop_gradient(logp_BT)
     gap_BC = of_chunks("logp_old_BT") - of_chunks("logp_mu_BT")
     log_ratio_BC = chunk_mean(held_BT - batch["logp_old_BT"], batch["chunk_BT"], num_chunks)
-    positive_BC = of_chunks("positive_BT") > 0.5
-    weight_BC = jnp.where(positive_BC, 1.0, jnp.minimum(jnp.exp(log_ratio_BC), 1.0))
+    weight_BC = jnp.where(
+        of_chunks("advantage_BT") > 0, 1.0, jnp.minimum(jnp.exp(log_ratio_BC), 1.0)
+    )
     coefficient_BC = jnp.where(gap_BC <= math.log(1.2), weight_BC * of_chunks("advantage_BT"), 0.0)
     return -(coefficient_BC * chunk_sum(logp_BT, batch["chunk_BT"], num_chunks)).sum() / normaliser
 
@@ -98,6 +98,29 @@ def test_without_advantage_there_is_no_gradient(name):
         batch |= {"logp_old_BT": logp_BT}
     _, _, grad_BT = loss_and_grad(logp_BT, batch, AT_LEVELS[name])
     assert not grad_BT.any()
+
+
+@pytest.mark.parametrize("name", AT_LEVELS)
+def test_a_negative_weight_is_a_factor_on_what_failures_teach(name):
+    logp_BT, _, batch = random_batch(2)
+    less = dataclasses.replace(AT_LEVELS[name], negative_weight=0.25)
+    failures_BT = batch["advantage_BT"] < 0
+    by_hand = batch | {"advantage_BT": batch["advantage_BT"] * jnp.where(failures_BT, 0.25, 1.0)}
+    _, _, found_BT = loss_and_grad(logp_BT, batch, less)
+    _, _, expected_BT = loss_and_grad(logp_BT, by_hand, AT_LEVELS[name])
+    np.testing.assert_array_equal(found_BT, expected_BT)
+    assert not np.allclose(found_BT, loss_and_grad(logp_BT, batch, AT_LEVELS[name])[2])
+
+
+def test_what_is_positive_is_decided_token_by_token():
+    """Of topr with credit by steps: a success's chunk below its peers is a push downwards."""
+    logp_BT, _, batch = random_batch(5)
+    hp = EVERY_LOSS["topr"]
+    _, _, grad_BT = loss_and_grad(logp_BT, batch, hp, normaliser=1.0)
+    ratio_BT = jnp.exp(logp_BT - batch["logp_old_BT"])
+    weight_BT = jnp.where(batch["advantage_BT"] > 0, 1.0, jnp.minimum(ratio_BT, 1.0))
+    expected_BT = jnp.where(batch["chunk_BT"] >= 0, -weight_BT * batch["advantage_BT"], 0.0)
+    np.testing.assert_allclose(grad_BT, expected_BT, rtol=1e-5)
 
 
 def test_one_chunk_per_trajectory_makes_ipa_sequence_level_topr():

@@ -9,16 +9,16 @@ from ale_jax.data.packing import Sample, Shape, demonstration, pack, pack_all
 from tests.data.make_trajectories import make_turn
 
 
-def make_sample(*turns, advantage=None, positive=True):
+def make_sample(*turns, advantage=None):
     """turns: (prompt ids, action ids) pairs."""
     made = tuple(make_turn(p, a, version=i) for i, (p, a) in enumerate(turns))
     advantage = range(1, len(made) + 1) if advantage is None else advantage
-    return Sample(made, np.array(list(advantage), np.float32), positive)
+    return Sample(made, np.array(list(advantage), np.float32))
 
 
 def test_one_row_by_hand():
     long = make_sample(([1, 2], [3, 4]), ([5], [6]), advantage=[0.5, 0.25])
-    short = make_sample(([7], [8, 9]), advantage=[-1.0], positive=False)
+    short = make_sample(([7], [8, 9]), advantage=[-1.0])
     reward_C = np.array([0.5], np.float32)
     short = dataclasses.replace(short, group=3, member=1, reward_C=reward_C)
     batch, leftover = pack([short, long], Shape(rows=1, row_tokens=10, chunks_per_row=4))
@@ -32,7 +32,6 @@ def test_one_row_by_hand():
         "group_BT": [[0, 0, 0, 0, 0, 0, 3, 3, 3, -1]],
         "member_BT": [[0, 0, 0, 0, 0, 0, 1, 1, 1, -1]],
         "advantage_BT": [[0, 0, 0.5, 0.5, 0, 0.25, 0, -1.0, -1.0, 0]],
-        "positive_BT": np.array([[0, 0, 1, 1, 0, 1, 0, 0, 0, 0]], bool),
         "reward_BT": [[0, 0, 0, 0, 0, 0, 0, 0, 0.5, 0]],
         "imitate_BT": [[0] * 10],
     }
@@ -46,7 +45,7 @@ def test_one_row_by_hand():
 def test_given_turns_are_read_and_not_learned_from_but_by_imitation():
     turns = [make_turn([1], [2, 3], reward=9.0), make_turn([4], [5]), make_turn([6], [7], 2.0)]
     given = Sample(
-        tuple(turns), np.array([0.5], np.float32), True, given=2,
+        tuple(turns), np.array([0.5], np.float32), given=2,
         imitate_C=np.array([0.25, 0.0], np.float32),
     )  # fmt: skip
     batch, _ = pack([given], Shape(rows=1, row_tokens=8, chunks_per_row=1))
@@ -60,7 +59,7 @@ def test_given_turns_are_read_and_not_learned_from_but_by_imitation():
 
 def test_what_is_imitated_alone_takes_the_room_of_one_chunk():
     """So that a row never has more trajectories than chunks_per_row."""
-    alone = Sample((make_turn([1], [2]),), np.zeros(0, np.float32), False, given=1)
+    alone = Sample((make_turn([1], [2]),), np.zeros(0, np.float32), given=1)
     batch, leftover = pack([alone] * 3, Shape(rows=1, row_tokens=100, chunks_per_row=2))
     assert len(leftover) == 1 and batch.segment_BT.max() == 2 and (batch.chunk_BT == -1).all()
 
@@ -106,7 +105,7 @@ def test_a_demonstration_is_learned_where_the_assistant_speaks():
     batch, _ = pack([demonstration([([1, 2], [3]), ([4], [5, 6])])], Shape(1, 8, 2))
     np.testing.assert_array_equal(batch.chunk_BT, [[-1, -1, 0, -1, 1, 1, -1, -1]])
     np.testing.assert_array_equal(batch.tokens_BT, [[1, 2, 3, 4, 5, 6, 0, 0]])
-    assert batch.positive_BT[batch.chunk_BT >= 0].all() and not batch.logp_mu_BT.any()
+    assert (batch.advantage_BT == (batch.chunk_BT >= 0)).all() and not batch.logp_mu_BT.any()
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,7 @@ def make_samples():
         given = int(rng.random() < 0.3 and len(turns) > 1)
         advantage_C = rng.normal(size=len(turns) - given).astype(np.float32)
         imitate_C = np.full(given, 0.5, np.float32)
-        positive = bool(rng.random() < 0.5)
-        samples.append(Sample(turns, advantage_C, positive, given, imitate_C=imitate_C))
+        samples.append(Sample(turns, advantage_C, given, imitate_C=imitate_C))
     return samples
 
 
@@ -80,7 +79,7 @@ def test_normalisers_count_the_whole_step(shape):
 
 
 def test_who_is_only_imitated_is_not_counted():
-    alone = Sample((make_turn([1], [2]),), np.zeros(0, np.float32), False, given=1)
+    alone = Sample((make_turn([1], [2]),), np.zeros(0, np.float32), given=1)
     for aggregation in AGGREGATIONS:
         assert count_normaliser(pack_all([alone], SHAPES[0]), aggregation, 1) == 1
     both = pack_all([alone, *make_samples()], SHAPES[2])

@@ -43,11 +43,9 @@ def test_one_row_per_member_whatever_its_fate():
 def test_credit_goes_back_to_the_valid_trajectories():
     table = tabulate_rewards(GROUPS, max_chunks=3)
     advantage_NC = np.arange(12, dtype=np.float32).reshape(4, 3)
-    positive_N = np.array([True, False, True, False])
-    samples = credited_samples(table, advantage_NC, positive_N, -advantage_NC)
+    samples = credited_samples(table, advantage_NC, -advantage_NC)
     assert [s.advantage_C.tolist() for s in samples] == [[0, 1], [3], []]
     assert [s.reward_C.tolist() for s in samples] == [[0, -1], [-3], []]
-    assert [s.positive for s in samples] == [True, False, False]
     assert [(s.group, s.member) for s in samples] == [(0, 0), (0, 1), (1, 1)]
 
 

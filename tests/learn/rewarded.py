@@ -29,7 +29,6 @@ def rewarded_samples(groups: int = 4, members: int = 4, seed: int = 0) -> list[S
         Sample(
             turns=(turn(0.0), turn(float((group + member) % 2))),
             advantage_C=np.array([1.0, 2.0] if member % 2 else [-1.0, -2.0], np.float32),
-            positive=bool(member % 2),
             group=group,
             member=member,
         )

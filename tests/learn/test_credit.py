@@ -38,7 +38,6 @@ def _written(step):
 
 def test_groups_of_equals_are_counted_and_not_computed():
     step = assemble([MIXED, EQUAL], IPA, SHAPE)
-    assert [s.positive for s in step.samples] == [True, False]
     assert step.normaliser == 4 * 5  # policy tokens of all four
     np.testing.assert_allclose(step.samples[0].advantage_C, [0.25, 0.5])  # gamma (R - 1/2), R - 1/2
     np.testing.assert_allclose(step.samples[1].advantage_C, [-0.25, -0.5])
@@ -107,7 +106,7 @@ def test_credit_of_tokens_is_on_the_batches_over_the_whole_step():
 def test_what_is_imitated_is_learned_beside_the_rest_and_counted_nowhere():
     turns = tuple(_member(0, 0, 1.0).turns)
     weights = np.array([0.25, 0.5], np.float32)
-    imitated = Sample(turns, np.zeros(0, np.float32), False, given=2, imitate_C=weights)
+    imitated = Sample(turns, np.zeros(0, np.float32), given=2, imitate_C=weights)
     without, step = assemble([MIXED], IPA, SHAPE), assemble([MIXED], IPA, SHAPE, [imitated])
     assert step.normaliser == without.normaliser == 2 * 5
     assert _written(step) == _written(without)

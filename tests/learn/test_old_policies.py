@@ -27,7 +27,14 @@ ALGO = AlgoConfig(
     1.0,
     "generating",
     AdvantageHypers("outcome", "group", "none"),
-    LossHypers("decoupled_ppo", clip_high=0.2, ratio_cap=2.0, kl_weight=0.1, kl_estimator="k2"),
+    LossHypers(
+        "decoupled_ppo",
+        clip_low=0.2,
+        clip_high=0.2,
+        ratio_cap=2.0,
+        kl_weight=0.1,
+        kl_estimator="k2",
+    ),
     MismatchHypers(),
 )
 
@@ -43,8 +50,8 @@ def batch():
     turns = [make_turn([1, 2], [3, 4], version=4), make_turn([5], [6, 7, 8], version=5)]
     mixed = dataclasses.replace(turns[1], version=np.array([5, 5, 6], np.int32))
     samples = [
-        Sample((turns[0], mixed), np.ones(2, np.float32), True),
-        Sample((make_turn([9], [10, 11], version=6),), np.ones(1, np.float32), True),
+        Sample((turns[0], mixed), np.ones(2, np.float32)),
+        Sample((make_turn([9], [10, 11], version=6),), np.ones(1, np.float32)),
     ]
     packed, rest = pack(samples, Shape(ROWS, 16, 4))
     assert not rest
@@ -98,7 +105,7 @@ def test_only_what_is_read_is_computed(batch, logp):
     np.testing.assert_array_equal(every.logp_ref_BT, logp(WEIGHTS[0], batch))
     assert not np.array_equal(every.logp_old_BT, batch.logp_old_BT)
 
-    plain = dataclasses.replace(ALGO, loss=LossHypers("ppo", clip_high=0.2))
+    plain = dataclasses.replace(ALGO, loss=LossHypers("ppo", clip_low=0.2, clip_high=0.2))
     start = fill(dataclasses.replace(plain, old_logp="step"))
     assert asked == [2] and start.logp_prox_BT is None and start.logp_ref_BT is None
     np.testing.assert_array_equal(start.logp_old_BT, logp(WEIGHTS[2], batch))

@@ -31,7 +31,7 @@ def samples():
             for _ in range(rng.integers(1, 4))
         )
         advantage_C = rng.normal(size=len(turns)).astype(np.float32)
-        made.append(Sample(turns, advantage_C, bool(number % 2), group=number % 3, member=number))
+        made.append(Sample(turns, advantage_C, group=number % 3, member=number))
     return made
 
 

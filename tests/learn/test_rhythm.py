@@ -63,10 +63,10 @@ def test_each_trajectory_gets_the_factor_of_its_own_trace(credit):
     amplified, figures = stage(params, batches, KEY)
     factors = _by_trajectory(batches, amplified)
     for sample in samples:
-        expected_T = trace(params, sample, MOE, hp).factor_T if sample.positive else 1.0
+        expected_T = trace(params, sample, MOE, hp).factor_T if sample.advantage_C[0] > 0 else 1.0
         np.testing.assert_allclose(factors[sample.group, sample.member], expected_T, rtol=1e-5)
     raised = sum((factor_T > 1).sum() for factor_T in factors.values())
-    gained = sum(len(turn.action_ids) for s in samples if s.positive for turn in s.turns)
+    gained = sum(len(turn.action_ids) for s in samples if s.advantage_C[0] > 0 for turn in s.turns)
     assert 0 < raised < gained
     assert figures == {"rhythm_amplified": pytest.approx(raised / gained)}
 
@@ -88,7 +88,7 @@ def test_with_router_replay_the_samplers_experts_are_taken():
         amplified, _ = make_rhythm(policy, hp, 8, _mesh())(params, batches, KEY)
         factors[name] = _by_trajectory(batches, amplified)
         for sample in samples:
-            if sample.positive:
+            if sample.advantage_C[0] > 0:
                 found_T = factors[name][sample.group, sample.member]
                 trace_T = trace(params, sample, policy, hp).factor_T
                 np.testing.assert_allclose(found_T, trace_T, rtol=1e-5)
