@@ -146,6 +146,9 @@ def test_every_field_is_reached_by_its_dotted_name():
             "engine.weights 'int4' is unknown: choose one of same, int8, fp8",
         ),
         ("engine.weights", "fp8", "set algo.old_logp to generating, or engine.weights to same"),
+        ("engine.int8_cache", True, "engine.weights to same and engine.int8_cache to False"),
+        ("train_sampling.temperature", 0.0, "makes all members of a group write the same"),
+        ("rl_optimizer.decay_steps", -1, "decay_steps -1 must be >= 0"),
         ("engine.slots", 3, "set engine.slots to 4 or more"),
         ("engine.slot_tokens", 641, "must be at most learn.row_tokens 640"),
         ("rollout.max_reply_tokens", 384, "must be less than engine.slot_tokens 384"),
@@ -193,6 +196,13 @@ def test_a_missing_field_is_named():
 
 def test_a_quantised_sampler_is_fine_where_the_learner_says_what_it_would_have_done():
     build_config(smoke_with({"engine.weights": "int8", "algo.old_logp": "generating"}))
+
+
+def test_a_threshold_that_no_window_reaches_is_refused():
+    rollback = {"resampling.scheme": "rollback", "worlds.tasks_per_family": 1}
+    with pytest.raises(ValueError, match=r"window 32 successes .* is 0\.893"):
+        build_config(smoke_with(rollback | {"resampling.threshold": 0.9}))
+    build_config(smoke_with(rollback | {"resampling.threshold": 0.89}))
 
 
 def test_a_group_of_one_is_fine_where_nothing_is_compared():

@@ -11,8 +11,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-# A token that the policy has all but abandoned has k3 = ref / pi, without bound: its gradient would
-# own the step. Beyond this it is constant.
+# A token that the policy has all but abandoned, d far below 0, has k3 = ref / pi, without bound: so
+# its gradient would own the step. There k3 is constant beyond this.
 MAX_K3 = 10.0
 
 
@@ -26,4 +26,4 @@ def divergence(logp_BT: jax.Array, logp_ref_BT: jax.Array, estimator: str) -> ja
     assert estimator == "k3", estimator
     # Bounded before exp() as well: else inf times the 0 of the bound would be nan.
     k3_BT = jnp.expm1(jnp.clip(-d_BT, None, 2.0 * MAX_K3)) + d_BT
-    return jnp.minimum(k3_BT, MAX_K3)
+    return jnp.where(d_BT < 0.0, jnp.minimum(k3_BT, MAX_K3), k3_BT)

@@ -112,7 +112,8 @@ def trajectory_rhythm(
     mean_BXJ = total_BXJ / jnp.maximum(size_BJ, 1.0)[:, None, :]
     rank_BXJ = jnp.argsort(jnp.argsort(mean_BXJ, axis=1), axis=1)
     X = distance_BXT.shape[1]
-    count = max(1, round(head_share * X))
+    # No head is of both kinds, unless there is only one.
+    count = max(1, min(round(head_share * X), X // 2))
     own_B1T = jnp.clip(segment_BT - 1, 0, num_segments - 1)[:, None, :]
 
     def average(x_BXT: jax.Array, chosen_BXJ: jax.Array) -> jax.Array:
@@ -185,6 +186,7 @@ def credit_factor(
             anchor_BT & ~near_BT,
             jnp.where(planned_BT, rhythm.delta_BT, 0.0),
             chunk_BT,
+            segment_BT,
             hp.introduction_tokens,
             hp.introduction_share,
         )
@@ -204,6 +206,7 @@ def coupled_share(
     far_anchor_BT: jax.Array,
     delta_BT: jax.Array,
     chunk_BT: jax.Array,
+    segment_BT: jax.Array,
     k: int,
     alpha: float,
 ) -> jax.Array:
@@ -214,7 +217,9 @@ def coupled_share(
     them (the nearest of equals) is its introduction. delta_BT: 0 where it is below tau_Delta, which
     the paper does not state: here the least of the "local" tokens', so that these introduce.
     """
-    before_kBT = jnp.stack([_moved(delta_BT, chunk_BT, step) for step in range(1, k + 1)])
+    # Rows that were packed anew may hold chunks of one number, of several trajectories.
+    unit_BT = jnp.where(chunk_BT >= 0, chunk_BT + chunk_BT.shape[1] * segment_BT, -1)
+    before_kBT = jnp.stack([_moved(delta_BT, unit_BT, step) for step in range(1, k + 1)])
     dominated_BT = near_anchor_BT & (before_kBT.max(axis=0) > 0.0)
     nearest_BT = jnp.argmax(before_kBT, axis=0) + 1
     introduces_BT = jnp.zeros_like(dominated_BT)
@@ -227,13 +232,13 @@ def coupled_share(
     )
 
 
-def _moved(x_BT: jax.Array, chunk_BT: jax.Array, step: int) -> jax.Array:
-    """Each token's value `step` tokens earlier, 0 if that was in another chunk."""
+def _moved(x_BT: jax.Array, unit_BT: jax.Array, step: int) -> jax.Array:
+    """Each token's value `step` tokens earlier, 0 if that was in another unit, or in none (-1)."""
     pad = ((0, 0), (step, 0))
     T = x_BT.shape[1]
     earlier_BT = jnp.pad(x_BT, pad)[:, :T]
-    chunk_then_BT = jnp.pad(chunk_BT, pad, constant_values=-1)[:, :T]
-    return jnp.where((chunk_BT >= 0) & (chunk_then_BT == chunk_BT), earlier_BT, 0.0)
+    unit_then_BT = jnp.pad(unit_BT, pad, constant_values=-1)[:, :T]
+    return jnp.where((unit_BT >= 0) & (unit_then_BT == unit_BT), earlier_BT, 0.0)
 
 
 def amplify(advantage_BT: jax.Array, factor_BT: jax.Array) -> jax.Array:

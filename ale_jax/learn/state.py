@@ -24,8 +24,9 @@ class OptimizerHypers:
     rows and columns instead of one per weight, and no first moment (b1 and b2 have no part in it).
 
     learning_rate: of AdamW and Adafactor; muon_learning_rate: of Muon's share, as a spectral norm.
-    Both warm up linearly over warmup_steps, then fall linearly to a tenth at decay_steps (0: they
-    do not fall). clip_norm: bound on the gradient's global norm.
+    Both rise linearly over warmup_steps, and fall, from the first step on, linearly to a tenth at
+    decay_steps (0: they do not fall); rise and fall are factors. clip_norm: bound on the gradient's
+    global norm.
     """
 
     name: str
@@ -44,6 +45,11 @@ class OptimizerHypers:
         for field in ("learning_rate", "muon_learning_rate", "clip_norm"):
             if getattr(self, field) <= 0:
                 raise ValueError(f"optimizer {field} {getattr(self, field)} must be > 0")
+        for field in ("warmup_steps", "decay_steps"):
+            if getattr(self, field) < 0:
+                raise ValueError(
+                    f"optimizer {field} {getattr(self, field)} must be >= 0: 0 is none"
+                )
 
 
 @struct.dataclass

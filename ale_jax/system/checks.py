@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from ale_jax.algo.resampling import NONE
+from ale_jax.algo.resampling import NONE, ROLLBACK
 from ale_jax.model.quantised import SAME
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import MeshShape, check_rows, make_mesh, param_shardings
 from ale_jax.model.weights.load import open_checkpoint
+from ale_jax.monitor.evaluations import wilson_interval
 from ale_jax.system.plan import make_plan
 
 if TYPE_CHECKING:
@@ -34,6 +35,11 @@ def check_sections(config: RunConfig) -> None:
     _check_batch(config)
     _check_tasks(config)
     _check_resampling(config)
+    if config.rl.steps and config.rl.group_size > 1 and not config.train_sampling.temperature:
+        raise ValueError(
+            "train_sampling.temperature 0.0 makes all members of a group write the same, so that "
+            "nothing can be learned from them: set it above 0, 1.0 is usual"
+        )
     if config.rl.router_replay and not config.model.policy_shape(1).is_moe:
         raise ValueError(
             "rl.router_replay True needs experts to be replayed, and no layer of model has any: "
@@ -91,10 +97,11 @@ def _check_engine(config: RunConfig) -> None:
         )
     if not engine.prefill_tokens or min(engine.prefill_tokens) < 1:
         raise ValueError(f"engine.prefill_tokens {engine.prefill_tokens} must name sizes >= 1")
-    if engine.weights != SAME and config.algo.old_logp == "sampler":
+    if engine.eight_bits and config.algo.old_logp == "sampler":
         raise ValueError(
-            f"engine.weights {engine.weights} makes the sampler another policy than the learner: "
-            f"set algo.old_logp to generating, or engine.weights to {SAME}"
+            f"engine.weights {engine.weights} with int8_cache {engine.int8_cache} makes the "
+            "sampler another policy than the learner: set algo.old_logp to generating, or engine.weights "
+            f"to {SAME} and engine.int8_cache to False"
         )
     if rollout.max_reply_tokens >= engine.slot_tokens:
         raise ValueError(
@@ -173,6 +180,13 @@ def _check_resampling(config: RunConfig) -> None:
         raise ValueError(
             f"resampling.scheme {scheme} starts a task again where it was once solved, and with "
             "worlds.tasks_per_family 0 no task comes back: set it to 1 or more"
+        )
+    window, threshold = config.resampling.window, config.resampling.threshold
+    best, _ = wilson_interval(window, window)
+    if scheme == ROLLBACK and threshold > best:
+        raise ValueError(
+            f"resampling.threshold {threshold} is out of reach: the lower end of the interval of "
+            f"window {window} successes out of as many is {best:.3f}: lower it, or raise window"
         )
     tasks = worlds.tasks_per_family * len(worlds.train_families)
     if tasks > MAX_EXPERTS:

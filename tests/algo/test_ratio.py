@@ -116,6 +116,12 @@ def test_an_abandoned_token_does_not_own_the_step():
         assert (value, grad) == (MAX_K3, 0.0)
 
 
+def test_a_token_that_the_policy_is_far_too_fond_of_is_pulled_back():
+    for far in (12.0, 1e4):  # k3 = e^-d - 1 + d, and its derivative 1 - e^-d
+        value, grad = jax.value_and_grad(lambda x: divergence(x, f32(0.0), "k3"))(f32(far))
+        np.testing.assert_allclose([value, grad], [far - 1, 1.0], rtol=1e-4)
+
+
 def test_the_histogram_finds_what_was_counted_to_the_width_of_a_bin():
     rng = np.random.default_rng(0)
     x = rng.normal(size=10_000) * 10 ** rng.uniform(-4, 0, 10_000)

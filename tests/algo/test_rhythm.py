@@ -20,6 +20,7 @@ from ale_jax.algo.rhythm import (
 )
 
 KEY = jax.random.key(0)
+ONE = np.ones((1, 1), int)  # trajectory in the row
 
 
 def _row(*values, kind=np.float32):
@@ -118,17 +119,34 @@ def test_coupled_shares_by_hand():
     # k = 2 nothing is, and it is free. Token 6 is far. Token 7 begins a chunk: the 4 is of another.
     near_BT = _row(0, 0, 0, 1, 0, 1, 0, 1, 0, kind=bool)
     far_BT = _row(0, 0, 0, 0, 0, 0, 1, 0, 0, kind=bool)
-    found = coupled_share(near_BT, far_BT, delta_BT, chunk_BT, 3, 0.4)
+    found = coupled_share(near_BT, far_BT, delta_BT, chunk_BT, ONE, 3, 0.4)
     np.testing.assert_allclose(found, _row(0, 0, 0.4, 0.6, 0, 0.6, 1, 1, 0))
-    found = coupled_share(near_BT, far_BT, delta_BT, chunk_BT, 2, 0.25)
+    found = coupled_share(near_BT, far_BT, delta_BT, chunk_BT, ONE, 2, 0.25)
     np.testing.assert_allclose(found, _row(0, 0, 0.25, 0.75, 0, 1, 1, 1, 0))
 
 
 def test_the_nearest_of_equals_introduces_and_an_anchor_may_introduce_another():
     chunk_BT, delta_BT = np.zeros((1, 4), int), _row(2, 2, 0, 0)
     near_BT, far_BT = _row(0, 0, 1, 0, kind=bool), _row(0, 1, 0, 0, kind=bool)
-    found = coupled_share(near_BT, far_BT, delta_BT, chunk_BT, 3, 0.4)
+    found = coupled_share(near_BT, far_BT, delta_BT, chunk_BT, ONE, 3, 0.4)
     np.testing.assert_allclose(found, _row(0, 1.4, 0.6, 0))
+
+
+def test_nobody_introduces_the_anchor_of_another_trajectory():
+    # The second one's prompt is a single token, and its chunk has the number of the first one's.
+    chunk_BT, segment_BT = _row(0, 0, -1, 0, 0, kind=int), _row(1, 1, 2, 2, 2, kind=int)
+    near_BT, far_BT = _row(0, 0, 0, 1, 0, kind=bool), np.zeros((1, 5), bool)
+    found = coupled_share(near_BT, far_BT, _row(0, 5, 0, 0, 0), chunk_BT, segment_BT, 3, 0.4)
+    np.testing.assert_allclose(found, _row(0, 0, 0, 1, 0))
+
+
+def test_of_three_heads_one_is_local_and_one_is_global_at_most():
+    segment_BT, chunk_BT = np.ones((1, 2), int), np.zeros((1, 2), int)
+    distance_BXT = np.array([[[1, 1], [2, 2], [3, 3]]], np.float32)
+    waad_BXT = np.array([[[1, 1], [10, 10], [100, 100]]], np.float32)
+    found = trajectory_rhythm(distance_BXT, waad_BXT, waad_BXT, chunk_BT, segment_BT, 0.5, 1)
+    np.testing.assert_allclose(found.waad_BT, [[1, 1]])
+    np.testing.assert_allclose(found.fai_BT, [[100, 100]])
 
 
 def test_coupled_credit_by_hand():
