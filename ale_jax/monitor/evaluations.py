@@ -40,12 +40,22 @@ class Evaluation:
     seconds: float
     families: Mapping[str, FamilyResult]
 
+    @property
+    def judged(self) -> int:
+        return sum(result.tasks for result in self.families.values())
+
     def total(self, held_out: bool) -> FamilyResult:
         """All families that were held out, or all that were not, as one."""
         chosen = [r for r in self.families.values() if r.held_out == held_out]
         return FamilyResult(
             sum(r.successes for r in chosen), sum(r.tasks for r in chosen), held_out
         )
+
+
+def recorded_names(workdir: Path) -> set[str]:
+    """Of the evaluations that the run's file holds."""
+    path = Path(workdir) / EVALUATIONS_FILE
+    return {e.name for e in read_evaluations(path)} if path.exists() else set()
 
 
 def wilson_interval(successes: int, tasks: int) -> tuple[float, float]:

@@ -6,13 +6,21 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from ale_jax.files import LineAppender, Lines, encode_line, read_lines, write_atomically
+from ale_jax.files import (
+    MAX_FILE_BYTES,
+    MAX_LINE_BYTES,
+    LineAppender,
+    Lines,
+    encode_line,
+    read_lines,
+    write_atomically,
+)
 from ale_jax.monitor.text import clip
 from ale_jax.records import Status
 
 TRAJECTORIES_FILE = "trajectories.jsonl"
 MAX_TEXT_CHARS = 6000
-MAX_TURNS = 64
+MAX_TURNS = 256
 MAX_TOKENS = 16384  # of a sample; the tokens of longer ones are not kept
 
 
@@ -101,20 +109,20 @@ class TrajectoryWriter:
         if resume_step is not None and path.exists():
             kept = [s for s in read_trajectories(path).records if s.step <= resume_step]
             write_atomically(path, (encode_line(dataclasses.asdict(s)) for s in kept))
-        self._lines = LineAppender(path)
+        self._path, self._lines = path, LineAppender(path)
 
     def write(self, sample: TrajectorySample) -> None:
-        """Writes one sample.
-
-        Raises:
-          ValueError: it has more than MAX_TURNS turns, or a number that is not finite.
-        """
+        """Writes one sample, unless it has more than MAX_TURNS turns, or would make a line or a
+        file that no reader takes: what cannot be recorded is no reason to end the training that it
+        is of. ValueError if a number is not finite."""
         if len(sample.turns) > MAX_TURNS:
-            raise ValueError(f"{len(sample.turns)} turns; a sample has at most {MAX_TURNS}")
+            return
         each = sample.num_tokens <= MAX_TOKENS
         turns = tuple(_capped(turn, each) for turn in sample.turns)
-        capped = dataclasses.replace(sample, turns=turns)
-        self._lines.append(dataclasses.asdict(capped))
+        record = dataclasses.asdict(dataclasses.replace(sample, turns=turns))
+        size = len(encode_line(record))
+        if size <= MAX_LINE_BYTES and size + self._path.stat().st_size <= MAX_FILE_BYTES:
+            self._lines.append(record)
 
     def close(self) -> None:
         self._lines.close()

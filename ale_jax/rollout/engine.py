@@ -146,6 +146,11 @@ class Engine:
                 slot.free(ended)
             self._wake.notify()
 
+    def check(self) -> None:
+        """EngineStopped if the engine's thread has failed: no reply will come any more."""
+        if self._failure is not None:
+            raise EngineStopped(f"the engine failed: {self._failure!r}") from self._failure
+
     def close(self) -> None:
         with self._wake:
             self._closed = True

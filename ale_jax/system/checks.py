@@ -99,8 +99,8 @@ def _check_engine(config: RunConfig) -> None:
         raise ValueError(f"engine.prefill_tokens {engine.prefill_tokens} must name sizes >= 1")
     if engine.eight_bits and config.algo.old_logp == "sampler":
         raise ValueError(
-            f"engine.weights {engine.weights} with int8_cache {engine.int8_cache} makes the "
-            "sampler another policy than the learner: set algo.old_logp to generating, or engine.weights "
+            f"engine.weights {engine.weights}, int8_cache {engine.int8_cache}: the sampler is "
+            "another policy than the learner: set algo.old_logp to generating, or engine.weights "
             f"to {SAME} and engine.int8_cache to False"
         )
     if rollout.max_reply_tokens >= engine.slot_tokens:

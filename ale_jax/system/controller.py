@@ -27,7 +27,13 @@ from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
-from ale_jax.monitor.evaluations import FINAL, WARM_START, Evaluation, record_evaluation
+from ale_jax.monitor.evaluations import (
+    FINAL,
+    WARM_START,
+    Evaluation,
+    record_evaluation,
+    recorded_names,
+)
 from ale_jax.monitor.report import write_report
 from ale_jax.monitor.summary import write_summary
 from ale_jax.records import Task
@@ -250,7 +256,7 @@ class _Run(contextlib.ExitStack):
         crew = self.enter_context(
             Crew(config.rollout, config.sandboxed, config.agent, ledger, door, self._record)
         )
-        return crew, engine, self.enter_context(Pump(crew))
+        return crew, engine, self.enter_context(Pump(crew, engine.check))
 
     def _evaluate(self, name: str, cursor: Cursor, pump: Pump) -> Evaluation:
         config, watch = self._config, self._watch
@@ -259,9 +265,22 @@ class _Run(contextlib.ExitStack):
         played = pump.evaluate(slots, config.eval_sampling, watch.progress.update)
         seconds = watch.metrics.seconds()
         evaluation = tally(name, cursor.step, seconds, played, config.worlds)
+        if 2 * evaluation.judged < len(slots):
+            raise RuntimeError(
+                f"of {len(slots)} episodes of evaluation {name} only {evaluation.judged} could be "
+                "judged: events.jsonl says how the others ended; the same command goes on"
+            )
         record_evaluation(self._workdir.path, evaluation)
         watch.note(outcome.evaluation_line(evaluation))
         return evaluation
+
+    def _evaluate_on_the_way(self, cursor: Cursor, pump: Pump) -> None:
+        """Every `eval.every` steps, once."""
+        every, steps, name = self._config.eval.every, self._config.rl.steps, f"step_{cursor.step}"
+        due = every and 0 < cursor.step < steps and cursor.step % every == 0
+        if due and name not in recorded_names(self._workdir.path):
+            self._evaluate(name, cursor, pump)
+            self._watch.progress.phase(self._config.algo.name, steps)
 
     def _improve(
         self, state: TrainState, cursor: Cursor, crew: Crew, engine: Engine, pump: Pump
@@ -274,11 +293,9 @@ class _Run(contextlib.ExitStack):
         def report(step: StepReport) -> None:
             watch.rl_step(step, crew, engine.stats.sampled_tokens, limit)
             watch.sample_trajectories(step, score, config.algo.mismatch)
-            every = config.eval.every
-            if every and step.cursor.step % every == 0 and step.cursor.step < rl.steps:
-                self._evaluate(f"step_{step.cursor.step}", step.cursor, pump)
-                watch.progress.phase(config.algo.name, rl.steps)
+            self._evaluate_on_the_way(step.cursor, pump)
 
+        self._evaluate_on_the_way(cursor, pump)  # if the run was stopped before it could
         resampler = self._open_resampling(cursor, pump)
         watch.progress.phase(config.algo.name, rl.steps)
         return improve(

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import time
 import zlib
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -128,7 +128,7 @@ def improve(
             some = fresh_batches(known, cursor.step, config.learn.shape)
             gap = learner_gap(some, [learner.logp(before, batch) for batch in some])
         with pump.no_admission():
-            open_groups = tuple(gate.outstanding())
+            open_groups = (*gate.outstanding(), *stream.left_open)
             next_group = stream.next_group
             resampler.forget({*open_groups, *buffer.whole()})
             resampling = resampler.to_json(open_groups)
@@ -184,16 +184,22 @@ class _Stream(Iterator[int]):
     """Indices of training groups: those that a checkpoint left open, then ever new ones."""
 
     def __init__(self, cursor: Cursor):
-        self._open = iter(cursor.groups)
+        self._open = deque(cursor.groups)
         self._new = itertools.count(cursor.next_group)
         self.next_group = cursor.next_group
 
     def __next__(self) -> int:
-        index = next(self._open, None)
-        if index is None:
-            index = next(self._new)
-            self.next_group = index + 1
+        if self._open:
+            return self._open.popleft()
+        index = next(self._new)
+        self.next_group = index + 1
         return index
+
+    @property
+    def left_open(self) -> tuple[int, ...]:
+        """Those of the checkpoint that were not asked for yet: with alpha above 1 and a small crew
+        not all of them are admitted within one step."""
+        return tuple(self._open)
 
 
 def _advance(cursor: Cursor, groups: list[Group], gate: StalenessGate) -> Cursor:

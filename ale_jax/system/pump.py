@@ -38,8 +38,9 @@ class Pump:
 
     POLL = 0.02  # seconds
 
-    def __init__(self, crew: Crew):
-        self._crew = crew
+    def __init__(self, crew: Crew, check_policy: Callable[[], None]):
+        """check_policy: raises if the policy that the crew speaks with is no more."""
+        self._crew, self._check_policy = crew, check_policy
         self._lock = threading.Lock()
         self._queue: deque[tuple[Assignment, Sampling]] = deque()
         self._training: Training | None = None
@@ -70,7 +71,9 @@ class Pump:
         self.close()
 
     def check(self) -> None:
-        """Raises what ended the pump, if anything did: nothing will come back any more."""
+        """Raises what ended the pump or the policy, if anything did: nothing will come back any
+        more, or nothing that says anything of the policy."""
+        self._check_policy()
         if self._failure is not None:
             raise self._failure
 
@@ -117,6 +120,7 @@ class Pump:
                 changed.wait(timeout=0.5)
                 self.check()
                 on_result(len(results))
+        self.check()
         return [results[slot] for slot in slots]
 
     def _fill(self) -> None:

@@ -38,7 +38,8 @@ Score = Callable[[Params, Sequence[Sample]], list[np.ndarray]]
 def trajectory_samples(
     report: StepReport, score: Score, hp: MismatchHypers
 ) -> Iterator[TrajectorySample]:
-    """Of every EVERY_STEPS-th step, members of a group that has both successes and failures.
+    """Of every EVERY_STEPS-th step, members of a group that has both successes and failures, and
+    of which all is finite.
 
     score: see `make_scorer`.
     """
@@ -49,7 +50,8 @@ def trajectory_samples(
     scores = score(report.params, samples)
     for (group, trajectory), logp in zip(members, scores, strict=True):
         learned = _as_learned(report.made.batches, group, trajectory, hp)
-        yield _sample(report.cursor.step, trajectory, learned, logp)
+        if np.isfinite([*logp, *learned.advantage, *learned.logp_old]).all():
+            yield _sample(report.cursor.step, trajectory, learned, logp)
 
 
 def _chunks(trajectory: Trajectory) -> int:

@@ -43,10 +43,22 @@ def test_texts_are_capped_and_say_how_much_is_gone(tmp_path):
     assert sample.turns[0].action.count("x") == MAX_TEXT_CHARS
 
 
-def test_a_sample_of_too_many_turns_is_refused(tmp_path):
+def test_a_sample_of_too_many_turns_is_left_out(tmp_path):
     many = dataclasses.replace(SOLVED, turns=SOLVED.turns[:1] * (MAX_TURNS + 1))
-    with pytest.raises(ValueError, match=f"{MAX_TURNS + 1} turns"):
-        write(tmp_path, many)
+    most = dataclasses.replace(SOLVED, turns=SOLVED.turns[:1] * MAX_TURNS)
+    write(tmp_path, many, most)
+    assert [len(sample.turns) for sample in read(tmp_path)] == [MAX_TURNS]
+
+
+def test_what_would_make_a_line_or_a_file_that_nobody_reads_is_left_out(tmp_path, monkeypatch):
+    wide = dataclasses.replace(SOLVED.turns[0], prompt="\N{SNAKE}" * MAX_TEXT_CHARS)
+    write(tmp_path, dataclasses.replace(SOLVED, turns=(wide,) * MAX_TURNS))  # 12 bytes each
+    assert read(tmp_path) == ()
+    write(tmp_path, SOLVED)
+    room = (tmp_path / TRAJECTORIES_FILE).stat().st_size * 2.5
+    monkeypatch.setattr("ale_jax.monitor.trajectories.MAX_FILE_BYTES", int(room))
+    write(tmp_path, SOLVED, SOLVED)
+    assert len(read(tmp_path)) == 2
 
 
 def test_resume_cuts_later_samples(tmp_path):

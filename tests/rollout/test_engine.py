@@ -1,5 +1,6 @@
 """The engine: what it says of its tokens is true, whoever else shares the batch."""
 
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -134,6 +135,24 @@ def test_a_closed_engine_answers_with_an_error(policy):
     engine.close()
     with pytest.raises(EngineStopped):
         engine.reply(engine.open(), prompt(1, 6), 8, PLAIN, key(1))
+
+
+def test_an_engine_whose_thread_has_failed_says_so_to_whoever_asks(policy, monkeypatch):
+    shape, params = policy
+    engine = Engine(shape, SHAPE, STOP, params)
+    engine.check()
+
+    def out_of_memory(dispatch):
+        raise MemoryError("the device has none left")
+
+    monkeypatch.setattr(engine, "_perform", out_of_memory)
+    monkeypatch.setattr(threading, "excepthook", lambda failed: None)
+    reply = engine.reply(engine.open(), prompt(1, 6), 8, PLAIN, key(1))
+    with pytest.raises(EngineStopped, match="has none left"):
+        reply.result(60)
+    with pytest.raises(EngineStopped, match="has none left"):
+        engine.check()
+    engine.close()
 
 
 def test_an_ended_conversation_takes_no_slot(engine):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from ale_jax.data.staleness import Drop, StalenessGate
-from ale_jax.system.improve import FAILED_STEPS, _take
+from ale_jax.system.improve import FAILED_STEPS, Cursor, _Stream, _take
 
 
 class FailingRollouts:
@@ -30,3 +30,10 @@ def test_a_run_in_which_nothing_can_be_judged_ends_and_says_why():
     assert gate.counts()["dropped_failed"] == 2 * (FAILED_STEPS + 1)
     # Those of the steps before are not held against the next one.
     assert _take(FailingRollouts(gate, 2, good_after=FAILED_STEPS), pump, gate)
+
+
+def test_groups_that_a_checkpoint_left_open_are_still_open_until_they_are_asked_for():
+    stream = _Stream(Cursor(groups=(10, 11, 13), next_group=14))
+    assert (next(stream), stream.left_open, stream.next_group) == (10, (11, 13), 14)
+    assert [next(stream) for _ in range(3)] == [11, 13, 14]
+    assert (stream.left_open, stream.next_group) == ((), 15)

@@ -75,7 +75,7 @@ def rig():
     gate = StalenessGate(alpha=0.0, groups_per_step=2)
     buffer = ReplayBuffer(gate, GROUP_SIZE)
     training = Training(gate, iter(range(100)), _assign, buffer.add, Sampling())
-    with Pump(crew) as pump:
+    with Pump(crew, lambda: None) as pump:
         yield SimpleNamespace(crew=crew, gate=gate, buffer=buffer, training=training, pump=pump)
 
 
@@ -91,6 +91,31 @@ def test_no_group_is_begun_beyond_the_gate(rig):
         rig.crew.begun.get(timeout=0.2)
     rig.gate.publish(1)
     assert rig.crew.next_begun().group == 2
+
+
+def test_an_evaluation_by_a_policy_that_has_died_meanwhile_is_none():
+    crew, failures = HandCrew(), []
+
+    def check_policy():
+        if failures:
+            raise failures[0]
+
+    raised = []
+    with Pump(crew, check_policy) as pump:
+
+        def evaluate():
+            try:
+                pump.evaluate(_evaluation(1), Sampling())
+            except RuntimeError as error:
+                raised.append(str(error))
+
+        waiter = threading.Thread(target=evaluate)
+        waiter.start()
+        begun = crew.next_begun()
+        failures.append(RuntimeError("no engine any more"))
+        crew.end(begun)  # what is told of it says nothing of the policy
+        waiter.join(LIMIT_S)
+    assert raised == ["no engine any more"]
 
 
 def test_evaluations_go_first_and_do_not_reach_the_buffer(rig):

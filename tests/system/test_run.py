@@ -107,6 +107,15 @@ def test_worlds_without_sandboxes_ask_for_no_runtime(tmp_path):
     assert read_summary(tmp_path / "run" / "summary.json").episodes == 2 * 2 * 2
 
 
+def test_an_evaluation_that_is_due_where_a_run_goes_on_is_made_there(tmp_path):
+    arithmetic = ["--config.worlds.train_families=('countdown3',)", *NOTHING_HELD_OUT]
+    arithmetic.append("--config.eval.every=1")
+    _run(tmp_path / "run", "auto", *arithmetic, "--config.rl.steps=2")
+    _run(tmp_path / "run", "auto", *arithmetic, "--config.rl.steps=3", "--resume")
+    made = {e.name: e.step for e in read_evaluations(tmp_path / "run" / "evaluations.json")}
+    assert made == {"warm_start": 0, "step_1": 1, "step_2": 2, "final": 3}
+
+
 def test_a_killed_synchronous_run_ends_like_an_unbroken_one(unbroken, tmp_path, runtime_name):
     expected, _ = unbroken
     workdir = tmp_path / "killed"
