@@ -90,9 +90,10 @@ def read_json(path: Path) -> Any:
         raise ValueError(f"{path}: damaged ({error!s:.200})") from error
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Writes `content` as JSON, atomically."""
-    text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+def write_json(path: Path, content: Any, indent: int | None = 2) -> None:
+    """Writes `content` as JSON, atomically. indent None: in one line, for what nobody reads and
+    may be large."""
+    text = json.dumps(content, indent=indent, allow_nan=False) + "\n"
     write_atomically(path, [text.encode()])
 
 

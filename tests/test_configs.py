@@ -205,6 +205,13 @@ def test_a_threshold_that_no_window_reaches_is_refused():
     build_config(smoke_with(rollback | {"resampling.threshold": 0.89}))
 
 
+def test_more_experts_than_a_checkpoint_can_hold_are_refused():
+    rollback = {"resampling.scheme": "rollback", "worlds.tasks_per_family": 50_000}
+    with pytest.raises(ValueError, match="lower it until tasks are 87381 or fewer"):
+        build_config(smoke_with(rollback))
+    build_config(smoke_with(rollback | {"worlds.tasks_per_family": 40_000}))
+
+
 def test_a_group_of_one_is_fine_where_nothing_is_compared():
     build_config(smoke_with({"rl.group_size": 1, "algo.advantage.mean": "batch"}))
 

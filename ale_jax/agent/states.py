@@ -13,6 +13,7 @@ Key = tuple[Task, Opening]
 # session holds beside files may turn out to be lost: so a state is kept where the replay is slow.
 SLOW_S = 0.2
 MAX_BYTES = 64 << 20
+MAX_STATES = 1024  # their keys hold all that was read on the way there
 
 
 class StateMemory:
@@ -40,7 +41,7 @@ class StateMemory:
         """state: None if it cannot be put back, and is not to be tried again."""
         with self._lock:
             self._states[key] = state
-            while self._bytes() > self._max_bytes:
+            while self._bytes() > self._max_bytes or len(self._states) > MAX_STATES:
                 del self._states[next(iter(self._states))]
 
     def _bytes(self) -> int:

@@ -8,6 +8,7 @@ integers per task: the tests on them are exact, and run on the host.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -106,11 +107,13 @@ def imitation_weights(
 class CrucialChunk:
     """A chunk that decides: P_k before it is significantly lower than after it was given.
 
-    chunk: counted from 0. rate_before, rate_after: of success from the start at this chunk, and
-    from the one after it. p_value: adjusted for all chunks that were asked about.
+    chunk, last: counted from 0; one of chunk..last, where no start between them was played.
+    rate_before, rate_after: of success from the start at `chunk`, and from the one after `last`.
+    p_value: adjusted for all that was asked.
     """
 
     chunk: int
+    last: int
     rate_before: float
     rate_after: float
     p_value: float
@@ -121,10 +124,13 @@ def crucial_chunks(
 ) -> tuple[CrucialChunk, ...]:
     """The crucial chunks of an expert, by the outcomes of episodes that started at each of its K.
 
-    Each pair of neighbouring starts with outcomes is asked whether giving one chunk more raises the
+    Each start with outcomes is asked whether starting at the next one that has some raises the
     success, by Fisher's exact test, one-sided: it holds at any count, where the pooled z test needs
     more outcomes, and rates further from 0 and 1, than a start has. Holm's step-down method keeps
-    the chance of even one false chunk among them at `level`, whatever their dependence.
+    the chance of even one false chunk among them at `level`, whatever their dependence, if counts
+    are looked at once and did not decide when counting ended. In a run they are looked at after
+    every step, and under rollback a start's counting ends with its success: there the figure is
+    for exploring, and says nothing of false alarms.
 
     The last chunk cannot be asked about: after it nothing is left to be sampled.
     """
@@ -132,11 +138,12 @@ def crucial_chunks(
     for k, (won, played) in enumerate(counts):
         if not 0 <= won <= played:
             raise ValueError(f"{won} successes of {played} attempts at start {k}: give counts")
-    asked = [k for k in range(len(counts) - 1) if counts[k][1] and counts[k + 1][1]]
-    adjusted = holm([fisher_less(*counts[k], *counts[k + 1]) for k in asked])
+    asked = list(itertools.pairwise(k for k, (_, played) in enumerate(counts) if played))
+    adjusted = holm([fisher_less(*counts[a], *counts[b]) for a, b in asked])
+    rates = [won / played if played else 0.0 for won, played in counts]
     return tuple(
-        CrucialChunk(k, counts[k][0] / counts[k][1], counts[k + 1][0] / counts[k + 1][1], p)
-        for k, p in zip(asked, adjusted, strict=True)
+        CrucialChunk(a, b - 1, rates[a], rates[b], p)
+        for (a, b), p in zip(asked, adjusted, strict=True)
         if p <= level
     )
 

@@ -89,20 +89,28 @@ class ExpertStore:
         held = self._experts.get(candidate.task)
         if held is None:
             return True
-        same = held.shared_turns(candidate) == len(held.turns) == len(candidate.turns)
         newer = candidate.version >= held.version
         fewer = len(candidate.turns) < len(held.turns)
-        return not same and (fewer or (newer and len(candidate.turns) == len(held.turns)))
+        return not self._is_held(candidate) and (
+            fewer or (newer and len(candidate.turns) == len(held.turns))
+        )
 
     def put(self, expert: Expert) -> None:
         self._experts[expert.task] = expert
 
     def drop(self, expert: Expert) -> bool:
-        """Takes this very expert out; False if it is not, or no longer, the task's."""
-        found = self._experts.get(expert.task) is expert
+        """Takes the task's expert out if it acts as this one does; False if it does not."""
+        found = self._is_held(expert)
         if found:
             del self._experts[expert.task]
         return found
+
+    def _is_held(self, expert: Expert) -> bool:
+        """By what it does: after a resume an open group's expert is a record of its own."""
+        held = self._experts.get(expert.task)
+        return held is not None and (
+            held.shared_turns(expert) == len(held.turns) == len(expert.turns)
+        )
 
     def best_of(self, trajectories: Iterable[Trajectory]) -> list[Expert]:
         """The candidates among them that are wanted, one per task at most: of the fewest chunks,

@@ -72,7 +72,7 @@ class Checkpoints:
         assert not (folder / MANIFEST_FILE).exists(), f"step {step} is saved already"
         try:
             shutil.rmtree(folder, ignore_errors=True)  # of a save that was cut off
-            write_json(folder / HOST_FILE, host)
+            write_json(folder / HOST_FILE, host, indent=None)
             if read_json(folder / HOST_FILE) != _tuples_as_lists(host):
                 raise ValueError(f"host state {host!r:.200} is not plain JSON")
             self._writer.save(folder / STATE_DIR, args=ocp.args.StandardSave(state))

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from ale_jax.system.config import RunConfig
 
 
-MAX_EXPERTS = 4096  # some kilobytes each
+# Some 12 bytes each in a checkpoint's JSON, ids and text; no reader takes more than 512 MB of it.
+MAX_EXPERT_TOKENS = 32 << 20
 
 
 def require_at_least(low: int, record: Any, *names: str) -> None:
@@ -189,10 +190,12 @@ def _check_resampling(config: RunConfig) -> None:
             f"window {window} successes out of as many is {best:.3f}: lower it, or raise window"
         )
     tasks = worlds.tasks_per_family * len(worlds.train_families)
-    if tasks > MAX_EXPERTS:
+    tokens = config.engine.slot_tokens
+    if tasks * tokens > MAX_EXPERT_TOKENS:
         raise ValueError(
             f"worlds.tasks_per_family {worlds.tasks_per_family} makes {tasks} training tasks, each "
-            f"with an expert that checkpoints hold: lower it until they are {MAX_EXPERTS} or fewer"
+            f"with an expert of up to {tokens} tokens that checkpoints hold: lower it until tasks "
+            f"are {MAX_EXPERT_TOKENS // tokens} or fewer"
         )
 
 

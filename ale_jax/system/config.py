@@ -252,6 +252,10 @@ class CheckpointConfig:
     def __post_init__(self) -> None:
         require_at_least(1, self, "every", "keep")
 
+    def is_due(self, step: int, last: int) -> bool:
+        """last: step of the run."""
+        return step % self.every == 0 or step == last
+
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:

@@ -232,8 +232,7 @@ class _Run(contextlib.ExitStack):
         return None
 
     def _save(self, state: TrainState, cursor: Cursor) -> None:
-        every, last = self._config.checkpoint.every, self._config.rl.steps
-        if cursor.step % every == 0 or cursor.step == last:
+        if self._config.checkpoint.is_due(cursor.step, self._config.rl.steps):
             self._checkpoints.save(cursor.step, self._whole(state), dataclasses.asdict(cursor))
 
     def _open_rollouts(self, state: TrainState, cursor: Cursor) -> tuple[Crew, Engine, Pump]:

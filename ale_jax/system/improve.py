@@ -43,7 +43,7 @@ class Cursor:
     step: updates made, which is the version of the weights. groups: indices taken from the task
     stream and not yet trained on, to be played (again) first; next_group: the stream goes on here.
     The counts are of the whole run, in trajectories and tokens. resampling: of
-    `Resampler.to_json`; None before the first step.
+    `Resampler.to_json`; None before the first step, and after those that no checkpoint follows.
     """
 
     step: int = 0
@@ -131,7 +131,9 @@ def improve(
             open_groups = (*gate.outstanding(), *stream.left_open)
             next_group = stream.next_group
             resampler.forget({*open_groups, *buffer.whole()})
-            resampling = resampler.to_json(open_groups)
+            # Of all experts: large, so only where it is written.
+            saved = config.checkpoint.is_due(cursor.step + 1, rl.steps)
+            resampling = resampler.to_json(open_groups) if saved else None
         dropped = gate.counts()
         cursor = _advance(cursor, groups, gate)
         cursor = dataclasses.replace(

@@ -49,7 +49,7 @@ class Resampler:
     decided holds until the group is trained on, whatever the curriculum becomes meanwhile, and is
     part of `to_json`: a resumed run plays its open groups as they were. The curriculum changes only
     in `learn`, between two steps, so that a synchronous run does not depend on when groups are
-    admitted.
+    admitted; but an expert whose replay diverges is one no longer from that moment on.
 
     One thread (the rollouts') calls `assign` and `note`, one (the learner's) all else.
     """

@@ -26,6 +26,14 @@ def test_what_cannot_be_put_back_is_not_tried_again():
     assert memory.get(key(0)) is None and not memory.wants(key(0), 9.0)
 
 
+def test_keys_alone_do_not_pile_up(monkeypatch):
+    monkeypatch.setattr("ale_jax.agent.states.MAX_STATES", 2)
+    memory = StateMemory(slow_s=0.5)
+    for number in range(3):
+        memory.keep(key(number), None)
+    assert [memory.wants(key(n), 9.0) for n in range(3)] == [True, False, False]
+
+
 def test_those_not_used_for_longest_make_room():
     memory = StateMemory(max_bytes=10)
     for number in (0, 1):

@@ -66,20 +66,26 @@ def test_holms_steps():
 
 def test_the_chunk_between_failing_and_succeeding_starts_is_crucial():
     (found,) = crucial_chunks([0, 1, 8, 8], [8, 8, 8, 8])
-    assert (found.chunk, found.rate_before, found.rate_after) == (1, 1 / 8, 1.0)
+    assert (found.chunk, found.last) == (1, 1)
+    assert (found.rate_before, found.rate_after) == (1 / 8, 1.0)
     # C(8,1) C(8,8) + C(8,0) C(8,9) = 8 ways of 11440 = C(16,9), and three chunks were asked about.
     assert found.p_value == pytest.approx(3 * 8 / 11440)
 
 
 def test_the_more_chunks_are_asked_about_the_more_evidence_one_needs():
     few = crucial_chunks([0, 4, 4, 4], [4] * 4)
-    assert few == (CrucialChunk(0, 0.0, 1.0, pytest.approx(3 / 70)),)
+    assert few == (CrucialChunk(0, 0, 0.0, 1.0, pytest.approx(3 / 70)),)
     assert crucial_chunks([0, 4, 4, 4, 4], [4] * 5) == ()  # 4 / 70 > 0.05
 
 
-def test_a_start_that_was_never_tried_says_nothing():
-    assert crucial_chunks([0, 0, 8], [8, 0, 8]) == ()
-    # Nor is it asked: of one question 1 / 70 is enough, of four it would not be.
+def test_between_starts_that_were_tried_one_of_the_chunks_is_crucial():
+    (found,) = crucial_chunks([0, 0, 0, 8], [8, 0, 0, 8])
+    assert (found.chunk, found.last, found.rate_before, found.rate_after) == (0, 2, 0.0, 1.0)
+    assert found.p_value == pytest.approx(1 / 12870)  # C(16,8); one question
+
+
+def test_a_start_that_was_never_tried_is_not_asked():
+    # Of one question 1 / 70 is enough, of four it would not be.
     assert [c.chunk for c in crucial_chunks([0, 4, 0, 0, 0], [4, 4, 0, 0, 0])] == [0]
     assert crucial_chunks([], []) == ()
 

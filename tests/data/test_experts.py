@@ -6,7 +6,14 @@ import json
 import numpy as np
 import pytest
 
-from ale_jax.data.experts import Expert, ExpertStore, assign, is_success
+from ale_jax.data.experts import (
+    Expert,
+    ExpertStore,
+    assign,
+    expert_from_json,
+    expert_to_json,
+    is_success,
+)
 from ale_jax.records import Opening, Slot, Status, Task
 from tests.data.make_trajectories import make_trajectory, make_turn
 
@@ -69,12 +76,13 @@ def test_the_best_of_a_step_is_one_per_task():
     assert [is_success(t) for t in played] == [True] * 4 + [False] * 3
 
 
-def test_only_that_very_expert_is_dropped():
+def test_an_expert_is_dropped_if_it_is_the_tasks_also_after_a_resume():
     first, second = expert("a"), expert("b")
     store = ExpertStore([first])
     store.put(second)
     assert not store.drop(first) and store.get(TASK) is second
-    assert store.drop(second) and store.get(TASK) is None and len(store) == 0
+    again = expert_from_json(expert_to_json(second))
+    assert store.drop(again) and store.get(TASK) is None and len(store) == 0
 
 
 def test_equal_first_actions_lead_to_one_state():
