@@ -40,12 +40,13 @@ def cispo() -> Algo:
 
 
 def grpo() -> Algo:
-    """Group relative policy optimization (2402.03300), without divergence."""
+    """Group relative policy optimization (2402.03300), without divergence; tokens of the step count
+    alike (2503.14476), where the paper has the mean of each trajectory ("trajectory_means")."""
     return _algo("grpo", _advantage("outcome", "group", "group"), _ppo())
 
 
 def dr_grpo() -> Algo:
-    """GRPO without what biases it (2503.20783): no std, no mean over a trajectory's tokens."""
+    """GRPO without what biases it (2503.20783): no std, and a constant where it has lengths."""
     loss = _ppo(aggregation="constant", constant_tokens=256)
     return _algo("dr_grpo", _advantage("outcome", "group"), loss)
 

@@ -14,7 +14,8 @@ from envs.shell.families import HELD_OUT_FAMILIES
 
 
 def get_config(algorithm: str = "ipa") -> ConfigDict:
-    """algorithm: one of configs/algorithms.py, all else equal."""
+    """algorithm: one of configs/algorithms.py. Beside what it says, IPA, TOPR and TIS weigh
+    failures a tenth (docs/experiments.md, `failures`)."""
     c = ConfigDict()
     c.name = "quickstart" if algorithm == "ipa" else f"quickstart_{algorithm}"
     c.seed = 0

@@ -79,6 +79,18 @@ ALGORITHMS = Experiment(
     ),
 )
 
+FAILURES = Experiment(
+    "failures",
+    "What it does that failures teach with a tenth of their weight",
+    "shell",
+    "shell",
+    tuple(
+        Arm(f"{algorithm}_{name}", algorithm, {"algo.loss.negative_weight": weight})
+        for algorithm in ("ipa", "topr", "grpo", "gspo", "ppo", "asyppo")
+        for name, weight in (("full", 1.0), ("tenth", 0.1))
+    ),
+)
+
 ABLATION = Experiment(
     "ablation",
     "Which part of IPA does the work, a part taken out at a time",
@@ -147,5 +159,5 @@ STALENESS = Experiment(
 )
 
 EXPERIMENTS: Mapping[str, Experiment] = {
-    each.name: each for each in (ALGORITHMS, ABLATION, LONG_HORIZON, RHYTHM, STALENESS)
+    each.name: each for each in (ALGORITHMS, FAILURES, ABLATION, LONG_HORIZON, RHYTHM, STALENESS)
 }

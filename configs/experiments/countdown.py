@@ -1,4 +1,4 @@
-"""Does credit by attention help where one reply is all there is? Expect: coupled credit does.
+"""Does credit by attention help where one reply is all there is? Found: as much as tokens by lot.
 python -m ale_jax.launch --config=configs/experiments/countdown.py --workdir=runs/countdown
 
 One turn without a sandbox: the steps of a calculation, and then the expression. The arms of

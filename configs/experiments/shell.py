@@ -1,9 +1,9 @@
-"""Which algorithm lifts a small policy furthest on shell tasks? Expect: IPA is not beaten.
+"""Which algorithm lifts a small policy furthest on shell tasks? Found: what failures weigh decides.
 python -m ale_jax.launch --config=configs/experiments/shell.py --workdir=runs/shell
 
 The arms of `python -m benchmarks.experiments` for algorithms, ablations and staleness differ from
 this in overrides alone. Three families of one to five reading commands, a dense policy small enough
-for eighteen runs in two hours. Hardware: two CPU cores; no accelerator.
+for eighteen runs in three hours. Hardware: two CPU cores; no accelerator.
 """
 
 from ml_collections import ConfigDict
