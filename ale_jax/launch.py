@@ -159,7 +159,7 @@ def _parse_options(argv: Sequence[str]) -> flags.FlagValues:
 def _config_path(given: str) -> Path:
     path = Path(given)
     if not given or not path.is_file():
-        files = sorted(Path("configs").rglob("*.py"))
+        files = [*sorted(Path("configs").glob("*.py")), *sorted(Path("configs").glob("*/*.py"))]
         there = [file for file in files if "def get_config" in file.read_text()]
         choices = ", ".join(map(str, there)) or "a Python file with get_config()"
         what = f"there is no config file {given}" if given else "--config is missing"

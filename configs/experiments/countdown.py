@@ -1,4 +1,4 @@
-"""Does credit by attention help where one reply is all there is? Found: as much as tokens by lot.
+"""Does credit by attention help in a single reply? Expect: no more than tokens drawn by lot.
 python -m ale_jax.launch --config=configs/experiments/countdown.py --workdir=runs/countdown
 
 One turn without a sandbox: the steps of a calculation, and then the expression. The arms of

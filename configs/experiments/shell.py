@@ -1,4 +1,4 @@
-"""Which algorithm lifts a small policy furthest on shell tasks? Found: what failures weigh decides.
+"""Which algorithm lifts a small policy furthest? Expect: what failures weigh decides.
 python -m ale_jax.launch --config=configs/experiments/shell.py --workdir=runs/shell
 
 The arms of `python -m benchmarks.experiments` for algorithms, ablations and staleness differ from

@@ -83,7 +83,7 @@ def test_training_takes_the_recorded_experts(engine):
     assert (expert_TLK[:-1] >= 0).all() and (expert_TLK[-1] == -1).all()
 
     other = init_params(jax.random.key(2), POLICY)
-    batch, _ = pack([Sample.of(trajectory, np.ones(2), True)], Shape(1, LONGEST, 2))
+    batch, _ = pack([Sample.of(trajectory, np.ones(2))], Shape(1, LONGEST, 2))
     batch.segment_BT[0, len(ids) - 1] = 0  # the last token has no record
     arrays = {name: array for name, array in vars(batch).items() if array is not None}
     _, router = jax.jit(lambda params, arrays: forward(params, arrays, POLICY))(other, arrays)

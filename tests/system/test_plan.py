@@ -68,14 +68,15 @@ def test_the_moment_when_most_is_held_may_be_the_publish():
 
 
 def test_what_saves_memory_is_seen_to_save_it():
-    whole = make_plan(_config(hardware={"chip": "h100", "devices": 1})).total
+    given = {"hardware": {"chip": "h100", "devices": 1}, "algo": {"old_logp": "generating"}}
+    whole = make_plan(_config(**given)).total
     for changes in (
         {"learn": {"remat": "layers"}},
         {"learn": {"compute_dtype": "bfloat16"}},
         {"engine": {"int8_cache": True}},
         {"rl_optimizer": {"name": "adafactor"}},
     ):
-        saving = _config(hardware={"chip": "h100", "devices": 1}, **changes)
+        saving = _config(**given, **changes)
         assert make_plan(saving).total < whole, changes
 
 
