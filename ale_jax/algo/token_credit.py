@@ -1,4 +1,4 @@
-"""Credit whose time steps are tokens, on packed batches: M microbatches [M, B, T] of one step."""
+"""Credit whose time steps are tokens, on packed batches, of which a step has M."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from ale_jax.algo.normalise import standardise
 
 
 def token_returns(
-    reward_MBT: jax.Array, chunk_MBT: jax.Array, segment_MBT: jax.Array, gamma: float
+    reward_BT: jax.Array, chunk_BT: jax.Array, segment_BT: jax.Array, gamma: float
 ) -> jax.Array:
     """REINFORCE: A_t = sum_l gamma^l r_{t+l} over the policy's tokens of the trajectory."""
-    flat = (x.reshape(-1, x.shape[-1]) for x in (reward_MBT, chunk_MBT, segment_MBT))
-    reward_BT, chunk_BT, segment_BT = flat
     zeros_BT = jnp.zeros_like(reward_BT)
     advantage_BT, _ = gae(zeros_BT, reward_BT, chunk_BT, segment_BT, gamma, lam=1.0)
-    return advantage_BT.reshape(reward_MBT.shape)
+    return advantage_BT
 
 
 def normalise_tokens(

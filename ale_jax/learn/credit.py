@@ -81,18 +81,8 @@ def _rewards(table: RewardTable) -> Rewards:
 
 
 def _credit_tokens(batches: list[Batch], tag_G: np.ndarray, algo: AlgoConfig) -> list[Batch]:
-    if not batches:
-        return batches
-    reward_MBT, chunk_MBT, segment_MBT = (
-        np.stack([getattr(b, name) for b in batches])
-        for name in ("reward_BT", "chunk_BT", "segment_BT")
-    )
-    advantage_MBT = _token_returns(reward_MBT, chunk_MBT, segment_MBT, algo.gamma)
-    credited = [
-        dataclasses.replace(b, advantage_BT=np.asarray(advantage_BT))
-        for b, advantage_BT in zip(batches, advantage_MBT, strict=True)
-    ]
-    return normalise_advantages(credited, tag_G, algo.advantage)
+    returns = [_token_returns(b.reward_BT, b.chunk_BT, b.segment_BT, algo.gamma) for b in batches]
+    return normalise_advantages(_with_advantages(batches, returns), tag_G, algo.advantage)
 
 
 def normalise_advantages(
@@ -102,15 +92,27 @@ def normalise_advantages(
     tokens. tag_G: of `RewardTable`."""
     if not batches:
         return batches
-    advantage_MBT = np.stack([b.advantage_BT for b in batches])
-    written_MBT = np.stack([b.chunk_BT >= 0 for b in batches])
-    group_MBT = np.stack([b.group_BT for b in batches])
-    advantage_MBT = jax.device_get(
-        _normalise_tokens(advantage_MBT, written_MBT, group_MBT, tag_G, hp)
+    # Steps differ in how many batches they have: of few sizes few programs are compiled.
+    room = 1 << (len(batches) - 1).bit_length()
+
+    def stack(arrays_BT: list[np.ndarray]) -> np.ndarray:
+        empty_BT = np.zeros_like(arrays_BT[0])  # not written, so not looked at
+        return np.stack(arrays_BT + [empty_BT] * (room - len(batches)))
+
+    advantage_MBT = _normalise_tokens(
+        stack([b.advantage_BT for b in batches]),
+        stack([b.chunk_BT >= 0 for b in batches]),
+        stack([b.group_BT for b in batches]),
+        tag_G,
+        hp,
     )
+    return _with_advantages(batches, list(jax.device_get(advantage_MBT))[: len(batches)])
+
+
+def _with_advantages(batches: list[Batch], advantages: list[np.ndarray]) -> list[Batch]:
     return [
-        dataclasses.replace(b, advantage_BT=advantage_BT)
-        for b, advantage_BT in zip(batches, advantage_MBT, strict=True)
+        dataclasses.replace(b, advantage_BT=np.asarray(advantage_BT))
+        for b, advantage_BT in zip(batches, advantages, strict=True)
     ]
 
 

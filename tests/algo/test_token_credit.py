@@ -46,10 +46,8 @@ def test_packing_two_trajectories_into_a_row_equals_two_rows():
 
 
 def test_reinforce_is_the_discounted_return_of_each_token():
-    stacked = [jnp.stack([x, x]) for x in (REWARD, CHUNK, SEGMENT)]
-    found_MBT = token_returns(*stacked, gamma=0.5)
-    expected = [[0, 1.0, 2.0, 0, 2, 0, 4, 0]]  # 2; 1 + 2/2; 0 + 2/2
-    np.testing.assert_allclose(found_MBT, [expected, expected])
+    found_BT = token_returns(REWARD, CHUNK, SEGMENT, gamma=0.5)
+    np.testing.assert_allclose(found_BT, [[0, 1.0, 2.0, 0, 2, 0, 4, 0]])  # 2; 1 + 2/2; 0 + 2/2
 
 
 def test_tokens_are_normalised_over_the_whole_step():

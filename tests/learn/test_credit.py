@@ -7,6 +7,7 @@ import numpy as np
 from ale_jax.algo.algorithm import AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
 from ale_jax.data.packing import Sample, Shape
 from ale_jax.data.replay import Group
+from ale_jax.learn import credit
 from ale_jax.learn.credit import assemble, normalise_advantages
 from ale_jax.records import Status
 from tests.data.make_trajectories import make_trajectory, make_turn
@@ -101,6 +102,22 @@ def test_credit_of_tokens_is_on_the_batches_over_the_whole_step():
             mine = (batch.group_BT == group) & (batch.chunk_BT >= 0)
             np.testing.assert_allclose(batch.advantage_BT[mine].mean(), 0.0, atol=1e-6)
     assert normalise_advantages([], step.table.tag_G, of_group) == []
+
+
+def test_steps_of_other_sizes_are_normalised_by_one_program_and_alike():
+    advantage = AdvantageHypers("token_return", "none", "none")
+    algo = dataclasses.replace(IPA, advantage=advantage, loss=LossHypers("vanilla"))
+    groups = [MIXED, *(dataclasses.replace(EQUAL, index=number) for number in (1, 2, 3))]
+    step = assemble(groups, algo, Shape(1, 8, 2))
+    hp, tag_G = AdvantageHypers("token_return", "batch", "batch"), step.table.tag_G
+    credit._normalise_tokens.clear_cache()
+    for count in (5, 6, 7):
+        batches = step.batches[:count]
+        own_t = np.concatenate([b.advantage_BT[b.chunk_BT >= 0] for b in batches])
+        found = normalise_advantages(batches, tag_G, hp)
+        found_t = np.concatenate([b.advantage_BT[b.chunk_BT >= 0] for b in found])
+        np.testing.assert_allclose(found_t, (own_t - own_t.mean()) / own_t.std(), atol=1e-4)
+    assert credit._normalise_tokens._cache_size() == 1
 
 
 def test_what_is_imitated_is_learned_beside_the_rest_and_counted_nowhere():
