@@ -149,6 +149,9 @@ def _capped(turn: TurnSample, each: bool) -> TurnSample:
 
 
 def _parse_sample(line: dict[str, Any]) -> TrajectorySample:
+    turns, given = line["turns"][:MAX_TURNS], int(line.get("given", 0))
+    if not 0 <= given <= len(turns):
+        raise ValueError(f"{given} given turns of {len(turns)}")
     return TrajectorySample(
         step=int(line["step"]),
         family=str(line["family"]),
@@ -157,8 +160,8 @@ def _parse_sample(line: dict[str, Any]) -> TrajectorySample:
         reward=float(line["reward"]),
         start_version=int(line["start_version"]),
         trained_version=int(line["trained_version"]),
-        turns=tuple(map(_parse_turn, line["turns"][:MAX_TURNS])),
-        given=int(line.get("given", 0)),
+        turns=tuple(map(_parse_turn, turns)),
+        given=given,
     )
 
 

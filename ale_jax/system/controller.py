@@ -28,6 +28,7 @@ from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.monitor.evaluations import (
+    EVALUATIONS_FILE,
     FINAL,
     WARM_START,
     Evaluation,
@@ -136,6 +137,11 @@ class _Run(contextlib.ExitStack):
             self._tokenizer = ChatTokenizer.load(tokenizer_folder)
             found = self._checkpoints.restore_latest(self._new_whole_state())
         step = found[0] if found else None
+        if step and WARM_START not in recorded_names(path):
+            raise ValueError(
+                f"{path / EVALUATIONS_FILE} does not hold the evaluation of the warm start, which "
+                "cannot be made any more: put it back, or --overwrite to start anew"
+            )
         self._watch = self.enter_context(Watch(path, step))
         self.callback(self._checkpoints.wait)  # before the log closes that is told of the last save
         for kind, detail, fields in self._early_events:

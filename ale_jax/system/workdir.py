@@ -10,7 +10,7 @@ import json
 import os
 import socket
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from ale_jax.files import read_json, write_json
 from ale_jax.monitor.metrics import METRICS_FILE
@@ -98,7 +98,7 @@ class Workdir:
             raise ValueError(f"workdir {path} holds no run: check --workdir")
         lock = _lock(path)
         try:
-            stored, wanted = read_json(path / CONFIG_FILE), json.loads(json.dumps(config.to_json()))
+            stored, wanted = _stored(path), json.loads(json.dumps(config.to_json()))
             differing = [n for n in _differing(flat(stored), flat(wanted)) if not _is_free(n)]
             if differing:
                 raise ValueError(
@@ -169,11 +169,9 @@ def _enter(path: Path, config: RunConfig, resume: bool) -> RunState:
             raise ValueError(f"workdir {path} holds no run to resume: check --workdir")
         write_json(path / CONFIG_FILE, config.to_json())
         return state
-    stored, wanted = read_json(path / CONFIG_FILE), json.loads(json.dumps(config.to_json()))
+    stored, wanted = _stored(path), json.loads(json.dumps(config.to_json()))
     if stored == wanted:
         return state
-    if not isinstance(stored, dict):
-        raise ValueError(f"{path / CONFIG_FILE} holds no config: give --overwrite to move it aside")
     _refuse_other_config(path, flat(stored), flat(wanted), resume)
     # From here on the run has more to do; killed before its end, it is not a finished one.
     (path / SUMMARY_FILE).unlink(missing_ok=True)
@@ -195,6 +193,13 @@ def _has_results(path: Path) -> bool:
         or (metrics.exists() and metrics.stat().st_size > 0)
         or (checkpoints.exists() and any(checkpoints.iterdir()))
     )
+
+
+def _stored(path: Path) -> dict[str, Any]:
+    stored = read_json(path / CONFIG_FILE)
+    if not isinstance(stored, dict):
+        raise ValueError(f"{path / CONFIG_FILE} holds no config: give --overwrite to move it aside")
+    return stored
 
 
 def _refuse_other_config(

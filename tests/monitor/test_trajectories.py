@@ -75,6 +75,14 @@ def test_an_unknown_status_is_damage(tmp_path):
         read_trajectories(path)
 
 
+def test_more_given_turns_than_turns_are_damage(tmp_path):
+    write(tmp_path, SOLVED)
+    path = tmp_path / TRAJECTORIES_FILE
+    path.write_text(path.read_text().replace('"given": 0', '"given": 99'))
+    with pytest.raises(ValueError, match=r"trajectories.jsonl, line 1.*99 given turns"):
+        read_trajectories(path)
+
+
 def test_staleness_is_counted_in_versions():
     assert dataclasses.replace(SOLVED, start_version=4, trained_version=7).staleness == 3
 

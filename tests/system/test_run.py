@@ -199,10 +199,19 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, runtime_name):
     assert "the same command goes on" in errors
 
 
-def test_checkpoints_without_their_tokenizer_are_refused(unbroken, tmp_path, runtime_name):
+@pytest.mark.parametrize(
+    ("lost", "answer"),
+    [
+        ("tokenizer/tokenizer.json", "tokenizer is gone"),
+        ("evaluations.json", "evaluations.json does not hold the evaluation of the warm start"),
+    ],
+)
+def test_what_checkpoints_cannot_do_without_is_asked_for(
+    unbroken, tmp_path, runtime_name, lost, answer
+):
     workdir = shutil.copytree(unbroken[0], tmp_path / "copy")
     (workdir / "summary.json").unlink()
-    shutil.rmtree(workdir / "tokenizer")
+    (workdir / lost).unlink()
     result = subprocess.run(
         _command(workdir, runtime_name, *SYNCHRONOUS),
         env=_environment(),
@@ -211,7 +220,7 @@ def test_checkpoints_without_their_tokenizer_are_refused(unbroken, tmp_path, run
         timeout=120,
     )
     assert result.returncode == 2
-    assert "tokenizer is gone" in result.stderr and "--overwrite" in result.stderr
+    assert answer in result.stderr and "--overwrite" in result.stderr
     assert any((workdir / "checkpoints").iterdir())
 
 

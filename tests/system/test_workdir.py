@@ -190,5 +190,7 @@ def test_a_damaged_config_is_refused_by_name_and_kept(tmp_path, content):
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(ValueError, match=r"config\.json"):
         Workdir.claim(tmp_path, CONFIG)
+    with pytest.raises(ValueError, match=r"config\.json"):
+        Workdir.open(tmp_path, CONFIG)
     assert (tmp_path / "config.json").read_text() == content
     assert claim_and_free(tmp_path, overwrite=True).state is RunState.NEW
