@@ -55,9 +55,11 @@ def main(arguments: list[str]) -> int:
 
 
 def draw(found: Mapping[str, Any]) -> Figure:
-    """`found`: a file of RESULTS."""
+    """`found`: a file of RESULTS. ValueError if it has more arms than there are colours."""
     arms: Arms = found["arms"]
     by_alpha = all(ALPHA in arm["overrides"] for arm in arms.values())
+    if len(arms) > len(style.SERIES) and not by_alpha:
+        raise ValueError(f"{len(arms)} arms are too many for one picture: see the table")
     if by_alpha:
         figure, (finals, lost) = plt.subplots(1, 2, figsize=(13, 4.5))
         success = finals_by_alpha(arms)

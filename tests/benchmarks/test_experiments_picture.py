@@ -84,6 +84,12 @@ def test_a_seed_that_the_first_alpha_lacks_is_not_compared(results):
     assert heights(lost) == [pytest.approx([0, -25])]
 
 
+def test_arms_beyond_the_colours_are_not_left_out_in_silence(results):
+    found = results("many", lambda arm: {}, {f"ipa_{number}": (20,) for number in range(7)})
+    with pytest.raises(ValueError, match="7 arms are too many"):
+        picture.draw(found)
+
+
 def test_a_picture_is_written_and_equal_results_make_equal_files(results, tmp_path):
     results("algorithms", lambda arm: {}, {"ipa": (20, 24)})
     first, second = tmp_path / "first.png", tmp_path / "second.png"
