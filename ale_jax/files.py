@@ -41,7 +41,16 @@ class LineAppender:
         self._lock = threading.Lock()
 
     def append(self, record: Mapping[str, Any]) -> None:
+        self._write(encode_line(record))
+
+    def append_if_readable(self, record: Mapping[str, Any]) -> None:
+        """Leaves out what would make a line or a file that no reader takes: for samples, of which
+        one more or less is no loss."""
         line = encode_line(record)
+        if len(line) <= MAX_LINE_BYTES and self._file.tell() + len(line) <= MAX_FILE_BYTES:
+            self._write(line)
+
+    def _write(self, line: bytes) -> None:
         with self._lock:
             self._file.write(line)
             self._file.flush()

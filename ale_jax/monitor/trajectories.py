@@ -6,15 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from ale_jax.files import (
-    MAX_FILE_BYTES,
-    MAX_LINE_BYTES,
-    LineAppender,
-    Lines,
-    encode_line,
-    read_lines,
-    write_atomically,
-)
+from ale_jax.files import LineAppender, Lines, encode_line, read_lines, write_atomically
 from ale_jax.monitor.text import clip
 from ale_jax.records import Status
 
@@ -109,7 +101,7 @@ class TrajectoryWriter:
         if resume_step is not None and path.exists():
             kept = [s for s in read_trajectories(path).records if s.step <= resume_step]
             write_atomically(path, (encode_line(dataclasses.asdict(s)) for s in kept))
-        self._path, self._lines = path, LineAppender(path)
+        self._lines = LineAppender(path)
 
     def write(self, sample: TrajectorySample) -> None:
         """Writes one sample, unless it has more than MAX_TURNS turns, or would make a line or a
@@ -119,10 +111,8 @@ class TrajectoryWriter:
             return
         each = sample.num_tokens <= MAX_TOKENS
         turns = tuple(_capped(turn, each) for turn in sample.turns)
-        record = dataclasses.asdict(dataclasses.replace(sample, turns=turns))
-        size = len(encode_line(record))
-        if size <= MAX_LINE_BYTES and size + self._path.stat().st_size <= MAX_FILE_BYTES:
-            self._lines.append(record)
+        capped = dataclasses.replace(sample, turns=turns)
+        self._lines.append_if_readable(dataclasses.asdict(capped))
 
     def close(self) -> None:
         self._lines.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+from collections.abc import Collection
 
 import jax
 import optax
@@ -54,7 +55,7 @@ from ale_jax.system.demonstrations import (
     play_lessons,
     tokenize,
 )
-from ale_jax.system.evaluate import evaluation_slots, tally
+from ale_jax.system.evaluate import evaluation_slots, require_judged, tally
 from ale_jax.system.first_state import first_state
 from ale_jax.system.improve import Cursor, StepReport, improve
 from ale_jax.system.pump import Pump
@@ -270,20 +271,15 @@ class _Run(contextlib.ExitStack):
         played = pump.evaluate(slots, config.eval_sampling, watch.progress.update)
         seconds = watch.metrics.seconds()
         evaluation = tally(name, cursor.step, seconds, played, config.worlds)
-        if 2 * evaluation.judged < len(slots):
-            raise RuntimeError(
-                f"of {len(slots)} episodes of evaluation {name} only {evaluation.judged} could be "
-                "judged: events.jsonl says how the others ended; the same command goes on"
-            )
+        require_judged(evaluation, len(slots))
         record_evaluation(self._workdir.path, evaluation)
         watch.note(outcome.evaluation_line(evaluation))
         return evaluation
 
-    def _evaluate_on_the_way(self, cursor: Cursor, pump: Pump) -> None:
-        """Every `eval.every` steps, once."""
+    def _evaluate_on_the_way(self, cursor: Cursor, pump: Pump, known: Collection[str] = ()) -> None:
+        """Every `eval.every` steps. known: what was evaluated with the weights of this cursor."""
         every, steps, name = self._config.eval.every, self._config.rl.steps, f"step_{cursor.step}"
-        due = every and 0 < cursor.step < steps and cursor.step % every == 0
-        if due and name not in recorded_names(self._workdir.path):
+        if every and 0 < cursor.step < steps and cursor.step % every == 0 and name not in known:
             self._evaluate(name, cursor, pump)
             self._watch.progress.phase(self._config.algo.name, steps)
 
@@ -300,7 +296,8 @@ class _Run(contextlib.ExitStack):
             watch.sample_trajectories(step, score, config.algo.mismatch)
             self._evaluate_on_the_way(step.cursor, pump)
 
-        self._evaluate_on_the_way(cursor, pump)  # if the run was stopped before it could
+        # If the run was stopped before it could.
+        self._evaluate_on_the_way(cursor, pump, recorded_names(self._workdir.path))
         resampler = self._open_resampling(cursor, pump)
         watch.progress.phase(config.algo.name, rl.steps)
         return improve(

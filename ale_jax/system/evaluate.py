@@ -19,6 +19,16 @@ def evaluation_slots(name: str, config: EvalConfig, worlds: WorldsConfig) -> lis
     ]
 
 
+def require_judged(evaluation: Evaluation, episodes: int) -> None:
+    """RuntimeError if less than half of the episodes could be judged: a rate over those that were
+    quicker than what broke is none of the policy."""
+    if 2 * evaluation.judged < episodes:
+        raise RuntimeError(
+            f"of {episodes} episodes of evaluation {evaluation.name} only {evaluation.judged} "
+            "could be judged: events.jsonl says how the others ended; the same command goes on"
+        )
+
+
 def tally(
     name: str,
     step: int,

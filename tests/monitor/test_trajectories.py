@@ -56,7 +56,7 @@ def test_what_would_make_a_line_or_a_file_that_nobody_reads_is_left_out(tmp_path
     assert read(tmp_path) == ()
     write(tmp_path, SOLVED)
     room = (tmp_path / TRAJECTORIES_FILE).stat().st_size * 2.5
-    monkeypatch.setattr("ale_jax.monitor.trajectories.MAX_FILE_BYTES", int(room))
+    monkeypatch.setattr("ale_jax.files.MAX_FILE_BYTES", int(room))
     write(tmp_path, SOLVED, SOLVED)
     assert len(read(tmp_path)) == 2
 
@@ -67,19 +67,15 @@ def test_resume_cuts_later_samples(tmp_path):
     assert [sample.step for sample in read(tmp_path)] == [1, 2, 3]
 
 
-def test_an_unknown_status_is_damage(tmp_path):
+@pytest.mark.parametrize(
+    ("whole", "damaged", "answer"),
+    [("finished", "perfect", "perfect"), ('"given": 0', '"given": 99', "99 given turns")],
+)
+def test_what_cannot_be_a_sample_is_damage(tmp_path, whole, damaged, answer):
     write(tmp_path, SOLVED)
     path = tmp_path / TRAJECTORIES_FILE
-    path.write_text(path.read_text().replace("finished", "perfect"))
-    with pytest.raises(ValueError, match=r"trajectories.jsonl, line 1.*perfect"):
-        read_trajectories(path)
-
-
-def test_more_given_turns_than_turns_are_damage(tmp_path):
-    write(tmp_path, SOLVED)
-    path = tmp_path / TRAJECTORIES_FILE
-    path.write_text(path.read_text().replace('"given": 0', '"given": 99'))
-    with pytest.raises(ValueError, match=r"trajectories.jsonl, line 1.*99 given turns"):
+    path.write_text(path.read_text().replace(whole, damaged))
+    with pytest.raises(ValueError, match=rf"trajectories.jsonl, line 1.*{answer}"):
         read_trajectories(path)
 
 

@@ -2,9 +2,11 @@
 
 import dataclasses
 
+import pytest
+
 from ale_jax.records import Status
 from ale_jax.system.config import EvalConfig, WorldsConfig
-from ale_jax.system.evaluate import evaluation_slots, tally
+from ale_jax.system.evaluate import evaluation_slots, require_judged, tally
 from ale_jax.system.outcome import evaluation_line
 from envs.splits import SPLITS
 from tests.data.make_trajectories import make_trajectory
@@ -43,3 +45,14 @@ def test_what_the_system_lost_is_not_a_failure_of_the_policy():
     line = evaluation_line(evaluation)
     assert "trained families 3/5 = 60.0%" in line
     assert "held-out families 1/2 = 50.0%" in line
+
+
+def test_an_evaluation_of_which_most_was_lost_is_an_error():
+    slots = evaluation_slots("final", CONFIG, WORLDS)
+    for judged in (4, 3):
+        rewards = [1.0] * judged + [None] * (len(slots) - judged)
+        evaluation = tally("final", 7, 1.0, list(map(_played, slots, rewards)), WORLDS)
+        if judged == 4:
+            require_judged(evaluation, len(slots))
+    with pytest.raises(RuntimeError, match="of 8 episodes of evaluation final only 3 could be"):
+        require_judged(evaluation, len(slots))

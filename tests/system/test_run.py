@@ -116,6 +116,20 @@ def test_an_evaluation_that_is_due_where_a_run_goes_on_is_made_there(tmp_path):
     assert made == {"warm_start": 0, "step_1": 1, "step_2": 2, "final": 3}
 
 
+def test_a_step_that_is_made_anew_is_evaluated_anew(tmp_path):
+    path = tmp_path / "run" / "evaluations.json"
+    arithmetic = ["--config.worlds.train_families=('countdown3',)", *NOTHING_HELD_OUT]
+    arithmetic += ["--config.eval.every=1", "--config.rl.steps=2", "--config.checkpoint.every=9"]
+    _run(tmp_path / "run", "auto", *arithmetic)
+    # As if the run had been stopped before its last step: it goes on from the warm start.
+    (tmp_path / "run" / "summary.json").unlink()
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step_00000002")
+    before = {e.name: e.seconds for e in read_evaluations(path)}
+    _run(tmp_path / "run", "auto", *arithmetic)
+    after = {e.name: e.seconds for e in read_evaluations(path)}
+    assert after["step_1"] != before["step_1"] and after.keys() == before.keys()
+
+
 def test_a_killed_synchronous_run_ends_like_an_unbroken_one(unbroken, tmp_path, runtime_name):
     expected, _ = unbroken
     workdir = tmp_path / "killed"
