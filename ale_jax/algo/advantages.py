@@ -40,6 +40,12 @@ class Rewards(NamedTuple):
     def real_NC(self) -> jax.Array:
         return real_chunks(self.num_chunks_N, self.reward_NC.shape[1]) & self.valid_N[:, None]
 
+    def with_failures_at(self, cost: float) -> Rewards:
+        """`cost` added to what episodes without a positive outcome are given."""
+        malus_N = jnp.where(self.outcome_N <= 0.0, cost, 0.0)
+        reward_NC = self.reward_NC + self.on_last_chunk(malus_N)
+        return self._replace(outcome_N=self.outcome_N + malus_N, reward_NC=reward_NC)
+
     def on_last_chunk(self, x_N: jax.Array) -> jax.Array:
         """x on each trajectory's last chunk, 0 on the others, [N, C]."""
         last_NC = jnp.arange(self.reward_NC.shape[1])[None, :] == self.num_chunks_N[:, None] - 1
@@ -56,19 +62,14 @@ class Credit(NamedTuple):
 
 def credit_chunks(rewards: Rewards, num_groups: int, gamma: float, hp: AdvantageHypers) -> Credit:
     """The advantages that `hp` asks for."""
-    malus_N = jnp.where(rewards.outcome_N <= 0.0, hp.failure_reward, 0.0)
-    score_N, valid_N = rewards.outcome_N + malus_N, rewards.valid_N
-    baseline_N = baseline(score_N, rewards.keys, valid_N, num_groups, hp.mean)
-    advantage_NC = _ESTIMATORS[hp.estimator](rewards, malus_N, baseline_N, num_groups, gamma, hp)
+    rewards = rewards.with_failures_at(hp.failure_reward)
+    advantage_NC = _ESTIMATORS[hp.estimator](rewards, num_groups, gamma, hp)
     if hp.clip:
         advantage_NC = jnp.clip(advantage_NC, -hp.clip, hp.clip)
-    return Credit(
-        advantage_NC=jnp.where(rewards.real_NC, advantage_NC, 0.0),
-        reward_NC=rewards.reward_NC + rewards.on_last_chunk(malus_N),
-    )
+    return Credit(jnp.where(rewards.real_NC, advantage_NC, 0.0), rewards.reward_NC)
 
 
-def _chunk_return(rewards, malus_N, baseline_N, num_groups, gamma, hp) -> jax.Array:
+def _chunk_return(rewards, num_groups, gamma, hp) -> jax.Array:
     """IPA: the discounted return in which the last chunk's reward is R - b, over the std of R.
 
     The baseline meets the outcome before the discount: A_k = gamma^(K-k) (R - b) when only the
@@ -78,29 +79,30 @@ def _chunk_return(rewards, malus_N, baseline_N, num_groups, gamma, hp) -> jax.Ar
     term depends on the trajectory's length, so it is part of the objective (the discounted,
     centred outcome) and not only a control variate.
     """
-    centred_NC = rewards.reward_NC + rewards.on_last_chunk(malus_N - baseline_N)
+    baseline_N, divisor_N = _baseline_and_divisor(rewards, num_groups, hp)
+    centred_NC = rewards.reward_NC - rewards.on_last_chunk(baseline_N)
     return_NC = chunk_returns(centred_NC, rewards.num_chunks_N, gamma)
-    return return_NC / _divisor_N(rewards, malus_N, num_groups, hp)[:, None]
+    return return_NC / divisor_N[:, None]
 
 
-def _outcome(rewards, malus_N, baseline_N, num_groups, gamma, hp) -> jax.Array:
+def _outcome(rewards, num_groups, gamma, hp) -> jax.Array:
     """(R - b) / std on all chunks: GRPO (arXiv 2402.03300) with the group's mean and std, Dr. GRPO
     (2503.20783) without the std, RLOO (2402.14740) against the other members' mean."""
-    centred_N = rewards.outcome_N + malus_N - baseline_N
-    advantage_N = centred_N / _divisor_N(rewards, malus_N, num_groups, hp)
+    baseline_N, divisor_N = _baseline_and_divisor(rewards, num_groups, hp)
+    advantage_N = (rewards.outcome_N - baseline_N) / divisor_N
     return jnp.broadcast_to(advantage_N[:, None], rewards.reward_NC.shape)
 
 
-def _divisor_N(rewards, malus_N, num_groups, hp) -> jax.Array:
-    score_N = rewards.outcome_N + malus_N
-    return divisor(score_N, rewards.keys, rewards.valid_N, num_groups, hp.std)
+def _baseline_and_divisor(rewards, num_groups, hp) -> tuple[jax.Array, jax.Array]:
+    of_N = (rewards.outcome_N, rewards.keys, rewards.valid_N, num_groups)
+    return baseline(*of_N, hp.mean), divisor(*of_N, hp.std)
 
 
-def _gigpo(rewards, malus_N, baseline_N, num_groups, gamma, hp) -> jax.Array:
+def _gigpo(rewards, num_groups, gamma, hp) -> jax.Array:
     """Group-in-group (arXiv 2505.10978): the outcome against the group's, plus `anchor_weight`
     times each chunk's discounted return against those of the members that met the same state."""
-    episode_NC = _outcome(rewards, malus_N, baseline_N, num_groups, gamma, hp)
-    return_NC = _returns(rewards, malus_N, gamma)
+    episode_NC = _outcome(rewards, num_groups, gamma, hp)
+    return_NC = chunk_returns(rewards.reward_NC, rewards.num_chunks_N, gamma)
 
     def against_peers(return_N, anchor_N, real_N):
         keys = {"group": jnp.where(real_N, anchor_N, 0)}
@@ -111,22 +113,17 @@ def _gigpo(rewards, malus_N, baseline_N, num_groups, gamma, hp) -> jax.Array:
     return episode_NC + hp.anchor_weight * step_NC
 
 
-def _step(rewards, malus_N, baseline_N, num_groups, gamma, hp) -> jax.Array:
+def _step(rewards, num_groups, gamma, hp) -> jax.Array:
     """Each chunk's discounted return, normalised over the chunks that it is compared with."""
     num_chunks = rewards.reward_NC.shape[1]
     keys = {name: jnp.repeat(key_N, num_chunks) for name, key_N in rewards.keys.items()}
-    return_U = _returns(rewards, malus_N, gamma).reshape(-1)
+    return_U = chunk_returns(rewards.reward_NC, rewards.num_chunks_N, gamma).reshape(-1)
     real_U = rewards.real_NC.reshape(-1)
     step_U = standardise(return_U, keys, real_U, num_groups, hp.mean, hp.std)
     return step_U.reshape(rewards.reward_NC.shape)
 
 
-def _returns(rewards, malus_N, gamma) -> jax.Array:
-    reward_NC = rewards.reward_NC + rewards.on_last_chunk(malus_N)
-    return chunk_returns(reward_NC, rewards.num_chunks_N, gamma)
-
-
-def _later(rewards, malus_N, baseline_N, num_groups, gamma, hp) -> jax.Array:
+def _later(rewards, num_groups, gamma, hp) -> jax.Array:
     """Tokens are credited on packed batches: `ale_jax.algo.token_credit`."""
     return jnp.zeros_like(rewards.reward_NC)
 

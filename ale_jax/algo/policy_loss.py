@@ -68,12 +68,11 @@ def policy_loss(
     )
     loss_BT, clipped_BT = TOKEN_LOSSES[hp.kind](tokens, hp)
     if decoupled:
-        gap_BT = log_ratio(centre_BT, logp_old_BT, chunk_BT, segment_BT, hp.level, num_chunks)
-        loss_BT *= jnp.minimum(exp_log_ratio(gap_BT), hp.ratio_cap)
+        behind_BT = log_ratio(centre_BT, logp_old_BT, chunk_BT, segment_BT, hp.level, num_chunks)
+        loss_BT *= jnp.minimum(exp_log_ratio(behind_BT), hp.ratio_cap)
     gap_BT = logp_old_BT - of_policy(batch["logp_mu_BT"])
     keep_BT = keep_mask(gap_BT, chunk_BT, segment_BT, num_chunks, mismatch)
-    if mismatch.weight_level != "none":
-        loss_BT *= importance_weight(gap_BT, chunk_BT, segment_BT, num_chunks, mismatch)
+    loss_BT *= importance_weight(gap_BT, chunk_BT, segment_BT, num_chunks, mismatch)
     sums = {}
     if hp.kl_weight:
         logp_ref_BT = of_policy(batch["logp_ref_BT"])
