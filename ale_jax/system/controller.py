@@ -55,6 +55,7 @@ from ale_jax.system.demonstrations import (
     play_lessons,
     tokenize,
 )
+from ale_jax.system.environment import STARTED, environment
 from ale_jax.system.evaluate import evaluation_slots, require_judged, tally
 from ale_jax.system.first_state import first_state
 from ale_jax.system.improve import Cursor, StepReport, improve
@@ -145,6 +146,7 @@ class _Run(contextlib.ExitStack):
             )
         self._watch = self.enter_context(Watch(path, step))
         self.callback(self._checkpoints.wait)  # before the log closes that is told of the last save
+        self._watch.events.record(STARTED, environment(self._mesh))
         for kind, detail, fields in self._early_events:
             self._watch.events.record(kind, detail, **fields)
         if found is None:

@@ -114,6 +114,9 @@ def test_an_evaluation_that_is_due_where_a_run_goes_on_is_made_there(tmp_path):
     _run(tmp_path / "run", "auto", *arithmetic, "--config.rl.steps=3", "--resume")
     made = {e.name: e.step for e in read_evaluations(tmp_path / "run" / "evaluations.json")}
     assert made == {"warm_start": 0, "step_1": 1, "step_2": 2, "final": 3}
+    events = read_events(tmp_path / "run" / "events.jsonl").records
+    first, second = (event.detail for event in events if event.kind == "started")
+    assert first == second and f"jax {jax.__version__}, jaxlib " in first and first.endswith("cpu")
 
 
 def test_a_step_that_is_made_anew_is_evaluated_anew(tmp_path):
