@@ -5,8 +5,9 @@
 All arms of a seed start from the same weights, those after one warm start. Runs are made one after
 the other, below --runs; what is finished is not made again, and what broke off goes on. Every run
 that is done enters benchmarks/results/experiments/NAME.json, and the table in NAME.md, at once.
-What is there already, of arms that are still the same, stays and is not made again: on another
-machine, say. All arms of a seed should be made on one, where they have one warm start.
+What is there already, of arms whose config is still the same, stays and is not made again: on
+another machine, say. All arms of a seed should be made on one, where they have one warm start.
+The JSON has the config that all arms share, and what each has of its own.
 --quick: runs of two steps of one arm and one seed, which learn nothing, and no result is written.
 """
 
@@ -14,20 +15,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import subprocess
 import sys
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from ale_jax.files import read_json, write_json
-from ale_jax.monitor.summary import SUMMARY_FILE
-from benchmarks.experiments.catalogue import EXPERIMENTS, Arm, Experiment
+from benchmarks.experiments.catalogue import EXPERIMENTS, Experiment
 from benchmarks.experiments.figures import DEFINITIONS, RunFigures, read_run, summarize, table
 from benchmarks.experiments.runs import Runs
+from benchmarks.experiments.settings import changes, settings, shared
 
 RESULTS = Path("benchmarks/results/experiments")
 
@@ -61,6 +59,8 @@ def main(arguments: list[str]) -> int:
                 runs.run(experiment, arm, seed)
             except subprocess.CalledProcessError as error:
                 broken.append(f"{arm.name}, seed {seed}: exit code {error.returncode}")
+            except ValueError as error:
+                broken.append(f"{arm.name}, seed {seed}: {error}")
             else:
                 if not options.quick:
                     _write(result(experiment, runs, known))
@@ -89,20 +89,20 @@ def _numbers(parser: argparse.ArgumentParser, text: str) -> list[int]:
 
 
 def recorded(experiment: Experiment) -> dict[str, dict[int, RunFigures]]:
-    """By arm and seed, what the results hold of arms that are what they were then."""
+    """By arm and seed, what the results hold of arms whose config is what it was then."""
     path = RESULTS / f"{experiment.name}.json"
     if not path.exists():
         return {}
-    stored = read_json(path)["arms"]
-    return {
-        arm.name: {run["seed"]: RunFigures.from_json(run) for run in stored[arm.name]["runs"]}
-        for arm in experiment.arms
-        if arm.name in stored and _settings(arm).items() <= stored[arm.name].items()
-    }
-
-
-def _settings(arm: Arm) -> dict[str, Any]:
-    return {"algorithm": arm.algorithm, "overrides": dict(arm.overrides)}
+    stored, found = read_json(path), {}
+    for arm in experiment.arms:
+        if arm.name not in stored["arms"]:
+            continue
+        its = stored["arms"][arm.name]
+        if differing := changes(stored["config"] | its["config"], settings(experiment, arm)):
+            print(f"{path}: {arm.name} was of another config ({differing})", file=sys.stderr)
+        else:
+            found[arm.name] = {run["seed"]: RunFigures.from_json(run) for run in its["runs"]}
+    return found
 
 
 def result(
@@ -110,22 +110,26 @@ def result(
 ) -> dict[str, Any]:
     """Of what is known, and of all runs that lie finished in their folders, whichever call made
     them."""
+    configs = {arm.name: settings(experiment, arm) for arm in experiment.arms}
+    common = shared(configs.values())
     arms = {}
     for arm in experiment.arms:
-        folders = sorted(runs.workdir(experiment, arm, 0).parent.glob(f"{arm.name}_[0-9]*"))
-        # The name of one arm may begin with that of another.
-        mine = [f for f in folders if f.name.removeprefix(f"{arm.name}_").isdigit()]
-        made = [read_run(folder) for folder in mine if (folder / SUMMARY_FILE).exists()]
+        made = map(read_run, runs.made(experiment, arm))
         done = dict(known.get(arm.name, {})) | {run.seed: run for run in made}
         if done:
-            arms[arm.name] = _settings(arm) | summarize(list(done.values()))
+            own = {n: v for n, v in configs[arm.name].items() if n not in common}
+            arms[arm.name] = {
+                "algorithm": arm.algorithm,
+                "overrides": dict(arm.overrides),
+                "config": own,
+                **summarize(list(done.values())),
+            }
     return {
         "experiment": experiment.name,
         "question": experiment.question,
         "command": f"python -m benchmarks.experiments {experiment.name}",
-        "hardware": f"{os.cpu_count()} CPU cores, {platform.machine()}, no accelerator",
-        "versions": {name: version(name) for name in ("jax", "jaxlib", "ray", "numpy")},
         "definitions": dict(DEFINITIONS),
+        "config": common,
         "arms": arms,
     }
 

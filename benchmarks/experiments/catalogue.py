@@ -64,31 +64,21 @@ class Experiment:
         )
 
 
+RIVALS = ("ipa", "grpo", "gspo", "topr", "ppo", "asyppo")
 ALGORITHMS = Experiment(
     "algorithms",
     "IPA against its rivals on the shell worlds: final success, gradient spikes, collapse",
     "shell",
     "shell",
-    (
-        Arm("ipa", "ipa"),
-        Arm("grpo", "grpo"),
-        Arm("gspo", "gspo"),
-        Arm("topr", "topr"),
-        Arm("ppo", "ppo"),
-        Arm("asyppo", "asyppo"),
-    ),
+    tuple(Arm(name, name) for name in RIVALS),
 )
 
 FAILURES = Experiment(
     "failures",
-    "What it does that failures teach with a tenth of their weight",
+    "IPA and its rivals where failures weigh as much as successes, as their papers have it",
     "shell",
     "shell",
-    tuple(
-        Arm(f"{algorithm}_{name}", algorithm, {"algo.loss.negative_weight": weight})
-        for algorithm in ("ipa", "topr", "grpo", "gspo", "ppo", "asyppo")
-        for name, weight in (("full", 1.0), ("tenth", 0.1))
-    ),
+    tuple(Arm(name, name, {"algo.loss.negative_weight": 1.0}) for name in RIVALS),
 )
 
 ABLATION = Experiment(

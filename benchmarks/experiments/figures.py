@@ -17,8 +17,10 @@ from ale_jax.monitor.evaluations import (
     read_evaluations,
     wilson_interval,
 )
+from ale_jax.monitor.events import EVENTS_FILE, read_events
 from ale_jax.monitor.metrics import METRICS_FILE, read_metrics
 from ale_jax.monitor.summary import SUMMARY_FILE, read_summary
+from ale_jax.system.environment import STARTED
 
 SPIKE_FACTOR, SPIKE_WINDOW, SPIKE_WARMUP = 5.0, 20, 5
 CURVE_STEPS = 5
@@ -35,6 +37,7 @@ DEFINITIONS: Mapping[str, str] = {
     "collapsed": f"the last {COLLAPSE_STEPS} steps' training success is less than "
     f"{COLLAPSE_SHARE:g} of the best {COLLAPSE_STEPS} steps', or a loss or gradient was not finite",
     "mean_staleness": "age in versions of what a step was made of, mean over steps",
+    "made_with": "software and machine, by each start of the run",
     "std": "over seeds, of a sample (n - 1); standard_error: std / sqrt(n); None for one seed",
 }
 
@@ -60,16 +63,18 @@ class RunFigures:
     max_staleness: int
     mean_staleness: float
     seconds: float
-    starts: Curve = ()
+    starts: Curve
+    made_with: tuple[str, ...]
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunFigures:
         low, high = values["final_interval"]
         curves = {
-            name: tuple((int(episodes), mean) for episodes, mean in values.get(name, ()))
+            name: tuple((int(episodes), mean) for episodes, mean in values[name])
             for name in ("curve", "starts")
         }
-        return cls(**dict(values) | {"final_interval": (low, high)} | curves)
+        others = {"final_interval": (low, high), "made_with": tuple(values["made_with"])}
+        return cls(**dict(values) | others | curves)
 
 
 def read_run(workdir: Path) -> RunFigures:
@@ -97,7 +102,13 @@ def read_run(workdir: Path) -> RunFigures:
         mean_staleness=statistics.fmean(step["staleness_mean"] for step in steps),
         seconds=summary.seconds_total,
         starts=curve(steps, "start_mean") if "start_mean" in steps[0] else (),
+        made_with=_made_with(workdir),
     )
+
+
+def _made_with(workdir: Path) -> tuple[str, ...]:
+    events = read_events(workdir / EVENTS_FILE).records
+    return tuple(dict.fromkeys(event.detail for event in events if event.kind == STARTED))
 
 
 def _rate(evaluation: Evaluation) -> float:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ale_jax.monitor.summary import SUMMARY_FILE
 from benchmarks.experiments.catalogue import FOLDER, Arm, Experiment
+from benchmarks.experiments.settings import changes, settings, settings_of_run
 
 # What makes a run end within seconds; it learns nothing then.
 QUICK: Mapping[str, object] = {
@@ -21,6 +22,7 @@ QUICK: Mapping[str, object] = {
     "rl.groups_per_step": 2,
     "eval.tasks": 6,
 }
+NO_WARM_START: Mapping[str, object] = {"warm_start.max_steps": 0}  # an arm's weights have had it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,20 +42,39 @@ class Runs:
     def run(self, experiment: Experiment, arm: Arm, seed: int) -> Path:
         """The folder of the finished run; one that is there already is not made again.
 
-        subprocess.CalledProcessError if it did not come to its end.
+        Raises:
+          subprocess.CalledProcessError: it did not come to its end.
+          ValueError: the run that is there already is of another config.
         """
         workdir = self.workdir(experiment, arm, seed)
         if not (workdir / SUMMARY_FILE).exists():
             weights = self._warm_weights(experiment.start, seed)
             rows = json.loads((weights / "config.json").read_text())["vocab_size"]
-            start = {
-                "weights": weights,
-                "tokenizer.vocab_size": rows,
-                "warm_start.max_steps": 0,
-            }
+            start = {"weights": weights, "tokenizer.vocab_size": rows}
             config = f"{FOLDER}/{experiment.config}.py:{arm.algorithm}"
-            self._launch(config, workdir, seed, self._shrunk() | start | dict(arm.overrides))
+            self._launch(config, workdir, seed, self._changes(arm) | start)
+        elif differing := self._differing(experiment, arm, workdir):
+            raise ValueError(f"{workdir} is of another config ({differing}): move it away")
         return workdir
+
+    def made(self, experiment: Experiment, arm: Arm) -> list[Path]:
+        """The folders of all finished runs of that very arm."""
+        folders = self.workdir(experiment, arm, 0).parent.glob(f"{arm.name}_[0-9]*")
+        return [
+            folder
+            for folder in sorted(folders)
+            # The name of one arm may begin with that of another.
+            if folder.name.removeprefix(f"{arm.name}_").isdigit()
+            and (folder / SUMMARY_FILE).exists()
+            and not self._differing(experiment, arm, folder)
+        ]
+
+    def _differing(self, experiment: Experiment, arm: Arm, workdir: Path) -> str:
+        now = settings(experiment, arm) | self._changes(arm)
+        return changes(settings_of_run(workdir), now)
+
+    def _changes(self, arm: Arm) -> dict[str, object]:
+        return self._shrunk() | dict(NO_WARM_START) | dict(arm.overrides)
 
     def _warm_weights(self, config: str, seed: int) -> Path:
         """Weights and tokenizer after the warm start, which is made once for each seed."""

@@ -2,7 +2,8 @@
 python -m ale_jax.launch --config=configs/experiments/countdown.py --workdir=runs/countdown
 
 One turn without a sandbox: the steps of a calculation, and then the expression. The arms of
-`python -m benchmarks.experiments rhythm`. Hardware: two CPU cores; no accelerator.
+`python -m benchmarks.experiments rhythm`, failures weighed in full, as GRPO has it.
+Hardware: two CPU cores; no accelerator.
 """
 
 from ml_collections import ConfigDict
@@ -23,5 +24,6 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     # One reply is soon played, and the arms differ by little: more steps and more unseen tasks.
     c.rl.update(steps=150, groups_per_step=16)
     c.rl_optimizer.decay_steps = 150
+    c.algo.loss.negative_weight = 1.0
     c.eval.tasks = 960
     return c

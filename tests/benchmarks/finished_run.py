@@ -3,8 +3,10 @@
 import dataclasses
 
 from ale_jax.monitor.evaluations import Evaluation, FamilyResult, write_evaluations
+from ale_jax.monitor.events import EventLog
 from ale_jax.monitor.metrics import MetricsWriter
 from ale_jax.monitor.summary import write_summary
+from ale_jax.system.environment import STARTED
 from tests.monitor.fake_run import SUMMARY
 
 
@@ -22,4 +24,7 @@ def write_run(folder, seed, solved, norms=(1.0,) * 6, starts=()):
             values |= {} if norm is None else {"grad_norm": norm}
             values |= {"start_mean": starts[i - 1]} if starts else {}
             metrics.log(i, values, "rl")
+    with EventLog(folder) as events:
+        for machine in ("jax 1.0", "jax 1.0", "jax 1.1"):
+            events.record(STARTED, machine)
     write_summary(folder, dataclasses.replace(SUMMARY, seed=seed))

@@ -24,6 +24,7 @@ from benchmarks.experiments.figures import (
     summarize,
     table,
 )
+from benchmarks.experiments.settings import settings, shared
 from tests.benchmarks.finished_run import write_run
 
 CONFIGS = ("shell", "vault", "countdown", "sft")
@@ -83,6 +84,7 @@ def test_a_run_is_read(tmp_path):
     assert run.curve == ((20, 0.5),)
     assert run.mean_staleness == pytest.approx(0.3)  # of 0.1 to 0.5
     assert run.starts == ()
+    assert run.made_with == ("jax 1.0", "jax 1.1")  # begun twice on one machine, then on another
 
 
 def test_where_episodes_start_is_read_and_survives_a_file(tmp_path):
@@ -90,14 +92,6 @@ def test_where_episodes_start_is_read_and_survives_a_file(tmp_path):
     run = read_run(tmp_path / "run")
     assert run.starts == ((20, 9.0), (24, 2.5))
     assert RunFigures.from_json(json.loads(json.dumps(dataclasses.asdict(run)))) == run
-
-
-def test_a_result_from_before_starts_were_read_is_still_one(tmp_path):
-    write_run(tmp_path / "run", 3, 30)
-    run = read_run(tmp_path / "run")
-    values = dataclasses.asdict(run)
-    del values["starts"]
-    assert RunFigures.from_json(values) == run
 
 
 def test_mean_and_spread_by_hand(tmp_path):
@@ -116,7 +110,9 @@ def test_mean_and_spread_by_hand(tmp_path):
 
 # In place of Python: does what the launcher would leave behind, and writes down what it was told.
 FAKE = """#!{python}
-import json, pathlib, shutil, sys
+import importlib, json, pathlib, shutil, sys
+sys.path.insert(0, ".")
+from ale_jax.system.fields import flat
 words = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[3:])
 with open("{log}", "a") as log:
     print(json.dumps(words), file=log)
@@ -130,6 +126,13 @@ else:
     summary = pathlib.Path(words["workdir"]) / "summary.json"
     values = json.loads(summary.read_text()) | {{"seed": int(words["config.seed"])}}
     summary.write_text(json.dumps(values))
+    path, _, algorithm = words["config"].partition(":")
+    module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
+    config = flat(module.get_config(*filter(None, [algorithm])).to_dict())
+    for name, value in words.items():
+        if (field := name.removeprefix("config.")) in config:
+            config[field] = type(config[field])(value)
+    (pathlib.Path(words["workdir"]) / "config.json").write_text(json.dumps(config))
 """
 
 
@@ -182,13 +185,37 @@ def test_what_was_recorded_elsewhere_is_kept_and_not_made_again(tmp_path, told):
     words = ["algorithms", "--arms=ipa,gspo", f"--runs={tmp_path / 'third'}", "--seeds=4,5"]
     assert experiments.main(words) == 0
     assert len(told()) == calls and json.loads(results.read_text()) == found
-    # An arm that has become another one is made anew.
-    found["arms"]["gspo"]["overrides"] = {"algo.gamma": 0.5}
-    results.write_text(json.dumps(found))
+
+
+def test_an_arm_whose_config_has_changed_is_made_anew(tmp_path, told, capsys):
+    words = ["algorithms", "--arms=ipa,gspo", f"--runs={tmp_path / 'runs'}", "--seeds=4,5"]
     assert experiments.main(words) == 0
+    results, calls = tmp_path / "results" / "algorithms.json", len(told())
+    found = json.loads(results.read_text())
+    assert found["arms"]["gspo"]["config"]["algo.loss.level"] == "sequence"  # its own
+    found["arms"]["gspo"]["config"]["algo.loss.level"] = "token"
+    results.write_text(json.dumps(found))
+    words[2] = f"--runs={tmp_path / 'other'}"
+    assert experiments.main(words) == 0
+    assert "gspo was of another config (algo.loss.level 'token', now 'sequence')" in (
+        capsys.readouterr().err
+    )
     assert [call["config"][-4:] for call in told()[calls:] if "config.weights" in call] == [
         "gspo"
     ] * 2
+
+
+def test_a_finished_run_of_another_config_is_neither_taken_nor_touched(tmp_path, told, capsys):
+    words = ["algorithms", "--arms=ipa", f"--runs={tmp_path / 'runs'}", "--seeds=4"]
+    assert experiments.main(words) == 0
+    config = tmp_path / "runs" / "algorithms" / "ipa_4" / "config.json"
+    config.write_text(config.read_text().replace('"algo.gamma": 0.95', '"algo.gamma": 0.5'))
+    (tmp_path / "results" / "algorithms.json").unlink()
+    calls = len(told())
+    assert experiments.main(words) == 1 and len(told()) == calls
+    told_user = capsys.readouterr()
+    assert "is of another config (algo.gamma 0.5, now 0.95): move it away" in told_user.err
+    assert json.loads(told_user.out.splitlines()[-1])["arms"] == {}
 
 
 def test_quick_makes_one_short_run_and_no_result(tmp_path, told, capsys):
@@ -219,6 +246,26 @@ def arms_that_can_be_built():
         for arm in experiment.arms:
             if {name.partition(".")[0] for name in arm.overrides} <= sections:
                 yield pytest.param(experiment, arm, id=f"{experiment.name}-{arm.name}")
+
+
+# The fields in which arms may differ, or the sections; all else is equal.
+COMPARED = {
+    "algorithms": ("algo.", "critics."),
+    "failures": ("algo.", "critics."),
+    "ablation": ("algo.gamma", "algo.loss.level", "algo.mismatch.", "resampling."),
+    "long_horizon": ("resampling.",),
+    "rhythm": ("rhythm.credit",),
+    "staleness": ("algo.", "rl.alpha"),
+}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_arms_differ_in_what_is_compared_alone(name):
+    experiment = EXPERIMENTS[name]
+    arms = [settings(experiment, arm) for arm in experiment.arms]
+    common = shared(arms)
+    assert all(field.startswith(COMPARED[name]) for arm in arms for field in arm.keys() - common)
+    assert "algo.loss.negative_weight" in common  # it decides more than the algorithm does
 
 
 @pytest.mark.parametrize(("experiment", "arm"), list(arms_that_can_be_built()))
