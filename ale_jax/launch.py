@@ -68,7 +68,9 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
 
 
 def _interrupt(signum: int, frame: object) -> NoReturn:
-    # As Ctrl-C: schedulers and service managers end what they run by SIGTERM.
+    # As Ctrl-C: schedulers and service managers end what they run by SIGTERM. `make` passes on what
+    # its children have had already, and a second one must not break off the end that is under way.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
+import threading
 import warnings
 from collections.abc import Iterator
 
@@ -29,7 +31,8 @@ def ray_cluster(actors: int, address: str = "") -> Iterator[None]:
         # JAX warns of every fork; Ray's are followed by exec at once.
         warnings.filterwarnings("ignore", message="os.fork", category=RuntimeWarning)
         # What Ray would say of a lost actor is said by our own events.
-        ray.init(log_to_driver=False, logging_level=logging.CRITICAL, **place)
+        with _sigterm_kept():
+            ray.init(log_to_driver=False, logging_level=logging.CRITICAL, **place)
     try:
         cpus = int(ray.cluster_resources().get("CPU", 0))
         if cpus < actors:
@@ -40,3 +43,15 @@ def ray_cluster(actors: int, address: str = "") -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Ray puts a handler of its own in the place of ours, by which its processes are killed before
+    our players could end."""
+    ours = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, ours)

@@ -200,7 +200,8 @@ def test_critics_go_on_where_they_stood(tmp_path, runtime_name):
     jax.tree.map(np.testing.assert_array_equal, *states)
 
 
-def test_ctrl_c_says_how_to_go_on(tmp_path, runtime_name):
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_stopped_says_how_to_go_on(tmp_path, runtime_name, sign):
     workdir = tmp_path / "interrupted"
     process = subprocess.Popen(
         _command(workdir, runtime_name, *SYNCHRONOUS, "--config.rl.steps=500"),
@@ -210,10 +211,10 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, runtime_name):
         stderr=subprocess.PIPE,
         text=True,
     )
-    _interrupt(process, workdir, signal.SIGINT, step=2)
+    _interrupt(process, workdir, sign, step=2)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert "the same command goes on" in errors
+    assert errors == "interrupted: the same command goes on from the last checkpoint\n"
 
 
 @pytest.mark.parametrize(
