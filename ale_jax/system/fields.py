@@ -1,10 +1,12 @@
-"""Names of config fields, dotted, and the nearest one to a name that does not exist."""
+"""Config fields by dotted name: which differ, and which is nearest to one that is not there."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+MAX_SHOWN = 5
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -14,6 +16,22 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         name = f"{prefix}{key}"
         leaves |= flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
     return leaves
+
+
+def differing_fields(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """The names of the fields whose values are not the same, or that one of the two lacks."""
+    absent = object()
+    return [n for n in {**stored, **wanted} if stored.get(n, absent) != wanted.get(n, absent)]
+
+
+def described_changes(
+    stored: Mapping[str, Any], wanted: Mapping[str, Any], names: Sequence[str]
+) -> str:
+    """In words what has become of the fields `names`, or of the first MAX_SHOWN of them."""
+    shown = [f"{n} {stored.get(n)!r} -> {wanted.get(n)!r}"[:120] for n in names[:MAX_SHOWN]]
+    if len(names) > MAX_SHOWN:
+        shown.append(f"and {len(names) - MAX_SHOWN} more")
+    return "; ".join(shown)
 
 
 def unknown_field(name: str, known: Iterable[str]) -> ValueError:

@@ -17,7 +17,7 @@ from ale_jax.monitor.metrics import METRICS_FILE
 from ale_jax.monitor.run_files import CONFIG_FILE
 from ale_jax.monitor.summary import SUMMARY_FILE
 from ale_jax.system.config import RunConfig
-from ale_jax.system.fields import flat
+from ale_jax.system.fields import described_changes, differing_fields, flat
 
 LOCK_FILE = "run.lock"  # its presence is what makes a folder a run's
 CHECKPOINTS_DIR = "checkpoints"
@@ -38,7 +38,6 @@ RESUMABLE_FIELDS = (
     "rollout.episodes_per_actor",
     "rollout.retries",
 )
-MAX_SHOWN = 5
 
 
 class RunState(enum.StrEnum):
@@ -99,11 +98,11 @@ class Workdir:
         lock = _lock(path)
         try:
             stored, wanted = _stored(path), json.loads(json.dumps(config.to_json()))
-            differing = [n for n in _differing(flat(stored), flat(wanted)) if not _is_free(n)]
+            differing = [n for n in differing_fields(flat(stored), flat(wanted)) if not _is_free(n)]
             if differing:
                 raise ValueError(
                     f"workdir {path} holds a run of another config "
-                    f"({_changes(flat(stored), flat(wanted), differing)}): name that one"
+                    f"({described_changes(flat(stored), flat(wanted), differing)}): name that one"
                 )
         except BaseException:
             lock.close()
@@ -206,29 +205,17 @@ def _refuse_other_config(
     path: Path, stored: dict[str, object], wanted: dict[str, object], resume: bool
 ) -> None:
     """ValueError unless the configs may differ as they do."""
-    differing = _differing(stored, wanted)
+    differing = differing_fields(stored, wanted)
     fixed = [name for name in differing if name not in RESUMABLE_FIELDS]
     if resume and not fixed:
         _refuse_fewer_steps(path, stored.get("rl.steps"), wanted["rl.steps"])
         return
-    changes = _changes(stored, wanted, fixed if resume else differing)
+    changes = described_changes(stored, wanted, fixed if resume else differing)
     how = "" if fixed else "--resume to go on with these changes, "
     raise ValueError(
         f"workdir {path} holds a run of another config ({changes}): "
         f"choose another folder, or give {how}--overwrite to move it aside"
     )
-
-
-def _differing(stored: dict[str, object], wanted: dict[str, object]) -> list[str]:
-    absent = object()
-    return [n for n in stored | wanted if stored.get(n, absent) != wanted.get(n, absent)]
-
-
-def _changes(stored: dict[str, object], wanted: dict[str, object], names: list[str]) -> str:
-    changes = [f"{n} {stored.get(n)!r} -> {wanted.get(n)!r}"[:120] for n in names[:MAX_SHOWN]]
-    if len(names) > MAX_SHOWN:
-        changes.append(f"and {len(names) - MAX_SHOWN} more")
-    return "; ".join(changes)
 
 
 def _is_free(name: str) -> bool:

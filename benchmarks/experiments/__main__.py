@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from ale_jax.files import read_json, write_json
+from ale_jax.system.fields import described_changes, differing_fields
 from benchmarks.experiments.catalogue import EXPERIMENTS, Experiment
 from benchmarks.experiments.figures import DEFINITIONS, RunFigures, read_run, summarize, table
 from benchmarks.experiments.runs import Runs
-from benchmarks.experiments.settings import changes, settings, shared
+from benchmarks.experiments.settings import settings, shared
 
 RESULTS = Path("benchmarks/results/experiments")
 
@@ -98,8 +99,10 @@ def recorded(experiment: Experiment) -> dict[str, dict[int, RunFigures]]:
         if arm.name not in stored["arms"]:
             continue
         its = stored["arms"][arm.name]
-        if differing := changes(stored["config"] | its["config"], settings(experiment, arm)):
-            print(f"{path}: {arm.name} was of another config ({differing})", file=sys.stderr)
+        then, now = stored["config"] | its["config"], settings(experiment, arm)
+        if names := differing_fields(then, now):
+            changed = described_changes(then, now, names)
+            print(f"{path}: {arm.name} was of another config ({changed})", file=sys.stderr)
         else:
             found[arm.name] = {run["seed"]: RunFigures.from_json(run) for run in its["runs"]}
     return found

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ale_jax.monitor.summary import SUMMARY_FILE
+from ale_jax.system.fields import described_changes, differing_fields
 from benchmarks.experiments.catalogue import FOLDER, Arm, Experiment
-from benchmarks.experiments.settings import changes, settings, settings_of_run
+from benchmarks.experiments.settings import settings, settings_of_run
 
 # What makes a run end within seconds; it learns nothing then.
 QUICK: Mapping[str, object] = {
@@ -53,8 +54,8 @@ class Runs:
             start = {"weights": weights, "tokenizer.vocab_size": rows}
             config = f"{FOLDER}/{experiment.config}.py:{arm.algorithm}"
             self._launch(config, workdir, seed, self._changes(arm) | start)
-        elif differing := self._differing(experiment, arm, workdir):
-            raise ValueError(f"{workdir} is of another config ({differing}): move it away")
+        elif changed := self._changed(experiment, arm, workdir):
+            raise ValueError(f"{workdir} is of another config ({changed}): move it away")
         return workdir
 
     def made(self, experiment: Experiment, arm: Arm) -> list[Path]:
@@ -66,12 +67,13 @@ class Runs:
             # The name of one arm may begin with that of another.
             if folder.name.removeprefix(f"{arm.name}_").isdigit()
             and (folder / SUMMARY_FILE).exists()
-            and not self._differing(experiment, arm, folder)
+            and not self._changed(experiment, arm, folder)
         ]
 
-    def _differing(self, experiment: Experiment, arm: Arm, workdir: Path) -> str:
-        now = settings(experiment, arm) | self._changes(arm)
-        return changes(settings_of_run(workdir), now)
+    def _changed(self, experiment: Experiment, arm: Arm, workdir: Path) -> str:
+        """In words, in what the run is not of that arm; empty if it is."""
+        stored, wanted = settings_of_run(workdir), settings(experiment, arm) | self._changes(arm)
+        return described_changes(stored, wanted, differing_fields(stored, wanted))
 
     def _changes(self, arm: Arm) -> dict[str, object]:
         return self._shrunk() | dict(NO_WARM_START) | dict(arm.overrides)

@@ -45,9 +45,3 @@ def shared(arms: Iterable[Settings]) -> Settings:
         for name, value in first.items()
         if all(name in other and other[name] == value for other in others)
     }
-
-
-def changes(then: Settings, now: Settings) -> str:
-    """The fields that differ, in words."""
-    names = sorted(n for n in then.keys() | now.keys() if then.get(n) != now.get(n))
-    return ", ".join(f"{name} {then.get(name)!r}, now {now.get(name)!r}" for name in names)
