@@ -46,8 +46,8 @@ browser:  ## Chromium, in which the tests look at the pages
 quickstart: install sandbox  ## trains, evaluates and writes the report, into RUN=runs/quickstart
 	$(VENV)/bin/python -m ale_jax.launch --config=configs/quickstart.py --workdir=$(RUN)
 
-test: install-test rock  ## all tests; one that lacks a runtime says which line to type
-	$(VENV)/bin/python -m pytest --numprocesses=$(TEST_PROCESSES) $(PYTEST_OPTIONS)
+test: install-test rock  ## all tests; with root or sudo it first installs the runtimes and the browser
+	launch/for_tests.sh $(VENV)/bin/python -m pytest --numprocesses=$(TEST_PROCESSES) $(PYTEST_OPTIONS)
 
 lint: install-test  ## what must be clean before a change is merged
 	$(VENV)/bin/ruff check $(CODE) setup.py

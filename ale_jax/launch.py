@@ -11,6 +11,9 @@
                 (a run of the same config goes on by itself)
   --overwrite   move the run in DIR aside and start anew
   --debug       show where an error was raised
+  --help        these lines, and the configs and algorithms that there are
+
+docs/config.md has every field with its default and meaning.
 
 Exit code: 0 done, 2 something to be put right (one line says what), 130 interrupted (by
 Ctrl-C or SIGTERM).
@@ -18,6 +21,7 @@ Ctrl-C or SIGTERM).
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import errno
 import os
@@ -26,7 +30,7 @@ import runpy
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -34,7 +38,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from ale_jax.sandbox.api import SandboxStartError
-from ale_jax.system.fields import flat, unknown_field
+from ale_jax.system.fields import flat, meant_fields, unknown_field, wrong_value
 
 # What knows jax and ray is imported where it is used: a typing mistake is answered before that.
 if TYPE_CHECKING:
@@ -44,6 +48,9 @@ if TYPE_CHECKING:
 Run = Callable[["RunConfig", "Workdir"], None]
 
 OVERRIDE = re.compile(r"--?(?:no)?config\.([^=]*)")
+CONFIG_FLAG = re.compile(r"--?config=")
+WRONG_VALUE = re.compile(r"flag --config\.([\w.]+)=(.*?): ")  # as absl begins its message
+ALGORITHMS = Path("configs/algorithms.py")
 TRACEBACK_FILE = "traceback.txt"
 
 
@@ -77,9 +84,12 @@ def _interrupt(signum: int, frame: object) -> NoReturn:
 def _launch(argv: Sequence[str], run: Run | None) -> int:
     program, *arguments = argv
     overrides = [a for a in arguments if OVERRIDE.match(a)]
-    options = _parse_options([program, *(a for a in arguments if a not in overrides)])
+    try:
+        options = _parse_options([program, *(a for a in arguments if a not in overrides)])
+    except flags.UnrecognizedFlagError as error:
+        raise _unknown_flag(error, arguments) from None
     if options.help:
-        print(__doc__)
+        print("\n".join([__doc__, "Configs:", *_described_configs(), "", *_described_algorithms()]))
         return 0
     file, _, choice = options.config.partition(":")
     values = _read_config(_config_path(file), choice, overrides)
@@ -127,7 +137,7 @@ def _export(values: dict[str, Any], options: flags.FlagValues) -> int:
         raise ValueError("--out is missing: name a folder that does not exist yet")
 
     from ale_jax.system.build_config import build_config
-    from ale_jax.system.export_run import export_run
+    from ale_jax.system.states import export_run
     from ale_jax.system.workdir import Workdir
 
     config = build_config(values)
@@ -158,12 +168,41 @@ def _parse_options(argv: Sequence[str]) -> flags.FlagValues:
     return options
 
 
+def _unknown_flag(error: flags.UnrecognizedFlagError, arguments: Sequence[str]) -> Exception:
+    """The same error, or one that names the fields of the config that the flag may have meant."""
+    given = next((a.partition("=")[2] for a in arguments if CONFIG_FLAG.match(a)), "")
+    # All configs have the same fields, so that any will do where none was named.
+    file = given.partition(":")[0] or next(map(str, _config_files()), "")
+    known = flat(_load(Path(file)).to_dict()) if Path(file).is_file() else ()
+    if not (meant := meant_fields(error.flagname, known)):
+        return error
+    _, equals, value = error.flagvalue.partition("=")  # of the whole argument
+    choices = " or ".join(f"--config.{field}{equals}{value}" for field in meant)
+    return ValueError(f"--{error.flagname} is unknown: did you mean {choices}?")
+
+
+def _config_files() -> list[Path]:
+    files = [*sorted(Path("configs").glob("*.py")), *sorted(Path("configs").glob("*/*.py"))]
+    return [file for file in files if "def get_config" in file.read_text()]
+
+
+def _described_configs() -> Iterator[str]:
+    for file in _config_files():
+        docstring = ast.get_docstring(ast.parse(file.read_text())) or ""
+        yield f"  {file!s:36} {docstring.partition(chr(10))[0]}"
+
+
+def _described_algorithms() -> Iterator[str]:
+    if ALGORITHMS.is_file():
+        yield "Algorithms:"
+        for name, preset in runpy.run_path(str(ALGORITHMS))["PRESETS"].items():
+            yield f"  {name:36} {' '.join(preset.__doc__.split())}"
+
+
 def _config_path(given: str) -> Path:
     path = Path(given)
     if not given or not path.is_file():
-        files = [*sorted(Path("configs").glob("*.py")), *sorted(Path("configs").glob("*/*.py"))]
-        there = [file for file in files if "def get_config" in file.read_text()]
-        choices = ", ".join(map(str, there)) or "a Python file with get_config()"
+        choices = ", ".join(map(str, _config_files())) or "a Python file with get_config()"
         what = f"there is no config file {given}" if given else "--config is missing"
         raise ValueError(f"{what}: choose one of {choices}")
     return path
@@ -180,11 +219,17 @@ def _read_config(path: Path, choice: str, overrides: Sequence[str]) -> dict[str,
     parsed = flags.FlagValues()
     argv = [str(path), *overrides]
     config_flags.DEFINE_config_dict("config", config, flag_values=parsed, sys_argv=argv)
-    parsed(argv)
+    before = flat(config.to_dict())
+    try:
+        parsed(argv)
+    except flags.IllegalFlagValueError as error:
+        if wrong := WRONG_VALUE.match(str(error)):
+            raise wrong_value(wrong[1], wrong[2], before[wrong[1]]) from error
+        raise
     return config.to_dict()
 
 
-def _load(path: Path, choice: str) -> ConfigDict:
+def _load(path: Path, choice: str = "") -> ConfigDict:
     try:
         config = runpy.run_path(str(path))["get_config"](*[choice] if choice else [])
     except Exception as error:  # whatever the user's code raises is about the user's code

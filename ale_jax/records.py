@@ -2,7 +2,7 @@
 
 Legend of the shape suffixes used everywhere: B rows, T tokens, C chunks, D width, N query heads,
 G kv heads, H head width, F expert width, E experts, K experts per token, V vocabulary, L layers,
-S cache slots.
+S cache keys.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Status(enum.StrEnum):
     VERIFIER_ERROR = "verifier_error"
     ACTOR_LOST = "actor_lost"  # the process that played the episode died
     CANCELLED = "cancelled"  # told to stop: shutdown, or grown too old to be worth finishing
-    REPLAY_DIVERGED = "replay_diverged"  # given turns did not lead where they had led before
+    REPLAY_DIVERGED = "replay_diverged"  # prefix turns did not lead where they had led before
     NOT_REPRODUCED = "not_reproduced"  # its own replies, played again, met other answers
     ILLEGAL_CALLS = "illegal_calls"  # too many replies in a row without a valid tool call
 
@@ -77,22 +77,23 @@ TRAIN = "train"
 
 
 @dataclasses.dataclass(frozen=True)
-class Slot:
-    """A task's position in a run: its randomness comes from there, and it is counted once there.
+class EpisodeKey:
+    """The position of an episode in its run. All its randomness is derived from this key.
 
-    phase: "train", "eval/warm_start", ... ; group: the how-manieth task of that phase;
-    member: which of the group's attempts at it. A retry keeps its slot.
-    start: how many first turns are given, taken from an expert's trajectory; 0 in evaluations.
+    phase: "train", "eval/warm_start", ...; group: index of the task within that phase;
+    member: index of the attempt within the group. A retry keeps its key.
+    num_prefix_turns: turns taken from an expert's trajectory before the policy plays; 0 in
+    evaluations.
     """
 
     phase: str
     group: int
     member: int
     task: Task
-    start: int = 0
+    num_prefix_turns: int = 0
 
     def __post_init__(self) -> None:
-        assert self.start == 0 or not self.phase.startswith("eval"), self
+        assert self.num_prefix_turns == 0 or not self.phase.startswith("eval"), self
 
     @property
     def is_trained_on(self) -> bool:
@@ -123,11 +124,12 @@ class Turn:
 
 
 @dataclasses.dataclass(frozen=True)
-class Opening:
-    """The given turns as a player sees them: `actions` to be replayed, and in `seen` what the
-    environment must show again: the instruction, then its answer to each action.
+class Prefix:
+    """The prefix turns as a rollout worker needs them.
 
-    The last answer is missing where the last action ends the episode.
+    actions: replies to replay in the environment. seen: what the environment must show again: the
+    instruction, then its observation after each action. The last observation is missing if the last
+    action ends the episode.
     """
 
     seen: tuple[str, ...]
@@ -143,27 +145,30 @@ class Opening:
 
 
 @dataclasses.dataclass(frozen=True)
-class Assignment:
-    """What is to be played: a slot, and the `slot.start` turns that it begins after, as the ledger
-    needs them (`given`) and as the player does (`opening`, None from the task's beginning)."""
+class RolloutRequest:
+    """An episode to play: its key, and the `key.num_prefix_turns` turns that it starts after.
 
-    slot: Slot
-    given: tuple[Turn, ...] = ()
-    opening: Opening | None = None
+    The ledger needs these turns as token ids (`prefix_turns`), the rollout worker needs them as
+    text (`prefix`; None if the episode starts at the beginning of the task).
+    """
+
+    key: EpisodeKey
+    prefix_turns: tuple[Turn, ...] = ()
+    prefix: Prefix | None = None
 
     def __post_init__(self) -> None:
-        replayed = len(self.opening.actions) if self.opening else 0
-        assert self.slot.start == len(self.given) == replayed, (self.slot, replayed)
+        replayed = len(self.prefix.actions) if self.prefix else 0
+        assert self.key.num_prefix_turns == len(self.prefix_turns) == replayed, (self.key, replayed)
 
 
 @dataclasses.dataclass(frozen=True)
 class Episode:
-    """What the player of an episode reports. Text only: tokens stay with the policy's ledger.
+    """What a rollout worker reports. Text only: token ids stay in the policy's ledger.
 
-    turns, malformed_calls: the policy's own, given ones not counted.
+    turns, malformed_calls: counted over the policy's own turns, without the prefix.
     """
 
-    slot: Slot
+    key: EpisodeKey
     status: Status
     reward: float | None  # None unless STATUS_RULES[status].reward_valid
     turns: int
@@ -175,20 +180,22 @@ class Episode:
 
 @dataclasses.dataclass(frozen=True)
 class Trajectory:
-    """An episode joined with its tokens. `start_version`: weights at its first sampled token.
+    """An episode joined with its tokens.
 
-    given: how many first turns were given. Nobody sampled them here: their log-probabilities are 0,
-    their versions -1, and no loss of reinforcement sees them.
-    rejected: how the attempts at the slot ended that came before this one and were played again.
-    expert_TLK: for router replay, the experts that the sampler sent each of the `num_tokens` tokens
-    to, of those of L layers that have some: int16, -1 for the last token, which it never read.
+    start_version: version of the weights that sampled the first token.
+    num_prefix_turns: turns of the prefix, which were not sampled in this episode. Their
+    log-probabilities are 0, their versions -1, and no policy-gradient loss includes them.
+    rejected: statuses of the earlier attempts at this key, which were retried.
+    expert_TLK: for router replay: the K experts to which the sampler routed each of the
+    `num_tokens` tokens, in each of the L layers that have experts; int16, -1 for the last token,
+    which the sampler never read.
     """
 
     episode: Episode
     turns: tuple[Turn, ...]
     start_version: int
     expert_TLK: np.ndarray | None = None
-    given: int = 0
+    num_prefix_turns: int = 0
     rejected: tuple[Status, ...] = ()
 
     @property
@@ -197,7 +204,7 @@ class Trajectory:
 
     @property
     def num_policy_tokens(self) -> int:
-        return sum(len(t.action_ids) for t in self.turns[self.given :])
+        return sum(len(t.action_ids) for t in self.turns[self.num_prefix_turns :])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,7 +214,7 @@ class Batch:
     tokens_BT int32; segment_BT int32, 1.. per trajectory in its row, 0 = padding;
     position_BT int32, position within the trajectory;
     chunk_BT int32, id of the sampled chunk within the row that wrote the token, -1 outside every
-    sampled chunk (observations, given turns, padding);
+    sampled chunk (observations, prefix turns, padding);
     group_BT, member_BT int32: the trajectory's group, counted within the step, and its member
     number in there; -1 on padding.
 
@@ -215,7 +222,7 @@ class Batch:
     logp_mu_BT, logp_old_BT float32 and version_BT int32, as in `Turn`;
     advantage_BT float32;
     reward_BT float32, the chunk's own reward, on the chunk's last token alone.
-    Of tokens in given turns, 0 elsewhere: imitate_BT float32, the weight of log pi(t) in the
+    Of tokens in prefix turns, 0 elsewhere: imitate_BT float32, the weight of log pi(t) in the
     imitation term.
 
     None where nobody asked for it:

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from ale_jax.algo.normaliser import count_normaliser
+from ale_jax.algo.losses import count_loss_denominator
 from ale_jax.data.packing import Sample, Shape, pack_all
 from ale_jax.learn.credit import make_loss
 from ale_jax.learn.state import OptimizerHypers, init_state, make_optimizer
@@ -122,13 +122,13 @@ class Training:
     def __init__(self, work: Work, mesh: Mesh):
         optimizer = make_optimizer(ADAMW, work.policy)
         self._algo = _quickstart().algo
-        loss = make_loss(self._algo, work.shape.chunks_per_row)
+        loss = make_loss(self._algo, work.shape.chunks_per_pack)
         self._step = make_train_step(work.policy, optimizer, loss, 1e-3, mesh)
         self.state = init_state(jax.random.key(0), work.policy, optimizer, mesh)
 
     def __call__(self, batches: list[Batch]) -> None:
-        normaliser = count_normaliser(batches, self._algo.loss.aggregation)
-        self.state, sums = self._step(self.state, batches, normaliser)
+        loss_denominator = count_loss_denominator(batches, self._algo.loss.aggregation)
+        self.state, sums = self._step(self.state, batches, loss_denominator)
         jax.block_until_ready((self.state, sums))
 
 

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from ale_jax.learn.critics import SIZES, Critics, CriticsHypers, Lesson, critic_gradient
+from ale_jax.learn.critics import SIZES, Critics, CriticsHypers, ValueBatch, critic_gradient
 from ale_jax.learn.step import to_device
 from ale_jax.model.compute import EXACT, FLOAT32
 from ale_jax.model.params import count_params
@@ -108,7 +108,7 @@ def _learn(critics: Critics, batches: list[Batch]) -> None:
 def memory_of(critics: Critics, shape: PolicyShape, batch: Batch, mesh: Mesh) -> dict[str, int]:
     """weights and moments of all critics, which are held; gradient and temporary of one at a time;
     peak: their sum."""
-    lesson = Lesson(
+    batch = ValueBatch(
         batch.tokens_BT,
         batch.position_BT,
         batch.segment_BT,
@@ -118,7 +118,7 @@ def memory_of(critics: Critics, shape: PolicyShape, batch: Batch, mesh: Mesh) ->
     params = critics.state[0].params
     program = jax.jit(critic_gradient(shape, 1e-3, FLOAT32), compiler_options=EXACT)
     with jax.set_mesh(mesh):
-        args = params, params, to_device(lesson, mesh), np.float32(1.0), 1.0
+        args = params, params, to_device(batch, mesh), np.float32(1.0), 1.0
         temporary = program.lower(*args).compile().memory_analysis().temp_size_in_bytes
     found = {
         "weights": _bytes([state.params for state in critics.state]),

@@ -19,14 +19,14 @@ GRPO = AlgoConfig(
 
 
 def full_batch(
-    vocab_size: int, rows: int, row_tokens: int, prompt_tokens: int, first_id: int = 0
+    vocab_size: int, rows: int, pack_length: int, prompt_tokens: int, first_id: int = 0
 ) -> Batch:
     """Of each row all but the prompt is one chunk. Ids are drawn from `first_id` on."""
     draw = np.random.default_rng(0)
 
     def sample() -> Sample:
-        ids = draw.integers(first_id, vocab_size, row_tokens, dtype=np.int32)
-        written = row_tokens - prompt_tokens
+        ids = draw.integers(first_id, vocab_size, pack_length, dtype=np.int32)
+        written = pack_length - prompt_tokens
         logp = np.full(written, -np.log(vocab_size), np.float32)
         turn = Turn(
             prompt_ids=ids[:prompt_tokens],
@@ -39,6 +39,6 @@ def full_batch(
         )
         return Sample((turn,), draw.normal(size=1).astype(np.float32))
 
-    batch, left_over = pack([sample() for _ in range(rows)], Shape(rows, row_tokens, 1))
+    batch, left_over = pack([sample() for _ in range(rows)], Shape(rows, pack_length, 1))
     assert not left_over and (batch.segment_BT > 0).all()
     return batch

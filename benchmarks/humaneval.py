@@ -1,6 +1,6 @@
 """HumanEval, greedy pass@1: real weights through our engine, their programs run in our sandbox.
 
-    python -m benchmarks.humaneval MODEL PROBLEMS [--tasks=N] [--slots=16] [--runtime=auto]
+    python -m benchmarks.humaneval MODEL PROBLEMS [--tasks=N] [--keys=16] [--runtime=auto]
 
 MODEL is a .gguf file or a folder of transformers'; PROBLEMS is HumanEval.jsonl.gz. The prompt is
 that of the model's chat template, with the start of the answer given, as EvalPlus asks.
@@ -52,12 +52,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("model", type=Path)
     parser.add_argument("problems", type=Path)
     parser.add_argument("--tasks", type=int, default=None, help="the first N alone")
-    parser.add_argument("--slots", type=int, default=16)
+    parser.add_argument("--keys", type=int, default=16)
     parser.add_argument("--runtime", default="auto")
     options = parser.parse_args(arguments)
     problems = read_problems(options.problems)[: options.tasks]
     began = time.monotonic()
-    programs = write_programs(options.model, problems, options.slots)
+    programs = write_programs(options.model, problems, options.keys)
     wrote = time.monotonic()
     passed = judge(problems, programs, options.runtime)
     for problem, ok in zip(problems, passed, strict=True):
@@ -82,13 +82,13 @@ def read_problems(path: Path) -> list[Problem]:
         return [json.loads(line) for line in file]
 
 
-def write_programs(model: Path, problems: Sequence[Problem], slots: int) -> list[str]:
+def write_programs(model: Path, problems: Sequence[Problem], keys: int) -> list[str]:
     """What the model answers to each, up to the end of its code block."""
     checkpoint = open_checkpoint(model)
     tokenizer = ChatTokenizer.load(model)
     (fence,) = _ids(tokenizer, FENCE)
     stop_ids = (*tokenizer.stop_ids, int(fence))
-    engine = Engine(checkpoint.shape, _engine_shape(slots), stop_ids, load_params(checkpoint))
+    engine = Engine(checkpoint.shape, _engine_shape(keys), stop_ids, load_params(checkpoint))
     key = np.asarray(jax.random.key_data(jax.random.key(0)))  # greedy: it draws nothing
 
     def answer(problem: Problem) -> str:
@@ -101,7 +101,7 @@ def write_programs(model: Path, problems: Sequence[Problem], slots: int) -> list
         return tokenizer.decode(reply.ids).partition(FENCE)[0]
 
     try:
-        with ThreadPoolExecutor(slots) as pool:
+        with ThreadPoolExecutor(keys) as pool:
             return list(pool.map(answer, problems))
     finally:
         engine.close()
@@ -112,16 +112,16 @@ def _ids(tokenizer: ChatTokenizer, text: str) -> np.ndarray:
     return tokenizer.reply_ids(text)[:-1]
 
 
-def _engine_shape(slots: int) -> EngineShape:
+def _engine_shape(keys: int) -> EngineShape:
     return EngineShape(
-        slots,
+        keys,
         SLOT_TOKENS,
         decode_steps=8,
         prefill_tokens=(256, 512),
         prefill_rows=1,
         prefill_budget=512,
         page_tokens=64,
-        pages=slots * -(-SLOT_TOKENS // 64),
+        pages=keys * -(-SLOT_TOKENS // 64),
         share_across_versions=False,
         int8_cache=False,
         weights="same",

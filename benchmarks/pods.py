@@ -61,7 +61,7 @@ def compile_slice(config: RunConfig, layers: int) -> dict[str, float]:
     mesh, policy = _mesh(config), config.model.policy_shape(config.tokenizer.vocab_size)
     policy = dataclasses.replace(policy, num_layers=layers)
     params, began = abstract_trained(policy, FULL, mesh), time.monotonic()
-    size = (config.learn.rows, config.learn.row_tokens)
+    size = (config.learn.microbatch_rows, config.learn.pack_length)
     numbers = jax.ShapeDtypeStruct(size, jnp.int32, sharding=batch_sharding(mesh))
     batch = dict.fromkeys(("tokens_BT", "position_BT", "segment_BT"), numbers)
 

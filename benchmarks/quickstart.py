@@ -18,7 +18,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from ale_jax.monitor.summary import Summary, read_summary
+from ale_jax.monitor.evaluations import Summary, read_summary
 
 COLUMNS = (
     "success_warm_start",

@@ -81,16 +81,16 @@ def measure_swap(shape: PolicyShape) -> dict[str, Any]:
 
 
 def _sizes() -> EngineShape:
-    slot_tokens = PROMPT_TOKENS + WRITTEN_TOKENS
+    max_sequence_length = PROMPT_TOKENS + WRITTEN_TOKENS
     return EngineShape(
-        slots=REPLIES,
-        slot_tokens=slot_tokens,
+        max_sequences=REPLIES,
+        max_sequence_length=max_sequence_length,
         decode_steps=1,
         prefill_tokens=(PROMPT_TOKENS,),
         prefill_rows=REPLIES,
         prefill_budget=REPLIES * PROMPT_TOKENS,
         page_tokens=16,
-        pages=REPLIES * -(-slot_tokens // 16),
+        pages=REPLIES * -(-max_sequence_length // 16),
         share_across_versions=False,
         int8_cache=False,
         weights="same",

@@ -1,7 +1,7 @@
-"""Policy-gradient algorithms as points in one space: plain functions that give a config's `algo`.
+"""Policy-gradient algorithms as points in one space: what each changes in the defaults.
 
 `docs/algorithms.md` has a table of them with their equations. On the command line they are chosen
-by name, --config=configs/quickstart.py:grpo; what a field means says `ale_jax/algo/algorithm.py`.
+by name, --config=configs/quickstart.py:grpo; `docs/config.md` says what a field means.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def ipa() -> Algo:
         "ipa",
         _advantage("chunk_return", "group", "none"),
         _loss("topr", "chunk", ratio_cap=1.0),
-        _mismatch(filter_level="chunk", filter_high=1.2),
+        mismatch={"filter_level": "chunk", "filter_high": 1.2},
         gamma=0.95,
     )
 
@@ -144,80 +144,34 @@ def named(name: str) -> Algo:
     return PRESETS[name]()
 
 
-def critics(name: str) -> Algo:
-    """The critics that go with the preset `name`, without their optimizer: of the policy's own
-    shape for PPO, two far smaller ones for AsyPPO, none for the others.
+def critics(name: str) -> dict[str, Any]:
+    """What the preset `name` changes in the critics' defaults: critics of the policy's own shape
+    for PPO, two far smaller ones for AsyPPO, none for the others.
 
-    lam is 1: with one reward at an episode's end, and critics that have seen a few hundred of them,
-    every lambda below takes the credit of early tokens from values that are not worth it yet.
+    lam stays 1: with one reward at an episode's end, and critics that have seen a few hundred of
+    them, every lambda below takes the credit of early tokens from values that are not worth it yet.
     """
-    sizes = ("width", "num_layers", "num_heads", "num_kv_heads", "head_width", "mlp_width")
-    section = dict.fromkeys(sizes, 0) | {
-        "count": 0,
-        "lam": 1.0,
-        "mask_share": 0.0,
-        "entropy_share": 0.0,
-        "warmup_steps": 0,
-    }
     if name == "ppo":
-        section |= {"count": 1, "warmup_steps": 2}
+        return {"count": 1, "warmup_steps": 2}
     if name == "asyppo":
-        section |= dict(zip(sizes, (48, 2, 2, 2, 24, 144), strict=True))
-        section |= {"count": 2, "mask_share": 0.2, "entropy_share": 0.2, "warmup_steps": 2}
-    return section
+        sizes = ("width", "num_layers", "num_heads", "num_kv_heads", "head_width", "mlp_width")
+        shares = {"mask_share": 0.2, "entropy_share": 0.2}
+        small = dict(zip(sizes, (48, 2, 2, 2, 24, 144), strict=True))
+        return small | shares | {"count": 2, "warmup_steps": 2}
+    return {}
 
 
-def _algo(
-    name: str, advantage: Algo, loss: Algo, mismatch: Algo | None = None, gamma: float = 1.0
-) -> Algo:
-    return {
-        "name": name,
-        "gamma": gamma,
-        "old_logp": "sampler",
-        "advantage": advantage,
-        "loss": loss,
-        "mismatch": mismatch or _mismatch(),
-    }
+def _algo(name: str, advantage: Algo, loss: Algo, **fields: Any) -> Algo:
+    return {"name": name, "advantage": advantage, "loss": loss} | fields
 
 
-def _advantage(estimator: str, mean: str, std: str = "none", anchor_weight: float = 0.0) -> Algo:
-    return {
-        "estimator": estimator,
-        "mean": mean,
-        "std": std,
-        "failure_reward": 0.0,
-        "anchor_weight": anchor_weight,
-        "clip": 0.0,
-    }
+def _advantage(estimator: str, mean: str, std: str = "none", **fields: Any) -> Algo:
+    return {"estimator": estimator, "mean": mean, "std": std} | fields
+
+
+def _loss(kind: str, level: str = "token", **fields: Any) -> Algo:
+    return {"kind": kind, "level": level} | fields
 
 
 def _ppo(kind: str = "ppo", **fields: Any) -> Algo:
     return _loss(kind, **{"clip_low": 0.2, "clip_high": 0.2} | fields)
-
-
-def _loss(kind: str, level: str = "token", **fields: Any) -> Algo:
-    return {
-        "kind": kind,
-        "level": level,
-        "clip_low": 0.0,
-        "clip_high": 0.0,
-        "dual_clip": 0.0,
-        "ratio_cap": 0.0,
-        "tau": 0.0,
-        "negative_weight": 1.0,
-        "aggregation": "tokens",
-        "constant_tokens": 0,
-        "kl_weight": 0.0,
-        "kl_estimator": "none",
-        "entropy_weight": 0.0,
-    } | fields
-
-
-def _mismatch(filter_level: str = "none", filter_high: float = 0.0) -> Algo:
-    return {
-        "weight_level": "none",
-        "weight_cap": 0.0,
-        "filter_level": filter_level,
-        "filter_low": 0.0,
-        "filter_high": filter_high,
-    }

@@ -15,5 +15,5 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c = qwen2_5_coder_0_5b.get_config(algorithm)
     c.name = "qwen2_5_coder_0_5b_moe"
     c.hardware.chip = "h200"
-    c.model.update(num_experts=8, experts_per_token=2, expert_width=4864, norm_topk_prob=True)
+    c.model.update(num_experts=8, experts_per_token=2, expert_width=4864)
     return c

@@ -19,10 +19,10 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c.mesh.update(data=1, fsdp=2, expert=4)
     c.model.update(width=2048, num_layers=48, num_heads=32, num_kv_heads=4, head_width=128)
     c.model.update(mlp_width=6144, num_experts=128, experts_per_token=8, expert_width=768)
-    c.model.update(norm_topk_prob=True, qk_norm=True, rope_theta=1e6, norm_eps=1e-6)
+    c.model.update(qk_norm=True, rope_theta=1e6, norm_eps=1e-6)
     c.model.max_positions = 40_960
     c.model.tie_embeddings = False
     c.tokenizer.vocab_size = 151_936
-    c.learn.update(rows=8, row_tokens=8192, balance_weight=1e-3)
-    c.engine.update(slot_tokens=8192, pages=64 * 64)  # half of what all slots could fill
+    c.learn.pack_length = 8192
+    c.engine.update(max_sequence_length=8192, pages=64 * 64)  # half of what all slots could fill
     return c

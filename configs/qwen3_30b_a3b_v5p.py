@@ -14,7 +14,7 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c = qwen3_30b_a3b.get_config(algorithm)
     c.name = "qwen3_30b_a3b_v5p"
     c.hardware = {"chip": "v5p", "devices": 32}
-    c.mesh.update(data=1, fsdp=4, expert=8)
-    c.learn.rows = 32
+    c.mesh.update(fsdp=4, expert=8)
+    c.learn.microbatch_rows = 32
     c.engine.pages = 64 * 128
     return c

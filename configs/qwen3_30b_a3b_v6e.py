@@ -14,6 +14,6 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c = qwen3_30b_a3b.get_config(algorithm)
     c.name = "qwen3_30b_a3b_v6e"
     c.hardware = {"chip": "v6e", "devices": 64}
-    c.mesh.update(data=1, fsdp=2, expert=8, tensor=4)
-    c.learn.rows = 16
+    c.mesh.update(expert=8, tensor=4)
+    c.learn.microbatch_rows = 16
     return c

@@ -21,8 +21,8 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c.worlds.update(train_families=("trail", "count"), held_out_families=("relay",))
     c.agent.turns = 2
     c.rollout.update(actors=1, episodes_per_actor=4, max_reply_tokens=8)
-    c.engine.slots = 8
-    c.learn.update(rows=8, chunks_per_row=8)
+    c.engine.max_sequences = 8
+    c.learn.update(microbatch_rows=8, chunks_per_pack=8)
     c.warm_start.update(transcripts_per_family=8, batches_per_step=1, max_steps=2)
     c.warm_start.update(probe_every=1, probe_tasks=2)
     c.rl.update(steps=2, groups_per_step=2, group_size=2)

@@ -25,15 +25,17 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
 
 def use_accelerator(c: ConfigDict) -> None:
     """Sizes for one device with 80 GB: what fits a model of up to a billion weights."""
-    c.learn.update(rows=8, row_tokens=4096, compute_dtype="bfloat16", remat="layers")
-    c.engine.update(slots=64, slot_tokens=4096, decode_steps=8, prefill_tokens=(128, 512))
+    c.learn.update(microbatch_rows=8, pack_length=4096, compute_dtype="bfloat16", remat="layers")
+    c.engine.update(
+        max_sequences=64, max_sequence_length=4096, decode_steps=8, prefill_tokens=(128, 512)
+    )
     c.engine.update(prefill_rows=4, prefill_budget=4096, page_tokens=64, pages=64 * 64)
     c.rollout.update(actors=4, episodes_per_actor=16, max_reply_tokens=512)
     c.agent.turns = 16
     c.worlds.train_families = ("trail", "count", "script", "log", "lookup", "sort", "config")
     c.warm_start.update(max_steps=50, target_success=0.2)
     c.warm_start_optimizer.update(name="adamw", learning_rate=1e-5)
-    c.rl.update(steps=500, groups_per_step=16, group_size=8)
+    c.rl.update(steps=500, group_size=8)
     c.rl_optimizer.update(name="adamw", learning_rate=1e-6, warmup_steps=10, decay_steps=500)
     if c.algo.loss.kind != "vanilla":  # which reads no pi_old
         c.algo.old_logp = "generating"

@@ -12,8 +12,8 @@ from ale_jax.sandbox.api import Sandbox
 from envs.countdown import puzzle
 from envs.countdown.env import CountdownEnv
 from envs.shell import families as shell
-from envs.shell.clumsy import clumsy
 from envs.shell.env import ShellEnv
+from envs.shell.noisy_oracle import noisy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Kind:
     """Families that are played alike.
 
     make_env: of a task and the sandbox that it is played in, None where none is needed.
-    oracle: the replies that earn 1, given family and seed; clumsy: the same with errors on the way,
+    oracle: the replies that earn 1, given family and seed; noisy: the same with errors on the way,
     where there is a way. nothing: the reply that ends an episode without doing anything.
     """
 
@@ -29,7 +29,7 @@ class Kind:
     needs_sandbox: bool
     make_env: Callable[[Task, Sandbox | None], Environment]
     oracle: Callable[[str, int], tuple[str, ...]]
-    clumsy: Callable[[str, int], tuple[str, ...]]
+    noisy: Callable[[str, int], tuple[str, ...]]
     nothing: str
 
 
@@ -37,8 +37,8 @@ def _shell_oracle(family: str, seed: int) -> tuple[str, ...]:
     return tuple(map(render_tool_call, shell.generate(family, seed).oracle))
 
 
-def _shell_clumsy(family: str, seed: int) -> tuple[str, ...]:
-    return tuple(map(render_tool_call, clumsy(shell.generate(family, seed).oracle, seed)))
+def _shell_noisy(family: str, seed: int) -> tuple[str, ...]:
+    return tuple(map(render_tool_call, noisy(shell.generate(family, seed).oracle, seed)))
 
 
 def _countdown_oracle(family: str, seed: int) -> tuple[str, ...]:
@@ -51,7 +51,7 @@ KINDS = (
         needs_sandbox=True,
         make_env=lambda task, sandbox: ShellEnv(task.family, sandbox, task.split),
         oracle=_shell_oracle,
-        clumsy=_shell_clumsy,
+        noisy=_shell_noisy,
         nothing=render_tool_call(finish()),
     ),
     Kind(
@@ -59,7 +59,7 @@ KINDS = (
         needs_sandbox=False,
         make_env=lambda task, sandbox: CountdownEnv(task.family, task.split),
         oracle=_countdown_oracle,
-        clumsy=_countdown_oracle,  # one turn leaves no room to recover in
+        noisy=_countdown_oracle,  # one turn leaves no room to recover in
         nothing="",
     ),
 )

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from ale_jax.sandbox.api import Sandbox, SandboxError
+from ale_jax.sandbox.cli.local import run_service
 from ale_jax.sandbox.cli.parser import make_parser, spec_of
-from ale_jax.sandbox.cli.serve import run_service
 from ale_jax.sandbox.service import gem
 from envs.gem.game import GemGame, known_games
 from envs.shell.env import ShellEnv

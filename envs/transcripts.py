@@ -8,7 +8,7 @@ from typing import Any
 
 from ale_jax.agent.api import Environment, Message, Policy, Reply
 from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
-from ale_jax.records import Episode, Slot, Task
+from ale_jax.records import Episode, EpisodeKey, Task
 from ale_jax.sandbox.api import Sandbox
 from envs.registry import kind_of, make_env
 
@@ -66,26 +66,26 @@ def collect(
     ]
 
 
-def demonstration(sandbox: Sandbox | None, task: Task, clumsy: bool = False) -> Transcript:
-    """The oracle's transcript of `task`. clumsy: the one who errs on the way.
+def demonstration(sandbox: Sandbox | None, task: Task, noisy: bool = False) -> Transcript:
+    """The oracle's transcript of `task`. noisy: the one who errs on the way.
 
     Raises:
       RuntimeError: the oracle did not earn its reward.
     """
-    episode, transcript = play_oracle(sandbox, task, clumsy)
+    episode, transcript = play_oracle(sandbox, task, noisy)
     if episode.reward != 1.0:
         raise RuntimeError(f"the oracle of {task} ended in {episode}")
     return transcript
 
 
 def play_oracle(
-    sandbox: Sandbox | None, task: Task, clumsy: bool = False
+    sandbox: Sandbox | None, task: Task, noisy: bool = False
 ) -> tuple[Episode, Transcript]:
     """Plays what the generator knows to be right; returns how it ended and what was said."""
     kind = kind_of(task.family)
-    replies = (kind.clumsy if clumsy else kind.oracle)(task.family, task.seed)
+    replies = (kind.noisy if noisy else kind.oracle)(task.family, task.seed)
     policy = RecordingPolicy(ScriptedPolicy(replies))
     env = RecordingEnvironment(make_env(task, sandbox))
-    slot = Slot(phase="oracle", group=task.seed, member=0, task=task)
-    episode = play(env, policy, slot, AgentLimits(turns=len(replies)))
+    key = EpisodeKey(phase="oracle", group=task.seed, member=0, task=task)
+    episode = play(env, policy, key, AgentLimits(turns=len(replies)))
     return episode, Transcript(task, tuple(policy.messages), tuple(env.failed))

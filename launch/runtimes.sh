@@ -1,6 +1,10 @@
 #!/bin/bash
 # Prepares this machine for sandboxes: bubblewrap, and Docker with the image of the worlds.
 #
+#     launch/runtimes.sh [bubblewrap]
+#
+# With `bubblewrap` it leaves Docker out.
+#
 # `make runtimes` calls it. Run it as root, or as a user with sudo; run it again at any time.
 # Where a Docker daemon answers already, that one is used and nothing about it is changed.
 set -euo pipefail
@@ -11,18 +15,25 @@ log=/var/log/ale-dockerd.log
 answer_s=30
 say() { echo "runtimes: $*"; }
 fail() { say "$*" >&2; exit 1; }
+case "$*" in
+    "") with_docker=yes ;;
+    bubblewrap) with_docker=no ;;
+    *) fail "usage: $here/runtimes.sh [bubblewrap]" ;;
+esac
 
 if [ "$(id -u)" != 0 ]; then
     command -v sudo > /dev/null || fail "this needs root; type: su -c $here/runtimes.sh"
-    exec sudo "$here/runtimes.sh"
+    exec sudo "$here/runtimes.sh" "$@"
 fi
 
 packages=()
 command -v bwrap > /dev/null || packages+=(bubblewrap)
-command -v debootstrap > /dev/null || packages+=(debootstrap)
 # Bubblewrap's sandboxes use this machine's own; terminal-bench's tasks are judged with pytest.
 /usr/bin/python3 -I -c 'import pytest' 2> /dev/null || packages+=(python3-pytest)
-command -v dockerd > /dev/null || docker info > /dev/null 2>&1 || packages+=(docker.io)
+if [ "$with_docker" = yes ]; then
+    command -v debootstrap > /dev/null || packages+=(debootstrap)
+    command -v dockerd > /dev/null || docker info > /dev/null 2>&1 || packages+=(docker.io)
+fi
 if [ ${#packages[@]} -gt 0 ]; then
     command -v apt-get > /dev/null || fail "no apt-get here; install yourself: ${packages[*]}"
     say "install ${packages[*]}"
@@ -31,8 +42,9 @@ if [ ${#packages[@]} -gt 0 ]; then
     apt_get update
     apt_get install -y --no-install-recommends "${packages[@]}"
 else
-    say "bubblewrap, debootstrap, pytest and docker are installed"
+    say "the packages are installed"
 fi
+[ "$with_docker" = yes ] || exit 0
 
 if docker info > /dev/null 2>&1; then
     say "a Docker daemon answers"

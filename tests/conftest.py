@@ -9,6 +9,7 @@ by the processes that they start and that `make test` divides them among.
 import os
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 
 # Started in the background by a script, we ignore Ctrl-C, and so would all whom the tests send it.
@@ -79,6 +80,14 @@ def pytest_runtest_makereport(item, call):
             report.outcome = "failed"
             report.longrepr = f"ALE_SKIPS=fail: {reason}"
     return report
+
+
+def pytest_terminal_summary(terminalreporter):
+    """One line per reason: a runtime that is missing skips a thousand tests for the same one."""
+    reports = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in reports)
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"skipped {count}: {' '.join(reason.split())}")
 
 
 def _must_not_skip() -> bool:

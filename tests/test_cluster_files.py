@@ -14,7 +14,7 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts import scripts
 
 from ale_jax.sandbox import bubblewrap
-from ale_jax.sandbox.service.settings import ServiceSettings
+from ale_jax.sandbox.service.access import ServiceSettings
 from ale_jax.system import serve_sandboxes
 from tests.sandbox.conftest import SPEC
 

@@ -17,6 +17,8 @@ from ale_jax.system.config import RunConfig
 from ale_jax.system.fields import flat
 from ale_jax.system.plan import GIB, make_plan
 from configs.algorithms import PRESETS
+from configs.defaults import get_defaults
+from tests.rows import each_row
 
 FOLDER = Path(configs.__file__).parent
 NAMES = sorted(p.stem for p in FOLDER.glob("*.py") if "def get_config" in p.read_text())
@@ -36,7 +38,7 @@ def smoke_with(changes):
     return values
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_a_config_file_is_valid_and_its_docstring_is_a_lab_record(name):
     module = importlib.import_module(f"configs.{name}")
     config = build_config(module.get_config().to_dict())
@@ -49,7 +51,7 @@ def test_a_config_file_is_valid_and_its_docstring_is_a_lab_record(name):
     assert "Hardware:" in "\n".join(rest)
 
 
-@pytest.mark.parametrize("name", PLANNED)
+@each_row("name", PLANNED)
 def test_a_config_fits_the_chips_that_it_names_and_says_how_much_it_takes(name):
     module = importlib.import_module(f"configs.{name}")
     plan = make_plan(build_config(module.get_config().to_dict()))
@@ -76,7 +78,7 @@ def test_the_other_configs_fit_two_cores():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", sorted(PRESETS))
+@each_row("name", sorted(PRESETS))
 def test_an_algorithm_is_valid_and_differs_from_the_quickstart_in_nothing_else(name):
     mine, rivals = (
         flat(importlib.import_module("configs.quickstart").get_config(n).to_dict())
@@ -94,8 +96,8 @@ def test_an_unknown_algorithm_is_answered_with_the_choices():
         importlib.import_module("configs.quickstart").get_config("pg")
 
 
-@pytest.mark.parametrize(
-    ("name", "fields", "answer"),
+@each_row(
+    "name, fields, answer",
     [
         ("ppo", {"critics.count": 0}, "gae needs critics: set critics.count to 1"),
         ("grpo", {"critics.count": 1}, "critics.count 1: the estimator outcome asks no critic"),
@@ -112,13 +114,17 @@ def test_critics_must_fit_the_algorithm(name, fields, answer):
         build_config(config.to_dict())
 
 
+def test_the_defaults_are_those_of_the_dataclasses_and_make_a_valid_run():
+    assert build_config(get_defaults().to_dict()) == RunConfig()
+
+
 def test_every_field_is_reached_by_its_dotted_name():
     assert set(flat(SMOKE)) < set(field_names(RunConfig))
     assert "rl_optimizer.b1" in flat(SMOKE) and "rl" in set(field_names(RunConfig))
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "answer"),
+@each_row(
+    "name, value, answer",
     [
         ("rl.alhpa", 1.0, "config.rl.alhpa is unknown: did you mean config.rl.alpha?"),
         ("rll", {"alpha": 1.0}, "config.rll is unknown: did you mean config.rl?"),
@@ -149,15 +155,15 @@ def test_every_field_is_reached_by_its_dotted_name():
         ("engine.int8_cache", True, "engine.weights to same and engine.int8_cache to False"),
         ("train_sampling.temperature", 0.0, "makes all members of a group write the same"),
         ("rl_optimizer.decay_steps", -1, "decay_steps -1 must be >= 0"),
-        ("engine.slots", 3, "set engine.slots to 4 or more"),
-        ("engine.slot_tokens", 641, "must be at most learn.row_tokens 640"),
-        ("rollout.max_reply_tokens", 384, "must be less than engine.slot_tokens 384"),
+        ("engine.max_sequences", 3, "set engine.max_sequences to 4 or more"),
+        ("engine.max_sequence_length", 641, "must be at most learn.pack_length 640"),
+        ("rollout.max_reply_tokens", 384, "must be less than engine.max_sequence_length 384"),
         ("resampling.scheme", "rollback", "set it to 1 or more"),
         ("resampling.scheme", "back", "choose one of none, rollback, parallel"),
         ("worlds.tasks_per_family", -1, "tasks_per_family -1 must be at least 0"),
         ("agent.malformed_limit", -1, "malformed_limit -1 must be 0 (off) or more"),
         ("agent.replay_share", 1.5, "replay_share 1.5 must be from 0 (off) to 1 (all)"),
-        ("learn.chunks_per_row", 1, "must be at least agent.turns 2"),
+        ("learn.chunks_per_pack", 1, "must be at least agent.turns 2"),
         ("learn.compute_dtype", "float16", "compute_dtype 'float16' is unknown: choose one of flo"),
         ("learn.remat", "all", "remat 'all' is unknown: choose one of none, dots, layers"),
         ("hardware.chip", "v6e", "chip 'v6e' and devices 0: set both, or none"),
@@ -172,7 +178,11 @@ def test_every_field_is_reached_by_its_dotted_name():
         ("worlds.held_out_families", (), "eval.held_out_tasks 1 needs"),
         ("eval.tasks", 1, "eval.tasks 1 must be at least 2: one per family"),
         ("eval.tasks", 0, "tasks 0 must be at least 1"),
-        ("model.max_positions", 256, "slot_tokens 384 must be at most model.max_positions 256"),
+        (
+            "model.max_positions",
+            256,
+            "max_sequence_length 384 must be at most model.max_positions 256",
+        ),
         ("model.num_kv_heads", 3, "must be a multiple of model.num_kv_heads 3"),
         ("model.width", 0, "width 0 must be at least 1"),
         ("mesh.fsdp", 0, "mesh.fsdp 0 must be at least 1"),
@@ -226,8 +236,11 @@ def test_a_dense_policy_has_no_router_to_replay():
 def test_what_the_devices_cannot_hold_is_refused():
     # The tests run on 8 virtual devices.
     for changes, answer in (
-        ({"learn.rows": 7}, "set learn.rows to 8"),
-        ({"engine.slots": 12}, "engine.slots 12 must be a multiple .*, 8: set it to 16"),
+        ({"learn.microbatch_rows": 7}, "set learn.microbatch_rows to 8"),
+        (
+            {"engine.max_sequences": 12},
+            "engine.max_sequences 12 must be a multiple .*, 8: set it to 16",
+        ),
         ({"mesh.fsdp": 3}, "mesh"),
         ({"mesh.expert": 8}, "cannot be cut into 8 along experts"),  # the smoke model has 4
     ):
@@ -243,8 +256,8 @@ COUNTDOWN = {
 BOTH = {"name": "both", "families": ("countdown3", "trail"), "ratio": 1}
 
 
-@pytest.mark.parametrize(
-    ("changes", "is_sandboxed"),
+@each_row(
+    "changes, is_sandboxed",
     [
         ({}, False),
         ({"worlds.train_families": ("countdown3", "trail")}, True),

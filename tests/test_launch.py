@@ -11,6 +11,7 @@ import pytest
 from ale_jax.launch import main
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.system.workdir import RunState
+from configs.algorithms import PRESETS
 
 SMOKE = "--config=configs/smoke.py"
 
@@ -81,9 +82,24 @@ def test_a_config_is_run_with_its_overrides(launch):
         ([f"{SMOKE}:pg"], "ValueError: algorithm 'pg' is unknown: choose one of ipa, topr, tis"),
         ([SMOKE, "--config.rl.alhpa=1"], "config.rl.alhpa is unknown: did you mean config.rl.al"),
         ([SMOKE, "--config.rl=1"], "config.rl is a section: choose one of rl.alpha"),
-        ([SMOKE, "--config.rl.steps=ten"], "--config.rl.steps=ten"),
+        (
+            [SMOKE, "--config.rl.steps=ten"],
+            "config.rl.steps is 'ten': int is wanted, e.g. --config.rl.steps=2\n",
+        ),
+        (
+            [SMOKE, "--config.rl.alpha=x"],
+            "config.rl.alpha is 'x': float is wanted, e.g. --config.rl.alpha=1.0\n",
+        ),
+        ([SMOKE, "--config.rl.fill_queue=maybe"], "bool is wanted, e.g. --config.rl.fill_queue=f"),
+        ([SMOKE, "--config.engine.prefill_tokens=(1,"], "prefill_tokens='(32, 128)'\n"),
+        ([SMOKE, "--steps=3"], "--steps is unknown: did you mean --config.rl.steps=3?\n"),
+        ([SMOKE, "--rl.alpha=2"], "--rl.alpha is unknown: did you mean --config.rl.alpha=2?\n"),
+        ([SMOKE, "--fill_queue"], "did you mean --config.rl.fill_queue?\n"),
+        (["--steps=3"], "--steps is unknown: did you mean --config.rl.steps=3?\n"),
+        ([SMOKE, "--clip_norm=2"], "config.warm_start_optimizer.clip_norm=2?\n"),
+        ([SMOKE, "--clip_norm=2"], "did you mean --config.critics.optimizer.clip_norm=2 or --con"),
         ([SMOKE, "--config.rl.alpha=-1"], "config.rl: alpha -1.0 must be in"),
-        ([SMOKE, "--config.learn.rows=7"], "set learn.rows to 8"),
+        ([SMOKE, "--config.learn.microbatch_rows=7"], "set learn.microbatch_rows to 8"),
         ([SMOKE, "--config.rl.steps", "3"], "argument '3' is not understood"),
         ([SMOKE, "--wrokdir=x"], "Did you mean: workdir"),
         ([SMOKE, "--workdir="], "--workdir is missing"),
@@ -99,7 +115,7 @@ def test_a_mistake_is_one_line_with_the_remedy_and_nothing_runs(launch, argument
 
 
 def test_a_mistake_before_the_folder_is_claimed_leaves_no_folder(launch, tmp_path):
-    refused(launch(Runs(), SMOKE, "--config.learn.rows=7"))
+    refused(launch(Runs(), SMOKE, "--config.learn.microbatch_rows=7"))
     assert not (tmp_path / "run").exists()
 
 
@@ -175,6 +191,13 @@ def test_a_bug_is_not_reported_as_the_users_mistake(launch):
 def test_help_says_what_may_be_typed(launch):
     code, out, _ = launch(Runs(), "--help")
     assert code == 0 and "--config.SECTION.FIELD=VALUE" in out and "--overwrite" in out
+
+
+def test_help_names_configs_and_algorithms(launch):
+    _, out, _ = launch(Runs(), "--help")
+    described = dict(line.split(maxsplit=1) for line in out.splitlines() if " " in line.strip())
+    assert described["configs/smoke.py"].startswith("Does every part of a run still meet the next")
+    assert "configs/experiments/vault.py" in described and described.keys() >= PRESETS.keys()
 
 
 RUN_UNTIL_INTERRUPTED = """

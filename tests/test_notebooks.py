@@ -11,7 +11,13 @@ from nbclient.exceptions import CellExecutionError
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
-PICTURES = {"credit": 2, "granularity": 4, "staleness": 2, "rhythm": 2, "crucial_chunks": 2}
+PICTURES = {
+    "credit": 2,
+    "granularity": 4,
+    "staleness": 2,
+    "attention_credit": 2,
+    "crucial_chunks": 2,
+}
 
 
 @pytest.fixture

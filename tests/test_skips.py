@@ -26,6 +26,17 @@ def test_is_known_to_fail():
     assert False
 """
 
+MANY = """
+import pytest
+
+@pytest.mark.parametrize("number", range(3))
+def test_lacks_a_runtime(number):
+    pytest.skip("docker: no daemon answers; type: make runtimes")
+
+def test_lacks_something_else():
+    pytest.skip("other")
+"""
+
 
 @pytest.mark.parametrize(
     ("setting", "outcome"),
@@ -34,7 +45,7 @@ def test_is_known_to_fail():
 def test_what_is_missing_fails_where_nothing_may_be_missing(setting, outcome, tmp_path):
     (tmp_path / "test_some.py").write_text(TESTS)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-ra", "test_some.py"],
+        [sys.executable, "-m", "pytest", "-p", "tests.conftest", "test_some.py"],
         cwd=tmp_path,
         env=os.environ | {"ALE_SKIPS": setting, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -42,3 +53,12 @@ def test_what_is_missing_fails_where_nothing_may_be_missing(setting, outcome, tm
     )
     assert outcome in done.stdout, done.stdout
     assert "type: make runtimes" in done.stdout
+
+
+def test_a_reason_is_one_line_however_many_tests_it_skips(tmp_path):
+    (tmp_path / "test_some.py").write_text(MANY)
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "test_some.py"]
+    env = os.environ | {"ALE_SKIPS": "", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    said = [line for line in done.stdout.splitlines() if line.startswith("skipped")]
+    assert said == ["skipped 3: docker: no daemon answers; type: make runtimes", "skipped 1: other"]

@@ -9,16 +9,23 @@ from typing import TypeVar
 
 import numpy as np
 
-from ale_jax.agent.api import Environment, Message, Policy, PolicyError, Reply, VerifierError
-from ale_jax.agent.states import StateMemory
-from ale_jax.records import STATUS_RULES, Episode, Opening, Slot, Status
+from ale_jax.agent.api import (
+    Environment,
+    Message,
+    Policy,
+    PolicyError,
+    Reply,
+    StateMemory,
+    VerifierError,
+)
+from ale_jax.records import STATUS_RULES, Episode, EpisodeKey, Prefix, Status
 from ale_jax.sandbox.api import SandboxError, SandboxStartError
 
 T = TypeVar("T")
 
 
 class ReplayDivergedError(Exception):
-    """A given turn, played again, did not lead where it had led before."""
+    """A prefix turn, played again, did not lead where it had led before."""
 
 
 class NotReproducedError(Exception):
@@ -38,15 +45,17 @@ FAILURES: tuple[tuple[type[Exception], Status], ...] = (
 
 @dataclasses.dataclass(frozen=True)
 class AgentLimits:
-    """turns: replies that the environment answers; then the state is graded as it stands. Given
-    ones count: the same state then has the same time left, however it was reached.
+    """How long an episode may be, and which ones are drawn anew.
+
+    turns: replies that the environment answers; then the state is graded as it stands. Given ones
+        count: the same state then has the same time left, however it was reached.
     malformed_limit: in training, this many replies in a row without a valid call end the episode
-    unjudged, and it is drawn anew; 0 lets it go on.
+        unjudged, and it is drawn anew; 0 lets it go on.
     replay_share: of the episodes of training this share is played a second time, by its own
-    replies. Where the environment then answers or rewards otherwise, it is drawn anew.
+        replies. Where the environment then answers or rewards otherwise, it is drawn anew.
     """
 
-    turns: int
+    turns: int = 10
     malformed_limit: int = 0
     replay_share: float = 0.0
 
@@ -75,26 +84,26 @@ class ScriptedPolicy:
 def play(
     env: Environment,
     policy: Policy,
-    slot: Slot,
+    key: EpisodeKey,
     limits: AgentLimits,
-    opening: Opening | None = None,
+    prefix: Prefix | None = None,
     memory: StateMemory | None = None,
 ) -> Episode:
-    """Plays `slot.task` to its end, after the `opening`'s turns where there is one.
+    """Plays `key.task` to its end, after the `prefix`'s turns where there is one.
 
-    memory: of where openings led that are slow to replay; None replays them all.
+    memory: of where prefixes led that are slow to replay; None replays them all.
     Failures of the system come back as a status, never as 0.
     """
     playing = _Playing(env, memory)
     start = time.monotonic()
     reward, detail = None, ""
     try:
-        status, reward = playing.run(policy, slot, limits, opening)
+        status, reward = playing.run(policy, key, limits, prefix)
     except tuple(kind for kind, _ in FAILURES) as error:
         status = status_of(error)
         detail = f"{type(error).__name__}: {error}"
     return Episode(
-        slot=slot,
+        key=key,
         status=status,
         reward=reward,
         turns=playing.turns,
@@ -122,30 +131,30 @@ class _Playing:
         self._actions: list[str] = []
 
     def run(
-        self, policy: Policy, slot: Slot, limits: AgentLimits, opening: Opening | None
+        self, policy: Policy, key: EpisodeKey, limits: AgentLimits, prefix: Prefix | None
     ) -> tuple[Status, float | None]:
-        status, reward = self._play(policy, slot, limits, opening)
+        status, reward = self._play(policy, key, limits, prefix)
         judged = STATUS_RULES[status].reward_valid
-        if judged and self._actions and _is_replayed(slot, limits.replay_share):
-            self._require_reproduced(slot.task.seed, reward)
+        if judged and self._actions and _is_replayed(key, limits.replay_share):
+            self._require_reproduced(key.task.seed, reward)
         return status, reward
 
     def _play(
-        self, policy: Policy, slot: Slot, limits: AgentLimits, opening: Opening | None
+        self, policy: Policy, key: EpisodeKey, limits: AgentLimits, prefix: Prefix | None
     ) -> tuple[Status, float | None]:
-        malformed_limit = limits.malformed_limit if slot.is_trained_on else 0
-        if opening is None:
-            seen, _ = self._timed(self._env.reset, slot.task.seed)
+        malformed_limit = limits.malformed_limit if key.is_trained_on else 0
+        if prefix is None:
+            seen, _ = self._timed(self._env.reset, key.task.seed)
             self._seen.append(seen)
             left = limits.turns
             new = (Message("system", self._env.system_prompt), Message("user", seen))
         else:
-            seen, reward = self._open(slot, opening)
-            self._seen.extend(opening.seen)
-            self._actions.extend(opening.actions)
-            if opening.ends:
+            seen, reward = self._open(key, prefix)
+            self._seen.extend(prefix.seen)
+            self._actions.extend(prefix.actions)
+            if prefix.ends:
                 return Status.FINISHED, reward
-            left, new = limits.turns - len(opening.actions), (Message("tool", seen),)
+            left, new = limits.turns - len(prefix.actions), (Message("tool", seen),)
         malformed_in_a_row = 0
         while self.turns < left:
             reply = policy.reply(new)
@@ -169,35 +178,35 @@ class _Playing:
             new = (Message("tool", observation),)
         return Status.TURN_LIMIT, self._timed(self._env.grade)
 
-    def _open(self, slot: Slot, opening: Opening) -> tuple[str, float]:
-        """Gets to where the given turns lead: what is seen there, and the reward if it ends."""
-        memory, key, seed = self._memory, (slot.task, opening), slot.task.seed
-        if memory and (saved := memory.get(key)):
+    def _open(self, key: EpisodeKey, prefix: Prefix) -> tuple[str, float]:
+        """Gets to where the prefix turns lead: what is seen there, and the reward if it ends."""
+        memory, state_key, seed = self._memory, (key.task, prefix), key.task.seed
+        if memory and (saved := memory.get(state_key)):
             if self._timed(self._env.load, seed, saved):
-                return opening.seen[-1], 0.0
-            memory.keep(key, None)
+                return prefix.seen[-1], 0.0
+            memory.keep(state_key, None)
         before = self.env_seconds
         seen, _ = self._timed(self._env.reset, seed)
-        seen, reward = self._replay(opening, seen)
-        if memory and not opening.ends and memory.wants(key, self.env_seconds - before):
-            memory.keep(key, self._timed(self._env.save))
+        seen, reward = self._replay(prefix, seen)
+        if memory and not prefix.ends and memory.wants(state_key, self.env_seconds - before):
+            memory.keep(state_key, self._timed(self._env.save))
         return seen, reward
 
-    def _replay(self, opening: Opening, seen: str) -> tuple[str, float]:
-        """Plays the given turns from the state that shows `seen`; what the last one led to."""
-        for number, action in enumerate(opening.actions, start=1):
-            _require_same(seen, opening.seen[number - 1], number)
+    def _replay(self, prefix: Prefix, seen: str) -> tuple[str, float]:
+        """Plays the prefix turns from the state that shows `seen`; what the last one led to."""
+        for number, action in enumerate(prefix.actions, start=1):
+            _require_same(seen, prefix.seen[number - 1], number)
             seen, reward, terminated, _, _ = self._timed(self._env.step, action)
-            if terminated != (opening.ends and number == len(opening.actions)):
+            if terminated != (prefix.ends and number == len(prefix.actions)):
                 ended = "ended" if terminated else "did not end"
-                raise ReplayDivergedError(f"given turn {number} {ended} the episode")
-        if not opening.ends:
-            _require_same(seen, opening.seen[-1], len(opening.actions) + 1)
+                raise ReplayDivergedError(f"prefix turn {number} {ended} the episode")
+        if not prefix.ends:
+            _require_same(seen, prefix.seen[-1], len(prefix.actions) + 1)
         return seen, reward
 
     def _require_reproduced(self, seed: int, reward: float | None) -> None:
         """Plays the whole episode again: all that was seen must be seen, and rewarded, again."""
-        whole = Opening(tuple(self._seen), tuple(self._actions))
+        whole = Prefix(tuple(self._seen), tuple(self._actions))
         seen, _ = self._timed(self._env.reset, seed)
         try:
             _, again = self._replay(whole, seen)
@@ -216,11 +225,11 @@ class _Playing:
             self.env_seconds += time.monotonic() - start
 
 
-def _is_replayed(slot: Slot, share: float) -> bool:
-    """Drawn by the slot's place in the run, so that a retry is looked at like what it repeats."""
-    if not (share and slot.is_trained_on):
+def _is_replayed(key: EpisodeKey, share: float) -> bool:
+    """Drawn by the key's place in the run, so that a retry is looked at like what it repeats."""
+    if not (share and key.is_trained_on):
         return False
-    return bool(np.random.default_rng([slot.group, slot.member]).random() < share)
+    return bool(np.random.default_rng([key.group, key.member]).random() < share)
 
 
 def _require_same(seen: str, expected: str, number: int) -> None:

@@ -10,6 +10,9 @@ import dataclasses
 import json
 from collections.abc import Mapping
 
+# Short, since a small model pays for every token of it.
+SYSTEM_PROMPT = "Work in the shell with bash(command); when done, call finish(answer)."
+
 OPEN = "<tool_call>"
 CLOSE = "</tool_call>"
 

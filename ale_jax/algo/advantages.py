@@ -16,8 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from ale_jax.algo.algorithm import AdvantageHypers
-from ale_jax.algo.normalise import baseline, divisor, standardise
-from ale_jax.algo.returns import chunk_returns, real_chunks
+from ale_jax.algo.baselines import baseline, chunk_returns, divisor, real_chunks, standardise
 
 
 class Rewards(NamedTuple):
@@ -124,7 +123,7 @@ def _step(rewards, num_groups, gamma, hp) -> jax.Array:
 
 
 def _later(rewards, num_groups, gamma, hp) -> jax.Array:
-    """Tokens are credited on packed batches: `ale_jax.algo.token_credit`."""
+    """Tokens are credited on packed batches: `ale_jax.algo.baselines`."""
     return jnp.zeros_like(rewards.reward_NC)
 
 

@@ -42,20 +42,21 @@ OLD_LOGP_SOURCES = ("sampler", "generating", "step")
 
 @dataclasses.dataclass(frozen=True)
 class AdvantageHypers:
-    """estimator: see `ale_jax.algo.advantages`. mean, std: what is subtracted and divided by, of
-    the group, of the group's other members, of all in the step, or of those of one family of tasks
-    ("tag"); std is that of the population. Taken over trajectories, chunks or tokens, as
-    `ESTIMATORS` says.
+    """How outcomes become advantages, over trajectories, chunks or tokens, as `ESTIMATORS` says.
 
+    estimator: see `ale_jax.algo.advantages`.
+    mean: what is subtracted: the mean of the group, of the group's other members, of all in the
+        step, or of those of one family of tasks ("tag").
+    std: what is divided by: the population's standard deviation of the same.
     failure_reward: added to the outcome of a failure (outcome <= 0). 0, because against the group
         mean a failure costs already, and one that costs in a group of failures is noise.
-    anchor_weight: of the step-level part of gigpo; 0 for the others.
+    anchor_weight: weight of gigpo's step-level part; 0 for the other estimators.
     clip: advantages are cut to +-clip; 0: they are not.
     """
 
-    estimator: str
-    mean: str
-    std: str
+    estimator: str = "outcome"
+    mean: str = "group"
+    std: str = "none"
     failure_reward: float = 0.0
     anchor_weight: float = 0.0
     clip: float = 0.0
@@ -82,24 +83,30 @@ class AdvantageHypers:
 
 @dataclasses.dataclass(frozen=True)
 class LossHypers:
-    """kind: see `ale_jax.algo.losses`; `LOSSES` says which fields it reads: others must be 0.
+    """The loss of a step. A loss reads the fields that `LOSSES` names; the others of them must be
+    0.
 
-    level: of the importance ratio: a token's own, or the geometric mean over its chunk or sequence.
-    clip_low, clip_high: the ratio is clipped to [1 - clip_low, 1 + clip_high].
+    kind: see `ale_jax.algo.losses`.
+    level: unit of the importance ratio: the token, or the geometric mean over its chunk or
+        sequence.
+    clip_low: the ratio is clipped to 1 - clip_low or more.
+    clip_high: the ratio is clipped to 1 + clip_high or less.
     dual_clip: c, the most that a negative advantage may be multiplied by (Ye et al. 2020); 0: off.
     ratio_cap: upper bound of a ratio that is only a weight.
-    tau: of the squared log-ratio in Kimi's loss.
+    tau: weight of the squared log-ratio in Kimi's loss.
     negative_weight: factor on advantages below 0, whatever the loss. 1 is all papers'. Most
         chunks of a failed episode were right, so pushing all of them down is noise beside the
         signal; a small policy with few episodes per step learns better with less.
     aggregation: what the sum over tokens is divided by, counted over the whole step: "tokens",
         "chunks", "trajectories", or trajectories times `constant_tokens` ("constant", Dr. GRPO).
         "trajectory_means": trajectories, each of which counts by the mean over its tokens.
-    kl_weight, kl_estimator: of the divergence from the policy after the warm start; 0 and "none".
-    entropy_weight: of the entropy bonus.
+    constant_tokens: length that the aggregation "constant" assumes; 0 for the others.
+    kl_weight: weight of the divergence from the policy after the warm start; 0: off.
+    kl_estimator: how that divergence is estimated.
+    entropy_weight: weight of the entropy bonus.
     """
 
-    kind: str
+    kind: str = "vanilla"
     level: str = "token"
     clip_low: float = 0.0
     clip_high: float = 0.0
@@ -143,11 +150,14 @@ class LossHypers:
 class MismatchHypers:
     """What is done about learner and sampler being two programs, by pi_old / mu.
 
-    weight_level: the loss of each token is multiplied by the ratio of its token, chunk or sequence,
-        at most `weight_cap`; "none": by nothing.
+    weight_level: the loss of each token is multiplied by the ratio of its token, chunk or sequence;
+        "none": by nothing.
+    weight_cap: the most that it is multiplied by.
     filter_level: tokens whose token, chunk or sequence has a ratio outside [filter_low,
-        filter_high] have no part in the step; "none": all have. filter_low 0 is one-sided, as the
-        paper has it. For engines that share one model function 1 is expected, and 1.2 a fault.
+        filter_high] have no part in the step; "none": all have.
+    filter_low: lower end of that range; 0 is one-sided, as the paper has it.
+    filter_high: its upper end. For engines that share one model function a ratio of 1 is expected,
+        and 1.2 a fault.
     """
 
     weight_level: str = "none"
@@ -176,17 +186,21 @@ class MismatchHypers:
 
 @dataclasses.dataclass(frozen=True)
 class AlgoConfig:
-    """name: for people. gamma: discount per chunk, or per token where tokens are the time steps.
-    old_logp: where pi_old comes from (docs/pi_old.md): "sampler", as the engine recorded it with
-    each token; "generating", the learner's forward with the weights that wrote the token; "step",
-    the learner's forward with the weights that the step starts from."""
+    """The policy-gradient algorithm.
 
-    name: str
-    gamma: float
-    old_logp: str
-    advantage: AdvantageHypers
-    loss: LossHypers
-    mismatch: MismatchHypers
+    name: what reports call the algorithm.
+    gamma: discount per chunk, or per token where tokens are the time steps.
+    old_logp: where pi_old comes from (docs/pi_old.md): "sampler", as the engine recorded it with
+        each token; "generating", the learner's forward with the weights that wrote the token;
+        "step", the learner's forward with the weights that the step starts from.
+    """
+
+    name: str = "plain"
+    gamma: float = 1.0
+    old_logp: str = "sampler"
+    advantage: AdvantageHypers = dataclasses.field(default_factory=AdvantageHypers)
+    loss: LossHypers = dataclasses.field(default_factory=LossHypers)
+    mismatch: MismatchHypers = dataclasses.field(default_factory=MismatchHypers)
 
     def __post_init__(self) -> None:
         if not 0.0 < self.gamma <= 1.0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 
 def require_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
@@ -14,3 +15,10 @@ def require_range(name: str, value: float, low: float, high: float, remedy: str)
     """Refuses nan, too: every comparison with it is false."""
     if not (low <= value <= high and math.isfinite(value)):
         raise ValueError(f"{name} {value} must be in [{low}, {high}]: {remedy}")
+
+
+def require_at_least(low: int, record: Any, *names: str) -> None:
+    """ValueError unless each of the record's fields `names` is `low` or more."""
+    for name in names:
+        if getattr(record, name) < low:
+            raise ValueError(f"{name} {getattr(record, name)} must be at least {low}")

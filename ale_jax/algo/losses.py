@@ -1,19 +1,34 @@
-"""Policy losses, each of one token: to be minimised, summed and divided by the step's normaliser.
+"""Losses per token and the denominator that they are divided by.
 
-A loss is a function (Tokens, LossHypers) -> (loss_BT, clipped_BT); r is the ratio pi / pi_old at
-the level of the hyperparameters, A the advantage, sg() is held constant. clipped_BT: where the
-ratio's bound acts, for the metrics. What each of them reads: `LOSSES` of `ale_jax.algo.algorithm`.
+A policy loss is a function (Tokens, LossHypers) -> (loss_BT, clipped_BT), to be minimised. r is the
+ratio pi / pi_old at the level of the hyperparameters, A the advantage, sg() stops the gradient.
+clipped_BT marks where the bound of the ratio is active, for the metrics. `LOSSES` in
+`ale_jax.algo.algorithm` lists which hyperparameters each loss reads.
+
+The divergences estimate KL(pi || ref) from one token that pi drew (Schulman 2020), with
+d = log pi - log ref: k1 = d; k2 = d^2 / 2; k3 = exp(-d) - 1 + d. k1 and k3 are unbiased, and k3 is
+never negative. In a loss only the gradient counts: the gradient of k1 has mean 0 whatever the
+reference is, that of k2 (d times the gradient of log pi) has the mean of the gradient of
+KL(pi || ref), and that of k3 the mean of the gradient of KL(ref || pi).
+
+The supervised loss is Eq 1 of arXiv 2512.24873. The loss denominator is counted on the host over
+the whole step, before it is cut into microbatches, so that neither packing nor accumulation changes
+it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from ale_jax.algo.algorithm import LossHypers
+from ale_jax.algo import hypers
+from ale_jax.algo.algorithm import AGGREGATIONS, LossHypers
 from ale_jax.algo.ratio import exp_log_ratio
+from ale_jax.records import Batch
 
 
 class Tokens(NamedTuple):
@@ -102,3 +117,64 @@ TOKEN_LOSSES = {
     "cispo": _cispo,
     "kimi": _kimi,
 }
+
+
+# A token that the policy has all but abandoned, d far below 0, has k3 = ref / pi, without bound: so
+# its gradient would own the step. There k3 is constant beyond this.
+MAX_K3 = 10.0
+
+
+def divergence(logp_BT: jax.Array, logp_ref_BT: jax.Array, estimator: str) -> jax.Array:
+    """The estimate of each token, with its gradient by `logp_BT`."""
+    d_BT = logp_BT - logp_ref_BT
+    if estimator == "k1":
+        return d_BT
+    if estimator == "k2":
+        return 0.5 * d_BT**2
+    assert estimator == "k3", estimator
+    # Bounded before exp() as well: else inf times the 0 of the bound would be nan.
+    k3_BT = jnp.expm1(jnp.clip(-d_BT, None, 2.0 * MAX_K3)) + d_BT
+    return jnp.where(d_BT < 0.0, jnp.minimum(k3_BT, MAX_K3), k3_BT)
+
+
+def sft_loss(
+    logp_BT: jax.Array, chunk_BT: jax.Array, loss_denominator: jax.Array | float
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """-(1/Z) sum_k m_k log pi(c_k | s_k), and sums for the metrics.
+
+    m_k = m_err * m_task is in `chunk_BT`: the tokens of a chunk with m_k = 0 are in no chunk (-1),
+    as are those of observations, but stay in the context s of later ones. `loss_denominator` is
+    Z = sum_k m_k |c_k|, counted over the whole step; at least 1, in place of the paper's epsilon.
+    Entry t of `logp_BT` belongs to token t itself.
+    """
+    assert logp_BT.shape == chunk_BT.shape, (logp_BT.shape, chunk_BT.shape)
+    action_mask_BT = chunk_BT >= 0
+    nll = -jnp.where(action_mask_BT, logp_BT, 0.0).sum()
+    return nll / loss_denominator, {"tokens": action_mask_BT.sum().astype(jnp.float32), "nll": nll}
+
+
+def count_loss_denominator(
+    batches: Sequence[Batch], aggregation: str, constant_tokens: int = 0
+) -> np.float32:
+    """How many policy tokens, chunks or trajectories there are in all microbatches of one step;
+    see `LossHypers.aggregation`. Trajectories are those in which the policy wrote something.
+
+    At least 1, so that a step without policy tokens has the loss 0 and not nan. With several hosts,
+    count over the batches of all of them. Relies on the packer's ids: chunks of a row are numbered
+    from 0 without holes.
+    """
+    hypers.require_choice("aggregation", aggregation, AGGREGATIONS)
+    if aggregation == "tokens":
+        count = sum(int((b.chunk_BT >= 0).sum()) for b in batches)
+    elif aggregation == "chunks":
+        count = sum(int((b.chunk_BT.max(axis=1) + 1).sum()) for b in batches)
+    else:
+        count = sum(_trajectories(b) for b in batches) * (constant_tokens or 1)
+    return np.float32(max(count, 1))
+
+
+def _trajectories(batch: Batch) -> int:
+    return sum(
+        len(np.unique(segment_T[chunk_T >= 0]))
+        for segment_T, chunk_T in zip(batch.segment_BT, batch.chunk_BT, strict=True)
+    )

@@ -1,10 +1,13 @@
-"""The loss of one microbatch: policy gradient, divergence, entropy and imitation, and its figures.
+"""The loss of one microbatch: policy gradient, divergence, entropy and imitation, and its metrics.
 
 Three policies over the same token are kept apart:
-    pi      the weights of now, in the learner;
+    pi      the current weights, in the learner;
     pi_old  the weights that wrote the token (docs/pi_old.md);
-    mu      the distribution that the sampler drew it from.
-pi / pi_old is the importance ratio; pi_old / mu only weighs or filters.
+    mu      the distribution that the sampler drew the token from.
+pi / pi_old is the importance ratio; pi_old / mu only weights or filters.
+
+Log-ratios are reported as histograms with fixed bins, whose counts add up over microbatches and
+hosts.
 """
 
 from __future__ import annotations
@@ -14,14 +17,21 @@ from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ale_jax.algo.algorithm import LossHypers, MismatchHypers
-from ale_jax.algo.chunks import chunk_count, chunk_sum, chunk_to_token
-from ale_jax.algo.divergence import divergence
-from ale_jax.algo.histogram import count_log_ratios
-from ale_jax.algo.losses import TOKEN_LOSSES, Tokens
-from ale_jax.algo.mismatch import importance_weight, keep_mask
-from ale_jax.algo.ratio import exp_log_ratio, log_ratio, unit_mean
+from ale_jax.algo.losses import TOKEN_LOSSES, Tokens, divergence
+from ale_jax.algo.ratio import (
+    MAX_LOG_RATIO,
+    chunk_count,
+    chunk_sum,
+    chunk_to_token,
+    exp_log_ratio,
+    importance_weight,
+    keep_mask,
+    log_ratio,
+    unit_mean,
+)
 
 Arrays = Mapping[str, jax.Array]
 NEAR = (0.8, 1.2)  # ratios outside are counted: where the usual clip would act
@@ -31,7 +41,7 @@ def policy_loss(
     logp_BT: jax.Array,
     entropy_BT: jax.Array,
     batch: Arrays,
-    normaliser: jax.Array | float,
+    loss_denominator: jax.Array | float,
     num_chunks: int,
     hp: LossHypers,
     mismatch: MismatchHypers,
@@ -42,19 +52,20 @@ def policy_loss(
     `importance_weight`; L: of `TOKEN_LOSSES`; D: `divergence`; H: entropy, e: entropy_BT of the
     batch; i: imitate_BT. Entry t of each _BT array belongs to token t itself; batch: the arrays
     of a `Batch` by name; num_chunks: of a row, at most.
-    `normaliser` is Z, counted over the whole step (`count_normaliser`), filtered tokens included:
-    so neither microbatches nor packing change the result, and filtering a token takes its gradient
-    away without raising the others'. What lies outside all chunks has no influence, nan included.
+    `loss_denominator` is Z, counted over the whole step (`count_loss_denominator`), filtered tokens
+    included: so neither microbatches nor packing change the result, and filtering a token takes its
+    gradient away without raising the others'. What lies outside all chunks has no influence, nan
+    included.
 
     Returns the loss and sums (not means) for the metrics, which add up over microbatches.
     """
     chunk_BT, segment_BT = batch["chunk_BT"], batch["segment_BT"]
-    written_BT = chunk_BT >= 0
+    action_mask_BT = chunk_BT >= 0
     imitation = _imitation(logp_BT, batch, num_chunks, hp)
 
     # Masked before anything is computed: where() afterwards would let nan into the gradient.
     def of_policy(x_BT: jax.Array) -> jax.Array:
-        return jnp.where(written_BT, x_BT, 0.0)
+        return jnp.where(action_mask_BT, x_BT, 0.0)
 
     logp_BT, logp_old_BT = of_policy(logp_BT), of_policy(batch["logp_old_BT"])
     advantage_BT = of_policy(batch["advantage_BT"])
@@ -84,13 +95,13 @@ def policy_loss(
         loss_BT -= bonus_BT if factor_BT is None else of_policy(factor_BT) * bonus_BT
     loss_BT = jnp.where(keep_BT, loss_BT, 0.0)
     if hp.aggregation == "trajectory_means":
-        loss_BT *= _one_over_size(segment_BT, written_BT, num_chunks)
-    loss = loss_BT.sum() / normaliser + imitation / normaliser
+        loss_BT *= _one_over_size(segment_BT, action_mask_BT, num_chunks)
+    loss = loss_BT.sum() / loss_denominator + imitation / loss_denominator
 
     ratio_BT = log_ratio(logp_BT, logp_old_BT, chunk_BT, segment_BT, hp.level, num_chunks)
     sums |= _figures(chunk_BT, num_chunks, keep_BT, clipped_BT & keep_BT, ratio_BT, hp.level)
     sums |= _ratio_counts(logp_BT - logp_old_BT, chunk_BT, segment_BT, num_chunks)
-    sums["engine_gap"] = jnp.abs(gap_BT).sum()
+    sums["old_rollout_logp_diff"] = jnp.abs(gap_BT).sum()
     return loss, {name: value.astype(jnp.float32) for name, value in sums.items()}
 
 
@@ -114,14 +125,14 @@ def _figures(
     chunk_BT, num_chunks, keep_BT, clipped_BT, log_ratio_BT, level
 ) -> dict[str, jax.Array]:
     """ratio: summed over tokens or, where it is that of a chunk or a trajectory, over chunks."""
-    written_BT = chunk_BT >= 0
+    action_mask_BT = chunk_BT >= 0
     real_BC = chunk_count(chunk_BT, num_chunks) > 0
     kept_BC = chunk_sum(keep_BT.astype(jnp.float32), chunk_BT, num_chunks) > 0
-    each_BT = written_BT if level == "token" else _first_of_chunk(chunk_BT)
+    each_BT = action_mask_BT if level == "token" else _first_of_chunk(chunk_BT)
     return {
-        "tokens": written_BT.sum(),
+        "tokens": action_mask_BT.sum(),
         "chunks": real_BC.sum(),
-        "masked_tokens": (written_BT & ~keep_BT).sum(),
+        "masked_tokens": (action_mask_BT & ~keep_BT).sum(),
         "masked_chunks": (real_BC & ~kept_BC).sum(),
         "clipped_tokens": clipped_BT.sum(),
         "ratio": jnp.where(each_BT, exp_log_ratio(log_ratio_BT), 0.0).sum(),
@@ -146,3 +157,46 @@ def _ratio_counts(own_BT, chunk_BT, segment_BT, num_chunks) -> dict[str, jax.Arr
         sums[f"{name}_ratio_bins"] = count_log_ratios(x_BT, each_BT)
         sums[f"{name}_ratios_far"] = (each_BT & ((x_BT < low) | (x_BT > high))).sum()
     return sums
+
+
+# Bins are even in asinh(x / FINE): as wide as 4 % of x, and never less than 4e-5.
+FINE = 1e-3
+HALF = 256  # bins on either side of the one of 0
+
+
+def count_log_ratios(x_BT: jax.Array, counted_BT: jax.Array) -> jax.Array:
+    """How many of the counted log-ratios lie in each bin, float32 [2 HALF + 1].
+
+    Those beyond +-MAX_LOG_RATIO lie in the outermost ones.
+    """
+    scaled_BT = jnp.arcsinh(x_BT / FINE) * float(HALF / np.arcsinh(MAX_LOG_RATIO / FINE))
+    bin_BT = jnp.clip(jnp.round(scaled_BT), -HALF, HALF).astype(jnp.int32) + HALF
+    bin_BT = jnp.where(counted_BT, bin_BT, HALF)  # a nan that is not counted needs a bin, too
+    # Whole numbers: they add up to the same in whatever order.
+    counts = jnp.zeros(2 * HALF + 1, jnp.int32).at[bin_BT].add(counted_BT.astype(jnp.int32))
+    return counts.astype(jnp.float32)
+
+
+def percentile(counts: np.ndarray, percent: float) -> float:
+    """The log-ratio that `percent` of those counted do not exceed, to the width of a bin."""
+    reached = np.cumsum(counts, dtype=np.float64)
+    assert reached[-1] > 0, "nothing was counted"
+    found = int(np.searchsorted(reached, percent / 100.0 * reached[-1]))
+    return float(np.sinh((found - HALF) / HALF * np.arcsinh(MAX_LOG_RATIO / FINE)) * FINE)
+
+
+def ratio_figures(sums: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """How pi / pi_old was distributed in a step, for the metrics: over tokens (ratio_p1 ...) and
+    over chunks (chunk_ratio_p1 ...). far: the share outside [0.8, 1.2]. {} if nothing was counted.
+
+    sums: of `policy_loss`, over the whole step.
+    """
+    figures = {}
+    for unit, prefix in (("token", "ratio"), ("chunk", "chunk_ratio")):
+        counts = sums[f"{unit}_ratio_bins"]
+        if not counts.sum():
+            continue
+        for name, percent in (("p1", 1), ("p50", 50), ("p99", 99), ("max", 100)):
+            figures[f"{prefix}_{name}"] = float(np.exp(percentile(counts, percent)))
+        figures[f"{prefix}_far"] = float(sums[f"{unit}_ratios_far"] / counts.sum())
+    return figures

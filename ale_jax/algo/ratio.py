@@ -1,16 +1,56 @@
-"""Ratios of probabilities at three levels, from differences of their logarithms.
+"""Chunk sums and means, probability ratios at three levels, and the corrections by pi_old / mu.
 
-Level "token": a token's own. "chunk" and "sequence": the geometric mean over the policy tokens of
-its chunk or trajectory (Eq 8 of arXiv 2512.24873; GSPO, arXiv 2507.18071), which every one of them
-is given. `num_chunks`: chunks per row at most, and so trajectories per row at most.
+A chunk is everything that the policy writes between two interactions with its environment.
+`chunk_BT` holds, for each token, the index within its row of the chunk that contains it: 0..C-1,
+and -1 for tokens outside every chunk (observations, padding). C is static: the packer
+(`ale_jax.data.packing`) guarantees that no index reaches it, since such tokens would be dropped.
+
+A ratio at level "token" is the token's own. At level "chunk" or "sequence" every policy token gets
+the geometric mean over its chunk or trajectory (Eq 8 of arXiv 2512.24873; GSPO, arXiv 2507.18071).
+`num_chunks` bounds the chunks per row, and therefore the trajectories per row.
+
+Learner and sampler are two programs, so pi_old and mu differ slightly. Tokens are filtered and
+weighted by pi_old / mu at one of these levels; neither the filter nor the weight has a gradient.
 """
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 
-from ale_jax.algo.chunks import chunk_mean, chunk_to_token
+from ale_jax.algo.algorithm import MismatchHypers
+
+
+def chunk_sum(x_BT: jax.Array, chunk_BT: jax.Array, num_chunks: int) -> jax.Array:
+    """Sum of each chunk's tokens, x_BC with C = num_chunks. 0 where a chunk has no tokens.
+
+    What lies outside every chunk has no influence, nan included, on the value or the gradient.
+    """
+    assert x_BT.shape == chunk_BT.shape, (x_BT.shape, chunk_BT.shape)
+    # A masked reduction fuses on every backend. A scatter-add would save arithmetic, but GPUs add
+    # in no fixed order, and a resumed run has to equal an unbroken one bit for bit.
+    member_BTC = chunk_BT[:, :, None] == jnp.arange(num_chunks)[None, None, :]
+    return jnp.where(member_BTC, x_BT[:, :, None], jnp.zeros((), x_BT.dtype)).sum(axis=1)
+
+
+def chunk_count(chunk_BT: jax.Array, num_chunks: int) -> jax.Array:
+    """Number of tokens in each chunk, float32 [B, C]."""
+    return chunk_sum(jnp.ones(chunk_BT.shape, jnp.float32), chunk_BT, num_chunks)
+
+
+def chunk_mean(x_BT: jax.Array, chunk_BT: jax.Array, num_chunks: int) -> jax.Array:
+    """Mean over each chunk's tokens, [B, C]. 0 where a chunk has no tokens."""
+    count_BC = chunk_count(chunk_BT, num_chunks)
+    return chunk_sum(x_BT, chunk_BT, num_chunks) / jnp.maximum(count_BC, 1.0)
+
+
+def chunk_to_token(x_BC: jax.Array, chunk_BT: jax.Array) -> jax.Array:
+    """Gives every token its chunk's value, [B, T]. 0 outside every chunk."""
+    x_BT = jnp.take_along_axis(x_BC, jnp.maximum(chunk_BT, 0), axis=1)
+    return jnp.where(chunk_BT >= 0, x_BT, jnp.zeros((), x_BC.dtype))
+
 
 # exp(20) = 5e8 is far beyond any ratio of use, and a sum of such over a whole step stays finite.
 # Unbounded, one token that the policy has all but abandoned would overflow and own the step.
@@ -58,3 +98,40 @@ def log_ratio(
     held_BT = jax.lax.stop_gradient(own_BT)
     mean_BT = unit_mean(held_BT, chunk_BT, segment_BT, level, num_chunks)
     return mean_BT + (own_BT - held_BT)
+
+
+def keep_mask(
+    gap_BT: jax.Array,
+    chunk_BT: jax.Array,
+    segment_BT: jax.Array,
+    num_chunks: int,
+    hp: MismatchHypers,
+) -> jax.Array:
+    """True on the policy tokens that have a part in the step; gap_BT: log pi_old / mu.
+
+    At the level of chunks, one-sided, it is m_c of arXiv 2512.24873: dropping single tokens would
+    leave the others to be learned under a state that the learner's policy does not visit.
+    """
+    action_mask_BT = chunk_BT >= 0
+    if hp.filter_level == "none":
+        return action_mask_BT
+    gap_BT = unit_mean(gap_BT, chunk_BT, segment_BT, hp.filter_level, num_chunks)
+    # Compared as logarithms: nothing can overflow.
+    keep_BT = gap_BT <= math.log(hp.filter_high)
+    if hp.filter_low:
+        keep_BT &= gap_BT >= math.log(hp.filter_low)
+    return action_mask_BT & keep_BT
+
+
+def importance_weight(
+    gap_BT: jax.Array,
+    chunk_BT: jax.Array,
+    segment_BT: jax.Array,
+    num_chunks: int,
+    hp: MismatchHypers,
+) -> jax.Array:
+    """min(pi_old / mu, cap) of each policy token; 1 without."""
+    if hp.weight_level == "none":
+        return jnp.ones_like(gap_BT)
+    gap_BT = unit_mean(gap_BT, chunk_BT, segment_BT, hp.weight_level, num_chunks)
+    return jnp.minimum(exp_log_ratio(gap_BT), hp.weight_cap)

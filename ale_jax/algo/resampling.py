@@ -40,7 +40,7 @@ class ResamplingHypers:
     imitation_weight: lambda_IL of Eq 10; 0 switches the term off.
     """
 
-    scheme: str = NONE
+    scheme: str = "none"
     teacher: str = "own"
     anchors: int = 4
     anchor_choice: str = "uniform"

@@ -1,13 +1,18 @@
-"""Expert-like trajectories, one per task: where training episodes may start in the middle."""
+"""Expert-like trajectories, one per task, and the curriculum of where episodes start in them.
+
+The curriculum keeps, per task, the start that is practised and how the episodes ended that started
+there.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ale_jax.data.packing import given_turn
-from ale_jax.records import Assignment, Opening, Slot, Status, Task, Trajectory, Turn
+from ale_jax.data.packing import text_turn
+from ale_jax.records import EpisodeKey, Prefix, RolloutRequest, Status, Task, Trajectory, Turn
 
 TEACHER = -1  # in place of the version of the weights: nobody sampled it
 
@@ -34,10 +39,10 @@ class Expert:
         """Of a success."""
         episode = trajectory.episode
         turns = tuple(
-            given_turn(t.prompt_ids, t.action_ids, t.prompt_text, t.action_text)
+            text_turn(t.prompt_ids, t.action_ids, t.prompt_text, t.action_text)
             for t in trajectory.turns
         )
-        return cls(episode.slot.task, turns, trajectory.start_version, episode.reward)
+        return cls(episode.key.task, turns, trajectory.start_version, episode.reward)
 
     @property
     def num_tokens(self) -> int:
@@ -50,15 +55,17 @@ class Expert:
         return next(differ, min(len(self.turns), len(other.turns)))
 
 
-def assign(slot: Slot, expert: Expert | None) -> Assignment:
-    """`slot` as it is played: after the expert's first `slot.start` turns."""
-    if slot.start == 0:
-        return Assignment(slot)
-    assert expert is not None and slot.task == expert.task, slot
-    given = expert.turns[: slot.start]
+def assign(key: EpisodeKey, expert: Expert | None) -> RolloutRequest:
+    """`key` as it is played: after the expert's first `key.num_prefix_turns` turns."""
+    if key.num_prefix_turns == 0:
+        return RolloutRequest(key)
+    assert expert is not None and key.task == expert.task, key
+    prefix_turns = expert.turns[: key.num_prefix_turns]
     # After the last turn there is no observation: slicing ends where the turns do.
-    seen = tuple(turn.prompt_text for turn in expert.turns[: slot.start + 1])
-    return Assignment(slot, given, Opening(seen, tuple(turn.action_text for turn in given)))
+    seen = tuple(turn.prompt_text for turn in expert.turns[: key.num_prefix_turns + 1])
+    return RolloutRequest(
+        key, prefix_turns, Prefix(seen, tuple(turn.action_text for turn in prefix_turns))
+    )
 
 
 def is_success(trajectory: Trajectory) -> bool:
@@ -147,5 +154,78 @@ def expert_to_json(expert: Expert) -> dict[str, Any]:
 
 
 def expert_from_json(values: Mapping[str, Any]) -> Expert:
-    turns = tuple(given_turn(*turn) for turn in values["turns"])
+    turns = tuple(text_turn(*turn) for turn in values["turns"])
     return Expert(Task(**values["task"]), turns, values["version"], values["reward"])
+
+
+@dataclasses.dataclass
+class _TaskOutcomes:
+    """Of a task: the start that is practised, and (version, success) by the start, latest last."""
+
+    start: int = 0
+    outcomes: dict[int, deque[tuple[int, bool]]] = dataclasses.field(default_factory=dict)
+
+
+class Curriculum:
+    """The state of the curriculum. It decides nothing: whoever holds it knows the rule.
+
+    window: outcomes that are kept of each (task, start). memory: versions after which they are not
+    counted any more, because the policy has become another.
+    """
+
+    def __init__(self, window: int, memory: int):
+        self._window, self._memory = window, memory
+        self._tasks: dict[Task, _TaskOutcomes] = {}
+
+    def start(self, task: Task) -> int:
+        return self._of_task(task).start
+
+    def move(self, task: Task, start: int) -> None:
+        assert start >= 0, start
+        self._of_task(task).start = start
+
+    def record(self, task: Task, start: int, version: int, successes: Iterable[bool]) -> None:
+        """Notes how episodes ended that started there, trained on at `version`."""
+        empty: deque = deque(maxlen=self._window)
+        kept = self._of_task(task).outcomes.setdefault(start, empty)
+        kept.extend((version, bool(success)) for success in successes)
+
+    def counts(self, task: Task, start: int, version: int) -> tuple[int, int]:
+        """Successes and attempts from `start`, of those that still count at `version`."""
+        outcomes = self._of_task(task).outcomes.get(start, ())
+        fresh = [success for then, success in outcomes if version - then < self._memory]
+        return sum(fresh), len(fresh)
+
+    def forget_after(self, task: Task, shared: int) -> None:
+        """The task has another expert, of which only the first `shared` turns are the same: what
+        happened from later starts was another state's."""
+        outcomes = self._of_task(task).outcomes
+        for start in [start for start in outcomes if start > shared]:
+            del outcomes[start]
+
+    def tasks(self) -> list[Task]:
+        return list(self._tasks)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "task": dataclasses.asdict(task),
+                "start": of_task.start,
+                "outcomes": [
+                    [start, [list(outcome) for outcome in outcomes]]
+                    for start, outcomes in of_task.outcomes.items()
+                ],
+            }
+            for task, of_task in self._tasks.items()
+        ]
+
+    def load(self, values: Sequence[Mapping[str, Any]]) -> None:
+        """Takes up what `to_json` gave."""
+        for each in values:
+            of_task = self._tasks[Task(**each["task"])] = _TaskOutcomes(each["start"])
+            for start, outcomes in each["outcomes"]:
+                kept = (tuple(outcome) for outcome in outcomes)
+                of_task.outcomes[start] = deque(kept, maxlen=self._window)
+
+    def _of_task(self, task: Task) -> _TaskOutcomes:
+        return self._tasks.setdefault(task, _TaskOutcomes())

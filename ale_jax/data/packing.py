@@ -20,16 +20,17 @@ from ale_jax.records import Batch, Trajectory, Turn
 class Sample:
     """A trajectory's turns with the credit that they earned.
 
-    Its first `given` turns were not sampled; the others are its C chunks.
+    Its first `num_prefix_turns` turns were not sampled; the others are its C chunks.
     advantage_C: float32, one per chunk.
     reward_C: float32, each chunk's own reward; None: as its turn says.
-    imitate_C: float32, one per given turn, the weight of its tokens in the imitation term; None: 0.
+    imitate_C: float32, one per prefix turn, the weight of its tokens in the imitation term; None:
+    0.
     group, member: as in `Batch`. expert_TLK: of all its tokens, as in `Trajectory`.
     """
 
     turns: tuple[Turn, ...]
     advantage_C: np.ndarray
-    given: int = 0
+    num_prefix_turns: int = 0
     group: int = 0
     member: int = 0
     reward_C: np.ndarray | None = None
@@ -39,7 +40,9 @@ class Sample:
     def __post_init__(self) -> None:
         assert len(self.advantage_C) == self.num_chunks, (self.advantage_C, self.num_chunks)
         assert self.reward_C is None or len(self.reward_C) == self.num_chunks, self.reward_C
-        assert self.imitate_C is None or len(self.imitate_C) == self.given, self.imitate_C
+        assert self.imitate_C is None or len(self.imitate_C) == self.num_prefix_turns, (
+            self.imitate_C
+        )
 
     @classmethod
     def of(cls, trajectory: Trajectory, advantage_C: np.ndarray, **more: Any) -> Sample:
@@ -47,8 +50,8 @@ class Sample:
         return cls(
             turns=trajectory.turns,
             advantage_C=advantage_C,
-            given=trajectory.given,
-            member=trajectory.episode.slot.member,
+            num_prefix_turns=trajectory.num_prefix_turns,
+            member=trajectory.episode.key.member,
             expert_TLK=trajectory.expert_TLK,
             **more,
         )
@@ -59,17 +62,18 @@ class Sample:
 
     @property
     def num_chunks(self) -> int:
-        return len(self.turns) - self.given
+        return len(self.turns) - self.num_prefix_turns
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """Of one batch: `rows` of `row_tokens` tokens, with room for `chunks_per_row` sampled chunks
+    """Of one batch: `microbatch_rows` of `pack_length` tokens, with room for `chunks_per_pack`
+    sampled chunks
     each, and so for no more trajectories: one without such a chunk takes the room of one."""
 
-    rows: int
-    row_tokens: int
-    chunks_per_row: int
+    microbatch_rows: int
+    pack_length: int
+    chunks_per_pack: int
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -79,11 +83,11 @@ class Shape:
 
 def demonstration(exchanges: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Sample:
     """A transcript to imitate: pairs of prompt ids and assistant ids, which alone are learned."""
-    turns = tuple(given_turn(prompt, action) for prompt, action in exchanges)
+    turns = tuple(text_turn(prompt, action) for prompt, action in exchanges)
     return Sample(turns, np.ones(len(turns), np.float32))
 
 
-def given_turn(
+def text_turn(
     prompt_ids: Sequence[int],
     action_ids: Sequence[int],
     prompt_text: str = "",
@@ -127,15 +131,15 @@ def pack_all(samples: Sequence[Sample], shape: Shape) -> list[Batch]:
 
 
 def _check_fits(sample: Sample, shape: Shape) -> None:
-    if sample.num_tokens > shape.row_tokens:
+    if sample.num_tokens > shape.pack_length:
         raise ValueError(
-            f"a trajectory of {sample.num_tokens} tokens does not fit a row of {shape.row_tokens}: "
-            "raise row_tokens, or lower the context limit of the rollouts"
+            f"a trajectory of {sample.num_tokens} tokens does not fit a row of "
+            f"{shape.pack_length}: raise pack_length, or lower the context limit of the rollouts"
         )
-    if sample.num_chunks > shape.chunks_per_row:
+    if sample.num_chunks > shape.chunks_per_pack:
         raise ValueError(
-            f"a trajectory of {sample.num_chunks} chunks does not fit {shape.chunks_per_row} per "
-            "row: raise chunks_per_row, or lower the turn limit of the rollouts"
+            f"a trajectory of {sample.num_chunks} chunks does not fit {shape.chunks_per_pack} per "
+            "row: raise chunks_per_pack, or lower the turn limit of the rollouts"
         )
     if sample.turns and len(sample.turns[0].prompt_ids) == 0:
         raise ValueError("a trajectory begins with a policy token: give its first turn a prompt")
@@ -147,15 +151,17 @@ def _assign_rows(
 ) -> tuple[list[list[Sample]], list[Sample]]:
     for sample in samples:
         _check_fits(sample, shape)
-    rows: list[list[Sample]] = [[] for _ in range(shape.rows)]
-    free_tokens = [shape.row_tokens] * shape.rows
-    free_chunks = [shape.chunks_per_row] * shape.rows
+    rows: list[list[Sample]] = [[] for _ in range(shape.microbatch_rows)]
+    free_tokens = [shape.pack_length] * shape.microbatch_rows
+    free_chunks = [shape.chunks_per_pack] * shape.microbatch_rows
     unplaced = []
     # sorted() is stable, so equal lengths keep their order and the packing is reproducible.
     for i in sorted(range(len(samples)), key=lambda i: -samples[i].num_tokens):
         tokens, chunks = samples[i].num_tokens, max(samples[i].num_chunks, 1)
         fits = (
-            b for b in range(shape.rows) if free_tokens[b] >= tokens and free_chunks[b] >= chunks
+            b
+            for b in range(shape.microbatch_rows)
+            if free_tokens[b] >= tokens and free_chunks[b] >= chunks
         )
         b = next(fits, None)
         if b is None:
@@ -169,7 +175,7 @@ def _assign_rows(
 
 def _empty_batch(shape: Shape, samples: Sequence[Sample]) -> Batch:
     """With room for experts if they are known of some sample."""
-    BT = shape.rows, shape.row_tokens
+    BT = shape.microbatch_rows, shape.pack_length
     LK = next((s.expert_TLK.shape[1:] for s in samples if s.expert_TLK is not None), None)
     return Batch(
         tokens_BT=np.zeros(BT, np.int32),
@@ -202,7 +208,7 @@ def _fill_row(batch: Batch, b: int, samples: Sequence[Sample]) -> None:
             written = slice(start + len(turn.prompt_ids), start + turn_tokens(turn))
             batch.tokens_BT[b, start : written.start] = turn.prompt_ids
             batch.tokens_BT[b, written] = turn.action_ids
-            if index >= sample.given:
+            if index >= sample.num_prefix_turns:
                 _fill_chunk(batch, b, written, chunk, sample, index)
                 chunk += 1
             elif sample.imitate_C is not None:
@@ -215,7 +221,7 @@ def _fill_chunk(
     batch: Batch, b: int, written: slice, chunk: int, sample: Sample, index: int
 ) -> None:
     """What is known of the sampled chunk that turn `index` wrote, beside its tokens."""
-    turn, c = sample.turns[index], index - sample.given
+    turn, c = sample.turns[index], index - sample.num_prefix_turns
     batch.chunk_BT[b, written] = chunk
     batch.logp_mu_BT[b, written] = turn.logp_mu
     batch.logp_old_BT[b, written] = turn.logp_old

@@ -54,15 +54,15 @@ class ReplayBuffer:
 
     def add(self, trajectory: Trajectory) -> None:
         """Takes one member of an admitted group. Every member comes exactly once, however ended."""
-        slot = trajectory.episode.slot
-        assert 0 <= slot.member < self._group_size, slot
+        key = trajectory.episode.key
+        assert 0 <= key.member < self._group_size, key
         with self._changed:
-            assert self._gate.in_flight(slot.group), f"group {slot.group} is not in flight"
-            members = self._partial.setdefault(slot.group, {})
-            assert slot.member not in members, f"{slot} came back twice"
-            members[slot.member] = trajectory
+            assert self._gate.in_flight(key.group), f"group {key.group} is not in flight"
+            members = self._partial.setdefault(key.group, {})
+            assert key.member not in members, f"{key} came back twice"
+            members[key.member] = trajectory
             if len(members) == self._group_size:
-                self._finish(slot.group)
+                self._finish(key.group)
 
     def _finish(self, index: int) -> None:
         members = self._partial.pop(index)

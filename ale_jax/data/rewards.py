@@ -18,7 +18,7 @@ class RewardTable:
 
     trajectories: the N rows' owners. reward_NC float32: each sampled chunk's own reward, the
     outcome on the last; 0 where unused. outcome_N float32: the episode's reward, 0 if invalid.
-    num_chunks_N int32: sampled chunks, given turns not counted. group_N int32, groups numbered 0..
+    num_chunks_N int32: sampled chunks, prefix turns not counted. group_N int32, groups numbered 0..
     in the order given; tag_N int32: families likewise. valid_N bool. anchor_NC int32: the first row
     of the group that met the state before this chunk (`_anchors`); 0 where unused.
     """
@@ -42,11 +42,11 @@ class RewardTable:
 def tabulate_rewards(groups: Sequence[Group], max_chunks: int) -> RewardTable:
     """Shapes: N = all members, C = max_chunks. ValueError if a trajectory has more chunks."""
     rows = [(g, t) for g, group in enumerate(groups) for t in group.members]
-    sampled = [t.turns[t.given :] for _, t in rows]
+    sampled = [t.turns[t.num_prefix_turns :] for _, t in rows]
     longest = max(map(len, sampled), default=0)
     if longest > max_chunks:
         raise ValueError(
-            f"a trajectory has {longest} chunks but chunks_per_row is {max_chunks}: "
+            f"a trajectory has {longest} chunks but chunks_per_pack is {max_chunks}: "
             "raise it, or lower the turn limit of the rollouts"
         )
     reward_NC = np.zeros((len(rows), max_chunks), np.float32)
@@ -60,7 +60,7 @@ def tabulate_rewards(groups: Sequence[Group], max_chunks: int) -> RewardTable:
         outcome_N=np.array(outcome, np.float32),
         num_chunks_N=np.array([len(turns) for turns in sampled], np.int32),
         group_N=np.array([g for g, _ in rows], np.int32),
-        tag_N=_number(t.episode.slot.task.family for _, t in rows),
+        tag_N=_number(t.episode.key.task.family for _, t in rows),
         valid_N=np.array(valid, bool),
         anchor_NC=_anchors(rows, max_chunks),
     )
@@ -86,8 +86,8 @@ def _anchors(rows: Sequence[tuple[int, Trajectory]], max_chunks: int) -> np.ndar
         state = -1
         for k, turn in enumerate(trajectory.turns):
             state = states.setdefault((group, state, turn.prompt_text), len(states))
-            if k >= trajectory.given:
-                anchor_NC[n, k - trajectory.given] = first_row.setdefault(state, n)
+            if k >= trajectory.num_prefix_turns:
+                anchor_NC[n, k - trajectory.num_prefix_turns] = first_row.setdefault(state, n)
     return anchor_NC
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from ale_jax.algo.advantages import Credit, Rewards, credit_chunks
 from ale_jax.algo.algorithm import AdvantageHypers, AlgoConfig
-from ale_jax.algo.normaliser import count_normaliser
+from ale_jax.algo.baselines import scale_token_advantages, token_returns
+from ale_jax.algo.losses import count_loss_denominator
 from ale_jax.algo.policy_loss import policy_loss
-from ale_jax.algo.token_credit import normalise_tokens, token_returns
 from ale_jax.data.packing import Sample, Shape, pack_all
 from ale_jax.data.replay import Group
 from ale_jax.data.rewards import RewardTable, credited_samples, tabulate_rewards
@@ -20,16 +20,16 @@ from ale_jax.learn.step import LossFn
 from ale_jax.records import Batch
 
 
-def make_loss(algo: AlgoConfig, chunks_per_row: int) -> LossFn:
-    """The loss for `make_train_step`; chunks_per_row: of the batches' shape."""
+def make_loss(algo: AlgoConfig, chunks_per_pack: int) -> LossFn:
+    """The loss for `make_train_step`; chunks_per_pack: of the batches' shape."""
 
-    def loss_fn(scores, arrays, normaliser):
+    def loss_fn(scores, arrays, loss_denominator):
         return policy_loss(
             scores.logp_BT,
             scores.entropy_BT,
             arrays,
-            normaliser,
-            chunks_per_row,
+            loss_denominator,
+            chunks_per_pack,
             algo.loss,
             algo.mismatch,
         )
@@ -42,7 +42,7 @@ class Step:
     """What one update is made of. `samples` are the trajectories that can teach something."""
 
     batches: list[Batch]
-    normaliser: np.float32
+    loss_denominator: np.float32
     table: RewardTable
     credit: Credit
     samples: list[Sample]
@@ -53,24 +53,24 @@ def assemble(
 ) -> Step:
     """Credits a step's groups and packs them into microbatches of one shape.
 
-    imitated: what is learned beside them without being sampled, Eq 10; the normaliser, which
+    imitated: what is learned beside them without being sampled, Eq 10; the loss_denominator, which
     counts what the policy wrote, does not count it.
 
-    The normaliser counts every valid trajectory. Those whose advantages are all zero (groups of
-    equal outcomes) have no gradient: they are counted, and not computed, unless the loss has terms
-    beside the advantages or credit is yet to come, to tokens.
+    The loss_denominator counts every valid trajectory. Those whose advantages are all zero (groups
+    of equal outcomes) have no gradient: they are counted, and not computed, unless the loss has
+    terms beside the advantages or credit is yet to come, to tokens.
     """
-    table = tabulate_rewards(groups, shape.chunks_per_row)
+    table = tabulate_rewards(groups, shape.chunks_per_pack)
     credit = jax.device_get(_credit(_rewards(table), len(groups), algo.gamma, algo.advantage))
     every = credited_samples(table, *credit)
     all_teach = algo.teaches_without_credit or algo.advantage.of_tokens
-    teaching = every if all_teach else [s for s in every if np.any(s.advantage_C)]
+    with_gradient = every if all_teach else [s for s in every if np.any(s.advantage_C)]
     loss, packed = algo.loss, pack_all(every, shape)
-    normaliser = count_normaliser(packed, loss.aggregation, loss.constant_tokens)
-    batches = pack_all([*teaching, *imitated], shape)
+    loss_denominator = count_loss_denominator(packed, loss.aggregation, loss.constant_tokens)
+    batches = pack_all([*with_gradient, *imitated], shape)
     if algo.advantage.estimator == "token_return":
         batches = _credit_tokens(batches, table.tag_G, algo)
-    return Step(batches, normaliser, table, credit, teaching)
+    return Step(batches, loss_denominator, table, credit, with_gradient)
 
 
 _credit = jax.jit(credit_chunks, static_argnums=(1, 2, 3))
@@ -82,12 +82,10 @@ def _rewards(table: RewardTable) -> Rewards:
 
 def _credit_tokens(batches: list[Batch], tag_G: np.ndarray, algo: AlgoConfig) -> list[Batch]:
     returns = [_token_returns(b.reward_BT, b.chunk_BT, b.segment_BT, algo.gamma) for b in batches]
-    return normalise_advantages(_with_advantages(batches, returns), tag_G, algo.advantage)
+    return scale_advantages(_with_advantages(batches, returns), tag_G, algo.advantage)
 
 
-def normalise_advantages(
-    batches: list[Batch], tag_G: np.ndarray, hp: AdvantageHypers
-) -> list[Batch]:
+def scale_advantages(batches: list[Batch], tag_G: np.ndarray, hp: AdvantageHypers) -> list[Batch]:
     """The batches of a whole step with `hp`'s mean, std and clip applied to the advantages of their
     tokens. tag_G: of `RewardTable`."""
     if not batches:
@@ -99,7 +97,7 @@ def normalise_advantages(
         empty_BT = np.zeros_like(arrays_BT[0])  # not written, so not looked at
         return np.stack(arrays_BT + [empty_BT] * (room - len(batches)))
 
-    advantage_MBT = _normalise_tokens(
+    advantage_MBT = _scale_token_advantages(
         stack([b.advantage_BT for b in batches]),
         stack([b.chunk_BT >= 0 for b in batches]),
         stack([b.group_BT for b in batches]),
@@ -117,4 +115,4 @@ def _with_advantages(batches: list[Batch], advantages: list[np.ndarray]) -> list
 
 
 _token_returns = jax.jit(token_returns, static_argnums=3)
-_normalise_tokens = jax.jit(normalise_tokens, static_argnums=4)
+_scale_token_advantages = jax.jit(scale_token_advantages, static_argnums=4)

@@ -1,7 +1,7 @@
 """The critics of a run: their values, the credit that follows, and how they learn (AsyPPO, PPO).
 
 M critics of one shape share one compiled program; one after the other is run, so that only one's
-activations are alive. See `ale_jax.algo.asyppo` for the method and its source.
+activations are alive. See `ale_jax.algo.values` for the method and its source.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from ale_jax.algo.asyppo import agreement_masks, critic_loss, critic_of, explained_variance
-from ale_jax.algo.gae import gae
 from ale_jax.algo.hypers import require_range
+from ale_jax.algo.values import agreement_masks, critic_loss, critic_of, explained_variance, gae
 from ale_jax.data.selection import select_segments
 from ale_jax.learn.state import (
     OptimizerHypers,
@@ -38,34 +37,42 @@ from ale_jax.model.value import HEAD, token_values, value_table
 from ale_jax.records import Batch
 
 # All batches of a step -> the same, with other advantages.
-Normalise = Callable[[list[Batch]], list[Batch]]
+ScaleAdvantages = Callable[[list[Batch]], list[Batch]]
 SIZES = ("width", "num_layers", "num_heads", "num_kv_heads", "head_width", "mlp_width")
 
 
 @dataclasses.dataclass(frozen=True)
 class CriticsHypers:
-    """count: M, of critics; 0: none, then nothing else is read. 1 with both shares 0 is plain PPO.
+    """The critics, dense but for those of the policy's own shape; all else is as in the policy.
 
-    width, ..., mlp_width: the sizes of each, dense; all else is as in the policy. All 0: the
-    policy's own shape, experts included, and its weights to start from.
-    lam: lambda of GAE. mask_share: the share of a step's policy tokens that lose their advantage,
-    those where the critics agree most; entropy_share: that lose their entropy bonus, those where
-    they differ most.
+    count: how many; 0: none, then nothing else is read. 1 with both shares 0 is plain PPO.
+    width: numbers per token of the residual stream. This and the five sizes below 0: the policy's
+    own shape, experts
+        included, and its weights to start from.
+    num_layers: decoder layers.
+    num_heads: query heads.
+    num_kv_heads: heads of keys and values.
+    head_width: numbers per head.
+    mlp_width: inner width of the feed-forward.
+    lam: lambda of GAE.
+    mask_share: the share of a step's policy tokens that lose their advantage, those where the
+        critics agree most.
+    entropy_share: the share that loses its entropy bonus, those where the critics differ most.
     warmup_steps: so many steps only the critics learn.
     """
 
-    count: int
-    width: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_width: int
-    mlp_width: int
-    lam: float
-    mask_share: float
-    entropy_share: float
-    warmup_steps: int
-    optimizer: OptimizerHypers
+    count: int = 0
+    width: int = 0
+    num_layers: int = 0
+    num_heads: int = 0
+    num_kv_heads: int = 0
+    head_width: int = 0
+    mlp_width: int = 0
+    lam: float = 1.0
+    mask_share: float = 0.0
+    entropy_share: float = 0.0
+    warmup_steps: int = 0
+    optimizer: OptimizerHypers = dataclasses.field(default_factory=OptimizerHypers)
 
     def __post_init__(self) -> None:
         require_range("count", self.count, 0, 64, "2 is usual, 1 for PPO, 0 for none")
@@ -111,7 +118,7 @@ class Rows:
 
 
 @dataclasses.dataclass(frozen=True)
-class Lesson(Rows):
+class ValueBatch(Rows):
     """What it learns: the return of each token, of its own ones."""
 
     return_BT: np.ndarray
@@ -187,12 +194,12 @@ class Critics:
         return [np.stack(every) for every in jax.device_get(found)]
 
     def credit(
-        self, batches: Sequence[Batch], normalise: Normalise = list
+        self, batches: Sequence[Batch], scale: ScaleAdvantages = list
     ) -> tuple[list[Batch], dict[str, float]]:
         """The batches with GAE on the mean value as their advantage, 0 where the critics agree, and
         without entropy bonus where they differ most; figures of the values.
 
-        normalise: what is done to the step's advantages (`credit.normalise_advantages`) before they
+        scale: what is done to the step's advantages (`credit.scale_advantages`) before they
         are masked: behind it a mean that is taken off would undo the mask. Call this before
         `learn`: critics that have seen a return find that nothing is left to be taught.
         """
@@ -209,14 +216,14 @@ class Critics:
             for b, mean_BT in zip(batches, means, strict=True)
         ]
         credited = []
-        for batch, written_BT, tokens in zip(
-            normalise(plain), written, _places(written), strict=True
+        for batch, action_mask_BT, tokens in zip(
+            scale(plain), written, _places(written), strict=True
         ):
-            teaches_BT = _on_tokens(teaches_t[tokens], written_BT)
+            teaches_BT = _on_tokens(teaches_t[tokens], action_mask_BT)
             fields = {"advantage_BT": np.where(teaches_BT, batch.advantage_BT, np.float32(0.0))}
             if hp.entropy_share:
                 before_BT = np.float32(1.0) if batch.entropy_BT is None else batch.entropy_BT
-                explores_BT = _on_tokens(explores_t[tokens], written_BT)
+                explores_BT = _on_tokens(explores_t[tokens], action_mask_BT)
                 fields["entropy_BT"] = np.where(explores_BT, before_BT, np.float32(0.0))
             credited.append(dataclasses.replace(batch, **fields))
         return_t = _pick(self._returns(batches), written)
@@ -234,10 +241,10 @@ class Critics:
         returns = self._returns(batches)
         states, every_sums = [], []
         for number, state in enumerate(self.state):
-            lessons = self._lessons(batches, returns, number)
-            if lessons:  # else no response of this step is for this critic
-                tokens = np.float32(sum(lesson.own_BT.sum() for lesson in lessons))
-                state, sums = self._step(state, lessons, tokens)
+            value_batches = self._value_batches(batches, returns, number)
+            if value_batches:  # else no response of this step is for this critic
+                tokens = np.float32(sum(value_batch.own_BT.sum() for value_batch in value_batches))
+                state, sums = self._step(state, value_batches, tokens)
                 every_sums.append(sums)
             states.append(state)
         self.state = tuple(states)
@@ -250,9 +257,9 @@ class Critics:
             "critic_grad_norm": float(max(sums["grad_norm"] for sums in every_sums)),
         }
 
-    def _lessons(
+    def _value_batches(
         self, batches: Sequence[Batch], returns: Sequence[np.ndarray], number: int
-    ) -> list[Lesson]:
+    ) -> list[ValueBatch]:
         """The trajectories of one critic alone, in as few batches as they fill."""
         own = [
             (critic_of(b.member_BT, self._hp.count) == number) & (b.chunk_BT >= 0) for b in batches
@@ -267,7 +274,7 @@ class Critics:
             chosen.take(returns),
             chosen.take(own),
         )
-        return [Lesson(*each) for each in zip(*columns, strict=True)]
+        return [ValueBatch(*each) for each in zip(*columns, strict=True)]
 
     def _returns(self, batches: Sequence[Batch]) -> list[np.ndarray]:
         return [self._advantage(b, np.zeros_like(b.reward_BT), 1.0) for b in batches]
@@ -295,14 +302,14 @@ def _pick(arrays: Sequence[np.ndarray], written: Sequence[np.ndarray]) -> np.nda
 
 def _places(written: Sequence[np.ndarray]) -> list[slice]:
     """Where each batch's tokens lie in what `_pick` gives."""
-    ends = np.cumsum([written_BT.sum() for written_BT in written])
+    ends = np.cumsum([action_mask_BT.sum() for action_mask_BT in written])
     return [slice(end - w_BT.sum(), end) for end, w_BT in zip(ends, written, strict=True)]
 
 
-def _on_tokens(mask_t: np.ndarray, written_BT: np.ndarray) -> np.ndarray:
+def _on_tokens(mask_t: np.ndarray, action_mask_BT: np.ndarray) -> np.ndarray:
     """A mask of a batch's policy tokens where they stand; True elsewhere."""
-    mask_BT = np.ones(written_BT.shape, bool)
-    mask_BT[written_BT] = mask_t
+    mask_BT = np.ones(action_mask_BT.shape, bool)
+    mask_BT[action_mask_BT] = mask_t
     return mask_BT
 
 
@@ -322,11 +329,11 @@ def critic_gradient(
 ) -> Callable[..., tuple[Params, Metrics]]:
     """For `make_update_step`: the gradient of one critic's loss on one microbatch."""
 
-    def loss_of(moved, params, arrays, normaliser, share):
+    def loss_of(moved, params, arrays, loss_denominator, share):
         del params  # all of a critic is moved
         rows = {name: arrays[name] for name in ("tokens_BT", "position_BT", "segment_BT")}
         value_BT, stats = token_values(moved, **rows, shape=shape, compute=compute)
-        loss, sums = critic_loss(value_BT, arrays["return_BT"], arrays["own_BT"], normaliser)
+        loss, sums = critic_loss(value_BT, arrays["return_BT"], arrays["own_BT"], loss_denominator)
         balance = jnp.zeros(())
         if stats:
             router = router_sums(stats, rows["segment_BT"].reshape(-1) > 0, shape)

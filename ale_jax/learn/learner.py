@@ -10,14 +10,13 @@ import optax
 from jax.sharding import Mesh
 
 from ale_jax.algo.algorithm import AlgoConfig
-from ale_jax.algo.rhythm import RhythmHypers
+from ale_jax.algo.attention_credit import AttentionCreditHypers
 from ale_jax.data.packing import Sample, Shape
 from ale_jax.data.replay import Group
-from ale_jax.learn.credit import Step, assemble, make_loss, normalise_advantages
+from ale_jax.learn.attention_credit import make_attention_credit
+from ale_jax.learn.credit import Step, assemble, make_loss, scale_advantages
 from ale_jax.learn.critics import Critics
-from ale_jax.learn.old_policies import WeightHistory, make_stage
-from ale_jax.learn.rescore import make_logp
-from ale_jax.learn.rhythm import make_rhythm
+from ale_jax.learn.old_policies import WeightHistory, make_logp, make_stage
 from ale_jax.learn.state import TrainState
 from ale_jax.learn.step import Metrics, make_train_step
 from ale_jax.model.compute import Compute
@@ -26,7 +25,7 @@ from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
 from ale_jax.records import Batch
 
-RHYTHM_STREAM = 2  # of the run's key
+ATTENTION_CREDIT_STREAM = 2  # of the run's key
 
 
 class Learner:
@@ -35,7 +34,7 @@ class Learner:
     def __init__(
         self,
         algo: AlgoConfig,
-        rhythm: RhythmHypers,
+        attention_credit: AttentionCreditHypers,
         policy: PolicyShape,
         optimizer: optax.GradientTransformation,
         balance_weight: float,
@@ -52,14 +51,16 @@ class Learner:
         what the divergence is from, where the loss has one."""
         assert (critics is not None) == (algo.advantage.estimator == "gae")
         self._algo, self._shape, self._critics, self._seed = algo, shape, critics, seed
-        loss = make_loss(algo, shape.chunks_per_row)
+        loss = make_loss(algo, shape.chunks_per_pack)
         self._step = make_train_step(policy, optimizer, loss, balance_weight, mesh, compute, lora)
         self.logp = make_logp(policy, mesh, compute)
         self._history = WeightHistory(max_age + 1) if algo.old_logp == "generating" else None
         self._old_policies = make_stage(algo, self.logp, self._history, reference)
-        self._rhythm = None
-        if rhythm.credit != "none":
-            self._rhythm = make_rhythm(policy, rhythm, shape.chunks_per_row, mesh, compute)
+        self._attention_credit = None
+        if attention_credit.credit != "none":
+            self._attention_credit = make_attention_credit(
+                policy, attention_credit, shape.chunks_per_pack, mesh, compute
+            )
 
     def learn(
         self, state: TrainState, groups: Sequence[Group], imitated: Sequence[Sample], version: int
@@ -78,7 +79,7 @@ class Learner:
             return state, made, {}, figures
         sums: Metrics = {}
         if not (self._critics and self._critics.warming_up):
-            state, sums = self._step(state, batches, made.normaliser)
+            state, sums = self._step(state, batches, made.loss_denominator)
         if self._critics:
             figures |= self._critics.learn(batches)
         return state, made, sums, figures
@@ -90,10 +91,12 @@ class Learner:
         batches, figures = self._old_policies(params, made.batches), {}
         if self._critics:
             batches, figures = self._critics.credit(
-                batches, lambda b: normalise_advantages(b, made.table.tag_G, self._algo.advantage)
+                batches, lambda b: scale_advantages(b, made.table.tag_G, self._algo.advantage)
             )
-        if self._rhythm:
-            key = jax.random.fold_in(jax.random.key(self._seed), RHYTHM_STREAM)
-            batches, more = self._rhythm(params, batches, jax.random.fold_in(key, version))
+        if self._attention_credit:
+            key = jax.random.fold_in(jax.random.key(self._seed), ATTENTION_CREDIT_STREAM)
+            batches, more = self._attention_credit(
+                params, batches, jax.random.fold_in(key, version)
+            )
             figures |= more
         return batches, figures

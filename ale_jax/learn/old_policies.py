@@ -1,20 +1,74 @@
-"""Log-probabilities of a step's tokens under the policies that are not being moved.
+"""Log-probabilities of a step's tokens under the policies that the step does not update.
 
-pi_old, which wrote the token; the proximal policy, which the step starts from; the reference, which
-training started from. docs/pi_old.md says why the first two are not the same.
+These are pi_old, which wrote the token; the proximal policy, with which the step starts; and the
+reference policy. docs/pi_old.md says why the first two differ. They are recomputed by the learner's
+own forward pass, instead of taken as the engine recorded them.
+
+The reference policy is the policy after the warm start, kept on disk beside the checkpoints. Only
+the weights that training updates are stored: with adapters, the adapters.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import functools
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from ale_jax.algo.algorithm import AlgoConfig
-from ale_jax.learn.rescore import Logp
+from ale_jax.data.packing import Sample, Shape, pack_all
+from ale_jax.learn.checkpoint import Checkpoints
+from ale_jax.learn.step import forward, to_device
+from ale_jax.model.compute import EXACT, FLOAT32, Compute
+from ale_jax.model.lora import trained, with_trained
 from ale_jax.model.params import Params
+from ale_jax.model.shape import PolicyShape
 from ale_jax.records import Batch
+
+# (weights, batch) -> log-probability of each policy token, float32 [B, T]; 0 elsewhere
+Logp = Callable[[Params, Batch], np.ndarray]
+
+
+def make_logp(policy: PolicyShape, mesh: Mesh, compute: Compute = FLOAT32) -> Logp:
+    """One forward pass per call."""
+
+    def logp(params: Params, batch: Batch) -> np.ndarray:
+        with jax.set_mesh(mesh):
+            return np.asarray(_logp(params, to_device(batch, mesh), policy, compute))
+
+    return logp
+
+
+def make_scorer(
+    policy: PolicyShape, shape: Shape, mesh: Mesh, compute: Compute = FLOAT32
+) -> Callable[[Params, Sequence[Sample]], list[np.ndarray]]:
+    """A function (weights, samples) -> per sample, the log-probability of its policy tokens."""
+    logp = make_logp(policy, mesh, compute)
+
+    def score(params: Params, samples: Sequence[Sample]) -> list[np.ndarray]:
+        scores = []
+        for sample in samples:  # alone in its batch, in row 0: a few samples are scored, rarely
+            (batch,) = pack_all([sample], shape)
+            scores.append(logp(params, batch)[batch.chunk_BT >= 0])
+        return scores
+
+    return score
+
+
+# Of the module: whoever scores batches of one shape shares one compilation.
+@functools.partial(jax.jit, static_argnames=("policy", "compute"), compiler_options=EXACT)
+def _logp(
+    params: Params, arrays: dict[str, jax.Array], policy: PolicyShape, compute: Compute
+) -> jax.Array:
+    logp_BT = forward(params, arrays, policy, compute)[0].logp_BT
+    return jnp.where(arrays["chunk_BT"] >= 0, logp_BT, 0.0)
+
 
 # (weights that the step starts from, its batches) -> the batches, with more known of their tokens
 Stage = Callable[[Params, list[Batch]], list[Batch]]
@@ -48,10 +102,10 @@ class WeightHistory:
 def generating_logp(batch: Batch, history: WeightHistory, logp: Logp) -> np.ndarray:
     """Each policy token's log-probability under the weights that wrote it, float32 [B, T]; 0
     elsewhere. One forward pass per version that wrote something in the batch."""
-    written_BT = batch.chunk_BT >= 0
+    action_mask_BT = batch.chunk_BT >= 0
     found_BT = np.zeros(batch.chunk_BT.shape, np.float32)
-    for version in np.unique(batch.version_BT[written_BT]):
-        own_BT = written_BT & (batch.version_BT == version)
+    for version in np.unique(batch.version_BT[action_mask_BT]):
+        own_BT = action_mask_BT & (batch.version_BT == version)
         found_BT[own_BT] = logp(history[int(version)], batch)[own_BT]
     return found_BT
 
@@ -79,3 +133,29 @@ def make_stage(
         return dataclasses.replace(batch, **found)
 
     return lambda params, batches: [fill(params, batch) for batch in batches]
+
+
+REFERENCE_DIR = "reference"
+
+
+def save_reference(run: Path, params: Params, record: Callable[..., None]) -> None:
+    """Writes the reference of the run in folder `run`; one of an unfinished start is replaced."""
+    shutil.rmtree(run / REFERENCE_DIR, ignore_errors=True)
+    with Checkpoints(run / REFERENCE_DIR, 1, record) as store:
+        store.save(0, trained(params), {})
+
+
+def load_reference(run: Path, params: Params, record: Callable[..., None]) -> Params:
+    """The reference, laid out on the devices as `params`, with which it shares what never moves.
+
+    Raises:
+      ValueError: it is not there, or damaged.
+    """
+    with Checkpoints(run / REFERENCE_DIR, 1, record) as store:
+        found = store.restore_latest(trained(params))
+    if found is None:
+        raise ValueError(
+            f"{run / REFERENCE_DIR} is gone or damaged, from which the loss measures its "
+            "divergence: put it back, or --overwrite to start anew"
+        )
+    return with_trained(params, found[1])

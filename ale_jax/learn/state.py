@@ -19,25 +19,32 @@ from ale_jax.model.sharding import param_shardings, spec
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerHypers:
-    """name: "adamw"; "muon": Muon for the weights that are matrices (momentum orthogonalised by
-    Newton-Schulz), AdamW for embeddings, norms and the router; or "adafactor": a second moment by
-    rows and columns instead of one per weight, and no first moment (b1 and b2 have no part in it).
+    """An optimizer and its schedule: rates rise linearly over warmup_steps, and fall, from the
+    first step on, linearly to a tenth at decay_steps; rise and fall are factors.
 
-    learning_rate: of AdamW and Adafactor; muon_learning_rate: of Muon's share, as a spectral norm.
-    Both rise linearly over warmup_steps, and fall, from the first step on, linearly to a tenth at
-    decay_steps (0: they do not fall); rise and fall are factors. clip_norm: bound on the gradient's
-    global norm.
+    name: "adamw"; "muon": Muon for the weights that are matrices (momentum orthogonalised by
+        Newton-Schulz), AdamW for embeddings, norms and the router; or "adafactor": a second moment
+        by rows and columns instead of one per weight, and no first moment (it reads neither b1 nor
+        b2).
+    learning_rate: peak rate of AdamW and Adafactor.
+    muon_learning_rate: peak rate of Muon's share, as a spectral norm.
+    warmup_steps: updates over which rates rise; 0: none.
+    decay_steps: updates over which rates fall; 0: they do not.
+    b1: decay of the first moment.
+    b2: decay of the second moment.
+    weight_decay: decoupled, as a factor of the rate.
+    clip_norm: bound on the gradient's global norm.
     """
 
-    name: str
-    learning_rate: float
-    muon_learning_rate: float
-    warmup_steps: int
-    decay_steps: int
-    b1: float
-    b2: float
-    weight_decay: float
-    clip_norm: float
+    name: str = "muon"
+    learning_rate: float = 5e-4
+    muon_learning_rate: float = 0.0025
+    warmup_steps: int = 0
+    decay_steps: int = 0
+    b1: float = 0.9
+    b2: float = 0.95
+    weight_decay: float = 0.0
+    clip_norm: float = 1.0
 
     def __post_init__(self) -> None:
         if self.name not in ("adamw", "adafactor", "muon"):

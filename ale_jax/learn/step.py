@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ale_jax.learn.router import router_metrics
+from ale_jax.learn.diagnostics import router_metrics
 from ale_jax.learn.state import TrainState, abstract_trained, place_moments
 from ale_jax.model.compute import EXACT, FLOAT32, Compute
 from ale_jax.model.lora import FULL, LoraShape, trained, with_trained
@@ -24,7 +24,7 @@ from ale_jax.model.sharding import batch_sharding
 from ale_jax.records import Batch
 
 Metrics = dict[str, jax.Array]
-# (scores, arrays of the batch, normaliser) -> (loss, sums for the metrics)
+# (scores, arrays of the batch, loss_denominator) -> (loss, sums for the metrics)
 LossFn = Callable[[TokenScores, dict[str, jax.Array], jax.Array], tuple[jax.Array, Metrics]]
 
 
@@ -55,11 +55,12 @@ def make_train_step(
     compute: Compute = FLOAT32,
     lora: LoraShape = FULL,
 ) -> Callable[[TrainState, Sequence[Batch], float], tuple[TrainState, Metrics]]:
-    """A function (state, microbatches, normaliser) -> (state, metrics). It takes over the old
+    """A function (state, microbatches, loss_denominator) -> (state, metrics). It takes over the old
     state's moments; the old weights stay, for the engine samples with them until the next publish.
 
-    The loss of each microbatch is a sum over its tokens divided by the step's whole `normaliser`,
-    so that cutting a step into other microbatches changes nothing but rounding. Metrics are sums,
+    The loss of each microbatch is a sum over its tokens divided by the step's whole
+    `loss_denominator`, so that cutting a step into other microbatches changes nothing but rounding.
+    Metrics are sums,
     still on the device: reading them is the caller's wait.
     """
     gradient_of = gradient_function(shape, loss_fn, balance_weight, compute)
@@ -95,13 +96,13 @@ def make_update_step(
         updates, opt_state = optimizer.update(grads, opt_state, moved)
         return optax.apply_updates(moved, updates), opt_state, step + 1, norm
 
-    def train_step(state, batches, normaliser):
+    def train_step(state, batches, loss_denominator):
         share = 1.0 / len(batches)
         moved = trained(state.params)
         total = None
         with jax.set_mesh(mesh):
             for batch in batches:
-                args = (moved, state.params, to_device(batch, mesh), normaliser, share)
+                args = (moved, state.params, to_device(batch, mesh), loss_denominator, share)
                 total = first_gradient(*args) if total is None else add_gradient(total, *args)
             grads, sums = total
             moved, opt_state, step, norm = update(grads, state.opt_state, moved, state.step)
@@ -114,19 +115,19 @@ def make_update_step(
 def gradient_function(
     shape: PolicyShape, loss_fn: LossFn, balance_weight: float, compute: Compute
 ) -> Callable[..., tuple[Params, Metrics]]:
-    """A function (moved weights, all weights, arrays, normaliser, share of the step's microbatches)
-    -> (gradient by the moved weights, metrics)."""
+    """A function (moved weights, all weights, arrays, loss_denominator, share of the step's
+    microbatches) -> (gradient by the moved weights, metrics)."""
 
-    def loss_of(moved, params, arrays, normaliser, share):
+    def loss_of(moved, params, arrays, loss_denominator, share):
         scores, router = forward(with_trained(params, moved), arrays, shape, compute)
-        loss, sums = loss_fn(scores, arrays, normaliser)
+        loss, sums = loss_fn(scores, arrays, loss_denominator)
         balance = balancing_loss(router, shape) if router else jnp.zeros(())
-        written_BT = arrays["chunk_BT"] >= 0
+        action_mask_BT = arrays["chunk_BT"] >= 0
         sums = sums | {
             "loss": loss,
             "balance": balance * share,
-            "entropy": jnp.where(written_BT, scores.entropy_BT, 0.0).sum(),
-            "best": jnp.where(written_BT, scores.best_BT, False).sum(),
+            "entropy": jnp.where(action_mask_BT, scores.entropy_BT, 0.0).sum(),
+            "best": jnp.where(action_mask_BT, scores.best_BT, False).sum(),
         }
         sums |= router_metrics(router) if router else {}
         return loss + balance_weight * balance * share, sums

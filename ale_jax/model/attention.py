@@ -10,13 +10,13 @@ from jax.sharding import PartitionSpec
 
 from ale_jax.model.blockwise_attention import Places
 from ale_jax.model.context import context_attention, context_devices
-from ale_jax.model.fused_attention import (
+from ale_jax.model.layers import masked_attention
+from ale_jax.model.paged_attention import (
     cudnn_attention,
     cudnn_takes,
     splash_attention,
     splash_takes,
 )
-from ale_jax.model.layers import masked_attention
 from ale_jax.model.sharding import row_axes
 
 WHOLE_ROW = 1024  # tokens; shorter rows are computed at once
@@ -31,8 +31,8 @@ def packed_attention(
     """Each token attends to itself and the earlier tokens of its segment, [B,T,N,H].
 
     N is a multiple of G: N/G query heads share a key and value head. Padding is a segment like any
-    other. On no platform are [T,T] numbers of a long row held. Tokens are in order, or dealt out
-    over the mesh axis "context" (see `context.Dealing`).
+    other. On no platform are [T,T] numbers of a long row held. Tokens are in order, or permuted out
+    over the mesh axis "context" (see `context.SequencePermutation`).
 
     The kernel is chosen when this is traced, by the devices of the mesh (`jax.set_mesh`), else by
     jax's default: cuDNN's can only be traced where there is cuDNN.
@@ -45,7 +45,7 @@ def packed_attention(
         return attention(q_BTNH, k_BTGH, v_BTGH, segment_BT)
     rows = row_axes(q_BTNH.shape[0], mesh)
     heads = PartitionSpec(rows, None, "tensor", None)
-    return jax.shard_map(  # a compiler cannot cut a kernel into shares
+    return jax.shard_map(  # a compiler cannot cut a kernel into shards
         attention,
         in_specs=(heads, heads, heads, PartitionSpec(rows, None)),
         out_specs=heads,

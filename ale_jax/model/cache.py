@@ -1,20 +1,73 @@
-"""The key/value cache: pages of a fixed number of tokens; each conversation names its own in order.
+"""The key/value cache: pages of a fixed number of tokens, sharded over the data axes.
 
-A page is one index into every layer's arrays. Which page is whose is the host's affair
-(rollout/pages.py): here, a conversation is a row of page numbers, its token t lying in page
-`row[t // page_tokens]` at `t % page_tokens`. What lies behind a conversation's length is garbage
-that no mask lets through, so that a page needs no cleaning before its next use. On a mesh each
-device has the pages of its own share of the conversations (model/shares.py).
+A page is one index into the arrays of every layer. The host decides which conversation has which
+pages (rollout/pages.py). Here a conversation is a row of page numbers: its token t is in page
+`row[t // page_tokens]` at `t % page_tokens`. Entries beyond a conversation's length are masked, so
+a page needs no cleaning before it is used again.
+
+On a mesh the data axes divide slots, pages and rows of chunks into as many shards as devices. The
+pages of a slot belong to its own shard, and page numbers count from the first page of the shard, so
+each device computes with its own shard and nothing is transferred.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from ale_jax.model.shape import PolicyShape
-from ale_jax.model.shares import on_each_share
+from ale_jax.model.sharding import RULES
+
+
+def place(dims: str, mesh: AbstractMesh | Mesh) -> PartitionSpec:
+    """Of an array with these dims, by letter: slots or rows B and pages P are cut along the data
+    axes, heads N and G along "tensor", others not. Dims behind those named are whole."""
+
+    def cut(dim: str) -> tuple[str, ...] | None:
+        axes = {"B": "batch", "P": "batch", "N": "heads", "G": "kv_heads"}.get(dim)
+        return tuple(a for a in RULES[axes] if mesh.shape[a] > 1) or None if axes else None
+
+    cuts = [cut(dim) for dim in dims]
+    # As the compiler says of what it gives back, to the letter: else it would compile anew for it.
+    while cuts and cuts[-1] is None:
+        cuts.pop()
+    return PartitionSpec(*cuts)
+
+
+def cache_sharding(mesh: AbstractMesh | Mesh) -> NamedSharding:
+    """Of the pages of every layer (model/cache.py)."""
+    return NamedSharding(mesh, place("GP", mesh))
+
+
+def on_each_shard(dims: str) -> Callable[[Callable], Callable]:
+    """For a function of arrays (or trees of them) that each device applies to its own shard.
+
+    dims: of every argument and of the result, such as "GP B -> BG" (see `place`). Without a mesh of
+    several devices, and within such a function, it is called as it is.
+    """
+    takes, gives = (side.split() for side in dims.split("->"))
+
+    def decorate(function: Callable) -> Callable:
+        @functools.wraps(function)
+        def apply(*arrays):
+            mesh = jax.sharding.get_abstract_mesh()
+            if mesh.empty or mesh.size == 1 or mesh.manual_axes:
+                return function(*arrays)
+            return jax.shard_map(
+                function,
+                in_specs=tuple(place(each, mesh) for each in takes),
+                out_specs=place(*gives, mesh),
+                check_vma=False,
+            )(*arrays)
+
+        return apply
+
+    return decorate
 
 
 @struct.dataclass
@@ -94,7 +147,7 @@ def empty_cache(
     return [LayerPages(zeros(), zeros()) for _ in range(shape.num_layers)]
 
 
-@on_each_share("GP B B B BTG BTG -> GP")
+@on_each_shard("GP B B B BTG BTG -> GP")
 def write_pages(
     pages: LayerPages,
     page_BW: jax.Array,
@@ -120,7 +173,7 @@ def write_pages(
     return LayerPages(write(pages.k_GPbH, k_BTGH), write(pages.v_GPbH, v_BTGH))
 
 
-@on_each_share("GP B -> BG")
+@on_each_shard("GP B -> BG")
 def gather_rows(pages: LayerPages, page_BW: jax.Array) -> LayerRows:
     """A copy of the conversations' pages with their tokens in one piece."""
     B, W = page_BW.shape

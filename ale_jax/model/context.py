@@ -2,8 +2,8 @@
 
 Keys and values are few beside queries (grouped-query attention), so they are gathered, and their
 gradients scattered back, which is one collective where a ring takes one per device. Tokens are
-dealt out in zigzag: of 2P pieces, device i has the i-th and the i-th from the end, which together
-see as many keys as any other device's.
+permuted out in zigzag: of 2P pieces, device i has the i-th and the i-th from the end, which
+together see as many keys as any other device's.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ AXIS = "context"
 
 
 def zigzag(tokens: int, devices: int) -> np.ndarray:
-    """The order in which tokens are dealt out, [T]. ValueError if they cannot be, evenly."""
+    """The order in which tokens are permuted out, [T]. ValueError if they cannot be, evenly."""
     if tokens % (2 * devices):
         raise ValueError(
             f"rows of {tokens} tokens cannot be cut into 2 x {devices} pieces for mesh.context "
-            f"{devices}: set learn.row_tokens to a multiple of {2 * devices}"
+            f"{devices}: set learn.pack_length to a multiple of {2 * devices}"
         )
     pieces = np.arange(tokens).reshape(2 * devices, -1)
     return np.concatenate([pieces[[i, -1 - i]].ravel() for i in range(devices)])
@@ -39,13 +39,13 @@ def context_devices() -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class Dealing:
+class SequencePermutation:
     """The order in which the mesh holds the tokens of rows; None: their own."""
 
     order_T: np.ndarray | None
 
     @classmethod
-    def on_mesh(cls, tokens: int) -> Dealing:
+    def on_mesh(cls, tokens: int) -> SequencePermutation:
         devices = context_devices()
         return cls(zigzag(tokens, devices) if devices > 1 else None)
 

@@ -12,8 +12,16 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ale_jax.model.equal_blocks import SLACK, Ranks, Weights, equal_blocks, ranks, weighted_sum
-from ale_jax.model.experts import all_experts, are_few
+from ale_jax.model.capacity_dispatch import (
+    SLACK,
+    Ranks,
+    Weights,
+    all_experts,
+    are_few,
+    capacity_dispatch,
+    ranks,
+    weighted_sum,
+)
 
 AXIS = "expert"
 
@@ -27,7 +35,7 @@ def own_share(
     expert_TK = jnp.where((expert_TK >= 0) & (expert_TK < held), expert_TK, held)
     if are_few(*expert_TK.shape, held):
         return all_experts(weights, x_TD, weight_TK, expert_TK)
-    return weighted_sum(equal_blocks(weights, x_TD, expert_TK), weight_TK)
+    return weighted_sum(capacity_dispatch(weights, x_TD, expert_TK), weight_TK)
 
 
 def gathered(
@@ -45,7 +53,8 @@ def gathered(
 
 @jax.custom_vjp
 def exchanged(weights: Weights, x_TD: jax.Array, expert_TK: jax.Array) -> jax.Array:
-    """As `equal_blocks.equal_blocks`, [T,K,D], for tokens of this device's own and any experts.
+    """As `capacity_dispatch.capacity_dispatch`, [T,K,D], for tokens of this device's own and any
+    experts.
 
     The gradient is written out: the rounds are a loop of unknown length. The tokens travel again.
     """
@@ -53,7 +62,7 @@ def exchanged(weights: Weights, x_TD: jax.Array, expert_TK: jax.Array) -> jax.Ar
 
     def add_round(y_RD: jax.Array, trip: _Trip) -> jax.Array:
         x_SD, expert_S1 = trip.tokens(x_TD, journey), trip.experts(journey)
-        return trip.put(y_RD, trip.there(equal_blocks(weights, x_SD, expert_S1)[:, 0]))
+        return trip.put(y_RD, trip.there(capacity_dispatch(weights, x_SD, expert_S1)[:, 0]))
 
     T, K = expert_TK.shape
     zero_RD = jnp.zeros((T * K, x_TD.shape[1]), x_TD.dtype)
@@ -73,7 +82,7 @@ def _backward(kept, dy_TKD: jax.Array):
     def add_round(total: tuple[Weights, jax.Array], trip: _Trip):
         d_weights, dx_RD = total
         x_SD, expert_S1 = trip.tokens(x_TD, journey), trip.experts(journey)
-        _, pull = jax.vjp(lambda w, x: equal_blocks(w, x, expert_S1)[:, 0], weights, x_SD)
+        _, pull = jax.vjp(lambda w, x: capacity_dispatch(w, x, expert_S1)[:, 0], weights, x_SD)
         more, dx_SD = pull(trip.there(trip.take(dy_RD)))
         return jax.tree.map(jnp.add, d_weights, more), trip.put(dx_RD, trip.there(dx_SD))
 

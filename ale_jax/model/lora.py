@@ -1,7 +1,7 @@
-"""Low-rank adapters of linear maps (Hu et al. 2021): W + alpha/rank * A B, of which W is frozen.
+"""Low-rank adapters of linear maps (Hu et al. 2021): W + alpha/rank * A B with W frozen.
 
-Weights with adapters are the policy's own tree with two entries more: "adapters", which alone are
-trained, and "adapter_scale". Whoever knows nothing of adapters is given `merged` weights.
+Weights with adapters are the policy's own tree with two more entries: "adapters", the only part
+that is trained, and "adapter_scale". Code that does not handle adapters gets `merged` weights.
 """
 
 from __future__ import annotations
@@ -21,8 +21,13 @@ TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
 
 @dataclasses.dataclass(frozen=True)
 class LoraShape:
-    """rank 0: no adapters, all weights are trained. targets: the maps that get adapters; gate, up
-    and down are those of dense layers and of every expert."""
+    """Low-rank adapters, which are then trained alone.
+
+    rank: inner width of each adapter; 0: no adapters, all weights are trained.
+    alpha: adapters are scaled by alpha / rank.
+    targets: the maps that get adapters; gate, up and down are those of dense layers and of every
+        expert.
+    """
 
     rank: int = 0
     alpha: float = 0.0

@@ -9,9 +9,14 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from ale_jax.model.equal_blocks import Weights, equal_blocks, weighted_sum
+from ale_jax.model.capacity_dispatch import (
+    Weights,
+    all_experts,
+    are_few,
+    capacity_dispatch,
+    weighted_sum,
+)
 from ale_jax.model.expert_parallel import AXIS, exchanged, gathered, own_share
-from ale_jax.model.experts import all_experts, are_few
 from ale_jax.model.params import Params
 from ale_jax.model.quantised import weight
 from ale_jax.model.shape import PolicyShape
@@ -73,7 +78,7 @@ def _on_one_device(
     def compute(x_TD, weight_TK, expert_TK):
         if are_few(*expert_TK.shape, shape.num_experts):
             return all_experts(weights, x_TD, weight_TK, expert_TK)
-        return weighted_sum(equal_blocks(weights, x_TD, expert_TK), weight_TK)
+        return weighted_sum(capacity_dispatch(weights, x_TD, expert_TK), weight_TK)
 
     return _routed(router_DE, x_BTD, replay_BTK, shape, compute)
 

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 from ale_jax.model.attention import packed_attention
 from ale_jax.model.blockwise_attention import Places
 from ale_jax.model.compute import FLOAT32, Compute, cast_layer, recomputed
-from ale_jax.model.context import Dealing
+from ale_jax.model.context import SequencePermutation
 from ale_jax.model.layers import feed_forward, project_out, project_qkv, rms_norm
 from ale_jax.model.lora import adapted_layers, merge_layer
 from ale_jax.model.moe import RouterStats
@@ -38,10 +38,10 @@ def hidden_states(
     to take in each layer that has some (of L, in order), as in `moe.route`.
     """
 
-    dealing = Dealing.on_mesh(tokens_BT.shape[1])
-    tokens_BT, position_BT, segment_BT = map(dealing.deal, (tokens_BT, position_BT, segment_BT))
+    permutation = SequencePermutation.on_mesh(tokens_BT.shape[1])
+    tokens_BT, position_BT, segment_BT = map(permutation.deal, (tokens_BT, position_BT, segment_BT))
     places = Places(segment_BT, position_BT)
-    replays = replay_by_layer(dealing, replay_BTLK, shape)
+    replays = replay_by_layer(permutation, replay_BTLK, shape)
 
     def apply_layer(layer, adapters, x_BTD, replay_BTK):
         layer = cast_layer(merge_layer(layer, adapters), compute.dtype)
@@ -53,9 +53,9 @@ def hidden_states(
     for (layer, adapters), replay_BTK in zip(adapted_layers(params), replays, strict=True):
         x_BTD, stats = apply_layer(layer, adapters, x_BTD, replay_BTK)
         if stats is not None:
-            every_stats.append(dealing.collect_stats(stats, len(tokens_BT)))
+            every_stats.append(permutation.collect_stats(stats, len(tokens_BT)))
     hidden_BTD = rms_norm(x_BTD, params["final_norm_D"], shape.norm_eps)
-    return dealing.collect(hidden_BTD), every_stats
+    return permutation.collect(hidden_BTD), every_stats
 
 
 def embed_tokens(params: Params, tokens_BT: jax.Array, compute: Compute) -> jax.Array:
@@ -80,12 +80,13 @@ def decoder_layer(
 
 
 def replay_by_layer(
-    dealing: Dealing, replay_BTLK: jax.Array | None, shape: PolicyShape
+    permutation: SequencePermutation, replay_BTLK: jax.Array | None, shape: PolicyShape
 ) -> list[jax.Array | None]:
-    """Each layer's experts to take [B,T,K], dealt out as its tokens are; None where it has none."""
+    """Each layer's experts to take [B,T,K], permuted out as its tokens are; None where it has
+    none."""
     if replay_BTLK is None:
         return [None] * shape.num_layers
-    replays = iter(jnp.moveaxis(dealing.deal(replay_BTLK.astype(jnp.int32)), 2, 0))
+    replays = iter(jnp.moveaxis(permutation.deal(replay_BTLK.astype(jnp.int32)), 2, 0))
     return [next(replays) if shape.has_experts(n) else None for n in range(shape.num_layers)]
 
 

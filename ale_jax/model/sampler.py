@@ -12,8 +12,13 @@ from flax import struct
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """How one request is sampled. temperature 0 takes the most probable token; top_k 0 and top_p 1
-    cut nothing. Cuts apply after the temperature, top_k before top_p, as transformers does."""
+    """How one request is sampled. Cuts apply after the temperature, top_k before top_p, as in
+    transformers.
+
+    temperature: what logits are divided by; 0 takes the most probable token.
+    top_k: draw from this many most probable tokens; 0 cuts nothing.
+    top_p: draw from the fewest tokens that together have this probability; 1 cuts nothing.
+    """
 
     temperature: float = 1.0
     top_k: int = 0
@@ -22,8 +27,10 @@ class Sampling:
     def __post_init__(self) -> None:
         if self.temperature < 0:
             raise ValueError(f"temperature {self.temperature} must be >= 0 (0 = most probable)")
-        if self.top_k < 0 or not 0 < self.top_p <= 1:
-            raise ValueError(f"top_k {self.top_k} must be >= 0, top_p {self.top_p} in (0, 1]")
+        if self.top_k < 0:
+            raise ValueError(f"top_k {self.top_k} must be >= 0 (0 = all tokens)")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p {self.top_p} must be in (0, 1]")
 
 
 @struct.dataclass

@@ -31,10 +31,13 @@ _AUTO = (AxisType.Auto,)  # the compiler places what we do not
 
 @dataclasses.dataclass(frozen=True)
 class MeshShape:
-    """Devices along each axis; -1 for `data` takes all that the others leave.
+    """Devices along each axis.
 
-    data: rows, weights whole. fsdp: rows, and weights cut along their width. expert: rows, and the
-    experts. tensor: heads, feed-forward width and vocabulary. context: the tokens of a row.
+    data: rows, weights whole; -1 takes all devices that the other axes leave.
+    fsdp: rows, and weights cut along their width.
+    expert: rows, and the experts.
+    tensor: heads, feed-forward width and vocabulary.
+    context: the tokens of a row.
     """
 
     data: int = -1
@@ -122,8 +125,8 @@ def row_axes(rows: int, mesh: AbstractMesh | Mesh) -> tuple[str, ...]:
     return tuple(axes)
 
 
-def data_shares(mesh: AbstractMesh | Mesh) -> int:
-    """Into how many shares the data axes divide what is cut along them."""
+def num_data_shards(mesh: AbstractMesh | Mesh) -> int:
+    """Into how many shards the data axes divide what is cut along them."""
     return math.prod(mesh.shape[axis] for axis in RULES["batch"])
 
 
@@ -140,9 +143,9 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 
 def check_rows(rows: int, mesh: Mesh) -> None:
     """ValueError unless a batch of this many rows can be divided over the mesh."""
-    parts = data_shares(mesh)
+    parts = num_data_shards(mesh)
     if rows % parts:
         raise ValueError(
             f"batch rows {rows} must be a multiple of the mesh's data axes, {parts}: "
-            f"set learn.rows to {-(-rows // parts) * parts}"
+            f"set learn.microbatch_rows to {-(-rows // parts) * parts}"
         )

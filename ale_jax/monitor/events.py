@@ -60,6 +60,30 @@ class EventLog:
         self.close()
 
 
+class EarlyEvents:
+    """Records events before the log can be opened, and passes them on once it is.
+
+    The log belongs to the run's records, which are cut at the restored checkpoint; so the restore
+    comes first, and what happens during it has to wait.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[str, str, dict[str, Any]]] = []
+        self._log: EventLog | None = None
+
+    def record(self, kind: str, detail: str, **fields: str | int | float | bool | None) -> None:
+        if self._log is None:
+            self._kept.append((kind, detail, fields))
+        else:
+            self._log.record(kind, detail, **fields)
+
+    def open(self, log: EventLog) -> None:
+        """Writes what was kept to `log`, where all later events go."""
+        for kind, detail, fields in self._kept:
+            log.record(kind, detail, **fields)
+        self._kept, self._log = [], log
+
+
 def read_events(path: Path) -> Lines[Event]:
     """The events of an events.jsonl; see `files.read_lines` for what is tolerated."""
     return read_lines(Path(path), _parse_event)

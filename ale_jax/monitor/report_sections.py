@@ -49,8 +49,18 @@ SMALL_CHARTS = (
     ("router_load_max", RL, "Busiest expert", "its load over the mean, worst layer; 1 is even"),
     ("router_unused", RL, "Unused experts", "share that no token of the step chose"),
     ("router_entropy", RL, "Router entropy", "over that of an even choice; 0 is sure of one"),
-    ("learner_gap", RL, "Learner gap", "to the engine's log-probabilities, same weights"),
-    ("sampler_gap", RL, "Sampler gap", "mean |log pi_old - log mu|, which the mask looks at"),
+    (
+        "train_rollout_logp_diff",
+        RL,
+        "Train vs rollout log-probability",
+        "to the engine's log-probabilities, same weights",
+    ),
+    (
+        "old_rollout_logp_diff",
+        RL,
+        "Old vs rollout log-probability",
+        "mean |log pi_old - log mu|, which the mask looks at",
+    ),
     ("loss", SFT, "Warm-start loss", "nats per token"),
     ("token_accuracy", SFT, "Warm-start accuracy", "of next tokens"),
 )

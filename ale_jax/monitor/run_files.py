@@ -9,10 +9,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ale_jax.files import Lines, read_json
-from ale_jax.monitor.evaluations import EVALUATIONS_FILE, Evaluation, read_evaluations
+from ale_jax.monitor.evaluations import (
+    EVALUATIONS_FILE,
+    SUMMARY_FILE,
+    Evaluation,
+    Summary,
+    read_evaluations,
+    read_summary,
+)
 from ale_jax.monitor.events import EVENTS_FILE, Event, read_events
 from ale_jax.monitor.metrics import METRICS_FILE, read_metrics
-from ale_jax.monitor.summary import SUMMARY_FILE, Summary, read_summary
 from ale_jax.monitor.trajectories import TRAJECTORIES_FILE, TrajectorySample, read_trajectories
 
 CONFIG_FILE = "config.json"

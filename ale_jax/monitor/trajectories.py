@@ -68,7 +68,7 @@ class TrajectorySample:
     """A trajectory at the step that trained on it; versions count updates of the weights.
 
     Samples of one step that share family and seed are attempts of one group at one task. Its first
-    `given` turns are an expert's: the episode began after them.
+    `num_prefix_turns` turns are an expert's: the episode began after them.
     """
 
     step: int
@@ -79,7 +79,7 @@ class TrajectorySample:
     start_version: int
     trained_version: int
     turns: tuple[TurnSample, ...]
-    given: int = 0
+    num_prefix_turns: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -139,9 +139,9 @@ def _capped(turn: TurnSample, each: bool) -> TurnSample:
 
 
 def _parse_sample(line: dict[str, Any]) -> TrajectorySample:
-    turns, given = line["turns"][:MAX_TURNS], int(line.get("given", 0))
-    if not 0 <= given <= len(turns):
-        raise ValueError(f"{given} given turns of {len(turns)}")
+    turns, prefix = line["turns"][:MAX_TURNS], int(line.get("num_prefix_turns", 0))
+    if not 0 <= prefix <= len(turns):
+        raise ValueError(f"{prefix} prefix turns of {len(turns)}")
     return TrajectorySample(
         step=int(line["step"]),
         family=str(line["family"]),
@@ -151,7 +151,7 @@ def _parse_sample(line: dict[str, Any]) -> TrajectorySample:
         start_version=int(line["start_version"]),
         trained_version=int(line["trained_version"]),
         turns=tuple(map(_parse_turn, turns)),
-        given=given,
+        num_prefix_turns=prefix,
     )
 
 

@@ -1,4 +1,8 @@
-"""What one dispatch of the sampling program is given, as arrays of fixed shapes."""
+"""The host arrays of one dispatch of the sampling program, and the record of its routing.
+
+A dispatch has fixed shapes. For router replay, the experts that each token in the cache was routed
+to are kept on the host.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ale_jax.model.generate import Chunks
+from ale_jax.model.generate import Burst, Chunks
 from ale_jax.model.params import Params
 from ale_jax.model.sampler import SlotState
+from ale_jax.model.shape import PolicyShape
 from ale_jax.rollout.engine_shape import EngineShape
 from ale_jax.rollout.slots import CacheSlot, Chunk
 
@@ -26,32 +31,32 @@ class Dispatch:
 
 class ChunkBatches:
     """Chunks in the order in which they are read, in batches of one size each. In every batch each
-    share of the mesh has rows of its own."""
+    shard of the mesh has rows of its own."""
 
-    def __init__(self, shape: EngineShape, shares: int):
+    def __init__(self, shape: EngineShape, shards: int):
         self._shape = shape
-        Q, R, T = shape.max_batches, shares * shape.prefill_rows, shape.prefill_tokens[-1]
+        Q, R, T = shape.max_batches, shards * shape.prefill_rows, shape.prefill_tokens[-1]
         self._size_Q = np.zeros((Q,), np.int32)
         self._slot_QR = np.zeros((Q, R), np.int32)
         self._start_QR = np.zeros((Q, R), np.int32)
         self._count_QR = np.zeros((Q, R), np.int32)
         self._tokens_QRT = np.zeros((Q, R, T), np.int32)
         self._sizes: list[int] = []  # of the batches
-        self._last = [(0, 0)] * shares  # of each share, the batch of its last chunk and rows there
+        self._last = [(0, 0)] * shards  # of each shard, the batch of its last chunk and rows there
 
     def __len__(self) -> int:
         return len(self._sizes)
 
-    def has_room(self, share: int, size: int) -> bool:
-        return self._place(share, size) is not None
+    def has_room(self, shard: int, size: int) -> bool:
+        return self._place(shard, size) is not None
 
-    def add(self, share: int, slot: int, chunk: Chunk) -> None:
-        q, row = self._place(share, chunk.size)
+    def add(self, shard: int, slot: int, chunk: Chunk) -> None:
+        q, row = self._place(shard, chunk.size)
         if q == len(self._sizes):
             self._sizes.append(chunk.size)
             self._size_Q[q] = self._shape.prefill_tokens.index(chunk.size)
-        self._last[share] = q, row + 1
-        r = share * self._shape.prefill_rows + row
+        self._last[shard] = q, row + 1
+        r = shard * self._shape.prefill_rows + row
         self._slot_QR[q, r], self._start_QR[q, r] = slot, chunk.start
         self._count_QR[q, r] = len(chunk.ids)
         self._tokens_QRT[q, r, : len(chunk.ids)] = chunk.ids
@@ -66,9 +71,9 @@ class ChunkBatches:
             count_QR=self._count_QR,
         )
 
-    def _place(self, share: int, size: int) -> tuple[int, int] | None:
-        """Batch and row of the share's next chunk: never before its last one, which it may need."""
-        rows, (last, taken) = self._shape.prefill_rows, self._last[share]
+    def _place(self, shard: int, size: int) -> tuple[int, int] | None:
+        """Batch and row of the shard's next chunk: never before its last one, which it may need."""
+        rows, (last, taken) = self._shape.prefill_rows, self._last[shard]
         for q in range(last, len(self._sizes)):
             row = taken if q == last else 0
             if self._sizes[q] == size and row < rows:
@@ -78,7 +83,7 @@ class ChunkBatches:
 
 
 def page_table(slots: Sequence[CacheSlot], shape: EngineShape) -> np.ndarray:
-    page_SW = np.zeros((shape.slots, shape.pages_per_slot), np.int32)
+    page_SW = np.zeros((shape.max_sequences, shape.pages_per_sequence), np.int32)
     for slot in slots:
         page_SW[slot.index, : len(slot.pages)] = slot.pages
     return page_SW
@@ -106,3 +111,44 @@ def slot_state(writing: Sequence[CacheSlot], num_slots: int) -> SlotState:
         state.top_k_S[i] = request.sampling.top_k
         state.top_p_S[i] = request.sampling.top_p
     return state
+
+
+class ExpertRecord:
+    """By page, as keys and values are: who shards a page of the cache shards its record."""
+
+    def __init__(self, shape: EngineShape, policy: PolicyShape, shards: int = 1):
+        assert policy.is_moe, "a dense policy has nothing to record"
+        self._page_tokens = shape.page_tokens
+        self._slots, self._pages = (
+            shape.max_sequences // shards,
+            shape.pages // shards,
+        )  # of each shard
+        tokens = shape.pages * shape.page_tokens
+        size = (tokens, policy.num_moe_layers, policy.experts_per_token)
+        self._expert_MLK = np.full(size, -1, np.int16)
+
+    def take_over(self, dispatch: Dispatch, burst: Burst) -> None:
+        """What a dispatch put into the cache, also for conversations that were ended meanwhile:
+        others may shard what they read."""
+        chunks, state = dispatch.chunks, dispatch.state
+        for batch, row in np.argwhere(chunks.count_QR[: chunks.num_batches] > 0):
+            slot, start = chunks.slot_QR[batch, row], chunks.start_QR[batch, row]
+            count = chunks.count_QR[batch, row]
+            self._write(slot, dispatch.page_SW, start, burst.read_QRTLK[batch, row, :count])
+        for slot in dispatch.writing:
+            i, count = slot.index, (burst.token_nS[:, slot.index] >= 0).sum()
+            self._write(i, dispatch.page_SW, state.position_S[i], burst.expert_nSLK[:count, i])
+
+    def read(self, slot: int, pages: Sequence[int], start: int, end: int) -> np.ndarray:
+        """Of the slot's tokens from position `start` to before `end`, [T,L,K] int16."""
+        return self._expert_MLK[self._places(slot, pages, start, end)]
+
+    def _write(self, slot: int, page_SW: np.ndarray, start: int, expert_TLK: np.ndarray) -> None:
+        places = self._places(slot, page_SW[slot], start, start + len(expert_TLK))
+        self._expert_MLK[places] = expert_TLK
+
+    def _places(self, slot: int, pages: Sequence[int], start: int, end: int) -> np.ndarray:
+        position_T = np.arange(start, end)
+        first = slot // self._slots * self._pages  # the numbers of pages count from the shard's
+        page_T = first + np.asarray(pages, np.int64)[position_T // self._page_tokens]
+        return page_T * self._page_tokens + position_T % self._page_tokens

@@ -25,17 +25,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from ale_jax.model.cache import Cache, empty_cache
+from ale_jax.model.cache import Cache, cache_sharding, empty_cache
 from ale_jax.model.generate import Burst, read_and_write
 from ale_jax.model.params import Params
 from ale_jax.model.sampler import Sampling
 from ale_jax.model.shape import PolicyShape
-from ale_jax.model.sharding import data_shares
-from ale_jax.model.shares import cache_sharding
-from ale_jax.rollout.dispatch import ChunkBatches, Dispatch, page_table, slot_state
+from ale_jax.model.sharding import num_data_shards
+from ale_jax.rollout.data_shard import DataShard, best_shard
+from ale_jax.rollout.dispatch import ChunkBatches, Dispatch, ExpertRecord, page_table, slot_state
 from ale_jax.rollout.engine_shape import EngineShape
-from ale_jax.rollout.expert_record import ExpertRecord
-from ale_jax.rollout.share import Share, best_share
 from ale_jax.rollout.slots import CacheSlot, Request, Sampled
 
 
@@ -75,11 +73,11 @@ class Engine:
         self._policy, self._shape, self._stop_ids = policy, shape, stop_ids
         self._weights = (params, version)
         self._mesh = mesh
-        shares = data_shares(mesh) if mesh else 1
-        self._record = ExpertRecord(shape, policy, shares) if record_experts else None
-        self._shares = [Share(n, shape.share(shares), self._record) for n in range(shares)]
-        self._turns = deque(self._shares)  # as they come in turn to be read
-        self._slots = [slot for share in self._shares for slot in share.slots]
+        shards = num_data_shards(mesh) if mesh else 1
+        self._record = ExpertRecord(shape, policy, shards) if record_experts else None
+        self._shards = [DataShard(n, shape.shard(shards), self._record) for n in range(shards)]
+        self._turns = deque(self._shards)  # as they come in turn to be read
+        self._slots = [slot for shard in self._shards for slot in shard.slots]
         self._platform = next(iter(params["embed_VD"].devices())).platform
         self._cache = self._empty_cache(params["embed_VD"].dtype)
         self._of: dict[int, CacheSlot] = {}  # conversation -> its slot
@@ -142,7 +140,7 @@ class Engine:
                 request.future.set_exception(ended)
             slot = self._of.pop(conversation, None)
             if slot is not None:
-                self._share_of(slot).pages.release(slot.pages)
+                self._shard_of(slot).pages.release(slot.pages)
                 slot.free(ended)
             self._wake.notify()
 
@@ -177,7 +175,7 @@ class Engine:
         with self._wake:
             while not self._closed:
                 params, version = self._weights
-                batches = ChunkBatches(self._shape, len(self._shares))
+                batches = ChunkBatches(self._shape, len(self._shards))
                 self._read_into(batches, version)
                 writing = [s for s in self._slots if s.request and not s.unread]
                 if len(batches) or writing:
@@ -186,43 +184,43 @@ class Engine:
                         version,
                         page_table(self._slots, self._shape),
                         batches.arrays(),
-                        slot_state(writing, self._shape.slots),
+                        slot_state(writing, self._shape.max_sequences),
                         writing,
                     )
                 self._wake.wait()
         return None
 
     def _read_into(self, batches: ChunkBatches, version: int) -> None:
-        """Fills the batches, in each share one conversation after the other: what it has in common
+        """Fills the batches, in each shard one conversation after the other: what it has in common
         with an earlier one has then been read, or will have been when its own first chunk is."""
         self._turns.rotate()  # nobody's chunks are left out for ever
-        for share in self._turns:
-            if share.reading:
-                self._read_on(share, batches, version)
+        for shard in self._turns:
+            if shard.reading:
+                self._read_on(shard, batches, version)
         while slot := self._next_reader(version):
-            share = self._share_of(slot)
-            share.reading = slot
-            self._read_on(share, batches, version)
+            shard = self._shard_of(slot)
+            shard.reading = slot
+            self._read_on(shard, batches, version)
 
-    def _read_on(self, share: Share, batches: ChunkBatches, version: int) -> None:
-        slot = share.reading
-        while slot.unread and batches.has_room(share.number, slot.next_size):
+    def _read_on(self, shard: DataShard, batches: ChunkBatches, version: int) -> None:
+        slot = shard.reading
+        while slot.unread and batches.has_room(shard.number, slot.next_size):
             chunk = slot.read()
-            batches.add(share.number, slot.index, chunk)
+            batches.add(shard.number, slot.index, chunk)
             self.stats.prefilled_tokens += len(chunk.ids)
             self._offer_pages(slot, version)
         if not slot.unread:
-            share.reading = None
+            shard.reading = None
 
     def _next_reader(self, version: int) -> CacheSlot | None:
         """The slot of the longest waiting request that can begin."""
-        if all(share.reading for share in self._shares):
+        if all(shard.reading for shard in self._shards):
             return None
         newcomers_wait = False
         for request in self._waiting:
             slot = self._of.get(request.conversation)
             if slot is not None:
-                if self._share_of(slot).reading:
+                if self._shard_of(slot).reading:
                     continue
                 slot.begin(request, self._shape.prefill_tokens)
             elif not newcomers_wait:
@@ -234,17 +232,17 @@ class Engine:
 
     def _admit(self, request: Request, version: int) -> tuple[CacheSlot | None, bool]:
         """Gives a conversation its slot and all its pages; else says whether it lacks them, so that
-        no later one may take any, or only waits for its turn in its share.
+        no later one may take any, or only waits for its turn in its shard.
 
         Nobody who has pages waits for more, so that those who wait are sure to get theirs.
         """
         version = self._key_version(version)
         keys = request.prefix_keys(self._shape.page_tokens, version)
-        keys = keys[: self._shape.pages_per_slot]
-        share = best_share(self._shares, keys)
-        if share is None or share.reading:
-            return None, share is None
-        slot, known = share.take(request, keys, version)
+        keys = keys[: self._shape.pages_per_sequence]
+        shard = best_shard(self._shards, keys)
+        if shard is None or shard.reading:
+            return None, shard is None
+        slot, known = shard.take(request, keys, version)
         self._of[request.conversation] = slot
         self.stats.shared_tokens += known
         return slot, False
@@ -254,13 +252,13 @@ class Engine:
         one version of the weights has read it all."""
         if slot.prefix_version != self._key_version(version):
             slot.prefix_keys = []
-        pages = self._share_of(slot).pages
+        pages = self._shard_of(slot).pages
         full = slot.pages[: slot.length // self._shape.page_tokens]
         for page, key in zip(full, slot.prefix_keys, strict=False):
             pages.name(page, key)
 
-    def _share_of(self, slot: CacheSlot) -> Share:
-        return self._shares[slot.index // len(self._shares[0].slots)]
+    def _shard_of(self, slot: CacheSlot) -> DataShard:
+        return self._shards[slot.index // len(self._shards[0].slots)]
 
     def _key_version(self, version: int) -> int | None:
         return None if self._shape.share_across_versions else version

@@ -1,6 +1,6 @@
 """The token ledger: every conversation's ids, as the engine wrote them, joined into trajectories.
 
-Players of episodes speak text; the ids of what the policy wrote never leave this process and are
+Rollout workers speak text; the ids of what the policy wrote never leave this process and are
 never made again from text.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from ale_jax.agent.api import Message, Reply
 from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer
-from ale_jax.records import Episode, Slot, Trajectory, Turn
+from ale_jax.records import Episode, EpisodeKey, Trajectory, Turn
 from ale_jax.rollout.engine import Engine
 
 
@@ -24,26 +24,26 @@ class _Conversation:
     id: int  # the engine's
     key: np.ndarray
     sampling: Sampling
-    given: tuple[Turn, ...] = ()
+    prefix_turns: tuple[Turn, ...] = ()
     turns: list[Turn] = dataclasses.field(default_factory=list)  # the policy's own
     expert_TLK: list[np.ndarray] = dataclasses.field(default_factory=list)  # one per reply
 
 
-def conversation_key(seed: int, slot: Slot, redraw: int = 0) -> np.ndarray:
-    """Threefry key data [2] of a slot's conversation: a function of its position in the run only,
-    so that a retried, resumed or differently scheduled episode draws the same numbers.
+def conversation_key(seed: int, key: EpisodeKey, redraw: int = 0) -> np.ndarray:
+    """Threefry key data [2] of an episode's conversation, a function of its position in the run
+    only, so that a retried, resumed or differently scheduled episode draws the same numbers.
 
-    redraw: how many episodes at the slot were rejected for what they did, which the next one is
+    redraw: how many episodes at the key were rejected for what they did, which the next one is
     not to do again.
     """
-    phase = int.from_bytes(slot.phase.encode(), "big")
-    position = [seed, phase, slot.group, slot.member]
+    phase = int.from_bytes(key.phase.encode(), "big")
+    position = [seed, phase, key.group, key.member]
     words = np.random.SeedSequence(position, spawn_key=(redraw,) if redraw else ())
     return words.generate_state(2, np.uint32)
 
 
 class Ledger:
-    """Conversations between players of episodes and the engine. Thread-safe."""
+    """Conversations between rollout workers and the engine. Thread-safe."""
 
     def __init__(self, engine: Engine, tokenizer: ChatTokenizer, seed: int, max_reply_tokens: int):
         self._engine, self._tokenizer = engine, tokenizer
@@ -54,18 +54,18 @@ class Ledger:
     def open(
         self,
         name: str,
-        slot: Slot,
+        key: EpisodeKey,
         sampling: Sampling,
-        given: tuple[Turn, ...] = (),
+        prefix_turns: tuple[Turn, ...] = (),
         redraw: int = 0,
     ) -> None:
         """A new conversation called `name` (unguessable: whoever knows it may speak in it).
 
-        It goes on after the turns `given`, whose ids the engine reads with the first prompt: the
-        members of a group, which share them, share their pages. redraw: of `conversation_key`.
+        It goes on after the turns `prefix_turns`, whose ids the engine reads with the first prompt:
+        the members of a group, which shard them, shard their pages. redraw: of `conversation_key`.
         """
-        key = conversation_key(self._seed, slot, redraw)
-        conversation = _Conversation(self._engine.open(), key, sampling, given)
+        sampling_key = conversation_key(self._seed, key, redraw)
+        conversation = _Conversation(self._engine.open(), sampling_key, sampling, prefix_turns)
         with self._lock:
             assert name not in self._open, "a conversation's name is used once"
             self._open[name] = conversation
@@ -78,7 +78,7 @@ class Ledger:
         with self._lock:
             conversation = self._open[name]
         prompt_ids = self._prompt_ids(conversation, new_messages)
-        unread = () if conversation.turns else conversation.given
+        unread = () if conversation.turns else conversation.prefix_turns
         before = [ids for turn in unread for ids in (turn.prompt_ids, turn.action_ids)]
         sampled = self._engine.reply(
             conversation.id,
@@ -104,9 +104,9 @@ class Ledger:
         return Reply(text, sampled.stop)
 
     def close(self, name: str, episode: Episode | None) -> Trajectory | None:
-        """Ends a conversation and frees its slot. With its episode: the trajectory, the reward on
-        the last chunk (no turns, not even given ones, if the policy never wrote). Without: nothing
-        is kept."""
+        """Ends a conversation and frees its cache slot. With its episode: the trajectory, the
+        reward on the last chunk (no turns, not even prefix turns, if the policy never wrote).
+        Without: nothing is kept."""
         with self._lock:
             conversation = self._open.pop(name)
         self._engine.end(conversation.id)
@@ -115,16 +115,18 @@ class Ledger:
         turns = conversation.turns
         if not turns:
             return Trajectory(episode, (), self._engine.version)
-        start_version, given = int(turns[0].version[0]), conversation.given
+        start_version, prefix_turns = int(turns[0].version[0]), conversation.prefix_turns
         turns = (*turns[:-1], dataclasses.replace(turns[-1], reward=episode.reward or 0.0))
-        trajectory = Trajectory(episode, (*given, *turns), start_version, given=len(given))
+        trajectory = Trajectory(
+            episode, (*prefix_turns, *turns), start_version, num_prefix_turns=len(prefix_turns)
+        )
         return _with_experts(trajectory, conversation.expert_TLK)
 
     def _prompt_ids(
         self, conversation: _Conversation, new_messages: Sequence[Message]
     ) -> np.ndarray:
         messages = [dataclasses.asdict(m) for m in new_messages]
-        before = (*conversation.given, *conversation.turns)
+        before = (*conversation.prefix_turns, *conversation.turns)
         ids = self._tokenizer.prompt_ids(messages, first=not before)
         end_of_turn = self._tokenizer.stop_ids[0]
         if before and before[-1].action_ids[-1] != end_of_turn:

@@ -8,22 +8,22 @@ import time
 from collections.abc import Callable
 
 from ale_jax.agent import loop
-from ale_jax.agent.api import Environment, Policy
-from ale_jax.agent.states import StateMemory
-from ale_jax.records import STATUS_RULES, Episode, Opening, Slot, Task
+from ale_jax.agent.api import Environment, Policy, StateMemory
+from ale_jax.records import STATUS_RULES, Episode, EpisodeKey, Prefix, Task
 from ale_jax.sandbox.api import Sandbox, SandboxStartError
 
 
 @dataclasses.dataclass(frozen=True)
-class Played:
-    """An episode, and its player's sandboxes when it ended: alive, and replaced since the start."""
+class EpisodeResult:
+    """An episode, and its rollout worker's sandboxes when it ended: alive, and replaced since the
+    start."""
 
     episode: Episode
     sandboxes_up: int
     sandboxes_restarted: int
 
 
-class EpisodePlayer:
+class EpisodeRunner:
     """Plays as many episodes at once as threads call `play`, each in a sandbox of its own, or in
     none where its task needs none.
 
@@ -40,7 +40,7 @@ class EpisodePlayer:
         memory: StateMemory | None = None,
     ):
         """start_sandbox: None where no task needs one.
-        memory: None for one that this player has to itself."""
+        memory: None for one that this rollout worker has to itself."""
         self._memory = memory or StateMemory()
         self._start_sandbox, self._make_env, self._limits = start_sandbox, make_env, limits
         self._needs_sandbox = needs_sandbox
@@ -50,15 +50,15 @@ class EpisodePlayer:
         self._given_up = 0
         self._closed = False
 
-    def play(self, slot: Slot, policy: Policy, opening: Opening | None = None) -> Played:
-        """Plays `slot.task` to its end; the system's failures come back as the episode's status."""
-        if self._needs_sandbox(slot.task):
-            episode = self._play_in_sandbox(slot, policy, opening)
+    def play(self, key: EpisodeKey, policy: Policy, prefix: Prefix | None = None) -> EpisodeResult:
+        """Plays `key.task` to its end; the system's failures come back as the episode's status."""
+        if self._needs_sandbox(key.task):
+            episode = self._play_in_sandbox(key, policy, prefix)
         else:
-            env = self._make_env(slot.task, None)
-            episode = loop.play(env, policy, slot, self._limits, opening, self._memory)
+            env = self._make_env(key.task, None)
+            episode = loop.play(env, policy, key, self._limits, prefix, self._memory)
         with self._lock:
-            return Played(episode, len(self._up), self._given_up)
+            return EpisodeResult(episode, len(self._up), self._given_up)
 
     def close(self) -> None:
         """Ends all sandboxes, and with them the episodes under way."""
@@ -68,16 +68,16 @@ class EpisodePlayer:
         for sandbox in sandboxes:
             sandbox.close()
 
-    def _play_in_sandbox(self, slot: Slot, policy: Policy, opening: Opening | None) -> Episode:
+    def _play_in_sandbox(self, key: EpisodeKey, policy: Policy, prefix: Prefix | None) -> Episode:
         start = time.monotonic()
         try:
             sandbox = self._take()
         except SandboxStartError as error:
-            return _not_begun(slot, error, time.monotonic() - start)
+            return _not_begun(key, error, time.monotonic() - start)
         usable = False
         try:
-            env = self._make_env(slot.task, sandbox)
-            episode = loop.play(env, policy, slot, self._limits, opening, self._memory)
+            env = self._make_env(key.task, sandbox)
+            episode = loop.play(env, policy, key, self._limits, prefix, self._memory)
             usable = not STATUS_RULES[episode.status].infra
             return episode
         finally:
@@ -93,7 +93,7 @@ class EpisodePlayer:
                 self._up.add(sandbox)
                 return sandbox
         sandbox.close()
-        raise SandboxStartError("the player was closed meanwhile")
+        raise SandboxStartError("the rollout worker was closed meanwhile")
 
     def _put_back(self, sandbox: Sandbox, usable: bool) -> None:
         with self._lock:
@@ -107,9 +107,9 @@ class EpisodePlayer:
         sandbox.close()
 
 
-def _not_begun(slot: Slot, error: SandboxStartError, seconds: float) -> Episode:
+def _not_begun(key: EpisodeKey, error: SandboxStartError, seconds: float) -> Episode:
     return Episode(
-        slot=slot,
+        key=key,
         status=loop.status_of(error),
         reward=None,
         turns=0,

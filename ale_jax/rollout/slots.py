@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from ale_jax.model.sampler import Sampling
 from ale_jax.rollout.pages import prefix_keys
-
-if TYPE_CHECKING:
-    from ale_jax.rollout.expert_record import ExpertRecord
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,11 +59,17 @@ class Chunk:
     size: int
 
 
+class RoutingReader(Protocol):
+    """What a slot needs of `dispatch.ExpertRecord`, for router replay."""
+
+    def read(self, slot: int, pages: Sequence[int], start: int, end: int) -> np.ndarray: ...
+
+
 class CacheSlot:
     """One conversation at a time. `tail` holds the ids that the cache does not: all but its last
     one must be read, the last one is the input of the next decode step."""
 
-    def __init__(self, index: int, max_tokens: int, record: ExpertRecord | None = None):
+    def __init__(self, index: int, max_tokens: int, record: RoutingReader | None = None):
         self.index, self._max_tokens, self._record = index, max_tokens, record
         self.conversation: int | None = None
         self.pages: list[int] = []

@@ -1,4 +1,4 @@
-"""JSON objects in frames of a 4-byte length, between the players of episodes and the policy's door.
+"""JSON objects in frames of a 4-byte length, between the rollout workers and the policy server.
 
 Neither end believes the other: lengths are capped, and a frame that began must end in time.
 """

@@ -1,11 +1,15 @@
-"""The host's side of a sandbox: its methods become requests to the runner. For one event loop."""
+"""The host's side of a sandbox, for one event loop: it sends the runner's source to a bare python3,
+and turns method calls into requests to that runner."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import json
+import struct
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ale_jax.sandbox.api import (
@@ -14,17 +18,54 @@ from ale_jax.sandbox.api import (
     SandboxLost,
     SandboxStats,
 )
-from ale_jax.sandbox.bootstrap import bootstrap
 from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.egress.proxy import EgressProxy
-from ale_jax.sandbox.exchange import Machine
-from ale_jax.sandbox.file_calls import FILES_S, FileCalls
-from ale_jax.sandbox.job import Job
+from ale_jax.sandbox.exchange import FILES_S, FileCalls, Job, Machine, OutputSink, join
 from ale_jax.sandbox.link import Stream
-from ale_jax.sandbox.output import OutputSink, join
 from ale_jax.sandbox.runner import wire
 from ale_jax.sandbox.runner.wire import MAIN
 from ale_jax.sandbox.spec import NO_NETWORK, SandboxSpec
+
+# Short, because an agent sees it whenever it lists processes.
+PROGRAM = "exec(open(0, 'rb', 0, closefd=False).readline())"
+COMMAND = ["python3", "-I", "-S", "-c", PROGRAM]
+# In the order in which they import each other.
+MODULES = (
+    *("wire", "loop", "link", "files", "seccomp", "processes", "session"),
+    *("jobs", "usage", "main"),
+)
+
+# Makes the package out of a JSON frame. It must be one line, and what reads it reads no byte more.
+LOADER = """
+import json, os, struct, sys, types
+
+def take(size):
+    data = b""
+    while len(data) < size:
+        data += os.read(0, size - len(data)) or os._exit(0)
+    return data
+
+(size,) = struct.unpack(">I", take(4))
+cargo = json.loads(take(size))
+package = sys.modules["runner"] = types.ModuleType("runner")
+package.__path__ = []
+for name, source in cargo["modules"]:
+    module = types.ModuleType("runner." + name)
+    module.__package__ = "runner"
+    sys.modules[module.__name__] = module
+    setattr(package, name, module)
+    exec(compile(source, module.__name__, "exec"), module.__dict__)
+package.main.main(cargo["config"])
+"""
+
+
+def bootstrap(config: dict) -> bytes:
+    """What a process that was started with COMMAND must read first. config: see `runner.main`."""
+    folder = Path(__file__).with_name("runner")
+    modules = [(name, (folder / f"{name}.py").read_text()) for name in MODULES]
+    cargo = json.dumps({"modules": modules, "config": config}).encode()
+    return f"exec({LOADER!r})\n".encode() + struct.pack(">I", len(cargo)) + cargo
+
 
 START_S = 30.0
 # Beyond a command's own time: what the runner may need to kill every process of the agent.

@@ -1,32 +1,81 @@
-"""Sandboxes out of namespaces alone (bubblewrap): no daemon, no image, the host's own /usr."""
+"""Sandboxes made of Linux namespaces alone (bubblewrap): no daemon and no image. They see the
+host's own /usr and a small /etc of their own."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import itertools
 import logging
 import os
 import shutil
 import socket
 import subprocess
+import tarfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ale_jax.sandbox import bubblewrap_etc, cgroups
+from ale_jax.sandbox import cgroups
 from ale_jax.sandbox.api import SandboxStartError
-from ale_jax.sandbox.async_sandbox import AsyncSandbox
+from ale_jax.sandbox.async_sandbox import COMMAND, AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
-from ale_jax.sandbox.booting import NO_LIMITS, boot, log_denial, user_id
-from ale_jax.sandbox.bootstrap import COMMAND
+from ale_jax.sandbox.booting import AGENT_ID, NO_LIMITS, boot, log_denial, user_id
+from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.egress.proxy import Record
 from ale_jax.sandbox.link import Link
-from ale_jax.sandbox.owner import Owner
 from ale_jax.sandbox.runner.processes import ENVIRONMENT
 from ale_jax.sandbox.runner.usage import Usage, read_usage
 from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, WORK, SandboxSpec
+
+HOST_ETC = Path("/etc")
+ALTERNATIVES, LIBRARIES = "alternatives", "ld.so.cache"
+FILES = {
+    "passwd": f"root:x:0:0::/:/bin/sh\nagent:x:{AGENT_ID}:{AGENT_ID}::/work:/bin/bash\n",
+    "group": f"root:x:0:\nagent:x:{AGENT_ID}:\n",
+    "hosts": "127.0.0.1 localhost\n",
+}
+
+
+@contextlib.contextmanager
+def etc_arguments(is_writable: bool) -> Iterator[tuple[list[str], list[int]]]:
+    """Of bwrap, to have its files there from the start, and the open files that they name."""
+    how, fds = "--file" if is_writable else "--ro-bind-data", []
+    line = [] if is_writable else ["--ro-bind-try", *[str(HOST_ETC / ALTERNATIVES)] * 2]
+    try:
+        for name, content in _contents().items():
+            fds.append(os.memfd_create(name))
+            os.write(fds[-1], content)
+            os.lseek(fds[-1], 0, os.SEEK_SET)
+            line += ["--perms", "0644", how, str(fds[-1]), str(HOST_ETC / name)]
+        yield line, fds
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def etc_archive() -> bytes:
+    """All of it as a tar archive, for a sandbox that may change it, and is to be as new again."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for name, content in _contents().items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(content), 0o644
+            tar.addfile(member, io.BytesIO(content))
+        if (HOST_ETC / ALTERNATIVES).is_dir():
+            tar.add(HOST_ETC / ALTERNATIVES, ALTERNATIVES)
+    return packed.getvalue()
+
+
+def _contents() -> dict[str, bytes]:
+    contents = {name: text.encode() for name, text in FILES.items()}
+    with contextlib.suppress(FileNotFoundError):  # a host without it needs none
+        contents[LIBRARIES] = (HOST_ETC / LIBRARIES).read_bytes()
+    return contents
+
 
 NOBODY_ID = 65534
 NEEDS = """
@@ -156,7 +205,7 @@ class BubblewrapRuntime(StartsBlocking):
         link = Link()
         await loop.connect_accepted_socket(lambda: link, ours)
         machine = BubblewrapMachine(process, link, group, self._spawner)
-        contents = {ETC: bubblewrap_etc.archive()} if ETC in spec.writable else {}
+        contents = {ETC: etc_archive()} if ETC in spec.writable else {}
         return await boot(machine, spec, self._limits(spec), contents, {}, record)
 
     def reap(self) -> int:
@@ -172,7 +221,7 @@ class BubblewrapRuntime(StartsBlocking):
             group = self._hierarchy.create(name, spec)
         ours, theirs = socket.socketpair()
         try:
-            with theirs, bubblewrap_etc.arguments(ETC in spec.writable) as (etc, fds):
+            with theirs, etc_arguments(ETC in spec.writable) as (etc, fds):
                 process = subprocess.Popen(
                     [*_enter(group), *_mount(spec), *_bwrap(spec, etc), *COMMAND],
                     stdin=theirs,
@@ -212,7 +261,7 @@ def probe(spec: SandboxSpec) -> str | None:
     """Why bubblewrap cannot run `spec` right away, with the line to type; None if it can."""
     if not shutil.which("bwrap"):
         return "bwrap is not installed; type: apt-get install bubblewrap"
-    with bubblewrap_etc.arguments(ETC in spec.writable) as (etc, fds):
+    with etc_arguments(ETC in spec.writable) as (etc, fds):
         line = [*_enter(None), *_mount(spec), *_bwrap(spec, etc), "bash", "-c", NEEDS]
         answer = subprocess.run(line, pass_fds=fds, capture_output=True, text=True, timeout=EXIT_S)
     if answer.returncode:

@@ -17,17 +17,16 @@ import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.types import Mount
 
-from ale_jax.sandbox import cgroups, docker_socket, toolkit, toolkit_volume
+from ale_jax.sandbox import cgroups, docker_socket, toolkit
 from ale_jax.sandbox.api import ImageMissing, SandboxStartError
-from ale_jax.sandbox.async_sandbox import AsyncSandbox
+from ale_jax.sandbox.async_sandbox import PROGRAM, AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
 from ale_jax.sandbox.booting import NO_LIMITS, boot, log_denial, user_id
-from ale_jax.sandbox.bootstrap import PROGRAM
+from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.egress.proxy import Record
 from ale_jax.sandbox.hub import daemon
 from ale_jax.sandbox.hub.hub import Hub
 from ale_jax.sandbox.link import DockerLink
-from ale_jax.sandbox.owner import Owner
 from ale_jax.sandbox.runner.usage import Usage
 from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, TMP, WORK, SandboxSpec
 
@@ -94,7 +93,7 @@ class DockerRuntime(StartsBlocking):
         daemon_info = self._api.info()
         self._oci_runtimes, self._cpus = set(daemon_info.get("Runtimes", {})), daemon_info["NCPU"]
         try:
-            self._toolkit = toolkit_volume.ensure(self._api, spec.image)
+            self._toolkit = toolkit.ensure_volume(self._api, spec.image)
             self._sockets = docker_socket.Sockets(self._api, spec.image, self._owner)
         except (*TROUBLE, ValueError, subprocess.SubprocessError) as error:
             raise SandboxStartError(f"docker: cannot make the runner's mounts: {error}") from error
@@ -177,7 +176,7 @@ class DockerRuntime(StartsBlocking):
             stdin_open=True,  # and closed for good when this process goes, which ends the runner
             labels={f"ale.{key}": value for key, value in labels.items()} | ours,
             host_config=self._api.create_host_config(
-                binds=[toolkit_volume.binding(self._toolkit)],
+                binds=[toolkit.volume_binding(self._toolkit)],
                 mounts=mounts,
                 **_host_config(spec, self._cpus),
             ),

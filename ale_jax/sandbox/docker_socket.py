@@ -20,8 +20,8 @@ from docker.errors import APIError
 from docker.types import Mount
 
 from ale_jax.sandbox import toolkit
+from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.link import DockerLink
-from ale_jax.sandbox.owner import Owner
 
 # Where a container finds it. Nobody listens there any more when its first command runs.
 TARGET = f"{toolkit.HOME}.sock"

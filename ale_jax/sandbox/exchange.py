@@ -1,16 +1,45 @@
-"""Requests to a runner and their outcomes; what answers wrongly or not at all is a lost sandbox."""
+"""Requests to a runner and their outcomes, the files and processes that they concern. A runner that
+answers wrongly or not at all is a lost sandbox."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import json
+import posixpath
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
-from ale_jax.sandbox.api import SandboxError, SandboxLost
-from ale_jax.sandbox.link import Link
-from ale_jax.sandbox.output import OutputSink
+from ale_jax.sandbox.api import FileInfo, ProcessResult, SandboxError, SandboxLost
+from ale_jax.sandbox.link import Link, Stream
+from ale_jax.sandbox.runner import wire
 from ale_jax.sandbox.runner.usage import Usage
+
+
+class OutputSink:
+    """Collects data up to a bound, which the runner, if it is what it should be, keeps to."""
+
+    def __init__(self, max_bytes: int, on_data: Callable[[bytes], None] | None = None):
+        self.data = bytearray()
+        self._max_bytes, self._on_data = max_bytes, on_data
+
+    def take(self, data: bytes) -> None:
+        if len(self.data) + len(data) > self._max_bytes:
+            raise SandboxLost(f"the runner sent more than the {self._max_bytes} bytes asked for")
+        self.data += data
+        if self._on_data:
+            self._on_data(data)
+
+
+def join(data: bytes, head: int, omitted: int) -> str:
+    """Text of a command's output, with a note where its middle was left out."""
+    if not omitted:
+        return data.decode("utf-8", "replace")
+    first, last = data[:head], data[head:]
+    gap = f"\n[... {omitted} bytes omitted ...]\n"
+    return first.decode("utf-8", "replace") + gap + last.decode("utf-8", "replace")
+
 
 T = TypeVar("T")
 
@@ -101,3 +130,151 @@ async def _converse(
     except asyncio.CancelledError:
         stream.abandon()
         raise
+
+
+FILES_S = 30.0
+MAX_ENTRIES = 10_000
+MAX_LISTING_BYTES = 8 << 20
+
+
+class FileCalls(Exchange):
+    """max_snapshot: bytes of an archive, at most."""
+
+    def __init__(self, machine: Machine, max_snapshot: int):
+        super().__init__(machine)
+        self._max_snapshot = max_snapshot
+
+    async def read(self, path: str, max_bytes: int = 1 << 20) -> bytes:
+        if not path or "\0" in path or ".." in path.split("/"):
+            raise ValueError(f"path {path!r} must name a file, without '..'")
+        request = {"do": "read", "path": path, "max_bytes": max_bytes}
+        sink = OutputSink(max_bytes)
+        reply = await self._exchange(request, FILES_S, b"", sink)
+        if "error" in reply:
+            raise FileNotFoundError(f"{path!r} cannot be read as a regular file: {reply['error']}")
+        return bytes(sink.data)
+
+    async def write(self, files: Mapping[str, bytes]) -> None:
+        await self._write({"do": "write"}, files, "/work")
+
+    async def replace_directory(self, path: str, files: Mapping[str, bytes]) -> None:
+        """Makes `path` (absolute) a directory that holds `files` (paths relative to it), no more,
+        and that only the agent's user may enter.
+
+        Whatever is there, or in its way, is removed: nothing of the agent's may be alive. Errors:
+        as `write`; OSError for a place where nothing may be written.
+        """
+        plain = path.startswith("/") and posixpath.normpath(path) == path and "\0" not in path
+        if not plain or path.startswith("//") or path == "/":
+            raise ValueError(f"directory {path!r} must be absolute and below /, without '..'")
+        await self._write({"do": "replace", "path": path}, files, path)
+
+    async def _write(self, request: dict[str, Any], files: Mapping[str, bytes], to: str) -> None:
+        for path in files:
+            parts = path.split("/")
+            if "\0" in path or any(part in ("", ".", "..") for part in parts):
+                raise ValueError(f"path {path!r} must be relative to {to}, without '.' and '..'")
+        request |= {"files": [(path, len(data)) for path, data in files.items()]}
+        reply = await self._exchange(request, FILES_S, b"".join(files.values()))
+        if "error" in reply:
+            raise OSError(reply["errno"], f"cannot write into the sandbox: {reply['error']}")
+
+    async def list(self, path: str = "/work") -> list[FileInfo]:
+        """What is in a directory, at most MAX_ENTRIES. FileNotFoundError if it is none."""
+        request = {"do": "list", "path": path, "max_entries": MAX_ENTRIES}
+        sink = OutputSink(MAX_LISTING_BYTES)
+        reply = await self._exchange(request, FILES_S, b"", sink)
+        if "error" in reply:
+            raise FileNotFoundError(f"{path!r} cannot be listed: {reply['error']}")
+        return await self._made(lambda: [FileInfo(**each) for each in json.loads(sink.data)])
+
+    async def pack(self, path: str) -> bytes:
+        """A tar archive of a directory. What unpacks it must not believe it."""
+        request = {"do": "pack", "path": path, "max_bytes": self._max_snapshot}
+        return await self._archive(request)
+
+    async def unpack(self, archive: bytes, path: str) -> None:
+        """Unpacks a tar archive into a directory, with the agent's rights."""
+        await self._ask({"do": "unpack", "path": path}, FILES_S, archive)
+
+    async def snapshot(self, max_bytes: int | None = None) -> bytes:
+        """As `api.Sandbox.snapshot`. max_bytes: SandboxError for an archive that is longer."""
+        limit = self._max_snapshot if max_bytes is None else min(max_bytes, self._max_snapshot)
+        return await self._archive({"do": "snapshot", "max_bytes": limit})
+
+    async def restore(self, snapshot: bytes) -> None:
+        await self._ask({"do": "restore"}, FILES_S, snapshot)
+
+    async def _archive(self, request: dict[str, Any]) -> bytes:
+        sink = OutputSink(self._max_snapshot + wire.CHUNK)
+        await self._ask(request, FILES_S, b"", sink)
+        return bytes(sink.data)
+
+
+SIGNAL_S = 30.0
+
+
+class Job:
+    """Started by `AsyncSandbox.spawn`. It ends by itself; `kill` takes along what it started."""
+
+    def __init__(
+        self, stream: Stream, request: dict[str, Any], ask: Callable[..., Awaitable[dict]]
+    ):
+        self.name: str = request["job"]
+        self._stream, self._ask = stream, ask
+
+    async def write(self, data: bytes) -> None:
+        """To its standard input. Waits while the process does not read."""
+        await self._stream.send(data, even_if_ended=False)
+
+    def close_stdin(self) -> None:
+        self._stream.end()
+
+    async def receive(self) -> tuple[str, bytes] | None:
+        """What it wrote next, and where: "stdout" or "stderr". None when it has ended."""
+        piece = await self._stream.receive()
+        if piece is None:
+            return None
+        kind, data = piece
+        return ("stderr" if kind == wire.ERROR else "stdout"), data
+
+    async def wait(self) -> int:
+        """Its exit code, when it has ended; output that was not received is dropped.
+
+        Errors: SandboxError if it could not be started, SandboxLost.
+        """
+        return (await self._outcome())["exit_code"]
+
+    async def signal(self, number: int) -> None:
+        """To its process group. SandboxError if it has ended."""
+        await self._ask({"do": "signal", "job": self.name, "signal": number}, SIGNAL_S)
+
+    async def kill(self) -> None:
+        """Ends it, and all that it started. SandboxError if it has ended."""
+        await self.signal(9)
+
+    async def resize(self, rows: int, columns: int) -> None:
+        """Its terminal, if it has one."""
+        request = {"do": "resize", "job": self.name, "rows": rows, "columns": columns}
+        await self._ask(request, SIGNAL_S)
+
+    async def result(self, started: float) -> ProcessResult:
+        """All of it, for a job whose output is kept. started: by the monotonic clock."""
+        data = {"stdout": bytearray(), "stderr": bytearray()}
+        while (piece := await self.receive()) is not None:
+            data[piece[0]] += piece[1]
+        outcome = await self._outcome()
+        texts = [
+            join(bytes(data[name]), head, omitted)
+            for name, (head, omitted) in zip(("stdout", "stderr"), outcome["kept"], strict=True)
+        ]
+        omitted = sum(omitted for _, omitted in outcome["kept"])
+        seconds, timed_out = time.monotonic() - started, outcome["timed_out"]
+        return ProcessResult(*texts, outcome["exit_code"], timed_out, omitted, seconds)
+
+    async def _outcome(self) -> dict[str, Any]:
+        outcome = await self._stream.outcome()
+        self._stream.end()
+        if "error" in outcome:
+            raise SandboxError(f"sandbox cannot start a process: {outcome['error']}")
+        return outcome

@@ -37,12 +37,14 @@ class SandboxSpec:
     user: who the agent is inside: "agent" without any privilege, or "root" with what an installer
         needs (CHOWN, DAC_OVERRIDE, FOWNER, SETUID, SETGID, KILL) and nothing else.
     cpus: how many it may keep busy; 0 for as many as there are.
-    memory_mb, pids: of all its processes together; there is no swap.
-    writable: directories in memory, of files_mb each; /work and /tmp always are. All else is
+    memory_mb: memory of all its processes together; there is no swap.
+    pids: processes and threads at once.
+    files_mb: size of each directory that can be written to.
+    writable: directories in memory that can be written to; /work and /tmp always are. All else is
         read-only. What the image holds in one of them is copied into it at the start. Each takes
         as many files as `max_files` says. "/etc" only for root, which can add users then; and put
         code into all that starts later, judges too.
-    env: (name, value) of further variables.
+    env: further environment variables, each (name, value).
     network: where it may connect to; its own loopback is all that it has otherwise.
     command_seconds: a command that runs longer has all that its session started killed.
     output_bytes: what is kept of one command's output (head and tail, the middle left out).

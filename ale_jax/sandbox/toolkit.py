@@ -1,5 +1,5 @@
-"""The host's own python3, bash and tar, packed so that they run in any image: glibc or musl, or
-nothing at all. A runner needs no more, so a sandbox's image need not have them.
+"""The host's own python3, bash and tar, packed so that they run in any image, with glibc, musl or
+neither, and the Docker volume that mounts them read-only into every container.
 
     ld.so                      the host's loader, which starts the programs
     lib/                       what they are linked with
@@ -9,6 +9,7 @@ nothing at all. A runner needs no more, so a sandbox's image need not have them.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import io
 import json
@@ -20,8 +21,12 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+
+import docker
+from docker.errors import NotFound
 
 HOME = "/.ale"
 PROGRAMS = ("bash", "tar")
@@ -141,4 +146,64 @@ def _pack(root: Path) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         tar.add(root, arcname=".", filter=plain)
+    return packed.getvalue()
+
+
+LABEL = "ale.toolkit"
+MARK = "complete"  # written last
+
+
+def ensure_volume(api: docker.APIClient, image: str) -> str:
+    """The name of the volume, which is filled if it was not. image: any that is there.
+
+    Errors: those of `toolkit.archive` and of the daemon.
+    """
+    address, packed = archive()
+    name = f"ale-toolkit-{address}"
+    with _one_at_a_time(address):
+        api.create_volume(name, labels={LABEL: address})
+        with _container(api, image, name) as container:
+            if not _is_complete(api, container):
+                api.put_archive(container, HOME, packed)
+                api.put_archive(container, HOME, _mark())
+    return name
+
+
+def volume_binding(name: str, mode: str = "ro") -> str:
+    """How a container mounts it."""
+    return f"{name}:{HOME}:{mode}"
+
+
+@contextmanager
+def _one_at_a_time(address: str) -> Iterator[None]:
+    """Among the processes of this host. A lock ends with the process that holds it."""
+    with (Path(tempfile.gettempdir()) / f"ale-toolkit-{address}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _container(api: docker.APIClient, image: str, volume: str) -> Iterator[str]:
+    """One that never runs, through which a volume can be read and written."""
+    binds = api.create_host_config(binds=[volume_binding(volume, "rw")], network_mode="none")
+    container = api.create_container(image, ["true"], host_config=binds, labels={LABEL: "filling"})
+    try:
+        yield container["Id"]
+    finally:
+        api.remove_container(container["Id"], force=True)
+
+
+def _is_complete(api: docker.APIClient, container: str) -> bool:
+    try:
+        stream, _ = api.get_archive(container, f"{HOME}/{MARK}")
+    except NotFound:
+        return False
+    stream.close()
+    return True
+
+
+def _mark() -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo(MARK))
     return packed.getvalue()

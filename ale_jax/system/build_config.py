@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ale_jax.files import read_json
+from ale_jax.system.checks import check_sections
 from ale_jax.system.config import RunConfig
 from ale_jax.system.fields import unknown_field
 
@@ -18,9 +19,15 @@ def build_config(values: Mapping[str, Any]) -> RunConfig:
     """The frozen form of `values`, a section being a dict in it.
 
     Raises:
-      ValueError: a field is unknown, missing, of another type, or out of its range.
+      ValueError: a field is unknown, missing, of another type, or out of its range, or sections do
+        not fit each other.
     """
-    return _build(RunConfig, values, "")
+    config = _build(RunConfig, values, "")
+    try:
+        check_sections(config)
+    except ValueError as error:
+        raise ValueError(f"config: {error}") from error
+    return config
 
 
 def stored_config(path: Path) -> RunConfig:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
 
 from ale_jax.algo.resampling import NONE, ROLLBACK
 from ale_jax.model.quantised import SAME
@@ -11,26 +10,15 @@ from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import MeshShape, check_rows, make_mesh, param_shardings
 from ale_jax.model.weights.load import open_checkpoint
 from ale_jax.monitor.evaluations import wilson_interval
+from ale_jax.system.config import RunConfig
 from ale_jax.system.plan import make_plan
-
-if TYPE_CHECKING:
-    from ale_jax.system.config import RunConfig
-
 
 # Some 12 bytes each in a checkpoint's JSON, ids and text; no reader takes more than 512 MB of it.
 MAX_EXPERT_TOKENS = 32 << 20
 
 
-def require_at_least(low: int, record: Any, *names: str) -> None:
-    """ValueError unless each of the record's fields `names` is `low` or more."""
-    for name in names:
-        if getattr(record, name) < low:
-            raise ValueError(f"{name} {getattr(record, name)} must be at least {low}")
-
-
 def check_sections(config: RunConfig) -> None:
     """ValueError unless the sections fit each other. Looks at no device, file or daemon."""
-    require_at_least(0, config, "seed")
     _check_mesh(config.mesh)
     _check_engine(config)
     _check_batch(config)
@@ -52,7 +40,7 @@ def check_devices(config: RunConfig) -> None:
     """ValueError unless batches and weights can be laid out on the devices that are here, the
     weights to start from are those of the model, and all of it fits into the devices' memory."""
     mesh = make_mesh(config.mesh)
-    check_rows(config.learn.rows, mesh)
+    check_rows(config.learn.microbatch_rows, mesh)
     if config.weights or not config.tokenizer.path:  # else the tokenizer's vocabulary decides
         param_shardings(config.model.policy_shape(config.tokenizer.vocab_size), mesh)
     if config.weights:
@@ -85,16 +73,18 @@ def _is_used(field: str, shape: PolicyShape) -> bool:
 def _check_engine(config: RunConfig) -> None:
     engine, rollout = config.engine, config.rollout
     episodes = rollout.actors * rollout.episodes_per_actor
-    if engine.slots < episodes:
+    if engine.max_sequences < episodes:
         raise ValueError(
-            f"engine.slots {engine.slots} cannot hold rollout.actors {rollout.actors} x "
-            f"rollout.episodes_per_actor {rollout.episodes_per_actor} conversations: "
-            f"set engine.slots to {episodes} or more"
+            f"engine.max_sequences {engine.max_sequences} cannot hold "
+            f"rollout.actors {rollout.actors} x rollout.episodes_per_actor "
+            f"{rollout.episodes_per_actor} conversations: "
+            f"set engine.max_sequences to {episodes} or more"
         )
-    if engine.slot_tokens > config.model.max_positions:
+    if engine.max_sequence_length > config.model.max_positions:
         raise ValueError(
-            f"engine.slot_tokens {engine.slot_tokens} must be at most model.max_positions "
-            f"{config.model.max_positions}: the model was not made for longer conversations"
+            f"engine.max_sequence_length {engine.max_sequence_length} must be at most "
+            f"model.max_positions {config.model.max_positions}: "
+            "the model was not made for longer conversations"
         )
     if not engine.prefill_tokens or min(engine.prefill_tokens) < 1:
         raise ValueError(f"engine.prefill_tokens {engine.prefill_tokens} must name sizes >= 1")
@@ -104,23 +94,23 @@ def _check_engine(config: RunConfig) -> None:
             "another policy than the learner: set algo.old_logp to generating, or engine.weights "
             f"to {SAME} and engine.int8_cache to False"
         )
-    if rollout.max_reply_tokens >= engine.slot_tokens:
+    if rollout.max_reply_tokens >= engine.max_sequence_length:
         raise ValueError(
             f"rollout.max_reply_tokens {rollout.max_reply_tokens} must be less than "
-            f"engine.slot_tokens {engine.slot_tokens}: the prompt needs room, too"
+            f"engine.max_sequence_length {engine.max_sequence_length}: the prompt needs room, too"
         )
 
 
 def _check_batch(config: RunConfig) -> None:
     learn, rl = config.learn, config.rl
-    if config.engine.slot_tokens > learn.row_tokens:
+    if config.engine.max_sequence_length > learn.pack_length:
         raise ValueError(
-            f"engine.slot_tokens {config.engine.slot_tokens} must be at most learn.row_tokens "
-            f"{learn.row_tokens}: a trajectory is trained on in one row"
+            f"engine.max_sequence_length {config.engine.max_sequence_length} must be at most "
+            f"learn.pack_length {learn.pack_length}: a trajectory is trained on in one row"
         )
-    if learn.chunks_per_row < config.agent.turns:
+    if learn.chunks_per_pack < config.agent.turns:
         raise ValueError(
-            f"learn.chunks_per_row {learn.chunks_per_row} must be at least agent.turns "
+            f"learn.chunks_per_pack {learn.chunks_per_pack} must be at least agent.turns "
             f"{config.agent.turns}: each turn is a chunk"
         )
     advantage = config.algo.advantage
@@ -190,7 +180,7 @@ def _check_resampling(config: RunConfig) -> None:
             f"window {window} successes out of as many is {best:.3f}: lower it, or raise window"
         )
     tasks = worlds.tasks_per_family * len(worlds.train_families)
-    tokens = config.engine.slot_tokens
+    tokens = config.engine.max_sequence_length
     if tasks * tokens > MAX_EXPERT_TOKENS:
         raise ValueError(
             f"worlds.tasks_per_family {worlds.tasks_per_family} makes {tasks} training tasks, each "
@@ -201,5 +191,6 @@ def _check_resampling(config: RunConfig) -> None:
 
 def _check_mesh(mesh: MeshShape) -> None:
     for axis, size in dataclasses.asdict(mesh).items():
+        or_rest = ", or -1 for all the rest" if axis == "data" else ""
         if size < 1 and not (axis == "data" and size == -1):
-            raise ValueError(f"mesh.{axis} {size} must be at least 1 (mesh.data may be -1)")
+            raise ValueError(f"mesh.{axis} {size} must be at least 1{or_rest}")

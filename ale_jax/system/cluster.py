@@ -48,7 +48,7 @@ def ray_cluster(actors: int, address: str = "") -> Iterator[None]:
 @contextlib.contextmanager
 def _sigterm_kept() -> Iterator[None]:
     """Ray puts a handler of its own in the place of ours, by which its processes are killed before
-    our players could end."""
+    our rollout workers could end."""
     ours = signal.getsignal(signal.SIGTERM)
     try:
         yield

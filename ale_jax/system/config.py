@@ -8,9 +8,9 @@ from typing import Any
 
 from ale_jax.agent.loop import AgentLimits
 from ale_jax.algo.algorithm import AlgoConfig
-from ale_jax.algo.hypers import require_choice, require_range
+from ale_jax.algo.attention_credit import AttentionCreditHypers
+from ale_jax.algo.hypers import require_at_least, require_choice, require_range
 from ale_jax.algo.resampling import ResamplingHypers
-from ale_jax.algo.rhythm import RhythmHypers
 from ale_jax.data.mixing import Domain
 from ale_jax.data.packing import Shape
 from ale_jax.learn.critics import CriticsHypers
@@ -22,21 +22,25 @@ from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import MeshShape
 from ale_jax.rollout.engine import EngineShape
 from ale_jax.sandbox.spec import SandboxSpec
-from ale_jax.system.checks import check_sections, require_at_least
-from ale_jax.system.chips import CHIPS
 from envs.registry import all_families, kind_of
 
 RUNTIMES = ("auto", "docker", "bubblewrap")
+# Accelerators that a run can be planned for, and GiB of one device that a program may have: what
+# its maker states, less what system and compiler keep for themselves.
+CHIPS = {"v5e": 15.5, "v5p": 94.0, "v6e": 31.0, "h100": 75.0, "h200": 133.0}
 MIN_VOCAB = 265  # of our byte-level BPE: 256 bytes, 3 special tokens, 6 markers
 
 
 @dataclasses.dataclass(frozen=True)
 class HardwareConfig:
     """What the run is meant for: `--mode=plan` works out whether it fits, wherever that is asked.
-    chip: one of plan.CHIPS; empty, with devices 0: what is here."""
 
-    chip: str
-    devices: int
+    chip: the accelerator; empty, with devices 0: what is here.
+    devices: how many of them; 0: as many as are here.
+    """
+
+    chip: str = ""
+    devices: int = 0
 
     def __post_init__(self) -> None:
         if self.chip:
@@ -47,33 +51,53 @@ class HardwareConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """PolicyShape without the vocabulary, which the tokenizer brings."""
+    """PolicyShape without the vocabulary, which the tokenizer brings.
 
-    width: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_width: int
-    mlp_width: int
-    num_experts: int
-    experts_per_token: int
-    expert_width: int
-    dense_layers: tuple[int, ...]
-    norm_topk_prob: bool
-    qk_norm: bool
-    qkv_bias: bool
-    rope_theta: float
-    llama3_rope: tuple[float, ...]
-    max_positions: int
-    norm_eps: float
-    tie_embeddings: bool
+    width: numbers per token of the residual stream.
+    num_layers: decoder layers.
+    num_heads: query heads of each layer, a multiple of num_kv_heads.
+    num_kv_heads: heads of keys and values.
+    head_width: numbers per head; even.
+    mlp_width: inner width of a dense feed-forward.
+    num_experts: experts of each layer that is a mixture; 0: all layers are dense.
+    experts_per_token: experts that the router sends each token to.
+    expert_width: inner width of each expert's feed-forward.
+    dense_layers: indices of the layers that are dense although the others have experts.
+    norm_topk_prob: the router weights of the chosen experts are rescaled to sum to 1.
+    qk_norm: queries and keys are normed per head, as in Qwen3.
+    qkv_bias: queries, keys and values have a bias, as in Qwen2.
+    rope_theta: base of the rotary embedding.
+    llama3_rope: (factor, low, high, trained positions) of Llama 3's scaling; empty: none.
+    max_positions: longest conversation that the model was made for; nothing is computed with it.
+    norm_eps: epsilon of the RMS norms.
+    tie_embeddings: the output head is the embedding, transposed.
+    """
+
+    width: int = 128
+    num_layers: int = 3
+    num_heads: int = 4
+    num_kv_heads: int = 2
+    head_width: int = 32
+    mlp_width: int = 384
+    num_experts: int = 0
+    experts_per_token: int = 0
+    expert_width: int = 0
+    dense_layers: tuple[int, ...] = ()
+    norm_topk_prob: bool = True
+    qk_norm: bool = True
+    qkv_bias: bool = False
+    rope_theta: float = 10_000.0
+    llama3_rope: tuple[float, ...] = ()
+    max_positions: int = 2048
+    norm_eps: float = 1e-6
+    tie_embeddings: bool = True
 
     def __post_init__(self) -> None:
+        require_at_least(0, self, "num_experts")
         sizes = ("width", "num_layers", "num_heads", "num_kv_heads", "head_width", "mlp_width")
         require_at_least(
             1, self, "max_positions", *sizes, *(("expert_width",) if self.num_experts else ())
         )
-        require_at_least(0, self, "num_experts")
         require_range("norm_eps", self.norm_eps, 0.0, 1.0, "1e-6 is usual")
         require_range("rope_theta", self.rope_theta, 1.0, 1e12, "1e4 is usual")
         self.policy_shape(MIN_VOCAB)
@@ -84,15 +108,17 @@ class ModelConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerConfig:
-    """path: a folder that transformers loads, or a .gguf file; empty = that of `weights`, and
-    without those train a byte-level BPE of `vocab_size` on the warm start's transcripts.
+    """How text becomes tokens.
 
-    vocab_size: with `weights`, the rows of their embedding, which may be more than the tokenizer
-    has tokens.
+    path: a folder that transformers loads, or a .gguf file; empty: that of `weights`, and without
+        those a byte-level BPE of `vocab_size`, trained on the warm start's transcripts.
+    vocab_size: tokens of the BPE that is trained. With `weights`, the rows of their embedding,
+    which may
+        be more than the tokenizer has tokens.
     """
 
-    path: str
-    vocab_size: int
+    path: str = ""
+    vocab_size: int = 736
 
     def __post_init__(self) -> None:
         require_at_least(MIN_VOCAB, self, "vocab_size")
@@ -100,12 +126,16 @@ class TokenizerConfig:
 
 @dataclasses.dataclass(frozen=True)
 class WorldsConfig:
-    """Families by name; each training family comes up equally often.
-    tasks_per_family: distinct tasks of training, which come again and again; 0: ever new ones."""
+    """The tasks, as families by name; each training family comes up equally often.
 
-    train_families: tuple[str, ...]
-    held_out_families: tuple[str, ...]
-    tasks_per_family: int
+    train_families: families that are trained on.
+    held_out_families: families that are only evaluated.
+    tasks_per_family: distinct training tasks, which come again and again; 0: always new ones.
+    """
+
+    train_families: tuple[str, ...] = ("trail", "count", "script", "log", "lookup", "sort")
+    held_out_families: tuple[str, ...] = ()
+    tasks_per_family: int = 0
 
     def __post_init__(self) -> None:
         require_at_least(0, self, "tasks_per_family")
@@ -125,14 +155,20 @@ class WorldsConfig:
 
 @dataclasses.dataclass(frozen=True)
 class RolloutConfig:
-    """runtime: "auto" | "docker" | "bubblewrap". Episodes at once = actors * episodes_per_actor.
-    retries: how often a slot whose episode failed for the system's reasons is played again."""
+    """How episodes are played: actors * episodes_per_actor at once.
 
-    runtime: str
-    actors: int
-    episodes_per_actor: int
-    max_reply_tokens: int
-    retries: int
+    runtime: what sandboxes run in; "auto" takes Docker where its daemon answers, else bubblewrap.
+    actors: rollout worker processes.
+    episodes_per_actor: episodes that each of them plays at once.
+    max_reply_tokens: most tokens of one reply.
+    retries: how often a key whose episode failed for the system's reasons is played again.
+    """
+
+    runtime: str = "auto"
+    actors: int = 2
+    episodes_per_actor: int = 10
+    max_reply_tokens: int = 64
+    retries: int = 2
 
     def __post_init__(self) -> None:
         require_choice("runtime", self.runtime, RUNTIMES)
@@ -142,25 +178,32 @@ class RolloutConfig:
 
 @dataclasses.dataclass(frozen=True)
 class WarmStartConfig:
-    """Supervised training on oracle transcripts, until the policy's estimated success on
-    `probe_tasks` unseen tasks, asked every `probe_every` updates, is `target_success`, or
-    `max_steps` updates are made. batches_per_step: full microbatches per update.
+    """Supervised training on oracle transcripts, until the policy does well enough on unseen tasks,
+    or max_steps updates are made.
 
-    domains: the families that are demonstrated, in their proportions; none = the training families,
-    equally. clumsy: share of the demonstrations with errors on the way. mask_errors, mask_repeats:
-    leave out chunks whose call failed, and those that repeat an earlier one (data/chunk_masks.py).
+    transcripts_per_family: demonstrations of each family.
+    batches_per_step: full microbatches per update.
+    max_steps: most updates; 0: no warm start.
+    probe_every: updates between two estimates of the policy's success.
+    probe_tasks: unseen tasks that each estimate asks.
+    target_success: estimated success at which the warm start ends.
+    domains: the families that are demonstrated, each domain with `name`, `families` and `ratio`,
+        its part of the samples; empty: the training families, equally.
+    noisy_share: share of the demonstrations with errors on the way.
+    mask_errors: leave out of the loss the chunks whose call failed (data/chunk_masks.py).
+    mask_repeats: leave out of the loss the chunks that repeat an earlier one.
     """
 
-    transcripts_per_family: int
-    batches_per_step: int
-    max_steps: int
-    probe_every: int
-    probe_tasks: int
-    target_success: float
-    domains: tuple[Domain, ...]
-    clumsy: float
-    mask_errors: bool
-    mask_repeats: bool
+    transcripts_per_family: int = 224
+    batches_per_step: int = 2
+    max_steps: int = 400
+    probe_every: int = 2
+    probe_tasks: int = 48
+    target_success: float = 0.35
+    domains: tuple[Domain, ...] = ()
+    noisy_share: float = 0.0
+    mask_errors: bool = False
+    mask_repeats: bool = False
 
     def __post_init__(self) -> None:
         require_at_least(
@@ -168,7 +211,7 @@ class WarmStartConfig:
         )
         require_at_least(0, self, "max_steps")
         require_range("target_success", self.target_success, 0.0, 1.0, "it is a rate")
-        require_range("clumsy", self.clumsy, 0.0, 1.0, "it is a share")
+        require_range("noisy_share", self.noisy_share, 0.0, 1.0, "it is a share")
         families = [family for domain in self.domains for family in domain.families]
         for family in families:
             require_choice("family", family, all_families())
@@ -179,19 +222,25 @@ class WarmStartConfig:
 @dataclasses.dataclass(frozen=True)
 class RlConfig:
     """A step trains on groups_per_step groups of group_size attempts at one task each.
-    alpha: the asynchronous ratio, how many versions old a trajectory's first token may be when it
-    is trained on; 0 is synchronous. fill_queue: each step waits until rollouts are as far ahead as
-    alpha allows, so that trajectories are alpha versions old, and not just at most.
-    max_uses: updates per group while fresh.
-    router_replay: training sends each token to the experts that sampling sent it to."""
 
-    steps: int
-    groups_per_step: int
-    group_size: int
-    alpha: float
-    fill_queue: bool
-    max_uses: int
-    router_replay: bool
+    steps: reinforcement steps of the run; 0: the warm start alone.
+    groups_per_step: groups, and so tasks, of a step.
+    group_size: attempts at a task.
+    alpha: the asynchronous ratio, how many versions old a trajectory's first token may be when it
+        is trained on; 0 is synchronous.
+    fill_queue: each step waits until rollouts are as far ahead as alpha allows, so that
+        trajectories are alpha versions old, and not just at most.
+    max_uses: updates per group while fresh.
+    router_replay: training sends each token to the experts that sampling sent it to.
+    """
+
+    steps: int = 170
+    groups_per_step: int = 16
+    group_size: int = 4
+    alpha: float = 1.0
+    fill_queue: bool = False
+    max_uses: int = 1
+    router_replay: bool = False
 
     def __post_init__(self) -> None:
         require_range("alpha", self.alpha, 0.0, 1e6, "0 is synchronous")
@@ -201,26 +250,33 @@ class RlConfig:
 
 @dataclasses.dataclass(frozen=True)
 class LearnConfig:
-    """Microbatches of rows x row_tokens, at most chunks_per_row chunks in a row.
-    balance_weight: of the router's load-balancing loss. compute_dtype: "float32" | "bfloat16";
-    remat: "none" | "dots" | "layers": see `Compute`."""
+    """How a batch is computed, as microbatches of packed rows.
 
-    rows: int
-    row_tokens: int
-    chunks_per_row: int
-    balance_weight: float
-    compute_dtype: str
-    remat: str
+    microbatch_rows: rows of a microbatch.
+    pack_length: tokens of a row.
+    chunks_per_pack: most chunks of a row.
+    balance_weight: weight of the router's load-balancing loss.
+    compute_dtype: type of matrix products and of what flows between layers (see `Compute`).
+    remat: what the backward pass computes again: "none", "dots" (all but products with dense
+        weights) or "layers" (all within a layer).
+    """
+
+    microbatch_rows: int = 4
+    pack_length: int = 640
+    chunks_per_pack: int = 32
+    balance_weight: float = 1e-3
+    compute_dtype: str = "float32"
+    remat: str = "none"
 
     def __post_init__(self) -> None:
-        require_at_least(1, self, "rows", "row_tokens", "chunks_per_row")
+        require_at_least(1, self, "microbatch_rows", "pack_length", "chunks_per_pack")
         require_range("balance_weight", self.balance_weight, 0.0, 1e6, "0 switches it off")
         require_choice("compute_dtype", self.compute_dtype, DTYPES)
         require_choice("remat", self.remat, tuple(REMAT))
 
     @property
     def shape(self) -> Shape:
-        return Shape(self.rows, self.row_tokens, self.chunks_per_row)
+        return Shape(self.microbatch_rows, self.pack_length, self.chunks_per_pack)
 
     @property
     def compute(self) -> Compute:
@@ -229,12 +285,17 @@ class LearnConfig:
 
 @dataclasses.dataclass(frozen=True)
 class EvalConfig:
-    """Tasks of the evaluation split, divided evenly among families. Evaluated after the warm start
-    and at the end; every: also after this many RL steps (0 = not in between)."""
+    """Evaluation after the warm start and at the end, on tasks of the evaluation split, divided
+    evenly among families.
 
-    tasks: int
-    held_out_tasks: int
-    every: int
+    tasks: tasks of the training families.
+    held_out_tasks: tasks of the held-out families; 0: none.
+    every: evaluate also after this many RL steps; 0: not in between.
+    """
+
+    tasks: int = 240
+    held_out_tasks: int = 0
+    every: int = 0
 
     def __post_init__(self) -> None:
         require_at_least(1, self, "tasks")
@@ -243,11 +304,14 @@ class EvalConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
-    """every: RL steps between checkpoints (the end of the warm start is always one).
-    keep: how many of the newest stay."""
+    """When the state is saved; the end of the warm start always is.
 
-    every: int
-    keep: int
+    every: RL steps between checkpoints.
+    keep: how many of the newest stay.
+    """
+
+    every: int = 20
+    keep: int = 2
 
     def __post_init__(self) -> None:
         require_at_least(1, self, "every", "keep")
@@ -261,41 +325,45 @@ class CheckpointConfig:
 class RunConfig:
     """All of a run. Its JSON form lies beside the run's metrics as config.json.
 
-    compilation_cache: folder in which compiled programs outlive the run; empty = none.
+    name: what reports call the run.
+    seed: start of all random draws.
+    compilation_cache: folder in which compiled programs outlive the run; empty: none.
     weights: a Hugging Face folder or .gguf file of which `model` is the shape, and where training
-    starts; empty = random ones.
+        starts; empty: random ones.
     """
 
-    name: str
-    seed: int
-    compilation_cache: str
-    weights: str
-    hardware: HardwareConfig
-    mesh: MeshShape
-    model: ModelConfig
-    tokenizer: TokenizerConfig
-    worlds: WorldsConfig
-    sandbox: SandboxSpec
-    agent: AgentLimits
-    rollout: RolloutConfig
-    engine: EngineShape
-    learn: LearnConfig
-    lora: LoraShape
-    warm_start: WarmStartConfig
-    warm_start_optimizer: OptimizerHypers
-    rl: RlConfig
-    rl_optimizer: OptimizerHypers
-    algo: AlgoConfig
-    critics: CriticsHypers
-    rhythm: RhythmHypers
-    resampling: ResamplingHypers
-    train_sampling: Sampling
-    eval_sampling: Sampling
-    eval: EvalConfig
-    checkpoint: CheckpointConfig
+    name: str = "run"
+    seed: int = 0
+    compilation_cache: str = ""
+    weights: str = ""
+    hardware: HardwareConfig = dataclasses.field(default_factory=HardwareConfig)
+    mesh: MeshShape = dataclasses.field(default_factory=MeshShape)
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    tokenizer: TokenizerConfig = dataclasses.field(default_factory=TokenizerConfig)
+    worlds: WorldsConfig = dataclasses.field(default_factory=WorldsConfig)
+    sandbox: SandboxSpec = dataclasses.field(default_factory=SandboxSpec)
+    agent: AgentLimits = dataclasses.field(default_factory=AgentLimits)
+    rollout: RolloutConfig = dataclasses.field(default_factory=RolloutConfig)
+    engine: EngineShape = dataclasses.field(default_factory=EngineShape)
+    learn: LearnConfig = dataclasses.field(default_factory=LearnConfig)
+    lora: LoraShape = dataclasses.field(default_factory=LoraShape)
+    warm_start: WarmStartConfig = dataclasses.field(default_factory=WarmStartConfig)
+    warm_start_optimizer: OptimizerHypers = dataclasses.field(default_factory=OptimizerHypers)
+    rl: RlConfig = dataclasses.field(default_factory=RlConfig)
+    rl_optimizer: OptimizerHypers = dataclasses.field(default_factory=OptimizerHypers)
+    algo: AlgoConfig = dataclasses.field(default_factory=AlgoConfig)
+    critics: CriticsHypers = dataclasses.field(default_factory=CriticsHypers)
+    attention_credit: AttentionCreditHypers = dataclasses.field(
+        default_factory=AttentionCreditHypers
+    )
+    resampling: ResamplingHypers = dataclasses.field(default_factory=ResamplingHypers)
+    train_sampling: Sampling = dataclasses.field(default_factory=Sampling)
+    eval_sampling: Sampling = dataclasses.field(default_factory=Sampling)
+    eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
 
     def __post_init__(self) -> None:
-        check_sections(self)
+        require_at_least(0, self, "seed")
 
     @property
     def demonstrated(self) -> tuple[Domain, ...]:

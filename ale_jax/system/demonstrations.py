@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ale_jax.data.chunk_masks import Chunk, error_mask, relevance_mask
 from ale_jax.data.experts import TEACHER, Expert
 from ale_jax.data.mixing import mix
-from ale_jax.data.packing import Sample, demonstration, given_turn
+from ale_jax.data.packing import Sample, demonstration, text_turn
+from ale_jax.data.selection import Chunk, error_mask, relevance_mask
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import Task
 from ale_jax.sandbox.api import Runtime, Sandbox
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 WORKERS = 4  # sandboxes that play oracles at once, in this process
 
 
-def play_lessons(
+def collect_demonstrations(
     config: RunConfig, runtime: Runtime | None, progress: Progress
 ) -> tuple[list[list[Transcript]], list[Transcript]]:
     """Transcripts of each domain, and of the unseen tasks that the warm start is probed on."""
@@ -48,8 +48,8 @@ def play_lessons(
     families = [family for domain in config.demonstrated for family in domain.families]
     tasks = [*itertools.chain(*lists), *probe_tasks(warm.probe_tasks, families)]
     progress.phase("oracle transcripts", len(tasks))
-    clumsy = functools.partial(is_clumsy, share=warm.clumsy)
-    played = iter(demonstrate(runtime, config.sandbox, tasks, clumsy, WORKERS, progress.update))
+    noisy = functools.partial(is_noisy, share=warm.noisy_share)
+    played = iter(demonstrate(runtime, config.sandbox, tasks, noisy, WORKERS, progress.update))
     return [list(itertools.islice(played, len(tasks))) for tasks in lists], list(played)
 
 
@@ -69,13 +69,13 @@ def demonstrate(
     runtime: Runtime | None,
     spec: SandboxSpec,
     tasks: Sequence[Task],
-    clumsy: Callable[[Task], bool],
+    noisy: Callable[[Task], bool],
     workers: int,
     on_progress: Callable[[int], None],
 ) -> list[Transcript]:
     """The oracle's conversation for each task, played in `workers` sandboxes at once.
 
-    runtime: None if no task needs a sandbox. clumsy: for which tasks it is to err on the way.
+    runtime: None if no task needs a sandbox. noisy: for which tasks it is to err on the way.
 
     RuntimeError if an oracle does not earn its reward: then the worlds are broken.
     """
@@ -83,10 +83,10 @@ def demonstrate(
 
     def play(task: Task) -> Transcript:
         if not needs_sandbox(task):
-            return transcripts.demonstration(None, task, clumsy(task))
+            return transcripts.demonstration(None, task, noisy(task))
         box = boxes.get()
         try:
-            return transcripts.demonstration(box, task, clumsy(task))
+            return transcripts.demonstration(box, task, noisy(task))
         finally:
             boxes.put(box)
 
@@ -102,7 +102,7 @@ def demonstrate(
             return played
 
 
-def is_clumsy(task: Task, share: float) -> bool:
+def is_noisy(task: Task, share: float) -> bool:
     """Whether `task` is among the share of training tasks that are demonstrated with errors."""
     if task.split != "train":
         return False
@@ -174,7 +174,7 @@ def oracle_experts(
 
     played = demonstrate(runtime, config.sandbox, tasks, flawless, WORKERS, on_progress)
     experts = [oracle_expert(*each, tokenizer) for each in zip(tasks, played, strict=True)]
-    check_oracles(experts, config.agent.turns, config.engine.slot_tokens)
+    check_oracles(experts, config.agent.turns, config.engine.max_sequence_length)
     return experts
 
 
@@ -189,7 +189,7 @@ def oracle_expert(task: Task, transcript: Transcript, tokenizer: ChatTokenizer) 
         prompt_ids = tokenizer.prompt_ids(list(map(dataclasses.asdict, new)), first=not turns)
         action_ids = tokenizer.reply_ids(message.content)
         seen = new[-1].content  # before the first turn: the instruction, after the system prompt
-        turns.append(given_turn(prompt_ids, action_ids, seen, message.content))
+        turns.append(text_turn(prompt_ids, action_ids, seen, message.content))
         new = []
     return Expert(task, tuple(turns), TEACHER, reward=1.0)
 
@@ -200,10 +200,12 @@ def check_oracles(experts: Iterable[Expert], turns: int, tokens: int) -> None:
         if len(expert.turns) > turns:
             raise ValueError(
                 f"the oracle of {expert.task.family} {expert.task.seed} takes {len(expert.turns)} "
-                f"turns, and agent.turns is {turns}: raise it, or leave the family out"
+                f"turns, and agent.turns is {turns}: raise it, or "
+                "leave the family out"
             )
         if expert.num_tokens > tokens:
             raise ValueError(
                 f"the oracle of {expert.task.family} {expert.task.seed} takes {expert.num_tokens} "
-                f"tokens, and engine.slot_tokens is {tokens}: raise it, or leave the family out"
+                f"tokens, and engine.max_sequence_length is {tokens}: raise it, or "
+                "leave the family out"
             )

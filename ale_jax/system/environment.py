@@ -1,4 +1,4 @@
-"""What a run's figures depend on beside its config: the software, and the machine."""
+"""The process that a run is in: its cache of compiled programs, its software and its machine."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ import platform
 from importlib.metadata import version
 
 import jax
+
+
+def keep_compiled(folder: str) -> None:
+    """From here on programs that took a second or more to compile are kept in `folder`, and taken
+    from there. Empty: none is. Hosts of one run may share it."""
+    if folder:
+        jax.config.update("jax_compilation_cache_dir", folder)
+
 
 STARTED = "started"  # the kind of the event that says it
 PACKAGES = ("jax", "jaxlib", "numpy", "ray")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,22 @@ def described_changes(
     if len(names) > MAX_SHOWN:
         shown.append(f"and {len(names) - MAX_SHOWN} more")
     return "; ".join(shown)
+
+
+def meant_fields(name: str, known: Iterable[str]) -> list[str]:
+    """The `known` fields that someone may mean who leaves out their section: those called `name`,
+    or whose dotted name ends in it."""
+    return [field for field in known if f".{field}".endswith(f".{name}")]
+
+
+def wrong_value(name: str, given: str, current: Any) -> ValueError:
+    """The error for an override of the field `name` by a text that is no value of its type.
+    current: the field's value, which is the example."""
+    example = str(current).lower() if isinstance(current, bool) else str(current)
+    return ValueError(
+        f"config.{name} is {given!r}: {type(current).__name__} is wanted, "
+        f"e.g. --config.{name}={shlex.quote(example)}"
+    )
 
 
 def unknown_field(name: str, known: Iterable[str]) -> ValueError:

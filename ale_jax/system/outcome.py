@@ -10,18 +10,18 @@ from ale_jax.monitor.evaluations import (
     WARM_START,
     Evaluation,
     FamilyResult,
+    Summary,
     read_evaluations,
     wilson_interval,
 )
 from ale_jax.monitor.metrics import METRICS_FILE, read_metrics
-from ale_jax.monitor.summary import Summary
 from ale_jax.system.config import RunConfig
-from ale_jax.system.crew import CrewCounts
-from ale_jax.system.improve import Cursor
+from ale_jax.system.cursor import Cursor
+from ale_jax.system.rollout_workers import WorkerCounts
 
 
 def summarize(
-    config: RunConfig, workdir: Path, cursor: Cursor, counts: CrewCounts, seconds: float
+    config: RunConfig, workdir: Path, cursor: Cursor, counts: WorkerCounts, seconds: float
 ) -> Summary:
     """The run's summary, from the records in `workdir` and the counts of its parts."""
     evaluations = {e.name: e for e in read_evaluations(workdir / EVALUATIONS_FILE)}

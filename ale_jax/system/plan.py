@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,9 @@ from jax.sharding import AbstractMesh
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.learn.critics import abstract_critics
 from ale_jax.learn.state import abstract_trained, make_optimizer, place_moments
-from ale_jax.model.cache import empty_cache
+from ale_jax.model.cache import cache_sharding, empty_cache
+from ale_jax.model.capacity_dispatch import SLACK
 from ale_jax.model.compute import has_own_weights, sampler_shardings, served_weights
-from ale_jax.model.equal_blocks import SLACK
 from ale_jax.model.lora import FULL
 from ale_jax.model.policy import SCORE_BLOCK
 from ale_jax.model.quantised import SAME
@@ -25,14 +25,10 @@ from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import (
     RULES,
     abstract_mesh,
-    data_shares,
     mesh_sizes,
+    num_data_shards,
 )
-from ale_jax.model.shares import cache_sharding
-from ale_jax.system.chips import CHIPS
-
-if TYPE_CHECKING:
-    from ale_jax.system.config import RunConfig
+from ale_jax.system.config import CHIPS, RunConfig
 
 GIB = 1 << 30
 
@@ -73,7 +69,7 @@ class Plan:
                 f"the run needs {self.total / GIB:.1f} GiB of each {self.chip}, which has "
                 f"{self.has / GIB:.1f}; most of it, {most.bytes / GIB:.1f}, is for {most.what}: "
                 "cut it along more devices (mesh.fsdp, expert, tensor), or make engine.pages or "
-                "learn.rows smaller, or set learn.remat to layers"
+                "learn.microbatch_rows smaller, or set learn.remat to layers"
             )
 
 
@@ -141,7 +137,7 @@ def _publishing(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> I
 
 
 def _bytes(tree: Any) -> int:
-    """Of one device's shares."""
+    """Of one device's shards."""
     leaves = jax.tree.leaves(tree)
     return sum(
         math.prod(x.sharding.shard_shape(x.shape)) * jnp.dtype(x.dtype).itemsize for x in leaves
@@ -166,7 +162,7 @@ def _sampler_bytes(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -
 
 def _cache_bytes(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> int:
     engine = config.engine
-    engine.share(data_shares(mesh))  # ValueError if it cannot be divided
+    engine.shard(num_data_shards(mesh))  # ValueError if it cannot be divided
     dtype = jnp.int8 if engine.int8_cache else jnp.dtype(config.learn.compute_dtype)
     make = partial(empty_cache, policy, engine.pages, engine.page_tokens, dtype)
     pages, place = jax.eval_shape(make), cache_sharding(mesh)
@@ -175,7 +171,7 @@ def _cache_bytes(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> 
 
 def _tokens_per_device(config: RunConfig, mesh: AbstractMesh) -> int:
     parts = math.prod(mesh.shape[axis] for axis in (*RULES["batch"], *RULES["sequence"]))
-    return config.learn.rows * config.learn.row_tokens // parts
+    return config.learn.microbatch_rows * config.learn.pack_length // parts
 
 
 def _kept_per_token(policy: PolicyShape, remat: str, mesh: AbstractMesh) -> int:

@@ -20,7 +20,7 @@ from ale_jax.monitor.trajectories import TRAJECTORIES_FILE, TrajectorySample, Tu
 from ale_jax.records import Batch, Turn
 from ale_jax.system.build_config import stored_config
 from ale_jax.system.config import RunConfig
-from ale_jax.system.newest_state import Newest, newest_state
+from ale_jax.system.states import Newest, newest_state
 from ale_jax.system.workdir import Workdir
 
 
@@ -88,11 +88,11 @@ def sample_of(trajectory: TrajectorySample, member: int = 0) -> Sample:
         _turn(turn, trajectory.reward if k == last else 0.0)
         for k, turn in enumerate(trajectory.turns)
     )
-    sampled = trajectory.turns[trajectory.given :]
+    sampled = trajectory.turns[trajectory.num_prefix_turns :]
     return Sample(
         turns=tuple(turns),
         advantage_C=np.array([turn.advantage for turn in sampled], np.float32),
-        given=trajectory.given,
+        num_prefix_turns=trajectory.num_prefix_turns,
         member=member,
     )
 

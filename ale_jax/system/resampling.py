@@ -19,18 +19,24 @@ from ale_jax.algo.resampling import (
     crucial_chunks,
     imitation_weights,
 )
-from ale_jax.data.curriculum import Curriculum
-from ale_jax.data.experts import Expert, ExpertStore, assign, expert_from_json, expert_to_json
+from ale_jax.data.experts import (
+    Curriculum,
+    Expert,
+    ExpertStore,
+    assign,
+    expert_from_json,
+    expert_to_json,
+)
 from ale_jax.data.packing import Sample
 from ale_jax.data.replay import Group
 from ale_jax.monitor.evaluations import wilson_interval
 from ale_jax.monitor.events import Recorder
-from ale_jax.records import TRAIN, Assignment, Slot, Status, Task, Trajectory
+from ale_jax.records import TRAIN, EpisodeKey, RolloutRequest, Status, Task, Trajectory
 
-REPLAY = "replay"  # the phase of slots in which nothing is sampled
+REPLAY = "replay"  # the phase of keys in which nothing is sampled
 DIVERGED_ONCE = "one attempt diverged, and another did not"
 
-Replays = Callable[[Sequence[Assignment]], list[Trajectory]]
+Replays = Callable[[Sequence[RolloutRequest]], list[Trajectory]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,17 +84,17 @@ class Resampler:
 
     # The rollouts' side.
 
-    def assign(self, group: int) -> list[Assignment]:
+    def assign(self, group: int) -> list[RolloutRequest]:
         """All attempts of a training group."""
         with self._lock:
             if group not in self._decided:
                 self._decided[group] = self._decide(group)
             decision = self._decided[group]
-        slots = (
-            Slot(TRAIN, group, member, decision.task, decision.start)
+        keys = (
+            EpisodeKey(TRAIN, group, member, decision.task, decision.start)
             for member in range(self._group_size)
         )
-        return [assign(slot, decision.expert) for slot in slots]
+        return [assign(key, decision.expert) for key in keys]
 
     def note(self, trajectory: Trajectory) -> None:
         """Looks at what came back from a training group: an expert that cannot be replayed is one
@@ -96,7 +102,7 @@ class Resampler:
         episode = trajectory.episode
         if _diverged(trajectory):  # even if it led there in another attempt
             with self._lock:
-                expert = self._decided[episode.slot.group].expert
+                expert = self._decided[episode.key.group].expert
                 known = self._experts.drop(expert)
             if known:
                 self._refuse(expert, episode.detail or DIVERGED_ONCE)
@@ -122,11 +128,11 @@ class Resampler:
         """Makes experts of those candidates whose replay, to the end, shows what it had shown and
         earns its reward again. Others are refused, and an event names them."""
         candidates = list(candidates)
-        slots = (
-            Slot(REPLAY, number, 0, expert.task, len(expert.turns))
+        keys = (
+            EpisodeKey(REPLAY, number, 0, expert.task, len(expert.turns))
             for number, expert in enumerate(candidates)
         )
-        checks = [assign(slot, expert) for slot, expert in zip(slots, candidates)]
+        checks = [assign(key, expert) for key, expert in zip(keys, candidates)]
         for expert, replayed in zip(candidates, replay(checks) if checks else ()):
             if replayed.episode.reward == expert.reward and not _diverged(replayed):
                 self._put(expert)
@@ -167,7 +173,7 @@ class Resampler:
 
     def figures(self, groups: Sequence[Group], version: int) -> dict[str, float]:
         """The step's metrics. `success` mixes all starts; here the task's beginning is apart."""
-        starts = [g.members[0].episode.slot.start for g in groups]
+        starts = [g.members[0].episode.key.num_prefix_turns for g in groups]
         outcomes = [(k, _succeeded(t)) for k, g in zip(starts, groups) for t in g.valid]
         from_start = [won for k, won in outcomes if k == 0]
         resampled = [won for k, won in outcomes if k > 0]
@@ -175,7 +181,7 @@ class Resampler:
         values: dict[str, float] = {f"unjudged/{s}": n for s, n in sorted(attempts.items())}
         if self._hp.scheme != NONE:
             values["experts"] = len(self._experts)
-            values["start_mean"] = float(np.mean(starts))
+            values["prefix_turns_mean"] = float(np.mean(starts))
             values["crucial_chunks"] = sum(len(c) for c in self.crucial(version).values())
             values["groups_resampled"] = sum(k > 0 for k in starts)
             imitated = self._hp.imitation_weight and len(self._lost_forks(groups))
@@ -247,7 +253,7 @@ def _succeeded(trajectory: Trajectory) -> bool:
 
 
 def _ends(trajectory: Trajectory) -> list[str]:
-    """How the attempts at a slot ended that were not learned from."""
+    """How the attempts at a key ended that were not learned from."""
     last = trajectory.episode.status
     invalid = trajectory.episode.reward is None
     return [status.value for status in (*trajectory.rejected, *((last,) if invalid else ()))]
@@ -268,11 +274,11 @@ def _why_not(replayed: Trajectory, expert: Expert) -> str:
 
 def _imitated(decision: _Decision, group: int, gamma: float, weight: float) -> Sample:
     expert, start = decision.expert, decision.start
-    given = start + 1
+    num_prefix_turns = start + 1
     return Sample(
-        turns=expert.turns[:given],
+        turns=expert.turns[:num_prefix_turns],
         advantage_C=np.zeros(0, np.float32),
-        given=given,
+        num_prefix_turns=num_prefix_turns,
         group=group,
         imitate_C=imitation_weights(start, len(expert.turns), expert.reward, gamma, weight),
     )

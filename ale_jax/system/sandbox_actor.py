@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from ale_jax.sandbox.job import Job
+from ale_jax.sandbox.exchange import Job
 from ale_jax.sandbox.pool.api import Event, NodeStatus
 from ale_jax.sandbox.pool.machines import Launches
 from ale_jax.sandbox.pool.node_pool import NodePool

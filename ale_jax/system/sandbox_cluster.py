@@ -14,8 +14,7 @@ from ale_jax.sandbox.pool.api import Record
 from ale_jax.sandbox.pool.machines import Launches
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.spec import SandboxSpec
-from ale_jax.system.background import Background
-from ale_jax.system.bounded import bounded
+from ale_jax.system.background import Background, bounded
 from ale_jax.system.sandbox_actor import Report
 from ale_jax.system.sandbox_node import Node, NodeLost
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from ale_jax.sandbox.api import SandboxError
+from ale_jax.sandbox.pool.admission import new_id
 from ale_jax.sandbox.pool.api import (
     Cause,
     Events,
@@ -19,18 +20,14 @@ from ale_jax.sandbox.pool.api import (
     StartRequest,
     Status,
 )
-from ale_jax.sandbox.pool.defaults import log_event, steady_clock
-from ale_jax.sandbox.pool.events import EventRing
-from ale_jax.sandbox.pool.first_up import first_up
-from ale_jax.sandbox.pool.machines import Launches
+from ale_jax.sandbox.pool.events import EventRing, log_event, steady_clock
+from ale_jax.sandbox.pool.machines import Launches, first_ready
 from ale_jax.sandbox.pool.options import PoolOptions
-from ale_jax.sandbox.pool.warm import new_id
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.system.sandbox_cluster import ASK_S, Nodes
 from ale_jax.system.sandbox_node import NodeLost
-from ale_jax.system.sandbox_route import Route
+from ale_jax.system.sandbox_route import FarTerminal, Route, open_terminal
 from ale_jax.system.sandbox_routes import Routes
-from ale_jax.system.sandbox_terminal import FarTerminal, open_terminal
 
 SILENT_S = 5.0
 
@@ -71,7 +68,7 @@ class Fleet:
         if route.was_delivered:
             return await self.status((await self._routes.settled(route.id)).id)
         try:
-            await first_up([route], 1)
+            await first_ready([route], 1)
         except asyncio.CancelledError:
             self._give_up([route], Cause.STOPPED)
             raise
@@ -91,7 +88,7 @@ class Fleet:
                 except SandboxGone:  # it was redundant when this was asked for before
                     if len(routes) + (count + spare - number - 1) < count:
                         raise
-            won = await first_up(routes, count)
+            won = await first_ready(routes, count)
         except BaseException:
             self._give_up(routes, Cause.STOPPED)
             raise

@@ -16,7 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.pool.machines import Launches
 from ale_jax.sandbox.pool.options import PoolOptions
-from ale_jax.system.bounded import bounded
+from ale_jax.system.background import bounded
 from ale_jax.system.sandbox_actor import NodeActor, Report
 
 CALLS_AT_ONCE = 10_000

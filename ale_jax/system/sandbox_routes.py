@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
+from ale_jax.sandbox.pool.admission import new_id
 from ale_jax.sandbox.pool.api import (
     Cause,
     PoolFull,
@@ -19,7 +20,6 @@ from ale_jax.sandbox.pool.api import (
     Status,
 )
 from ale_jax.sandbox.pool.options import PoolOptions
-from ale_jax.sandbox.pool.warm import new_id
 from ale_jax.system.background import Background
 from ale_jax.system.sandbox_actor import Report
 from ale_jax.system.sandbox_cluster import ASK_S, Nodes
@@ -75,7 +75,7 @@ class Routes:
             del self.routes[route.id]
             route.fail(error)
         else:
-            self._arrive(route)
+            self._started(route)
 
     async def _move(self, route: Route) -> None:
         """A start elsewhere, as soon as there is room."""
@@ -93,14 +93,14 @@ class Routes:
                 break
             else:
                 self._record("sandbox_moved", f"to {route.node.name}", sandbox=route.id)
-                self._arrive(route)
+                self._started(route)
                 return
         self._record("sandbox_lost", reason, sandbox=route.id)
         route.note(State.FAILED, reason, Cause.NODE_LOST)
         route.end(Cause.NODE_LOST)
         route.fail(SandboxGone(route.id, route.cause))
 
-    def _arrive(self, route: Route) -> None:
+    def _started(self, route: Route) -> None:
         route.settled_at = time.monotonic()
         route.arrival.set_result(None)
         if route.unwanted:

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from ray.exceptions import RayError
 
 from ale_jax.sandbox.api import SandboxError
+from ale_jax.sandbox.cli.local import run_service
 from ale_jax.sandbox.cli.main import FAILED, INTERRUPTED
 from ale_jax.sandbox.cli.parser import add_serve_options
-from ale_jax.sandbox.cli.serve import run_service
 from ale_jax.sandbox.cli.tables import printable
-from ale_jax.sandbox.pool.defaults import log_event
+from ale_jax.sandbox.pool.events import log_event
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec

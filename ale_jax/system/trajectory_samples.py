@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ale_jax.algo.algorithm import MismatchHypers
-from ale_jax.algo.mismatch import keep_mask
+from ale_jax.algo.ratio import keep_mask
 from ale_jax.data.packing import Sample
 from ale_jax.model.params import Params
 from ale_jax.monitor.trajectories import ChunkTokens, TrajectorySample, TurnSample
 from ale_jax.records import Batch, Trajectory, Turn
-from ale_jax.system.improve import StepReport
+from ale_jax.system.step_metrics import StepReport
 
 EVERY_STEPS = 5  # between two groups that are written down
 MOST_MEMBERS = 4  # of a group
@@ -55,7 +55,7 @@ def trajectory_samples(
 
 
 def _chunks(trajectory: Trajectory) -> int:
-    return len(trajectory.turns) - trajectory.given
+    return len(trajectory.turns) - trajectory.num_prefix_turns
 
 
 def _contrast(report: StepReport) -> list[tuple[int, Trajectory]]:
@@ -81,13 +81,15 @@ def _as_learned(
 ) -> Learned:
     """Of the policy tokens of one trajectory, in order. Without credit it was not packed: its
     advantages are 0, pi_old is as recorded, and no filter saw it."""
-    member = trajectory.episode.slot.member
+    member = trajectory.episode.key.member
     for batch in batches:
         own_BT = (batch.group_BT == group) & (batch.member_BT == member) & (batch.chunk_BT >= 0)
         if own_BT.any():  # a trajectory lies whole in one row
             kept_BT = _kept(batch, hp)
             return Learned(batch.advantage_BT[own_BT], batch.logp_old_BT[own_BT], kept_BT[own_BT])
-    old = np.concatenate([turn.logp_old for turn in trajectory.turns[trajectory.given :]])
+    old = np.concatenate(
+        [turn.logp_old for turn in trajectory.turns[trajectory.num_prefix_turns :]]
+    )
     return Learned(np.zeros_like(old), old, np.ones(old.shape, bool))
 
 
@@ -101,23 +103,23 @@ def _sample(
     step: int, trajectory: Trajectory, learned: Learned, logp: np.ndarray
 ) -> TrajectorySample:
     """logp: of the trajectory's policy tokens, by the weights that the step started from."""
-    turns = [_given(turn) for turn in trajectory.turns[: trajectory.given]]
+    turns = [_given(turn) for turn in trajectory.turns[: trajectory.num_prefix_turns]]
     at = 0
-    for turn in trajectory.turns[trajectory.given :]:
+    for turn in trajectory.turns[trajectory.num_prefix_turns :]:
         own = slice(at, at + len(turn.action_ids))
         turns.append(_turn(turn, learned.part(own), logp[own]))
         at = own.stop
     episode = trajectory.episode
     return TrajectorySample(
         step=step,
-        family=episode.slot.task.family,
-        seed=episode.slot.task.seed,
+        family=episode.key.task.family,
+        seed=episode.key.task.seed,
         status=episode.status,
         reward=episode.reward,
         start_version=trajectory.start_version,
         trained_version=step - 1,
         turns=tuple(turns),
-        given=trajectory.given,
+        num_prefix_turns=trajectory.num_prefix_turns,
     )
 
 

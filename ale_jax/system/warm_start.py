@@ -9,10 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from ale_jax.algo.normaliser import count_normaliser
-from ale_jax.algo.sft import sft_loss
+from ale_jax.algo.losses import count_loss_denominator, sft_loss
 from ale_jax.data.packing import Sample, Shape, pack, pack_all
-from ale_jax.learn.router import router_figures
+from ale_jax.learn.diagnostics import router_figures
 from ale_jax.learn.state import TrainState
 from ale_jax.learn.step import forward, make_train_step, to_device
 from ale_jax.model.compute import FLOAT32, Compute
@@ -56,7 +55,7 @@ def warm_start(
     stream = full_batches(train, shape)
     for step in range(1, config.max_steps + 1):
         batch = list(itertools.islice(stream, config.batches_per_step))
-        state, sums = train_step(state, batch, count_normaliser(batch, "tokens"))
+        state, sums = train_step(state, batch, count_loss_denominator(batch, "tokens"))
         if step % config.probe_every:
             continue
         success = ask(state.params)
@@ -80,7 +79,7 @@ def full_batches(samples: Iterator[Sample], shape: Shape) -> Iterator[Batch]:
     for sample in samples:
         waiting.append(sample)
         # With twice what fits to choose from, little of the batch stays empty.
-        if sum(s.num_tokens for s in waiting) >= 2 * shape.rows * shape.row_tokens:
+        if sum(s.num_tokens for s in waiting) >= 2 * shape.microbatch_rows * shape.pack_length:
             batch, waiting = pack(waiting, shape)
             yield batch
 
@@ -94,7 +93,7 @@ def make_probe(
 ) -> Callable[[Params], float]:
     """A function of the weights: the mean probability of `samples`, policy tokens only."""
     batches = pack_all(samples, shape)
-    segments = shape.chunks_per_row + 1  # 0 is padding; a row has no more samples than chunks
+    segments = shape.chunks_per_pack + 1  # 0 is padding; a row has no more samples than chunks
 
     @jax.jit
     def probability(params, arrays):

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from ale_jax.files import read_json, write_json
+from ale_jax.monitor.evaluations import SUMMARY_FILE
 from ale_jax.monitor.metrics import METRICS_FILE
 from ale_jax.monitor.run_files import CONFIG_FILE
-from ale_jax.monitor.summary import SUMMARY_FILE
 from ale_jax.system.config import RunConfig
-from ale_jax.system.fields import described_changes, differing_fields, flat
+from ale_jax.system.fields import MAX_SHOWN, described_changes, differing_fields, flat
 
 LOCK_FILE = "run.lock"  # its presence is what makes a folder a run's
 CHECKPOINTS_DIR = "checkpoints"
@@ -98,6 +98,7 @@ class Workdir:
         lock = _lock(path)
         try:
             stored, wanted = _stored(path), json.loads(json.dumps(config.to_json()))
+            pass
             differing = [n for n in differing_fields(flat(stored), flat(wanted)) if not _is_free(n)]
             if differing:
                 raise ValueError(
@@ -171,6 +172,7 @@ def _enter(path: Path, config: RunConfig, resume: bool) -> RunState:
     stored, wanted = _stored(path), json.loads(json.dumps(config.to_json()))
     if stored == wanted:
         return state
+    _refuse_other_version(path, flat(stored), flat(wanted))
     _refuse_other_config(path, flat(stored), flat(wanted), resume)
     # From here on the run has more to do; killed before its end, it is not a finished one.
     (path / SUMMARY_FILE).unlink(missing_ok=True)
@@ -199,6 +201,17 @@ def _stored(path: Path) -> dict[str, Any]:
     if not isinstance(stored, dict):
         raise ValueError(f"{path / CONFIG_FILE} holds no config: give --overwrite to move it aside")
     return stored
+
+
+def _refuse_other_version(path: Path, stored: dict[str, object], wanted: dict[str, object]) -> None:
+    """ValueError if the stored config has other fields than this version's configs have."""
+    renamed = sorted(stored.keys() ^ wanted.keys())
+    if renamed:
+        names = ", ".join(renamed[:MAX_SHOWN]) + (", ..." if len(renamed) > MAX_SHOWN else "")
+        raise ValueError(
+            f"workdir {path} holds a run of another version of ALE-JAX, whose config fields differ "
+            f"({names}): choose another folder, or give --overwrite to move it aside"
+        )
 
 
 def _refuse_other_config(

@@ -114,13 +114,13 @@ LONG_HORIZON = Experiment(
     ),
 )
 
-RHYTHM = Experiment(
-    "rhythm",
+ATTENTION_CREDIT = Experiment(
+    "attention_credit",
     "Credit by attention on Countdown, against GRPO alone and a control that draws tokens by lot",
     "countdown",
     "countdown",
     tuple(
-        Arm(name, "grpo", {"rhythm.credit": credit})
+        Arm(name, "grpo", {"attention_credit.credit": credit})
         for name, credit in (
             ("grpo", "none"),
             ("local", "local"),
@@ -149,5 +149,6 @@ STALENESS = Experiment(
 )
 
 EXPERIMENTS: Mapping[str, Experiment] = {
-    each.name: each for each in (ALGORITHMS, FAILURES, ABLATION, LONG_HORIZON, RHYTHM, STALENESS)
+    each.name: each
+    for each in (ALGORITHMS, FAILURES, ABLATION, LONG_HORIZON, ATTENTION_CREDIT, STALENESS)
 }

@@ -12,14 +12,15 @@ from typing import Any
 from ale_jax.monitor.evaluations import (
     EVALUATIONS_FILE,
     FINAL,
+    SUMMARY_FILE,
     WARM_START,
     Evaluation,
     read_evaluations,
+    read_summary,
     wilson_interval,
 )
 from ale_jax.monitor.events import EVENTS_FILE, read_events
 from ale_jax.monitor.metrics import METRICS_FILE, read_metrics
-from ale_jax.monitor.summary import SUMMARY_FILE, read_summary
 from ale_jax.system.environment import STARTED
 
 SPIKE_FACTOR, SPIKE_WINDOW, SPIKE_WARMUP = 5.0, 20, 5
@@ -101,7 +102,7 @@ def read_run(workdir: Path) -> RunFigures:
         max_staleness=summary.max_staleness,
         mean_staleness=statistics.fmean(step["staleness_mean"] for step in steps),
         seconds=summary.seconds_total,
-        starts=curve(steps, "start_mean") if "start_mean" in steps[0] else (),
+        starts=curve(steps, "prefix_turns_mean") if "prefix_turns_mean" in steps[0] else (),
         made_with=_made_with(workdir),
     )
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from ale_jax.monitor.summary import SUMMARY_FILE
+from ale_jax.monitor.evaluations import SUMMARY_FILE
 from ale_jax.system.fields import described_changes, differing_fields
 from benchmarks.experiments.catalogue import FOLDER, Arm, Experiment
 from benchmarks.experiments.settings import settings, settings_of_run

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from ale_jax.algo.normaliser import count_normaliser
+from ale_jax.algo.losses import count_loss_denominator
 from ale_jax.learn.credit import make_loss
 from ale_jax.learn.state import OptimizerHypers, begin, make_optimizer
 from ale_jax.learn.step import make_train_step
@@ -38,8 +38,8 @@ VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")
 NO_STOP = (-1,)  # what is sampled is never negative
 PAGE_TOKENS = 16
 SIZES = EngineShape(
-    slots=ROWS,
-    slot_tokens=ROW_TOKENS,
+    max_sequences=ROWS,
+    max_sequence_length=ROW_TOKENS,
     decode_steps=WRITTEN_TOKENS,
     prefill_tokens=(PROMPT_TOKENS,),
     prefill_rows=ROWS,
@@ -102,14 +102,14 @@ def _key(conversation: int) -> np.ndarray:
 def training(shape: PolicyShape, params: Params, mesh: Mesh, calls: int) -> dict[str, float]:
     """Of one whole step: GRPO's clipped loss, its gradient, and an update of all weights."""
     optimizer = make_optimizer(ADAMW, shape)
-    step = make_train_step(shape, optimizer, make_loss(GRPO, chunks_per_row=1), 0.0, mesh)
+    step = make_train_step(shape, optimizer, make_loss(GRPO, chunks_per_pack=1), 0.0, mesh)
     batches = [full_batch(shape.vocab_size, ROWS, ROW_TOKENS, PROMPT_TOKENS, FIRST_ID)]
-    normaliser = count_normaliser(batches, GRPO.loss.aggregation)
+    loss_denominator = count_loss_denominator(batches, GRPO.loss.aggregation)
     state = begin(params, optimizer, mesh)
 
     def call() -> None:
         nonlocal state
-        state, sums = step(state, batches, normaliser)
+        state, sums = step(state, batches, loss_denominator)
         jax.block_until_ready((state, sums))
 
     times = timed(call, calls)

@@ -60,10 +60,12 @@ def measure_decode(params: Params, work: DecodeWork, batch: int, platform: str) 
     The context is of random pages. Each dispatch writes the same positions again; dispatches follow
     one another without a word to the host between them.
     """
-    shape, pages_per_slot = work.shape, work.slot_tokens // work.page_tokens
+    shape, pages_per_sequence = work.shape, work.max_sequence_length // work.page_tokens
     dtype = params["embed_VD"].dtype
-    cache = empty_cache(shape, batch * pages_per_slot, work.page_tokens, dtype)
-    page_SW = np.arange(batch * pages_per_slot, dtype=np.int32).reshape(batch, pages_per_slot)
+    cache = empty_cache(shape, batch * pages_per_sequence, work.page_tokens, dtype)
+    page_SW = np.arange(batch * pages_per_sequence, dtype=np.int32).reshape(
+        batch, pages_per_sequence
+    )
     page_SW, state = jax.device_put((page_SW, _writing(work, batch)))
 
     def dispatch(cache):

@@ -42,13 +42,14 @@ def qwen3_30b_a3b(layers: int, vocab_size: int = VOCABULARY) -> PolicyShape:
 
 @dataclasses.dataclass(frozen=True)
 class DecodeWork:
-    """batches: conversations at once, each with `context` of `slot_tokens` tokens in the cache; a
-    dispatch takes `steps` decode steps. `dispatches` in a row are timed, `repeats` times."""
+    """batches: conversations at once, each with `context` of `max_sequence_length` tokens in the
+    cache; a dispatch takes `steps` decode steps. `dispatches` in a row are timed, `repeats`
+    times."""
 
     shape: PolicyShape
     batches: tuple[int, ...] = (16, 64, 128)
     context: int = 512
-    slot_tokens: int = 1024
+    max_sequence_length: int = 1024
     page_tokens: int = 64
     steps: int = 8
     dispatches: int = 8
@@ -57,11 +58,11 @@ class DecodeWork:
 
 @dataclasses.dataclass(frozen=True)
 class TrainWork:
-    """rows: of one microbatch, for each name; each row is one trajectory of `row_tokens`."""
+    """rows: of one microbatch, for each name; each row is one trajectory of `pack_length`."""
 
     shape: PolicyShape
     rows: dict[str, int]
-    row_tokens: int = 4096
+    pack_length: int = 4096
     repeats: int = 5
 
 

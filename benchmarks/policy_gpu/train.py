@@ -22,7 +22,7 @@ BALANCE_WEIGHT = 1e-3
 PROMPT_TOKENS = 64
 
 
-def forward_flops(shape: PolicyShape, row_tokens: int) -> dict[str, float]:
+def forward_flops(shape: PolicyShape, pack_length: int) -> dict[str, float]:
     """Of one token, the mean over a row that is one causal segment; a multiply and an add are two.
 
     Products alone, as is usual: of the experts those that the token chose, of attention the scores
@@ -31,7 +31,7 @@ def forward_flops(shape: PolicyShape, row_tokens: int) -> dict[str, float]:
     D, N, G, H = shape.width, shape.num_heads, shape.num_kv_heads, shape.head_width
     moe_layers = sum(map(shape.has_experts, range(shape.num_layers)))
     chosen = shape.experts_per_token * 3 * D * shape.expert_width + D * shape.num_experts
-    keys = (row_tokens + 1) / 2
+    keys = (pack_length + 1) / 2
     return {
         "projections": 2.0 * shape.num_layers * D * H * (2 * N + 2 * G),
         "attention": 2.0 * shape.num_layers * 2 * N * H * keys,
@@ -44,14 +44,14 @@ def forward_flops(shape: PolicyShape, row_tokens: int) -> dict[str, float]:
 def measure_train(params: Params, work: TrainWork, rows: int) -> dict[str, Any]:
     """mfu: model FLOPs, three times those of the forward pass (what is computed again does not
     count), over the median time and the device's peak."""
-    shape, loss = work.shape, make_loss(GRPO, chunks_per_row=1)
+    shape, loss = work.shape, make_loss(GRPO, chunks_per_pack=1)
     gradient = jax.jit(
         gradient_function(shape, loss, BALANCE_WEIGHT, COMPUTE), compiler_options=EXACT
     )
-    prompt_tokens = min(PROMPT_TOKENS, work.row_tokens // 2)
-    batch = full_batch(shape.vocab_size, rows, work.row_tokens, prompt_tokens)
+    prompt_tokens = min(PROMPT_TOKENS, work.pack_length // 2)
+    batch = full_batch(shape.vocab_size, rows, work.pack_length, prompt_tokens)
     arrays = jax.device_put(vars(batch))
-    tokens = rows * work.row_tokens
+    tokens = rows * work.pack_length
 
     def call() -> float:
         start = time.perf_counter()
@@ -60,7 +60,7 @@ def measure_train(params: Params, work: TrainWork, rows: int) -> dict[str, Any]:
 
     compile_s = call()
     seconds = [call() for _ in range(work.repeats)]
-    parts = forward_flops(shape, work.row_tokens)
+    parts = forward_flops(shape, work.pack_length)
     flops = 3 * tokens * sum(parts.values())
     median_s = statistics.median(seconds)
     return {

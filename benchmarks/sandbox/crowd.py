@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.pool.api import StartRequest
-from ale_jax.sandbox.pool.node_load import NodeLoad
+from ale_jax.sandbox.pool.events import NodeLoad
 from ale_jax.sandbox.pool.node_pool import NodePool
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.runtime import pick_runtime
@@ -82,7 +82,7 @@ async def _play(pool: NodePool, id: str, count: int) -> tuple[int, list[float]]:
 def _pss_mb(pool: NodePool, id: str) -> float:
     """Of all its processes: their own memory, and their part of what they share with others."""
     total = 0
-    for pid in host_pids(pool._uses.known(id).sandbox):
+    for pid in host_pids(pool._leases.known(id).sandbox):
         fields = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         total += sum(int(line.split()[1]) for line in fields if line.startswith("Pss:"))
     return _mb(total << 10)

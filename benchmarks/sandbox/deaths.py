@@ -97,7 +97,7 @@ async def _measure(name: str, plan: Plan) -> list[Finding]:
 
 async def _die(pool: NodePool, log: Log, fault: str) -> Death:
     began = time.perf_counter()
-    await asyncio.to_thread(FAULTS[fault], pool._uses.known(VICTIM).sandbox)
+    await asyncio.to_thread(FAULTS[fault], pool._leases.known(VICTIM).sandbox)
     async with asyncio.timeout(NOTICED_S):
         lost_at = await log.lost_at.get()
     answer = await pool.call(VICTIM, "run", command="echo back")  # waits for the new one

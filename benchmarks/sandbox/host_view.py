@@ -10,8 +10,7 @@ from pathlib import Path
 import docker
 
 from ale_jax.sandbox import cgroups
-from ale_jax.sandbox.async_sandbox import AsyncSandbox
-from ale_jax.sandbox.bootstrap import PROGRAM
+from ale_jax.sandbox.async_sandbox import PROGRAM, AsyncSandbox
 
 STARTERS = (
     "bwrap",

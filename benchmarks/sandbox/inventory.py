@@ -16,8 +16,8 @@ from pathlib import Path
 import docker
 from docker.errors import DockerException, NotFound
 
-from ale_jax.sandbox.bootstrap import PROGRAM
-from ale_jax.sandbox.owner import Owner
+from ale_jax.sandbox.async_sandbox import PROGRAM
+from ale_jax.sandbox.cgroups import Owner
 
 SETTLE_S = 20.0
 CGROUPS = Path("/sys/fs/cgroup")

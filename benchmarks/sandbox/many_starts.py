@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from ale_jax.sandbox.owner import Owner
+from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.pool.api import StartRequest
-from ale_jax.sandbox.pool.exit import closed_at_exit
 from ale_jax.sandbox.pool.node_pool import NodePool
-from ale_jax.sandbox.pool.options import PoolOptions
+from ale_jax.sandbox.pool.options import PoolOptions, closed_at_exit
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
 

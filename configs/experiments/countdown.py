@@ -2,7 +2,7 @@
 python -m ale_jax.launch --config=configs/experiments/countdown.py --workdir=runs/countdown
 
 One turn without a sandbox: the steps of a calculation, and then the expression. The arms of
-`python -m benchmarks.experiments rhythm`, failures weighed in full, as GRPO has it.
+`python -m benchmarks.experiments attention_credit`, failures weighed in full, as GRPO has it.
 Hardware: two CPU cores; no accelerator.
 """
 
@@ -17,9 +17,9 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c.tokenizer.vocab_size = 400
     c.worlds.train_families = ("countdown3",)
     c.agent.turns = 1
-    c.rollout.update(episodes_per_actor=16, max_reply_tokens=64)
-    c.engine.update(slots=32, slot_tokens=128, pages=32 * 128 // 16)
-    c.learn.update(row_tokens=256)
+    c.rollout.episodes_per_actor = 16
+    c.engine.update(max_sequences=32, max_sequence_length=128, pages=32 * 128 // 16)
+    c.learn.update(pack_length=256)
     c.warm_start.update(transcripts_per_family=2048, target_success=0.02)
     # One reply is soon played, and the arms differ by little: more steps and more unseen tasks.
     c.rl.update(steps=150, groups_per_step=16)

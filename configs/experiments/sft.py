@@ -18,13 +18,12 @@ ARITHMETIC = ("countdown3",)
 def get_config(algorithm: str = "ipa") -> ConfigDict:
     c = shell.get_config(algorithm)
     c.name = "sft"
-    c.tokenizer.vocab_size = 736
     c.worlds.train_families = SHELL + ARITHMETIC
     c.warm_start.domains = (
         {"name": "agentic", "families": SHELL, "ratio": 7},
         {"name": "reasoning", "families": ARITHMETIC, "ratio": 3},
     )
-    c.warm_start.update(clumsy=0.3, mask_errors=True, mask_repeats=True)
+    c.warm_start.update(noisy_share=0.3, mask_errors=True, mask_repeats=True)
     c.warm_start.update(max_steps=400, target_success=0.9)
     c.rl.steps = 0
     return c

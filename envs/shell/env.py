@@ -6,11 +6,9 @@ import operator
 from typing import Any
 
 from ale_jax.agent.api import VerifierError
-from ale_jax.agent.prompts import SYSTEM_PROMPT
-from ale_jax.agent.tools import ToolCallError, parse_tool_call
-from ale_jax.sandbox import saved_state
-from ale_jax.sandbox.api import ExecResult, Sandbox, SandboxError
-from ale_jax.sandbox.saved_state import SavedState
+from ale_jax.agent.tools import SYSTEM_PROMPT, ToolCallError, parse_tool_call
+from ale_jax.sandbox import api
+from ale_jax.sandbox.api import ExecResult, Sandbox, SandboxError, SavedState
 from envs.shell.families import generate
 from envs.shell.verifier import verify
 from envs.shell.world import World
@@ -43,12 +41,12 @@ class ShellEnv:
 
     def save(self) -> SavedState | None:
         """The sandbox as it stands. Errors: SandboxError."""
-        return saved_state.save(self._sandbox)
+        return api.save(self._sandbox)
 
     def load(self, seed: int, saved: SavedState) -> bool:
         """As `agent.api.Environment.load`. Errors: as of `reset`."""
         world = self._generate(seed)
-        whole = saved_state.load(self._sandbox, saved)
+        whole = api.load(self._sandbox, saved)
         self._world = world if whole else None
         return whole
 

@@ -16,10 +16,10 @@ import sys
 from collections.abc import Sequence
 
 from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
-from ale_jax.records import STATUS_RULES, Episode, Slot, Task
+from ale_jax.records import STATUS_RULES, Episode, EpisodeKey, Task
 from ale_jax.sandbox.api import Runtime, Sandbox, SandboxError, SandboxStartError
 from ale_jax.sandbox.hub.hub import Hub
-from ale_jax.sandbox.hub.manifest import Verification
+from ale_jax.sandbox.hub.store import Verification
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
 from envs.registry import all_families, kind_of, make_env
@@ -72,14 +72,14 @@ def check_family(sandbox: Sandbox, family: str, seeds: Sequence[int]) -> FamilyR
 
 def _is_solved(episode: Episode) -> bool:
     if not STATUS_RULES[episode.status].reward_valid:
-        raise SandboxError(f"no verdict on {episode.slot.task}: {episode.detail}")
+        raise SandboxError(f"no verdict on {episode.key.task}: {episode.detail}")
     return episode.reward == 1.0
 
 
 def _play_nothing(sandbox: Sandbox, task: Task) -> Episode:
     policy = ScriptedPolicy([kind_of(task.family).nothing])
-    slot = Slot(phase="nothing", group=task.seed, member=0, task=task)
-    return play(make_env(task, sandbox), policy, slot, AgentLimits(turns=1))
+    key = EpisodeKey(phase="nothing", group=task.seed, member=0, task=task)
+    return play(make_env(task, sandbox), policy, key, AgentLimits(turns=1))
 
 
 def judge(sandbox: Sandbox, plays_oracle: bool) -> float:

@@ -8,19 +8,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from ale_jax.agent.api import VerifierError
-from ale_jax.agent.prompts import SYSTEM_PROMPT
-from ale_jax.agent.tools import ToolCallError, parse_tool_call
+from ale_jax.agent.tools import SYSTEM_PROMPT, ToolCallError, parse_tool_call
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.blocking import BlockingSandbox
 from ale_jax.sandbox.spec import WORK, SandboxSpec
-from ale_jax.sandbox.verify.pytest_verifier import (
+from ale_jax.sandbox.verify.verifier import (
     REMEDY,
     REPORT,
     TESTS,
     has_pytest,
     pytest_verifier,
+    verify,
 )
-from ale_jax.sandbox.verify.verifier import verify
 from envs.shell.env import observation
 from envs.terminal_bench.task import TerminalBenchTask
 

@@ -5,10 +5,11 @@ import pytest
 from ale_jax.agent import loop
 from ale_jax.agent.api import Message, PolicyError, Reply, VerifierError
 from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
-from ale_jax.records import STATUS_RULES, Opening, Slot, Status, Task
+from ale_jax.records import STATUS_RULES, EpisodeKey, Prefix, Status, Task
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
+from tests.rows import each_row
 
-SLOT = Slot("train", 0, 0, Task("trail", 7, "train"))
+KEY = EpisodeKey("train", 0, 0, Task("trail", 7, "train"))
 LIMITS = AgentLimits(turns=4)
 
 
@@ -62,7 +63,7 @@ class StoppingPolicy:
 
 def test_the_policy_hears_each_message_once():
     policy = ListeningPolicy(["a", "b", "end"])
-    play(FakeEnv(), policy, SLOT, LIMITS)
+    play(FakeEnv(), policy, KEY, LIMITS)
     assert policy.heard == [
         (Message("system", "be brief"), Message("user", "do 7")),
         (Message("tool", "saw a"),),
@@ -71,45 +72,45 @@ def test_the_policy_hears_each_message_once():
 
 
 def test_finishing_reports_the_reward_and_the_turns():
-    episode = play(FakeEnv(), ScriptedPolicy(["a", "end", "never played"]), SLOT, LIMITS)
+    episode = play(FakeEnv(), ScriptedPolicy(["a", "end", "never played"]), KEY, LIMITS)
     assert (episode.status, episode.reward, episode.turns) == (Status.FINISHED, 1.0, 2)
-    assert (episode.slot, episode.malformed_calls, episode.detail) == (SLOT, 0, "")
+    assert (episode.key, episode.malformed_calls, episode.detail) == (KEY, 0, "")
 
 
 def test_malformed_calls_are_answered_and_counted():
     policy = ListeningPolicy(["bad", "bad", "end"])
-    episode = play(FakeEnv(), policy, SLOT, LIMITS)
+    episode = play(FakeEnv(), policy, KEY, LIMITS)
     assert (episode.status, episode.malformed_calls, episode.turns) == (Status.FINISHED, 2, 3)
     assert policy.heard[1] == (Message("tool", "saw bad"),)
 
 
 def test_the_turn_limit_grades_the_state_as_it_stands():
     env = FakeEnv(grade=0.25)
-    episode = play(env, ScriptedPolicy(list("abcdef")), SLOT, LIMITS)
+    episode = play(env, ScriptedPolicy(list("abcdef")), KEY, LIMITS)
     assert (episode.status, episode.reward, episode.turns) == (Status.TURN_LIMIT, 0.25, 4)
     assert env.actions == list("abcd")
 
 
 def test_a_finish_in_the_last_turn_is_a_finish():
-    episode = play(FakeEnv(), ScriptedPolicy(["a", "b", "c", "end"]), SLOT, LIMITS)
+    episode = play(FakeEnv(), ScriptedPolicy(["a", "b", "c", "end"]), KEY, LIMITS)
     assert (episode.status, episode.reward) == (Status.FINISHED, 1.0)
 
 
 def test_a_full_context_grades_without_playing_the_unfinished_reply():
     env = FakeEnv(grade=0.25)
-    episode = play(env, StoppingPolicy("stop", "context_full"), SLOT, LIMITS)
+    episode = play(env, StoppingPolicy("stop", "context_full"), KEY, LIMITS)
     assert (episode.status, episode.reward, episode.turns) == (Status.TOKEN_LIMIT, 0.25, 1)
     assert env.actions == ["part"]
 
 
 def test_a_reply_cut_at_its_length_is_played():
     env = FakeEnv()
-    play(env, StoppingPolicy("length", "context_full"), SLOT, LIMITS)
+    play(env, StoppingPolicy("length", "context_full"), KEY, LIMITS)
     assert env.actions == ["part"]
 
 
-@pytest.mark.parametrize("where", ["reset", "step", "grade"])
-@pytest.mark.parametrize(
+@each_row("where", ["reset", "step", "grade"])
+@each_row(
     "error, status",
     [
         (SandboxStartError("no image"), Status.SANDBOX_START_FAILED),
@@ -120,7 +121,7 @@ def test_a_reply_cut_at_its_length_is_played():
 )
 def test_trouble_has_a_status_and_no_reward(where, error, status):
     replies = ["a"] * LIMITS.turns
-    episode = play(FakeEnv(where, error), ScriptedPolicy(replies), SLOT, LIMITS)
+    episode = play(FakeEnv(where, error), ScriptedPolicy(replies), KEY, LIMITS)
     assert (episode.status, episode.reward) == (status, None)
     assert not STATUS_RULES[status].reward_valid
     assert episode.turns == (LIMITS.turns if where == "grade" else 0)
@@ -128,14 +129,14 @@ def test_trouble_has_a_status_and_no_reward(where, error, status):
 
 
 def test_a_policy_that_does_not_answer_is_a_model_error():
-    episode = play(FakeEnv(), ScriptedPolicy(["a", "bad"]), SLOT, LIMITS)
+    episode = play(FakeEnv(), ScriptedPolicy(["a", "bad"]), KEY, LIMITS)
     assert (episode.status, episode.reward) == (Status.MODEL_ERROR, None)
     assert (episode.turns, episode.malformed_calls) == (2, 1)
 
 
 def test_a_bug_is_not_taken_for_trouble():
     with pytest.raises(KeyError):
-        play(FakeEnv("step", KeyError("typo")), ScriptedPolicy(["a"]), SLOT, LIMITS)
+        play(FakeEnv("step", KeyError("typo")), ScriptedPolicy(["a"]), KEY, LIMITS)
 
 
 def test_time_in_the_environment_is_told_from_the_rest(monkeypatch):
@@ -158,50 +159,50 @@ def test_time_in_the_environment_is_told_from_the_rest(monkeypatch):
             clock.now += 5.0
             return super().reply(new_messages)
 
-    episode = play(SlowEnv(), SlowPolicy(["a", "end"]), SLOT, LIMITS)
+    episode = play(SlowEnv(), SlowPolicy(["a", "end"]), KEY, LIMITS)
     assert (episode.seconds, episode.env_seconds) == (14.0, 4.0)
 
     failing = SlowEnv("step", SandboxLost("gone"))
-    assert play(failing, SlowPolicy(["a"]), SLOT, LIMITS).env_seconds == 2.0
+    assert play(failing, SlowPolicy(["a"]), KEY, LIMITS).env_seconds == 2.0
 
 
-GIVEN = Opening(seen=("do 7", "saw a", "saw b"), actions=("a", "b"))
+GIVEN = Prefix(seen=("do 7", "saw a", "saw b"), actions=("a", "b"))
 
 
-def test_given_turns_are_replayed_and_the_policy_goes_on_after_them():
+def test_text_turns_are_replayed_and_the_policy_goes_on_after_them():
     env, policy = FakeEnv(), ListeningPolicy(["bad", "end"])
-    episode = play(env, policy, SLOT, LIMITS, GIVEN)
+    episode = play(env, policy, KEY, LIMITS, GIVEN)
     assert env.actions == ["a", "b", "bad", "end"]
     assert policy.heard == [(Message("tool", "saw b"),), (Message("tool", "saw bad"),)]
     assert (episode.status, episode.reward) == (Status.FINISHED, 1.0)
     assert (episode.turns, episode.malformed_calls) == (2, 1)  # the policy's own
 
 
-def test_given_turns_leave_as_many_turns_as_were_left_then():
+def test_text_turns_leave_as_many_turns_as_were_left_then():
     env = FakeEnv()
-    episode = play(env, ScriptedPolicy(list("cdef")), SLOT, LIMITS, GIVEN)
+    episode = play(env, ScriptedPolicy(list("cdef")), KEY, LIMITS, GIVEN)
     assert (episode.status, episode.turns, env.actions) == (Status.TURN_LIMIT, 2, list("abcd"))
 
 
 def test_a_whole_episode_is_replayed_without_a_policy():
-    whole = Opening(seen=("do 7", "saw a"), actions=("a", "end"))
-    episode = play(FakeEnv(), ScriptedPolicy([]), SLOT, LIMITS, whole)
+    whole = Prefix(seen=("do 7", "saw a"), actions=("a", "end"))
+    episode = play(FakeEnv(), ScriptedPolicy([]), KEY, LIMITS, whole)
     assert (episode.status, episode.reward, episode.turns) == (Status.FINISHED, 1.0, 0)
 
 
-@pytest.mark.parametrize(
-    ("seen", "actions", "reason"),
+@each_row(
+    "seen, actions, reason",
     [
         (("do 8", "saw a"), ("a",), "before turn 1 the environment showed 'do 7'"),
         (("do 7", "saw c"), ("a",), "before turn 2 the environment showed 'saw a' where"),
         (("do 7", "saw c", "saw b"), ("a", "b"), "before turn 2"),
-        (("do 7", "saw end"), ("end",), "given turn 1 ended the episode"),
-        (("do 7", "saw a"), ("a", "b"), "given turn 2 did not end the episode"),
+        (("do 7", "saw end"), ("end",), "prefix turn 1 ended the episode"),
+        (("do 7", "saw a"), ("a", "b"), "prefix turn 2 did not end the episode"),
     ],
 )
 def test_a_replay_that_leads_elsewhere_is_rejected_before_the_policy_speaks(seen, actions, reason):
     policy = ListeningPolicy(["end"])
-    episode = play(FakeEnv(), policy, SLOT, LIMITS, Opening(seen, actions))
+    episode = play(FakeEnv(), policy, KEY, LIMITS, Prefix(seen, actions))
     assert (episode.status, episode.reward) == (Status.REPLAY_DIVERGED, None)
     assert reason in episode.detail
     assert policy.heard == []
@@ -210,7 +211,7 @@ def test_a_replay_that_leads_elsewhere_is_rejected_before_the_policy_speaks(seen
 def test_illegal_calls_in_a_row_end_the_episode_unjudged():
     limits = AgentLimits(turns=9, malformed_limit=2)
     replies = ["bad", "a", "bad", "bad", "end"]
-    episode = play(FakeEnv(), ScriptedPolicy(replies), SLOT, limits)
+    episode = play(FakeEnv(), ScriptedPolicy(replies), KEY, limits)
     assert (episode.status, episode.reward) == (Status.ILLEGAL_CALLS, None)
     assert (episode.turns, episode.malformed_calls) == (4, 3)
     rule = STATUS_RULES[Status.ILLEGAL_CALLS]
@@ -218,14 +219,14 @@ def test_illegal_calls_in_a_row_end_the_episode_unjudged():
 
 
 def test_a_test_judges_illegal_calls_like_all_else():
-    slot = Slot("eval/final", 0, 0, SLOT.task)
+    key = EpisodeKey("eval/final", 0, 0, KEY.task)
     limits = AgentLimits(turns=4, malformed_limit=2)
-    episode = play(FakeEnv(grade=0.0), ScriptedPolicy(["bad"] * 4), slot, limits)
+    episode = play(FakeEnv(grade=0.0), ScriptedPolicy(["bad"] * 4), key, limits)
     assert (episode.status, episode.reward) == (Status.TURN_LIMIT, 0.0)
 
 
 def test_without_a_limit_illegal_calls_go_on():
-    episode = play(FakeEnv(), ScriptedPolicy(["bad"] * 4), SLOT, LIMITS)
+    episode = play(FakeEnv(), ScriptedPolicy(["bad"] * 4), KEY, LIMITS)
     assert (episode.status, episode.malformed_calls) == (Status.TURN_LIMIT, 4)
 
 
@@ -254,13 +255,13 @@ class ChancyEnv(FakeEnv):
 
 def test_an_episode_that_is_played_twice_counts_once():
     env = FakeEnv()
-    episode = play(env, ScriptedPolicy(["bad", "end"]), SLOT, ALL_TWICE)
+    episode = play(env, ScriptedPolicy(["bad", "end"]), KEY, ALL_TWICE)
     assert env.actions == ["bad", "end", "bad", "end"]
     assert (episode.status, episode.reward) == (Status.FINISHED, 1.0)
     assert (episode.turns, episode.malformed_calls) == (2, 1)
 
     env = FakeEnv()
-    episode = play(env, ScriptedPolicy(["c", "end"]), SLOT, ALL_TWICE, GIVEN)
+    episode = play(env, ScriptedPolicy(["c", "end"]), KEY, ALL_TWICE, GIVEN)
     assert env.actions == ["a", "b", "c", "end"] * 2
     assert (episode.status, episode.turns) == (Status.FINISHED, 2)
 
@@ -274,7 +275,7 @@ def test_an_episode_that_is_played_twice_counts_once():
     ],
 )
 def test_answers_that_differ_the_second_time_reject_the_episode(env, actions, reason):
-    episode = play(env, ScriptedPolicy(actions), SLOT, ALL_TWICE)
+    episode = play(env, ScriptedPolicy(actions), KEY, ALL_TWICE)
     assert (episode.status, episode.reward) == (Status.NOT_REPRODUCED, None)
     assert reason in episode.detail
     rule = STATUS_RULES[Status.NOT_REPRODUCED]
@@ -282,23 +283,23 @@ def test_answers_that_differ_the_second_time_reject_the_episode(env, actions, re
 
 
 def test_an_episode_without_a_reply_has_nothing_to_be_played_again():
-    episode = play(FakeEnv(grade=0.25), StoppingPolicy("context_full"), SLOT, ALL_TWICE)
+    episode = play(FakeEnv(grade=0.25), StoppingPolicy("context_full"), KEY, ALL_TWICE)
     assert (episode.status, episode.reward) == (Status.TOKEN_LIMIT, 0.25)
 
 
-def is_played_twice(slot, share):
+def is_played_twice(key, share):
     env = FakeEnv()
-    play(env, ScriptedPolicy(["end"]), slot, AgentLimits(turns=4, replay_share=share))
+    play(env, ScriptedPolicy(["end"]), key, AgentLimits(turns=4, replay_share=share))
     return len(env.actions) == 2
 
 
 def test_the_stated_share_of_training_is_played_twice_and_no_test():
-    slots = [Slot("train", g, m, SLOT.task) for g in range(100) for m in range(4)]
-    twice = [is_played_twice(slot, 0.25) for slot in slots]
+    keys = [EpisodeKey("train", g, m, KEY.task) for g in range(100) for m in range(4)]
+    twice = [is_played_twice(key, 0.25) for key in keys]
     assert 0.18 < sum(twice) / len(twice) < 0.32  # three standard deviations
-    assert twice == [is_played_twice(slot, 0.25) for slot in slots]  # a retry, too
-    assert not any(is_played_twice(slot, 0.0) for slot in slots)
-    assert not is_played_twice(Slot("eval/final", 0, 0, SLOT.task), 1.0)
+    assert twice == [is_played_twice(key, 0.25) for key in keys]  # a retry, too
+    assert not any(is_played_twice(key, 0.0) for key in keys)
+    assert not is_played_twice(EpisodeKey("eval/final", 0, 0, KEY.task), 1.0)
 
 
 def test_limits_without_a_turn_are_refused():

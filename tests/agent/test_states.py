@@ -1,12 +1,12 @@
 """Which states are kept, and for how long."""
 
-from ale_jax.agent.states import StateMemory
-from ale_jax.records import Opening, Task
-from ale_jax.sandbox.saved_state import SavedState
+from ale_jax.agent.api import StateMemory
+from ale_jax.records import Prefix, Task
+from ale_jax.sandbox.api import SavedState
 
 
 def key(number):
-    return Task("trail", number, "train"), Opening(("do it", "done"), ("act",))
+    return Task("trail", number, "train"), Prefix(("do it", "done"), ("act",))
 
 
 def state(size):
@@ -27,7 +27,7 @@ def test_what_cannot_be_put_back_is_not_tried_again():
 
 
 def test_keys_alone_do_not_pile_up(monkeypatch):
-    monkeypatch.setattr("ale_jax.agent.states.MAX_STATES", 2)
+    monkeypatch.setattr("ale_jax.agent.api.MAX_STATES", 2)
     memory = StateMemory(slow_s=0.5)
     for number in range(3):
         memory.keep(key(number), None)

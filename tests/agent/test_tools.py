@@ -15,6 +15,7 @@ from ale_jax.agent.tools import (
     parse_tool_call,
     render_tool_call,
 )
+from tests.rows import each_row
 
 ARGUMENT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 CALLS = st.builds(bash, ARGUMENT) | st.builds(finish, ARGUMENT)
@@ -87,7 +88,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@each_row("name", HOSTILE)
 def test_hostile_replies_are_refused_with_a_short_reason(name):
     text, reason = HOSTILE[name]
     with pytest.raises(ToolCallError) as refusal:

@@ -73,12 +73,12 @@ def f32(x):
 
 
 def loss_and_grad(
-    logp_BT, batch, hp=IPA, mismatch=OFF, normaliser=6.0, entropy_BT=None, num_chunks=4
+    logp_BT, batch, hp=IPA, mismatch=OFF, loss_denominator=6.0, entropy_BT=None, num_chunks=4
 ):
     entropy_BT = jnp.zeros_like(logp_BT) if entropy_BT is None else entropy_BT
 
     def scalar(logp_BT):
-        return policy_loss(logp_BT, entropy_BT, batch, normaliser, num_chunks, hp, mismatch)
+        return policy_loss(logp_BT, entropy_BT, batch, loss_denominator, num_chunks, hp, mismatch)
 
     (value, sums), grad_BT = jax.value_and_grad(scalar, has_aux=True)(logp_BT)
     return value, sums, grad_BT

@@ -13,6 +13,7 @@ from ale_jax.algo.algorithm import (
     LossHypers,
     MismatchHypers,
 )
+from tests.rows import each_row
 
 GOOD = AlgoConfig(
     "grpo",
@@ -70,8 +71,8 @@ ROWS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("refusal", "bad", "good"),
+@each_row(
+    "refusal, bad, good",
     [(refusal, *row) for refusal, row in zip(REFUSALS, ROWS, strict=True)],
     ids=lambda x: getattr(x, "name", ""),
 )
@@ -83,8 +84,8 @@ def test_a_combination_that_means_nothing_is_refused_with_the_remedy(refusal, ba
     changed(**good)
 
 
-@pytest.mark.parametrize(
-    ("bad", "answer"),
+@each_row(
+    "bad, answer",
     [
         ({"gamma": 0.0}, "gamma 0.0 must be in (0, 1]"),
         ({"gamma": 1.5}, "gamma 1.5 must be in (0, 1]"),

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ale_jax.algo.asyppo import agreement_masks, critic_loss, critic_of, explained_variance
+from ale_jax.algo.values import agreement_masks, critic_loss, critic_of, explained_variance
+from tests.rows import each_row
 
 
 def test_members_of_a_group_are_divided_evenly_and_disjointly():
@@ -46,7 +47,7 @@ def test_the_lowest_spread_teaches_nothing_and_the_highest_is_not_explored():
     np.testing.assert_array_equal(explores_t, [True, True, False, True, True])
 
 
-@pytest.mark.parametrize(("share", "masked"), [(0.0, 0), (0.19, 0), (0.2, 1), (0.99, 4), (1.0, 5)])
+@each_row("share, masked", [(0.0, 0), (0.19, 0), (0.2, 1), (0.99, 4), (1.0, 5)])
 def test_of_a_share_whole_tokens_go(share, masked):
     teaches_t, explores_t = agreement_masks(np.arange(5.0), share, share)
     assert (~teaches_t).sum() == masked and (~explores_t).sum() == masked

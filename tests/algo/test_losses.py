@@ -4,10 +4,10 @@ below 1 in each."""
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from ale_jax.algo.algorithm import LossHypers
 from ale_jax.algo.losses import TOKEN_LOSSES, Tokens
+from tests.rows import each_row
 
 RATIO = np.array([[1.5, 0.5, 1.5, 0.5]], np.float32)
 ADVANTAGE = jnp.array([[2.0, 2.0, -2.0, -2.0]])
@@ -22,8 +22,8 @@ def call(logp_BT, hp):
 LN15, LN05 = np.log(1.5), np.log(0.5)
 
 
-@pytest.mark.parametrize(
-    ("hp", "loss", "grad", "acts"),
+@each_row(
+    "hp, loss, grad, acts",
     [
         # -A logp
         (LossHypers("vanilla"), [2, 4, -6, -8], [-2, -2, 2, 2], [0, 0, 0, 0]),

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ale_jax.algo.algorithm import AGGREGATIONS, LossHypers, MismatchHypers
-from ale_jax.algo.chunks import chunk_mean, chunk_sum
 from ale_jax.algo.policy_loss import policy_loss
+from ale_jax.algo.ratio import chunk_mean, chunk_sum
 from tests.algo.batches import (
     AT_LEVELS,
     EVERY_LOSS,
@@ -54,10 +54,10 @@ def test_eq9_by_hand(compiled):
     ratios = math.exp(0.5) + math.exp(0.3) + math.exp(0.7) + 0.5
     np.testing.assert_allclose(sums["ratio"], ratios, rtol=1e-6)
     assert sums["ratios"] == 4
-    np.testing.assert_allclose(sums["engine_gap"], 0.3, rtol=1e-5)
+    np.testing.assert_allclose(sums["old_rollout_logp_diff"], 0.3, rtol=1e-5)
 
 
-def eq9_by_tables(logp_BT, batch, normaliser, num_chunks):
+def eq9_by_tables(logp_BT, batch, loss_denominator, num_chunks):
     """Eq 9 as a sum over a table of chunks [B, C], each with one advantage."""
 
     def of_chunks(name):
@@ -70,7 +70,10 @@ def eq9_by_tables(logp_BT, batch, normaliser, num_chunks):
         of_chunks("advantage_BT") > 0, 1.0, jnp.minimum(jnp.exp(log_ratio_BC), 1.0)
     )
     coefficient_BC = jnp.where(gap_BC <= math.log(1.2), weight_BC * of_chunks("advantage_BT"), 0.0)
-    return -(coefficient_BC * chunk_sum(logp_BT, batch["chunk_BT"], num_chunks)).sum() / normaliser
+    return (
+        -(coefficient_BC * chunk_sum(logp_BT, batch["chunk_BT"], num_chunks)).sum()
+        / loss_denominator
+    )
 
 
 def test_a_sum_over_tokens_is_eq9_over_a_table_of_chunks():
@@ -116,7 +119,7 @@ def test_what_is_positive_is_decided_token_by_token():
     """Of topr with credit by steps: a success's chunk below its peers is a push downwards."""
     logp_BT, _, batch = random_batch(5)
     hp = EVERY_LOSS["topr"]
-    _, _, grad_BT = loss_and_grad(logp_BT, batch, hp, normaliser=1.0)
+    _, _, grad_BT = loss_and_grad(logp_BT, batch, hp, loss_denominator=1.0)
     ratio_BT = jnp.exp(logp_BT - batch["logp_old_BT"])
     weight_BT = jnp.where(batch["advantage_BT"] > 0, 1.0, jnp.minimum(ratio_BT, 1.0))
     expected_BT = jnp.where(batch["chunk_BT"] >= 0, -weight_BT * batch["advantage_BT"], 0.0)
@@ -150,7 +153,7 @@ def test_at_the_sequence_level_ppo_has_the_gradient_of_gspo():
         return -gain_BC.mean()
 
     hp = LossHypers("ppo", "sequence", clip_low=0.1, clip_high=0.1, aggregation="trajectory_means")
-    value, _, grad_BT = loss_and_grad(logp_BT, batch, hp, normaliser=6.0)  # 3 rows of 2
+    value, _, grad_BT = loss_and_grad(logp_BT, batch, hp, loss_denominator=6.0)  # 3 rows of 2
     expected, expected_BT = jax.value_and_grad(gspo)(logp_BT)
     np.testing.assert_allclose(value, expected, rtol=1e-5)
     np.testing.assert_allclose(grad_BT, expected_BT, rtol=1e-5, atol=1e-7)
@@ -166,7 +169,7 @@ def test_decoupled_ppo_by_hand():
     hp = LossHypers("decoupled_ppo", clip_low=0.2, clip_high=0.2, ratio_cap=1.5)
     # Token 1: pi/prox 1.1, prox/old 2, capped to 1.5: 1.5 * 1.1 * 2. Token 2: pi/prox 2, prox/old
     # 1/2: 1/2 * 2 * -2.
-    value, _, grad_BT = loss_and_grad(logp_BT, batch, hp, normaliser=1.0)
+    value, _, grad_BT = loss_and_grad(logp_BT, batch, hp, loss_denominator=1.0)
     np.testing.assert_allclose(value, -(3.3 - 2.0), rtol=1e-5)
     np.testing.assert_allclose(grad_BT, [[0, -3.3, 2.0]], rtol=1e-5)
 
@@ -249,7 +252,7 @@ def test_trajectory_means_by_hand():
         [[-1, 0, 0, -1, 1, -1, 2]], [[1] * 5 + [2] * 2], advantage_BT=[[0, 3, 3, 0, 3, 0, 5]]
     )
     hp = LossHypers("vanilla", aggregation="trajectory_means")
-    _, _, grad_BT = loss_and_grad(f32([[0, -1, -1, 0, -1, 0, -1]]), batch, hp, normaliser=2.0)
+    _, _, grad_BT = loss_and_grad(f32([[0, -1, -1, 0, -1, 0, -1]]), batch, hp, loss_denominator=2.0)
     np.testing.assert_allclose(grad_BT, -np.array([[0, 1, 1, 0, 1, 0, 5]]) / 2, rtol=1e-6)
 
 
@@ -260,12 +263,14 @@ def test_the_imitation_term_by_hand():
         advantage_BT=[[0, 0, 0, 0, 1.0]],
     )  # fmt: skip
     logp_BT = f32([[jnp.nan, -2.0, -4.0, jnp.nan, -1.0]])
-    value, sums, grad_BT = loss_and_grad(logp_BT, batch, LossHypers("vanilla"), normaliser=2.0)
+    value, sums, grad_BT = loss_and_grad(
+        logp_BT, batch, LossHypers("vanilla"), loss_denominator=2.0
+    )
     np.testing.assert_allclose(value, (1.0 + 1.0 + 1.0) / 2, rtol=1e-6)
     np.testing.assert_allclose(grad_BT, [[0, -0.25, -0.125, 0, -0.5]], rtol=1e-6)
     assert sums["tokens"] == 1
     means = LossHypers("vanilla", aggregation="trajectory_means")
-    _, _, grad_BT = loss_and_grad(logp_BT, batch, means, normaliser=2.0)
+    _, _, grad_BT = loss_and_grad(logp_BT, batch, means, loss_denominator=2.0)
     np.testing.assert_allclose(grad_BT, [[0, -0.125, -0.0625, 0, -0.5]], rtol=1e-6)
 
 
@@ -278,22 +283,22 @@ def test_weights_of_the_mismatch_and_of_divergence_and_entropy_by_hand():
     logp_BT = f32([[0, -1.5, -1.5, -1.5]])
     # Of chunk 0: sqrt(4 * 1) = 2, capped to 1.5; chunk 1: 1.
     _, _, grad_BT = loss_and_grad(
-        logp_BT, batch, LossHypers("vanilla"), MismatchHypers("chunk", 1.5), normaliser=1.0
+        logp_BT, batch, LossHypers("vanilla"), MismatchHypers("chunk", 1.5), loss_denominator=1.0
     )
     np.testing.assert_allclose(grad_BT, [[0, -1.5, -1.5, -1]], rtol=1e-6)
     # k2: d/dlogp = logp - ref = -1/2, times the weight 0.2.
     hp = LossHypers("vanilla", kl_weight=0.2, kl_estimator="k2")
-    _, sums, grad_BT = loss_and_grad(logp_BT, batch, hp, normaliser=1.0)
+    _, sums, grad_BT = loss_and_grad(logp_BT, batch, hp, loss_denominator=1.0)
     np.testing.assert_allclose(grad_BT, [[0, -1.1, -1.1, -1.1]], rtol=1e-6)
     np.testing.assert_allclose(sums["kl"], -1.5, rtol=1e-6)
 
     hp = LossHypers("vanilla", entropy_weight=0.5)
     entropy_BT = f32([[9.0, 1.0, 2.0, 4.0]])
-    bare = loss_and_grad(logp_BT, batch, LossHypers("vanilla"), normaliser=2.0)[0]
-    bonus = loss_and_grad(logp_BT, batch, hp, normaliser=2.0, entropy_BT=entropy_BT)[0] - bare
+    bare = loss_and_grad(logp_BT, batch, LossHypers("vanilla"), loss_denominator=2.0)[0]
+    bonus = loss_and_grad(logp_BT, batch, hp, loss_denominator=2.0, entropy_BT=entropy_BT)[0] - bare
     np.testing.assert_allclose(bonus, -0.5 * 7 / 2, rtol=1e-5)
     batch["entropy_BT"] = f32([[9.0, 1.0, 0.0, 2.0]])
-    bonus = loss_and_grad(logp_BT, batch, hp, normaliser=2.0, entropy_BT=entropy_BT)[0] - bare
+    bonus = loss_and_grad(logp_BT, batch, hp, loss_denominator=2.0, entropy_BT=entropy_BT)[0] - bare
     np.testing.assert_allclose(bonus, -0.5 * (1 + 8) / 2, rtol=1e-5)
 
 

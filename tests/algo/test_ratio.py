@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ale_jax.algo import histogram
+from ale_jax.algo import policy_loss
 from ale_jax.algo.algorithm import MismatchHypers
-from ale_jax.algo.divergence import MAX_K3, divergence
-from ale_jax.algo.mismatch import importance_weight, keep_mask
-from ale_jax.algo.ratio import exp_log_ratio, log_ratio
+from ale_jax.algo.losses import MAX_K3, divergence
+from ale_jax.algo.ratio import exp_log_ratio, importance_weight, keep_mask, log_ratio
 from tests.algo.batches import LN2, f32
 
 # p a a o a | a
@@ -125,23 +124,23 @@ def test_a_token_that_the_policy_is_far_too_fond_of_is_pulled_back():
 def test_the_histogram_finds_what_was_counted_to_the_width_of_a_bin():
     rng = np.random.default_rng(0)
     x = rng.normal(size=10_000) * 10 ** rng.uniform(-4, 0, 10_000)
-    counts = histogram.count_log_ratios(f32(x).reshape(100, 100), jnp.ones((100, 100), bool))
+    counts = policy_loss.count_log_ratios(f32(x).reshape(100, 100), jnp.ones((100, 100), bool))
     assert counts.sum() == 10_000
     for percent in (1, 50, 99, 100):
-        found = histogram.percentile(np.asarray(counts), percent)
+        found = policy_loss.percentile(np.asarray(counts), percent)
         exact = np.percentile(x, percent, method="inverted_cdf")
         assert abs(found - exact) <= 0.021 * abs(exact) + 2.1e-5  # half a bin
 
 
 def test_the_histogram_adds_up_and_leaves_out_what_does_not_count():
-    counts = histogram.count_log_ratios(
+    counts = policy_loss.count_log_ratios(
         f32([[0.0, 0.5, jnp.nan, 1e4]]), jnp.array([[True, True, False, True]])
     )
-    assert counts.sum() == 3 and counts[histogram.HALF] == 1 and counts[-1] == 1
-    more = histogram.count_log_ratios(f32([[0.0, 0.5]]), jnp.array([[True, True]]))
+    assert counts.sum() == 3 and counts[policy_loss.HALF] == 1 and counts[-1] == 1
+    more = policy_loss.count_log_ratios(f32([[0.0, 0.5]]), jnp.array([[True, True]]))
     both = np.asarray(counts) + np.asarray(more)
-    assert both.sum() == 5 and histogram.percentile(both, 40) == 0.0
-    assert abs(histogram.percentile(both, 60) - 0.5) < 0.02
+    assert both.sum() == 5 and policy_loss.percentile(both, 40) == 0.0
+    assert abs(policy_loss.percentile(both, 60) - 0.5) < 0.02
 
 
 def test_the_figures_of_a_step_by_hand():
@@ -149,14 +148,14 @@ def test_the_figures_of_a_step_by_hand():
     x = f32([[0.0] * 97 + [2 * LN2, -LN2, 2 * LN2]])
     each = jnp.ones((1, 100), bool)
     sums = {
-        "token_ratio_bins": histogram.count_log_ratios(x, each),
+        "token_ratio_bins": policy_loss.count_log_ratios(x, each),
         "token_ratios_far": np.float32(3),
-        "chunk_ratio_bins": histogram.count_log_ratios(x[:, 98:], each[:, 98:]),
+        "chunk_ratio_bins": policy_loss.count_log_ratios(x[:, 98:], each[:, 98:]),
         "chunk_ratios_far": np.float32(2),
     }
-    found = histogram.ratio_figures({k: np.asarray(v) for k, v in sums.items()})
+    found = policy_loss.ratio_figures({k: np.asarray(v) for k, v in sums.items()})
     expected = {"ratio_p1": 0.5, "ratio_p50": 1, "ratio_p99": 4, "ratio_max": 4, "ratio_far": 0.03}
     expected |= {"chunk_ratio_p1": 0.5, "chunk_ratio_p50": 0.5, "chunk_ratio_p99": 4}
     assert found == pytest.approx(expected | {"chunk_ratio_max": 4, "chunk_ratio_far": 1}, rel=0.04)
     nothing = {k: 0 * np.asarray(v) for k, v in sums.items()}
-    assert histogram.ratio_figures(nothing) == {}
+    assert policy_loss.ratio_figures(nothing) == {}

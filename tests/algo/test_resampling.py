@@ -12,10 +12,11 @@ from ale_jax.algo.resampling import (
     holm,
     imitation_weights,
 )
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize(
-    ("num_chunks", "starts"),
+@each_row(
+    "num_chunks, starts",
     [(5, [0, 1, 2, 4]), (8, [0, 2, 4, 7]), (2, [0, 0, 0, 1]), (1, [0, 0, 0, 0])],
 )
 def test_uniform_anchors_spread_evenly_from_the_beginning_to_the_last_chunk(num_chunks, starts):
@@ -42,8 +43,8 @@ def test_the_imitated_chunks_end_with_the_crucial_one_and_are_discounted_from_th
     np.testing.assert_allclose(imitation_weights(2, 3, 1.0, 0.5, 1.0), [0.25, 0.5, 1.0])
 
 
-@pytest.mark.parametrize(
-    ("table", "p_value"),
+@each_row(
+    "table, p_value",
     [
         ((0, 4, 4, 4), 1 / 70),  # one way of dealing 4 successes out among 8, of 70
         ((1, 4, 3, 4), 17 / 70),  # (C(4,0) C(4,4) + C(4,1) C(4,3)) / C(8,4)
@@ -103,8 +104,8 @@ def test_counts_that_cannot_be_are_refused(counts):
         crucial_chunks(*counts)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
+@each_row(
+    "changes, message",
     [
         ({"scheme": "forward"}, "scheme 'forward' is unknown"),
         ({"teacher": "me"}, "teacher 'me'"),

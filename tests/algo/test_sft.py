@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ale_jax.algo.sft import sft_loss
+from ale_jax.algo.losses import sft_loss
 
 
 def test_only_what_chunks_wrote_is_learned():

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ale_jax.algo.algorithm import AdvantageHypers
-from ale_jax.algo.gae import gae
-from ale_jax.algo.token_credit import normalise_tokens, token_returns
+from ale_jax.algo.baselines import scale_token_advantages, token_returns
+from ale_jax.algo.values import gae
 from tests.algo.batches import f32
 
 # Two trajectories in a row: p a a o a | p a, and padding.
@@ -58,7 +58,7 @@ def test_tokens_are_normalised_over_the_whole_step():
 
     def normalised(mean, std, clip=0.0):
         hp = AdvantageHypers("token_return", mean, std, clip=clip)
-        return normalise_tokens(advantage_MBT, written_MBT, group_MBT, tag_G, hp).reshape(-1)
+        return scale_token_advantages(advantage_MBT, written_MBT, group_MBT, tag_G, hp).reshape(-1)
 
     np.testing.assert_allclose(normalised("batch", "none"), [-3, -1, 0, 1, 3, 0])  # of both, 4
     np.testing.assert_allclose(

@@ -2,10 +2,9 @@
 
 import dataclasses
 
-from ale_jax.monitor.evaluations import Evaluation, FamilyResult, write_evaluations
+from ale_jax.monitor.evaluations import Evaluation, FamilyResult, write_evaluations, write_summary
 from ale_jax.monitor.events import EventLog
 from ale_jax.monitor.metrics import MetricsWriter
-from ale_jax.monitor.summary import write_summary
 from ale_jax.system.environment import STARTED
 from tests.monitor.fake_run import SUMMARY
 
@@ -22,7 +21,7 @@ def write_run(folder, seed, solved, norms=(1.0,) * 6, starts=()):
         for i, norm in enumerate(norms, 1):
             values = {"episodes": 4 * i, "success": 0.5, "staleness_mean": i / 10}
             values |= {} if norm is None else {"grad_norm": norm}
-            values |= {"start_mean": starts[i - 1]} if starts else {}
+            values |= {"prefix_turns_mean": starts[i - 1]} if starts else {}
             metrics.log(i, values, "rl")
     with EventLog(folder) as events:
         for machine in ("jax 1.0", "jax 1.0", "jax 1.1"):

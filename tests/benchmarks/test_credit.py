@@ -7,7 +7,7 @@ import pytest
 from ale_jax.data.packing import Shape
 from ale_jax.model.params import count_params
 from ale_jax.model.sharding import MeshShape, make_mesh
-from benchmarks import credit_step, critics, rhythm
+from benchmarks import attention_credit, credit_step, critics
 from benchmarks.credit_step import Work, spread, step_batches, timed, works
 from tests.model.shapes import DENSE
 
@@ -26,7 +26,7 @@ WORK = Work("small", SMALL, Shape(8, 64, 8), trajectories=4, tokens=40, mini=MIN
 def test_the_work_is_the_quickstarts_and_a_larger_one():
     (quick,) = works(quick=True)
     first, second = works(quick=False)
-    assert quick == first and first.policy.num_experts == 8 and first.shape.row_tokens == 640
+    assert quick == first and first.policy.num_experts == 8 and first.shape.pack_length == 640
     assert count_params(second.policy)[0] > 5 * count_params(first.policy)[0]
 
 
@@ -50,7 +50,7 @@ def test_in_each_round_all_are_called_and_the_first_round_does_not_count():
 def found():
     mesh = make_mesh(MeshShape())
     training = credit_step.Training(WORK, mesh)
-    return critics.measure(WORK, 1, mesh), rhythm.measure(WORK, 0.5, 1, mesh, training)
+    return critics.measure(WORK, 1, mesh), attention_credit.measure(WORK, 0.5, 1, mesh, training)
 
 
 def test_critics_are_measured(found):
@@ -69,7 +69,7 @@ def test_critics_are_measured(found):
     assert 0 < found[0]["held_ratio"] < 1 and found[0]["step"]["median_s"] > 0
 
 
-def test_the_rhythm_is_measured(found):
-    ratio = found[1]["rhythm"]["median_s"] / found[1]["step"]["median_s"]
+def test_attention_is_measured(found):
+    ratio = found[1]["attention_credit"]["median_s"] / found[1]["step"]["median_s"]
     assert found[1]["ratio"] == pytest.approx(ratio, abs=0.01 + 0.05 * ratio)
-    assert found[1]["met"] == (found[1]["ratio"] <= rhythm.BAR)
+    assert found[1]["met"] == (found[1]["ratio"] <= attention_credit.BAR)

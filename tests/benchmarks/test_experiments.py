@@ -219,15 +219,17 @@ def test_a_finished_run_of_another_config_is_neither_taken_nor_touched(tmp_path,
 
 
 def test_quick_makes_one_short_run_and_no_result(tmp_path, told, capsys):
-    assert experiments.main(["rhythm", "--quick", f"--runs={tmp_path / 'runs'}"]) == 0
+    assert experiments.main(["attention_credit", "--quick", f"--runs={tmp_path / 'runs'}"]) == 0
     warm, _, run = told()
     assert (warm["config.rl.steps"], run["config.rl.steps"]) == ("0", "2")
-    assert run["workdir"] == str(tmp_path / "runs" / "quick" / "rhythm" / "grpo_0")
+    assert run["workdir"] == str(tmp_path / "runs" / "quick" / "attention_credit" / "grpo_0")
     assert not (tmp_path / "results").exists()
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["experiment"] == "rhythm"
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["experiment"] == "attention_credit"
 
 
-@pytest.mark.parametrize("words", [["nope"], ["rhythm", "--arms=nope"], ["rhythm", "--seeds=a"]])
+@pytest.mark.parametrize(
+    "words", [["nope"], ["attention_credit", "--arms=nope"], ["attention_credit", "--seeds=a"]]
+)
 def test_what_is_not_there_is_refused_before_anything_runs(words):
     with pytest.raises(SystemExit):
         experiments.main(words)
@@ -254,7 +256,7 @@ COMPARED = {
     "failures": ("algo.", "critics."),
     "ablation": ("algo.gamma", "algo.loss.level", "algo.mismatch.", "resampling."),
     "long_horizon": ("resampling.",),
-    "rhythm": ("rhythm.credit",),
+    "attention_credit": ("attention_credit.credit",),
     "staleness": ("algo.", "rl.alpha"),
 }
 

@@ -100,7 +100,8 @@ def test_a_picture_is_written_and_equal_results_make_equal_files(results, tmp_pa
 
 def test_what_was_not_measured_is_not_drawn(results, capsys):
     with pytest.raises(SystemExit):
-        picture.main(["rhythm"])
+        picture.main(["attention_credit"])
     assert (
-        "rhythm.json is missing: python -m benchmarks.experiments rhythm" in capsys.readouterr().err
+        "attention_credit.json is missing: python -m benchmarks.experiments attention_credit"
+        in capsys.readouterr().err
     )

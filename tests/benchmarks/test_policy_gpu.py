@@ -57,7 +57,7 @@ def test_what_a_step_must_read():
 
 
 def test_the_arithmetic_of_a_token():
-    parts = forward_flops(MIXED, row_tokens=7)  # one dense layer, one with experts
+    parts = forward_flops(MIXED, pack_length=7)  # one dense layer, one with experts
     assert parts == {
         "projections": 2 * 2 * (2048 + 2 * 1024 + 2048),
         "attention": 2 * 2 * 2 * 64 * 4,  # scores and values, 64 numbers, 4 keys in the mean
@@ -79,7 +79,14 @@ def _zeros(make, *arguments):
 
 def test_a_decode_step_is_measured():
     work = plan.DecodeWork(
-        SMALL, (2,), context=6, slot_tokens=16, page_tokens=4, steps=2, dispatches=2, repeats=2
+        SMALL,
+        (2,),
+        context=6,
+        max_sequence_length=16,
+        page_tokens=4,
+        steps=2,
+        dispatches=2,
+        repeats=2,
     )
     found = measure_decode(_zeros(sampler_weights, SMALL), work, 2, "cpu")
     assert found["ratio"] == pytest.approx(found["step_ms"] / found["floor_ms"])
@@ -90,7 +97,7 @@ def test_a_decode_step_is_measured():
 
 
 def test_a_training_pass_is_measured():
-    work = plan.TrainWork(SMALL, {"16k": 2}, row_tokens=16, repeats=2)
+    work = plan.TrainWork(SMALL, {"16k": 2}, pack_length=16, repeats=2)
     found = measure_train(_zeros(init_params, jax.random.key(0), SMALL), work, work.rows["16k"])
     flops = 3 * 32 * sum(forward_flops(SMALL, 16).values())
     assert found["mfu"] == pytest.approx(flops / found["seconds"] / 989e12)

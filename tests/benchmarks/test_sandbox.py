@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ale_jax.sandbox.api import SandboxLost
-from ale_jax.sandbox.owner import Owner
+from ale_jax.sandbox.cgroups import Owner
 from benchmarks.sandbox import __main__ as program
 from benchmarks.sandbox import inventory, siege
 from benchmarks.sandbox.attacks.attack import Arena, Attack, Breach

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ale_jax.records import Episode, Slot, Status, Task, Trajectory, Turn
+from ale_jax.records import Episode, EpisodeKey, Status, Task, Trajectory, Turn
 
 
 def make_turn(prompt, action, reward=0.0, version=0):
@@ -21,6 +21,6 @@ def make_turn(prompt, action, reward=0.0, version=0):
 
 
 def make_trajectory(group, member, turns=(), status=Status.FINISHED, reward=1.0, start_version=0):
-    slot = Slot("train", group, member, Task("fake", seed=group, split="train"))
-    episode = Episode(slot, status, reward, len(turns), 0, seconds=1.0, env_seconds=0.5)
+    key = EpisodeKey("train", group, member, Task("fake", seed=group, split="train"))
+    episode = Episode(key, status, reward, len(turns), 0, seconds=1.0, env_seconds=0.5)
     return Trajectory(episode, tuple(turns), start_version)

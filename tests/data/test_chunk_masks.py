@@ -3,7 +3,7 @@
 import numpy as np
 
 from ale_jax.agent.tools import bash, render_tool_call
-from ale_jax.data.chunk_masks import Chunk, error_mask, relevance_mask
+from ale_jax.data.selection import Chunk, error_mask, relevance_mask
 
 
 def chunk(command, observation, failed=False):

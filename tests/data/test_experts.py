@@ -14,8 +14,9 @@ from ale_jax.data.experts import (
     expert_to_json,
     is_success,
 )
-from ale_jax.records import Opening, Slot, Status, Task
+from ale_jax.records import EpisodeKey, Prefix, Status, Task
 from tests.data.make_trajectories import make_trajectory, make_turn
+from tests.rows import each_row
 
 TASK = Task("fake", 0, "train")
 
@@ -44,8 +45,8 @@ def test_an_expert_keeps_the_ids_and_forgets_who_sampled_them():
     assert (made.version, made.reward, made.num_tokens) == (7, 1.0, 4)
 
 
-@pytest.mark.parametrize(
-    ("candidate", "taken"),
+@each_row(
+    "candidate, taken",
     [
         (expert("a", "x", version=3), True),  # as long, and newer
         (expert("a", "x", version=1), False),  # older
@@ -92,20 +93,20 @@ def test_equal_first_actions_lead_to_one_state():
 
 
 def test_a_start_gives_the_turns_before_it_and_what_must_be_seen():
-    made, slot = expert("a", "b", "c"), Slot("train", 3, 1, TASK, start=2)
-    assigned = assign(slot, made)
-    assert assigned.given == made.turns[:2]
-    assert assigned.opening == Opening(("seen 0", "seen 1", "seen 2"), ("a", "b"))
-    assert not assigned.opening.ends
-    whole = assign(dataclasses.replace(slot, start=3), made)
-    assert whole.opening.ends and whole.opening.actions == ("a", "b", "c")
-    beginning = assign(dataclasses.replace(slot, start=0), made)
-    assert (beginning.given, beginning.opening) == ((), None)
+    made, key = expert("a", "b", "c"), EpisodeKey("train", 3, 1, TASK, num_prefix_turns=2)
+    assigned = assign(key, made)
+    assert assigned.prefix_turns == made.turns[:2]
+    assert assigned.prefix == Prefix(("seen 0", "seen 1", "seen 2"), ("a", "b"))
+    assert not assigned.prefix.ends
+    whole = assign(dataclasses.replace(key, num_prefix_turns=3), made)
+    assert whole.prefix.ends and whole.prefix.actions == ("a", "b", "c")
+    beginning = assign(dataclasses.replace(key, num_prefix_turns=0), made)
+    assert (beginning.prefix_turns, beginning.prefix) == ((), None)
 
 
 def test_evaluations_start_at_the_beginning():
     with pytest.raises(AssertionError):
-        Slot("eval/final", 0, 0, TASK, start=1)
+        EpisodeKey("eval/final", 0, 0, TASK, num_prefix_turns=1)
 
 
 def test_experts_survive_a_checkpoint():

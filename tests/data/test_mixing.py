@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from ale_jax.data.mixing import Domain, mix, mixing_order, place
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize(
-    ("ratios", "order"),
+@each_row(
+    "ratios, order",
     [
         ((1,), (0,)),
         ((1, 1), (0, 1)),
@@ -25,7 +26,7 @@ def test_the_order_by_hand(ratios, order):
     assert mixing_order(ratios) == order
 
 
-@pytest.mark.parametrize("ratios", [(70, 15, 15), (1, 1), (3, 2, 7, 1), (1, 99), (5, 5, 5, 5, 3)])
+@each_row("ratios", [(70, 15, 15), (1, 1), (3, 2, 7, 1), (1, 99), (5, 5, 5, 5, 3)])
 def test_every_prefix_has_its_proportions_to_less_than_one_sample(ratios):
     counts, total = np.zeros(len(ratios)), sum(ratios)
     for position in range(3 * total):

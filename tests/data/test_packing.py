@@ -21,7 +21,9 @@ def test_one_row_by_hand():
     short = make_sample(([7], [8, 9]), advantage=[-1.0])
     reward_C = np.array([0.5], np.float32)
     short = dataclasses.replace(short, group=3, member=1, reward_C=reward_C)
-    batch, leftover = pack([short, long], Shape(rows=1, row_tokens=10, chunks_per_row=4))
+    batch, leftover = pack(
+        [short, long], Shape(microbatch_rows=1, pack_length=10, chunks_per_pack=4)
+    )
     assert leftover == []
     expected = {
         "tokens_BT": [[1, 2, 3, 4, 5, 6, 7, 8, 9, 0]],
@@ -42,13 +44,13 @@ def test_one_row_by_hand():
     np.testing.assert_allclose(batch.logp_old_BT, np.array(mu_BT) / 2, rtol=1e-6)
 
 
-def test_given_turns_are_read_and_not_learned_from_but_by_imitation():
+def test_text_turns_are_read_and_not_learned_from_but_by_imitation():
     turns = [make_turn([1], [2, 3], reward=9.0), make_turn([4], [5]), make_turn([6], [7], 2.0)]
     given = Sample(
-        tuple(turns), np.array([0.5], np.float32), given=2,
+        tuple(turns), np.array([0.5], np.float32), num_prefix_turns=2,
         imitate_C=np.array([0.25, 0.0], np.float32),
     )  # fmt: skip
-    batch, _ = pack([given], Shape(rows=1, row_tokens=8, chunks_per_row=1))
+    batch, _ = pack([given], Shape(microbatch_rows=1, pack_length=8, chunks_per_pack=1))
     np.testing.assert_array_equal(batch.tokens_BT, [[1, 2, 3, 4, 5, 6, 7, 0]])
     np.testing.assert_array_equal(batch.chunk_BT, [[-1, -1, -1, -1, -1, -1, 0, -1]])
     np.testing.assert_array_equal(batch.imitate_BT, [[0, 0.25, 0.25, 0, 0, 0, 0, 0]])
@@ -58,9 +60,11 @@ def test_given_turns_are_read_and_not_learned_from_but_by_imitation():
 
 
 def test_what_is_imitated_alone_takes_the_room_of_one_chunk():
-    """So that a row never has more trajectories than chunks_per_row."""
-    alone = Sample((make_turn([1], [2]),), np.zeros(0, np.float32), given=1)
-    batch, leftover = pack([alone] * 3, Shape(rows=1, row_tokens=100, chunks_per_row=2))
+    """So that a row never has more trajectories than chunks_per_pack."""
+    alone = Sample((make_turn([1], [2]),), np.zeros(0, np.float32), num_prefix_turns=1)
+    batch, leftover = pack(
+        [alone] * 3, Shape(microbatch_rows=1, pack_length=100, chunks_per_pack=2)
+    )
     assert len(leftover) == 1 and batch.segment_BT.max() == 2 and (batch.chunk_BT == -1).all()
 
 
@@ -90,7 +94,9 @@ def test_first_fit_longest_first():
 
 def test_a_full_chunk_table_closes_a_row():
     two_chunks = make_sample(([1], [2]), ([3], [4]))
-    batch, leftover = pack([two_chunks] * 3, Shape(rows=2, row_tokens=100, chunks_per_row=3))
+    batch, leftover = pack(
+        [two_chunks] * 3, Shape(microbatch_rows=2, pack_length=100, chunks_per_pack=3)
+    )
     assert len(leftover) == 1
     np.testing.assert_array_equal(batch.segment_BT.max(axis=1), [1, 1])
 
@@ -111,19 +117,19 @@ def test_a_demonstration_is_learned_where_the_assistant_speaks():
 @pytest.mark.parametrize(
     ("sample", "message"),
     [
-        (make_sample(([1] * 6, [2] * 3)), "9 tokens does not fit a row of 8: raise row_tokens"),
-        (make_sample(*[([1], [2])] * 4), "4 chunks does not fit 3 per row: raise chunks_per_row"),
+        (make_sample(([1] * 6, [2] * 3)), "9 tokens does not fit a row of 8: raise pack_length"),
+        (make_sample(*[([1], [2])] * 4), "4 chunks does not fit 3 per row: raise chunks_per_pack"),
         (make_sample(([], [2])), "give its first turn a prompt"),
     ],
 )
 def test_what_fits_no_row_is_refused_with_the_remedy(sample, message):
     with pytest.raises(ValueError, match=message):
-        pack([sample], Shape(rows=2, row_tokens=8, chunks_per_row=3))
+        pack([sample], Shape(microbatch_rows=2, pack_length=8, chunks_per_pack=3))
 
 
 def test_an_empty_shape_is_refused():
     with pytest.raises(ValueError, match="rows 0"):
-        Shape(rows=0, row_tokens=8, chunks_per_row=3)
+        Shape(microbatch_rows=0, pack_length=8, chunks_per_pack=3)
 
 
 lengths = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), min_size=1, max_size=3)
@@ -139,14 +145,14 @@ def test_no_token_is_lost_or_duplicated(all_lengths, rows):
                  for p, a in turn_lengths]  # fmt: skip
         advantage = [float(action[0]) for _, action in pairs]  # names its chunk
         samples.append(make_sample(*pairs, advantage=advantage))
-    shape = Shape(rows, row_tokens=20, chunks_per_row=5)
+    shape = Shape(rows, pack_length=20, chunks_per_pack=5)
     batches = pack_all(samples, shape)
 
     found = []
     for batch in batches:
         assert batch.expert_BTLK is None  # nothing recorded, nothing carried
         shapes = {array.shape for array in vars(batch).values() if array is not None}
-        assert shapes == {(rows, shape.row_tokens)}
+        assert shapes == {(rows, shape.pack_length)}
         for b in range(rows):
             found += read_row(batch, b)
     assert sorted(found) == sorted(

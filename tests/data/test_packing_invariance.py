@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from ale_jax.algo.algorithm import AGGREGATIONS, MismatchHypers
-from ale_jax.algo.normaliser import count_normaliser
+from ale_jax.algo.losses import count_loss_denominator
 from ale_jax.algo.policy_loss import policy_loss
 from ale_jax.data.packing import Sample, Shape, pack_all
 from tests.algo.batches import AT_LEVELS
 from tests.data.make_trajectories import make_turn
+from tests.rows import each_row
 
 VOCABULARY = 50
 SHAPES = [Shape(8, 12, 4), Shape(1, 12, 3), Shape(2, 30, 9), Shape(1, 200, 50)]
@@ -36,7 +37,7 @@ def make_samples():
 
 def step(batches, num_chunks, hp):
     """Loss and gradient of a whole step under a policy that has one logit per token id."""
-    normaliser = count_normaliser(batches, hp.aggregation, hp.constant_tokens)
+    loss_denominator = count_loss_denominator(batches, hp.aggregation, hp.constant_tokens)
 
     def total(logit_V):
         logp_V = jax.nn.log_softmax(logit_V)
@@ -47,49 +48,51 @@ def step(batches, num_chunks, hp):
             # Near pi_old of the fakes, so that both sides of 1 occur.
             logp_BT = logp_V[batch.tokens_BT] / 10
             entropy_BT = jnp.zeros_like(logp_BT)
-            loss += policy_loss(logp_BT, entropy_BT, arrays, normaliser, num_chunks, hp, FILTER)[0]
+            loss += policy_loss(
+                logp_BT, entropy_BT, arrays, loss_denominator, num_chunks, hp, FILTER
+            )[0]
         return loss
 
     return jax.value_and_grad(total)(jnp.linspace(-1.0, 1.0, VOCABULARY))
 
 
-@pytest.mark.parametrize("aggregation", AGGREGATIONS)
-@pytest.mark.parametrize("name", ["topr/chunk", "ppo/token", "ppo/sequence", "decoupled_ppo/chunk"])
+@each_row("aggregation", AGGREGATIONS)
+@each_row("name", ["topr/chunk", "ppo/token", "ppo/sequence", "decoupled_ppo/chunk"])
 def test_packing_changes_neither_loss_nor_gradient(name, aggregation):
     length = 20 if aggregation == "constant" else 0
     hp = dataclasses.replace(AT_LEVELS[name], aggregation=aggregation, constant_tokens=length)
-    results = [step(pack_all(make_samples(), s), s.chunks_per_row, hp) for s in SHAPES]
+    results = [step(pack_all(make_samples(), s), s.chunks_per_pack, hp) for s in SHAPES]
     assert abs(results[0][0]) > 1e-4
     for value, grad_V in results[1:]:
         np.testing.assert_allclose(value, results[0][0], rtol=1e-5, atol=1e-7)
         np.testing.assert_allclose(grad_V, results[0][1], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@each_row("shape", SHAPES)
 def test_normalisers_count_the_whole_step(shape):
     samples = make_samples()
     batches = pack_all(samples, shape)
     chunks = sum(s.num_chunks for s in samples)
-    assert sum(s.given for s in samples) > 0
-    assert count_normaliser(batches, "trajectories") == 7
-    assert count_normaliser(batches, "trajectory_means") == 7
-    assert count_normaliser(batches, "constant", 100) == 700
-    assert count_normaliser(batches, "chunks") == chunks
-    assert count_normaliser(batches, "tokens") == 2 * chunks
+    assert sum(s.num_prefix_turns for s in samples) > 0
+    assert count_loss_denominator(batches, "trajectories") == 7
+    assert count_loss_denominator(batches, "trajectory_means") == 7
+    assert count_loss_denominator(batches, "constant", 100) == 700
+    assert count_loss_denominator(batches, "chunks") == chunks
+    assert count_loss_denominator(batches, "tokens") == 2 * chunks
 
 
 def test_who_is_only_imitated_is_not_counted():
-    alone = Sample((make_turn([1], [2]),), np.zeros(0, np.float32), given=1)
+    alone = Sample((make_turn([1], [2]),), np.zeros(0, np.float32), num_prefix_turns=1)
     for aggregation in AGGREGATIONS:
-        assert count_normaliser(pack_all([alone], SHAPES[0]), aggregation, 1) == 1
+        assert count_loss_denominator(pack_all([alone], SHAPES[0]), aggregation, 1) == 1
     both = pack_all([alone, *make_samples()], SHAPES[2])
-    assert count_normaliser(both, "trajectories") == 7
+    assert count_loss_denominator(both, "trajectories") == 7
 
 
 def test_an_empty_step_is_not_divided_by_zero():
-    assert count_normaliser([], "tokens") == 1
+    assert count_loss_denominator([], "tokens") == 1
 
 
 def test_an_unknown_aggregation_is_refused():
     with pytest.raises(ValueError, match=r"rows.*tokens, chunks, trajectories"):
-        count_normaliser([], "rows")
+        count_loss_denominator([], "rows")

@@ -6,6 +6,7 @@ from ale_jax.data.replay import ReplayBuffer
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.records import Status
 from tests.data.make_trajectories import make_trajectory
+from tests.rows import each_row
 
 
 def make(alpha=1.0, groups_per_step=2, group_size=2, **kwargs):
@@ -34,7 +35,7 @@ def test_a_group_waits_for_its_last_member():
     assert buffer.take() == []
     buffer.add(make_trajectory(0, member=0))
     (group,) = buffer.take()
-    assert [t.episode.slot.member for t in group.members] == [0, 1]
+    assert [t.episode.key.member for t in group.members] == [0, 1]
 
 
 def test_what_is_held_is_seen_and_stays():
@@ -43,7 +44,7 @@ def test_what_is_held_is_seen_and_stays():
     play(gate, buffer, 0)
     gate.admit(1)
     buffer.add(make_trajectory(1, member=1))
-    seen = [(t.episode.slot.group, t.episode.slot.member) for t in buffer.held()]
+    seen = [(t.episode.key.group, t.episode.key.member) for t in buffer.held()]
     assert seen == [(0, 0), (0, 1), (1, 1)]
     assert indices(buffer.take()) == [0]
     assert len(buffer.held()) == 1
@@ -109,7 +110,7 @@ def test_fractional_alpha_limits_how_many_are_one_version_older():
     assert indices(buffer.take()) == [0, 1, 3, 4]
 
 
-@pytest.mark.parametrize("alpha", [0, 0.5, 1, 1.5, 2.25])
+@each_row("alpha", [0, 0.5, 1, 1.5, 2.25])
 def test_in_order_nothing_is_dropped_and_the_mean_age_settles_at_alpha(alpha):
     """The theorem of docs/staleness.md, with rollouts that always run as far ahead as they may."""
     gate, buffer = make(alpha=alpha, groups_per_step=4)
@@ -146,7 +147,7 @@ def test_a_filled_queue_waits_for_the_one_that_takes_a_lost_groups_place():
     assert indices(buffer.take()) == [0, 1]
 
 
-@pytest.mark.parametrize("alpha", [0, 1, 2, 4])
+@each_row("alpha", [0, 1, 2, 4])
 def test_in_a_filled_queue_every_age_is_alpha(alpha):
     """Offered to the learner after every group: it takes none before the queue is full."""
     gate, buffer = make(alpha=alpha, fill=True)

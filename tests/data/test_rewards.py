@@ -49,24 +49,26 @@ def test_credit_goes_back_to_the_valid_trajectories():
     assert [(s.group, s.member) for s in samples] == [(0, 0), (0, 1), (1, 1)]
 
 
-def test_given_turns_earn_nothing():
+def test_text_turns_earn_nothing():
     member = make_trajectory(7, 0, turns(5.0, 0.0, 1.0))
-    table = tabulate_rewards([Group(7, (dataclasses.replace(member, given=1),))], max_chunks=2)
+    table = tabulate_rewards(
+        [Group(7, (dataclasses.replace(member, num_prefix_turns=1),))], max_chunks=2
+    )
     np.testing.assert_array_equal(table.reward_NC, [[0, 1]])
     np.testing.assert_array_equal(table.num_chunks_N, [2])
 
 
-def saw(member, *observations, group=0, family="fake", given=0):
+def saw(member, *observations, group=0, family="fake", num_prefix_turns=0):
     """A trajectory that was shown these, in answer to words of its own."""
     made = [
         dataclasses.replace(make_turn([1], [2]), prompt_text=text, action_text=f"{member}")
         for text in observations
     ]
     trajectory = make_trajectory(group, member, made)
-    slot = trajectory.episode.slot
-    slot = dataclasses.replace(slot, task=dataclasses.replace(slot.task, family=family))
-    episode = dataclasses.replace(trajectory.episode, slot=slot)
-    return dataclasses.replace(trajectory, episode=episode, given=given)
+    key = trajectory.episode.key
+    key = dataclasses.replace(key, task=dataclasses.replace(key.task, family=family))
+    episode = dataclasses.replace(trajectory.episode, key=key)
+    return dataclasses.replace(trajectory, episode=episode, num_prefix_turns=num_prefix_turns)
 
 
 def test_an_anchor_is_a_group_and_all_that_it_saw():
@@ -80,7 +82,9 @@ def test_an_anchor_is_a_group_and_all_that_it_saw():
 
 
 def test_anchors_are_of_sampled_chunks():
-    group = Group(0, (saw(0, "task", "a", given=1), saw(1, "task", "a", given=1)))
+    group = Group(
+        0, (saw(0, "task", "a", num_prefix_turns=1), saw(1, "task", "a", num_prefix_turns=1))
+    )
     np.testing.assert_array_equal(tabulate_rewards([group], 1).anchor_NC, [[0], [0]])
 
 
@@ -95,5 +99,5 @@ def test_tags_number_the_families_as_they_come():
 
 
 def test_too_many_chunks_are_refused_with_the_remedy():
-    with pytest.raises(ValueError, match="2 chunks but chunks_per_row is 1: raise it"):
+    with pytest.raises(ValueError, match="2 chunks but chunks_per_pack is 1: raise it"):
         tabulate_rewards(GROUPS, max_chunks=1)

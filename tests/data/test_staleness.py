@@ -7,6 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ale_jax.data.staleness import Drop, StalenessGate, age
+from tests.rows import each_row
 
 
 def admit_all(gate, first=0):
@@ -17,9 +18,7 @@ def admit_all(gate, first=0):
     return count
 
 
-@pytest.mark.parametrize(
-    ("alpha", "permits"), [(0, 4), (0.2, 4), (0.25, 5), (0.5, 6), (1, 8), (2.5, 14)]
-)
+@each_row("alpha, permits", [(0, 4), (0.2, 4), (0.25, 5), (0.5, 6), (1, 8), (2.5, 14)])
 def test_permits_at_the_start(alpha, permits):
     assert admit_all(StalenessGate(alpha, groups_per_step=4)) == permits
 
@@ -82,8 +81,8 @@ def test_versions_are_published_one_by_one():
     gate.publish(6)
 
 
-@pytest.mark.parametrize(
-    ("alpha", "max_age", "oldest"),
+@each_row(
+    "alpha, max_age, oldest",
     [(0, 0, 4), (0.1, 0, 4), (0.5, 1, 2), (1, 1, 4), (1.25, 2, 1), (2, 2, 4)],
 )
 def test_age_limits(alpha, max_age, oldest):

@@ -8,13 +8,14 @@ import pytest
 from envs.countdown.env import CountdownEnv
 from envs.countdown.expression import MAX_CHARS, ExpressionError, evaluate
 from envs.countdown.puzzle import FAMILIES, HIGHEST, generate, owner
+from tests.rows import each_row
 
 EVERY_FAMILY = pytest.mark.parametrize("family", FAMILIES)
 EVAL = 2**30  # the first seed of the evaluation split
 
 
-@pytest.mark.parametrize(
-    ("text", "value", "numbers"),
+@each_row(
+    "text, value, numbers",
     [
         ("7", 7, [7]),
         ("2+3*4", 14, [2, 3, 4]),
@@ -33,8 +34,8 @@ def test_an_expression_has_its_value(text, value, numbers):
     assert evaluate(text) == (value, numbers)
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
+@each_row(
+    "text, reason",
     [
         ("", "not 'the end'"),
         ("3+", "not 'the end'"),
@@ -98,8 +99,8 @@ def test_a_seed_is_one_puzzle_and_no_target_is_common(family):
 
 
 # Seed 0 of countdown3: 22 out of 7, 2 and 8.
-@pytest.mark.parametrize(
-    ("reply", "reward", "malformed"),
+@each_row(
+    "reply, reward, malformed",
     [
         ("8+7*2", 1.0, False),
         ("no idea\n7*2=15\n(7*2)+8\n", 1.0, False),  # only the last line counts

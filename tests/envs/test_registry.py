@@ -5,8 +5,8 @@ import pytest
 from ale_jax.agent.tools import bash, finish
 from ale_jax.records import Task
 from envs.registry import all_families, kind_of, make_env, needs_sandbox
-from envs.shell.clumsy import clumsy
 from envs.shell.families import FAMILIES, generate
+from envs.shell.noisy_oracle import noisy
 from envs.transcripts import demonstration, play_oracle
 
 
@@ -31,15 +31,15 @@ def test_countdown_needs_no_sandbox_and_is_played_without_one():
 def test_a_clumsy_oracle_errs_once_repeats_once_and_earns_1(sandbox, family):
     for seed in range(5):
         calls = generate(family, seed).oracle
-        episode, transcript = play_oracle(sandbox, Task(family, seed, "train"), clumsy=True)
+        episode, transcript = play_oracle(sandbox, Task(family, seed, "train"), noisy=True)
         assert (episode.reward, episode.turns) == (1.0, len(calls) + 2)
         _, straight = play_oracle(sandbox, Task(family, seed, "train"))
         assert sum(transcript.failed) - sum(straight.failed) in (1, 2)  # what fails may be repeated
-        assert transcript == play_oracle(sandbox, Task(family, seed, "train"), clumsy=True)[1]
+        assert transcript == play_oracle(sandbox, Task(family, seed, "train"), noisy=True)[1]
 
 
 def test_only_what_reads_is_done_wrong_or_twice():
     look, move, done = bash("cat a.txt"), bash("mv a.txt b/"), finish()
-    assert clumsy([look, move, done], seed=1) == (bash("cat a.tx"), look, look, move, done)
-    others = {repr(clumsy([look, bash("ls b"), done], seed)) for seed in range(50)}
+    assert noisy([look, move, done], seed=1) == (bash("cat a.tx"), look, look, move, done)
+    others = {repr(noisy([look, bash("ls b"), done], seed)) for seed in range(50)}
     assert len(others) == 4  # two places for each of the two

@@ -7,6 +7,7 @@ from ale_jax.agent.tools import bash, finish, render_tool_call
 from ale_jax.sandbox.api import ExecResult, SandboxLost
 from envs.shell.env import ShellEnv, observation
 from envs.shell.families import generate
+from tests.rows import each_row
 
 
 class FilesInMemory:
@@ -58,17 +59,13 @@ def test_reset_puts_the_world_and_nothing_else_into_the_sandbox():
     assert sandbox.files == world.files
 
 
-@pytest.mark.parametrize(
-    "split, seed", [("train", -1), ("train", 2**30), ("eval", 2**30 - 1), ("eval", 2**31)]
-)
+@each_row("split, seed", [("train", -1), ("train", 2**30), ("eval", 2**30 - 1), ("eval", 2**31)])
 def test_a_seed_of_another_split_is_refused(split, seed):
     with pytest.raises(ValueError, match=f"seed {seed} is not of split '{split}'"):
         ShellEnv("trail", FilesInMemory(), split).reset(seed)
 
 
-@pytest.mark.parametrize(
-    "split, seed", [("train", 0), ("train", 2**30 - 1), ("eval", 2**30), ("eval", 2**31 - 1)]
-)
+@each_row("split, seed", [("train", 0), ("train", 2**30 - 1), ("eval", 2**30), ("eval", 2**31 - 1)])
 def test_the_ends_of_a_split_belong_to_it(split, seed):
     ShellEnv("trail", FilesInMemory(), split).reset(seed)
 
@@ -97,7 +94,7 @@ def test_a_malformed_call_is_an_observation_and_nothing_runs():
     assert sandbox.commands == []
 
 
-@pytest.mark.parametrize("said, reward", [("{}", 1.0), (" {}\n", 1.0), ("{}s", 0.0), ("", 0.0)])
+@each_row("said, reward", [("{}", 1.0), (" {}\n", 1.0), ("{}s", 0.0), ("", 0.0)])
 def test_the_answer_decides(said, reward):
     env = ShellEnv("trail", FilesInMemory(), "train")
     env.reset(0)
@@ -145,7 +142,7 @@ def test_an_episode_is_judged_once():
         env.grade()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "output, exit_code, timed_out, omitted_bytes, shown",
     [
         ("a\nb\n", 0, False, 0, "a\nb"),

@@ -7,10 +7,10 @@ import pytest
 from ale_jax.agent.api import VerifierError
 from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
 from ale_jax.agent.tools import bash, finish, render_tool_call
-from ale_jax.records import Slot, Status, Task
+from ale_jax.records import EpisodeKey, Status, Task
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import WORK
-from ale_jax.sandbox.verify.pytest_verifier import REMEDY, has_pytest
+from ale_jax.sandbox.verify.verifier import REMEDY, has_pytest
 from envs.terminal_bench import env as world
 from envs.terminal_bench import validate
 from envs.terminal_bench.env import SPEC, TerminalBenchEnv, score
@@ -78,11 +78,11 @@ def test_an_episode_leaves_nothing_for_the_next(box, tmp_path):
 
 def test_the_loop_plays_it_and_what_has_no_verdict_is_no_reward(box, tmp_path):
     env = TerminalBenchEnv([task_of(tmp_path)], box)
-    slot = Slot("eval", 0, 0, Task("terminal_bench", 0, "eval"))
+    key = EpisodeKey("eval", 0, 0, Task("terminal_bench", 0, "eval"))
 
     def played(*calls):
         policy = ScriptedPolicy([render_tool_call(call) for call in calls])
-        return play(env, policy, slot, AgentLimits(turns=len(calls)))
+        return play(env, policy, key, AgentLimits(turns=len(calls)))
 
     right = played(bash(SOLUTION), finish())
     assert (right.status, right.reward) == (Status.FINISHED, 1.0)

@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from ale_jax.agent.prompts import SYSTEM_PROMPT
-from ale_jax.agent.tools import parse_tool_call
+from ale_jax.agent.tools import SYSTEM_PROMPT, parse_tool_call
 from envs.shell.families import FAMILIES
 from envs.shell.words import WORDS
 from envs.transcripts import collect

@@ -19,8 +19,9 @@ from envs.shell.families import (
 )
 from envs.shell.words import WORDS
 from envs.splits import SPLITS
+from tests.rows import each_row
 
-EVERY_FAMILY = pytest.mark.parametrize("family", FAMILIES)
+EVERY_FAMILY = each_row("family", FAMILIES)
 
 
 def digest() -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jax
 
-from ale_jax.algo.normaliser import count_normaliser
+from ale_jax.algo.losses import count_loss_denominator
 from ale_jax.data.packing import Shape, pack_all
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import make_train_step
@@ -29,7 +29,7 @@ def losses() -> list[float]:
     batches = pack_all(sample_transcripts(16), Shape(8, 64, 8))
     found = []
     for _ in range(STEPS):
-        state, sums = step(state, batches, count_normaliser(batches, "tokens"))
+        state, sums = step(state, batches, count_loss_denominator(batches, "tokens"))
         found.append(float(sums["loss"]))
     return found
 

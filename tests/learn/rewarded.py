@@ -5,7 +5,7 @@ import numpy as np
 from ale_jax.data.packing import Sample, Shape, pack_all
 from ale_jax.records import Batch, Turn
 
-SHAPE = Shape(rows=8, row_tokens=64, chunks_per_row=8)
+SHAPE = Shape(microbatch_rows=8, pack_length=64, chunks_per_pack=8)
 
 
 def rewarded_samples(groups: int = 4, members: int = 4, seed: int = 0) -> list[Sample]:

@@ -2,17 +2,19 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 
 from ale_jax.algo.algorithm import AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
+from ale_jax.algo.baselines import scale_token_advantages
 from ale_jax.data.packing import Sample, Shape
 from ale_jax.data.replay import Group
 from ale_jax.learn import credit
-from ale_jax.learn.credit import assemble, normalise_advantages
+from ale_jax.learn.credit import assemble, scale_advantages
 from ale_jax.records import Status
 from tests.data.make_trajectories import make_trajectory, make_turn
 
-SHAPE = Shape(rows=2, row_tokens=16, chunks_per_row=4)
+SHAPE = Shape(microbatch_rows=2, pack_length=16, chunks_per_pack=4)
 IPA = AlgoConfig(
     "ipa",
     0.5,
@@ -39,7 +41,7 @@ def _written(step):
 
 def test_groups_of_equals_are_counted_and_not_computed():
     step = assemble([MIXED, EQUAL], IPA, SHAPE)
-    assert step.normaliser == 4 * 5  # policy tokens of all four
+    assert step.loss_denominator == 4 * 5  # policy tokens of all four
     np.testing.assert_allclose(step.samples[0].advantage_C, [0.25, 0.5])  # gamma (R - 1/2), R - 1/2
     np.testing.assert_allclose(step.samples[1].advantage_C, [-0.25, -0.5])
     assert _written(step) == 2 * 5
@@ -58,7 +60,7 @@ def test_groups_of_equals_are_computed_where_the_loss_has_other_terms():
 def test_what_the_system_lost_neither_teaches_nor_counts():
     step = assemble([ONE_LOST, MIXED], IPA, SHAPE)
     assert len(step.samples) == 2  # the survivor of the first group is equal to its baseline
-    assert step.normaliser == 3 * 5
+    assert step.loss_denominator == 3 * 5
 
 
 def test_grpo_gives_all_chunks_of_a_trajectory_the_same():
@@ -70,7 +72,7 @@ def test_grpo_gives_all_chunks_of_a_trajectory_the_same():
     )
     step = assemble([MIXED], grpo, SHAPE)
     np.testing.assert_allclose([s.advantage_C for s in step.samples], [[1, 1], [-1, -1]], rtol=1e-4)
-    assert step.normaliser == 2 * 7
+    assert step.loss_denominator == 2 * 7
 
 
 def test_a_step_in_which_nothing_teaches_has_no_batch():
@@ -96,36 +98,43 @@ def test_credit_of_tokens_is_on_the_batches_over_the_whole_step():
     assert all(not b.advantage_BT[b.chunk_BT < 0].any() for b in step.batches)
 
     of_group = AdvantageHypers("gae", "group", "none")  # whoever wrote them
-    again = normalise_advantages(step.batches, step.table.tag_G, of_group)
+    again = scale_advantages(step.batches, step.table.tag_G, of_group)
     for batch in again:
         for group in np.unique(batch.group_BT[batch.chunk_BT >= 0]):
             mine = (batch.group_BT == group) & (batch.chunk_BT >= 0)
             np.testing.assert_allclose(batch.advantage_BT[mine].mean(), 0.0, atol=1e-6)
-    assert normalise_advantages([], step.table.tag_G, of_group) == []
+    assert scale_advantages([], step.table.tag_G, of_group) == []
 
 
-def test_steps_of_other_sizes_are_normalised_by_one_program_and_alike():
+def test_steps_of_other_sizes_are_normalised_by_one_program_and_alike(monkeypatch):
+    traces = []
+
+    def traced(*args):
+        traces.append(args)
+        return scale_token_advantages(*args)
+
     advantage = AdvantageHypers("token_return", "none", "none")
     algo = dataclasses.replace(IPA, advantage=advantage, loss=LossHypers("vanilla"))
     groups = [MIXED, *(dataclasses.replace(EQUAL, index=number) for number in (1, 2, 3))]
     step = assemble(groups, algo, Shape(1, 8, 2))
     hp, tag_G = AdvantageHypers("token_return", "batch", "batch"), step.table.tag_G
-    credit._normalise_tokens.clear_cache()
+    jitted = jax.jit(traced, static_argnums=4)
+    monkeypatch.setattr(credit, "_scale_token_advantages", jitted)
     for count in (5, 6, 7):
         batches = step.batches[:count]
         own_t = np.concatenate([b.advantage_BT[b.chunk_BT >= 0] for b in batches])
-        found = normalise_advantages(batches, tag_G, hp)
+        found = scale_advantages(batches, tag_G, hp)
         found_t = np.concatenate([b.advantage_BT[b.chunk_BT >= 0] for b in found])
         np.testing.assert_allclose(found_t, (own_t - own_t.mean()) / own_t.std(), atol=1e-4)
-    assert credit._normalise_tokens._cache_size() == 1
+    assert len(traces) == 1
 
 
 def test_what_is_imitated_is_learned_beside_the_rest_and_counted_nowhere():
     turns = tuple(_member(0, 0, 1.0).turns)
     weights = np.array([0.25, 0.5], np.float32)
-    imitated = Sample(turns, np.zeros(0, np.float32), given=2, imitate_C=weights)
+    imitated = Sample(turns, np.zeros(0, np.float32), num_prefix_turns=2, imitate_C=weights)
     without, step = assemble([MIXED], IPA, SHAPE), assemble([MIXED], IPA, SHAPE, [imitated])
-    assert step.normaliser == without.normaliser == 2 * 5
+    assert step.loss_denominator == without.loss_denominator == 2 * 5
     assert _written(step) == _written(without)
     weight = np.concatenate([b.imitate_BT[b.imitate_BT != 0] for b in step.batches])
     np.testing.assert_array_equal(np.sort(weight), [0.25, 0.25, 0.5, 0.5, 0.5])

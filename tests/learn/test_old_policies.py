@@ -9,9 +9,14 @@ import pytest
 
 from ale_jax.algo.algorithm import AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
 from ale_jax.data.packing import Sample, Shape, pack
-from ale_jax.learn.old_policies import WeightHistory, generating_logp, make_stage
-from ale_jax.learn.reference import load_reference, save_reference
-from ale_jax.learn.rescore import make_logp
+from ale_jax.learn.old_policies import (
+    WeightHistory,
+    generating_logp,
+    load_reference,
+    make_logp,
+    make_stage,
+    save_reference,
+)
 from ale_jax.learn.state import with_new_adapters
 from ale_jax.model.lora import LoraShape
 from ale_jax.model.params import init_params
@@ -68,11 +73,11 @@ def history_of(first, weights):
 def test_each_token_is_scored_by_the_weights_that_wrote_it(batch, logp):
     found_BT = generating_logp(batch, history_of(4, WEIGHTS), logp)
     alone = {version: logp(params, batch) for version, params in enumerate(WEIGHTS, 4)}
-    written_BT = batch.chunk_BT >= 0
-    assert sorted(np.unique(batch.version_BT[written_BT])) == [4, 5, 6]
-    for b, t in zip(*np.nonzero(written_BT), strict=True):
+    action_mask_BT = batch.chunk_BT >= 0
+    assert sorted(np.unique(batch.version_BT[action_mask_BT])) == [4, 5, 6]
+    for b, t in zip(*np.nonzero(action_mask_BT), strict=True):
         assert found_BT[b, t] == alone[batch.version_BT[b, t]][b, t]
-    assert not found_BT[~written_BT].any()
+    assert not found_BT[~action_mask_BT].any()
     assert not np.allclose(alone[4], alone[5])  # else it would not matter
 
 

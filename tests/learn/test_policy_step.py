@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import AxisType
 
 from ale_jax.algo.algorithm import AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
-from ale_jax.algo.normaliser import count_normaliser
+from ale_jax.algo.losses import count_loss_denominator
 from ale_jax.data.packing import Sample, Shape, pack_all
 from ale_jax.learn.credit import make_loss
 from ale_jax.learn.state import init_state, make_optimizer
@@ -46,7 +46,7 @@ def train(loss, mesh, shape):
     )
     optimizer = make_optimizer(HYPERS, DENSE)
     state = init_state(jax.random.key(0), DENSE, optimizer, mesh)
-    step = make_train_step(DENSE, optimizer, make_loss(algo, shape.chunks_per_row), 0.0, mesh)
+    step = make_train_step(DENSE, optimizer, make_loss(algo, shape.chunks_per_pack), 0.0, mesh)
     batches = pack_all(samples(), shape)
     # Near the new policy's, so that ratios lie on both sides of 1.
     batches = [
@@ -58,7 +58,7 @@ def train(loss, mesh, shape):
                             logp_mu_BT=(b.logp_old_BT - 0.004 * b.tokens_BT).astype(np.float32))
         for b in batches
     ]  # fmt: skip
-    state, sums = step(state, batches, count_normaliser(batches, loss.aggregation))
+    state, sums = step(state, batches, count_loss_denominator(batches, loss.aggregation))
     # Of Adam's the first moment is the gradient, scaled.
     return jax.device_get((state.opt_state, sums)), len(batches)
 

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from ale_jax.algo.normaliser import count_normaliser
-from ale_jax.algo.sft import sft_loss
+from ale_jax.algo.losses import count_loss_denominator, sft_loss
 from ale_jax.data.packing import Shape, demonstration, pack_all
-from ale_jax.learn.rescore import make_scorer
+from ale_jax.learn.old_policies import make_scorer
 from ale_jax.learn.state import OptimizerHypers, init_state, make_optimizer
 from ale_jax.learn.step import make_train_step
 from ale_jax.model.sharding import MeshShape, check_rows, make_mesh
@@ -53,8 +52,8 @@ def _with_experts(sample, shape):
     return dataclasses.replace(sample, expert_TLK=expert_TLK.astype(np.int16))
 
 
-def transcript_loss(scores, arrays, normaliser):
-    return sft_loss(scores.logp_BT, arrays["chunk_BT"], normaliser)
+def transcript_loss(scores, arrays, loss_denominator):
+    return sft_loss(scores.logp_BT, arrays["chunk_BT"], loss_denominator)
 
 
 def _train(shape, mesh, rows, steps, hypers=HYPERS, balance_weight=0.0, samples=16, replay=False):
@@ -67,7 +66,7 @@ def _train(shape, mesh, rows, steps, hypers=HYPERS, balance_weight=0.0, samples=
     batches = pack_all(samples, Shape(rows, 64, 8))
     losses = []
     for _ in range(steps):
-        state, sums = step(state, batches, count_normaliser(batches, "tokens"))
+        state, sums = step(state, batches, count_loss_denominator(batches, "tokens"))
         losses.append(float(sums["loss"]))
     return losses, jax.device_get(state.params), len(batches)
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from ale_jax.algo.sft import sft_loss
+from ale_jax.algo.losses import sft_loss
 from ale_jax.data.packing import Shape, pack_all
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import forward, make_train_step
@@ -26,13 +26,15 @@ WIDE = dataclasses.replace(DENSE, num_layers=1, vocab_size=8192)
 DEEP = dataclasses.replace(DENSE, num_layers=3)
 
 
-def _batch(rows, row_tokens, vocab_size):
-    tokens = np.random.default_rng(0).integers(0, vocab_size, (rows, row_tokens)).astype(np.int32)
-    position = np.tile(np.arange(row_tokens, dtype=np.int32) % (row_tokens // 2), (rows, 1))
+def _batch(rows, pack_length, vocab_size):
+    tokens = np.random.default_rng(0).integers(0, vocab_size, (rows, pack_length)).astype(np.int32)
+    position = np.tile(np.arange(pack_length, dtype=np.int32) % (pack_length // 2), (rows, 1))
     return {
         "tokens_BT": tokens,
         "position_BT": position,
-        "segment_BT": 1 + (np.arange(row_tokens, dtype=np.int32) >= row_tokens // 2) + 0 * position,
+        "segment_BT": 1
+        + (np.arange(pack_length, dtype=np.int32) >= pack_length // 2)
+        + 0 * position,
         "chunk_BT": np.where(position > 3, 0, -1).astype(np.int32),
     }
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ale_jax.model import attention, fused_attention
+from ale_jax.model import attention, paged_attention
 from ale_jax.model.attention import packed_attention, xla_attention
 from ale_jax.model.blockwise_attention import Places
 
@@ -57,8 +57,8 @@ _without_segments = functools.partial(
     [
         (xla_attention, 256, 2e-5),
         (xla_attention, 300, 2e-5),  # in blocks, the last one not full
-        (functools.partial(fused_attention.splash_attention, interpret=True), 256, 2e-5),
-        (functools.partial(fused_attention.attend_with_codes, _without_segments), 256, 2e-3),
+        (functools.partial(paged_attention.splash_attention, interpret=True), 256, 2e-5),
+        (functools.partial(paged_attention.attend_with_codes, _without_segments), 256, 2e-3),
     ],
     ids=["whole row", "blocks", "splash", "codes"],
 )

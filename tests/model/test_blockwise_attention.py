@@ -77,8 +77,8 @@ def test_over_devices_it_is_the_same(mesh_shape):
     back = np.argsort(order)
 
     def attention(q, k, v, places):
-        q, k, v, dealt = jax.tree.map(lambda x: x[:, order], (q, k, v, places))
-        return context_attention(q, k, v, dealt, mesh.abstract_mesh)[:, back]
+        q, k, v, permuted = jax.tree.map(lambda x: x[:, order], (q, k, v, places))
+        return context_attention(q, k, v, permuted, mesh.abstract_mesh)[:, back]
 
     expected = _graded(_plain, places)
     with jax.set_mesh(mesh):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
+from ale_jax.model.capacity_dispatch import capacity_dispatch
 from ale_jax.model.compute import EXACT
-from ale_jax.model.equal_blocks import equal_blocks
 from ale_jax.model.expert_parallel import exchanged
 from ale_jax.model.moe import moe
 from ale_jax.model.params import init_params
@@ -51,7 +51,7 @@ def test_tokens_travel_to_their_experts_and_back(routing):
 
         return jax.jit(jax.value_and_grad(scalar, argnums=(0, 1), has_aux=True))(WEIGHTS, X_TD)
 
-    expected, found = total(equal_blocks), total(over_devices)
+    expected, found = total(capacity_dispatch), total(over_devices)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), expected, found)
 
 

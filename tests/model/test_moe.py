@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ale_jax.learn.router import router_figures, router_metrics
-from ale_jax.model.equal_blocks import equal_blocks
-from ale_jax.model.experts import all_experts
+from ale_jax.learn.diagnostics import router_figures, router_metrics
+from ale_jax.model.capacity_dispatch import all_experts, capacity_dispatch
 from ale_jax.model.moe import RouterStats, balancing_loss, moe, route, router_sums
 from ale_jax.model.params import init_params
 from tests.model.shapes import MOE
@@ -35,7 +34,7 @@ def test_equal_blocks_compute_what_all_experts_on_all_tokens_do(kind):
     weight_TK, expert_TK = _routing(kind)
 
     def summed(weights, x_TD, weight_TK, expert_TK):
-        return jnp.einsum("tkd,tk->td", equal_blocks(weights, x_TD, expert_TK), weight_TK)
+        return jnp.einsum("tkd,tk->td", capacity_dispatch(weights, x_TD, expert_TK), weight_TK)
 
     def total(dispatch):
         def scalar(weights, x_TD, weight_TK):

@@ -49,7 +49,7 @@ def test_the_tpu_kernel_interpreted():
 
 
 def test_on_a_mesh_each_device_has_pages_of_its_own(monkeypatch):
-    """Of four shares each has one conversation and ten pages, which are numbered from 0."""
+    """Of four shards each has one conversation and ten pages, which are numbered from 0."""
 
     def kernel(q_BNH, k_GPbH, v_GPbH, page_BW, length_B):
         assert q_BNH.shape == (1, R, H) and k_GPbH.shape == (1, 10, PAGE_TOKENS, H)

@@ -7,10 +7,15 @@ import random
 from pathlib import Path
 
 from ale_jax.files import write_json
-from ale_jax.monitor.evaluations import Evaluation, FamilyResult, write_evaluations
+from ale_jax.monitor.evaluations import (
+    Evaluation,
+    FamilyResult,
+    Summary,
+    write_evaluations,
+    write_summary,
+)
 from ale_jax.monitor.events import EventLog
 from ale_jax.monitor.metrics import MetricsWriter
-from ale_jax.monitor.summary import Summary, write_summary
 from ale_jax.monitor.trajectories import TrajectorySample, TrajectoryWriter, TurnSample
 from ale_jax.records import Status
 
@@ -164,8 +169,8 @@ def _rl_values(progress: float, chance: random.Random) -> dict:
         "router_load_max": 1.4 + abs(chance.gauss(0, 0.1)),
         "router_unused": 0.0,
         "router_entropy": 0.8 - 0.1 * progress,
-        "learner_gap": abs(chance.gauss(0, 2e-6)),
-        "sampler_gap": abs(chance.gauss(0, 2e-6)),
+        "train_rollout_logp_diff": abs(chance.gauss(0, 2e-6)),
+        "old_rollout_logp_diff": abs(chance.gauss(0, 2e-6)),
         "seconds_generate": 2.1,
         "seconds_learn": 1.5,
         "seconds_wait": 0.3,

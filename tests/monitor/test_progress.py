@@ -6,8 +6,15 @@ import io
 import pytest
 from rich.console import Console
 
-from ale_jax.monitor.progress import Figures, Progress, make_progress
-from ale_jax.monitor.progress_view import View, duration, panel, sparkline
+from ale_jax.monitor.progress import (
+    Figures,
+    Progress,
+    View,
+    duration,
+    make_progress,
+    panel,
+    sparkline,
+)
 from tests.monitor.fake_run import Clock
 
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from ale_jax.monitor.summary import SUMMARY_FILE, read_summary, write_summary
+from ale_jax.monitor.evaluations import SUMMARY_FILE, read_summary, write_summary
 from tests.monitor.fake_run import SUMMARY
 
 

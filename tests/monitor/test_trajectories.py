@@ -69,7 +69,10 @@ def test_resume_cuts_later_samples(tmp_path):
 
 @pytest.mark.parametrize(
     ("whole", "damaged", "answer"),
-    [("finished", "perfect", "perfect"), ('"given": 0', '"given": 99', "99 given turns")],
+    [
+        ("finished", "perfect", "perfect"),
+        ('"num_prefix_turns": 0', '"num_prefix_turns": 99', "99 prefix turns"),
+    ],
 )
 def test_what_cannot_be_a_sample_is_damage(tmp_path, whole, damaged, answer):
     write(tmp_path, SOLVED)

@@ -1,10 +1,10 @@
-"""A small engine that the tests share."""
+"""A small engine that the tests shard."""
 
 from ale_jax.rollout.engine_shape import EngineShape
 
 SIZES = {
-    "slots": 4,
-    "slot_tokens": 96,
+    "max_sequences": 4,
+    "max_sequence_length": 96,
     "decode_steps": 4,
     "prefill_tokens": (8, 16),
     "prefill_rows": 1,
@@ -19,5 +19,5 @@ SIZES = {
 def engine_shape(**changes) -> EngineShape:
     """With pages for all slots, if nothing else is said."""
     sizes = SIZES | changes
-    pages = sizes["slots"] * -(-sizes["slot_tokens"] // sizes["page_tokens"])
+    pages = sizes["max_sequences"] * -(-sizes["max_sequence_length"] // sizes["page_tokens"])
     return EngineShape(**({"pages": pages} | sizes))

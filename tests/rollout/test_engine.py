@@ -1,4 +1,4 @@
-"""The engine: what it says of its tokens is true, whoever else shares the batch."""
+"""The engine: what it says of its tokens is true, whoever else shards the batch."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""The engine on a mesh: each device has its own share of the conversations, and nothing changes."""
+"""The engine on a mesh: each device has its own shard of the conversations, and nothing changes."""
 
 import dataclasses
 import math
@@ -21,8 +21,8 @@ from tests.rollout.shapes import engine_shape
 
 POLICY = dataclasses.replace(MOE, num_layers=1)
 PARAMS = init_params(jax.random.key(1), POLICY)
-SIZES = engine_shape(slots=8, prefill_tokens=(16,))
-MESHES = [MeshShape(data=4, tensor=2), MeshShape(data=1, fsdp=2, expert=2, tensor=2)]  # 4 shares
+SIZES = engine_shape(max_sequences=8, prefill_tokens=(16,))
+MESHES = [MeshShape(data=4, tensor=2), MeshShape(data=1, fsdp=2, expert=2, tensor=2)]  # 4 shards
 
 
 class CompiledOnce:
@@ -102,7 +102,7 @@ def test_no_keys_or_values_travel(on_mesh):
     """What does is smaller than those of one conversation."""
     engine, compiled = on_mesh
     play(engine, 0, 1)
-    of_keys = SIZES.slot_tokens * POLICY.head_width
+    of_keys = SIZES.max_sequence_length * POLICY.head_width
     program = compiled.program.as_text()
     collective = r"= \w+\[([\d,]*)\]\S* (?:all-|reduce-scatter|collective-)"
     sizes = [

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from ale_jax.agent.api import Message
-from ale_jax.data.packing import given_turn
+from ale_jax.data.packing import text_turn
 from ale_jax.model.params import init_params
 from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
-from ale_jax.records import Episode, Slot, Status, Task
+from ale_jax.records import Episode, EpisodeKey, Status, Task
 from ale_jax.rollout.engine import Engine
 from ale_jax.rollout.ledger import Ledger, conversation_key
 from tests.model.shapes import MOE
 from tests.rollout.shapes import engine_shape
 
-SLOT = Slot("train", 3, 1, Task("trail", 7, "train"))
+KEY = EpisodeKey("train", 3, 1, Task("trail", 7, "train"))
 FIRST = [Message("system", "Work."), Message("user", "Read lemon.txt.")]
 OBSERVATION = [Message("tool", "next: rose.txt")]
 
@@ -31,18 +31,18 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def engine(tokenizer):
     shape = dataclasses.replace(MOE, vocab_size=tokenizer.vocab_size)
-    sizes = engine_shape(slots=2, slot_tokens=160, prefill_tokens=(16, 64))
+    sizes = engine_shape(max_sequences=2, max_sequence_length=160, prefill_tokens=(16, 64))
     engine = Engine(shape, sizes, tokenizer.stop_ids, init_params(jax.random.key(0), shape), 5)
     yield engine
     engine.close()
 
 
 def _episode(reward=1.0):
-    return Episode(SLOT, Status.FINISHED, reward, 2, 0, 1.0, 0.5)
+    return Episode(KEY, Status.FINISHED, reward, 2, 0, 1.0, 0.5)
 
 
 def _play(ledger, name):
-    ledger.open(name, SLOT, Sampling())
+    ledger.open(name, KEY, Sampling())
     replies = [ledger.reply(name, FIRST), ledger.reply(name, OBSERVATION)]
     return replies, ledger.close(name, _episode())
 
@@ -66,7 +66,7 @@ def test_a_trajectory_holds_what_was_read_and_written(engine, tokenizer):
 
 def test_a_reply_that_ends_otherwise_than_its_turn_is_closed_by_the_context(tokenizer):
     shape = dataclasses.replace(MOE, vocab_size=tokenizer.vocab_size)
-    sizes = engine_shape(slots=2, slot_tokens=160, prefill_tokens=(16, 64))
+    sizes = engine_shape(max_sequences=2, max_sequence_length=160, prefill_tokens=(16, 64))
     params = init_params(jax.random.key(0), shape)
     engine = Engine(shape, sizes, tuple(range(shape.vocab_size)), params)
     _, trajectory = _play(Ledger(engine, tokenizer, seed=0, max_reply_tokens=9), "a")
@@ -87,13 +87,13 @@ def test_the_same_position_draws_the_same_tokens(engine, tokenizer):
 
 
 def test_keys_differ_by_every_part_of_the_position():
-    slots = [
-        SLOT,
-        dataclasses.replace(SLOT, member=2),
-        dataclasses.replace(SLOT, group=4),
-        dataclasses.replace(SLOT, phase="eval/final"),
+    keys = [
+        KEY,
+        dataclasses.replace(KEY, member=2),
+        dataclasses.replace(KEY, group=4),
+        dataclasses.replace(KEY, phase="eval/final"),
     ]
-    keys = {tuple(conversation_key(seed, slot)) for slot in slots for seed in (0, 1)}
+    keys = {tuple(conversation_key(seed, key)) for key in keys for seed in (0, 1)}
     assert len(keys) == 8
 
 
@@ -104,19 +104,19 @@ def test_a_conversation_that_is_not_open_is_refused(engine, tokenizer):
 
 def test_without_an_episode_nothing_is_kept_and_the_slot_is_free(engine, tokenizer):
     ledger = Ledger(engine, tokenizer, seed=0, max_reply_tokens=9)
-    for name in ("e", "f", "g"):  # more conversations than slots: they must be freed
-        ledger.open(name, SLOT, Sampling())
+    for name in ("e", "f", "g"):  # more conversations than keys: they must be freed
+        ledger.open(name, KEY, Sampling())
         ledger.reply(name, FIRST)
         assert ledger.close(name, None) is None
 
 
-def test_a_conversation_goes_on_after_given_turns_with_their_very_ids(engine, tokenizer):
+def test_a_conversation_goes_on_after_text_turns_with_their_very_ids(engine, tokenizer):
     ledger = Ledger(engine, tokenizer, seed=0, max_reply_tokens=9)
     _, expert = _play(ledger, "h")
-    given = tuple(given_turn(t.prompt_ids, t.action_ids, "", "") for t in expert.turns[:1])
+    prefix_turns = tuple(text_turn(t.prompt_ids, t.action_ids, "", "") for t in expert.turns[:1])
     asked, reply = [], engine.reply
     engine.reply = lambda name, ids, *rest: (asked.append(ids), reply(name, ids, *rest))[1]
-    ledger.open("i", SLOT, Sampling(), given)
+    ledger.open("i", KEY, Sampling(), prefix_turns)
     ledger.reply("i", OBSERVATION)
     ledger.reply("i", OBSERVATION)
     engine.reply = reply
@@ -125,7 +125,7 @@ def test_a_conversation_goes_on_after_given_turns_with_their_very_ids(engine, to
     before = [first.prompt_ids, first.action_ids, second.prompt_ids]
     np.testing.assert_array_equal(asked[0], np.concatenate(before))
     assert len(asked[1]) < len(asked[0])  # they are read once
-    assert trajectory.turns[0] is given[0] and trajectory.given == 1
+    assert trajectory.turns[0] is prefix_turns[0] and trajectory.num_prefix_turns == 1
     np.testing.assert_array_equal(trajectory.turns[1].prompt_ids, second.prompt_ids)
     assert [t.reward for t in trajectory.turns] == [0.0, 0.0, 1.0]
     assert trajectory.start_version == 5
@@ -135,28 +135,28 @@ def test_a_conversation_goes_on_after_given_turns_with_their_very_ids(engine, to
 def test_members_of_a_group_share_the_pages_of_what_is_given(engine, tokenizer):
     ledger = Ledger(engine, tokenizer, seed=0, max_reply_tokens=9)
     _, expert = _play(ledger, "j")
-    given = tuple(given_turn(t.prompt_ids, t.action_ids, "", "") for t in expert.turns[:1])
+    prefix_turns = tuple(text_turn(t.prompt_ids, t.action_ids, "", "") for t in expert.turns[:1])
     shared = []
     for member, name in enumerate(("k", "l")):
         before = engine.stats.shared_tokens
-        ledger.open(name, dataclasses.replace(SLOT, member=member), Sampling(), given)
+        ledger.open(name, dataclasses.replace(KEY, member=member), Sampling(), prefix_turns)
         ledger.reply(name, OBSERVATION)
         shared.append(engine.stats.shared_tokens - before)
     for name in ("k", "l"):
         ledger.close(name, None)
-    read = given[0].prompt_ids.size + given[0].action_ids.size
+    read = prefix_turns[0].prompt_ids.size + prefix_turns[0].action_ids.size
     assert shared[1] >= read - engine_shape().page_tokens
 
 
 def test_a_policy_that_never_wrote_leaves_no_turns(engine, tokenizer):
     ledger = Ledger(engine, tokenizer, seed=0, max_reply_tokens=9)
-    given = (given_turn([1, 2], [3], "", ""),)
-    ledger.open("m", SLOT, Sampling(), given)
+    prefix_turns = (text_turn([1, 2], [3], "", ""),)
+    ledger.open("m", KEY, Sampling(), prefix_turns)
     trajectory = ledger.close("m", _episode())
-    assert (trajectory.turns, trajectory.given, trajectory.start_version) == ((), 0, 5)
+    assert (trajectory.turns, trajectory.num_prefix_turns, trajectory.start_version) == ((), 0, 5)
 
 
 def test_an_episode_after_rejected_ones_draws_other_numbers():
-    keys = {tuple(conversation_key(0, SLOT, redraw)) for redraw in range(4)}
+    keys = {tuple(conversation_key(0, KEY, redraw)) for redraw in range(4)}
     assert len(keys) == 4
-    assert tuple(conversation_key(0, SLOT)) in keys
+    assert tuple(conversation_key(0, KEY)) in keys

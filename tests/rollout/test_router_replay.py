@@ -13,7 +13,7 @@ from ale_jax.learn.step import forward
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import hidden_states
 from ale_jax.model.sampler import Sampling
-from ale_jax.records import Episode, Slot, Status, Task
+from ale_jax.records import Episode, EpisodeKey, Status, Task
 from ale_jax.rollout.engine import Engine
 from ale_jax.rollout.ledger import Ledger
 from tests.model.shapes import MIXED
@@ -72,11 +72,11 @@ class _Letters:
 def test_training_takes_the_recorded_experts(engine):
     """Under other weights, whose own choice would be another one."""
     ledger = Ledger(engine, _Letters(), seed=0, max_reply_tokens=9)
-    slot = Slot("train", 0, 0, Task("trail", 1, "train"))
-    ledger.open("a", slot, Sampling())
+    key = EpisodeKey("train", 0, 0, Task("trail", 1, "train"))
+    ledger.open("a", key, Sampling())
     for _ in range(2):
         ledger.reply("a", [])
-    trajectory = ledger.close("a", Episode(slot, Status.FINISHED, 1.0, 2, 0, 1.0, 0.5))
+    trajectory = ledger.close("a", Episode(key, Status.FINISHED, 1.0, 2, 0, 1.0, 0.5))
     expert_TLK = trajectory.expert_TLK
     ids = np.concatenate([x for t in trajectory.turns for x in (t.prompt_ids, t.action_ids)])
     assert len(expert_TLK) == trajectory.num_tokens == len(ids)

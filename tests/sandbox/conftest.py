@@ -1,5 +1,6 @@
 """Both runtimes, each with one sandbox that the tests share: nothing must outlive a reset."""
 
+import functools
 import io
 import tarfile
 
@@ -15,7 +16,24 @@ EMPTY = "ale-test-empty"
 PROBES = {"bubblewrap": bubblewrap.probe, "docker": docker_runtime.probe}
 
 
-@pytest.fixture(scope="session", params=PROBES)
+def pytest_generate_tests(metafunc):
+    """Every test plays on both runtimes, but the verifier's on one of them: it speaks to a sandbox
+    through the same operations on both, and those have tests of their own on both. What its tests
+    claim of the runtimes themselves is marked `each_runtime`."""
+    for fixture in {"runtime", "pytest_runtime"} & set(metafunc.fixturenames):
+        on_one = "verify" in metafunc.definition.nodeid.split("/")
+        on_both = metafunc.definition.get_closest_marker("each_runtime") or not on_one
+        names = list(PROBES) if on_both else [_first_that_works()]
+        metafunc.parametrize(fixture, names, indirect=True, scope="session")
+
+
+@functools.cache
+def _first_that_works() -> str:
+    """The first name if none does, so that a test is skipped with that one's reason."""
+    return next((name for name, probe in PROBES.items() if not probe(SPEC)), next(iter(PROBES)))
+
+
+@pytest.fixture(scope="session")
 def runtime(request):
     if reason := PROBES[request.param](SPEC):
         pytest.skip(f"{request.param}: {reason}")

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from ale_jax.sandbox import cgroups
-from ale_jax.sandbox.owner import Owner
+from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.spec import SandboxSpec
 
 SPEC = SandboxSpec(memory_mb=16, pids=9)

@@ -14,7 +14,7 @@ import pytest
 
 from ale_jax.sandbox import bubblewrap, cgroups
 from ale_jax.sandbox.api import SandboxLost
-from ale_jax.sandbox.owner import Owner
+from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
 from benchmarks.sandbox.host_view import (
@@ -30,7 +30,7 @@ from tests.sandbox.conftest import SPEC
 OWNER_SCRIPT = """
 import sys, time
 from ale_jax.sandbox.spec import SandboxSpec
-from ale_jax.sandbox.owner import Owner
+from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.runtime import pick_runtime
 spec = SandboxSpec(memory_mb=96)
 sandbox = pick_runtime(sys.argv[1], spec).start(spec, {})

@@ -9,8 +9,8 @@ import pytest
 from docker.types import Mount
 
 from ale_jax.sandbox import docker_runtime, docker_socket
+from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.docker_runtime import DockerRuntime
-from ale_jax.sandbox.owner import Owner
 from tests.sandbox.conftest import SPEC
 
 CONNECT = f"""python3 -c '

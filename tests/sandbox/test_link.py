@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ale_jax.sandbox.api import SandboxLost
 from ale_jax.sandbox.link import DockerLink, Link
 from ale_jax.sandbox.runner import wire
+from tests.rows import each_row
 
 
 class Wire:
@@ -79,7 +80,7 @@ def test_no_more_is_sent_than_there_is_room_for():
     run(test)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "frames",
     [
         wire.HEAD.pack(wire.CHUNK + 1, 1, wire.DATA),

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from ale_jax.sandbox.owner import Owner
+from ale_jax.sandbox.cgroups import Owner
 
 
 def test_this_process_is_here_and_lives():

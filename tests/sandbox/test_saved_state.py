@@ -2,7 +2,7 @@
 
 import pytest
 
-from ale_jax.sandbox.saved_state import load, save
+from ale_jax.sandbox.api import load, save
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.spec import WORK, SandboxSpec
+from tests.rows import each_row
 from tests.sandbox.conftest import SPEC
 
 FULL = SandboxSpec(
@@ -29,8 +30,8 @@ def test_what_is_left_out_has_its_default():
     assert SandboxSpec.from_json({"memory_mb": 99}) == SandboxSpec(memory_mb=99)
 
 
-@pytest.mark.parametrize(
-    ("values", "answer"),
+@each_row(
+    "values, answer",
     [
         ({"memory": 1}, "no field 'memory': did you mean 'memory_mb'"),
         ({"memory_mb": "1"}, "memory_mb '1' must be int"),

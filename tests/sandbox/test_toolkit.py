@@ -5,7 +5,7 @@ import dataclasses
 import docker
 import pytest
 
-from ale_jax.sandbox import docker_runtime, toolkit, toolkit_volume
+from ale_jax.sandbox import docker_runtime, toolkit
 from ale_jax.sandbox.runtime import pick_runtime
 from tests.sandbox.conftest import SPEC
 
@@ -53,17 +53,17 @@ def test_the_toolkit_is_made_once_and_the_same_each_time():
 
 
 def test_a_volume_that_was_not_filled_to_its_end_is_filled_again(api, monkeypatch):
-    monkeypatch.setattr(toolkit, "archive", lambda: ("testing", toolkit_volume._mark()))
-    monkeypatch.setattr(toolkit_volume, "MARK", "not written")
-    name = toolkit_volume.ensure(api, SPEC.image)  # as if it had been cut off before the mark
+    monkeypatch.setattr(toolkit, "archive", lambda: ("testing", toolkit._mark()))
+    monkeypatch.setattr(toolkit, "MARK", "not written")
+    name = toolkit.ensure_volume(api, SPEC.image)  # as if it had been cut off before the mark
     try:
-        monkeypatch.setattr(toolkit_volume, "MARK", "complete again")
+        monkeypatch.setattr(toolkit, "MARK", "complete again")
         written = []
         put = api.put_archive
         monkeypatch.setattr(api, "put_archive", lambda *a: written.append(a[1]) or put(*a))
-        toolkit_volume.ensure(api, SPEC.image)
+        toolkit.ensure_volume(api, SPEC.image)
         assert len(written) == 2
-        toolkit_volume.ensure(api, SPEC.image)
+        toolkit.ensure_volume(api, SPEC.image)
         assert len(written) == 2
     finally:
         api.remove_volume(name)

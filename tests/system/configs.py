@@ -3,6 +3,7 @@
 import dataclasses
 
 from ale_jax.system.build_config import build_config
+from ale_jax.system.checks import check_sections
 from ale_jax.system.config import RunConfig
 from configs import smoke
 
@@ -14,4 +15,5 @@ def smoke_config(**sections) -> RunConfig:
         if isinstance(change, dict):
             change = dataclasses.replace(getattr(config, name), **change)
         config = dataclasses.replace(config, **{name: change})
+    check_sections(config)
     return config

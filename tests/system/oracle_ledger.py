@@ -1,4 +1,4 @@
-"""A ledger that knows every task's right answer: the policy of the crew's tests."""
+"""A ledger that knows every task's right answer: the policy of the workers' tests."""
 
 import threading
 
@@ -20,11 +20,11 @@ class OracleLedger:
         self._scripts: dict[str, list[str]] = {}
         self._lock = threading.Lock()
 
-    def open(self, name, slot, sampling, given, redraw):
-        calls = generate(slot.task.family, slot.task.seed).oracle
+    def open(self, name, key, sampling, prefix_turns, redraw):
+        calls = generate(key.task.family, key.task.seed).oracle
         self.opened.append(name)
         self.redraws.append(redraw)
-        self._scripts[name] = [render_tool_call(call) for call in calls][len(given) :]
+        self._scripts[name] = [render_tool_call(call) for call in calls][len(prefix_turns) :]
 
     def reply(self, name, new_messages):
         script = self._scripts[name]

@@ -8,7 +8,7 @@ from pathlib import Path
 import docker
 from docker.errors import NotFound
 
-from ale_jax.sandbox.owner import Owner
+from ale_jax.sandbox.cgroups import Owner
 
 
 def of(runtime: str, pid: int) -> list[int] | list[str]:

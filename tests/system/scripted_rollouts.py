@@ -1,4 +1,4 @@
-"""Assignments played in a real sandbox by a policy that knows its lines: no engine, no Ray."""
+"""RolloutRequests played in a real sandbox by a policy that knows its lines: no engine, no Ray."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ale_jax.agent.loop import AgentLimits, ScriptedPolicy
 from ale_jax.agent.tools import render_tool_call
 from ale_jax.data.replay import Group
 from ale_jax.records import Trajectory
-from ale_jax.rollout.play import EpisodePlayer
+from ale_jax.rollout.play import EpisodeRunner
 from envs.registry import make_env, needs_sandbox
 from envs.shell.families import generate
 from tests.data.make_trajectories import make_turn
@@ -34,27 +34,27 @@ class Rollouts:
     """script: the replies to a task, from its beginning; by default the oracle's."""
 
     def __init__(self, start_sandbox, make_env=make_env, memory=None):
-        self._player = EpisodePlayer(
+        self._runner = EpisodeRunner(
             start_sandbox, make_env, needs_sandbox, AgentLimits(turns=12), memory
         )
 
-    def play(self, assignment, script=None, version=0) -> Trajectory:
-        replies = oracle_script(assignment.slot.task) if script is None else script
-        policy = WritingPolicy(replies[assignment.slot.start :], version)
-        episode = self._player.play(assignment.slot, policy, assignment.opening).episode
+    def play(self, request, script=None, version=0) -> Trajectory:
+        replies = oracle_script(request.key.task) if script is None else script
+        policy = WritingPolicy(replies[request.key.num_prefix_turns :], version)
+        episode = self._runner.play(request.key, policy, request.prefix).episode
         if not policy.turns:
             return Trajectory(episode, (), version)
-        turns = (*assignment.given, *policy.turns)
-        return Trajectory(episode, turns, version, given=len(assignment.given))
+        turns = (*request.prefix_turns, *policy.turns)
+        return Trajectory(episode, turns, version, num_prefix_turns=len(request.prefix_turns))
 
-    def replay(self, assignments) -> list[Trajectory]:
-        return [self.play(each, script=[]) for each in assignments]
+    def replay(self, requests) -> list[Trajectory]:
+        return [self.play(each, script=[]) for each in requests]
 
-    def group(self, index, assignments, script=None, version=0) -> Group:
-        return Group(index, tuple(self.play(each, script, version) for each in assignments))
+    def group(self, index, requests, script=None, version=0) -> Group:
+        return Group(index, tuple(self.play(each, script, version) for each in requests))
 
     def close(self):
-        self._player.close()
+        self._runner.close()
 
 
 def oracle_script(task) -> list[str]:

@@ -18,7 +18,7 @@ LIMIT_S = 60.0
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_outlives_the_controller(runtime_name, how):
     controller = subprocess.Popen(
-        [sys.executable, "-m", "tests.system.held_crew", runtime_name],
+        [sys.executable, "-m", "tests.system.held_workers", runtime_name],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

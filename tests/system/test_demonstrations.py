@@ -9,18 +9,17 @@ import pytest
 
 from ale_jax.agent.api import Message
 from ale_jax.agent.tools import bash, finish, render_tool_call
-from ale_jax.algo.normaliser import count_normaliser
-from ale_jax.algo.sft import sft_loss
+from ale_jax.algo.losses import count_loss_denominator, sft_loss
 from ale_jax.data.packing import Shape, pack
 from ale_jax.learn.step import forward
 from ale_jax.model.params import init_params
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import Task
-from ale_jax.system.demonstrations import chunk_mask, demonstrate, is_clumsy, tokenize
+from ale_jax.system.demonstrations import chunk_mask, demonstrate, is_noisy, tokenize
 from envs.transcripts import Transcript
 from tests.model.shapes import DENSE
 
-SHAPE = Shape(rows=1, row_tokens=256, chunks_per_row=8)
+SHAPE = Shape(microbatch_rows=1, pack_length=256, chunks_per_pack=8)
 TASK = Task("count", 1, "train")
 
 
@@ -81,15 +80,17 @@ def test_the_loss_is_the_mean_over_kept_tokens_and_masked_ones_have_no_gradient(
     mask = np.array([False, True, False, True])
     batch, _ = pack([tokenize(CLUMSY, tokenizer, mask)], SHAPE)
     sizes = [len(t.action_ids) for t in tokenize(CLUMSY, tokenizer, np.ones(4, bool)).turns]
-    normaliser = count_normaliser([batch], "tokens")
-    assert normaliser == sizes[1] + sizes[3]  # sum of m_k |c_k|
+    loss_denominator = count_loss_denominator([batch], "tokens")
+    assert loss_denominator == sizes[1] + sizes[3]  # sum of m_k |c_k|
     # Of the two kept chunks each token of the first has log-probability -1, of the second -3.
     logp_BT = np.where(batch.chunk_BT == 0, -1.0, np.where(batch.chunk_BT == 1, -3.0, -50.0))
     (loss, _), grad_BT = jax.value_and_grad(sft_loss, has_aux=True)(
-        jnp.asarray(logp_BT), batch.chunk_BT, normaliser
+        jnp.asarray(logp_BT), batch.chunk_BT, loss_denominator
     )
     np.testing.assert_allclose(loss, (sizes[1] + 3 * sizes[3]) / (sizes[1] + sizes[3]), rtol=1e-6)
-    np.testing.assert_allclose(grad_BT, np.where(batch.chunk_BT >= 0, -1 / normaliser, 0), 1e-6)
+    np.testing.assert_allclose(
+        grad_BT, np.where(batch.chunk_BT >= 0, -1 / loss_denominator, 0), 1e-6
+    )
     assert (grad_BT != 0).sum() == sizes[1] + sizes[3]
 
 
@@ -123,6 +124,6 @@ def test_countdown_is_demonstrated_without_a_runtime():
 
 def test_a_share_of_the_training_tasks_is_clumsy_and_no_other_task():
     tasks = [Task(f, s, "train") for f in ("trail", "count") for s in range(500)]
-    shares = [np.mean([is_clumsy(task, share) for task in tasks]) for share in (0.0, 0.3, 1.0)]
+    shares = [np.mean([is_noisy(task, share) for task in tasks]) for share in (0.0, 0.3, 1.0)]
     np.testing.assert_allclose(shares, [0.0, 0.3, 1.0], atol=0.05)
-    assert not any(is_clumsy(Task("trail", 2**30 + s, "eval"), 1.0) for s in range(20))
+    assert not any(is_noisy(Task("trail", 2**30 + s, "eval"), 1.0) for s in range(20))

@@ -6,8 +6,8 @@ import pytest
 
 from ale_jax.records import Status
 from ale_jax.system.config import EvalConfig, WorldsConfig
-from ale_jax.system.evaluate import evaluation_slots, require_judged, tally
 from ale_jax.system.outcome import evaluation_line
+from ale_jax.system.tasks import evaluation_keys, require_judged, tally
 from envs.splits import SPLITS
 from tests.data.make_trajectories import make_trajectory
 
@@ -15,28 +15,28 @@ WORLDS = WorldsConfig(("trail", "count"), ("relay",), tasks_per_family=0)
 CONFIG = EvalConfig(tasks=6, held_out_tasks=2, every=0)
 
 
-def _played(slot, reward, status=Status.FINISHED):
-    trajectory = make_trajectory(slot.group, 0, status=status, reward=reward)
-    episode = dataclasses.replace(trajectory.episode, slot=slot)
+def _played(key, reward, status=Status.FINISHED):
+    trajectory = make_trajectory(key.group, 0, status=status, reward=reward)
+    episode = dataclasses.replace(trajectory.episode, key=key)
     return dataclasses.replace(trajectory, episode=episode)
 
 
 def test_every_evaluation_plays_the_same_unseen_tasks():
-    slots = evaluation_slots("final", CONFIG, WORLDS)
-    assert len({s.task for s in slots}) == len(slots) == 8
-    assert [s.task for s in slots] == [s.task for s in evaluation_slots("warm", CONFIG, WORLDS)]
-    assert all(s.task.seed in SPLITS["eval"] for s in slots)
-    assert not any(s.task.seed in SPLITS["train"] for s in slots)
-    families = [s.task.family for s in slots]
+    keys = evaluation_keys("final", CONFIG, WORLDS)
+    assert len({s.task for s in keys}) == len(keys) == 8
+    assert [s.task for s in keys] == [s.task for s in evaluation_keys("warm", CONFIG, WORLDS)]
+    assert all(s.task.seed in SPLITS["eval"] for s in keys)
+    assert not any(s.task.seed in SPLITS["train"] for s in keys)
+    families = [s.task.family for s in keys]
     assert {f: families.count(f) for f in families} == {"trail": 3, "count": 3, "relay": 2}
 
 
 def test_what_the_system_lost_is_not_a_failure_of_the_policy():
-    slots = evaluation_slots("final", CONFIG, WORLDS)
+    keys = evaluation_keys("final", CONFIG, WORLDS)
     rewards = [1.0, 0.0, 1.0, None, 1.0, 0.0, 0.0, 1.0]
     played = [
         _played(s, r, Status.FINISHED if r is not None else Status.ACTOR_LOST)
-        for s, r in zip(slots, rewards, strict=True)
+        for s, r in zip(keys, rewards, strict=True)
     ]
     evaluation = tally("final", 7, 1.0, played, WORLDS)
     assert (evaluation.families["trail"].successes, evaluation.families["trail"].tasks) == (3, 3)
@@ -48,11 +48,11 @@ def test_what_the_system_lost_is_not_a_failure_of_the_policy():
 
 
 def test_an_evaluation_of_which_most_was_lost_is_an_error():
-    slots = evaluation_slots("final", CONFIG, WORLDS)
+    keys = evaluation_keys("final", CONFIG, WORLDS)
     for judged in (4, 3):
-        rewards = [1.0] * judged + [None] * (len(slots) - judged)
-        evaluation = tally("final", 7, 1.0, list(map(_played, slots, rewards)), WORLDS)
+        rewards = [1.0] * judged + [None] * (len(keys) - judged)
+        evaluation = tally("final", 7, 1.0, list(map(_played, keys, rewards)), WORLDS)
         if judged == 4:
-            require_judged(evaluation, len(slots))
+            require_judged(evaluation, len(keys))
     with pytest.raises(RuntimeError, match="of 8 episodes of evaluation final only 3 could be"):
-        require_judged(evaluation, len(slots))
+        require_judged(evaluation, len(keys))

@@ -12,7 +12,7 @@ from ale_jax.model.sharding import make_mesh
 from ale_jax.model.weights.export import export
 from ale_jax.system.build_config import build_config
 from ale_jax.system.checks import check_devices
-from ale_jax.system.first_state import first_state
+from ale_jax.system.states import first_state
 
 
 def _config(weights, **changes):

@@ -11,7 +11,7 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 from ale_jax.learn.state import abstract_trained
 from ale_jax.learn.step import forward
-from ale_jax.model.cache import empty_cache
+from ale_jax.model.cache import cache_sharding, empty_cache
 from ale_jax.model.generate import read_and_write
 from ale_jax.model.lora import FULL
 from ale_jax.model.moe import balancing_loss
@@ -19,11 +19,10 @@ from ale_jax.model.params import is_param, param_table
 from ale_jax.model.sharding import (
     SAMPLER_RULES,
     batch_sharding,
-    data_shares,
     mesh_sizes,
+    num_data_shards,
     param_shardings,
 )
-from ale_jax.model.shares import cache_sharding
 from ale_jax.rollout.dispatch import ChunkBatches, page_table, slot_state
 from ale_jax.system.build_config import build_config
 from tests.test_configs import PLANNED
@@ -49,7 +48,7 @@ def _pod(name):
 def test_a_pods_step_can_be_lowered(name):
     config, policy, mesh = _pod(name)
     params, compute = abstract_trained(policy, FULL, mesh), config.learn.compute
-    size = (config.learn.rows, config.learn.row_tokens)
+    size = (config.learn.microbatch_rows, config.learn.pack_length)
     numbers = jax.ShapeDtypeStruct(size, jnp.int32, sharding=batch_sharding(mesh))
     batch = dict.fromkeys(("tokens_BT", "position_BT", "segment_BT"), numbers)
 
@@ -82,8 +81,8 @@ def test_a_pods_sampler_can_be_lowered(name):
                 lambda x: jax.ShapeDtypeStruct(x.shape, dtype, sharding=cache_sharding(mesh)), cache
             ),
             page_table([], engine),
-            ChunkBatches(engine, data_shares(mesh)).arrays(),
-            slot_state([], engine.slots),
+            ChunkBatches(engine, num_data_shards(mesh)).arrays(),
+            slot_state([], engine.max_sequences),
             shape=policy,
             sizes=engine.prefill_tokens,
             steps=engine.decode_steps,
@@ -91,7 +90,10 @@ def test_a_pods_sampler_can_be_lowered(name):
             platform="tpu",
         )
         text = traced.lower(lowering_platforms=("tpu",)).as_text()
-    heads, pages = policy.num_kv_heads // mesh.shape["tensor"], engine.pages // data_shares(mesh)
+    heads, pages = (
+        policy.num_kv_heads // mesh.shape["tensor"],
+        engine.pages // num_data_shards(mesh),
+    )
     own = f"tensor<{heads}x{pages}x{engine.page_tokens}x{policy.head_width}xbf16>"
     kernels = [line for line in text.splitlines() if "@tpu_custom_call" in line]
     assert kernels and all(line.count(own) == 2 for line in kernels)

@@ -73,8 +73,10 @@ def test_an_oracle_that_is_too_long_is_refused_before_anything_is_trained(tmp_pa
 def test_training_starts_near_the_end(unbroken):
     first = _rl_lines(unbroken)[0]
     assert first["experts"] == 4 and first["groups_resampled"] == 3
-    assert first["start_mean"] >= 1  # every oracle takes at least two calls
-    assert 0 < first["learner_gap"] <= 1e-5  # also of what was written after given turns
+    assert first["prefix_turns_mean"] >= 1  # every oracle takes at least two calls
+    assert (
+        0 < first["train_rollout_logp_diff"] <= 1e-5
+    )  # also of what was written after prefix turns
     assert first["groups_imitated"] > 0 and first["grad_norm"] > 0
     decided = dict(_checkpoint(unbroken, STEPS)[1]["resampling"]["decided"])
     assert decided == {}  # synchronous: nothing is open between two steps

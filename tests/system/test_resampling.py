@@ -10,7 +10,7 @@ import pytest
 from ale_jax.agent.tools import bash, finish, render_tool_call
 from ale_jax.algo.resampling import ResamplingHypers
 from ale_jax.data.experts import Expert
-from ale_jax.records import Assignment, Slot, Status, Task
+from ale_jax.records import EpisodeKey, RolloutRequest, Status, Task
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.system.resampling import Resampler
 from envs.shell.families import generate
@@ -43,7 +43,7 @@ def resampler_of(events, state=None, **hypers):
 
 
 def oracle(rollouts):
-    return Expert.of(rollouts.play(Assignment(Slot("oracle", 0, 0, TASK))))
+    return Expert.of(rollouts.play(RolloutRequest(EpisodeKey("oracle", 0, 0, TASK))))
 
 
 def taught(events, rollouts, **hypers):
@@ -53,8 +53,8 @@ def taught(events, rollouts, **hypers):
     return resampler
 
 
-def start_of(assignments):
-    (start,) = {each.slot.start for each in assignments}
+def start_of(requests):
+    (start,) = {each.key.num_prefix_turns for each in requests}
     return start
 
 
@@ -66,9 +66,9 @@ def test_rollback_reaches_the_beginning_chunk_by_chunk(rollouts, events):
     resampler = taught(events, rollouts, scheme="rollback")
     starts = []
     for step in range(CHUNKS + 1):
-        assignments = resampler.assign(step)
-        starts.append(start_of(assignments))
-        group = rollouts.group(step, assignments, version=step)
+        requests = resampler.assign(step)
+        starts.append(start_of(requests))
+        group = rollouts.group(step, requests, version=step)
         assert [t.episode.reward for t in group.members] == [1.0] * SIZE
         assert {t.episode.turns for t in group.members} == {CHUNKS - starts[-1]}
         resampler.learn([group], step, rollouts.replay)
@@ -97,9 +97,9 @@ def test_a_group_under_way_keeps_its_start_and_its_members_share_it(rollouts, ev
     resampler.learn([rollouts.group(1, resampler.assign(1))], 0, rollouts.replay)
     assert start_of(resampler.assign(2)) == CHUNKS - 2
     assert resampler.assign(0) == early and start_of(early) == CHUNKS - 1
-    assert len({each.opening for each in early}) == 1
+    assert len({each.prefix for each in early}) == 1
     for each in early:
-        assert each.given == resampler.experts.get(TASK).turns[: CHUNKS - 1]
+        assert each.prefix_turns == resampler.experts.get(TASK).turns[: CHUNKS - 1]
 
 
 def test_parallel_anchors_are_groups_of_one_task_and_the_first_starts_at_the_beginning(
@@ -143,10 +143,10 @@ def test_a_success_whose_replay_diverges_is_refused_by_name(rollouts, events):
 
 def test_an_expert_that_diverges_later_is_one_no_longer(rollouts, events):
     resampler = taught(events, rollouts, scheme="rollback")
-    assignment = resampler.assign(0)[0]
-    seen = (*assignment.opening.seen[:-1], "something else")
-    opening = dataclasses.replace(assignment.opening, seen=seen)
-    diverged = rollouts.play(dataclasses.replace(assignment, opening=opening))
+    request = resampler.assign(0)[0]
+    seen = (*request.prefix.seen[:-1], "something else")
+    prefix = dataclasses.replace(request.prefix, seen=seen)
+    diverged = rollouts.play(dataclasses.replace(request, prefix=prefix))
     assert diverged.episode.status == Status.REPLAY_DIVERGED
     resampler.note(diverged)
     resampler.note(diverged)
@@ -160,8 +160,8 @@ def test_a_fork_without_a_success_is_imitated(rollouts, events):
     expert, last = resampler.experts.get(TASK), CHUNKS - 1
     lost = rollouts.group(0, resampler.assign(0), WRONG)
     (sample,) = resampler.imitation([lost], gamma=0.9)
-    assert sample.turns == expert.turns  # the given ones and the one that was to be played
-    assert sample.given == CHUNKS and len(sample.advantage_C) == 0
+    assert sample.turns == expert.turns  # the prefix turns and the one that was to be played
+    assert sample.num_prefix_turns == CHUNKS and len(sample.advantage_C) == 0
     np.testing.assert_allclose(sample.imitate_C[-1], 0.5)
     np.testing.assert_allclose(sample.imitate_C[0], 0.5 * 0.9**last, rtol=1e-6)
     won = rollouts.group(1, resampler.assign(1))
@@ -184,10 +184,10 @@ def test_a_resumed_run_goes_on_where_it_was(rollouts, events):
     assert again.to_json([1, 2]) == state
     for group in (1, 2, 3):  # two that were open, at the old start, and a new one
         mine, theirs = resampler.assign(group), again.assign(group)
-        assert [a.slot for a in mine] == [a.slot for a in theirs]
-        for a, b in zip(mine[0].given, theirs[0].given, strict=True):
+        assert [a.key for a in mine] == [a.key for a in theirs]
+        for a, b in zip(mine[0].prefix_turns, theirs[0].prefix_turns, strict=True):
             np.testing.assert_array_equal(a.action_ids, b.action_ids)
-        assert mine[0].opening == theirs[0].opening
+        assert mine[0].prefix == theirs[0].prefix
     assert [start_of(again.assign(g)) for g in (1, 2, 3)] == [CHUNKS - 1, CHUNKS - 1, CHUNKS - 2]
 
 
@@ -205,7 +205,7 @@ def test_what_followed_another_expert_is_not_counted_for_this_one(rollouts, even
     early = resampler.assign(0)
     script = oracle_script(TASK)
     script[0] = script[0].replace("cat ", "cat  ")  # another action, to the same end
-    newer = rollouts.play(Assignment(Slot("train", 9, 0, TASK)), script, version=1)
+    newer = rollouts.play(RolloutRequest(EpisodeKey("train", 9, 0, TASK)), script, version=1)
     resampler.admit([Expert.of(newer)], rollouts.replay)
     assert resampler.experts.get(TASK).turns[0].action_text == script[0]
     resampler.learn([rollouts.group(0, early, version=0)], 1, rollouts.replay)
@@ -217,9 +217,9 @@ def test_the_crucial_chunk_shows_in_the_counts(rollouts, events):
     """The policy plays the last chunk right, if it is asked for that one, and nothing else."""
     resampler = taught(events, rollouts, scheme="parallel", anchors=CHUNKS)
     for group in range(2 * CHUNKS):
-        assignments = resampler.assign(group)
-        script = None if start_of(assignments) == CHUNKS - 1 else WRONG
-        played = rollouts.group(group, assignments, script)
+        requests = resampler.assign(group)
+        script = None if start_of(requests) == CHUNKS - 1 else WRONG
+        played = rollouts.group(group, requests, script)
         resampler.learn([played], 0, rollouts.replay)
     (found,) = resampler.crucial(0)[TASK]
     assert (found.chunk, found.rate_before, found.rate_after) == (CHUNKS - 2, 0.0, 1.0)

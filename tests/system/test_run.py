@@ -13,10 +13,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from ale_jax.monitor.evaluations import read_evaluations
+from ale_jax.monitor.evaluations import read_evaluations, read_summary
 from ale_jax.monitor.events import read_events
 from ale_jax.monitor.metrics import read_metrics
-from ale_jax.monitor.summary import read_summary
 
 SYNCHRONOUS = [
     "--config.rl.alpha=0.0",
@@ -91,8 +90,10 @@ def test_a_run_leaves_its_records(unbroken):
     }
     lines = _rl_lines(workdir)
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
-    assert 0 < lines[0]["learner_gap"] <= 1e-5
-    assert all("learner_gap" not in line for line in lines[1:])  # asked every five steps
+    assert 0 < lines[0]["train_rollout_logp_diff"] <= 1e-5
+    assert all(
+        "train_rollout_logp_diff" not in line for line in lines[1:]
+    )  # asked every five steps
     assert all(("router_load_max" in line) == ("loss" in line) for line in lines)
     assert "<html" in (workdir / "report.html").read_text()
     assert json.loads((workdir / "config.json").read_text())["rl"]["alpha"] == 0.0
@@ -184,7 +185,7 @@ def test_a_loss_that_asks_for_every_policy_of_the_past_has_them_also_after_a_res
 def test_critics_go_on_where_they_stood(tmp_path, runtime_name):
     overrides = [
         "--config=configs/smoke.py:asyppo",
-        "--config.rhythm.credit=coupled",
+        "--config.attention_credit.credit=coupled",
         "--config.critics.warmup_steps=1",
         *SYNCHRONOUS,
     ]

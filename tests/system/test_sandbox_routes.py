@@ -129,7 +129,7 @@ async def test_a_lost_node_ends_its_sandboxes_or_they_move():
             await calls[1]
         assert caught.value.cause is Cause.NODE_LOST
         assert (await fleet.call("a", "run", command="y", generation=1)).output == "y"
-        member = fleet._nodes[1].pool._uses.known("a")
+        member = fleet._nodes[1].pool._leases.known("a")
         assert 990.0 < member.request.deadline_seconds < 1000.0  # it goes on, from the first start
 
 

@@ -9,7 +9,7 @@ import pytest
 from ale_jax.algo.algorithm import MismatchHypers
 from ale_jax.data.replay import Group
 from ale_jax.learn.credit import assemble
-from ale_jax.system.improve import Cursor
+from ale_jax.system.cursor import Cursor
 from ale_jax.system.trajectory_samples import MOST_MEMBERS, trajectory_samples
 from tests.data.make_trajectories import make_trajectory, make_turn
 from tests.learn.test_credit import EQUAL, IPA, MIXED, SHAPE
@@ -19,7 +19,7 @@ OFF = MismatchHypers()
 
 def logps(params, samples):
     """Of the policy tokens of each sample: -1, -2, ..."""
-    counts = [sum(len(t.action_ids) for t in s.turns[s.given :]) for s in samples]
+    counts = [sum(len(t.action_ids) for t in s.turns[s.num_prefix_turns :]) for s in samples]
     return [-1.0 - np.arange(n, dtype=np.float32) for n in counts]
 
 
@@ -94,11 +94,11 @@ def test_what_no_filter_saw_is_kept():
 def test_an_experts_turns_come_first_and_have_no_credit():
     turns = [make_turn([1, 2], [3, 4]), make_turn([5], [6, 7, 8])]
     began = [
-        dataclasses.replace(make_trajectory(0, m, turns, reward=r), given=1)
+        dataclasses.replace(make_trajectory(0, m, turns, reward=r), num_prefix_turns=1)
         for m, r in ((0, 1.0), (1, 0.0))
     ]
     won, _ = recorded([Group(0, tuple(began))])
-    assert won.given == 1
+    assert won.num_prefix_turns == 1
     assert won.turns[0].each.action_ids == (3, 4) and not won.turns[0].kept
     assert won.turns[0].each.advantage == (0.0, 0.0)
     assert won.turns[1].each.logp == (-1.0, -2.0, -3.0)

@@ -13,7 +13,7 @@ from ale_jax.system.warm_start import full_batches, make_probe
 from tests.model.alone import logp_after
 from tests.model.shapes import MOE
 
-SHAPE = Shape(rows=8, row_tokens=32, chunks_per_row=8)
+SHAPE = Shape(microbatch_rows=8, pack_length=32, chunks_per_pack=8)
 
 
 def _samples(count):
@@ -54,7 +54,9 @@ def test_batches_are_full_and_no_sample_is_forgotten():
             (i,) = (i for ids, i in first_ids.items() if tuple(prompt[: len(ids)]) == ids)
             seen[i] += 1
     waiting = (seen.max() - seen) @ np.array([s.num_tokens for s in samples])
-    assert waiting <= 2 * SHAPE.rows * SHAPE.row_tokens + sum(s.num_tokens for s in samples)
+    assert waiting <= 2 * SHAPE.microbatch_rows * SHAPE.pack_length + sum(
+        s.num_tokens for s in samples
+    )
 
 
 def test_the_order_is_the_seeds():

@@ -69,6 +69,17 @@ def test_a_killed_owner_frees_the_folder(tmp_path):
     assert claim_and_free(tmp_path).state is RunState.NEW
 
 
+@pytest.mark.parametrize("choices", [{}, {"resume": True}])
+def test_a_run_of_a_version_with_other_field_names_is_refused_by_one_line(tmp_path, choices):
+    begin(tmp_path)
+    stored = stored_config(tmp_path)
+    stored["engine"]["slots"] = stored["engine"].pop("max_sequences")
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    with pytest.raises(ValueError, match=r"another version.*engine.max_sequences, engine.slots"):
+        Workdir.claim(tmp_path, CONFIG, **choices)
+    assert claim_and_free(tmp_path, overwrite=True).moved
+
+
 @pytest.mark.parametrize("choices", [{}, {"resume": True}, {"overwrite": True}])
 def test_a_folder_that_is_not_a_run_is_refused_and_left_alone(tmp_path, choices):
     (tmp_path / "config.json").write_text("somebody's")

@@ -1,4 +1,4 @@
-"""A checkpoint, as it is or with its layers upcycled to experts, written as a Hugging Face folder.
+"""Writes a checkpoint as a Hugging Face folder, as it is or upcycled to experts (arXiv 2212.05055).
 
     python -m ale_jax.model.weights.convert IN OUT [--experts=8 --experts-per-token=2]
 
@@ -8,6 +8,8 @@ IN is a Hugging Face folder or a .gguf file; OUT is a folder that does not exist
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,10 +17,93 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
+from ale_jax.model.params import Params
+from ale_jax.model.shape import PolicyShape
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.export import export
 from ale_jax.model.weights.load import load_params, open_checkpoint
-from ale_jax.model.weights.upcycle import upcycle, upcycled_shape
+
+# Small: no expert is nearly certain at first, so that all of them get tokens and gradients.
+ROUTER_STDDEV = 0.02
+
+
+def upcycled_shape(
+    shape: PolicyShape,
+    num_experts: int,
+    experts_per_token: int,
+    dense_layers: tuple[int, ...] = (),
+) -> PolicyShape:
+    """The shape of the mixture that `upcycle` makes of a dense policy; ValueError if it is none."""
+    if shape.num_experts:
+        raise ValueError(
+            f"the policy has {shape.num_experts} experts: only dense ones are upcycled"
+        )
+    if num_experts < 1:
+        raise ValueError(f"num_experts {num_experts} must be at least 1")
+    return dataclasses.replace(
+        shape,
+        num_experts=num_experts,
+        experts_per_token=experts_per_token,
+        expert_width=shape.mlp_width,
+        dense_layers=dense_layers,
+        norm_topk_prob=True,
+    )
+
+
+def upcycle(
+    params: Params,
+    dense: PolicyShape,
+    sparse: PolicyShape,
+    key: jax.Array,
+    shardings: Params | None = None,
+) -> Params:
+    """The weights of `sparse`: each expert a copy of the dense layer's feed-forward, a new router.
+
+    It computes what the dense policy does, to rounding: a token's K experts are equal, and
+    `norm_topk_prob` makes their weights sum to 1 (without it they would sum to about K/E). From
+    there on each expert sees the gradient of its own tokens only, and they part.
+
+    shardings: of `sparse`, as `sharding.param_shardings` makes them: experts are made where they
+    belong. Other weights are those of `params`, not copies.
+
+    Raises ValueError if `sparse` is no upcycling of `dense`.
+    """
+    _check_fit(dense, sparse)
+    sparse_layers = [i for i in range(sparse.num_layers) if sparse.has_experts(i)]
+    out = None
+    if shardings is not None:
+        out = {name: shardings["layers"][sparse_layers[0]][name] for name in _NEW}
+    make = jax.jit(functools.partial(_experts, num_experts=sparse.num_experts), out_shardings=out)
+    layers = list(params["layers"])
+    for i in sparse_layers:
+        replaced = {name: layers[i][name] for name in _REPLACED}
+        kept = {name: weight for name, weight in layers[i].items() if name not in replaced}
+        layers[i] = kept | make(replaced, jax.random.fold_in(key, i))
+    return params | {"layers": layers}
+
+
+_REPLACED = ("gate_DF", "up_DF", "down_FD")
+_NEW = ("router_DE", "gate_EDF", "up_EDF", "down_EFD")
+
+
+def _experts(dense: Params, key: jax.Array, num_experts: int) -> Params:
+    gate_DF = dense["gate_DF"]
+    router_DE = jax.random.normal(key, (gate_DF.shape[0], num_experts), gate_DF.dtype)
+    copies = (jnp.repeat(dense[name][None], num_experts, axis=0) for name in _REPLACED)
+    return dict(zip(_NEW, (ROUTER_STDDEV * router_DE, *copies), strict=True))
+
+
+def _check_fit(dense: PolicyShape, sparse: PolicyShape) -> None:
+    expected = upcycled_shape(
+        dense, sparse.num_experts, sparse.experts_per_token, sparse.dense_layers
+    )
+    wrong = [
+        f"{name} {getattr(sparse, name)} should be {value}"
+        for name, value in dataclasses.asdict(expected).items()
+        if getattr(sparse, name) != value
+    ]
+    if wrong:
+        raise ValueError(f"not the shape of this policy upcycled: {', '.join(wrong)}")
 
 
 def main(arguments: Sequence[str]) -> int:

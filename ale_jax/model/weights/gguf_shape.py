@@ -17,10 +17,10 @@ from ale_jax.model.weights.config import (
     MOST_EXPERTS,
     MOST_LAYERS,
     NO_EXPERTS,
+    Fields,
     find_architecture,
     make_shape,
 )
-from ale_jax.model.weights.fields import Fields
 
 # By GGUF's name, which is transformers' without the underscore.
 _KNOWN = {

@@ -1,17 +1,153 @@
-"""`ale-sandbox`: does what the command line says. An error is one line, with the remedy."""
+"""`ale-sandbox`: runs the command that the command line names. An error is one line, with the
+remedy."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
 import os
+import posixpath
+import shutil
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import termios
+import tty
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from ale_jax.sandbox.api import SandboxError
-from ale_jax.sandbox.cli import copying, tables
+from ale_jax.sandbox.cli import tables
 from ale_jax.sandbox.cli.parser import TOKEN, make_parser, spec_of
-from ale_jax.sandbox.cli.shell import shell
-from ale_jax.sandbox.sdk.client import SandboxClient
+from ale_jax.sandbox.sdk.client import AsyncSandboxClient, RemoteSandbox, SandboxClient
+from ale_jax.sandbox.sdk.streams import AsyncTerminal
+
+MAX_FILE = 64 << 20  # what the service gives and takes at once
+WORK = "/work"
+
+
+def copy(client: SandboxClient, source: str, target: str) -> None:
+    """Errors: ValueError if not exactly one of the two is ID:PATH; OSError, SandboxError."""
+    inside = [_split(text) for text in (source, target)]
+    if sum(each is not None for each in inside) != 1:
+        raise ValueError(f"cp {source!r} {target!r}: one of the two must be ID:PATH")
+    if inside[0]:
+        id, path = inside[0]
+        _copy_out(client.attach(id), path, Path(target))
+    else:
+        id, path = inside[1]
+        _copy_in(client.attach(id), Path(source), path)
+
+
+def _split(text: str) -> tuple[str, str] | None:
+    """ID and path; None for a local path, which has a / before its first colon, or none."""
+    id, colon, path = text.partition(":")
+    if not colon or "/" in id or not id:
+        return None
+    return id, path or WORK
+
+
+def _copy_in(box: RemoteSandbox, source: Path, path: str) -> None:
+    if source.is_dir():
+        box.upload(source, path)
+        return
+    content = source.read_bytes()
+    inside = posixpath.join(WORK, path)
+    if path.endswith("/") or _is_directory(box, inside):
+        inside = posixpath.join(inside, source.name)
+    if not inside.startswith(f"{WORK}/"):
+        raise ValueError(f"{path!r} is not below {WORK}: single files are copied only there")
+    box.write({inside.removeprefix(f"{WORK}/"): content})
+
+
+def _copy_out(box: RemoteSandbox, path: str, target: Path) -> None:
+    if _is_directory(box, path):
+        box.download(path, target)
+        return
+    content = box.read(path, MAX_FILE)
+    if len(content) == MAX_FILE:
+        raise ValueError(f"{path!r} has {MAX_FILE} bytes or more: copy its directory")
+    if target.is_dir():
+        target = target / posixpath.basename(path)
+    target.write_bytes(content)
+
+
+def _is_directory(box: RemoteSandbox, path: str) -> bool:
+    try:
+        box.list(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+LEAVE = b"\x1d"  # Ctrl-]
+READ = 4096
+LEFT = 0  # exit code of whoever left before the command ended
+
+
+def shell(url: str, token: str | None, id: str, command: str) -> int:
+    """The command's exit code. Errors: ValueError if this is no terminal; SandboxError."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise ValueError("shell needs a terminal; type: ale-sandbox exec ID COMMAND")
+    return asyncio.run(_attach(url, token, id, command))
+
+
+async def _attach(url: str, token: str | None, id: str, command: str) -> int:
+    async with AsyncSandboxClient(url, token) as client:
+        box = await client.attach(id)
+        columns, rows = shutil.get_terminal_size()
+        async with box.terminal(command, rows, columns) as terminal:
+            with _raw(sys.stdin.fileno()):
+                return await _converse(terminal)
+
+
+async def _converse(terminal: AsyncTerminal) -> int:
+    shown = asyncio.ensure_future(_show(terminal))
+    typed = asyncio.ensure_future(_type(terminal))
+    await asyncio.wait((shown, typed), return_when=asyncio.FIRST_COMPLETED)
+    typed.cancel()
+    if shown.done():
+        shown.result()
+        return terminal.exit_code
+    shown.cancel()
+    return LEFT
+
+
+async def _show(terminal: AsyncTerminal) -> None:
+    async for data in terminal:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
+async def _type(terminal: AsyncTerminal) -> None:
+    """Returns when the user leaves."""
+    loop, keys = asyncio.get_running_loop(), asyncio.Queue()
+    keyboard = sys.stdin.fileno()
+    loop.add_reader(keyboard, lambda: keys.put_nowait(os.read(keyboard, READ)))
+    loop.add_signal_handler(signal.SIGWINCH, lambda: keys.put_nowait(None))
+    try:
+        while (data := await keys.get()) != b"":
+            if data is None:
+                columns, rows = shutil.get_terminal_size()
+                await terminal.resize(rows, columns)
+            elif LEAVE in data:
+                return
+            else:
+                await terminal.send(data)
+    finally:
+        loop.remove_reader(keyboard)
+        loop.remove_signal_handler(signal.SIGWINCH)
+
+
+@contextlib.contextmanager
+def _raw(fd: int) -> Iterator[None]:
+    before = termios.tcgetattr(fd)
+    tty.setraw(fd)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+
 
 FAILED = 1
 FAILED_EXEC = 125  # as with docker: 1 could be the command's own
@@ -63,7 +199,7 @@ def _shell(arguments: argparse.Namespace) -> int:
 
 
 def _copy(client: SandboxClient, arguments: argparse.Namespace) -> int:
-    copying.copy(client, arguments.source, arguments.target)
+    copy(client, arguments.source, arguments.target)
     return 0
 
 
@@ -97,19 +233,19 @@ def _remove(client: SandboxClient, arguments: argparse.Namespace) -> int:
 
 # What the next three load takes longer than most commands do, which need none of it.
 def _serve(arguments: argparse.Namespace) -> int:
-    from ale_jax.sandbox.cli.serve import run_service
+    from ale_jax.sandbox.cli.local import run_service
 
     return run_service(arguments)
 
 
 def _images(arguments: argparse.Namespace) -> int:
-    from ale_jax.sandbox.cli.images import images
+    from ale_jax.sandbox.cli.local import images
 
     return images(arguments)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    from ale_jax.sandbox.cli.doctor import doctor
+    from ale_jax.sandbox.cli.local import doctor
 
     return doctor(spec_of(arguments), arguments.url, os.environ.get(TOKEN))
 

@@ -7,7 +7,7 @@ import json
 import os
 from typing import Any
 
-from ale_jax.sandbox.service.settings import ServiceSettings
+from ale_jax.sandbox.service.access import ServiceSettings
 from ale_jax.sandbox.spec import SandboxSpec
 
 URL, TOKEN = "ALE_SANDBOX_URL", "ALE_SANDBOX_TOKEN"

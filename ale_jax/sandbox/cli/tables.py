@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ale_jax.sandbox.hub.manifest import Capabilities, Manifest, Verification
+from ale_jax.sandbox.hub.store import Capabilities, Manifest, Verification
 from ale_jax.sandbox.pool.api import NodeStatus, Status
 
 DIGITS = 12  # of a digest

@@ -1,17 +1,217 @@
-"""Where a sandbox may connect to."""
+"""Where a sandbox may connect: host names in one spelling, what they resolve to, addresses that are
+never allowed, and the policy of a spec."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import functools
+import ipaddress
+import itertools
+import re
+import socket
+from collections.abc import Iterable
 
-from ale_jax.sandbox.egress.addresses import is_public
-from ale_jax.sandbox.egress.hosts import (
-    canonical_host,
-    literal_address,
-    parse_port,
-    split_authority,
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+MAX_NAME = 253  # RFC 1035, without the dot at the end
+LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+# At the end of a name, the C library may take it for part of an IPv4 address.
+NUMERIC_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
+AUTHORITY = re.compile(r"(\[(?P<ipv6>[^\[\]]*:[^\[\]]*)\]|(?P<host>[^:\[\]]*))(:(?P<port>[^:/]*))?")
+PORT = re.compile(r"[1-9][0-9]{0,4}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Authority:
+    """host: as `canonical_host` spells it, an IPv6 address without brackets."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{bracketed(self.host)}:{self.port}"
+
+
+def canonical_host(text: str) -> str:
+    """A name in lower case without a dot at its end, or an address as `ipaddress` writes it.
+
+    ValueError for anything else: for text that is not ASCII, and for what only some would take for
+    an address (127.1, 0x7f000001, 2130706433, a zone as in fe80::1%eth0).
+    """
+    if not text.isascii():  # before lower(), which makes ASCII of some that is not
+        raise ValueError(f"host {text!a:.80} is not ASCII; write its xn-- form")
+    host = text.lower()
+    if ":" in host:
+        return str(_ipv6(host))
+    host = host.removesuffix(".")
+    labels = host.split(".")
+    if len(host) > MAX_NAME or not all(LABEL.fullmatch(label) for label in labels):
+        raise ValueError(f"{text!r:.80} is not a host name; write one such as pypi.org")
+    if NUMERIC_LABEL.fullmatch(labels[-1]):
+        return str(_ipv4(host))
+    return host
+
+
+def literal_address(host: str) -> Address | None:
+    """The address that a canonical host is; None for a name."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host)
+    return None
+
+
+def split_authority(text: str) -> tuple[str, str | None]:
+    """Host and port as they are written, an IPv6 address out of its brackets. ValueError."""
+    match = AUTHORITY.fullmatch(text)
+    if match is None:
+        remedy = "write no more than that, and an IPv6 address in brackets"
+        raise ValueError(f"{text!a:.80} is not HOST or HOST:PORT; {remedy}")
+    return match["ipv6"] or match["host"], match["port"]
+
+
+def parse_authority(text: str, default_port: int | None = None) -> Authority:
+    """HOST:PORT, or HOST where there is a default. ValueError."""
+    host, port = split_authority(text)
+    if port is None and default_port is not None:
+        return Authority(canonical_host(host), default_port)
+    return Authority(canonical_host(host), parse_port(port or ""))
+
+
+def parse_port(text: str) -> int:
+    if not PORT.fullmatch(text) or int(text) > 65535:
+        raise ValueError(f"{text!a:.80} is not a port; write a number from 1 to 65535")
+    return int(text)
+
+
+def bracketed(host: str) -> str:
+    """A canonical host as it stands in a URL."""
+    return f"[{host}]" if ":" in host else host
+
+
+def _ipv4(text: str) -> ipaddress.IPv4Address:
+    try:
+        return ipaddress.IPv4Address(text)
+    except ValueError as error:
+        remedy = "write four decimal numbers without leading zeros, such as 8.8.4.4"
+        raise ValueError(f"{text!r:.80} is not an IPv4 address; {remedy}") from error
+
+
+def _ipv6(text: str) -> ipaddress.IPv6Address:
+    try:
+        address = ipaddress.IPv6Address(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r:.80} is not an IPv6 address; write it in hexadecimal") from error
+    if address.scope_id is not None:
+        raise ValueError(f"{text!r:.80} has a zone, an interface of this host; leave it out")
+    return address
+
+
+# The IANA special-purpose address registries, and what they call global but is of no use here.
+# Not `ipaddress.is_global`: what it says of multicast, NAT64 and 6to4 changes between Pythons.
+IPV4_REFUSED = tuple(
+    ipaddress.IPv4Network(text)
+    for text in (
+        "0.0.0.0/8",  # this network
+        "10.0.0.0/8",
+        "100.64.0.0/10",  # carrier-grade NAT
+        "127.0.0.0/8",
+        "169.254.0.0/16",  # link-local, where clouds keep credentials
+        "172.16.0.0/12",
+        "192.0.0.0/24",  # protocol assignments
+        "192.0.2.0/24",  # documentation
+        "192.31.196.0/24",  # AS112
+        "192.52.193.0/24",  # multicast tunnels
+        "192.88.99.0/24",  # 6to4 relays
+        "192.168.0.0/16",
+        "192.175.48.0/24",  # AS112
+        "198.18.0.0/15",  # benchmarks
+        "198.51.100.0/24",  # documentation
+        "203.0.113.0/24",  # documentation
+        "224.0.0.0/4",  # multicast
+        "240.0.0.0/4",  # reserved, and broadcast
+    )
 )
+# Only this block is global unicast: loopback, mapped, private, local and multicast lie outside.
+IPV6_GLOBAL = ipaddress.IPv6Network("2000::/3")
+IPV6_REFUSED = tuple(
+    ipaddress.IPv6Network(text)
+    for text in (
+        "2001::/23",  # protocol assignments, with Teredo, benchmarks and ORCHID
+        "2001:db8::/32",  # documentation
+        "2002::/16",  # 6to4: leads to the IPv4 address within
+        "2620:4f:8000::/48",  # AS112
+        "3fff::/20",  # documentation
+    )
+)
+# In a network without IPv4, every IPv4-only name resolves to one of these.
+NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+
+
+def is_public(address: Address) -> bool:
+    """Whether it is global unicast."""
+    address = _translated(address)
+    if address.version == 4:
+        return not any(address in network for network in IPV4_REFUSED)
+    return address in IPV6_GLOBAL and not any(address in network for network in IPV6_REFUSED)
+
+
+def is_own(address: Address) -> bool:
+    """Whether a packet to it would come back to this host, by any of its interfaces.
+
+    The kernel is asked, since it binds a socket only to what is its own. Where it was told to bind
+    anything (net.ipv4.ip_nonlocal_bind), every address is taken for one of ours, and refused.
+    """
+    address = _translated(address)
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((str(address), 0))
+    except OSError as error:
+        if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+            return False
+        raise
+    return True
+
+
+def refusal(address: Address) -> str | None:
+    """Why no sandbox may reach it; None if one may."""
+    if not is_public(address):
+        return "it is not a public address"
+    if is_own(address):
+        return "it is an address of this host (or net.ipv4.ip_nonlocal_bind is set)"
+    return None
+
+
+def look_up(host: str) -> tuple[Address, ...]:
+    """The addresses of a canonical host, the best first. Blocks, for as long as DNS takes. OSError.
+
+    The name is taken as it is: the search list of resolv.conf would lead to other hosts, of which
+    the policy has not heard.
+    """
+    if (literal := literal_address(host)) is not None:
+        return (literal,)
+    found = socket.getaddrinfo(
+        f"{host}.", None, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
+    )
+    return in_turn(dict.fromkeys(ipaddress.ip_address(sockaddr[0]) for *_, sockaddr in found))
+
+
+def in_turn(found: Iterable[Address]) -> tuple[Address, ...]:
+    """Both families in turn, so that if one leads nowhere the second attempt is not of it."""
+    families: dict[int, list[Address]] = {}
+    for address in found:
+        families.setdefault(address.version, []).append(address)
+    turns = itertools.zip_longest(*families.values())
+    return tuple(address for turn in turns for address in turn if address is not None)
+
+
+def _translated(address: Address) -> Address:
+    """The IPv4 address that a NAT64 gateway would make of it; otherwise itself."""
+    if address.version == 6 and address in NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address
+
 
 MODES = ("none", "allowlist", "open")
 WEB_PORTS = (80, 443)
@@ -20,12 +220,13 @@ WILDCARD = "*."
 
 @dataclasses.dataclass(frozen=True)
 class EgressPolicy:
-    """mode: "none", "allowlist", or "open" (any public host).
+    """Which hosts a sandbox may connect to.
 
-    allow, for an allowlist only: "pypi.org" (ports 80 and 443), "pypi.org:8443",
-    "*.example.org:443" (one label before or more, but not example.org itself), and public
-    addresses. Names are compared in lower case, without a dot at the end, in their xn-- form.
-    A list, as JSON has it, becomes a tuple. ValueError for what cannot be meant.
+    mode: "none", "allowlist", or "open" (any public host).
+    allow: for an allowlist only: "pypi.org" (ports 80 and 443), "pypi.org:8443",
+        "*.example.org:443" (one label before or more, but not example.org itself), and public
+        addresses. Names are compared in lower case, without a dot at the end, in their xn-- form.
+        A list, as JSON has it, becomes a tuple. ValueError for what cannot be meant.
     """
 
     mode: str = "none"

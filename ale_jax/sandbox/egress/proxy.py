@@ -8,15 +8,10 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ale_jax.sandbox.egress import addresses
-from ale_jax.sandbox.egress.connection import Connection
-from ale_jax.sandbox.egress.hosts import Address, Authority
-from ale_jax.sandbox.egress.limits import Limits
-from ale_jax.sandbox.egress.policy import EgressPolicy
-from ale_jax.sandbox.egress.refusal import Refusal
-from ale_jax.sandbox.egress.relay import Upstream, forward, tunnel
+from ale_jax.sandbox.egress.connection import Connection, Upstream, forward, tunnel
+from ale_jax.sandbox.egress.policy import Address, Authority, EgressPolicy, look_up, refusal
 from ale_jax.sandbox.egress.request import read_request
-from ale_jax.sandbox.egress.streams import CHUNK, Reader, Writer
+from ale_jax.sandbox.egress.streams import CHUNK, Limits, Reader, Refusal, Writer
 
 LOOKUP_THREADS = 4
 MAX_ADDRESSES = 4  # of one name that are judged and tried
@@ -40,8 +35,8 @@ class EgressProxy:
         record: Record,
         *,
         limits: Limits = DEFAULT_LIMITS,
-        look_up: Callable[[str], Sequence[Address]] = addresses.look_up,
-        refuses: Callable[[Address], str | None] = addresses.refusal,
+        look_up: Callable[[str], Sequence[Address]] = look_up,
+        refuses: Callable[[Address], str | None] = refusal,
     ):
         self._policy = policy
         self._record = record

@@ -1,10 +1,67 @@
-"""Bytes from and to a sandbox, and what is read ahead of them."""
+"""Bytes to and from a sandbox, the limits on them, and the refusals that a sandbox is sent."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Protocol
 
-from ale_jax.sandbox.egress.refusal import Refusal, malformed
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """connections: at once. head_bytes, headers: of a request, its first line included.
+
+    head_seconds: to send a head. connect_seconds: to look a name up, and again to connect.
+    idle_seconds: without a byte either way. linger_seconds: to be answered after the sandbox has
+    said that it sends no more. recorded: refusals; a sandbox shall not fill the host's disk.
+    """
+
+    connections: int = 64
+    head_bytes: int = 1 << 15
+    headers: int = 100
+    head_seconds: float = 10.0
+    connect_seconds: float = 10.0
+    idle_seconds: float = 120.0
+    linger_seconds: float = 10.0
+    recorded: int = 200
+
+    def __post_init__(self):
+        for name, value in dataclasses.asdict(self).items():
+            if value <= 0:
+                raise ValueError(f"egress limit {name} is {value}; it must be positive")
+
+
+class Refusal(Exception):
+    """status: of HTTP. rule: which one refused, in one word. line: the same in plain words.
+
+    Nothing of the request is in a line but the host and the port, in canonical spelling: the rest
+    may be secret, or an attack on whoever reads the line.
+    detail: for the host's eyes only.
+    """
+
+    def __init__(self, status: int, rule: str, line: str, detail: str = ""):
+        super().__init__(line)
+        self.status, self.rule, self.line, self.detail = status, rule, line, detail
+
+    @property
+    def kind(self) -> str:
+        """Of the event: the far side failed, or the near side was refused."""
+        return "egress_failed" if self.status in (502, 504) else "egress_refused"
+
+    def answer(self) -> bytes:
+        """The line is the reason phrase as well: most clients show no more of a refused CONNECT."""
+        body = f"{self.line}\n"
+        head = (
+            f"HTTP/1.1 {self.status} {self.line}",
+            "Content-Type: text/plain",
+            f"Content-Length: {len(body)}",
+            "Connection: close",
+        )
+        return ("\r\n".join(head) + "\r\n\r\n" + body).encode("ascii")
+
+
+def malformed(line: str) -> Refusal:
+    return Refusal(400, "request", line)
+
 
 CHUNK = 1 << 16
 

@@ -1,23 +1,24 @@
-"""Makes an image be there: finds it, builds it, or, if that was allowed, pulls it."""
+"""Makes sure that an image is present (finds it, builds it or, if allowed, pulls it), and removes
+unused images that were made from recipes."""
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from ale_jax.sandbox.api import SandboxStartError
-from ale_jax.sandbox.hub import build, daemon, names
-from ale_jax.sandbox.hub.daemon import RECIPE_LABEL
-from ale_jax.sandbox.hub.manifest import Manifest
-from ale_jax.sandbox.hub.names import ImageName
+from ale_jax.sandbox.hub import build, daemon, store
+from ale_jax.sandbox.hub.daemon import NAME_LABEL, RECIPE_LABEL, Image
 from ale_jax.sandbox.hub.node import Node, reference_of, versions
 from ale_jax.sandbox.hub.recipe import Recipe, read_recipe
-from ale_jax.sandbox.hub.store import EVERY_IMAGE
+from ale_jax.sandbox.hub.store import EVERY_IMAGE, ImageName, Manifest
 
 NEVER, MISSING = "never", "missing"
-_ADDRESS = re.compile(rf"[0-9a-f]{{{names.ADDRESS_DIGITS}}}")
+_ADDRESS = re.compile(rf"[0-9a-f]{{{store.ADDRESS_DIGITS}}}")
 
 FindRecipe = Callable[[str], Path | None]
 
@@ -45,7 +46,7 @@ def _ensure_base(
     node: Node, base: str, find_recipe: FindRecipe, pull: str, above: tuple[str, ...]
 ) -> None:
     try:
-        ensure(node, names.parse(base), find_recipe, pull, above)
+        ensure(node, store.parse(base), find_recipe, pull, above)
     except SandboxStartError as error:
         raise SandboxStartError(f"image {above[-1]!r} starts from {base!r}: {error}") from error
 
@@ -80,9 +81,9 @@ def _make(node: Node, recipe: Recipe) -> Manifest:
 def _keep_what_was_made_by_hand(node: Node, recipe: Recipe) -> None:
     """Names an image that is about to lose its only name: `prune` could not find it any more."""
     image = daemon.find(node.api, recipe.moving)
-    label = image.labels.get(RECIPE_LABEL, "")[: names.ADDRESS_DIGITS] if image else ""
+    label = image.labels.get(RECIPE_LABEL, "")[: store.ADDRESS_DIGITS] if image else ""
     if _ADDRESS.fullmatch(label) and not versions(image, recipe.name):
-        daemon.tag(node.api, image, names.reference(recipe.name, label))
+        daemon.tag(node.api, image, store.reference(recipe.name, label))
 
 
 def _take_as_it_is(node: Node, name: ImageName, recipe: Recipe | None, pull: str) -> Manifest:
@@ -107,3 +108,82 @@ def _remedy(name: ImageName, recipe: Recipe | None) -> str:
     if name.recipe:
         return f"there is no recipe of that name; write one, with a Dockerfile, for {name.recipe!r}"
     return f"it has no recipe, and nothing is pulled unasked; type: docker pull {name.text}"
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pruned:
+    """References of the images that were removed, and of those that were to be, but are in use."""
+
+    removed: tuple[str, ...]
+    in_use: tuple[str, ...]
+
+
+def remove(node: Node, name: ImageName) -> tuple[str, ...]:
+    """See `Hub.remove`."""
+    image = daemon.find(node.api, name.text)
+    if image is None:
+        raise ValueError(f"image {name.text!r} is not here; type: docker images")
+    if not name.recipe or not _is_ours(image, name.recipe):
+        raise ValueError(
+            f"image {name.text!r} was not made from a recipe and is left alone; "
+            f"type: docker rmi {name.text}"
+        )
+    with node.store.lock(EVERY_IMAGE), node.store.lock(name.moving):
+        return _remove_names(node, image, name.recipe)
+
+
+def prune(node: Node, keep: int, only: ImageName | None) -> Pruned:
+    """See `Hub.prune`."""
+    if keep < 1:
+        raise ValueError(f"keep {keep} must be at least 1: the newest image is in use by its name")
+    removed, in_use = [], []
+    with node.store.lock(EVERY_IMAGE):
+        for recipe, images in _by_recipe(node).items():
+            if only and only.recipe != recipe:
+                continue
+            newest_first = sorted(images, key=lambda each: _age_rank(each, recipe))
+            for image in newest_first[keep:]:
+                try:
+                    removed += _remove_names(node, image, recipe)
+                except ValueError as error:
+                    log.info("%s", error)
+                    in_use += versions(image, recipe)
+    return Pruned(tuple(removed), tuple(in_use))
+
+
+def _age_rank(image: Image, recipe: str) -> tuple[bool, float]:
+    """Sorts first what the moving name stands for, however old it is, then the youngest."""
+    return f"ale-{recipe}:latest" not in image.tags, -image.created
+
+
+def _by_recipe(node: Node) -> dict[str, list[Image]]:
+    found: dict[str, list[Image]] = {}
+    for image in daemon.find_labelled(node.api):
+        ours = (store.parse_ours(tag) for tag in image.tags)
+        for recipe in {name.recipe for name in ours if name and _is_ours(image, name.recipe)}:
+            found.setdefault(recipe, []).append(image)
+    return found
+
+
+def _is_ours(image: Image, recipe: str) -> bool:
+    """Whether it was made from the recipe. One that somebody made FROM ours has our labels, too."""
+    name = f"ale-{recipe}"
+    return RECIPE_LABEL in image.labels and image.labels.get(NAME_LABEL, name) == name
+
+
+def _remove_names(node: Node, image: Image, recipe: str) -> tuple[str, ...]:
+    """Takes away the names that we gave; with the last name of all, the image goes."""
+    if users := daemon.users(node.api, image):
+        raise ValueError(
+            f"image {versions(image, recipe) or image.id} of 'ale-{recipe}' is in use by "
+            f"{', '.join(users[:5])}; end what uses it, or type: docker rm {users[0]}"
+        )
+    ours = [tag for tag in image.tags if (n := store.parse_ours(tag)) and n.recipe == recipe]
+    for tag in ours:
+        daemon.untag(node.api, tag)
+        node.store.forget(tag)
+    log.info("removed %s (image %s)", ", ".join(ours), image.id)
+    return tuple(ours)

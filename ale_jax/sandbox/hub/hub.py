@@ -1,4 +1,4 @@
-"""The registry of sandbox images.
+"""The registry of sandbox images, and the trial in which an image proves that it works.
 
     hub = Hub()
     hub.ensure("ale-shell")
@@ -10,19 +10,52 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from ale_jax.sandbox.api import SandboxStartError
-from ale_jax.sandbox.hub import daemon, ensure, names, removal
-from ale_jax.sandbox.hub.ensure import NEVER, FindRecipe
-from ale_jax.sandbox.hub.manifest import Manifest, Verification
+from ale_jax.sandbox.api import Sandbox, SandboxError, SandboxStartError
+from ale_jax.sandbox.hub import daemon, ensure, store
+from ale_jax.sandbox.hub.ensure import NEVER, FindRecipe, Pruned
 from ale_jax.sandbox.hub.node import listed, open_node, reference_of
-from ale_jax.sandbox.hub.removal import Pruned
-from ale_jax.sandbox.hub.store import default_state
-from ale_jax.sandbox.hub.trial import Judge, Start, first_fault
+from ale_jax.sandbox.hub.store import Manifest, Verification, default_state
 from ale_jax.sandbox.spec import SandboxSpec
+
+Start = Callable[[SandboxSpec], AbstractContextManager[Sandbox]]
+# The score of a sandbox, in which the oracle is to act before (True) or nobody (False).
+Judge = Callable[[Sandbox, bool], float]
+
+CONTENT = b"written by the host: \xff"
+
+
+def first_fault(start: Start, spec: SandboxSpec, judge: Judge | None) -> str | None:
+    """The first thing that is wrong with an image, None if nothing is. Three sandboxes at most."""
+    try:
+        with start(spec) as sandbox:
+            for fault in _faults(sandbox):
+                return fault
+        for oracle, wanted in ((True, 1.0), (False, 0.0)) if judge else ():
+            with start(spec) as sandbox:
+                if (score := judge(sandbox, oracle)) != wanted:
+                    who = "the oracle" if oracle else "doing nothing"
+                    return f"{who} scores {score} instead of {wanted:g}"
+    except (SandboxError, OSError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _faults(sandbox: Sandbox) -> Iterator[str]:
+    # With what the shell can do itself: an image need not hold any program.
+    greeting = sandbox.run("echo $((6 * 7))")
+    if (greeting.exit_code, greeting.output) != (0, "42\n"):
+        yield f"'echo' gives {greeting.output!r:.200} and exit code {greeting.exit_code}"
+    if (code := sandbox.run("(exit 3)").exit_code) != 3:
+        yield f"exit code 3 arrives as {code}"
+    sandbox.write({"trial/written": CONTENT})
+    copied = sandbox.run('printf %s "$(<trial/written)" > trial/copied')
+    if copied.exit_code or sandbox.read("trial/copied") != CONTENT:
+        yield f"a file that was written cannot be copied: {copied.output!r:.200}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +102,7 @@ class Hub:
           ValueError: this is no name of an image, or its recipe is not in order.
         """
         with open_node(self.state) as node:
-            return ensure.ensure(node, names.parse(name), self.find_recipe, pull)
+            return ensure.ensure(node, store.parse(name), self.find_recipe, pull)
 
     def ensure_all(
         self, wanted: Iterable[str], pull: str = NEVER, workers: int = 2
@@ -83,7 +116,7 @@ class Hub:
 
     def inspect(self, name: str) -> Manifest:
         """What is known of an image that is here. ValueError if it is not."""
-        wanted = names.parse(name)
+        wanted = store.parse(name)
         with open_node(self.state) as node:
             image = daemon.find(node.api, wanted.text)
             if image is None:
@@ -124,7 +157,7 @@ class Hub:
         ValueError if it is not here, not made from a recipe, or if a container uses it.
         """
         with open_node(self.state) as node:
-            return removal.remove(node, names.parse(name))
+            return ensure.remove(node, store.parse(name))
 
     def prune(self, keep: int = 1, name: str | None = None) -> Pruned:
         """Removes all but the `keep` newest images of each recipe, and none that is in use.
@@ -133,9 +166,9 @@ class Hub:
 
         name: of the recipe's image, if only those of one recipe are meant.
         """
-        only = names.parse(name) if name else None
+        only = store.parse(name) if name else None
         with open_node(self.state) as node:
-            return removal.prune(node, keep, only)
+            return ensure.prune(node, keep, only)
 
     def _outcome(self, name: str, pull: str) -> Outcome:
         start = time.monotonic()

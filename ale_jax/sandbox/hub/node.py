@@ -1,19 +1,111 @@
-"""A node: its Docker daemon, and what is written down about the images there."""
+"""A node: its Docker daemon, what is recorded about the images there, and what an image holds,
+found out without running it."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import dataclasses
+import io
+import json
+import stat
+import tarfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from docker.errors import NotFound
+
 from ale_jax.sandbox.api import SandboxStartError
-from ale_jax.sandbox.hub import daemon, names
-from ale_jax.sandbox.hub.daemon import Daemon, Image
-from ale_jax.sandbox.hub.inside import capabilities_of
-from ale_jax.sandbox.hub.manifest import Manifest, Verification
-from ale_jax.sandbox.hub.names import ImageName
-from ale_jax.sandbox.hub.store import Store, open_store
+from ale_jax.sandbox.cgroups import Owner
+from ale_jax.sandbox.hub import daemon, store
+from ale_jax.sandbox.hub.daemon import Daemon, Image, asking
+from ale_jax.sandbox.hub.store import (
+    Capabilities,
+    ImageName,
+    Manifest,
+    Store,
+    Verification,
+    open_store,
+)
+
+FOLDERS = ("/bin", "/usr/bin", "/usr/local/bin")
+LOADERS = {
+    "glibc": ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"),
+    "musl": ("/lib/ld-musl-x86_64.so.1", "/lib/ld-musl-aarch64.so.1"),
+}
+PASSWD, AGENT = "/etc/passwd", b"agent:"
+MAX_PASSWD_BYTES = 1 << 20
+MAX_LINKS = 8
+LOOK_S = 600
+SYMLINK = 1 << 27  # in a mode as Go's os.FileMode has it; the lowest nine bits are Unix's
+
+
+def capabilities_of(api: Daemon, image: Image) -> Capabilities:
+    """Looks through a container of `image` that is never started."""
+    with asking(f"look into image {image.id}"), _container(api, image) as container:
+        has = {name: _has_program(api, container, name) for name in ("bash", "python3", "tar")}
+        present = [
+            libc
+            for libc, paths in LOADERS.items()
+            if any(_is_program(api, container, path) for path in paths)
+        ]
+        agent = _knows_agent(api, container)
+        return Capabilities(**has, agent=agent, libc=present[0] if present else "none")
+
+
+@contextlib.contextmanager
+def _container(api: Daemon, image: Image) -> Iterator[str]:
+    # The labels by which a runtime's reaper knows what a dead process left behind.
+    labels = {"ale.owner": str(Owner.current()), "ale.deadline": str(int(time.time()) + LOOK_S)}
+    container = api.create_container(image.id, ["-"], labels=labels)["Id"]
+    try:
+        yield container
+    finally:
+        with contextlib.suppress(NotFound):
+            api.remove_container(container, force=True, v=True)
+
+
+def _has_program(api: Daemon, container: str, name: str) -> bool:
+    return any(_is_program(api, container, f"{folder}/{name}") for folder in FOLDERS)
+
+
+def _is_program(api: Daemon, container: str, path: str) -> bool:
+    found = _status(api, container, path)
+    return found is not None and bool(found["mode"] & stat.S_IXUSR)
+
+
+def _status(api: Daemon, container: str, path: str) -> dict | None:
+    """Name, size and mode of what `path` leads to, links followed; None if it leads nowhere."""
+    for _ in range(MAX_LINKS):
+        answer = api.head(_archive(api, container), params={"path": path}, timeout=api.timeout)
+        if answer.status_code == 404:
+            return None
+        answer.raise_for_status()
+        status = json.loads(base64.b64decode(answer.headers["X-Docker-Container-Path-Stat"]))
+        if not status["mode"] & SYMLINK:
+            return status
+        path = status["linkTarget"]
+    return None
+
+
+def _knows_agent(api: Daemon, container: str) -> bool:
+    status = _status(api, container, PASSWD)
+    if status is None or status["size"] > MAX_PASSWD_BYTES:
+        return False
+    params = {"path": PASSWD}
+    # Not get_archive(), which switches the time limit off.
+    with api.get(_archive(api, container), params=params, timeout=api.timeout) as answer:
+        answer.raise_for_status()
+        with tarfile.open(fileobj=io.BytesIO(answer.content)) as archive:
+            member = archive.next()
+            content = archive.extractfile(member) if member and member.isfile() else None
+            return content is not None and any(line.startswith(AGENT) for line in content)
+
+
+def _archive(api: Daemon, container: str) -> str:
+    """Where the daemon's API has the files of a container."""
+    return f"{api.base_url}/v{api.api_version}/containers/{container}/archive"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +130,7 @@ class Node:
         found = self.store.read_or_set_aside(reference)
         if found and found.image_id == image.id:
             return found
-        name = names.parse(reference)
+        name = store.parse(reference)
         described = Manifest(
             name=name.moving,
             reference=reference,
@@ -57,7 +149,7 @@ class Node:
         """What is known of an image, found out where it is not written down. Takes the lock."""
         if found := self.known(image, reference):
             return found
-        with self.store.lock(names.parse(reference).moving):
+        with self.store.lock(store.parse(reference).moving):
             return self.describe(image, reference)
 
     def verify(self, seen: Manifest, verification: Verification) -> None:
@@ -79,8 +171,8 @@ def open_node(state: Path) -> Iterator[Node]:
 def listed(node: Node) -> Iterator[Manifest]:
     """See `Hub.list_images`."""
     tags = (tag for image in daemon.find_labelled(node.api) for tag in image.tags)
-    ours = [name for tag in tags if (name := names.parse_ours(tag))]
-    asked_for = [names.parse(each) for each in node.store.references()]
+    ours = [name for tag in tags if (name := store.parse_ours(tag))]
+    asked_for = [store.parse(each) for each in node.store.references()]
     found = {}
     for name in (*ours, *asked_for):
         if image := daemon.find(node.api, name.text):
@@ -95,7 +187,7 @@ def listed(node: Node) -> Iterator[Manifest]:
 
 def versions(image: Image, recipe: str | None) -> list[str]:
     """The references of an image: what contents of `recipe` it was made from; mostly one."""
-    found = (names.parse_ours(tag) for tag in image.tags)
+    found = (store.parse_ours(tag) for tag in image.tags)
     return [name.text for name in found if name and name.recipe == recipe and name.address]
 
 

@@ -1,4 +1,8 @@
-"""Recipes of images: a folder with a Dockerfile or a script build.sh, named by its content.
+"""Recipes of images: a folder with a Dockerfile or a script build.sh, named by its content. A
+Dockerfile is searched for everything that it would fetch.
+
+The daemon pulls a base that is missing, whatever it is told, so the bases are looked at first. The
+language is that of Docker's classic builder.
 
 The address covers all that the folder holds, and a file's mode as far as git keeps it (executable
 or not), so that it is the same on every machine. It speaks for the folder alone: who wants a
@@ -10,14 +14,76 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import re
 import stat
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from ale_jax import files
-from ale_jax.sandbox.hub import dockerfile, names
+from ale_jax.sandbox.hub import store
+
+_ESCAPE = re.compile(r"#\s*escape\s*=\s*(\S+)", re.IGNORECASE)
+_STAGE = re.compile(r"(?:--platform=\S+\s+)?(\S+)(?:\s+AS\s+(\S+))?", re.IGNORECASE)
+_FROM_OPTION = re.compile(r"--from=(\S+)")
+_NETWORK_SOURCE = re.compile(r"://|\bgit@|\$")
+
+
+def base_images(text: str) -> tuple[str, ...]:
+    """The images that a Dockerfile needs, each once; not its own stages. ValueError if unclear."""
+    stages, bases = {"scratch"}, {}
+    for keyword, rest in _instructions(text):
+        if keyword == "FROM":
+            if not (found := _STAGE.fullmatch(rest)):
+                raise ValueError(f"cannot read the line 'FROM {rest}'")
+            wanted, stage = found[1], found[2]
+        elif keyword == "COPY" and (found := _FROM_OPTION.search(rest)):
+            wanted, stage = found[1], None
+        else:
+            continue
+        if "$" in wanted:
+            raise ValueError(f"{keyword} names {wanted!r}; write the image's name, not a variable")
+        if wanted.lower() not in stages and not (keyword == "COPY" and wanted.isdecimal()):
+            bases[wanted] = None
+        if stage:
+            stages.add(stage.lower())
+    return tuple(bases)
+
+
+def network_sources(text: str) -> tuple[str, ...]:
+    """The ADD instructions whose source is, or may be, elsewhere: the daemon fetches it itself."""
+    return tuple(
+        f"{keyword} {rest}"
+        for keyword, rest in _instructions(text)
+        if keyword == "ADD" and _NETWORK_SOURCE.search(rest)
+    )
+
+
+def _instructions(text: str) -> Iterator[tuple[str, str]]:
+    """(keyword in capitals, the rest in one line), comments and empty lines left out."""
+    if (found := _ESCAPE.match(text.lstrip())) and found[1] != "\\":
+        raise ValueError(f"the directive escape={found[1]} is not supported; use the backslash")
+    logical = ""
+    for line in text.splitlines():
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        logical += line.removesuffix("\\")
+        if not line.endswith("\\") and logical.strip():
+            yield _split(logical)
+            logical = ""
+    if logical.strip():
+        yield _split(logical)
+
+
+def _split(logical: str) -> tuple[str, str]:
+    keyword, *rest = logical.split(maxsplit=1)
+    arguments = rest[0].strip() if rest else ""
+    if keyword.upper() == "ONBUILD" and arguments:
+        return _split(arguments)
+    return keyword.upper(), arguments
+
 
 DOCKERFILE, SCRIPT, SETTINGS, IGNORE = "Dockerfile", "build.sh", "recipe.json", ".dockerignore"
 MAX_ENTRIES = 10_000
@@ -79,7 +145,7 @@ class Recipe:
 
     @property
     def reference(self) -> str:
-        return names.reference(self.name, self.address)
+        return store.reference(self.name, self.address)
 
     @property
     def moving(self) -> str:
@@ -147,12 +213,12 @@ def _read_dockerfile(folder: Path, settings: Settings) -> tuple[str, ...]:
     if (size := (folder / DOCKERFILE).stat().st_size) > MAX_TEXT_BYTES:
         raise ValueError(f"{DOCKERFILE} has {size} bytes; at most {MAX_TEXT_BYTES} are read")
     text = (folder / DOCKERFILE).read_text("utf-8")
-    if settings.network == "none" and (fetched := dockerfile.network_sources(text)):
+    if settings.network == "none" and (fetched := network_sources(text)):
         raise ValueError(
             f"'{fetched[0]}' would use the network; put the file into the folder, "
             f'or {{"network": "default"}} into {SETTINGS}'
         )
-    return dockerfile.base_images(text)
+    return base_images(text)
 
 
 def _scan(folder: Path) -> list[Entry]:
@@ -213,7 +279,7 @@ def _address(entries: Sequence[Entry]) -> str:
         # No field can hold a zero byte, and every entry has as many.
         fields = (entry.kind, "x" if entry.executable else "-", entry.path, entry.content)
         digest.update(b"".join(os.fsencode(field) + b"\0" for field in fields))
-    return digest.hexdigest()[: names.ADDRESS_DIGITS]
+    return digest.hexdigest()[: store.ADDRESS_DIGITS]
 
 
 def _add(archive: tarfile.TarFile, folder: Path, entry: Entry) -> None:

@@ -1,4 +1,5 @@
-"""The files of the registry: manifests, build logs, and the locks that make one builder wait."""
+"""What the registry keeps: image names, manifests and their JSON, build logs, and the locks that
+make concurrent builders wait."""
 
 from __future__ import annotations
 
@@ -8,14 +9,145 @@ import fcntl
 import hashlib
 import logging
 import os
+import re
 import time
+import typing
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, unquote
 
 from ale_jax import files
-from ale_jax.sandbox.hub import manifest
-from ale_jax.sandbox.hub.manifest import Manifest
+
+ADDRESS_DIGITS = 12
+MAX_CHARACTERS = 128
+
+_PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
+_MOVING = re.compile(rf"ale-({_PART})(?::latest)?")
+_PINNED = re.compile(rf"ale/({_PART}):([0-9a-f]{{{ADDRESS_DIGITS}}})")
+_HOST = r"[a-zA-Z\d][a-zA-Z\d-]*(?:\.[a-zA-Z\d-]+)*(?::\d+)?/"
+_ANY = re.compile(
+    rf"(?:{_HOST})?{_PART}(?:/{_PART})*(?::\w[\w.-]*)?(?:@sha256:[0-9a-f]{{64}})?", re.ASCII
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageName:
+    """An image as `SandboxSpec.image` names it.
+
+    recipe: "shell" for "ale-shell" and for "ale/shell:HASH", None for an image of somebody else.
+    address: of the recipe's content, where the name says which; None for whatever is the newest.
+    """
+
+    text: str
+    recipe: str | None = None
+    address: str | None = None
+
+    @property
+    def moving(self) -> str:
+        """The name that stands for the newest image of the recipe; of others' images, the name."""
+        return f"ale-{self.recipe}" if self.recipe else self.text
+
+
+def parse(text: str) -> ImageName:
+    """ValueError if `text` is not the name of an image."""
+    if ours := parse_ours(text):
+        return ours
+    if len(text) > MAX_CHARACTERS or not _ANY.fullmatch(text):
+        raise ValueError(
+            f"{text!r:.200} is not the name of an image; "
+            f"use one like 'ale-shell' or 'debian:12', of at most {MAX_CHARACTERS} characters"
+        )
+    return ImageName(text)
+
+
+def parse_ours(text: str) -> ImageName | None:
+    """The name of an image that is made from a recipe; None if `text` is none."""
+    if len(text) > MAX_CHARACTERS:
+        return None
+    if found := _MOVING.fullmatch(text):
+        return ImageName(f"ale-{found[1]}", found[1])
+    if found := _PINNED.fullmatch(text):
+        return ImageName(text, found[1], found[2])
+    return None
+
+
+def reference(recipe: str, address: str) -> str:
+    """What the image of one content of a recipe is called, for good."""
+    assert len(address) == ADDRESS_DIGITS, address
+    return f"ale/{recipe}:{address}"
+
+
+class _Checked:
+    """A record that refuses fields of the wrong type: it may have been read from a file."""
+
+    def __post_init__(self):
+        for field, kind in typing.get_type_hints(type(self)).items():
+            if not isinstance(value := getattr(self, field), kind):
+                raise ValueError(f"{field} must be {kind}, is {value!r:.80}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Capabilities(_Checked):
+    """What an image holds that a sandbox, or an agent in it, may need.
+
+    agent: whether /etc/passwd knows a user of that name. libc: "glibc", "musl" or "none", by the
+    loader of programs that is there.
+    """
+
+    bash: bool
+    python3: bool
+    tar: bool
+    agent: bool
+    libc: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Verification(_Checked):
+    """The last time that somebody tried the image out. time: seconds since the epoch."""
+
+    time: float
+    runtime: str
+    ok: bool
+    detail: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest(_Checked):
+    """An image that the daemon of this node has.
+
+    name: as `SandboxSpec.image` has it. reference: the same, but with the recipe's address, which
+    `recipe` is; for an image of somebody else the name, and no recipe.
+    bytes: of all its layers. built: seconds since the epoch, by the daemon.
+    build_seconds: None where it is not known.
+    """
+
+    name: str
+    reference: str
+    recipe: str | None
+    image_id: str
+    bytes: int
+    built: float
+    build_seconds: float | None
+    capabilities: Capabilities
+    verified: Verification | None
+
+
+def to_json(manifest: Manifest) -> dict[str, Any]:
+    return dataclasses.asdict(manifest)
+
+
+def from_json(content: Any) -> Manifest:
+    """The inverse of `to_json`. ValueError if `content` is no manifest."""
+    try:
+        fields = dict(content)
+        fields["capabilities"] = Capabilities(**fields["capabilities"])
+        if fields["verified"] is not None:
+            fields["verified"] = Verification(**fields["verified"])
+        return Manifest(**fields)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not a manifest ({error!r:.200})") from error
+
 
 STATE_VARIABLE = "ALE_HUB_STATE"
 EVERY_IMAGE = "*"  # no image can be called that
@@ -74,7 +206,7 @@ class Store:
         except FileNotFoundError:
             return None
         try:
-            found = manifest.from_json(content)
+            found = from_json(content)
         except ValueError as error:
             raise ValueError(f"{path}: damaged ({error})") from error
         if found.reference != reference:
@@ -92,7 +224,7 @@ class Store:
             return None
 
     def write(self, described: Manifest) -> None:
-        files.write_json(self._manifest(described.reference), manifest.to_json(described))
+        files.write_json(self._manifest(described.reference), to_json(described))
 
     def forget(self, reference: str) -> None:
         self._manifest(reference).unlink(missing_ok=True)

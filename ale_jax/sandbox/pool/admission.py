@@ -1,61 +1,223 @@
-"""Who gets which sandbox: one that runs already, a warm one, or a new one in a free slot."""
+"""Which sandbox a request gets (a running one, a warm one, or a new one in a free slot), and the
+sandboxes that are started before anybody asks for them."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import logging
+import uuid
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-from ale_jax.sandbox.pool.api import Cause, PoolFull, SandboxGone, StartRequest
-from ale_jax.sandbox.pool.lives import Lives
+from ale_jax.sandbox.pool.api import Cause, PoolFull, Record, SandboxGone, StartRequest, State
+from ale_jax.sandbox.pool.lifecycle import Lifecycle
 from ale_jax.sandbox.pool.machines import Machines
-from ale_jax.sandbox.pool.member import Member
-from ale_jax.sandbox.pool.warm import WarmPool, new_id
+from ale_jax.sandbox.pool.options import PoolOptions
+from ale_jax.sandbox.pool.pooled_sandbox import PooledSandbox
+from ale_jax.sandbox.spec import SandboxSpec
+
+FIRST_PAUSE_S, LAST_PAUSE_S = 1.0, 60.0
+
+
+@dataclasses.dataclass
+class WarmPool:
+    """The warm sandboxes of one spec. failures: starts in a row that failed; not_before: by the
+    pool's clock, when the next is tried."""
+
+    spec: SandboxSpec
+    count: int
+    sandboxes: list[PooledSandbox] = dataclasses.field(default_factory=list)
+    failures: int = 0
+    not_before: float = 0.0
+
+
+class WarmPools:
+    """Keeps `count` sandboxes of each spec ready, as far as slots are free.
+
+    at_once: how many it starts at the same time, so that others' starts find a permit.
+    """
+
+    def __init__(
+        self, lifecycle: Lifecycle, machines: Machines, at_once: int, clock: Callable[[], float]
+    ):
+        self._lifecycle, self._machines = lifecycle, machines
+        self._at_once, self._clock = at_once, clock
+        self._pools: dict[str, WarmPool] = {}
+
+    @property
+    def ready(self) -> int:
+        return sum(m.life.state is State.READY for m in self._sandboxes())
+
+    def keep(self, spec: SandboxSpec, count: int) -> None:
+        """From now on `count` of them. Those that are too many are ended."""
+        pool = self._pools.setdefault(spec.key(), WarmPool(spec, count))
+        pool.count = count
+        self._tidy(pool)
+        for pooled in pool.sandboxes[count:]:
+            self._lifecycle.end(pooled, Cause.REDUNDANT, "fewer are to be kept warm")
+        self.refill()
+
+    def take(self, spec: SandboxSpec) -> PooledSandbox | None:
+        """A warm one, if need be one that is still on its way; it is the caller's to adopt."""
+        pool = self._pools.get(spec.key())
+        if pool is None:
+            return None
+        self._tidy(pool)
+        ready = [pooled for pooled in pool.sandboxes if pooled.life.state is State.READY]
+        return next(iter(ready or pool.sandboxes), None)
+
+    def evict(self) -> PooledSandbox | None:
+        """One that is ready and may make room for another spec's."""
+        ready = [m for m in self._sandboxes() if m.life.state is State.READY]
+        return next(iter(ready), None)
+
+    def refill(self) -> None:
+        """Starts what is missing, and can be started now. To be called from time to time."""
+        on_their_way = sum(not m.life.is_up for m in self._sandboxes())
+        for pool in self._pools.values():
+            self._tidy(pool)
+            for _ in range(pool.count - len(pool.sandboxes)):
+                if on_their_way >= self._at_once or self._clock() < pool.not_before:
+                    break
+                if not self._machines.reserve():
+                    return
+                request = StartRequest(pool.spec)
+                pool.sandboxes.append(self._lifecycle.begin(new_id(), request, is_warm=True))
+                on_their_way += 1
+
+    def _sandboxes(self) -> list[PooledSandbox]:
+        for pool in self._pools.values():
+            self._tidy(pool)
+        return [pooled for pool in self._pools.values() for pooled in pool.sandboxes]
+
+    def _tidy(self, pool: WarmPool) -> None:
+        """Lets go of those that are somebody's now, or have ended."""
+        warm = [pooled for pooled in pool.sandboxes if pooled.is_warm]
+        pool.sandboxes = [m for m in warm if m.ending is None and not m.life.is_over]
+        if any(pooled.life.cause is Cause.START_FAILED for pooled in warm):
+            pool.failures += 1
+            pause = min(FIRST_PAUSE_S * 2 ** (pool.failures - 1), LAST_PAUSE_S)
+            pool.not_before = self._clock() + pause
+        elif any(pooled.life.is_up for pooled in warm):
+            pool.failures = 0
+
+
+def new_id() -> str:
+    return uuid.uuid4().hex[:16]
 
 
 class Admission:
-    """Finds or begins the members that requests ask for. It decides at once, without waiting."""
+    """Finds or begins the sandboxes that requests ask for. It decides at once, without waiting."""
 
-    def __init__(self, lives: Lives, machines: Machines, warm: WarmPool, node: str):
-        self._lives, self._machines, self._warm, self._node = lives, machines, warm, node
+    def __init__(self, lifecycle: Lifecycle, machines: Machines, warm: WarmPools, node: str):
+        self._lifecycle, self._machines, self._warm, self._node = lifecycle, machines, warm, node
 
-    def admit(self, request: StartRequest, generation: int = 0) -> Member:
-        """The member for `request`, on its way if it is new.
+    def admit(self, request: StartRequest, generation: int = 0) -> PooledSandbox:
+        """The sandbox for `request`, on its way if it is new.
 
         Errors: PoolFull, SandboxGone for an id that has ended, ValueError for one that is another's
         and for a snapshot that is not there.
         """
-        if member := self._find(request):
-            return member
+        if pooled := self._find(request):
+            return pooled
         id = request.id or new_id()
         if warm := self._warm.take(request.spec):
-            self._lives.adopt(warm, id, request, generation)
+            self._lifecycle.adopt(warm, id, request, generation)
             return warm
         if self._machines.reserve():
-            return self._lives.begin(id, request, generation)
+            return self._lifecycle.begin(id, request, generation)
         if warm := self._warm.evict():
-            ending = self._lives.end(warm, Cause.REDUNDANT, "its slot was needed", keep_slot=True)
-            return self._lives.begin(id, request, generation, after=ending)
+            ending = self._lifecycle.end(
+                warm, Cause.REDUNDANT, "its slot was needed", keep_slot=True
+            )
+            return self._lifecycle.begin(id, request, generation, after=ending)
         raise PoolFull(f"all {self._machines.slots} slots of node {self._node} are taken")
 
     def admit_many(
-        self, request: StartRequest, count: int, spare: int, members: list[Member]
+        self, request: StartRequest, count: int, spare: int, sandboxes: list[PooledSandbox]
     ) -> None:
-        """Appends `count` to `members`, or fails in the middle, and then up to `spare` more."""
+        """Appends `count` to `sandboxes`, or fails in the middle, and then up to `spare` more."""
         for number in range(count + spare):
             each = dataclasses.replace(request, id=request.id and f"{request.id}-{number}")
             try:
-                members.append(self.admit(each))
+                sandboxes.append(self.admit(each))
             except (PoolFull, SandboxGone):
-                if len(members) + (count + spare - number - 1) < count:
+                if len(sandboxes) + (count + spare - number - 1) < count:
                     raise
 
-    def _find(self, request: StartRequest) -> Member | None:
-        """The member that `request` has started before, if it did."""
-        member = self._lives.members.get(request.id)
-        if member is None or member.life.cause is Cause.START_FAILED:
+    def _find(self, request: StartRequest) -> PooledSandbox | None:
+        """The sandbox that `request` has started before, if it did."""
+        pooled = self._lifecycle.sandboxes.get(request.id)
+        if pooled is None or pooled.life.cause is Cause.START_FAILED:
             return None
-        same = (member.request.spec, member.request.snapshot) == (request.spec, request.snapshot)
-        if not same or member.is_warm:
+        same = (pooled.request.spec, pooled.request.snapshot) == (request.spec, request.snapshot)
+        if not same or pooled.is_warm:
             raise ValueError(f"sandbox id {request.id!r:.80} is another's: choose another id")
-        if member.life.cause is not None:
-            raise member.gone()
-        return member
+        if pooled.life.cause is not None:
+            raise pooled.gone()
+        return pooled
+
+
+log = logging.getLogger(__name__)
+
+
+class Supervisor:
+    """The pool's clockwork. fault: why it stands still, if it does; the pool takes no more then."""
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        machines: Machines,
+        warm: WarmPools,
+        options: PoolOptions,
+        record: Record,
+    ):
+        self.fault: BaseException | None = None
+        self._lifecycle, self._machines, self._warm = lifecycle, machines, warm
+        self._options, self._record = options, record
+        self._loops: list[asyncio.Task] = []
+
+    def start(self) -> None:
+        self._loops = [self._spawn(self._keep_ticking()), self._spawn(self._keep_reaping())]
+
+    def stop(self) -> None:
+        for loop in self._loops:
+            loop.cancel()
+
+    def tick(self) -> None:
+        """One look at every sandbox. It waits for none of them."""
+        for pooled in list(self._lifecycle.sandboxes.values()):
+            if not pooled.life.is_up:
+                continue
+            options = self._options
+            patience = options.silent_busy_ticks if pooled.busy else options.silent_ticks
+            if reason := pooled.heartbeat.beat(pooled.sandbox, patience):
+                self._lifecycle.lose(pooled, reason)
+            elif pooled.life.state is State.RUNNING and (cause := pooled.overdue()):
+                self._lifecycle.end(pooled, cause)
+        self._lifecycle.forget()
+        self._warm.refill()
+
+    async def _keep_ticking(self) -> None:
+        """Consumes nothing; waits for the time of the next tick."""
+        while True:
+            await asyncio.sleep(self._options.tick_seconds)
+            self.tick()
+
+    async def _keep_reaping(self) -> None:
+        """Waits for the time of the next reaping, and for its end, which is bounded."""
+        while True:
+            await asyncio.sleep(self._options.reap_every_seconds)
+            await self._machines.reap()
+
+    def _spawn(self, loop: Coroutine[Any, Any, None]) -> asyncio.Task:
+        task = asyncio.get_running_loop().create_task(loop)
+        task.add_done_callback(self._note_end)
+        return task
+
+    def _note_end(self, loop: asyncio.Task) -> None:
+        if not loop.cancelled() and (fault := loop.exception()):
+            self.fault = fault
+            log.error("the pool is out of order", exc_info=fault)
+            self._record("pool_fault", repr(fault))

@@ -1,4 +1,4 @@
-"""What a pool of sandboxes promises: to players of episodes, to the service, to the page."""
+"""What a pool of sandboxes promises: to rollout workers, to the service, to the page."""
 
 from __future__ import annotations
 

@@ -1,10 +1,14 @@
-"""What happened to a pool: the last of it, numbered, for whoever asks what is new."""
+"""What a pool records about itself: its latest events, numbered, its default clock and log, and how
+busy the machine is."""
 
 from __future__ import annotations
 
 import collections
 import itertools
+import logging
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 from ale_jax.sandbox.pool.api import Event, Events, Record
 
@@ -60,3 +64,52 @@ class EventRing:
 
 def _clipped(value: Value) -> Value:
     return value[:MAX_CHARS] if isinstance(value, str) else value
+
+
+log = logging.getLogger(__name__)
+
+
+def log_event(kind: str, detail: str, **fields: str | int | float | bool) -> None:
+    """A `Record` in the log."""
+    log.info("%s: %s %s", kind, detail, fields)
+
+
+def steady_clock() -> Callable[[], float]:
+    """Seconds since the epoch, as of now, by a clock that nobody sets: limits are held by it."""
+    offset = time.time() - time.monotonic()
+    return lambda: time.monotonic() + offset
+
+
+STAT, MEMINFO = Path("/proc/stat"), Path("/proc/meminfo")
+
+
+class NodeLoad:
+    """cpu_percent: 0 to 100 of all cores together, since it was last asked."""
+
+    def __init__(self):
+        self._busy, self._total = _cpu_times(STAT.read_text())
+        self._percent = 0.0
+
+    def cpu_percent(self) -> float:
+        busy, total = _cpu_times(STAT.read_text())
+        if total > self._total:
+            self._percent = 100.0 * (busy - self._busy) / (total - self._total)
+            self._busy, self._total = busy, total
+        return self._percent
+
+    def memory(self) -> tuple[int, int]:
+        """Bytes in use that the kernel could not free, and bytes that there are."""
+        return _memory(MEMINFO.read_text())
+
+
+def _cpu_times(stat: str) -> tuple[int, int]:
+    """Busy and total clock ticks (proc(5)); waiting for a disk is idleness, too."""
+    user, nice, system, idle, iowait, *rest = map(int, stat.split("\n", 1)[0].split()[1:9])
+    busy = user + nice + system + sum(rest)
+    return busy, busy + idle + iowait
+
+
+def _memory(meminfo: str) -> tuple[int, int]:
+    fields = dict(line.split(":", 1) for line in meminfo.splitlines())
+    total, free = (int(fields[name].split()[0]) << 10 for name in ("MemTotal", "MemAvailable"))
+    return total - free, total

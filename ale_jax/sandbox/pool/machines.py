@@ -1,4 +1,4 @@
-"""Starting and ending machines within bounds: of how many there are, and of how long it may take.
+"""Starting and ending machines within bounds on their number and on the time that it takes.
 
 This is the only file of the pool that uses the runtime.
 """
@@ -6,14 +6,60 @@ This is the only file of the pool that uses the runtime.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.pool.api import Record
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.spec import SandboxSpec
+
+
+class Start(Protocol):
+    """arrival: done when it runs, or with the reason why it never will. starters: how many wait
+    for it. was_delivered: one of them has it."""
+
+    arrival: asyncio.Future[None]
+    starters: int
+    was_delivered: bool
+
+
+S = TypeVar("S", bound=Start)
+
+
+async def first_ready(starts: Sequence[S], count: int) -> list[S]:
+    """The first `count` that run, in that order; they have been delivered then.
+
+    Waits for all of them; is unblocked by the last that is wanted, or by the failure that leaves
+    too few, whose error it raises.
+    """
+    for start in starts:
+        start.starters += 1
+    try:
+        won = await _first_up(starts, count)
+    finally:
+        for start in starts:
+            start.starters -= 1
+    for start in won:
+        start.was_delivered = True
+    return won
+
+
+async def _first_up(starts: Sequence[S], count: int) -> list[S]:
+    waiting = {start.arrival: start for start in starts}
+    won: list[S] = []
+    while len(won) < count:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for arrival in [each for each in waiting if each.done()]:
+            start = waiting.pop(arrival)
+            error = arrival.exception()
+            if error is None:
+                won.append(start)
+            elif len(won) + len(waiting) < count:
+                raise error
+    return won[:count]
+
 
 REAP_S = 60.0
 

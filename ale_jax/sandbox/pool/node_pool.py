@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from ale_jax.sandbox.api import SandboxStartError
-from ale_jax.sandbox.job import Job
-from ale_jax.sandbox.pool.admission import Admission
+from ale_jax.sandbox.exchange import Job
+from ale_jax.sandbox.pool.admission import Admission, Supervisor, WarmPools
 from ale_jax.sandbox.pool.api import (
     METHODS,
     Cause,
@@ -21,19 +21,13 @@ from ale_jax.sandbox.pool.api import (
     StartRequest,
     Status,
 )
-from ale_jax.sandbox.pool.defaults import log_event, steady_clock
-from ale_jax.sandbox.pool.events import EventRing
-from ale_jax.sandbox.pool.first_up import first_up
-from ale_jax.sandbox.pool.keeper import Keeper
-from ale_jax.sandbox.pool.lives import Lives
-from ale_jax.sandbox.pool.machines import Launches, Machines
-from ale_jax.sandbox.pool.member import Member
-from ale_jax.sandbox.pool.node_load import NodeLoad
+from ale_jax.sandbox.pool.events import EventRing, NodeLoad, log_event, steady_clock
+from ale_jax.sandbox.pool.leases import Leases, job_on_terminal, job_output
+from ale_jax.sandbox.pool.lifecycle import Lifecycle
+from ale_jax.sandbox.pool.machines import Launches, Machines, first_ready
 from ale_jax.sandbox.pool.options import PoolOptions
+from ale_jax.sandbox.pool.pooled_sandbox import PooledSandbox
 from ale_jax.sandbox.pool.snapshots import SnapshotStore
-from ale_jax.sandbox.pool.streams import job_on_terminal, job_output
-from ale_jax.sandbox.pool.uses import Uses
-from ale_jax.sandbox.pool.warm import WarmPool
 from ale_jax.sandbox.spec import SandboxSpec
 
 JOB_ARGUMENTS = ("cwd", "env", "timeout", "terminal")
@@ -55,19 +49,19 @@ class NodePool:
         record = self._events.record
         self._machines = Machines(runtime, options, record)
         self._store = SnapshotStore(options.snapshot_directory, options.snapshot_mb << 20, record)
-        self._lives = Lives(self._machines, self._store, options, record, self._clock)
+        self._lifecycle = Lifecycle(self._machines, self._store, options, record, self._clock)
         at_once = max(1, options.creates_at_once // 2)
-        self._warm = WarmPool(self._lives, self._machines, at_once, self._clock)
-        self._admission = Admission(self._lives, self._machines, self._warm, options.name)
-        self._keeper = Keeper(self._lives, self._machines, self._warm, options, record)
-        self._uses = Uses(self._lives)
+        self._warm = WarmPools(self._lifecycle, self._machines, at_once, self._clock)
+        self._admission = Admission(self._lifecycle, self._machines, self._warm, options.name)
+        self._supervisor = Supervisor(self._lifecycle, self._machines, self._warm, options, record)
+        self._leases = Leases(self._lifecycle)
         self._load = NodeLoad()
         self._closing: asyncio.Task | None = None
 
     async def open(self) -> None:
         """Removes what dead owners left, and begins to watch."""
         await self._machines.reap()
-        self._keeper.start()
+        self._supervisor.start()
 
     async def __aenter__(self) -> NodePool:
         await self.open()
@@ -79,13 +73,13 @@ class NodePool:
     async def start(self, request: StartRequest, generation: int = 0) -> Status:
         """generation: of one that is re-created here, since it was lost elsewhere."""
         self._check_open()
-        member = self._admission.admit(request, generation)
+        pooled = self._admission.admit(request, generation)
         try:
-            await first_up([member], 1)
+            await first_ready([pooled], 1)
         except asyncio.CancelledError:
-            self._give_up([member], Cause.STOPPED, "nobody waits for its start any more")
+            self._give_up([pooled], Cause.STOPPED, "nobody waits for its start any more")
             raise
-        return self._status(member)
+        return self._status(pooled)
 
     async def start_many(
         self, request: StartRequest, count: int, spare: int = 0
@@ -93,39 +87,39 @@ class NodePool:
         if count < 1 or spare < 0:
             raise ValueError(f"count {count} must be at least 1, and spare {spare} at least 0")
         self._check_open()
-        members: list[Member] = []
+        sandboxes: list[PooledSandbox] = []
         try:
-            self._admission.admit_many(request, count, spare, members)
-            won = await first_up(members, count)
+            self._admission.admit_many(request, count, spare, sandboxes)
+            won = await first_ready(sandboxes, count)
         except BaseException:
-            self._give_up(members, Cause.STOPPED, "others of its request could not be started")
+            self._give_up(sandboxes, Cause.STOPPED, "others of its request could not be started")
             raise
-        self._give_up(members, Cause.REDUNDANT, "others were first")
-        return [self._status(member) for member in won]
+        self._give_up(sandboxes, Cause.REDUNDANT, "others were first")
+        return [self._status(pooled) for pooled in won]
 
     async def stop(self, id: str, cause: Cause = Cause.STOPPED) -> None:
         """Returns when it has ended. Of one that has ended already, nothing."""
-        member = self._uses.known(id)
-        if ending := self._lives.end(member, cause):
+        pooled = self._leases.known(id)
+        if ending := self._lifecycle.end(pooled, cause):
             await asyncio.shield(ending)
 
     async def status(self, id: str) -> Status:
-        return self._status(self._uses.known(id))
+        return self._status(self._leases.known(id))
 
     async def statuses(self) -> Sequence[Status]:
-        return [self._status(member) for member in self._lives.members.values()]
+        return [self._status(pooled) for pooled in self._lifecycle.sandboxes.values()]
 
     def living(self) -> frozenset[str]:
         """Ids of those that have not ended, warm ones among them."""
-        members = self._lives.members.items()
-        return frozenset(id for id, member in members if member.life.cause is None)
+        sandboxes = self._lifecycle.sandboxes.items()
+        return frozenset(id for id, pooled in sandboxes if pooled.life.cause is None)
 
     async def call(
         self, id: str, method: str, *, generation: int | None = None, **arguments: Any
     ) -> Any:
         if method not in METHODS:
             raise ValueError(f"method {method!r:.80}: choose one of {', '.join(METHODS)}")
-        async with self._uses.of(id, generation) as sandbox:
+        async with self._leases.of(id, generation) as sandbox:
             try:
                 answer = getattr(sandbox, method)(**arguments)
             except TypeError as error:
@@ -145,7 +139,7 @@ class NodePool:
             raise ValueError(
                 f"arguments {', '.join(unknown)}: choose among {', '.join(JOB_ARGUMENTS)}"
             )
-        async with self._uses.of(id, generation) as sandbox:
+        async with self._leases.of(id, generation) as sandbox:
             output = job_output(sandbox, argv, stdin, arguments)
             async with contextlib.aclosing(output):
                 async for piece in output:
@@ -155,7 +149,7 @@ class NodePool:
     async def terminal(self, id: str, command: str, rows: int, columns: int) -> AsyncIterator[Job]:
         """A command of bash on a terminal of its own, which ends with the block."""
         async with (
-            self._uses.of(id, None) as sandbox,
+            self._leases.of(id, None) as sandbox,
             job_on_terminal(sandbox, command, rows, columns) as job,
         ):
             yield job
@@ -177,7 +171,7 @@ class NodePool:
 
     async def fork(self, id: str, count: int) -> Sequence[Status]:
         info = await self.snapshot(id)
-        request = dataclasses.replace(self._uses.known(id).request, id="", snapshot=info.id)
+        request = dataclasses.replace(self._leases.known(id).request, id="", snapshot=info.id)
         return await self.start_many(request, count)
 
     async def warm(self, spec: SandboxSpec, count: int) -> None:
@@ -192,11 +186,11 @@ class NodePool:
         used, total = self._load.memory()
         status = NodeStatus(
             node=self._options.name,
-            alive=self._closing is None and self._keeper.fault is None,
+            alive=self._closing is None and self._supervisor.fault is None,
             slots=self._machines.slots,
             used=self._machines.slots - self._machines.free,
             ready=self._warm.ready,
-            restarts=self._lives.restarts,
+            restarts=self._lifecycle.restarts,
             cpu_percent=self._load.cpu_percent(),
             memory_bytes=used,
             memory_limit_bytes=total,
@@ -213,26 +207,26 @@ class NodePool:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        self._keeper.stop()
-        for member in list(self._lives.members.values()):
-            self._lives.end(member, Cause.SHUTDOWN)
-        if endings := [m.ending for m in self._lives.members.values() if m.ending]:
+        self._supervisor.stop()
+        for pooled in list(self._lifecycle.sandboxes.values()):
+            self._lifecycle.end(pooled, Cause.SHUTDOWN)
+        if endings := [m.ending for m in self._lifecycle.sandboxes.values() if m.ending]:
             await asyncio.wait(endings)  # each is bounded
         await self._machines.settle()
         await self._machines.reap()
         self._store.close()
 
-    def _give_up(self, members: Sequence[Member], cause: Cause, detail: str) -> None:
+    def _give_up(self, sandboxes: Sequence[PooledSandbox], cause: Cause, detail: str) -> None:
         """Ends those that nobody has been given, and nobody waits for."""
-        for member in members:
-            if not member.was_delivered and not member.starters:
-                self._lives.end(member, cause, detail)
+        for pooled in sandboxes:
+            if not pooled.was_delivered and not pooled.starters:
+                self._lifecycle.end(pooled, cause, detail)
 
     def _check_open(self) -> None:
         if self._closing is not None:
             raise SandboxStartError("the pool is closed")
-        if fault := self._keeper.fault:
+        if fault := self._supervisor.fault:
             raise SandboxStartError(f"the pool is out of order: {fault!r}") from fault
 
-    def _status(self, member: Member) -> Status:
-        return member.status(self._options.name, self._machines.runtime_name)
+    def _status(self, pooled: PooledSandbox) -> Status:
+        return pooled.status(self._options.name, self._machines.runtime_name)

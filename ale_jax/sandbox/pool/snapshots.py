@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ale_jax.files import write_atomically
 from ale_jax.sandbox.api import SandboxError
-from ale_jax.sandbox.owner import Owner
+from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.pool.api import Record, SnapshotInfo
 
 PREFIX = "ale-snap-"

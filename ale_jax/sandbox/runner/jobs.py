@@ -11,8 +11,8 @@ import time
 from . import wire
 from .link import Stream
 from .loop import READ, WRITE, Loop
-from .output import HeadAndTail
 from .processes import Agent
+from .wire import HeadAndTail
 
 GRACE_S = 2.0
 EXIT_TIMED_OUT = 124

@@ -7,15 +7,12 @@ import os
 import socket
 from typing import Any
 
-from . import accounts, files, wire
-from .accounts import Account
-from .files import WORK
+from . import files, wire
+from .files import WORK, Account
 from .jobs import Job
-from .link import Link, Stream
+from .link import Link, Relay, Stream
 from .loop import READ, WRITE, Loop
-from .memory import guard
-from .processes import Agent, Child, living
-from .relay import Relay
+from .processes import Agent, Child, guard, living
 from .session import EXIT_TIMED_OUT, Session
 from .usage import INSIDE, read_usage
 from .wire import MAIN
@@ -64,7 +61,7 @@ class Runner:
         name = request["session"]
         if name in self.sessions:
             raise LookupError(f"session {name!r} is open already")
-        account = accounts.find(request["user"]) if request["user"] else None
+        account = files.find(request["user"]) if request["user"] else None
         self.sessions[name] = self._start_session(request["cwd"], request["env"], account)
         return {}
 

@@ -5,12 +5,11 @@ import os
 import signal
 import time
 
-from .accounts import Account
+from .files import Account
 from .link import Stream
 from .loop import READ, WRITE, Event, Loop
-from .output import HeadAndTail
 from .processes import Agent
-from .wire import CHUNK
+from .wire import CHUNK, HeadAndTail
 
 FEED_FD, REPLY_FD = 198, 199
 MAX_PIPE = 1 << 20  # the largest that an unprivileged process can make a pipe

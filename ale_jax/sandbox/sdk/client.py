@@ -1,21 +1,23 @@
-"""The service from a thread: `with SandboxClient(url).start(spec) as box: box.run("ls")`."""
+"""Clients of the service, for threads (`with SandboxClient(url).start(spec) as box: box.run("ls")`)
+and for coroutines (`async with client.start(spec) as box: await box.run("ls")`)."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import inspect
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any
 
 import httpx
 
 from ale_jax.sandbox.pool.api import SandboxGone, StartRequest, Status
 from ale_jax.sandbox.sdk import calls
-from ale_jax.sandbox.sdk.exchange import Call, Send, Step, exchange, http_options
+from ale_jax.sandbox.sdk.calls import Call, Send, Step, exchange, http_options
 from ale_jax.sandbox.sdk.operations import BoxOperations, ClientOperations
-from ale_jax.sandbox.sdk.streams import Output
-from ale_jax.sandbox.sdk.terminals import Terminal, terminal_url
+from ale_jax.sandbox.sdk.streams import AsyncOutput, AsyncTerminal, Output, Terminal, terminal_url
 from ale_jax.sandbox.spec import SandboxSpec
 
 
@@ -108,3 +110,113 @@ class RemoteSandbox(BoxOperations):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+class AsyncSandboxClient(ClientOperations):
+    """The twin of `SandboxClient`, for one event loop."""
+
+    def __init__(self, url: str, token: str | None = None, verify: ssl.SSLContext | bool = True):
+        self._http = httpx.AsyncClient(**http_options(url, token, verify))
+        self.url, self.token = url.rstrip("/"), token
+
+    def start(self, spec: SandboxSpec, **request: Any) -> Starting:
+        """A running sandbox, awaited or entered. request: the other fields of `StartRequest`.
+
+        Errors: SandboxStartError, PoolFull, ValueError.
+        """
+        call = calls.start(StartRequest(spec, **request))
+        return Starting(self._then(self._do(call), self._box))
+
+    async def close(self) -> None:
+        """Ends the connections; sandboxes go on."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> AsyncSandboxClient:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def _do(self, call: Call) -> Any:
+        steps = exchange(call, call.request(self._http))
+        outcome = None
+        while True:
+            try:
+                step = steps.send(outcome)
+            except StopIteration as end:
+                return end.value
+            outcome = await self._take(step)
+
+    async def _take(self, step: Step) -> httpx.Response | httpx.TransportError | None:
+        if not isinstance(step, Send):
+            return await asyncio.sleep(step.seconds)
+        try:
+            return await self._http.send(step.request)
+        except httpx.TransportError as error:
+            return error
+
+    async def _then(self, result: Coroutine, function: Callable[[Any], Any]) -> Any:
+        value = function(await result)
+        return await value if inspect.isawaitable(value) else value
+
+    def _aside(self, function: Callable[..., Any], *arguments: Any) -> Coroutine:
+        return asyncio.to_thread(function, *arguments)
+
+    def _box(self, status: Status) -> AsyncRemoteSandbox:
+        return AsyncRemoteSandbox(self, status)
+
+
+class Starting(contextlib.AbstractAsyncContextManager):
+    """A sandbox on its way: await it, or enter it."""
+
+    def __init__(self, start: Coroutine[Any, Any, AsyncRemoteSandbox]):
+        self._start = start
+        self._box: AsyncRemoteSandbox | None = None
+
+    def __await__(self) -> Generator[Any, None, AsyncRemoteSandbox]:
+        return self._start.__await__()
+
+    async def __aenter__(self) -> AsyncRemoteSandbox:
+        self._box = await self._start
+        return self._box
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._box.close()
+
+
+class AsyncRemoteSandbox(BoxOperations):
+    """The twin of `RemoteSandbox`."""
+
+    def __init__(self, client: AsyncSandboxClient, status: Status):
+        self.id, self.spec = status.id, status.spec
+        self._client: AsyncSandboxClient = client
+
+    def spawn(
+        self,
+        argv: Sequence[str] | str,
+        timeout: float | None = None,
+        stdin: bytes = b"",
+        cwd: str = "/work",
+        env: Mapping[str, str] | None = None,
+    ) -> AsyncOutput:
+        """A process whose output comes as it is written. timeout: seconds; None: no limit."""
+        call = calls.spawn(self.id, calls.process(argv, timeout, stdin, cwd, env))
+        http = self._client._http
+        return AsyncOutput(http, call.request(http), self.id)
+
+    def terminal(
+        self, command: str = "bash -i", rows: int = 24, columns: int = 80
+    ) -> AsyncTerminal:
+        url = terminal_url(self._client.url, self.id, command, rows, columns)
+        return AsyncTerminal(url, self._client.token, self.id)
+
+    async def close(self) -> None:
+        """Stops it, if it is still there."""
+        with contextlib.suppress(SandboxGone):
+            await self._do(calls.stop(self.id))
+
+    async def __aenter__(self) -> AsyncRemoteSandbox:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()

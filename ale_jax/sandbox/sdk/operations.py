@@ -14,8 +14,8 @@ from typing import Any
 from ale_jax.sandbox.pool.api import StartRequest, State, Status
 from ale_jax.sandbox.runner.wire import MAIN
 from ale_jax.sandbox.sdk import calls
-from ale_jax.sandbox.sdk.exchange import Call
-from ale_jax.sandbox.service import tars
+from ale_jax.sandbox.sdk.calls import Call
+from ale_jax.sandbox.service import uploads
 from ale_jax.sandbox.spec import SandboxSpec
 
 
@@ -118,17 +118,19 @@ class BoxOperations:
 
         ValueError, before anything is sent, if there is a link or a device in it.
         """
-        archive = self._client._aside(tars.pack, directory)
+        archive = self._client._aside(uploads.pack, directory)
         return self._client._then(archive, lambda a: self._do(calls.unpack(self.id, a, path)))
 
-    def download(self, path: str, directory: str | Path, max_bytes: int = tars.MAX_BYTES) -> Any:
+    def download(self, path: str, directory: str | Path, max_bytes: int = uploads.MAX_BYTES) -> Any:
         """Copies what is below a directory of the sandbox into a local one.
 
         The agent made what comes: ValueError for links, devices, absolute paths, `..`, or more
         than `max_bytes`; nothing is written then.
         """
         archive, client = self._do(calls.pack(self.id, path)), self._client
-        return client._then(archive, lambda a: client._aside(tars.unpack, a, directory, max_bytes))
+        return client._then(
+            archive, lambda a: client._aside(uploads.unpack, a, directory, max_bytes)
+        )
 
     def snapshot(self) -> Any:
         """SnapshotInfo, whose id `start` and `restore` take."""

@@ -1,31 +1,113 @@
-"""The service as one ASGI application over a pool."""
+"""The service as one ASGI application over a pool, with its documentation as one page, and the
+server that runs it in this event loop or in a thread."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import contextlib
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
+from html import escape
+from typing import Any
 
+import uvicorn
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse
 from starlette.exceptions import HTTPException
 
 from ale_jax.sandbox.pool.api import SandboxPool
-from ale_jax.sandbox.service import (
-    commands,
-    docs_page,
-    files,
-    fleet,
-    health,
-    operations,
-    sandboxes,
-    terminal,
-)
+from ale_jax.sandbox.service import operations, routes, terminal
+from ale_jax.sandbox.service.access import ServiceSettings, Tokens
+from ale_jax.sandbox.service.bodies import error_reply
 from ale_jax.sandbox.service.caller import Owners
-from ale_jax.sandbox.service.errors import KINDS, Refusal
 from ale_jax.sandbox.service.guard import Guard
-from ale_jax.sandbox.service.metrics import Metrics
-from ale_jax.sandbox.service.replies import error_reply
-from ale_jax.sandbox.service.settings import ServiceSettings
-from ale_jax.sandbox.service.tokens import Tokens
+from ale_jax.sandbox.service.operations import Metrics
+from ale_jax.sandbox.service.records import KINDS, Refusal
+
+STYLE = (
+    "body{font:15px/1.45 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}"
+    "h3{font-family:monospace;margin-bottom:0}td{padding:0 1em 0 0;vertical-align:top}"
+    "code{background:#f1f1f1}table{font-size:90%}"
+)
+Schema = Mapping[str, Any]
+
+router = APIRouter()
+
+
+@router.get("/docs", include_in_schema=False)
+async def show_documentation(request: Request) -> HTMLResponse:
+    return HTMLResponse("\n".join(_page(request.app.openapi())))
+
+
+def _page(schema: Schema) -> Iterator[str]:
+    info = schema["info"]
+    yield f"<!doctype html><meta charset=utf-8><title>{escape(info['title'])}</title>"
+    yield f"<style>{STYLE}</style><h1>{escape(info['title'])}</h1>{_text(info['description'])}"
+    yield "<p>For programs: <a href=openapi.json>openapi.json</a></p>"
+    tag = None
+    for path, methods in schema["paths"].items():
+        for method, operation in methods.items():
+            if operation["tags"] != tag:
+                tag = operation["tags"]
+                yield f"<h2>{escape(', '.join(tag))}</h2>"
+            yield f"<h3>{method.upper()} {escape(path)}</h3>{_text(operation['description'])}"
+            yield from _table(_inputs(schema, operation))
+
+
+def _inputs(schema: Schema, operation: Schema) -> Iterator[tuple[str, Schema, str]]:
+    """Name, schema and explanation of what a request takes."""
+    for each in operation.get("parameters", ()):
+        if each["in"] == "query":
+            yield f"?{each['name']}", each["schema"], each.get("description", "")
+    for kind, content in operation.get("requestBody", {}).get("content", {}).items():
+        body = _resolved(schema, content["schema"])
+        if "properties" not in body:
+            yield kind, body, operation["requestBody"].get("description", "")
+        for name, field in body.get("properties", {}).items():
+            yield from _field(schema, name, field)
+
+
+def _field(schema: Schema, name: str, field: Schema) -> Iterator[tuple[str, Schema, str]]:
+    yield name, field, field.get("description", "")
+    for inner, value in _resolved(schema, field).get("properties", {}).items():
+        yield f"{name}.{inner}", value, value.get("description", "")
+
+
+def _table(rows: Iterator[tuple[str, Schema, str]]) -> Iterator[str]:
+    yield "<table>"
+    for name, field, text in rows:
+        default = f"default {field['default']!r}" if "default" in field else ""
+        cells = (f"<code>{escape(name)}</code>", escape(_kind(field)), escape(default), _line(text))
+        yield "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+    yield "</table>"
+
+
+def _kind(field: Schema) -> str:
+    if "anyOf" in field:
+        return " or ".join(_kind(each) for each in field["anyOf"])
+    kind = field.get("type", "object")
+    return f"{kind} of {_kind(field['items'])}" if "items" in field else kind
+
+
+def _resolved(schema: Schema, field: Schema) -> Schema:
+    if "$ref" not in field:
+        return field
+    return schema["components"]["schemas"].get(field["$ref"].rpartition("/")[2], {})
+
+
+def _text(markdown: str) -> str:
+    return "".join(f"<p>{_line(part)}</p>" for part in markdown.strip().split("\n\n"))
+
+
+def _line(markdown: str) -> str:
+    html = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(markdown))
+    return re.sub(r"\*\*([^*]+)\*\*", r"<b>\1</b>", html)
+
 
 DESCRIPTION = """
 Sandboxes over HTTP: isolated machines in which agents run commands and keep files.
@@ -46,13 +128,13 @@ did is never an error: look at its `exit_code`.
 bytes, text frames are JSON (`{"resize": [ROWS, COLUMNS]}` from you, at last `{"exit": CODE}`).
 """
 ROUTERS = (
-    sandboxes.router,
-    commands.router,
-    files.router,
-    operations.router,
-    health.router,
-    fleet.router,
-    docs_page.router,
+    routes.sandbox_router,
+    routes.command_router,
+    routes.file_router,
+    operations.pool_router,
+    operations.health_router,
+    operations.fleet_router,
+    router,
     terminal.router,
 )
 
@@ -104,3 +186,103 @@ def _invalid(request: Request, error: RequestValidationError) -> Response:
 def _http(request: Request, error: HTTPException) -> Response:
     kind = {404: "no_route", 405: "no_method"}.get(error.status_code, "http")
     return error_reply(request, Refusal(error.status_code, kind, str(error.detail), "see /docs"))
+
+
+LEAVE_S = 5
+KEEP_ALIVE_S = 75
+MAX_CONNECTIONS = 1000  # below the usual limit of open files
+MAX_FRAME = 64 << 10  # bytes of a terminal's input at once
+BACKLOG = 512
+# Makes the application within the loop that serves it, and frees what it holds afterwards.
+Open = Callable[[], AbstractAsyncContextManager[Guard]]
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to whoever runs it: uvicorn would raise them again before a pool is closed."""
+
+    def capture_signals(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+def make_server(app: Guard) -> uvicorn.Server:
+    config = uvicorn.Config(
+        app,
+        backlog=BACKLOG,
+        limit_concurrency=MAX_CONNECTIONS,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        ws="websockets-sansio",  # the other needs a part of websockets that will go
+        ws_max_size=MAX_FRAME,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=LEAVE_S,
+    )
+    return _Server(config)
+
+
+def bind(settings: ServiceSettings) -> socket.socket:
+    """Errors: ValueError if the address cannot be had."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    # The protocol is named since asyncio sends small answers at once (TCP_NODELAY) only if it is:
+    # without, every call takes 40 ms more.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((settings.host, settings.port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ValueError(
+            f"service cannot listen on {settings.host}:{settings.port}: {error};"
+            " choose another host or port"
+        ) from error
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def serve(app: Guard, listener: socket.socket) -> None:
+    """Until it is cancelled; then calls under way have LEAVE_S seconds to end."""
+    server = make_server(app)
+    serving = asyncio.ensure_future(server.serve([listener]))
+    try:
+        await asyncio.shield(serving)
+    except asyncio.CancelledError:
+        server.should_exit = True
+        await serving
+        raise
+
+
+@contextlib.contextmanager
+def serve_in_thread(open_app: Open, settings: ServiceSettings) -> Iterator[str]:
+    """Its URL, while it serves. Errors: those of `open_app`, and ValueError of `bind`."""
+    started: Future[uvicorn.Server] = Future()
+    with bind(settings) as listener:
+        thread = threading.Thread(
+            target=lambda: asyncio.run(_serve(open_app, listener, started)),
+            name="sandbox-service",
+            daemon=True,
+        )
+        thread.start()
+        server = started.result()
+        try:
+            yield url_of(listener)
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+async def _serve(open_app: Open, listener: socket.socket, started: Future) -> None:
+    try:
+        async with open_app() as app:
+            server = make_server(app)
+            started.set_result(server)  # its socket listens already
+            await server.serve([listener])
+    except BaseException as error:
+        if started.done():
+            raise
+        started.set_exception(error)

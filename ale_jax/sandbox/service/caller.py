@@ -15,9 +15,8 @@ from ale_jax.sandbox.pool.api import (
     StartRequest,
     Status,
 )
-from ale_jax.sandbox.service.errors import Refusal, not_found, taken
-from ale_jax.sandbox.service.records import EventsAnswer
-from ale_jax.sandbox.service.tokens import Tenant
+from ale_jax.sandbox.service.access import Tenant
+from ale_jax.sandbox.service.records import EventsAnswer, Refusal, not_found, taken
 
 TENANT = "tenant"  # the label that says whose a sandbox is
 MAX_OWNERS = 100_000

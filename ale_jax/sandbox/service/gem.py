@@ -14,10 +14,9 @@ from fastapi import APIRouter, Request
 
 from ale_jax.sandbox.api import ExecResult, Sandbox
 from ale_jax.sandbox.pool.api import SandboxGone, SandboxPool, StartRequest, State
-from ale_jax.sandbox.service.bodies import Body
+from ale_jax.sandbox.service.bodies import ERRORS, Body, By, reply
 from ale_jax.sandbox.service.caller import Caller
-from ale_jax.sandbox.service.errors import Refusal, not_found
-from ale_jax.sandbox.service.replies import ERRORS, By, reply
+from ale_jax.sandbox.service.records import Refusal, not_found
 from ale_jax.sandbox.spec import SandboxSpec
 
 PREFIX = "/apis/v1/envs/gem"

@@ -1,29 +1,124 @@
-"""Routes: the pool, and how the service does."""
+"""Routes for operators: the pool, health, metrics for Prometheus, and the page that shows the fleet
+live.
+
+200: it can be used. 503: it lives, but not now. 410: it does not live any more.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import functools
+import hashlib
+import json
+import pathlib
+import time
 from collections import Counter
-from typing import Annotated
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import PlainTextResponse
+from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse
 
-from ale_jax.sandbox.pool.api import NodeStatus
-from ale_jax.sandbox.service import metrics
-from ale_jax.sandbox.service.bodies import WarmBody
-from ale_jax.sandbox.service.errors import Refusal
-from ale_jax.sandbox.service.records import EventsAnswer
-from ale_jax.sandbox.service.replies import By, nothing, reply
+from ale_jax.sandbox.api import SandboxError
+from ale_jax.sandbox.pool.api import NodeStatus, SandboxGone, State, Status
+from ale_jax.sandbox.pool.pooled_sandbox import WITH_CAUSE
+from ale_jax.sandbox.service.bodies import ERRORS, JSON, By, Id, WarmBody, nothing, reply
+from ale_jax.sandbox.service.records import EventsAnswer, Refusal, plain
 from ale_jax.sandbox.spec import SandboxSpec
+
+# Seconds: from a command in a session to a start that builds an image.
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """What the service did since it started; for one event loop."""
+
+    def __init__(self):
+        self._calls: Counter[tuple[str, int]] = Counter()
+        self._failures: Counter[tuple[str, str]] = Counter()
+        self._seconds: dict[str, float] = {}
+        self._buckets: dict[str, list[int]] = {}
+        self.under_way = 0
+
+    def observe(self, operation: str, status: int, seconds: float) -> None:
+        """operation: the name of what was asked for, one of few."""
+        self._calls[operation, status] += 1
+        self._seconds[operation] = self._seconds.get(operation, 0.0) + seconds
+        counts = self._buckets.setdefault(operation, [0] * len(BUCKETS))
+        for index, bound in enumerate(BUCKETS):
+            counts[index] += seconds <= bound
+
+    def failed(self, operation: str, kind: str) -> None:
+        self._failures[operation, kind] += 1
+
+    def render(self, statuses: Sequence[Status], nodes: Sequence[NodeStatus]) -> str:
+        lines = [*self._operations(), *_pool(statuses, nodes)]
+        return "\n".join(lines) + "\n"
+
+    def _operations(self) -> Iterable[str]:
+        yield from _head("ale_sandbox_calls_total", "counter", "Calls, by status of HTTP.")
+        for (operation, status), count in sorted(self._calls.items()):
+            yield _line("ale_sandbox_calls_total", count, operation=operation, status=status)
+        yield from _head("ale_sandbox_failures_total", "counter", "Failures, by kind.")
+        for (operation, kind), count in sorted(self._failures.items()):
+            yield _line("ale_sandbox_failures_total", count, operation=operation, kind=kind)
+        yield from _head("ale_sandbox_calls_under_way", "gauge", "Calls that are not answered yet.")
+        yield _line("ale_sandbox_calls_under_way", self.under_way)
+        yield from self._histograms()
+
+    def _histograms(self) -> Iterable[str]:
+        name = "ale_sandbox_call_seconds"
+        yield from _head(name, "histogram", "How long calls took.")
+        for operation, counts in sorted(self._buckets.items()):
+            total = sum(n for (named, _), n in self._calls.items() if named == operation)
+            for bound, count in zip((*BUCKETS, "+Inf"), (*counts, total), strict=True):
+                yield _line(f"{name}_bucket", count, operation=operation, le=bound)
+            yield _line(f"{name}_sum", round(self._seconds[operation], 6), operation=operation)
+            yield _line(f"{name}_count", total, operation=operation)
+
+
+def _pool(statuses: Sequence[Status], nodes: Sequence[NodeStatus]) -> Iterable[str]:
+    yield from _head("ale_sandbox_sandboxes", "gauge", "Sandboxes, by state.")
+    states = Counter(status.state for status in statuses)
+    for state in State:
+        yield _line("ale_sandbox_sandboxes", states[state], state=state)
+    for name, text, value in (
+        ("alive", "Whether the node answers.", lambda node: int(node.alive)),
+        ("slots", "Sandboxes that the node may hold.", lambda node: node.slots),
+        ("used_slots", "Of them, those in use.", lambda node: node.used),
+        ("ready", "Warm sandboxes.", lambda node: node.ready),
+        ("restarts", "Sandboxes that were lost and started again.", lambda node: node.restarts),
+        ("cpu_percent", "Of all cores of the node.", lambda node: round(node.cpu_percent, 1)),
+        ("memory_bytes", "Memory in use on the node.", lambda node: node.memory_bytes),
+    ):
+        yield from _head(f"ale_sandbox_node_{name}", "gauge", text)
+        for node in nodes:
+            yield _line(f"ale_sandbox_node_{name}", value(node), node=node.node)
+
+
+def _head(name: str, kind: str, text: str) -> tuple[str, str]:
+    return f"# HELP {name} {text}", f"# TYPE {name} {kind}"
+
+
+def _line(name: str, value: float, **labels: object) -> str:
+    inside = ",".join(f'{key}="{_escaped(str(text))}"' for key, text in labels.items())
+    return f"{name}{{{inside}}} {value}" if inside else f"{name} {value}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
 
 MAX_EVENTS = 1000
 
-router = APIRouter(tags=["operations"])
+pool_router = APIRouter(tags=["operations"])
 After = Annotated[int | None, Query(ge=0, description="`next` of the answer before.")]
 Limit = Annotated[int, Query(ge=1, le=MAX_EVENTS, description="No more than so many.")]
 
 
-@router.put("/v1/warm", status_code=204)
+@pool_router.put("/v1/warm", status_code=204)
 async def warm(body: WarmBody, by: By) -> Response:
     """Keeps so many of them ready on each node, for whoever starts one. Administrators only."""
     by.only_admin("warm")
@@ -31,13 +126,13 @@ async def warm(body: WarmBody, by: By) -> Response:
     return nothing()
 
 
-@router.get("/v1/nodes", response_model=list[NodeStatus])
+@pool_router.get("/v1/nodes", response_model=list[NodeStatus])
 async def nodes(by: By) -> Response:
     """The machines of the pool."""
     return reply(await by.pool.nodes())
 
 
-@router.get("/v1/stats")
+@pool_router.get("/v1/stats")
 async def stats(by: By) -> Response:
     """Your sandboxes by state, and the slots of the nodes that are alive."""
     states = Counter(status.state for status in await by.statuses())
@@ -46,7 +141,7 @@ async def stats(by: By) -> Response:
     return reply({"sandboxes": states, "nodes": len(alive), **slots})
 
 
-@router.get("/v1/events", response_model=EventsAnswer)
+@pool_router.get("/v1/events", response_model=EventsAnswer)
 async def events(by: By, after: After = None, limit: Limit = 500) -> Response:
     """What happened to your sandboxes: starts, losses, re-creations, ends with their causes, denied
     connections. An administrator is told of all, and of the nodes.
@@ -55,13 +150,13 @@ async def events(by: By, after: After = None, limit: Limit = 500) -> Response:
     return reply(await by.events(after, limit))
 
 
-@router.get("/healthz")
+@pool_router.get("/healthz")
 async def healthz() -> Response:
     """The service lives."""
     return reply({"status": "ok"})
 
 
-@router.get("/readyz")
+@pool_router.get("/readyz")
 async def readyz(request: Request) -> Response:
     """The pool has a node that is alive; else 503."""
     if not any(node.alive for node in await request.app.state.pool.nodes()):
@@ -69,8 +164,165 @@ async def readyz(request: Request) -> Response:
     return reply({"status": "ready"})
 
 
-@router.get("/metrics", response_class=PlainTextResponse)
+@pool_router.get("/metrics", response_class=PlainTextResponse)
 async def show_metrics(request: Request, by: By) -> Response:
     """Counters and histograms for Prometheus, of all tokens together."""
     text = request.app.state.metrics.render(await by.pool.statuses(), await by.pool.nodes())
-    return Response(text, media_type=metrics.CONTENT_TYPE)
+    return Response(text, media_type=CONTENT_TYPE)
+
+
+# Of a cluster's sandbox, its node's pool is asked, which does not wait for anything either.
+NODE_S = 1.0
+# A sandbox answers its pool within a tick unless it is in trouble; much longer, and it is lost.
+SILENT_S = 0.5
+
+health_router = APIRouter(tags=["operations"], responses=ERRORS)
+Node = Annotated[str, Path(description="The node's name.", max_length=512)]
+
+
+@health_router.get("/v1/sandboxes/{id}/health", responses={503: {"description": "Not now."}})
+async def sandbox_health(id: Id, by: By) -> Response:
+    """How its pool saw it last. 200: it takes commands; 503: it does not yet, or is silent; 410: it
+    has ended. Asking does not prolong its life."""
+    try:
+        async with asyncio.timeout(NODE_S):
+            status = await by.status(id)
+    except SandboxGone:
+        raise
+    except (SandboxError, TimeoutError) as error:
+        raise _not_now(f"the node of sandbox {id!r} does not answer") from error
+    return reply(_checked(status))
+
+
+@health_router.get("/v1/nodes/{node:path}/health", responses={503: {"description": "Not now."}})
+async def node_health(node: Node, by: By) -> Response:
+    """200: it takes another sandbox; 503: it is full; 410: it is lost."""
+    for each in await by.pool.nodes():
+        if each.node == node:
+            return reply(_checked_node(each))
+    raise Refusal(404, "not_found", f"there is no node {node!r:.140}", "list them")
+
+
+def _checked(status: Status) -> dict[str, Any]:
+    if status.cause is not None:
+        raise SandboxGone(status.id, status.cause)
+    if status.state not in (State.READY, State.RUNNING):
+        raise _not_now(f"sandbox {status.id!r} is {status.state}")
+    if status.silent_seconds >= SILENT_S:
+        raise _not_now(f"sandbox {status.id!r} has not answered for {status.silent_seconds:g} s")
+    return {"state": status.state, "generation": status.generation, "busy": status.busy}
+
+
+def _checked_node(node: NodeStatus) -> dict[str, Any]:
+    if not node.alive:
+        raise Refusal(410, "node_lost", f"node {node.node!r} is lost")
+    if node.used - node.ready >= node.slots:
+        raise _not_now(f"all {node.slots} slots of node {node.node!r} are taken")
+    return {"slots": node.slots, "used": node.used, "ready": node.ready}
+
+
+def _not_now(message: str) -> Refusal:
+    return Refusal(503, "not_ready", message, "try again later")
+
+
+ENDED_SHOWN = 200
+MAX_LABELS, MAX_CHARS = 8, 120
+UNKNOWN = dict.fromkeys(("processes", "disk_bytes", "disk_limit_bytes", "memory_bytes"))
+
+
+def sandbox_rows(statuses: Sequence[Status]) -> dict[str, Any]:
+    """rows: all that live, and the ENDED_SHOWN that ended last. states: how many there are of each,
+    those that are not shown too."""
+    ended = [status for status in statuses if status.cause is not None]
+    ended.sort(key=_since, reverse=True)
+    living = [status for status in statuses if status.cause is None]
+    states = Counter(str(status.state) for status in statuses)
+    return {"states": states, "rows": [_row(each) for each in (*living, *ended[:ENDED_SHOWN])]}
+
+
+def _row(status: Status) -> dict[str, Any]:
+    stats, spec = status.stats, status.spec
+    usage = UNKNOWN if stats is None else {name: getattr(stats, name) for name in UNKNOWN}
+    labels = list(status.labels.items())[:MAX_LABELS]
+    return {
+        "id": status.id,
+        "node": status.node,
+        "state": status.state,
+        "cause": status.cause,
+        "why": _why(status),
+        "generation": status.generation,
+        "busy": status.busy,
+        "since": status.started_at if status.cause is None else _since(status),
+        "silent_seconds": status.silent_seconds,
+        "image": spec.image,
+        "labels": {name[:MAX_CHARS]: text[:MAX_CHARS] for name, text in labels},
+        "cpu_percent": status.cpu_percent,
+        "memory_limit_bytes": spec.memory_mb << 20,
+        "processes_limit": spec.pids,
+        **usage,
+    }
+
+
+def _since(status: Status) -> float:
+    return status.history[-1].at if status.history else status.started_at
+
+
+def _why(status: Status) -> str:
+    """Why it ended; of one that lives, why the generation before it did."""
+    for change in reversed(status.history):
+        if change.state in WITH_CAUSE and change.detail:
+            return change.detail[: 2 * MAX_CHARS]
+    return ""
+
+
+PARTS = pathlib.Path(__file__).with_name("fleet_page")
+SCRIPTS = ("format.js", "keyed_list.js", "service.js", "nodes.js", "sandboxes.js", "events.js")
+EVENTS_SHOWN = 200
+
+fleet_router = APIRouter()
+
+
+@fleet_router.get("/v1/fleet", tags=["operations"])
+async def show_fleet(by: By, after: After = None) -> Response:
+    """Nodes, your sandboxes and the events after that number, as `/fleet` shows them: all that
+    live, those that ended last, and of each what fits in a row."""
+    answer = {
+        "at": time.time(),
+        "nodes": plain(await by.pool.nodes()),
+        "sandboxes": sandbox_rows(await by.statuses()),
+        "events": plain(await by.events(after, EVENTS_SHOWN)),
+    }
+    return Response(json.dumps(answer), media_type=JSON)
+
+
+@fleet_router.get("/fleet", include_in_schema=False)
+async def show_page() -> HTMLResponse:
+    page, policy = _page()
+    headers = {
+        "Content-Security-Policy": policy,
+        "Referrer-Policy": "no-referrer",
+        "X-Content-Type-Options": "nosniff",
+        "Cache-Control": "no-cache",
+    }
+    return HTMLResponse(page, headers=headers)
+
+
+@functools.cache
+def _page() -> tuple[str, str]:
+    """The page, and its policy: nothing but its own style and script, and this service's answers.
+
+    Trusted Types forbid the script to make HTML out of text, whoever wrote the text.
+    """
+    style = (PARTS / "fleet.css").read_text()
+    script = "\n".join((PARTS / name).read_text() for name in (*SCRIPTS, "fleet.js"))
+    page = (PARTS / "fleet.html").read_text().replace("/* style */", style, 1)
+    policy = (
+        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)};"
+        " connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none';"
+        " frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+    return page.replace("/* script */", script, 1), policy
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -18,16 +18,17 @@ from fastapi import APIRouter, Request, Response
 
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.pool.api import SandboxGone
+from ale_jax.sandbox.service.bodies import JSON, caller_of
 from ale_jax.sandbox.service.caller import Caller
-from ale_jax.sandbox.service.errors import Refusal, refusal_of
-from ale_jax.sandbox.service.multipart import parse_form
-from ale_jax.sandbox.service.replies import JSON, caller_of
-from ale_jax.sandbox.service.rock_bodies import (
+from ale_jax.sandbox.service.records import Refusal, refusal_of
+from ale_jax.sandbox.service.rock_sandboxes import RockSandboxes
+from ale_jax.sandbox.service.rock_spec import (
     BatchBody,
     CreateSessionBody,
     ExecuteBody,
     ReadFileBody,
     RockBody,
+    RockOptions,
     RunBody,
     SandboxBody,
     SessionBody,
@@ -35,9 +36,9 @@ from ale_jax.sandbox.service.rock_bodies import (
     UploadForm,
     WriteFileBody,
     parse,
+    start_request,
 )
-from ale_jax.sandbox.service.rock_sandboxes import RockSandboxes
-from ale_jax.sandbox.service.rock_spec import RockOptions, start_request
+from ale_jax.sandbox.service.uploads import parse_form
 
 PREFIX = "/apis/envs/sandbox/v1"
 BAD_REQUEST, INTERNAL, COMMAND = 4000, 5000, 6000

@@ -17,9 +17,9 @@ from typing import Any
 
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.pool.api import SandboxGone, StartRequest, State, Status
-from ale_jax.sandbox.service import rock_status
+from ale_jax.sandbox.service import rock_spec
 from ale_jax.sandbox.service.caller import Caller
-from ale_jax.sandbox.service.errors import not_found, taken
+from ale_jax.sandbox.service.records import not_found, taken
 
 MAX_KNOWN = 10_000
 NOT_STOPPED = "it was not stopped by a request"
@@ -95,8 +95,8 @@ class RockSandboxes:
     async def describe(self, by: Caller, id: str) -> dict[str, Any]:
         sandbox = self._find(by, id)
         if sandbox and not sandbox.is_up:
-            return rock_status.of_starting(id, sandbox.request, sandbox.start_error())
-        return rock_status.of_running(id, await by.status(self.pool_id(by, id)))
+            return rock_spec.of_starting(id, sandbox.request, sandbox.start_error())
+        return rock_spec.of_running(id, await by.status(self.pool_id(by, id)))
 
     async def stop(self, by: Caller, id: str) -> None:
         """Keeps its files, if it runs. One that cannot give them is stopped all the same."""

@@ -1,4 +1,9 @@
-"""What rl-rock asks for, as a spec of ours."""
+"""ROCK's requests and states: bodies as rl-rock 1.11 sends them, the spec that they ask for, and
+how a sandbox stands in ROCK's words (its SandboxStatusResponse).
+
+Fields that it sends and nobody reads are let by, but for those of a start, where one that is not
+understood could be a limit that is not kept.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,108 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
 
-from ale_jax.sandbox.pool.api import StartRequest
-from ale_jax.sandbox.service.rock_bodies import StartBody
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ale_jax.sandbox.api import ImageMissing
+from ale_jax.sandbox.pool.api import StartRequest, State, Status
+from ale_jax.sandbox.service.bodies import ID
 from ale_jax.sandbox.spec import ETC, SandboxSpec
+
+MAX_IDS = 2000
+# No others: some of Python's take a time that grows with the square of the text.
+Encoding = Literal["utf-8", "utf8", "ascii", "latin-1", "iso-8859-1", "utf-16", "gbk", "gb18030"]
+Seconds = Annotated[float, Field(gt=0)]
+Env = dict[str, str] | None
+
+
+class RockBody(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class StartBody(RockBody):
+    model_config = ConfigDict(extra="forbid")
+
+    image: str = Field(min_length=1)
+    image_os: Literal["linux"] | None = None
+    sandbox_id: str | None = Field(None, pattern=f"{ID}|^$")
+    cpus: Annotated[float, Field(gt=0)] = 2.0
+    limit_cpus: Annotated[float, Field(gt=0)] | None = None
+    memory: str = "8g"
+    disk: str | None = None
+    auto_clear_time_minutes: float = Field(360.0, ge=0, lt=1e9)
+    auto_delete_seconds: float | None = Field(None, ge=0)
+    use_kata_runtime: bool = False
+    # Meaningless here: the pool has its own.
+    auto_clear_time: Any = None
+    startup_timeout: Any = None
+    pull: Any = None
+    # What would be a lie to accept: see rock_spec.REFUSED.
+    num_gpus: Any = None
+    accelerator_type: Any = None
+    registry_username: Any = None
+    registry_password: Any = None
+    auto_archive_seconds: Any = None
+
+
+class SandboxBody(RockBody):
+    sandbox_id: str = Field(min_length=1, max_length=256)
+
+
+class BatchBody(RockBody):
+    sandbox_ids: list[str] = Field(max_length=MAX_IDS)
+
+
+class ExecuteBody(SandboxBody):
+    command: str | list[str]
+    timeout: Seconds | None = None
+    cwd: str | None = None
+    env: Env = None
+
+
+class SessionBody(SandboxBody):
+    session: str = "default"
+
+
+class CreateSessionBody(SessionBody):
+    env: Env = None
+    startup_source: list[str] = Field(default_factory=list)
+    remote_user: str | None = None
+
+
+class RunBody(SessionBody):
+    command: str
+    timeout: Seconds | None = None
+    check: Literal["silent", "raise", "ignore"] = "raise"
+
+
+class ReadFileBody(SandboxBody):
+    path: str
+    encoding: Encoding | None = None
+    errors: Literal["strict", "ignore", "replace", "backslashreplace"] | None = None
+
+
+class WriteFileBody(SandboxBody):
+    path: str
+    content: str
+
+
+class UploadForm(SandboxBody):
+    target_path: str
+    file: bytes
+
+
+def parse(kind: type[RockBody], values: Any) -> RockBody:
+    """Errors: ValueError, which names the field."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(each) for each in first["loc"])
+        raise ValueError(f"{where or 'body'}: {first['msg']}") from error
+
 
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 MB = {"": 2**-20, "k": 2**-10, "m": 1, "g": 2**10, "t": 2**20}
@@ -86,3 +189,72 @@ def megabytes(name: str, text: str, limit: int) -> int:
     if size > limit:
         raise ValueError(f"{name} {text!r:.80} is more than the {limit} MB that are allowed")
     return size
+
+
+WAITING, RUNNING = ("waiting", "waiting"), ("running", "under way")
+PULLED = ("success", "there")
+
+
+def of_running(id: str, status: Status) -> dict[str, Any]:
+    """One that has been up."""
+    up = status.state is State.RUNNING
+    run = ("success", "running") if up else ("failed", f"{status.state}: {status.cause}")
+    return {
+        **_described(id, status.spec, status.labels),
+        "status": _phases(PULLED, run),
+        "is_alive": up,
+        "state": "running" if up else "stopped",
+        "host_name": status.node,
+        "start_time": _time(status.started_at),
+        "create_time": _time(status.history[0].at) if status.history else None,
+        "state_history": [
+            {
+                "from_state": before.state,
+                "to_state": after.state,
+                "event": after.detail or str(after.state),
+                "timestamp": _time(after.at),
+            }
+            for before, after in zip(status.history, status.history[1:])
+        ],
+    }
+
+
+def of_starting(id: str, request: StartRequest, error: BaseException | None) -> dict[str, Any]:
+    """One that is not up yet, or never will be: `error` says why."""
+    if error is None:
+        phases = _phases(RUNNING, WAITING)
+    elif isinstance(error, ImageMissing):
+        text = f"Failed to pull image {request.labels[IMAGE]}: {error}"
+        phases = _phases(("failed", text), WAITING)
+    else:
+        text = f"Failed to start {request.labels[IMAGE]}: {error or 'it was stopped'}"
+        phases = _phases(PULLED, ("failed", text))
+    return {
+        **_described(id, request.spec, request.labels),
+        "status": phases,
+        "is_alive": False,
+        "state": "pending" if error is None else "stopped",
+        "host_name": "",
+    }
+
+
+def _described(id: str, spec: SandboxSpec, labels: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "sandbox_id": id,
+        "image": labels.get(IMAGE, spec.image),
+        "cpus": spec.cpus,
+        "memory": f"{spec.memory_mb}m",
+        "disk": f"{spec.files_mb}m",
+        "host_ip": "",
+        "port_mapping": {},
+        "user_id": labels.get("tenant"),
+    }
+
+
+def _phases(*states: tuple[str, str]) -> dict[str, Any]:
+    names = ("image_pull", "docker_run")
+    return {n: {"status": s, "message": m} for n, (s, m) in zip(names, states, strict=True)}
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()

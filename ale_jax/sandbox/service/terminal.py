@@ -14,7 +14,7 @@ from fastapi import APIRouter, Query, WebSocket, WebSocketDisconnect
 
 from ale_jax.sandbox.pool.api import SandboxPool
 from ale_jax.sandbox.service.caller import Caller
-from ale_jax.sandbox.service.errors import Refusal, refusal_of
+from ale_jax.sandbox.service.records import Refusal, refusal_of
 
 FAILED = 1011  # as RFC 6455 has it
 MAX_SIZE = 1000  # rows or columns

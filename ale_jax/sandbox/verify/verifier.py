@@ -1,4 +1,5 @@
-"""Runs a verifier in the sandbox that an agent has left, and returns its verdict."""
+"""Runs a verifier in the sandbox that an agent has left, reads the reward that its tests write (as
+harbor's tasks do, in reward.json or reward.txt), or runs pytest there."""
 
 from __future__ import annotations
 
@@ -7,14 +8,58 @@ import dataclasses
 import enum
 import math
 import posixpath
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
+from ale_jax import files
 from ale_jax.sandbox.api import ProcessResult, SandboxError, SandboxLost
 from ale_jax.sandbox.blocking import BlockingSandbox
 from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.runner.processes import ENVIRONMENT
 from ale_jax.sandbox.spec import ETC, SYSTEM
-from ale_jax.sandbox.verify import reward
+from ale_jax.sandbox.verify import pytest_inside
+
+JSON_FILE, TEXT_FILE = "reward.json", "reward.txt"
+MAX_BYTES = 1 << 16
+REWARD = "reward"
+NUMBER = re.compile(rb"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+
+
+def parse_text(content: bytes) -> Mapping[str, float]:
+    """One finite decimal number, as {"reward": number}. ValueError for anything else."""
+    text = content.strip()
+    if not text:
+        raise ValueError("is empty")
+    if not NUMBER.fullmatch(text):
+        raise ValueError(f"holds {text!r:.80} where one number has to be")
+    return {REWARD: _finite(float(text), TEXT_FILE)}
+
+
+def parse_object(content: bytes) -> Mapping[str, float]:
+    """An object of finite numbers, by name; at least one. ValueError for anything else."""
+    if not content.strip():
+        raise ValueError("is empty")
+    try:
+        found = files.parse_json(content)
+    except RecursionError as error:
+        raise ValueError("is nested too deeply") from error
+    if not isinstance(found, dict) or not found:
+        raise ValueError(f"holds {found!r:.80} where an object of numbers has to be")
+    return {name: _number(name, value) for name, value in found.items()}
+
+
+def _number(name: str, value: object) -> float:
+    if type(value) not in (int, float):
+        raise ValueError(f"has {value!r:.80} as {name!r:.80}, which is not a number")
+    return _finite(float(value), name)
+
+
+def _finite(value: float, name: str) -> float:
+    if not abs(value) < float("inf"):
+        raise ValueError(f"has {value} as {name!r:.80}, which is not finite")
+    return value
+
 
 PATH = ENVIRONMENT["PATH"].split(":")
 LOCAL_PROGRAMS = ("/usr/local/bin", "/usr/local/sbin")
@@ -86,8 +131,8 @@ class Verdict:
     @property
     def reward(self) -> float:
         """The reward called "reward", or the only one. VerifierFailed if none of several is it."""
-        if reward.REWARD in self.rewards:
-            return self.rewards[reward.REWARD]
+        if REWARD in self.rewards:
+            return self.rewards[REWARD]
         if len(self.rewards) > 1:
             names = ", ".join(self.rewards)
             raise VerifierFailed(f"which of the rewards {names:.200} counts? call it 'reward'")
@@ -171,9 +216,9 @@ def _rewards(
     if verifier.evidence == Evidence.EXIT_CODE:
         if output.exit_code >= FIRST_UNTOLD:
             raise VerifierFailed(f"exit code {output.exit_code} is no verdict{_words(output)}")
-        return {reward.REWARD: float(output.exit_code == 0)}
+        return {REWARD: float(output.exit_code == 0)}
     rewards = _reported(sandbox, verifier.report, output)
-    agree = (output.exit_code == 0) == (rewards.get(reward.REWARD) == 1.0)
+    agree = (output.exit_code == 0) == (rewards.get(REWARD) == 1.0)
     if verifier.evidence == Evidence.BOTH and not agree:
         raise VerifierFailed(
             f"the report says {dict(rewards)!r:.200}, the exit code is {output.exit_code}"
@@ -183,26 +228,67 @@ def _rewards(
 
 def _reported(sandbox: BlockingSandbox, report: str, output: ProcessResult) -> Mapping[str, float]:
     for name, parse in (
-        (reward.JSON_FILE, reward.parse_object),
-        (reward.TEXT_FILE, reward.parse_text),
+        (JSON_FILE, parse_object),
+        (TEXT_FILE, parse_text),
     ):
         path = f"{report}/{name}"
         try:
-            content = sandbox.read(path, reward.MAX_BYTES + 1)
+            content = sandbox.read(path, MAX_BYTES + 1)
         except FileNotFoundError:
             continue
-        if len(content) > reward.MAX_BYTES:
-            raise VerifierFailed(f"{path} has more than {reward.MAX_BYTES} bytes")
+        if len(content) > MAX_BYTES:
+            raise VerifierFailed(f"{path} has more than {MAX_BYTES} bytes")
         try:
             return parse(content)
         except ValueError as error:
             raise VerifierFailed(f"{path} {error}") from error
     raise VerifierFailed(
         f"no report: the tests ended with exit code {output.exit_code} and left no file "
-        f"{reward.JSON_FILE} or {reward.TEXT_FILE} in {report}{_words(output)}"
+        f"{JSON_FILE} or {TEXT_FILE} in {report}{_words(output)}"
     )
 
 
 def _words(output: ProcessResult) -> str:
     last = (output.stderr.strip() or output.stdout.strip())[-200:]
     return f"; they said last: {last!r}" if last else ""
+
+
+SCRIPT = Path(pytest_inside.__file__)
+TESTS, REPORT = "/tests", "/logs/verifier"
+PYTHON = ("python3", "-I")  # isolated: neither its folder nor a variable leads it to the agent's
+LOOK = "import importlib.util, sys; sys.exit(not importlib.util.find_spec('pytest'))"
+REMEDY = (
+    "on bubblewrap, which uses the host's own, type: apt-get install python3-pytest; "
+    "on Docker choose an image that has it, ale-shell say"
+)
+
+
+def pytest_verifier(
+    files: Mapping[str, bytes],
+    names: Sequence[str],
+    cwd: str,
+    seconds: float,
+    network: EgressPolicy | None = None,
+) -> Verifier:
+    """Tests that are passed if every one that pytest collects in `names` is.
+
+    files: by path relative to /tests, where `names` are, too. The variable TEST_DIR tells it.
+    """
+    if SCRIPT.name in files:
+        raise ValueError(f"tests {SCRIPT.name!r}: the verifier's own file has that name; rename it")
+    return Verifier(
+        files={**files, SCRIPT.name: SCRIPT.read_bytes()},
+        command=[*PYTHON, f"{TESTS}/{SCRIPT.name}", TESTS, f"{REPORT}/{JSON_FILE}", *names],
+        evidence=Evidence.BOTH,
+        tests=TESTS,
+        report=REPORT,
+        cwd=cwd,
+        env={"TEST_DIR": TESTS},
+        seconds=seconds,
+        network=network,
+    )
+
+
+def has_pytest(sandbox: BlockingSandbox) -> bool:
+    """Whether a `pytest_verifier` can run in there; if not, REMEDY says what to do."""
+    return sandbox.exec(["python3", "-I", "-c", LOOK]).exit_code == 0

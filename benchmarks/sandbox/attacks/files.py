@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.blocking import wait_for
-from ale_jax.sandbox.service import tars
+from ale_jax.sandbox.service import uploads
 from ale_jax.sandbox.spec import WORK
 from benchmarks.sandbox.attacks.attack import Arena, Attack, Breach, require, require_alive
 
@@ -73,7 +73,7 @@ def _archive_from_outside(arena: Arena) -> str:
         for name in ("../escaped", "/tmp/escaped", "link/escaped"):
             tar.addfile(tarfile.TarInfo(name))
     try:
-        tars.checked(packed.getvalue())
+        uploads.checked(packed.getvalue())
     except ValueError as error:
         refusal = str(error)
     else:
@@ -91,7 +91,7 @@ def _archive_from_inside(arena: Arena) -> str:
     with tempfile.TemporaryDirectory(prefix="ale-attack-") as folder:
         target = Path(folder, "out")
         try:
-            tars.unpack(archive, target)
+            uploads.unpack(archive, target)
         except ValueError as error:
             require(not target.exists(), "a part of it was unpacked")
             return str(error).partition(": ")[0][-60:]

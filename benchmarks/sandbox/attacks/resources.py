@@ -150,6 +150,6 @@ ATTACKS = (
     Attack("a flood of output", RESOURCES, "head and tail are kept", _output),
     Attack("output without end", RESOURCES, "the command's time", _endless_output),
     Attack("output from the background", RESOURCES, "bounded reads", _background_output),
-    Attack("spins on every core", RESOURCES, "equal shares for control groups", _spin),
+    Attack("spins on every core", RESOURCES, "equal shards for control groups", _spin),
     Attack("ignores the end of its time", RESOURCES, "SIGKILL for the whole tree", _timeout),
 )

@@ -11,7 +11,7 @@ import pytest
 from ale_jax.model.params import is_param, param_table
 from ale_jax.model.policy import hidden_states, logits
 from ale_jax.model.sharding import MeshShape, make_mesh, param_shardings
-from ale_jax.model.weights.upcycle import upcycle, upcycled_shape
+from ale_jax.model.weights.convert import upcycle, upcycled_shape
 from tests.model.shapes import MOE, QWEN2
 from tests.model.weights.families import random_params
 

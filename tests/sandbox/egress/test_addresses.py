@@ -5,8 +5,9 @@ import socket
 
 import pytest
 
-from ale_jax.sandbox.egress import addresses
-from ale_jax.sandbox.egress.hosts import Authority, canonical_host, parse_authority
+from ale_jax.sandbox.egress import policy
+from ale_jax.sandbox.egress.policy import Authority, canonical_host, parse_authority
+from tests.rows import each_row
 
 PUBLIC = [
     "1.1.1.1",
@@ -83,20 +84,20 @@ NOT_PUBLIC = [
 ]
 
 
-@pytest.mark.parametrize("text", PUBLIC)
+@each_row("text", PUBLIC)
 def test_a_public_address_may_be_reached(text):
-    assert addresses.is_public(ipaddress.ip_address(text))
-    assert addresses.refusal(ipaddress.ip_address(text)) is None
+    assert policy.is_public(ipaddress.ip_address(text))
+    assert policy.refusal(ipaddress.ip_address(text)) is None
 
 
-@pytest.mark.parametrize("text", NOT_PUBLIC)
+@each_row("text", NOT_PUBLIC)
 def test_no_other_address_may_be_reached(text):
-    assert "not a public" in addresses.refusal(ipaddress.ip_address(text))
+    assert "not a public" in policy.refusal(ipaddress.ip_address(text))
 
 
 def test_the_first_and_the_last_of_every_refused_network_are_refused():
-    for network in (*addresses.IPV4_REFUSED, *addresses.IPV6_REFUSED):
-        assert not addresses.is_public(network[0]) and not addresses.is_public(network[-1])
+    for network in (*policy.IPV4_REFUSED, *policy.IPV6_REFUSED):
+        assert not policy.is_public(network[0]) and not policy.is_public(network[-1])
 
 
 def own_addresses():
@@ -113,17 +114,17 @@ def own_addresses():
 
 def test_an_address_of_this_host_is_known_for_one():
     for text in own_addresses():
-        assert addresses.is_own(ipaddress.ip_address(text)), text
+        assert policy.is_own(ipaddress.ip_address(text)), text
         embedded = ipaddress.ip_address(f"64:ff9b::{text}")
-        assert addresses.is_own(embedded), embedded
+        assert policy.is_own(embedded), embedded
     for text in ("8.8.8.8", "2606:4700::1111"):
-        assert not addresses.is_own(ipaddress.ip_address(text))
+        assert not policy.is_own(ipaddress.ip_address(text))
 
 
 def test_an_own_address_is_refused_though_it_be_public(monkeypatch):
-    monkeypatch.setattr(addresses, "is_own", lambda address: str(address) == "8.8.8.8")
-    assert "this host" in addresses.refusal(ipaddress.ip_address("8.8.8.8"))
-    assert addresses.refusal(ipaddress.ip_address("8.8.4.4")) is None
+    monkeypatch.setattr(policy, "is_own", lambda address: str(address) == "8.8.8.8")
+    assert "this host" in policy.refusal(ipaddress.ip_address("8.8.8.8"))
+    assert policy.refusal(ipaddress.ip_address("8.8.4.4")) is None
 
 
 SPELLINGS = [
@@ -165,14 +166,14 @@ SPELLINGS = [
 ]
 
 
-@pytest.mark.parametrize("text", SPELLINGS)
+@each_row("text", SPELLINGS)
 def test_a_weird_spelling_is_no_host(text):
     with pytest.raises(ValueError, match=r"is not|has a zone"):
         canonical_host(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "host"),
+@each_row(
+    "text, host",
     [
         ("127.0.0.1", "127.0.0.1"),
         ("127.0.0.1.", "127.0.0.1"),
@@ -182,7 +183,7 @@ def test_a_weird_spelling_is_no_host(text):
 )
 def test_every_other_spelling_of_an_address_becomes_one(text, host):
     assert canonical_host(text) == host
-    assert addresses.look_up(host) == (ipaddress.ip_address(host),)
+    assert policy.look_up(host) == (ipaddress.ip_address(host),)
 
 
 def test_an_authority_names_a_port_or_has_a_default():
@@ -211,7 +212,7 @@ def answering(*texts):
 def test_a_name_is_looked_up_as_it_is_and_the_families_take_turns(monkeypatch):
     found = answering("2606:4700::1", "2606:4700::2", "2606:4700::1", "8.8.8.8", "fe80::1%eth0")
     monkeypatch.setattr(socket, "getaddrinfo", found)
-    assert [str(a) for a in addresses.look_up("pypi.org")] == [
+    assert [str(a) for a in policy.look_up("pypi.org")] == [
         "2606:4700::1",
         "8.8.8.8",
         "2606:4700::2",

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ale_jax.sandbox.egress.hello import MAX_HELLO, read_hello, server_name
-from ale_jax.sandbox.egress.hosts import Authority
-from ale_jax.sandbox.egress.refusal import Refusal
-from ale_jax.sandbox.egress.streams import CHUNK, Incoming
+from ale_jax.sandbox.egress.policy import Authority
+from ale_jax.sandbox.egress.request import MAX_HELLO, read_hello, server_name
+from ale_jax.sandbox.egress.streams import CHUNK, Incoming, Refusal
+from tests.rows import each_row
 from tests.sandbox.egress.test_request import Pieces
 
 SITE = Authority("site.test", 443)
@@ -64,14 +64,14 @@ def judge(data, size=CHUNK, authority=SITE):
     return asyncio.run(run())
 
 
-@pytest.mark.parametrize("size", [1, 4, CHUNK])
+@each_row("size", [1, 4, CHUNK])
 def test_a_hello_that_names_the_host_passes_unchanged(size):
     data = openssl_hello("site.test")
     assert b"site.test" in data
     assert judge(data + b"more", size) == (data, b"more")
 
 
-@pytest.mark.parametrize("name", ["other.test", "sub.site.test", "xsite.test", "site.tes"])
+@each_row("name", ["other.test", "sub.site.test", "xsite.test", "site.tes"])
 def test_a_hello_that_names_another_host_is_refused(name):
     with pytest.raises(Refusal, match="another server"):
         judge(openssl_hello(name))
@@ -85,7 +85,7 @@ def test_a_hello_without_a_name_passes():
     assert judge(records(hello(extension(43, b"\x02\x03\x04"))))[1] == b""
 
 
-@pytest.mark.parametrize("name", [b"SITE.test", b"site.TEST."])
+@each_row("name", [b"SITE.test", b"site.TEST."])
 def test_the_name_is_compared_in_its_one_spelling(name):
     assert judge(records(hello(name_extension(name))))
 
@@ -97,7 +97,7 @@ def test_a_tunnel_to_an_address_is_not_to_a_name():
         judge(openssl_hello("site.test"), authority=address)
 
 
-@pytest.mark.parametrize("size", [1, 2, 50])
+@each_row("size", [1, 2, 50])
 def test_a_name_is_found_across_records(size):
     mine = records(hello(extension(21, bytes(300)), name_extension(b"site.test")), size)
     assert judge(mine + b"rest") == (mine, b"rest")
@@ -110,9 +110,7 @@ def test_what_follows_in_the_last_record_is_passed_on_with_it():
     assert judge(data) == (data, b"")
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"SSH-2.0-x\r\n", b"\x16", b"\x16\x02\x01", b"\x80\x2e\x01\x03"]
-)
+@each_row("data", [b"", b"SSH-2.0-x\r\n", b"\x16", b"\x16\x02\x01", b"\x80\x2e\x01\x03"])
 def test_what_is_not_tls_is_left_alone(data):
     assert judge(data, 1) == (b"", data)
 
@@ -152,8 +150,8 @@ UNREADABLE = {
 }
 
 
-@pytest.mark.parametrize("data", UNREADABLE.values(), ids=UNREADABLE)
-@pytest.mark.parametrize("size", [1, CHUNK])
+@each_row("data", UNREADABLE.values(), ids=UNREADABLE)
+@each_row("size", [1, CHUNK])
 def test_a_hello_that_cannot_be_read_is_refused(data, size):
     with pytest.raises(Refusal) as caught:
         judge(data, size)

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from ale_jax.sandbox.egress.limits import Limits
 from ale_jax.sandbox.egress.policy import EgressPolicy
+from ale_jax.sandbox.egress.streams import Limits
 from tests.sandbox.egress.world import (
     HERE,
     EchoSite,

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ale_jax.sandbox.egress.connection import Connection
-from ale_jax.sandbox.egress.limits import Limits
 from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.egress.proxy import EgressProxy
-from ale_jax.sandbox.egress.streams import CHUNK
+from ale_jax.sandbox.egress.streams import CHUNK, Limits
 from tests.sandbox.egress.test_request import Pieces
 from tests.sandbox.egress.world import (
     EchoSite,

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ale_jax.sandbox.egress.policy import EgressPolicy
+from tests.rows import each_row
 from tests.sandbox.egress.world import HTTP
 
 
@@ -54,12 +55,12 @@ NOT_PERMITTED = [
 ]
 
 
-@pytest.mark.parametrize(("entry", "host", "port"), PERMITTED)
+@each_row("entry, host, port", PERMITTED)
 def test_an_entry_permits_what_it_names(entry, host, port):
     assert allowing("other.example", entry).permits(host, port)
 
 
-@pytest.mark.parametrize(("entry", "host", "port"), NOT_PERMITTED)
+@each_row("entry, host, port", NOT_PERMITTED)
 def test_an_entry_permits_nothing_else(entry, host, port):
     assert not allowing(entry, "other.example").permits(host, port)
 
@@ -86,7 +87,7 @@ WRONG_POLICIES = [
 ]
 
 
-@pytest.mark.parametrize(("mode", "allow", "message"), WRONG_POLICIES)
+@each_row("mode, allow, message", WRONG_POLICIES)
 def test_a_policy_that_cannot_be_meant_is_refused(mode, allow, message):
     with pytest.raises(ValueError, match=message):
         EgressPolicy(mode, allow)
@@ -151,7 +152,7 @@ WRONG_ENTRIES = {
 }
 
 
-@pytest.mark.parametrize(("entry", "remedy"), WRONG_ENTRIES.items(), ids=ascii)
+@each_row("entry, remedy", WRONG_ENTRIES.items(), ids=ascii)
 def test_an_entry_that_is_no_host_is_refused_with_a_remedy(entry, remedy):
     with pytest.raises(ValueError, match=remedy) as caught:
         allowing("pypi.org", entry)
@@ -188,7 +189,7 @@ def test_an_entry_is_a_host_or_a_value_error(entry):
     assert EgressPolicy(**json.loads(json.dumps(dataclasses.asdict(policy)))) == policy
 
 
-@pytest.mark.parametrize(
+@each_row(
     "policy", [EgressPolicy(), EgressPolicy("open"), allowing("*.bücher.example:1", "8.8.8.8")]
 )
 def test_json_and_back(policy):

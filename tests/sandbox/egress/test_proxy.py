@@ -8,9 +8,8 @@ import urllib.request
 
 import pytest
 
-from ale_jax.sandbox.egress import addresses
-from ale_jax.sandbox.egress.hello import UNRECOGNIZED_NAME
-from ale_jax.sandbox.egress.policy import EgressPolicy
+from ale_jax.sandbox.egress.policy import EgressPolicy, literal_address, refusal
+from ale_jax.sandbox.egress.request import UNRECOGNIZED_NAME
 from tests.sandbox.egress.test_hello import openssl_hello
 from tests.sandbox.egress.world import (
     HERE,
@@ -162,7 +161,7 @@ async def test_a_refusal_says_which_rule_and_is_recorded(
     policy, host, port, code, rule, words, ask
 ):
     names = LiteralsToo(a=["8.8.8.8"], private=["10.0.0.1", "fd00::1"], empty=[])
-    async with proxy_to(policy=policy, names=names, refuses=addresses.refusal) as proxy:
+    async with proxy_to(policy=policy, names=names, refuses=refusal) as proxy:
         answer = await proxy.ask(ask(f"{host}:{port}"))
         assert status(answer) == code and words in line(answer)
         ((kind, detail, fields),) = proxy.told
@@ -179,7 +178,7 @@ class LiteralsToo(Names):
     """Knows literal addresses, as the true resolver does."""
 
     def __call__(self, host):
-        if (literal := addresses.literal_address(host)) is not None:
+        if (literal := literal_address(host)) is not None:
             self.asked.append(host)
             return (literal,)
         return super().__call__(host)
@@ -193,7 +192,7 @@ def addressed(host):
 @in_loop
 async def test_only_the_operator_is_told_the_address():
     async with proxy_to(
-        policy=EgressPolicy("open"), names=Names(a=["10.9.8.7"]), refuses=addresses.refusal
+        policy=EgressPolicy("open"), names=Names(a=["10.9.8.7"]), refuses=refusal
     ) as proxy:
         answer = await proxy.ask(connect("a.test:443"))
         assert b"10.9.8.7" not in answer and "10.9.8.7" in proxy.told[0][1]

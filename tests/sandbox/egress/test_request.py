@@ -7,12 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ale_jax.sandbox.egress.body import body_parts
-from ale_jax.sandbox.egress.hosts import Authority
-from ale_jax.sandbox.egress.limits import Limits
-from ale_jax.sandbox.egress.refusal import Refusal
-from ale_jax.sandbox.egress.request import read_request
-from ale_jax.sandbox.egress.streams import CHUNK, Incoming
+from ale_jax.sandbox.egress.policy import Authority
+from ale_jax.sandbox.egress.request import body_parts, read_request
+from ale_jax.sandbox.egress.streams import CHUNK, Incoming, Limits, Refusal
+from tests.rows import each_row
 from tests.sandbox.egress.world import HTTP
 
 
@@ -52,7 +50,7 @@ def head(*lines):
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, CHUNK])
+@each_row("size", [1, 2, 3, 7, CHUNK])
 def test_what_is_between_us_and_the_sandbox_is_left_out(size):
     request, rest = read(
         head(
@@ -87,8 +85,8 @@ def test_what_is_between_us_and_the_sandbox_is_left_out(size):
     assert rest == b"abc"
 
 
-@pytest.mark.parametrize(
-    ("target", "first", "host"),
+@each_row(
+    "target, first, host",
     [
         ("site.test", "GET / HTTP/1.0", "site.test"),
         ("site.test:80/", "GET / HTTP/1.0", "site.test"),
@@ -181,7 +179,7 @@ def test_what_the_malformed_ones_are_made_of_is_in_order():
     assert read(head(*GOOD, "Transfer-Encoding: Chunked"))[0].body_bytes is None
 
 
-@pytest.mark.parametrize("lines", MALFORMED.values(), ids=MALFORMED)
+@each_row("lines", MALFORMED.values(), ids=MALFORMED)
 def test_a_malformed_request_is_refused(lines):
     with pytest.raises(Refusal) as caught:
         read(head(*lines))
@@ -189,8 +187,8 @@ def test_a_malformed_request_is_refused(lines):
     assert b"s3cret" not in caught.value.answer() and "s3cret" not in repr(caught.value.__cause__)
 
 
-@pytest.mark.parametrize("end", [b"\n\n", b"\r\r", b"\n\r\n", b"\r\n\n", b"\r\n\r", b"\r\n"])
-@pytest.mark.parametrize("size", [1, CHUNK])
+@each_row("end", [b"\n\n", b"\r\r", b"\n\r\n", b"\r\n\n", b"\r\n\r", b"\r\n"])
+@each_row("size", [1, CHUNK])
 def test_every_line_ends_in_cr_lf(end, size):
     with pytest.raises(Refusal) as caught:
         read(head(*GOOD)[:-4] + end, size)
@@ -210,7 +208,7 @@ def test_a_bare_line_feed_is_refused_without_waiting_for_more():
         asyncio.run(run())
 
 
-@pytest.mark.parametrize("size", [1, CHUNK])
+@each_row("size", [1, CHUNK])
 def test_a_head_has_no_more_lines_and_bytes_than_it_may(size):
     fits = [GOOD[0], "A: b", "C: d"]
     few, short = Limits(headers=2), Limits(head_bytes=len(head(*fits)))
@@ -242,7 +240,7 @@ def test_an_endless_line_is_not_kept():
 CHUNKED = b"3\r\nabc\r\n0A\r\n0123456789\r\n0\r\n\r\n"
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, CHUNK])
+@each_row("size", [1, 2, 3, 5, CHUNK])
 def test_a_body_ends_where_it_said(size):
     assert read_body(b"abcGET /", 3, size) == (b"abc", b"GET /")
     assert read_body(b"GET /", 0, size) == (b"", b"GET /")
@@ -287,8 +285,8 @@ WRONG_CHUNKS = [
 ]
 
 
-@pytest.mark.parametrize("data", WRONG_CHUNKS)
-@pytest.mark.parametrize("size", [1, CHUNK])
+@each_row("data", WRONG_CHUNKS)
+@each_row("size", [1, CHUNK])
 def test_wrong_chunks_are_refused(data, size):
     with pytest.raises(Refusal) as caught:
         read_body(data, None, size)

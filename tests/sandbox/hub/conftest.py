@@ -13,10 +13,9 @@ import pytest
 from docker.errors import APIError, NotFound
 
 from ale_jax.sandbox.api import SandboxStartError
-from ale_jax.sandbox.hub import daemon, names
+from ale_jax.sandbox.hub import daemon
 from ale_jax.sandbox.hub.hub import Hub
-from ale_jax.sandbox.hub.manifest import Capabilities, Manifest
-from ale_jax.sandbox.hub.store import open_store
+from ale_jax.sandbox.hub.store import ADDRESS_DIGITS, Capabilities, Manifest, open_store
 
 ROOT = Path(__file__).parents[3]
 LABEL = "ale.hubtest"
@@ -111,7 +110,7 @@ class Workshop:
         store = open_store(self.hub.state, daemon.identity(api))
         made = []
         for version in "abc":
-            address = version * names.ADDRESS_DIGITS
+            address = version * ADDRESS_DIGITS
             reference = f"ale/{self.name}:{address}"
             labels = f"ale.recipe={address} ale.image={self.image}"
             self.load(api, f"ale/{self.name}", address, labels)

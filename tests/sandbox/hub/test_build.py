@@ -6,8 +6,8 @@ import pytest
 
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.hub import build, daemon
-from ale_jax.sandbox.hub.manifest import Capabilities
 from ale_jax.sandbox.hub.recipe import read_recipe
+from ale_jax.sandbox.hub.store import Capabilities
 from tests.sandbox.hub.conftest import HOLDS_NOTHING, LABEL, is_gone, wait_until
 
 EMPTY = "tar --create --files-from /dev/null"

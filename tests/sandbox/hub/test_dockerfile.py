@@ -2,11 +2,12 @@
 
 import pytest
 
-from ale_jax.sandbox.hub.dockerfile import base_images, network_sources
+from ale_jax.sandbox.hub.recipe import base_images, network_sources
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize(
-    ("text", "bases"),
+@each_row(
+    "text, bases",
     [
         ("FROM debian:12", ("debian:12",)),
         ("from  debian:12  as  One\nFROM one\nCOPY --from=ONE /a /b", ("debian:12",)),
@@ -21,8 +22,8 @@ def test_bases_are_named_once_and_stages_are_not(text, bases):
     assert base_images(text) == bases
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
+@each_row(
+    "text, reason",
     [
         ("ARG X\nFROM $X", "not a variable"),
         ("FROM a\nCOPY --from=${X} /a /b", "not a variable"),
@@ -36,7 +37,7 @@ def test_what_hides_a_base_is_refused(text, reason):
         base_images(text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "ADD https://localhost/a /a",

@@ -2,11 +2,12 @@
 
 import pytest
 
-from ale_jax.sandbox.hub.names import ImageName, parse, parse_ours
+from ale_jax.sandbox.hub.store import ImageName, parse, parse_ours
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
+@each_row(
+    "text, name",
     [
         ("ale-shell", ImageName("ale-shell", "shell")),
         ("ale-shell:latest", ImageName("ale-shell", "shell")),
@@ -23,7 +24,7 @@ def test_whose_image_a_name_means(text, name):
     assert parse(text) == name
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text", ["", "ale-", "ale-../shell", "ale-a/../b", "Ale", "a b", "a\n", "-v", "x" * 129, "/etc"]
 )
 def test_what_is_no_name_is_refused(text):

@@ -5,8 +5,16 @@ import sys
 
 import pytest
 
-from ale_jax.sandbox.hub.manifest import Capabilities, Manifest, Verification, from_json, to_json
-from ale_jax.sandbox.hub.store import Store, default_state, open_store
+from ale_jax.sandbox.hub.store import (
+    Capabilities,
+    Manifest,
+    Store,
+    Verification,
+    default_state,
+    from_json,
+    open_store,
+    to_json,
+)
 from tests.sandbox.hub.conftest import ROOT, is_waiting, wait_until
 
 MANIFEST = Manifest(

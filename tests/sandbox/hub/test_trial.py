@@ -9,7 +9,7 @@ import pytest
 from ale_jax.sandbox.api import ExecResult, SandboxSpec, SandboxStartError
 from ale_jax.sandbox.docker_runtime import DockerRuntime
 from ale_jax.sandbox.hub import daemon
-from ale_jax.sandbox.hub.trial import first_fault
+from ale_jax.sandbox.hub.hub import first_fault
 
 
 class Box:

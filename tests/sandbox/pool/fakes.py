@@ -162,7 +162,7 @@ class HandPool(NodePool):
     async def tick(self, times: int = 1, seconds: float = 0.0) -> None:
         for _ in range(times):
             self.clock.now += seconds
-            self._keeper.tick()
+            self._supervisor.tick()
             await settle()
 
     @property

@@ -21,7 +21,7 @@ class AnyOrder(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.patch = pytest.MonkeyPatch()  # no pauses: time passes by ticks alone
-        self.patch.setattr("ale_jax.sandbox.pool.lives.FIRST_PAUSE_S", 0.0)
+        self.patch.setattr("ale_jax.sandbox.pool.lifecycle.FIRST_PAUSE_S", 0.0)
         self.calls: list[asyncio.Future] = []
         self.gates: list[asyncio.Event] = []
         self.ends = collections.Counter()
@@ -46,13 +46,13 @@ class AnyOrder(RuleBasedStateMachine):
         self.do(make())
 
     def _count_ends(self):
-        lives, retire = self.pool._lives, self.pool._lives._retire
+        lifecycle, retire = self.pool._lifecycle, self.pool._lifecycle._retire
 
         def counted(member):
             self.ends[member] += 1
             retire(member)
 
-        lives._retire = counted
+        lifecycle._retire = counted
 
     @rule(
         id=st.sampled_from(IDS),
@@ -87,7 +87,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(data=st.data(), hold=st.booleans())
     def call(self, data, hold):
         async def begin():
-            id = data.draw(st.sampled_from(list(self.pool._lives.members) or ["x"]))
+            id = data.draw(st.sampled_from(list(self.pool._lifecycle.sandboxes) or ["x"]))
             self.calls.append(asyncio.ensure_future(self.pool.call(id, "run", command="x")))
 
         if hold and self.runtime.sandboxes:
@@ -96,7 +96,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def stop(self, data):
-        if ids := list(self.pool._lives.members):
+        if ids := list(self.pool._lifecycle.sandboxes):
             self.do(self.pool.stop(data.draw(st.sampled_from(ids))))
 
     @rule(data=st.data(), how=st.sampled_from(["die", "freeze"]))
@@ -130,7 +130,7 @@ class AnyOrder(RuleBasedStateMachine):
     def nothing_has_ended_twice_and_what_lives_has_not_ended(self):
         if hasattr(self, "pool"):
             assert set(self.ends.values()) <= {1}
-            for id, member in self.pool._lives.members.items():
+            for id, member in self.pool._lifecycle.sandboxes.items():
                 assert member.id == id
                 assert member.life.is_over == (member in self.ends), member.life
 
@@ -146,14 +146,14 @@ class AnyOrder(RuleBasedStateMachine):
     def who_is_told_that_it_runs_has_one_of_its_own(self):
         owned = [
             id(m.sandbox)
-            for m in (self.pool._lives.members.values() if hasattr(self, "pool") else [])
+            for m in (self.pool._lifecycle.sandboxes.values() if hasattr(self, "pool") else [])
             if m.sandbox is not None
         ]
         assert len(owned) == len(set(owned))
 
     def teardown(self):
         if hasattr(self, "pool"):
-            members = list(self.pool._lives.members.values())
+            members = list(self.pool._lifecycle.sandboxes.values())
             self.let_go()
             self.do(self.pool.close())
             self.let_go()

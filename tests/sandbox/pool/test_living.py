@@ -99,7 +99,7 @@ async def test_a_late_reply_of_an_old_generation_reaches_nobody():
         old._until_lost = lambda work: work  # its link says nothing of its death
         call = asyncio.ensure_future(pool.call("a", "run", command="old"))
         await settle()
-        pool._lives.lose(pool._uses.known("a"), "said the test")
+        pool._lifecycle.lose(pool._leases.known("a"), "said the test")
         await settle()
         assert (await pool.status("a")).generation == 1
         gate.set()
@@ -138,7 +138,7 @@ async def test_a_recreation_that_fails_is_tried_again():
 
 @in_a_loop
 async def test_recreation_is_given_up_after_some_losses_without_success(monkeypatch):
-    monkeypatch.setattr("ale_jax.sandbox.pool.lives.FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr("ale_jax.sandbox.pool.lifecycle.FIRST_PAUSE_S", 0.0)
     runtime = FakeRuntime()
     async with HandPool(runtime, max_losses=3) as pool:
         await pool.start(AGAIN)
@@ -158,7 +158,7 @@ async def test_recreation_is_given_up_after_some_losses_without_success(monkeypa
 
 @in_a_loop
 async def test_a_recreation_that_never_succeeds_ends(monkeypatch):
-    monkeypatch.setattr("ale_jax.sandbox.pool.lives.FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr("ale_jax.sandbox.pool.lifecycle.FIRST_PAUSE_S", 0.0)
     runtime = FakeRuntime("ok", *["fail"] * 9)
     async with HandPool(runtime, max_losses=3) as pool:
         await pool.start(AGAIN)
@@ -271,8 +271,8 @@ async def test_a_pool_that_cannot_watch_takes_no_more():
     runtime = FakeRuntime()
     async with HandPool(runtime, tick_seconds=0.001) as pool:
         await pool.start(REQUEST)
-        pool._uses.known("a").pulse = None
-        while not pool._keeper.fault:
+        pool._leases.known("a").heartbeat = None
+        while not pool._supervisor.fault:
             await asyncio.sleep(0.001)
         with pytest.raises(SandboxStartError, match="out of order"):
             await pool.start(StartRequest(SPEC, id="b"))

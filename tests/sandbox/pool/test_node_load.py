@@ -2,8 +2,8 @@
 
 import pytest
 
-from ale_jax.sandbox.pool import node_load
-from ale_jax.sandbox.pool.node_load import NodeLoad
+from ale_jax.sandbox.pool import events
+from ale_jax.sandbox.pool.events import NodeLoad
 
 #             user nice system idle iowait irq softirq steal guest
 BEFORE = "cpu  100 0    50     800  50     0   0       0     0\ncpu0 1 2 3\n"
@@ -12,8 +12,8 @@ AFTER = "cpu   150 5    60     850  60     5   5       15    0\ncpu0 1 2 3\n"
 
 @pytest.fixture
 def proc(tmp_path, monkeypatch):
-    monkeypatch.setattr(node_load, "STAT", tmp_path / "stat")
-    monkeypatch.setattr(node_load, "MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(events, "STAT", tmp_path / "stat")
+    monkeypatch.setattr(events, "MEMINFO", tmp_path / "meminfo")
     (tmp_path / "stat").write_text(BEFORE)
     return tmp_path
 

@@ -11,8 +11,8 @@ import sys
 import pytest
 
 from ale_jax.sandbox.booting import PROXY_PORT
+from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.egress.policy import EgressPolicy
-from ale_jax.sandbox.owner import Owner
 from ale_jax.sandbox.pool.api import Cause, StartRequest, State
 from ale_jax.sandbox.pool.node_pool import NodePool
 from ale_jax.sandbox.pool.options import PoolOptions
@@ -34,7 +34,7 @@ AGAIN = StartRequest(SPEC, id="a", recreate=True)
 
 
 def sandbox_of(pool, id: str):
-    return pool._uses.known(id).sandbox
+    return pool._leases.known(id).sandbox
 
 
 async def text(pool, id: str, command: str) -> str:
@@ -70,7 +70,7 @@ async def test_a_killed_one_is_there_again(runtime, kill):
         await text(pool, "a", "echo mine > f")
         await text(pool, "sibling", "echo mine > f")
         await asyncio.to_thread(kill, sandbox_of(pool, "a"))
-        await until(lambda: pool._uses.known("a").generation == 1)
+        await until(lambda: pool._leases.known("a").generation == 1)
         assert await text(pool, "a", "ls") == ""
         assert await text(pool, "sibling", "cat f") == "mine\n"
         assert (await pool.status("a")).state is State.RUNNING
@@ -83,7 +83,7 @@ async def test_a_frozen_one_is_noticed_and_replaced(runtime):
         await pool.start(AGAIN)
         pid = await asyncio.to_thread(runner_pid, sandbox_of(pool, "a"))
         os.kill(pid, signal.SIGSTOP)
-        await until(lambda: pool._uses.known("a").generation == 1)
+        await until(lambda: pool._leases.known("a").generation == 1)
         assert await text(pool, "a", "echo new") == "new\n"
         assert "does not answer" in str((await pool.status("a")).history)
         await until(lambda: is_gone(pid))
@@ -115,7 +115,7 @@ async def test_limits_of_time_end_it(runtime):
         pids = await asyncio.to_thread(host_pids, sandbox_of(pool, "idle"))
         await pool.start(StartRequest(SPEC, id="late", deadline_seconds=1.0))
         for id, cause in (("idle", Cause.IDLE), ("late", Cause.DEADLINE)):
-            await until(lambda id=id: pool._uses.known(id).life.state is State.STOPPED)
+            await until(lambda id=id: pool._leases.known(id).life.state is State.STOPPED)
             assert (await pool.status(id)).cause is cause
         await until(lambda: all(is_gone(pid) for pid in pids))
 

@@ -9,7 +9,7 @@ import tempfile
 import pytest
 
 from ale_jax.sandbox.api import SandboxError
-from ale_jax.sandbox.owner import Owner
+from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.pool.snapshots import SnapshotStore
 from tests.sandbox.pool.fakes import Events, in_a_loop
 

@@ -126,7 +126,7 @@ async def test_a_caller_who_is_cancelled_as_the_sandbox_arrives_leaves_nothing()
     async with HandPool(runtime) as pool:
         start = asyncio.ensure_future(pool.start(StartRequest(SPEC, id="a")))
         await settle()
-        pool._uses.known("a").arrival.add_done_callback(lambda _: start.cancel())
+        pool._leases.known("a").arrival.add_done_callback(lambda _: start.cancel())
         runtime.go.set()
         with pytest.raises(asyncio.CancelledError):
             await start

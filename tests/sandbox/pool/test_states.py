@@ -3,7 +3,7 @@
 import pytest
 
 from ale_jax.sandbox.pool.api import Cause, State
-from ale_jax.sandbox.pool.states import MAX_CHANGES, TRANSITIONS, WITH_CAUSE, Life
+from ale_jax.sandbox.pool.pooled_sandbox import MAX_CHANGES, TRANSITIONS, WITH_CAUSE, Life
 
 FULL_LIFE = [State.STARTING, State.READY, State.RUNNING]
 

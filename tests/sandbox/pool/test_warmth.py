@@ -169,7 +169,7 @@ async def test_a_snapshot_outlives_its_sandbox_and_can_be_restored():
         await pool.call("b", "write", files=b"changed")
         runtime.sandboxes[-1].die()  # the next generation starts as this one did
         await pool.tick(4)
-        await until(lambda: pool._uses.known("b").life.state is State.RUNNING)
+        await until(lambda: pool._leases.known("b").life.state is State.RUNNING)
         assert await pool.call("b", "snapshot", generation=1) == b"mine"
         assert status.generation == 0
 

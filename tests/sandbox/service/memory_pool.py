@@ -18,8 +18,7 @@ from ale_jax.sandbox.pool.api import (
     State,
     Status,
 )
-from ale_jax.sandbox.pool.defaults import log_event
-from ale_jax.sandbox.pool.events import EventRing
+from ale_jax.sandbox.pool.events import EventRing, log_event
 
 DONE = ExecResult("done\n", 0, False, 0, 0.1)
 

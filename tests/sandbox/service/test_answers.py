@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from ale_jax.sandbox.service.answers import Answer, Answers
-from ale_jax.sandbox.service.errors import Refusal
+from ale_jax.sandbox.service.guard import Answer, Answers
+from ale_jax.sandbox.service.records import Refusal
+from tests.rows import each_row
 
 
 class Clock:
@@ -69,7 +70,7 @@ def test_another_token_has_ids_of_its_own():
     play(scene)
 
 
-@pytest.mark.parametrize(("size", "left"), [(0, 4), (30, 3), (60, 1), (101, 0)])
+@each_row("size, left", [(0, 4), (30, 3), (60, 1), (101, 0)])
 def test_the_oldest_go_when_there_are_too_many(size, left):
     async def scene(answers, clock):
         first = [Counting(size) for _ in range(5)]

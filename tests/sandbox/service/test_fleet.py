@@ -8,7 +8,7 @@ import pytest
 
 from ale_jax.sandbox.api import SandboxStats
 from ale_jax.sandbox.pool.api import Cause, Change, State, Status
-from ale_jax.sandbox.service.fleet_rows import ENDED_SHOWN, sandbox_rows
+from ale_jax.sandbox.service.operations import ENDED_SHOWN, sandbox_rows
 from tests.sandbox.conftest import SPEC
 from tests.sandbox.service.conftest import ANN, BOB, ROOT
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from ale_jax.sandbox.pool.api import Cause, Change, State, Status
-from ale_jax.sandbox.service.settings import ServiceSettings
+from ale_jax.sandbox.service.access import ServiceSettings
 from benchmarks.sandbox.host_view import kill_machine
 from tests.browser import chromium
 from tests.sandbox.conftest import SPEC
@@ -78,7 +78,7 @@ def test_a_life_as_its_owner_sees_it(runtime, page):
         command.join()
         shows(page, f"{ROW} .chip", "running")
 
-        sandbox = service.pool._uses.known("box").sandbox
+        sandbox = service.pool._leases.known("box").sandbox
         kill_machine(sandbox)
         shows(page, f"{ROW} [data-name=generation]", "1")
         shows(page, f"{ROW} .chip", "running")

@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 
 from ale_jax.sandbox.pool.api import Cause, State
-from ale_jax.sandbox.service import health
+from ale_jax.sandbox.service import operations
 from tests.sandbox.conftest import SPEC
 from tests.sandbox.service.conftest import ANN, BOB, ROOT
 
@@ -63,7 +63,7 @@ def test_one_that_is_forgotten_and_one_that_never_was(memory, http, box):
 
 
 def test_a_node_that_does_not_answer_is_not_waited_for(memory, http, box, monkeypatch):
-    monkeypatch.setattr(health, "NODE_S", 0.05)
+    monkeypatch.setattr(operations, "NODE_S", 0.05)
     monkeypatch.setattr(memory.pool, "status", lambda id: asyncio.sleep(3600))
     status, error = asked(http)
     assert (status, error["message"]) == (503, "the node of sandbox 'box' does not answer")

@@ -2,7 +2,8 @@
 
 import pytest
 
-from ale_jax.sandbox.service.multipart import Part, parse_form
+from ale_jax.sandbox.service.uploads import Part, parse_form
+from tests.rows import each_row
 
 TYPE = "multipart/form-data; boundary=b"
 FORM = (
@@ -17,8 +18,8 @@ def test_parts_are_read_as_they_were_written():
     assert parse_form('multipart/form-data; boundary="b"', b"--b--") == []
 
 
-@pytest.mark.parametrize(
-    ("kind", "body"),
+@each_row(
+    "kind, body",
     [
         ("application/json", FORM),
         ("multipart/form-data", FORM),

@@ -2,8 +2,14 @@
 
 import pytest
 
-from ale_jax.sandbox.service.rock_bodies import StartBody, parse
-from ale_jax.sandbox.service.rock_spec import RockOptions, megabytes, start_request
+from ale_jax.sandbox.service.rock_spec import (
+    RockOptions,
+    StartBody,
+    megabytes,
+    parse,
+    start_request,
+)
+from tests.rows import each_row
 from tests.sandbox.service.rock_wire import START
 
 
@@ -21,8 +27,8 @@ def test_a_spec_of_rocks():
     assert (kata.spec.runtime, kata.spec.image, kata.idle_seconds) == ("kata", "x", 21_600.0)
 
 
-@pytest.mark.parametrize(
-    ("fields", "told"),
+@each_row(
+    "fields, told",
     [
         ({"cpus": 20}, "cpus 20 must be at most 16"),
         ({"cpus": 0}, "cpus: "),
@@ -47,8 +53,8 @@ def test_what_is_not_granted_is_refused_by_name(fields, told):
         asked(**START | fields)
 
 
-@pytest.mark.parametrize(
-    ("text", "size"), [("8g", 8192), ("0.5G", 512), ("512m", 512), ("1048577", 2), ("2GiB", 2048)]
+@each_row(
+    "text, size", [("8g", 8192), ("0.5G", 512), ("512m", 512), ("1048577", 2), ("2GiB", 2048)]
 )
 def test_sizes(text, size):
     assert megabytes("memory", text, 1 << 20) == size

@@ -10,8 +10,7 @@ import pytest
 
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.pool.api import SandboxGone, State
-from ale_jax.sandbox.sdk.async_client import AsyncSandboxClient
-from ale_jax.sandbox.sdk.client import RemoteSandbox
+from ale_jax.sandbox.sdk.client import AsyncSandboxClient, RemoteSandbox
 from ale_jax.sandbox.spec import WORK
 from tests.sandbox.conftest import SPEC
 from tests.sandbox.service.conftest import ANN, BOB, ROOT

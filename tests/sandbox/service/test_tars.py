@@ -7,7 +7,7 @@ import tarfile
 import pytest
 
 from ale_jax.sandbox.sdk.client import RemoteSandbox
-from ale_jax.sandbox.service import tars
+from ale_jax.sandbox.service import uploads
 from ale_jax.sandbox.spec import SandboxSpec
 
 
@@ -44,7 +44,7 @@ HOSTILE = {
 def test_what_could_lead_out_is_refused_whole(tmp_path, name):
     data = archive(GOOD, HOSTILE[name])
     with pytest.raises(ValueError, match="archive member"):
-        tars.unpack(data, tmp_path / "out")
+        uploads.unpack(data, tmp_path / "out")
     assert os.listdir(tmp_path) == []
 
 
@@ -72,12 +72,12 @@ def test_a_link_that_lies_there_already_is_not_followed(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "out/a").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match="refused"):
-        tars.unpack(archive(GOOD), tmp_path / "out")
+        uploads.unpack(archive(GOOD), tmp_path / "out")
     assert os.listdir(tmp_path / "elsewhere") == []
 
 
 def test_the_rights_of_an_archive_are_not_taken_over(tmp_path):
-    tars.unpack(archive(member("x", mode=0o6777)), tmp_path)
+    uploads.unpack(archive(member("x", mode=0o6777)), tmp_path)
     assert (tmp_path / "x").stat().st_mode & 0o7022 == 0
 
 
@@ -86,17 +86,17 @@ def test_the_rights_of_an_archive_are_not_taken_over(tmp_path):
 )
 def test_what_is_no_plain_tar_is_refused(tmp_path, data):
     with pytest.raises(ValueError, match="archive"):
-        tars.unpack(data, tmp_path)
+        uploads.unpack(data, tmp_path)
 
 
 def test_an_archive_has_bounds(tmp_path, monkeypatch):
     data = archive(member("x"), member("y"))
-    assert len(tars.checked(data, max_bytes=8)) == 2
+    assert len(uploads.checked(data, max_bytes=8)) == 2
     with pytest.raises(ValueError, match="7 bytes"):
-        tars.unpack(data, tmp_path, max_bytes=7)
-    monkeypatch.setattr(tars, "MAX_MEMBERS", 1)
+        uploads.unpack(data, tmp_path, max_bytes=7)
+    monkeypatch.setattr(uploads, "MAX_MEMBERS", 1)
     with pytest.raises(ValueError, match="1 members"):
-        tars.unpack(data, tmp_path)
+        uploads.unpack(data, tmp_path)
     assert os.listdir(tmp_path) == []
 
 
@@ -104,15 +104,15 @@ def test_a_sparse_file_is_counted_by_its_size(tmp_path):
     with open(tmp_path / "sparse", "wb") as file:
         file.truncate(1 << 20)
     with pytest.raises(ValueError, match="bytes"):
-        tars.pack(tmp_path, max_bytes=1 << 19)
+        uploads.pack(tmp_path, max_bytes=1 << 19)
 
 
 def test_packing_names_what_it_does_not_take(tmp_path):
     (tmp_path / "x").write_bytes(b"1")
-    members = tars.checked(tars.pack(tmp_path))
+    members = uploads.checked(uploads.pack(tmp_path))
     assert [(each.name, each.uid, each.mtime) for each in members] == [("x", 0, 0)]
     (tmp_path / "link").symlink_to("x")
     with pytest.raises(ValueError, match="link' is a link"):
-        tars.pack(tmp_path)
+        uploads.pack(tmp_path)
     with pytest.raises(NotADirectoryError):
-        tars.pack(tmp_path / "x")
+        uploads.pack(tmp_path / "x")

@@ -6,10 +6,16 @@ from websockets.sync.client import connect
 
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.pool.api import SandboxGone
+from ale_jax.sandbox.service.access import (
+    ServiceSettings,
+    Tenant,
+    Tokens,
+    parse_tokens,
+    read_tokens,
+)
 from ale_jax.sandbox.service.app import create_app
-from ale_jax.sandbox.service.settings import ServiceSettings
-from ale_jax.sandbox.service.tokens import Tenant, Tokens, parse_tokens, read_tokens
 from ale_jax.sandbox.spec import SandboxSpec
+from tests.rows import each_row
 from tests.sandbox.service.conftest import ANN, BOB, ROOT, over_memory
 
 SECRET = "s" * 16
@@ -147,7 +153,7 @@ def test_what_is_the_same_for_all_is_open(memory):
         assert (http.get("/healthz").status_code, http.get("/readyz").status_code) == (200, 503)
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", ""])
+@each_row("host", ["0.0.0.0", "::", "192.0.2.1", ""])
 def test_without_tokens_it_serves_only_this_machine(host):
     with pytest.raises(ValueError, match="token"):
         create_app(None, ServiceSettings(host=host))
@@ -176,7 +182,7 @@ def test_lines_of_tokens():
     assert tokens.find("") is None and tokens.find("admin") is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     ["ann", f"ann {SECRET} root", f"ann {SECRET} admin more", "ann short", f"Ann {SECRET}"],
 )

@@ -38,9 +38,11 @@ OBSTACLES = {
 }
 
 
-@pytest.mark.parametrize("places", PLACES, ids=["apart", "inside"])
+@pytest.mark.each_runtime
 @pytest.mark.parametrize("obstacle", OBSTACLES.values(), ids=OBSTACLES)
-def test_obstacles_in_the_way_of_tests_and_report(box, obstacle, places):
+def test_obstacles_in_the_way_of_tests_and_report(box, runtime, obstacle):
+    """Pairwise: every obstacle meets both places, both runtimes and both users."""
+    places = PLACES[(runtime.name == "docker") ^ (box.spec.user == "root")]
     tests, report = places
     verifier = bash_verifier(tests=tests, report=report)
     prepare = [FORGED.format(tests=tests, report=report), *map(obstacle.format, places)]
@@ -67,6 +69,7 @@ BACKGROUND = {
 }
 
 
+@pytest.mark.each_runtime
 @pytest.mark.parametrize("deed", BACKGROUND.values(), ids=BACKGROUND)
 def test_processes_that_the_agent_left_running(box, deed):
     box.run(f"setsid nohup bash -c 'while :; do {deed}; done' > /dev/null 2>&1 & disown; sleep 0.1")
@@ -76,12 +79,14 @@ def test_processes_that_the_agent_left_running(box, deed):
     assert "while" not in processes(box)
 
 
+@pytest.mark.each_runtime
 def test_a_fork_bomb_that_is_still_alive(box):
     box.run("echo 42 > /app/answer; bomb() { bomb | bomb & }; bomb; sleep 0.2", timeout=2)
     assert reward(box) == 1.0
     assert "bomb" not in processes(box)
 
 
+@pytest.mark.each_runtime
 def test_a_full_disk(box):
     fill = (
         "for d in /tests /logs/verifier /tmp /work /app; do head -c 20M /dev/zero > $d/fill; done"

@@ -8,8 +8,14 @@ import dataclasses
 import pytest
 
 from ale_jax.sandbox.runtime import pick_runtime
-from ale_jax.sandbox.verify.pytest_verifier import REMEDY, has_pytest, pytest_verifier
-from ale_jax.sandbox.verify.verifier import VerifierFailed, VerifierTimedOut, verify
+from ale_jax.sandbox.verify.verifier import (
+    REMEDY,
+    VerifierFailed,
+    VerifierTimedOut,
+    has_pytest,
+    pytest_verifier,
+    verify,
+)
 from tests.sandbox.conftest import PROBES
 from tests.sandbox.verify import conftest
 
@@ -34,7 +40,7 @@ WRONG = "def double(x):\n    return 2\n"
 NO_VERDICT = None
 
 
-@pytest.fixture(scope="session", params=PROBES)
+@pytest.fixture(scope="session")
 def pytest_runtime(request):
     if reason := PROBES[request.param](SPEC):
         pytest.skip(f"{request.param}: {reason}")
@@ -62,6 +68,7 @@ def earned(box, files: dict[str, str] | None = None, test: bytes = TEST, seconds
         return NO_VERDICT
 
 
+@pytest.mark.each_runtime
 def test_the_reward_is_1_if_all_tests_pass(box):
     assert earned(box, {"solution.py": RIGHT}) == 1.0
     assert earned(box, {"solution.py": WRONG}) == 0.0

@@ -2,19 +2,20 @@
 
 import pytest
 
-from ale_jax.sandbox.verify.reward import parse_object, parse_text
+from ale_jax.sandbox.verify.verifier import parse_object, parse_text
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize(
-    ("content", "number"),
+@each_row(
+    "content, number",
     [(b"1", 1.0), (b" 0.25\n", 0.25), (b"-.5", -0.5), (b"2.", 2.0), (b"+1E-2\n", 0.01)],
 )
 def test_a_text_is_one_number(content, number):
     assert parse_text(content) == {"reward": number}
 
 
-@pytest.mark.parametrize(
-    ("content", "fault"),
+@each_row(
+    "content, fault",
     [
         (b"", "is empty"),
         (b" \n", "is empty"),
@@ -39,8 +40,8 @@ def test_an_object_is_numbers_by_name():
     assert parse_object(b'{"reward": 1, "style": 0.5}') == {"reward": 1.0, "style": 0.5}
 
 
-@pytest.mark.parametrize(
-    ("content", "fault"),
+@each_row(
+    "content, fault",
     [
         (b"", "is empty"),
         (b"{}", "where an object of numbers"),

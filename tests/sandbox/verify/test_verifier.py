@@ -7,8 +7,8 @@ import pytest
 from ale_jax.sandbox.api import SandboxError, SandboxLost
 from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.spec import SandboxSpec
-from ale_jax.sandbox.verify.reward import MAX_BYTES
 from ale_jax.sandbox.verify.verifier import (
+    MAX_BYTES,
     Evidence,
     Verifier,
     VerifierFailed,
@@ -16,10 +16,12 @@ from ale_jax.sandbox.verify.verifier import (
     trusted_path,
     verify,
 )
+from tests.rows import each_row
 from tests.sandbox.conftest import processes
 from tests.sandbox.verify.conftest import SPEC, bash_verifier, reward
 
 
+@pytest.mark.each_runtime
 def test_the_reward_is_what_the_tests_find(box):
     assert reward(box) == 0.0
     box.run("echo 42 > /app/answer")
@@ -116,6 +118,7 @@ def test_no_verdict_is_trouble_of_the_infrastructure():
     assert issubclass(VerifierTimedOut, VerifierFailed)
 
 
+@pytest.mark.each_runtime
 def test_a_lost_sandbox_is_no_verdict(runtime):
     with runtime.start(SPEC, {"run": "tests"}) as sandbox:
         pass
@@ -123,6 +126,7 @@ def test_a_lost_sandbox_is_no_verdict(runtime):
         verify(sandbox, bash_verifier())
 
 
+@pytest.mark.each_runtime
 def test_a_sandbox_that_is_lost_under_the_tests_is_no_verdict(runtime):
     with runtime.start(SPEC, {"run": "tests"}) as sandbox:
         threading.Timer(0.5, sandbox.close).start()
@@ -130,16 +134,19 @@ def test_a_sandbox_that_is_lost_under_the_tests_is_no_verdict(runtime):
             verify(sandbox, bash_verifier(b"sleep 60"))
 
 
+@pytest.mark.each_runtime
 def test_tests_that_do_not_fit_are_no_verdict(box):
     with pytest.raises(VerifierFailed, match=r"'/tests' is not ready .* No space left"):
         verify(box, Verifier({"big": bytes(9 << 20)}, ["true"]))
 
 
+@pytest.mark.each_runtime
 def test_a_place_that_is_not_writable_is_no_verdict(box):
     with pytest.raises(VerifierFailed, match=r"'/opt/tests' is not ready .* Read-only"):
         verify(box, Verifier({}, ["true"], tests="/opt/tests"))
 
 
+@pytest.mark.each_runtime
 def test_the_sandbox_lives_on_without_a_trace_of_the_verifier(box):
     box.run("cd /app; echo 42 > answer; export SEEN=1; sleep 1000 &")
     script = b"mkdir -p $HOME/deep; touch $REPORT/x $HOME/deep/y /tests/z; sleep 1234 &"
@@ -162,20 +169,20 @@ def test_files_come_with_their_folders_and_nothing_else_is_there(box):
     assert sorted(shown.split()) == ["./a/b/c.txt", "./d", "deep"] or "deep" in shown
 
 
-@pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../x", "", "a//b", "x\0"])
+@each_row("path", ["../x", "/etc/x", "a/../x", "", "a//b", "x\0"])
 def test_a_test_that_would_lie_elsewhere_is_refused(box, path):
     with pytest.raises(ValueError, match="must be relative to /tests"):
         verify(box, Verifier({path: b""}, ["true"]))
 
 
-@pytest.mark.parametrize("directory", ["/app/../tests", "/tests/", "//tests", "/tests/."])
+@each_row("directory", ["/app/../tests", "/tests/", "//tests", "/tests/."])
 def test_a_directory_that_is_not_plain_is_refused(box, directory):
     with pytest.raises(ValueError, match="must be absolute and below /"):
         verify(box, Verifier({}, ["true"], tests=directory))
 
 
-@pytest.mark.parametrize(
-    ("fields", "fault"),
+@each_row(
+    "fields, fault",
     [
         ({"seconds": 0}, "seconds 0 must be more than 0"),
         ({"seconds": float("nan")}, "seconds nan"),
@@ -196,10 +203,8 @@ def test_a_path_leads_to_nothing_that_the_agent_could_write():
     assert trusted_path(("/app", "/usr/local/bin")) == every.replace("/usr/local/bin:", "")
 
 
-@pytest.mark.parametrize(
-    "part", ["/usr/bin", "/usr/local/lib", "/usr/local", "/etc", "/etc/profile.d"]
-)
-def test_where_the_agent_may_write_into_the_system_nothing_is_verified(runtime, part):
+@each_row("part", ["/usr/bin", "/usr/local/lib", "/usr/local", "/etc", "/etc/profile.d"])
+def test_where_the_agent_may_write_into_the_system_nothing_is_verified(part):
     with pytest.raises(ValueError, match=f"the agent may write to '{part}': leave it out"):
         trusted_path(("/app", part))
 
@@ -211,6 +216,7 @@ cat <&3
 """
 
 
+@pytest.mark.each_runtime
 def test_the_tests_may_have_another_network_than_the_agent(runtime):
     agents = EgressPolicy("allowlist", ("b.invalid:443",))
     spec = SandboxSpec(network=agents, writable=("/tests", "/logs/verifier"))

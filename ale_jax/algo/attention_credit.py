@@ -1,0 +1,250 @@
+"""Attention Rhythm (arXiv 2510.13554): more credit for the tokens at which the policy
+decides.
+
+Two signs of a decision in how a trajectory attends to itself. A head of short reach that suddenly
+looks far back plans what comes next (WAAD, averaged over the local heads). A token to which heads
+of long reach return later is an anchor (FAI, averaged over the global heads). Both are measured by
+`ale_jax.model.attention_credit`; here they become a factor on the advantage.
+
+The paper has one response behind one prompt. Here a response is all that the policy sampled in a
+trajectory (`chunk_BT >= 0`); what was observed in between is attended to, and is no response.
+Everything is per trajectory, so that neither packing nor microbatches change it.
+
+Shapes: X the heads of all layers that are looked at, J the segments that a row may have.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ale_jax.algo import hypers
+
+CREDITS = ("none", "local", "global", "coupled", "random")
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionCreditHypers:
+    """Which tokens get more credit, and how much.
+
+    credit: "none"; "local": the tokens where the local heads' distance changes most; "global":
+        the anchors; "coupled": both, Eq 18; "random": as many tokens, drawn by lot, as a control.
+    amplification: gamma_amp, the factor on the advantage of a chosen token.
+    top_share: q, the share of a trajectory's policy tokens that are chosen.
+    layers: how many are looked at, evenly spaced in the middle third, fewer if it has fewer.
+    head_share: of their heads, the share with the shortest reach that are local, and with the
+        longest that are global.
+    window: W of WAAD, in tokens.
+    horizon_low, horizon_high: FAI counts the attention that comes back after so many tokens.
+    introduction_share: alpha of Eq 18, what of a dominated anchor's bonus goes to the token that
+        introduces it. The paper gives no number; a summary's "+30 % and +20 %" amount to 0.4.
+    introduction_tokens: k of Eq 18, how far before the anchor that token may be; the paper tried 1
+        to 3.
+    dominated_share: an anchor may be dominated if its WAAD is among this lowest share of its
+        trajectory's (tau_waad of Eq 18 as a quantile, for which the paper has no number: half).
+    """
+
+    credit: str = "none"
+    amplification: float = 1.5
+    top_share: float = 0.4
+    layers: int = 5
+    head_share: float = 0.3
+    window: int = 10
+    horizon_low: int = 10
+    horizon_high: int = 50
+    introduction_share: float = 0.4
+    introduction_tokens: int = 3
+    dominated_share: float = 0.5
+
+    def __post_init__(self) -> None:
+        hypers.require_choice("credit", self.credit, CREDITS)
+        hypers.require_range("amplification", self.amplification, 1.0, 1e3, "1 changes nothing")
+        for name in ("top_share", "introduction_share", "dominated_share"):
+            hypers.require_range(name, getattr(self, name), 0.0, 1.0, "it is a share")
+        hypers.require_range("head_share", self.head_share, 0.0, 0.5, "no head is of both kinds")
+        hypers.require_range("layers", self.layers, 1, 1000, "at least one is looked at")
+        hypers.require_range("window", self.window, 1, MAX_REACH, "WAAD would be 0 everywhere")
+        hypers.require_range("horizon_high", self.horizon_high, 1, MAX_REACH, "50 is usual")
+        hypers.require_range(
+            "horizon_low", self.horizon_low, 0, self.horizon_high, "at most horizon_high"
+        )
+        hypers.require_range("introduction_tokens", self.introduction_tokens, 1, 64, "1 to 3")
+
+
+# What `model.attention_credit` can look back in one block of queries.
+MAX_REACH = 128
+
+
+class AttentionStatistics(NamedTuple):
+    """Of each token: waad_BT, how far the local heads look back from it (tokens, at most W);
+    fai_BT, the attention that global heads give it later; delta_BT, how much WAAD changes behind
+    it. float32."""
+
+    waad_BT: jax.Array
+    fai_BT: jax.Array
+    delta_BT: jax.Array
+
+
+def trajectory_statistics(
+    distance_BXT: jax.Array,
+    waad_BXT: jax.Array,
+    fai_BXT: jax.Array,
+    chunk_BT: jax.Array,
+    segment_BT: jax.Array,
+    head_share: float,
+    num_segments: int,
+) -> AttentionStatistics:
+    """Averages each head's numbers over the local and the global heads of each trajectory.
+
+    distance_BXT: mean distance that a head looks back from each token. Its mean over the response
+    is d of the paper; the share of heads with the least d are local, with the greatest global (at
+    least one each). WAAD and FAI are linear in the attention, so their average over heads is that
+    of the averaged attention.
+    """
+    response_BT = jnp.where(chunk_BT >= 0, segment_BT, 0)
+    response_BTJ = response_BT[:, :, None] == jnp.arange(1, num_segments + 1)[None, None, :]
+    # A sum of distances up to the row's length: what a TPU rounds by default would swap heads.
+    total_BXJ = jnp.einsum(
+        "bxt,btj->bxj", distance_BXT, response_BTJ.astype(jnp.float32), precision="highest"
+    )
+    size_BJ = response_BTJ.sum(axis=1, dtype=jnp.float32)
+    mean_BXJ = total_BXJ / jnp.maximum(size_BJ, 1.0)[:, None, :]
+    rank_BXJ = jnp.argsort(jnp.argsort(mean_BXJ, axis=1), axis=1)
+    X = distance_BXT.shape[1]
+    # No head is of both kinds, unless there is only one.
+    count = max(1, min(round(head_share * X), X // 2))
+    own_B1T = jnp.clip(segment_BT - 1, 0, num_segments - 1)[:, None, :]
+
+    def average(x_BXT: jax.Array, chosen_BXJ: jax.Array) -> jax.Array:
+        chosen_BXT = jnp.take_along_axis(chosen_BXJ, own_B1T, axis=2)
+        return jnp.where(chosen_BXT, x_BXT, 0.0).sum(axis=1) / count
+
+    waad_BT = average(waad_BXT, rank_BXJ < count)
+    fai_BT = average(fai_BXT, rank_BXJ >= X - count)
+    return AttentionStatistics(waad_BT, fai_BT, waad_change(waad_BT, chunk_BT))
+
+
+def waad_change(waad_BT: jax.Array, chunk_BT: jax.Array) -> jax.Array:
+    """Delta_t = |WAAD_t - WAAD_(t+1)|; 0 on a chunk's last token, behind which others write."""
+    next_chunk_BT = jnp.pad(chunk_BT[:, 1:], ((0, 0), (0, 1)), constant_values=-1)
+    inside_BT = (chunk_BT >= 0) & (next_chunk_BT == chunk_BT)
+    return jnp.where(inside_BT, jnp.abs(waad_BT - jnp.roll(waad_BT, -1, axis=1)), 0.0)
+
+
+def response_ranks(
+    x_BT: jax.Array, chunk_BT: jax.Array, segment_BT: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """(rank of each token's value among its response's, 0 the greatest, the earlier of equals
+    first; the response's tokens). What is in no response ranks among its like."""
+    response_BT = jnp.where(chunk_BT >= 0, segment_BT, 0)
+    order_BT = jnp.lexsort((-x_BT, response_BT), axis=1)
+    sorted_BT = jnp.take_along_axis(response_BT, order_BT, axis=1)
+    place_BT = jnp.argsort(order_BT, axis=1)
+    first_BT, end_BT = (
+        jax.vmap(
+            lambda ordered_T, wanted_T, side=side: jnp.searchsorted(ordered_T, wanted_T, side)
+        )(sorted_BT, response_BT)
+        for side in ("left", "right")
+    )
+    return place_BT - first_BT, end_BT - first_BT
+
+
+def _count(share: float, size_BT: jax.Array) -> jax.Array:
+    """The whole number of tokens that is nearest to this share of so many."""
+    return jnp.round(share * size_BT.astype(jnp.float32)).astype(jnp.int32)
+
+
+def top_tokens(
+    x_BT: jax.Array, chunk_BT: jax.Array, segment_BT: jax.Array, share: float
+) -> jax.Array:
+    """TopQ: the share of each response's tokens with the greatest values, at least one, bool
+    [B, T]. Never one whose value is 0: where nothing was measured nothing is chosen."""
+    rank_BT, size_BT = response_ranks(x_BT, chunk_BT, segment_BT)
+    count_BT = jnp.maximum(_count(share, size_BT), 1)
+    return (chunk_BT >= 0) & (rank_BT < count_BT) & (x_BT > 0.0)
+
+
+def credit_factor(
+    statistics: AttentionStatistics,
+    chunk_BT: jax.Array,
+    segment_BT: jax.Array,
+    hp: AttentionCreditHypers,
+    key: jax.Array,
+) -> jax.Array:
+    """gamma_t, float32 [B, T]: 1 but on the chosen tokens. key: of the lot, for "random"."""
+
+    def top(x_BT: jax.Array) -> jax.Array:
+        return top_tokens(x_BT, chunk_BT, segment_BT, hp.top_share)
+
+    def coupled() -> jax.Array:
+        anchor_BT, planned_BT = top(statistics.fai_BT), top(statistics.delta_BT)
+        rank_BT, size_BT = response_ranks(statistics.waad_BT, chunk_BT, segment_BT)
+        near_BT = rank_BT >= size_BT - _count(hp.dominated_share, size_BT)
+        return coupled_share(
+            anchor_BT & near_BT,
+            anchor_BT & ~near_BT,
+            jnp.where(planned_BT, statistics.delta_BT, 0.0),
+            chunk_BT,
+            segment_BT,
+            hp.introduction_tokens,
+            hp.introduction_share,
+        )
+
+    share_BT = {
+        "none": lambda: jnp.zeros(chunk_BT.shape),
+        "local": lambda: top(statistics.delta_BT),
+        "global": lambda: top(statistics.fai_BT),
+        "random": lambda: top(jax.random.uniform(key, chunk_BT.shape, minval=0.5)),  # none is 0
+        "coupled": coupled,
+    }[hp.credit]()
+    return 1.0 + (hp.amplification - 1.0) * share_BT.astype(jnp.float32)
+
+
+def coupled_share(
+    near_anchor_BT: jax.Array,
+    far_anchor_BT: jax.Array,
+    delta_BT: jax.Array,
+    chunk_BT: jax.Array,
+    segment_BT: jax.Array,
+    k: int,
+    alpha: float,
+) -> jax.Array:
+    """Eq 18: what each token gets of the bonus, 1[anchor, free] + (1-alpha) 1[D] + alpha 1[intro].
+
+    An anchor with a low WAAD (near) is dominated, and in D, if one of the k tokens before it in its
+    chunk has a Delta of at least tau_Delta: it follows from what was planned there. The greatest of
+    them (the nearest of equals) is its introduction. delta_BT: 0 where it is below tau_Delta, which
+    the paper does not state: here the least of the "local" tokens', so that these introduce.
+    """
+    # Rows that were packed anew may hold chunks of one number, of several trajectories.
+    unit_BT = jnp.where(chunk_BT >= 0, chunk_BT + chunk_BT.shape[1] * segment_BT, -1)
+    before_kBT = jnp.stack([_moved(delta_BT, unit_BT, step) for step in range(1, k + 1)])
+    dominated_BT = near_anchor_BT & (before_kBT.max(axis=0) > 0.0)
+    nearest_BT = jnp.argmax(before_kBT, axis=0) + 1
+    introduces_BT = jnp.zeros_like(dominated_BT)
+    for step in range(1, k + 1):
+        from_here_BT = dominated_BT & (nearest_BT == step)
+        introduces_BT |= jnp.pad(from_here_BT[:, step:], ((0, 0), (0, step)))
+    free_BT = far_anchor_BT | (near_anchor_BT & ~dominated_BT)
+    return jnp.where(free_BT, 1.0, jnp.where(dominated_BT, 1.0 - alpha, 0.0)) + jnp.where(
+        introduces_BT, alpha, 0.0
+    )
+
+
+def _moved(x_BT: jax.Array, unit_BT: jax.Array, step: int) -> jax.Array:
+    """Each token's value `step` tokens earlier, 0 if that was in another unit, or in none (-1)."""
+    pad = ((0, 0), (step, 0))
+    T = x_BT.shape[1]
+    earlier_BT = jnp.pad(x_BT, pad)[:, :T]
+    unit_then_BT = jnp.pad(unit_BT, pad, constant_values=-1)[:, :T]
+    return jnp.where((unit_BT >= 0) & (unit_then_BT == unit_BT), earlier_BT, 0.0)
+
+
+def amplify(advantage_BT: jax.Array, factor_BT: jax.Array) -> jax.Array:
+    """gamma_t A_t where A_t >= 0, else A_t: to push harder away from a decision is not to make it.
+    The factor is a constant of the loss."""
+    factor_BT = jax.lax.stop_gradient(factor_BT)
+    return jnp.where(advantage_BT >= 0.0, factor_BT * advantage_BT, advantage_BT)

@@ -1,0 +1,137 @@
+"""Returns, and baselines and scales of advantages within groups.
+
+A unit (U of them) is a trajectory, a chunk or a token. Its key (0..num_keys-1) names the group, tag
+or batch that it is compared with. Units with `valid_U` False do not count in the figures of their
+group. Chunk returns are discounted once per chunk (Eq 7 of arXiv 2512.24873); token returns and
+scales work on the M packed batches of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+
+from ale_jax.algo.algorithm import AdvantageHypers
+from ale_jax.algo.values import gae
+
+STD_FLOOR = 1e-6  # a spread this small, of rewards of order 1, is rounding
+
+
+def key_mean(x_U: jax.Array, key_U: jax.Array, valid_U: jax.Array, num_keys: int) -> jax.Array:
+    """Mean over the valid units of each unit's key, [U]; 0 if it has none.
+
+    Episodes that the system lost are left out, not counted as failures: scored 0 they would
+    make every surviving member look better than it was.
+    """
+    assert x_U.shape == key_U.shape == valid_U.shape, (x_U.shape, key_U.shape, valid_U.shape)
+    member_UK = _members(key_U, valid_U, num_keys)
+    value_UK = jnp.where(member_UK, x_U[:, None], 0.0)
+    count_K = member_UK.sum(axis=0).astype(x_U.dtype)
+    mean_K = value_UK.sum(axis=0) / jnp.maximum(count_K, 1.0)
+    # Rounding can put the mean outside its members' range. A group of equals has to come out at
+    # exactly zero advantage: Adam would blow a gradient of 1e-8 up into a full step.
+    low_K = jnp.where(member_UK, x_U[:, None], jnp.inf).min(axis=0)
+    high_K = jnp.where(member_UK, x_U[:, None], -jnp.inf).max(axis=0)
+    mean_K = jnp.where(count_K > 0, jnp.clip(mean_K, low_K, high_K), 0.0)
+    return mean_K[key_U]
+
+
+def _members(key_U: jax.Array, valid_U: jax.Array, num_keys: int) -> jax.Array:
+    return (key_U[:, None] == jnp.arange(num_keys)[None, :]) & valid_U[:, None]
+
+
+def baseline(
+    x_U: jax.Array, keys: Mapping[str, jax.Array], valid_U: jax.Array, num_keys: int, mean: str
+) -> jax.Array:
+    """What each unit is compared with, [U]: 0 ("none"), the mean over its "group", "tag" or
+    "batch", or over the others of its group ("leave_one_out", RLOO, arXiv 2402.14740).
+
+    keys: by those three names. A unit that is alone is its own baseline: nothing says more of it.
+    """
+    if mean == "none":
+        return jnp.zeros_like(x_U)
+    if mean != "leave_one_out":
+        return key_mean(x_U, keys[mean], valid_U, num_keys)
+    group_U = keys["group"]
+    count_K = _members(group_U, valid_U, num_keys).sum(axis=0).astype(x_U.dtype)
+    count_U = count_K[group_U]
+    above_U = x_U - key_mean(x_U, group_U, valid_U, num_keys)
+    # (n mean - x) / (n - 1), written so that equals are exactly their own baseline.
+    return x_U - jnp.where(count_U > 1, count_U / jnp.maximum(count_U - 1.0, 1.0), 0.0) * above_U
+
+
+def divisor(
+    x_U: jax.Array, keys: Mapping[str, jax.Array], valid_U: jax.Array, num_keys: int, std: str
+) -> jax.Array:
+    """What each unit's advantage is divided by, [U]: 1 ("none"), or the population's standard
+    deviation over its "group", "tag" or "batch". Infinite where all are equal: they teach nothing.
+    """
+    if std == "none":
+        return jnp.ones_like(x_U)
+    above_U = jnp.where(valid_U, x_U - key_mean(x_U, keys[std], valid_U, num_keys), 0.0)
+    std_U = jnp.sqrt(key_mean(above_U**2, keys[std], valid_U, num_keys))
+    return jnp.where(std_U > 0.0, std_U + STD_FLOOR, jnp.inf)
+
+
+def standardise(
+    x_U: jax.Array,
+    keys: Mapping[str, jax.Array],
+    valid_U: jax.Array,
+    num_keys: int,
+    mean: str,
+    std: str,
+) -> jax.Array:
+    """(x - baseline) / divisor, [U]; 0 where not valid."""
+    above_U = x_U - baseline(x_U, keys, valid_U, num_keys, mean)
+    return jnp.where(valid_U, above_U / divisor(x_U, keys, valid_U, num_keys, std), 0.0)
+
+
+def real_chunks(num_chunks_N: jax.Array, num_chunks: int) -> jax.Array:
+    """Which of `num_chunks` columns each of N trajectories uses, bool [N, C]."""
+    return jnp.arange(num_chunks)[None, :] < num_chunks_N[:, None]
+
+
+def chunk_returns(reward_NC: jax.Array, num_chunks_N: jax.Array, gamma: float) -> jax.Array:
+    """G_k = r_k + gamma G_{k+1}, one step of gamma per chunk, never per token. 0 on padding.
+
+    Eq 7 of arXiv 2512.24873, G_k = gamma^(K-k) R, is the case in which only the last of the K
+    chunks is rewarded.
+    """
+    assert reward_NC.ndim == 2 and num_chunks_N.shape == reward_NC.shape[:1]
+    real_NC = real_chunks(num_chunks_N, reward_NC.shape[1])
+    reward_CN = jnp.where(real_NC, reward_NC, 0.0).T
+
+    def step(next_N, reward_N):
+        return_N = reward_N + gamma * next_N
+        return return_N, return_N
+
+    _, return_CN = jax.lax.scan(step, jnp.zeros_like(reward_CN[0]), reward_CN, reverse=True)
+    return return_CN.T
+
+
+def token_returns(
+    reward_BT: jax.Array, chunk_BT: jax.Array, segment_BT: jax.Array, gamma: float
+) -> jax.Array:
+    """REINFORCE: A_t = sum_l gamma^l r_{t+l} over the policy's tokens of the trajectory."""
+    zeros_BT = jnp.zeros_like(reward_BT)
+    advantage_BT, _ = gae(zeros_BT, reward_BT, chunk_BT, segment_BT, gamma, lam=1.0)
+    return advantage_BT
+
+
+def scale_token_advantages(
+    advantage_MBT: jax.Array,
+    written_MBT: jax.Array,
+    group_MBT: jax.Array,
+    tag_G: jax.Array,
+    hp: AdvantageHypers,
+) -> jax.Array:
+    """`hp`'s mean and std over the step's policy tokens, then its clip. group_MBT and tag_G in
+    0..G-1; REINFORCE++ (arXiv 2501.03262) is mean and std of the batch."""
+    valid_U, group_U = written_MBT.reshape(-1), jnp.maximum(group_MBT.reshape(-1), 0)
+    keys = {"group": group_U, "tag": tag_G[group_U], "batch": jnp.zeros_like(group_U)}
+    advantage_U = standardise(advantage_MBT.reshape(-1), keys, valid_U, len(tag_G), hp.mean, hp.std)
+    if hp.clip:
+        advantage_U = jnp.clip(advantage_U, -hp.clip, hp.clip)
+    return advantage_U.reshape(advantage_MBT.shape)

@@ -1,0 +1,151 @@
+"""How far each head looks back and what it returns to later: sums over attention never held whole.
+
+One forward pass through the policy's own layers, up to the last one that is looked at and of that
+one only its queries and keys. Of a layer's attention one block of queries is alive at a time.
+Source: arXiv 2510.13554; how it becomes credit: `ale_jax.algo.attention_credit`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ale_jax.model.blockwise_attention import Places
+from ale_jax.model.compute import FLOAT32, Compute, cast_layer
+from ale_jax.model.context import SequencePermutation
+from ale_jax.model.layers import MASKED, project_qkv
+from ale_jax.model.lora import adapted_layers, merge_layer
+from ale_jax.model.params import Params
+from ale_jax.model.policy import decoder_layer, embed_tokens, replay_by_layer
+from ale_jax.model.shape import PolicyShape
+
+BLOCK = 128  # queries at once; neither window nor horizon reaches further back
+
+
+class HeadStatistics(NamedTuple):
+    """Of each head and token, X heads of all layers that were looked at, float32 [B,X,T]. A_ts is
+    what token t attends to token s of its segment; they sum to 1.
+
+    distance: sum_s A_ts (t-s). waad: sum_s A_ts min(t-s, W). fai, of token s: the mean of A_ts over
+    the written tokens t with low <= t-s <= high, 0 if there are none.
+    """
+
+    distance_BXT: jax.Array
+    waad_BXT: jax.Array
+    fai_BXT: jax.Array
+
+
+def middle_layers(num_layers: int, wanted: int) -> tuple[int, ...]:
+    """So many layers evenly spaced over the middle third, both of its ends included; all of it if
+    it has fewer, and at least one."""
+    first = num_layers // 3
+    last = max(first, 2 * num_layers // 3 - 1)
+    return tuple(sorted({round(x) for x in np.linspace(first, last, wanted).tolist()}))
+
+
+def attention_statistics(
+    params: Params,
+    tokens_BT: jax.Array,
+    position_BT: jax.Array,
+    segment_BT: jax.Array,
+    action_mask_BT: jax.Array,
+    shape: PolicyShape,
+    layers: tuple[int, ...],
+    window: int,
+    horizon: tuple[int, int],
+    compute: Compute = FLOAT32,
+    replay_BTLK: jax.Array | None = None,
+) -> HeadStatistics:
+    """Of packed rows, whose segments are contiguous. action_mask_BT: whether the policy wrote the
+    token. horizon: (low, high) of FAI. replay_BTLK: as in `policy.hidden_states`."""
+    permutation = SequencePermutation.on_mesh(tokens_BT.shape[1])
+    places = Places(permutation.deal(segment_BT), permutation.deal(position_BT))
+    replays = replay_by_layer(permutation, replay_BTLK, shape)
+    x_BTD = embed_tokens(params, permutation.deal(tokens_BT), compute)
+    found = []
+    for number, (layer, adapters) in enumerate(adapted_layers(params)[: layers[-1] + 1]):
+        layer = cast_layer(merge_layer(layer, adapters), compute.dtype)
+        if number in layers:
+            q_BTNH, k_BTGH, _ = project_qkv(layer, x_BTD, places.position_BT, shape)
+            q_BTNH, k_BTGH = permutation.collect(q_BTNH), permutation.collect(k_BTGH)
+            found.append(
+                head_statistics(q_BTNH, k_BTGH, segment_BT, action_mask_BT, window, horizon)
+            )
+        if number < layers[-1]:  # its projections are not computed twice: the compiler sees to it
+            x_BTD, _ = decoder_layer(layer, x_BTD, places, shape, replays[number])
+    return HeadStatistics(*(jnp.concatenate(of_layers, axis=1) for of_layers in zip(*found)))
+
+
+def head_statistics(
+    q_BTNH: jax.Array,
+    k_BTGH: jax.Array,
+    segment_BT: jax.Array,
+    action_mask_BT: jax.Array,
+    window: int,
+    horizon: tuple[int, int],
+) -> HeadStatistics:
+    """Of one layer; tokens in order. Scores and softmax in float32, as in `masked_attention`."""
+    (B, T, N, H), G = q_BTNH.shape, k_BTGH.shape[2]
+    low, high = horizon
+    reach = max(window, high)
+    assert 0 <= low <= high <= BLOCK and 1 <= window <= BLOCK, (window, horizon)
+    blocks, S = -(-T // BLOCK), BLOCK
+    behind = blocks * S - T
+    # Keys get `reach` places in front, so that each block finds those that it reaches in one slice.
+    k_BKGH = jnp.pad(k_BTGH, ((0, 0), (reach, behind), (0, 0), (0, 0)))
+    segment_BK = jnp.pad(segment_BT, ((0, 0), (reach, behind)), constant_values=-1)
+    q_BTGRH = q_BTNH.reshape(B, T, G, N // G, H)
+
+    # Between a block's query i and place j of its slice, and the same among all keys.
+    near_SJ = np.arange(S)[:, None] + reach - np.arange(S + reach)[None, :]
+    short_SJ = np.where(near_SJ >= 0, np.maximum(window - near_SJ, 0), 0).astype(np.float32)
+    within_SJ = (low <= near_SJ) & (near_SJ <= high)
+
+    def measure(block):
+        start, q_BSGRH, segment_BS, written_BS = block
+        distance_SK = start + reach + jnp.arange(S)[:, None] - jnp.arange(k_BKGH.shape[1])[None, :]
+        seen_BSK = (segment_BS[:, :, None] == segment_BK[:, None, :]) & (distance_SK >= 0)[None]
+        score_BGSRK = jnp.einsum(
+            "bsgrh,bkgh->bgsrk", q_BSGRH, k_BKGH, preferred_element_type=jnp.float32
+        )
+        score_BGSRK = jnp.where(seen_BSK[:, None, :, None], score_BGSRK * H**-0.5, MASKED)
+        most_BGSR1 = score_BGSRK.max(axis=-1, keepdims=True)
+        weight_BGSRK = jnp.exp(score_BGSRK - most_BGSR1)  # 0 where masked; padding is cut off below
+        total_BGSR = weight_BGSRK.sum(axis=-1)
+        far_BGSR = (weight_BGSRK * distance_SK[None, None, :, None]).sum(axis=-1) / total_BGSR
+
+        weight_BGSRJ = jax.lax.dynamic_slice_in_dim(weight_BGSRK, start, S + reach, axis=-1)
+        seen_BSJ = jax.lax.dynamic_slice_in_dim(seen_BSK, start, S + reach, axis=-1)
+        attention_BGSRJ = weight_BGSRJ / total_BGSR[..., None]
+        # sum A min(d, W) = W - sum A max(W - d, 0): of that only what is near is left.
+        near_BGSR = (attention_BGSRJ * short_SJ[None, None, :, None]).sum(axis=-1)
+        back_BSJ = seen_BSJ & written_BS[:, :, None] & within_SJ[None]
+        back_BGRJ = jnp.where(back_BSJ[:, None, :, None], attention_BGSRJ, 0.0).sum(axis=2)
+        return far_BGSR, window - near_BGSR, back_BGRJ, back_BSJ.sum(axis=1)
+
+    def cut(x_BT):
+        x_BT = jnp.pad(x_BT, ((0, 0), (0, behind)) + ((0, 0),) * (x_BT.ndim - 2))
+        return jnp.moveaxis(x_BT.reshape(B, blocks, S, *x_BT.shape[2:]), 1, 0)
+
+    starts_Z = jnp.arange(blocks) * S
+    far_ZBGSR, waad_ZBGSR, back_ZBGRJ, times_ZBJ = jax.lax.map(
+        measure, (starts_Z, cut(q_BTGRH), cut(segment_BT), cut(action_mask_BT))
+    )
+
+    def by_query(x_ZBGSR):
+        return x_ZBGSR.transpose(1, 2, 4, 0, 3).reshape(B, N, blocks * S)[:, :, :T]
+
+    def by_key(x_ZBnJ):
+        """What each block gave the keys before it is added to what they got from their own."""
+        own_ZBnS = x_ZBnJ[..., reach:]
+        later_ZBnJ = jnp.pad(x_ZBnJ[1:, ..., :reach], ((0, 1), *[(0, 0)] * (x_ZBnJ.ndim - 1)))
+        room = [(0, 0)] * (x_ZBnJ.ndim - 1) + [(S - reach, 0)]
+        both_ZBnS = own_ZBnS + jnp.pad(later_ZBnJ, room)
+        return jnp.moveaxis(both_ZBnS, 0, -2).reshape(B, -1, blocks * S)[..., :T]
+
+    times_B1T = by_key(times_ZBJ[:, :, None])
+    fai_BNT = by_key(back_ZBGRJ.reshape(blocks, B, N, -1)) / jnp.maximum(times_B1T, 1)
+    return HeadStatistics(by_query(far_ZBGSR), by_query(waad_ZBGSR), fai_BNT)

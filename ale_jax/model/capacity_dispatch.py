@@ -1,0 +1,221 @@
+"""Capacity dispatch: one batched product for nearly all rows of the experts, rounds for the rest.
+
+A batched product of equal blocks runs near a matrix unit's peak, which ragged products do not. Each
+expert therefore first gets a capacity of SLACK times the mean load. Rows beyond the capacity of
+their expert follow in rounds for the experts with the most rows left, as many rounds as needed: no
+row is dropped, and a balanced batch needs no round.
+
+The few tokens of a decode step go through every expert instead (`all_experts`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from ale_jax.model.product import product
+
+SLACK = 1.25
+_ROUND_EXPERTS = 8  # a round after the first is for one in so many experts, and has
+_ROUND_ROOM = 4  # one in so many places for each
+_TILE = 8  # rows; room comes in multiples
+
+Weights = tuple[jax.Array, jax.Array, jax.Array]  # gate and up [E,D,F], down [E,F,D]
+Total = TypeVar("Total")
+
+
+class Ranks(NamedTuple):
+    """Rows in the order of their experts. Those of the expert E, one more than there are, are
+    nobody's and come last.
+
+    order_R: the rows in that order. start_E: where each expert's begin in it, count_E: how many
+    they are. rank_R: the how many-th of its expert's each row is.
+    """
+
+    order_R: jax.Array
+    start_E: jax.Array
+    count_E: jax.Array
+    rank_R: jax.Array
+
+
+def ranks(expert_R: jax.Array, num_experts: int) -> Ranks:
+    order_R = jnp.argsort(expert_R, stable=True)
+    count_E = jnp.bincount(expert_R, length=num_experts + 1)
+    start_E = jnp.cumsum(count_E) - count_E
+    sorted_rank_R = jnp.arange(expert_R.shape[0]) - start_E[expert_R[order_R]]
+    rank_R = jnp.zeros_like(sorted_rank_R).at[order_R].set(sorted_rank_R)
+    return Ranks(order_R, start_E[:num_experts], count_E[:num_experts], rank_R)
+
+
+@jax.custom_vjp
+def capacity_dispatch(weights: Weights, x_TD: jax.Array, expert_TK: jax.Array) -> jax.Array:
+    """SwiGLU of each token by each of its K experts, [T,K,D]; 0 where the expert is E.
+
+    The gradient is written out: rounds are a loop of unknown length, for which what lies within an
+    expert is computed again, and rows are moved by gathers alone, which scatters are slower than.
+    """
+    return _forward(weights, x_TD, expert_TK)[0]
+
+
+def _forward(weights: Weights, x_TD: jax.Array, expert_TK: jax.Array):
+    (T, K), rows = expert_TK.shape, _rows(weights, expert_TK)
+    block = _first_block(rows)
+    y_ECD, pull = jax.vjp(_swiglu, weights, block.tokens(x_TD, rows))
+
+    def add_round(y_RD: jax.Array, block: _Block) -> jax.Array:
+        part = tuple(w[block.expert_M] for w in weights)
+        return block.put(y_RD, _swiglu(part, block.tokens(x_TD, rows)))
+
+    y_RD = _in_rounds(rows, add_round, block.rows_of(y_ECD))
+    return y_RD.reshape(T, K, -1), (weights, x_TD, expert_TK, pull)
+
+
+def _backward(kept, dy_TKD: jax.Array):
+    weights, x_TD, expert_TK, pull = kept
+    (T, K, D), rows = dy_TKD.shape, _rows(weights, expert_TK)
+    dy_RD, block = dy_TKD.reshape(T * K, D), _first_block(rows)
+    d_weights, dx_ECD = pull(block.take(dy_RD))
+
+    def add_round(total: tuple[Weights, jax.Array], block: _Block):
+        d_weights, dx_RD = total
+        part = tuple(w[block.expert_M] for w in weights)
+        _, pull = jax.vjp(_swiglu, part, block.tokens(x_TD, rows))
+        d_part, dx_MCD = pull(block.take(dy_RD))
+        more = (d.at[block.expert_M].add(p) for d, p in zip(d_weights, d_part, strict=True))
+        return tuple(more), block.put(dx_RD, dx_MCD)
+
+    total = d_weights, block.rows_of(dx_ECD)
+    d_weights, dx_RD = _in_rounds(rows, add_round, total)
+    return d_weights, dx_RD.reshape(T, K, D).sum(axis=1), None
+
+
+capacity_dispatch.defvjp(_forward, _backward)
+
+
+def weighted_sum(y_TKD: jax.Array, weight_TK: jax.Array) -> jax.Array:
+    """Of each token's experts, [T,D]. As a product, it would transpose all of them on CPUs."""
+    return (y_TKD * weight_TK[..., None]).sum(axis=1)
+
+
+def _swiglu(weights: Weights, x_MCD: jax.Array) -> jax.Array:
+    gate, up, down = weights
+    hidden_MCF = jax.nn.silu(product(x_MCD, gate)) * product(x_MCD, up)
+    return product(hidden_MCF, down)
+
+
+class _Rows(NamedTuple):
+    """All rows: the expert of each, K for each token; room: for how many of each expert there is
+    room in the first block."""
+
+    expert_R: jax.Array
+    ranks: Ranks
+    per_token: int
+    room: int
+
+
+class _Block(NamedTuple):
+    """What is computed at once, for the M experts `expert_M`, with room for C rows each.
+
+    row_MC: the row on each place, or a number from R on (each another one) where it is empty.
+    place_R: the place of each row, or M*C if it is not in this block.
+    """
+
+    expert_M: jax.Array
+    row_MC: jax.Array
+    place_R: jax.Array
+
+    def tokens(self, x_TD: jax.Array, rows: _Rows) -> jax.Array:
+        """[M,C,D]; SwiGLU(0) = 0 where a place is empty."""
+        return x_TD.at[self.row_MC // rows.per_token].get(mode="fill", fill_value=0)
+
+    def take(self, y_RD: jax.Array) -> jax.Array:
+        return y_RD.at[self.row_MC].get(mode="fill", fill_value=0)
+
+    def rows_of(self, y_MCD: jax.Array) -> jax.Array:
+        """[R,D]; 0 for a row that is not in this block."""
+        y_PD = y_MCD.reshape(-1, y_MCD.shape[-1])
+        return y_PD.at[self.place_R].get(mode="fill", fill_value=0)
+
+    def put(self, y_RD: jax.Array, y_MCD: jax.Array) -> jax.Array:
+        y_PD = y_MCD.reshape(-1, y_MCD.shape[-1])
+        return y_RD.at[self.row_MC.reshape(-1)].set(y_PD, mode="drop", unique_indices=True)
+
+
+def _rows(weights: Weights, expert_TK: jax.Array) -> _Rows:
+    E, expert_R = weights[0].shape[0], expert_TK.reshape(-1)
+    room = _in_tiles(expert_R.shape[0] * SLACK / E)
+    return _Rows(expert_R, ranks(expert_R, E), expert_TK.shape[1], room)
+
+
+def _in_tiles(rows: float) -> int:
+    return math.ceil(rows / _TILE) * _TILE
+
+
+def _first_block(rows: _Rows) -> _Block:
+    """The first C rows of every expert."""
+    count_E = rows.ranks.count_E
+    return _block(rows, jnp.arange(count_E.shape[0]), jnp.zeros_like(count_E), rows.room)
+
+
+def _in_rounds(rows: _Rows, add_round: Callable[[Total, _Block], Total], total: Total) -> Total:
+    """add_round: (total, block) -> total. Each row beyond the first block is in one round."""
+    E, C = rows.ranks.count_E.shape[0], _in_tiles(rows.room / _ROUND_ROOM)
+
+    def has_rows_left(state):
+        done_E, _ = state
+        return (done_E < rows.ranks.count_E).any()
+
+    def next_round(state):
+        done_E, total = state
+        _, expert_M = jax.lax.top_k(rows.ranks.count_E - done_E, max(1, E // _ROUND_EXPERTS))
+        total = add_round(total, _block(rows, expert_M, done_E, C))
+        return done_E.at[expert_M].add(C), total
+
+    done_E = jnp.full_like(rows.ranks.count_E, rows.room)
+    return jax.lax.while_loop(has_rows_left, next_round, (done_E, total))[1]
+
+
+def _block(rows: _Rows, expert_M: jax.Array, done_E: jax.Array, C: int) -> _Block:
+    """The C rows from `done_E` on of each of these experts."""
+    (E,), M, R = done_E.shape, expert_M.shape[0], rows.expert_R.shape[0]
+    offset_C = jnp.arange(C)[None]
+    sorted_MC = (rows.ranks.start_E + done_E)[expert_M][:, None] + offset_C
+    is_row_MC = offset_C < (rows.ranks.count_E - done_E)[expert_M][:, None]
+    empty_MC = R + jnp.arange(M * C).reshape(M, C)
+    row_MC = jnp.where(is_row_MC, rows.ranks.order_R.at[sorted_MC].get(mode="clip"), empty_MC)
+
+    is_slot_EM = jnp.arange(E)[:, None] == expert_M[None]
+    slot_E = jnp.where(is_slot_EM.any(axis=1), is_slot_EM.argmax(axis=1), M)
+    slot_R = slot_E.at[rows.expert_R].get(mode="fill", fill_value=M)
+    offset_R = rows.ranks.rank_R - done_E.at[rows.expert_R].get(mode="fill", fill_value=0)
+    is_here_R = (slot_R < M) & (offset_R >= 0) & (offset_R < C)
+    return _Block(expert_M, row_MC, jnp.where(is_here_R, slot_R * C + offset_R, M * C))
+
+
+_ROWS = 16  # of each expert, up to which multiplying costs less than sorting
+
+
+def are_few(tokens: int, chosen: int, num_experts: int) -> bool:
+    """Whether `all_experts` is the better way for so many tokens with `chosen` experts each."""
+    return tokens * chosen <= _ROWS * num_experts
+
+
+def all_experts(
+    weights: Weights, x_TD: jax.Array, weight_TK: jax.Array, expert_TK: jax.Array
+) -> jax.Array:
+    """The weighted sum of the SwiGLU of each token's K experts, [T,D]. An expert E, one more than
+    there are, counts nothing."""
+    gate_EDF, up_EDF, down_EFD = weights
+    # One product per expert: CPUs would first transpose the weights of a joint one.
+    x_ETD = jnp.broadcast_to(x_TD[None], (gate_EDF.shape[0], *x_TD.shape))
+    hidden_ETF = jax.nn.silu(jnp.einsum("etd,edf->etf", x_ETD, gate_EDF))
+    hidden_ETF = hidden_ETF * jnp.einsum("etd,edf->etf", x_ETD, up_EDF)
+    chosen_TKE = jax.nn.one_hot(expert_TK, gate_EDF.shape[0], dtype=x_TD.dtype)
+    weight_ET = jnp.einsum("tk,tke->et", weight_TK, chosen_TKE)
+    # Weighted as the outputs of `capacity_dispatch` are, so that both ways round alike in bfloat16.
+    y_ETD = jnp.einsum("etf,efd->etd", hidden_ETF, down_EFD)
+    return jnp.einsum("etd,et->td", y_ETD, weight_ET)

@@ -1,0 +1,66 @@
+"""The host's view of one shard of the mesh: its slots, their pages, and who is read there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ale_jax.rollout.dispatch import ExpertRecord
+from ale_jax.rollout.engine_shape import EngineShape
+from ale_jax.rollout.pages import PagePool
+from ale_jax.rollout.slots import CacheSlot, Request
+
+
+class DataShard:
+    def __init__(self, number: int, shape: EngineShape, record: ExpertRecord | None = None):
+        """shape: what each shard has (`EngineShape.shard`)."""
+        first = number * shape.max_sequences
+        self.number, self._shape = number, shape
+        self.slots = [
+            CacheSlot(first + i, shape.max_sequence_length, record)
+            for i in range(shape.max_sequences)
+        ]
+        self.pages = PagePool(shape.pages)
+        self.reading: CacheSlot | None = None  # who is read first in the next dispatch
+
+    def can_take(self, keys: Sequence[bytes]) -> bool:
+        """Whether there is a slot, and all pages of a conversation that begins with `keys`."""
+        return self._free_slot() is not None and self.pages.can_give(
+            keys, self._shape.pages_per_sequence
+        )
+
+    def knows(self, keys: Sequence[bytes]) -> int:
+        """How many of the keys, from the first on, name what has been read or is just being."""
+        being_read = self.reading.prefix_keys if self.reading else []
+        # A key stands for all that comes before it, too.
+        return max(self.pages.known(keys), len(set(keys) & set(being_read)))
+
+    def take(
+        self, request: Request, keys: list[bytes], version: int | None
+    ) -> tuple[CacheSlot, int]:
+        """Gives a conversation a slot and all its pages; of its first ids, so many are known."""
+        slot, taken = self._free_slot(), self.pages.take(keys, self._shape.pages_per_sequence)
+        assert slot is not None and taken is not None, "ask `can_take` first"
+        slot.conversation, (slot.pages, known) = request.conversation, taken
+        slot.prefix_keys, slot.prefix_version = keys, version
+        slot.begin(request, self._shape.prefill_tokens)
+        if slot.unread:
+            slot.skip(known * self._shape.page_tokens)
+            return slot, known * self._shape.page_tokens
+        return slot, 0
+
+    def _free_slot(self) -> CacheSlot | None:
+        return next((s for s in self.slots if s.conversation is None), None)
+
+
+def best_shard(shards: Sequence[DataShard], keys: Sequence[bytes]) -> DataShard | None:
+    """Where a conversation that begins with `keys` goes; None if it fits nowhere yet.
+
+    The members of a group go where the first one went, and wait for it to be read. Others go where
+    nobody is just read, and there where most of their beginning is known, then most is free.
+    """
+
+    def merit(shard: DataShard) -> tuple[bool, bool, int, int]:
+        known = shard.knows(keys)
+        return known == len(keys), shard.reading is None, known, shard.pages.free
+
+    return max((s for s in shards if s.can_take(keys)), key=merit, default=None)

@@ -1,0 +1,170 @@
+"""The commands of `ale-sandbox` that work on this machine itself: `serve`, `images` and
+`doctor`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from fastapi import APIRouter
+from rich.console import Console
+
+from ale_jax.sandbox import bubblewrap, cgroups, docker_runtime
+from ale_jax.sandbox.api import SandboxError
+from ale_jax.sandbox.cli import tables
+from ale_jax.sandbox.cli.parser import spec_of
+from ale_jax.sandbox.docker_runtime import DockerRuntime
+from ale_jax.sandbox.hub.ensure import MISSING, NEVER
+from ale_jax.sandbox.hub.hub import Hub
+from ale_jax.sandbox.pool.node_pool import NodePool
+from ale_jax.sandbox.pool.options import ManagedPool, PoolOptions, closed_at_exit
+from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.sandbox.sdk.client import SandboxClient
+from ale_jax.sandbox.service import rock
+from ale_jax.sandbox.service.access import ServiceSettings, read_tokens
+from ale_jax.sandbox.service.app import bind, create_app, serve, url_of
+from ale_jax.sandbox.spec import SandboxSpec
+
+# Makes a pool for the runtime, the spec and the options that are asked for; and says where it is.
+MakePool = Callable[[str, SandboxSpec, PoolOptions], tuple[ManagedPool, str]]
+
+
+def pool_here(
+    runtime_name: str, spec: SandboxSpec, options: PoolOptions
+) -> tuple[ManagedPool, str]:
+    """Of this machine. Errors: ValueError, SandboxStartError."""
+    runtime = pick_runtime(runtime_name, spec)
+    return NodePool(runtime, options), runtime.name
+
+
+def run_service(
+    arguments: argparse.Namespace,
+    fronts: Sequence[APIRouter] = (),
+    make_pool: MakePool = pool_here,
+) -> int:
+    """fronts: further routes, such as `gem.front` of the worlds that the caller knows.
+
+    Errors: ValueError, SandboxStartError.
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    routers = [*fronts, *([rock.front()] if arguments.rock else [])]
+    try:
+        asyncio.run(_serve(arguments, routers, make_pool))
+    except SystemExit:
+        return 0  # SIGTERM is how a service is told to end
+    return 0
+
+
+async def _serve(
+    arguments: argparse.Namespace, routers: Sequence[APIRouter], make_pool: MakePool
+) -> None:
+    settings = ServiceSettings(host=arguments.host, port=arguments.port)
+    tokens, spec = read_tokens(arguments.token_file), spec_of(arguments)
+    options = PoolOptions(slots=arguments.slots, snapshot_directory=arguments.snapshots)
+    pool, where = make_pool(arguments.runtime, spec, options)
+    app = create_app(pool, settings, tokens, routers)
+    with bind(settings) as listener:
+        async with closed_at_exit(pool):
+            if arguments.warm:
+                await pool.warm(spec, arguments.warm)
+            _announce(url_of(listener), where, bool(tokens))
+            await serve(app, listener)
+
+
+def _announce(url: str, where: str, asks: bool) -> None:
+    who = "tokens are asked for" if asks else "no token is asked for"
+    pages = f"live at {url}/fleet, documentation at {url}/docs"
+    Console().print(f"{url} ({where}; {who}; {pages})", soft_wrap=True)
+
+
+def images(arguments: argparse.Namespace) -> int:
+    """Errors: SandboxStartError, ValueError."""
+    return ACTIONS[arguments.action or "list"](Hub(), arguments)
+
+
+def _list(hub: Hub, arguments: argparse.Namespace) -> int:
+    tables.images(hub.list_images())
+    return 0
+
+
+def _build(hub: Hub, arguments: argparse.Namespace) -> int:
+    outcomes = hub.ensure_all(arguments.names, MISSING if arguments.pull else NEVER)
+    rows = [
+        (o.name, f"{o.seconds:.1f} s", o.manifest.reference if o.manifest else o.trouble)
+        for o in outcomes
+    ]
+    tables.show("", ("image", "took", ""), rows)
+    return 1 if any(outcome.trouble for outcome in outcomes) else 0
+
+
+def _try(hub: Hub, arguments: argparse.Namespace) -> int:
+    runtime = DockerRuntime(SandboxSpec(image=arguments.name))
+    verdict = hub.validate(arguments.name, lambda spec: runtime.start(spec, {}), runtime.name)
+    print(f"{arguments.name}: {verdict.detail}")
+    return 0 if verdict.ok else 1
+
+
+def _remove(hub: Hub, arguments: argparse.Namespace) -> int:
+    for name in arguments.names:
+        print("\n".join(hub.remove(name)))
+    return 0
+
+
+def _prune(hub: Hub, arguments: argparse.Namespace) -> int:
+    pruned = hub.prune(arguments.keep)
+    rows = [(name, "removed") for name in pruned.removed]
+    tables.show("", ("image", ""), [*rows, *((name, "in use") for name in pruned.in_use)])
+    return 0
+
+
+ACTIONS: Mapping[str, Callable[[Hub, argparse.Namespace], int]] = {
+    "list": _list,
+    "build": _build,
+    "try": _try,
+    "rm": _remove,
+    "prune": _prune,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """trouble: empty if it works; else why not, with the line to type."""
+
+    what: str
+    trouble: str
+
+
+def doctor(spec: SandboxSpec, url: str, token: str | None) -> int:
+    """Shows the findings; 0 if there is a runtime that can start `spec`."""
+    runtimes = list(_runtimes(spec))
+    findings = [*runtimes, _limits(), _service(url, token)]
+    rows = [("works" if not f.trouble else "no", f.what, f.trouble) for f in findings]
+    tables.show("", ("", "", ""), rows)
+    return 0 if any(not each.trouble for each in runtimes) else 1
+
+
+def _runtimes(spec: SandboxSpec) -> Iterator[Finding]:
+    yield Finding(f"docker, image {spec.image}", docker_runtime.probe(spec) or "")
+    yield Finding("bubblewrap", bubblewrap.probe(spec) or "")
+
+
+def _limits() -> Finding:
+    what = "control groups for bubblewrap"
+    try:
+        cgroups.find()
+    except cgroups.CgroupsUnavailable as error:
+        return Finding(what, f"{error}; without, the runner itself watches over memory")
+    return Finding(what, "")
+
+
+def _service(url: str, token: str | None) -> Finding:
+    what = f"the service at {url}"
+    try:
+        with SandboxClient(url, token) as client:
+            client.nodes()
+    except (SandboxError, ValueError, PermissionError) as error:
+        return Finding(what, str(error))
+    return Finding(what, "")

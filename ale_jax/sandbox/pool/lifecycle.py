@@ -1,0 +1,227 @@
+"""All sandboxes of a node: how they are started, lost, re-created and ended."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from collections.abc import Callable
+
+from ale_jax.sandbox.api import SandboxError, SandboxStartError
+from ale_jax.sandbox.pool.api import Cause, Record, StartRequest, State
+from ale_jax.sandbox.pool.machines import Machines
+from ale_jax.sandbox.pool.options import PoolOptions
+from ale_jax.sandbox.pool.pooled_sandbox import Heartbeat, PooledSandbox
+from ale_jax.sandbox.pool.snapshots import SnapshotStore
+
+MAX_REMEMBERED = 10_000
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.5, 8.0
+
+
+class Lifecycle:
+    """The sandboxes of a pool by id. Every one that is begun ends exactly once, by `end`, by a
+    start that failed, or by a loss; its slot and its snapshot are free again then.
+
+    What changes a sandbox's state does not wait for anything, so nobody sees it half done.
+    """
+
+    def __init__(
+        self,
+        machines: Machines,
+        store: SnapshotStore,
+        options: PoolOptions,
+        record: Record,
+        clock: Callable[[], float],
+    ):
+        self.sandboxes: dict[str, PooledSandbox] = {}
+        self.restarts = 0
+        self._machines, self._store, self._options = machines, store, options
+        self._record, self._clock = record, clock
+        self._ended: collections.deque[tuple[float, PooledSandbox]] = collections.deque()
+
+    def begin(
+        self,
+        id: str,
+        request: StartRequest,
+        generation: int = 0,
+        is_warm: bool = False,
+        after: asyncio.Task | None = None,
+    ) -> PooledSandbox:
+        """A new sandbox, which is on its way. A slot must have been reserved for it.
+
+        after: the end of what was in its slot. ValueError for a snapshot that is not there.
+        """
+        self._assert_free(id)
+        if request.snapshot:
+            try:
+                self._store.pin(request.snapshot)
+            except ValueError:
+                self._machines.give_back(after)
+                raise
+        pooled = self.sandboxes[id] = PooledSandbox(id, request, self._clock, generation)
+        pooled.is_warm = is_warm
+        self._begin_start(pooled, after)
+        return pooled
+
+    def adopt(
+        self, pooled: PooledSandbox, id: str, request: StartRequest, generation: int = 0
+    ) -> None:
+        """A warm sandbox, up or on its way, becomes what `request` asks for, under another id.
+
+        ValueError for a snapshot that is not there; the sandbox stays warm then.
+        """
+        assert pooled.is_warm, pooled.id
+        self._assert_free(id)
+        if request.snapshot:
+            self._store.pin(request.snapshot)
+        del self.sandboxes[pooled.id]
+        self.sandboxes[id] = pooled
+        pooled.id, pooled.request, pooled.generation = id, request, generation
+        pooled.is_warm = False
+        if pooled.life.state is State.READY:
+            pooled.expect()
+            if request.snapshot:
+                self._begin_start(pooled, None)
+            else:
+                self._started(pooled, "it was warm")
+
+    def end(
+        self, pooled: PooledSandbox, cause: Cause, detail: str = "", keep_slot: bool = False
+    ) -> asyncio.Task | None:
+        """Ends it, unless it has ended. Returns the task that is done when nothing of it is left.
+
+        keep_slot: for another, which starts after that; only for one that is up.
+        """
+        assert pooled.life.is_up or not keep_slot, pooled.life.state
+        if not pooled.life.is_over and pooled.ending is None:
+            pooled.to(State.STOPPING, detail, cause)
+            pooled.starting.cancel()
+            pooled.never_starts(pooled.gone())
+            finish = self._finish(pooled, keep_slot)
+            pooled.ending = asyncio.get_running_loop().create_task(finish)
+            self._note("sandbox_ended", detail or str(cause), pooled, cause=str(cause))
+        return pooled.ending
+
+    def lose(self, pooled: PooledSandbox, detail: str) -> None:
+        """It died. A new generation is on its way then, if that is wanted."""
+        if not pooled.life.is_up:
+            return
+        self._note("sandbox_lost", detail, pooled)
+        pooled.losses += 1
+        pooled.to(State.FAILED, detail, Cause.LOST)
+        again = pooled.request.recreate and pooled.losses <= self._options.max_losses
+        old = self._end_machine(pooled, keep_slot=again)
+        if not again:
+            self._retire(pooled)
+            return
+        self.restarts += 1
+        pooled.generation += 1
+        pooled.to(State.PENDING, f"generation {pooled.generation}")
+        pooled.expect()
+        self._begin_start(pooled, old)
+
+    def forget(self) -> None:
+        """Those that ended long ago."""
+        oldest = self._clock() - self._options.remember_seconds
+        while self._ended and (self._ended[0][0] < oldest or len(self._ended) > MAX_REMEMBERED):
+            _, pooled = self._ended.popleft()
+            if self.sandboxes.get(pooled.id) is pooled:  # else its id is in use again
+                del self.sandboxes[pooled.id]
+
+    def _begin_start(self, pooled: PooledSandbox, after: asyncio.Task | None) -> None:
+        pooled.start_began, pooled.after = False, after
+        pooled.starting = asyncio.get_running_loop().create_task(self._start(pooled))
+
+    async def _start(self, pooled: PooledSandbox) -> None:
+        """Waits for a permit, the runtime and the snapshot's files; `end` cancels it."""
+        pooled.start_began = True
+        try:
+            if pooled.sandbox is None:
+                await self._launch(pooled)
+            if pooled.request.snapshot and not pooled.is_warm:
+                await self._fill(pooled)
+        except Exception as error:  # whatever it is, those who wait are told
+            self._fail(pooled, error)
+        else:
+            self._started(pooled)
+
+    async def _launch(self, pooled: PooledSandbox) -> None:
+        pause = 0.0
+        if pooled.losses > 1:
+            pause = min(FIRST_PAUSE_S * 2 ** (pooled.losses - 2), LAST_PAUSE_S)
+        labels = {**pooled.request.labels, "node": self._options.name, "sandbox": pooled.id}
+
+        def record(kind: str, detail: str, **fields: str | int | None) -> None:
+            self._note(kind, detail, pooled, **fields)  # a warm one has another id by then
+
+        pooled.sandbox = await self._machines.launch(
+            pooled.request.spec,
+            labels,
+            record,
+            lambda: pooled.to(State.STARTING),
+            pooled.after,
+            pause,
+        )
+        pooled.heartbeat = Heartbeat(self._options.ask_ticks, self._options.tick_seconds)
+
+    async def _fill(self, pooled: PooledSandbox) -> None:
+        if pooled.life.state is State.READY:
+            pooled.to(State.STARTING, "restores a snapshot")
+        try:
+            content = await self._store.get(pooled.request.snapshot)
+            async with asyncio.timeout(self._options.launch_seconds):
+                await pooled.sandbox.restore(content)
+        except (SandboxError, TimeoutError) as error:
+            raise SandboxStartError(f"cannot restore the snapshot: {error or 'late'}") from error
+
+    def _started(self, pooled: PooledSandbox, detail: str = "") -> None:
+        pooled.started()
+        kind = "sandbox_recreated" if pooled.generation else "sandbox_started"
+        self._note("sandbox_warm" if pooled.is_warm else kind, detail, pooled)
+
+    def _fail(self, pooled: PooledSandbox, error: Exception) -> None:
+        """Its start failed; one that has run before is tried again."""
+        detail = str(error) or repr(error)
+        self._note("sandbox_start_failed", detail, pooled)
+        pooled.to(State.FAILED, detail, Cause.START_FAILED)
+        again = 0 < pooled.losses < self._options.max_losses
+        old = None
+        if pooled.sandbox is not None:
+            old = self._end_machine(pooled, keep_slot=again)
+        elif again:  # its slot was given back, and nothing else has run since then
+            again = self._machines.reserve()
+        if again:
+            pooled.losses += 1
+            pooled.to(State.PENDING, "again")
+            self._begin_start(pooled, old)
+        else:
+            pooled.never_starts(error)
+            self._retire(pooled)
+
+    async def _finish(self, pooled: PooledSandbox, keep_slot: bool) -> None:
+        await asyncio.wait([pooled.starting])
+        if pooled.sandbox is not None:
+            await self._end_machine(pooled, keep_slot)
+        elif not pooled.start_began:  # a task that is cancelled before its first step takes none
+            self._machines.give_back(pooled.after)
+        pooled.to(State.STOPPED)
+        self._retire(pooled)
+
+    def _end_machine(self, pooled: PooledSandbox, keep_slot: bool) -> asyncio.Task:
+        sandbox, pooled.sandbox = pooled.sandbox, None
+        if pooled.heartbeat is not None:
+            pooled.heartbeat.stop()
+            pooled.heartbeat = None
+        return self._machines.end(sandbox, pooled.id, keep_slot)
+
+    def _assert_free(self, id: str) -> None:
+        assert id not in self.sandboxes or self.sandboxes[id].life.is_over, id
+
+    def _retire(self, pooled: PooledSandbox) -> None:
+        if pooled.request.snapshot:
+            self._store.unpin(pooled.request.snapshot)
+        self._ended.append((self._clock(), pooled))
+
+    def _note(
+        self, kind: str, detail: str, pooled: PooledSandbox, **fields: str | int | None
+    ) -> None:
+        self._record(kind, detail, sandbox=pooled.id, generation=pooled.generation, **fields)

@@ -1,0 +1,214 @@
+"""One sandbox of a pool, under one id through all its generations: its states and its heartbeat."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStats
+from ale_jax.sandbox.async_sandbox import AsyncSandbox
+from ale_jax.sandbox.pool.api import Cause, Change, SandboxGone, StartRequest, State, Status
+
+MAX_CHANGES = 100
+
+TRANSITIONS: Mapping[State, frozenset[State]] = {
+    State.PENDING: frozenset({State.STARTING, State.STOPPING, State.FAILED}),
+    State.STARTING: frozenset({State.READY, State.RUNNING, State.STOPPING, State.FAILED}),
+    State.READY: frozenset({State.STARTING, State.RUNNING, State.STOPPING, State.FAILED}),
+    State.RUNNING: frozenset({State.STOPPING, State.FAILED}),
+    State.STOPPING: frozenset({State.STOPPED}),
+    State.STOPPED: frozenset(),
+    State.FAILED: frozenset({State.PENDING}),  # it is re-created
+}
+# With these states goes the reason; STOPPED keeps that of STOPPING.
+WITH_CAUSE = (State.STOPPING, State.FAILED)
+
+
+@dataclasses.dataclass(frozen=True)
+class Life:
+    """Where a sandbox stands, why, and the last MAX_CHANGES steps that led there."""
+
+    state: State
+    cause: Cause | None
+    history: tuple[Change, ...]
+
+    @classmethod
+    def begin(cls, at: float) -> Life:
+        """at: seconds since the epoch."""
+        return cls(State.PENDING, None, (Change(at, State.PENDING, ""),))
+
+    @property
+    def is_up(self) -> bool:
+        return self.state in (State.READY, State.RUNNING)
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in (State.STOPPED, State.FAILED)
+
+    def to(self, state: State, at: float, detail: str = "", cause: Cause | None = None) -> Life:
+        """The life after one step, which must be in TRANSITIONS. cause: for WITH_CAUSE, only."""
+        assert state in TRANSITIONS[self.state], (self.state, state)
+        assert (cause is not None) == (state in WITH_CAUSE), (state, cause)
+        if state is State.STOPPED:
+            cause = self.cause
+        history = (*self.history, Change(at, state, detail))[-MAX_CHANGES:]
+        return Life(state, cause, history)
+
+
+class Heartbeat:
+    """Asks the runner for its statistics, one question at a time.
+
+    One that answers runs in a machine that lives, so the runtime need not be asked as well. stats:
+    the last answer. cpu_percent: of one core, between the last two.
+    """
+
+    def __init__(self, ask_ticks: int, tick_seconds: float):
+        self.stats: SandboxStats | None = None
+        self.cpu_percent: float | None = None
+        self._ask_ticks, self._tick_seconds = ask_ticks, tick_seconds
+        self._question: asyncio.Task[tuple[SandboxStats, float]] | None = None
+        self._ticks = 0  # since the last question, or since the last answer
+        self._answered_at = 0.0
+
+    @property
+    def silent_seconds(self) -> float:
+        """For which it has owed an answer; counted in ticks."""
+        is_owed = self._question is not None and not self._question.done()
+        return self._ticks * self._tick_seconds if is_owed else 0.0
+
+    def beat(self, sandbox: AsyncSandbox, patience: int) -> str | None:
+        """One tick. Why the sandbox counts as dead, or None. patience: ticks without an answer."""
+        self._ticks += 1
+        if self._question is None:
+            if self._ticks >= self._ask_ticks:
+                self._question = asyncio.get_running_loop().create_task(_timed_stats(sandbox))
+                self._ticks = 0
+            return None
+        if self._question.done():
+            return self._take_answer()
+        if self._ticks < patience:
+            return None
+        self.stop()
+        return "it does not answer"
+
+    def stop(self) -> None:
+        if self._question is not None:
+            self._question.cancel()
+            self._question = None
+
+    def _take_answer(self) -> str | None:
+        question, self._question, self._ticks = self._question, None, 0
+        error = question.exception()
+        if error is None:
+            self._take_stats(*question.result())
+        elif isinstance(error, SandboxLost):
+            return str(error)
+        elif not isinstance(error, SandboxError):
+            return repr(error)  # a fault of ours; the other sandboxes are not to suffer from it
+        return None  # it lives, and could not say how
+
+    def _take_stats(self, stats: SandboxStats, at: float) -> None:
+        before, self.stats = self.stats, stats
+        seconds, self._answered_at = at - self._answered_at, at
+        if stats.cpu_seconds is not None and before is not None and before.cpu_seconds is not None:
+            self.cpu_percent = 100.0 * (stats.cpu_seconds - before.cpu_seconds) / seconds
+
+
+async def _timed_stats(sandbox: AsyncSandbox) -> tuple[SandboxStats, float]:
+    return await sandbox.stats(), time.monotonic()
+
+
+class PooledSandbox:
+    """What a pool knows of a sandbox.
+
+    is_warm: it is nobody's yet. sandbox: None while there is no machine. arrival: done when it
+    runs, or with the reason why it never will. starters: callers of `start` that wait for it;
+    was_delivered: one of them has it. losses: since a call succeeded. starting, ending: what is
+    under
+    way with it. after: the end of what was in its slot before.
+    """
+
+    def __init__(
+        self, id: str, request: StartRequest, clock: Callable[[], float], generation: int = 0
+    ):
+        self.id, self.request, self.generation = id, request, generation
+        self.is_warm = self.was_delivered = False
+        self.sandbox: AsyncSandbox | None = None
+        self.heartbeat: Heartbeat | None = None
+        self.busy = self.starters = self.losses = 0
+        self.starting: asyncio.Task | None = None
+        self.start_began = False
+        self.after: asyncio.Task | None = None
+        self.ending: asyncio.Task | None = None
+        self.arrival: asyncio.Future[None] = _future()
+        self._clock = clock
+        self.started_at = self.used_at = clock()
+        self.life = Life.begin(self.started_at)
+
+    def to(self, state: State, detail: str = "", cause: Cause | None = None) -> None:
+        self.life = self.life.to(state, self._clock(), detail, cause)
+
+    def started(self) -> None:
+        """It is up: from now on it is its owner's, or warm."""
+        self.to(State.READY if self.is_warm else State.RUNNING)
+        self.used_at = self._clock()
+        if self.generation == 0:
+            self.started_at = self.used_at
+        self.arrival.set_result(None)
+
+    def never_starts(self, error: Exception) -> None:
+        """Whoever waits for it gets `error`."""
+        if not self.arrival.done():
+            self.arrival.set_exception(error)
+            self.arrival.exception()  # nobody may be waiting
+
+    def expect(self) -> None:
+        """A next generation is on its way."""
+        self.arrival = _future()
+
+    def gone(self) -> SandboxGone:
+        return SandboxGone(self.id, self.life.cause)
+
+    def overdue(self) -> Cause | None:
+        """Which of its limits it has outlived. A call under way is use, a look at it is not."""
+        now, request = self._clock(), self.request
+        if 0 < request.deadline_seconds <= now - self.started_at:
+            return Cause.DEADLINE
+        if not self.busy and 0 < request.idle_seconds <= now - self.used_at:
+            return Cause.IDLE
+        return None
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        self.busy, self.used_at = self.busy + 1, self._clock()
+        try:
+            yield
+        finally:
+            self.busy, self.used_at = self.busy - 1, self._clock()
+
+    def status(self, node: str, runtime: str) -> Status:
+        running = self.life.state is State.RUNNING and self.heartbeat is not None
+        return Status(
+            id=self.id,
+            node=node,
+            runtime=runtime,
+            state=self.life.state,
+            cause=self.life.cause,
+            generation=self.generation,
+            busy=self.busy,
+            started_at=self.started_at,
+            used_at=self.used_at,
+            spec=self.request.spec,
+            labels=dict(self.request.labels),
+            history=self.life.history,
+            stats=self.heartbeat.stats if running else None,
+            cpu_percent=self.heartbeat.cpu_percent if running else None,
+            silent_seconds=self.heartbeat.silent_seconds if running else 0.0,
+        )
+
+
+def _future() -> asyncio.Future[None]:
+    return asyncio.get_running_loop().create_future()

@@ -1,0 +1,184 @@
+"""Who may call the service: its settings, bearer tokens with the names of their owners, and what a
+browser may not do."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import hashlib
+import hmac
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from ale_jax.sandbox.service.records import Refusal
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclasses.dataclass(frozen=True)
+class ServiceSettings:
+    """host, port: where it listens; port 0: one of the system's choice.
+
+    json_bytes, upload_bytes: the longest body of a call, and of one that brings files.
+    body_seconds: a client that takes longer to send its body is refused.
+    calls_per_token: of one token at a time; more are answered with 429.
+    answers, answers_bytes, answer_seconds: how many answers are kept for repeated requests, of what
+        size altogether, and how long.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8700
+    json_bytes: int = 4 << 20
+    upload_bytes: int = 64 << 20
+    body_seconds: float = 60.0
+    calls_per_token: int = 512
+    answers: int = 4096
+    answers_bytes: int = 64 << 20
+    answer_seconds: float = 600.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ValueError(f"service port {self.port} must be 0..65535")
+        names = ("json_bytes", "upload_bytes", "body_seconds", "calls_per_token", "answers")
+        for name in (*names, "answers_bytes", "answer_seconds"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"service {name} {getattr(self, name)} must be more than 0")
+
+    @property
+    def local(self) -> bool:
+        """Whether only this machine can reach it."""
+        return self.host in LOOPBACK
+
+
+VARIABLE = "ALE_SANDBOX_TOKENS"
+NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+MIN_TOKEN = 16  # characters
+FORM = "NAME TOKEN or NAME TOKEN admin"
+REMEDY = "python -c 'import secrets; print(secrets.token_urlsafe(24))' makes one"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tenant:
+    """Whose sandboxes they are. admin: sees everybody's."""
+
+    name: str
+    admin: bool = False
+
+
+LOCAL = Tenant("local", admin=True)  # whoever calls a service that has no tokens
+
+
+class Tokens:
+    """All that are valid. Empty: nobody is asked for one."""
+
+    def __init__(self, tokens: Mapping[str, Tenant]):
+        self._tenants = [(_digest(token), tenant) for token, tenant in tokens.items()]
+
+    def __bool__(self) -> bool:
+        return bool(self._tenants)
+
+    def find(self, token: str) -> Tenant | None:
+        """The time it takes tells nothing of the tokens: every one of them is compared."""
+        digest, found = _digest(token), None
+        for known, tenant in self._tenants:
+            if hmac.compare_digest(known, digest):
+                found = tenant
+        return found
+
+
+def parse_tokens(lines: Iterable[str], source: str) -> Tokens:
+    """One of FORM per line; what follows # is left out. Errors: ValueError, without the token."""
+    tokens: dict[str, Tenant] = {}
+    for number, line in enumerate(lines, 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        where = f"{source}, line {number}"
+        if len(words) not in (2, 3) or words[2:] not in ([], ["admin"]):
+            raise ValueError(f"{where}: {len(words)} words; write {FORM}")
+        name, token = words[:2]
+        if not NAME.fullmatch(name):
+            raise ValueError(f"{where}: name {name!r:.80} must match {NAME.pattern}")
+        if len(token) < MIN_TOKEN:
+            raise ValueError(f"{where}: the token has {len(token)} characters; {REMEDY}")
+        if token in tokens:
+            raise ValueError(f"{where}: two lines have the same token; {REMEDY}")
+        tokens[token] = Tenant(name, admin=len(words) == 3)
+    return Tokens(tokens)
+
+
+def read_tokens(path: str | None, environment: Mapping[str, str] = os.environ) -> Tokens:
+    """From the file, or from VARIABLE (lines divided by ;). Errors: ValueError."""
+    if path is None:
+        return parse_tokens(environment.get(VARIABLE, "").split(";"), VARIABLE)
+    try:
+        mode, text = Path(path).stat().st_mode, Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"token file {path!r} cannot be read: {error}") from error
+    if mode & 0o077:
+        raise ValueError(f"token file {path!r} can be read by others; type: chmod 600 {path}")
+    tokens = parse_tokens(text.splitlines(), path)
+    if not tokens:
+        raise ValueError(f"token file {path!r} has no token; write {FORM}")
+    return tokens
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "replace")).digest()
+
+
+OPEN_PATHS = ("/healthz", "/readyz", "/docs", "/openapi.json", "/fleet")  # the same for everybody
+# The second is what rl-rock sends.
+TOKEN_HEADERS = ("authorization", "xrl-authorization")
+
+
+def admit(headers: Mapping[str, str], path: str, tokens: Tokens) -> Tenant | None:
+    """Whose request it is; None for a path that is open. Errors: Refusal (401, 403)."""
+    if path in OPEN_PATHS:
+        return None
+    if not tokens:
+        _refuse_browsers(headers)
+        return LOCAL
+    token = _token(headers)
+    tenant = tokens.find(token) if token else None
+    if tenant is None:
+        message = "wrong token" if token else "no token"
+        raise Refusal(401, "unauthorized", message, "send the header Authorization: Bearer TOKEN")
+    return tenant
+
+
+def _token(headers: Mapping[str, str]) -> str | None:
+    for name in TOKEN_HEADERS:
+        scheme, _, value = headers.get(name, "").partition(" ")
+        if scheme.lower() == "bearer":
+            return value.strip()
+        if scheme.lower() == "basic":  # NAME:TOKEN@ in a URL, where only that can be given
+            return _password(value)
+    return None
+
+
+def _password(value: str) -> str | None:
+    try:
+        return base64.b64decode(value, validate=True).decode().partition(":")[2]
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+
+
+def _refuse_browsers(headers: Mapping[str, str]) -> None:
+    """Without tokens, only programs of this machine may call. A page that a browser shows could
+    call too, by our address or by a name of its own that it has made to mean our address."""
+    for url in (f"//{headers.get('host', '')}", headers.get("origin")):
+        if url is not None and _host(url) not in LOOPBACK:
+            message = f"{url.lstrip('/')!r:.140} is not this machine"
+            raise Refusal(403, "forbidden", message, "start the service with a token")
+
+
+def _host(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None

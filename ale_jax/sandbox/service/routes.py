@@ -1,0 +1,236 @@
+"""Routes of one sandbox: its life cycle, its files, and what runs in it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import Annotated
+from urllib.parse import unquote
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
+
+from ale_jax.sandbox.api import ExecResult, FileInfo, ProcessResult
+from ale_jax.sandbox.pool.api import SnapshotInfo, Status
+from ale_jax.sandbox.service import uploads
+from ale_jax.sandbox.service.bodies import (
+    BYTES,
+    ERRORS,
+    NDJSON,
+    TAR,
+    By,
+    ForkBody,
+    Id,
+    InterruptBody,
+    ProcessBody,
+    RestoreBody,
+    RunBody,
+    Session,
+    SessionBody,
+    StartBody,
+    StartManyBody,
+    binary,
+    nothing,
+    raw_body,
+    reply,
+)
+from ale_jax.sandbox.service.records import refusal_of
+from ale_jax.sandbox.service.uploads import parse_form
+
+sandbox_router = APIRouter(prefix="/v1/sandboxes", tags=["sandboxes"], responses=ERRORS)
+
+
+@sandbox_router.post("", status_code=201, response_model=Status)
+async def start(body: StartBody, by: By) -> Response:
+    """Starts a sandbox; answers when it runs. 500 `start_failed` says in which phase it failed;
+    503 `pool_full` that there is no room now."""
+    return reply(await by.start(body.request()), 201)
+
+
+@sandbox_router.post("/many", status_code=201, response_model=list[Status])
+async def start_many(body: StartManyBody, by: By) -> Response:
+    """Starts `count + spare` like ones; answers when the first `count` of them run, and stops the
+    rest."""
+    return reply(await by.start_many(body.request(), body.count, body.spare), 201)
+
+
+@sandbox_router.get("", response_model=list[Status])
+async def list_sandboxes(by: By) -> Response:
+    """Yours; everybody's for an administrator."""
+    return reply(await by.statuses())
+
+
+@sandbox_router.get("/{id}", response_model=Status)
+async def status(id: Id, by: By) -> Response:
+    """How it stands; for a while also when it is gone. Asking does not prolong its life."""
+    return reply(await by.status(id))
+
+
+@sandbox_router.delete("/{id}", status_code=204)
+async def stop(id: Id, by: By) -> Response:
+    """Ends it and frees what it held."""
+    await by.stop(id)
+    return nothing()
+
+
+@sandbox_router.post("/{id}/snapshot", response_model=SnapshotInfo)
+async def snapshot(id: Id, by: By) -> Response:
+    """Keeps its working files. The answer's id, which is of their content, can be given to
+    `start`: whoever knows it may."""
+    return reply(await by.snapshot(id))
+
+
+@sandbox_router.post("/{id}/restore", status_code=204)
+async def restore(id: Id, body: RestoreBody, by: By) -> Response:
+    """As new, then with the working files of a snapshot. 422 if there is none of that id."""
+    await by.restore(id, body.snapshot)
+    return nothing()
+
+
+@sandbox_router.post("/{id}/fork", status_code=201, response_model=list[Status])
+async def fork(id: Id, body: ForkBody, by: By) -> Response:
+    """New sandboxes of the same spec with the same working files."""
+    return reply(await by.fork(id, body.count), 201)
+
+
+command_router = APIRouter(prefix="/v1/sandboxes/{id}", tags=["commands"], responses=ERRORS)
+
+log = logging.getLogger(__name__)
+
+
+@command_router.post("/run", response_model=ExecResult)
+async def run(id: Id, body: RunBody, by: By) -> Response:
+    """Runs a command in a session and answers with its output. A non-zero exit code is data.
+
+    It runs to its end even if the client hangs up. Repeat the request with the same `X-Request-Id`
+    to be told how it ended.
+    """
+    arguments = {"command": body.command, "timeout": body.timeout, "session": body.session}
+    return reply(await by.call(id, "run", **arguments))
+
+
+@command_router.post("/exec", response_model=ProcessResult)
+async def exec_process(id: Id, body: ProcessBody, by: By) -> Response:
+    """Runs one process, outside every session, and answers with head and tail of its output."""
+    return reply(await by.call(id, "exec", **body.arguments()))
+
+
+@command_router.post(
+    "/spawn", response_class=StreamingResponse, responses={200: {"content": {NDJSON: {}}}}
+)
+async def spawn(id: Id, body: ProcessBody, by: By) -> Response:
+    """Starts one process and streams what it writes, as lines of JSON.
+
+    `{"stdout": BASE64}` and `{"stderr": BASE64}` as they come; the last line is `{"exit": CODE}`,
+    or `{"error": {...}}`. A stream without such an end broke. If the client hangs up, the process
+    is ended. Without `timeout` it has no limit. A spawn cannot be repeated by its request id.
+    """
+    # Not server-sent events: a browser repeats those by itself, which would start the process anew,
+    # and they cannot carry bytes either.
+    lines = _lines(await by.stream(id, **body.arguments()))
+    return StreamingResponse(lines, media_type=NDJSON, headers={"Cache-Control": "no-store"})
+
+
+@command_router.post("/sessions", status_code=204)
+async def open_session(id: Id, body: SessionBody, by: By) -> Response:
+    """Opens a further bash. 409 if there is one of that name."""
+    await by.call(id, "open_session", name=body.name, env=body.env, cwd=body.cwd)
+    return nothing()
+
+
+@command_router.delete("/sessions/{session}", status_code=204)
+async def close_session(id: Id, session: Session, by: By) -> Response:
+    """Kills all that runs in it. 409 if there is none of that name."""
+    await by.call(id, "close_session", name=session)
+    return nothing()
+
+
+@command_router.post("/sessions/{session}/interrupt")
+async def interrupt(id: Id, session: Session, body: InterruptBody, by: By) -> Response:
+    """Ctrl-C for the session's command. `{"interrupted": false}` if none ran."""
+    done = await by.call(id, "interrupt", session=session, seconds=body.seconds)
+    return reply({"interrupted": done})
+
+
+@command_router.post("/reset", status_code=204)
+async def reset(id: Id, by: By) -> Response:
+    """As new: nothing runs, /work and /tmp are empty."""
+    await by.call(id, "reset")
+    return nothing()
+
+
+@command_router.post("/kill", status_code=204)
+async def kill_processes(id: Id, by: By) -> Response:
+    """Kills all that the agent started. Files stay."""
+    await by.call(id, "kill_processes")
+    return nothing()
+
+
+async def _lines(pieces: AsyncIterator[tuple[str, bytes | int]]) -> AsyncIterator[bytes]:
+    try:
+        async with contextlib.aclosing(pieces):  # which ends the process if the client hangs up
+            async for kind, value in pieces:
+                text = base64.b64encode(value).decode() if isinstance(value, bytes) else value
+                yield json.dumps({kind: text}).encode() + b"\n"
+    except Exception as error:
+        refusal = refusal_of(error)  # the status is sent already: the last line tells it
+        if refusal.kind == "internal":
+            log.exception("a stream failed")
+        yield json.dumps(refusal.content()).encode() + b"\n"
+
+
+MAX_READ = 64 << 20
+
+file_router = APIRouter(prefix="/v1/sandboxes/{id}", tags=["files"], responses=ERRORS)
+FilePath = Annotated[str, Query(description="Relative to /work, or absolute.", max_length=4096)]
+Count = Annotated[int, Query(ge=0, le=MAX_READ, description="No more than so many bytes.")]
+FORM = "One file per part; the part's name is its path below /work, percent-encoded."
+
+
+@file_router.get("/files", response_class=Response, responses=binary("The content."))
+async def read_file(id: Id, by: By, path: FilePath, max_bytes: Count = 1 << 20) -> Response:
+    """The beginning of a file. 404 for what the agent cannot read as a regular file, and for a
+    path with a symbolic link in it; 422 for a path with `..`."""
+    data = await by.call(id, "read", path=path, max_bytes=max_bytes)
+    return Response(data, media_type=BYTES)
+
+
+@file_router.put("/files", status_code=204, openapi_extra=raw_body("The content."))
+async def write_file(id: Id, by: By, path: FilePath, request: Request) -> Response:
+    """Writes one file below /work, and the directories on the way; links are not followed."""
+    await by.call(id, "write", files={path: await request.body()})
+    return nothing()
+
+
+@file_router.post("/files", status_code=204, openapi_extra=raw_body(FORM, "multipart/form-data"))
+async def write_files(id: Id, by: By, request: Request) -> Response:
+    """Writes several files below /work."""
+    parts = parse_form(request.headers.get("content-type", ""), await request.body())
+    await by.call(id, "write", files={unquote(part.name): part.data for part in parts})
+    return nothing()
+
+
+@file_router.get("/directory", response_model=list[FileInfo])
+async def list_directory(id: Id, by: By, path: FilePath = "/work") -> Response:
+    """What is in a directory."""
+    return reply(await by.call(id, "list", path=path))
+
+
+@file_router.get("/archive", response_class=Response, responses=binary("A tar.", TAR))
+async def download(id: Id, by: By, path: FilePath = "/work") -> Response:
+    """A directory as a tar. The agent made what is in it: do not believe it when you unpack it."""
+    return Response(await by.call(id, "pack", path=path), media_type=TAR)
+
+
+@file_router.put("/archive", status_code=204, openapi_extra=raw_body("A plain tar.", TAR))
+async def upload(id: Id, by: By, request: Request, path: FilePath = "/work") -> Response:
+    """Unpacks a tar into a directory, with the agent's rights. 422 for one with links, devices,
+    absolute paths or `..`; then nothing is unpacked."""
+    archive = await request.body()
+    await asyncio.to_thread(uploads.checked, archive)  # which may take a while
+    await by.call(id, "unpack", archive=archive, path=path)
+    return nothing()

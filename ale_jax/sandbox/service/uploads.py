@@ -1,0 +1,131 @@
+"""Archives and forms from untrusted senders: read whole, checked, and only then used."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+import tarfile
+from pathlib import Path
+
+BOUNDARY = re.compile(r'multipart/form-data\s*;.*boundary=(?:"([^"]{1,70})"|([^;\s]{1,70}))', re.I)
+PARAMETER = re.compile(r';\s*([a-z]+)="((?:[^"\\]|\\.)*)"', re.I)
+MAX_PARTS = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """filename: empty if the sender gave none."""
+
+    name: str
+    filename: str
+    data: bytes
+
+
+def parse_form(content_type: str, body: bytes) -> list[Part]:
+    """The parts, in the order sent. Errors: ValueError."""
+    match = BOUNDARY.match(content_type)
+    if not match:
+        raise ValueError(f"content-type {content_type!r:.140} must be multipart/form-data")
+    mark = b"--" + (match[1] or match[2]).encode("latin-1")
+    first, *pieces = (b"\r\n" + body).split(b"\r\n" + mark)
+    if first or not pieces or not pieces[-1].startswith(b"--"):
+        raise ValueError("the form has no beginning or no end")
+    if len(pieces) > MAX_PARTS:
+        raise ValueError(f"the form has more than {MAX_PARTS} parts: send it in parts")
+    return [_part(piece) for piece in pieces[:-1]]
+
+
+def _part(piece: bytes) -> Part:
+    head, gap, data = piece.partition(b"\r\n\r\n")
+    rest_of_mark, *lines = head.decode("utf-8", "replace").split("\r\n")
+    if rest_of_mark.strip(" \t"):  # data that begins like the boundary, which none may hold
+        raise ValueError("the form's boundary is in its data")
+    for line in lines:
+        header, _, value = line.partition(":")
+        if header.strip().lower() == "content-disposition":
+            found = {n.lower(): re.sub(r"\\(.)", r"\1", v) for n, v in PARAMETER.findall(value)}
+            if gap and "name" in found:
+                return Part(found["name"], found.get("filename", ""), data)
+    raise ValueError("a part of the form has no name")
+
+
+MAX_MEMBERS = 20_000
+MAX_BYTES = 256 << 20
+EXECUTABLE, PRIVATE = 0o755, 0o644
+
+
+def checked(archive: bytes, max_bytes: int = MAX_BYTES) -> list[tarfile.TarInfo]:
+    """The members of `archive`, each a regular file or a directory below its root.
+
+    Errors: ValueError for anything else: a link, a device, an absolute path, `..`, more than
+    MAX_MEMBERS members, more than `max_bytes` when unpacked, or no plain tar at all.
+    """
+    members, size = [], 0
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
+            for member in tar:
+                _check(member)
+                members.append(member)
+                size += member.size
+                if len(members) > MAX_MEMBERS or size > max_bytes:
+                    bounds = f"{MAX_MEMBERS} members or {max_bytes} bytes"
+                    raise ValueError(f"archive has more than {bounds}: send it in parts")
+    except (tarfile.TarError, EOFError, UnicodeError) as error:
+        raise ValueError(f"archive is no plain tar: {error}") from error
+    return members
+
+
+def unpack(archive: bytes, directory: str | Path, max_bytes: int = MAX_BYTES) -> None:
+    """Writes the members of `archive` below `directory`, which is made if it is missing.
+
+    Nothing is written if one of them is refused. Errors: ValueError as `checked`, OSError.
+    """
+    checked(archive, max_bytes)
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
+        try:
+            tar.extractall(directory, filter="data")
+        except tarfile.FilterError as error:  # what lies in `directory` could lead out of it
+            raise ValueError(f"archive is refused: {error}") from error
+
+
+def pack(directory: str | Path, max_bytes: int = MAX_BYTES) -> bytes:
+    """The regular files and directories below `directory`; owners and times are left out.
+
+    Errors: ValueError for a link or a device (naming it), or for more than `max_bytes`; OSError.
+    """
+    root, size = Path(directory), 0
+    if not root.is_dir():
+        raise NotADirectoryError(f"{str(directory)!r} is no directory")
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for path in sorted(root.rglob("*")):
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                raise ValueError(f"{str(path)!r} is a link or a device: leave it out")
+            size += path.stat().st_size if path.is_file() else 0
+            if size > max_bytes:
+                raise ValueError(f"{str(directory)!r} has more than {max_bytes} bytes")
+            _add(tar, path, path.relative_to(root).as_posix())
+    return buffer.getvalue()
+
+
+def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
+    member = tarfile.TarInfo(name)
+    executable = path.stat().st_mode & 0o100
+    member.mode = EXECUTABLE if path.is_dir() or executable else PRIVATE
+    if path.is_dir():
+        member.type = tarfile.DIRTYPE
+        tar.addfile(member)
+        return
+    content = path.read_bytes()  # whole, so that a file that grows meanwhile is not torn
+    member.size = len(content)
+    tar.addfile(member, io.BytesIO(content))
+
+
+def _check(member: tarfile.TarInfo) -> None:
+    name = f"archive member {member.name!r:.140}"
+    if not (member.isreg() or member.isdir()):
+        raise ValueError(f"{name} is a link or a device: leave it out")
+    if member.name.startswith("/") or ".." in member.name.split("/") or "\0" in member.name:
+        raise ValueError(f"{name} leads out of its directory")

@@ -1,0 +1,155 @@
+"""The rollout loop: keeps the workers busy, and sends what comes back to where it belongs."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+from ale_jax.data.staleness import StalenessGate
+from ale_jax.model.sampler import Sampling
+from ale_jax.records import EpisodeKey, RolloutRequest, Trajectory
+from ale_jax.system.rollout_workers import RolloutWorkers
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """What training rollouts are made of.
+
+    groups: indices still to be played, in order; assign: a group's attempts, decided when it is
+    admitted; deliver: where a trajectory goes when it is back.
+    """
+
+    gate: StalenessGate
+    groups: Iterator[int]
+    assign: Callable[[int], list[RolloutRequest]]
+    deliver: Callable[[Trajectory], None]
+    sampling: Sampling
+
+
+class RolloutScheduler:
+    """Plays evaluations and training groups through one workers.
+
+    Consumes: what somebody waits for first, then training groups as far as the gate admits them.
+    Waits for: a free place in the workers, or the next finished episode.
+    Unblocked by: the workers' results, `evaluate`, `train`, a publish (within POLL s).
+    """
+
+    POLL = 0.02  # seconds
+
+    def __init__(self, workers: RolloutWorkers, check_policy: Callable[[], None]):
+        """check_policy: raises if the policy that the workers speaks with is no more."""
+        self._workers, self._check_policy = workers, check_policy
+        self._lock = threading.Lock()
+        self._queue: deque[tuple[RolloutRequest, Sampling]] = deque()
+        self._training: Training | None = None
+        self._collecting: dict[EpisodeKey, Callable[[Trajectory], None]] = {}
+        self._closing = threading.Event()
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="rollout-scheduler", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._closing.is_set():
+                self._fill()
+                trajectory = self._workers.next_result(timeout=self.POLL)
+                if trajectory is not None:
+                    self._deliver(trajectory)
+        except Exception as error:  # told to whoever waits for results, by `check`
+            self._failure = error
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join()
+
+    def __enter__(self) -> RolloutScheduler:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def check(self) -> None:
+        """Raises what ended the scheduler or the policy, if anything did: nothing will come back
+        any more, or nothing that says anything of the policy."""
+        self._check_policy()
+        if self._failure is not None:
+            raise self._failure
+
+    def no_admission(self) -> threading.Lock:
+        """Held in a `with` block, it keeps further training groups from being admitted."""
+        return self._lock
+
+    def train(self, training: Training | None) -> None:
+        """Starts feeding training groups, or stops (None): what is under way then is not kept."""
+        with self._lock:
+            self._training = training
+
+    def evaluate(
+        self,
+        keys: Sequence[EpisodeKey],
+        sampling: Sampling,
+        on_result: Callable[[int], None] = lambda done: None,
+    ) -> list[Trajectory]:
+        """Plays `keys` once each and waits for all. Order as given."""
+        return self.play([RolloutRequest(key) for key in keys], sampling, on_result)
+
+    def play(
+        self,
+        requests: Sequence[RolloutRequest],
+        sampling: Sampling,
+        on_result: Callable[[int], None] = lambda done: None,
+    ) -> list[Trajectory]:
+        """As `evaluate`, for episodes that need not start at the beginning. Comes before what is
+        queued: somebody waits for it."""
+        results: dict[EpisodeKey, Trajectory] = {}
+        changed = threading.Condition()
+
+        def collect(trajectory: Trajectory) -> None:
+            with changed:
+                results[trajectory.episode.key] = trajectory
+                changed.notify()
+
+        keys = [each.key for each in requests]
+        with self._lock:
+            self._collecting.update(dict.fromkeys(keys, collect))
+            self._queue.extendleft((each, sampling) for each in reversed(requests))
+        with changed:
+            while len(results) < len(keys):
+                changed.wait(timeout=0.5)
+                self.check()
+                on_result(len(results))
+        self.check()
+        return [results[key] for key in keys]
+
+    def _fill(self) -> None:
+        while self._workers.free_places > 0:
+            with self._lock:
+                if not self._queue and not self._admit():
+                    return
+                request, sampling = self._queue.popleft()
+            self._workers.submit(request, sampling)
+
+    def _admit(self) -> bool:
+        """Queues the next training group if there is one and the gate lets it."""
+        training = self._training
+        if training is None or not training.gate.has_permit():
+            return False
+        group = next(training.groups, None)
+        if group is None:
+            return False
+        admitted = training.gate.admit(group)
+        assert admitted, "only this thread takes permits"
+        self._queue.extend((each, training.sampling) for each in training.assign(group))
+        return True
+
+    def _deliver(self, trajectory: Trajectory) -> None:
+        key = trajectory.episode.key
+        with self._lock:
+            collect = self._collecting.pop(key, None)
+            training = self._training
+        if collect is not None:
+            collect(trajectory)
+        elif training is not None:
+            training.deliver(trajectory)

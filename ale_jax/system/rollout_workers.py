@@ -1,0 +1,252 @@
+"""The rollout workers: Ray actors that play episodes, and what happens when they or their sandboxes
+die."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import time
+from typing import Protocol
+
+import ray
+from ray.exceptions import RayError
+
+from ale_jax.agent.loop import AgentLimits
+from ale_jax.model.sampler import Sampling
+from ale_jax.monitor.events import Recorder
+from ale_jax.records import (
+    STATUS_RULES,
+    Episode,
+    EpisodeKey,
+    RolloutRequest,
+    Status,
+    Trajectory,
+    Turn,
+)
+from ale_jax.rollout.play import EpisodeResult
+from ale_jax.rollout.policy_server import PolicyServer
+from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.system.config import RolloutConfig
+from ale_jax.system.rollout_worker import WorkerSpec
+from ale_jax.system.worker_handle import ACTOR_LOST, WorkerHandle
+
+NAME_BYTES = 16  # of a conversation: whoever knows it may speak in it
+CLOSE_S = 3.0
+SANDBOX_FAILURES = (Status.SANDBOX_START_FAILED, Status.SANDBOX_LOST)
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerCounts:
+    """Now: sandboxes_up, sandboxes_busy (episodes under way). Since the start: the others, where
+    sandbox_failures counts attempts that ended for their sandbox's sake."""
+
+    sandboxes_up: int
+    sandboxes_busy: int
+    sandboxes_restarted: int
+    sandbox_failures: int
+    actor_restarts: int
+
+
+class Conversations(Protocol):
+    """What the workers need of the ledger."""
+
+    def open(
+        self,
+        name: str,
+        key: EpisodeKey,
+        sampling: Sampling,
+        prefix_turns: tuple[Turn, ...],
+        redraw: int,
+    ) -> None: ...
+
+    def close(self, name: str, episode: Episode | None) -> Trajectory | None: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class _Attempt:
+    request: RolloutRequest
+    sampling: Sampling
+    rejected: tuple[Status, ...]  # how the attempts before this one ended
+    conversation: str
+    worker: WorkerHandle
+    generation: int  # of the worker's actor that plays it
+
+    @property
+    def number(self) -> int:
+        return len(self.rejected) + 1
+
+
+class RolloutWorkers:
+    """Plays keys on `rollout.actors` actors; every key comes back exactly once.
+
+    Consumes keys, by `submit`, as long as `free_places` > 0. Waits, in `next_result`, for any
+    actor's answer: an episode, the news that a new actor is up, or that one is lost; each attempt
+    has one answer, so a dead actor's episodes end one by one. Is unblocked by the first answer that
+    ends a key, or by its timeout. Attempts that failed for the system's reasons, or are rejected
+    for what was done in them, are made again from the same initial state, from within
+    `next_result`, up to `rollout.retries` times, in a fresh conversation.
+
+    It has no thread of its own: one thread calls `submit` and `next_result`. What the rollout
+    workers say to the policy does not pass through it.
+    """
+
+    def __init__(
+        self,
+        rollout: RolloutConfig,
+        sandbox: SandboxSpec | None,
+        limits: AgentLimits,
+        ledger: Conversations,
+        server: PolicyServer,
+        record: Recorder,
+    ):
+        """sandbox: None where no task needs one.
+        record: `EventLog.record`, told of lost and started actors and of failed attempts."""
+        self._ledger, self._record, self._retries = ledger, record, rollout.retries
+        spec = WorkerSpec(rollout.runtime, sandbox, limits, server.address)
+        places = rollout.episodes_per_actor
+        self._workers = [WorkerHandle(i, spec, places) for i in range(rollout.actors)]
+        self._births: dict[ray.ObjectRef, WorkerHandle] = {
+            worker.birth: worker for worker in self._workers
+        }
+        self._attempts: dict[ray.ObjectRef, _Attempt] = {}
+        self._sandbox_failures = 0
+
+    def __enter__(self) -> RolloutWorkers:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def free_places(self) -> int:
+        """How many keys may be submitted now."""
+        return sum(worker.free for worker in self._workers)
+
+    @property
+    def counts(self) -> WorkerCounts:
+        return WorkerCounts(
+            sandboxes_up=sum(worker.sandboxes_up for worker in self._workers),
+            sandboxes_busy=len(self._attempts),
+            sandboxes_restarted=sum(worker.sandboxes_restarted for worker in self._workers),
+            sandbox_failures=self._sandbox_failures,
+            actor_restarts=sum(worker.generation for worker in self._workers),
+        )
+
+    def submit(self, request: RolloutRequest, sampling: Sampling) -> None:
+        """Begins to play what is assigned; there must be a free place."""
+        assert self.free_places > 0, "every place is taken"
+        self._begin(request, sampling, rejected=())
+
+    def next_result(self, timeout: float) -> Trajectory | None:
+        """The next key's trajectory; None if no key comes back within `timeout` seconds.
+
+        Errors: RolloutWorkersError if actors cannot be kept alive; RayTaskError, with its
+        traceback, if an episode failed for a reason that no status stands for, which is a bug.
+        """
+        deadline = time.monotonic() + timeout
+        while answers := [*self._births, *self._attempts]:
+            left = max(deadline - time.monotonic(), 0.0)
+            ready, _ = ray.wait(answers, timeout=left)
+            if not ready:
+                return None
+            if ready[0] in self._births:
+                self._welcome(self._births.pop(ready[0]), ready[0])
+            elif trajectory := self._take(ready[0]):
+                return trajectory
+        time.sleep(max(deadline - time.monotonic(), 0.0))  # a caller's loop is not to spin
+        return None
+
+    def close(self) -> None:
+        """Ends all actors and their sandboxes. Slots under way do not come back."""
+        for attempt in self._attempts.values():
+            self._ledger.close(attempt.conversation, None)
+        self._attempts.clear()
+        goodbyes = [worker.say_goodbye() for worker in self._workers]
+        ray.wait(goodbyes, num_returns=len(goodbyes), timeout=CLOSE_S)
+        for worker in self._workers:
+            worker.kill()
+
+    def _begin(
+        self, request: RolloutRequest, sampling: Sampling, rejected: tuple[Status, ...]
+    ) -> None:
+        worker = max(self._workers, key=lambda worker: worker.free)
+        conversation = secrets.token_urlsafe(NAME_BYTES)
+        key, prefix_turns = request.key, request.prefix_turns
+        redraw = sum(STATUS_RULES[status].redraw for status in rejected)
+        self._ledger.open(conversation, key, sampling, prefix_turns, redraw)
+        attempt = _Attempt(request, sampling, rejected, conversation, worker, worker.generation)
+        self._attempts[worker.play(key, conversation, request.prefix)] = attempt
+        worker.busy += 1
+
+    def _take(self, answer: ray.ObjectRef) -> Trajectory | None:
+        """Settles one attempt: its key comes back, or is begun again."""
+        attempt = self._attempts.pop(answer)
+        attempt.worker.busy -= 1
+        episode = self._episode(attempt, answer)
+        rule = STATUS_RULES[episode.status]
+        again = rule.retry and attempt.number <= self._retries
+        if rule.retry:
+            self._note_failure(attempt, episode, again)
+        if not again:
+            trajectory = self._ledger.close(attempt.conversation, episode)
+            return dataclasses.replace(trajectory, rejected=attempt.rejected)
+        self._ledger.close(attempt.conversation, None)
+        rejected = (*attempt.rejected, episode.status)
+        self._begin(attempt.request, attempt.sampling, rejected)
+        return None
+
+    def _episode(self, attempt: _Attempt, answer: ray.ObjectRef) -> Episode:
+        try:
+            played: EpisodeResult = ray.get(answer)
+        except ACTOR_LOST as error:
+            self._replace(attempt.worker, attempt.generation, error)
+            return _lost(attempt.request.key, error)
+        if attempt.generation == attempt.worker.generation:
+            attempt.worker.note(played)
+        return played.episode
+
+    def _welcome(self, worker: WorkerHandle, birth: ray.ObjectRef) -> None:
+        generation = worker.generation
+        try:
+            pid = ray.get(birth)
+        except ACTOR_LOST as error:
+            self._replace(worker, generation, error)
+        else:
+            detail = f"actor {worker.number} plays in process {pid}"
+            self._record("actor_started", detail, actor=worker.number, pid=pid, restarts=generation)
+
+    def _replace(self, worker: WorkerHandle, generation: int, error: RayError) -> None:
+        if generation != worker.generation:
+            return  # another of its episodes brought the news before
+        self._record("actor_lost", str(error), actor=worker.number, restarts=generation)
+        self._births.pop(worker.birth, None)
+        worker.replace(error)
+        self._births[worker.birth] = worker
+
+    def _note_failure(self, attempt: _Attempt, episode: Episode, again: bool) -> None:
+        self._sandbox_failures += episode.status in SANDBOX_FAILURES
+        key = attempt.request.key
+        self._record(
+            "attempt_failed" if STATUS_RULES[episode.status].infra else "attempt_rejected",
+            episode.detail,
+            status=episode.status.value,
+            phase=key.phase,
+            group=key.group,
+            member=key.member,
+            num_prefix_turns=key.num_prefix_turns,
+            attempt=attempt.number,
+            retried=again,
+        )
+
+
+def _lost(key: EpisodeKey, error: RayError) -> Episode:
+    return Episode(
+        key=key,
+        status=Status.ACTOR_LOST,
+        reward=None,
+        turns=0,
+        malformed_calls=0,
+        seconds=0.0,
+        env_seconds=0.0,
+        detail=f"{type(error).__name__}: {error}",
+    )

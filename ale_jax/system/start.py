@@ -1,0 +1,180 @@
+"""The state that a run starts with: that of its newest checkpoint, or a new one by a warm start."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import optax
+from jax.sharding import Mesh
+
+from ale_jax.data.experts import Expert
+from ale_jax.learn.checkpoint import Checkpoints
+from ale_jax.learn.critics import Critics
+from ale_jax.learn.state import TrainState, WholeState, begin, make_optimizer
+from ale_jax.model.shape import PolicyShape
+from ale_jax.model.tokenizer import ChatTokenizer
+from ale_jax.monitor.evaluations import EVALUATIONS_FILE, WARM_START, recorded_names
+from ale_jax.records import Task
+from ale_jax.sandbox.api import Runtime
+from ale_jax.system.config import RunConfig
+from ale_jax.system.cursor import Cursor
+from ale_jax.system.demonstrations import (
+    collect_demonstrations,
+    make_tokenizer,
+    mixed_samples,
+    oracle_experts,
+    tokenize,
+)
+from ale_jax.system.run_logger import RunLogger
+from ale_jax.system.states import first_state
+from ale_jax.system.tasks import train_task
+from ale_jax.system.warm_start import warm_start
+
+CRITICS_STREAM = 1  # of the run's key
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What a run is made of before it has a state. runtime: None if no world needs a sandbox."""
+
+    config: RunConfig
+    path: Path  # the run's folder
+    mesh: Mesh
+    runtime: Runtime | None
+
+    @property
+    def tokenizer_folder(self) -> Path:
+        return self.path / "tokenizer"
+
+    def policy(self, tokenizer: ChatTokenizer) -> PolicyShape:
+        return self.config.policy_shape(tokenizer.vocab_size)
+
+    def optimizer(self, tokenizer: ChatTokenizer) -> optax.GradientTransformation:
+        config = self.config
+        return make_optimizer(config.rl_optimizer, self.policy(tokenizer), config.lora)
+
+    def train_task(self, number: int) -> Task:
+        worlds, seed = self.config.worlds, self.config.seed
+        return train_task(number, worlds.train_families, seed, worlds.tasks_per_family)
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """Where reinforcement starts. critics: None if the algorithm has none; they hold their state.
+
+    oracles: experts of every training task, if the warm start has played them already.
+    """
+
+    tokenizer: ChatTokenizer
+    state: TrainState
+    critics: Critics | None
+    cursor: Cursor
+    oracles: Sequence[Expert] | None = None
+
+    def whole(self, state: TrainState) -> WholeState:
+        """`state` and the critics, as a checkpoint stores them."""
+        return WholeState(state, self.critics.state if self.critics else ())
+
+
+def restore(setting: Setting, checkpoints: Checkpoints) -> Start | None:
+    """The newest complete checkpoint; None if there is none yet.
+
+    Raises:
+      ValueError: the tokenizer or the warm start's evaluation is missing beside the checkpoints.
+    """
+    if not checkpoints.any():
+        return None
+    folder = setting.tokenizer_folder
+    if not (folder / "tokenizer.json").exists():
+        raise ValueError(
+            f"{folder} is gone, without which the checkpoints beside it mean "
+            "nothing: put it back, or --overwrite to start anew"
+        )
+    tokenizer = ChatTokenizer.load(folder)
+    policy = setting.policy(tokenizer)
+    blank = first_state(setting.config, policy, setting.optimizer(tokenizer), setting.mesh)
+    critics = _new_critics(setting, policy, blank)
+    target = WholeState(blank, critics.state if critics else ())
+    found = checkpoints.restore_latest(target)
+    if found is None:
+        return None
+    step, state, host = found
+    if step and WARM_START not in recorded_names(setting.path):
+        raise ValueError(
+            f"{setting.path / EVALUATIONS_FILE} does not hold the evaluation of the warm start, "
+            "which cannot be made any more: put it back, or --overwrite to start anew"
+        )
+    if critics:
+        critics.state = state.critics
+    cursor = Cursor(**host | {"groups": tuple(host["groups"])})
+    assert cursor.step == step, (cursor.step, step)
+    return Start(tokenizer, state.policy, critics, cursor)
+
+
+def begin_anew(setting: Setting, logger: RunLogger) -> Start:
+    """Collects demonstrations, trains a tokenizer on them, and trains the policy to imitate them.
+
+    With `weights` and without a step to make, only the tokenizer of the weights is kept.
+    """
+    config, warm = setting.config, setting.config.warm_start
+    source = config.tokenizer.path or config.weights
+    domains, probe = [], []
+    if warm.max_steps or not source:
+        domains, probe = collect_demonstrations(config, setting.runtime, logger.progress)
+    texts, size = itertools.chain(*domains), config.tokenizer.vocab_size
+    tokenizer = make_tokenizer(source, size, texts, setting.tokenizer_folder)
+    policy = setting.policy(tokenizer)
+    tokenizer.check_fits(policy.vocab_size)
+    oracles = None
+    if config.resampling.wants_oracles:
+        # Before training: an oracle that is too long for the context is refused here.
+        oracles = play_oracles(setting, tokenizer, logger)
+    optimizer = setting.optimizer(tokenizer)
+    if warm.max_steps:
+        warm_optimizer = make_optimizer(config.warm_start_optimizer, policy, config.lora)
+        logger.progress.phase("warm start", warm.max_steps)
+        trained = warm_start(
+            first_state(config, policy, warm_optimizer, setting.mesh),
+            warm_optimizer,
+            mixed_samples(config, domains, tokenizer),
+            [tokenize(each, tokenizer) for each in probe],
+            policy,
+            config.learn,
+            config.lora,
+            warm,
+            setting.mesh,
+            logger.warm_start_step,
+        )
+        state = begin(trained.params, optimizer, setting.mesh)
+    else:
+        state = first_state(config, policy, optimizer, setting.mesh)
+    return Start(tokenizer, state, _new_critics(setting, policy, state), Cursor(), oracles)
+
+
+def play_oracles(setting: Setting, tokenizer: ChatTokenizer, logger: RunLogger) -> Sequence[Expert]:
+    """The oracle's trajectory of every training task."""
+    worlds = setting.config.worlds
+    count = worlds.tasks_per_family * len(worlds.train_families)
+    tasks = list(map(setting.train_task, range(count)))
+    logger.progress.phase("oracle experts", len(tasks))
+    return oracle_experts(setting.config, tasks, setting.runtime, tokenizer, logger.progress.update)
+
+
+def _new_critics(setting: Setting, policy: PolicyShape, state: TrainState) -> Critics | None:
+    config = setting.config
+    if not config.critics.count:
+        return None
+    return Critics.make(
+        config.critics,
+        policy,
+        state.params,
+        config.algo.gamma,
+        jax.random.fold_in(jax.random.key(config.seed), CRITICS_STREAM),
+        setting.mesh,
+        config.learn.compute,
+        config.learn.balance_weight,
+    )

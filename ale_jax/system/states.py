@@ -1,0 +1,114 @@
+"""The weights that training starts from, and the newest weights of a run with their tokenizer.
+
+Training starts from random weights or from a checkpoint written elsewhere. The newest weights are
+read from the run's folder, and exported as other libraries load them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import optax
+from jax.sharding import Mesh
+
+from ale_jax.learn.checkpoint import Checkpoints
+from ale_jax.learn.critics import abstract_critics
+from ale_jax.learn.state import (
+    TrainState,
+    WholeState,
+    abstract_state,
+    begin,
+    init_state,
+    make_optimizer,
+    with_new_adapters,
+)
+from ale_jax.model.lora import merged
+from ale_jax.model.peft import save_peft
+from ale_jax.model.shape import PolicyShape
+from ale_jax.model.sharding import make_mesh, param_shardings
+from ale_jax.model.tokenizer import ChatTokenizer
+from ale_jax.model.weights.export import export
+from ale_jax.model.weights.load import load_params, open_checkpoint
+from ale_jax.system.config import RunConfig
+from ale_jax.system.workdir import CHECKPOINTS_DIR, Workdir
+
+
+class Newest(NamedTuple):
+    """Of the newest whole checkpoint. host: the cursor, as it was saved."""
+
+    step: int
+    state: TrainState
+    host: dict[str, Any]
+    tokenizer: ChatTokenizer
+
+
+def newest_state(config: RunConfig, path: Path) -> Newest:
+    """What the run in `path`, which the caller has claimed, has come to.
+
+    Raises:
+      ValueError: there is none.
+    """
+    folder = path / CHECKPOINTS_DIR
+    if not any(folder.glob("*")):
+        raise ValueError(f"there is no checkpoint in {folder}: go on with the run")
+    tokenizer = ChatTokenizer.load(path / "tokenizer")
+    policy, lora = config.policy_shape(tokenizer.vocab_size), config.lora
+    optimizer = make_optimizer(config.rl_optimizer, policy, lora)
+    mesh = make_mesh(config.mesh)
+    target = WholeState(
+        abstract_state(policy, optimizer, mesh, lora),
+        abstract_critics(config.critics, policy, mesh),
+    )
+    with Checkpoints(folder, config.checkpoint.keep, _say) as checkpoints:
+        found = checkpoints.restore_latest(target)
+    if found is None:
+        raise ValueError(f"no checkpoint in {folder} is whole: go on with the run")
+    step, state, host = found
+    return Newest(step, state.policy, host, tokenizer)
+
+
+def _say(kind: str, detail: str, **_: str | int | float) -> None:
+    print(f"{kind}: {detail}")
+
+
+def first_state(
+    config: RunConfig, policy: PolicyShape, optimizer: optax.GradientTransformation, mesh: Mesh
+) -> TrainState:
+    """Step 0. Errors: ValueError for a checkpoint that is not in order."""
+    key = jax.random.key(config.seed)
+    if not config.weights:
+        return init_state(key, policy, optimizer, mesh, config.lora)
+    places = param_shardings(policy, mesh)
+    params = load_params(open_checkpoint(config.weights), shardings=places)
+    params = with_new_adapters(key, params, policy, config.lora, mesh)
+    return begin(params, optimizer, mesh)
+
+
+def export_run(config: RunConfig, workdir: Workdir, out: Path, adapter: bool) -> int:
+    """Writes the newest whole checkpoint to the new folder `out`; returns its step.
+
+    adapter: the adapters alone, for PEFT; else the weights, adapters merged, with configuration.
+    The tokenizer and its chat template go along with either.
+
+    Raises:
+      ValueError: there is no checkpoint, the folder exists, transformers or PEFT cannot hold such
+        a policy, or there are no adapters, or no weights to name beneath them.
+    """
+    if out.exists():
+        raise ValueError(f"{out} exists: name a folder that does not")
+    if adapter and not config.lora.rank:
+        raise ValueError("there are no adapters in this run: leave out --adapter")
+    if adapter and not config.weights:
+        raise ValueError(
+            "the adapters lie on random weights, which nobody else has: leave out --adapter"
+        )
+    step, state, _, tokenizer = newest_state(config, workdir.path)
+    if adapter:
+        save_peft(out, state.params, config.lora, config.weights)
+        tokenizer.save(out)
+    else:
+        policy = config.policy_shape(tokenizer.vocab_size)
+        export(out, merged(state.params), policy, tokenizer)
+    return step

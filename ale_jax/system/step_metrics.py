@@ -1,0 +1,120 @@
+"""One finished step and its metrics, by the names that metrics.jsonl and the report use."""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections import Counter, defaultdict
+
+import numpy as np
+
+from ale_jax.algo.policy_loss import ratio_figures
+from ale_jax.data.replay import Group
+from ale_jax.data.staleness import age
+from ale_jax.learn.credit import Step
+from ale_jax.learn.diagnostics import router_figures
+from ale_jax.model.params import Params
+from ale_jax.records import Trajectory
+from ale_jax.system.cursor import Cursor
+
+
+@dataclasses.dataclass(frozen=True)
+class StepReport:
+    """One finished step.
+
+    cursor: after the step. params: the weights that the step started with. made: the batches and
+    credit of the step. sums: of `make_train_step`, on the host; {} if there was nothing to learn.
+    extra: metrics of the learner, the log-probability difference and the resampler.
+    seconds_wait, seconds_learn: waiting for groups, and everything after that.
+    """
+
+    cursor: Cursor
+    params: Params
+    groups: list[Group]
+    made: Step
+    sums: dict[str, np.ndarray]
+    extra: dict[str, float]
+    seconds_wait: float
+    seconds_learn: float
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        """Those with a valid reward."""
+        return [t for group in self.groups for t in group.valid]
+
+
+def step_metrics(report: StepReport) -> dict[str, float | dict[str, int]]:
+    """All metrics of a step."""
+    rollouts = _rollout_metrics(report.trajectories, version=report.cursor.step - 1)
+    run = {
+        "episodes": report.cursor.episodes,
+        "policy_tokens": report.cursor.policy_tokens,
+        "trajectories_with_gradient": len(report.made.samples),
+        "dropped_stale": report.cursor.dropped_stale,
+        "dropped_failed": report.cursor.dropped_failed,
+        "seconds_wait": report.seconds_wait,
+        "seconds_learn": report.seconds_learn,
+    }
+    learner = _loss_metrics(report.sums) | router_figures(report.sums)
+    return rollouts | run | learner | report.extra
+
+
+def _rollout_metrics(
+    trajectories: list[Trajectory], version: int
+) -> dict[str, float | dict[str, int]]:
+    """version: of the weights that the step started with, which ages are counted from."""
+    ages = [age(version, t.start_version) for t in trajectories]
+    return {
+        "success": _success(trajectories),
+        **{f"success/{family}": _success(ts) for family, ts in _by_family(trajectories).items()},
+        "reward": float(np.mean([t.episode.reward for t in trajectories])),
+        "staleness_mean": float(np.mean(ages)),
+        "staleness_max": max(ages),
+        "staleness_counts": {str(a): n for a, n in sorted(Counter(ages).items())},
+        "tokens_crc32": _checksum(trajectories),
+        "turns": float(np.mean([t.episode.turns for t in trajectories])),
+        "malformed_calls": float(np.mean([t.episode.malformed_calls for t in trajectories])),
+    }
+
+
+def _loss_metrics(arrays: dict[str, np.ndarray]) -> dict[str, float]:
+    sums = {name: float(x) for name, x in arrays.items() if np.ndim(x) == 0}
+    if not sums:
+        return {}
+    tokens = max(sums["tokens"], 1.0)
+    values = {
+        "loss": sums["loss"],
+        "grad_norm": sums["grad_norm"],
+        "balance": sums["balance"],
+        "entropy": sums["entropy"] / tokens,
+        "ratio_mean": sums["ratio"] / max(sums["ratios"], 1.0),
+        "chunks_masked": sums["masked_chunks"],
+        "masked_share": sums["masked_tokens"] / tokens,
+        "clipped_share": sums["clipped_tokens"] / tokens,
+        "old_rollout_logp_diff": sums["old_rollout_logp_diff"] / tokens,
+        **ratio_figures(arrays),
+    }
+    if "kl" in sums:
+        values["kl"] = sums["kl"] / tokens
+    return values
+
+
+def _checksum(trajectories: list[Trajectory]) -> int:
+    """Of all token ids, prompts and replies, in order: equal for two runs that are identical."""
+    crc = 0
+    for trajectory in trajectories:
+        for turn in trajectory.turns:
+            for ids in (turn.prompt_ids, turn.action_ids):
+                crc = zlib.crc32(np.ascontiguousarray(ids, np.int32).tobytes(), crc)
+    return crc
+
+
+def _success(trajectories: list[Trajectory]) -> float:
+    return float(np.mean([t.episode.reward > 0 for t in trajectories]))
+
+
+def _by_family(trajectories: list[Trajectory]) -> dict[str, list[Trajectory]]:
+    families = defaultdict(list)
+    for trajectory in trajectories:
+        families[trajectory.episode.key.task.family].append(trajectory)
+    return families

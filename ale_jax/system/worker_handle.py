@@ -1,0 +1,79 @@
+"""A worker on the cluster, in which one actor after the other plays episodes."""
+
+from __future__ import annotations
+
+import ray
+from ray.exceptions import OutOfMemoryError, RayActorError, RayError
+
+from ale_jax.records import EpisodeKey, Prefix
+from ale_jax.rollout.play import EpisodeResult
+from ale_jax.system.rollout_worker import RolloutWorker, WorkerSpec
+
+MAX_LOSSES = 5
+# What the answer of an actor that died raises; the second if Ray killed it to save its machine.
+ACTOR_LOST = (RayActorError, OutOfMemoryError)
+
+
+class RolloutWorkersError(RuntimeError):
+    """Episodes cannot be played on this installation; the message is the actor's last words."""
+
+
+class WorkerHandle:
+    """An actor and what is known of it; a lost one is replaced, within a bound.
+
+    generation: how many actors sat here before this one. busy: episodes under way.
+    sandboxes_up, sandboxes_restarted: as of the last episode that ended here.
+    """
+
+    def __init__(self, number: int, spec: WorkerSpec, places: int):
+        self.number = number
+        self.generation = 0
+        self.busy = 0
+        self.sandboxes_up = 0
+        self._restarted_before = self._restarted = 0
+        self._losses = 0  # in a row: since an episode was last played here
+        self._spec, self._places = spec, places
+        self._start()
+
+    def _start(self) -> None:
+        # One thread beyond the episodes': `pid` and `close` are answered at any time.
+        options = {"num_cpus": 1, "max_concurrency": self._places + 1}
+        self._actor = ray.remote(RolloutWorker).options(**options).remote(self._spec)
+        self.birth: ray.ObjectRef = self._actor.pid.remote()
+
+    @property
+    def free(self) -> int:
+        return self._places - self.busy
+
+    @property
+    def sandboxes_restarted(self) -> int:
+        return self._restarted_before + self._restarted
+
+    def play(self, key: EpisodeKey, conversation: str, prefix: Prefix | None) -> ray.ObjectRef:
+        return self._actor.play.remote(key, conversation, prefix)
+
+    def note(self, played: EpisodeResult) -> None:
+        self._losses = 0
+        self.sandboxes_up = played.sandboxes_up
+        self._restarted = max(self._restarted, played.sandboxes_restarted)
+
+    def replace(self, error: RayError) -> None:
+        """Starts the next actor. RolloutWorkersError if too many were lost in a row."""
+        self._losses += 1
+        if self._losses >= MAX_LOSSES:
+            raise RolloutWorkersError(
+                f"{self._losses} actors in a row were lost before they played an episode; "
+                f"the last one said: {error}"
+            ) from error
+        ray.kill(self._actor)  # it may only be out of reach, and is not to come back
+        self.generation += 1
+        self.sandboxes_up = 0
+        self._restarted_before += self._restarted
+        self._restarted = 0
+        self._start()
+
+    def say_goodbye(self) -> ray.ObjectRef:
+        return self._actor.close.remote()
+
+    def kill(self) -> None:
+        ray.kill(self._actor)

@@ -1,0 +1,109 @@
+"""Writes docs/config.md from the dataclasses of a run's config: python -m configs.document
+
+A field's meaning is the entry of its name in the docstring of its dataclass. What it may be is what
+the code answers when it is given a value that can never be right.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ale_jax.system.build_config import build_config
+from ale_jax.system.config import RunConfig
+from ale_jax.system.fields import flat
+from configs.defaults import get_defaults
+
+PAGE = Path(__file__).parents[1] / "docs" / "config.md"
+HEAD = """# Config fields
+
+Every field of a run with its default, as `python -m configs.document` reads them from the code: do
+not edit this page. On the command line a field is set by `--config.PATH=VALUE`, for example
+`--config.rl.alpha=0.5`, and a tuple by `--config.engine.prefill_tokens="(32, 128)"`. A config file
+starts from these defaults (`configs/defaults.py`) and sets what it is about.
+"""
+ENTRY = re.compile(r"(\w+(?:, \w+)*): (.*)")
+# Values that no field with a rule accepts, by type; bools and paths have no rule.
+WRONG = {"int": -2, "float": -1e9, "str": "?", "tuple[str, ...]": ("?",)}
+RULES = (
+    re.compile(r"'\?'.*[:;] (?:choose|write) (?:one of |some of )?(.*)"),
+    re.compile(r" must be (.*)"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A dataclass of the config. path: with a dot at its end, empty for the run itself."""
+
+    path: str
+    record: type
+
+    @property
+    def kinds(self) -> dict[str, Any]:
+        return typing.get_type_hints(self.record)
+
+    def leaves(self) -> Iterator[str]:
+        return (name for name, kind in self.kinds.items() if not dataclasses.is_dataclass(kind))
+
+    def sections(self) -> Iterator[Section]:
+        """This one and all below it, in the order of their fields."""
+        yield self
+        for name, kind in self.kinds.items():
+            if dataclasses.is_dataclass(kind):
+                yield from Section(f"{self.path}{name}.", kind).sections()
+
+    def meanings(self) -> tuple[str, dict[str, str]]:
+        """What the docstring says of the whole, and of each field."""
+        whole, entries, names = [], {}, [""]
+        for line in inspect.getdoc(self.record).splitlines():
+            entry = ENTRY.fullmatch(line)
+            if entry and set(found := entry[1].split(", ")) <= self.kinds.keys():
+                names, line = found, entry[2]
+                entries |= {name: [] for name in names}
+            if not line:  # a paragraph of the whole may follow
+                names = [""]
+            for name in names:
+                entries.get(name, whole).append(line.strip())
+        return " ".join(whole).strip(), {n: " ".join(e).strip() for n, e in entries.items()}
+
+
+def page() -> str:
+    parts = [HEAD]
+    defaults = flat(get_defaults().to_dict())
+    for section in Section("", RunConfig).sections():
+        whole, meanings = section.meanings()
+        rows = [_row(section, name, meanings.get(name, ""), defaults) for name in section.leaves()]
+        head = ["| Field | Type | Default | Meaning | Allowed |", "|---|---|---|---|---|"]
+        title = f"## {section.path.rstrip('.') or 'The run'}"
+        parts.append("\n".join([title, "", whole, "", *head, *rows, ""]))
+    return "\n".join(parts)
+
+
+def _row(section: Section, name: str, meaning: str, defaults: dict[str, Any]) -> str:
+    path = section.path + name
+    kind = inspect.get_annotations(section.record)[name]
+    cells = (f"`{path}`", f"`{kind}`", f"`{defaults[path]!r}`", meaning, allowed(path, kind))
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def allowed(path: str, kind: str) -> str:
+    """What the code says that the field at `path` must be; empty where it has no rule."""
+    if kind not in WRONG:
+        return ""
+    values = get_defaults()
+    values.update_from_flattened_dict({path: WRONG[kind]})
+    try:
+        build_config(values.to_dict())
+    except ValueError as refusal:
+        found = (rule.search(str(refusal)) for rule in RULES)
+        return next((each[1] for each in found if each), "")
+    return ""
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,200 @@
+"""Planted faults are where and what they should be, and the tests' verdict on each is told."""
+
+import json
+import subprocess
+
+import pytest
+
+from benchmarks.planted_faults import trial
+from benchmarks.planted_faults.__main__ import draw, main, modules_of, shares
+from benchmarks.planted_faults.mutations import changes_bytecode, mutations
+from benchmarks.planted_faults.trial import Ran, mirroring_tests, nearest_first, outcome
+
+SOURCE = b'''"""Docstring, \xc3\xa9 is two bytes: 1 < 2."""
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    LIMIT = 5
+
+def f(a: 1 < 2, b=3) -> not 1:
+    """1 + 1"""
+    log.info("a", 4)
+    assert a, "more than %d" % 6
+    a += "\xc3\xa9"; g(a, b)
+    if (a < b  # 1 <
+        and not b):
+        return a * b
+    raise ValueError(f"{a + 1}" + "no")
+
+if __name__ == "__main__":
+    f(7, 8)
+'''
+
+EXPECTED = [
+    (7, "constant", "3", "4"),
+    (11, "removed statement", 'a += "é"', "pass"),
+    (11, "removed statement", "g(a, b)", "pass"),
+    (11, "swapped arguments", "a, b", "b, a"),
+    (12, "comparison", "<", "<="),
+    (12, "negated condition", "a < b  # 1 <\n        and not b", None),
+    (13, "boolean", "not b", "b"),
+    (14, "arithmetic", "*", "/"),
+    (14, "returned value", "a * b", "None"),
+]
+
+
+def test_faults_are_drawn_where_tests_should_notice_and_nowhere_else():
+    found = [(m.line, m.kind, m.before, m.after) for m in mutations(SOURCE)]
+    negated = "not (a < b  # 1 <\n        and not b)"
+    expected = [(*each[:3], each[3] or negated) for each in EXPECTED]
+    assert sorted(found) == sorted(expected)
+
+
+def test_a_fault_replaces_its_bytes_and_nothing_else():
+    for each in mutations(SOURCE):
+        mutated = each.apply(SOURCE)
+        assert SOURCE[each.start : each.end].decode() == each.before
+        assert mutated[: each.start] == SOURCE[: each.start]
+        assert mutated[each.start :] == each.after.encode() + SOURCE[each.end :]
+        assert changes_bytecode(SOURCE, mutated)
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        ("a <= b", "a < b"),
+        ("a > b", "a >= b"),
+        ("a >= b", "a > b"),
+        ("a == b", "a != b"),
+        ("a != b", "a == b"),
+        ("a in b", "a not in b"),
+        ("a not in b", "a in b"),
+        ("a is b", "a is not b"),
+        ("a is not b", "a is b"),
+        ("(a) + (b)", "(a) - (b)"),
+        ("a - b", "a + b"),
+        ("a / b", "a * b"),
+        ("a and b", "a or b"),
+        ("a or b", "a and b"),
+        ("not(a)", "(a)"),
+        ("True", "False"),
+        ("2.5", "3.5"),
+    ],
+)
+def test_each_operator_and_constant_becomes_its_counterpart(text, after):
+    (mutation,) = mutations(f"x = {text}\n".encode())
+    assert mutation.apply(f"x = {text}\n".encode()).decode() == f"x = {after}\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changes"),
+    [
+        (b"x = f(a, a)\n", b"x = f(a,  a)\n", False),
+        (b"x = 1\n", b"x = True\n", True),
+        (b"def f():\n    return 1\n", b"def f():\n    return 2\n", True),
+        (b"x = 1\n", b"x = = 1\n", False),
+    ],
+)
+def test_a_fault_is_one_only_if_the_bytecode_differs(before, after, changes):
+    assert changes_bytecode(before, after) == changes
+
+
+def test_every_package_has_its_share_of_the_faults():
+    lines = {"a": 1000, "b": 500, "c": 1}
+    assert shares(lines, 9, seed=0) == {"a": 5, "b": 3, "c": 1}
+    assert shares(lines, 3, seed=0) == {"a": 1, "b": 1, "c": 1}
+    assert shares(lines, 2, seed=0) == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize(
+    ("ran", "unmutated_s", "expected"),
+    [
+        (Ran(0, 3.0, ""), 3.0, "survived"),
+        (Ran(1, 3.0, "test_a"), 3.0, "caught"),
+        (Ran(None, 120.0, ""), 60.0, "hung"),
+        (Ran(None, 120.0, ""), 61.0, "not caught (time)"),
+    ],
+)
+def test_a_run_out_of_time_is_a_hang_only_where_the_unmutated_tests_are_quick(
+    ran, unmutated_s, expected
+):
+    assert outcome(ran, Ran(0, unmutated_s, "")) == expected
+
+
+TREE = {
+    "ale_jax/fast/area.py": "def area(a, b):\n    return a * b\n",
+    "envs/untested.py": "def widest(a, b):\n    return a < b\n",
+    "tests/fast/test_other.py": "def test_nothing():\n    pass\n",
+    "tests/fast/test_area.py": (
+        "from ale_jax.fast.area import area\n\n\ndef test_area():\n    assert area(2, 3) == 6\n"
+    ),
+    "tests/envs/test_nothing.py": "def test_nothing():\n    pass\n",
+}
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Not yet known to git: a test may change it first."""
+    for path, text in TREE.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    return tmp_path
+
+
+def measure(tree, *arguments):
+    subprocess.run(["git", "init", "-q"], cwd=tree, check=True)
+    subprocess.run(["git", "add", "."], cwd=tree, check=True)
+    return main(list(arguments), root=tree)
+
+
+def test_a_tested_fault_is_caught_and_an_untested_one_survives(tree, capsys):
+    assert measure(tree, "--count=2", f"--out={tree}/results.json") == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found == json.loads((tree / "results.json").read_text())
+    assert (found["faults"], found["caught"], found["share"]) == (2, 1, 0.5)
+    assert found["by_package"]["ale_jax/fast"] == {"faults": 1, "caught": 1}
+    tested, untested = found["planted"]
+    assert (tested["outcome"], untested["outcome"]) == ("caught", "survived")
+    assert tested["failed"] == "tests/fast/test_area.py::test_area"
+    assert {path: (tree / path).read_text() for path in TREE} == TREE
+
+
+def test_the_same_seed_draws_the_same_faults(tree):
+    def drawn():
+        return [draw(tree, modules_of(tree), 2, seed) for seed in range(20)]
+
+    first = drawn()
+    assert first == drawn()
+    assert any(each != first[0] for each in first)
+    assert [module for module, _ in first[0]] == ["ale_jax/fast/area.py", "envs/untested.py"]
+
+
+def test_a_fault_that_never_ends_is_a_hang_and_the_source_is_put_back(tree, monkeypatch):
+    monkeypatch.setattr(trial, "LIMIT_S", 8.0)
+    text = "def area(a, b):\n    total = 0\n    while b:\n        b -= 1\n        total += a\n"
+    text += "    return total\n"
+    (tree / "ale_jax/fast/area.py").write_text(text)
+    (endless,) = (m for m in mutations(text.encode()) if m.before == "b -= 1")
+    tried, ran = trial.try_fault(tree, "ale_jax/fast/area.py", endless, Ran(0, 1.0, ""))
+    assert (tried, ran.status) == ("hung", None)
+    assert (tree / "ale_jax/fast/area.py").read_text() == text
+
+
+def test_a_suite_that_fails_unmutated_makes_the_result_void(tree, capsys):
+    (tree / "tests/envs/test_nothing.py").write_text("def test_nothing():\n    assert False\n")
+    assert measure(tree, "--count=2") == 2
+    assert "void" in capsys.readouterr().err
+
+
+def test_the_module_s_own_test_file_runs_first(tree):
+    tests = mirroring_tests(tree, "ale_jax/fast")
+    assert tests == ["tests/fast/test_area.py", "tests/fast/test_other.py"]
+    other_first = ["tests/fast/test_other.py", "tests/fast/test_area.py"]
+    assert nearest_first(tree, "ale_jax/fast/other.py", tests) == other_first
+
+
+def test_a_package_without_a_test_folder_has_those_of_the_one_above(tree):
+    (tree / "tests/fast/deeper").mkdir()
+    (tree / "tests/fast/deeper/test_it.py").write_text("from ale_jax.fast.inner import it\n")
+    above = mirroring_tests(tree, "ale_jax/fast")
+    assert mirroring_tests(tree, "ale_jax/fast/inner") == ["tests/fast/deeper/test_it.py", *above]

@@ -1,0 +1,40 @@
+"""A controller that waits for ever in the middle of four episodes: python -m
+tests.system.held_workers RUNTIME. Once all are under way it prints its actors' pids, as JSON."""
+
+import json
+import sys
+
+from ale_jax.agent.loop import AgentLimits
+from ale_jax.model.sampler import Sampling
+from ale_jax.records import EpisodeKey, RolloutRequest, Task
+from ale_jax.rollout.policy_server import PolicyServer
+from ale_jax.system.cluster import ray_cluster
+from ale_jax.system.config import RolloutConfig
+from ale_jax.system.rollout_workers import RolloutWorkers
+from tests.system.conftest import SPEC
+from tests.system.oracle_ledger import OracleLedger
+
+
+def main(runtime: str) -> None:
+    rollout = RolloutConfig(runtime, actors=2, episodes_per_actor=2, max_reply_tokens=64, retries=0)
+    pids = []
+    ledger = OracleLedger()
+    ledger.gate.clear()
+
+    def record(kind, detail, **fields):
+        pids.append(fields["pid"])
+
+    with ray_cluster(rollout.actors), PolicyServer(ledger) as server:
+        with RolloutWorkers(rollout, SPEC, AgentLimits(turns=9), ledger, server, record) as workers:
+            for group in range(4):
+                key = EpisodeKey("train", group, 0, Task("count", group, "train"))
+                workers.submit(RolloutRequest(key), Sampling())
+            while ledger.asked < 4 or len(pids) < 2:
+                workers.next_result(0.1)
+            print(json.dumps(pids), flush=True)
+            while True:
+                workers.next_result(1.0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,176 @@
+"""The rollout loop against rollout workers whose episodes end in the order that a test decides."""
+
+import dataclasses
+import queue
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from ale_jax.data.replay import ReplayBuffer
+from ale_jax.data.staleness import StalenessGate
+from ale_jax.model.sampler import Sampling
+from ale_jax.records import EpisodeKey, RolloutRequest, Task
+from ale_jax.system.rollout_scheduler import RolloutScheduler, Training
+from tests.data.make_trajectories import make_trajectory, make_turn
+
+LIMIT_S = 20.0
+GROUP_SIZE = 2
+
+
+class HandWorkers:
+    """Four places; an episode ends when the test says so."""
+
+    def __init__(self):
+        self.begun: queue.Queue[EpisodeKey] = queue.Queue()
+        self._ended: queue.Queue[EpisodeKey | Exception] = queue.Queue()
+        self._under_way = 0
+
+    @property
+    def free_places(self):
+        return 4 - self._under_way
+
+    def submit(self, request, sampling):
+        assert self.free_places > 0
+        self._under_way += 1
+        self.begun.put(request.key)
+
+    def next_result(self, timeout):
+        try:
+            ended = self._ended.get(timeout=timeout)
+        except queue.Empty:
+            return None
+        if isinstance(ended, Exception):
+            raise ended
+        self._under_way -= 1
+        turns = [make_turn([1], [2], reward=1.0)]
+        trajectory = make_trajectory(ended.group, ended.member, turns)
+        episode = dataclasses.replace(trajectory.episode, key=ended)
+        return dataclasses.replace(trajectory, episode=episode)
+
+    # The test's side.
+
+    def next_begun(self):
+        return self.begun.get(timeout=LIMIT_S)
+
+    def end(self, key):
+        self._ended.put(key)
+
+    def fail(self, error):
+        self._ended.put(error)
+
+
+def _assign(group):
+    task = Task("trail", group, "train")
+    return [RolloutRequest(EpisodeKey("train", group, member, task)) for member in range(2)]
+
+
+def _evaluation(count):
+    return [EpisodeKey("eval/final", i, 0, Task("trail", 1000 + i, "eval")) for i in range(count)]
+
+
+@pytest.fixture
+def rig():
+    workers = HandWorkers()
+    gate = StalenessGate(alpha=0.0, groups_per_step=2)
+    buffer = ReplayBuffer(gate, GROUP_SIZE)
+    training = Training(gate, iter(range(100)), _assign, buffer.add, Sampling())
+    with RolloutScheduler(workers, lambda: None) as scheduler:
+        yield SimpleNamespace(
+            workers=workers, gate=gate, buffer=buffer, training=training, scheduler=scheduler
+        )
+
+
+def test_no_group_is_begun_beyond_the_gate(rig):
+    rig.scheduler.train(rig.training)
+    begun = [rig.workers.next_begun() for _ in range(4)]
+    assert sorted({key.group for key in begun}) == [0, 1]
+    for key in reversed(begun):
+        rig.workers.end(key)
+    groups = rig.buffer.take(timeout=LIMIT_S)
+    assert [group.index for group in groups] == [0, 1]
+    with pytest.raises(queue.Empty):  # places are free, but there is no permit
+        rig.workers.begun.get(timeout=0.2)
+    rig.gate.publish(1)
+    assert rig.workers.next_begun().group == 2
+
+
+def test_an_evaluation_by_a_policy_that_has_died_meanwhile_is_none():
+    workers, failures = HandWorkers(), []
+
+    def check_policy():
+        if failures:
+            raise failures[0]
+
+    raised = []
+    with RolloutScheduler(workers, check_policy) as scheduler:
+
+        def evaluate():
+            try:
+                scheduler.evaluate(_evaluation(1), Sampling())
+            except RuntimeError as error:
+                raised.append(str(error))
+
+        waiter = threading.Thread(target=evaluate)
+        waiter.start()
+        begun = workers.next_begun()
+        failures.append(RuntimeError("no engine any more"))
+        workers.end(begun)  # what is told of it says nothing of the policy
+        waiter.join(LIMIT_S)
+    assert raised == ["no engine any more"]
+
+
+def test_evaluations_go_first_and_do_not_reach_the_buffer(rig):
+    rig.scheduler.train(rig.training)
+    first = [rig.workers.next_begun() for _ in range(4)]
+    evaluation, results = _evaluation(3), []
+    waiter = threading.Thread(
+        target=lambda: results.extend(rig.scheduler.evaluate(evaluation, Sampling()))
+    )
+    waiter.start()
+    for key in first[:3]:
+        rig.workers.end(key)
+    begun = [rig.workers.next_begun() for _ in range(3)]
+    assert begun == evaluation
+    for key in reversed(begun):
+        rig.workers.end(key)
+    waiter.join(LIMIT_S)
+    assert [t.episode.key for t in results] == evaluation  # in the order given
+    assert rig.buffer.take() == []
+    rig.workers.end(first[3])
+    assert len(rig.buffer.take(timeout=LIMIT_S)) == 2
+
+
+def test_what_comes_back_after_training_stopped_is_not_kept(rig):
+    rig.scheduler.train(rig.training)
+    begun = [rig.workers.next_begun() for _ in range(4)]
+    rig.scheduler.train(None)
+    for key in begun:
+        rig.workers.end(key)
+    # The rollout workers's places are free again: all four have been delivered.
+    assert len(rig.scheduler.evaluate([], Sampling())) == 0
+    evaluation = _evaluation(1)
+    waiter = threading.Thread(target=rig.scheduler.evaluate, args=(evaluation, Sampling()))
+    waiter.start()
+    rig.workers.end(rig.workers.next_begun())
+    waiter.join(LIMIT_S)
+    assert not waiter.is_alive()
+    assert rig.buffer.take() == []
+
+
+def test_whoever_waits_is_told_that_the_crew_failed(rig):
+    rig.workers.fail(RuntimeError("no actor stays alive"))
+    with pytest.raises(RuntimeError, match="no actor stays alive"):
+        rig.scheduler.evaluate(_evaluation(1), Sampling())
+    with pytest.raises(RuntimeError, match="no actor stays alive"):
+        rig.scheduler.check()
+
+
+def test_no_group_is_admitted_while_admission_is_held(rig):
+    with rig.scheduler.no_admission():
+        rig.scheduler._training = rig.training
+        with pytest.raises(queue.Empty):
+            rig.workers.begun.get(timeout=0.2)
+        assert rig.gate.outstanding() == []
+    assert rig.workers.next_begun().group == 0
+    assert 0 in rig.gate.outstanding()

@@ -1,0 +1,40 @@
+"""The learner's loop where it waits."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from ale_jax.data.staleness import Drop, StalenessGate
+from ale_jax.system.cursor import Cursor, GroupStream
+from ale_jax.system.train_loop import FAILED_STEPS, take_groups
+
+
+class FailingRollouts:
+    """In place of a buffer: each wait ends with `count` groups that had no valid episode."""
+
+    def __init__(self, gate, count, good_after=None):
+        self._gate, self._count, self._good_after, self._waits = gate, count, good_after, 0
+
+    def take(self, timeout):
+        self._waits += 1
+        for group in range(self._count):
+            self._gate.admit(group)
+            self._gate.drop(group, Drop.FAILED)
+        return ["a step's groups"] if self._waits == self._good_after else []
+
+
+def test_a_run_in_which_nothing_can_be_judged_ends_and_says_why():
+    gate = StalenessGate(alpha=0.0, groups_per_step=2)
+    scheduler = SimpleNamespace(check=lambda: None)
+    with pytest.raises(RuntimeError, match=r"no episode that could be judged.*malformed_limit"):
+        take_groups(FailingRollouts(gate, count=2), scheduler, gate)
+    assert gate.counts()["dropped_failed"] == 2 * (FAILED_STEPS + 1)
+    # Those of the steps before are not held against the next one.
+    assert take_groups(FailingRollouts(gate, 2, good_after=FAILED_STEPS), scheduler, gate)
+
+
+def test_groups_that_a_checkpoint_left_open_are_still_open_until_they_are_asked_for():
+    stream = GroupStream(Cursor(groups=(10, 11, 13), next_group=14))
+    assert (next(stream), stream.left_open, stream.next_group) == (10, (11, 13), 14)
+    assert [next(stream) for _ in range(3)] == [11, 13, 14]
+    assert (stream.left_open, stream.next_group) == ((), 15)

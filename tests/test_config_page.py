@@ -1,0 +1,33 @@
+"""docs/config.md is what the code says, and the code says what each field means."""
+
+import pytest
+
+from ale_jax.system.config import RunConfig
+from configs.document import PAGE, Section, allowed, page
+
+SECTIONS = list(Section("", RunConfig).sections())
+
+
+def test_the_page_is_the_one_that_the_code_gives():
+    assert PAGE.read_text() == page(), "write it anew: python -m configs.document"
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.path or "run")
+def test_every_section_and_field_has_a_meaning(section):
+    whole, meanings = section.meanings()
+    assert whole and all(meanings.get(name) for name in section.leaves())
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "answer"),
+    [
+        ("rl.alpha", "float", "in [0.0, 1000000.0]: 0 is synchronous"),
+        ("rl.steps", "int", "at least 0"),
+        ("algo.loss.level", "str", "token, chunk, sequence"),
+        ("lora.targets", "tuple[str, ...]", "q, k, v, o, gate, up, down"),
+        ("weights", "str", ""),
+        ("rl.fill_queue", "bool", ""),
+    ],
+)
+def test_what_a_field_may_be_is_what_a_wrong_value_is_answered_with(path, kind, answer):
+    assert allowed(path, kind) == answer

@@ -1,0 +1,196 @@
+"""README, CONTRIBUTING and docs can be followed: paths, modules, targets, configs, commands.
+
+Each rule is a function from a page's path and text to a list of its faults. `RULES` lists them,
+each with a text that breaks it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")),
+]
+README_WORDS = 1200
+
+# Folders below which back-ticked paths are looked up, beside the page's own and the root.
+BASES = (".", "ale_jax", "docs", "envs", "ale_jax/sandbox")
+# What a run, a user or another project makes: a path that begins so is not in the repository.
+MADE_ELSEWHERE = (
+    *("runs/", "tensorboard/", "tokenizer/", "checkpoints/", "benchmarks/results/experiments/NAME"),
+    *("config.json", "metrics.jsonl", "evaluations.json", "events.jsonl", "trajectories.jsonl"),
+    *("summary.json", "report.html", "reward.txt", "reward.json", "build.sh", "run-tests.sh"),
+    *("envs/shell/families/NAME", "envs/NAME", "utils.py"),
+)
+# A quoted word is a path if it begins or ends like one.
+FOLDERS = tuple(f"{p.name}/" for p in ROOT.iterdir() if p.is_dir())
+ENDINGS = (
+    "py",
+    "md",
+    "json",
+    "jsonl",
+    "png",
+    "sh",
+    "toml",
+    "ipynb",
+    "yaml",
+    "txt",
+    "html",
+    "jinja",
+)
+
+# Each command in README's code blocks, and what runs it. Make targets need no entry.
+RUN_BY = {
+    "sudo apt-get install --yes git make python3-venv": "the machine on which `.ci/run` runs",
+    "python -m ale_jax.launch --config=configs/quickstart.py --workdir=runs/first"
+    " --config.rl.alpha=0.5": "tests/test_launch.py",
+    "python -m ale_jax.model.weights.convert MODEL.gguf DIR --experts=8"
+    " --experts-per-token=2": "tests/model/weights/test_convert.py",
+    "python -m ale_jax.launch --config=configs/qwen2_5_coder_0_5b_moe.py --mode=plan": (
+        "tests/test_configs.py"
+    ),
+}
+
+
+def links_lead_somewhere(page: str, text: str) -> list[str]:
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
+    here = (ROOT / page).parent
+    return [x for x in links if not x.startswith("http") and not (here / x).exists()]
+
+
+def anchors_are_headings(page: str, text: str) -> list[str]:
+    wrong = []
+    for path, anchor in re.findall(r"\]\(([^)#\s]*)#([^)]+)\)", text):
+        if path.startswith("http"):
+            continue
+        target = (ROOT / page).parent / path if path else None
+        if target is None or target.exists():
+            headings = re.findall(r"^#+ (.*)$", target.read_text() if target else text, re.M)
+            if anchor not in map(_slug, headings):
+                wrong.append(f"{path}#{anchor}")
+    return wrong
+
+
+def paths_exist(page: str, text: str) -> list[str]:
+    paths = [quoted.split(":")[0] for quoted in re.findall(r"`([^`\n]+)`", text)]
+    return [x for x in paths if _is_our_path(x) and not any((ROOT / b / x).exists() for b in BASES)]
+
+
+def modules_can_be_imported(page: str, text: str) -> list[str]:
+    return [m for m in re.findall(r"python -m\s+([a-z_][\w.]*)", text) if not _importable(m)]
+
+
+def targets_exist(page: str, text: str) -> list[str]:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.M))
+    used = re.findall(r"(?:`| {4})make((?: [A-Z_]+=(?:'[^']*'|[^\s`]+))*(?: [a-z-]+)+)", text)
+    return [name for call in used for name in re.findall(r" ([a-z-]+)(?![\w=./-])", call)
+            if name not in targets]  # fmt: skip
+
+
+def configs_and_fields_exist(page: str, text: str) -> list[str]:
+    wrong = []
+    for line in text.splitlines():
+        name, algorithm = "configs/quickstart.py", None
+        if match := re.search(r"--config=([\w/]+\.py)(?::([a-z_]+))?", line):
+            name, algorithm = match.groups()
+        if not (ROOT / name).exists():
+            wrong.append(name)
+            continue
+        module = importlib.import_module(name.removesuffix(".py").replace("/", "."))
+        config = module.get_config(*([algorithm] if algorithm else [])).to_dict()
+        for field in re.findall(r"--config\.([a-z_]\w*(?:\.\w+)*)(?!\w)", line):
+            if field != "section.field" and not _has(config, field):
+                wrong.append(f"{name}: {field}")
+    return wrong
+
+
+def quoted_fields_exist(page: str, text: str) -> list[str]:
+    """Of `section.field` in prose, where the section is one of the quickstart's."""
+    config = importlib.import_module("configs.quickstart").get_config("asyppo").to_dict()
+    sections = [key for key, value in config.items() if isinstance(value, dict)]
+    fields = re.findall(rf"`((?:{'|'.join(sections)})(?:\.[a-z_]\w*)+)`", text)
+    return [field for field in fields if not _has(config, field)]
+
+
+def readme_is_short(page: str, text: str) -> list[str]:
+    words = len(text.split())
+    return [f"{words} words"] if page == "README.md" and words > README_WORDS else []
+
+
+def readme_commands_are_run(page: str, text: str) -> list[str]:
+    if page != "README.md":
+        return []
+    lines = [line[4:] for line in text.splitlines() if line.startswith("    ")]
+    commands = [x for x in lines if re.match(r"(sudo|make|ale-sandbox|\.venv/bin/\S+|python) ", x)]
+    known = {command.removeprefix(".venv/bin/") for command in RUN_BY}
+    return [c for c in commands
+            if not c.startswith("make ") and c.removeprefix(".venv/bin/") not in known]  # fmt: skip
+
+
+RULES = [
+    (links_lead_somewhere, "README.md", "[x](docs/nowhere.md)"),
+    (anchors_are_headings, "README.md", "[x](docs/running.md#nowhere)"),
+    (paths_exist, "docs/index.md", "`ale_jax/nowhere.py`"),
+    (paths_exist, "docs/index.md", "`nowhere.py`"),
+    (modules_can_be_imported, "docs/running.md", "`python -m benchmarks.nothing --quick`"),
+    (targets_exist, "docs/running.md", "`make nothing`"),
+    (configs_and_fields_exist, "docs/running.md", "x --config=configs/none.py"),
+    (configs_and_fields_exist, "docs/running.md", "--config=configs/smoke.py --config.rl.alhpa=1"),
+    (quoted_fields_exist, "docs/policy.md", "`engine.slots`"),
+    (readme_is_short, "README.md", "word " * (README_WORDS + 1)),
+    (readme_commands_are_run, "README.md", "    python -m benchmarks.sandbox"),
+]
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "rule", dict.fromkeys(rule for rule, _, _ in RULES), ids=lambda r: r.__name__
+)
+def test_a_page_can_be_followed(rule, page):
+    assert rule(page, (ROOT / page).read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "page", "broken"), RULES, ids=lambda x: getattr(x, "__name__", "")
+)
+def test_each_rule_finds_what_it_forbids(rule, page, broken):
+    assert len(rule(page, broken)) == 1
+
+
+def test_what_runs_the_readme_commands_exists():
+    tests = [by for by in RUN_BY.values() if by.startswith("tests/")]
+    assert tests and [by for by in tests if not (ROOT / by).exists()] == []
+
+
+def _slug(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def _is_our_path(path: str) -> bool:
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)*/?", path) or path.startswith(MADE_ELSEWHERE):
+        return False
+    return path.startswith(FOLDERS) or (path.rsplit(".", 1)[-1] in ENDINGS and path[0] != ".")
+
+
+def _importable(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _has(config: dict, field: str) -> bool:
+    for part in field.split("."):
+        if not isinstance(config, dict) or part not in config:
+            return False
+        config = config[part]
+    return True
