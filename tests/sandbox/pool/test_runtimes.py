@@ -145,7 +145,7 @@ async def test_many_starts_that_are_cancelled_leave_nothing(runtime):
         answers = await asyncio.gather(*starts, return_exceptions=True)
         up = [answer for answer in answers if not isinstance(answer, asyncio.CancelledError)]
         await until(lambda: pool._machines.slots - pool._machines.free == len(up))
-        assert 1 <= len(up) < 64
+        assert up  # all 64 where this loop was kept waiting for that long
     assert set(leftovers(runtime.name, str(Owner.current()))) == before
 
 
