@@ -1,11 +1,10 @@
 """Credit: from the rewards of N trajectories to one advantage per chunk.
 
-Shapes: N trajectories of a step, C chunks at most. `reward_NC` is each chunk's own reward, the
-outcome on the last one; `outcome_N` the episode's reward; `num_chunks_N` the chunks that
-trajectory n really has (its later columns are padding and may hold anything); `group_N` and
-`tag_N` in 0..num_groups-1; `valid_N` False where the episode failed for reasons of the system, so
-that its reward says nothing about the policy; `anchor_NC` the first trajectory (its number in N)
-that met the state before chunk k, among those of the group.
+`reward_NC` is each chunk's own reward, the outcome on the last one; `outcome_N` the episode's
+reward; `num_chunks_N` the chunks that trajectory n really has (its later columns are padding and
+may hold anything); `group_N` and `tag_N` in 0..num_groups-1; `valid_N` False where the episode
+failed for reasons of the system, so that its reward says nothing about the policy; `anchor_NC` the
+first trajectory (its number in N) that met the state before chunk k, among those of the group.
 """
 
 from __future__ import annotations

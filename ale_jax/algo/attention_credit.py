@@ -9,8 +9,6 @@ of long reach return later is an anchor (FAI, averaged over the global heads). B
 The paper has one response behind one prompt. Here a response is all that the policy sampled in a
 trajectory (`chunk_BT >= 0`); what was observed in between is attended to, and is no response.
 Everything is per trajectory, so that neither packing nor microbatches change it.
-
-Shapes: X the heads of all layers that are looked at, J the segments that a row may have.
 """
 
 from __future__ import annotations

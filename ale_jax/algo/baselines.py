@@ -1,9 +1,9 @@
 """Returns, and baselines and scales of advantages within groups.
 
-A unit (U of them) is a trajectory, a chunk or a token. Its key (0..num_keys-1) names the group, tag
-or batch that it is compared with. Units with `valid_U` False do not count in the figures of their
+A unit is a trajectory, a chunk or a token. Its key (0..num_keys-1) names the group, tag or batch
+that it is compared with. Units with `valid_U` False do not count in the figures of their
 group. Chunk returns are discounted once per chunk (Eq 7 of arXiv 2512.24873); token returns and
-scales work on the M packed batches of a step.
+scales work on the packed microbatches of a step.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class CrucialChunk:
 
 
 def crucial_chunks(
-    successes_K: Sequence[int], attempts_K: Sequence[int], level: float = 0.05
+    successes_C: Sequence[int], attempts_C: Sequence[int], level: float = 0.05
 ) -> tuple[CrucialChunk, ...]:
     """The crucial chunks of an expert, by the outcomes of episodes that started at each of its K.
 
@@ -134,7 +134,7 @@ def crucial_chunks(
 
     The last chunk cannot be asked about: after it nothing is left to be sampled.
     """
-    counts = list(zip(successes_K, attempts_K, strict=True))
+    counts = list(zip(successes_C, attempts_C, strict=True))
     for k, (won, played) in enumerate(counts):
         if not 0 <= won <= played:
             raise ValueError(f"{won} successes of {played} attempts at start {k}: give counts")

@@ -4,8 +4,6 @@ AsyPPO (arXiv 2510.01656) trains a few small critics, each on other responses to
 uses the mean of their values. Where the critics agree, the advantage carries little new information
 and is masked; where they differ most, the state is noisy and its entropy is not rewarded. One
 critic without any mask is plain PPO.
-
-Shapes: M critics, t the policy tokens of a whole step, over all its microbatches.
 """
 
 from __future__ import annotations
@@ -57,7 +55,7 @@ def gae(
 
 def critic_of(member_BT: np.ndarray, critics: int) -> np.ndarray:
     """Which critic learns from each token, int [B, T]: of a group, member m belongs to critic m mod
-    M, so that each prompt's responses are divided evenly and disjointly. -1 on padding."""
+    `critics`, so that each prompt's responses are divided evenly and disjointly. -1 on padding."""
     return np.where(member_BT >= 0, member_BT % critics, -1)
 
 
@@ -79,24 +77,24 @@ def critic_loss(
 
 
 def agreement_masks(
-    spread_t: np.ndarray, mask_share: float, entropy_share: float
+    spread_U: np.ndarray, mask_share: float, entropy_share: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(I^A, I^H) of every policy token of a step, bool; spread: the std of the critics' values.
+    """(I^A, I^H) of the policy tokens of a step (U), bool; spread: the std of the critics' values.
 
     I^A is False on the share of tokens with the lowest spread, I^H on that with the highest. Of n
     tokens floor(share * n) go, fewer if others are equal to the last of them: critics that say the
     same everywhere, as at their birth, mask nothing.
     """
-    ordered_t = np.sort(spread_t)
-    n = len(ordered_t)
+    ordered_U = np.sort(spread_U)
+    n = len(ordered_U)
     low, high = int(mask_share * n), int(entropy_share * n)
-    teaches_t = spread_t >= ordered_t[low] if low < n else np.zeros(n, bool)
-    explores_t = spread_t <= ordered_t[n - 1 - high] if high < n else np.zeros(n, bool)
-    return teaches_t, explores_t
+    teaches_U = spread_U >= ordered_U[low] if low < n else np.zeros(n, bool)
+    explores_U = spread_U <= ordered_U[n - 1 - high] if high < n else np.zeros(n, bool)
+    return teaches_U, explores_U
 
 
-def explained_variance(value_t: np.ndarray, return_t: np.ndarray) -> float:
+def explained_variance(value_U: np.ndarray, return_U: np.ndarray) -> float:
     """1 - Var(R - V) / Var(R) over the tokens of a step: 1 is a perfect critic, 0 one that says the
     same everywhere. 0 where all returns are equal and there is nothing to explain."""
-    variance = float(np.var(return_t))
-    return 1.0 - float(np.var(return_t - value_t)) / variance if variance > 0 else 0.0
+    variance = float(np.var(return_U))
+    return 1.0 - float(np.var(return_U - value_U)) / variance if variance > 0 else 0.0

@@ -41,31 +41,31 @@ def test_a_masked_loss_is_the_loss_of_what_is_left():
 
 
 def test_the_lowest_spread_teaches_nothing_and_the_highest_is_not_explored():
-    spread_t = np.array([0.5, 0.1, 0.9, 0.2, 0.3])
-    teaches_t, explores_t = agreement_masks(spread_t, 0.4, 0.2)  # two of five, one of five
-    np.testing.assert_array_equal(teaches_t, [True, False, True, False, True])
-    np.testing.assert_array_equal(explores_t, [True, True, False, True, True])
+    spread_U = np.array([0.5, 0.1, 0.9, 0.2, 0.3])
+    teaches_U, explores_U = agreement_masks(spread_U, 0.4, 0.2)  # two of five, one of five
+    np.testing.assert_array_equal(teaches_U, [True, False, True, False, True])
+    np.testing.assert_array_equal(explores_U, [True, True, False, True, True])
 
 
 @each_row("share, masked", [(0.0, 0), (0.19, 0), (0.2, 1), (0.99, 4), (1.0, 5)])
 def test_of_a_share_whole_tokens_go(share, masked):
-    teaches_t, explores_t = agreement_masks(np.arange(5.0), share, share)
-    assert (~teaches_t).sum() == masked and (~explores_t).sum() == masked
+    teaches_U, explores_U = agreement_masks(np.arange(5.0), share, share)
+    assert (~teaches_U).sum() == masked and (~explores_U).sum() == masked
 
 
 def test_critics_that_agree_everywhere_mask_nothing():
-    teaches_t, explores_t = agreement_masks(np.zeros(10), 0.2, 0.2)
-    assert teaches_t.all() and explores_t.all()
+    teaches_U, explores_U = agreement_masks(np.zeros(10), 0.2, 0.2)
+    assert teaches_U.all() and explores_U.all()
 
 
 def test_a_step_without_tokens_has_no_masks():
-    assert [len(mask_t) for mask_t in agreement_masks(np.zeros(0), 0.2, 0.2)] == [0, 0]
+    assert [len(mask_U) for mask_U in agreement_masks(np.zeros(0), 0.2, 0.2)] == [0, 0]
 
 
 def test_explained_variance_by_hand():
-    return_t = np.array([0.0, 0.0, 1.0, 1.0])  # variance 1/4
-    assert explained_variance(return_t + 3.0, return_t) == 1.0
-    assert explained_variance(np.full(4, 0.5), return_t) == 0.0
+    return_U = np.array([0.0, 0.0, 1.0, 1.0])  # variance 1/4
+    assert explained_variance(return_U + 3.0, return_U) == 1.0
+    assert explained_variance(np.full(4, 0.5), return_U) == 0.0
     # Errors 0, 0, 1, 0: variance 1/4 - 1/16 = 3/16.
-    assert explained_variance(np.array([0, 0, 0, 1.0]), return_t) == pytest.approx(1 / 4)
-    assert explained_variance(return_t, np.ones(4)) == 0.0
+    assert explained_variance(np.array([0, 0, 0, 1.0]), return_U) == pytest.approx(1 / 4)
+    assert explained_variance(return_U, np.ones(4)) == 0.0
