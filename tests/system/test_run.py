@@ -15,7 +15,7 @@ import pytest
 
 from ale_jax.monitor.evaluations import read_evaluations, read_summary
 from ale_jax.monitor.events import read_events
-from ale_jax.monitor.metrics import read_metrics
+from tests.system.untimed import rl_lines
 
 SYNCHRONOUS = [
     "--config.rl.alpha=0.0",
@@ -23,8 +23,6 @@ SYNCHRONOUS = [
     "--config.rl.groups_per_step=3",
 ]
 NOTHING_HELD_OUT = ["--config.worlds.held_out_families=()", "--config.eval.held_out_tasks=0"]
-# What a clock, and not the run, decides.
-TIMES = ("seconds", "seconds_wait", "seconds_learn", "tokens_per_second")
 
 
 def _command(workdir, runtime_name, *overrides):
@@ -56,11 +54,6 @@ def _run(workdir, runtime_name, *overrides, **environment):
     return result.stdout
 
 
-def _rl_lines(workdir):
-    lines = read_metrics(workdir / "metrics.jsonl").records
-    return [{k: v for k, v in x.items() if k not in TIMES} for x in lines if x["phase"] == "rl"]
-
-
 def _interrupt(process, workdir, sign, step):
     """Sends `sign` once the run has a checkpoint of `step`."""
     manifest = workdir / "checkpoints" / f"step_{step:08d}" / "manifest.json"
@@ -88,7 +81,7 @@ def test_a_run_leaves_its_records(unbroken):
         "warm_start",
         "final",
     }
-    lines = _rl_lines(workdir)
+    lines = rl_lines(workdir)
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
     assert 0 < lines[0]["train_rollout_logp_diff"] <= 1e-5
     assert all(
@@ -149,7 +142,7 @@ def test_a_killed_synchronous_run_ends_like_an_unbroken_one(unbroken, tmp_path, 
     output = _run(workdir, runtime_name, *SYNCHRONOUS)
     assert "going on with the unfinished run" in output
     assert "resumed" in [e.kind for e in read_events(workdir / "events.jsonl").records]
-    assert _rl_lines(workdir) == _rl_lines(expected)
+    assert rl_lines(workdir) == rl_lines(expected)
     jax.tree.map(np.testing.assert_array_equal, _last_state(workdir), _last_state(expected))
 
 
@@ -172,7 +165,7 @@ def test_a_loss_that_asks_for_every_policy_of_the_past_has_them_also_after_a_res
     ]
     _run(tmp_path / "run", runtime_name, *overrides)
     _run(tmp_path / "run", runtime_name, *overrides, "--resume", "--config.rl.steps=4")
-    lines = _rl_lines(tmp_path / "run")
+    lines = rl_lines(tmp_path / "run")
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
     # What was open when the run ended is played again by the weights of now.
     assert [line["staleness_mean"] for line in lines] == [0, 1, 0, 1]
@@ -192,8 +185,8 @@ def test_critics_go_on_where_they_stood(tmp_path, runtime_name):
     _run(tmp_path / "unbroken", runtime_name, *overrides)
     _run(tmp_path / "resumed", runtime_name, *overrides, "--config.rl.steps=2")
     _run(tmp_path / "resumed", runtime_name, *overrides, "--resume")
-    lines = _rl_lines(tmp_path / "resumed")
-    assert lines == _rl_lines(tmp_path / "unbroken")
+    lines = rl_lines(tmp_path / "resumed")
+    assert lines == rl_lines(tmp_path / "unbroken")
     # While the critics warm up, they alone learn.
     assert ["loss" in line for line in lines] == [False, True, True, True]
     assert all(line["critic_grad_norm"] >= 0 for line in lines)
