@@ -15,6 +15,9 @@ import pytest
 
 from ale_jax.monitor.evaluations import read_evaluations, read_summary
 from ale_jax.monitor.events import read_events
+from ale_jax.monitor.report import render
+from ale_jax.monitor.report_sections import time_splits
+from ale_jax.monitor.run_files import read_run
 from tests.system.untimed import rl_lines
 
 SYNCHRONOUS = [
@@ -91,6 +94,19 @@ def test_a_run_leaves_its_records(unbroken):
     assert "<html" in (workdir / "report.html").read_text()
     assert json.loads((workdir / "config.json").read_text())["rl"]["alpha"] == 0.0
     assert "report.html" in output
+
+
+def test_the_report_of_a_real_run_says_where_the_time_went(unbroken):
+    run = read_run(unbroken[0])
+    controller, episodes = time_splits(run)
+    seconds = {bar.label: bar.value for split in (controller, episodes) for bar, _ in split.parts}
+    assert seconds.keys() == {"learner", "waiting", "generation", "environment", "verifier"}
+    assert min(seconds.values()) > 0
+    # The controller does one thing at a time; four of the run's episodes are played at once.
+    assert seconds["learner"] + seconds["waiting"] < run.metrics[-1]["seconds"]
+    assert sum(bar.value for bar, _ in episodes.parts) < 4 * run.metrics[-1]["seconds"]
+    page = render(run)
+    assert all(f"</i>{name}<span" in page for name in seconds)
 
 
 def test_worlds_without_sandboxes_ask_for_no_runtime(tmp_path):
