@@ -69,6 +69,8 @@ def run(config: RunConfig, workdir: Workdir) -> None:
         events.open(logger.events)
         if restored:
             logger.events.record("resumed", f"from the checkpoint of step {step}", step=step)
+        elif checkpoints.any():
+            logger.note("no checkpoint can be read, as events.jsonl says: the run begins anew")
         logger.note(f"sandboxes: {_describe(runtime)}; devices: {setting.mesh.devices.size}")
         start = restored or begin_anew(setting, logger)
         session = _Session(setting, start, checkpoints, logger)
