@@ -166,6 +166,9 @@ class Episode:
     """What a rollout worker reports. Text only: token ids stay in the policy's ledger.
 
     turns, malformed_calls: counted over the policy's own turns, without the prefix.
+    policy_seconds: waiting for replies, the engine's queue included. env_seconds: in calls of the
+    environment. verifier_seconds: of these, in judging: in `grade`, or in the step that ended the
+    episode. What is left of `seconds` is the loop's own.
     """
 
     key: EpisodeKey
@@ -174,7 +177,9 @@ class Episode:
     turns: int
     malformed_calls: int
     seconds: float
-    env_seconds: float  # of which inside the sandbox
+    env_seconds: float
+    policy_seconds: float = 0.0
+    verifier_seconds: float = 0.0
     detail: str = ""  # the reason, for people, when the status is not FINISHED
 
 

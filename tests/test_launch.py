@@ -114,6 +114,29 @@ def test_a_mistake_is_one_line_with_the_remedy_and_nothing_runs(launch, argument
     assert runs.seen == []
 
 
+FOLDERS = {
+    "another program's": ([], "is not empty and not a run's: choose a new folder"),
+    "another config's": (["--config.seed=9"], "(seed 0 -> 9): choose another folder, or give --ov"),
+    "damaged": ([], "config.json"),
+    "nowhere": (["--mode=export", "--out=x"], "holds no run: check --workdir"),
+}
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_a_folder_that_will_not_do_is_one_line_with_the_remedy(launch, tmp_path, kind):
+    arguments, answer = FOLDERS[kind]
+    if kind in ("another config's", "damaged"):
+        launch(Runs(), SMOKE)
+    if kind == "damaged":
+        (tmp_path / "run" / "config.json").write_text("{")
+    if kind == "another program's":
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "notes.txt").write_text("mine")
+    runs = Runs()
+    assert answer in refused(launch(runs, SMOKE, *arguments))
+    assert runs.seen == []
+
+
 def test_a_mistake_before_the_folder_is_claimed_leaves_no_folder(launch, tmp_path):
     refused(launch(Runs(), SMOKE, "--config.learn.microbatch_rows=7"))
     assert not (tmp_path / "run").exists()

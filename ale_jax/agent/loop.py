@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -110,6 +110,8 @@ def play(
         malformed_calls=playing.malformed_calls,
         seconds=time.monotonic() - start,
         env_seconds=playing.env_seconds,
+        policy_seconds=playing.policy_seconds,
+        verifier_seconds=playing.verifier_seconds,
         detail=detail,
     )
 
@@ -127,6 +129,8 @@ class _Playing:
         self.turns = 0
         self.malformed_calls = 0
         self.env_seconds = 0.0
+        self.policy_seconds = 0.0
+        self.verifier_seconds = 0.0
         self._seen: list[str] = []
         self._actions: list[str] = []
 
@@ -157,13 +161,11 @@ class _Playing:
             left, new = limits.turns - len(prefix.actions), (Message("tool", seen),)
         malformed_in_a_row = 0
         while self.turns < left:
-            reply = policy.reply(new)
+            reply = self._reply(policy, new)
             if reply.stop == "context_full":
-                return Status.TOKEN_LIMIT, self._timed(self._env.grade)
+                return Status.TOKEN_LIMIT, self._grade()
             # A reply cut by "length" is an action like any other: at worst it is malformed.
-            observation, reward, terminated, truncated, info = self._timed(
-                self._env.step, reply.text
-            )
+            observation, reward, terminated, truncated, info = self._step(reply.text)
             self.turns += 1
             self._actions.append(reply.text)
             malformed = bool(info["malformed"])
@@ -176,7 +178,7 @@ class _Playing:
             if malformed and malformed_in_a_row == malformed_limit:
                 return Status.ILLEGAL_CALLS, None
             new = (Message("tool", observation),)
-        return Status.TURN_LIMIT, self._timed(self._env.grade)
+        return Status.TURN_LIMIT, self._grade()
 
     def _open(self, key: EpisodeKey, prefix: Prefix) -> tuple[str, float]:
         """Gets to where the prefix turns lead: what is seen there, and the reward if it ends."""
@@ -196,7 +198,7 @@ class _Playing:
         """Plays the prefix turns from the state that shows `seen`; what the last one led to."""
         for number, action in enumerate(prefix.actions, start=1):
             _require_same(seen, prefix.seen[number - 1], number)
-            seen, reward, terminated, _, _ = self._timed(self._env.step, action)
+            seen, reward, terminated, _, _ = self._step(action)
             if terminated != (prefix.ends and number == len(prefix.actions)):
                 ended = "ended" if terminated else "did not end"
                 raise ReplayDivergedError(f"prefix turn {number} {ended} the episode")
@@ -213,9 +215,31 @@ class _Playing:
         except ReplayDivergedError as error:
             raise NotReproducedError(str(error)) from None
         if not whole.ends:
-            again = self._timed(self._env.grade)
+            again = self._grade()
         if again != reward:
             raise NotReproducedError(f"played again it earned {again} where it had earned {reward}")
+
+    def _reply(self, policy: Policy, new_messages: Sequence[Message]) -> Reply:
+        start = time.monotonic()
+        try:
+            return policy.reply(new_messages)
+        finally:
+            self.policy_seconds += time.monotonic() - start
+
+    def _step(self, action: str) -> tuple[str, float, bool, bool, Mapping[str, Any]]:
+        before = self.env_seconds
+        result = self._timed(self._env.step, action)
+        _, _, terminated, _, _ = result
+        if terminated:  # environments judge in the step that ends the episode
+            self.verifier_seconds += self.env_seconds - before
+        return result
+
+    def _grade(self) -> float:
+        before = self.env_seconds
+        try:
+            return self._timed(self._env.grade)
+        finally:
+            self.verifier_seconds += self.env_seconds - before
 
     def _timed(self, call: Callable[..., T], *args: object) -> T:
         start = time.monotonic()

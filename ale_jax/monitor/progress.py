@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ale_jax.monitor.text import one_line
+from ale_jax.monitor.time_left import Pace
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 SPARKLINE_WIDTH = 32
@@ -31,22 +32,26 @@ PANEL_WIDTH = 96
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """One moment of a phase. seconds: of the whole run; figures: as in `progress.Figures`."""
+    """One moment of a phase. seconds: of the whole run; seconds_left: of the phase, None where it
+    cannot be known yet; figures: as in `progress.Figures`; compiling: programs under way; target:
+    success at which the phase stops early."""
 
     phase: str
     done: int
     total: int
     seconds: float
-    phase_seconds: float
+    seconds_left: float | None
     figures: Mapping[str, float | None]
     success: Sequence[float]
+    compiling: Sequence[str] = ()
+    target: float | None = None
 
     @property
-    def seconds_left(self) -> float | None:
-        """As if every step took as long as those before it; None before the first."""
-        if not 0 < self.done <= self.total:
-            return None
-        return self.phase_seconds / self.done * (self.total - self.done)
+    def time_left(self) -> str:
+        if not self.seconds_left:
+            return ""
+        most = "" if self.target is None else "at most "
+        return f"{most}{duration(self.seconds_left)} left"
 
 
 def sparkline(rates: Sequence[float], width: int = SPARKLINE_WIDTH) -> str:
@@ -113,11 +118,10 @@ def _bar_row(view: View) -> RenderableType:
     row.add_column(justify="right", no_wrap=True, style="dim")
     # rich takes a total of None for "unknown" and pulses.
     total = view.total or None
-    left = "" if view.seconds_left is None else f"{duration(view.seconds_left)} left"
     row.add_row(
         ProgressBar(total=total, completed=view.done, pulse=not view.done),
         f"{view.done:,}/{view.total:,}",
-        left,
+        view.time_left,
     )
     return row
 
@@ -126,6 +130,8 @@ def _figure_table(view: View) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True, min_width=len("staleness"))
     table.add_column(no_wrap=True)
+    for what in view.compiling:
+        table.add_row("compiling", Text(what, "yellow"))
     for label, value in _figure_rows(view):
         table.add_row(label, value)
     return table
@@ -136,7 +142,9 @@ def _figure_rows(view: View) -> list[tuple[str, Text]]:
     rows = []
     if (success := figures["success"]) is not None:
         curve = (f"  {sparkline(view.success)}", "green")
-        rows.append(("success", Text.assemble((f"{success:>6.1%}", "bold green"), curve)))
+        stops = "" if view.target is None else f"  stops at {view.target:.0%}"
+        rate = (f"{success:>6.1%}", "bold green")
+        rows.append(("success", Text.assemble(rate, (stops, "dim"), curve)))
     if (reward := figures["reward"]) is not None:
         rows.append(("reward", Text(f"{reward:>+6.2f}")))
     if (loss := figures["loss"]) is not None:
@@ -196,27 +204,59 @@ class Progress:
         self._clock = clock
         # The live view draws in a thread of its own.
         self._lock = threading.RLock()
-        self._started = self._phase_started = self._printed = clock()
+        self._started = self._printed = clock()
+        self._pace = Pace(0, self._started)
+        self._compiling: list[str] = []
+        self._target: float | None = None
         self._name, self._total, self._done, self._told = "starting", 0, 0, 0
         self._figures = Figures()
         # A curve per phase: the success of an evaluation does not belong on that of training.
         self._success = collections.defaultdict(lambda: collections.deque(maxlen=400))
         self._live = None if plain else Live(console=console, get_renderable=self._draw)
 
-    def phase(self, name: str, total: int) -> None:
-        """Begins a phase of `total` steps; the figures of the last one are forgotten."""
+    def phase(
+        self,
+        name: str,
+        total: int,
+        done: int = 0,
+        unit: str = "steps",
+        target: float | None = None,
+    ) -> None:
+        """Begins a phase of `total` steps, of which `done` are made; the figures of the last one
+        are forgotten. target: success at which it stops before the last step."""
         with self._lock:
             self._print_last_line()
-            self._name, self._total, self._done, self._told = one_line(name, 40), total, 0, 0
-            self._figures = Figures()
-            self._phase_started = self._printed = self._clock()
-            self._print_plain(f"{self._name}: {total} steps")
+            self._name, self._total = one_line(name, 40), total
+            self._done = self._told = done
+            self._figures, self._target = Figures(), target
+            self._printed = self._clock()
+            self._pace = Pace(done, self._printed)
+            words = f"{self._name}: {total} {unit}"
+            if target is not None:
+                words = f"{self._name}: stops at success {target:.0%}, after {total} {unit} at most"
+            self._print_plain(words)
+
+    def compile_started(self, what: str) -> None:
+        with self._lock:
+            self._pace.compiled()
+            self._compiling.append(what)
+            self._print_plain(f"compiling {what} ...")
+
+    def compile_ended(self, what: str, seconds: float, told: bool = True) -> None:
+        """told: False for a program that is too small to speak of."""
+        with self._lock:
+            self._pace.compiled()
+            if what in self._compiling:
+                self._compiling.remove(what)
+        if told:
+            self.note(f"compiled {what} in {seconds:.1f} s")
 
     def update(self, done: int, **figures: float | int | None) -> None:
         """`done` steps of the phase are finished; named `Figures` replace their last values."""
         with self._lock:
             self._figures = dataclasses.replace(self._figures, **figures)
             self._done = done
+            self._pace.update(done, self._clock())
             if figures.get("success") is not None:
                 self._success[self._name].append(figures["success"])
             if done == self._total or self._clock() - self._printed >= PLAIN_SECONDS:
@@ -244,9 +284,11 @@ class Progress:
             done=self._done,
             total=self._total,
             seconds=now - self._started,
-            phase_seconds=now - self._phase_started,
+            seconds_left=self._pace.seconds_left(self._total),
             figures=dataclasses.asdict(self._figures),
             success=tuple(self._success[self._name]),
+            compiling=tuple(self._compiling),
+            target=self._target,
         )
 
     def _draw(self) -> RenderableType:
@@ -261,8 +303,10 @@ class Progress:
         self._printed, self._told = self._clock(), self._done
         view = self._view()
         parts = [f"{view.phase} {view.done}/{view.total}", *plain_figures(view.figures)]
-        if view.seconds_left:
-            parts.append(f"{duration(view.seconds_left)} left")
+        if view.target is not None:
+            parts.append(f"stops at success {view.target:.0%}")
+        if view.time_left:
+            parts.append(view.time_left)
         self._print_plain("  ".join(parts))
 
     def _print_plain(self, line: str) -> None:

@@ -53,7 +53,8 @@ def render(run: RunFiles) -> str:
             trained_rows=sections.family_rows(run, held_out=False),
             held_out_rows=sections.family_rows(run, held_out=True),
             staleness=sections.staleness_bars(run),
-            time_split=sections.time_split(run),
+            time_splits=sections.time_splits(run),
+            compile_seconds=sections.compile_seconds(run),
             small_charts=sections.small_charts(run),
             event_counts=sections.event_counts(run),
             event_rows=sections.event_rows(run),
@@ -95,8 +96,14 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["duration"] = duration
+    environment.filters["seconds"] = _seconds
     environment.filters["signed"] = _signed
     return environment
+
+
+def _seconds(number: float) -> str:
+    """With a decimal where a whole second would be too coarse."""
+    return f"{number:.1f}s" if number < 10 else duration(number)
 
 
 def _signed(number: float) -> str:

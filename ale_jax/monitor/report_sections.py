@@ -65,6 +65,20 @@ SMALL_CHARTS = (
     ("token_accuracy", SFT, "Warm-start accuracy", "of next tokens"),
 )
 
+# Two that must not be added: the controller does one thing at a time, episodes overlap.
+# Title -> label, metric of each step, what it is.
+TIMES = {
+    "The controller, by the clock": (
+        ("learner", "time/learner_s", "from the step's groups to the published weights"),
+        ("waiting", "time/waiting_s", "until the episodes of the next step were there"),
+    ),
+    "The episodes trained on, added up": (
+        ("generation", "time/generation_s", "until the policy's replies, with the engine's queue"),
+        ("environment", "time/environment_s", "resets and steps, most of them in sandboxes"),
+        ("verifier", "time/verifier_s", "judging how the episode ended"),
+    ),
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Rate:
@@ -92,6 +106,14 @@ class Bar:
     value: float
     share: float
     height: float
+
+
+@dataclasses.dataclass(frozen=True)
+class TimeSplit:
+    """parts: each with a word on what it is."""
+
+    title: str
+    parts: tuple[tuple[Bar, str], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,12 +207,24 @@ def staleness_bars(run: RunFiles) -> list[Bar]:
     return _bars({str(age): counts[age] for age in ages})
 
 
-def time_split(run: RunFiles) -> list[Bar]:
-    """Where the reinforcement phase spent its seconds."""
-    names = {"generate": "seconds_generate", "learn": "seconds_learn", "wait": "seconds_wait"}
-    lines = run.phase(RL)
-    totals = {label: sum(y for _, y in series(lines, key)) for label, key in names.items()}
-    return _bars({label: seconds for label, seconds in totals.items() if seconds > 0})
+def time_splits(run: RunFiles) -> list[TimeSplit]:
+    """Where the reinforcement phase spent its seconds; without those that were not recorded."""
+    splits = []
+    for title, parts in TIMES.items():
+        totals = {label: _total(run, RL, metric) for label, metric, _ in parts}
+        if any(totals.values()):
+            hints = tuple(hint for _, _, hint in parts)
+            splits.append(TimeSplit(title, tuple(zip(_bars(totals), hints, strict=True))))
+    return splits
+
+
+def compile_seconds(run: RunFiles) -> float:
+    """Of all phases."""
+    return sum(_total(run, phase, "time/compile_s") for phase in (SFT, RL))
+
+
+def _total(run: RunFiles, phase: str, metric: str) -> float:
+    return sum(value for _, value in series(run.phase(phase), metric))
 
 
 def small_charts(run: RunFiles) -> list[SmallChart]:

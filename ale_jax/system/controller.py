@@ -69,6 +69,8 @@ def run(config: RunConfig, workdir: Workdir) -> None:
         events.open(logger.events)
         if restored:
             logger.events.record("resumed", f"from the checkpoint of step {step}", step=step)
+        elif checkpoints.any():
+            logger.note("no checkpoint can be read, as events.jsonl says: the run begins anew")
         logger.note(f"sandboxes: {_describe(runtime)}; devices: {setting.mesh.devices.size}")
         start = restored or begin_anew(setting, logger)
         session = _Session(setting, start, checkpoints, logger)
@@ -166,7 +168,7 @@ class _Session:
     def _evaluate(self, name: str, cursor: Cursor, scheduler: RolloutScheduler) -> None:
         config, logger = self.config, self.logger
         keys = evaluation_keys(name, config.eval, config.worlds)
-        logger.progress.phase(f"evaluation: {name}", len(keys))
+        logger.progress.phase(f"evaluation: {name}", len(keys), unit="episodes")
         played = scheduler.evaluate(keys, config.eval_sampling, logger.progress.update)
         evaluation = tally(name, cursor.step, logger.metrics.seconds(), played, config.worlds)
         require_judged(evaluation, len(keys))
@@ -180,7 +182,7 @@ class _Session:
         every, steps, name = self.config.eval.every, self.config.rl.steps, f"step_{cursor.step}"
         if every and 0 < cursor.step < steps and cursor.step % every == 0 and name not in known:
             self._evaluate(name, cursor, scheduler)
-            self.logger.progress.phase(self.config.algo.name, steps)
+            self.logger.progress.phase(self.config.algo.name, steps, cursor.step)
 
     def _train(self, rollouts: _Rollouts) -> Cursor:
         config, logger, cursor = self.config, self.logger, self.start.cursor
@@ -197,7 +199,7 @@ class _Session:
         # A run may have been stopped between a step and its evaluation.
         self._evaluate_if_due(cursor, rollouts.scheduler, recorded_names(self.setting.path))
         resampler = self._open_resampler(rollouts.scheduler)
-        logger.progress.phase(config.algo.name, config.rl.steps)
+        logger.progress.phase(config.algo.name, config.rl.steps, cursor.step)
         parts = TrainParts(
             config,
             self._learner(),

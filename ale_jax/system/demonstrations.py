@@ -47,7 +47,7 @@ def collect_demonstrations(
     ]
     families = [family for domain in config.demonstrated for family in domain.families]
     tasks = [*itertools.chain(*lists), *probe_tasks(warm.probe_tasks, families)]
-    progress.phase("oracle transcripts", len(tasks))
+    progress.phase("oracle transcripts", len(tasks), unit="episodes")
     noisy = functools.partial(is_noisy, share=warm.noisy_share)
     played = iter(demonstrate(runtime, config.sandbox, tasks, noisy, WORKERS, progress.update))
     return [list(itertools.islice(played, len(tasks))) for tasks in lists], list(played)

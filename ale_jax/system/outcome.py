@@ -29,7 +29,7 @@ def summarize(
     lines = read_metrics(workdir / METRICS_FILE).records
     steps = [line for line in lines if line["phase"] == "rl"]
     supervised = max((line["seconds"] for line in lines if line["phase"] == "sft"), default=0.0)
-    reinforced = sum(line["seconds_wait"] + line["seconds_learn"] for line in steps)
+    reinforced = sum(line["time/waiting_s"] + line["time/learner_s"] for line in steps)
     return Summary(
         algorithm=config.algo.name,
         config=config.name,

@@ -12,6 +12,7 @@ from ale_jax.monitor.events import EventLog
 from ale_jax.monitor.metrics import MetricsWriter
 from ale_jax.monitor.progress import make_progress
 from ale_jax.monitor.trajectories import TrajectoryWriter
+from ale_jax.system.compilation import Compilations
 from ale_jax.system.rollout_workers import RolloutWorkers
 from ale_jax.system.step_metrics import StepReport, step_metrics
 from ale_jax.system.trajectory_samples import Score, trajectory_samples
@@ -31,6 +32,7 @@ class RunLogger:
             )
             self._trajectories = stack.enter_context(TrajectoryWriter(workdir, resume_step=step))
             self.progress = stack.enter_context(make_progress(sys.stdout))
+            self._compilations = stack.enter_context(Compilations(self.progress))
             self._stack = stack.pop_all()
         self._sampled_tokens = 0
         self._looked = time.monotonic()
@@ -45,7 +47,7 @@ class RunLogger:
         self.progress.note(text)
 
     def warm_start_step(self, step: int, values: dict[str, float]) -> None:
-        self.metrics.log(step, values, "sft")
+        self.metrics.log(step, values | self._compile_time(), "sft")
         self.progress.update(step, loss=values["loss"], success=values["probe_success"])
 
     def rl_step(
@@ -59,7 +61,7 @@ class RunLogger:
         now = time.monotonic()
         rate = (sampled_tokens - self._sampled_tokens) / max(now - self._looked, 1e-6)
         self._sampled_tokens, self._looked = sampled_tokens, now
-        values = step_metrics(report) | {"tokens_per_second": rate}
+        values = step_metrics(report) | {"tokens_per_second": rate} | self._compile_time()
         self.metrics.log(report.cursor.step, values, "rl")
         logp_diff = values.get("train_rollout_logp_diff", 0.0)
         if not logp_diff <= logp_diff_limit:  # a NaN is no better
@@ -82,6 +84,10 @@ class RunLogger:
             sandboxes_busy=counts.sandboxes_busy,
             sandboxes_restarted=counts.sandboxes_restarted,
         )
+
+    def _compile_time(self) -> dict[str, float]:
+        """Since the last line of metrics."""
+        return {"time/compile_s": self._compilations.take_seconds()}
 
     def sample_trajectories(self, report: StepReport, score: Score, hp: MismatchHypers) -> None:
         """Writes down what `trajectory_samples` chooses."""

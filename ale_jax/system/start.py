@@ -136,7 +136,7 @@ def begin_anew(setting: Setting, logger: RunLogger) -> Start:
     optimizer = setting.optimizer(tokenizer)
     if warm.max_steps:
         warm_optimizer = make_optimizer(config.warm_start_optimizer, policy, config.lora)
-        logger.progress.phase("warm start", warm.max_steps)
+        logger.progress.phase("warm start", warm.max_steps, target=warm.target_success)
         trained = warm_start(
             first_state(config, policy, warm_optimizer, setting.mesh),
             warm_optimizer,
@@ -160,7 +160,7 @@ def play_oracles(setting: Setting, tokenizer: ChatTokenizer, logger: RunLogger) 
     worlds = setting.config.worlds
     count = worlds.tasks_per_family * len(worlds.train_families)
     tasks = list(map(setting.train_task, range(count)))
-    logger.progress.phase("oracle experts", len(tasks))
+    logger.progress.phase("oracle experts", len(tasks), unit="episodes")
     return oracle_experts(setting.config, tasks, setting.runtime, tokenizer, logger.progress.update)
 
 

@@ -25,7 +25,7 @@ class StepReport:
     cursor: after the step. params: the weights that the step started with. made: the batches and
     credit of the step. sums: of `make_train_step`, on the host; {} if there was nothing to learn.
     extra: metrics of the learner, the log-probability difference and the resampler.
-    seconds_wait, seconds_learn: waiting for groups, and everything after that.
+    waiting_seconds, learner_seconds: waiting for groups, and everything from there to the publish.
     """
 
     cursor: Cursor
@@ -34,8 +34,8 @@ class StepReport:
     made: Step
     sums: dict[str, np.ndarray]
     extra: dict[str, float]
-    seconds_wait: float
-    seconds_learn: float
+    waiting_seconds: float
+    learner_seconds: float
 
     @property
     def trajectories(self) -> list[Trajectory]:
@@ -52,11 +52,25 @@ def step_metrics(report: StepReport) -> dict[str, float | dict[str, int]]:
         "trajectories_with_gradient": len(report.made.samples),
         "dropped_stale": report.cursor.dropped_stale,
         "dropped_failed": report.cursor.dropped_failed,
-        "seconds_wait": report.seconds_wait,
-        "seconds_learn": report.seconds_learn,
+    }
+    times = {
+        "time/waiting_s": report.waiting_seconds,
+        "time/learner_s": report.learner_seconds,
+        **_episode_times(report.trajectories),
     }
     learner = _loss_metrics(report.sums) | router_figures(report.sums)
-    return rollouts | run | learner | report.extra
+    return rollouts | run | times | learner | report.extra
+
+
+def _episode_times(trajectories: list[Trajectory]) -> dict[str, float]:
+    """Seconds summed over the step's episodes; as these overlap, more than the clock shows."""
+    episodes = [t.episode for t in trajectories]
+    verifier = sum(e.verifier_seconds for e in episodes)
+    return {
+        "time/generation_s": sum(e.policy_seconds for e in episodes),
+        "time/environment_s": sum(e.env_seconds for e in episodes) - verifier,
+        "time/verifier_s": verifier,
+    }
 
 
 def _rollout_metrics(

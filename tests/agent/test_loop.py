@@ -160,7 +160,16 @@ def test_time_in_the_environment_is_told_from_the_rest(monkeypatch):
             return super().reply(new_messages)
 
     episode = play(SlowEnv(), SlowPolicy(["a", "end"]), KEY, LIMITS)
-    assert (episode.seconds, episode.env_seconds) == (14.0, 4.0)
+    assert (episode.seconds, episode.env_seconds, episode.policy_seconds) == (14.0, 4.0, 10.0)
+    assert episode.verifier_seconds == 2.0  # of the step that ended the episode
+
+    class SlowToGrade(FakeEnv):
+        def grade(self):
+            clock.now += 3.0
+            return super().grade()
+
+    cut = play(SlowToGrade(), SlowPolicy(["a"]), KEY, AgentLimits(turns=1))
+    assert (cut.env_seconds, cut.verifier_seconds) == (3.0, 3.0)
 
     failing = SlowEnv("step", SandboxLost("gone"))
     assert play(failing, SlowPolicy(["a"]), KEY, LIMITS).env_seconds == 2.0

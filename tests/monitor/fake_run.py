@@ -171,9 +171,12 @@ def _rl_values(progress: float, chance: random.Random) -> dict:
         "router_entropy": 0.8 - 0.1 * progress,
         "train_rollout_logp_diff": abs(chance.gauss(0, 2e-6)),
         "old_rollout_logp_diff": abs(chance.gauss(0, 2e-6)),
-        "seconds_generate": 2.1,
-        "seconds_learn": 1.5,
-        "seconds_wait": 0.3,
+        "time/generation_s": 21.0,
+        "time/environment_s": 8.0,
+        "time/verifier_s": 0.5,
+        "time/learner_s": 1.5,
+        "time/waiting_s": 0.3,
+        "time/compile_s": 0.0,
     }
 
 

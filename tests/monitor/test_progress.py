@@ -36,13 +36,58 @@ def test_plain_lines_come_per_phase_and_every_few_seconds():
         for done in range(1, 8):
             clock.now += 2
             progress.update(done, success=0.25, staleness_mean=0.5, staleness_max=2, episodes=1234)
-    # Lines at 6 s and 12 s, and the last state; 2 s per step tell the time left.
+    # Lines at 6 s and 12 s, and the last state; 2 s per step tell the time left, but not yet at 6.
     figures = "success 25%  staleness 0.5 (max 2)  1,234 episodes"
     assert stream.getvalue().splitlines() == [
         "[0s] rl: 100 steps",
-        f"[6s] rl 3/100  {figures}  3m14s left",
+        f"[6s] rl 3/100  {figures}",
         f"[12s] rl 6/100  {figures}  3m08s left",
         f"[14s] rl 7/100  {figures}  3m06s left",
+    ]
+
+
+def test_no_time_is_left_before_it_is_known():
+    clock = Clock()
+    stream, progress = plain_progress(clock)
+    with progress:
+        progress.phase("rl", 100, done=50)
+        progress.compile_started("the step")
+        clock.now += 60
+        progress.compile_ended("the step", 58.0)
+        progress.update(51)
+        for done in (52, 53, 54, 55):
+            if done == 53:
+                progress.compile_started("another")
+                clock.now += 100
+                progress.compile_ended("another", 100.0)
+            clock.now += 6
+            progress.update(done)
+    assert stream.getvalue().splitlines() == [
+        "[0s] rl: 100 steps",
+        "[0s] compiling the step ...",
+        "[1m00s] compiled the step in 58.0 s",
+        "[1m00s] rl 51/100",
+        "[1m06s] rl 52/100",
+        "[1m06s] compiling another ...",
+        "[2m46s] compiled another in 100.0 s",
+        "[2m52s] rl 53/100",
+        "[2m58s] rl 54/100",
+        "[3m04s] rl 55/100  4m30s left",
+    ]
+
+
+def test_a_phase_says_at_which_success_it_stops():
+    clock = Clock()
+    stream, progress = plain_progress(clock)
+    with progress:
+        progress.phase("warm start", 100, target=0.6)
+        for done in (1, 2, 3, 4):
+            clock.now += 2
+            progress.update(done, success=0.25)
+    assert stream.getvalue().splitlines() == [
+        "[0s] warm start: stops at success 60%, after 100 steps at most",
+        "[6s] warm start 3/100  success 25%  stops at success 60%",
+        "[8s] warm start 4/100  success 25%  stops at success 60%  at most 3m12s left",
     ]
 
 

@@ -119,8 +119,8 @@ def test_a_cut_last_line_is_told(tmp_path):
 
 def test_extreme_numbers_do_not_break_the_report(tmp_path):
     lines = [
-        {"phase": "rl", "step": 1, "seconds": 1e308, "success": -1e308, "seconds_wait": 1e308},
-        {"phase": "rl", "step": 2, "seconds": -1e308, "success": 1e308, "seconds_wait": 1e308},
+        {"phase": "rl", "step": 1, "seconds": 1e308, "success": -1e308, "time/waiting_s": 1e308},
+        {"phase": "rl", "step": 2, "seconds": -1e308, "success": 1e308, "time/waiting_s": 1e308},
         {"phase": "rl", "step": 3, "seconds": 0, "loss": 5e-324, "staleness_counts": {"-9": 1}},
         {"phase": "rl", "step": 3, "seconds": 9, "loss": 0, "staleness_counts": {str(2**60): 2}},
         {"phase": "sft", "step": 3, "seconds": 9, "loss": None},

@@ -11,7 +11,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from ale_jax.monitor.metrics import read_metrics
+from tests.system.untimed import rl_lines
 
 pytestmark = pytest.mark.timeout(900)  # two whole runs
 STEPS = 4
@@ -26,8 +26,6 @@ ROLLBACK = {
     "resampling.threshold": 0.3,  # both members of a group: from 0.34 on
     "checkpoint.keep": STEPS,
 }
-# What a clock, and not the run, decides.
-TIMES = ("seconds", "seconds_wait", "seconds_learn", "tokens_per_second")
 
 
 def _launch(workdir, runtime_name, **overrides):
@@ -42,11 +40,6 @@ def _launch(workdir, runtime_name, **overrides):
 def _run(workdir, runtime_name):
     result = _launch(workdir, runtime_name)
     assert result.returncode == 0, result.stdout + result.stderr
-
-
-def _rl_lines(workdir):
-    lines = read_metrics(workdir / "metrics.jsonl").records
-    return [{k: v for k, v in x.items() if k not in TIMES} for x in lines if x["phase"] == "rl"]
 
 
 def _checkpoint(workdir, step):
@@ -71,7 +64,7 @@ def test_an_oracle_that_is_too_long_is_refused_before_anything_is_trained(tmp_pa
 
 
 def test_training_starts_near_the_end(unbroken):
-    first = _rl_lines(unbroken)[0]
+    first = rl_lines(unbroken)[0]
     assert first["experts"] == 4 and first["groups_resampled"] == 3
     assert first["prefix_turns_mean"] >= 1  # every oracle takes at least two calls
     assert (
@@ -88,7 +81,7 @@ def test_a_run_that_goes_on_ends_like_an_unbroken_one(unbroken, tmp_path, runtim
         shutil.rmtree(workdir / "checkpoints" / f"step_{step:08d}")
     (workdir / "summary.json").unlink()
     _run(workdir, runtime_name)
-    assert _rl_lines(workdir) == _rl_lines(unbroken)
+    assert rl_lines(workdir) == rl_lines(unbroken)
     (state, host), (wanted_state, wanted_host) = (
         _checkpoint(folder, STEPS) for folder in (workdir, unbroken)
     )

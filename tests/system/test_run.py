@@ -15,7 +15,10 @@ import pytest
 
 from ale_jax.monitor.evaluations import read_evaluations, read_summary
 from ale_jax.monitor.events import read_events
-from ale_jax.monitor.metrics import read_metrics
+from ale_jax.monitor.report import render
+from ale_jax.monitor.report_sections import time_splits
+from ale_jax.monitor.run_files import read_run
+from tests.system.untimed import rl_lines
 
 SYNCHRONOUS = [
     "--config.rl.alpha=0.0",
@@ -23,8 +26,6 @@ SYNCHRONOUS = [
     "--config.rl.groups_per_step=3",
 ]
 NOTHING_HELD_OUT = ["--config.worlds.held_out_families=()", "--config.eval.held_out_tasks=0"]
-# What a clock, and not the run, decides.
-TIMES = ("seconds", "seconds_wait", "seconds_learn", "tokens_per_second")
 
 
 def _command(workdir, runtime_name, *overrides):
@@ -56,11 +57,6 @@ def _run(workdir, runtime_name, *overrides, **environment):
     return result.stdout
 
 
-def _rl_lines(workdir):
-    lines = read_metrics(workdir / "metrics.jsonl").records
-    return [{k: v for k, v in x.items() if k not in TIMES} for x in lines if x["phase"] == "rl"]
-
-
 def _interrupt(process, workdir, sign, step):
     """Sends `sign` once the run has a checkpoint of `step`."""
     manifest = workdir / "checkpoints" / f"step_{step:08d}" / "manifest.json"
@@ -88,7 +84,7 @@ def test_a_run_leaves_its_records(unbroken):
         "warm_start",
         "final",
     }
-    lines = _rl_lines(workdir)
+    lines = rl_lines(workdir)
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
     assert 0 < lines[0]["train_rollout_logp_diff"] <= 1e-5
     assert all(
@@ -98,6 +94,19 @@ def test_a_run_leaves_its_records(unbroken):
     assert "<html" in (workdir / "report.html").read_text()
     assert json.loads((workdir / "config.json").read_text())["rl"]["alpha"] == 0.0
     assert "report.html" in output
+
+
+def test_the_report_of_a_real_run_says_where_the_time_went(unbroken):
+    run = read_run(unbroken[0])
+    controller, episodes = time_splits(run)
+    seconds = {bar.label: bar.value for split in (controller, episodes) for bar, _ in split.parts}
+    assert seconds.keys() == {"learner", "waiting", "generation", "environment", "verifier"}
+    assert min(seconds.values()) > 0
+    # The controller does one thing at a time; four of the run's episodes are played at once.
+    assert seconds["learner"] + seconds["waiting"] < run.metrics[-1]["seconds"]
+    assert sum(bar.value for bar, _ in episodes.parts) < 4 * run.metrics[-1]["seconds"]
+    page = render(run)
+    assert all(f"</i>{name}<span" in page for name in seconds)
 
 
 def test_worlds_without_sandboxes_ask_for_no_runtime(tmp_path):
@@ -149,7 +158,7 @@ def test_a_killed_synchronous_run_ends_like_an_unbroken_one(unbroken, tmp_path, 
     output = _run(workdir, runtime_name, *SYNCHRONOUS)
     assert "going on with the unfinished run" in output
     assert "resumed" in [e.kind for e in read_events(workdir / "events.jsonl").records]
-    assert _rl_lines(workdir) == _rl_lines(expected)
+    assert rl_lines(workdir) == rl_lines(expected)
     jax.tree.map(np.testing.assert_array_equal, _last_state(workdir), _last_state(expected))
 
 
@@ -172,7 +181,7 @@ def test_a_loss_that_asks_for_every_policy_of_the_past_has_them_also_after_a_res
     ]
     _run(tmp_path / "run", runtime_name, *overrides)
     _run(tmp_path / "run", runtime_name, *overrides, "--resume", "--config.rl.steps=4")
-    lines = _rl_lines(tmp_path / "run")
+    lines = rl_lines(tmp_path / "run")
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
     # What was open when the run ended is played again by the weights of now.
     assert [line["staleness_mean"] for line in lines] == [0, 1, 0, 1]
@@ -192,8 +201,8 @@ def test_critics_go_on_where_they_stood(tmp_path, runtime_name):
     _run(tmp_path / "unbroken", runtime_name, *overrides)
     _run(tmp_path / "resumed", runtime_name, *overrides, "--config.rl.steps=2")
     _run(tmp_path / "resumed", runtime_name, *overrides, "--resume")
-    lines = _rl_lines(tmp_path / "resumed")
-    assert lines == _rl_lines(tmp_path / "unbroken")
+    lines = rl_lines(tmp_path / "resumed")
+    assert lines == rl_lines(tmp_path / "unbroken")
     # While the critics warm up, they alone learn.
     assert ["loss" in line for line in lines] == [False, True, True, True]
     assert all(line["critic_grad_norm"] >= 0 for line in lines)

@@ -1,0 +1,64 @@
+"""What jax compiles while a run goes on: announced, timed, and added up."""
+
+from __future__ import annotations
+
+import threading
+
+import jax
+
+from ale_jax.monitor.progress import Progress
+
+EVENT = "/jax/core/compile/backend_compile_duration"
+MIN_SECONDS = 1.0  # other programs than the known ones are told of from here on
+
+# Name of the function under jax.jit -> what it is called for people.
+PROGRAMS = {
+    "first_gradient": "the training step: gradient of the first microbatch",
+    "add_gradient": "the training step: gradient of a further microbatch",
+    "update": "the training step: the optimizer's update",
+    "read_and_write": "the engine: prefill and decode",
+    "probability": "the warm start's probe of success",
+}
+
+
+class Compilations:
+    """Tells `progress` of programs that are compiled, in any thread, while it is open."""
+
+    def __init__(self, progress: Progress):
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._seconds = 0.0
+
+    def __enter__(self) -> Compilations:
+        # jax records the moment at which a compilation starts as a scalar of the same name.
+        jax.monitoring.register_scalar_listener(self._start)
+        jax.monitoring.register_event_duration_secs_listener(self._end)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        jax.monitoring.unregister_scalar_listener(self._start)
+        jax.monitoring.unregister_event_duration_listener(self._end)
+
+    def take_seconds(self) -> float:
+        """Spent compiling since the last call, added up over threads."""
+        with self._lock:
+            seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+    def _start(self, event: str, value: float, **fields: str | int) -> None:
+        if event == EVENT and (known := PROGRAMS.get(_function(fields))):
+            self._progress.compile_started(known)
+
+    def _end(self, event: str, seconds: float, **fields: str | int) -> None:
+        if event != EVENT:
+            return
+        with self._lock:
+            self._seconds += seconds
+        name = _function(fields)
+        told = name in PROGRAMS or seconds >= MIN_SECONDS
+        self._progress.compile_ended(PROGRAMS.get(name, name), seconds, told)
+
+
+def _function(fields: dict[str, str | int]) -> str:
+    """jax calls the program of f jit_f, or jit(f)."""
+    return str(fields.get("fun_name", "a program")).removeprefix("jit").strip("_()")
