@@ -75,21 +75,21 @@ def xla_attention(
     token_BT = jnp.broadcast_to(jnp.arange(T), (B, T))
 
     def attend(block):
-        q_BSNH, segment_BS, token_BS = block
-        same_BST = segment_BS[:, :, None] == segment_BT[:, None, :]
-        past_BST = token_BS[:, :, None] >= token_BT[:, None, :]
-        return masked_attention(q_BSNH, k_BGTH, v_BGTH, same_BST & past_BST)
+        q_BtNH, segment_Bt, token_Bt = block
+        same_BtT = segment_Bt[:, :, None] == segment_BT[:, None, :]
+        past_BtT = token_Bt[:, :, None] >= token_BT[:, None, :]
+        return masked_attention(q_BtNH, k_BGTH, v_BGTH, same_BtT & past_BtT)
 
     queries = q_BTNH, segment_BT, token_BT
     if T <= WHOLE_ROW:
         return attend(queries)
     blocks = jax.tree.map(_in_blocks, queries)
-    out_ZBSNH = jax.lax.map(jax.checkpoint(attend), blocks)
-    return jnp.moveaxis(out_ZBSNH, 0, 1).reshape(B, -1, N, H)[:, :T]
+    out_ZBtNH = jax.lax.map(jax.checkpoint(attend), blocks)
+    return jnp.moveaxis(out_ZBtNH, 0, 1).reshape(B, -1, N, H)[:, :T]
 
 
 def _in_blocks(x_BT: jax.Array) -> jax.Array:
-    """[B,T,...] -> [Z,B,S,...], the last block padded with zeros."""
+    """[B,T,...] -> [Z,B,t,...], the last block padded with zeros."""
     B, T, *rest = x_BT.shape
     blocks = -(-T // BLOCK)
     padding = [(0, 0), (0, blocks * BLOCK - T)] + [(0, 0)] * len(rest)

@@ -26,8 +26,8 @@ BLOCK = 128  # queries at once; neither window nor horizon reaches further back
 
 
 class HeadStatistics(NamedTuple):
-    """Of each head and token, X heads of all layers that were looked at, float32 [B,X,T]. A_ts is
-    what token t attends to token s of its segment; they sum to 1.
+    """Of each head and token, float32 [B,X,T]. A_ts is what token t attends to token s of its
+    segment; they sum to 1.
 
     distance: sum_s A_ts (t-s). waad: sum_s A_ts min(t-s, W). fai, of token s: the mean of A_ts over
     the written tokens t with low <= t-s <= high, 0 if there are none.
@@ -92,60 +92,62 @@ def head_statistics(
     low, high = horizon
     reach = max(window, high)
     assert 0 <= low <= high <= BLOCK and 1 <= window <= BLOCK, (window, horizon)
-    blocks, S = -(-T // BLOCK), BLOCK
-    behind = blocks * S - T
+    blocks = -(-T // BLOCK)
+    behind = blocks * BLOCK - T
     # Keys get `reach` places in front, so that each block finds those that it reaches in one slice.
-    k_BKGH = jnp.pad(k_BTGH, ((0, 0), (reach, behind), (0, 0), (0, 0)))
-    segment_BK = jnp.pad(segment_BT, ((0, 0), (reach, behind)), constant_values=-1)
-    q_BTGRH = q_BTNH.reshape(B, T, G, N // G, H)
+    k_BMGH = jnp.pad(k_BTGH, ((0, 0), (reach, behind), (0, 0), (0, 0)))
+    segment_BM = jnp.pad(segment_BT, ((0, 0), (reach, behind)), constant_values=-1)
+    q_BTGrH = q_BTNH.reshape(B, T, G, N // G, H)
 
     # Between a block's query i and place j of its slice, and the same among all keys.
-    near_SJ = np.arange(S)[:, None] + reach - np.arange(S + reach)[None, :]
-    short_SJ = np.where(near_SJ >= 0, np.maximum(window - near_SJ, 0), 0).astype(np.float32)
-    within_SJ = (low <= near_SJ) & (near_SJ <= high)
+    near_tJ = np.arange(BLOCK)[:, None] + reach - np.arange(BLOCK + reach)[None, :]
+    short_tJ = np.where(near_tJ >= 0, np.maximum(window - near_tJ, 0), 0).astype(np.float32)
+    within_tJ = (low <= near_tJ) & (near_tJ <= high)
 
     def measure(block):
-        start, q_BSGRH, segment_BS, written_BS = block
-        distance_SK = start + reach + jnp.arange(S)[:, None] - jnp.arange(k_BKGH.shape[1])[None, :]
-        seen_BSK = (segment_BS[:, :, None] == segment_BK[:, None, :]) & (distance_SK >= 0)[None]
-        score_BGSRK = jnp.einsum(
-            "bsgrh,bkgh->bgsrk", q_BSGRH, k_BKGH, preferred_element_type=jnp.float32
+        start, q_BtGrH, segment_Bt, written_Bt = block
+        query_t, key_M = start + reach + jnp.arange(BLOCK), jnp.arange(k_BMGH.shape[1])
+        distance_tM = query_t[:, None] - key_M[None, :]
+        seen_BtM = (segment_Bt[:, :, None] == segment_BM[:, None, :]) & (distance_tM >= 0)[None]
+        score_BGtrM = jnp.einsum(
+            "btgrh,bmgh->bgtrm", q_BtGrH, k_BMGH, preferred_element_type=jnp.float32
         )
-        score_BGSRK = jnp.where(seen_BSK[:, None, :, None], score_BGSRK * H**-0.5, MASKED)
-        most_BGSR1 = score_BGSRK.max(axis=-1, keepdims=True)
-        weight_BGSRK = jnp.exp(score_BGSRK - most_BGSR1)  # 0 where masked; padding is cut off below
-        total_BGSR = weight_BGSRK.sum(axis=-1)
-        far_BGSR = (weight_BGSRK * distance_SK[None, None, :, None]).sum(axis=-1) / total_BGSR
+        score_BGtrM = jnp.where(seen_BtM[:, None, :, None], score_BGtrM * H**-0.5, MASKED)
+        most_BGtr1 = score_BGtrM.max(axis=-1, keepdims=True)
+        weight_BGtrM = jnp.exp(score_BGtrM - most_BGtr1)  # 0 where masked; padding is cut off below
+        total_BGtr = weight_BGtrM.sum(axis=-1)
+        far_BGtr = (weight_BGtrM * distance_tM[None, None, :, None]).sum(axis=-1) / total_BGtr
 
-        weight_BGSRJ = jax.lax.dynamic_slice_in_dim(weight_BGSRK, start, S + reach, axis=-1)
-        seen_BSJ = jax.lax.dynamic_slice_in_dim(seen_BSK, start, S + reach, axis=-1)
-        attention_BGSRJ = weight_BGSRJ / total_BGSR[..., None]
+        weight_BGtrJ = jax.lax.dynamic_slice_in_dim(weight_BGtrM, start, BLOCK + reach, axis=-1)
+        seen_BtJ = jax.lax.dynamic_slice_in_dim(seen_BtM, start, BLOCK + reach, axis=-1)
+        attention_BGtrJ = weight_BGtrJ / total_BGtr[..., None]
         # sum A min(d, W) = W - sum A max(W - d, 0): of that only what is near is left.
-        near_BGSR = (attention_BGSRJ * short_SJ[None, None, :, None]).sum(axis=-1)
-        back_BSJ = seen_BSJ & written_BS[:, :, None] & within_SJ[None]
-        back_BGRJ = jnp.where(back_BSJ[:, None, :, None], attention_BGSRJ, 0.0).sum(axis=2)
-        return far_BGSR, window - near_BGSR, back_BGRJ, back_BSJ.sum(axis=1)
+        near_BGtr = (attention_BGtrJ * short_tJ[None, None, :, None]).sum(axis=-1)
+        back_BtJ = seen_BtJ & written_Bt[:, :, None] & within_tJ[None]
+        back_BGrJ = jnp.where(back_BtJ[:, None, :, None], attention_BGtrJ, 0.0).sum(axis=2)
+        return far_BGtr, window - near_BGtr, back_BGrJ, back_BtJ.sum(axis=1)
 
     def cut(x_BT):
         x_BT = jnp.pad(x_BT, ((0, 0), (0, behind)) + ((0, 0),) * (x_BT.ndim - 2))
-        return jnp.moveaxis(x_BT.reshape(B, blocks, S, *x_BT.shape[2:]), 1, 0)
+        return jnp.moveaxis(x_BT.reshape(B, blocks, BLOCK, *x_BT.shape[2:]), 1, 0)
 
-    starts_Z = jnp.arange(blocks) * S
-    far_ZBGSR, waad_ZBGSR, back_ZBGRJ, times_ZBJ = jax.lax.map(
-        measure, (starts_Z, cut(q_BTGRH), cut(segment_BT), cut(action_mask_BT))
+    starts_Z = jnp.arange(blocks) * BLOCK
+    far_ZBGtr, waad_ZBGtr, back_ZBGrJ, times_ZBJ = jax.lax.map(
+        measure, (starts_Z, cut(q_BTGrH), cut(segment_BT), cut(action_mask_BT))
     )
 
-    def by_query(x_ZBGSR):
-        return x_ZBGSR.transpose(1, 2, 4, 0, 3).reshape(B, N, blocks * S)[:, :, :T]
+    def by_query(x_ZBGtr):
+        return x_ZBGtr.transpose(1, 2, 4, 0, 3).reshape(B, N, blocks * BLOCK)[:, :, :T]
 
-    def by_key(x_ZBnJ):
-        """What each block gave the keys before it is added to what they got from their own."""
-        own_ZBnS = x_ZBnJ[..., reach:]
-        later_ZBnJ = jnp.pad(x_ZBnJ[1:, ..., :reach], ((0, 1), *[(0, 0)] * (x_ZBnJ.ndim - 1)))
-        room = [(0, 0)] * (x_ZBnJ.ndim - 1) + [(S - reach, 0)]
-        both_ZBnS = own_ZBnS + jnp.pad(later_ZBnJ, room)
-        return jnp.moveaxis(both_ZBnS, 0, -2).reshape(B, -1, blocks * S)[..., :T]
+    def by_key(x_ZBNJ):
+        """Of N heads, or of one. What each block gave the keys before it is added to what they got
+        from their own."""
+        own_ZBNt = x_ZBNJ[..., reach:]
+        later_ZBNJ = jnp.pad(x_ZBNJ[1:, ..., :reach], ((0, 1), *[(0, 0)] * (x_ZBNJ.ndim - 1)))
+        room = [(0, 0)] * (x_ZBNJ.ndim - 1) + [(BLOCK - reach, 0)]
+        both_ZBNt = own_ZBNt + jnp.pad(later_ZBNJ, room)
+        return jnp.moveaxis(both_ZBNt, 0, -2).reshape(B, -1, blocks * BLOCK)[..., :T]
 
     times_B1T = by_key(times_ZBJ[:, :, None])
-    fai_BNT = by_key(back_ZBGRJ.reshape(blocks, B, N, -1)) / jnp.maximum(times_B1T, 1)
-    return HeadStatistics(by_query(far_ZBGSR), by_query(waad_ZBGSR), fai_BNT)
+    fai_BNT = by_key(back_ZBGrJ.reshape(blocks, B, N, -1)) / jnp.maximum(times_B1T, 1)
+    return HeadStatistics(by_query(far_ZBGtr), by_query(waad_ZBGtr), fai_BNT)

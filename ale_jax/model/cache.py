@@ -83,7 +83,7 @@ Stored = jax.Array | Int8
 
 @struct.dataclass
 class LayerPages:
-    """Keys and values of one layer, [G,P,b,H]: P pages of b tokens. Heads stand first, as the
+    """Keys and values of one layer, [G,P,b,H]. Heads stand first, as the
     kernels of GPU and TPU want them (model/paged_attention.py)."""
 
     k_GPbH: Stored

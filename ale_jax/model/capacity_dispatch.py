@@ -29,26 +29,26 @@ Total = TypeVar("Total")
 
 
 class Ranks(NamedTuple):
-    """Rows in the order of their experts. Those of the expert E, one more than there are, are
-    nobody's and come last.
+    """Rows in the order of the experts, or of the devices, that they go to. Those of the expert E,
+    one more than there are, are nobody's and come last.
 
-    order_R: the rows in that order. start_E: where each expert's begin in it, count_E: how many
-    they are. rank_R: the how many-th of its expert's each row is.
+    order_A: the rows in that order. starts: where each expert's begin in it, counts: how many
+    they are. rank_A: the how many-th of its expert's each row is.
     """
 
-    order_R: jax.Array
-    start_E: jax.Array
-    count_E: jax.Array
-    rank_R: jax.Array
+    order_A: jax.Array
+    starts: jax.Array
+    counts: jax.Array
+    rank_A: jax.Array
 
 
-def ranks(expert_R: jax.Array, num_experts: int) -> Ranks:
-    order_R = jnp.argsort(expert_R, stable=True)
-    count_E = jnp.bincount(expert_R, length=num_experts + 1)
-    start_E = jnp.cumsum(count_E) - count_E
-    sorted_rank_R = jnp.arange(expert_R.shape[0]) - start_E[expert_R[order_R]]
-    rank_R = jnp.zeros_like(sorted_rank_R).at[order_R].set(sorted_rank_R)
-    return Ranks(order_R, start_E[:num_experts], count_E[:num_experts], rank_R)
+def ranks(expert_A: jax.Array, num_experts: int) -> Ranks:
+    order_A = jnp.argsort(expert_A, stable=True)
+    counts = jnp.bincount(expert_A, length=num_experts + 1)
+    starts = jnp.cumsum(counts) - counts
+    sorted_rank_A = jnp.arange(expert_A.shape[0]) - starts[expert_A[order_A]]
+    rank_A = jnp.zeros_like(sorted_rank_A).at[order_A].set(sorted_rank_A)
+    return Ranks(order_A, starts[:num_experts], counts[:num_experts], rank_A)
 
 
 @jax.custom_vjp
@@ -66,31 +66,31 @@ def _forward(weights: Weights, x_TD: jax.Array, expert_TK: jax.Array):
     block = _first_block(rows)
     y_ECD, pull = jax.vjp(_swiglu, weights, block.tokens(x_TD, rows))
 
-    def add_round(y_RD: jax.Array, block: _Block) -> jax.Array:
-        part = tuple(w[block.expert_M] for w in weights)
-        return block.put(y_RD, _swiglu(part, block.tokens(x_TD, rows)))
+    def add_round(y_AD: jax.Array, block: _Block) -> jax.Array:
+        part = tuple(w[block.expert_U] for w in weights)
+        return block.put(y_AD, _swiglu(part, block.tokens(x_TD, rows)))
 
-    y_RD = _in_rounds(rows, add_round, block.rows_of(y_ECD))
-    return y_RD.reshape(T, K, -1), (weights, x_TD, expert_TK, pull)
+    y_AD = _in_rounds(rows, add_round, block.rows_of(y_ECD))
+    return y_AD.reshape(T, K, -1), (weights, x_TD, expert_TK, pull)
 
 
 def _backward(kept, dy_TKD: jax.Array):
     weights, x_TD, expert_TK, pull = kept
     (T, K, D), rows = dy_TKD.shape, _rows(weights, expert_TK)
-    dy_RD, block = dy_TKD.reshape(T * K, D), _first_block(rows)
-    d_weights, dx_ECD = pull(block.take(dy_RD))
+    dy_AD, block = dy_TKD.reshape(T * K, D), _first_block(rows)
+    d_weights, dx_ECD = pull(block.take(dy_AD))
 
     def add_round(total: tuple[Weights, jax.Array], block: _Block):
-        d_weights, dx_RD = total
-        part = tuple(w[block.expert_M] for w in weights)
+        d_weights, dx_AD = total
+        part = tuple(w[block.expert_U] for w in weights)
         _, pull = jax.vjp(_swiglu, part, block.tokens(x_TD, rows))
-        d_part, dx_MCD = pull(block.take(dy_RD))
-        more = (d.at[block.expert_M].add(p) for d, p in zip(d_weights, d_part, strict=True))
-        return tuple(more), block.put(dx_RD, dx_MCD)
+        d_part, dx_UCD = pull(block.take(dy_AD))
+        more = (d.at[block.expert_U].add(p) for d, p in zip(d_weights, d_part, strict=True))
+        return tuple(more), block.put(dx_AD, dx_UCD)
 
     total = d_weights, block.rows_of(dx_ECD)
-    d_weights, dx_RD = _in_rounds(rows, add_round, total)
-    return d_weights, dx_RD.reshape(T, K, D).sum(axis=1), None
+    d_weights, dx_AD = _in_rounds(rows, add_round, total)
+    return d_weights, dx_AD.reshape(T, K, D).sum(axis=1), None
 
 
 capacity_dispatch.defvjp(_forward, _backward)
@@ -101,54 +101,54 @@ def weighted_sum(y_TKD: jax.Array, weight_TK: jax.Array) -> jax.Array:
     return (y_TKD * weight_TK[..., None]).sum(axis=1)
 
 
-def _swiglu(weights: Weights, x_MCD: jax.Array) -> jax.Array:
+def _swiglu(weights: Weights, x_UCD: jax.Array) -> jax.Array:
     gate, up, down = weights
-    hidden_MCF = jax.nn.silu(product(x_MCD, gate)) * product(x_MCD, up)
-    return product(hidden_MCF, down)
+    hidden_UCF = jax.nn.silu(product(x_UCD, gate)) * product(x_UCD, up)
+    return product(hidden_UCF, down)
 
 
 class _Rows(NamedTuple):
     """All rows: the expert of each, K for each token; room: for how many of each expert there is
     room in the first block."""
 
-    expert_R: jax.Array
+    expert_A: jax.Array
     ranks: Ranks
     per_token: int
     room: int
 
 
 class _Block(NamedTuple):
-    """What is computed at once, for the M experts `expert_M`, with room for C rows each.
+    """What is computed at once, for the experts `expert_U`, with room for C rows each.
 
-    row_MC: the row on each place, or a number from R on (each another one) where it is empty.
-    place_R: the place of each row, or M*C if it is not in this block.
+    row_UC: the row on each place, or a number from A on (each another one) where it is empty.
+    place_A: the place of each row, or U*C if it is not in this block.
     """
 
-    expert_M: jax.Array
-    row_MC: jax.Array
-    place_R: jax.Array
+    expert_U: jax.Array
+    row_UC: jax.Array
+    place_A: jax.Array
 
     def tokens(self, x_TD: jax.Array, rows: _Rows) -> jax.Array:
-        """[M,C,D]; SwiGLU(0) = 0 where a place is empty."""
-        return x_TD.at[self.row_MC // rows.per_token].get(mode="fill", fill_value=0)
+        """[U,C,D]; SwiGLU(0) = 0 where a place is empty."""
+        return x_TD.at[self.row_UC // rows.per_token].get(mode="fill", fill_value=0)
 
-    def take(self, y_RD: jax.Array) -> jax.Array:
-        return y_RD.at[self.row_MC].get(mode="fill", fill_value=0)
+    def take(self, y_AD: jax.Array) -> jax.Array:
+        return y_AD.at[self.row_UC].get(mode="fill", fill_value=0)
 
-    def rows_of(self, y_MCD: jax.Array) -> jax.Array:
-        """[R,D]; 0 for a row that is not in this block."""
-        y_PD = y_MCD.reshape(-1, y_MCD.shape[-1])
-        return y_PD.at[self.place_R].get(mode="fill", fill_value=0)
+    def rows_of(self, y_UCD: jax.Array) -> jax.Array:
+        """[A,D]; 0 for a row that is not in this block."""
+        y_YD = y_UCD.reshape(-1, y_UCD.shape[-1])
+        return y_YD.at[self.place_A].get(mode="fill", fill_value=0)
 
-    def put(self, y_RD: jax.Array, y_MCD: jax.Array) -> jax.Array:
-        y_PD = y_MCD.reshape(-1, y_MCD.shape[-1])
-        return y_RD.at[self.row_MC.reshape(-1)].set(y_PD, mode="drop", unique_indices=True)
+    def put(self, y_AD: jax.Array, y_UCD: jax.Array) -> jax.Array:
+        y_YD = y_UCD.reshape(-1, y_UCD.shape[-1])
+        return y_AD.at[self.row_UC.reshape(-1)].set(y_YD, mode="drop", unique_indices=True)
 
 
 def _rows(weights: Weights, expert_TK: jax.Array) -> _Rows:
-    E, expert_R = weights[0].shape[0], expert_TK.reshape(-1)
-    room = _in_tiles(expert_R.shape[0] * SLACK / E)
-    return _Rows(expert_R, ranks(expert_R, E), expert_TK.shape[1], room)
+    E, expert_A = weights[0].shape[0], expert_TK.reshape(-1)
+    room = _in_tiles(expert_A.shape[0] * SLACK / E)
+    return _Rows(expert_A, ranks(expert_A, E), expert_TK.shape[1], room)
 
 
 def _in_tiles(rows: float) -> int:
@@ -157,43 +157,43 @@ def _in_tiles(rows: float) -> int:
 
 def _first_block(rows: _Rows) -> _Block:
     """The first C rows of every expert."""
-    count_E = rows.ranks.count_E
-    return _block(rows, jnp.arange(count_E.shape[0]), jnp.zeros_like(count_E), rows.room)
+    counts = rows.ranks.counts
+    return _block(rows, jnp.arange(counts.shape[0]), jnp.zeros_like(counts), rows.room)
 
 
 def _in_rounds(rows: _Rows, add_round: Callable[[Total, _Block], Total], total: Total) -> Total:
     """add_round: (total, block) -> total. Each row beyond the first block is in one round."""
-    E, C = rows.ranks.count_E.shape[0], _in_tiles(rows.room / _ROUND_ROOM)
+    E, C = rows.ranks.counts.shape[0], _in_tiles(rows.room / _ROUND_ROOM)
 
     def has_rows_left(state):
         done_E, _ = state
-        return (done_E < rows.ranks.count_E).any()
+        return (done_E < rows.ranks.counts).any()
 
     def next_round(state):
         done_E, total = state
-        _, expert_M = jax.lax.top_k(rows.ranks.count_E - done_E, max(1, E // _ROUND_EXPERTS))
-        total = add_round(total, _block(rows, expert_M, done_E, C))
-        return done_E.at[expert_M].add(C), total
+        _, expert_U = jax.lax.top_k(rows.ranks.counts - done_E, max(1, E // _ROUND_EXPERTS))
+        total = add_round(total, _block(rows, expert_U, done_E, C))
+        return done_E.at[expert_U].add(C), total
 
-    done_E = jnp.full_like(rows.ranks.count_E, rows.room)
+    done_E = jnp.full_like(rows.ranks.counts, rows.room)
     return jax.lax.while_loop(has_rows_left, next_round, (done_E, total))[1]
 
 
-def _block(rows: _Rows, expert_M: jax.Array, done_E: jax.Array, C: int) -> _Block:
+def _block(rows: _Rows, expert_U: jax.Array, done_E: jax.Array, C: int) -> _Block:
     """The C rows from `done_E` on of each of these experts."""
-    (E,), M, R = done_E.shape, expert_M.shape[0], rows.expert_R.shape[0]
+    (E,), U, A = done_E.shape, expert_U.shape[0], rows.expert_A.shape[0]
     offset_C = jnp.arange(C)[None]
-    sorted_MC = (rows.ranks.start_E + done_E)[expert_M][:, None] + offset_C
-    is_row_MC = offset_C < (rows.ranks.count_E - done_E)[expert_M][:, None]
-    empty_MC = R + jnp.arange(M * C).reshape(M, C)
-    row_MC = jnp.where(is_row_MC, rows.ranks.order_R.at[sorted_MC].get(mode="clip"), empty_MC)
+    sorted_UC = (rows.ranks.starts + done_E)[expert_U][:, None] + offset_C
+    is_row_UC = offset_C < (rows.ranks.counts - done_E)[expert_U][:, None]
+    empty_UC = A + jnp.arange(U * C).reshape(U, C)
+    row_UC = jnp.where(is_row_UC, rows.ranks.order_A.at[sorted_UC].get(mode="clip"), empty_UC)
 
-    is_slot_EM = jnp.arange(E)[:, None] == expert_M[None]
-    slot_E = jnp.where(is_slot_EM.any(axis=1), is_slot_EM.argmax(axis=1), M)
-    slot_R = slot_E.at[rows.expert_R].get(mode="fill", fill_value=M)
-    offset_R = rows.ranks.rank_R - done_E.at[rows.expert_R].get(mode="fill", fill_value=0)
-    is_here_R = (slot_R < M) & (offset_R >= 0) & (offset_R < C)
-    return _Block(expert_M, row_MC, jnp.where(is_here_R, slot_R * C + offset_R, M * C))
+    is_slot_EU = jnp.arange(E)[:, None] == expert_U[None]
+    slot_E = jnp.where(is_slot_EU.any(axis=1), is_slot_EU.argmax(axis=1), U)
+    slot_A = slot_E.at[rows.expert_A].get(mode="fill", fill_value=U)
+    offset_A = rows.ranks.rank_A - done_E.at[rows.expert_A].get(mode="fill", fill_value=0)
+    is_here_A = (slot_A < U) & (offset_A >= 0) & (offset_A < C)
+    return _Block(expert_U, row_UC, jnp.where(is_here_A, slot_A * C + offset_A, U * C))
 
 
 _ROWS = 16  # of each expert, up to which multiplying costs less than sorting

@@ -1,8 +1,9 @@
 """Experts spread over the mesh axis "expert": tokens travel to theirs, and the outputs back.
 
-These functions run inside `jax.shard_map`: arrays are one device's share, of E experts it holds
-E/P. An all-to-all has room for SLACK times the mean number of rows between two devices; where
-routing is less even, further rounds follow until all rows have travelled: no token is dropped.
+These functions run inside `jax.shard_map`: arrays are one device's share, and each device holds an
+equal share of the experts. An all-to-all has room for SLACK times the mean number of rows between
+two devices; where routing is less even, further rounds follow until all rows have travelled, so no
+token is dropped.
 """
 
 from __future__ import annotations
@@ -60,13 +61,13 @@ def exchanged(weights: Weights, x_TD: jax.Array, expert_TK: jax.Array) -> jax.Ar
     """
     journey = _journey(expert_TK, weights[0].shape[0])
 
-    def add_round(y_RD: jax.Array, trip: _Trip) -> jax.Array:
-        x_SD, expert_S1 = trip.tokens(x_TD, journey), trip.experts(journey)
-        return trip.put(y_RD, trip.there(capacity_dispatch(weights, x_SD, expert_S1)[:, 0]))
+    def add_round(y_AD: jax.Array, trip: _Trip) -> jax.Array:
+        x_YD, expert_Y1 = trip.tokens(x_TD, journey), trip.experts(journey)
+        return trip.put(y_AD, trip.there(capacity_dispatch(weights, x_YD, expert_Y1)[:, 0]))
 
     T, K = expert_TK.shape
-    zero_RD = jnp.zeros((T * K, x_TD.shape[1]), x_TD.dtype)
-    return _in_rounds(journey, add_round, zero_RD).reshape(T, K, -1)
+    zero_AD = jnp.zeros((T * K, x_TD.shape[1]), x_TD.dtype)
+    return _in_rounds(journey, add_round, zero_AD).reshape(T, K, -1)
 
 
 def _forward(weights: Weights, x_TD: jax.Array, expert_TK: jax.Array):
@@ -77,18 +78,18 @@ def _forward(weights: Weights, x_TD: jax.Array, expert_TK: jax.Array):
 def _backward(kept, dy_TKD: jax.Array):
     weights, x_TD, expert_TK = kept
     (T, K, D), journey = dy_TKD.shape, _journey(expert_TK, weights[0].shape[0])
-    dy_RD = dy_TKD.reshape(T * K, D)
+    dy_AD = dy_TKD.reshape(T * K, D)
 
     def add_round(total: tuple[Weights, jax.Array], trip: _Trip):
-        d_weights, dx_RD = total
-        x_SD, expert_S1 = trip.tokens(x_TD, journey), trip.experts(journey)
-        _, pull = jax.vjp(lambda w, x: capacity_dispatch(w, x, expert_S1)[:, 0], weights, x_SD)
-        more, dx_SD = pull(trip.there(trip.take(dy_RD)))
-        return jax.tree.map(jnp.add, d_weights, more), trip.put(dx_RD, trip.there(dx_SD))
+        d_weights, dx_AD = total
+        x_YD, expert_Y1 = trip.tokens(x_TD, journey), trip.experts(journey)
+        _, pull = jax.vjp(lambda w, x: capacity_dispatch(w, x, expert_Y1)[:, 0], weights, x_YD)
+        more, dx_YD = pull(trip.there(trip.take(dy_AD)))
+        return jax.tree.map(jnp.add, d_weights, more), trip.put(dx_AD, trip.there(dx_YD))
 
-    zeros = jax.tree.map(jnp.zeros_like, weights), jnp.zeros_like(dy_RD)
-    d_weights, dx_RD = _in_rounds(journey, add_round, zeros)
-    return d_weights, dx_RD.reshape(T, K, D).sum(axis=1), None
+    zeros = jax.tree.map(jnp.zeros_like, weights), jnp.zeros_like(dy_AD)
+    d_weights, dx_AD = _in_rounds(journey, add_round, zeros)
+    return d_weights, dx_AD.reshape(T, K, D).sum(axis=1), None
 
 
 exchanged.defvjp(_forward, _backward)
@@ -99,7 +100,7 @@ class _Journey(NamedTuple):
     devices; how many rows travel at once to each device, and in how many rounds all do. The last
     is the same on all devices of the axis, or they would wait for each other for ever."""
 
-    expert_R: jax.Array
+    expert_A: jax.Array
     by_device: Ranks
     rounds: jax.Array
     held: int
@@ -108,37 +109,37 @@ class _Journey(NamedTuple):
 
 
 class _Trip(NamedTuple):
-    """One round: the row on each seat [P*C], or a number from R on where it stays empty. Seats are
+    """One round: the row on each seat, or a number from A on where it stays empty. Seats are
     in order of devices, so what is sent back lands on the seat that it left from."""
 
-    row_S: jax.Array
+    row_Y: jax.Array
 
     def tokens(self, x_TD: jax.Array, journey: _Journey) -> jax.Array:
-        """[P*C,D] as they arrive. What an empty seat brings goes to the expert that is none."""
-        return self.there(x_TD.at[self.row_S // journey.per_token].get(mode="clip"))
+        """[Y,D] as they arrive. What an empty seat brings goes to the expert that is none."""
+        return self.there(x_TD.at[self.row_Y // journey.per_token].get(mode="clip"))
 
-    def there(self, x_SD: jax.Array) -> jax.Array:
-        return jax.lax.all_to_all(x_SD, AXIS, split_axis=0, concat_axis=0, tiled=True)
+    def there(self, x_YD: jax.Array) -> jax.Array:
+        return jax.lax.all_to_all(x_YD, AXIS, split_axis=0, concat_axis=0, tiled=True)
 
     def experts(self, journey: _Journey) -> jax.Array:
-        """[P*C,1] as they arrive."""
-        sent_S = journey.expert_R.at[self.row_S].get(mode="fill", fill_value=journey.held)
-        return self.there(sent_S)[:, None]
+        """[Y,1] as they arrive."""
+        sent_Y = journey.expert_A.at[self.row_Y].get(mode="fill", fill_value=journey.held)
+        return self.there(sent_Y)[:, None]
 
-    def take(self, y_RD: jax.Array) -> jax.Array:
-        return y_RD.at[self.row_S].get(mode="fill", fill_value=0)
+    def take(self, y_AD: jax.Array) -> jax.Array:
+        return y_AD.at[self.row_Y].get(mode="fill", fill_value=0)
 
-    def put(self, y_RD: jax.Array, y_SD: jax.Array) -> jax.Array:
-        return y_RD.at[self.row_S].set(y_SD, mode="drop", unique_indices=True)
+    def put(self, y_AD: jax.Array, y_YD: jax.Array) -> jax.Array:
+        return y_AD.at[self.row_Y].set(y_YD, mode="drop", unique_indices=True)
 
 
 def _journey(expert_TK: jax.Array, held: int) -> _Journey:
-    devices, expert_R = jax.lax.axis_size(AXIS), expert_TK.reshape(-1)
-    device_R = expert_R // held
-    by_device = ranks(device_R, devices)
-    room = int(-(-expert_R.shape[0] * SLACK // devices))
-    rounds = jax.lax.pmax(-(-by_device.count_E.max() // room), AXIS)
-    return _Journey(expert_R % held, by_device, rounds, held, expert_TK.shape[1], room)
+    devices, expert_A = jax.lax.axis_size(AXIS), expert_TK.reshape(-1)
+    device_A = expert_A // held
+    by_device = ranks(device_A, devices)
+    room = int(-(-expert_A.shape[0] * SLACK // devices))
+    rounds = jax.lax.pmax(-(-by_device.counts.max() // room), AXIS)
+    return _Journey(expert_A % held, by_device, rounds, held, expert_TK.shape[1], room)
 
 
 def _in_rounds(journey: _Journey, add_round, total):
@@ -154,8 +155,8 @@ def _in_rounds(journey: _Journey, add_round, total):
 def _trip(journey: _Journey, number: jax.Array) -> _Trip:
     by_device, C = journey.by_device, journey.room
     seat_C, done = jnp.arange(C)[None], number * C
-    sorted_PC = by_device.start_E[:, None] + done + seat_C
-    is_row_PC = seat_C < by_device.count_E[:, None] - done
-    empty_PC = by_device.order_R.shape[0] + jnp.arange(is_row_PC.size).reshape(is_row_PC.shape)
-    row_PC = jnp.where(is_row_PC, by_device.order_R.at[sorted_PC].get(mode="clip"), empty_PC)
-    return _Trip(row_PC.reshape(-1))
+    sorted_UC = by_device.starts[:, None] + done + seat_C
+    is_row_UC = seat_C < by_device.counts[:, None] - done
+    empty_UC = by_device.order_A.shape[0] + jnp.arange(is_row_UC.size).reshape(is_row_UC.shape)
+    row_UC = jnp.where(is_row_UC, by_device.order_A.at[sorted_UC].get(mode="clip"), empty_UC)
+    return _Trip(row_UC.reshape(-1))

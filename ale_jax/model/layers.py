@@ -80,22 +80,22 @@ def masked_attention(
     type, scores and softmax in float32."""
     B, T, N, H = q_BTNH.shape
     G = k_BGMH.shape[1]
-    # The R query heads that share a kv head are further queries of it: plain batched products.
-    R = N // G
-    q_BGXH = q_BTNH.reshape(B, T, G, R, H).swapaxes(1, 2).reshape(B, G, T * R, H)
-    score_BGXM = jnp.einsum("bgxh,bgmh->bgxm", q_BGXH, k_BGMH, preferred_element_type=jnp.float32)
-    mask_BXM = jnp.repeat(mask_BTM, R, axis=1)
-    score_BGXM = jnp.where(mask_BXM[:, None], score_BGXM * H**-0.5, MASKED)
-    largest_BGX1 = jax.lax.stop_gradient(score_BGXM.max(axis=-1, keepdims=True))
-    weight_BGXM = jnp.exp(score_BGXM - largest_BGX1)
-    total_BGX1 = weight_BGXM.sum(axis=-1, keepdims=True)
+    # The r query heads that share a kv head are further queries of it: plain batched products.
+    r = N // G
+    q_BGxH = q_BTNH.reshape(B, T, G, r, H).swapaxes(1, 2).reshape(B, G, T * r, H)
+    score_BGxM = jnp.einsum("bgxh,bgmh->bgxm", q_BGxH, k_BGMH, preferred_element_type=jnp.float32)
+    mask_BxM = jnp.repeat(mask_BTM, r, axis=1)
+    score_BGxM = jnp.where(mask_BxM[:, None], score_BGxM * H**-0.5, MASKED)
+    largest_BGx1 = jax.lax.stop_gradient(score_BGxM.max(axis=-1, keepdims=True))
+    weight_BGxM = jnp.exp(score_BGxM - largest_BGx1)
+    total_BGx1 = weight_BGxM.sum(axis=-1, keepdims=True)
     # Divided by it behind the product, where there are fewer numbers.
-    weight_BGXM = weight_BGXM.astype(v_BGMH.dtype)
-    out_BGXH = jnp.einsum(
-        "bgxm,bgmh->bgxh", weight_BGXM, v_BGMH, preferred_element_type=jnp.float32
+    weight_BGxM = weight_BGxM.astype(v_BGMH.dtype)
+    out_BGxH = jnp.einsum(
+        "bgxm,bgmh->bgxh", weight_BGxM, v_BGMH, preferred_element_type=jnp.float32
     )
-    out_BGXH = (out_BGXH / total_BGX1).astype(v_BGMH.dtype)
-    return out_BGXH.reshape(B, G, T, R, H).swapaxes(1, 2).reshape(B, T, N, H)
+    out_BGxH = (out_BGxH / total_BGx1).astype(v_BGMH.dtype)
+    return out_BGxH.reshape(B, G, T, r, H).swapaxes(1, 2).reshape(B, T, N, H)
 
 
 def project_out(layer: Params, out_BTNH: jax.Array) -> jax.Array:

@@ -132,13 +132,13 @@ def attend_with_codes(
     """
     H = q_BTNH.shape[-1]
     scale = H**-0.5
-    bits_BTC = (segment_BT[..., None] >> jnp.arange(_CODE_BITS)[None, None]) & 1
-    code_BT1C = (2 * bits_BTC - 1)[:, :, None].astype(q_BTNH.dtype)
+    bits_BTc = (segment_BT[..., None] >> jnp.arange(_CODE_BITS)[None, None]) & 1
+    code_BT1c = (2 * bits_BTc - 1)[:, :, None].astype(q_BTNH.dtype)
     weight = jnp.asarray(_CODE_GAP / 2 / scale, q_BTNH.dtype)
 
     def widen(x, code):
         return jnp.concatenate([x, jnp.broadcast_to(code, (*x.shape[:-1], code.shape[-1]))], -1)
 
-    q, k = widen(q_BTNH, weight * code_BT1C), widen(k_BTGH, code_BT1C)
-    out = attention(q, k, widen(v_BTGH, jnp.zeros_like(code_BT1C)), scale=scale)
+    q, k = widen(q_BTNH, weight * code_BT1c), widen(k_BTGH, code_BT1c)
+    out = attention(q, k, widen(v_BTGH, jnp.zeros_like(code_BT1c)), scale=scale)
     return out[..., :H]

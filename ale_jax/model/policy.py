@@ -161,15 +161,15 @@ def _score_rows(
 ) -> TokenScores:
     @jax.checkpoint
     def score_block(_, block):
-        hidden_BSD, target_BS = block
-        logits_BSV = logits(head, hidden_BSD)
-        total_BS = jax.nn.logsumexp(logits_BSV, axis=-1)
-        is_target_BSV = jnp.arange(logits_BSV.shape[-1])[None, None] == target_BS[..., None]
-        target_logit_BS = jnp.where(is_target_BSV, logits_BSV, 0.0).sum(axis=-1)
-        log_prob_BSV = logits_BSV - total_BS[..., None]
-        entropy_BS = -(jnp.exp(log_prob_BSV) * log_prob_BSV).sum(axis=-1)
-        best_BS = target_logit_BS >= logits_BSV.max(axis=-1)
-        return None, (target_logit_BS - total_BS, entropy_BS, best_BS)
+        hidden_BtD, target_Bt = block
+        logits_BtV = logits(head, hidden_BtD)
+        total_Bt = jax.nn.logsumexp(logits_BtV, axis=-1)
+        is_target_BtV = jnp.arange(logits_BtV.shape[-1])[None, None] == target_Bt[..., None]
+        target_logit_Bt = jnp.where(is_target_BtV, logits_BtV, 0.0).sum(axis=-1)
+        log_prob_BtV = logits_BtV - total_Bt[..., None]
+        entropy_Bt = -(jnp.exp(log_prob_BtV) * log_prob_BtV).sum(axis=-1)
+        best_Bt = target_logit_Bt >= logits_BtV.max(axis=-1)
+        return None, (target_logit_Bt - total_Bt, entropy_Bt, best_Bt)
 
     B, T = tokens_BT.shape
     blocks = -(-B * T // SCORE_BLOCK)
@@ -177,17 +177,17 @@ def _score_rows(
     inputs = _in_blocks(hidden_BTD, blocks), _in_blocks(next_BT, blocks)
     _, scores = jax.lax.scan(score_block, None, inputs)
 
-    def align(x_ZBS):
-        x_BT = jnp.moveaxis(x_ZBS, 0, 2).reshape(B, -1)[:, :T]
+    def align(x_ZBt):
+        x_BT = jnp.moveaxis(x_ZBt, 0, 2).reshape(B, -1)[:, :T]
         return jnp.where(position_BT > 0, jnp.roll(x_BT, 1, axis=1), 0)
 
     return TokenScores(*map(align, scores))
 
 
 def _in_blocks(x_BT: jax.Array, blocks: int) -> jax.Array:
-    """[B,T,...] -> [Z,B,S,...]: a block has every Z-th token of each row, so that where rows are
+    """[B,T,...] -> [Z,B,t,...]: a block has every Z-th token of each row, so that where rows are
     cut along the mesh, all devices work on each block."""
     B, T, *rest = x_BT.shape
     padding = [(0, 0), (0, -T % blocks)] + [(0, 0)] * len(rest)
-    x_BSZ = jnp.pad(x_BT, padding).reshape(B, -1, blocks, *rest)
-    return jnp.moveaxis(x_BSZ, 2, 0)
+    x_BtZ = jnp.pad(x_BT, padding).reshape(B, -1, blocks, *rest)
+    return jnp.moveaxis(x_BtZ, 2, 0)

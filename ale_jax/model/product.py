@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def product(x: jax.Array, weight: jax.Array, dtype: jnp.dtype | None = None) -> jax.Array:
-    """x [*M,...,D] times weight [*M,D,F] -> [*M,...,F], where M is nothing or the experts.
+    """x [*E,...,D] times weight [*E,D,F] -> [*E,...,F], where E may be missing.
 
     dtype: of the result, if it is not that of the inputs. The weight's gradient is x^T dy. What JAX
     would derive, (dy^T x)^T, lets compilers compute all that dy comes from a second time,

@@ -80,24 +80,24 @@ def _most_probable(logits_SV: jax.Array) -> jax.Array:
     return jnp.where(is_best_SV, jnp.arange(V)[None, :], V - 1).min(axis=-1)
 
 
-def _draw(key_2: jax.Array, position: jax.Array, logp_V: jax.Array) -> jax.Array:
+def _draw(key_data: jax.Array, position: jax.Array, logp_V: jax.Array) -> jax.Array:
     """One number picks a block of the vocabulary by its probability, another a token within it.
 
     A noise for every token would cost more than the rest of a small policy's decode step.
     """
-    key = jax.random.fold_in(jax.random.wrap_key_data(key_2), position)
+    key = jax.random.fold_in(jax.random.wrap_key_data(key_data), position)
     of_block, of_token = jax.random.uniform(key, (2,))
     V = logp_V.shape[0]
     size = math.isqrt(V - 1) + 1
-    prob_QC = jnp.pad(jnp.exp(logp_V), (0, -V % size)).reshape(-1, size)
-    block = _pick(prob_QC.sum(axis=1), of_block)
-    return (block * size + _pick(prob_QC[block], of_token)).astype(jnp.int32)
+    prob_Zv = jnp.pad(jnp.exp(logp_V), (0, -V % size)).reshape(-1, size)
+    block = _pick(prob_Zv.sum(axis=1), of_block)
+    return (block * size + _pick(prob_Zv[block], of_token)).astype(jnp.int32)
 
 
-def _pick(mass_C: jax.Array, uniform: jax.Array) -> jax.Array:
+def _pick(mass: jax.Array, uniform: jax.Array) -> jax.Array:
     """An index with probability in proportion to its mass; never one without any."""
-    up_to_C = jnp.cumsum(mass_C)
-    return (up_to_C <= uniform * up_to_C[-1]).sum()
+    up_to = jnp.cumsum(mass)
+    return (up_to <= uniform * up_to[-1]).sum()
 
 
 def _cut_rows(

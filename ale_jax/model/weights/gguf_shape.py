@@ -89,11 +89,11 @@ def _expert_sizes(fields: Fields) -> dict[str, object]:
     }
 
 
-def _with_llama3_rope(fields: Fields, shape: PolicyShape, slowed_P: np.ndarray) -> PolicyShape:
+def _with_llama3_rope(fields: Fields, shape: PolicyShape, slowed: np.ndarray) -> PolicyShape:
     """GGUF keeps Llama 3's scaling as what each frequency is divided by; the numbers behind it are
     found again, and refused if they do not give the same."""
-    llama3 = dataclasses.replace(shape, llama3_rope=(float(slowed_P.max()), *_LLAMA3_BANDS))
-    expected_P = rotary_frequencies(shape) / rotary_frequencies(llama3)
-    if slowed_P.shape != expected_P.shape or not np.allclose(slowed_P, expected_P, rtol=1e-4):
+    llama3 = dataclasses.replace(shape, llama3_rope=(float(slowed.max()), *_LLAMA3_BANDS))
+    expected = rotary_frequencies(shape) / rotary_frequencies(llama3)
+    if slowed.shape != expected.shape or not np.allclose(slowed, expected, rtol=1e-4):
         raise fields.error(f"tensor {ROPE_FACTORS}: other factors than Llama 3's")
     return llama3
