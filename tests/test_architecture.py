@@ -34,7 +34,7 @@ LIBRARY_HOMES = {
 # On a TPU host the chips belong to the one process that imports jax.
 JAX_STACK = {"jax", "jaxlib", "flax", "optax", "orbax", "chex"}
 JAX_FREE = ("agent", "sandbox", "gateway", "envs", "data", "monitor", "records")
-ACTORS = ("ale_jax.system.rollout_worker", "ale_jax.system.sandbox_actor")
+ACTORS = ("ale_jax.system.actors.rollout_worker", "ale_jax.system.fleet.actor")
 
 # Imports point downwards. `monitor` stands apart: it writes down what others did.
 LAYERS = (
@@ -190,13 +190,17 @@ BREACHES = [
     (libraries_stay_at_home, "ale_jax/agent/loop.py", "import ray"),
     (
         libraries_stay_at_home,
-        "ale_jax/system/rollout_workers.py",
+        "ale_jax/system/actors/rollout_workers.py",
         "def f():\n    from docker import errors",
     ),
     (libraries_stay_at_home, "envs/shell/env.py", "from tokenizers import Tokenizer"),
     (libraries_stay_at_home, "ale_jax/system/config.py", "import ml_collections as mc"),
     (nothing_here_loads_jax, "ale_jax/data/packing.py", "import jax.numpy as jnp"),
-    (nothing_here_loads_jax, "ale_jax/system/rollout_worker.py", "import ale_jax.rollout.far"),
+    (
+        nothing_here_loads_jax,
+        "ale_jax/system/actors/rollout_worker.py",
+        "import ale_jax.rollout.far",
+    ),
     (imports_point_downwards, "ale_jax/algo/ipa.py", "from ale_jax.rollout import far"),
     (imports_point_downwards, "ale_jax/rollout/play.py", "import envs.shell.near"),
     (imports_point_downwards, "ale_jax/model/moe.py", "import ale_jax.monitor"),

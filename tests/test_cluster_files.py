@@ -15,7 +15,7 @@ from ray.scripts import scripts
 
 from ale_jax.sandbox import bubblewrap
 from ale_jax.sandbox.service.access import ServiceSettings
-from ale_jax.system import serve_sandboxes
+from ale_jax.system.fleet import serve
 from tests.sandbox.conftest import SPEC
 
 ROOT = Path(__file__).parents[1]
@@ -86,10 +86,10 @@ def commands() -> str:
 
 def test_modules_and_options_that_are_named_exist():
     named = OURS.findall(commands())
-    assert {module for module, _ in named} == {"ale_jax.system.serve_sandboxes"}
+    assert {module for module, _ in named} == {"ale_jax.system.fleet.serve"}
     for module, options in named:
         assert importlib.util.find_spec(module)
-        serve_sandboxes.make_parser().parse_args(shlex.split(options))
+        serve.make_parser().parse_args(shlex.split(options))
 
 
 def test_targets_and_paths_that_are_named_exist():

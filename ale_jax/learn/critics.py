@@ -31,9 +31,9 @@ from ale_jax.model.compute import EXACT, FLOAT32, Compute
 from ale_jax.model.lora import merged
 from ale_jax.model.moe import balancing_loss, router_sums
 from ale_jax.model.params import Params, init_table
+from ale_jax.model.policy import HEAD, token_values, value_table
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import table_shardings
-from ale_jax.model.value import HEAD, token_values, value_table
 from ale_jax.records import Batch
 
 # All batches of a step -> the same, with other advantages.

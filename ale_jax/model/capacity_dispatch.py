@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from ale_jax.model.product import product
+from ale_jax.model.compute import product
 
 SLACK = 1.25
 _ROUND_EXPERTS = 8  # a round after the first is for one in so many experts, and has

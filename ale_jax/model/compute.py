@@ -1,4 +1,5 @@
-"""How the forward pass is computed: in which precision, and what is kept for the backward pass."""
+"""How the forward pass is computed: in which precision, from which stored weights, by which products,
+and what is kept for the backward pass."""
 
 from __future__ import annotations
 
@@ -8,13 +9,71 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from ale_jax.model.lora import merged
-from ale_jax.model.params import Params
-from ale_jax.model.quantised import SAME, Quantised, Weight, quantise_layers
+from ale_jax.model.params import Param, Params, is_param, param_table
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import RULES, SAMPLER_RULES, param_shardings
+
+# How a sampler's weights may be stored, the type of the values, and what the largest one becomes.
+SAME = "same"
+_FORMS = {"int8": (jnp.int8, 127.0), "fp8": (jnp.float8_e4m3fn, 448.0)}
+STORED_AS = (SAME, *_FORMS)
+
+
+@struct.dataclass
+class Quantised:
+    """value * scale. scale: float32, 1 wide along the dims that a product sums over."""
+
+    value: jax.Array
+    scale: jax.Array
+
+
+Weight = jax.Array | Quantised
+
+
+def weight(layer: Params, name: str, dtype: jnp.dtype) -> jax.Array:
+    """The layer's weight as a product in `dtype` takes it; one that is not quantised as it is."""
+    stored = layer[name]
+    return dequantise(stored).astype(dtype) if isinstance(stored, Quantised) else stored
+
+
+def dequantise(stored: Quantised) -> jax.Array:
+    return stored.value.astype(jnp.float32) * stored.scale
+
+
+def in_step(params: Params, step: jax.Array) -> tuple[Params, jax.Array]:
+    """The same weights and the same counter, within a loop that goes on by them. Quantised weights
+    are tied to the counter: else the compiler dequantises all of them before the loop, and holds
+    what they were to save."""
+    if not any(isinstance(stored, Quantised) for stored in params["layers"][0].values()):
+        return params, step
+    return jax.lax.optimization_barrier((params, step))
+
+
+def quantise_layers(params: Params, shape: PolicyShape, form: str) -> Params:
+    """Every matrix of every layer as `Quantised`, from float32 weights without adapters.
+
+    Symmetric: the largest of an output channel becomes 127 (int8) or 448 (fp8, e4m3).
+    """
+
+    def store(param: Param, array: jax.Array) -> Weight:
+        return quantise(array, param.matrix[0], form) if param.matrix else array
+
+    table = param_table(shape)["layers"]
+    return params | {"layers": jax.tree.map(store, table, params["layers"], is_leaf=is_param)}
+
+
+def quantise(array: jax.Array, input_dims: tuple[int, ...], form: str) -> Quantised:
+    dtype, largest = _FORMS[form]
+    array = array.astype(jnp.float32)
+    scale = jnp.abs(array).max(axis=input_dims, keepdims=True) / largest
+    scaled = array / jnp.where(scale == 0, 1.0, scale)
+    rounded = jnp.round(scaled) if jnp.issubdtype(dtype, jnp.integer) else scaled
+    return Quantised(rounded.astype(dtype), scale)
+
 
 DTYPES = ("float32", "bfloat16")
 # What the backward pass finds of each layer: all, products with dense weights, or its input alone.
@@ -122,3 +181,38 @@ def recomputed(apply_layer: Callable, remat: str) -> Callable:
     """`apply_layer`, of whose results only what `remat` names is kept for the backward pass."""
     policy = REMAT[remat]
     return apply_layer if policy is None else jax.checkpoint(apply_layer, policy=policy)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def product(x: jax.Array, weight: jax.Array, dtype: jnp.dtype | None = None) -> jax.Array:
+    """x [*E,...,D] times weight [*E,D,F] -> [*E,...,F], where E may be missing.
+
+    dtype: of the result, if it is not that of the inputs. The weight's gradient is x^T dy. What JAX
+    would derive, (dy^T x)^T, lets compilers compute all that dy comes from a second time,
+    transposed: on CPUs that costs half of a feed-forward layer. And all three products take inputs
+    of one type, for which accelerators are built.
+    """
+    return _forward(x, weight, dtype)[0]
+
+
+def _forward(x: jax.Array, weight: jax.Array, dtype: jnp.dtype | None):
+    experts = _experts(weight)
+    dims = ((x.ndim - 1,), (len(experts),)), (experts, experts)
+    return jax.lax.dot_general(x, weight, dims, preferred_element_type=dtype), (x, weight)
+
+
+def _backward(dtype: jnp.dtype | None, kept, dy: jax.Array):
+    x, weight = kept
+    dy, experts = dy.astype(x.dtype), _experts(weight)
+    rows = tuple(range(len(experts), x.ndim - 1))
+    inner = (dy.ndim - 1,), (weight.ndim - 1,)
+    d_x = jax.lax.dot_general(dy, weight, (inner, (experts, experts)))
+    d_weight = jax.lax.dot_general(x, dy, ((rows, rows), (experts, experts)))
+    return d_x, d_weight
+
+
+def _experts(weight: jax.Array) -> tuple[int, ...]:
+    return tuple(range(weight.ndim - 2))
+
+
+product.defvjp(_forward, _backward)

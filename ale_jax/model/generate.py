@@ -12,12 +12,11 @@ import jax.numpy as jnp
 from flax import struct
 
 from ale_jax.model.cache import Cache
-from ale_jax.model.compute import EXACT
+from ale_jax.model.compute import EXACT, in_step
 from ale_jax.model.extend import InBurst, InPages, LayerMemory, extend
 from ale_jax.model.paged_attention import has_kernel
 from ale_jax.model.params import Params
 from ale_jax.model.policy import logits
-from ale_jax.model.quantised import in_step
 from ale_jax.model.sampler import SlotState, sample
 from ale_jax.model.shape import PolicyShape
 

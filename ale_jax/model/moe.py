@@ -16,9 +16,9 @@ from ale_jax.model.capacity_dispatch import (
     capacity_dispatch,
     weighted_sum,
 )
+from ale_jax.model.compute import weight
 from ale_jax.model.expert_parallel import AXIS, exchanged, gathered, own_share
 from ale_jax.model.params import Params
-from ale_jax.model.quantised import weight
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import row_axes, sequence_axis
 

@@ -1,7 +1,9 @@
-"""The policy's forward pass over packed rows: hidden states, log-probabilities, entropy."""
+"""The forward pass over packed rows: hidden states, log-probabilities and entropy of a policy, and
+the values of a critic."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -10,13 +12,12 @@ from jax.sharding import PartitionSpec
 
 from ale_jax.model.attention import packed_attention
 from ale_jax.model.blockwise_attention import Places
-from ale_jax.model.compute import FLOAT32, Compute, cast_layer, recomputed
+from ale_jax.model.compute import FLOAT32, Compute, cast_layer, product, recomputed
 from ale_jax.model.context import SequencePermutation
 from ale_jax.model.layers import feed_forward, project_out, project_qkv, rms_norm
 from ale_jax.model.lora import adapted_layers, merge_layer
 from ale_jax.model.moe import RouterStats
-from ale_jax.model.params import Params
-from ale_jax.model.product import product
+from ale_jax.model.params import Param, Params, param_table
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import row_axes, sequence_axis, spec
 
@@ -191,3 +192,29 @@ def _in_blocks(x_BT: jax.Array, blocks: int) -> jax.Array:
     padding = [(0, 0), (0, -T % blocks)] + [(0, 0)] * len(rest)
     x_BtZ = jnp.pad(x_BT, padding).reshape(B, -1, blocks, *rest)
     return jnp.moveaxis(x_BtZ, 2, 0)
+
+
+HEAD = "value_D"
+
+
+def value_table(shape: PolicyShape) -> Params:
+    """The weights of a critic, as `param_table` has a policy's."""
+    table = param_table(dataclasses.replace(shape, tie_embeddings=True))  # no head for tokens
+    # Zeros: an untrained critic says 0 of every state, and not noise that GAE would pass on.
+    return table | {HEAD: Param((shape.width,), ("norm",), jax.nn.initializers.zeros)}
+
+
+def token_values(
+    params: Params,
+    tokens_BT: jax.Array,
+    position_BT: jax.Array,
+    segment_BT: jax.Array,
+    shape: PolicyShape,
+    compute: Compute = FLOAT32,
+) -> tuple[jax.Array, list[RouterStats]]:
+    """V(s_t) of what stands before each token in its segment, float32 [B, T], and the routers'
+    statistics. 0 on a segment's first token, which has nothing before it."""
+    hidden_BTD, stats = hidden_states(params, tokens_BT, position_BT, segment_BT, shape, compute)
+    # In float32 and no matrix product: nothing may round it.
+    value_BT = (hidden_BTD.astype(jnp.float32) * params[HEAD][None, None]).sum(axis=-1)
+    return jnp.where(position_BT > 0, jnp.roll(value_BT, 1, axis=1), 0.0), stats

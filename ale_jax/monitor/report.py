@@ -18,10 +18,10 @@ import markupsafe
 
 from ale_jax.files import write_atomically
 from ale_jax.monitor import report_sections as sections
-from ale_jax.monitor.episode_view import episode_views
 from ale_jax.monitor.progress import duration
 from ale_jax.monitor.run_files import RunFiles, read_run
 from ale_jax.monitor.text import visible
+from ale_jax.monitor.trajectories import episode_views
 
 REPORT_FILE = "report.html"
 

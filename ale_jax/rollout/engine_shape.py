@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ale_jax.model.quantised import SAME, STORED_AS
+from ale_jax.model.compute import SAME, STORED_AS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from ale_jax.algo.resampling import NONE, ROLLBACK
-from ale_jax.model.quantised import SAME
+from ale_jax.model.compute import SAME
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import MeshShape, check_rows, make_mesh, param_shardings
 from ale_jax.model.weights.load import open_checkpoint

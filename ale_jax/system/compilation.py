@@ -1,14 +1,19 @@
-"""What jax compiles while a run goes on: announced, timed, and added up."""
+"""What jax compiles while a run goes on, and the machine and software it is compiled for."""
 
 from __future__ import annotations
 
+import os
+import platform
 import threading
+from importlib.metadata import version
 
 import jax
 
 from ale_jax.monitor.progress import Progress
 
 EVENT = "/jax/core/compile/backend_compile_duration"
+STARTED = "started"  # the kind of the event that records the environment
+PACKAGES = ("jax", "jaxlib", "numpy", "ray")
 MIN_SECONDS = 1.0  # other programs than the known ones are told of from here on
 
 # Name of the function under jax.jit -> what it is called for people.
@@ -62,3 +67,20 @@ class Compilations:
 def _function(fields: dict[str, str | int]) -> str:
     """jax calls the program of f jit_f, or jit(f)."""
     return str(fields.get("fun_name", "a program")).removeprefix("jit").strip("_()")
+
+
+def keep_compiled(folder: str) -> None:
+    """From here on programs that took a second or more to compile are kept in `folder`, and taken
+    from there. Empty: none is. Hosts of one run may share it."""
+    if folder:
+        jax.config.update("jax_compilation_cache_dir", folder)
+
+
+def environment(mesh: jax.sharding.Mesh) -> str:
+    """The same text on the same machine with the same software."""
+    packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+    device = mesh.devices.flat[0]
+    return (
+        f"{packages}, Python {platform.python_version()}; {os.cpu_count()} CPU cores, "
+        f"{platform.machine()}; {mesh.devices.size} x {device.device_kind}"
+    )

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.learn.checkpoint import Checkpoints
-from ale_jax.learn.diagnostics import logp_diff_limit
 from ale_jax.learn.learner import Learner
 from ale_jax.learn.old_policies import load_reference, make_scorer, save_reference
 from ale_jax.learn.state import TrainState
+from ale_jax.learn.step import logp_diff_limit
 from ale_jax.model.compute import sampling_weights
 from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
@@ -32,17 +32,16 @@ from ale_jax.rollout.policy_server import PolicyServer
 from ale_jax.sandbox.api import Runtime
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.system import outcome
-from ale_jax.system.cluster import ray_cluster
+from ale_jax.system.actors.cluster import ray_cluster
+from ale_jax.system.actors.rollout_scheduler import RolloutScheduler
+from ale_jax.system.actors.rollout_workers import RolloutWorkers
+from ale_jax.system.compilation import STARTED, environment, keep_compiled
 from ale_jax.system.config import RunConfig
-from ale_jax.system.cursor import Cursor
-from ale_jax.system.environment import STARTED, environment, keep_compiled
 from ale_jax.system.resampling import Resampler
-from ale_jax.system.rollout_scheduler import RolloutScheduler
-from ale_jax.system.rollout_workers import RolloutWorkers
 from ale_jax.system.run_logger import RunLogger
 from ale_jax.system.start import Setting, Start, begin_anew, play_oracles, restore
 from ale_jax.system.step_metrics import StepReport
-from ale_jax.system.tasks import evaluation_keys, require_judged, tally
+from ale_jax.system.tasks import Cursor, evaluation_keys, require_judged, tally
 from ale_jax.system.train_loop import TrainParts, train_loop
 from ale_jax.system.workdir import Workdir
 

@@ -15,9 +15,9 @@ from ale_jax.monitor.evaluations import (
     wilson_interval,
 )
 from ale_jax.monitor.metrics import METRICS_FILE, read_metrics
+from ale_jax.system.actors.rollout_workers import WorkerCounts
 from ale_jax.system.config import RunConfig
-from ale_jax.system.cursor import Cursor
-from ale_jax.system.rollout_workers import WorkerCounts
+from ale_jax.system.tasks import Cursor
 
 
 def summarize(

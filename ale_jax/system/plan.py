@@ -17,10 +17,9 @@ from ale_jax.learn.critics import abstract_critics
 from ale_jax.learn.state import abstract_trained, make_optimizer, place_moments
 from ale_jax.model.cache import cache_sharding, empty_cache
 from ale_jax.model.capacity_dispatch import SLACK
-from ale_jax.model.compute import has_own_weights, sampler_shardings, served_weights
+from ale_jax.model.compute import SAME, has_own_weights, sampler_shardings, served_weights
 from ale_jax.model.lora import FULL
 from ale_jax.model.policy import SCORE_BLOCK
-from ale_jax.model.quantised import SAME
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import (
     RULES,

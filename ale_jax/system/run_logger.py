@@ -12,8 +12,8 @@ from ale_jax.monitor.events import EventLog
 from ale_jax.monitor.metrics import MetricsWriter
 from ale_jax.monitor.progress import make_progress
 from ale_jax.monitor.trajectories import TrajectoryWriter
+from ale_jax.system.actors.rollout_workers import RolloutWorkers
 from ale_jax.system.compilation import Compilations
-from ale_jax.system.rollout_workers import RolloutWorkers
 from ale_jax.system.step_metrics import StepReport, step_metrics
 from ale_jax.system.trajectory_samples import Score, trajectory_samples
 

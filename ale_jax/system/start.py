@@ -21,7 +21,6 @@ from ale_jax.monitor.evaluations import EVALUATIONS_FILE, WARM_START, recorded_n
 from ale_jax.records import Task
 from ale_jax.sandbox.api import Runtime
 from ale_jax.system.config import RunConfig
-from ale_jax.system.cursor import Cursor
 from ale_jax.system.demonstrations import (
     collect_demonstrations,
     make_tokenizer,
@@ -31,7 +30,7 @@ from ale_jax.system.demonstrations import (
 )
 from ale_jax.system.run_logger import RunLogger
 from ale_jax.system.states import first_state
-from ale_jax.system.tasks import train_task
+from ale_jax.system.tasks import Cursor, train_task
 from ale_jax.system.warm_start import warm_start
 
 CRITICS_STREAM = 1  # of the run's key

@@ -12,10 +12,10 @@ from ale_jax.algo.policy_loss import ratio_figures
 from ale_jax.data.replay import Group
 from ale_jax.data.staleness import age
 from ale_jax.learn.credit import Step
-from ale_jax.learn.diagnostics import router_figures
+from ale_jax.learn.step import router_figures
 from ale_jax.model.params import Params
 from ale_jax.records import Trajectory
-from ale_jax.system.cursor import Cursor
+from ale_jax.system.tasks import Cursor
 
 
 @dataclasses.dataclass(frozen=True)

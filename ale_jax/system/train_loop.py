@@ -10,17 +10,17 @@ import jax
 
 from ale_jax.data.replay import Group, ReplayBuffer
 from ale_jax.data.staleness import Drop, StalenessGate, age
-from ale_jax.learn.diagnostics import fresh_batches, train_rollout_logp_diff
 from ale_jax.learn.learner import Learner
 from ale_jax.learn.state import TrainState
+from ale_jax.learn.step import fresh_batches, train_rollout_logp_diff
 from ale_jax.model.params import Params
 from ale_jax.records import RolloutRequest, Trajectory
 from ale_jax.rollout.engine import Engine
+from ale_jax.system.actors.rollout_scheduler import RolloutScheduler, Training
 from ale_jax.system.config import RunConfig
-from ale_jax.system.cursor import Cursor, GroupStream
 from ale_jax.system.resampling import Resampler
-from ale_jax.system.rollout_scheduler import RolloutScheduler, Training
 from ale_jax.system.step_metrics import StepReport
+from ale_jax.system.tasks import Cursor, GroupStream
 
 FAILED_STEPS = 20  # this many steps' worth of groups without a valid episode is no accident
 WAIT_SECONDS = 0.5  # between two checks that the rollouts are still running

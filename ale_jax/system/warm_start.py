@@ -11,9 +11,8 @@ from jax.sharding import Mesh
 
 from ale_jax.algo.losses import count_loss_denominator, sft_loss
 from ale_jax.data.packing import Sample, Shape, pack, pack_all
-from ale_jax.learn.diagnostics import router_figures
 from ale_jax.learn.state import TrainState
-from ale_jax.learn.step import forward, make_train_step, to_device
+from ale_jax.learn.step import forward, make_train_step, router_figures, to_device
 from ale_jax.model.compute import FLOAT32, Compute
 from ale_jax.model.lora import LoraShape
 from ale_jax.model.params import Params

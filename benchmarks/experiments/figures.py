@@ -21,7 +21,7 @@ from ale_jax.monitor.evaluations import (
 )
 from ale_jax.monitor.events import EVENTS_FILE, read_events
 from ale_jax.monitor.metrics import METRICS_FILE, read_metrics
-from ale_jax.system.environment import STARTED
+from ale_jax.system.compilation import STARTED
 
 SPIKE_FACTOR, SPIKE_WINDOW, SPIKE_WARMUP = 5.0, 20, 5
 CURVE_STEPS = 5

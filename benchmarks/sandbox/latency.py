@@ -13,8 +13,8 @@ from ale_jax.sandbox.pool.api import StartRequest
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.sdk.client import SandboxClient
-from ale_jax.system.cluster import ray_cluster
-from ale_jax.system.sandbox_fleet import Fleet
+from ale_jax.system.actors.cluster import ray_cluster
+from ale_jax.system.fleet.fleet import Fleet
 from benchmarks.sandbox import bare_docker
 from benchmarks.sandbox.findings import Finding, Sample, say, timed_ms, timed_ms_later
 from benchmarks.sandbox.plan import SPEC, Plan

@@ -5,7 +5,7 @@ import dataclasses
 from ale_jax.monitor.evaluations import Evaluation, FamilyResult, write_evaluations, write_summary
 from ale_jax.monitor.events import EventLog
 from ale_jax.monitor.metrics import MetricsWriter
-from ale_jax.system.environment import STARTED
+from ale_jax.system.compilation import STARTED
 from tests.monitor.fake_run import SUMMARY
 
 

@@ -16,9 +16,8 @@ from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.critics import Critics, CriticsHypers
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.model.params import init_params
-from ale_jax.model.policy import hidden_states
+from ale_jax.model.policy import HEAD, hidden_states, token_values
 from ale_jax.model.sharding import MeshShape, make_mesh
-from ale_jax.model.value import HEAD, token_values
 from tests.learn.rewarded import rewarded_batches
 from tests.learn.test_step import HYPERS, MUON
 from tests.model.shapes import MOE

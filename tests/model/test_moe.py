@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ale_jax.learn.diagnostics import router_figures, router_metrics
+from ale_jax.learn.step import router_figures, router_metrics
 from ale_jax.model.capacity_dispatch import all_experts, capacity_dispatch
 from ale_jax.model.moe import RouterStats, balancing_loss, moe, route, router_sums
 from ale_jax.model.params import init_params

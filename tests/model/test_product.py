@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ale_jax.model.product import product
+from ale_jax.model.compute import product
 
 
 @pytest.mark.parametrize(

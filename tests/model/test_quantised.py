@@ -5,8 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ale_jax.model.compute import Compute, sampling_weights
-from ale_jax.model.quantised import Quantised, dequantise, in_step, quantise, weight
+from ale_jax.model.compute import (
+    Compute,
+    Quantised,
+    dequantise,
+    in_step,
+    quantise,
+    sampling_weights,
+    weight,
+)
 from tests.model.shapes import MIXED, QWEN2
 from tests.model.weights.families import random_params
 

@@ -8,10 +8,9 @@ import re
 import pytest
 
 from ale_jax.files import write_json
-from ale_jax.monitor.episode_view import choose
 from ale_jax.monitor.events import EventLog
 from ale_jax.monitor.report import main, write_report
-from ale_jax.monitor.trajectories import TrajectoryWriter
+from ale_jax.monitor.trajectories import TrajectoryWriter, choose
 from tests.monitor.fake_run import FAILED, OTHER, SOLVED, write_run
 
 FILES = (

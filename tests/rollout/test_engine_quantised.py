@@ -3,8 +3,7 @@
 import jax
 import numpy as np
 
-from ale_jax.model.compute import FLOAT32, sampling_weights
-from ale_jax.model.quantised import Quantised, dequantise
+from ale_jax.model.compute import FLOAT32, Quantised, dequantise, sampling_weights
 from ale_jax.rollout.engine import Engine
 from tests.model.shapes import MIXED
 from tests.model.weights.families import random_params

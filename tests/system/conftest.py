@@ -9,7 +9,7 @@ from ale_jax.sandbox import bubblewrap, docker_runtime
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
-from ale_jax.system.cluster import OBJECT_STORE_BYTES, ray_cluster
+from ale_jax.system.actors.cluster import OBJECT_STORE_BYTES, ray_cluster
 
 SPEC = SandboxSpec(memory_mb=128, pids=48, files_mb=8, command_seconds=5.0)
 NODE = {"num_cpus": 1, "object_store_memory": OBJECT_STORE_BYTES}

@@ -8,9 +8,9 @@ from ale_jax.agent.loop import AgentLimits
 from ale_jax.model.sampler import Sampling
 from ale_jax.records import EpisodeKey, RolloutRequest, Task
 from ale_jax.rollout.policy_server import PolicyServer
-from ale_jax.system.cluster import ray_cluster
+from ale_jax.system.actors.cluster import ray_cluster
+from ale_jax.system.actors.rollout_workers import RolloutWorkers
 from ale_jax.system.config import RolloutConfig
-from ale_jax.system.rollout_workers import RolloutWorkers
 from tests.system.conftest import SPEC
 from tests.system.oracle_ledger import OracleLedger
 

@@ -7,7 +7,7 @@ import sys
 COMPILE = """
 import logging, sys
 import jax
-from ale_jax.system.environment import keep_compiled
+from ale_jax.system.compilation import keep_compiled
 keep_compiled(sys.argv[1])
 logging.basicConfig(level=logging.DEBUG)
 jax.jit(lambda x: x * 3 + 1)(2.0)

@@ -7,10 +7,10 @@ import pytest
 from ale_jax.data.replay import Group
 from ale_jax.monitor.events import read_events
 from ale_jax.monitor.metrics import read_metrics
-from ale_jax.system.cursor import Cursor
-from ale_jax.system.rollout_workers import WorkerCounts
+from ale_jax.system.actors.rollout_workers import WorkerCounts
 from ale_jax.system.run_logger import RunLogger
 from ale_jax.system.step_metrics import StepReport
+from ale_jax.system.tasks import Cursor
 from tests.data.make_trajectories import make_trajectory, make_turn
 
 GROUP = Group(0, (make_trajectory(0, 0, [make_turn([1], [2, 3])]),))

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from ale_jax.data.staleness import Drop, StalenessGate
-from ale_jax.system.cursor import Cursor, GroupStream
+from ale_jax.system.tasks import Cursor, GroupStream
 from ale_jax.system.train_loop import FAILED_STEPS, take_groups
 
 

@@ -18,9 +18,15 @@ from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.config import to_config
-from ale_jax.model.weights.folder import CONFIG, INDEX, SINGLE
 from ale_jax.model.weights.layout import Stored, filler_shapes, is_stored, layout
-from ale_jax.model.weights.safetensors_file import DTYPES, Kind, write_tensors
+from ale_jax.model.weights.safetensors_file import (
+    CONFIG,
+    DTYPES,
+    INDEX,
+    SINGLE,
+    Kind,
+    write_tensors,
+)
 
 GENERATION_CONFIG = "generation_config.json"
 MAX_SHARD_BYTES = 5_000_000_000  # as transformers cuts them

@@ -10,10 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ale_jax.model.params import Params
-from ale_jax.model.weights.checkpoint import Checkpoint
-from ale_jax.model.weights.folder import open_folder
 from ale_jax.model.weights.gguf_file import open_gguf
-from ale_jax.model.weights.layout import Bounds, Stored, is_stored, layout
+from ale_jax.model.weights.layout import Bounds, Checkpoint, Stored, is_stored, layout
+from ale_jax.model.weights.safetensors_file import open_folder
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:

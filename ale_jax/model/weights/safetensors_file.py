@@ -1,4 +1,5 @@
-"""One safetensors file: a JSON header that says where each tensor lies, then the tensors.
+"""Safetensors files: a JSON header that says where each tensor lies, then the tensors; and a Hugging
+Face folder of them, with its config.json.
 
 The header is read here, not by the safetensors package: a header that lies must name its tensor,
 numpy must get bfloat16 (that package leaves it to torch), and a file is written tensor by tensor.
@@ -6,6 +7,7 @@ numpy must get bfloat16 (that package leaves it to torch), and a file is written
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import struct
@@ -16,8 +18,10 @@ from typing import BinaryIO, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from ale_jax.files import parse_json
-from ale_jax.model.weights.layout import Bounds
+from ale_jax.files import parse_json, read_json
+from ale_jax.model.shape import PolicyShape
+from ale_jax.model.weights.config import read_config
+from ale_jax.model.weights.layout import Bounds, check_tensors
 
 DTYPES = {
     "F64": np.dtype(np.float64),
@@ -130,3 +134,58 @@ def _check_places(path: Path, tensors: Mapping[str, Tensor], end: int, size: int
             )
     if end != size:
         raise ValueError(f"{path}: {size - end} bytes at its end are of no tensor")
+
+
+CONFIG = "config.json"
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Folder:
+    """A checkpoint (see checkpoint.Checkpoint) whose headers have all been read and checked."""
+
+    shape: PolicyShape
+    tensors: dict[str, Tensor]
+
+
+def open_folder(path: Path) -> Folder:
+    """Reads configuration and headers. ValueError names the file, and the tensor, that is wrong."""
+    if not (path / CONFIG).is_file():
+        raise ValueError(f"no {CONFIG} in {path}: give a folder that transformers can load")
+    shape = read_config(path / CONFIG)
+    if (path / INDEX).is_file():
+        tensors = _read_shards(path)
+    elif (path / SINGLE).is_file():
+        tensors = read_header(path / SINGLE)
+    else:
+        raise ValueError(
+            f"neither {INDEX} nor {SINGLE} in {path}: save the checkpoint as safetensors"
+        )
+    if shape.tie_embeddings:  # some checkpoints store the embedding twice; transformers reads one
+        tensors.pop("lm_head.weight", None)
+    check_tensors(path, tensors, shape)
+    return Folder(shape, tensors)
+
+
+def _read_shards(path: Path) -> dict[str, Tensor]:
+    """The tensors of all shards; each must be in the one that the index says, and in no other."""
+    index = read_json(path / INDEX)
+    where = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(where, dict) or not all(isinstance(file, str) for file in where.values()):
+        raise ValueError(f"{path / INDEX}: weight_map must give the file of each tensor")
+    tensors: dict[str, Tensor] = {}
+    for file in sorted(set(where.values())):
+        if Path(file).name != file:
+            raise ValueError(f"{path / INDEX}: {file!r:.100} is no file of the folder itself")
+        if not (path / file).is_file():
+            name = next(name for name in where if where[name] == file)
+            raise ValueError(f"{path / file} is missing: it should hold tensor {name}, and others")
+        for name, tensor in read_header(path / file).items():
+            if where.get(name) != file:
+                raise ValueError(f"{path / file}: tensor {name} is not there by {INDEX}")
+            tensors[name] = tensor
+    for name, file in where.items():
+        if name not in tensors:
+            raise ValueError(f"{path / file}: tensor {name} is missing, {INDEX} says it is there")
+    return tensors

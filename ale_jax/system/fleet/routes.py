@@ -20,12 +20,11 @@ from ale_jax.sandbox.pool.api import (
     Status,
 )
 from ale_jax.sandbox.pool.options import PoolOptions
-from ale_jax.system.background import Background
-from ale_jax.system.sandbox_actor import Report
-from ale_jax.system.sandbox_cluster import ASK_S, Nodes
-from ale_jax.system.sandbox_copies import Copies
-from ale_jax.system.sandbox_node import Node, NodeLost
-from ale_jax.system.sandbox_route import Route, begin, new_future, what_is_left
+from ale_jax.system.fleet.actor import Report
+from ale_jax.system.fleet.background import Background
+from ale_jax.system.fleet.node import Node, NodeLost
+from ale_jax.system.fleet.nodes import ASK_S, Copies, Nodes
+from ale_jax.system.fleet.route import Route, begin, new_future, what_is_left
 
 FULL_ONES_ASKED = 4
 START_S = 600.0  # a start may have to wait for many others on its node

@@ -16,8 +16,8 @@ from ale_jax.sandbox.pool.api import Cause, Event, PoolFull, SandboxGone, StartR
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.service.app import create_app
-from ale_jax.system.sandbox_fleet import Fleet
-from ale_jax.system.sandbox_node import NodeLost
+from ale_jax.system.fleet.fleet import Fleet
+from ale_jax.system.fleet.node import NodeLost
 from tests.sandbox.pool.fakes import Events, in_a_loop, until
 from tests.system import sandboxes
 from tests.system.conftest import NODE, SPEC

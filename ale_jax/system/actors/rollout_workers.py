@@ -26,9 +26,8 @@ from ale_jax.records import (
 from ale_jax.rollout.play import EpisodeResult
 from ale_jax.rollout.policy_server import PolicyServer
 from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.system.actors.rollout_worker import ACTOR_LOST, WorkerHandle, WorkerSpec
 from ale_jax.system.config import RolloutConfig
-from ale_jax.system.rollout_worker import WorkerSpec
-from ale_jax.system.worker_handle import ACTOR_LOST, WorkerHandle
 
 NAME_BYTES = 16  # of a conversation: whoever knows it may speak in it
 CLOSE_S = 3.0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.model.sampler import Sampling
 from ale_jax.records import EpisodeKey, RolloutRequest, Trajectory
-from ale_jax.system.rollout_workers import RolloutWorkers
+from ale_jax.system.actors.rollout_workers import RolloutWorkers
 
 
 @dataclasses.dataclass(frozen=True)

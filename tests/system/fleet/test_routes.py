@@ -9,10 +9,10 @@ import pytest
 from ale_jax.sandbox.api import SandboxError, SandboxLost
 from ale_jax.sandbox.pool.api import Cause, PoolFull, SandboxGone, StartRequest, State
 from ale_jax.sandbox.pool.options import PoolOptions
-from ale_jax.system.sandbox_actor import Report
-from ale_jax.system.sandbox_fleet import Fleet
-from ale_jax.system.sandbox_node import NodeLost
-from ale_jax.system.sandbox_routes import Routes
+from ale_jax.system.fleet.actor import Report
+from ale_jax.system.fleet.fleet import Fleet
+from ale_jax.system.fleet.node import NodeLost
+from ale_jax.system.fleet.routes import Routes
 from tests.sandbox.pool.fakes import (
     OTHER,
     SPEC,
@@ -135,7 +135,7 @@ async def test_a_lost_node_ends_its_sandboxes_or_they_move():
 
 @in_a_loop
 async def test_what_is_to_move_waits_for_room(monkeypatch):
-    monkeypatch.setattr("ale_jax.system.sandbox_routes.MOVE_PAUSE_S", 0.0)
+    monkeypatch.setattr("ale_jax.system.fleet.routes.MOVE_PAUSE_S", 0.0)
     async with MemoryFleet(1, 1) as fleet:
         await fleet.start(AGAIN)
         other = await fleet.start(StartRequest(SPEC, id="b"))
@@ -156,8 +156,8 @@ async def test_what_is_to_move_waits_for_room(monkeypatch):
 
 @in_a_loop
 async def test_a_move_that_finds_no_room_in_time_is_given_up(monkeypatch):
-    monkeypatch.setattr("ale_jax.system.sandbox_routes.MOVE_S", 0.02)
-    monkeypatch.setattr("ale_jax.system.sandbox_routes.MOVE_PAUSE_S", 0.01)
+    monkeypatch.setattr("ale_jax.system.fleet.routes.MOVE_S", 0.02)
+    monkeypatch.setattr("ale_jax.system.fleet.routes.MOVE_PAUSE_S", 0.01)
     async with MemoryFleet(1) as fleet:
         await fleet.start(AGAIN)
         fleet._nodes.lose(fleet._nodes[0], "said the test")
@@ -212,7 +212,7 @@ async def test_a_snapshot_is_brought_to_where_it_is_needed():
 
 @in_a_loop
 async def test_only_so_many_snapshots_are_known_of(monkeypatch):
-    monkeypatch.setattr("ale_jax.system.sandbox_copies.MAX_SNAPSHOTS", 2)
+    monkeypatch.setattr("ale_jax.system.fleet.nodes.MAX_SNAPSHOTS", 2)
     async with MemoryFleet(1, 1) as fleet:
         first = await fleet.start(StartRequest(SPEC, id="a"))
         taken = []

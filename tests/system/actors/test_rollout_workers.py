@@ -18,9 +18,9 @@ from ale_jax.model.sampler import Sampling
 from ale_jax.records import EpisodeKey, Prefix, RolloutRequest, Status, Task
 from ale_jax.rollout.engine import EngineStopped
 from ale_jax.rollout.policy_server import PolicyServer
+from ale_jax.system.actors.rollout_worker import RolloutWorkersError
+from ale_jax.system.actors.rollout_workers import RolloutWorkers, WorkerCounts
 from ale_jax.system.config import RolloutConfig
-from ale_jax.system.rollout_workers import RolloutWorkers, WorkerCounts
-from ale_jax.system.worker_handle import RolloutWorkersError
 from envs.shell.families import TRAIN_FAMILIES, generate
 from tests.system import sandboxes
 from tests.system.conftest import SPEC

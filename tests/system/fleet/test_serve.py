@@ -14,7 +14,7 @@ from tests.sandbox.service.conftest import ANN
 from tests.sandbox.service.test_cli import SET
 from tests.system.conftest import SPEC
 
-SERVE = [sys.executable, "-m", "ale_jax.system.serve_sandboxes", "--port=0"]
+SERVE = [sys.executable, "-m", "ale_jax.system.fleet.serve", "--port=0"]
 
 
 @pytest.fixture
@@ -79,5 +79,5 @@ def test_an_error_is_one_line_with_what_to_do(cluster, words, told):
     done = subprocess.run(line, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (1, "")
     *events, error = done.stderr.splitlines()
-    assert error.startswith("serve_sandboxes: ") and told in error
+    assert error.startswith("serve: ") and told in error
     assert all(event.startswith("INFO ale_jax.sandbox.pool") for event in events)

@@ -1,6 +1,6 @@
 """Serves the sandboxes of all nodes of a Ray cluster over HTTP, until SIGINT or SIGTERM.
 
-python -m ale_jax.system.serve_sandboxes --address=auto
+python -m ale_jax.system.fleet.serve --address=auto
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ale_jax.sandbox.pool.events import log_event
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
-from ale_jax.system.cluster import ray_cluster
-from ale_jax.system.sandbox_fleet import Fleet
+from ale_jax.system.actors.cluster import ray_cluster
+from ale_jax.system.fleet.fleet import Fleet
 
-PROGRAM = "python -m ale_jax.system.serve_sandboxes"
+PROGRAM = "python -m ale_jax.system.fleet.serve"
 ADDRESS = "HOST:PORT of the cluster's head; auto: of the cluster that this machine is part of"
 
 
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with ray_cluster(actors=0, address=arguments.address):
             return run_service(arguments, make_pool=fleet)
     except (SandboxError, ValueError, OSError, RayError) as error:
-        print(f"serve_sandboxes: {printable(' '.join(str(error).split()))}", file=sys.stderr)
+        print(f"serve: {printable(' '.join(str(error).split()))}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED

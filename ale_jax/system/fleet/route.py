@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 from ale_jax.sandbox.pool.admission import new_id
 from ale_jax.sandbox.pool.api import Cause, Change, StartRequest, State, Status
-from ale_jax.system.sandbox_node import Node
+from ale_jax.system.fleet.node import Node
 
 
 @dataclasses.dataclass(eq=False)

@@ -24,10 +24,10 @@ from ale_jax.sandbox.pool.events import EventRing, log_event, steady_clock
 from ale_jax.sandbox.pool.machines import Launches, first_ready
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.spec import SandboxSpec
-from ale_jax.system.sandbox_cluster import ASK_S, Nodes
-from ale_jax.system.sandbox_node import NodeLost
-from ale_jax.system.sandbox_route import FarTerminal, Route, open_terminal
-from ale_jax.system.sandbox_routes import Routes
+from ale_jax.system.fleet.node import NodeLost
+from ale_jax.system.fleet.nodes import ASK_S, Nodes
+from ale_jax.system.fleet.route import FarTerminal, Route, open_terminal
+from ale_jax.system.fleet.routes import Routes
 
 SILENT_S = 5.0
 

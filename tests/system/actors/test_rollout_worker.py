@@ -59,7 +59,7 @@ def runner_on(start):
 
 
 def test_the_worker_module_imports_nothing_heavy():
-    module = "ale_jax.system.rollout_worker"
+    module = "ale_jax.system.actors.rollout_worker"
     code = f"import sys, {module}; print(*{{m.split('.')[0] for m in sys.modules}})"
     output = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

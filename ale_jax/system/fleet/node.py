@@ -16,8 +16,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.pool.machines import Launches
 from ale_jax.sandbox.pool.options import PoolOptions
-from ale_jax.system.background import bounded
-from ale_jax.system.sandbox_actor import NodeActor, Report
+from ale_jax.system.fleet.actor import NodeActor, Report
+from ale_jax.system.fleet.background import bounded
 
 CALLS_AT_ONCE = 10_000
 PIECES_AHEAD = 32  # of a stream's, that wait for whoever reads it

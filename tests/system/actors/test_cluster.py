@@ -5,7 +5,7 @@ import sys
 
 HOLD = """
 import sys, ray
-from ale_jax.system.cluster import ray_cluster
+from ale_jax.system.actors.cluster import ray_cluster
 with ray_cluster(1):
     print(ray.get_runtime_context().gcs_address, flush=True)
     sys.stdin.read()

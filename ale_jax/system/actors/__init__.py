@@ -1,0 +1,1 @@
+"""The Ray actors that play episodes, and what submits episodes to them."""
