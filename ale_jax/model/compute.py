@@ -1,5 +1,5 @@
-"""How the forward pass is computed: in which precision, from which stored weights, by which products,
-and what is kept for the backward pass."""
+"""How the forward pass is computed: in which precision, from which stored weights, by which
+products, and what is kept for the backward pass."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""trajectories.jsonl: some trajectories that were trained on, with the credit of each chunk, and the
-episodes of them that the report shows turn by turn."""
+"""trajectories.jsonl: some trajectories that were trained on, with the credit of each chunk, and
+the episodes of them that the report shows turn by turn."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Safetensors files: a JSON header that says where each tensor lies, then the tensors; and a Hugging
-Face folder of them, with its config.json.
+"""Safetensors files: a JSON header that says where each tensor lies, then the tensors; and a
+Hugging Face folder of them, with its config.json.
 
 The header is read here, not by the safetensors package: a header that lies must name its tensor,
 numpy must get bfloat16 (that package leaves it to torch), and a file is written tensor by tensor.
