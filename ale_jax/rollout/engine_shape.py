@@ -27,7 +27,7 @@ class EngineShape:
         to its end, but those of a prompt that begins alike are shared.
     share_across_versions: pages are shared also with those who read them under other weights.
     int8_cache: keys and values in a quarter of float32's memory, a little less exact.
-    weights: "same" as the learner computes with, or stored in eight bits (model/quantised.py).
+    weights: "same" as the learner computes with, or stored in eight bits (model/compute.py).
     """
 
     max_sequences: int = 20
