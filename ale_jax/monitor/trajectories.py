@@ -25,7 +25,8 @@ class ChunkTokens:
     policy wrote, and of each of these its log-probability (natural log) and credit.
 
     logp_mu: under the sampler; logp_old: pi_old, as the loss took it; logp: pi, by the weights that
-    the step started from; version: of the weights that wrote it; advantage: as the loss took it.
+    the step started from; version: of the weights that wrote it; advantage: before the loss
+    weighs failures by `negative_weight`.
     """
 
     prompt_ids: tuple[int, ...]
@@ -50,7 +51,8 @@ class TurnSample:
     """One chunk as the learner saw it.
 
     prompt: text that came before it since the last chunk; action: what the policy wrote.
-    advantage: the chunk's credit; ratio: its importance weight pi_theta / pi_old.
+    advantage: the chunk's credit, weighted as the loss weighs it; ratio: its importance weight
+    pi_theta / pi_old.
     kept: False if the mismatch filter took all of the chunk out of the loss.
     tokens: policy tokens of the chunk; logp_mean: their mean log-probability, natural log.
     each: the same token by token; None in a trajectory of more than MAX_TOKENS.

@@ -192,7 +192,7 @@ class _Session:
 
         def report(step: StepReport) -> None:
             logger.rl_step(step, rollouts.workers, rollouts.engine.stats.sampled_tokens, limit)
-            logger.sample_trajectories(step, score, config.algo.mismatch)
+            logger.sample_trajectories(step, score, config.algo)
             self._evaluate_if_due(step.cursor, rollouts.scheduler)
 
         # A run may have been stopped between a step and its evaluation.

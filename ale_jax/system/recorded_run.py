@@ -91,7 +91,7 @@ def sample_of(trajectory: TrajectorySample, member: int = 0) -> Sample:
     sampled = trajectory.turns[trajectory.num_prefix_turns :]
     return Sample(
         turns=tuple(turns),
-        advantage_C=np.array([turn.advantage for turn in sampled], np.float32),
+        advantage_C=np.array([np.mean(turn.each.advantage) for turn in sampled], np.float32),
         num_prefix_turns=trajectory.num_prefix_turns,
         member=member,
     )

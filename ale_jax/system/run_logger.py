@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from ale_jax.algo.algorithm import MismatchHypers
+from ale_jax.algo.algorithm import AlgoConfig
 from ale_jax.monitor.events import EventLog
 from ale_jax.monitor.metrics import MetricsWriter
 from ale_jax.monitor.progress import make_progress
@@ -89,7 +89,7 @@ class RunLogger:
         """Since the last line of metrics."""
         return {"time/compile_s": self._compilations.take_seconds()}
 
-    def sample_trajectories(self, report: StepReport, score: Score, hp: MismatchHypers) -> None:
+    def sample_trajectories(self, report: StepReport, score: Score, algo: AlgoConfig) -> None:
         """Writes down what `trajectory_samples` chooses."""
-        for sample in trajectory_samples(report, score, hp):
+        for sample in trajectory_samples(report, score, algo):
             self._trajectories.write(sample)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ale_jax.algo.algorithm import MismatchHypers
+from ale_jax.algo.algorithm import AlgoConfig, MismatchHypers
 from ale_jax.algo.ratio import keep_mask
 from ale_jax.data.packing import Sample
 from ale_jax.model.params import Params
@@ -22,9 +22,14 @@ DIGITS = 6  # of numbers that are written down
 
 
 class Learned(NamedTuple):
-    """What the loss took, per policy token. kept: False where the mismatch filter took it out."""
+    """What the loss took, per policy token.
+
+    credit: the advantage times what the loss weighs it by. kept: False where the mismatch filter
+    took the token out.
+    """
 
     advantage: np.ndarray
+    credit: np.ndarray
     logp_old: np.ndarray
     kept: np.ndarray
 
@@ -36,7 +41,7 @@ Score = Callable[[Params, Sequence[Sample]], list[np.ndarray]]
 
 
 def trajectory_samples(
-    report: StepReport, score: Score, hp: MismatchHypers
+    report: StepReport, score: Score, algo: AlgoConfig
 ) -> Iterator[TrajectorySample]:
     """Of every EVERY_STEPS-th step, members of a group that has both successes and failures, and
     of which all is finite.
@@ -49,7 +54,7 @@ def trajectory_samples(
     samples = [Sample.of(t, np.zeros(_chunks(t), np.float32)) for _, t in members]
     scores = score(report.params, samples)
     for (group, trajectory), logp in zip(members, scores, strict=True):
-        learned = _as_learned(report.made.batches, group, trajectory, hp)
+        learned = _as_learned(report.made.batches, group, trajectory, algo)
         if np.isfinite([*logp, *learned.advantage, *learned.logp_old]).all():
             yield _sample(report.cursor.step, trajectory, learned, logp)
 
@@ -77,7 +82,7 @@ def _contrast(report: StepReport) -> list[tuple[int, Trajectory]]:
 
 
 def _as_learned(
-    batches: Sequence[Batch], group: int, trajectory: Trajectory, hp: MismatchHypers
+    batches: Sequence[Batch], group: int, trajectory: Trajectory, algo: AlgoConfig
 ) -> Learned:
     """Of the policy tokens of one trajectory, in order. Without credit it was not packed: its
     advantages are 0, pi_old is as recorded, and no filter saw it."""
@@ -85,12 +90,14 @@ def _as_learned(
     for batch in batches:
         own_BT = (batch.group_BT == group) & (batch.member_BT == member) & (batch.chunk_BT >= 0)
         if own_BT.any():  # a trajectory lies whole in one row
-            kept_BT = _kept(batch, hp)
-            return Learned(batch.advantage_BT[own_BT], batch.logp_old_BT[own_BT], kept_BT[own_BT])
+            advantage, kept_BT = batch.advantage_BT[own_BT], _kept(batch, algo.mismatch)
+            credit = advantage * np.where(advantage < 0.0, algo.loss.negative_weight, 1.0)
+            return Learned(advantage, credit, batch.logp_old_BT[own_BT], kept_BT[own_BT])
     old = np.concatenate(
         [turn.logp_old for turn in trajectory.turns[trajectory.num_prefix_turns :]]
     )
-    return Learned(np.zeros_like(old), old, np.ones(old.shape, bool))
+    none = np.zeros_like(old)
+    return Learned(none, none, old, np.ones(old.shape, bool))
 
 
 def _kept(batch: Batch, hp: MismatchHypers) -> np.ndarray:
@@ -127,7 +134,7 @@ def _turn(turn: Turn, learned: Learned, logp: np.ndarray) -> TurnSample:
     return TurnSample(
         prompt=turn.prompt_text,
         action=turn.action_text,
-        advantage=float(np.mean(learned.advantage)),
+        advantage=float(np.mean(learned.credit)),
         ratio=float(np.exp(np.mean(logp - learned.logp_old))),
         kept=bool(learned.kept.any()),
         tokens=len(turn.action_ids),

@@ -14,8 +14,6 @@ from ale_jax.system.trajectory_samples import MOST_MEMBERS, trajectory_samples
 from tests.data.make_trajectories import make_trajectory, make_turn
 from tests.learn.test_credit import EQUAL, IPA, MIXED, SHAPE
 
-OFF = MismatchHypers()
-
 
 def logps(params, samples):
     """Of the policy tokens of each sample: -1, -2, ..."""
@@ -23,10 +21,10 @@ def logps(params, samples):
     return [-1.0 - np.arange(n, dtype=np.float32) for n in counts]
 
 
-def recorded(groups, algo=IPA, step=5, hp=OFF):
+def recorded(groups, algo=IPA, step=5, hp=IPA.mismatch):
     made = assemble(groups, algo, SHAPE)
     report = SimpleNamespace(cursor=Cursor(step=step), params={}, groups=groups, made=made)
-    return list(trajectory_samples(report, logps, hp))
+    return list(trajectory_samples(report, logps, dataclasses.replace(algo, mismatch=hp)))
 
 
 def test_a_success_and_a_failure_of_one_group_with_their_credit():
@@ -52,7 +50,7 @@ def test_pi_old_is_the_one_that_the_loss_took():
     rescored = [dataclasses.replace(b, logp_old_BT=b.logp_old_BT - 1.0) for b in made.batches]
     made = dataclasses.replace(made, batches=rescored)
     report = SimpleNamespace(cursor=Cursor(step=5), params={}, groups=[MIXED], made=made)
-    won, _ = trajectory_samples(report, logps, OFF)
+    won, _ = trajectory_samples(report, logps, IPA)
     np.testing.assert_allclose(won.turns[0].each.logp_old, (-1.015, -1.02), atol=1e-6)
     # Of the means: -1.5 - (-1.0175).
     np.testing.assert_allclose(won.turns[0].ratio, np.exp(-0.4825), rtol=1e-5)
