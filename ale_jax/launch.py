@@ -38,7 +38,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from ale_jax.sandbox.api import SandboxStartError
-from ale_jax.system.build_config import flat, meant_fields, unknown_field, wrong_value
+from ale_jax.system.fields import flat, meant_fields, unknown_field, wrong_value
 
 # What knows jax and ray is imported where it is used: a typing mistake is answered before that.
 if TYPE_CHECKING:

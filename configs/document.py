@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ale_jax.system.build_config import build_config, flat
+from ale_jax.system.build_config import build_config
 from ale_jax.system.config import RunConfig
+from ale_jax.system.fields import flat
 from configs.defaults import get_defaults
 
 PAGE = Path(__file__).parents[1] / "docs" / "config.md"

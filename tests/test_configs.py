@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 import configs
-from ale_jax.system.build_config import build_config, field_names, flat
+from ale_jax.system.build_config import build_config, field_names
 from ale_jax.system.checks import check_devices
 from ale_jax.system.config import RunConfig
+from ale_jax.system.fields import flat
 from ale_jax.system.plan import GIB, make_plan
 from configs.algorithms import PRESETS
 from configs.defaults import get_defaults

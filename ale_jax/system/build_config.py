@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
-import shlex
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ale_jax.files import read_json
 from ale_jax.system.checks import check_sections
 from ale_jax.system.config import RunConfig
+from ale_jax.system.fields import unknown_field
 
 
 def build_config(values: Mapping[str, Any]) -> RunConfig:
@@ -91,62 +90,3 @@ def _of_type(kind: type, value: Any, name: str) -> Any:
     if kind is float and not math.isfinite(value):
         raise ValueError(f"config.{name} is {value}: a finite number is wanted")
     return value
-
-
-MAX_SHOWN = 5
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"rl": {"alpha": 1.0}} as {"rl.alpha": 1.0}."""
-    leaves: dict[str, Any] = {}
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        leaves |= flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
-    return leaves
-
-
-def differing_fields(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """The names of the fields whose values are not the same, or that one of the two lacks."""
-    absent = object()
-    return [n for n in {**stored, **wanted} if stored.get(n, absent) != wanted.get(n, absent)]
-
-
-def described_changes(
-    stored: Mapping[str, Any], wanted: Mapping[str, Any], names: Sequence[str]
-) -> str:
-    """In words what has become of the fields `names`, or of the first MAX_SHOWN of them."""
-    shown = [f"{n} {stored.get(n)!r} -> {wanted.get(n)!r}"[:120] for n in names[:MAX_SHOWN]]
-    if len(names) > MAX_SHOWN:
-        shown.append(f"and {len(names) - MAX_SHOWN} more")
-    return "; ".join(shown)
-
-
-def meant_fields(name: str, known: Iterable[str]) -> list[str]:
-    """The `known` fields that someone may mean who leaves out their section: those called `name`,
-    or whose dotted name ends in it."""
-    return [field for field in known if f".{field}".endswith(f".{name}")]
-
-
-def wrong_value(name: str, given: str, current: Any) -> ValueError:
-    """The error for an override of the field `name` by a text that is no value of its type.
-    current: the field's value, which is the example."""
-    example = str(current).lower() if isinstance(current, bool) else str(current)
-    return ValueError(
-        f"config.{name} is {given!r}: {type(current).__name__} is wanted, "
-        f"e.g. --config.{name}={shlex.quote(example)}"
-    )
-
-
-def unknown_field(name: str, known: Iterable[str]) -> ValueError:
-    """The error for a field that does not exist, with the nearest of the `known` ones, or with
-    all of its section."""
-    known = list(known)
-    if fields := [k for k in known if k.startswith(f"{name}.")]:
-        return ValueError(f"config.{name} is a section: choose one of {', '.join(fields)}")
-    if near := difflib.get_close_matches(name, known, n=1, cutoff=0.75):
-        return ValueError(f"config.{name} is unknown: did you mean config.{near[0]}?")
-    section = name.rpartition(".")[0]
-    siblings = [k for k in known if k.rpartition(".")[0] == section] or sorted(
-        {k.partition(".")[0] for k in known}
-    )
-    return ValueError(f"config.{name} is unknown: choose one of {', '.join(siblings)}")

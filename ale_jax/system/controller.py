@@ -31,14 +31,13 @@ from ale_jax.rollout.ledger import Ledger
 from ale_jax.rollout.policy_server import PolicyServer
 from ale_jax.sandbox.api import Runtime
 from ale_jax.sandbox.runtime import pick_runtime
-from ale_jax.system import outcome
 from ale_jax.system.actors.cluster import ray_cluster
 from ale_jax.system.actors.rollout_scheduler import RolloutScheduler
 from ale_jax.system.actors.rollout_workers import RolloutWorkers
 from ale_jax.system.compilation import STARTED, environment, keep_compiled
 from ale_jax.system.config import RunConfig
 from ale_jax.system.resampling import Resampler
-from ale_jax.system.run_logger import RunLogger
+from ale_jax.system.run_logger import RunLogger, evaluation_line, headline, summarize
 from ale_jax.system.start import Setting, Start, begin_anew, play_oracles, restore
 from ale_jax.system.step_metrics import StepReport
 from ale_jax.system.tasks import Cursor, evaluation_keys, require_judged, tally
@@ -141,11 +140,11 @@ class _Session:
         cursor = self._train(rollouts)
         self._evaluate(FINAL, cursor, rollouts.scheduler)
         path, seconds = self.setting.path, self.logger.metrics.seconds()
-        summary = outcome.summarize(self.config, path, cursor, rollouts.workers.counts, seconds)
+        summary = summarize(self.config, path, cursor, rollouts.workers.counts, seconds)
         self.checkpoints.wait()
         write_summary(path, summary)
         self.logger.note(f"report: {write_report(path)}")
-        self.logger.note(outcome.headline(summary))
+        self.logger.note(headline(summary))
 
     def keep_reference(self) -> None:
         """Stores the reference policy if the loss has a divergence from it: checkpoints of later
@@ -172,7 +171,7 @@ class _Session:
         evaluation = tally(name, cursor.step, logger.metrics.seconds(), played, config.worlds)
         require_judged(evaluation, len(keys))
         record_evaluation(self.setting.path, evaluation)
-        logger.note(outcome.evaluation_line(evaluation))
+        logger.note(evaluation_line(evaluation))
 
     def _evaluate_if_due(
         self, cursor: Cursor, scheduler: RolloutScheduler, known: Collection[str] = ()

@@ -16,8 +16,8 @@ from ale_jax.files import read_json, write_json
 from ale_jax.monitor.evaluations import SUMMARY_FILE
 from ale_jax.monitor.metrics import METRICS_FILE
 from ale_jax.monitor.run_files import CONFIG_FILE
-from ale_jax.system.build_config import MAX_SHOWN, described_changes, differing_fields, flat
 from ale_jax.system.config import RunConfig
+from ale_jax.system.fields import MAX_SHOWN, described_changes, differing_fields, flat
 
 LOCK_FILE = "run.lock"  # its presence is what makes a folder a run's
 CHECKPOINTS_DIR = "checkpoints"

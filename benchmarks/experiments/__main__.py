@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ale_jax.files import read_json, write_json
-from ale_jax.system.build_config import described_changes, differing_fields
+from ale_jax.system.fields import described_changes, differing_fields
 from benchmarks.experiments.catalogue import EXPERIMENTS, Experiment
 from benchmarks.experiments.figures import DEFINITIONS, RunFigures, read_run, summarize, table
 from benchmarks.experiments.runs import Runs

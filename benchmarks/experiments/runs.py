@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ale_jax.monitor.evaluations import SUMMARY_FILE
-from ale_jax.system.build_config import described_changes, differing_fields
+from ale_jax.system.fields import described_changes, differing_fields
 from benchmarks.experiments.catalogue import FOLDER, Arm, Experiment
 from benchmarks.experiments.settings import settings, settings_of_run
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ale_jax.files import read_json
 from ale_jax.monitor.run_files import CONFIG_FILE
-from ale_jax.system.build_config import flat
+from ale_jax.system.fields import flat
 from benchmarks.experiments.catalogue import FOLDER, Arm, Experiment
 
 Settings = dict[str, Any]  # by the dotted names of fields, values as JSON has them

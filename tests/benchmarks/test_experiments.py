@@ -112,7 +112,7 @@ def test_mean_and_spread_by_hand(tmp_path):
 FAKE = """#!{python}
 import importlib, json, pathlib, shutil, sys
 sys.path.insert(0, ".")
-from ale_jax.system.build_config import flat
+from ale_jax.system.fields import flat
 words = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[3:])
 with open("{log}", "a") as log:
     print(json.dumps(words), file=log)

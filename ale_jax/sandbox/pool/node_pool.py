@@ -22,8 +22,7 @@ from ale_jax.sandbox.pool.api import (
     Status,
 )
 from ale_jax.sandbox.pool.events import EventRing, NodeLoad, log_event, steady_clock
-from ale_jax.sandbox.pool.leases import Leases, job_on_terminal, job_output
-from ale_jax.sandbox.pool.lifecycle import Lifecycle
+from ale_jax.sandbox.pool.lifecycle import Leases, Lifecycle, job_on_terminal, job_output
 from ale_jax.sandbox.pool.machines import Launches, Machines, first_ready
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.pool.pooled_sandbox import PooledSandbox
