@@ -20,7 +20,7 @@ from ale_jax.algo.losses import count_loss_denominator
 from ale_jax.data.packing import Sample, Shape, pack_all
 from ale_jax.learn.credit import make_loss
 from ale_jax.learn.state import OptimizerHypers, init_state, make_optimizer
-from ale_jax.learn.step import make_train_step
+from ale_jax.learn.step import ModelSpec, make_train_step
 from ale_jax.model.shape import PolicyShape
 from ale_jax.records import Batch, Turn
 from ale_jax.system.build_config import build_config
@@ -123,7 +123,9 @@ class Training:
         optimizer = make_optimizer(ADAMW, work.policy)
         self._algo = _quickstart().algo
         loss = make_loss(self._algo, work.shape.chunks_per_pack)
-        self._step = make_train_step(work.policy, optimizer, loss, 1e-3, mesh)
+        self._step = make_train_step(
+            ModelSpec(work.policy, mesh, balance_weight=1e-3), optimizer, loss
+        )
         self.state = init_state(jax.random.key(0), work.policy, optimizer, mesh)
 
     def __call__(self, batches: list[Batch]) -> None:

@@ -21,9 +21,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from ale_jax.learn.critics import SIZES, Critics, CriticsHypers, ValueBatch, critic_gradient
-from ale_jax.learn.step import to_device
-from ale_jax.model.compute import EXACT, FLOAT32
+from ale_jax.learn.critic_batches import ValueBatch
+from ale_jax.learn.critic_credit import credit_by_critics
+from ale_jax.learn.critics import SIZES, Critics, CriticsHypers, critic_gradient
+from ale_jax.learn.step import ModelSpec, to_device
+from ale_jax.model.compute import EXACT
 from ale_jax.model.params import count_params
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import MeshShape, make_mesh
@@ -31,6 +33,7 @@ from ale_jax.records import Batch
 from benchmarks.credit_step import ADAMW, Training, Work, about, spread, step_batches, timed, works
 
 ROUNDS, QUICK_ROUNDS = 9, 3
+BALANCE_WEIGHT = 1e-3
 ONE_LARGE = CriticsHypers(1, *[0] * len(SIZES), 1.0, 0.0, 0.0, 0, ADAMW)
 
 
@@ -63,15 +66,14 @@ def measure(work: Work, rounds: int, mesh: Mesh) -> dict[str, Any]:
     """Ratios: of two mini critics to a large one; of seconds, those of credit and learning."""
     batches, training = step_batches(work, 0.5), Training(work, mesh)
     mini = dataclasses.replace(ONE_LARGE, count=2, mask_share=0.2, entropy_share=0.2, **work.mini)
+    model = ModelSpec(work.policy, mesh, balance_weight=BALANCE_WEIGHT)
     every = {
-        name: Critics.make(
-            hp, work.policy, training.state.params, 1.0, jax.random.key(0), mesh, FLOAT32, 1e-3
-        )
+        name: Critics.make(hp, model, training.state.params, 1.0, jax.random.key(0))
         for name, hp in (("two mini", mini), ("one large", ONE_LARGE))
     }
     calls = {"step": lambda: training(batches)}
     for name, critics in every.items():
-        calls[f"{name} credit"] = lambda critics=critics: critics.credit(batches)
+        calls[f"{name} credit"] = lambda critics=critics: credit_by_critics(critics, batches)
         calls[f"{name} learn"] = lambda critics=critics: _learn(critics, batches)
     seconds = timed(calls, rounds)
     found: dict[str, Any] = {"policy_weights": count_params(work.policy)[0]}
@@ -116,7 +118,8 @@ def memory_of(critics: Critics, shape: PolicyShape, batch: Batch, mesh: Mesh) ->
         batch.chunk_BT >= 0,
     )
     params = critics.state[0].params
-    program = jax.jit(critic_gradient(shape, 1e-3, FLOAT32), compiler_options=EXACT)
+    model = ModelSpec(shape, mesh, balance_weight=BALANCE_WEIGHT)
+    program = jax.jit(critic_gradient(model), compiler_options=EXACT)
     with jax.set_mesh(mesh):
         args = params, params, to_device(batch, mesh), np.float32(1.0), 1.0
         temporary = program.lower(*args).compile().memory_analysis().temp_size_in_bytes

@@ -1,7 +1,7 @@
-"""The critics of a run: their values, the credit that follows, and how they learn (AsyPPO, PPO).
+"""The critics of a run: their weights, the values they predict, and how they learn (AsyPPO, PPO).
 
-M critics of one shape share one compiled program; one after the other is run, so that only one's
-activations are alive. See `ale_jax.algo.values` for the method and its source.
+M critics of one shape share one compiled program. They run one after the other, so that only one
+critic's activations are in memory. See `ale_jax.algo.values` for the method and its source.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ale_jax.algo.hypers import require_range
-from ale_jax.algo.values import agreement_masks, critic_loss, critic_of, explained_variance, gae
-from ale_jax.data.selection import select_segments
+from ale_jax.algo.values import critic_loss
+from ale_jax.learn.critic_batches import Rows, returns, value_batches
 from ale_jax.learn.state import (
     OptimizerHypers,
     TrainState,
@@ -26,8 +26,8 @@ from ale_jax.learn.state import (
     begin,
     table_optimizer,
 )
-from ale_jax.learn.step import Metrics, make_update_step, to_device
-from ale_jax.model.compute import EXACT, FLOAT32, Compute
+from ale_jax.learn.step import Metrics, ModelSpec, make_update_step, to_device
+from ale_jax.model.compute import EXACT, Compute
 from ale_jax.model.lora import merged
 from ale_jax.model.moe import balancing_loss, router_sums
 from ale_jax.model.params import Params, init_table
@@ -36,29 +36,27 @@ from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import table_shardings
 from ale_jax.records import Batch
 
-# All batches of a step -> the same, with other advantages.
-ScaleAdvantages = Callable[[list[Batch]], list[Batch]]
 SIZES = ("width", "num_layers", "num_heads", "num_kv_heads", "head_width", "mlp_width")
 
 
 @dataclasses.dataclass(frozen=True)
 class CriticsHypers:
-    """The critics, dense but for those of the policy's own shape; all else is as in the policy.
+    """The critics. They are dense models, unless they have the policy's own shape.
 
-    count: how many; 0: none, then nothing else is read. 1 with both shares 0 is plain PPO.
-    width: numbers per token of the residual stream. This and the five sizes below 0: the policy's
-    own shape, experts
-        included, and its weights to start from.
+    count: number of critics. 0: none, and the other fields are not read. 1 with both shares 0 is
+        plain PPO.
+    width: numbers per token of the residual stream. If it and the five sizes below are 0, critics
+        have the policy's own shape, experts included, and start from its weights.
     num_layers: decoder layers.
     num_heads: query heads.
     num_kv_heads: heads of keys and values.
     head_width: numbers per head.
     mlp_width: inner width of the feed-forward.
     lam: lambda of GAE.
-    mask_share: the share of a step's policy tokens that lose their advantage, those where the
+    mask_share: share of a step's policy tokens whose advantage is set to 0: those on which the
         critics agree most.
-    entropy_share: the share that loses its entropy bonus, those where the critics differ most.
-    warmup_steps: so many steps only the critics learn.
+    entropy_share: share of them that gets no entropy bonus: those on which the critics differ most.
+    warmup_steps: number of steps at the beginning in which only the critics learn.
     """
 
     count: int = 0
@@ -108,143 +106,78 @@ class CriticsHypers:
         return dataclasses.replace(policy, num_experts=0, dense_layers=(), **sizes)
 
 
-@dataclasses.dataclass(frozen=True)
-class Rows:
-    """What a critic reads, in the form of a `Batch`."""
-
-    tokens_BT: np.ndarray
-    position_BT: np.ndarray
-    segment_BT: np.ndarray
-
-
-@dataclasses.dataclass(frozen=True)
-class ValueBatch(Rows):
-    """What it learns: the return of each token, of its own ones."""
-
-    return_BT: np.ndarray
-    own_BT: np.ndarray
-
-
 class Critics:
-    """state: of each critic its weights and moments; a checkpoint saves it, and a run that goes on
-    puts it back."""
+    """The critics of one run.
+
+    state: weights and moments of each critic, as a checkpoint stores them.
+    """
 
     def __init__(
-        self,
-        hp: CriticsHypers,
-        shape: PolicyShape,
-        state: tuple[TrainState, ...],
-        gamma: float,
-        mesh: Mesh,
-        compute: Compute = FLOAT32,
-        balance_weight: float = 0.0,
+        self, hp: CriticsHypers, model: ModelSpec, state: tuple[TrainState, ...], gamma: float
     ):
-        """gamma: discount per policy token. balance_weight: of the router's loss, if the critics
-        have experts."""
-        self.state = state
-        self._hp, self._shape, self._gamma = hp, shape, gamma
-        self._mesh, self._compute = mesh, compute
-        optimizer = table_optimizer(hp.optimizer, value_table(shape))
-        gradient_of = critic_gradient(shape, balance_weight, compute)
-        self._step = make_update_step(gradient_of, optimizer, state[0].params, mesh)
+        """model: of each critic. gamma: discount per policy token."""
+        self.hp, self.gamma, self.state = hp, gamma, state
+        self._model = model
+        optimizer = table_optimizer(hp.optimizer, value_table(model.shape))
+        self._step = make_update_step(
+            critic_gradient(model), optimizer, state[0].params, model.mesh
+        )
 
     @classmethod
     def make(
-        cls,
-        hp: CriticsHypers,
-        policy: PolicyShape,
-        params: Params,
-        gamma: float,
-        key: jax.Array,
-        mesh: Mesh,
-        compute: Compute = FLOAT32,
-        balance_weight: float = 0.0,
+        cls, hp: CriticsHypers, policy: ModelSpec, params: Params, gamma: float, key: jax.Array
     ) -> Critics:
-        """New critics, each of other random weights; of the policy's shape, they start as `params`
-        with a head that says 0. ValueError if the mesh cannot divide them."""
-        shape = hp.shape(policy)
-        table = value_table(shape)
+        """New critics, each with random weights of its own.
+
+        Critics of the policy's shape start with its weights, `params`, and a head that predicts 0.
+        ValueError if the mesh cannot divide them.
+        """
+        model = dataclasses.replace(policy, shape=hp.shape(policy.shape))
+        table = value_table(model.shape)
         optimizer = table_optimizer(hp.optimizer, table)
-        places = table_shardings(table, mesh)
+        places = table_shardings(table, model.mesh)
         draw = jax.jit(lambda key: init_table(key, table), out_shardings=places)
         states = []
         for number in range(hp.count):
             weights = draw(jax.random.fold_in(key, number))
-            if shape == policy:
+            if model.shape == policy.shape:
                 trunk = merged(params)
                 weights |= {name: trunk[name] for name in table if name != HEAD}
                 weights = jax.device_put(weights, places)
-            states.append(begin(weights, optimizer, mesh))
-        return cls(hp, shape, tuple(states), gamma, mesh, compute, balance_weight)
+            states.append(begin(weights, optimizer, model.mesh))
+        return cls(hp, model, tuple(states), gamma)
 
     @property
     def warming_up(self) -> bool:
-        """Whether the policy is still to wait for them. Counted by the critics' own updates."""
-        return max(int(state.step) for state in self.state) < self._hp.warmup_steps
+        """Whether the policy must wait, counted by the critics' own updates."""
+        return max(int(state.step) for state in self.state) < self.hp.warmup_steps
 
     def values(self, batches: Sequence[Batch]) -> list[np.ndarray]:
-        """What each critic expects before each token, float32 [M, B, T] of each batch."""
-        found = []
-        with jax.set_mesh(self._mesh):
+        """Each critic's prediction before each token, float32 [M, B, T] for each batch."""
+        model, found = self._model, []
+        with jax.set_mesh(model.mesh):
             for batch in batches:
                 rows = Rows(batch.tokens_BT, batch.position_BT, batch.segment_BT)
-                arrays = to_device(rows, self._mesh)
-                every = [_values(s.params, arrays, self._shape, self._compute) for s in self.state]
-                found.append(every)
+                arrays = to_device(rows, model.mesh)
+                found.append(
+                    [_values(s.params, arrays, model.shape, model.compute) for s in self.state]
+                )
         return [np.stack(every) for every in jax.device_get(found)]
 
-    def credit(
-        self, batches: Sequence[Batch], scale: ScaleAdvantages = list
-    ) -> tuple[list[Batch], dict[str, float]]:
-        """The batches with GAE on the mean value as their advantage, 0 where the critics agree, and
-        without entropy bonus where they differ most; figures of the values.
-
-        scale: what is done to the step's advantages (`credit.scale_advantages`) before they
-        are masked: behind it a mean that is taken off would undo the mask. Call this before
-        `learn`: critics that have seen a return find that nothing is left to be taught.
-        """
-        if not batches:
-            return [], {}
-        values = self.values(batches)
-        means = [value_MBT.mean(axis=0) for value_MBT in values]
-        written = [batch.chunk_BT >= 0 for batch in batches]
-        spread_t = _pick([value_MBT.std(axis=0) for value_MBT in values], written)
-        hp = self._hp
-        teaches_t, explores_t = agreement_masks(spread_t, hp.mask_share, hp.entropy_share)
-        plain = [
-            dataclasses.replace(b, advantage_BT=self._advantage(b, mean_BT, hp.lam))
-            for b, mean_BT in zip(batches, means, strict=True)
-        ]
-        credited = []
-        for batch, action_mask_BT, tokens in zip(
-            scale(plain), written, _places(written), strict=True
-        ):
-            teaches_BT = _on_tokens(teaches_t[tokens], action_mask_BT)
-            fields = {"advantage_BT": np.where(teaches_BT, batch.advantage_BT, np.float32(0.0))}
-            if hp.entropy_share:
-                before_BT = np.float32(1.0) if batch.entropy_BT is None else batch.entropy_BT
-                explores_BT = _on_tokens(explores_t[tokens], action_mask_BT)
-                fields["entropy_BT"] = np.where(explores_BT, before_BT, np.float32(0.0))
-            credited.append(dataclasses.replace(batch, **fields))
-        return_t = _pick(self._returns(batches), written)
-        return credited, {
-            "critic_explained_variance": explained_variance(_pick(means, written), return_t),
-            "critic_spread": float(spread_t.mean()),
-            "advantage_masked": float(1.0 - teaches_t.mean()),
-            "entropy_masked": float(1.0 - explores_t.mean()),
-        }
-
     def learn(self, batches: Sequence[Batch]) -> dict[str, float]:
-        """One update of each critic towards the returns of its own members of each group: the
-        discounted sum of what was rewarded from a token on, by no critic's estimate (R of the
-        paper). critic_loss: mean square error before it, over all policy tokens."""
-        returns = self._returns(batches)
+        """One update of each critic towards the returns of its own members of each group.
+
+        A return is the discounted sum of the rewards from a token on, without any critic's
+        estimate (R in the paper). critic_loss: mean square error over all policy tokens, before
+        the update.
+        """
+        return_BT = returns(batches, self.gamma)
         states, every_sums = [], []
         for number, state in enumerate(self.state):
-            value_batches = self._value_batches(batches, returns, number)
-            if value_batches:  # else no response of this step is for this critic
-                tokens = np.float32(sum(value_batch.own_BT.sum() for value_batch in value_batches))
-                state, sums = self._step(state, value_batches, tokens)
+            own = value_batches(batches, return_BT, number, self.hp.count)
+            if own:  # else this step has no response for this critic
+                tokens = np.float32(sum(batch.own_BT.sum() for batch in own))
+                state, sums = self._step(state, own, tokens)
                 every_sums.append(sums)
             states.append(state)
         self.state = tuple(states)
@@ -257,66 +190,18 @@ class Critics:
             "critic_grad_norm": float(max(sums["grad_norm"] for sums in every_sums)),
         }
 
-    def _value_batches(
-        self, batches: Sequence[Batch], returns: Sequence[np.ndarray], number: int
-    ) -> list[ValueBatch]:
-        """The trajectories of one critic alone, in as few batches as they fill."""
-        own = [
-            (critic_of(b.member_BT, self._hp.count) == number) & (b.chunk_BT >= 0) for b in batches
-        ]
-        chosen = select_segments([b.segment_BT for b in batches], own)
-        if not chosen.moves:
-            return []
-        columns = (
-            chosen.take([b.tokens_BT for b in batches]),
-            chosen.take([b.position_BT for b in batches]),
-            chosen.segments(),
-            chosen.take(returns),
-            chosen.take(own),
-        )
-        return [ValueBatch(*each) for each in zip(*columns, strict=True)]
-
-    def _returns(self, batches: Sequence[Batch]) -> list[np.ndarray]:
-        return [self._advantage(b, np.zeros_like(b.reward_BT), 1.0) for b in batches]
-
-    def _advantage(self, batch: Batch, value_BT: np.ndarray, lam: float) -> np.ndarray:
-        rows = batch.reward_BT, batch.chunk_BT, batch.segment_BT
-        return np.asarray(_gae(value_BT, *rows, self._gamma, lam)[0])
-
 
 def abstract_critics(hp: CriticsHypers, policy: PolicyShape, mesh: Mesh) -> tuple[TrainState, ...]:
-    """Shape, type and place of all that the critics' states hold, for a checkpoint to be read
-    into."""
+    """Shapes, types and shardings of the critics' states, into which a checkpoint is read."""
     if not hp.count:
         return ()
     table = value_table(hp.shape(policy))
     weights = abstract_weights(table, mesh)
-    state = abstract_begun(weights, weights, table_optimizer(hp.optimizer, table), mesh)
-    return (state,) * hp.count
+    optimizer = table_optimizer(hp.optimizer, table)
+    return (abstract_begun(weights, weights, optimizer, mesh),) * hp.count
 
 
-def _pick(arrays: Sequence[np.ndarray], written: Sequence[np.ndarray]) -> np.ndarray:
-    """The policy tokens' part of all batches, one after the other."""
-    return np.concatenate([a_BT[w_BT] for a_BT, w_BT in zip(arrays, written, strict=True)])
-
-
-def _places(written: Sequence[np.ndarray]) -> list[slice]:
-    """Where each batch's tokens lie in what `_pick` gives."""
-    ends = np.cumsum([action_mask_BT.sum() for action_mask_BT in written])
-    return [slice(end - w_BT.sum(), end) for end, w_BT in zip(ends, written, strict=True)]
-
-
-def _on_tokens(mask_t: np.ndarray, action_mask_BT: np.ndarray) -> np.ndarray:
-    """A mask of a batch's policy tokens where they stand; True elsewhere."""
-    mask_BT = np.ones(action_mask_BT.shape, bool)
-    mask_BT[action_mask_BT] = mask_t
-    return mask_BT
-
-
-_gae = jax.jit(gae, static_argnums=(4, 5))
-
-
-# Of the module: all critics of one shape share one compilation.
+# A function of the module, so that all critics of one shape share one compilation.
 @functools.partial(jax.jit, static_argnums=(2, 3), compiler_options=EXACT)
 def _values(
     params: Params, arrays: dict[str, jax.Array], shape: PolicyShape, compute: Compute
@@ -324,20 +209,18 @@ def _values(
     return token_values(params, **arrays, shape=shape, compute=compute)[0]
 
 
-def critic_gradient(
-    shape: PolicyShape, balance_weight: float, compute: Compute
-) -> Callable[..., tuple[Params, Metrics]]:
+def critic_gradient(model: ModelSpec) -> Callable[..., tuple[Params, Metrics]]:
     """For `make_update_step`: the gradient of one critic's loss on one microbatch."""
 
     def loss_of(moved, params, arrays, loss_denominator, share):
-        del params  # all of a critic is moved
+        del params  # every weight of a critic is trained
         rows = {name: arrays[name] for name in ("tokens_BT", "position_BT", "segment_BT")}
-        value_BT, stats = token_values(moved, **rows, shape=shape, compute=compute)
+        value_BT, stats = token_values(moved, **rows, shape=model.shape, compute=model.compute)
         loss, sums = critic_loss(value_BT, arrays["return_BT"], arrays["own_BT"], loss_denominator)
         balance = jnp.zeros(())
         if stats:
-            router = router_sums(stats, rows["segment_BT"].reshape(-1) > 0, shape)
-            balance = balancing_loss(router, shape)
-        return loss + balance_weight * balance * share, sums
+            router = router_sums(stats, rows["segment_BT"].reshape(-1) > 0, model.shape)
+            balance = balancing_loss(router, model.shape)
+        return loss + model.balance_weight * balance * share, sums
 
     return jax.grad(loss_of, has_aux=True)

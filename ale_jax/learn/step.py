@@ -3,6 +3,7 @@ diagnostics of it."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,8 +27,25 @@ from ale_jax.model.sharding import batch_sharding
 from ale_jax.records import Batch, Trajectory
 
 Metrics = dict[str, jax.Array]
+# (state, microbatches, loss_denominator) -> (state, sums for the metrics)
+TrainStep = Callable[[TrainState, Sequence[Any], float], tuple[TrainState, Metrics]]
 # (scores, arrays of the batch, loss_denominator) -> (loss, sums for the metrics)
 LossFn = Callable[[TokenScores, dict[str, jax.Array], jax.Array], tuple[jax.Array, Metrics]]
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSpec:
+    """A model as it is trained: all that its programs depend on besides its weights.
+
+    compute: types of its arithmetic. lora: the adapters, if they alone are trained.
+    balance_weight: factor of the router's balancing loss, for a mixture of experts.
+    """
+
+    shape: PolicyShape
+    mesh: Mesh
+    compute: Compute = FLOAT32
+    lora: LoraShape = FULL
+    balance_weight: float = 0.0
 
 
 def forward(
@@ -49,14 +67,8 @@ def forward(
 
 
 def make_train_step(
-    shape: PolicyShape,
-    optimizer: optax.GradientTransformation,
-    loss_fn: LossFn,
-    balance_weight: float,
-    mesh: Mesh,
-    compute: Compute = FLOAT32,
-    lora: LoraShape = FULL,
-) -> Callable[[TrainState, Sequence[Batch], float], tuple[TrainState, Metrics]]:
+    model: ModelSpec, optimizer: optax.GradientTransformation, loss_fn: LossFn
+) -> TrainStep:
     """A function (state, microbatches, loss_denominator) -> (state, metrics). It takes over the old
     state's moments; the old weights stay, for the engine samples with them until the next publish.
 
@@ -65,8 +77,8 @@ def make_train_step(
     Metrics are sums,
     still on the device: reading them is the caller's wait.
     """
-    gradient_of = gradient_function(shape, loss_fn, balance_weight, compute)
-    return make_update_step(gradient_of, optimizer, abstract_trained(shape, lora, mesh), mesh)
+    weights = abstract_trained(model.shape, model.lora, model.mesh)
+    return make_update_step(gradient_function(model, loss_fn), optimizer, weights, model.mesh)
 
 
 def make_update_step(
@@ -74,7 +86,7 @@ def make_update_step(
     optimizer: optax.GradientTransformation,
     weights: Params,
     mesh: Mesh,
-) -> Callable[[TrainState, Sequence[Any], float], tuple[TrainState, Metrics]]:
+) -> TrainStep:
     """As `make_train_step`, of any gradient; weights: those that move, or their abstract form."""
     # The metrics are wanted by every process.
     places = jax.tree.map(lambda w: w.sharding, weights), NamedSharding(mesh, PartitionSpec())
@@ -114,16 +126,15 @@ def make_update_step(
     return train_step
 
 
-def gradient_function(
-    shape: PolicyShape, loss_fn: LossFn, balance_weight: float, compute: Compute
-) -> Callable[..., tuple[Params, Metrics]]:
+def gradient_function(model: ModelSpec, loss_fn: LossFn) -> Callable[..., tuple[Params, Metrics]]:
     """A function (moved weights, all weights, arrays, loss_denominator, share of the step's
     microbatches) -> (gradient by the moved weights, metrics)."""
 
     def loss_of(moved, params, arrays, loss_denominator, share):
-        scores, router = forward(with_trained(params, moved), arrays, shape, compute)
+        weights = with_trained(params, moved)
+        scores, router = forward(weights, arrays, model.shape, model.compute)
         loss, sums = loss_fn(scores, arrays, loss_denominator)
-        balance = balancing_loss(router, shape) if router else jnp.zeros(())
+        balance = balancing_loss(router, model.shape) if router else jnp.zeros(())
         action_mask_BT = arrays["chunk_BT"] >= 0
         sums = sums | {
             "loss": loss,
@@ -132,7 +143,7 @@ def gradient_function(
             "best": jnp.where(action_mask_BT, scores.best_BT, False).sum(),
         }
         sums |= router_metrics(router) if router else {}
-        return loss + balance_weight * balance * share, sums
+        return loss + model.balance_weight * balance * share, sums
 
     return jax.grad(loss_of, has_aux=True)
 

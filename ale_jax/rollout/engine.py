@@ -61,17 +61,17 @@ class Engine:
         shape: EngineShape,
         stop_ids: tuple[int, ...],
         params: Params,
-        version: int = 0,
         mesh: Mesh | None = None,
         record_experts: bool = False,
     ):
-        """mesh: of the weights, with the axes of model/sharding.py; None for one device.
-        record_experts: replies say which experts each token was sent to.
+        """params: the weights to sample with, as version 0 until `publish` says otherwise.
+        mesh: of the weights, with the axes of model/sharding.py; None for one device.
+        record_experts: whether replies say which experts each token was sent to.
 
         ValueError if slots or pages cannot be divided over the mesh.
         """
         self._policy, self._shape, self._stop_ids = policy, shape, stop_ids
-        self._weights = (params, version)
+        self._weights = (params, 0)
         self._mesh = mesh
         shards = num_data_shards(mesh) if mesh else 1
         self._record = ExpertRecord(shape, policy, shards) if record_experts else None

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Collection
+from functools import partial
 from typing import NamedTuple
 
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.learn.checkpoint import Checkpoints
-from ale_jax.learn.learner import Learner
+from ale_jax.learn.learner import Learner, LearnerOptions
 from ale_jax.learn.old_policies import load_reference, make_scorer, save_reference
 from ale_jax.learn.state import TrainState
 from ale_jax.learn.step import logp_diff_limit
@@ -97,16 +98,11 @@ def _open_rollouts(session: _Session, stack: contextlib.ExitStack) -> _Rollouts:
     """Starts Ray, the engine, the policy server and the rollout workers; `stack` closes them."""
     config, tokenizer = session.config, session.start.tokenizer
     stack.enter_context(ray_cluster(config.rollout.actors))
-    engine = Engine(
-        session.policy,
-        config.engine,
-        tokenizer.stop_ids,
-        session.served(session.start.state.params),
-        session.start.cursor.step,
-        session.setting.mesh,
-        config.rl.router_replay,
-    )
+    weights, mesh = session.served(session.start.state.params), session.setting.mesh
+    replay = config.rl.router_replay
+    engine = Engine(session.policy, config.engine, tokenizer.stop_ids, weights, mesh, replay)
     stack.callback(engine.close)
+    engine.publish(weights, session.start.cursor.step)
     ledger = Ledger(engine, tokenizer, config.seed, config.rollout.max_reply_tokens)
     server = stack.enter_context(PolicyServer(ledger))
     record = session.logger.events.record
@@ -163,6 +159,9 @@ class _Session:
         compute, stored_as = self.config.learn.compute, self.config.engine.weights
         return sampling_weights(params, self.policy, compute, self.setting.mesh, stored_as)
 
+    def publish(self, engine: Engine, params: Params, version: int) -> None:
+        engine.publish(self.served(params), version)
+
     def _evaluate(self, name: str, cursor: Cursor, scheduler: RolloutScheduler) -> None:
         config, logger = self.config, self.logger
         keys = evaluation_keys(name, config.eval, config.worlds)
@@ -198,40 +197,25 @@ class _Session:
         self._evaluate_if_due(cursor, rollouts.scheduler, recorded_names(self.setting.path))
         resampler = self._open_resampler(rollouts.scheduler)
         logger.progress.phase(config.algo.name, config.rl.steps, cursor.step)
+        learner, publish = self._learner(), partial(self.publish, rollouts.engine)
         parts = TrainParts(
-            config,
-            self._learner(),
-            rollouts.engine,
-            rollouts.scheduler,
-            resampler,
-            self.served,
-            self.save,
-            report,
+            config, learner, rollouts.scheduler, resampler, publish, self.save, report
         )
         _, cursor = train_loop(self.start.state, cursor, parts)
         return cursor
 
     def _learner(self) -> Learner:
-        config, learn = self.config, self.config.learn
-        reference = None
+        config, reference = self.config, None
         if config.algo.loss.kl_weight > 0:
             params, record = self.start.state.params, self.logger.events.record
             reference = load_reference(self.setting.path, params, record)
-        return Learner(
-            config.algo,
-            config.attention_credit,
-            self.policy,
-            self.setting.optimizer(self.start.tokenizer),
-            learn.balance_weight,
-            learn.shape,
-            self.setting.mesh,
-            learn.compute,
-            config.lora,
-            StalenessGate(config.rl.alpha, config.rl.groups_per_step).max_age,
-            config.seed,
-            self.start.critics,
-            reference,
+        max_age = StalenessGate(config.rl.alpha, config.rl.groups_per_step).max_age
+        options = LearnerOptions(
+            config.algo, config.attention_credit, config.learn.shape, max_age, config.seed
         )
+        tokenizer = self.start.tokenizer
+        model, optimizer = self.setting.model(tokenizer), self.setting.optimizer(tokenizer)
+        return Learner(options, model, optimizer, self.start.critics, reference)
 
     def _open_resampler(self, scheduler: RolloutScheduler) -> Resampler:
         """The resampler of the checkpoint, or a new one, which may start with oracle experts."""

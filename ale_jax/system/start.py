@@ -15,6 +15,7 @@ from ale_jax.data.experts import Expert
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.critics import Critics
 from ale_jax.learn.state import TrainState, WholeState, begin, make_optimizer
+from ale_jax.learn.step import ModelSpec
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.monitor.evaluations import EVALUATIONS_FILE, WARM_START, recorded_names
@@ -31,7 +32,12 @@ from ale_jax.system.demonstrations import (
 from ale_jax.system.run_logger import RunLogger
 from ale_jax.system.states import first_state
 from ale_jax.system.tasks import Cursor, train_task
-from ale_jax.system.warm_start import warm_start
+from ale_jax.system.warm_start import (
+    full_batches,
+    make_probe,
+    make_supervised_step,
+    warm_start,
+)
 
 CRITICS_STREAM = 1  # of the run's key
 
@@ -51,6 +57,11 @@ class Setting:
 
     def policy(self, tokenizer: ChatTokenizer) -> PolicyShape:
         return self.config.policy_shape(tokenizer.vocab_size)
+
+    def model(self, tokenizer: ChatTokenizer) -> ModelSpec:
+        config, learn = self.config, self.config.learn
+        policy = self.policy(tokenizer)
+        return ModelSpec(policy, self.mesh, learn.compute, config.lora, learn.balance_weight)
 
     def optimizer(self, tokenizer: ChatTokenizer) -> optax.GradientTransformation:
         config = self.config
@@ -96,7 +107,7 @@ def restore(setting: Setting, checkpoints: Checkpoints) -> Start | None:
     tokenizer = ChatTokenizer.load(folder)
     policy = setting.policy(tokenizer)
     blank = first_state(setting.config, policy, setting.optimizer(tokenizer), setting.mesh)
-    critics = _new_critics(setting, policy, blank)
+    critics = _new_critics(setting, tokenizer, blank)
     target = WholeState(blank, critics.state if critics else ())
     found = checkpoints.restore_latest(target)
     if found is None:
@@ -136,22 +147,19 @@ def begin_anew(setting: Setting, logger: RunLogger) -> Start:
     if warm.max_steps:
         warm_optimizer = make_optimizer(config.warm_start_optimizer, policy, config.lora)
         logger.progress.phase("warm start", warm.max_steps, target=warm.target_success)
+        model, shape = setting.model(tokenizer), config.learn.shape
         trained = warm_start(
             first_state(config, policy, warm_optimizer, setting.mesh),
-            warm_optimizer,
-            mixed_samples(config, domains, tokenizer),
-            [tokenize(each, tokenizer) for each in probe],
-            policy,
-            config.learn,
-            config.lora,
+            make_supervised_step(model, warm_optimizer),
+            full_batches(mixed_samples(config, domains, tokenizer), shape),
+            make_probe([tokenize(each, tokenizer) for each in probe], model, shape),
             warm,
-            setting.mesh,
             logger.warm_start_step,
         )
         state = begin(trained.params, optimizer, setting.mesh)
     else:
         state = first_state(config, policy, optimizer, setting.mesh)
-    return Start(tokenizer, state, _new_critics(setting, policy, state), Cursor(), oracles)
+    return Start(tokenizer, state, _new_critics(setting, tokenizer, state), Cursor(), oracles)
 
 
 def play_oracles(setting: Setting, tokenizer: ChatTokenizer, logger: RunLogger) -> Sequence[Expert]:
@@ -163,17 +171,9 @@ def play_oracles(setting: Setting, tokenizer: ChatTokenizer, logger: RunLogger) 
     return oracle_experts(setting.config, tasks, setting.runtime, tokenizer, logger.progress.update)
 
 
-def _new_critics(setting: Setting, policy: PolicyShape, state: TrainState) -> Critics | None:
-    config = setting.config
-    if not config.critics.count:
+def _new_critics(setting: Setting, tokenizer: ChatTokenizer, state: TrainState) -> Critics | None:
+    hp, gamma = setting.config.critics, setting.config.algo.gamma
+    if not hp.count:
         return None
-    return Critics.make(
-        config.critics,
-        policy,
-        state.params,
-        config.algo.gamma,
-        jax.random.fold_in(jax.random.key(config.seed), CRITICS_STREAM),
-        setting.mesh,
-        config.learn.compute,
-        config.learn.balance_weight,
-    )
+    key = jax.random.fold_in(jax.random.key(setting.config.seed), CRITICS_STREAM)
+    return Critics.make(hp, setting.model(tokenizer), state.params, gamma, key)

@@ -15,7 +15,6 @@ from ale_jax.learn.state import TrainState
 from ale_jax.learn.step import fresh_batches, train_rollout_logp_diff
 from ale_jax.model.params import Params
 from ale_jax.records import RolloutRequest, Trajectory
-from ale_jax.rollout.engine import Engine
 from ale_jax.system.actors.rollout_scheduler import RolloutScheduler, Training
 from ale_jax.system.config import RunConfig
 from ale_jax.system.resampling import Resampler
@@ -31,16 +30,15 @@ LOGP_DIFF_EVERY_STEPS = 5  # the train-rollout log-probability difference costs 
 class TrainParts:
     """The components that the train loop joins.
 
-    served: turns the learner's weights into those that the engine samples with.
+    publish: hands new weights and their version to the engine.
     save: called after every step with the new state. report: called after every publish.
     """
 
     config: RunConfig
     learner: Learner
-    engine: Engine
     scheduler: RolloutScheduler
     resampler: Resampler
-    served: Callable[[Params], Params]
+    publish: Callable[[Params, int], None]
     save: Callable[[TrainState, Cursor], None]
     report: Callable[[StepReport], None]
 
@@ -71,7 +69,7 @@ def train_loop(state: TrainState, cursor: Cursor, parts: TrainParts) -> tuple[Tr
         cursor = rollouts.cursor_after(cursor, groups)
         # Saved before the gate frees permits: nothing of the next version is in flight yet.
         parts.save(state, cursor)
-        parts.engine.publish(parts.served(state.params), cursor.step)
+        parts.publish(state.params, cursor.step)
         rollouts.gate.publish(cursor.step)
         seconds = taken - start, time.monotonic() - taken
         parts.report(StepReport(cursor, params, groups, made, sums, metrics, *seconds))

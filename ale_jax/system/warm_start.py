@@ -7,57 +7,42 @@ from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+import optax
 
 from ale_jax.algo.losses import count_loss_denominator, sft_loss
 from ale_jax.data.packing import Sample, Shape, pack, pack_all
 from ale_jax.learn.state import TrainState
-from ale_jax.learn.step import forward, make_train_step, router_figures, to_device
-from ale_jax.model.compute import FLOAT32, Compute
-from ale_jax.model.lora import LoraShape
+from ale_jax.learn.step import (
+    ModelSpec,
+    TrainStep,
+    forward,
+    make_train_step,
+    router_figures,
+    to_device,
+)
 from ale_jax.model.params import Params
-from ale_jax.model.shape import PolicyShape
 from ale_jax.records import Batch
-from ale_jax.system.config import LearnConfig, WarmStartConfig
+from ale_jax.system.config import WarmStartConfig
 
 
 def warm_start(
     state: TrainState,
-    optimizer,
-    train: Iterator[Sample],
-    probe: Sequence[Sample],
-    policy: PolicyShape,
-    learn: LearnConfig,
-    lora: LoraShape,
+    train_step: TrainStep,
+    batches: Iterator[Batch],
+    probe: Callable[[Params], float],
     config: WarmStartConfig,
-    mesh: Mesh,
     log: Callable[[int, dict[str, float]], None],
 ) -> TrainState:
-    """Trains on `train`, which never ends, until the policy would play a share of `target_success`
-    of the `probe` as the oracle does. `log(step, figures)` is called at each probe.
+    """Trains on `batches`, which never end, until `probe` of the weights is `target_success`.
 
-    The probability of a whole transcript, the product over its policy tokens, is the chance that
-    the policy, sampled at temperature 1, writes just that. Its mean over unseen tasks is a smooth
-    estimate of success, asked without playing; a little low, as there are other ways to succeed.
+    train_step: of `make_supervised_step`. `log(step, figures)` is called at each probe.
     """
-    shape = learn.shape
-    train_step = make_train_step(
-        policy,
-        optimizer,
-        lambda scores, arrays, z: sft_loss(scores.logp_BT, arrays["chunk_BT"], z),
-        learn.balance_weight,
-        mesh,
-        learn.compute,
-        lora,
-    )
-    ask = make_probe(probe, policy, shape, mesh, learn.compute)
-    stream = full_batches(train, shape)
     for step in range(1, config.max_steps + 1):
-        batch = list(itertools.islice(stream, config.batches_per_step))
+        batch = list(itertools.islice(batches, config.batches_per_step))
         state, sums = train_step(state, batch, count_loss_denominator(batch, "tokens"))
         if step % config.probe_every:
             continue
-        success = ask(state.params)
+        success = probe(state.params)
         figures = {
             "loss": float(sums["nll"] / sums["tokens"]),
             "token_accuracy": float(sums["best"] / sums["tokens"]),
@@ -71,9 +56,18 @@ def warm_start(
     return state
 
 
+def make_supervised_step(model: ModelSpec, optimizer: optax.GradientTransformation) -> TrainStep:
+    """A training step of the supervised loss, Eq 1."""
+
+    def loss_fn(scores, arrays, loss_denominator):
+        return sft_loss(scores.logp_BT, arrays["chunk_BT"], loss_denominator)
+
+    return make_train_step(model, optimizer, loss_fn)
+
+
 def full_batches(samples: Iterator[Sample], shape: Shape) -> Iterator[Batch]:
-    """Batches of `samples`, which never end; what does not fit a batch waits for a later one, and
-    never is more than twice a batch waiting."""
+    """Batches of `samples`, which never end. Samples that do not fit wait for a later batch; never
+    more than twice a batch's tokens are waiting."""
     waiting: list[Sample] = []
     for sample in samples:
         waiting.append(sample)
@@ -84,19 +78,20 @@ def full_batches(samples: Iterator[Sample], shape: Shape) -> Iterator[Batch]:
 
 
 def make_probe(
-    samples: Sequence[Sample],
-    policy: PolicyShape,
-    shape: Shape,
-    mesh: Mesh,
-    compute: Compute = FLOAT32,
+    samples: Sequence[Sample], model: ModelSpec, shape: Shape
 ) -> Callable[[Params], float]:
-    """A function of the weights: the mean probability of `samples`, policy tokens only."""
+    """An estimate of success that needs no episode: weights -> mean probability of `samples`.
+
+    The probability of an oracle's transcript, the product over its policy tokens, is the chance
+    that the policy, sampled at temperature 1, writes exactly this transcript. The mean over unseen
+    tasks estimates success smoothly, and a little low, because a task has other solutions.
+    """
     batches = pack_all(samples, shape)
     segments = shape.chunks_per_pack + 1  # 0 is padding; a row has no more samples than chunks
 
     @jax.jit
     def probability(params, arrays):
-        scores, _ = forward(params, arrays, policy, compute)
+        scores, _ = forward(params, arrays, model.shape, model.compute)
         logp_BT = jnp.where(arrays["chunk_BT"] >= 0, scores.logp_BT, 0.0)
         by_segment = jax.vmap(lambda x, s: jax.ops.segment_sum(x, s, num_segments=segments))
         logp_BS = by_segment(logp_BT, arrays["segment_BT"])
@@ -104,8 +99,8 @@ def make_probe(
         return jnp.where(real_BS, jnp.exp(logp_BS), 0.0)[:, 1:].sum()
 
     def ask(params: Params) -> float:
-        with jax.set_mesh(mesh):
-            total = sum(float(probability(params, to_device(b, mesh))) for b in batches)
+        with jax.set_mesh(model.mesh):
+            total = sum(float(probability(params, to_device(b, model.mesh))) for b in batches)
         return total / len(samples)
 
     return ask

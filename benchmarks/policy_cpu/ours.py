@@ -23,7 +23,7 @@ from jax.sharding import Mesh
 from ale_jax.algo.losses import count_loss_denominator
 from ale_jax.learn.credit import make_loss
 from ale_jax.learn.state import OptimizerHypers, begin, make_optimizer
-from ale_jax.learn.step import make_train_step
+from ale_jax.learn.step import ModelSpec, make_train_step
 from ale_jax.model.params import Params
 from ale_jax.model.sampler import Sampling
 from ale_jax.model.shape import PolicyShape
@@ -102,7 +102,7 @@ def _key(conversation: int) -> np.ndarray:
 def training(shape: PolicyShape, params: Params, mesh: Mesh, calls: int) -> dict[str, float]:
     """Of one whole step: GRPO's clipped loss, its gradient, and an update of all weights."""
     optimizer = make_optimizer(ADAMW, shape)
-    step = make_train_step(shape, optimizer, make_loss(GRPO, chunks_per_pack=1), 0.0, mesh)
+    step = make_train_step(ModelSpec(shape, mesh), optimizer, make_loss(GRPO, chunks_per_pack=1))
     batches = [full_batch(shape.vocab_size, ROWS, ROW_TOKENS, PROMPT_TOKENS, FIRST_ID)]
     loss_denominator = count_loss_denominator(batches, GRPO.loss.aggregation)
     state = begin(params, optimizer, mesh)

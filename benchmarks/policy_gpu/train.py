@@ -10,10 +10,11 @@ import jax
 import numpy as np
 
 from ale_jax.learn.credit import make_loss
-from ale_jax.learn.step import gradient_function
+from ale_jax.learn.step import ModelSpec, gradient_function
 from ale_jax.model.compute import EXACT, Compute
 from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
+from ale_jax.model.sharding import MeshShape, make_mesh
 from benchmarks.full_rows import GRPO, full_batch
 from benchmarks.policy_gpu.plan import PEAK_FLOPS, TrainWork
 
@@ -45,9 +46,8 @@ def measure_train(params: Params, work: TrainWork, rows: int) -> dict[str, Any]:
     """mfu: model FLOPs, three times those of the forward pass (what is computed again does not
     count), over the median time and the device's peak."""
     shape, loss = work.shape, make_loss(GRPO, chunks_per_pack=1)
-    gradient = jax.jit(
-        gradient_function(shape, loss, BALANCE_WEIGHT, COMPUTE), compiler_options=EXACT
-    )
+    model = ModelSpec(shape, make_mesh(MeshShape()), COMPUTE, balance_weight=BALANCE_WEIGHT)
+    gradient = jax.jit(gradient_function(model, loss), compiler_options=EXACT)
     prompt_tokens = min(PROMPT_TOKENS, work.pack_length // 2)
     batch = full_batch(shape.vocab_size, rows, work.pack_length, prompt_tokens)
     arrays = jax.device_put(vars(batch))

@@ -12,7 +12,7 @@ import jax
 from ale_jax.algo.losses import count_loss_denominator
 from ale_jax.data.packing import Shape, pack_all
 from ale_jax.learn.state import init_state, make_optimizer
-from ale_jax.learn.step import make_train_step
+from ale_jax.learn.step import ModelSpec, make_train_step
 from ale_jax.model.sharding import MeshShape, make_mesh
 from tests.learn.test_step import HYPERS, sample_transcripts, transcript_loss
 from tests.model.shapes import MOE
@@ -25,7 +25,7 @@ def losses() -> list[float]:
     """Of each step; the later ones tell whether the gradients were right."""
     mesh, optimizer = make_mesh(MESH), make_optimizer(HYPERS, MOE)
     state = init_state(jax.random.key(0), MOE, optimizer, mesh)
-    step = make_train_step(MOE, optimizer, transcript_loss, 1e-2, mesh)
+    step = make_train_step(ModelSpec(MOE, mesh, balance_weight=1e-2), optimizer, transcript_loss)
     batches = pack_all(sample_transcripts(16), Shape(8, 64, 8))
     found = []
     for _ in range(STEPS):

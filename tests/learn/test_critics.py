@@ -13,8 +13,11 @@ from jax.sharding import AxisType
 
 from ale_jax.learn import critics as critics_module
 from ale_jax.learn.checkpoint import Checkpoints
+from ale_jax.learn.critic_batches import returns
+from ale_jax.learn.critic_credit import credit_by_critics
 from ale_jax.learn.critics import Critics, CriticsHypers
 from ale_jax.learn.state import init_state, make_optimizer
+from ale_jax.learn.step import ModelSpec
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import HEAD, hidden_states, token_values
 from ale_jax.model.sharding import MeshShape, make_mesh
@@ -50,7 +53,8 @@ def _mesh(**sizes):
 @functools.cache
 def _made(hp, mesh):
     params = init_params(jax.random.key(7), MOE)
-    return Critics.make(hp, MOE, params, GAMMA, jax.random.key(0), mesh, balance_weight=1e-2)
+    model = ModelSpec(MOE, mesh, balance_weight=1e-2)
+    return Critics.make(hp, model, params, GAMMA, jax.random.key(0))
 
 
 def _critics(hp=MINI, mesh=None):
@@ -120,7 +124,7 @@ def test_all_critics_and_batches_share_one_program(monkeypatch):
 def test_new_critics_leave_the_discounted_return_and_mask_nothing():
     batches = rewarded_batches()
     hp = dataclasses.replace(MINI, mask_share=0.2, entropy_share=0.2)
-    credited, figures = _critics(hp).credit(batches)
+    credited, figures = credit_by_critics(_critics(hp), batches)
     for before, after in zip(batches, credited, strict=True):
         for b, s in np.argwhere(before.reward_BT > 0):
             segment = before.segment_BT[b] == before.segment_BT[b, s]
@@ -147,8 +151,8 @@ def test_masks_are_of_the_whole_step():
     values = [np.stack([-number_BT, number_BT]) for number_BT in numbers]  # mean 0
     hp = dataclasses.replace(MINI, mask_share=0.25, entropy_share=0.1)
     critics = _saying(_critics(hp), values)
-    credited, figures = critics.credit(batches)
-    plain, _ = _saying(_critics(), values).credit(batches)
+    credited, figures = credit_by_critics(critics, batches)
+    plain, _ = credit_by_critics(_saying(_critics(), values), batches)
     number_t = _written(numbers, batches)
     teaches_t = number_t >= math.floor(0.25 * count)
     explores_t = number_t < count - math.floor(0.1 * count)
@@ -162,7 +166,7 @@ def test_masks_are_of_the_whole_step():
     # What is normalised is masked afterwards, and a weight that was there stays.
     halves = np.full(batches[0].chunk_BT.shape, 0.5, np.float32)
     weighed = [dataclasses.replace(b, entropy_BT=halves) for b in batches]
-    moved, _ = critics.credit(weighed, _seven_more)
+    moved, _ = credit_by_critics(critics, weighed, _seven_more)
     moved_t = _written([b.advantage_BT for b in moved], batches)
     np.testing.assert_allclose(moved_t, np.where(teaches_t, plain_t + 7.0, 0.0))
     np.testing.assert_array_equal(_written([b.entropy_BT for b in moved], batches), explores_t / 2)
@@ -172,10 +176,10 @@ def test_gae_is_given_the_mean_value():
     batches = rewarded_batches()
     draw = np.random.default_rng(0)
     values = [draw.normal(size=(2, *b.chunk_BT.shape)).astype(np.float32) for b in batches]
-    found, _ = _saying(_critics(), values).credit(batches)
+    found, _ = credit_by_critics(_saying(_critics(), values), batches)
     one = dataclasses.replace(MINI, count=1)
     alone = [value_MBT.mean(axis=0, keepdims=True) for value_MBT in values]
-    expected, _ = _saying(_critics(one), alone).credit(batches)
+    expected, _ = credit_by_critics(_saying(_critics(one), alone), batches)
     for both, single in zip(found, expected, strict=True):
         assert np.abs(single.advantage_BT).max() > 0.1 and single.entropy_BT is None
         np.testing.assert_allclose(both.advantage_BT, single.advantage_BT, atol=1e-5)
@@ -187,10 +191,10 @@ def test_the_error_falls(optimizer):
     batches = rewarded_batches()
     losses = [critics.learn(batches)["critic_loss"] for _ in range(30)]
     # Of values of 0 the error is the mean square of the returns.
-    squares_t = _written(critics._returns(batches), batches) ** 2
+    squares_t = _written(returns(batches, GAMMA), batches) ** 2
     assert losses[0] == pytest.approx(squares_t.mean(), rel=1e-5)
     assert losses[-1] < 0.5 * losses[0]
-    assert critics.credit(batches)[1]["critic_explained_variance"] > 0.5
+    assert credit_by_critics(critics, batches)[1]["critic_explained_variance"] > 0.5
 
 
 def test_a_critic_learns_from_its_own_members_alone():
@@ -214,7 +218,7 @@ def test_a_critic_without_responses_waits():
     critics = _critics()
     critics.learn(rewarded_batches(members=1))  # member 0 of each group
     assert [int(state.step) for state in critics.state] == [1, 0]
-    assert critics.learn([]) == {} and critics.credit([]) == ([], {})
+    assert critics.learn([]) == {} and credit_by_critics(critics, []) == ([], {})
 
 
 def test_microbatches_change_nothing_but_rounding():
@@ -237,8 +241,8 @@ def test_microbatches_change_nothing_but_rounding():
     )
     a, b = (jax.device_get([s.params for s in critics.state]) for critics in (one, two))
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-4), a, b)
-    together = one.credit([whole])[1]
-    apart = two.credit(halves)[1]
+    together = credit_by_critics(one, [whole])[1]
+    apart = credit_by_critics(two, halves)[1]
     assert together == pytest.approx(apart, rel=1e-3)
 
 

@@ -12,7 +12,7 @@ from ale_jax.algo.losses import count_loss_denominator
 from ale_jax.data.packing import Sample, Shape, pack_all
 from ale_jax.learn.credit import make_loss
 from ale_jax.learn.state import init_state, make_optimizer
-from ale_jax.learn.step import make_train_step
+from ale_jax.learn.step import ModelSpec, make_train_step
 from ale_jax.model.sharding import MeshShape, make_mesh
 from tests.data.make_trajectories import make_turn
 from tests.learn.test_step import HYPERS
@@ -46,7 +46,9 @@ def train(loss, mesh, shape):
     )
     optimizer = make_optimizer(HYPERS, DENSE)
     state = init_state(jax.random.key(0), DENSE, optimizer, mesh)
-    step = make_train_step(DENSE, optimizer, make_loss(algo, shape.chunks_per_pack), 0.0, mesh)
+    step = make_train_step(
+        ModelSpec(DENSE, mesh), optimizer, make_loss(algo, shape.chunks_per_pack)
+    )
     batches = pack_all(samples(), shape)
     # Near the new policy's, so that ratios lie on both sides of 1.
     batches = [

@@ -13,7 +13,7 @@ from ale_jax.algo.losses import count_loss_denominator, sft_loss
 from ale_jax.data.packing import Shape, demonstration, pack_all
 from ale_jax.learn.old_policies import make_scorer
 from ale_jax.learn.state import OptimizerHypers, init_state, make_optimizer
-from ale_jax.learn.step import make_train_step
+from ale_jax.learn.step import ModelSpec, make_train_step
 from ale_jax.model.sharding import MeshShape, check_rows, make_mesh
 from tests.model.alone import logp_after
 from tests.model.shapes import DENSE, MOE
@@ -59,7 +59,9 @@ def transcript_loss(scores, arrays, loss_denominator):
 def _train(shape, mesh, rows, steps, hypers=HYPERS, balance_weight=0.0, samples=16, replay=False):
     optimizer = make_optimizer(hypers, shape)
     state = init_state(jax.random.key(0), shape, optimizer, mesh)
-    step = make_train_step(shape, optimizer, transcript_loss, balance_weight, mesh)
+    step = make_train_step(
+        ModelSpec(shape, mesh, balance_weight=balance_weight), optimizer, transcript_loss
+    )
     samples = sample_transcripts(samples)
     if replay:
         samples = [_with_experts(sample, shape) for sample in samples]

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 from ale_jax.algo.losses import sft_loss
 from ale_jax.data.packing import Shape, pack_all
 from ale_jax.learn.state import init_state, make_optimizer
-from ale_jax.learn.step import forward, make_train_step
+from ale_jax.learn.step import ModelSpec, forward, make_train_step
 from ale_jax.model.compute import DTYPES, FLOAT32, REMAT, Compute
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import SCORE_BLOCK, hidden_states
@@ -127,7 +127,7 @@ def test_a_step_is_compiled_once_and_gives_its_moments_away(caplog):
     mesh = make_mesh(MeshShape(data=2, fsdp=2, tensor=2))
     optimizer = make_optimizer(ADAFACTOR, shape)
     state = init_state(jax.random.key(0), shape, optimizer, mesh)
-    step = make_train_step(shape, optimizer, transcript_loss, 0.0, mesh, Compute("bfloat16"))
+    step = make_train_step(ModelSpec(shape, mesh, Compute("bfloat16")), optimizer, transcript_loss)
     batches = pack_all(sample_transcripts(36), Shape(8, 64, 8))
     assert len(batches) > 1
 

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 from ale_jax.data.packing import Shape, pack_all
 from ale_jax.learn.state import init_state, make_optimizer
-from ale_jax.learn.step import make_train_step
+from ale_jax.learn.step import ModelSpec, make_train_step
 from ale_jax.model.compute import Compute, sampling_weights
 from ale_jax.model.lora import TARGETS, LoraShape, merged, new_adapters
 from ale_jax.model.params import init_params
@@ -40,7 +40,7 @@ def trained():
     state = init_state(jax.random.key(0), MIXED, optimizer, mesh, LORA)
     moments = sum(moment.size for moment in jax.tree.leaves(state.opt_state))
     before = jax.device_get(state.params)
-    step = make_train_step(MIXED, optimizer, transcript_loss, 0.0, mesh, lora=LORA)
+    step = make_train_step(ModelSpec(MIXED, mesh, lora=LORA), optimizer, transcript_loss)
     batches = pack_all(sample_transcripts(16), Shape(8, 64, 8))
     for _ in range(2):
         state, _ = step(state, batches, 100.0)

@@ -32,7 +32,9 @@ def tokenizer():
 def engine(tokenizer):
     shape = dataclasses.replace(MOE, vocab_size=tokenizer.vocab_size)
     sizes = engine_shape(max_sequences=2, max_sequence_length=160, prefill_tokens=(16, 64))
-    engine = Engine(shape, sizes, tokenizer.stop_ids, init_params(jax.random.key(0), shape), 5)
+    params = init_params(jax.random.key(0), shape)
+    engine = Engine(shape, sizes, tokenizer.stop_ids, params)
+    engine.publish(params, 5)
     yield engine
     engine.close()
 

@@ -8,6 +8,7 @@ import pytest
 
 from ale_jax.learn.critics import Critics
 from ale_jax.learn.state import init_state, make_optimizer
+from ale_jax.learn.step import ModelSpec
 from ale_jax.model.cache import empty_cache
 from ale_jax.model.compute import sampling_weights
 from ale_jax.model.sharding import MeshShape, make_mesh
@@ -119,7 +120,9 @@ def test_the_critics_are_counted():
     params = init_state(
         jax.random.key(0), policy, make_optimizer(config.rl_optimizer, policy), mesh
     )
-    critics = Critics.make(config.critics, policy, params.params, 1.0, jax.random.key(0), mesh)
+    critics = Critics.make(
+        config.critics, ModelSpec(policy, mesh), params.params, 1.0, jax.random.key(0)
+    )
     held = sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(critics.state))
     assert _needs(config)["critics: weights and moments"] == held
     assert "critics: weights and moments" not in _needs(_config())

@@ -7,6 +7,7 @@ import numpy as np
 
 from ale_jax.data.mixing import mix
 from ale_jax.data.packing import Shape, demonstration
+from ale_jax.learn.step import ModelSpec
 from ale_jax.model.params import init_params
 from ale_jax.model.sharding import MeshShape, make_mesh
 from ale_jax.system.warm_start import full_batches, make_probe
@@ -38,7 +39,7 @@ def _probability(params, sample):
 def test_the_probe_is_the_mean_probability_of_whole_transcripts():
     samples = _samples(40)  # more than one batch holds
     params = jax.tree.map(lambda w: 0.1 * w, init_params(jax.random.key(0), MOE))
-    ask = make_probe(samples, MOE, SHAPE, make_mesh(MeshShape(data=8)))
+    ask = make_probe(samples, ModelSpec(MOE, make_mesh(MeshShape(data=8))), SHAPE)
     expected = np.mean([_probability(params, sample) for sample in samples])
     np.testing.assert_allclose(ask(params), expected, rtol=1e-4)
 

@@ -1,0 +1,79 @@
+"""Credit from critics: GAE on their mean value, and the masks by how far they agree (AsyPPO)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ale_jax.algo.values import agreement_masks, explained_variance
+from ale_jax.learn.critic_batches import gae_advantage, returns
+from ale_jax.learn.critics import Critics
+from ale_jax.records import Batch
+
+# All batches of a step -> the same batches with scaled advantages.
+ScaleAdvantages = Callable[[list[Batch]], list[Batch]]
+
+
+def credit_by_critics(
+    critics: Critics, batches: Sequence[Batch], scale: ScaleAdvantages = list
+) -> tuple[list[Batch], dict[str, float]]:
+    """The batches with advantages and entropy weights, and figures of the values.
+
+    The advantage is GAE on the critics' mean value, and 0 where the critics agree. The entropy
+    bonus is off where they differ most. scale: applied to the step's advantages before the mask,
+    because subtracting a mean afterwards would undo it (see `credit.scale_advantages`).
+
+    Call this before `Critics.learn`: critics that have learned from these returns predict them, and
+    would leave no advantage.
+    """
+    if not batches:
+        return [], {}
+    hp, values = critics.hp, critics.values(batches)
+    means = [value_MBT.mean(axis=0) for value_MBT in values]
+    action_masks = [batch.chunk_BT >= 0 for batch in batches]
+    spread_t = _policy_tokens([value_MBT.std(axis=0) for value_MBT in values], action_masks)
+    teaches_t, explores_t = agreement_masks(spread_t, hp.mask_share, hp.entropy_share)
+    plain = [
+        dataclasses.replace(b, advantage_BT=gae_advantage(b, mean_BT, critics.gamma, hp.lam))
+        for b, mean_BT in zip(batches, means, strict=True)
+    ]
+    credited = []
+    for batch, mask_BT, tokens in zip(
+        scale(plain), action_masks, _places(action_masks), strict=True
+    ):
+        teaches_BT = _on_tokens(teaches_t[tokens], mask_BT)
+        fields = {"advantage_BT": np.where(teaches_BT, batch.advantage_BT, np.float32(0.0))}
+        if hp.entropy_share:
+            before_BT = np.float32(1.0) if batch.entropy_BT is None else batch.entropy_BT
+            explores_BT = _on_tokens(explores_t[tokens], mask_BT)
+            fields["entropy_BT"] = np.where(explores_BT, before_BT, np.float32(0.0))
+        credited.append(dataclasses.replace(batch, **fields))
+    return_t = _policy_tokens(returns(batches, critics.gamma), action_masks)
+    return credited, {
+        "critic_explained_variance": explained_variance(
+            _policy_tokens(means, action_masks), return_t
+        ),
+        "critic_spread": float(spread_t.mean()),
+        "advantage_masked": float(1.0 - teaches_t.mean()),
+        "entropy_masked": float(1.0 - explores_t.mean()),
+    }
+
+
+def _policy_tokens(arrays: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> np.ndarray:
+    """The policy tokens of all batches in one vector."""
+    return np.concatenate([a_BT[mask_BT] for a_BT, mask_BT in zip(arrays, masks, strict=True)])
+
+
+def _places(masks: Sequence[np.ndarray]) -> list[slice]:
+    """Where each batch's tokens are in the vector of `_policy_tokens`."""
+    ends = np.cumsum([mask_BT.sum() for mask_BT in masks])
+    return [slice(end - mask_BT.sum(), end) for end, mask_BT in zip(ends, masks, strict=True)]
+
+
+def _on_tokens(found_t: np.ndarray, mask_BT: np.ndarray) -> np.ndarray:
+    """A mask over a batch's policy tokens, spread to their positions; True elsewhere."""
+    found_BT = np.ones(mask_BT.shape, bool)
+    found_BT[mask_BT] = found_t
+    return found_BT
