@@ -1,1 +1,2 @@
-"""The registry of sandbox images: built from recipes by content, once per node, and proved."""
+"""The registry of sandbox images: built from recipes, named by content, once per node, and
+tested."""

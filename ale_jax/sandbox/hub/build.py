@@ -1,4 +1,4 @@
-"""Makes the image of a recipe. Where that fails, no name stands for anything half done."""
+"""Builds the image of a recipe. After a failure, no name refers to an incomplete image."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ log = logging.getLogger(__name__)
 
 
 def build(api: Daemon, recipe: Recipe, build_log: Path, locks: tuple[int, ...]) -> Image:
-    """Builds the image; it has the recipe's reference and labels then. Errors: SandboxStartError.
+    """Builds the image, with the recipe's reference and labels. Errors: SandboxStartError.
 
-    build_log: gets all that the build says. locks: descriptors that stay open as long as anything
-    that was started for the build is alive, also if this process dies meanwhile.
+    build_log: receives all output of the build. locks: descriptors that stay open as long as any
+    process that was started for the build is alive, even if this process dies.
     """
     log.info("building image %s (%s) from %s", recipe.moving, recipe.reference, recipe.folder)
     if recipe.kind == DOCKERFILE:
@@ -50,7 +50,8 @@ def build(api: Daemon, recipe: Recipe, build_log: Path, locks: tuple[int, ...]) 
 
 
 def adopt(api: Daemon, recipe: Recipe) -> Image | None:
-    """The image that this very script made when it was run by hand, under its reference, too.
+    """Returns the image that this script built when it was run by hand; adds the recipe's
+    reference.
 
     Such a script calls the image "ale-NAME" and labels it ale.recipe=HASH, the first 16 digits of
     its own SHA-256. None if there is no such image.
@@ -135,7 +136,7 @@ def _run_script(recipe: Recipe, build_log: Path, locks: tuple[int, ...]) -> None
 def _refuse_changed(api: Daemon, recipe: Recipe) -> None:
     try:
         unchanged = content_address(recipe.folder) == recipe.address
-    except (OSError, ValueError):  # it is no recipe any more, which the next attempt will explain
+    except (OSError, ValueError):  # no longer a valid recipe; the next attempt says why
         unchanged = False
     if not unchanged:
         daemon.untag(api, recipe.reference)
@@ -158,5 +159,5 @@ def _failure(recipe: Recipe, build_log: Path, reason: str) -> SandboxStartError:
         words = said.read().decode("utf-8", "replace").strip()
     return SandboxStartError(
         f"image {recipe.moving!r} could not be built from {recipe.folder / recipe.kind}: {reason}; "
-        f"mend the recipe and start again. The end of {build_log}:\n{words}"
+        f"correct the recipe and start again. The end of {build_log}:\n{words}"
     )

@@ -1,4 +1,4 @@
-"""What the registry asks of the Docker daemon. No call waits for ever."""
+"""The registry's requests to the Docker daemon. Every call has a time limit."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ale_jax.sandbox.api import SandboxStartError
 
 API_S = 30.0
 PULL_S, PULL_QUIET_S = 1800.0, 300.0
-# On every image that is made from a recipe: which one. Images made FROM such a one inherit it.
+# Every image built from a recipe has these labels. Images built FROM such an image inherit them.
 RECIPE_LABEL, NAME_LABEL = "ale.recipe", "ale.image"
-# requests' own errors are OSErrors; what it reads as a stream fails with urllib3's.
+# The errors of requests are OSErrors; reading from a stream raises those of urllib3.
 TROUBLE = (DockerException, urllib3.exceptions.HTTPError, OSError)
 
 
 @dataclasses.dataclass(frozen=True)
 class Image:
-    """An image as the daemon has it. created: seconds since the epoch, 0 where nothing says."""
+    """An image as the daemon reports it. created: seconds since the epoch, 0 if unknown."""
 
     id: str
     tags: tuple[str, ...]
@@ -36,19 +36,19 @@ class Image:
 
 
 class Daemon(docker.APIClient):
-    """The daemon that the environment names (DOCKER_HOST)."""
+    """A client of the daemon that the environment names (DOCKER_HOST)."""
 
     def send(self, request, **options):
-        # The library waits for ever where it passes None, as it does in pull().
+        # docker-py waits forever where it passes None, as it does in pull().
         options["timeout"] = options.get("timeout") or self.timeout
         return super().send(request, **options)
 
 
 @contextlib.contextmanager
 def connect(timeout: float = API_S) -> Iterator[Daemon]:
-    """SandboxStartError, with the line to type, if no daemon answers.
+    """Connects to the daemon. SandboxStartError, with the command to type, if none answers.
 
-    timeout: seconds that any answer, or the next part of one, may take.
+    timeout: seconds to wait for an answer, or for the next part of one.
     """
     try:
         api = Daemon(**kwargs_from_env(), timeout=int(timeout))
@@ -61,7 +61,7 @@ def connect(timeout: float = API_S) -> Iterator[Daemon]:
 
 @contextlib.contextmanager
 def asking(what: str) -> Iterator[None]:
-    """Makes SandboxStartError of any trouble with the daemon; only calls of it belong inside."""
+    """Converts the daemon's errors to SandboxStartError. Only daemon calls belong in the block."""
     try:
         yield
     except TROUBLE as error:
@@ -69,13 +69,13 @@ def asking(what: str) -> Iterator[None]:
 
 
 def identity(api: Daemon) -> str:
-    """What tells this daemon from all others, for good."""
-    with asking("say who it is"):
+    """Returns the id of this daemon, which is unique and does not change."""
+    with asking("report its id"):
         return str(api.info()["ID"])
 
 
 def find(api: Daemon, name: str) -> Image | None:
-    """The image that `name` (or an id) stands for now."""
+    """Returns the image that `name` (or an id) refers to now, None if there is none."""
     with asking(f"look for image {name!r}"):
         try:
             found = api.inspect_image(name)
@@ -91,21 +91,21 @@ def find(api: Daemon, name: str) -> Image | None:
 
 
 def find_labelled(api: Daemon) -> list[Image]:
-    """The images made from recipes, and those made FROM such ones."""
+    """Returns the images built from recipes, and those built FROM such images."""
     with asking("list its images"):
         listed = api.images(filters={"label": RECIPE_LABEL})
     found = (find(api, each["Id"]) for each in listed)
-    return [image for image in found if image]  # one may have gone meanwhile
+    return [image for image in found if image]  # one may have been removed since
 
 
 def tag(api: Daemon, image: Image, name: str) -> None:
     repository, version = parse_repository_tag(name)
-    with asking(f"call image {image.id} {name!r}"):
+    with asking(f"tag image {image.id} as {name!r}"):
         api.tag(image.id, repository, version or "latest")
 
 
 def untag(api: Daemon, name: str) -> None:
-    """Takes a name away, and with the last one the image. ValueError if that is in use."""
+    """Removes a name, and the image with its last name. ValueError if the image is in use."""
     with asking(f"remove image {name!r}"):
         try:
             api.remove_image(name)
@@ -118,14 +118,14 @@ def untag(api: Daemon, name: str) -> None:
 
 
 def users(api: Daemon, image: Image) -> list[str]:
-    """The names of the containers, running or not, of this image or of one made FROM it."""
+    """Names of the containers, running or not, of this image or of one built FROM it."""
     with asking(f"say who uses image {image.id}"):
         found = api.containers(all=True, filters={"ancestor": image.id})
     return [name.lstrip("/") for each in found for name in each["Names"][:1]]
 
 
 def pull(name: str) -> None:
-    """Fetches an image from its registry. SandboxStartError if that fails."""
+    """Pulls an image from its registry. SandboxStartError if that fails."""
     repository, version = parse_repository_tag(name)
     with connect(PULL_QUIET_S) as api, asking(f"pull {name!r}"):
         messages = api.pull(repository, version or "latest", stream=True, decode=True)
@@ -134,7 +134,7 @@ def pull(name: str) -> None:
 
 
 def watched(messages: Iterable[dict[str, Any]], seconds: float) -> Iterator[str]:
-    """The text of what the daemon reports on a long task. DockerException if that failed."""
+    """Yields the messages of a long operation. DockerException if it fails or takes too long."""
     deadline = time.monotonic() + seconds
     for message in messages:
         if reason := message.get("error"):

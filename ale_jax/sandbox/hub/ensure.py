@@ -1,5 +1,5 @@
 """Makes sure that an image is present (finds it, builds it or, if allowed, pulls it), and removes
-unused images that were made from recipes."""
+unused images that were built from recipes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ FindRecipe = Callable[[str], Path | None]
 def ensure(
     node: Node, name: ImageName, find_recipe: FindRecipe, pull: str, above: tuple[str, ...] = ()
 ) -> Manifest:
-    """See `Hub.ensure`. above: the images, by name, for whose sake this one is needed."""
+    """See `Hub.ensure`. above: the names of the images that are built FROM this one."""
     if pull not in (NEVER, MISSING):
         raise ValueError(f"pull {pull!r} must be one of {NEVER}, {MISSING}")
     if name.moving in above:
-        raise ValueError(f"images are made FROM each other: {' -> '.join((*above, name.moving))}")
+        raise ValueError(f"images are built FROM each other: {' -> '.join((*above, name.moving))}")
     folder = find_recipe(name.recipe) if name.recipe else None
     recipe = read_recipe(name.recipe, folder) if folder else None
     if recipe is None or name.address not in (None, recipe.address):
@@ -52,7 +52,7 @@ def _ensure_base(
 
 
 def _ready(node: Node, recipe: Recipe) -> Manifest | None:
-    """The manifest, if nothing is left to be done; costs one question to the daemon."""
+    """Returns the manifest if nothing is left to do. Costs one request to the daemon."""
     image = daemon.find(node.api, recipe.reference)
     if image is None or f"{recipe.moving}:latest" not in image.tags:
         return None
@@ -60,9 +60,9 @@ def _ready(node: Node, recipe: Recipe) -> Manifest | None:
 
 
 def _make(node: Node, recipe: Recipe) -> Manifest:
-    """Does what is missing of: image, moving name, manifest. Dying in between does no harm."""
+    """Creates whatever is missing: image, moving name, manifest. Safe to interrupt anywhere."""
     with (
-        # Removing an image while another one is built can take layers away from under the builder.
+        # Removing an image during a build can delete layers that the build uses.
         node.store.lock(EVERY_IMAGE, shared=True) as removals,
         node.store.lock(recipe.moving) as builders,
     ):
@@ -79,7 +79,7 @@ def _make(node: Node, recipe: Recipe) -> Manifest:
 
 
 def _keep_what_was_made_by_hand(node: Node, recipe: Recipe) -> None:
-    """Names an image that is about to lose its only name: `prune` could not find it any more."""
+    """Tags an image that is about to lose its only name, so that `prune` can still find it."""
     image = daemon.find(node.api, recipe.moving)
     label = image.labels.get(RECIPE_LABEL, "")[: store.ADDRESS_DIGITS] if image else ""
     if _ADDRESS.fullmatch(label) and not versions(image, recipe.name):
@@ -87,7 +87,7 @@ def _keep_what_was_made_by_hand(node: Node, recipe: Recipe) -> None:
 
 
 def _take_as_it_is(node: Node, name: ImageName, recipe: Recipe | None, pull: str) -> Manifest:
-    """An image that cannot be built here: somebody else's, or one of an older content."""
+    """Returns an image that cannot be built here: a third-party one, or one of an older content."""
     image = daemon.find(node.api, name.text)
     if image is None and pull == MISSING and not name.recipe:
         with node.store.lock(name.moving):
@@ -107,7 +107,9 @@ def _remedy(name: ImageName, recipe: Recipe | None) -> str:
         )
     if name.recipe:
         return f"there is no recipe of that name; write one, with a Dockerfile, for {name.recipe!r}"
-    return f"it has no recipe, and nothing is pulled unasked; type: docker pull {name.text}"
+    return (
+        f"it has no recipe, and images are not pulled automatically; type: docker pull {name.text}"
+    )
 
 
 log = logging.getLogger(__name__)
@@ -115,7 +117,8 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Pruned:
-    """References of the images that were removed, and of those that were to be, but are in use."""
+    """References of the images that were removed, and of those that were kept as they are in
+    use."""
 
     removed: tuple[str, ...]
     in_use: tuple[str, ...]
@@ -138,7 +141,7 @@ def remove(node: Node, name: ImageName) -> tuple[str, ...]:
 def prune(node: Node, keep: int, only: ImageName | None) -> Pruned:
     """See `Hub.prune`."""
     if keep < 1:
-        raise ValueError(f"keep {keep} must be at least 1: the newest image is in use by its name")
+        raise ValueError(f"keep {keep} must be at least 1: the moving name needs the newest image")
     removed, in_use = [], []
     with node.store.lock(EVERY_IMAGE):
         for recipe, images in _by_recipe(node).items():
@@ -155,7 +158,7 @@ def prune(node: Node, keep: int, only: ImageName | None) -> Pruned:
 
 
 def _age_rank(image: Image, recipe: str) -> tuple[bool, float]:
-    """Sorts first what the moving name stands for, however old it is, then the youngest."""
+    """Sorts the image with the moving name first, however old it is, then newer before older."""
     return f"ale-{recipe}:latest" not in image.tags, -image.created
 
 
@@ -169,17 +172,18 @@ def _by_recipe(node: Node) -> dict[str, list[Image]]:
 
 
 def _is_ours(image: Image, recipe: str) -> bool:
-    """Whether it was made from the recipe. One that somebody made FROM ours has our labels, too."""
+    """Whether it was built from the recipe. An image that others built FROM ours inherits our
+    labels, but then NAME_LABEL is not its own name."""
     name = f"ale-{recipe}"
     return RECIPE_LABEL in image.labels and image.labels.get(NAME_LABEL, name) == name
 
 
 def _remove_names(node: Node, image: Image, recipe: str) -> tuple[str, ...]:
-    """Takes away the names that we gave; with the last name of all, the image goes."""
+    """Removes the names that we gave; the daemon deletes an image with its last name."""
     if users := daemon.users(node.api, image):
         raise ValueError(
             f"image {versions(image, recipe) or image.id} of 'ale-{recipe}' is in use by "
-            f"{', '.join(users[:5])}; end what uses it, or type: docker rm {users[0]}"
+            f"{', '.join(users[:5])}; stop what uses it, or type: docker rm {users[0]}"
         )
     ours = [tag for tag in image.tags if (n := store.parse_ours(tag)) and n.recipe == recipe]
     for tag in ours:

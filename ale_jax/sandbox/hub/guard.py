@@ -1,10 +1,11 @@
-"""Runs a recipe's script, and ends it with all that it started when nobody wants it any more.
+"""Runs a recipe's script, and ends it with all its processes when its result is no longer needed.
 
     python guard.py SECONDS COMMAND...
 
-Its stdin is a pipe whose other end the process that asks holds open: when that process dies,
-however it dies, the pipe closes. What else it inherits (the locks of the image) stays open until
-the script has ended. Exit code: the script's, 128 + N after signal N, TIMED_OUT after SECONDS.
+Its stdin is a pipe whose other end the requesting process holds open: when that process dies, for
+whatever reason, the pipe closes and the script is ended. Other inherited descriptors (the image's
+locks) stay open until the script has ended. Exit code: the script's, 128 + N after signal N,
+TIMED_OUT after SECONDS.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import time
 TIMED_OUT = 124
 CANNOT_START = 126
 LOOK_S = 0.02
-# Between asking a script to end, so that it can tidy up, and making it.
+# Between SIGTERM, after which a script can clean up, and SIGKILL.
 GRACE_S = 5.0
 
 
@@ -35,7 +36,7 @@ def main(seconds: float, command: list[str]) -> int:
         if time.monotonic() > deadline or select.select([sys.stdin], [], [], LOOK_S)[0]:
             _end(script)
             return TIMED_OUT
-    _signal(script, signal.SIGKILL)  # what it left in the background
+    _signal(script, signal.SIGKILL)  # ends what it left in the background
     return script.returncode if script.returncode >= 0 else 128 - script.returncode
 
 

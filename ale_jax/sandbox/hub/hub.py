@@ -1,9 +1,10 @@
-"""The registry of sandbox images, and the trial in which an image proves that it works.
+"""The registry of sandbox images, and the test that shows whether an image works.
 
     hub = Hub()
     hub.ensure("ale-shell")
 
-makes the image from its recipe in envs/shell/image, once per node, however many ask.
+builds the image from its recipe in envs/shell/image, once per node, however many callers ask for
+it.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from ale_jax.sandbox.hub.store import Manifest, Verification, default_state
 from ale_jax.sandbox.spec import SandboxSpec
 
 Start = Callable[[SandboxSpec], AbstractContextManager[Sandbox]]
-# The score of a sandbox, in which the oracle is to act before (True) or nobody (False).
+# Returns the score of a sandbox after the oracle (True) or nobody (False) has acted in it.
 Judge = Callable[[Sandbox, bool], float]
 
 CONTENT = b"written by the host: \xff"
 
 
 def first_fault(start: Start, spec: SandboxSpec, judge: Judge | None) -> str | None:
-    """The first thing that is wrong with an image, None if nothing is. Three sandboxes at most."""
+    """Returns the first fault of an image, None if it has none. Starts up to three sandboxes."""
     try:
         with start(spec) as sandbox:
             for fault in _faults(sandbox):
@@ -46,12 +47,12 @@ def first_fault(start: Start, spec: SandboxSpec, judge: Judge | None) -> str | N
 
 
 def _faults(sandbox: Sandbox) -> Iterator[str]:
-    # With what the shell can do itself: an image need not hold any program.
+    # Only shell builtins are used, because an image need not contain any program.
     greeting = sandbox.run("echo $((6 * 7))")
     if (greeting.exit_code, greeting.output) != (0, "42\n"):
-        yield f"'echo' gives {greeting.output!r:.200} and exit code {greeting.exit_code}"
+        yield f"'echo' printed {greeting.output!r:.200} with exit code {greeting.exit_code}"
     if (code := sandbox.run("(exit 3)").exit_code) != 3:
-        yield f"exit code 3 arrives as {code}"
+        yield f"exit code 3 is reported as {code}"
     sandbox.write({"trial/written": CONTENT})
     copied = sandbox.run('printf %s "$(<trial/written)" > trial/copied')
     if copied.exit_code or sandbox.read("trial/copied") != CONTENT:
@@ -60,7 +61,7 @@ def _faults(sandbox: Sandbox) -> Iterator[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What came of one image of several. manifest: None if there is trouble, which says why."""
+    """The result for one of several images. manifest: None after a failure; trouble: its reason."""
 
     name: str
     manifest: Manifest | None
@@ -69,7 +70,7 @@ class Outcome:
 
 
 def recipe_in_envs(name: str) -> Path | None:
-    """The recipe's folder of the image ale-`name`, in this repository: envs/NAME/image."""
+    """Returns the recipe folder of the image ale-`name` in this repository: envs/NAME/image."""
     folder = Path(__file__).parents[3] / "envs" / name / "image"
     return folder if folder.is_dir() else None
 
@@ -78,9 +79,9 @@ def recipe_in_envs(name: str) -> Path | None:
 class Hub:
     """The images of this node. Any number of threads and processes may use it at once.
 
-    Where no daemon answers, every method raises SandboxStartError, with the line to type.
+    If no daemon answers, every method raises SandboxStartError, with the command to type.
 
-    find_recipe: gives the folder of a recipe by its name ("shell"), None if there is none.
+    find_recipe: returns the folder of a recipe by its name ("shell"), None if there is none.
     state: the folder of manifests, build logs and locks; nodes may share it.
     """
 
@@ -88,18 +89,19 @@ class Hub:
     state: Path = dataclasses.field(default_factory=default_state)
 
     def ensure(self, name: str, pull: str = NEVER) -> Manifest:
-        """The image that `SandboxSpec.image` names, built from its recipe as that is now.
+        """Returns the image that `SandboxSpec.image` names, built from its recipe's current
+        content.
 
-        An image of a recipe is built when its content has no image yet; meanwhile others who ask
-        for it wait. Any other image only has to be there.
+        If there is no image of that content yet, it is built, and other callers that ask for it
+        wait. An image without a recipe only has to be present.
 
-        pull: "never", or "missing": an image of somebody else, or a base, that is not here is
-        fetched from its registry.
+        pull: "never", or "missing": a third-party image or a base that is missing is pulled from
+        its registry.
 
         Raises:
-          SandboxStartError: it is missing and cannot be had, or its build failed (with the last
-            lines that the build said).
-          ValueError: this is no name of an image, or its recipe is not in order.
+          SandboxStartError: the image is missing and cannot be obtained, or its build failed (with
+            the last lines of its output).
+          ValueError: `name` is not the name of an image, or its recipe is not valid.
         """
         with open_node(self.state) as node:
             return ensure.ensure(node, store.parse(name), self.find_recipe, pull)
@@ -107,24 +109,28 @@ class Hub:
     def ensure_all(
         self, wanted: Iterable[str], pull: str = NEVER, workers: int = 2
     ) -> tuple[Outcome, ...]:
-        """`ensure` for each name once, at most `workers` at a time; in the order of the names.
+        """Calls `ensure` once for each name, at most `workers` at a time; keeps the order of the
+        names.
 
-        Its errors are reported, not raised: an image that fails does not keep others waiting.
+        Errors are reported, not raised: an image that fails does not delay the others.
         """
         with ThreadPoolExecutor(workers, "ale-hub") as pool:
             return tuple(pool.map(lambda name: self._outcome(name, pull), dict.fromkeys(wanted)))
 
     def inspect(self, name: str) -> Manifest:
-        """What is known of an image that is here. ValueError if it is not."""
+        """Returns the manifest of an image that is here. ValueError if it is not."""
         wanted = store.parse(name)
         with open_node(self.state) as node:
             image = daemon.find(node.api, wanted.text)
             if image is None:
-                raise ValueError(f"image {name!r} is not here; make it with Hub().ensure({name!r})")
+                raise ValueError(
+                    f"image {name!r} is not here; build it with Hub().ensure({name!r})"
+                )
             return node.manifest(image, reference_of(image, wanted))
 
     def list_images(self) -> tuple[Manifest, ...]:
-        """The images here that were made from recipes, and others that were asked for, by name."""
+        """Lists the images here that were built from recipes or asked for before, sorted by
+        name."""
         with open_node(self.state) as node:
             return tuple(listed(node))
 
@@ -136,11 +142,11 @@ class Hub:
         judge: Judge | None = None,
         spec: SandboxSpec | None = None,
     ) -> Verification:
-        """Tries an image that is here out, and writes the outcome into its manifest.
+        """Tests an image that is here, and records the outcome in its manifest.
 
-        start: of the runtime called `runtime`. judge: plays the task of the image with its oracle
-        (True) or not at all (False) and scores it: 1 and 0 are wanted. spec: without it, one with
-        this image and otherwise usual limits.
+        start: starts a sandbox of the runtime called `runtime`. judge: performs the image's task
+        with its oracle (True) or not at all (False) and scores it; the scores must be 1 and 0.
+        spec: without it, this image with the default limits.
         """
         seen = self.inspect(name)
         fault = first_fault(start, spec or SandboxSpec(image=name), judge)
@@ -150,21 +156,21 @@ class Hub:
         return verification
 
     def remove(self, name: str) -> tuple[str, ...]:
-        """Removes an image that was made from a recipe; returns the names that are gone.
+        """Removes an image that was built from a recipe; returns the names that were removed.
 
-        Waits for builds that are under way on this node.
+        Waits for builds in progress on this node.
 
-        ValueError if it is not here, not made from a recipe, or if a container uses it.
+        ValueError if it is not here, was not built from a recipe, or is used by a container.
         """
         with open_node(self.state) as node:
             return ensure.remove(node, store.parse(name))
 
     def prune(self, keep: int = 1, name: str | None = None) -> Pruned:
-        """Removes all but the `keep` newest images of each recipe, and none that is in use.
+        """Removes all but the `keep` newest images of each recipe, except those that are in use.
 
-        What the moving name stands for is always kept. Images of others are not touched.
+        The image that has the moving name is always kept. Third-party images are not touched.
 
-        name: of the recipe's image, if only those of one recipe are meant.
+        name: the name of an image, to prune only the images of its recipe.
         """
         only = store.parse(name) if name else None
         with open_node(self.state) as node:

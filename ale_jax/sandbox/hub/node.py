@@ -1,5 +1,5 @@
-"""A node: its Docker daemon, what is recorded about the images there, and what an image holds,
-found out without running it."""
+"""A node: its Docker daemon, the manifests of the images there, and the capabilities of an image,
+which are determined without running it."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ PASSWD, AGENT = "/etc/passwd", b"agent:"
 MAX_PASSWD_BYTES = 1 << 20
 MAX_LINKS = 8
 LOOK_S = 600
-SYMLINK = 1 << 27  # in a mode as Go's os.FileMode has it; the lowest nine bits are Unix's
+SYMLINK = 1 << 27  # a bit of Go's os.FileMode; its lowest nine bits are those of Unix
 
 
 def capabilities_of(api: Daemon, image: Image) -> Capabilities:
-    """Looks through a container of `image` that is never started."""
-    with asking(f"look into image {image.id}"), _container(api, image) as container:
+    """Inspects the files of `image` through a container that is never started."""
+    with asking(f"inspect the files of image {image.id}"), _container(api, image) as container:
         has = {name: _has_program(api, container, name) for name in ("bash", "python3", "tar")}
         present = [
             libc
@@ -56,7 +56,7 @@ def capabilities_of(api: Daemon, image: Image) -> Capabilities:
 
 @contextlib.contextmanager
 def _container(api: Daemon, image: Image) -> Iterator[str]:
-    # The labels by which a runtime's reaper knows what a dead process left behind.
+    # By these labels a runtime's reaper recognizes what a dead process left behind.
     labels = {"ale.owner": str(Owner.current()), "ale.deadline": str(int(time.time()) + LOOK_S)}
     container = api.create_container(image.id, ["-"], labels=labels)["Id"]
     try:
@@ -76,7 +76,7 @@ def _is_program(api: Daemon, container: str, path: str) -> bool:
 
 
 def _status(api: Daemon, container: str, path: str) -> dict | None:
-    """Name, size and mode of what `path` leads to, links followed; None if it leads nowhere."""
+    """Returns name, size and mode of the file at `path`, following links; None if there is none."""
     for _ in range(MAX_LINKS):
         answer = api.head(_archive(api, container), params={"path": path}, timeout=api.timeout)
         if answer.status_code == 404:
@@ -94,7 +94,7 @@ def _knows_agent(api: Daemon, container: str) -> bool:
     if status is None or status["size"] > MAX_PASSWD_BYTES:
         return False
     params = {"path": PASSWD}
-    # Not get_archive(), which switches the time limit off.
+    # get_archive() would disable the time limit.
     with api.get(_archive(api, container), params=params, timeout=api.timeout) as answer:
         answer.raise_for_status()
         with tarfile.open(fileobj=io.BytesIO(answer.content)) as archive:
@@ -104,29 +104,29 @@ def _knows_agent(api: Daemon, container: str) -> bool:
 
 
 def _archive(api: Daemon, container: str) -> str:
-    """Where the daemon's API has the files of a container."""
+    """Returns the URL of a container's files in the daemon's API."""
     return f"{api.base_url}/v{api.api_version}/containers/{container}/archive"
 
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """The daemon is right about which images there are; the store only adds what it cannot know."""
+    """The daemon decides which images exist; the store only adds what the daemon cannot know."""
 
     api: Daemon
     store: Store
 
     def known(self, image: Image, reference: str) -> Manifest | None:
-        """What is written down about exactly this image; None if it has to be written anew."""
+        """Returns the manifest of exactly this image; None if it has to be written again."""
         try:
             found = self.store.read(reference)
-        except ValueError:  # `describe`, which follows, sets the file aside and says so
+        except ValueError:  # `describe`, which is called next, renames the file and logs it
             return None
         return found if found and found.image_id == image.id else None
 
     def describe(
         self, image: Image, reference: str, build_seconds: float | None = None
     ) -> Manifest:
-        """Writes down what the daemon says about an image. The lock of the image must be held."""
+        """Writes and returns the manifest of an image. The caller must hold the image's lock."""
         found = self.store.read_or_set_aside(reference)
         if found and found.image_id == image.id:
             return found
@@ -146,14 +146,14 @@ class Node:
         return described
 
     def manifest(self, image: Image, reference: str) -> Manifest:
-        """What is known of an image, found out where it is not written down. Takes the lock."""
+        """Returns the manifest of an image; writes it, under the image's lock, if it is missing."""
         if found := self.known(image, reference):
             return found
         with self.store.lock(store.parse(reference).moving):
             return self.describe(image, reference)
 
     def verify(self, seen: Manifest, verification: Verification) -> None:
-        """Writes down the outcome of a trial, if the image is still the one that was tried."""
+        """Records the outcome of a test, if the image is still the one that was tested."""
         with self.store.lock(seen.name):
             if (found := self.store.read_or_set_aside(seen.reference)) is None:
                 found = seen
@@ -163,7 +163,7 @@ class Node:
 
 @contextlib.contextmanager
 def open_node(state: Path) -> Iterator[Node]:
-    """SandboxStartError if no daemon answers. state: the folder of the registry's files."""
+    """Connects to the daemon; SandboxStartError if none answers. state: the registry's folder."""
     with daemon.connect() as api:
         yield Node(api, open_store(state, daemon.identity(api)))
 
@@ -181,18 +181,18 @@ def listed(node: Node) -> Iterator[Manifest]:
         try:
             yield node.manifest(found[reference], reference)
         except SandboxStartError:
-            if daemon.find(node.api, reference):  # else it was removed meanwhile
+            if daemon.find(node.api, reference):  # otherwise it has been removed since
                 raise
 
 
 def versions(image: Image, recipe: str | None) -> list[str]:
-    """The references of an image: what contents of `recipe` it was made from; mostly one."""
+    """Returns the references that an image has for contents of `recipe`; mostly one."""
     found = (store.parse_ours(tag) for tag in image.tags)
     return [name.text for name in found if name and name.recipe == recipe and name.address]
 
 
 def reference_of(image: Image, name: ImageName) -> str:
-    """Under which name things are written down about the image that `name` stands for."""
+    """Returns the reference of the manifest for the image that `name` refers to."""
     if name.address or not (found := versions(image, name.recipe)):
         return name.text
     return found[-1]

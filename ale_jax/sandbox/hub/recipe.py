@@ -1,12 +1,12 @@
 """Recipes of images: a folder with a Dockerfile or a script build.sh, named by its content. A
-Dockerfile is searched for everything that it would fetch.
+Dockerfile is checked for everything that it would fetch.
 
-The daemon pulls a base that is missing, whatever it is told, so the bases are looked at first. The
-language is that of Docker's classic builder.
+The daemon always pulls a base that is missing, so the bases are checked first. The syntax is that
+of Docker's classic builder.
 
-The address covers all that the folder holds, and a file's mode as far as git keeps it (executable
-or not), so that it is the same on every machine. It speaks for the folder alone: who wants a
-certain base writes its address, `FROM ale/shell:HASH`.
+The address covers everything in the folder. Of a file's mode it covers what git keeps (executable
+or not), so that it is the same on every machine. It does not cover the base: to pin one, write its
+address, `FROM ale/shell:HASH`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NETWORK_SOURCE = re.compile(r"://|\bgit@|\$")
 
 
 def base_images(text: str) -> tuple[str, ...]:
-    """The images that a Dockerfile needs, each once; not its own stages. ValueError if unclear."""
+    """Returns the images that a Dockerfile needs, without its own stages. ValueError if unclear."""
     stages, bases = {"scratch"}, {}
     for keyword, rest in _instructions(text):
         if keyword == "FROM":
@@ -52,7 +52,7 @@ def base_images(text: str) -> tuple[str, ...]:
 
 
 def network_sources(text: str) -> tuple[str, ...]:
-    """The ADD instructions whose source is, or may be, elsewhere: the daemon fetches it itself."""
+    """Returns the ADD instructions whose source is, or may be, remote: the daemon fetches it."""
     return tuple(
         f"{keyword} {rest}"
         for keyword, rest in _instructions(text)
@@ -61,7 +61,7 @@ def network_sources(text: str) -> tuple[str, ...]:
 
 
 def _instructions(text: str) -> Iterator[tuple[str, str]]:
-    """(keyword in capitals, the rest in one line), comments and empty lines left out."""
+    """Yields (keyword in capitals, rest on one line), without comments and empty lines."""
     if (found := _ESCAPE.match(text.lstrip())) and found[1] != "\\":
         raise ValueError(f"the directive escape={found[1]} is not supported; use the backslash")
     logical = ""
@@ -90,18 +90,18 @@ MAX_ENTRIES = 10_000
 MAX_BYTES = 1 << 30
 MAX_TEXT_BYTES = 1 << 20
 MAX_BUILD_S = 24 * 3600.0
-# Changed whenever the same folder is to get another address.
+# Change it to give every folder a new address.
 SCHEME = b"ale recipe 1\0"
 FILE, FOLDER, LINK = "file", "folder", "link"
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a recipe's file recipe.json may say.
+    """What a recipe's file recipe.json may set.
 
     network: of a Dockerfile's RUN instructions: "none", "default" (the daemon's), or "host". A
-    script has the network of whoever runs it.
-    build_seconds: after which a build is given up.
+    script uses the network of the user who runs it.
+    build_seconds: time limit of a build.
     """
 
     network: str = "none"
@@ -117,7 +117,7 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """Something in a recipe's folder, by its path relative to it.
+    """A file, folder or link in a recipe's folder. path: relative to that folder.
 
     content: SHA-256 of a file in hexadecimal digits, target of a link, empty for a folder.
     """
@@ -130,7 +130,7 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """A folder that was read: how to make an image of it, and what the image is called.
+    """A recipe that was read: how to build its image, and the names of the image.
 
     name: as in "ale-NAME". kind: DOCKERFILE or SCRIPT. address: the first digits of the content's
     SHA-256. bases: images that a Dockerfile starts from.
@@ -153,7 +153,7 @@ class Recipe:
 
 
 def read_recipe(name: str, folder: Path) -> Recipe:
-    """Reads the recipe of the image ale-`name`. ValueError if the folder cannot be one."""
+    """Reads the recipe of the image ale-`name`. ValueError if the folder is not a recipe."""
     try:
         return _read_recipe(name, folder.absolute())
     except OSError as error:
@@ -164,12 +164,12 @@ def read_recipe(name: str, folder: Path) -> Recipe:
 
 
 def content_address(folder: Path) -> str:
-    """The address of what `folder` holds now. ValueError or OSError if it cannot be a recipe."""
+    """Returns the address of the current content. ValueError or OSError if it is not a recipe."""
     return _address(_scan(folder))
 
 
 def write_context(folder: Path, file: BinaryIO) -> None:
-    """Writes `folder` as the tar file of a build: nothing in it but what the address covers."""
+    """Writes `folder` as the tar file of a build, with exactly what the address covers."""
     with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for entry in _scan(folder):
             _add(archive, folder, entry)
@@ -198,7 +198,7 @@ def _read_settings(path: Path, kind: str) -> Settings:
         raise ValueError(f"{SETTINGS} must hold an object, holds {type(content).__name__}")
     known = [field.name for field in dataclasses.fields(Settings)]
     if kind == SCRIPT:
-        known.remove("network")  # nobody could enforce it
+        known.remove("network")  # it cannot be enforced for a script
     if unknown := sorted(content.keys() - set(known)):
         raise ValueError(f"{SETTINGS} has {unknown}; a {kind} recipe knows {known}")
     return Settings(**content)
@@ -207,7 +207,7 @@ def _read_settings(path: Path, kind: str) -> Settings:
 def _read_dockerfile(folder: Path, settings: Settings) -> tuple[str, ...]:
     if os.path.lexists(folder / IGNORE):
         raise ValueError(
-            f"has a {IGNORE}, but all of a recipe goes into its address and its build; "
+            f"has a {IGNORE}, but a recipe's address and build include all its files; "
             f"move out what the image does not need, and the {IGNORE}"
         )
     if (size := (folder / DOCKERFILE).stat().st_size) > MAX_TEXT_BYTES:
@@ -222,7 +222,7 @@ def _read_dockerfile(folder: Path, settings: Settings) -> tuple[str, ...]:
 
 
 def _scan(folder: Path) -> list[Entry]:
-    """All of `folder` in a stable order; what is no file, folder or inner link is refused."""
+    """Lists `folder` in a stable order. ValueError except for files, folders and inner links."""
     root = os.path.realpath(folder)
     entries, waiting, left = [], [""], MAX_BYTES
     while waiting:
@@ -255,16 +255,16 @@ def _entry(root: str, path: str, mode: int) -> Entry:
 
 
 def _inner_target(root: str, path: str) -> str:
-    """The target of a link. ValueError if it leads out of the folder, now or in the image."""
+    """Returns a link's target. ValueError if it leads out of the folder, now or in the image."""
     target = os.readlink(os.path.join(root, path))
     real = os.path.realpath(os.path.join(root, path))
     if os.path.isabs(target) or os.path.commonpath([root, real]) != root:
-        raise ValueError(f"{path!r} is a link out of the folder, to {target!r}; copy what it means")
+        raise ValueError(f"{path!r} is a link out of the folder, to {target!r}; copy its target")
     return target
 
 
 def _open(root: str | Path, path: str) -> BinaryIO:
-    # What was a file a moment ago may be a link or a FIFO by now: neither followed nor waited for.
+    # The file may have been replaced by a link or a FIFO: do not follow or wait for one.
     fd = os.open(os.path.join(root, path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     file = os.fdopen(fd, "rb")
     if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -276,7 +276,7 @@ def _open(root: str | Path, path: str) -> BinaryIO:
 def _address(entries: Sequence[Entry]) -> str:
     digest = hashlib.sha256(SCHEME)
     for entry in entries:
-        # No field can hold a zero byte, and every entry has as many.
+        # Unambiguous: no field contains a zero byte, and every entry has as many of them.
         fields = (entry.kind, "x" if entry.executable else "-", entry.path, entry.content)
         digest.update(b"".join(os.fsencode(field) + b"\0" for field in fields))
     return digest.hexdigest()[: store.ADDRESS_DIGITS]

@@ -1,5 +1,5 @@
-"""What the registry keeps: image names, manifests and their JSON, build logs, and the locks that
-make concurrent builders wait."""
+"""What the registry stores: image names, manifests as JSON, build logs, and the locks that make
+concurrent builders wait."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _ANY = re.compile(
 class ImageName:
     """An image as `SandboxSpec.image` names it.
 
-    recipe: "shell" for "ale-shell" and for "ale/shell:HASH", None for an image of somebody else.
-    address: of the recipe's content, where the name says which; None for whatever is the newest.
+    recipe: "shell" for "ale-shell" and for "ale/shell:HASH", None for a third-party image.
+    address: of the recipe's content, if the name pins it; None for the newest.
     """
 
     text: str
@@ -45,12 +45,12 @@ class ImageName:
 
     @property
     def moving(self) -> str:
-        """The name that stands for the newest image of the recipe; of others' images, the name."""
+        """The name of the newest image of the recipe; for a third-party image, its name."""
         return f"ale-{self.recipe}" if self.recipe else self.text
 
 
 def parse(text: str) -> ImageName:
-    """ValueError if `text` is not the name of an image."""
+    """Parses the name of an image. ValueError if `text` is not one."""
     if ours := parse_ours(text):
         return ours
     if len(text) > MAX_CHARACTERS or not _ANY.fullmatch(text):
@@ -62,7 +62,7 @@ def parse(text: str) -> ImageName:
 
 
 def parse_ours(text: str) -> ImageName | None:
-    """The name of an image that is made from a recipe; None if `text` is none."""
+    """Parses the name of an image that is built from a recipe; None if `text` is not one."""
     if len(text) > MAX_CHARACTERS:
         return None
     if found := _MOVING.fullmatch(text):
@@ -73,13 +73,13 @@ def parse_ours(text: str) -> ImageName | None:
 
 
 def reference(recipe: str, address: str) -> str:
-    """What the image of one content of a recipe is called, for good."""
+    """Returns the permanent name of the image for one content of a recipe."""
     assert len(address) == ADDRESS_DIGITS, address
     return f"ale/{recipe}:{address}"
 
 
 class _Checked:
-    """A record that refuses fields of the wrong type: it may have been read from a file."""
+    """A record that rejects fields of the wrong type, because it may have been read from a file."""
 
     def __post_init__(self):
         for field, kind in typing.get_type_hints(type(self)).items():
@@ -89,10 +89,10 @@ class _Checked:
 
 @dataclasses.dataclass(frozen=True)
 class Capabilities(_Checked):
-    """What an image holds that a sandbox, or an agent in it, may need.
+    """What an image contains that a sandbox, or an agent in it, may need.
 
-    agent: whether /etc/passwd knows a user of that name. libc: "glibc", "musl" or "none", by the
-    loader of programs that is there.
+    agent: whether /etc/passwd has a user of that name. libc: "glibc", "musl" or "none", depending
+    on which program loader is there.
     """
 
     bash: bool
@@ -104,7 +104,7 @@ class Capabilities(_Checked):
 
 @dataclasses.dataclass(frozen=True)
 class Verification(_Checked):
-    """The last time that somebody tried the image out. time: seconds since the epoch."""
+    """The latest test of an image. time: seconds since the epoch."""
 
     time: float
     runtime: str
@@ -116,10 +116,10 @@ class Verification(_Checked):
 class Manifest(_Checked):
     """An image that the daemon of this node has.
 
-    name: as `SandboxSpec.image` has it. reference: the same, but with the recipe's address, which
-    `recipe` is; for an image of somebody else the name, and no recipe.
-    bytes: of all its layers. built: seconds since the epoch, by the daemon.
-    build_seconds: None where it is not known.
+    name: as in `SandboxSpec.image`. reference: the same with the recipe's address, which `recipe`
+    also holds; a third-party image has its name as the reference, and no recipe.
+    bytes: of all its layers. built: seconds since the epoch, according to the daemon.
+    build_seconds: None if unknown.
     """
 
     name: str
@@ -138,7 +138,7 @@ def to_json(manifest: Manifest) -> dict[str, Any]:
 
 
 def from_json(content: Any) -> Manifest:
-    """The inverse of `to_json`. ValueError if `content` is no manifest."""
+    """The inverse of `to_json`. ValueError if `content` is not a manifest."""
     try:
         fields = dict(content)
         fields["capabilities"] = Capabilities(**fields["capabilities"])
@@ -150,14 +150,14 @@ def from_json(content: Any) -> Manifest:
 
 
 STATE_VARIABLE = "ALE_HUB_STATE"
-EVERY_IMAGE = "*"  # no image can be called that
+EVERY_IMAGE = "*"  # not a valid image name
 SUFFIX = ".json"
 
 log = logging.getLogger(__name__)
 
 
 def default_state() -> Path:
-    """Where the files are: $ALE_HUB_STATE, or ale/hub in the user's folder for such things.
+    """Returns the folder of the files: $ALE_HUB_STATE, or ale/hub in the user's state folder.
 
     ValueError if the user has no home.
     """
@@ -173,17 +173,17 @@ def default_state() -> Path:
 
 @dataclasses.dataclass(frozen=True)
 class Store:
-    """What is known of the images of one daemon. Nodes may share the folder above it."""
+    """The files about the images of one daemon. Nodes may share the parent folder."""
 
     folder: Path
 
     @contextlib.contextmanager
     def lock(self, key: str, shared: bool = False) -> Iterator[int]:
-        """Holds the lock called `key`, waiting for it; yields its descriptor.
+        """Holds the lock called `key`, after waiting for it if necessary; yields its descriptor.
 
-        It is let go when the descriptor, and every copy that a child was given, is closed: at the
-        latest when those processes die. The file stays: removing it would part those who wait from
-        those who come.
+        The lock is released when the descriptor and all copies that children inherited are closed,
+        at the latest when those processes die. The file is not removed: otherwise, processes that
+        are waiting for it and new ones would lock different files.
         """
         path = self.folder / "locks" / quote(key, safe="")
         fd = _open(path)
@@ -192,14 +192,14 @@ class Store:
             try:
                 fcntl.flock(fd, how | fcntl.LOCK_NB)
             except BlockingIOError:
-                log.info("waiting for whoever holds %s", path)
+                log.info("waiting for the process that holds %s", path)
                 fcntl.flock(fd, how)
             yield fd
         finally:
             os.close(fd)
 
     def read(self, reference: str) -> Manifest | None:
-        """None if nothing is written down; ValueError, with the file's name, if it is damaged."""
+        """Reads a manifest; None if there is none. ValueError, with its file, if it is damaged."""
         path = self._manifest(reference)
         try:
             content = files.read_json(path)
@@ -214,13 +214,13 @@ class Store:
         return found
 
     def read_or_set_aside(self, reference: str) -> Manifest | None:
-        """As `read`, but a damaged file gets another name. The lock of the image must be held."""
+        """Like `read`, but renames a damaged file. The caller must hold the image's lock."""
         try:
             return self.read(reference)
         except ValueError as error:
             aside = f"{self._manifest(reference)}.damaged.{time.time_ns()}"
             os.rename(self._manifest(reference), aside)
-            log.warning("%s; it is set aside as %s and written anew", error, aside)
+            log.warning("%s; renamed to %s, and written again", error, aside)
             return None
 
     def write(self, described: Manifest) -> None:
@@ -230,7 +230,7 @@ class Store:
         self._manifest(reference).unlink(missing_ok=True)
 
     def references(self) -> list[str]:
-        """Of the images about which something is written down."""
+        """References of the images that have a manifest."""
         found = (self.folder / "images").glob(f"*{SUFFIX}")
         return sorted(unquote(path.name.removesuffix(SUFFIX)) for path in found)
 
@@ -244,7 +244,7 @@ class Store:
 
 
 def open_store(state: Path, daemon: str) -> Store:
-    """The files about the images of one daemon, by its id."""
+    """Returns the store of the daemon with that id."""
     return Store(state / hashlib.sha256(daemon.encode()).hexdigest()[:12])
 
 

@@ -1,5 +1,5 @@
-"""Which sandbox a request gets (a running one, a warm one, or a new one in a free slot), and the
-sandboxes that are started before anybody asks for them."""
+"""Decides which sandbox a request gets (a running one, a warm one, or a new one in a free slot),
+keeps the warm pools filled, and supervises all sandboxes of a pool."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ FIRST_PAUSE_S, LAST_PAUSE_S = 1.0, 60.0
 
 @dataclasses.dataclass
 class WarmPool:
-    """The warm sandboxes of one spec. failures: starts in a row that failed; not_before: by the
-    pool's clock, when the next is tried."""
+    """The warm sandboxes of one spec.
+
+    failures: consecutive starts that failed. not_before: no further start is attempted before this
+    time of the pool's clock.
+    """
 
     spec: SandboxSpec
     count: int
@@ -35,7 +38,7 @@ class WarmPool:
 class WarmPools:
     """Keeps `count` sandboxes of each spec ready, as far as slots are free.
 
-    at_once: how many it starts at the same time, so that others' starts find a permit.
+    at_once: maximum number of concurrent warm starts, which leaves launch permits for requests.
     """
 
     def __init__(
@@ -50,16 +53,17 @@ class WarmPools:
         return sum(m.life.state is State.READY for m in self._sandboxes())
 
     def keep(self, spec: SandboxSpec, count: int) -> None:
-        """From now on `count` of them. Those that are too many are ended."""
+        """Sets the number of warm sandboxes of `spec` to `count`, and ends any surplus."""
         pool = self._pools.setdefault(spec.key(), WarmPool(spec, count))
         pool.count = count
         self._tidy(pool)
         for pooled in pool.sandboxes[count:]:
-            self._lifecycle.end(pooled, Cause.REDUNDANT, "fewer are to be kept warm")
+            self._lifecycle.end(pooled, Cause.REDUNDANT, "the warm pool was reduced")
         self.refill()
 
     def take(self, spec: SandboxSpec) -> PooledSandbox | None:
-        """A warm one, if need be one that is still on its way; it is the caller's to adopt."""
+        """Returns a warm sandbox of `spec`, if possible one that is ready, otherwise one that is
+        still starting; None if there is none. The caller must adopt it."""
         pool = self._pools.get(spec.key())
         if pool is None:
             return None
@@ -68,12 +72,12 @@ class WarmPools:
         return next(iter(ready or pool.sandboxes), None)
 
     def evict(self) -> PooledSandbox | None:
-        """One that is ready and may make room for another spec's."""
+        """Returns a ready warm sandbox whose slot another spec may use; None if there is none."""
         ready = [m for m in self._sandboxes() if m.life.state is State.READY]
         return next(iter(ready), None)
 
     def refill(self) -> None:
-        """Starts what is missing, and can be started now. To be called from time to time."""
+        """Starts missing warm sandboxes, as far as that is possible now. Called periodically."""
         on_their_way = sum(not m.life.is_up for m in self._sandboxes())
         for pool in self._pools.values():
             self._tidy(pool)
@@ -92,7 +96,7 @@ class WarmPools:
         return [pooled for pool in self._pools.values() for pooled in pool.sandboxes]
 
     def _tidy(self, pool: WarmPool) -> None:
-        """Lets go of those that are somebody's now, or have ended."""
+        """Removes sandboxes that were adopted or have ended; a failed start delays the next."""
         warm = [pooled for pooled in pool.sandboxes if pooled.is_warm]
         pool.sandboxes = [m for m in warm if m.ending is None and not m.life.is_over]
         if any(pooled.life.cause is Cause.START_FAILED for pooled in warm):
@@ -108,16 +112,16 @@ def new_id() -> str:
 
 
 class Admission:
-    """Finds or begins the sandboxes that requests ask for. It decides at once, without waiting."""
+    """Finds or starts the sandbox for each request. Decides at once, without awaiting anything."""
 
     def __init__(self, lifecycle: Lifecycle, machines: Machines, warm: WarmPools, node: str):
         self._lifecycle, self._machines, self._warm, self._node = lifecycle, machines, warm, node
 
     def admit(self, request: StartRequest, generation: int = 0) -> PooledSandbox:
-        """The sandbox for `request`, on its way if it is new.
+        """Returns the sandbox for `request`; a new one is still starting.
 
-        Errors: PoolFull, SandboxGone for an id that has ended, ValueError for one that is another's
-        and for a snapshot that is not there.
+        Errors: PoolFull, SandboxGone for an id that has ended, ValueError for an id that is in use
+        by a different request and for a snapshot that does not exist.
         """
         if pooled := self._find(request):
             return pooled
@@ -137,7 +141,11 @@ class Admission:
     def admit_many(
         self, request: StartRequest, count: int, spare: int, sandboxes: list[PooledSandbox]
     ) -> None:
-        """Appends `count` to `sandboxes`, or fails in the middle, and then up to `spare` more."""
+        """Appends `count` sandboxes to `sandboxes`, then up to `spare` more.
+
+        Errors: those of `admit`, if there will be fewer than `count`; the sandboxes that were
+        admitted before the error remain in the list.
+        """
         for number in range(count + spare):
             each = dataclasses.replace(request, id=request.id and f"{request.id}-{number}")
             try:
@@ -147,13 +155,15 @@ class Admission:
                     raise
 
     def _find(self, request: StartRequest) -> PooledSandbox | None:
-        """The sandbox that `request` has started before, if it did."""
+        """Returns the sandbox that an earlier request with this id has started, if any."""
         pooled = self._lifecycle.sandboxes.get(request.id)
         if pooled is None or pooled.life.cause is Cause.START_FAILED:
             return None
         same = (pooled.request.spec, pooled.request.snapshot) == (request.spec, request.snapshot)
         if not same or pooled.is_warm:
-            raise ValueError(f"sandbox id {request.id!r:.80} is another's: choose another id")
+            raise ValueError(
+                f"sandbox id {request.id!r:.80} belongs to another request: choose another id"
+            )
         if pooled.life.cause is not None:
             raise pooled.gone()
         return pooled
@@ -163,7 +173,8 @@ log = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """The pool's clockwork. fault: why it stands still, if it does; the pool takes no more then."""
+    """Runs the pool's periodic tasks. fault: the exception that stopped one of them, if any; the
+    pool then refuses further starts."""
 
     def __init__(
         self,
@@ -186,7 +197,7 @@ class Supervisor:
             loop.cancel()
 
     def tick(self) -> None:
-        """One look at every sandbox. It waits for none of them."""
+        """Checks every sandbox once, without waiting for any of them."""
         for pooled in list(self._lifecycle.sandboxes.values()):
             if not pooled.life.is_up:
                 continue
@@ -200,13 +211,13 @@ class Supervisor:
         self._warm.refill()
 
     async def _keep_ticking(self) -> None:
-        """Consumes nothing; waits for the time of the next tick."""
+        """Calls `tick` every `tick_seconds`."""
         while True:
             await asyncio.sleep(self._options.tick_seconds)
             self.tick()
 
     async def _keep_reaping(self) -> None:
-        """Waits for the time of the next reaping, and for its end, which is bounded."""
+        """Reaps every `reap_every_seconds`; `Machines.reap` limits the time of each pass."""
         while True:
             await asyncio.sleep(self._options.reap_every_seconds)
             await self._machines.reap()

@@ -1,4 +1,4 @@
-"""What a pool of sandboxes promises: to rollout workers, to the service, to the page."""
+"""The interface of a sandbox pool, as rollout workers, the service and the fleet page use it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from ale_jax.sandbox.api import SandboxError, SandboxStats
 from ale_jax.sandbox.spec import SandboxSpec
 
-# What `SandboxPool.call` does: the methods of `AsyncSandbox` that take and return plain data.
+# Methods that `SandboxPool.call` accepts: those of `AsyncSandbox` that exchange plain data.
 METHODS = (
     *("run", "open_session", "close_session", "interrupt", "exec", "kill_processes", "stats"),
     *("read", "write", "list", "pack", "unpack", "snapshot", "restore", "reset"),
@@ -19,11 +19,11 @@ METHODS = (
 
 
 class State(enum.StrEnum):
-    """Where a sandbox stands. TRANSITIONS (pool/states.py) says what may follow what."""
+    """The state of a sandbox. TRANSITIONS (pool/pooled_sandbox.py) lists what may follow."""
 
-    PENDING = "pending"  # waits for its turn to start
+    PENDING = "pending"  # waiting for its turn to start
     STARTING = "starting"
-    READY = "ready"  # warm: started, and nobody's yet
+    READY = "ready"  # warm: started, but not assigned to a request yet
     RUNNING = "running"
     STOPPING = "stopping"
     STOPPED = "stopped"
@@ -31,21 +31,21 @@ class State(enum.StrEnum):
 
 
 class Cause(enum.StrEnum):
-    """Why a sandbox is not there any more."""
+    """Why a sandbox has ended."""
 
     STOPPED = "stopped"  # by its owner
-    IDLE = "idle"  # nobody used it for idle_seconds
+    IDLE = "idle"  # not used for idle_seconds
     DEADLINE = "deadline"
     START_FAILED = "start_failed"
-    LOST = "lost"  # it died, or its runner did
+    LOST = "lost"  # the sandbox or its runner died
     NODE_LOST = "node_lost"
-    REDUNDANT = "redundant"  # others of the same request were ready first
+    REDUNDANT = "redundant"  # e.g. others of the same request were ready first
     SHUTDOWN = "shutdown"
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """One step of a sandbox's life. at: seconds since the epoch."""
+    """One state transition of a sandbox. at: seconds since the epoch."""
 
     at: float
     state: State
@@ -54,11 +54,14 @@ class Change:
 
 @dataclasses.dataclass(frozen=True)
 class StartRequest:
-    """id: chosen by the caller, so that a repeated request does not start another; empty: the pool
-    chooses. labels: shown in its status. idle_seconds, deadline_seconds: of life without use, and
-    altogether; 0: no limit. recreate: a lost one is started again under its id, its generation one
-    higher and its files as at the start. snapshot: id of one whose files it starts with; empty:
-    none."""
+    """A request to start a sandbox.
+
+    id: chosen by the caller, so that a repeated request does not start another sandbox; empty: the
+    pool chooses. labels: shown in the status. idle_seconds, deadline_seconds: limits on the time
+    without use and on the total lifetime; 0: no limit. recreate: a lost sandbox is started again
+    under its id, with the next generation number and its files as at the start. snapshot: id of a
+    snapshot whose files it starts with; empty: none.
+    """
 
     spec: SandboxSpec
     id: str = ""
@@ -76,9 +79,12 @@ class StartRequest:
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """A sandbox as its pool sees it. generation: 0, and one more for each time it was re-created.
-    busy: calls under way. stats: None while it is not running, or if it did not say. cpu_percent:
-    of one core, lately. silent_seconds: for which it has owed the pool an answer."""
+    """A sandbox as its pool sees it.
+
+    generation: 0, incremented each time the sandbox is re-created. busy: calls in progress. stats:
+    None if the sandbox is not running or has not reported any. cpu_percent: of one core, between
+    the last two reports. silent_seconds: how long the pool has been waiting for an answer.
+    """
 
     id: str
     node: str
@@ -99,7 +105,8 @@ class Status:
 
 @dataclasses.dataclass(frozen=True)
 class NodeStatus:
-    """A machine of the pool. slots: sandboxes that it may hold; ready: warm ones among them."""
+    """A machine of the pool. slots: maximum number of sandboxes. used: occupied slots. ready: how
+    many of these hold warm sandboxes."""
 
     node: str
     alive: bool
@@ -114,7 +121,7 @@ class NodeStatus:
 
 @dataclasses.dataclass(frozen=True)
 class SnapshotInfo:
-    """id: of its content (sha256), so that equal ones are one."""
+    """id: SHA-256 of the content, so that equal snapshots share one id."""
 
     id: str
     bytes: int
@@ -123,8 +130,9 @@ class SnapshotInfo:
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """Something that happened. number: higher than those of all before it, also of earlier pools.
-    at: seconds since the epoch. sandbox: which it happened to; empty: a node, or the pool."""
+    """Something that happened in the pool. number: increases with every event, also across restarts
+    of the pool. at: seconds since the epoch. sandbox: the id of the sandbox concerned; empty: the
+    event concerns a node or the pool."""
 
     number: int
     at: float
@@ -136,8 +144,8 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class Events:
-    """events: in order. last: number of the pool's last; forgotten: of the last that had to make
-    room, 0 if none had."""
+    """events: in order. last: number of the pool's latest event. forgotten: number of the latest
+    event that was dropped to make room; 0 if none was."""
 
     events: tuple[Event, ...]
     last: int
@@ -145,14 +153,14 @@ class Events:
 
 
 class SandboxGone(SandboxError):
-    """There is no such sandbox any more (410); `cause` if the pool knew it."""
+    """The sandbox no longer exists (410). cause: None if the pool does not know it."""
 
     def __init__(self, id: str, cause: Cause | None):
         super().__init__(f"sandbox {id!r} is gone" + (f": {cause}" if cause else ""))
         self.id, self.cause = id, cause
 
     def __reduce__(self):
-        return SandboxGone, (self.id, self.cause)  # so that it crosses process borders as it is
+        return SandboxGone, (self.id, self.cause)  # so that pickling keeps both arguments
 
 
 class PoolFull(SandboxError):
@@ -160,49 +168,50 @@ class PoolFull(SandboxError):
 
 
 class Record(Protocol):
-    """Told of what happened to the pool: `monitor.events.EventLog.record`, or the like of it."""
+    """Called with each event of the pool, for example `monitor.events.EventLog.record`."""
 
     def __call__(self, kind: str, detail: str, **fields: str | int | float | bool) -> None: ...
 
 
 class SandboxPool(Protocol):
-    """One node's sandboxes, or a whole cluster's. Errors of every call on an id: SandboxGone.
+    """The sandboxes of one node or of a whole cluster. Errors of every call on an id: SandboxGone.
 
-    `call` and `stream` do what the method of that name of `AsyncSandbox` does, with its errors;
-    arguments and results are plain data and the records of `sandbox/api.py`. A call that was under
-    way when its sandbox died raises SandboxLost, and so does one that is meant for a `generation`
-    which has been replaced; without a `generation` it is for whichever runs, and waits for it while
-    it is being re-created.
+    `call` and `stream` behave like the corresponding methods of `AsyncSandbox` and raise their
+    errors; arguments and results are plain data and the records of `sandbox/api.py`. A call that is
+    in progress when its sandbox dies raises SandboxLost, and so does a call for a `generation` that
+    has been replaced. A call without a `generation` goes to the current one, and waits for it while
+    the sandbox is being re-created.
     """
 
     async def start(self, request: StartRequest) -> Status:
         """Returns a running sandbox. Errors: SandboxStartError, PoolFull, ValueError.
 
-        A request whose id runs, or starts, is answered with that one; ValueError if it is of
-        another spec or snapshot. An id that has ended is not used again (SandboxGone), unless it
-        could not be started.
+        If a sandbox with the request's id is running or starting, that one is returned; ValueError
+        if its spec or snapshot is different. The id of a sandbox that has ended cannot be used
+        again (SandboxGone), unless that sandbox had failed to start.
         """
 
     async def start_many(
         self, request: StartRequest, count: int, spare: int = 0
     ) -> Sequence[Status]:
-        """`count` like ones: the first that are ready out of `count + spare` starts.
+        """Starts `count + spare` identical sandboxes and returns the first `count` that are ready.
 
-        All of them or none: errors as of `start`. Spare ones for which there is no slot are not
-        started. With an id, theirs are id-0, id-1, and so on.
+        Returns all `count` or raises the errors of `start`. Spare sandboxes are only started if
+        there are slots for them. If the request has an id, the sandboxes get the ids id-0, id-1,
+        ...
         """
 
     async def stop(self, id: str) -> None: ...
 
     async def status(self, id: str) -> Status:
-        """Also of one that is gone, for a while. Looking does not prolong its life."""
+        """Also describes a sandbox that has ended, for a while. Does not count as use."""
 
     async def statuses(self) -> Sequence[Status]: ...
 
     async def call(
         self, id: str, method: str, *, generation: int | None = None, **arguments: Any
     ) -> Any:
-        """One of METHODS. ValueError for another, or for arguments that it does not take."""
+        """Calls one of METHODS. ValueError for another one, or for arguments it does not take."""
 
     def stream(
         self,
@@ -213,30 +222,30 @@ class SandboxPool(Protocol):
         stdin: bytes = b"",
         **arguments: Any,
     ) -> AsyncIterator[tuple[str, bytes | int]]:
-        """A job's output as it comes: ("stdout" | "stderr", bytes), at last ("exit", its code).
+        """Yields a job's output as it arrives: ("stdout" | "stderr", bytes), then ("exit", code).
 
-        arguments: cwd, env, timeout, terminal, as of `AsyncSandbox.spawn`. Who stops reading early
-        closes the iterator, which ends the job.
+        arguments: cwd, env, timeout, terminal, as for `AsyncSandbox.spawn`. Closing the iterator
+        before its end kills the job.
         """
 
     async def snapshot(self, id: str) -> SnapshotInfo: ...
 
     async def restore(self, id: str, snapshot: str) -> None:
-        """As new, then the working files of a snapshot. ValueError if there is none of that id."""
+        """Resets the sandbox, then restores a snapshot's files. ValueError if there is none."""
 
     async def fork(self, id: str, count: int) -> Sequence[Status]:
-        """`count` new sandboxes of the same spec with the same working files."""
+        """Starts `count` new sandboxes of the same spec with the same working files."""
 
     async def warm(self, spec: SandboxSpec, count: int) -> None:
-        """From now on, `count` of them are kept ready on each node; 0: none.
+        """Keeps `count` sandboxes of `spec` ready on each node from now on; 0: none.
 
-        Their image is built before where it is missing; returns when it is there.
+        Builds their image first if it is missing, and returns when it is available.
         """
 
     async def nodes(self) -> Sequence[NodeStatus]: ...
 
     async def events_after(self, number: int) -> Events:
-        """What happened since the event of that number, as far as it is remembered."""
+        """Returns the events after the one with that number, as far as they are still stored."""
 
     async def close(self) -> None:
         """Stops everything."""

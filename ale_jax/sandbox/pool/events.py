@@ -1,5 +1,5 @@
-"""What a pool records about itself: its latest events, numbered, its default clock and log, and how
-busy the machine is."""
+"""What a pool records about itself: its latest events, numbered; its default clock and log; and the
+load of the machine."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from ale_jax.sandbox.pool.api import Event, Events, Record
 
 MAX_EVENTS = 4096
 MAX_CHARS = 500
-FROM_AGENTS = "egress_"  # how the kinds begin that an agent causes as often as it likes
+FROM_AGENTS = "egress_"  # prefix of the kinds that an agent can cause as often as it likes
 
 Value = str | int | float | bool
 
 
 class EventRing:
-    """The last MAX_EVENTS, for one event loop. It passes each on to another `Record`.
+    """Keeps the last MAX_EVENTS events and passes each on to another `Record`. For one event loop.
 
-    What agents cause has a ring of its own: it makes room for its like only.
+    Events caused by agents have a ring of their own, so that they cannot displace other events.
     """
 
     def __init__(self, clock: Callable[[], float], record: Record):
         self._clock, self._pass_on = clock, record
-        # Numbers go on where a pool that ran here before has left off, so that one number tells
-        # its followers what is new. No pool sees a thousand events per second all its life.
+        # Numbers start at the time in milliseconds, so that they continue above those of an earlier
+        # pool and a follower can ask for what is new by number. That works because no pool records
+        # a thousand events per second throughout its life.
         self._last = int(clock() * 1000)
         self._forgotten = 0
         self._rings = [collections.deque[Event](), collections.deque[Event]()]
@@ -36,7 +37,7 @@ class EventRing:
     def record(
         self, kind: str, detail: str, at: float | None = None, **fields: Value | None
     ) -> None:
-        """A `Record`. at: seconds since the epoch, if it was not just now."""
+        """A `Record`. at: seconds since the epoch; None: now."""
         self._last += 1
         at = self._clock() if at is None else at
         fields = {name: value for name, value in fields.items() if value is not None}
@@ -49,8 +50,8 @@ class EventRing:
             self._forgotten = max(self._forgotten, ring.popleft().number)
 
     def after(self, number: int) -> Events:
-        """As `SandboxPool.events_after`. A number that is still to come is of a clock that went
-        wrong: everything is new then."""
+        """See `SandboxPool.events_after`. A number above the latest one must come from a clock that
+        was wrong; all events count as new then."""
         if number > self._last:
             number = 0
         new = [
@@ -70,12 +71,13 @@ log = logging.getLogger(__name__)
 
 
 def log_event(kind: str, detail: str, **fields: str | int | float | bool) -> None:
-    """A `Record` in the log."""
+    """A `Record` that writes to the log."""
     log.info("%s: %s %s", kind, detail, fields)
 
 
 def steady_clock() -> Callable[[], float]:
-    """Seconds since the epoch, as of now, by a clock that nobody sets: limits are held by it."""
+    """Returns a clock in seconds since the epoch that later changes of the system time do not
+    affect. The pool measures its time limits with it."""
     offset = time.time() - time.monotonic()
     return lambda: time.monotonic() + offset
 
@@ -84,7 +86,8 @@ STAT, MEMINFO = Path("/proc/stat"), Path("/proc/meminfo")
 
 
 class NodeLoad:
-    """cpu_percent: 0 to 100 of all cores together, since it was last asked."""
+    """CPU and memory load of the machine. cpu_percent: 0 to 100 over all cores, since it was last
+    read."""
 
     def __init__(self):
         self._busy, self._total = _cpu_times(STAT.read_text())
@@ -98,12 +101,12 @@ class NodeLoad:
         return self._percent
 
     def memory(self) -> tuple[int, int]:
-        """Bytes in use that the kernel could not free, and bytes that there are."""
+        """Bytes in use that the kernel could not free, and total bytes."""
         return _memory(MEMINFO.read_text())
 
 
 def _cpu_times(stat: str) -> tuple[int, int]:
-    """Busy and total clock ticks (proc(5)); waiting for a disk is idleness, too."""
+    """Busy and total clock ticks (proc(5)). Waiting for a disk counts as idle."""
     user, nice, system, idle, iowait, *rest = map(int, stat.split("\n", 1)[0].split()[1:9])
     busy = user + nice + system + sum(rest)
     return busy, busy + idle + iowait

@@ -1,5 +1,5 @@
-"""All sandboxes of a node: how they are started, lost, re-created and ended, and how a call finds
-its own."""
+"""The life cycle of all sandboxes of a node: how they are started, lost, re-created and ended, and
+how a call reaches its sandbox."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ FIRST_PAUSE_S, LAST_PAUSE_S = 0.5, 8.0
 
 
 class Lifecycle:
-    """The sandboxes of a pool by id. Every one that is begun ends exactly once, by `end`, by a
-    start that failed, or by a loss; its slot and its snapshot are free again then.
+    """The sandboxes of a pool by id. Every sandbox that is begun ends exactly once: by `end`, by a
+    start that failed, or by a loss. Its slot and its snapshot are then released.
 
-    What changes a sandbox's state does not wait for anything, so nobody sees it half done.
+    Methods that change a sandbox's state never await, so other tasks never see a half-finished
+    change.
     """
 
     def __init__(
@@ -51,9 +52,10 @@ class Lifecycle:
         is_warm: bool = False,
         after: asyncio.Task | None = None,
     ) -> PooledSandbox:
-        """A new sandbox, which is on its way. A slot must have been reserved for it.
+        """Creates a sandbox and starts it in the background. The caller must have reserved a slot.
 
-        after: the end of what was in its slot. ValueError for a snapshot that is not there.
+        after: the task that ends the slot's previous occupant. ValueError for a snapshot that does
+        not exist; the slot is then given back.
         """
         self._assert_free(id)
         if request.snapshot:
@@ -70,9 +72,10 @@ class Lifecycle:
     def adopt(
         self, pooled: PooledSandbox, id: str, request: StartRequest, generation: int = 0
     ) -> None:
-        """A warm sandbox, up or on its way, becomes what `request` asks for, under another id.
+        """Turns a warm sandbox, ready or still starting, into the one that `request` asks for,
+        under a new id.
 
-        ValueError for a snapshot that is not there; the sandbox stays warm then.
+        ValueError for a snapshot that does not exist; the sandbox then stays warm.
         """
         assert pooled.is_warm, pooled.id
         self._assert_free(id)
@@ -92,9 +95,11 @@ class Lifecycle:
     def end(
         self, pooled: PooledSandbox, cause: Cause, detail: str = "", keep_slot: bool = False
     ) -> asyncio.Task | None:
-        """Ends it, unless it has ended. Returns the task that is done when nothing of it is left.
+        """Ends a sandbox, unless it has ended. Returns the task that is done when nothing of it is
+        left.
 
-        keep_slot: for another, which starts after that; only for one that is up.
+        keep_slot: keeps the slot for another sandbox, which starts afterwards; only allowed while
+        this one is up.
         """
         assert pooled.life.is_up or not keep_slot, pooled.life.state
         if not pooled.life.is_over and pooled.ending is None:
@@ -107,7 +112,7 @@ class Lifecycle:
         return pooled.ending
 
     def lose(self, pooled: PooledSandbox, detail: str) -> None:
-        """It died. A new generation is on its way then, if that is wanted."""
+        """Records that a sandbox died, and starts its next generation if it is to be re-created."""
         if not pooled.life.is_up:
             return
         self._note("sandbox_lost", detail, pooled)
@@ -125,7 +130,7 @@ class Lifecycle:
         self._begin_start(pooled, old)
 
     def forget(self) -> None:
-        """Those that ended long ago."""
+        """Drops the sandboxes that ended long ago."""
         oldest = self._clock() - self._options.remember_seconds
         while self._ended and (self._ended[0][0] < oldest or len(self._ended) > MAX_REMEMBERED):
             _, pooled = self._ended.popleft()
@@ -144,7 +149,7 @@ class Lifecycle:
                 await self._launch(pooled)
             if pooled.request.snapshot and not pooled.is_warm:
                 await self._fill(pooled)
-        except Exception as error:  # whatever it is, those who wait are told
+        except Exception as error:  # every kind of failure must reach the waiting callers
             self._fail(pooled, error)
         else:
             self._started(pooled)
@@ -156,7 +161,7 @@ class Lifecycle:
         labels = {**pooled.request.labels, "node": self._options.name, "sandbox": pooled.id}
 
         def record(kind: str, detail: str, **fields: str | int | None) -> None:
-            self._note(kind, detail, pooled, **fields)  # a warm one has another id by then
+            self._note(kind, detail, pooled, **fields)  # adopting a warm sandbox changes its id
 
         pooled.sandbox = await self._machines.launch(
             pooled.request.spec,
@@ -184,7 +189,7 @@ class Lifecycle:
         self._note("sandbox_warm" if pooled.is_warm else kind, detail, pooled)
 
     def _fail(self, pooled: PooledSandbox, error: Exception) -> None:
-        """Its start failed; one that has run before is tried again."""
+        """Handles a failed start. A sandbox that has run before is started again."""
         detail = str(error) or repr(error)
         self._note("sandbox_start_failed", detail, pooled)
         pooled.to(State.FAILED, detail, Cause.START_FAILED)
@@ -192,11 +197,11 @@ class Lifecycle:
         old = None
         if pooled.sandbox is not None:
             old = self._end_machine(pooled, keep_slot=again)
-        elif again:  # its slot was given back, and nothing else has run since then
+        elif again:  # the failed launch gave its slot back; no other task has run since
             again = self._machines.reserve()
         if again:
             pooled.losses += 1
-            pooled.to(State.PENDING, "again")
+            pooled.to(State.PENDING, "starts again")
             self._begin_start(pooled, old)
         else:
             pooled.never_starts(error)
@@ -206,7 +211,8 @@ class Lifecycle:
         await asyncio.wait([pooled.starting])
         if pooled.sandbox is not None:
             await self._end_machine(pooled, keep_slot)
-        elif not pooled.start_began:  # a task that is cancelled before its first step takes none
+        elif not pooled.start_began:
+            # A task that is cancelled before its first step never runs, so it gave nothing back.
             self._machines.give_back(pooled.after)
         pooled.to(State.STOPPED)
         self._retire(pooled)
@@ -233,19 +239,20 @@ class Lifecycle:
 
 
 class Leases:
-    """The way from an id to its sandbox."""
+    """Gives calls access to the sandbox of an id."""
 
     def __init__(self, lifecycle: Lifecycle):
         self._lifecycle = lifecycle
 
     def known(self, id: str) -> PooledSandbox:
-        """Whatever is or was under that id. Errors: SandboxGone."""
+        """Returns the sandbox of that id, running or not. Errors: SandboxGone if the id is
+        unknown."""
         if id not in self._lifecycle.sandboxes:
             raise SandboxGone(id, None)
         return self._lifecycle.sandboxes[id]
 
     async def _up(self, id: str) -> PooledSandbox:
-        """The sandbox that runs under `id`; waits for one that is being started or re-created."""
+        """Returns the running sandbox of that id; waits while it is being started or re-created."""
         while (pooled := self.known(id)).life.state is not State.RUNNING:
             if pooled.is_warm or pooled.life.cause is not None:
                 raise pooled.gone()
@@ -257,11 +264,17 @@ class Leases:
 
     @contextlib.asynccontextmanager
     async def of(self, id: str, generation: int | None) -> AsyncIterator[AsyncSandbox]:
-        """The sandbox, for one call. What it says after its death never counts as an answer."""
+        """Yields the sandbox for one call.
+
+        Errors: SandboxLost also if the sandbox died during a call that returned: its result is not
+        used.
+        """
         pooled = await self._up(id)
         sandbox, current = pooled.sandbox, pooled.generation
         if generation not in (None, current):
-            raise SandboxLost(f"generation {generation} of {id!r} is lost; now it is {current}")
+            raise SandboxLost(
+                f"generation {generation} of {id!r} is lost; the current one is {current}"
+            )
         with pooled.in_use():
             try:
                 yield sandbox
@@ -272,7 +285,7 @@ class Leases:
                     raise
                 raise pooled.gone() from error
         if pooled.generation != current or pooled.life.cause is Cause.LOST:
-            raise SandboxLost(f"generation {current} of {id!r} was lost meanwhile")
+            raise SandboxLost(f"generation {current} of {id!r} was lost during the call")
         pooled.losses = 0
 
 
@@ -283,13 +296,13 @@ TERM = {"TERM": "xterm-256color"}
 async def job_output(
     sandbox: AsyncSandbox, argv: Sequence[str] | str, stdin: bytes, arguments: dict[str, Any]
 ) -> AsyncIterator[tuple[str, bytes | int]]:
-    """Runs a job, and yields what it writes, at last ("exit", its code).
+    """Runs a job and yields its output, finally ("exit", code).
 
-    Waits for the job's output; is unblocked by its end, by the sandbox's (SandboxLost), or by
-    whoever closes the iterator, which kills the job.
+    Ends when the job ends, or with SandboxLost when the sandbox dies. Closing the iterator kills
+    the job.
     """
     job = sandbox.spawn(argv, **arguments)
-    # Beside the reading: a job may want to write much before it reads.
+    # Runs concurrently with the reading: a job may write a lot before it reads its input.
     feeder = asyncio.get_running_loop().create_task(_feed(job, stdin))
     has_ended = False
     try:
@@ -308,7 +321,7 @@ async def job_output(
 async def job_on_terminal(
     sandbox: AsyncSandbox, command: str, rows: int, columns: int
 ) -> AsyncIterator[Job]:
-    """A command of bash on a terminal of its own, which is killed at the end of the block."""
+    """Runs a bash command on a terminal of its own, and kills it at the end of the block."""
     job = sandbox.spawn(command, terminal=(rows, columns), env=TERM)
     try:
         yield job
@@ -318,14 +331,14 @@ async def job_on_terminal(
 
 
 async def _feed(job: Job, stdin: bytes) -> None:
-    with contextlib.suppress(SandboxLost):  # who reads the output is told
+    with contextlib.suppress(SandboxLost):  # reading the output raises it, too
         await job.write(stdin)
         job.close_stdin()
 
 
 async def _kill(job: Job) -> None:
-    # It may have ended by itself, or with its sandbox; a runner that is silent is the health
-    # check's to find.
+    # The job may have ended by itself or with its sandbox. A runner that does not answer is left to
+    # the health check.
     with contextlib.suppress(SandboxError, TimeoutError):
         async with asyncio.timeout(KILL_S):
             await job.kill()

@@ -1,4 +1,4 @@
-"""Starting and ending machines within bounds on their number and on the time that it takes.
+"""Starts and ends machines, with limits on their number and on the time that each step takes.
 
 This is the only file of the pool that uses the runtime.
 """
@@ -17,8 +17,9 @@ from ale_jax.sandbox.spec import SandboxSpec
 
 
 class Start(Protocol):
-    """arrival: done when it runs, or with the reason why it never will. starters: how many wait
-    for it. was_delivered: one of them has it."""
+    """A start in progress. arrival: done when the sandbox runs; fails with the reason if it never
+    will. starters: number of callers that wait for it. was_delivered: whether one of them has
+    received it."""
 
     arrival: asyncio.Future[None]
     starters: int
@@ -29,10 +30,9 @@ S = TypeVar("S", bound=Start)
 
 
 async def first_ready(starts: Sequence[S], count: int) -> list[S]:
-    """The first `count` that run, in that order; they have been delivered then.
+    """Returns the first `count` sandboxes that run, in that order, and marks them as delivered.
 
-    Waits for all of them; is unblocked by the last that is wanted, or by the failure that leaves
-    too few, whose error it raises.
+    Errors: that of the failure which leaves fewer than `count`.
     """
     for start in starts:
         start.starters += 1
@@ -65,7 +65,7 @@ REAP_S = 60.0
 
 
 class Launches(Protocol):
-    """What a pool needs of a runtime."""
+    """What a pool needs from a runtime."""
 
     name: str
 
@@ -74,7 +74,7 @@ class Launches(Protocol):
     async def launch(
         self, spec: SandboxSpec, labels: Mapping[str, str], record: Record
     ) -> AsyncSandbox:
-        """record: told of what its network is denied."""
+        """record: is told which network access the sandbox was denied."""
 
     def reap(self) -> int: ...
 
@@ -82,9 +82,10 @@ class Launches(Protocol):
 class Machines:
     """Slots, and the machines in them.
 
-    A slot is reserved before anything is awaited, and is free again when what was in it is gone:
-    when `launch` failed, or `end` is done. A launch that nobody waits for any more is not cancelled
-    (a runtime could forget what it has half made) but awaited in the background, and ended.
+    A slot is reserved before anything is awaited, and is free again when its occupant is gone: when
+    `launch` has failed, or `end` is done. A launch that no caller waits for any longer is not
+    cancelled, because the runtime could lose track of a half-created machine. It is awaited in the
+    background, and its machine is ended.
     """
 
     def __init__(self, runtime: Launches, options: PoolOptions, record: Record):
@@ -95,14 +96,14 @@ class Machines:
         self._background: set[asyncio.Task] = set()
 
     def reserve(self) -> bool:
-        """Takes a slot, if one is free."""
+        """Reserves a slot. False if none is free."""
         if self.free == 0:
             return False
         self.free -= 1
         return True
 
     def give_back(self, after: asyncio.Task | None = None) -> None:
-        """A reserved slot that is not used. after: what still has to end in it."""
+        """Releases a reserved slot that was not used. after: ends its previous occupant."""
         if after is not None and not after.done():
             after.add_done_callback(lambda _: self.give_back())
             return
@@ -110,7 +111,7 @@ class Machines:
         assert self.free <= self.slots, (self.free, self.slots)
 
     async def prepare(self, spec: SandboxSpec) -> None:
-        """Makes what starts of `spec` need be there: its image is built. Errors: the runtime's."""
+        """Prepares what starts of `spec` need: builds its image. Errors: the runtime's."""
         await self._runtime.prepare(spec)
 
     async def launch(
@@ -122,10 +123,10 @@ class Machines:
         after: asyncio.Task | None = None,
         pause: float = 0.0,
     ) -> AsyncSandbox:
-        """A machine in a reserved slot. Errors: SandboxStartError, and those of the runtime.
+        """Starts a machine in a reserved slot. Errors: SandboxStartError, and those of the runtime.
 
-        record: for the runtime. begins: called when its turn has come. after: the end of what was
-        in the slot before. pause: seconds to wait first.
+        record: for the runtime. begins: called when the launch has its permit. after: the task that
+        ends the slot's previous occupant. pause: seconds to wait first.
         """
         try:
             await asyncio.sleep(pause)
@@ -149,7 +150,7 @@ class Machines:
                 return await asyncio.shield(launch)
         except TimeoutError as error:
             self._disown(launch)
-            raise SandboxStartError(f"no sandbox within {seconds:g} s") from error
+            raise SandboxStartError(f"the sandbox did not start within {seconds:g} s") from error
         except BaseException:
             self._disown(launch)
             raise
@@ -168,12 +169,12 @@ class Machines:
             raise
         except Exception as error:
             self.give_back()
-            self._record("late_start_failed", f"nobody waited any more: {error!r}")
+            self._record("late_start_failed", f"no caller was waiting for it: {error!r}")
         else:
             await self._close(sandbox, "a late start", keep_slot=False)
 
     def end(self, sandbox: AsyncSandbox, id: str, keep_slot: bool = False) -> asyncio.Task:
-        """Ends a machine in the background. keep_slot: it stays reserved, for another launch."""
+        """Ends a machine in the background. keep_slot: reserves its slot for another launch."""
         return self._spawn(self._close(sandbox, id, keep_slot))
 
     async def _close(self, sandbox: AsyncSandbox, id: str, keep_slot: bool) -> None:
@@ -183,14 +184,14 @@ class Machines:
                 await sandbox.close()
         except TimeoutError:
             self._record("sandbox_left", f"did not end within {seconds:g} s", sandbox=id)
-        except Exception as error:  # whatever it is, the other sandboxes are not to suffer from it
+        except Exception as error:  # no failure here may affect the other sandboxes
             self._record("sandbox_left", f"could not be ended: {error!r}", sandbox=id)
         finally:
             if not keep_slot:
                 self.give_back()
 
     async def reap(self) -> None:
-        """Removes what dead processes left behind. What goes wrong is recorded."""
+        """Removes what dead processes left behind. Failures are recorded, not raised."""
         try:
             async with asyncio.timeout(REAP_S):
                 count = await asyncio.to_thread(self._runtime.reap)
@@ -198,10 +199,10 @@ class Machines:
             self._record("reap_failed", repr(error))
             return
         if count:
-            self._record("sandboxes_reaped", f"{count} of dead owners", count=count)
+            self._record("sandboxes_reaped", f"{count} left behind by dead processes", count=count)
 
     async def settle(self) -> None:
-        """Waits, within close_seconds, for what ends in the background; then gives it up."""
+        """Waits up to close_seconds for the background tasks, then cancels them."""
         if self._background:
             await asyncio.wait(self._background, timeout=self._options.close_seconds)
         for task in self._background:

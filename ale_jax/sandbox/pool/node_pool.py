@@ -58,7 +58,7 @@ class NodePool:
         self._closing: asyncio.Task | None = None
 
     async def open(self) -> None:
-        """Removes what dead owners left, and begins to watch."""
+        """Removes what dead owners left behind, and starts the supervisor."""
         await self._machines.reap()
         self._supervisor.start()
 
@@ -70,13 +70,13 @@ class NodePool:
         await self.close()
 
     async def start(self, request: StartRequest, generation: int = 0) -> Status:
-        """generation: of one that is re-created here, since it was lost elsewhere."""
+        """generation: that of a sandbox which was lost elsewhere and is re-created here."""
         self._check_open()
         pooled = self._admission.admit(request, generation)
         try:
             await first_ready([pooled], 1)
         except asyncio.CancelledError:
-            self._give_up([pooled], Cause.STOPPED, "nobody waits for its start any more")
+            self._give_up([pooled], Cause.STOPPED, "the caller stopped waiting for its start")
             raise
         return self._status(pooled)
 
@@ -93,11 +93,11 @@ class NodePool:
         except BaseException:
             self._give_up(sandboxes, Cause.STOPPED, "others of its request could not be started")
             raise
-        self._give_up(sandboxes, Cause.REDUNDANT, "others were first")
+        self._give_up(sandboxes, Cause.REDUNDANT, "others of its request were ready first")
         return [self._status(pooled) for pooled in won]
 
     async def stop(self, id: str, cause: Cause = Cause.STOPPED) -> None:
-        """Returns when it has ended. Of one that has ended already, nothing."""
+        """Returns when the sandbox has ended. Does nothing if it has ended already."""
         pooled = self._leases.known(id)
         if ending := self._lifecycle.end(pooled, cause):
             await asyncio.shield(ending)
@@ -109,7 +109,7 @@ class NodePool:
         return [self._status(pooled) for pooled in self._lifecycle.sandboxes.values()]
 
     def living(self) -> frozenset[str]:
-        """Ids of those that have not ended, warm ones among them."""
+        """Ids of the sandboxes that have not ended, including warm ones."""
         sandboxes = self._lifecycle.sandboxes.items()
         return frozenset(id for id, pooled in sandboxes if pooled.life.cause is None)
 
@@ -146,7 +146,7 @@ class NodePool:
 
     @contextlib.asynccontextmanager
     async def terminal(self, id: str, command: str, rows: int, columns: int) -> AsyncIterator[Job]:
-        """A command of bash on a terminal of its own, which ends with the block."""
+        """Runs a bash command on a terminal of its own; it ends with the block."""
         async with (
             self._leases.of(id, None) as sandbox,
             job_on_terminal(sandbox, command, rows, columns) as job,
@@ -162,7 +162,7 @@ class NodePool:
         return await self._store.put(content, self._clock())
 
     async def get_snapshot(self, id: str) -> bytes:
-        """ValueError if there is none of that id."""
+        """Returns a snapshot's archive. ValueError if there is no snapshot with that id."""
         return await self._store.get(id)
 
     async def restore(self, id: str, snapshot: str) -> None:
@@ -175,7 +175,7 @@ class NodePool:
 
     async def warm(self, spec: SandboxSpec, count: int) -> None:
         if not 0 <= count <= self._options.slots:
-            raise ValueError(f"count {count} must be from 0 to {self._options.slots}, the slots")
+            raise ValueError(f"count {count} must be from 0 to {self._options.slots} (slots)")
         if count:
             await self._machines.prepare(spec)
         self._check_open()
@@ -200,7 +200,7 @@ class NodePool:
         return self._events.after(number)
 
     async def close(self) -> None:
-        """May be called again, and by several: each returns when all has ended."""
+        """May be called repeatedly and concurrently; each call returns when all has ended."""
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close())
         await asyncio.shield(self._closing)
@@ -216,7 +216,7 @@ class NodePool:
         self._store.close()
 
     def _give_up(self, sandboxes: Sequence[PooledSandbox], cause: Cause, detail: str) -> None:
-        """Ends those that nobody has been given, and nobody waits for."""
+        """Ends the sandboxes that were not delivered and that no caller waits for."""
         for pooled in sandboxes:
             if not pooled.was_delivered and not pooled.starters:
                 self._lifecycle.end(pooled, cause, detail)

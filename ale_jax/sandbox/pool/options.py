@@ -1,5 +1,4 @@
-"""What the operator of a node's pool decides, and how the pool is closed when its process is asked
-to end."""
+"""The options of a node's pool, and closing the pool when its process receives a signal to end."""
 
 from __future__ import annotations
 
@@ -23,18 +22,21 @@ SNAPSHOT_MB = 1024
 class PoolOptions:
     """Times are in seconds.
 
-    node: its name; empty: the host's. slots: sandboxes that may exist at once, warm ones among
-    them. creates: how many are started at the same time; 0: twice the number of cores, beyond
-    which each only gets slower. launch_seconds, close_seconds: after which a start has failed, and
-    an end is left to the reaper.
-    tick_seconds: between two looks at every sandbox. ask_ticks: how many ticks an answer holds.
-    silent_ticks, silent_busy_ticks: of silence that are taken for death, and while a call is under
-    way, when the runner may be killing a fork bomb and answers nothing else. Death is counted in
-    ticks, not by the clock: a node that stood still itself, or is overloaded, blames nobody.
-    max_losses: in a row, with no call that succeeded between them, before re-creation is given up.
-    remember_seconds: how long the status of one that ended can be asked for.
-    snapshot_directory: where snapshots lie, also for the next pool; empty: a temporary one.
-    snapshot_mb: how much they may take together.
+    node: the node's name; empty: the host name. slots: maximum number of sandboxes, including warm
+    ones. creates: how many may start concurrently; 0: twice the number of cores, beyond which each
+    start only becomes slower. launch_seconds: after this time a start has failed. close_seconds:
+    after this time the end of a sandbox is left to the reaper.
+    tick_seconds: interval between two checks of all sandboxes. ask_ticks: how many ticks an answer
+    remains valid. silent_ticks, silent_busy_ticks: ticks without an answer after which a sandbox
+    counts as dead; the second applies during a call, because the runner may be killing a fork bomb
+    and answer nothing else. Silence is counted in ticks rather than by the clock, so that a node
+    that was itself suspended or overloaded does not declare its sandboxes dead.
+    max_losses: consecutive losses, without a successful call in between, after which a sandbox is
+    no longer re-created.
+    remember_seconds: how long the status of an ended sandbox remains available.
+    snapshot_directory: where snapshots are stored, also for later pools; empty: a temporary
+    directory.
+    snapshot_mb: maximum total size of the snapshots.
     """
 
     node: str = ""
@@ -75,16 +77,17 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class ManagedPool(SandboxPool, AbstractAsyncContextManager, Protocol):
-    """Open for the time of an `async with` block."""
+    """A pool that is open for the duration of an `async with` block."""
 
 
 @contextlib.asynccontextmanager
 async def closed_at_exit(pool: ManagedPool) -> AsyncIterator[ManagedPool]:
-    """An open pool, for the block of a program's main task, in its main thread.
+    """Opens a pool for the block. For a program's main task, in its main thread.
 
-    SIGINT and SIGTERM cancel the block, once; when the pool is closed, which is bounded, they
-    become KeyboardInterrupt and SystemExit. A process that is killed closes nothing: its machines
-    end with their connections, and the next pool's reaper removes what they leave.
+    The first SIGINT or SIGTERM cancels the block; further ones are ignored. Once the pool is
+    closed, which takes a limited time, the signal becomes KeyboardInterrupt or SystemExit. A
+    process that is killed closes nothing: its machines end with their connections, and the next
+    pool's reaper removes what is left of them.
     """
     loop, block = asyncio.get_running_loop(), asyncio.current_task()
     received: list[signal.Signals] = []

@@ -1,4 +1,4 @@
-"""One sandbox of a pool, under one id through all its generations: its states and its heartbeat."""
+"""One sandbox of a pool, which keeps its id through all generations: states and heartbeat."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
     State.RUNNING: frozenset({State.STOPPING, State.FAILED}),
     State.STOPPING: frozenset({State.STOPPED}),
     State.STOPPED: frozenset(),
-    State.FAILED: frozenset({State.PENDING}),  # it is re-created
+    State.FAILED: frozenset({State.PENDING}),  # when it is re-created
 }
-# With these states goes the reason; STOPPED keeps that of STOPPING.
+# These states have a cause; STOPPED keeps the cause of STOPPING.
 WITH_CAUSE = (State.STOPPING, State.FAILED)
 
 
 @dataclasses.dataclass(frozen=True)
 class Life:
-    """Where a sandbox stands, why, and the last MAX_CHANGES steps that led there."""
+    """A sandbox's state, the cause of it, and its last MAX_CHANGES state transitions."""
 
     state: State
     cause: Cause | None
@@ -49,7 +49,7 @@ class Life:
         return self.state in (State.STOPPED, State.FAILED)
 
     def to(self, state: State, at: float, detail: str = "", cause: Cause | None = None) -> Life:
-        """The life after one step, which must be in TRANSITIONS. cause: for WITH_CAUSE, only."""
+        """Returns the life after one of TRANSITIONS. cause: given exactly for WITH_CAUSE."""
         assert state in TRANSITIONS[self.state], (self.state, state)
         assert (cause is not None) == (state in WITH_CAUSE), (state, cause)
         if state is State.STOPPED:
@@ -59,10 +59,10 @@ class Life:
 
 
 class Heartbeat:
-    """Asks the runner for its statistics, one question at a time.
+    """Asks the runner for its statistics, one request at a time.
 
-    One that answers runs in a machine that lives, so the runtime need not be asked as well. stats:
-    the last answer. cpu_percent: of one core, between the last two.
+    An answer also shows that the machine is alive, so the runtime need not be asked. stats: the
+    last answer. cpu_percent: of one core, between the last two answers.
     """
 
     def __init__(self, ask_ticks: int, tick_seconds: float):
@@ -75,12 +75,15 @@ class Heartbeat:
 
     @property
     def silent_seconds(self) -> float:
-        """For which it has owed an answer; counted in ticks."""
+        """How long an answer has been due, counted in ticks."""
         is_owed = self._question is not None and not self._question.done()
         return self._ticks * self._tick_seconds if is_owed else 0.0
 
     def beat(self, sandbox: AsyncSandbox, patience: int) -> str | None:
-        """One tick. Why the sandbox counts as dead, or None. patience: ticks without an answer."""
+        """Advances by one tick. Returns why the sandbox counts as dead, or None.
+
+        patience: ticks without an answer until then.
+        """
         self._ticks += 1
         if self._question is None:
             if self._ticks >= self._ask_ticks:
@@ -107,8 +110,8 @@ class Heartbeat:
         elif isinstance(error, SandboxLost):
             return str(error)
         elif not isinstance(error, SandboxError):
-            return repr(error)  # a fault of ours; the other sandboxes are not to suffer from it
-        return None  # it lives, and could not say how
+            return repr(error)  # a bug of ours; it must not affect the other sandboxes
+        return None  # it is alive, but could not report statistics
 
     def _take_stats(self, stats: SandboxStats, at: float) -> None:
         before, self.stats = self.stats, stats
@@ -122,13 +125,13 @@ async def _timed_stats(sandbox: AsyncSandbox) -> tuple[SandboxStats, float]:
 
 
 class PooledSandbox:
-    """What a pool knows of a sandbox.
+    """What a pool knows about a sandbox.
 
-    is_warm: it is nobody's yet. sandbox: None while there is no machine. arrival: done when it
-    runs, or with the reason why it never will. starters: callers of `start` that wait for it;
-    was_delivered: one of them has it. losses: since a call succeeded. starting, ending: what is
-    under
-    way with it. after: the end of what was in its slot before.
+    is_warm: it is not assigned to a request yet. sandbox: None while there is no machine. arrival:
+    done when the sandbox runs; fails with the reason if it never will. starters: number of callers
+    of `start` that wait for it; was_delivered: one of them has received it. losses: since a call
+    succeeded. starting, ending: the tasks that start and end it. after: the task that ends the
+    slot's previous occupant.
     """
 
     def __init__(
@@ -152,7 +155,7 @@ class PooledSandbox:
         self.life = self.life.to(state, self._clock(), detail, cause)
 
     def started(self) -> None:
-        """It is up: from now on it is its owner's, or warm."""
+        """Marks it as up: it now belongs to its owner, or is warm."""
         self.to(State.READY if self.is_warm else State.RUNNING)
         self.used_at = self._clock()
         if self.generation == 0:
@@ -160,20 +163,20 @@ class PooledSandbox:
         self.arrival.set_result(None)
 
     def never_starts(self, error: Exception) -> None:
-        """Whoever waits for it gets `error`."""
+        """Callers that wait for the start get `error`."""
         if not self.arrival.done():
             self.arrival.set_exception(error)
-            self.arrival.exception()  # nobody may be waiting
+            self.arrival.exception()  # avoids asyncio's warning if no caller is waiting
 
     def expect(self) -> None:
-        """A next generation is on its way."""
+        """Makes callers wait for the next start."""
         self.arrival = _future()
 
     def gone(self) -> SandboxGone:
         return SandboxGone(self.id, self.life.cause)
 
     def overdue(self) -> Cause | None:
-        """Which of its limits it has outlived. A call under way is use, a look at it is not."""
+        """Returns which limit it has exceeded, if any. Only calls count as use."""
         now, request = self._clock(), self.request
         if 0 < request.deadline_seconds <= now - self.started_at:
             return Cause.DEADLINE

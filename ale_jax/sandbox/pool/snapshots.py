@@ -1,4 +1,4 @@
-"""Where the archives of working files lie: by their content, within a bound, and whole."""
+"""Stores archives of working files, named by their content, up to a total size."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class SnapshotStore:
     """Archives in a directory, named by their SHA-256. For one event loop; files are read and
     written in threads.
 
-    When a new one does not fit, those go that were not used for the longest time, but for pinned
-    ones (living sandboxes may have to be started from them again). directory: may hold an earlier
-    pool's; empty: a temporary one, removed by `close`.
+    If a new archive does not fit, the least recently used ones are removed, except for pinned ones:
+    living sandboxes may have to be started from them again. directory: may hold the archives of an
+    earlier pool; empty: a temporary directory, which `close` removes.
     """
 
     def __init__(self, directory: str, max_bytes: int, record: Record):
@@ -36,7 +36,7 @@ class SnapshotStore:
         self.max_bytes, self._record = max_bytes, record
         self._pins: collections.Counter[str] = collections.Counter()
         self._writing = asyncio.Lock()
-        self._infos: dict[str, SnapshotInfo] = {}  # that used last is the last
+        self._infos: dict[str, SnapshotInfo] = {}  # the most recently used is the last
         for path in sorted(self._directory.iterdir(), key=lambda path: path.stat().st_mtime):
             if NAME.fullmatch(path.name):
                 found = path.stat()
@@ -50,9 +50,11 @@ class SnapshotStore:
         return sum(info.bytes for info in self._infos.values())
 
     def pin(self, id: str) -> None:
-        """It stays until `unpin` is called as often. ValueError if there is none of that id."""
+        """Keeps a snapshot until `unpin` is called as often. ValueError if there is none."""
         if id not in self._infos:
-            raise ValueError(f"there is no snapshot {id!r:.80}: it was never taken, or made room")
+            raise ValueError(
+                f"there is no snapshot {id!r:.80}: never taken, or removed to make room"
+            )
         self._pins[id] += 1
 
     def unpin(self, id: str) -> None:
@@ -62,7 +64,7 @@ class SnapshotStore:
     async def put(self, content: bytes, at: float) -> SnapshotInfo:
         """Stores an archive. at: seconds since the epoch. SandboxError if there is no room."""
         id = await asyncio.to_thread(lambda: hashlib.sha256(content).hexdigest())
-        async with self._writing:  # one at a time: each counts on the room that it made
+        async with self._writing:  # one at a time, because each relies on the room that it made
             if id in self._infos:
                 return self._use(id)
             self._make_room(len(content))
@@ -71,7 +73,7 @@ class SnapshotStore:
             return info
 
     async def get(self, id: str) -> bytes:
-        """Its content. ValueError if there is none; SandboxError if it is damaged."""
+        """Returns the archive. ValueError if there is none; SandboxError if it is damaged."""
         self.pin(id)
         try:
             content = await asyncio.to_thread((self._directory / id).read_bytes)
@@ -109,14 +111,14 @@ class SnapshotStore:
         for id in victims:
             del self._infos[id]
             (self._directory / id).unlink(missing_ok=True)
-            self._record("snapshot_removed", f"{id} made room", snapshot=id)
+            self._record("snapshot_removed", f"{id} was removed to make room", snapshot=id)
 
 
 def _temporary_directory() -> tempfile.TemporaryDirectory:
-    """A new one. Those whose owners were killed, and could not remove theirs, go."""
+    """Creates a directory, and removes those whose owners were killed before they could do so."""
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(ValueError):  # not named by us
             owner = Owner.parse(path.name.removeprefix(PREFIX).rpartition("-")[0])
             if owner.is_here() and owner.is_dead():
-                shutil.rmtree(path, ignore_errors=True)  # another pool may be at it as well
+                shutil.rmtree(path, ignore_errors=True)  # another pool may be removing it as well
     return tempfile.TemporaryDirectory(prefix=f"{PREFIX}{Owner.current()}-")

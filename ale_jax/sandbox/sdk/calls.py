@@ -1,5 +1,5 @@
 """Every operation of the service as a `Call` without input or output: what to send, when to repeat
-it, and how its answer is read."""
+it, and how to read the answer."""
 
 from __future__ import annotations
 
@@ -41,34 +41,34 @@ from ale_jax.sandbox.spec import SandboxSpec
 
 T = TypeVar("T")
 
-# Seconds before each further attempt.
+# Seconds before each retry.
 PAUSES = (0.1, 0.5, 2.0)
 BUSY = (429, 502, 504)
-# What the network and the service may need beyond the time that the call itself takes.
+# What the network and the service may need in addition to the time of the call itself.
 GRACE_S = 30.0
 CONNECT_S = 10.0
-QUEUE_S = 120.0  # for one of the connections, while all of them are in use
+QUEUE_S = 120.0  # to wait for a connection while all of them are in use
 MAX_CONNECTIONS = 256
 CHANGES = ("POST", "PUT", "DELETE")
 
 
 @dataclasses.dataclass(frozen=True)
 class Call(Generic[T]):
-    """parse: makes the result out of an answer. seconds: what it may take; None: no limit.
-    id: of the sandbox that it is about; empty: none."""
+    """One operation. parse: converts the response into the result. seconds: how long the call may
+    take; None: no limit. id: of the sandbox concerned; empty: none."""
 
     method: str
     path: str
     parse: Callable[[httpx.Response], T]
     id: str = ""
     params: Mapping[str, str | int] = dataclasses.field(default_factory=dict)
-    body: Any = None  # becomes JSON
-    content: bytes | None = None  # or goes as it is
+    body: Any = None  # sent as JSON
+    content: bytes | None = None  # or sent as it is
     content_type: str = ""
     seconds: float | None = GRACE_S
 
     def request(self, http: httpx.Client | httpx.AsyncClient) -> httpx.Request:
-        """With an id of its own if it changes anything, so that it can be sent again."""
+        """Builds the request; one that changes anything gets a unique id, so it can be repeated."""
         headers = {"X-Request-Id": secrets.token_hex(16)} if self.method in CHANGES else {}
         content, kind = self.content, self.content_type
         if self.body is not None:
@@ -88,7 +88,7 @@ class Call(Generic[T]):
 
 @dataclasses.dataclass(frozen=True)
 class Send:
-    """Do it, and tell the answer or the httpx.TransportError."""
+    """Send the request, and report the response or the httpx.TransportError."""
 
     request: httpx.Request
 
@@ -103,10 +103,10 @@ Outcome = httpx.Response | httpx.TransportError | None
 
 
 def exchange(call: Call[T], request: httpx.Request) -> Generator[Step, Outcome, T]:
-    """The steps of a call; whoever takes them sends back what came of each.
+    """Yields the steps of a call; the caller takes each step and sends back its outcome.
 
-    After trouble on the way, the same request is sent again: by its id, the service knows it, and
-    does not carry it out twice.
+    If the service is busy or the network fails, the same request is sent again. The service
+    recognizes it by its id and does not execute it twice.
     Errors: those of `failure`, and SandboxError if the service cannot be reached.
     """
     for pause in (*PAUSES, None):
@@ -131,7 +131,7 @@ def unreachable(request: httpx.Request, error: Exception) -> SandboxError:
 
 
 def failure(status: int, body: bytes, id: str) -> Exception:
-    """The exception that stands for an answer which is an error."""
+    """Returns the exception for an error response."""
     try:
         error = json.loads(body)["error"]
         kind, message, remedy = error["kind"], error["message"], error.get("remedy", "")
@@ -156,23 +156,23 @@ EXCEPTIONS: Mapping[str, type[Exception]] = {
 
 
 def http_options(url: str, token: str | None, verify: Any) -> dict[str, Any]:
-    """How both kinds of httpx client are made: one pool of connections, which stay open.
+    """Returns the options of both kinds of httpx client: one pool of persistent connections.
 
-    Errors: ValueError for what is no URL of a service, or no token.
+    Errors: ValueError if `url` is not the URL of a service, or `token` cannot be a token.
     """
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"service url {url!r:.140} must begin with http:// or https://")
     if token and not (token.isascii() and token.isprintable() and " " not in token):
-        raise ValueError("the token holds a blank or another sign that no token has")
+        raise ValueError("the token contains a space or another character that no token may have")
     return {
         "base_url": url.rstrip("/"),
         "headers": {"Authorization": f"Bearer {token}"} if token else {},
         "limits": httpx.Limits(
             max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS
         ),
-        # Certificates, which take long to read, are only for https.
+        # Only https needs the certificates, which take long to load.
         "verify": verify if url.startswith("https://") else False,
-        "trust_env": False,  # a proxy of the environment's is for the world outside
+        "trust_env": False,  # proxies of the environment are for external hosts
     }
 
 
@@ -207,7 +207,7 @@ def stop(id: str) -> Call[None]:
 def run(
     id: str, command: str, timeout: float | None, session: str, limit: float
 ) -> Call[ExecResult]:
-    """limit: seconds that it takes at most."""
+    """limit: maximum duration in seconds."""
     body = {"command": command, "timeout": timeout, "session": session}
     return Call("POST", _path(id, "run"), _one(ExecResult), id, body=body, seconds=limit)
 
@@ -228,7 +228,7 @@ def process(
     cwd: str,
     env: Mapping[str, str] | None,
 ) -> dict[str, Any]:
-    """A process as the service is told of it."""
+    """Describes a process in the form that the service expects."""
     words = argv if isinstance(argv, str) else list(argv)
     values = {"argv": words, "timeout": timeout, "cwd": cwd, "env": dict(env or {})}
     return values | {"stdin": base64.b64encode(stdin).decode()}
@@ -327,7 +327,7 @@ def _path(id: str, *rest: str) -> str:
 
 
 def _form(files: Mapping[str, bytes]) -> tuple[bytes, str]:
-    """A multipart form and its type. Its boundary is random: no file holds it."""
+    """Returns a multipart form and its content type. A random boundary cannot occur in a file."""
     boundary = secrets.token_hex(24)
     parts = []
     for path, data in files.items():

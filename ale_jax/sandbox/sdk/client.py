@@ -22,10 +22,10 @@ from ale_jax.sandbox.spec import SandboxSpec
 
 
 class SandboxClient(ClientOperations):
-    """Holds connections to one service, and keeps them open. Several threads may use it at once.
+    """Holds persistent connections to one service. Several threads may use it at once.
 
-    token: the bearer token; None for a service that has none.
-    verify: as httpx takes it: an `ssl.SSLContext` for a service with a certificate of your own.
+    token: the bearer token; None for a service without tokens.
+    verify: as for httpx, for example an `ssl.SSLContext` for a service with your own certificate.
     """
 
     def __init__(self, url: str, token: str | None = None, verify: ssl.SSLContext | bool = True):
@@ -33,14 +33,14 @@ class SandboxClient(ClientOperations):
         self.url, self.token = url.rstrip("/"), token
 
     def start(self, spec: SandboxSpec, **request: Any) -> RemoteSandbox:
-        """A running sandbox. request: the other fields of `StartRequest`.
+        """Returns a running sandbox. request: the other fields of `StartRequest`.
 
         Errors: SandboxStartError, PoolFull, ValueError.
         """
         return self._box(self._do(calls.start(StartRequest(spec, **request))))
 
     def close(self) -> None:
-        """Ends the connections; sandboxes go on."""
+        """Closes the connections; sandboxes keep running."""
         self._http.close()
 
     def __enter__(self) -> SandboxClient:
@@ -77,7 +77,7 @@ class SandboxClient(ClientOperations):
 
 
 class RemoteSandbox(BoxOperations):
-    """A sandbox of the service's. Leaving its `with` block stops it."""
+    """A sandbox of the service. Leaving its `with` block stops it."""
 
     def __init__(self, client: SandboxClient, status: Status):
         self.id, self.spec = status.id, status.spec
@@ -91,7 +91,7 @@ class RemoteSandbox(BoxOperations):
         cwd: str = "/work",
         env: Mapping[str, str] | None = None,
     ) -> Output:
-        """A process whose output comes as it is written. timeout: seconds; None: no limit."""
+        """Starts a process and streams its output. timeout: seconds; None: no limit."""
         call = calls.spawn(self.id, calls.process(argv, timeout, stdin, cwd, env))
         http = self._client._http
         return Output(http, call.request(http), self.id)
@@ -101,7 +101,7 @@ class RemoteSandbox(BoxOperations):
         return Terminal(url, self._client.token, self.id)
 
     def close(self) -> None:
-        """Stops it, if it is still there."""
+        """Stops the sandbox, if it still exists."""
         with contextlib.suppress(SandboxGone):
             self._do(calls.stop(self.id))
 
@@ -113,22 +113,23 @@ class RemoteSandbox(BoxOperations):
 
 
 class AsyncSandboxClient(ClientOperations):
-    """The twin of `SandboxClient`, for one event loop."""
+    """The asynchronous counterpart of `SandboxClient`, for one event loop."""
 
     def __init__(self, url: str, token: str | None = None, verify: ssl.SSLContext | bool = True):
         self._http = httpx.AsyncClient(**http_options(url, token, verify))
         self.url, self.token = url.rstrip("/"), token
 
     def start(self, spec: SandboxSpec, **request: Any) -> Starting:
-        """A running sandbox, awaited or entered. request: the other fields of `StartRequest`.
+        """Starts a sandbox; `await` the result or enter it with `async with`.
 
-        Errors: SandboxStartError, PoolFull, ValueError.
+        request: the other fields of `StartRequest`. Errors: SandboxStartError, PoolFull,
+        ValueError.
         """
         call = calls.start(StartRequest(spec, **request))
         return Starting(self._then(self._do(call), self._box))
 
     async def close(self) -> None:
-        """Ends the connections; sandboxes go on."""
+        """Closes the connections; sandboxes keep running."""
         await self._http.aclose()
 
     async def __aenter__(self) -> AsyncSandboxClient:
@@ -167,7 +168,7 @@ class AsyncSandboxClient(ClientOperations):
 
 
 class Starting(contextlib.AbstractAsyncContextManager):
-    """A sandbox on its way: await it, or enter it."""
+    """A sandbox that is being started: `await` it, or enter it with `async with`."""
 
     def __init__(self, start: Coroutine[Any, Any, AsyncRemoteSandbox]):
         self._start = start
@@ -185,7 +186,7 @@ class Starting(contextlib.AbstractAsyncContextManager):
 
 
 class AsyncRemoteSandbox(BoxOperations):
-    """The twin of `RemoteSandbox`."""
+    """The asynchronous counterpart of `RemoteSandbox`."""
 
     def __init__(self, client: AsyncSandboxClient, status: Status):
         self.id, self.spec = status.id, status.spec
@@ -199,7 +200,7 @@ class AsyncRemoteSandbox(BoxOperations):
         cwd: str = "/work",
         env: Mapping[str, str] | None = None,
     ) -> AsyncOutput:
-        """A process whose output comes as it is written. timeout: seconds; None: no limit."""
+        """Starts a process and streams its output. timeout: seconds; None: no limit."""
         call = calls.spawn(self.id, calls.process(argv, timeout, stdin, cwd, env))
         http = self._client._http
         return AsyncOutput(http, call.request(http), self.id)
@@ -211,7 +212,7 @@ class AsyncRemoteSandbox(BoxOperations):
         return AsyncTerminal(url, self._client.token, self.id)
 
     async def close(self) -> None:
-        """Stops it, if it is still there."""
+        """Stops the sandbox, if it still exists."""
         with contextlib.suppress(SandboxGone):
             await self._do(calls.stop(self.id))
 

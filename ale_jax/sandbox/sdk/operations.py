@@ -1,8 +1,8 @@
-"""The methods of clients and of their sandboxes, once for both kinds.
+"""The methods of clients and of their sandboxes, shared by the blocking and the asynchronous kind.
 
-In the blocking kind they return what they say; in the asynchronous one, an awaitable of it. Each
-raises what the method of that name of `AsyncSandbox` or `SandboxPool` raises, and PermissionError
-for a token that may not.
+The blocking kind returns the documented value, the asynchronous kind an awaitable of it. Each
+method raises the errors of the method of that name of `AsyncSandbox` or `SandboxPool`, and
+PermissionError if the token does not permit the call.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ale_jax.sandbox.spec import SandboxSpec
 
 
 class ClientOperations:
-    """What goes beyond a single sandbox. `_do` carries a call out; `_then` applies a function to
-    what came of it; `_aside` calls a function that may take long."""
+    """Operations beyond a single sandbox. `_do` performs a call, `_then` applies a function to its
+    result, and `_aside` calls a function that may take long."""
 
     def _do(self, call: Call) -> Any: ...
 
@@ -32,20 +32,20 @@ class ClientOperations:
     def _box(self, status: Status) -> Any: ...
 
     def start_many(self, spec: SandboxSpec, count: int, spare: int = 0, **request: Any) -> Any:
-        """`count` like sandboxes: the first that are ready out of `count + spare`."""
+        """Starts `count + spare` identical sandboxes; returns the first `count` that are ready."""
         call = calls.start_many(StartRequest(spec, **request), count, spare)
         return self._then(self._do(call), lambda all: [self._box(each) for each in all])
 
     def attach(self, id: str) -> Any:
-        """A sandbox that was started elsewhere. SandboxGone if there is none such of yours."""
+        """A sandbox that was started elsewhere. SandboxGone if you have none with that id."""
         return self._then(self._do(calls.status(id)), self._box)
 
     def statuses(self) -> Any:
-        """list[Status]: of yours; of everybody's for an administrator."""
+        """list[Status]: of your sandboxes; for an administrator, of everybody's."""
         return self._do(calls.statuses())
 
     def warm(self, spec: SandboxSpec, count: int) -> Any:
-        """Keeps so many of them ready on each node. Administrators only."""
+        """Keeps `count` sandboxes of `spec` ready on each node. Administrators only."""
         return self._do(calls.warm(spec, count))
 
     def nodes(self) -> Any:
@@ -57,12 +57,12 @@ class ClientOperations:
         return self._do(calls.stats())
 
     def events(self, after: int | None = None, limit: int = 500) -> Any:
-        """EventsAnswer: what happened to your sandboxes since the event of that number."""
+        """EventsAnswer: what happened to your sandboxes after that event; None: the latest."""
         return self._do(calls.events(after, limit))
 
 
 class BoxOperations:
-    """One sandbox, held by whoever started it or attached to it."""
+    """One sandbox, for the client that started it or attached to it."""
 
     id: str
     spec: SandboxSpec
@@ -83,22 +83,22 @@ class BoxOperations:
         cwd: str = "/work",
         env: Mapping[str, str] | None = None,
     ) -> Any:
-        """ProcessResult of a process outside every session; text is a command line for bash."""
+        """ProcessResult of a process outside every session; a string is a command line for bash."""
         process = calls.process(argv, timeout, stdin, cwd, env)
         return self._do(calls.exec(self.id, process, self._limit(timeout)))
 
     def open_session(
         self, name: str, env: Mapping[str, str] | None = None, cwd: str = "/work"
     ) -> Any:
-        """A further bash. SandboxError if there is one of that name."""
+        """Opens another bash session. SandboxError if the name is in use."""
         return self._do(calls.open_session(self.id, name, env, cwd))
 
     def close_session(self, name: str) -> Any:
-        """Kills all that runs in it. SandboxError if there is none of that name."""
+        """Kills everything that runs in the session. SandboxError if there is no such session."""
         return self._do(calls.close_session(self.id, name))
 
     def interrupt(self, session: str = MAIN, seconds: float = 2.0) -> Any:
-        """bool: Ctrl-C for the session's command; False if none ran."""
+        """bool: sends Ctrl-C to the session's command; False if none was running."""
         return self._do(calls.interrupt(self.id, session, seconds))
 
     def read(self, path: str, max_bytes: int = 1 << 20) -> Any:
@@ -114,18 +114,18 @@ class BoxOperations:
         return self._do(calls.list_directory(self.id, path))
 
     def upload(self, directory: str | Path, path: str = "/work") -> Any:
-        """Copies what is below a local directory into one of the sandbox.
+        """Copies the contents of a local directory into a directory of the sandbox.
 
-        ValueError, before anything is sent, if there is a link or a device in it.
+        ValueError, before anything is sent, if there is a link or a device among them.
         """
         archive = self._client._aside(uploads.pack, directory)
         return self._client._then(archive, lambda a: self._do(calls.unpack(self.id, a, path)))
 
     def download(self, path: str, directory: str | Path, max_bytes: int = uploads.MAX_BYTES) -> Any:
-        """Copies what is below a directory of the sandbox into a local one.
+        """Copies the contents of a directory of the sandbox into a local directory.
 
-        The agent made what comes: ValueError for links, devices, absolute paths, `..`, or more
-        than `max_bytes`; nothing is written then.
+        The contents come from the agent and are not trusted: ValueError for links, devices,
+        absolute paths, `..`, or more than `max_bytes`; nothing is written then.
         """
         archive, client = self._do(calls.pack(self.id, path)), self._client
         return client._then(
@@ -137,20 +137,20 @@ class BoxOperations:
         return self._do(calls.snapshot(self.id))
 
     def restore(self, snapshot: str) -> Any:
-        """As `reset`, then the working files of the snapshot of that id. ValueError."""
+        """Like `reset`, then restores the working files of that snapshot. ValueError."""
         return self._do(calls.restore(self.id, snapshot))
 
     def fork(self, count: int = 1) -> Any:
-        """`count` new sandboxes with the same working files."""
+        """Starts `count` new sandboxes with the same working files."""
         forks = self._do(calls.fork(self.id, count))
         return self._client._then(forks, lambda all: [self._client._box(each) for each in all])
 
     def reset(self) -> Any:
-        """As new: nothing runs, /work and /tmp are empty."""
+        """Resets the sandbox: nothing runs, /work and /tmp are empty."""
         return self._do(calls.reset(self.id))
 
     def kill_processes(self) -> Any:
-        """Kills all that the agent started. Files stay."""
+        """Kills everything that the agent started. Files are kept."""
         return self._do(calls.kill_processes(self.id))
 
     def status(self) -> Any:

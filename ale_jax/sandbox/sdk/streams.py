@@ -1,4 +1,4 @@
-"""What a process writes, line by line as the service sends it, and interactive terminals over a
+"""The output of a process, streamed line by line by the service, and interactive terminals over a
 WebSocket."""
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ BROKEN = "the stream broke before the process ended"
 
 
 class Lines:
-    """Reads the stream's lines for one sandbox. exit_code: None until the last line."""
+    """Parses the stream's lines for one sandbox. exit_code: None until the last line."""
 
     def __init__(self, id: str):
         self._id = id
         self.exit_code: int | None = None
 
     def piece(self, line: str) -> Piece | None:
-        """None for the last line. Errors: what the service says went wrong."""
+        """Returns None for the last line. Errors: the one that the service reports."""
         if self.exit_code is not None:
-            raise SandboxLost(f"the service sent more after the end: {line!r:.80}")
+            raise SandboxLost(f"the service sent a line after the last one: {line!r:.80}")
         try:
             ((kind, value),) = json.loads(line).items()
             data = base64.b64decode(value, validate=True) if isinstance(value, str) else value
         except (ValueError, AttributeError) as error:
-            raise SandboxLost(f"the service sent no line of output: {line!r:.80}") from error
+            raise SandboxLost(f"the service sent an invalid line: {line!r:.80}") from error
         if kind == "error":
             raise failure(200, line.encode(), self._id)
         if kind == "exit":
@@ -47,7 +47,7 @@ class Lines:
 
 
 class Output(contextlib.AbstractContextManager):
-    """Yields ("stdout" | "stderr", bytes) as they come; `exit_code` is there when it is over.
+    """Yields ("stdout" | "stderr", bytes) as they arrive; `exit_code` is set after the last one.
 
     Leaving the `with` block before the end ends the process.
     """
@@ -89,7 +89,7 @@ class Output(contextlib.AbstractContextManager):
 
 
 class AsyncOutput(contextlib.AbstractAsyncContextManager):
-    """As `Output`: `async with box.spawn(...) as output: async for kind, data in output: ...`."""
+    """Like `Output`: `async with box.spawn(...) as output: async for kind, data in output: ...`."""
 
     def __init__(self, http: httpx.AsyncClient, request: httpx.Request, id: str):
         self._lines = Lines(id)
@@ -129,7 +129,7 @@ class AsyncOutput(contextlib.AbstractAsyncContextManager):
 
 
 MAX_FRAME = 1 << 20
-MAX_SENT = 32 << 10  # bytes in a frame; the service takes no more than 64 KiB
+MAX_SENT = 32 << 10  # bytes per frame; the service accepts up to 64 KiB
 TERMINAL_BROKEN = "the connection broke before the terminal's command ended"
 
 
@@ -139,7 +139,7 @@ def terminal_url(url: str, id: str, command: str, rows: int, columns: int) -> st
 
 
 def _exit_code(frame: str, id: str) -> int:
-    """Of the last frame. Errors: what the service says went wrong."""
+    """Reads the last frame. Errors: the one that the service reports."""
     content = json.loads(frame)
     if "error" in content:
         raise failure(200, frame.encode(), id)
@@ -157,7 +157,7 @@ def _options(token: str | None) -> dict:
 
 
 class Terminal(contextlib.AbstractContextManager):
-    """Yields what is to be shown. Another thread may `send` and `resize` meanwhile.
+    """Yields the terminal's output. Another thread may call `send` and `resize` meanwhile.
 
     exit_code: None until the command has ended. Leaving the `with` block ends it.
     """
@@ -169,7 +169,7 @@ class Terminal(contextlib.AbstractContextManager):
         self._connection: ClientConnection | None = None
 
     def send(self, data: bytes) -> None:
-        """What is typed."""
+        """Sends keyboard input."""
         for piece in _pieces(data):
             self._connection.send(piece)
 
@@ -195,7 +195,7 @@ class Terminal(contextlib.AbstractContextManager):
 
 
 class AsyncTerminal(contextlib.AbstractAsyncContextManager):
-    """As `Terminal`, with coroutines."""
+    """Like `Terminal`, with coroutines."""
 
     def __init__(self, url: str, token: str | None, id: str):
         self._url, self._token, self._id = url, token, id

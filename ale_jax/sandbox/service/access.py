@@ -1,5 +1,5 @@
-"""Who may call the service: its settings, bearer tokens with the names of their owners, and what a
-browser may not do."""
+"""Who may call the service: its settings, bearer tokens and their owners, and the restrictions on
+browsers."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 @dataclasses.dataclass(frozen=True)
 class ServiceSettings:
-    """host, port: where it listens; port 0: one of the system's choice.
+    """host, port: the address to listen on; port 0: the system chooses one.
 
-    json_bytes, upload_bytes: the longest body of a call, and of one that brings files.
-    body_seconds: a client that takes longer to send its body is refused.
-    calls_per_token: of one token at a time; more are answered with 429.
-    answers, answers_bytes, answer_seconds: how many answers are kept for repeated requests, of what
-        size altogether, and how long.
+    json_bytes, upload_bytes: maximum body size of a call, and of one that uploads files.
+    body_seconds: time limit for sending a body.
+    calls_per_token: concurrent calls of one token; further ones are answered with 429.
+    answers, answers_bytes, answer_seconds: how many answers are kept for repeated requests, their
+    total size, and for how long.
     """
 
     host: str = "127.0.0.1"
@@ -50,7 +50,7 @@ class ServiceSettings:
 
     @property
     def local(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether only programs on this machine can reach it."""
         return self.host in LOOPBACK
 
 
@@ -63,17 +63,17 @@ REMEDY = "python -c 'import secrets; print(secrets.token_urlsafe(24))' makes one
 
 @dataclasses.dataclass(frozen=True)
 class Tenant:
-    """Whose sandboxes they are. admin: sees everybody's."""
+    """The owner of sandboxes. admin: has access to everybody's."""
 
     name: str
     admin: bool = False
 
 
-LOCAL = Tenant("local", admin=True)  # whoever calls a service that has no tokens
+LOCAL = Tenant("local", admin=True)  # every caller of a service without tokens
 
 
 class Tokens:
-    """All that are valid. Empty: nobody is asked for one."""
+    """All valid tokens. Empty: no token is required."""
 
     def __init__(self, tokens: Mapping[str, Tenant]):
         self._tenants = [(_digest(token), tenant) for token, tenant in tokens.items()]
@@ -82,7 +82,7 @@ class Tokens:
         return bool(self._tenants)
 
     def find(self, token: str) -> Tenant | None:
-        """The time it takes tells nothing of the tokens: every one of them is compared."""
+        """Compares with every token, so that the time it takes reveals nothing about them."""
         digest, found = _digest(token), None
         for known, tenant in self._tenants:
             if hmac.compare_digest(known, digest):
@@ -91,7 +91,7 @@ class Tokens:
 
 
 def parse_tokens(lines: Iterable[str], source: str) -> Tokens:
-    """One of FORM per line; what follows # is left out. Errors: ValueError, without the token."""
+    """Reads one FORM per line; # starts a comment. Errors: ValueError, without the token."""
     tokens: dict[str, Tenant] = {}
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()
@@ -112,7 +112,7 @@ def parse_tokens(lines: Iterable[str], source: str) -> Tokens:
 
 
 def read_tokens(path: str | None, environment: Mapping[str, str] = os.environ) -> Tokens:
-    """From the file, or from VARIABLE (lines divided by ;). Errors: ValueError."""
+    """From the file, or from VARIABLE (lines separated by ;). Errors: ValueError."""
     if path is None:
         return parse_tokens(environment.get(VARIABLE, "").split(";"), VARIABLE)
     try:
@@ -131,13 +131,19 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "replace")).digest()
 
 
-OPEN_PATHS = ("/healthz", "/readyz", "/docs", "/openapi.json", "/fleet")  # the same for everybody
-# The second is what rl-rock sends.
+OPEN_PATHS = (
+    "/healthz",
+    "/readyz",
+    "/docs",
+    "/openapi.json",
+    "/fleet",
+)  # accessible without a token
+# rl-rock sends the second one.
 TOKEN_HEADERS = ("authorization", "xrl-authorization")
 
 
 def admit(headers: Mapping[str, str], path: str, tokens: Tokens) -> Tenant | None:
-    """Whose request it is; None for a path that is open. Errors: Refusal (401, 403)."""
+    """Returns the tenant of a request; None for an open path. Errors: Refusal (401, 403)."""
     if path in OPEN_PATHS:
         return None
     if not tokens:
@@ -156,7 +162,7 @@ def _token(headers: Mapping[str, str]) -> str | None:
         scheme, _, value = headers.get(name, "").partition(" ")
         if scheme.lower() == "bearer":
             return value.strip()
-        if scheme.lower() == "basic":  # NAME:TOKEN@ in a URL, where only that can be given
+        if scheme.lower() == "basic":  # NAME:TOKEN@ in a URL, for clients that take only a URL
             return _password(value)
     return None
 
@@ -169,8 +175,8 @@ def _password(value: str) -> str | None:
 
 
 def _refuse_browsers(headers: Mapping[str, str]) -> None:
-    """Without tokens, only programs of this machine may call. A page that a browser shows could
-    call too, by our address or by a name of its own that it has made to mean our address."""
+    """Without tokens, only programs on this machine may call. A web page in a browser could call,
+    too, by our address or by a host name of its own that it has made to resolve to our address."""
     for url in (f"//{headers.get('host', '')}", headers.get("origin")):
         if url is not None and _host(url) not in LOOPBACK:
             message = f"{url.lstrip('/')!r:.140} is not this machine"

@@ -1,5 +1,5 @@
-"""The service as one ASGI application over a pool, with its documentation as one page, and the
-server that runs it in this event loop or in a thread."""
+"""The service as an ASGI application over a pool, its documentation as one page, and the server
+that runs it in this event loop or in a thread."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _page(schema: Schema) -> Iterator[str]:
 
 
 def _inputs(schema: Schema, operation: Schema) -> Iterator[tuple[str, Schema, str]]:
-    """Name, schema and explanation of what a request takes."""
+    """Yields name, schema and description of each field that a request takes."""
     for each in operation.get("parameters", ()):
         if each["in"] == "query":
             yield f"?{each['name']}", each["schema"], each.get("description", "")
@@ -112,20 +112,22 @@ def _line(markdown: str) -> str:
 DESCRIPTION = """
 Sandboxes over HTTP: isolated machines in which agents run commands and keep files.
 
-**Who may.** Send `Authorization: Bearer TOKEN`. A sandbox belongs to the token that started it;
-others get 404 for it. A service without tokens listens on its own machine only.
+**Authentication.** Send `Authorization: Bearer TOKEN`. A sandbox belongs to the token that started
+it; other tokens get 404 for it. A service without tokens accepts connections only from its own
+machine.
 
-**Repeating.** A POST, PUT or DELETE with the header `X-Request-Id` may be sent again: the same id
-with the same request is carried out once and answered alike, for some minutes. A repeat that comes
-while the first is under way waits for it. The same id with another request is refused (409).
+**Repeated requests.** A POST, PUT or DELETE with the header `X-Request-Id` may be sent again: for
+some minutes, the same request with the same id is executed only once and gets the same answer. A
+repeat that arrives while the first request is in progress waits for it. Another request with the
+same id is refused (409).
 
-**Errors** have one form: `{"error": {"kind": ..., "message": ..., "remedy": ...}}`. What a command
-did is never an error: look at its `exit_code`.
+**Errors** have one form: `{"error": {"kind": ..., "message": ..., "remedy": ...}}`. The outcome of
+a command is never an error: check its `exit_code`.
 
-**Watching.** The page `/fleet` shows nodes, sandboxes and events as they are now.
+**Monitoring.** The page `/fleet` shows the current nodes, sandboxes and events.
 
 **Terminal.** A WebSocket at `/v1/sandboxes/{id}/terminal?rows=24&columns=80`: binary frames are
-bytes, text frames are JSON (`{"resize": [ROWS, COLUMNS]}` from you, at last `{"exit": CODE}`).
+bytes, text frames are JSON (`{"resize": [ROWS, COLUMNS]}` from you, `{"exit": CODE}` at the end).
 """
 ROUTERS = (
     routes.sandbox_router,
@@ -145,21 +147,22 @@ def create_app(
     tokens: Tokens | None = None,
     fronts: Sequence[APIRouter] = (),
 ) -> Guard:
-    """fronts: further routers (`rock.front`, `gem.front`). The pool stays its owner's to close.
+    """fronts: additional routers (`rock.front`, `gem.front`). The caller still has to close the
+    pool.
 
-    Errors: ValueError for a service that others could reach and that asks nobody for a token.
+    Errors: ValueError for a service that other machines can reach but that requires no token.
     """
     settings, tokens = settings or ServiceSettings(), tokens or Tokens({})
     if not tokens and not settings.local:
         raise ValueError(
-            f"host {settings.host!r} can be reached by others, and there is no token:"
-            " give a file of tokens, or host 127.0.0.1"
+            f"host {settings.host!r} can be reached from other machines, but there is no token:"
+            " pass a file of tokens, or host 127.0.0.1"
         )
     app = FastAPI(
         title="ALE-JAX sandboxes",
         version="1",
         description=DESCRIPTION,
-        docs_url=None,  # FastAPI's page fetches its script from elsewhere
+        docs_url=None,  # FastAPI's page loads its script from another host
         redoc_url=None,
     )
     app.state.pool, app.state.owners, app.state.metrics = pool, Owners(pool), Metrics()
@@ -191,14 +194,14 @@ def _http(request: Request, error: HTTPException) -> Response:
 LEAVE_S = 5
 KEEP_ALIVE_S = 75
 MAX_CONNECTIONS = 1000  # below the usual limit of open files
-MAX_FRAME = 64 << 10  # bytes of a terminal's input at once
+MAX_FRAME = 64 << 10  # bytes in one frame of a terminal's input
 BACKLOG = 512
-# Makes the application within the loop that serves it, and frees what it holds afterwards.
+# Creates the application in the loop that serves it, and releases its resources afterwards.
 Open = Callable[[], AbstractAsyncContextManager[Guard]]
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to whoever runs it: uvicorn would raise them again before a pool is closed."""
+    """Leaves signals to its caller: uvicorn would raise them again before a pool is closed."""
 
     def capture_signals(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
@@ -213,7 +216,7 @@ def make_server(app: Guard) -> uvicorn.Server:
         access_log=False,
         server_header=False,
         lifespan="off",
-        ws="websockets-sansio",  # the other needs a part of websockets that will go
+        ws="websockets-sansio",  # uvicorn's other one needs a deprecated part of websockets
         ws_max_size=MAX_FRAME,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=LEAVE_S,
@@ -222,10 +225,10 @@ def make_server(app: Guard) -> uvicorn.Server:
 
 
 def bind(settings: ServiceSettings) -> socket.socket:
-    """Errors: ValueError if the address cannot be had."""
+    """Returns a listening socket. Errors: ValueError if the address is not available."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    # The protocol is named since asyncio sends small answers at once (TCP_NODELAY) only if it is:
-    # without, every call takes 40 ms more.
+    # asyncio sends small answers at once (TCP_NODELAY) only if the protocol is given here. Without
+    # it, every call takes 40 ms longer.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -246,7 +249,7 @@ def url_of(listener: socket.socket) -> str:
 
 
 async def serve(app: Guard, listener: socket.socket) -> None:
-    """Until it is cancelled; then calls under way have LEAVE_S seconds to end."""
+    """Serves until it is cancelled; calls in progress then have LEAVE_S seconds to end."""
     server = make_server(app)
     serving = asyncio.ensure_future(server.serve([listener]))
     try:
@@ -259,7 +262,7 @@ async def serve(app: Guard, listener: socket.socket) -> None:
 
 @contextlib.contextmanager
 def serve_in_thread(open_app: Open, settings: ServiceSettings) -> Iterator[str]:
-    """Its URL, while it serves. Errors: those of `open_app`, and ValueError of `bind`."""
+    """Yields its URL while it serves. Errors: those of `open_app`, and ValueError of `bind`."""
     started: Future[uvicorn.Server] = Future()
     with bind(settings) as listener:
         thread = threading.Thread(
@@ -280,7 +283,7 @@ async def _serve(open_app: Open, listener: socket.socket, started: Future) -> No
     try:
         async with open_app() as app:
             server = make_server(app)
-            started.set_result(server)  # its socket listens already
+            started.set_result(server)  # its socket is listening already
             await server.serve([listener])
     except BaseException as error:
         if started.done():

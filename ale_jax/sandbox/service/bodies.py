@@ -1,4 +1,4 @@
-"""Bodies of requests, in which an unknown field is refused, and what all routes share to reply."""
+"""Bodies of requests, in which an unknown field is refused, and what all routes use to respond."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_COUNT = 256
 
 
 def _schema(record: type) -> dict[str, Any]:
-    """Whole: a reference in it would lead nowhere in the service's documentation."""
+    """Without references, because the service's documentation could not resolve them."""
     schema = TypeAdapter(record).json_schema()
     inner = schema.pop("$defs", {})
     for name, field in schema["properties"].items():
@@ -38,8 +38,10 @@ SpecJson = Annotated[
     Field(default_factory=dict, description=inspect.getdoc(SandboxSpec)),
 ]
 Timeout = Annotated[float | None, Field(gt=0, description="Seconds; null: command_seconds.")]
-Env = Annotated[dict[str, str], Field(default_factory=dict, description="Further variables.")]
-Cwd = Annotated[str, Field(description="Where it starts.")]
+Env = Annotated[
+    dict[str, str], Field(default_factory=dict, description="Additional environment variables.")
+]
+Cwd = Annotated[str, Field(description="Working directory.")]
 
 
 class Body(BaseModel):
@@ -61,12 +63,14 @@ class StartBody(Body):
     """A sandbox to start."""
 
     spec: SpecJson
-    id: str = Field("", pattern=f"{ID}|^$", description="Yours; empty: the pool chooses.")
-    labels: dict[str, str] = Field(default_factory=dict, description="For people.")
-    idle_seconds: float = Field(0.0, ge=0, description="Of life without use; 0: no limit.")
-    deadline_seconds: float = Field(0.0, ge=0, description="Of life altogether; 0: no limit.")
-    recreate: bool = Field(False, description="If it is lost, it is started again, empty.")
-    snapshot: str = Field("", description="Id of a snapshot whose files it starts with.")
+    id: str = Field("", pattern=f"{ID}|^$", description="Chosen by you; empty: by the pool.")
+    labels: dict[str, str] = Field(default_factory=dict, description="Shown in the status.")
+    idle_seconds: float = Field(0.0, ge=0, description="Limit on time without use; 0: none.")
+    deadline_seconds: float = Field(0.0, ge=0, description="Limit on the lifetime; 0: none.")
+    recreate: bool = Field(
+        False, description="If it is lost, start it again with its initial files."
+    )
+    snapshot: str = Field("", description="Id of a snapshot with its initial files.")
 
     def request(self) -> StartRequest:
         """Errors: ValueError."""
@@ -75,10 +79,10 @@ class StartBody(Body):
 
 
 class StartManyBody(StartBody):
-    """Like sandboxes: the first `count` that are ready out of `count + spare`. The pool chooses
-    their ids."""
+    """Identical sandboxes: the first `count` that are ready out of `count + spare`. The pool
+    chooses their ids."""
 
-    id: Literal[""] = Field("", description="Left out.")
+    id: Literal[""] = Field("", description="Not allowed.")
     count: int = Field(ge=1, le=MAX_COUNT)
     spare: int = Field(0, ge=0, le=MAX_COUNT)
 
@@ -86,19 +90,19 @@ class StartManyBody(StartBody):
 class RunBody(Body):
     """A command for a session."""
 
-    command: str = Field(description="For bash; directory and variables stay for the next one.")
+    command: str = Field(description="For bash; the next one keeps its directory and variables.")
     timeout: Timeout = None
-    session: str = Field(MAIN, description="Its name; this one is open from the start.")
+    session: str = Field(MAIN, description="Its name; the default one is open from the start.")
 
 
 class ProcessBody(Body):
-    """A process of its own, outside every session."""
+    """A process outside every session."""
 
-    argv: list[str] | str = Field(description="Its words, or a command line for bash.")
+    argv: list[str] | str = Field(description="Arguments, or a command line for bash.")
     timeout: Timeout = None
     cwd: Cwd = "/work"
     env: Env
-    stdin: str = Field("", description="Its standard input, in base64.")
+    stdin: str = Field("", description="Standard input, in base64.")
 
     def arguments(self) -> dict[str, Any]:
         """For `exec` and `stream` of a pool. Errors: ValueError."""
@@ -111,7 +115,7 @@ class ProcessBody(Body):
 
 
 class SessionBody(Body):
-    """A further session."""
+    """Another session."""
 
     name: str = Field(pattern=ID)
     env: Env
@@ -119,7 +123,9 @@ class SessionBody(Body):
 
 
 class InterruptBody(Body):
-    seconds: float = Field(2.0, ge=0, le=60, description="Until what ignores Ctrl-C is killed.")
+    seconds: float = Field(
+        2.0, ge=0, le=60, description="Time until it is killed if it ignores Ctrl-C."
+    )
 
 
 class ForkBody(Body):
@@ -131,7 +137,7 @@ class RestoreBody(Body):
 
 
 class WarmBody(Body):
-    """Sandboxes that are kept ready on each node."""
+    """Sandboxes to keep ready on each node."""
 
     spec: SpecJson
     count: int = Field(ge=0, le=MAX_COUNT, description="0: none.")
@@ -149,10 +155,10 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     }
     for status, text in (
         (401, "No token, or a wrong one."),
-        (404, "There is no such sandbox of yours, or no such file."),
-        (409, "The sandbox refused, or the request id stood for another request."),
+        (404, "You have no such sandbox, or there is no such file."),
+        (409, "The sandbox refused, or the request id was used for another request."),
         (410, "The sandbox is gone."),
-        (422, "The request asks for what cannot be."),
+        (422, "The request is invalid."),
     )
 }
 
@@ -168,7 +174,7 @@ Session = Annotated[str, Path(description="The session's name.", pattern=ID)]
 
 
 def reply(value: Any, status: int = 200) -> Response:
-    """A record, or plain data."""
+    """Responds with a record or plain data."""
     return Response(json.dumps(plain(value)), status, media_type=JSON)
 
 
@@ -177,19 +183,19 @@ def nothing() -> Response:
 
 
 def binary(description: str, kind: str = BYTES) -> dict[int | str, dict[str, Any]]:
-    """For the documentation: an answer of raw bytes."""
+    """Documents a response of raw bytes."""
     content = {kind: {"schema": {"type": "string", "format": "binary"}}}
     return {200: {"description": description, "content": content}}
 
 
 def raw_body(description: str, kind: str = BYTES) -> dict[str, Any]:
-    """For the documentation: a request whose body is raw bytes."""
+    """Documents a request whose body is raw bytes."""
     content = {kind: {"schema": {"type": "string", "format": "binary"}}}
     return {"requestBody": {"description": description, "required": True, "content": content}}
 
 
 def error_reply(request: Request, error: Exception) -> Response:
-    """`error` as a client sees it, and its kind for the metrics."""
+    """Returns `error` as a client sees it, and records its kind for the metrics."""
     refusal = refusal_of(error)
     request.scope["failure"] = refusal.kind
     return JSONResponse(refusal.content(), refusal.status, dict(refusal.headers()))

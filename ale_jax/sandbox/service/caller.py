@@ -18,20 +18,21 @@ from ale_jax.sandbox.pool.api import (
 from ale_jax.sandbox.service.access import Tenant
 from ale_jax.sandbox.service.records import EventsAnswer, Refusal, not_found, taken
 
-TENANT = "tenant"  # the label that says whose a sandbox is
+TENANT = "tenant"  # the label with the name of a sandbox's owner
 MAX_OWNERS = 100_000
 
 
 class Owners:
-    """Whose each sandbox is, as its label says. Kept here so that a call need not ask the pool, and
-    so that the owner of one that the pool forgot is still told that it is gone."""
+    """The owner of each sandbox, according to its label. They are cached so that a call need not
+    ask the pool, and so that an owner is still told that a sandbox is gone when the pool has
+    forgotten it."""
 
     def __init__(self, pool: SandboxPool):
         self._pool = pool
         self._names: OrderedDict[str, str | None] = OrderedDict()
 
     async def of(self, id: str) -> str | None:
-        """The tenant's name; None if nobody's. Errors: SandboxGone."""
+        """Returns the tenant's name; None if the sandbox has no owner. Errors: SandboxGone."""
         if id not in self._names:
             self.note(await self._pool.status(id))
         return self._names[id]
@@ -45,8 +46,8 @@ class Owners:
 
 @dataclasses.dataclass(frozen=True)
 class Caller:
-    """A tenant at the counter. Every call on another's sandbox is a Refusal (404), as on one that
-    never was; other errors are the pool's."""
+    """The pool as one tenant may use it. A call on another tenant's sandbox is a Refusal (404), as
+    if it had never existed; other errors are the pool's."""
 
     pool: SandboxPool
     owners: Owners
@@ -80,7 +81,7 @@ class Caller:
         return [each for each in await self.pool.statuses() if self._is_mine(each)]
 
     async def events(self, after: int | None, limit: int) -> EventsAnswer:
-        """After that number, the first `limit`; after None, the last."""
+        """Returns the first `limit` events after that number; for None, the last `limit`."""
         found = await self.pool.events_after(after or 0)
         mine = [event for event in found.events if await self._may_know(event)]
         if after is None:
@@ -117,15 +118,15 @@ class Caller:
 
     def only_admin(self, what: str) -> None:
         if not self.tenant.admin:
-            message = f"{what} needs a token of an administrator"
-            raise Refusal(403, "forbidden", message, "ask whoever runs the service")
+            message = f"{what} needs an administrator's token"
+            raise Refusal(403, "forbidden", message, "ask the operator of the service")
 
     async def _may_know(self, event: Event) -> bool:
         if self.tenant.admin:
             return True
         try:
             return bool(event.sandbox) and await self.owners.of(event.sandbox) == self.tenant.name
-        except SandboxGone:  # nobody's, or of long ago
+        except SandboxGone:  # it has no owner known here, or ended long ago
             return False
 
     def _is_mine(self, status: Status) -> bool:
@@ -133,12 +134,12 @@ class Caller:
 
     def _claimed(self, request: StartRequest) -> StartRequest:
         if request.labels.get(TENANT, self.tenant.name) != self.tenant.name:
-            raise ValueError(f"label {TENANT!r} is the service's: leave it out")
+            raise ValueError(f"label {TENANT!r} is reserved for the service: leave it out")
         labels = {**request.labels, TENANT: self.tenant.name}
         return dataclasses.replace(request, labels=labels)
 
     def _noted(self, status: Status) -> Status:
-        # A start that repeats an id is answered with what is there: it may be another's.
+        # A start with an id that exists returns that sandbox, which may belong to another tenant.
         if status.labels.get(TENANT) != self.tenant.name:
             raise taken(status.id)
         self.owners.note(status)
@@ -147,5 +148,5 @@ class Caller:
     async def _is_others(self, id: str) -> bool:
         try:
             return await self.owners.of(id) != self.tenant.name
-        except SandboxGone:  # there is none
+        except SandboxGone:  # there is no such sandbox
             return False

@@ -25,7 +25,7 @@ MAX_THREADS = 64
 
 
 class Env(Protocol):
-    """A world in a sandbox. One thread at a time."""
+    """An environment in a sandbox. Only one thread uses it at a time."""
 
     def reset(self, seed: int) -> tuple[str, dict[str, Any]]: ...
 
@@ -54,7 +54,7 @@ class StepBody(SandboxBody):
 
 
 class PoolSandbox:
-    """A sandbox of a pool as an `api.Sandbox`, for a thread that is not the pool's."""
+    """A pool's sandbox as an `api.Sandbox`, for threads other than the pool's."""
 
     def __init__(self, pool: SandboxPool, id: str, loop: asyncio.AbstractEventLoop):
         self._pool, self._id, self._loop = pool, id, loop
@@ -102,7 +102,8 @@ class PoolSandbox:
 
 @dataclasses.dataclass
 class _World:
-    """turn: steps of one episode come one after another. plays: between a reset and the end."""
+    """turn: held during a step, so that those of one episode are sequential. plays: whether an
+    episode is in progress."""
 
     env: Env
     turn: asyncio.Lock
@@ -115,11 +116,11 @@ class Worlds:
     def __init__(self, registry: Mapping[str, EnvFactory], spec: SandboxSpec):
         self._registry, self._spec = registry, spec
         self._worlds: dict[str, _World] = {}
-        # Of their own: whom they wait for, the pool, needs threads as well.
+        # A separate executor, because these threads wait for the pool, which needs threads as well.
         self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="gem")
 
     async def make(self, by: Caller, env_id: str) -> str:
-        """Errors: Refusal (422) for an unknown one; those of `SandboxPool.start`."""
+        """Errors: Refusal (422) for an unknown `env_id`; those of `SandboxPool.start`."""
         factory = self._registry.get(env_id)
         if factory is None:
             known = ", ".join(sorted(self._registry))
@@ -148,11 +149,11 @@ class Worlds:
     async def step(
         self, by: Caller, id: str, action: str
     ) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Errors: Refusal (409) when no episode is under way; the environment's."""
+        """Errors: Refusal (409) if no episode is in progress; the environment's."""
         world = await self._find(by, id)
         async with world.turn:
             if not world.plays:
-                raise Refusal(409, "out_of_turn", "no episode is under way", "reset it first")
+                raise Refusal(409, "out_of_turn", "no episode is in progress", "reset it first")
             step = await self._in_thread(world.env.step, action)
             _, _, terminated, truncated, _ = step
             world.plays = not (terminated or truncated)
@@ -169,11 +170,13 @@ class Worlds:
         return self._worlds[id]
 
     async def _in_thread(self, act: Callable[..., Any], *arguments: Any) -> Any:
-        """An environment waits for its sandbox."""
+        """Calls in a thread, because an environment blocks while it waits for its sandbox."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, act, *arguments)
 
     async def _forget_gone(self, by: Caller) -> None:
-        known = set(self._worlds)  # of now: one that is added while the pool answers is not gone
+        known = set(
+            self._worlds
+        )  # copied first: one that is added while the pool answers is not gone
         alive = {s.id for s in await by.pool.statuses() if s.state is State.RUNNING}
         for id in known - alive:
             await self._forget(id)
@@ -185,37 +188,37 @@ class Worlds:
 
 
 def front(registry: Mapping[str, EnvFactory], spec: SandboxSpec) -> APIRouter:
-    """The routes, for `create_app`. registry: env_id -> what makes it; spec: of its sandbox."""
+    """Returns the routes, for `create_app`. registry: env_id -> factory; spec: of the sandboxes."""
     worlds = Worlds(registry, spec)
     router = APIRouter(prefix=PREFIX, tags=["gem"], responses=ERRORS)
 
     @router.post("/make")
     async def gem_make(body: MakeBody, by: By):
-        """Starts a sandbox with that environment in it: `{"sandbox_id": ...}`."""
+        """Starts a sandbox with that environment: `{"sandbox_id": ...}`."""
         return reply({"sandbox_id": await worlds.make(by, body.env_id)})
 
     @router.post("/reset")
     async def gem_reset(body: ResetBody, by: By):
-        """Begins an episode. The same seed is the same world."""
+        """Starts an episode. The same seed gives the same world."""
         text, info = await worlds.reset(by, body.sandbox_id, body.seed)
         return reply({"observation": text, "info": info})
 
     @router.post("/step")
     async def gem_step(body: StepBody, by: By):
-        """409 before a reset, and after the end of the episode."""
+        """Performs an action. 409 before a reset, and after the end of the episode."""
         step = await worlds.step(by, body.sandbox_id, body.action)
         names = ("observation", "reward", "terminated", "truncated", "info")
         return reply(dict(zip(names, step, strict=True)))
 
     @router.post("/close")
     async def gem_close(body: SandboxBody, by: By):
-        """Stops its sandbox."""
+        """Closes the environment and stops its sandbox."""
         await worlds.close(by, body.sandbox_id)
         return reply({"sandbox_id": body.sandbox_id})
 
     @router.post("/list")
     async def gem_list(request: Request):
-        """Every env_id."""
+        """Lists every env_id."""
         return reply({"env_id": sorted(registry)})
 
     return router

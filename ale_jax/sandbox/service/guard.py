@@ -1,5 +1,5 @@
-"""The middleware before the routes: tokens, bounds on bodies and calls, and repeated requests,
-which are answered again without being carried out twice."""
+"""The middleware in front of the routes: checks tokens, limits bodies and concurrent calls, and
+answers a repeated request without executing it twice."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ale_jax.sandbox.service.access import ServiceSettings, Tenant, Tokens, admi
 from ale_jax.sandbox.service.operations import Metrics
 from ale_jax.sandbox.service.records import UNDONE, Refusal
 
-Key = tuple[str, str]  # the token's name, and the id that its bearer gave the request
+Key = tuple[str, str]  # the tenant's name, and the request id that the client chose
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What was sent, whole. again: nothing was done, so that a repeat is carried out anew."""
+    """A complete response. again: nothing was done, so a repeated request is executed again."""
 
     status: int
     headers: tuple[tuple[bytes, bytes], ...]
@@ -34,26 +34,27 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class _Kept:
-    digest: bytes  # of the request, so that its id stands for nothing else
+    digest: bytes  # of the request, to detect another one with the same id
     answer: Answer
     at: float
 
 
 class Answers:
-    """A bounded store, for one event loop. Those under way are never left out of it."""
+    """A bounded store, for one event loop. Requests in progress are never dropped from it."""
 
     def __init__(self, count: int, max_bytes: int, seconds: float, clock=time.monotonic):
         self._count, self._max_bytes, self._seconds = count, max_bytes, seconds
         self._clock = clock
         self._running: dict[Key, tuple[bytes, asyncio.Task[Answer]]] = {}
-        self._kept: OrderedDict[Key, _Kept] = OrderedDict()  # the oldest first
+        self._kept: OrderedDict[Key, _Kept] = OrderedDict()  # oldest first
         self._bytes = 0
 
     async def once(self, key: Key, digest: bytes, act: Callable[[], Awaitable[Answer]]) -> Answer:
-        """The answer to the request `key`: of `act`, or of the time when it was made first, for
-        which a repeat waits. `act` goes on if its caller goes away.
+        """Returns the answer to the request `key`: the stored one, or else the result of `act`. A
+        repeat waits for a first request that is in progress. `act` continues if its caller
+        disconnects.
 
-        Errors: Refusal (409) if the same id stood for another request; those of `act`.
+        Errors: Refusal (409) if the id was used for a different request; those of `act`.
         """
         self._drop(self._clock() - self._seconds)
         if key in self._kept:
@@ -88,7 +89,7 @@ class Answers:
 def _check(key: Key, first: bytes, digest: bytes) -> None:
     if first != digest:
         message = f"request id {key[1]!r} was used for another request"
-        raise Refusal(409, "request_id_reused", message, "take a new id for each request")
+        raise Refusal(409, "request_id_reused", message, "use a new id for each request")
 
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -103,7 +104,7 @@ log = logging.getLogger(__name__)
 
 
 class Guard:
-    """An ASGI application around another, which finds its `Tenant` in scope["tenant"]."""
+    """An ASGI application that wraps another, which finds its `Tenant` in scope["tenant"]."""
 
     def __init__(self, app, settings: ServiceSettings, tokens: Tokens, metrics: Metrics):
         self._app, self._settings, self._tokens = app, settings, tokens
@@ -164,7 +165,7 @@ class Guard:
     def _counted(self, tenant: Tenant | None) -> Iterator[None]:
         name = tenant.name if tenant else ""
         if self._under_way[name] >= self._settings.calls_per_token:
-            message = f"{self._under_way[name]} calls of this token are under way"
+            message = f"{self._under_way[name]} calls of this token are in progress"
             raise Refusal(429, "too_many_calls", message, "wait for some of them")
         self._under_way[name] += 1
         try:
@@ -190,7 +191,7 @@ class Guard:
         if id is not None and not REQUEST_ID.fullmatch(id):
             message = f"X-Request-Id {id!r:.140} must match {REQUEST_ID.pattern}"
             raise Refusal(400, "bad_request_id", message)
-        # A stream is not kept, and so cannot be repeated.
+        # A stream is not stored, so it cannot be repeated.
         repeatable = id and tenant and scope["method"] in CHANGES
         if not repeatable or scope["path"].endswith("/spawn"):
             await self._app(scope, _replay(body, receive), send)
@@ -203,7 +204,7 @@ class Guard:
 
 
 class _Sent:
-    """`send`, and the status that went through it."""
+    """Wraps `send`, and records the status that was sent."""
 
     def __init__(self, send: Send):
         self._send = send
@@ -220,7 +221,7 @@ async def _read(receive: Receive, limit: int) -> bytes:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise Refusal(400, "hung_up", "the client hung up in the middle of its body")
+            raise Refusal(400, "hung_up", "the client disconnected before the end of its body")
         body += message.get("body", b"")
         if len(body) > limit:
             raise _too_large(limit)
@@ -242,11 +243,11 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 async def _capture(app, scope: Scope, body: bytes) -> Answer:
-    """What `app` answers, whatever becomes of the client."""
+    """Returns the answer of `app`, even if the client disconnects."""
     status, headers, parts, complete = 0, (), [], False
 
     async def nobody() -> MutableMapping[str, Any]:
-        raise AssertionError("an answer that is kept asks for no more than the body")
+        raise AssertionError("a stored answer must not depend on anything after the body")
 
     async def keep(message: MutableMapping[str, Any]) -> None:
         nonlocal status, headers, complete
@@ -271,12 +272,13 @@ async def _send(send: Send, answer: Answer, kind: str = "http.response") -> None
 
 
 async def _break_off(sent: _Sent) -> None:
-    """Ends a call that the service, which is told to end itself, has waited for long enough.
+    """Ends a call that did not finish in time when the service was told to end.
 
-    Not raised again: the server, which cancelled it, would tell it as a fault.
+    The cancellation is not raised again, because the server, which cancelled the call, would log it
+    as an error.
     """
     if sent.status is None:
-        message = "the service ends; what was under way is not known to have ended"
+        message = "the service is shutting down; it is unknown whether the call was completed"
         await _send(sent, _answer(Refusal(503, "shutdown", message, "ask again later")))
     else:
         await sent({"type": "http.response.body", "body": b""})
@@ -294,6 +296,6 @@ def _headers(scope: Scope) -> dict[str, str]:
 
 
 def _digest(scope: Scope, body: bytes) -> bytes:
-    """Of all that makes two requests the same."""
+    """Covers everything that makes two requests the same."""
     line = f"{scope['method']} {scope['path']}?".encode() + scope.get("query_string", b"")
     return hashlib.sha256(line + b"\0" + body).digest()

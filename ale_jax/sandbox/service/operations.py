@@ -1,7 +1,6 @@
-"""Routes for operators: the pool, health, metrics for Prometheus, and the page that shows the fleet
-live.
+"""Routes for operators: the pool, health, metrics for Prometheus, and the live page of the fleet.
 
-200: it can be used. 503: it lives, but not now. 410: it does not live any more.
+200: it can be used. 503: it is alive, but cannot be used now. 410: it is no longer alive.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """What the service did since it started; for one event loop."""
+    """What the service has done since it started. For one event loop."""
 
     def __init__(self):
         self._calls: Counter[tuple[str, int]] = Counter()
@@ -43,7 +42,7 @@ class Metrics:
         self.under_way = 0
 
     def observe(self, operation: str, status: int, seconds: float) -> None:
-        """operation: the name of what was asked for, one of few."""
+        """operation: the name of the route, one of few."""
         self._calls[operation, status] += 1
         self._seconds[operation] = self._seconds.get(operation, 0.0) + seconds
         counts = self._buckets.setdefault(operation, [0] * len(BUCKETS))
@@ -58,13 +57,13 @@ class Metrics:
         return "\n".join(lines) + "\n"
 
     def _operations(self) -> Iterable[str]:
-        yield from _head("ale_sandbox_calls_total", "counter", "Calls, by status of HTTP.")
+        yield from _head("ale_sandbox_calls_total", "counter", "Calls, by HTTP status.")
         for (operation, status), count in sorted(self._calls.items()):
             yield _line("ale_sandbox_calls_total", count, operation=operation, status=status)
         yield from _head("ale_sandbox_failures_total", "counter", "Failures, by kind.")
         for (operation, kind), count in sorted(self._failures.items()):
             yield _line("ale_sandbox_failures_total", count, operation=operation, kind=kind)
-        yield from _head("ale_sandbox_calls_under_way", "gauge", "Calls that are not answered yet.")
+        yield from _head("ale_sandbox_calls_under_way", "gauge", "Calls in progress.")
         yield _line("ale_sandbox_calls_under_way", self.under_way)
         yield from self._histograms()
 
@@ -86,11 +85,15 @@ def _pool(statuses: Sequence[Status], nodes: Sequence[NodeStatus]) -> Iterable[s
         yield _line("ale_sandbox_sandboxes", states[state], state=state)
     for name, text, value in (
         ("alive", "Whether the node answers.", lambda node: int(node.alive)),
-        ("slots", "Sandboxes that the node may hold.", lambda node: node.slots),
-        ("used_slots", "Of them, those in use.", lambda node: node.used),
+        ("slots", "Maximum number of sandboxes on the node.", lambda node: node.slots),
+        ("used_slots", "Slots in use.", lambda node: node.used),
         ("ready", "Warm sandboxes.", lambda node: node.ready),
         ("restarts", "Sandboxes that were lost and started again.", lambda node: node.restarts),
-        ("cpu_percent", "Of all cores of the node.", lambda node: round(node.cpu_percent, 1)),
+        (
+            "cpu_percent",
+            "CPU usage of the node, 100 for all cores.",
+            lambda node: round(node.cpu_percent, 1),
+        ),
         ("memory_bytes", "Memory in use on the node.", lambda node: node.memory_bytes),
     ):
         yield from _head(f"ale_sandbox_node_{name}", "gauge", text)
@@ -114,13 +117,14 @@ def _escaped(text: str) -> str:
 MAX_EVENTS = 1000
 
 pool_router = APIRouter(tags=["operations"])
-After = Annotated[int | None, Query(ge=0, description="`next` of the answer before.")]
-Limit = Annotated[int, Query(ge=1, le=MAX_EVENTS, description="No more than so many.")]
+After = Annotated[int | None, Query(ge=0, description="`next` of the previous answer.")]
+Limit = Annotated[int, Query(ge=1, le=MAX_EVENTS, description="Maximum number of events.")]
 
 
 @pool_router.put("/v1/warm", status_code=204)
 async def warm(body: WarmBody, by: By) -> Response:
-    """Keeps so many of them ready on each node, for whoever starts one. Administrators only."""
+    """Keeps `count` sandboxes of a spec ready on each node, for all tenants. Administrators
+    only."""
     by.only_admin("warm")
     await by.pool.warm(SandboxSpec.from_json(body.spec), body.count)
     return nothing()
@@ -128,13 +132,13 @@ async def warm(body: WarmBody, by: By) -> Response:
 
 @pool_router.get("/v1/nodes", response_model=list[NodeStatus])
 async def nodes(by: By) -> Response:
-    """The machines of the pool."""
+    """Lists the nodes of the pool."""
     return reply(await by.pool.nodes())
 
 
 @pool_router.get("/v1/stats")
 async def stats(by: By) -> Response:
-    """Your sandboxes by state, and the slots of the nodes that are alive."""
+    """Counts your sandboxes by state, and the slots of all nodes that are alive."""
     states = Counter(status.state for status in await by.statuses())
     alive = [node for node in await by.pool.nodes() if node.alive]
     slots = {name: sum(getattr(n, name) for n in alive) for name in ("slots", "used", "ready")}
@@ -143,22 +147,23 @@ async def stats(by: By) -> Response:
 
 @pool_router.get("/v1/events", response_model=EventsAnswer)
 async def events(by: By, after: After = None, limit: Limit = 500) -> Response:
-    """What happened to your sandboxes: starts, losses, re-creations, ends with their causes, denied
-    connections. An administrator is told of all, and of the nodes.
+    """Lists what happened to your sandboxes: starts, losses, re-creations, ends with their causes,
+    denied connections. An administrator gets the events of all sandboxes and of the nodes.
 
-    Without `after`, the latest. With it, the first of those that came since."""
+    Without `after`, the latest events; with it, the first ones after that number.
+    """
     return reply(await by.events(after, limit))
 
 
 @pool_router.get("/healthz")
 async def healthz() -> Response:
-    """The service lives."""
+    """The service is alive."""
     return reply({"status": "ok"})
 
 
 @pool_router.get("/readyz")
 async def readyz(request: Request) -> Response:
-    """The pool has a node that is alive; else 503."""
+    """At least one node of the pool is alive; otherwise 503."""
     if not any(node.alive for node in await request.app.state.pool.nodes()):
         raise Refusal(503, "not_ready", "no node of the pool is alive")
     return reply({"status": "ready"})
@@ -166,24 +171,24 @@ async def readyz(request: Request) -> Response:
 
 @pool_router.get("/metrics", response_class=PlainTextResponse)
 async def show_metrics(request: Request, by: By) -> Response:
-    """Counters and histograms for Prometheus, of all tokens together."""
+    """Counters and histograms for Prometheus, over all tokens."""
     text = request.app.state.metrics.render(await by.pool.statuses(), await by.pool.nodes())
     return Response(text, media_type=CONTENT_TYPE)
 
 
-# Of a cluster's sandbox, its node's pool is asked, which does not wait for anything either.
+# In a cluster, the pool of the sandbox's node is asked, which does not wait for anything.
 NODE_S = 1.0
-# A sandbox answers its pool within a tick unless it is in trouble; much longer, and it is lost.
+# A healthy sandbox answers its pool within a tick; after much longer, it counts as lost.
 SILENT_S = 0.5
 
 health_router = APIRouter(tags=["operations"], responses=ERRORS)
 Node = Annotated[str, Path(description="The node's name.", max_length=512)]
 
 
-@health_router.get("/v1/sandboxes/{id}/health", responses={503: {"description": "Not now."}})
+@health_router.get("/v1/sandboxes/{id}/health", responses={503: {"description": "Not ready."}})
 async def sandbox_health(id: Id, by: By) -> Response:
-    """How its pool saw it last. 200: it takes commands; 503: it does not yet, or is silent; 410: it
-    has ended. Asking does not prolong its life."""
+    """The sandbox as its pool last saw it. 200: it accepts commands; 503: it does not yet, or does
+    not answer; 410: it has ended. Does not count as use."""
     try:
         async with asyncio.timeout(NODE_S):
             status = await by.status(id)
@@ -194,13 +199,13 @@ async def sandbox_health(id: Id, by: By) -> Response:
     return reply(_checked(status))
 
 
-@health_router.get("/v1/nodes/{node:path}/health", responses={503: {"description": "Not now."}})
+@health_router.get("/v1/nodes/{node:path}/health", responses={503: {"description": "Not ready."}})
 async def node_health(node: Node, by: By) -> Response:
-    """200: it takes another sandbox; 503: it is full; 410: it is lost."""
+    """200: the node accepts another sandbox; 503: it is full; 410: it is lost."""
     for each in await by.pool.nodes():
         if each.node == node:
             return reply(_checked_node(each))
-    raise Refusal(404, "not_found", f"there is no node {node!r:.140}", "list them")
+    raise Refusal(404, "not_found", f"there is no node {node!r:.140}", "list the nodes")
 
 
 def _checked(status: Status) -> dict[str, Any]:
@@ -231,8 +236,8 @@ UNKNOWN = dict.fromkeys(("processes", "disk_bytes", "disk_limit_bytes", "memory_
 
 
 def sandbox_rows(statuses: Sequence[Status]) -> dict[str, Any]:
-    """rows: all that live, and the ENDED_SHOWN that ended last. states: how many there are of each,
-    those that are not shown too."""
+    """rows: all live sandboxes, and the ENDED_SHOWN that ended last. states: number of sandboxes in
+    each state, including those that are not shown."""
     ended = [status for status in statuses if status.cause is not None]
     ended.sort(key=_since, reverse=True)
     living = [status for status in statuses if status.cause is None]
@@ -268,7 +273,7 @@ def _since(status: Status) -> float:
 
 
 def _why(status: Status) -> str:
-    """Why it ended; of one that lives, why the generation before it did."""
+    """Returns why the sandbox ended; for a live one, why its previous generation did."""
     for change in reversed(status.history):
         if change.state in WITH_CAUSE and change.detail:
             return change.detail[: 2 * MAX_CHARS]
@@ -284,8 +289,8 @@ fleet_router = APIRouter()
 
 @fleet_router.get("/v1/fleet", tags=["operations"])
 async def show_fleet(by: By, after: After = None) -> Response:
-    """Nodes, your sandboxes and the events after that number, as `/fleet` shows them: all that
-    live, those that ended last, and of each what fits in a row."""
+    """Returns the nodes, your sandboxes and the events after that number, as `/fleet` shows them:
+    all live sandboxes and those that ended last, each with what fits in a row."""
     answer = {
         "at": time.time(),
         "nodes": plain(await by.pool.nodes()),
@@ -309,9 +314,9 @@ async def show_page() -> HTMLResponse:
 
 @functools.cache
 def _page() -> tuple[str, str]:
-    """The page, and its policy: nothing but its own style and script, and this service's answers.
+    """Returns the page and its policy: only its own style and script, and this service's answers.
 
-    Trusted Types forbid the script to make HTML out of text, whoever wrote the text.
+    Trusted Types prevent the script from turning text into HTML, whoever wrote the text.
     """
     style = (PARTS / "fleet.css").read_text()
     script = "\n".join((PARTS / name).read_text() for name in (*SCRIPTS, "fleet.js"))

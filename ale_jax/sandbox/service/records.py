@@ -1,4 +1,4 @@
-"""Records and failures on the wire: plain JSON, the right status, and never a traceback."""
+"""Records and errors on the wire: plain JSON, the right status, and never a traceback."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ale_jax.sandbox.pool.api import Cause, Change, Event, PoolFull, SandboxGone
 from ale_jax.sandbox.spec import SandboxSpec
 
 BUSY_RETRY_S = 1
-UNDONE = (408, 429, 503)  # nothing was begun: the same request may be tried again as a new one
+UNDONE = (408, 429, 503)  # nothing was done: the same request may be sent again as a new one
 
 
 class Refusal(Exception):
-    """An answer that is an error. kind: a name for programs; remedy: what to do about it; cause:
-    why a sandbox is gone."""
+    """An error response. kind: an identifier for programs; remedy: what to do about it; cause: why
+    a sandbox is gone."""
 
     def __init__(self, status: int, kind: str, message: str, remedy: str = "", cause: str = ""):
         super().__init__(message)
@@ -34,7 +34,7 @@ class Refusal(Exception):
         return {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
 
 
-# In the order in which they are looked for: a class stands before what it is derived from.
+# Searched in this order: a class comes before its base classes.
 KINDS: tuple[tuple[type[Exception], int, str, str], ...] = (
     (SandboxGone, 410, "sandbox_gone", "start another one"),
     (SandboxLost, 410, "sandbox_lost", "start another one"),
@@ -48,7 +48,7 @@ KINDS: tuple[tuple[type[Exception], int, str, str], ...] = (
 
 
 def refusal_of(error: Exception) -> Refusal:
-    """What a client is told of `error`; of what nobody expected, only that it happened."""
+    """Returns what a client is told about `error`; of an unexpected one, only that it happened."""
     if isinstance(error, Refusal):
         return error
     for kind, status, name, remedy in KINDS:
@@ -58,8 +58,8 @@ def refusal_of(error: Exception) -> Refusal:
 
 
 def not_found(id: str) -> Refusal:
-    """Of a sandbox that never was, or that is another's: the two must look the same."""
-    return Refusal(404, "not_found", f"there is no sandbox {id!r:.140}", "list yours")
+    """For a sandbox that never existed or belongs to another tenant, so that both look the same."""
+    return Refusal(404, "not_found", f"there is no sandbox {id!r:.140}", "list your sandboxes")
 
 
 def taken(id: str) -> Refusal:
@@ -72,8 +72,8 @@ R = TypeVar("R")
 
 @dataclasses.dataclass(frozen=True)
 class EventsAnswer:
-    """next: what to ask `after` for the following ones. missed: some that came before these are
-    forgotten, and may have been yours."""
+    """next: the value of `after` for the next request. missed: events before these were dropped,
+    some of which may have concerned your sandboxes."""
 
     events: tuple[Event, ...]
     next: int
@@ -81,7 +81,7 @@ class EventsAnswer:
 
 
 def plain(value: Any) -> Any:
-    """`value` with its records as objects, ready for `json`."""
+    """Returns `value` with its records as objects, ready for `json`."""
     if dataclasses.is_dataclass(value):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -92,15 +92,15 @@ def plain(value: Any) -> Any:
 
 
 def record_from(kind: type[R], values: Any) -> R:
-    """A flat record out of an answer. Fields that a newer service added are left out.
+    """Reads a flat record from a response. Fields that a newer service added are ignored.
 
-    Errors: SandboxError for what is no such record.
+    Errors: SandboxError if it is not such a record.
     """
     try:
         return kind(**{f.name: values[f.name] for f in dataclasses.fields(kind)})
     except (KeyError, TypeError, ValueError) as error:
-        message = f"the service answered what is no {kind.__name__}: {error!r:.200}"
-        raise SandboxError(f"{message}; is it of another version?") from error
+        message = f"the service did not answer with a valid {kind.__name__}: {error!r:.200}"
+        raise SandboxError(f"{message}; does it have another version?") from error
 
 
 def events_from(values: Any) -> EventsAnswer:
@@ -126,5 +126,5 @@ def status_from(values: Any) -> Status:
             stats=status.stats and record_from(SandboxStats, status.stats),
         )
     except (KeyError, TypeError, ValueError) as error:
-        message = f"the service answered what is no Status: {error!r:.200}"
-        raise SandboxError(f"{message}; is it of another version?") from error
+        message = f"the service did not answer with a valid Status: {error!r:.200}"
+        raise SandboxError(f"{message}; does it have another version?") from error

@@ -1,7 +1,7 @@
-"""ROCK's routes, as far as rl-rock 1.11 uses them: its clients work when they change base_url.
+"""ROCK's routes, as far as rl-rock 1.11 uses them: its clients work after a change of base_url.
 
-Every answer is {"status": "Success" | "Failed", "message", "error", "result"} with status 200 of
-HTTP, as there; a token is sent as `extra_headers={"Authorization": "Bearer TOKEN"}`.
+Every answer is {"status": "Success" | "Failed", "message", "error", "result"} with HTTP status 200,
+as in ROCK; a token is sent as `extra_headers={"Authorization": "Bearer TOKEN"}`.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from ale_jax.sandbox.service.uploads import parse_form
 PREFIX = "/apis/envs/sandbox/v1"
 BAD_REQUEST, INTERNAL, COMMAND = 4000, 5000, 6000
 MAX_READ = 16 << 20
-PATIENCE_S = 2.0  # its client looks every 3 s, and a start takes less than one
-# $1 is the path; the content comes through standard input.
+PATIENCE_S = 2.0  # the client polls every 3 s, and a start takes less than 1 s
+# $1 is the path; the content comes from standard input.
 WRITE = 'mkdir -p -- "$(dirname -- "$1")" && cat > "$1"'
-# How its client begins what is to run on; `disown` fails if that has ended already.
+# The end of a background command of ROCK's client; `disown` fails if it has ended already.
 NOHUP_END, OR_HAS_ENDED = "PIDEND;disown", " 2> /dev/null || :"
 LATE = "Command execution failed due to timeout"
 
@@ -56,17 +56,17 @@ log = logging.getLogger(__name__)
 
 
 class CommandFailed(Exception):
-    """A command's end that ROCK's client wants as an exception."""
+    """A command's outcome that ROCK's client expects as an error."""
 
 
 class Rock:
-    """What the routes do. Each takes the caller and the request's body; the result is ROCK's."""
+    """Implements the routes. Each takes the caller and the request's body; the result is ROCK's."""
 
     def __init__(self, options: RockOptions):
         self._options, self._sandboxes = options, RockSandboxes()
 
     def routes(self) -> Iterable[tuple[str, str, Act, type[RockBody]]]:
-        """Method, path, what it does, and what with."""
+        """Yields method, path, handler and body of each route."""
         yield "POST", "/start_async", self.start_async, StartBody
         yield "GET", "/get_status", self.get_status, SandboxBody
         yield "GET", "/is_alive", self.is_alive, SandboxBody
@@ -104,7 +104,7 @@ class Rock:
         return {"is_alive": status["is_alive"], "message": status["host_name"]}
 
     async def batch(self, by: Caller, body: BatchBody) -> Any:
-        """Those that are not there are left out, as in ROCK."""
+        """Sandboxes that do not exist are left out, as in ROCK."""
         statuses = []
         for id in body.sandbox_ids:
             with contextlib.suppress(Refusal, SandboxGone):
@@ -179,7 +179,7 @@ class Rock:
         await self._write(by, body, body.target_path, body.file)
 
     async def refuse_storage(self, by: Caller, body: RockBody) -> Any:
-        raise ValueError("there is no object storage: files come through upload")
+        raise ValueError("there is no object storage: use upload for files")
 
     async def refuse_images(self, by: Caller, body: SandboxBody) -> Any:
         await by.own(self._sandboxes.pool_id(by, body.sandbox_id))
@@ -193,9 +193,9 @@ class Rock:
         return await by.call(id, method, **arguments)
 
     async def _write(self, by: Caller, body: SandboxBody, path: str, content: bytes) -> None:
-        """To anywhere that the sandbox's user may write. Errors: SandboxError."""
+        """Writes a file anywhere that the sandbox's user may write. Errors: SandboxError."""
         if "\0" in path:
-            raise ValueError(f"path {path!r:.140} holds a NUL")
+            raise ValueError(f"path {path!r:.140} contains a NUL")
         argv = ["sh", "-c", WRITE, "sh", path]
         done = await self._call(by, body, "exec", argv=argv, stdin=content)
         if done.exit_code:
@@ -203,7 +203,7 @@ class Rock:
 
 
 def front(options: RockOptions | None = None) -> APIRouter:
-    """The routes, for `create_app`."""
+    """Returns the routes, for `create_app`."""
     router = APIRouter(prefix=PREFIX, tags=["rock"])
     for method, path, act, kind in Rock(options or RockOptions()).routes():
         router.add_api_route(path, _route(act, kind), methods=[method], name=act.__name__)

@@ -1,8 +1,8 @@
-"""Sandboxes by the ids that ROCK's clients know them by, from the start to the deletion.
+"""Sandboxes by the ids that ROCK's clients know, from the start to the deletion.
 
-Starts are not waited for: a client asks again and again how its own does. A stopped one can be
-restarted with its files, which a snapshot keeps. To the pool that is another sandbox, with an id of
-its own, because a pool uses no id twice.
+A start request does not wait: the client polls the status of its sandbox. A stopped sandbox can be
+restarted with its files, which a snapshot keeps. For the pool, the restarted sandbox is a new one
+with its own id, because a pool never reuses an id.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ NOT_STOPPED = "it was not stopped by a request"
 
 @dataclasses.dataclass
 class RockSandbox:
-    """request: what it was started with last; its id is the pool's. start: ends with the status, or
-    with why there is none. keep_seconds: after a stop. files: id of the snapshot of them, which a
-    restart may use until `kept_until` (monotonic); empty: `no_files` says why."""
+    """request: the latest one to start it; its id is the pool's. start: returns the status, or
+    raises why there is none. keep_seconds: how long its files are kept after a stop. files: id of
+    their snapshot, which a restart may use until `kept_until` (monotonic); empty: `no_files` says
+    why."""
 
     tenant: str
     request: StartRequest
@@ -39,7 +40,7 @@ class RockSandbox:
     no_files: str = NOT_STOPPED
     kept_until: float = math.inf
     is_deleted: bool = False
-    # Stop, restart and delete come one after another.
+    # Held by stop, restart and delete, which must not overlap.
     turn: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 
     def start_error(self) -> BaseException | None:
@@ -49,7 +50,7 @@ class RockSandbox:
 
     @property
     def is_up(self) -> bool:
-        """Its start is done; what became of it since, the pool knows."""
+        """Whether its start succeeded; what happened to it since, the pool knows."""
         return self.start.done() and self.start_error() is None
 
     @property
@@ -57,19 +58,19 @@ class RockSandbox:
         return self.is_deleted or self.start_error() is not None
 
     def forget_files(self) -> None:
-        """Once it is up with them, they are no longer what it has."""
+        """Forgets the snapshot after a successful restart: the files change from then on."""
         if self.is_up:
             self.files, self.no_files = "", NOT_STOPPED
 
 
 class RockSandboxes:
-    """Those that were started here, at most MAX_KNOWN, for one event loop."""
+    """The sandboxes that were started here, at most MAX_KNOWN. For one event loop."""
 
     def __init__(self):
-        self._known: dict[str, RockSandbox] = {}  # in the order in which they came
+        self._known: dict[str, RockSandbox] = {}  # in the order of creation
 
     def begin(self, by: Caller, request: StartRequest, keep_seconds: float) -> None:
-        """Errors: ValueError or Refusal (409) for an id that is in use."""
+        """Starts a sandbox in the background. Errors: ValueError or Refusal (409): id in use."""
         known = self._known.get(request.id)
         if known and not known.is_over:
             if known.tenant != by.tenant.name:
@@ -83,12 +84,12 @@ class RockSandboxes:
             del self._known[next(over, next(iter(self._known)))]
 
     def pool_id(self, by: Caller, id: str) -> str:
-        """What the pool calls it. Errors: Refusal (404) for one that was deleted."""
+        """Returns the pool's id of a sandbox. Errors: Refusal (404) for one that was deleted."""
         sandbox = self._find(by, id)
         return sandbox.request.id if sandbox else id
 
     async def wait_for_start(self, by: Caller, id: str, seconds: float) -> None:
-        """Returns when it is up, or will not be, or after `seconds`."""
+        """Returns when the start has succeeded or failed, or after `seconds`."""
         if sandbox := self._find(by, id):
             await asyncio.wait([sandbox.start], timeout=seconds)
 
@@ -99,7 +100,7 @@ class RockSandboxes:
         return rock_spec.of_running(id, await by.status(self.pool_id(by, id)))
 
     async def stop(self, by: Caller, id: str) -> None:
-        """Keeps its files, if it runs. One that cannot give them is stopped all the same."""
+        """Stops a sandbox and keeps its files, if it runs. Stops it even if they cannot be kept."""
         sandbox = self._find(by, id)
         if sandbox is None:
             await by.stop(id)
@@ -110,7 +111,7 @@ class RockSandboxes:
             await self._end(by, sandbox)
 
     async def delete(self, by: Caller, id: str) -> None:
-        """Nothing of it can be asked for any more."""
+        """Ends a sandbox; nothing about it can be requested afterwards."""
         sandbox = self._own(by, id)
         if sandbox is None:
             await by.stop(id)
@@ -120,7 +121,7 @@ class RockSandboxes:
             sandbox.is_deleted = True
 
     async def restart(self, by: Caller, id: str) -> None:
-        """Begins to start it again with the files that `stop` has kept. Errors: ValueError."""
+        """Starts it again in the background, with the files `stop` kept. Errors: ValueError."""
         sandbox = self._find(by, id)
         if sandbox is None:
             await by.own(id)
@@ -131,9 +132,11 @@ class RockSandboxes:
             if not sandbox.start.done() or await self._runs(by, sandbox):
                 raise ValueError(f"sandbox {id!r:.140} runs: stop it first")
             if not sandbox.files:
-                raise ValueError(f"nothing of {id!r:.140} was kept: {sandbox.no_files}")
+                raise ValueError(f"no files of {id!r:.140} were kept: {sandbox.no_files}")
             if time.monotonic() > sandbox.kept_until:
-                raise ValueError(f"{id!r:.140} was kept for {sandbox.keep_seconds:g} s only")
+                raise ValueError(
+                    f"the files of {id!r:.140} were kept for only {sandbox.keep_seconds:g} s"
+                )
             again = dataclasses.replace(sandbox.request, id=_new_id(), snapshot=sandbox.files)
             sandbox.request, sandbox.start = again, _started(by, again)
             sandbox.start.add_done_callback(lambda _: sandbox.forget_files())
@@ -155,7 +158,7 @@ class RockSandboxes:
             return False
         try:
             return (await by.status(sandbox.request.id)).state is State.RUNNING
-        except SandboxGone:  # so long ago that the pool has forgotten it
+        except SandboxGone:  # it ended so long ago that the pool has forgotten it
             return False
 
     async def _keep_files(self, by: Caller, sandbox: RockSandbox) -> None:
@@ -176,7 +179,7 @@ class RockSandboxes:
 
 def _started(by: Caller, request: StartRequest) -> asyncio.Task[Status]:
     start = asyncio.ensure_future(by.start(request))
-    start.add_done_callback(lambda start: start.cancelled() or start.exception())  # told later
+    start.add_done_callback(lambda start: start.cancelled() or start.exception())  # reported later
     return start
 
 

@@ -1,8 +1,8 @@
 """ROCK's requests and states: bodies as rl-rock 1.11 sends them, the spec that they ask for, and
-how a sandbox stands in ROCK's words (its SandboxStatusResponse).
+the status of a sandbox in ROCK's terms (its SandboxStatusResponse).
 
-Fields that it sends and nobody reads are let by, but for those of a start, where one that is not
-understood could be a limit that is not kept.
+Unknown fields are ignored, except in a start request, where one could be a limit that would not be
+enforced.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ale_jax.sandbox.service.bodies import ID
 from ale_jax.sandbox.spec import ETC, SandboxSpec
 
 MAX_IDS = 2000
-# No others: some of Python's take a time that grows with the square of the text.
+# No others: some of Python's codecs take time quadratic in the length of the text.
 Encoding = Literal["utf-8", "utf8", "ascii", "latin-1", "iso-8859-1", "utf-16", "gbk", "gb18030"]
 Seconds = Annotated[float, Field(gt=0)]
 Env = dict[str, str] | None
@@ -45,11 +45,11 @@ class StartBody(RockBody):
     auto_clear_time_minutes: float = Field(360.0, ge=0, lt=1e9)
     auto_delete_seconds: float | None = Field(None, ge=0)
     use_kata_runtime: bool = False
-    # Meaningless here: the pool has its own.
+    # Ignored: the pool has its own settings.
     auto_clear_time: Any = None
     startup_timeout: Any = None
     pull: Any = None
-    # What would be a lie to accept: see rock_spec.REFUSED.
+    # Refused unless empty: see REFUSED.
     num_gpus: Any = None
     accelerator_type: Any = None
     registry_username: Any = None
@@ -117,8 +117,8 @@ def parse(kind: type[RockBody], values: Any) -> RockBody:
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 MB = {"": 2**-20, "k": 2**-10, "m": 1, "g": 2**10, "t": 2**20}
 MIN_FILES_MB = 1
-IMAGE = "rock.image"  # the label that keeps the name of an image as it was asked for
-# What would be a lie to accept.
+IMAGE = "rock.image"  # the label with the name of the image as requested
+# Fields that cannot be honoured, and why.
 REFUSED = {
     "num_gpus": "sandboxes have no GPU",
     "accelerator_type": "sandboxes have no GPU",
@@ -130,11 +130,11 @@ REFUSED = {
 
 @dataclasses.dataclass(frozen=True)
 class RockOptions:
-    """images: ROCK's name of an image -> ours; another name stands for itself.
+    """images: maps ROCK's names of images to ours; other names are used unchanged.
 
     writable: where root may write, besides /work and /tmp; in /etc it adds users.
-    max_*: more is refused. command_seconds: of a command that names no limit.
-    keep_seconds: how long the files of a stopped one are kept for its restart.
+    max_*: requests for more are refused. command_seconds: limit of a command that sets none.
+    keep_seconds: how long the files of a stopped sandbox are kept for a restart.
     """
 
     images: Mapping[str, str] = dataclasses.field(
@@ -151,10 +151,10 @@ class RockOptions:
 
 
 def start_request(body: StartBody, id: str, options: RockOptions) -> StartRequest:
-    """Errors: ValueError for what cannot be granted.
+    """Errors: ValueError for anything that cannot be granted.
 
-    ROCK's disk is the container's file system. Here files lie in memory, so that they may take
-    no more than the lesser of both.
+    ROCK's disk is the container's file system. Here files are kept in memory, so the limit on their
+    size is the lesser of disk and memory.
     """
     for name, reason in REFUSED.items():
         if (value := getattr(body, name)) not in (None, ""):
@@ -181,7 +181,7 @@ def start_request(body: StartBody, id: str, options: RockOptions) -> StartReques
 
 
 def megabytes(name: str, text: str, limit: int) -> int:
-    """Of "8g", "512m", "50G", "1024" (bytes). Errors: ValueError."""
+    """Converts "8g", "512m", "50G" or "1024" (bytes). Errors: ValueError."""
     match = SIZE.fullmatch(text.strip())
     if not match:
         raise ValueError(f'{name} {text!r:.80} must be a size such as "8g"')
@@ -191,12 +191,12 @@ def megabytes(name: str, text: str, limit: int) -> int:
     return size
 
 
-WAITING, RUNNING = ("waiting", "waiting"), ("running", "under way")
-PULLED = ("success", "there")
+WAITING, RUNNING = ("waiting", "waiting"), ("running", "in progress")
+PULLED = ("success", "present")
 
 
 def of_running(id: str, status: Status) -> dict[str, Any]:
-    """One that has been up."""
+    """Describes a sandbox that has been up."""
     up = status.state is State.RUNNING
     run = ("success", "running") if up else ("failed", f"{status.state}: {status.cause}")
     return {
@@ -220,7 +220,7 @@ def of_running(id: str, status: Status) -> dict[str, Any]:
 
 
 def of_starting(id: str, request: StartRequest, error: BaseException | None) -> dict[str, Any]:
-    """One that is not up yet, or never will be: `error` says why."""
+    """Describes a sandbox that is not up yet, or never will be because of `error`."""
     if error is None:
         phases = _phases(RUNNING, WAITING)
     elif isinstance(error, ImageMissing):

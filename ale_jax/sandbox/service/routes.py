@@ -1,4 +1,4 @@
-"""Routes of one sandbox: its life cycle, its files, and what runs in it."""
+"""Routes for one sandbox: its life cycle, its files, and the commands in it."""
 
 from __future__ import annotations
 
@@ -46,54 +46,55 @@ sandbox_router = APIRouter(prefix="/v1/sandboxes", tags=["sandboxes"], responses
 
 @sandbox_router.post("", status_code=201, response_model=Status)
 async def start(body: StartBody, by: By) -> Response:
-    """Starts a sandbox; answers when it runs. 500 `start_failed` says in which phase it failed;
-    503 `pool_full` that there is no room now."""
+    """Starts a sandbox; answers when it is running. 500 `start_failed` says in which phase the
+    start failed; 503 `pool_full` says that no slot is free at the moment."""
     return reply(await by.start(body.request()), 201)
 
 
 @sandbox_router.post("/many", status_code=201, response_model=list[Status])
 async def start_many(body: StartManyBody, by: By) -> Response:
-    """Starts `count + spare` like ones; answers when the first `count` of them run, and stops the
-    rest."""
+    """Starts `count + spare` identical sandboxes; answers when the first `count` of them are
+    running, and stops the rest."""
     return reply(await by.start_many(body.request(), body.count, body.spare), 201)
 
 
 @sandbox_router.get("", response_model=list[Status])
 async def list_sandboxes(by: By) -> Response:
-    """Yours; everybody's for an administrator."""
+    """Lists your sandboxes; for an administrator, everybody's."""
     return reply(await by.statuses())
 
 
 @sandbox_router.get("/{id}", response_model=Status)
 async def status(id: Id, by: By) -> Response:
-    """How it stands; for a while also when it is gone. Asking does not prolong its life."""
+    """Returns the status of a sandbox, for a while also after its end. Does not count as use."""
     return reply(await by.status(id))
 
 
 @sandbox_router.delete("/{id}", status_code=204)
 async def stop(id: Id, by: By) -> Response:
-    """Ends it and frees what it held."""
+    """Stops a sandbox and frees its resources."""
     await by.stop(id)
     return nothing()
 
 
 @sandbox_router.post("/{id}/snapshot", response_model=SnapshotInfo)
 async def snapshot(id: Id, by: By) -> Response:
-    """Keeps its working files. The answer's id, which is of their content, can be given to
-    `start`: whoever knows it may."""
+    """Stores the working files of a sandbox. The answer's id, a hash of the content, can be passed
+    to `start` by anybody who knows it."""
     return reply(await by.snapshot(id))
 
 
 @sandbox_router.post("/{id}/restore", status_code=204)
 async def restore(id: Id, body: RestoreBody, by: By) -> Response:
-    """As new, then with the working files of a snapshot. 422 if there is none of that id."""
+    """Resets a sandbox, then restores the working files of a snapshot. 422 if there is no snapshot
+    with that id."""
     await by.restore(id, body.snapshot)
     return nothing()
 
 
 @sandbox_router.post("/{id}/fork", status_code=201, response_model=list[Status])
 async def fork(id: Id, body: ForkBody, by: By) -> Response:
-    """New sandboxes of the same spec with the same working files."""
+    """Starts new sandboxes of the same spec with the same working files."""
     return reply(await by.fork(id, body.count), 201)
 
 
@@ -104,10 +105,10 @@ log = logging.getLogger(__name__)
 
 @command_router.post("/run", response_model=ExecResult)
 async def run(id: Id, body: RunBody, by: By) -> Response:
-    """Runs a command in a session and answers with its output. A non-zero exit code is data.
+    """Runs a command in a session and returns its output. A non-zero exit code is not an error.
 
-    It runs to its end even if the client hangs up. Repeat the request with the same `X-Request-Id`
-    to be told how it ended.
+    The command runs to its end even if the client disconnects. Repeat the request with the same
+    `X-Request-Id` to get its result.
     """
     arguments = {"command": body.command, "timeout": body.timeout, "session": body.session}
     return reply(await by.call(id, "run", **arguments))
@@ -115,7 +116,7 @@ async def run(id: Id, body: RunBody, by: By) -> Response:
 
 @command_router.post("/exec", response_model=ProcessResult)
 async def exec_process(id: Id, body: ProcessBody, by: By) -> Response:
-    """Runs one process, outside every session, and answers with head and tail of its output."""
+    """Runs one process outside every session; returns the head and tail of its output."""
     return reply(await by.call(id, "exec", **body.arguments()))
 
 
@@ -123,61 +124,64 @@ async def exec_process(id: Id, body: ProcessBody, by: By) -> Response:
     "/spawn", response_class=StreamingResponse, responses={200: {"content": {NDJSON: {}}}}
 )
 async def spawn(id: Id, body: ProcessBody, by: By) -> Response:
-    """Starts one process and streams what it writes, as lines of JSON.
+    """Starts one process and streams its output as lines of JSON.
 
-    `{"stdout": BASE64}` and `{"stderr": BASE64}` as they come; the last line is `{"exit": CODE}`,
-    or `{"error": {...}}`. A stream without such an end broke. If the client hangs up, the process
-    is ended. Without `timeout` it has no limit. A spawn cannot be repeated by its request id.
+    `{"stdout": BASE64}` and `{"stderr": BASE64}` are sent as the output arrives; the last line is
+    `{"exit": CODE}` or `{"error": {...}}`. A stream without such a last line is incomplete. If the
+    client disconnects, the process is killed. Without `timeout` there is no time limit. A spawn
+    cannot be repeated by its request id.
     """
-    # Not server-sent events: a browser repeats those by itself, which would start the process anew,
-    # and they cannot carry bytes either.
+    # Not server-sent events: a browser reconnects by itself, which would start the process again,
+    # and such events cannot carry bytes.
     lines = _lines(await by.stream(id, **body.arguments()))
     return StreamingResponse(lines, media_type=NDJSON, headers={"Cache-Control": "no-store"})
 
 
 @command_router.post("/sessions", status_code=204)
 async def open_session(id: Id, body: SessionBody, by: By) -> Response:
-    """Opens a further bash. 409 if there is one of that name."""
+    """Opens another bash session. 409 if the name is in use."""
     await by.call(id, "open_session", name=body.name, env=body.env, cwd=body.cwd)
     return nothing()
 
 
 @command_router.delete("/sessions/{session}", status_code=204)
 async def close_session(id: Id, session: Session, by: By) -> Response:
-    """Kills all that runs in it. 409 if there is none of that name."""
+    """Kills everything that runs in a session, and closes it. 409 if there is no such session."""
     await by.call(id, "close_session", name=session)
     return nothing()
 
 
 @command_router.post("/sessions/{session}/interrupt")
 async def interrupt(id: Id, session: Session, body: InterruptBody, by: By) -> Response:
-    """Ctrl-C for the session's command. `{"interrupted": false}` if none ran."""
+    """Sends Ctrl-C to the session's command. `{"interrupted": false}` if none was running."""
     done = await by.call(id, "interrupt", session=session, seconds=body.seconds)
     return reply({"interrupted": done})
 
 
 @command_router.post("/reset", status_code=204)
 async def reset(id: Id, by: By) -> Response:
-    """As new: nothing runs, /work and /tmp are empty."""
+    """Resets a sandbox: nothing runs, /work and /tmp are empty."""
     await by.call(id, "reset")
     return nothing()
 
 
 @command_router.post("/kill", status_code=204)
 async def kill_processes(id: Id, by: By) -> Response:
-    """Kills all that the agent started. Files stay."""
+    """Kills everything that the agent started. Files are kept."""
     await by.call(id, "kill_processes")
     return nothing()
 
 
 async def _lines(pieces: AsyncIterator[tuple[str, bytes | int]]) -> AsyncIterator[bytes]:
     try:
-        async with contextlib.aclosing(pieces):  # which ends the process if the client hangs up
+        async with contextlib.aclosing(
+            pieces
+        ):  # closing kills the process if the client disconnects
             async for kind, value in pieces:
                 text = base64.b64encode(value).decode() if isinstance(value, bytes) else value
                 yield json.dumps({kind: text}).encode() + b"\n"
     except Exception as error:
-        refusal = refusal_of(error)  # the status is sent already: the last line tells it
+        refusal = refusal_of(error)  # the status is already sent, so the last line reports it
         if refusal.kind == "internal":
             log.exception("a stream failed")
         yield json.dumps(refusal.content()).encode() + b"\n"
@@ -187,21 +191,21 @@ MAX_READ = 64 << 20
 
 file_router = APIRouter(prefix="/v1/sandboxes/{id}", tags=["files"], responses=ERRORS)
 FilePath = Annotated[str, Query(description="Relative to /work, or absolute.", max_length=4096)]
-Count = Annotated[int, Query(ge=0, le=MAX_READ, description="No more than so many bytes.")]
+Count = Annotated[int, Query(ge=0, le=MAX_READ, description="Maximum number of bytes.")]
 FORM = "One file per part; the part's name is its path below /work, percent-encoded."
 
 
 @file_router.get("/files", response_class=Response, responses=binary("The content."))
 async def read_file(id: Id, by: By, path: FilePath, max_bytes: Count = 1 << 20) -> Response:
-    """The beginning of a file. 404 for what the agent cannot read as a regular file, and for a
-    path with a symbolic link in it; 422 for a path with `..`."""
+    """Returns the beginning of a file. 404 if the agent cannot read the path as a regular file or
+    if the path contains a symbolic link; 422 for a path with `..`."""
     data = await by.call(id, "read", path=path, max_bytes=max_bytes)
     return Response(data, media_type=BYTES)
 
 
 @file_router.put("/files", status_code=204, openapi_extra=raw_body("The content."))
 async def write_file(id: Id, by: By, path: FilePath, request: Request) -> Response:
-    """Writes one file below /work, and the directories on the way; links are not followed."""
+    """Writes one file below /work, and creates missing directories; links are not followed."""
     await by.call(id, "write", files={path: await request.body()})
     return nothing()
 
@@ -216,21 +220,22 @@ async def write_files(id: Id, by: By, request: Request) -> Response:
 
 @file_router.get("/directory", response_model=list[FileInfo])
 async def list_directory(id: Id, by: By, path: FilePath = "/work") -> Response:
-    """What is in a directory."""
+    """Lists a directory."""
     return reply(await by.call(id, "list", path=path))
 
 
 @file_router.get("/archive", response_class=Response, responses=binary("A tar.", TAR))
 async def download(id: Id, by: By, path: FilePath = "/work") -> Response:
-    """A directory as a tar. The agent made what is in it: do not believe it when you unpack it."""
+    """Returns a directory as a tar. Its content comes from the agent: do not trust it when you
+    unpack it."""
     return Response(await by.call(id, "pack", path=path), media_type=TAR)
 
 
 @file_router.put("/archive", status_code=204, openapi_extra=raw_body("A plain tar.", TAR))
 async def upload(id: Id, by: By, request: Request, path: FilePath = "/work") -> Response:
-    """Unpacks a tar into a directory, with the agent's rights. 422 for one with links, devices,
-    absolute paths or `..`; then nothing is unpacked."""
+    """Unpacks a tar into a directory, with the agent's permissions. 422 for an archive with links,
+    devices, absolute paths or `..`; nothing is unpacked then."""
     archive = await request.body()
-    await asyncio.to_thread(uploads.checked, archive)  # which may take a while
+    await asyncio.to_thread(uploads.checked, archive)  # it may take a while
     await by.call(id, "unpack", archive=archive, path=path)
     return nothing()

@@ -16,9 +16,9 @@ from ale_jax.sandbox.pool.api import SandboxPool
 from ale_jax.sandbox.service.caller import Caller
 from ale_jax.sandbox.service.records import Refusal, refusal_of
 
-FAILED = 1011  # as RFC 6455 has it
+FAILED = 1011  # close code of an internal error (RFC 6455)
 MAX_SIZE = 1000  # rows or columns
-MAX_WAITING = 256  # frames that were typed and not read
+MAX_WAITING = 256  # frames of input that the command has not read yet
 
 Message = MutableMapping[str, Any]
 
@@ -29,7 +29,7 @@ Size = Annotated[int, Query(ge=1, le=MAX_SIZE)]
 
 
 class Terminal(Protocol):
-    """What is needed of a `Job` on a terminal. `wait` follows the None of `receive`."""
+    """What is needed of a `Job` on a terminal. `wait` is called once `receive` returns None."""
 
     async def receive(self) -> tuple[str, bytes] | None: ...
 
@@ -41,21 +41,21 @@ class Terminal(Protocol):
 
 
 class OffersTerminals(Protocol):
-    """What a pool needs besides `SandboxPool`."""
+    """What a pool must provide besides `SandboxPool`."""
 
     def terminal(
         self, id: str, command: str, rows: int, columns: int
     ) -> AbstractAsyncContextManager[Terminal]:
-        """A command of bash on a terminal of its own, which ends with the block."""
+        """Runs a bash command on a terminal of its own; it ends with the block."""
 
 
 @router.websocket("/v1/sandboxes/{id}/terminal")
 async def terminal(
     websocket: WebSocket, id: str, rows: Size = 24, columns: Size = 80, command: str = "bash -i"
 ) -> None:
-    """Binary frames are what is typed and shown. The client's text frames are
+    """Binary frames carry the input and output. The client's text frames are
     {"resize": [ROWS, COLUMNS]}; the last frame is text: {"exit": CODE} or {"error": {...}}.
-    Whoever hangs up ends the command."""
+    The command ends when the client disconnects."""
     await websocket.accept()
     state = websocket.app.state
     caller = Caller(state.pool, state.owners, websocket.scope["tenant"])
@@ -81,7 +81,8 @@ def _offer(pool: SandboxPool) -> OffersTerminals:
 
 
 async def _attend(websocket: WebSocket, job: Terminal) -> int:
-    """Both ways, until the command ends or the client hangs up (WebSocketDisconnect)."""
+    """Transfers frames both ways until the command ends or the client disconnects
+    (WebSocketDisconnect)."""
     frames: asyncio.Queue[Message] = asyncio.Queue(MAX_WAITING)
     shown = asyncio.ensure_future(_show(websocket, job))
     others = [
@@ -91,7 +92,7 @@ async def _attend(websocket: WebSocket, job: Terminal) -> int:
         await asyncio.wait((shown, *others), return_when=asyncio.FIRST_COMPLETED)
         for task in others:
             if task.done() and not shown.done():
-                await task  # raises: only an error ends it
+                await task  # raises, because only an error ends it
         await shown
         return await job.wait()
     finally:
@@ -101,13 +102,14 @@ async def _attend(websocket: WebSocket, job: Terminal) -> int:
 
 
 async def _listen(websocket: WebSocket, frames: asyncio.Queue[Message]) -> None:
-    """Apart from the typing: whoever hangs up is noticed even while the command reads nothing."""
+    """Receives separately from `_type`, so that a disconnect is noticed even while the command
+    reads nothing."""
     while True:
         message = await websocket.receive()
         if message["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(message.get("code", 1006))
         if frames.full():
-            raise Refusal(429, "not_read", "the command does not read what is typed")
+            raise Refusal(429, "not_read", "the command does not read its input")
         frames.put_nowait(message)
 
 
@@ -125,7 +127,7 @@ def _size(text: str) -> tuple[int, int]:
     try:
         rows, columns = json.loads(text)["resize"]
     except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"text {text!r:.80} must be resize with rows and columns") from error
+        raise ValueError(f'text {text!r:.80} must be {{"resize": [ROWS, COLUMNS]}}') from error
     if not all(type(each) is int and 1 <= each <= MAX_SIZE for each in (rows, columns)):
         raise ValueError(f"resize {text!r:.80} must have whole numbers, 1..{MAX_SIZE}")
     return rows, columns
@@ -137,6 +139,6 @@ async def _show(websocket: WebSocket, job: Terminal) -> None:
 
 
 async def _end(websocket: WebSocket, content: dict[str, Any], code: int) -> None:
-    with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # the client went first
+    with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # the client disconnected first
         await websocket.send_text(json.dumps(content))
         await websocket.close(code)

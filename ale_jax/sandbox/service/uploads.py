@@ -1,4 +1,4 @@
-"""Archives and forms from untrusted senders: read whole, checked, and only then used."""
+"""Archives and forms from untrusted senders: read completely and checked before they are used."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Part:
 
 
 def parse_form(content_type: str, body: bytes) -> list[Part]:
-    """The parts, in the order sent. Errors: ValueError."""
+    """Returns the parts in the order sent. Errors: ValueError."""
     match = BOUNDARY.match(content_type)
     if not match:
         raise ValueError(f"content-type {content_type!r:.140} must be multipart/form-data")
     mark = b"--" + (match[1] or match[2]).encode("latin-1")
     first, *pieces = (b"\r\n" + body).split(b"\r\n" + mark)
     if first or not pieces or not pieces[-1].startswith(b"--"):
-        raise ValueError("the form has no beginning or no end")
+        raise ValueError("the first or the last boundary of the form is missing")
     if len(pieces) > MAX_PARTS:
         raise ValueError(f"the form has more than {MAX_PARTS} parts: send it in parts")
     return [_part(piece) for piece in pieces[:-1]]
@@ -39,7 +39,7 @@ def parse_form(content_type: str, body: bytes) -> list[Part]:
 def _part(piece: bytes) -> Part:
     head, gap, data = piece.partition(b"\r\n\r\n")
     rest_of_mark, *lines = head.decode("utf-8", "replace").split("\r\n")
-    if rest_of_mark.strip(" \t"):  # data that begins like the boundary, which none may hold
+    if rest_of_mark.strip(" \t"):  # data with the boundary in it, which is not allowed
         raise ValueError("the form's boundary is in its data")
     for line in lines:
         header, _, value = line.partition(":")
@@ -56,10 +56,10 @@ EXECUTABLE, PRIVATE = 0o755, 0o644
 
 
 def checked(archive: bytes, max_bytes: int = MAX_BYTES) -> list[tarfile.TarInfo]:
-    """The members of `archive`, each a regular file or a directory below its root.
+    """Returns the members of `archive`, each a regular file or a directory below its root.
 
     Errors: ValueError for anything else: a link, a device, an absolute path, `..`, more than
-    MAX_MEMBERS members, more than `max_bytes` when unpacked, or no plain tar at all.
+    MAX_MEMBERS members, more than `max_bytes` when unpacked, or not a plain tar at all.
     """
     members, size = [], 0
     try:
@@ -72,32 +72,32 @@ def checked(archive: bytes, max_bytes: int = MAX_BYTES) -> list[tarfile.TarInfo]
                     bounds = f"{MAX_MEMBERS} members or {max_bytes} bytes"
                     raise ValueError(f"archive has more than {bounds}: send it in parts")
     except (tarfile.TarError, EOFError, UnicodeError) as error:
-        raise ValueError(f"archive is no plain tar: {error}") from error
+        raise ValueError(f"archive is not a plain tar: {error}") from error
     return members
 
 
 def unpack(archive: bytes, directory: str | Path, max_bytes: int = MAX_BYTES) -> None:
-    """Writes the members of `archive` below `directory`, which is made if it is missing.
+    """Writes the members of `archive` below `directory`, which is created if it is missing.
 
-    Nothing is written if one of them is refused. Errors: ValueError as `checked`, OSError.
+    If one of them is refused, nothing is written. Errors: ValueError like `checked`, OSError.
     """
     checked(archive, max_bytes)
     Path(directory).mkdir(parents=True, exist_ok=True)
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
         try:
             tar.extractall(directory, filter="data")
-        except tarfile.FilterError as error:  # what lies in `directory` could lead out of it
+        except tarfile.FilterError as error:  # e.g. a link in `directory` would lead out of it
             raise ValueError(f"archive is refused: {error}") from error
 
 
 def pack(directory: str | Path, max_bytes: int = MAX_BYTES) -> bytes:
-    """The regular files and directories below `directory`; owners and times are left out.
+    """Archives the regular files and directories below `directory`, without owners and times.
 
     Errors: ValueError for a link or a device (naming it), or for more than `max_bytes`; OSError.
     """
     root, size = Path(directory), 0
     if not root.is_dir():
-        raise NotADirectoryError(f"{str(directory)!r} is no directory")
+        raise NotADirectoryError(f"{str(directory)!r} is not a directory")
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for path in sorted(root.rglob("*")):
@@ -118,7 +118,7 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
         member.type = tarfile.DIRTYPE
         tar.addfile(member)
         return
-    content = path.read_bytes()  # whole, so that a file that grows meanwhile is not torn
+    content = path.read_bytes()  # at once, so that the size is right even if the file grows
     member.size = len(content)
     tar.addfile(member, io.BytesIO(content))
 

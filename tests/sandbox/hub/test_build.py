@@ -92,7 +92,7 @@ def test_a_failed_dockerfile_leaves_no_name_and_says_why(api, workshop, base):
     workshop.dockerfile("RUN echo famous last words; exit 7", start=base)
     said = failure(workshop)
     assert f"{workshop.folder / 'Dockerfile'}: The command" in said
-    assert "returned a non-zero code: 7; mend the recipe" in said
+    assert "returned a non-zero code: 7; correct the recipe" in said
     assert "\nfamous last words\n" in said and ".log" in said
     assert no_name_of(api, workshop)
 
@@ -186,7 +186,7 @@ def test_what_another_script_made_is_not_adopted_but_kept(api, workshop, mark, r
 def test_a_failed_script_leaves_no_name_and_says_why(api, workshop, command_line):
     workshop.script("echo famous", "echo last words >&2", "exit 7", "docker import")
     said = failure(workshop)
-    assert "exit code 7; mend the recipe" in said and said.endswith("famous\nlast words")
+    assert "exit code 7; correct the recipe" in said and said.endswith("famous\nlast words")
     assert no_name_of(api, workshop)
 
 

@@ -61,7 +61,7 @@ def test_an_image_that_several_contents_lead_to_has_a_manifest_under_each(worksh
 
 
 def test_inspect_of_what_is_not_here_says_how_to_make_it(workshop, api):
-    with pytest.raises(ValueError, match=rf"make it with Hub\(\).ensure\('{workshop.image}'\)"):
+    with pytest.raises(ValueError, match=rf"build it with Hub\(\).ensure\('{workshop.image}'\)"):
         workshop.hub.inspect(workshop.image)
 
 

@@ -113,8 +113,8 @@ class Optimistic(Box):
 
 
 FAULTS = {
-    "nothing runs": (lambda room: Box(room, ["echo"]), "'echo' gives 'bash -c echo "),
-    "all succeeds": (Optimistic, "exit code 3 arrives as 0"),
+    "nothing runs": (lambda room: Box(room, ["echo"]), "'echo' printed 'bash -c echo "),
+    "all succeeds": (Optimistic, "exit code 3 is reported as 0"),
     "nothing is written": (Forgetful, "a file that was written cannot be copied: "),
     "bytes are lost": (Changing, "a file that was written cannot be copied: ''"),
 }

@@ -35,7 +35,7 @@ async def test_what_was_not_used_for_longest_makes_room(tmp_path):
     assert (a.id in store, b.id in store, c.id in store) == (True, False, True)
     assert sorted(os.listdir(tmp_path)) == sorted([a.id, c.id]) and store.bytes == 8
     assert events == [("snapshot_removed", {"snapshot": b.id})]
-    with pytest.raises(ValueError, match="made room"):
+    with pytest.raises(ValueError, match="removed to make room"):
         await store.get(b.id)
 
 

@@ -167,7 +167,7 @@ def test_filters_search_and_order(few, page):
     page.fill("#search", "BOX-001")
     assert ids(page) == ["box-0010"]
     page.fill("#search", "nowhere")
-    shows(page, "#none", "No sandbox is like that.")
+    shows(page, "#none", "No sandbox matches.")
     few.ring.record("one", "", sandbox="box-0012")
     few.ring.record("two", "", sandbox="box-0013")
     has(page, "#events li", "two")

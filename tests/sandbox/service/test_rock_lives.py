@@ -54,7 +54,7 @@ def test_what_cannot_give_its_files_is_stopped_all_the_same(rocky):
     with rocky.http() as http:
         id = started(http)
         stopped(http, id)
-        assert "was kept: too much" in refusal(ask(http, "restart", sandbox_id=id))
+        assert "were kept: too much" in refusal(ask(http, "restart", sandbox_id=id))
 
 
 def test_what_ended_by_itself_has_left_nothing(rocky):
@@ -72,7 +72,7 @@ def test_files_are_kept_for_a_time(keep_seconds, auto_delete_seconds):
     with over_memory(fronts=[rock.front(options)]) as service, service.http() as http:
         id = started(http, auto_delete_seconds=auto_delete_seconds)
         stopped(http, id)
-        assert "kept for 0 s only" in refusal(ask(http, "restart", sandbox_id=id))
+        assert "kept for only 0 s" in refusal(ask(http, "restart", sandbox_id=id))
 
 
 def test_a_restart_that_fails_can_be_asked_for_again(rocky):

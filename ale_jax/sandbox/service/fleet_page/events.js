@@ -1,4 +1,4 @@
-// What happened, the latest first.
+// The events, the latest first.
 const EVENTS_SHOWN = 300;
 const EVENT_TONES = [
   [/lost|fail|fault|left/, "bad"],

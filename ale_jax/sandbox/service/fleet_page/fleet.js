@@ -1,4 +1,4 @@
-// Brings what the service says to the page.
+// Updates the page with the answers of the service.
 const GROUP_BUTTONS = new Map();
 const nodeList = new KeyedList(find("nodes"), makeNode);
 const sandboxList = new KeyedList(find("sandboxes"), (key) => {
@@ -41,7 +41,7 @@ function showSandboxes() {
   sandboxList.show(shown, (row) => row.id);
   const none = find("none");
   none.hidden = shown.length > 0;
-  put(none, rows.length > 0 ? "No sandbox is like that." : "There is no sandbox yet.");
+  put(none, rows.length > 0 ? "No sandbox matches." : "There is no sandbox yet.");
   const total = Object.values(latest.sandboxes.states).reduce((sum, count) => sum + count, 0);
   find("more").hidden = total === rows.length;
   put(find("more"), `${total - rows.length} more ended before these.`);
@@ -76,7 +76,7 @@ function showAnswer(answer) {
   showPulse();
 }
 
-// False: not to be asked again, until there is a token.
+// Returns false if polling has to stop until there is a token.
 function showFailure(error, pause) {
   if (error.status === 401) {
     askForToken(token.get() !== null);
@@ -85,23 +85,23 @@ function showFailure(error, pause) {
   failedSince ??= Date.now();
   document.body.className = "stale";
   const what = error.message && error.status ? `The service refuses: ${error.message}.` : "The service does not answer.";
-  const since = answeredAt === 0 ? "" : ` What is below is of ${clock(answeredAt / 1000)}.`;
+  const since = answeredAt === 0 ? "" : ` The data below is from ${clock(answeredAt / 1000)}.`;
   put(find("service-lost").querySelector("p"), `${what}${since} The next try is in ${Math.round(pause / 1000)} s.`);
   find("service-lost").hidden = false;
   showPulse();
   return true;
 }
 
-// A fault of this page's own: what it shows is not true any more.
+// An error in this page itself: what it shows may be out of date.
 function showFault() {
   document.body.className = "stale";
-  put(find("service-lost").querySelector("p"), "This page has failed. Load it again.");
+  put(find("service-lost").querySelector("p"), "This page has failed. Reload it.");
   find("service-lost").hidden = false;
 }
 
 function askForToken(wasWrong) {
   token.forget();
-  next = null; // the events are another's then
+  next = null; // the next token may belong to somebody else, who has other events
   find("events").replaceChildren();
   find("fleet").hidden = true;
   find("leave").hidden = true;

@@ -1,5 +1,5 @@
 "use strict";
-// How values are written. Whatever a sandbox or its owner wrote becomes text, never HTML.
+// Formats values. Whatever a sandbox or its owner wrote is shown as text, never as HTML.
 
 const MB = 2 ** 20;
 
@@ -24,10 +24,10 @@ const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString([], { hou
 
 const words = (name) => name.replaceAll("_", " ");
 
-// What others wrote may hold signs that turn the line around or cannot be seen.
+// Text from others may contain characters that are invisible or reverse the direction of the line.
 const visible = (text) => text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, "\u00b7");
 
-const texts = new WeakMap(); // what each element shows: to read it back from a page costs more
+const texts = new WeakMap(); // what each element shows; reading it back from the DOM is slower
 
 function put(element, text) {
   if (texts.get(element) === text) return;
@@ -35,7 +35,7 @@ function put(element, text) {
   texts.set(element, text);
 }
 
-// A text that may not fit: it is shown whole to whoever points at it.
+// For text that may not fit: a tooltip shows all of it.
 function explain(element, text) {
   if (texts.get(element) !== text) element.title = text;
   put(element, text);

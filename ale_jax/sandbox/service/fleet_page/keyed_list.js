@@ -1,5 +1,5 @@
-// A list whose items keep their elements. What has not changed is not touched, and what has moved is
-// moved by itself: a thousand rows that are told the news every second cost next to nothing.
+// A list whose items keep their elements. Unchanged items are not touched, and moved ones are moved
+// one by one, so that updating a thousand rows every second costs next to nothing.
 class KeyedList {
   // makeItem(key): {element, show(record)}.
   constructor(parent, makeItem) {
@@ -19,7 +19,7 @@ class KeyedList {
     for (const record of records) {
       const { element } = this.update(keyOf(record), record);
       if (place !== null && element === place.nextElementSibling) {
-        const early = place; // it comes later: better to move this one than all that follow
+        const early = place; // it comes later; moving this one is cheaper than moving all that follow
         place = element;
         early.remove();
       }

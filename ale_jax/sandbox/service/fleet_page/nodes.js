@@ -1,4 +1,4 @@
-// The machines.
+// The nodes.
 function meter(name) {
   const label = make("span", "meter-name");
   const value = make("span", "meter-value");

@@ -1,4 +1,4 @@
-// The way to the service: asks again and again, ever less often while it does not answer.
+// The connection to the service: polls it, less and less often while it does not answer.
 const POLL_MS = 1000;
 const LONGEST_PAUSE_MS = 15000;
 const ANSWER_MS = 10000;
@@ -25,8 +25,8 @@ async function ask(path) {
   throw new Refused(answer.status, error ? [error.message, error.remedy].filter(Boolean).join("; ") : "");
 }
 
-// Calls show(answer) or lost(error, pause) after every question; waits longer after each failure,
-// and ends when lost() says so.
+// Calls show(answer) or lost(error, pause) after every request; waits longer after each failure,
+// and stops when lost() returns false.
 class Follower {
   constructor(question, show, lost) {
     Object.assign(this, { question, show, lost, pause: POLL_MS, runs: false, wake: () => {} });
@@ -58,7 +58,7 @@ class Follower {
     this.show(answer);
     this.pause = POLL_MS;
     do await this.sleep(this.pause);
-    while (document.hidden); // a tab that nobody looks at asks for nothing
+    while (document.hidden); // a hidden tab does not poll
     return true;
   }
 
