@@ -19,7 +19,7 @@ def test_a_text_is_one_number(content, number):
     [
         (b"", "is empty"),
         (b" \n", "is empty"),
-        (b"1 0", "where one number has to be"),
+        (b"1 0", "must contain one number"),
         (b"nan", "where one number"),
         (b"-inf", "where one number"),
         (b"1_0", "where one number"),
@@ -44,9 +44,9 @@ def test_an_object_is_numbers_by_name():
     "content, fault",
     [
         (b"", "is empty"),
-        (b"{}", "where an object of numbers"),
-        (b"1", "where an object of numbers"),
-        (b"[1]", "where an object of numbers"),
+        (b"{}", "must contain an object of numbers"),
+        (b"1", "must contain an object of numbers"),
+        (b"[1]", "must contain an object of numbers"),
         (b'{"reward": true}', "True as 'reward', which is not a number"),
         (b'{"reward": "1"}', "not a number"),
         (b'{"reward": null}', "not a number"),
