@@ -113,5 +113,5 @@ def test_root_is_who_its_sessions_are(etc_box):
 
 
 def test_an_agent_is_nobody_else(box):
-    with pytest.raises(ValueError, match="only a sandbox of user root"):
+    with pytest.raises(ValueError, match="only a sandbox with user root"):
         box.open_session("theirs", user="root")
