@@ -25,8 +25,8 @@ def make_parser() -> argparse.ArgumentParser:
     start = commands.add_parser("start", help="start a sandbox and print its id")
     _add_spec(start)
     start.add_argument("--snapshot", default="", help="id of a snapshot to start from")
-    start.add_argument("--idle", type=float, default=0.0, help="stop it after so many idle seconds")
-    start.add_argument("--deadline", type=float, default=0.0, help="stop it after so many seconds")
+    start.add_argument("--idle", type=float, default=0.0, help="idle seconds until it is stopped")
+    start.add_argument("--deadline", type=float, default=0.0, help="seconds until it is stopped")
     run = commands.add_parser("exec", help="run a command; its exit code becomes this one's")
     run.add_argument("id")
     run.add_argument(

@@ -180,8 +180,8 @@ VERSIONS = ("HTTP/1.0", "HTTP/1.1")
 HTTP_PORT = 80
 FRAMING = {"content-length", "transfer-encoding"}
 AT_MOST_ONCE = ("host", *sorted(FRAMING))
-# Headers for the hop to this proxy only, or that it writes itself. All that begin with "proxy-" are
-# dropped as well.
+# Headers that are meant for this proxy only, or that it writes itself. All headers that begin with
+# "proxy-" are dropped as well.
 NOT_PASSED_ON = {"connection", "host", "http2-settings", "keep-alive", "te", "trailer", "upgrade"}
 
 Headers = Sequence[tuple[str, str]]
