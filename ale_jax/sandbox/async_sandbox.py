@@ -1,5 +1,5 @@
-"""The host's side of a sandbox, for one event loop: it sends the runner's source to a bare python3,
-and turns method calls into requests to that runner."""
+"""The host's side of a sandbox, for one event loop: sends the runner's source to a bare python3 and
+turns method calls into requests to that runner."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ale_jax.sandbox.runner import wire
 from ale_jax.sandbox.runner.wire import MAIN
 from ale_jax.sandbox.spec import NO_NETWORK, SandboxSpec
 
-# Short, because an agent sees it whenever it lists processes.
+# Short, because an agent sees this line whenever it lists processes.
 PROGRAM = "exec(open(0, 'rb', 0, closefd=False).readline())"
 COMMAND = ["python3", "-I", "-S", "-c", PROGRAM]
 # In the order in which they import each other.
@@ -35,7 +35,8 @@ MODULES = (
     *("jobs", "usage", "main"),
 )
 
-# Makes the package out of a JSON frame. It must be one line, and what reads it reads no byte more.
+# Builds the `runner` package from a JSON frame. `bootstrap` sends it as one line, and PROGRAM reads
+# exactly that line, so that the frame is still unread when it runs.
 LOADER = """
 import json, os, struct, sys, types
 
@@ -60,7 +61,7 @@ package.main.main(cargo["config"])
 
 
 def bootstrap(config: dict) -> bytes:
-    """What a process that was started with COMMAND must read first. config: see `runner.main`."""
+    """The first bytes that a process started with COMMAND must read. config: see `runner.main`."""
     folder = Path(__file__).with_name("runner")
     modules = [(name, (folder / f"{name}.py").read_text()) for name in MODULES]
     cargo = json.dumps({"modules": modules, "config": config}).encode()
@@ -68,20 +69,20 @@ def bootstrap(config: dict) -> bytes:
 
 
 START_S = 30.0
-# Beyond a command's own time: what the runner may need to kill every process of the agent.
+# On top of a command's timeout: the time that the runner may need to kill all agent processes.
 RUN_GRACE_S = 15.0
-EXIT_MISUSE = 2  # what bash itself answers to text that it cannot parse
+EXIT_MISUSE = 2  # bash's own exit code for text that it cannot parse
 
 
 class AsyncSandbox(FileCalls):
-    """`api.Sandbox` with coroutines, and what goes beyond it. Calls may overlap; a session takes
-    one command at a time.
+    """`api.Sandbox` with coroutines and further methods. Calls may run concurrently; each session
+    runs one command at a time.
 
-    contents: tar archives of what its writable directories hold when it is new.
+    contents: tar archives with the initial contents of writable directories, by path.
     """
 
     def __init__(self, machine: Machine, spec: SandboxSpec, contents: Mapping[str, bytes]):
-        # Sparse files are archived as such; of small ones, headers and padding take 1 KiB each.
+        # Sparse files stay sparse. Headers and padding of small files take 1 KiB each, hence the 2.
         super().__init__(machine, max_snapshot=2 * len(spec.parts) * spec.files_mb << 20)
         self.spec, self._contents = spec, contents
         self._jobs = itertools.count()
@@ -90,18 +91,18 @@ class AsyncSandbox(FileCalls):
         self._proxy: EgressProxy | None = None
 
     async def boot(self, config: dict[str, Any]) -> None:
-        """Sends the runner in, and returns when it serves. config: see `bootstrap`."""
+        """Sends the runner, and returns once it serves requests. config: see `bootstrap`."""
         link = self._machine.link
         link.accept = self._accept
         link.post(bootstrap(config))
         try:
             greeting = await asyncio.wait_for(link.greeting(), START_S)
             if greeting.get("protocol") != wire.PROTOCOL:
-                raise SandboxLost(f"the runner speaks another protocol: {greeting!r:.80}")
+                raise SandboxLost(f"the runner speaks a different protocol: {greeting!r:.80}")
             await self.open_session(MAIN)
             await self._fill()
         except TimeoutError:
-            raise await self._lost(f"no runner within {START_S:g} s") from None
+            raise await self._lost(f"the runner did not start within {START_S:g} s") from None
         except SandboxLost as error:
             raise await self._lost(str(error)) from error
 
@@ -112,7 +113,7 @@ class AsyncSandbox(FileCalls):
         session: str = MAIN,
         on_output: Callable[[bytes], None] | None = None,
     ) -> ExecResult:
-        """As `api.Sandbox.run`. on_output: told of the output's head as it is written."""
+        """As `api.Sandbox.run`. on_output: called with the head of the output as it is written."""
         started = time.monotonic()
         limit = self._limit(timeout)
         if "\0" in command:
@@ -139,22 +140,29 @@ class AsyncSandbox(FileCalls):
         cwd: str = "/work",
         user: str = "",
     ) -> None:
-        """A further bash. SandboxError if there is one of that name, or no such user.
+        """Opens another bash session.
 
-        user: whose it is (of /etc/passwd); empty: the agent's, and it can be no other's but root's.
+        user: name in /etc/passwd of the user that it runs as; empty for the agent's own user. Only
+            a sandbox whose spec has user "root" can open sessions for other users.
+
+        Errors: SandboxError if a session with that name is open or there is no such user;
+        ValueError if the sandbox may not run sessions as that user.
         """
         account = "" if user == self.spec.user else user
         if account and self.spec.user != "root":
-            raise ValueError(f"user {user!r:.80}: only a sandbox of user root has others")
+            raise ValueError(f"user {user!r:.80}: only a sandbox with user root has other users")
         request = {"do": "open", "session": name, "env": dict(env or {}), "cwd": cwd}
         await self._ask(request | {"user": account}, FILES_S)
 
     async def close_session(self, name: str) -> None:
-        """Kills all that runs in it. SandboxError if there is none of that name."""
+        """Closes a session and kills its processes. SandboxError if no session has that name."""
         await self._ask({"do": "close", "session": name}, FILES_S)
 
     async def interrupt(self, session: str = MAIN, seconds: float = 2.0) -> bool:
-        """Ctrl-C for the session's command, and its end after `seconds`; False if none ran."""
+        """Sends Ctrl-C (SIGINT) to the session's command, and kills it if it outlives `seconds`.
+
+        Returns False if no command was running.
+        """
         request = {"do": "interrupt", "session": session, "seconds": seconds}
         return bool((await self._ask(request, seconds + RUN_GRACE_S))["interrupted"])
 
@@ -166,7 +174,7 @@ class AsyncSandbox(FileCalls):
         cwd: str = "/work",
         env: Mapping[str, str] | None = None,
     ) -> ProcessResult:
-        """Runs one process, outside every session; text is a command line for bash."""
+        """Runs one process outside of all sessions. A string is run by bash as a command line."""
         started, limit = time.monotonic(), self._limit(timeout)
         job = self.spawn(argv, cwd=cwd, env=env, timeout=limit, keep=True)
         async with self._bounded("exec", limit + RUN_GRACE_S):
@@ -183,10 +191,11 @@ class AsyncSandbox(FileCalls):
         keep: bool = False,
         terminal: tuple[int, int] | None = None,
     ) -> Job:
-        """Starts one process, whose output comes as fast as `Job.receive` takes it.
+        """Starts one process and returns it as a `Job`, which streams its output.
 
-        timeout: seconds, None for no limit. keep: only head and tail of its output come, at the
-        end. terminal: (rows, columns) of one for it, instead of pipes.
+        timeout: seconds, None for no limit.
+        keep: only send head and tail of the output, when the process has ended.
+        terminal: (rows, columns) of a terminal to run it in, instead of pipes.
         """
         words = ["bash", "-c", argv] if isinstance(argv, str) else list(argv)
         request = {"do": "exec", "job": f"job-{next(self._jobs)}", "argv": words, "cwd": cwd}
@@ -207,35 +216,39 @@ class AsyncSandbox(FileCalls):
         return await self._made(lambda: SandboxStats(**(reply | self._machine.usage())))
 
     async def listen(self, port: int, serve: Callable[[Stream], Awaitable[None]]) -> None:
-        """From now on, each connection to `port` of the sandbox's loopback is given to `serve`."""
+        """Calls `serve` for each connection to `port` of the sandbox's loopback, from now on."""
         self._doors[port] = serve
         await self._ask({"do": "listen", "port": port}, FILES_S)
 
     async def connect(self, port: int) -> Stream:
-        """A connection to the service that listens on `port` inside. SandboxLost; a port that
-        nobody listens on shows as a stream that ends at once, with an "error" in its outcome."""
+        """Connects to the service that listens on `port` inside the sandbox.
+
+        If nothing listens on the port, the stream ends immediately with an "error" in its outcome.
+
+        Errors: SandboxLost.
+        """
         return self._machine.link.open({"do": "connect", "port": port}, body=True)
 
     async def open_network(
         self, proxy: EgressProxy, port: int, serve: Callable[[Stream], Awaitable[None]]
     ) -> None:
-        """From now on `proxy`, at `port` inside, is the way out."""
+        """Makes `proxy` reachable on `port` inside the sandbox, from now on."""
         self._proxy = proxy
         await self.listen(port, serve)
 
     @property
     def network(self) -> EgressPolicy:
-        """Where it may connect to now."""
+        """The network policy that currently applies."""
         return self._proxy.policy if self._proxy else NO_NETWORK
 
     def set_network(self, policy: EgressPolicy) -> None:
-        """Another policy from now on; connections that it does not permit are cut.
+        """Replaces the network policy, and cuts connections that the new one does not permit.
 
-        ValueError for a sandbox that was started without a network.
+        Errors: ValueError for a sandbox that was started without a network.
         """
         if self._proxy is None:
             raise ValueError(
-                f"network {policy.mode!r}: the sandbox has none; start it with spec.network"
+                f"network {policy.mode!r}: the sandbox has no network; start it with spec.network"
             )
         self._proxy.set_policy(policy)
 
@@ -262,7 +275,7 @@ class AsyncSandbox(FileCalls):
     def _accept(self, stream: Stream, request: dict[str, Any]) -> None:
         serve = self._doors.get(request.get("port"))
         if serve is None:
-            raise ValueError(f"nobody serves {request!r:.80}")
+            raise ValueError(f"no handler for {request!r:.80}")
         task = asyncio.get_running_loop().create_task(_serve(serve, stream))
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
@@ -272,6 +285,6 @@ async def _serve(serve: Callable[[Stream], Awaitable[None]], stream: Stream) -> 
     try:
         await serve(stream)
     except SandboxLost:
-        pass  # whoever uses the sandbox is told
+        pass  # the sandbox's user gets this error from its own calls
     finally:
         stream.end()

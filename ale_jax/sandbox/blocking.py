@@ -1,4 +1,4 @@
-"""Sandboxes for threads: every call is made in one event loop of the process, and waited for."""
+"""Sandboxes for threads: each call runs in one event loop of the process, and blocks until done."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _starting = threading.Lock()
 
 
 def _loop() -> asyncio.AbstractEventLoop:
-    """The process's loop, which runs until the process ends."""
-    with _starting:  # threads may come here first at once, and there must be one loop
+    """The process-wide event loop, which runs until the process ends."""
+    with _starting:  # the first threads may arrive together, and there must be one loop
         return _started_loop()
 
 
@@ -35,15 +35,15 @@ def _started_loop() -> asyncio.AbstractEventLoop:
 
 
 def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Runs `coroutine` in the process's loop. Not from a coroutine."""
+    """Runs `coroutine` in the process-wide loop and blocks. Must not be called from a coroutine."""
     return asyncio.run_coroutine_threadsafe(coroutine, _loop()).result()
 
 
 class BlockingSandbox:
-    """An `api.Sandbox`: one thread at a time; `close` may come from another."""
+    """An `api.Sandbox` for one thread at a time; another thread may call `close`."""
 
     def __init__(self, sandbox: AsyncSandbox):
-        self.later = sandbox  # the same sandbox, for coroutines of the process's loop
+        self.later = sandbox  # the same sandbox, for coroutines in the process-wide loop
 
     def run(self, command: str, timeout: float | None = None, session: str = MAIN) -> ExecResult:
         return wait_for(self.later.run(command, timeout, session))
@@ -56,7 +56,7 @@ class BlockingSandbox:
         cwd: str = "/work",
         env: Mapping[str, str] | None = None,
     ) -> ProcessResult:
-        """Runs one process, outside every session; text is a command line for bash."""
+        """Runs one process outside of all sessions. A string is run by bash as a command line."""
         return wait_for(self.later.exec(argv, timeout, stdin, cwd, env))
 
     def open_session(self, name: str, env: Mapping[str, str] | None = None, user: str = "") -> None:
@@ -96,7 +96,7 @@ class BlockingSandbox:
 
     @property
     def network(self) -> EgressPolicy:
-        """Where it may connect to now."""
+        """The network policy that currently applies."""
         return self.later.network
 
     def set_network(self, policy: EgressPolicy) -> None:
@@ -121,22 +121,22 @@ class BlockingSandbox:
 
 
 class StartsBlocking:
-    """A runtime's `start` for threads, made out of its `launch` for coroutines."""
+    """Gives a runtime the blocking `start`, based on its coroutine `launch`."""
 
     launch: Callable[..., Coroutine[Any, Any, AsyncSandbox]]
 
     def start(self, spec, labels: Mapping[str, str]) -> BlockingSandbox:
-        """A working sandbox. Errors: SandboxStartError."""
+        """Returns a working sandbox. Errors: SandboxStartError."""
         start = _Start(self.launch(spec, labels))
         try:
             return BlockingSandbox(wait_for(start.run()))
-        except BaseException:  # this thread may be interrupted, and nobody else would close it
+        except BaseException:  # such as KeyboardInterrupt; nothing else would close it
             wait_for(start.give_up())
             raise
 
 
 class _Start:
-    """A launch that can be given up at any moment, whether it has begun or not."""
+    """A launch that can be given up at any time, whether or not it has begun."""
 
     def __init__(self, launch: Coroutine[Any, Any, AsyncSandbox]):
         self._launch = launch
@@ -147,10 +147,10 @@ class _Start:
         return await self._task
 
     async def give_up(self) -> None:
-        """Comes after `run` in the loop's order, if that comes at all."""
+        """Closes what was launched. The loop executes this after `run`, if `run` starts at all."""
         if self._task is None:
             self._launch.close()
             return
-        with contextlib.suppress(Exception):  # of a launch that failed there is nothing to close
+        with contextlib.suppress(Exception):  # a failed launch leaves nothing to close
             sandbox = await self._task
             await sandbox.close()

@@ -1,4 +1,4 @@
-"""From a machine that a runtime has just started to a sandbox that works as its spec says."""
+"""Turns a machine that a runtime has just started into a sandbox that works as its spec says."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AGENT_ID, ROOT_ID = 1000, 0
 PROXY_PORT = 3128
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
 
-# Where control groups, or the daemon, enforce them.
+# For runtimes whose cgroups or daemon enforce the limits.
 NO_LIMITS: Mapping[str, Any] = {"rlimits": {}, "memory_bytes": 0}
 
 log = logging.getLogger(__name__)
@@ -32,12 +32,13 @@ async def boot(
     record: Record,
     socket: str = "",
 ) -> AsyncSandbox:
-    """Errors: SandboxStartError, and the machine is gone.
+    """Boots a sandbox on `machine`. Errors: SandboxStartError, after the machine is destroyed.
 
     limits: those that the runner enforces itself: rlimits and memory_bytes of its `Agent`.
-    contents: tar archives for its writable directories.
-    substitutes: commands for programs that it may lack. record: told of what its network is denied.
-    socket: its runner's way to the host, if not the standard streams.
+    contents: tar archives with the initial contents of writable directories, by path.
+    substitutes: commands for programs that the image may lack.
+    record: called for each connection that the network policy refuses.
+    socket: path of the socket that the runner connects to; empty to use the standard streams.
     """
     user = user_id(spec)
     config = {"uid": user, "gid": user, "env": environment(spec), **limits}
@@ -59,7 +60,7 @@ def user_id(spec: SandboxSpec) -> int:
 
 
 def environment(spec: SandboxSpec) -> dict[str, str]:
-    """What its processes find, beyond what every sandbox's do."""
+    """Environment variables of the sandbox's processes, in addition to those of every sandbox."""
     proxy = f"http://127.0.0.1:{PROXY_PORT}"
     variables = dict.fromkeys(PROXY_VARIABLES, proxy) if spec.network.mode != "none" else {}
     if spec.user == "root":
@@ -73,7 +74,7 @@ async def _serve(proxy: EgressProxy, stream: Stream) -> None:
 
 
 class _StreamEnd:
-    """A stream as the reader and writer that the proxy wants. A lost sandbox is an OSError."""
+    """Adapts a stream to the proxy's Reader and Writer. A lost sandbox raises an OSError."""
 
     def __init__(self, stream: Stream):
         self._stream = stream
@@ -104,5 +105,5 @@ class _StreamEnd:
 
 
 def log_denial(kind: str, detail: str, **fields: object) -> None:
-    """The record of a sandbox that was given none."""
+    """The default `record` of a sandbox: logs a warning."""
     log.warning("%s: %s %s", kind, detail, fields)

@@ -1,4 +1,4 @@
-"""Sandboxes made of Linux namespaces alone (bubblewrap): no daemon and no image. They see the
+"""Sandboxes that use only Linux namespaces (bubblewrap), without a daemon or an image. They see the
 host's own /usr and a small /etc of their own."""
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ FILES = {
 
 @contextlib.contextmanager
 def etc_arguments(is_writable: bool) -> Iterator[tuple[list[str], list[int]]]:
-    """Of bwrap, to have its files there from the start, and the open files that they name."""
+    """Yields the bwrap arguments that put files into /etc at the start, and the open file
+    descriptors that these arguments refer to."""
     how, fds = "--file" if is_writable else "--ro-bind-data", []
     line = [] if is_writable else ["--ro-bind-try", *[str(HOST_ETC / ALTERNATIVES)] * 2]
     try:
@@ -58,7 +59,7 @@ def etc_arguments(is_writable: bool) -> Iterator[tuple[list[str], list[int]]]:
 
 
 def etc_archive() -> bytes:
-    """All of it as a tar archive, for a sandbox that may change it, and is to be as new again."""
+    """All of /etc as a tar archive, from which a sandbox that may change it is reset."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for name, content in _contents().items():
@@ -72,7 +73,7 @@ def etc_archive() -> bytes:
 
 def _contents() -> dict[str, bytes]:
     contents = {name: text.encode() for name, text in FILES.items()}
-    with contextlib.suppress(FileNotFoundError):  # a host without it needs none
+    with contextlib.suppress(FileNotFoundError):  # a host without the file does not need it
         contents[LIBRARIES] = (HOST_ETC / LIBRARIES).read_bytes()
     return contents
 
@@ -86,12 +87,13 @@ done
 LEAVE_S, EXIT_S = 0.5, 5.0
 LAST_WORDS_BYTES = 2000
 SYSTEM_DIRS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-# Enters its control groups, then becomes the rest of the line: nothing ever runs outside them.
+# Enters the sandbox's cgroups, then executes the rest of the command line, so that nothing ever
+# runs outside of them.
 ENTER_GROUPS = """
 while [ "$1" != -- ]; do echo 0 > "$1/cgroup.procs" || exit 1; shift; done; shift; exec "$@"
 """
 
-# Hides the host's own /tmp, which nothing needs from there on.
+# Mounted over the host's /tmp, which nothing needs after this point.
 PARTS = "/tmp"
 MOUNT_PARTS = f"""
 limits=$1; shift; number=0
@@ -104,11 +106,11 @@ done; shift; exec "$@"
 
 log = logging.getLogger(__name__)
 
-_serial = itertools.count()  # of all runtimes of this process: groups are named by it
+_serial = itertools.count()  # shared by all runtimes of this process, since cgroups are named by it
 
 
 class BubblewrapMachine:
-    """A running bwrap with its control groups and the socket to the runner in it."""
+    """A running bwrap with its cgroups and the socket to its runner."""
 
     def __init__(
         self,
@@ -118,7 +120,7 @@ class BubblewrapMachine:
         spawner: ThreadPoolExecutor,
     ):
         self.link = link
-        self._spawner = spawner  # held so that its thread, and with it the process, lives on
+        self._spawner = spawner  # keeps its thread alive, and with it the process
         self._process = process
         self._group = group
         self._words = b""
@@ -152,8 +154,9 @@ class BubblewrapMachine:
             self._process.stderr.close()
 
     def _end_process(self) -> None:
-        # The runner ends by itself when its connection closes, and being process 1 takes all others
-        # along; bwrap then collects it. Killing bwrap would leave a zombie to the host's init.
+        # The runner exits when its connection closes. As it is process 1, all other processes in
+        # the namespace die with it, and bwrap then reaps it. Killing bwrap instead would leave a
+        # zombie for the host's init.
         try:
             self._process.wait(LEAVE_S)
         except subprocess.TimeoutExpired:
@@ -162,7 +165,7 @@ class BubblewrapMachine:
 
 
 class BubblewrapRuntime(StartsBlocking):
-    """Starts sandboxes as children of this process, which do not outlive it."""
+    """Starts sandboxes as child processes, which do not outlive this process."""
 
     name = "bubblewrap"
 
@@ -171,8 +174,8 @@ class BubblewrapRuntime(StartsBlocking):
         if reason := probe(spec):
             raise SandboxStartError(f"bubblewrap is not usable: {reason}")
         self._owner = Owner.current()
-        # The kernel ends a bwrap when the *thread* that made it ends (PR_SET_PDEATHSIG), so all of
-        # them are made by one thread that lives as long as this runtime and its machines.
+        # The kernel kills a bwrap when the *thread* that started it ends (PR_SET_PDEATHSIG), so one
+        # thread starts all of them and lives as long as this runtime and its machines.
         self._spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bubblewrap-spawner")
         try:
             self._hierarchy = cgroups.find()
@@ -180,19 +183,19 @@ class BubblewrapRuntime(StartsBlocking):
         except cgroups.CgroupsUnavailable as reason:
             self._hierarchy = None
             self.capabilities = {
-                "memory": f"rlimit of each process, and a watch over all ({reason})",
+                "memory": f"rlimit for each process, and the runner watches their sum ({reason})",
                 "pids": "rlimit",
                 "files": "tmpfs size",
             }
 
     async def prepare(self, spec: SandboxSpec) -> None:
-        """Nothing is to be made: there is no image. Errors: SandboxStartError."""
+        """Only checks the spec, as there is no image to build. Errors: SandboxStartError."""
         self._refuse_unenforceable(spec)
 
     async def launch(
         self, spec: SandboxSpec, labels: Mapping[str, str], record: Record = log_denial
     ) -> AsyncSandbox:
-        """A working sandbox. record: told of what its network is denied.
+        """Returns a working sandbox. record: called for each connection that is refused.
 
         Errors: SandboxStartError.
         """
@@ -209,7 +212,7 @@ class BubblewrapRuntime(StartsBlocking):
         return await boot(machine, spec, self._limits(spec), contents, {}, record)
 
     def reap(self) -> int:
-        """Removes control groups that dead owners left; their processes died with them."""
+        """Removes cgroups that dead owners left behind; their processes died with the owner."""
         return self._hierarchy.reap() if self._hierarchy else 0
 
     def _spawn(
@@ -229,7 +232,7 @@ class BubblewrapRuntime(StartsBlocking):
                     stderr=subprocess.PIPE,
                     pass_fds=fds,
                     cwd="/",
-                    start_new_session=True,  # a Ctrl-C at the terminal is for its owner to handle
+                    start_new_session=True,  # Ctrl-C in the terminal must not reach it directly
                 )
         except OSError:
             ours.close()
@@ -241,12 +244,12 @@ class BubblewrapRuntime(StartsBlocking):
     def _refuse_unenforceable(self, spec: SandboxSpec) -> None:
         if spec.runtime != "runc":
             raise SandboxStartError(
-                f"bubblewrap has no runtime {spec.runtime!r}, which is Docker's: use Docker"
+                f"bubblewrap has no runtime {spec.runtime!r}: use Docker for it"
             )
         if spec.cpus and not (self._hierarchy and self._hierarchy.limits_cpus):
             raise SandboxStartError(
-                f"bubblewrap cannot hold a sandbox to {spec.cpus} cpus here: run it as root where "
-                "there is a cpu controller, or use Docker, or leave cpus 0"
+                f"bubblewrap cannot limit a sandbox to {spec.cpus} cpus here: run it as root where "
+                "there is a cpu controller, use Docker, or leave cpus at 0"
             )
 
     def _limits(self, spec: SandboxSpec) -> Mapping[str, Any]:
@@ -258,7 +261,7 @@ class BubblewrapRuntime(StartsBlocking):
 
 
 def probe(spec: SandboxSpec) -> str | None:
-    """Why bubblewrap cannot run `spec` right away, with the line to type; None if it can."""
+    """Why bubblewrap cannot run `spec` now, with the command to fix it; None if it can."""
     if not shutil.which("bwrap"):
         return "bwrap is not installed; type: apt-get install bubblewrap"
     with etc_arguments(ETC in spec.writable) as (etc, fds):
@@ -272,14 +275,14 @@ def probe(spec: SandboxSpec) -> str | None:
 def _enter(group: cgroups.Cgroup | None) -> list[str]:
     directories = [str(directory) for directory in group.directories] if group else []
     line = ["sh", "-c", ENTER_GROUPS, "sh", *directories, "--"]
-    if os.getuid() == 0:  # root of a namespace that is root outside would own every file it sees
+    if os.getuid() == 0:  # as the host's root it would own every file in its namespace
         line += ["setpriv", f"--reuid={NOBODY_ID}", f"--regid={NOBODY_ID}", "--clear-groups"]
     return line
 
 
 def _mount(spec: SandboxSpec) -> list[str]:
-    """Becomes the rest of the line in a namespace that has the sandbox's writable directories below
-    PARTS: bwrap's own have no limit to the number of their files."""
+    """Command prefix that enters a mount namespace with the sandbox's writable directories below
+    PARTS. The tmpfs mounts of bwrap itself cannot limit the number of files."""
     limits = f"size={spec.files_mb}m,nr_inodes={spec.max_files},nosuid,nodev"
     modes = [f"{mode:o}" for mode in spec.parts.values()]
     enter = ["unshare", "--user", "--map-root-user", "--mount"]
@@ -287,7 +290,7 @@ def _mount(spec: SandboxSpec) -> list[str]:
 
 
 def _bwrap(spec: SandboxSpec, etc: list[str]) -> list[str]:
-    """etc: what puts its files into /etc."""
+    """etc: the arguments that put files into /etc."""
     line = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"]
     line += ["--new-session", "--as-pid-1", "--clearenv"]
     line += ["--cap-drop", "ALL", "--setenv", "PATH", ENVIRONMENT["PATH"]]

@@ -1,5 +1,5 @@
-"""Memory and process limits through control groups, of whichever version this host has mounted, and
-the process that owns a sandbox, by which leftovers of a dead owner are recognized."""
+"""Memory, process and CPU limits through cgroups (version 1 or 2, as mounted on this host), and the
+identity of a sandbox's owner process, by which the leftovers of a dead owner are recognized."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ale_jax.sandbox.spec import SandboxSpec
 
 @dataclasses.dataclass(frozen=True)
 class Owner:
-    """A process, told apart from a later one with the same number by its start time.
+    """A process, distinguished by its start time from a later one with the same pid.
 
-    boot: id of the machine's boot; namespace: inode of the process's pid namespace;
-    start: clock ticks between boot and its start (proc(5), field 22 of stat).
+    boot: boot id of the machine; namespace: inode of the process's pid namespace;
+    start: clock ticks between boot and process start (proc(5), field 22 of stat).
     """
 
     boot: str
@@ -39,11 +39,11 @@ class Owner:
         return f"{self.boot}.{self.namespace}.{self.pid}.{self.start}"
 
     def is_here(self) -> bool:
-        """Whether this process can judge it: same boot of the same machine, same pid namespace."""
+        """Whether it can be checked from here: it has the same boot and pid namespace."""
         return (self.boot, self.namespace) == (_boot(), _namespace())
 
     def is_dead(self) -> bool:
-        """Whether it has ended; asked only of one that `is_here`."""
+        """Whether it has ended. Call only if `is_here()` is true."""
         assert self.is_here(), self
         try:
             return _start(self.pid) != self.start
@@ -60,7 +60,7 @@ def _namespace() -> int:
 
 
 def _start(pid: int) -> int:
-    # The name, in parentheses, may hold anything; what follows the last one is plain.
+    # The name, in parentheses, may contain anything, so parse only what follows the last ")".
     fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     return int(fields[19])
 
@@ -71,17 +71,17 @@ CPU_PERIOD_US = 100_000
 
 
 class CgroupsUnavailable(Exception):
-    """This process may not limit others through control groups; the message says why."""
+    """This process cannot limit others through cgroups; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Cgroup:
-    """The control groups of one sandbox: one directory (version 2) or one per controller (1)."""
+    """The cgroups of one sandbox: one directory (version 2) or one per controller (version 1)."""
 
     directories: tuple[Path, ...]
 
     def remove(self) -> None:
-        """Kills what is left inside and removes it. OSError if something does not die."""
+        """Kills the remaining processes and removes it. OSError if a process cannot be killed."""
         deadline = time.monotonic() + EMPTY_S
         for directory in self.directories:
             while directory.exists():
@@ -96,10 +96,11 @@ class Cgroup:
 
 @dataclasses.dataclass(frozen=True)
 class Hierarchy:
-    """Where groups are made, and where others of ours may be.
+    """Where new cgroups are created, and where to look for existing ones.
 
-    parents: controller -> the directory for new groups, below this process's own where it can be
-    told; all the same in version 2. roots: the mount points, below which a dead owner's may lie.
+    parents: controller -> parent directory of new cgroups. In version 1 this is the cgroup of this
+        process where that can be determined; in version 2 all controllers share one directory.
+    roots: the mount points, below which cgroups of dead owners may be found.
     """
 
     version: int
@@ -107,7 +108,7 @@ class Hierarchy:
     roots: frozenset[Path]
 
     def create(self, name: str, spec: SandboxSpec) -> Cgroup:
-        """Makes the groups and sets their limits. OSError, and nothing left, if it cannot."""
+        """Creates the cgroups and sets their limits. If it fails, removes them; raises OSError."""
         group = Cgroup(tuple({parent / name: None for parent in self.parents.values()}))
         made: list[Path] = []
         try:
@@ -117,12 +118,12 @@ class Hierarchy:
             for controller, file, value in self._limits(spec):
                 (self.parents[controller] / name / file).write_text(str(value))
         except OSError:
-            Cgroup(tuple(made)).remove()  # one that was there already is another's
+            Cgroup(tuple(made)).remove()  # an existing one belongs to someone else
             raise
         return group
 
     def reap(self) -> int:
-        """Removes the groups whose owner is dead; returns how many sandboxes they were of."""
+        """Removes the cgroups of dead owners; returns the number of sandboxes they belonged to."""
         found = (
             Path(folder, name)
             for root in self.roots
@@ -163,7 +164,7 @@ class Hierarchy:
 
 
 def find() -> Hierarchy:
-    """The hierarchy that this process may make groups in. CgroupsUnavailable if there is none."""
+    """The hierarchy in which this process may create cgroups. Errors: CgroupsUnavailable."""
     mounts = _mounts()
     if {"memory", "pids"} <= mounts.keys():
         own = _own_groups()
@@ -184,7 +185,7 @@ def _is_abandoned(name: str) -> bool:
     try:
         owner = Owner.parse(name.removeprefix(PREFIX).rpartition("-")[0])
     except ValueError:
-        return False  # not ours
+        return False  # not created by this package
     return owner.is_here() and owner.is_dead()
 
 
@@ -194,19 +195,19 @@ def _prove(hierarchy: Hierarchy) -> None:
             f"{PREFIX}{Owner.current()}-probe{time.monotonic_ns()}", SandboxSpec()
         ).remove()
     except OSError as error:
-        raise CgroupsUnavailable(f"cannot make a control group: {error.strerror}") from error
+        raise CgroupsUnavailable(f"cannot create a cgroup: {error.strerror}") from error
 
 
 def _delegate(root: Path) -> None:
     try:
         (root / "cgroup.subtree_control").write_text("+memory +pids +cpu")
     except OSError as error:
-        reason = f"cannot pass the controllers of {root} on: {error.strerror}"
+        reason = f"cannot delegate the controllers of {root}: {error.strerror}"
         raise CgroupsUnavailable(reason) from error
 
 
 def _mounts() -> dict[str, Path]:
-    """Mount points by controller (version 1), and under "" that of version 2."""
+    """Mount points by controller (version 1), and the mount point of version 2 under ""."""
     mounts = {}
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, directory, kind, options, *_ = line.split()
@@ -218,7 +219,7 @@ def _mounts() -> dict[str, Path]:
 
 
 def _own_groups() -> dict[str, str]:
-    """Version 1: the group of this process, by controller."""
+    """Version 1: the cgroup of this process, by controller."""
     groups = {}
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -227,7 +228,7 @@ def _own_groups() -> dict[str, str]:
 
 
 def _own_or_root(mount: Path, group: str) -> Path:
-    # In a container the path may be told as the host sees it, and mean nothing here.
+    # In a container, the path may be the one on the host, which does not exist here.
     own = mount / group.strip("/")
     return own if own.is_dir() else mount
 

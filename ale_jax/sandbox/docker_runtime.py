@@ -31,9 +31,10 @@ from ale_jax.sandbox.runner.usage import Usage
 from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, TMP, WORK, SandboxSpec
 
 API_S = 30.0
-# When a sandbox is abandoned whose owner cannot be judged from here (another host, same daemon).
+# Age at which a sandbox counts as abandoned if its owner cannot be checked from here (another host
+# that uses the same daemon).
 LIFE_S = 24 * 3600
-MOUNTED_IN_ETC = ("hosts", "hostname", "resolv.conf")  # by the daemon, over the image's
+MOUNTED_IN_ETC = ("hosts", "hostname", "resolv.conf")  # by the daemon, over the image's files
 OWNER, DEADLINE = "ale.owner", "ale.deadline"
 TROUBLE = (DockerException, requests.RequestException, OSError)
 
@@ -52,7 +53,7 @@ class DockerMachine:
         return await asyncio.to_thread(self._is_running)
 
     def usage(self) -> Usage:
-        return {}  # a container sees its own control groups, also where the daemon is far away
+        return {}  # the runner reads the container's cgroups, even if the daemon is remote
 
     def last_words(self) -> str:
         return self.link.stderr.decode("utf-8", "replace")
@@ -64,7 +65,7 @@ class DockerMachine:
     def _is_running(self) -> bool:
         try:
             return self._api.inspect_container(self._container)["State"]["Running"]
-        except TROUBLE:  # it, or the daemon, is gone
+        except TROUBLE:  # the container or the daemon is gone
             return False
 
     def _remove(self) -> None:
@@ -81,9 +82,9 @@ class DockerRuntime(StartsBlocking):
     name = "docker"
 
     def __init__(self, spec: SandboxSpec):
-        """Builds the image of `spec` if it is not that of its recipe.
+        """Builds the image of `spec` if it is missing or does not match its recipe.
 
-        Errors: SandboxStartError; ValueError for a recipe that is not in order.
+        Errors: SandboxStartError; ValueError for an invalid recipe.
         """
         if reason := _daemon_trouble():
             raise SandboxStartError(f"docker is not usable: {reason}")
@@ -100,13 +101,13 @@ class DockerRuntime(StartsBlocking):
         self.capabilities = {"memory": "cgroup", "pids": "cgroup", "files": "tmpfs size"}
 
     async def prepare(self, spec: SandboxSpec) -> None:
-        """Builds the image of `spec` if that is not here; it may take minutes. Errors as above."""
+        """Builds the image of `spec` if needed, which may take minutes. Errors: as `__init__`."""
         await asyncio.to_thread(Hub().ensure, spec.image)
 
     async def launch(
         self, spec: SandboxSpec, labels: Mapping[str, str], record: Record = log_denial
     ) -> AsyncSandbox:
-        """A working sandbox. record: told of what its network is denied.
+        """Returns a working sandbox. record: called for each connection that is refused.
 
         Errors: SandboxStartError.
         """
@@ -121,7 +122,7 @@ class DockerRuntime(StartsBlocking):
                 machine, contents = await self._create(spec, labels, link, mounts)
             except ImageNotFound as error:
                 raise ImageMissing(
-                    f"image {spec.image!r} is not here; type: ale-sandbox images build {spec.image}"
+                    f"image {spec.image!r} is missing; type: ale-sandbox images build {spec.image}"
                 ) from error
             except TROUBLE as error:
                 raise SandboxStartError(f"docker could not start a container: {error}") from error
@@ -129,7 +130,7 @@ class DockerRuntime(StartsBlocking):
             return await boot(machine, spec, NO_LIMITS, contents, commands, record, path)
 
     def reap(self) -> int:
-        """Removes the containers whose owner is dead; returns how many."""
+        """Removes the containers whose owner is dead; returns their number."""
         docker_socket.remove_abandoned()
         found = self._api.containers(all=True, filters={"label": [OWNER, DEADLINE]})
         dead = [each["Id"] for each in found if _abandoned(each["Labels"])]
@@ -140,7 +141,7 @@ class DockerRuntime(StartsBlocking):
     async def _create(
         self, spec: SandboxSpec, labels: Mapping[str, str], link: DockerLink, mounts: list[Mount]
     ) -> tuple[DockerMachine, dict[str, bytes]]:
-        """A started machine, and what its image holds in the writable directories."""
+        """Returns a started machine, and the image's contents of the writable directories."""
         container, attached = await asyncio.to_thread(self._create_attached, spec, labels, mounts)
         try:
             contents = await asyncio.to_thread(self._contents, container, spec)
@@ -152,7 +153,7 @@ class DockerRuntime(StartsBlocking):
         return DockerMachine(self._api, container, attached, link), contents
 
     def _contents(self, container: str, spec: SandboxSpec) -> dict[str, bytes]:
-        """Tar archives by directory. Read before the start, when nothing is mounted over them."""
+        """Tar archives by directory, read before the start, which mounts tmpfs over them."""
         contents = {}
         for path in spec.writable:
             with contextlib.suppress(NotFound):
@@ -163,7 +164,7 @@ class DockerRuntime(StartsBlocking):
         return contents
 
     def _create_attached(self, spec: SandboxSpec, labels: Mapping[str, str], mounts: list[Mount]):
-        """A container that is not started yet, and the connection to its streams."""
+        """Creates a container without starting it; returns it and a connection to its streams."""
         ours = {OWNER: str(self._owner), DEADLINE: str(int(time.time() + LIFE_S))}
         container = self._api.create_container(
             spec.image,
@@ -173,7 +174,7 @@ class DockerRuntime(StartsBlocking):
             user="0:0",
             hostname="sandbox",
             working_dir="/work",
-            stdin_open=True,  # and closed for good when this process goes, which ends the runner
+            stdin_open=True,  # closes when this process ends, which ends the runner
             labels={f"ale.{key}": value for key, value in labels.items()} | ours,
             host_config=self._api.create_host_config(
                 binds=[toolkit.volume_binding(self._toolkit)],
@@ -190,17 +191,17 @@ class DockerRuntime(StartsBlocking):
 
 
 def _host_config(spec: SandboxSpec, cpus: int) -> dict:
-    """cpus: that the daemon has; it refuses to limit a container to more."""
+    """cpus: number of CPUs of the daemon, which refuses a limit above it."""
     user = user_id(spec)
     limits = f"size={spec.files_mb}m,nr_inodes={spec.max_files}"
     tmpfs = f"rw,exec,nosuid,nodev,{limits},uid={user},gid={user}"
     writable = dict.fromkeys((WORK, *spec.writable), f"{tmpfs},mode=0755")
     return {
         "auto_remove": True,
-        # An agent without privileges needs none: with these the runner becomes it.
+        # An unprivileged agent needs no capabilities. The runner needs these to switch to its user.
         "cap_add": [*ROOT_CAPABILITIES] if spec.user == "root" else ["SETUID", "SETGID"],
         "cap_drop": ["ALL"],
-        # Not one of Docker's: an agent that is root could write into what such an init holds open.
+        # Docker's init holds files open that an agent with user root could write to.
         "init": False,
         "ipc_mode": "none",
         "log_config": {"type": "none"},
@@ -220,8 +221,8 @@ def _join_at_most(parts: Iterable[bytes], max_bytes: int, path: str) -> bytes:
     content = bytearray()
     for part in parts:
         content += part
-        if len(content) > 2 * max_bytes:  # an archive has headers and padding, too
-            raise OSError(f"the image holds more in {path} than the {max_bytes} bytes of files_mb")
+        if len(content) > 2 * max_bytes:  # an archive also has headers and padding
+            raise OSError(f"the image has more in {path} than the {max_bytes} bytes of files_mb")
     return bytes(content)
 
 
@@ -238,7 +239,7 @@ def _without(archive: bytes, names: Collection[str]) -> bytes:
 
 
 def probe(spec: SandboxSpec) -> str | None:
-    """Why Docker cannot run `spec` right away, with the line to type; None if it can."""
+    """Why Docker cannot run `spec` now, with the command to fix it; None if it can."""
     if reason := _daemon_trouble():
         return reason
     with daemon.connect() as api:
@@ -269,7 +270,7 @@ def _abandoned(labels: Mapping[str, str]) -> bool:
     try:
         owner, deadline = Owner.parse(labels[OWNER]), int(labels[DEADLINE])
     except ValueError:
-        return False  # not written by us
+        return False  # not written by this package
     return owner.is_dead() if owner.is_here() else time.time() > deadline
 
 
@@ -278,7 +279,7 @@ def _remove(api: docker.APIClient, container: str) -> None:
         try:
             api.remove_container(container, force=True, v=True)
         except APIError as error:
-            if error.status_code != 409:  # its removal is under way already
+            if error.status_code != 409:  # 409: its removal is already in progress
                 raise
 
 

@@ -1,5 +1,5 @@
-"""A socket between a container's runner and its host. What goes through attached streams is copied
-by the daemon and by the container's shim, which takes longer than the runner takes to answer."""
+"""A socket between a container's runner and the host. Attached streams would also work, but the
+daemon and the container's shim copy their data, which takes longer than the runner's answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from ale_jax.sandbox import toolkit
 from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.link import DockerLink
 
-# Where a container finds it. Nobody listens there any more when its first command runs.
+# Path of the socket in the container. The host stops listening on it before the first command
+# runs.
 TARGET = f"{toolkit.HOME}.sock"
 PREFIX = "ale-sockets-"
 
@@ -31,10 +32,10 @@ log = logging.getLogger(__name__)
 
 
 class Sockets:
-    """Those of one runtime, in a folder that only its user may enter.
+    """The sockets of one runtime, in a folder that only its user may enter.
 
-    A daemon on another machine, or in one of its own, has no such folder; and what it starts may be
-    unable to connect (a runtime with a kernel of its own). Then the attached streams remain.
+    A daemon on another machine or in a virtual machine does not see this folder, and a container
+    with its own kernel (gVisor, Kata) may be unable to connect. The attached streams are used then.
     """
 
     def __init__(self, api: docker.APIClient, image: str, owner: Owner):
@@ -45,7 +46,7 @@ class Sockets:
 
     @contextlib.asynccontextmanager
     async def offer(self, link: DockerLink) -> AsyncIterator[list[Mount]]:
-        """What a container is to mount so that its runner can take over `link` within the block."""
+        """Yields mounts through which a container's runner can take over `link` in the block."""
         if not self._reach_containers:
             yield []
             return
@@ -63,20 +64,20 @@ class Sockets:
 
 
 def remove_abandoned() -> None:
-    """The folders of this user's processes that were killed."""
+    """Removes the folders of this user's processes that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with contextlib.suppress(ValueError, FileNotFoundError):  # not ours, or gone by itself
+        with contextlib.suppress(ValueError, FileNotFoundError):  # another folder, or already gone
             owner = Owner.parse(folder.name.removeprefix(PREFIX).rpartition("-")[0])
             if owner.is_here() and owner.is_dead() and folder.lstat().st_uid == os.getuid():
                 shutil.rmtree(folder)
 
 
 def _listen(path: Path) -> socket.socket:
-    """For whichever user the runner is to the host."""
+    """A listening socket for any user, since the runner's user id on the host varies."""
     listener = socket.socket(socket.AF_UNIX)
     folder = os.open(path.parent, os.O_PATH)
     try:
-        listener.bind(f"/proc/self/fd/{folder}/{path.name}")  # whole, it may be longer than allowed
+        listener.bind(f"/proc/self/fd/{folder}/{path.name}")  # the full path may be too long
         path.chmod(0o666)
         listener.listen(1)
     except OSError:
@@ -92,14 +93,14 @@ def _mount(path: Path) -> Mount:
 
 
 def _can_mount(api: docker.APIClient, image: str, folder: Path) -> bool:
-    """Whether the daemon has that folder: it is asked to mount it, in a container never run."""
+    """Whether the daemon can mount `folder`; creates a container with it but never starts it."""
     config = api.create_host_config(mounts=[_mount(folder)], network_mode="none")
     try:
         container = api.create_container(image, ["true"], host_config=config)
     except APIError as error:
-        if error.status_code != 400:  # that it does not exist
+        if error.status_code != 400:  # 400: the folder does not exist
             raise
-        log.info("commands go through the daemon, which cannot mount %s: %s", folder, error)
+        log.info("commands are sent through the daemon, which cannot mount %s: %s", folder, error)
         return False
     api.remove_container(container["Id"], force=True)
     return True

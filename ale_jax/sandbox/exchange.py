@@ -1,5 +1,5 @@
-"""Requests to a runner and their outcomes, the files and processes that they concern. A runner that
-answers wrongly or not at all is a lost sandbox."""
+"""Requests to a runner and their outcomes, for files and processes. If a runner gives an invalid
+answer or none at all, the sandbox is lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ale_jax.sandbox.runner.usage import Usage
 
 
 class OutputSink:
-    """Collects data up to a bound, which the runner, if it is what it should be, keeps to."""
+    """Collects data up to a limit, which an intact runner never exceeds. Errors: SandboxLost."""
 
     def __init__(self, max_bytes: int, on_data: Callable[[bytes], None] | None = None):
         self.data = bytearray()
@@ -33,7 +33,7 @@ class OutputSink:
 
 
 def join(data: bytes, head: int, omitted: int) -> str:
-    """Text of a command's output, with a note where its middle was left out."""
+    """A command's output as text, with a note where its middle was left out."""
     if not omitted:
         return data.decode("utf-8", "replace")
     first, last = data[:head], data[head:]
@@ -45,24 +45,24 @@ T = TypeVar("T")
 
 
 class Machine(Protocol):
-    """What a runtime starts: the isolated processes with the runner among them."""
+    """What a runtime starts: isolated processes, one of which is the runner."""
 
     link: Link
 
     async def alive(self) -> bool: ...
 
     async def destroy(self) -> None:
-        """Ends it and frees what it held, or leaves it to the reaper. May be called again."""
+        """Stops it and frees its resources, or leaves it to the reaper. May be called again."""
 
     def usage(self) -> Usage:
-        """What the host has counted; nothing where the runner can read that itself."""
+        """Usage as measured by the host; empty where the runner can read it itself."""
 
     def last_words(self) -> str:
-        """What its standard error said, once it is destroyed."""
+        """The end of its standard error, available once it is destroyed."""
 
 
 class Exchange:
-    """To one machine."""
+    """Sends requests to the runner of one machine."""
 
     def __init__(self, machine: Machine):
         self._machine = machine
@@ -74,7 +74,7 @@ class Exchange:
         body: bytes = b"",
         sink: OutputSink | None = None,
     ) -> dict[str, Any]:
-        """As `_exchange`, for requests whose failure is the sandbox's. Errors: SandboxError."""
+        """As `_exchange`, but raises SandboxError if the outcome is an error."""
         reply = await self._exchange(request, seconds, body, sink)
         if "error" in reply:
             raise SandboxError(f"sandbox cannot {request['do']}: {reply['error']}")
@@ -92,7 +92,7 @@ class Exchange:
 
     @contextlib.asynccontextmanager
     async def _bounded(self, what: str, seconds: float) -> AsyncIterator[None]:
-        """Silence and nonsense mean that the sandbox is lost."""
+        """Turns a timeout or a protocol error into the loss of the sandbox."""
         try:
             async with asyncio.timeout(seconds):
                 yield
@@ -102,14 +102,15 @@ class Exchange:
             raise await self._lost(str(error)) from error
 
     async def _made(self, make: Callable[[], T]) -> T:
-        """A result out of a reply, which must hold what it should."""
+        """Returns the result of `make`. If it fails on a malformed reply, the sandbox is lost."""
         try:
             return make()
         except (KeyError, TypeError, ValueError) as error:
             raise await self._lost(f"malformed reply: {error!r:.200}") from error
 
     async def _lost(self, reason: str) -> SandboxLost:
-        """A machine that broke the protocol is not used again, even if it still breathes."""
+        """Destroys the machine and returns the error to raise. A machine that broke the protocol is
+        never used again, even if it still runs."""
         self._machine.link.fail(reason)
         await self._machine.destroy()
         words = self._machine.last_words().strip()
@@ -138,7 +139,7 @@ MAX_LISTING_BYTES = 8 << 20
 
 
 class FileCalls(Exchange):
-    """max_snapshot: bytes of an archive, at most."""
+    """The calls that concern files. max_snapshot: maximum size of an archive in bytes."""
 
     def __init__(self, machine: Machine, max_snapshot: int):
         super().__init__(machine)
@@ -158,11 +159,12 @@ class FileCalls(Exchange):
         await self._write({"do": "write"}, files, "/work")
 
     async def replace_directory(self, path: str, files: Mapping[str, bytes]) -> None:
-        """Makes `path` (absolute) a directory that holds `files` (paths relative to it), no more,
+        """Makes `path` (absolute) a directory that contains only `files` (paths relative to it),
         and that only the agent's user may enter.
 
-        Whatever is there, or in its way, is removed: nothing of the agent's may be alive. Errors:
-        as `write`; OSError for a place where nothing may be written.
+        Removes whatever is at or in the way of `path`, so no process of the agent may be alive.
+
+        Errors: as `write`; OSError for a path that is not writable.
         """
         plain = path.startswith("/") and posixpath.normpath(path) == path and "\0" not in path
         if not plain or path.startswith("//") or path == "/":
@@ -180,7 +182,7 @@ class FileCalls(Exchange):
             raise OSError(reply["errno"], f"cannot write into the sandbox: {reply['error']}")
 
     async def list(self, path: str = "/work") -> list[FileInfo]:
-        """What is in a directory, at most MAX_ENTRIES. FileNotFoundError if it is none."""
+        """Lists a directory, at most MAX_ENTRIES entries. FileNotFoundError if it is not one."""
         request = {"do": "list", "path": path, "max_entries": MAX_ENTRIES}
         sink = OutputSink(MAX_LISTING_BYTES)
         reply = await self._exchange(request, FILES_S, b"", sink)
@@ -189,7 +191,7 @@ class FileCalls(Exchange):
         return await self._made(lambda: [FileInfo(**each) for each in json.loads(sink.data)])
 
     async def pack(self, path: str) -> bytes:
-        """A tar archive of a directory. What unpacks it must not believe it."""
+        """Returns a tar archive of a directory. Its contents are untrusted."""
         request = {"do": "pack", "path": path, "max_bytes": self._max_snapshot}
         return await self._archive(request)
 
@@ -198,7 +200,7 @@ class FileCalls(Exchange):
         await self._ask({"do": "unpack", "path": path}, FILES_S, archive)
 
     async def snapshot(self, max_bytes: int | None = None) -> bytes:
-        """As `api.Sandbox.snapshot`. max_bytes: SandboxError for an archive that is longer."""
+        """As `api.Sandbox.snapshot`. max_bytes: SandboxError if the archive is larger."""
         limit = self._max_snapshot if max_bytes is None else min(max_bytes, self._max_snapshot)
         return await self._archive({"do": "snapshot", "max_bytes": limit})
 
@@ -215,7 +217,7 @@ SIGNAL_S = 30.0
 
 
 class Job:
-    """Started by `AsyncSandbox.spawn`. It ends by itself; `kill` takes along what it started."""
+    """A process started by `AsyncSandbox.spawn`. `kill` also kills everything that it started."""
 
     def __init__(
         self, stream: Stream, request: dict[str, Any], ask: Callable[..., Awaitable[dict]]
@@ -224,14 +226,14 @@ class Job:
         self._stream, self._ask = stream, ask
 
     async def write(self, data: bytes) -> None:
-        """To its standard input. Waits while the process does not read."""
+        """Writes to its standard input. Waits while the process does not read."""
         await self._stream.send(data, even_if_ended=False)
 
     def close_stdin(self) -> None:
         self._stream.end()
 
     async def receive(self) -> tuple[str, bytes] | None:
-        """What it wrote next, and where: "stdout" or "stderr". None when it has ended."""
+        """The next output and its source, "stdout" or "stderr"; None when the process has ended."""
         piece = await self._stream.receive()
         if piece is None:
             return None
@@ -239,27 +241,27 @@ class Job:
         return ("stderr" if kind == wire.ERROR else "stdout"), data
 
     async def wait(self) -> int:
-        """Its exit code, when it has ended; output that was not received is dropped.
+        """Waits for its end and returns its exit code. Drops output that was not received.
 
         Errors: SandboxError if it could not be started, SandboxLost.
         """
         return (await self._outcome())["exit_code"]
 
     async def signal(self, number: int) -> None:
-        """To its process group. SandboxError if it has ended."""
+        """Sends a signal to its process group. SandboxError if it has ended."""
         await self._ask({"do": "signal", "job": self.name, "signal": number}, SIGNAL_S)
 
     async def kill(self) -> None:
-        """Ends it, and all that it started. SandboxError if it has ended."""
+        """Kills it and everything that it started. SandboxError if it has ended."""
         await self.signal(9)
 
     async def resize(self, rows: int, columns: int) -> None:
-        """Its terminal, if it has one."""
+        """Resizes its terminal, if it has one."""
         request = {"do": "resize", "job": self.name, "rows": rows, "columns": columns}
         await self._ask(request, SIGNAL_S)
 
     async def result(self, started: float) -> ProcessResult:
-        """All of it, for a job whose output is kept. started: by the monotonic clock."""
+        """The complete result of a job with `keep`. started: time of the monotonic clock."""
         data = {"stdout": bytearray(), "stderr": bytearray()}
         while (piece := await self.receive()) is not None:
             data[piece[0]] += piece[1]

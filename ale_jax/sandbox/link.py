@@ -1,6 +1,6 @@
 """The host's end of the connection to a runner: streams over one socket (see `runner/wire.py`).
 
-The far end is not believed: what breaks the protocol, or a bound, ends the connection.
+The runner is not trusted: a violation of the protocol or of a limit ends the connection.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Accept = Callable[["Stream", dict[str, Any]], None]
 
 
 class Stream:
-    """A request and what comes back for it, or a connection that came out of the sandbox."""
+    """A request with its reply, or a connection that was opened inside the sandbox."""
 
     def __init__(self, link: Link, number: int, body: bool = True):
         self.number = number
         self._link = link
-        self._room = wire.WINDOW  # what may still be sent before the runner has credited
-        self._held = 0  # what the runner has sent and nobody has received yet
+        self._room = wire.WINDOW  # bytes that may be sent before the next credit
+        self._held = 0  # bytes from the runner that are not received yet
         self._inbox: deque[tuple[int, bytes]] = deque()
         self._outcome: dict[str, Any] | None = None
         self._over_here, self._abandoned = not body, False
@@ -48,14 +48,17 @@ class Stream:
         return kind, data
 
     async def outcome(self) -> dict[str, Any]:
-        """What the runner ended the stream with, once all its data is received."""
+        """The outcome with which the runner ended the stream. Drops data not yet received."""
         while await self.receive() is not None:
             pass
         return self._outcome
 
     async def send(self, data: bytes, even_if_ended: bool = True) -> None:
-        """even_if_ended: the runner's end of the stream means only that it sends no more, as with a
-        connection; with a request it means that it is over, and what is left is dropped."""
+        """Sends data, and waits while the window is full.
+
+        even_if_ended: keep sending after the runner has ended its side, as for a connection. For a
+        request, that end means that the request is finished, and the rest is dropped.
+        """
         view = memoryview(data)
         while view and (even_if_ended or self._outcome is None):
             if self._room <= 0:
@@ -67,27 +70,27 @@ class Stream:
             view = view[len(piece) :]
 
     def end(self) -> None:
-        """No more is sent. May be called again."""
+        """Ends this side: no more data is sent. May be called more than once."""
         if not self._over_here:
             self._over_here = True
             self._link.post(wire.json_frame(wire.END, self.number, {}))
             self._forget_if_over()
 
     def abandon(self) -> None:
-        """Nobody receives any more: what still comes is dropped."""
+        """Ends this side, and drops data that still arrives."""
         self.end()
         self._abandoned = True
         self._drop()
 
     def take(self, kind: int, payload: bytes) -> None:
-        """A frame of the runner's. ValueError if it breaks the protocol."""
+        """Handles a frame from the runner. ValueError if it breaks the protocol."""
         if kind == wire.CREDIT:
             self._room += wire.credited(payload)
         elif kind == wire.END:
             self._outcome = _object(payload)
             self._forget_if_over()
         elif self._outcome is not None or self._held + len(payload) > wire.WINDOW:
-            raise ValueError("data that no window has room for")
+            raise ValueError("data beyond the window or after the end")
         else:
             self._held += len(payload)
             self._inbox.append((kind, payload))
@@ -117,9 +120,10 @@ class Stream:
 
 
 class Link(asyncio.Protocol):
-    """All streams over one socket; for one event loop.
+    """All streams over one socket, for one event loop.
 
-    accept: called with a stream that the runner opens and its request; without, none may be.
+    accept: called with each stream that the runner opens and its request. If None, the runner may
+        not open streams.
     """
 
     def __init__(self):
@@ -133,7 +137,7 @@ class Link(asyncio.Protocol):
         self._greeted: asyncio.Future[dict] = asyncio.get_running_loop().create_future()
 
     async def greeting(self) -> dict[str, Any]:
-        """Returns when the runner serves requests. Errors: SandboxLost."""
+        """Waits until the runner serves requests. Errors: SandboxLost."""
         return await self._greeted
 
     def open(self, request: dict[str, Any], body: bool = False) -> Stream:
@@ -149,7 +153,7 @@ class Link(asyncio.Protocol):
             raise self._failure
 
     def post(self, frame: bytes) -> None:
-        # What waits in the transport is bounded by the streams' windows.
+        # The streams' windows bound how much waits in the transport.
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(frame)
 
@@ -157,18 +161,18 @@ class Link(asyncio.Protocol):
         self._streams.pop(number, None)
 
     def fail(self, reason: str) -> None:
-        """Ends the connection; whoever waits gets SandboxLost."""
+        """Ends the connection; pending and later calls raise SandboxLost."""
         if self._failure is None:
             self._failure = SandboxLost(reason)
             if self._transport is not None:
                 self._transport.abort()
             if not self._greeted.done():
                 self._greeted.set_exception(self._failure)
-                self._greeted.exception()  # nobody may be waiting
+                self._greeted.exception()  # marks it as retrieved, in case nothing awaits it
             for stream in list(self._streams.values()):
                 stream.wake()
 
-    # What the event loop calls.
+    # Callbacks of asyncio.Protocol.
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -208,20 +212,23 @@ class Link(asyncio.Protocol):
             self._greeted.set_result(_object(payload))
         elif kind == wire.OPEN:
             self._accept_stream(number, _object(payload))
-        elif kind != wire.CREDIT:  # credit for what was sent last may come late
+        elif kind != wire.CREDIT:  # credit for the last data may arrive late
             raise ValueError(f"stream {number} is not open")
 
     def _accept_stream(self, number: int, request: dict[str, Any]) -> None:
         theirs = sum(1 for open_number in self._streams if open_number % 2 == 0)
         if self.accept is None or number % 2 or theirs >= MAX_STREAMS_OF_RUNNER:
-            raise ValueError(f"stream {number} was not to be opened")
+            raise ValueError(f"stream {number} must not be opened")
         stream = self._streams[number] = Stream(self, number)
         self.accept(stream, request)
 
 
 class DockerLink(Link):
-    """Through the daemon, which wraps what the container writes in frames of its own; until the
-    runner takes it over through a socket. What it says on standard error still comes that way."""
+    """A link through the Docker daemon, which wraps the container's output in its own frames.
+
+    The runner may move the link to a direct socket. Its standard error still comes through the
+    daemon then.
+    """
 
     KEPT_STDERR = 2000
     _HEAD, _STDOUT = 8, 1
@@ -232,7 +239,7 @@ class DockerLink(Link):
         self._attached: asyncio.Transport | None = None
 
     def direct(self) -> asyncio.Protocol:
-        """For a connection that takes over."""
+        """The protocol of a connection that takes over this link."""
         return _Direct(self)
 
     def take_over(self, transport: asyncio.Transport) -> None:

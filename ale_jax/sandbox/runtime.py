@@ -1,4 +1,4 @@
-"""Picks the runtime that sandboxes are started with: once, in the process that controls a run."""
+"""Picks the runtime that starts sandboxes. The process that controls a run does this once."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ log = logging.getLogger(__name__)
 
 
 def pick_runtime(name: str, spec: SandboxSpec) -> Runtime:
-    """The runtime called `name`; "auto" is Docker where it works, bubblewrap where that does.
+    """Returns the runtime called `name`; "auto" is Docker if it works, otherwise bubblewrap.
 
-    Errors: ValueError for an unknown name, SandboxStartError, with the line to type, where what was
-    asked for does not work here.
+    Errors: ValueError for an unknown name; SandboxStartError, with the command to fix it, if the
+    requested runtime does not work here.
     """
     if name not in ("auto", *RUNTIMES):
         raise ValueError(f"runtime {name!r} must be one of auto, {', '.join(RUNTIMES)}")

@@ -1,4 +1,4 @@
-"""What a sandbox is and what it may use: a record that travels as JSON."""
+"""What a sandbox is and what it may use, as a record that converts to and from JSON."""
 
 from __future__ import annotations
 
@@ -16,38 +16,39 @@ from ale_jax.sandbox.egress.policy import EgressPolicy
 
 NO_NETWORK = EgressPolicy()
 USERS = ("agent", "root")
-# What "root" may do: what an installer or an unpacked archive needs.
+# Capabilities of user "root": those that an installer or an unpacked archive needs.
 ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETUID", "SETGID", "KILL")
 OCI_RUNTIMES = ("runc", "runsc", "kata")
 WORK, TMP, ETC = "/work", "/tmp", "/etc"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:@-]{0,254}")
-FILES_PER_MB = 64  # a file costs 1.2 KiB: of memory_mb, 8 % for each such directory
-# Parts of every machine that no writable part may lie on or above.
+FILES_PER_MB = 64  # a file costs 1.2 KiB, so 8 % of memory_mb for each writable directory
+# System directories. A writable directory may be neither one of them nor a parent of one.
 SYSTEM = ("/bin", "/dev", "/lib", "/proc", "/sbin", "/sys", "/usr")
 
 
 @dataclasses.dataclass(frozen=True)
 class SandboxSpec:
-    """What a sandbox is and may use. A limit that the host cannot enforce is refused at start.
+    """What a sandbox is and may use. A limit that the host cannot enforce is an error at start.
 
     image: name of the image (Docker); bubblewrap uses the host's own /usr read-only.
-    runtime: the OCI runtime that Docker starts it with: "runc", or "runsc" (gVisor) or "kata" for a
-        kernel of its own.
-    user: who the agent is inside: "agent" without any privilege, or "root" with what an installer
-        needs (CHOWN, DAC_OVERRIDE, FOWNER, SETUID, SETGID, KILL) and nothing else.
-    cpus: how many it may keep busy; 0 for as many as there are.
+    runtime: the OCI runtime that Docker uses: "runc", or "runsc" (gVisor) or "kata" for a separate
+        kernel.
+    user: the agent's user inside: "agent" without privileges, or "root" with only the capabilities
+        that an installer needs (CHOWN, DAC_OVERRIDE, FOWNER, SETUID, SETGID, KILL).
+    cpus: number of CPUs that it may keep busy; 0 for no limit.
     memory_mb: memory of all its processes together; there is no swap.
-    pids: processes and threads at once.
-    files_mb: size of each directory that can be written to.
-    writable: directories in memory that can be written to; /work and /tmp always are. All else is
-        read-only. What the image holds in one of them is copied into it at the start. Each takes
-        as many files as `max_files` says. "/etc" only for root, which can add users then; and put
-        code into all that starts later, judges too.
+    pids: maximum number of processes and threads at a time.
+    files_mb: size of each writable directory.
+    writable: writable directories besides /work and /tmp. They are in memory; everything else is
+        read-only. The image's contents of each are copied into it at the start. Each holds at most
+        `max_files` files. "/etc" requires user "root", which can then add users, but can also put
+        code into everything that starts later, including verifiers.
     env: further environment variables, each (name, value).
-    network: where it may connect to; its own loopback is all that it has otherwise.
-    command_seconds: a command that runs longer has all that its session started killed.
-    output_bytes: what is kept of one command's output (head and tail, the middle left out).
+    network: hosts that it may connect to, besides its own loopback.
+    command_seconds: default time limit of a command. When it expires, everything that the
+        command's session started is killed.
+    output_bytes: how much of a command's output is kept (head and tail; the middle is omitted).
     """
 
     image: str = "ale-shell"
@@ -65,7 +66,7 @@ class SandboxSpec:
 
     def __post_init__(self) -> None:
         if not IMAGE.fullmatch(self.image):
-            raise ValueError(f"sandbox image {self.image!r:.80} is not a name of an image")
+            raise ValueError(f"sandbox image {self.image!r:.80} is not a valid image name")
         for name, allowed in (("runtime", OCI_RUNTIMES), ("user", USERS)):
             if getattr(self, name) not in allowed:
                 value = getattr(self, name)
@@ -84,18 +85,21 @@ class SandboxSpec:
         for name, value in self.env:
             if not VARIABLE.fullmatch(name) or "\0" in value:
                 raise ValueError(
-                    f"sandbox env {name!r:.80} is not the name of a variable with text"
+                    f"sandbox env {name!r:.80} must be a variable name with a value without NUL"
                 )
 
     @property
     def parts(self) -> dict[str, int]:
-        """The directories that can be written to, each with its mode."""
+        """The writable directories, each with its mode."""
         return dict.fromkeys((WORK, *self.writable), 0o755) | {TMP: 0o1777}
 
     @property
     def max_files(self) -> int:
-        """In each directory that can be written to, all levels together: what the kernel keeps of
-        a file, even an empty one, takes memory that cannot be freed by ending a process."""
+        """Maximum number of files in each writable directory, including subdirectories.
+
+        The kernel keeps metadata of each file in memory, even of an empty one, and killing
+        processes does not free it.
+        """
         return FILES_PER_MB * self.memory_mb
 
     def to_json(self) -> dict[str, Any]:
@@ -103,14 +107,14 @@ class SandboxSpec:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> SandboxSpec:
-        """The inverse of `to_json`; what is left out has its default.
+        """The inverse of `to_json`; missing fields get their defaults.
 
-        Errors: ValueError for an unknown field (with the nearest name) or a value of another type.
+        Errors: ValueError for an unknown field (suggests the nearest name) or a wrong type.
         """
         return _from_json(cls, values, "sandbox")
 
     def key(self) -> str:
-        """Equal for equal specs: the name of a pool of like sandboxes."""
+        """A key that is equal for equal specs, used to name a pool of identical sandboxes."""
         return json.dumps(self.to_json(), sort_keys=True)
 
 
@@ -119,7 +123,7 @@ def _check_writable(path: str, user: str) -> None:
         raise ValueError(f"sandbox writable {path!r:.80} must be an absolute path below /")
     system = SYSTEM if user == "root" else (*SYSTEM, ETC)
     if any(path == part or part.startswith(f"{path}/") for part in system):
-        raise ValueError(f"sandbox writable {path!r:.80} is a part of the system: choose another")
+        raise ValueError(f"sandbox writable {path!r:.80} is part of the system: choose another")
 
 
 def _from_json(record: type, values: Any, path: str) -> Any:

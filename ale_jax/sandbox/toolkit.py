@@ -1,10 +1,10 @@
-"""The host's own python3, bash and tar, packed so that they run in any image, with glibc, musl or
-neither, and the Docker volume that mounts them read-only into every container.
+"""The host's python3, bash and tar, packed so that they run in any image (with glibc, musl or no
+libc), and the Docker volume that mounts them read-only into every container.
 
-    ld.so                      the host's loader, which starts the programs
-    lib/                       what they are linked with
+    ld.so                      the host's dynamic loader, which starts the programs
+    lib/                       the shared libraries of the programs
     bin/python3, bash, tar
-    python/lib/pythonX.Y/      the modules that the runner imports, and no others
+    python/lib/pythonX.Y/      only the modules that the runner imports
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HOME = "/.ale"
 PROGRAMS = ("bash", "tar")
 VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 LISTING_S = 30.0
-# What `runner/` and its loader import.
+# The modules that `runner/` and its loader import.
 MODULES = (
     *("collections", "contextlib", "ctypes", "errno", "fcntl", "heapq", "itertools", "json", "os"),
     *("resource", "select", "signal", "socket", "stat", "struct", "sys", "termios", "time"),
@@ -48,11 +48,11 @@ print(json.dumps(sorted(files - {{None}})))
 
 
 def python(*arguments: str) -> list[str]:
-    """The command that starts the packed python3. It needs the variable of `environment`."""
+    """The command that starts the packed python3. It needs the variables of `environment`."""
     return [f"{HOME}/ld.so", "--library-path", f"{HOME}/lib", f"{HOME}/bin/python3", *arguments]
 
 
-# How the packed programs are started.
+# The commands that start the packed programs.
 PROGRAM_COMMANDS = {
     name: [f"{HOME}/ld.so", "--library-path", f"{HOME}/lib", f"{HOME}/bin/{name}"]
     for name in PROGRAMS
@@ -60,15 +60,15 @@ PROGRAM_COMMANDS = {
 
 
 def environment() -> dict[str, str]:
-    """What the packed python3 must find, and what of an image's must not reach it."""
+    """Variables for the packed python3; they override those that the image may set."""
     return {"PYTHONHOME": f"{HOME}/python", "PYTHONPATH": ""}
 
 
 @cache
 def archive() -> tuple[str, bytes]:
-    """The toolkit as a tar archive, and its address: a hash over names and contents.
+    """Returns the toolkit's address, a hash over names and contents, and its tar archive.
 
-    OSError or ValueError where this host cannot make one: it has no glibc, or lacks a program.
+    Errors: OSError or ValueError if this host has no glibc or lacks a program.
     """
     with tempfile.TemporaryDirectory(prefix="ale-toolkit-") as folder:
         root = Path(folder)
@@ -93,7 +93,7 @@ def _collect(root: Path) -> None:
         _copy_module(module, root / "python" / "lib" / VERSION)
     extensions = [module for module in modules if module.suffix == ".so"]
     for library in {each for file in (*binaries.values(), *extensions) for each in _linked(file)}:
-        shutil.copy(library, root / "lib" / library.name)  # named as it is asked for
+        shutil.copy(library, root / "lib" / library.name)  # the name that the loader looks for
 
 
 def _copy_module(source: Path, home: Path) -> None:
@@ -106,7 +106,8 @@ def _copy_module(source: Path, home: Path) -> None:
     target = home / inner
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(source, target)
-    # Compiled once here, and never compared with its source there: that takes most of a start.
+    # Compile once here, and never compare with the source in the container: otherwise this takes
+    # most of the start time.
     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
     py_compile.compile(str(target), dfile=inner, invalidation_mode=mode, doraise=True)
 
@@ -150,11 +151,13 @@ def _pack(root: Path) -> bytes:
 
 
 LABEL = "ale.toolkit"
-MARK = "complete"  # written last
+MARK = "complete"  # a file that is written last
 
 
 def ensure_volume(api: docker.APIClient, image: str) -> str:
-    """The name of the volume, which is filled if it was not. image: any that is there.
+    """Returns the name of the toolkit's volume; creates and fills it if needed.
+
+    image: any image that the daemon has.
 
     Errors: those of `toolkit.archive` and of the daemon.
     """
@@ -170,13 +173,13 @@ def ensure_volume(api: docker.APIClient, image: str) -> str:
 
 
 def volume_binding(name: str, mode: str = "ro") -> str:
-    """How a container mounts it."""
+    """The binding with which a container mounts the volume."""
     return f"{name}:{HOME}:{mode}"
 
 
 @contextmanager
 def _one_at_a_time(address: str) -> Iterator[None]:
-    """Among the processes of this host. A lock ends with the process that holds it."""
+    """Excludes the other processes of this host. The kernel frees the lock if its holder dies."""
     with (Path(tempfile.gettempdir()) / f"ale-toolkit-{address}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -184,7 +187,7 @@ def _one_at_a_time(address: str) -> Iterator[None]:
 
 @contextmanager
 def _container(api: docker.APIClient, image: str, volume: str) -> Iterator[str]:
-    """One that never runs, through which a volume can be read and written."""
+    """A container that is never started, for reading and writing the volume."""
     binds = api.create_host_config(binds=[volume_binding(volume, "rw")], network_mode="none")
     container = api.create_container(image, ["true"], host_config=binds, labels={LABEL: "filling"})
     try:

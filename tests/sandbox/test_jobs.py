@@ -94,7 +94,7 @@ def test_signals_reach_the_job(box):
         await job.signal(signal.SIGUSR1)
         assert await job.receive() == ("stdout", b"caught\n")
         code = await job.wait()
-        with pytest.raises(SandboxError, match="does not run"):
+        with pytest.raises(SandboxError, match="is not running"):
             await job.signal(signal.SIGTERM)
         return code
 

@@ -87,7 +87,7 @@ def test_without_control_groups_memory_is_not_hoarded_outside_of_processes(witho
 @needs_bubblewrap
 def test_without_control_groups_each_process_is_limited_and_it_says_so(without_groups):
     runtime = pick_runtime("bubblewrap", SPEC)
-    words = "rlimit of each process, and a watch over all (read-only)"
+    words = "rlimit for each process, and the runner watches their sum (read-only)"
     assert runtime.capabilities["memory"] == words
     with runtime.start(SPEC, {}) as sandbox:
         assert "MemoryError" in sandbox.run("python3 -c 'b\"x\" * (200 << 20)'").output

@@ -29,7 +29,7 @@ def add_user(box):
 
 
 def test_only_root_may_write_there():
-    with pytest.raises(ValueError, match="'/etc' is a part of the system"):
+    with pytest.raises(ValueError, match="'/etc' is part of the system"):
         SandboxSpec(writable=("/etc",))
 
 
@@ -113,5 +113,5 @@ def test_root_is_who_its_sessions_are(etc_box):
 
 
 def test_an_agent_is_nobody_else(box):
-    with pytest.raises(ValueError, match="only a sandbox of user root"):
+    with pytest.raises(ValueError, match="only a sandbox with user root"):
         box.open_session("theirs", user="root")

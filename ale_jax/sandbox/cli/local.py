@@ -1,5 +1,4 @@
-"""The commands of `ale-sandbox` that work on this machine itself: `serve`, `images` and
-`doctor`."""
+"""The commands of `ale-sandbox` that work on the local machine: `serve`, `images` and `doctor`."""
 
 from __future__ import annotations
 
@@ -28,14 +27,14 @@ from ale_jax.sandbox.service.access import ServiceSettings, read_tokens
 from ale_jax.sandbox.service.app import bind, create_app, serve, url_of
 from ale_jax.sandbox.spec import SandboxSpec
 
-# Makes a pool for the runtime, the spec and the options that are asked for; and says where it is.
+# Creates a pool for a runtime name, spec and options; also returns a label of where it runs.
 MakePool = Callable[[str, SandboxSpec, PoolOptions], tuple[ManagedPool, str]]
 
 
 def pool_here(
     runtime_name: str, spec: SandboxSpec, options: PoolOptions
 ) -> tuple[ManagedPool, str]:
-    """Of this machine. Errors: ValueError, SandboxStartError."""
+    """Creates a pool on this machine. Errors: ValueError, SandboxStartError."""
     runtime = pick_runtime(runtime_name, spec)
     return NodePool(runtime, options), runtime.name
 
@@ -45,7 +44,8 @@ def run_service(
     fronts: Sequence[APIRouter] = (),
     make_pool: MakePool = pool_here,
 ) -> int:
-    """fronts: further routes, such as `gem.front` of the worlds that the caller knows.
+    """Serves sandboxes until SIGTERM. fronts: further routes, such as `gem.front` for the caller's
+    worlds.
 
     Errors: ValueError, SandboxStartError.
     """
@@ -54,7 +54,7 @@ def run_service(
     try:
         asyncio.run(_serve(arguments, routers, make_pool))
     except SystemExit:
-        return 0  # SIGTERM is how a service is told to end
+        return 0  # the normal end of a service, on SIGTERM
     return 0
 
 
@@ -75,13 +75,13 @@ async def _serve(
 
 
 def _announce(url: str, where: str, asks: bool) -> None:
-    who = "tokens are asked for" if asks else "no token is asked for"
+    who = "token required" if asks else "no token required"
     pages = f"live at {url}/fleet, documentation at {url}/docs"
     Console().print(f"{url} ({where}; {who}; {pages})", soft_wrap=True)
 
 
 def images(arguments: argparse.Namespace) -> int:
-    """Errors: SandboxStartError, ValueError."""
+    """Runs `ale-sandbox images`. Errors: SandboxStartError, ValueError."""
     return ACTIONS[arguments.action or "list"](Hub(), arguments)
 
 
@@ -131,14 +131,14 @@ ACTIONS: Mapping[str, Callable[[Hub, argparse.Namespace], int]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """trouble: empty if it works; else why not, with the line to type."""
+    """A check of `doctor`. trouble: empty if it works; otherwise why not, with the remedy."""
 
     what: str
     trouble: str
 
 
 def doctor(spec: SandboxSpec, url: str, token: str | None) -> int:
-    """Shows the findings; 0 if there is a runtime that can start `spec`."""
+    """Shows the findings; returns 0 if a runtime can start `spec`, otherwise 1."""
     runtimes = list(_runtimes(spec))
     findings = [*runtimes, _limits(), _service(url, token)]
     rows = [("works" if not f.trouble else "no", f.what, f.trouble) for f in findings]
@@ -156,7 +156,7 @@ def _limits() -> Finding:
     try:
         cgroups.find()
     except cgroups.CgroupsUnavailable as error:
-        return Finding(what, f"{error}; without, the runner itself watches over memory")
+        return Finding(what, f"{error}; without them, the runner itself limits memory")
     return Finding(what, "")
 
 

@@ -1,4 +1,4 @@
-"""`ale-sandbox`: runs the command that the command line names. An error is one line, with the
+"""`ale-sandbox`: runs one command of the command line. Errors are printed as one line with a
 remedy."""
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ale_jax.sandbox.cli.parser import TOKEN, make_parser, spec_of
 from ale_jax.sandbox.sdk.client import AsyncSandboxClient, RemoteSandbox, SandboxClient
 from ale_jax.sandbox.sdk.streams import AsyncTerminal
 
-MAX_FILE = 64 << 20  # what the service gives and takes at once
+MAX_FILE = 64 << 20  # bytes that the service transfers at once
 WORK = "/work"
 
 
 def copy(client: SandboxClient, source: str, target: str) -> None:
-    """Errors: ValueError if not exactly one of the two is ID:PATH; OSError, SandboxError."""
+    """Copies files in or out. ValueError unless exactly one is ID:PATH; OSError, SandboxError."""
     inside = [_split(text) for text in (source, target)]
     if sum(each is not None for each in inside) != 1:
         raise ValueError(f"cp {source!r} {target!r}: one of the two must be ID:PATH")
@@ -40,7 +40,7 @@ def copy(client: SandboxClient, source: str, target: str) -> None:
 
 
 def _split(text: str) -> tuple[str, str] | None:
-    """ID and path; None for a local path, which has a / before its first colon, or none."""
+    """Returns ID and path; None for a local path, which has no colon or a / before the first."""
     id, colon, path = text.partition(":")
     if not colon or "/" in id or not id:
         return None
@@ -56,7 +56,7 @@ def _copy_in(box: RemoteSandbox, source: Path, path: str) -> None:
     if path.endswith("/") or _is_directory(box, inside):
         inside = posixpath.join(inside, source.name)
     if not inside.startswith(f"{WORK}/"):
-        raise ValueError(f"{path!r} is not below {WORK}: single files are copied only there")
+        raise ValueError(f"{path!r} is not below {WORK}: single files can be copied only there")
     box.write({inside.removeprefix(f"{WORK}/"): content})
 
 
@@ -82,11 +82,11 @@ def _is_directory(box: RemoteSandbox, path: str) -> bool:
 
 LEAVE = b"\x1d"  # Ctrl-]
 READ = 4096
-LEFT = 0  # exit code of whoever left before the command ended
+LEFT = 0  # exit code if the user leaves before the command ends
 
 
 def shell(url: str, token: str | None, id: str, command: str) -> int:
-    """The command's exit code. Errors: ValueError if this is no terminal; SandboxError."""
+    """Returns the command's exit code. ValueError without a terminal; SandboxError."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ValueError("shell needs a terminal; type: ale-sandbox exec ID COMMAND")
     return asyncio.run(_attach(url, token, id, command))
@@ -150,12 +150,12 @@ def _raw(fd: int) -> Iterator[None]:
 
 
 FAILED = 1
-FAILED_EXEC = 125  # as with docker: 1 could be the command's own
+FAILED_EXEC = 125  # as in docker, since 1 could be the command's own exit code
 INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code: of `exec` and `shell` the command's own, or FAILED_EXEC."""
+    """Returns the exit code. For `exec` and `shell` it is the command's, or FAILED_EXEC."""
     arguments = make_parser().parse_args(argv)
     try:
         if arguments.command in LOCAL:
@@ -225,13 +225,13 @@ def _remove(client: SandboxClient, arguments: argparse.Namespace) -> int:
     if arguments.all:
         ids = [status.id for status in client.statuses() if status.cause is None]
     elif not ids:
-        raise ValueError("name the sandboxes, or say --all")
+        raise ValueError("name the sandboxes, or use --all")
     for id in ids:
         client.attach(id).close()
     return 0
 
 
-# What the next three load takes longer than most commands do, which need none of it.
+# The next three import modules that take longer to load than most commands take to run.
 def _serve(arguments: argparse.Namespace) -> int:
     from ale_jax.sandbox.cli.local import run_service
 

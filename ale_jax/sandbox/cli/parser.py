@@ -12,48 +12,50 @@ from ale_jax.sandbox.spec import SandboxSpec
 
 URL, TOKEN = "ALE_SANDBOX_URL", "ALE_SANDBOX_TOKEN"
 DEFAULTS = ServiceSettings()
-DESCRIPTION = "Isolated machines for agents: serve them, start them, work in them."
-EPILOG = f"{URL} and {TOKEN} in the environment say which service, and who you are."
+DESCRIPTION = "Sandboxes for agents: serve, start and use them."
+EPILOG = f"The environment variables {URL} and {TOKEN} set the service and your token."
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("ale-sandbox", description=DESCRIPTION, epilog=EPILOG)
     url = os.environ.get(URL, f"http://{DEFAULTS.host}:{DEFAULTS.port}")
-    parser.add_argument("--url", default=url, help=f"of the service ({url})")
+    parser.add_argument("--url", default=url, help=f"URL of the service ({url})")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_serve(commands)
     start = commands.add_parser("start", help="start a sandbox and print its id")
     _add_spec(start)
-    start.add_argument("--snapshot", default="", help="id of one whose files it starts with")
-    start.add_argument("--idle", type=float, default=0.0, help="seconds of life without use")
-    start.add_argument("--deadline", type=float, default=0.0, help="seconds of life altogether")
+    start.add_argument("--snapshot", default="", help="id of a snapshot to start from")
+    start.add_argument("--idle", type=float, default=0.0, help="idle seconds until it is stopped")
+    start.add_argument("--deadline", type=float, default=0.0, help="seconds until it is stopped")
     run = commands.add_parser("exec", help="run a command; its exit code becomes this one's")
     run.add_argument("id")
-    run.add_argument("words", nargs="+", help="one word: a line for bash; more: a program")
-    run.add_argument("-i", "--stdin", action="store_true", help="give it what comes on stdin")
+    run.add_argument(
+        "words", nargs="+", help="one word: a bash command line; more: program and arguments"
+    )
+    run.add_argument("-i", "--stdin", action="store_true", help="forward standard input")
     run.add_argument("--cwd", default="/work")
-    run.add_argument("--timeout", type=float, help="seconds; without, there is no limit")
+    run.add_argument("--timeout", type=float, help="seconds; no limit by default")
     shell = commands.add_parser("shell", help="an interactive terminal; Ctrl-] leaves it")
     shell.add_argument("id")
     shell.add_argument("--run", default="bash -i", metavar="COMMAND")
-    copy = commands.add_parser("cp", help="copy a file or a directory: one of the two is ID:PATH")
+    copy = commands.add_parser("cp", help="copy a file or directory; source or target is ID:PATH")
     copy.add_argument("source")
     copy.add_argument("target")
     commands.add_parser("ps", help="list the sandboxes")
-    commands.add_parser("stats", help="how the service and its nodes do")
-    snapshot = commands.add_parser("snapshot", help="keep a sandbox's files; print the id")
+    commands.add_parser("stats", help="show the state of the service and its nodes")
+    snapshot = commands.add_parser("snapshot", help="save a sandbox's files and print the id")
     snapshot.add_argument("id")
     remove = commands.add_parser("rm", help="stop sandboxes")
     remove.add_argument("ids", nargs="*", metavar="id")
-    remove.add_argument("--all", action="store_true", help="every one of yours")
+    remove.add_argument("--all", action="store_true", help="all of yours")
     _add_images(commands)
-    doctor = commands.add_parser("doctor", help="what works here, and what to type for the rest")
+    doctor = commands.add_parser("doctor", help="show what works here, and how to fix the rest")
     _add_spec(doctor)
     return parser
 
 
 def spec_of(arguments: argparse.Namespace) -> SandboxSpec:
-    """Errors: ValueError."""
+    """The spec that the options ask for. Errors: ValueError."""
     values = dict(_assignment(each) for each in arguments.set)
     if arguments.image:
         values["image"] = arguments.image
@@ -66,30 +68,36 @@ def _add_serve(commands: Any) -> None:
 
 
 def add_serve_options(serve: argparse.ArgumentParser) -> None:
-    serve.add_argument("--host", default=DEFAULTS.host, help="others than this need tokens")
-    serve.add_argument("--port", type=int, default=DEFAULTS.port, help="0: any that is free")
-    serve.add_argument("--token-file", help="lines of NAME TOKEN [admin]; mode 600")
+    serve.add_argument(
+        "--host", default=DEFAULTS.host, help="any other than the default needs tokens"
+    )
+    serve.add_argument("--port", type=int, default=DEFAULTS.port, help="0: any free port")
+    serve.add_argument("--token-file", help="file with lines of NAME TOKEN [admin]; mode 600")
     serve.add_argument("--runtime", default="auto", help="auto, docker or bubblewrap")
-    serve.add_argument("--slots", type=int, default=64, help="sandboxes at once, on a node")
-    serve.add_argument("--snapshots", default="", help="directory for snapshots that stay")
-    serve.add_argument("--warm", type=int, default=0, help="kept ready, on each node")
-    serve.add_argument("--rock", action="store_true", help="also the routes that rl-rock uses")
+    serve.add_argument("--slots", type=int, default=64, help="maximum number of sandboxes per node")
+    serve.add_argument("--snapshots", default="", help="directory for persistent snapshots")
+    serve.add_argument("--warm", type=int, default=0, help="sandboxes to keep ready on each node")
+    serve.add_argument(
+        "--rock", action="store_true", help="also serve the routes that rl-rock uses"
+    )
     _add_spec(serve)
 
 
 def _add_images(commands: Any) -> None:
     images = commands.add_parser("images", help="list, build, try and remove Docker images")
     actions = images.add_subparsers(dest="action", metavar="ACTION")
-    actions.add_parser("list", help="those that are here (the default)")
-    build = actions.add_parser("build", help="make them from their recipes, if they are not here")
+    actions.add_parser("list", help="list local images (the default)")
+    build = actions.add_parser("build", help="build missing images from their recipes")
     build.add_argument("names", nargs="+", metavar="name")
-    build.add_argument("--pull", action="store_true", help="fetch what has no recipe, and bases")
-    attempt = actions.add_parser("try", help="start a sandbox of one, and write down how it went")
+    build.add_argument(
+        "--pull", action="store_true", help="pull base images and images without a recipe"
+    )
+    attempt = actions.add_parser("try", help="start a sandbox of an image and record the result")
     attempt.add_argument("name")
-    remove = actions.add_parser("rm", help="remove those made from recipes")
+    remove = actions.add_parser("rm", help="remove images built from recipes")
     remove.add_argument("names", nargs="+", metavar="name")
-    prune = actions.add_parser("prune", help="remove all but the newest of each recipe")
-    prune.add_argument("--keep", type=int, default=1, help="of each recipe (1)")
+    prune = actions.add_parser("prune", help="remove all but the newest images of each recipe")
+    prune.add_argument("--keep", type=int, default=1, help="images to keep per recipe (1)")
 
 
 def _add_spec(parser: argparse.ArgumentParser) -> None:
@@ -109,5 +117,5 @@ def _assignment(text: str) -> tuple[str, Any]:
         raise ValueError(f"--set {text!r:.80} must be FIELD=VALUE")
     try:
         return name, json.loads(value)
-    except ValueError:  # a word that is no JSON is a text: user=root
+    except ValueError:  # a word that is not JSON is a string, as in user=root
         return name, value

@@ -1,4 +1,4 @@
-"""Tables for people."""
+"""Tables for the terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DIGITS = 12  # of a digest
 
 
 def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """To a pipe, without frames and as wide as it needs to be."""
+    """Prints a table. It has no frames, and its width is limited only by a terminal's."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=1000)
@@ -39,7 +39,7 @@ def sandboxes(statuses: Sequence[Status]) -> None:
 
 
 def _usage(status: Status) -> Sequence[object]:
-    """cpu, memory, disk, processes; empty what is not known."""
+    """cpu, memory, disk and processes; unknown values are empty."""
     stats, cpu = status.stats, status.cpu_percent
     if stats is None:
         return "", "", "", ""
@@ -79,7 +79,7 @@ def images(manifests: Iterable[Manifest]) -> None:
         )
         for m in manifests
     ]
-    show("", ("image", "content", "size", "age", "holds", "tried out"), rows)
+    show("", ("image", "content", "size", "age", "contains", "tested"), rows)
 
 
 def _holdings(found: Capabilities) -> str:
@@ -109,5 +109,5 @@ def _age(since: float) -> str:
 
 
 def printable(text: str) -> str:
-    """A name that an agent chose does not write control sequences to a person's terminal."""
+    """Replaces control characters, so that names chosen by an agent cannot control the terminal."""
     return "".join(sign if sign.isprintable() else "?" for sign in text)

@@ -1,5 +1,5 @@
-"""One connection of a sandbox through the proxy: its two ends, its deadlines, and the bytes relayed
-both ways at once."""
+"""One connection of a sandbox through the proxy: its two ends, its deadlines, and the relay of
+bytes in both directions."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from ale_jax.sandbox.egress.streams import CHUNK, Incoming, Limits, Reader, Refu
 
 
 class Connection:
-    """authority: where it leads, once that is asked for. answered: a byte was sent back.
+    """A connection between a sandbox and the host that it asks for.
 
-    deadline: entered around all that the connection does; TimeoutError ends it. was_cut: before
-    its time, and what came of it otherwise is of no interest; cut_for: what is said then, if so.
+    authority: where it leads; None until it is requested.
+    answered: at least one byte was sent back.
+    deadline: a timeout around everything that the connection does; TimeoutError ends it.
+    was_cut: it was ended early, so other errors are ignored.
+    cut_for: the refusal to send in that case, if any.
     """
 
     def __init__(self, reader: Reader, writer: Writer, limits: Limits):
@@ -36,37 +39,37 @@ class Connection:
         self.touch()
 
     async def send(self, data: bytes) -> None:
-        """To the sandbox. Errors: OSError."""
+        """Sends data to the sandbox. Errors: OSError."""
         self.answered = True
         self._writer.write(data)
         await self._writer.drain()
         self.touch()
 
     async def send_on(self, data: bytes) -> None:
-        """To where it leads. Errors: OSError."""
+        """Sends data to the far side. Errors: OSError."""
         self._upstream.write(data)
         await self._upstream.drain()
         self.touch()
 
     def touch(self) -> None:
-        """Something happened: the idle time begins anew."""
+        """Restarts the idle timeout, after any activity."""
         if not (self._lingers or self.was_cut):
             self._end_in(self._limits.idle_seconds)
 
     def linger(self) -> None:
-        """The sandbox sends no more. Its client may be gone, and its answer without a reader."""
+        """Starts the linger timeout: the sandbox sends no more, so its client may be gone."""
         if not self.was_cut:
             self._lingers = True
             self._end_in(self._limits.linger_seconds)
 
     def cut(self, refusal: Refusal | None = None) -> None:
-        """Not a byte more leaves; what is still under way is ended."""
+        """Ends the connection at once, so that not one more byte leaves."""
         self.was_cut, self.cut_for = True, refusal
         self._abort()
         self._end_in(0.0)
 
     async def refuse(self, refusal: Refusal) -> None:
-        """Says why, if that can still be said and somebody listens."""
+        """Sends the refusal, if the state of the connection and the client still permit it."""
         if self.answered and refusal.rule != "server_name":
             return
         with contextlib.suppress(OSError):  # TimeoutError is one
@@ -84,7 +87,7 @@ class Connection:
             self._upstream.transport.abort()
 
     def _end_in(self, seconds: float) -> None:
-        if not self.deadline.expired():  # which those that are to end now may not have been told
+        if not self.deadline.expired():  # an expired timeout cannot be rescheduled
             self.deadline.reschedule(asyncio.get_running_loop().time() + seconds)
 
 
@@ -94,7 +97,7 @@ Upstream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def tunnel(connection: Connection, upstream: Upstream) -> None:
-    """Bytes both ways, until the far side closes. Errors: Refusal, OSError."""
+    """Relays bytes both ways until the far side closes. Errors: Refusal, OSError."""
     reader, writer = upstream
 
     async def ask() -> None:
@@ -109,9 +112,11 @@ async def tunnel(connection: Connection, upstream: Upstream) -> None:
 
 
 async def forward(connection: Connection, request: Request, upstream: Upstream) -> None:
-    """One request, and the answer as it comes, until the far side closes. Errors: Refusal, OSError.
+    """Forwards one request, and relays the response until the far side closes.
 
-    What follows the request is read by nobody.
+    Anything that the sandbox sends after the request is ignored.
+
+    Errors: Refusal, OSError.
     """
 
     async def ask() -> None:
@@ -137,7 +142,7 @@ async def _answer(connection: Connection, reader: asyncio.StreamReader) -> None:
 
 
 async def _until_answered(ask: Coroutine, answer: Coroutine) -> None:
-    """Runs both until `answer` ends, or one of them fails; its error is raised as it is."""
+    """Runs both until `answer` ends or one of them fails; re-raises that error unwrapped."""
     try:
         async with asyncio.TaskGroup() as group:
             asking = group.create_task(ask)
@@ -148,4 +153,6 @@ async def _until_answered(ask: Coroutine, answer: Coroutine) -> None:
 
 
 def _no_answer(connection: Connection) -> Refusal:
-    return Refusal(502, "unreachable", f"{connection.authority} ended the connection unanswered")
+    return Refusal(
+        502, "unreachable", f"{connection.authority} closed the connection without a response"
+    )

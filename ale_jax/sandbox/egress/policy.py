@@ -1,5 +1,5 @@
-"""Where a sandbox may connect: host names in one spelling, what they resolve to, addresses that are
-never allowed, and the policy of a spec."""
+"""Where a sandbox may connect: canonical host names, their addresses, addresses that are never
+allowed, and the network policy of a spec."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from collections.abc import Iterable
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-MAX_NAME = 253  # RFC 1035, without the dot at the end
+MAX_NAME = 253  # RFC 1035, without the trailing dot
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-# At the end of a name, the C library may take it for part of an IPv4 address.
+# As the last label of a name, the C library may take it for part of an IPv4 address.
 NUMERIC_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
 AUTHORITY = re.compile(r"(\[(?P<ipv6>[^\[\]]*:[^\[\]]*)\]|(?P<host>[^:\[\]]*))(:(?P<port>[^:/]*))?")
 PORT = re.compile(r"[1-9][0-9]{0,4}")
@@ -25,7 +25,7 @@ PORT = re.compile(r"[1-9][0-9]{0,4}")
 
 @dataclasses.dataclass(frozen=True)
 class Authority:
-    """host: as `canonical_host` spells it, an IPv6 address without brackets."""
+    """A host and port. host: as `canonical_host` returns it, an IPv6 address without brackets."""
 
     host: str
     port: int
@@ -35,12 +35,12 @@ class Authority:
 
 
 def canonical_host(text: str) -> str:
-    """A name in lower case without a dot at its end, or an address as `ipaddress` writes it.
+    """Returns a name in lower case without a trailing dot, or an address as `ipaddress` formats it.
 
-    ValueError for anything else: for text that is not ASCII, and for what only some would take for
-    an address (127.1, 0x7f000001, 2130706433, a zone as in fe80::1%eth0).
+    Errors: ValueError for anything else, such as text that is not ASCII, or addresses that only
+    some parsers accept (127.1, 0x7f000001, 2130706433, a zone as in fe80::1%eth0).
     """
-    if not text.isascii():  # before lower(), which makes ASCII of some that is not
+    if not text.isascii():  # before lower(), which maps some non-ASCII letters to ASCII
         raise ValueError(f"host {text!a:.80} is not ASCII; write its xn-- form")
     host = text.lower()
     if ":" in host:
@@ -55,23 +55,23 @@ def canonical_host(text: str) -> str:
 
 
 def literal_address(host: str) -> Address | None:
-    """The address that a canonical host is; None for a name."""
+    """The address if the canonical host is one; None for a name."""
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host)
     return None
 
 
 def split_authority(text: str) -> tuple[str, str | None]:
-    """Host and port as they are written, an IPv6 address out of its brackets. ValueError."""
+    """Splits into host and port as written; IPv6 addresses lose their brackets. ValueError."""
     match = AUTHORITY.fullmatch(text)
     if match is None:
-        remedy = "write no more than that, and an IPv6 address in brackets"
+        remedy = "write nothing else, and an IPv6 address in brackets"
         raise ValueError(f"{text!a:.80} is not HOST or HOST:PORT; {remedy}")
     return match["ipv6"] or match["host"], match["port"]
 
 
 def parse_authority(text: str, default_port: int | None = None) -> Authority:
-    """HOST:PORT, or HOST where there is a default. ValueError."""
+    """Parses HOST:PORT, or HOST if there is a default port. ValueError."""
     host, port = split_authority(text)
     if port is None and default_port is not None:
         return Authority(canonical_host(host), default_port)
@@ -85,7 +85,7 @@ def parse_port(text: str) -> int:
 
 
 def bracketed(host: str) -> str:
-    """A canonical host as it stands in a URL."""
+    """A canonical host as it is written in a URL."""
     return f"[{host}]" if ":" in host else host
 
 
@@ -103,12 +103,13 @@ def _ipv6(text: str) -> ipaddress.IPv6Address:
     except ValueError as error:
         raise ValueError(f"{text!r:.80} is not an IPv6 address; write it in hexadecimal") from error
     if address.scope_id is not None:
-        raise ValueError(f"{text!r:.80} has a zone, an interface of this host; leave it out")
+        raise ValueError(f"{text!r:.80} has a zone (an interface of this host); remove it")
     return address
 
 
-# The IANA special-purpose address registries, and what they call global but is of no use here.
-# Not `ipaddress.is_global`: what it says of multicast, NAT64 and 6to4 changes between Pythons.
+# The IANA special-purpose address registries, and blocks that they call global but that no sandbox
+# needs. `ipaddress.is_global` is not used, since its results for multicast, NAT64 and 6to4 differ
+# between Python versions.
 IPV4_REFUSED = tuple(
     ipaddress.IPv4Network(text)
     for text in (
@@ -132,14 +133,14 @@ IPV4_REFUSED = tuple(
         "240.0.0.0/4",  # reserved, and broadcast
     )
 )
-# Only this block is global unicast: loopback, mapped, private, local and multicast lie outside.
+# Only this block is global unicast; loopback, mapped, private, local and multicast are outside.
 IPV6_GLOBAL = ipaddress.IPv6Network("2000::/3")
 IPV6_REFUSED = tuple(
     ipaddress.IPv6Network(text)
     for text in (
         "2001::/23",  # protocol assignments, with Teredo, benchmarks and ORCHID
         "2001:db8::/32",  # documentation
-        "2002::/16",  # 6to4: leads to the IPv4 address within
+        "2002::/16",  # 6to4: leads to the embedded IPv4 address
         "2620:4f:8000::/48",  # AS112
         "3fff::/20",  # documentation
     )
@@ -149,7 +150,7 @@ NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 def is_public(address: Address) -> bool:
-    """Whether it is global unicast."""
+    """Whether it is a global unicast address."""
     address = _translated(address)
     if address.version == 4:
         return not any(address in network for network in IPV4_REFUSED)
@@ -157,10 +158,10 @@ def is_public(address: Address) -> bool:
 
 
 def is_own(address: Address) -> bool:
-    """Whether a packet to it would come back to this host, by any of its interfaces.
+    """Whether a packet to it would come back to this host, through any of its interfaces.
 
-    The kernel is asked, since it binds a socket only to what is its own. Where it was told to bind
-    anything (net.ipv4.ip_nonlocal_bind), every address is taken for one of ours, and refused.
+    This tries to bind a socket to it, which the kernel permits only for its own addresses. With
+    net.ipv4.ip_nonlocal_bind it permits any, so every address counts as this host's own.
     """
     address = _translated(address)
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
@@ -175,7 +176,7 @@ def is_own(address: Address) -> bool:
 
 
 def refusal(address: Address) -> str | None:
-    """Why no sandbox may reach it; None if one may."""
+    """Why no sandbox may connect to it; None if that is permitted."""
     if not is_public(address):
         return "it is not a public address"
     if is_own(address):
@@ -184,10 +185,10 @@ def refusal(address: Address) -> str | None:
 
 
 def look_up(host: str) -> tuple[Address, ...]:
-    """The addresses of a canonical host, the best first. Blocks, for as long as DNS takes. OSError.
+    """The addresses of a canonical host, best first. Blocks on DNS. Errors: OSError.
 
-    The name is taken as it is: the search list of resolv.conf would lead to other hosts, of which
-    the policy has not heard.
+    The name is looked up as absolute, because the search list of resolv.conf could lead to other
+    hosts that the policy did not check.
     """
     if (literal := literal_address(host)) is not None:
         return (literal,)
@@ -198,7 +199,7 @@ def look_up(host: str) -> tuple[Address, ...]:
 
 
 def in_turn(found: Iterable[Address]) -> tuple[Address, ...]:
-    """Both families in turn, so that if one leads nowhere the second attempt is not of it."""
+    """Alternates the address families, so that a second attempt does not use a broken one again."""
     families: dict[int, list[Address]] = {}
     for address in found:
         families.setdefault(address.version, []).append(address)
@@ -207,7 +208,7 @@ def in_turn(found: Iterable[Address]) -> tuple[Address, ...]:
 
 
 def _translated(address: Address) -> Address:
-    """The IPv4 address that a NAT64 gateway would make of it; otherwise itself."""
+    """The IPv4 address to which a NAT64 gateway would translate it; otherwise itself."""
     if address.version == 6 and address in NAT64:
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address
@@ -223,10 +224,10 @@ class EgressPolicy:
     """Which hosts a sandbox may connect to.
 
     mode: "none", "allowlist", or "open" (any public host).
-    allow: for an allowlist only: "pypi.org" (ports 80 and 443), "pypi.org:8443",
-        "*.example.org:443" (one label before or more, but not example.org itself), and public
-        addresses. Names are compared in lower case, without a dot at the end, in their xn-- form.
-        A list, as JSON has it, becomes a tuple. ValueError for what cannot be meant.
+    allow: only for an allowlist: "pypi.org" (ports 80 and 443), "pypi.org:8443",
+        "*.example.org:443" (one or more labels in front, but not example.org itself), and public
+        addresses. Names are compared in lower case, without a trailing dot, in their xn-- form.
+        A list, as from JSON, becomes a tuple. ValueError for entries that make no sense.
     """
 
     mode: str = "none"
@@ -251,7 +252,7 @@ class EgressPolicy:
             _parse_rule(entry)
 
     def permits(self, host: str, port: int) -> bool:
-        """Whether a connection may be asked for. What is not a host or a port is not permitted."""
+        """Whether a connection may be requested; False if host or port is invalid."""
         try:
             host = canonical_host(host)
         except ValueError:
@@ -263,7 +264,7 @@ class EgressPolicy:
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """An entry of an allowlist. subdomains: `host` stands for those below it, not for itself."""
+    """An allowlist entry. subdomains: it matches the subdomains of `host`, but not `host`."""
 
     host: str
     subdomains: bool
@@ -289,7 +290,7 @@ def _parse_rule(entry: str) -> Rule:
 
 
 def _check_reachable(rule: Rule) -> None:
-    """ValueError for a rule that could never permit anything, or almost everything."""
+    """ValueError for a rule that could never match, or that would match almost everything."""
     address = literal_address(rule.host)
     if address is None and "." not in rule.host:
         raise ValueError(f"{rule.host!r} is one label; write a full name such as pypi.org")
@@ -300,11 +301,10 @@ def _check_reachable(rule: Rule) -> None:
 
 
 def _in_ascii(name: str) -> str:
-    """The xn-- form of a name. ValueError if encoding changes more of it than capitals.
+    """The xn-- form of a name. ValueError if encoding changes more of it than upper case.
 
-    That catches look-alikes of ASCII (fullwidth letters, ideographic dots, invisible characters),
-    and letters such as the German sharp s, which newer and older rules (IDNA 2008, 2003) encode
-    differently.
+    This rejects look-alikes of ASCII (fullwidth letters, ideographic dots, invisible characters),
+    and letters such as the German sharp s, which IDNA 2003 and IDNA 2008 encode differently.
     """
     return ".".join(label if label.isascii() else _encode(label) for label in name.split("."))
 
@@ -313,10 +313,10 @@ def _encode(label: str) -> str:
     remedy = "write its xn-- form"
     try:
         encoded = label.encode("idna")
-        # Some signs become plain letters of ASCII, such as that of the kelvin.
+        # Some characters become plain ASCII letters, such as the kelvin sign.
         faithful = encoded.startswith(b"xn--") and encoded.decode("idna") == label.lower()
     except UnicodeError as error:
         raise ValueError(f"{label!a:.80} has no xn-- form ({error}); {remedy}") from error
     if not faithful:
-        raise ValueError(f"{label!a:.80} may be read in two ways; {remedy}")
+        raise ValueError(f"{label!a:.80} is ambiguous; {remedy}")
     return encoded.decode()

@@ -14,7 +14,7 @@ from ale_jax.sandbox.egress.request import read_request
 from ale_jax.sandbox.egress.streams import CHUNK, Limits, Reader, Refusal, Writer
 
 LOOKUP_THREADS = 4
-MAX_ADDRESSES = 4  # of one name that are judged and tried
+MAX_ADDRESSES = 4  # of one name that are checked and tried
 DEFAULT_LIMITS = Limits()
 
 Record = Callable[..., None]
@@ -23,10 +23,11 @@ log = logging.getLogger(__name__)
 
 
 class EgressProxy:
-    """Of one sandbox, in one event loop, whose thread alone may call it.
+    """The proxy of one sandbox, in one event loop. Only that loop's thread may call it.
 
-    record: told of every refusal, as `monitor.events.EventLog.record`. look_up: the addresses of a
-    canonical host; it may block. refuses: why an address may not be reached, whatever the policy.
+    record: called for every refusal, as `monitor.events.EventLog.record`.
+    look_up: returns the addresses of a canonical host; it may block.
+    refuses: returns why an address may not be reached, whatever the policy, or None.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class EgressProxy:
         self._refuses = refuses
         self._connections: set[Connection] = set()
         self._refused = 0
-        # Its own, since a lookup can neither be ended nor hurried, and others must not wait for it.
+        # Its own pool, since a lookup cannot be cancelled, and other work must not wait for it.
         self._threads = ThreadPoolExecutor(LOOKUP_THREADS, "egress-lookup")
 
     @property
@@ -53,16 +54,16 @@ class EgressProxy:
         return self._policy
 
     def set_policy(self, policy: EgressPolicy) -> None:
-        """Judges by it from now on; what is under way and not permitted any more is cut."""
+        """Replaces the policy, and cuts open connections that it does not permit."""
         self._policy = policy
         for connection in self._connections:
             where = connection.authority
             if where is not None and not policy.permits(where.host, where.port):
-                line = f"the connection to {where} is not permitted any more"
+                line = f"the connection to {where} is no longer permitted"
                 connection.cut(Refusal(403, "policy_changed", line))
 
     def close(self) -> None:
-        """Cuts everything, and permits nothing any more."""
+        """Cuts all connections and permits no new ones."""
         self._policy = EgressPolicy("none")
         for connection in self._connections:
             connection.cut()
@@ -75,7 +76,7 @@ class EgressProxy:
         self.close()
 
     async def serve(self, reader: Reader, writer: Writer) -> None:
-        """Serves one connection to its end, and closes it. Nothing that is sent makes it raise."""
+        """Serves one connection to its end, and closes it. No input makes it raise."""
         connection = Connection(reader, writer, self._limits)
         try:
             await self._serve(connection)
@@ -103,7 +104,7 @@ class EgressProxy:
     @contextlib.contextmanager
     def _counted(self, connection: Connection) -> Iterator[None]:
         if len(self._connections) >= self._limits.connections:
-            line = f"there are {self._limits.connections} connections already; end one first"
+            line = f"there are {self._limits.connections} connections already; close one first"
             raise Refusal(503, "connections", line)
         self._connections.add(connection)
         try:
@@ -136,7 +137,7 @@ class EgressProxy:
         raise Refusal(403, "allowlist", f"{authority} is not on this sandbox's allowlist")
 
     async def _connect(self, authority: Authority) -> Upstream:
-        """To an address that was judged, and by no name."""
+        """Connects by a checked address, because the name could resolve differently now."""
         candidates = await self._addresses(authority.host)
         failures = []
         for address in candidates:
@@ -151,7 +152,7 @@ class EgressProxy:
         raise Refusal(502, "unreachable", f"{authority} could not be connected to", reasons)
 
     async def _addresses(self, host: str) -> list[Address]:
-        """Those of a host that may be reached; at least one."""
+        """The addresses of a host that may be reached, at least one. Errors: Refusal."""
         lookup = asyncio.get_running_loop().run_in_executor(self._threads, self._look_up, host)
         try:
             async with asyncio.timeout(self._limits.connect_seconds):

@@ -1,11 +1,11 @@
-"""What a sandbox sends to the proxy, read strictly: the head of a request, its body up to its last
-byte, and the server name in a TLS ClientHello.
+"""Strict parsing of what a sandbox sends to the proxy: the head of a request, its body up to its
+last byte, and the server name in a TLS ClientHello.
 
 RFC 8446, sections 4.1.2 and 5.1; RFC 6066, section 3.
 
-Strictly, because two readers who disagree about where a request ends can be made to see different
-ones. Not by h11: it takes bare line feeds, folded lines, equal lengths that are given twice, and a
-length beside chunks, and mends them.
+The parser is strict because two parsers that disagree on where a request ends can be made to see
+different requests. h11 is not used, because it accepts and repairs bare line feeds, folded lines,
+repeated equal content-lengths, and a content-length together with chunks.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ UNRECOGNIZED_NAME = bytes([0x15, 3, 3, 0, 2, 2, 112])  # a fatal alert
 
 
 async def read_hello(incoming: Incoming, authority: Authority) -> bytes:
-    """What a tunnel to `authority` begins with: a whole ClientHello, or nothing if it is not TLS.
+    """Reads the start of a tunnel to `authority`: a whole ClientHello, or nothing if it is not TLS.
+
+    A ClientHello without a server name is accepted. Encrypted content is not checked.
 
     Errors: Refusal if it is TLS and names another server than `authority`, or cannot be read;
-    OSError. A hello without a name passes. What is said under encryption is nobody's to judge.
+    OSError.
     """
     if await incoming.ahead(1) != b"\x16" or await incoming.ahead(2) != b"\x16\x03":
         return b""
@@ -45,12 +47,12 @@ async def read_hello(incoming: Incoming, authority: Authority) -> bytes:
     except ValueError as error:
         raise _unreadable() from error
     if not same:
-        raise Refusal(403, "server_name", f"TLS names another server than CONNECT {authority}")
+        raise Refusal(403, "server_name", f"the TLS server name differs from CONNECT {authority}")
     return bytes(records)
 
 
 def server_name(hello: bytes) -> str | None:
-    """hello: the body of the message. None if it names no server; ValueError if it is malformed."""
+    """The server name in a ClientHello, or None. hello: message body; ValueError if malformed."""
     fields = _Fields(hello)
     fields.take(2 + 32)  # version, random
     for width in (1, 2, 1):  # session, ciphers, compressions
@@ -76,7 +78,7 @@ def _host_name(extension: _Fields) -> str:
 
 
 class _Fields:
-    """Reads one field after the other. ValueError if there is not enough left."""
+    """Reads consecutive fields. ValueError if too few bytes are left."""
 
     def __init__(self, data: bytes):
         self._data = data
@@ -87,7 +89,7 @@ class _Fields:
 
     def take(self, count: int) -> bytes:
         if self._at + count > len(self._data):
-            raise ValueError("a field is longer than what it is in")
+            raise ValueError("a field is longer than its container")
         self._at += count
         return self._data[self._at - count : self._at]
 
@@ -95,7 +97,7 @@ class _Fields:
         return int.from_bytes(self.take(width), "big")
 
     def vector(self, width: int) -> _Fields:
-        """width: of the length that stands before it."""
+        """Reads a field with a length prefix. width: bytes of the prefix."""
         return _Fields(self.take(self.number(width)))
 
     def rest(self) -> bytes:
@@ -111,7 +113,7 @@ async def _read_record(incoming: Incoming) -> bytes:
 
 
 def _message_bytes(message: bytearray) -> int:
-    """Of the whole message, by its head."""
+    """Size of the whole message, from its head."""
     length = MESSAGE_HEAD + int.from_bytes(message[1:MESSAGE_HEAD], "big")
     if message[0] != CLIENT_HELLO or length > MAX_HELLO:
         raise _unreadable()
@@ -119,7 +121,7 @@ def _message_bytes(message: bytearray) -> int:
 
 
 def _unreadable() -> Refusal:
-    return Refusal(403, "server_name", "the TLS hello cannot be read, nor the server that it names")
+    return Refusal(403, "server_name", "the TLS ClientHello with the server name cannot be read")
 
 
 CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,16}")
@@ -127,10 +129,12 @@ SIZE_LINE_BYTES = 18
 
 
 async def body_parts(incoming: Incoming, body_bytes: int | None) -> AsyncIterator[bytes]:
-    """As it is to be sent on: `body_bytes` bytes, or chunks, written anew, if that is None.
+    """Yields the body to forward: `body_bytes` bytes, or re-encoded chunks if that is None.
 
-    Errors: Refusal, OSError. Extensions of chunks and trailers are refused: nobody needs them, and
-    servers disagree on how to read them.
+    Chunk extensions and trailers are refused, because they are not needed and servers disagree on
+    how to parse them.
+
+    Errors: Refusal, OSError.
     """
     if body_bytes is not None:
         async for part in _counted(incoming, body_bytes):
@@ -150,7 +154,7 @@ async def _counted(incoming: Incoming, count: int) -> AsyncIterator[bytes]:
     while count:
         part = await incoming.read(min(count, CHUNK))
         if not part:
-            raise malformed("the body ends early")
+            raise malformed("the body ends too early")
         count -= len(part)
         yield part
 
@@ -158,13 +162,13 @@ async def _counted(incoming: Incoming, count: int) -> AsyncIterator[bytes]:
 async def _chunk_size(incoming: Incoming) -> int:
     line = await incoming.line(SIZE_LINE_BYTES)
     if not CHUNK_SIZE.fullmatch(line):
-        raise malformed("a chunk does not begin with its size alone")
+        raise malformed("a chunk does not begin with only its size")
     return int(line, 16)
 
 
 async def _end_of_line(incoming: Incoming) -> None:
     if await incoming.exactly(2) != b"\r\n":
-        raise malformed("a chunk does not end where it said, or trailers follow the last one")
+        raise malformed("a chunk does not end where its size says, or the last one has trailers")
 
 
 TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
@@ -176,7 +180,8 @@ VERSIONS = ("HTTP/1.0", "HTTP/1.1")
 HTTP_PORT = 80
 FRAMING = {"content-length", "transfer-encoding"}
 AT_MOST_ONCE = ("host", *sorted(FRAMING))
-# They are between the sandbox and us, or written anew, as is all that begins with "proxy-".
+# Headers that are meant for this proxy only, or that it writes itself. All headers that begin with
+# "proxy-" are dropped as well.
 NOT_PASSED_ON = {"connection", "host", "http2-settings", "keep-alive", "te", "trailer", "upgrade"}
 
 Headers = Sequence[tuple[str, str]]
@@ -184,9 +189,11 @@ Headers = Sequence[tuple[str, str]]
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """authority: where it leads. head: what is sent there; None for a tunnel (CONNECT).
+    """A parsed request.
 
-    body_bytes: None if the body comes in chunks.
+    authority: where it leads.
+    head: the head to forward; None for a tunnel (CONNECT).
+    body_bytes: size of the body; None if it comes in chunks.
     """
 
     authority: Authority
@@ -195,7 +202,7 @@ class Request:
 
 
 async def read_request(incoming: Incoming, limits: Limits) -> Request:
-    """Errors: Refusal, OSError."""
+    """Reads the head of a request. Errors: Refusal, OSError."""
     lines, room = [], limits.head_bytes
     while line := await incoming.line(room):
         lines.append(line.decode("latin-1"))
@@ -208,7 +215,7 @@ async def read_request(incoming: Incoming, limits: Limits) -> Request:
 
 
 def parse_request(lines: Sequence[str]) -> Request:
-    """lines: of the head, without their ends; the bytes as Latin-1. Errors: Refusal."""
+    """lines: of the head, without line endings, decoded as Latin-1. Errors: Refusal."""
     method, target, version = _parse_request_line(lines[0])
     headers = [_parse_header(line) for line in lines[1:]]
     body_bytes = _body_bytes(headers, version)
@@ -218,7 +225,7 @@ def parse_request(lines: Sequence[str]) -> Request:
         return Request(_authority(target, None), None, 0)
     match = TARGET.fullmatch(target)
     if match is None:
-        raise malformed("this is a proxy: ask for a whole http URL, or CONNECT HOST:PORT")
+        raise malformed("this is a proxy: request a full http URL, or CONNECT HOST:PORT")
     authority = _authority(match["authority"], HTTP_PORT)
     path = match["path"] if match["path"].startswith("/") else "/" + match["path"]
     head = _head(f"{method} {path} {version}", authority, headers)
@@ -244,8 +251,8 @@ def _parse_header(line: str) -> tuple[str, str]:
 def _authority(text: str, default_port: int | None) -> Authority:
     try:
         return parse_authority(text, default_port)
-    except ValueError:  # its message quotes the text, in which a password may be
-        line = "the target is not a host and a port (and a proxy takes no user names)"
+    except ValueError:  # its message quotes the text, which may contain a password
+        line = "the target is not a host and a port (a proxy accepts no user names)"
         raise malformed(line) from None
 
 
@@ -260,7 +267,7 @@ def _body_bytes(headers: Headers, version: str) -> int | None:
         if length is not None:
             raise malformed("both content-length and transfer-encoding")
         if coding.lower() != "chunked" or version == "HTTP/1.0":
-            raise malformed("a transfer-encoding that is not chunked, or in HTTP/1.0")
+            raise malformed("a transfer-encoding that is not chunked, or is in HTTP/1.0")
         return None
     if length is not None and not LENGTH.fullmatch(length):
         raise malformed("content-length is not a number of bytes")
@@ -269,7 +276,7 @@ def _body_bytes(headers: Headers, version: str) -> int | None:
 
 def _head(request_line: str, authority: Authority, headers: Headers) -> bytes:
     own = bracketed(authority.host) if authority.port == HTTP_PORT else str(authority)
-    # A body whose length was left out by name would be read as a second request.
+    # If "Connection" could remove the body's length, the body would be read as a second request.
     dropped = NOT_PASSED_ON | (_named_by_connection(headers) - FRAMING)
     kept = [
         f"{name}: {value}"

@@ -1,4 +1,4 @@
-"""Bytes to and from a sandbox, the limits on them, and the refusals that a sandbox is sent."""
+"""Byte streams to and from a sandbox, their limits, and the refusals that a sandbox receives."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from typing import Protocol
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """connections: at once. head_bytes, headers: of a request, its first line included.
+    """Limits of a sandbox's connections through the proxy.
 
-    head_seconds: to send a head. connect_seconds: to look a name up, and again to connect.
-    idle_seconds: without a byte either way. linger_seconds: to be answered after the sandbox has
-    said that it sends no more. recorded: refusals; a sandbox shall not fill the host's disk.
+    connections: at the same time.
+    head_bytes: size of a request's head, including its first line. headers: number of headers.
+    head_seconds: time to send a head.
+    connect_seconds: time to look up a name, and the same again to connect.
+    idle_seconds: time without a byte in either direction.
+    linger_seconds: time to be answered after the sandbox has ended its side.
+    recorded: number of refusals that are recorded, so that a sandbox cannot fill the host's disk.
     """
 
     connections: int = 64
@@ -31,11 +35,13 @@ class Limits:
 
 
 class Refusal(Exception):
-    """status: of HTTP. rule: which one refused, in one word. line: the same in plain words.
+    """A refused request.
 
-    Nothing of the request is in a line but the host and the port, in canonical spelling: the rest
-    may be secret, or an attack on whoever reads the line.
-    detail: for the host's eyes only.
+    status: HTTP status. rule: one word for what refused it. line: the reason as a sentence.
+    detail: more information, which only the host sees.
+
+    A line contains only the canonical host and port of the request. The rest may be secret, or an
+    attack on the reader of the line.
     """
 
     def __init__(self, status: int, rule: str, line: str, detail: str = ""):
@@ -44,11 +50,11 @@ class Refusal(Exception):
 
     @property
     def kind(self) -> str:
-        """Of the event: the far side failed, or the near side was refused."""
+        """The kind of event: the far side failed, or the sandbox was refused."""
         return "egress_failed" if self.status in (502, 504) else "egress_refused"
 
     def answer(self) -> bytes:
-        """The line is the reason phrase as well: most clients show no more of a refused CONNECT."""
+        """The HTTP response. Its reason phrase is `line`, as most clients show only that."""
         body = f"{self.line}\n"
         head = (
             f"HTTP/1.1 {self.status} {self.line}",
@@ -67,54 +73,56 @@ CHUNK = 1 << 16
 
 
 class Reader(Protocol):
-    """What a sandbox sends; an asyncio.StreamReader is one. Errors: OSError if it is gone."""
+    """Data from a sandbox, like asyncio.StreamReader. Errors: OSError if the sandbox is gone."""
 
     async def read(self, n: int) -> bytes:
-        """At least one byte and at most `n`; nothing when the sandbox sends no more."""
+        """Reads 1 to `n` bytes; b"" when the sandbox has ended its side."""
 
 
 class Writer(Protocol):
-    """What a sandbox is sent; an asyncio.StreamWriter is one."""
+    """Data to a sandbox, like asyncio.StreamWriter."""
 
     def write(self, data: bytes) -> None: ...
 
     async def drain(self) -> None:
-        """Returns when more may be written. Errors: OSError if the sandbox is gone."""
+        """Waits until more may be written. Errors: OSError if the sandbox is gone."""
 
     def close(self) -> None:
-        """No more is written or read. What was drained still arrives."""
+        """Ends reading and writing. Data that was drained still arrives."""
 
 
 class Incoming:
-    """A reader that can be looked ahead of, by one chunk more than was asked for."""
+    """A reader with lookahead. It may read up to one chunk beyond what was requested."""
 
     def __init__(self, reader: Reader):
         self._reader = reader
         self._held = bytearray()
 
     async def read(self, count: int = CHUNK) -> bytes:
-        """Up to `count` bytes; none at the end."""
+        """Reads up to `count` bytes; none at the end."""
         return self._take(count) if self._held else await self._reader.read(count)
 
     async def exactly(self, count: int) -> bytes:
-        """`count` bytes; fewer at the end."""
+        """Reads `count` bytes; fewer at the end."""
         await self.ahead(count)
         return self._take(count)
 
     async def ahead(self, count: int) -> bytes:
-        """As `exactly`, but they are still there afterwards."""
+        """As `exactly`, but does not consume them."""
         while len(self._held) < count and await self._read_more():
             pass
         return bytes(self._held[:count])
 
     async def line(self, room: int) -> bytes:
-        """The next line without its CR LF. Refusal if that is not in the next `room` bytes."""
+        """Reads a line and drops its CR LF. Refusal if that is not within the next `room` bytes."""
         searched = 0
         while (end := self._held.find(b"\n", searched, max(room, 0))) < 0:
             searched = len(self._held)
             if searched >= room:
                 raise Refusal(
-                    431, "request", "a line of the request, or all its headers, are too long"
+                    431,
+                    "request",
+                    "a line of the request, or all its headers together, are too long",
                 )
             if not await self._read_more():
                 raise malformed("the request ends in the middle of a line")

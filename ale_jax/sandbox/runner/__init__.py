@@ -1,6 +1,7 @@
-"""The one trusted program inside a sandbox: it owns the bash session and touches the files.
+"""The only trusted program inside a sandbox: it owns the bash sessions and accesses the files.
 
-It travels over its own stdin (see `ale_jax/sandbox/async_sandbox.py`), so an image needs bash, tar,
-python3 and nothing of ours; hence the standard library and relative imports only. No process of the
-agent ever holds its stdin and stdout: the agent writes into pipes that end here.
+The host sends its source over its stdin (see `ale_jax/sandbox/async_sandbox.py`), so an image needs
+only bash, tar and python3. It may therefore import only the standard library and its own modules
+(relatively). Processes of the agent never hold the runner's stdin and stdout: they write into pipes
+that the runner reads.
 """

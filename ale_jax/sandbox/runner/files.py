@@ -1,5 +1,9 @@
-"""Files of the agent, touched with its own rights and without ever following a link, and the users
-of a machine, read from its own files: the C library would load code of the image's."""
+"""Access to the agent's files, with the agent's rights and without following links, and to the user
+accounts of the machine.
+
+Accounts are parsed from /etc/passwd and /etc/group, because the C library's lookup functions would
+load code from the image.
+"""
 
 import contextlib
 import itertools
@@ -13,7 +17,7 @@ KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
 
 
 def descend(parent: int, name: str) -> int:
-    """Swaps the descriptor of a directory for that of one in it, which must not be a link."""
+    """Opens the subdirectory `name`, which must not be a link, and closes `parent`."""
     try:
         return os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
     finally:
@@ -21,7 +25,7 @@ def descend(parent: int, name: str) -> int:
 
 
 def enter_or_make(parent: int, name: str) -> int:
-    """As `descend`, for a directory that may have to be made first."""
+    """As `descend`, but creates the directory if it is missing."""
     try:
         os.mkdir(name, 0o755, dir_fd=parent)
     except FileExistsError:
@@ -64,7 +68,7 @@ def write_file(path: str, content: bytes, directory: str = WORK) -> None:
 
 
 def make_directories(path: str) -> None:
-    """The directory `path` (absolute, or below WORK) with all above it; links are not followed."""
+    """Creates `path` (absolute, or relative to WORK) and its parents, without following links."""
     parent = os.open("/" if path.startswith("/") else WORK, os.O_PATH)
     for part in filter(None, path.split("/")):
         parent = enter_or_make(parent, part)
@@ -72,8 +76,8 @@ def make_directories(path: str) -> None:
 
 
 def empty_directory(path: str) -> None:
-    """An empty directory at `path`, whatever is there or in its way: links, files, directories that
-    may not be entered. Nothing of the agent's may be alive."""
+    """Makes `path` an empty directory, and replaces links, files and inaccessible directories at or
+    in the way of `path`. No process of the agent may be alive."""
     parent = os.open("/", os.O_PATH)
     for part in filter(None, path.split("/")):
         parent = enter_whatever_it_is(parent, part)
@@ -82,7 +86,7 @@ def empty_directory(path: str) -> None:
 
 
 def enter_whatever_it_is(parent: int, name: str) -> int:
-    """As `enter_or_make`; what is no directory is removed first, and a closed one is opened up."""
+    """As `enter_or_make`, but replaces non-directories and makes directories accessible first."""
     try:
         mode = os.lstat(name, dir_fd=parent).st_mode
         if not stat.S_ISDIR(mode):
@@ -98,7 +102,7 @@ def enter_whatever_it_is(parent: int, name: str) -> int:
 
 
 def list_directory(path: str, max_entries: int) -> list[dict]:
-    """What is in a directory: name, kind ("file", "directory", "link", "other"), bytes, mode."""
+    """Lists a directory: name, kind ("file", "directory", "link", "other"), bytes and mode."""
     entries = []
     with os.scandir(path if path.startswith("/") else os.path.join(WORK, path)) as found:
         for entry in found:
@@ -117,10 +121,10 @@ def list_directory(path: str, max_entries: int) -> list[dict]:
 
 
 def empty(directory: str, mode: int) -> None:
-    """Removes all below `directory` but what is mounted there. Nothing of the agent's may be alive.
+    """Removes everything in `directory` except mount points. No process of the agent may be alive.
 
-    Subdirectories are moved up to the top before they are removed: depth costs neither recursion
-    nor open files. Those that the agent made unreadable are opened up first.
+    Subdirectories are moved up to the top before they are removed, so that a deep tree needs
+    neither recursion nor many open files. Inaccessible ones are made accessible first.
     """
     os.chmod(directory, mode)
     prefix, serial = os.urandom(8).hex(), 0
@@ -142,21 +146,21 @@ def empty(directory: str, mode: int) -> None:
 
 
 def some_names(directory: int, but: set[str] = frozenset()) -> list[str]:
-    """The names of a few of its entries: all of them might not fit into what memory is left."""
+    """Names of at most BATCH entries, since all of them might not fit into memory."""
     with os.scandir(directory) as entries:
         wanted = (entry.name for entry in entries if entry.name not in but)
         return list(itertools.islice(wanted, BATCH))
 
 
 def mounts_in(directory: str) -> set[str]:
-    """Names in `directory` that are mount points."""
+    """Names of the entries of `directory` that are mount points."""
     with open("/proc/self/mountinfo") as table:
         points = [line.split()[4] for line in table]
     return {os.path.basename(each) for each in points if os.path.dirname(each) == directory}
 
 
 def unlinked(name: str, parent: int) -> bool:
-    """Removes a file. A directory is made accessible instead, and False returned."""
+    """Removes a file. For a directory, makes it accessible instead and returns False."""
     try:
         os.unlink(name, dir_fd=parent)
     except IsADirectoryError:
@@ -169,7 +173,7 @@ MAX_BYTES = 1 << 20
 
 
 class Account(NamedTuple):
-    """groups: the further ones."""
+    """A user account. groups: supplementary group ids."""
 
     name: str
     uid: int
@@ -184,7 +188,7 @@ class Account(NamedTuple):
 
 
 def find(name: str) -> Account:
-    """LookupError if there is none of that name, or the machine has no such user id."""
+    """Errors: LookupError if there is no such user, or the sandbox does not map the user id."""
     for row in _rows("/etc/passwd", 7):
         if row[0] == name:
             uid, gid = int(row[2]), int(row[3])
@@ -193,18 +197,18 @@ def find(name: str) -> Account:
             members = [(int(row[2]), row[3].split(",")) for row in _rows("/etc/group", 4)]
             groups = [group for group, names in members if name in names]
             return Account(name, uid, gid, groups, *row[5:])
-    raise LookupError(f"there is no user {name!r:.80}: add it first, with useradd say")
+    raise LookupError(f"there is no user {name!r:.80}: add it first, for example with useradd")
 
 
 def _rows(path: str, width: int) -> list[list[str]]:
-    """Whoever is root inside may have written anything there."""
+    """The well-formed rows. An agent with user root may have written anything into the file."""
     text = read_regular(path, MAX_BYTES).decode("utf-8", "replace")
     rows = (line.split(":") for line in text.splitlines())
     return [row for row in rows if len(row) == width and row[2].isdecimal()]
 
 
 def _is_mapped(uid: int) -> bool:
-    """Without privileges on the host, a sandbox has one user id."""
+    """Whether `uid` exists here. Without privileges on the host, a sandbox has only one user id."""
     with open("/proc/self/uid_map") as ranges:
         spans = [tuple(map(int, line.split())) for line in ranges]
     return any(first <= uid < first + count for first, _, count in spans)

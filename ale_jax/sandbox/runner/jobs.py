@@ -1,4 +1,4 @@
-"""Single processes: started, fed, listened to and waited for, each with its true exit code."""
+"""Single processes with their input, output and exit code."""
 
 import contextlib
 import fcntl
@@ -21,9 +21,9 @@ EXIT_TIMED_OUT = 124
 class Job:
     """A process and its standard streams.
 
-    request: argv; cwd; env; timeout (seconds, None: none); output_bytes, of stdout and of stderr
-    each, of which head and tail are kept (None: all is sent, as fast as the host takes it);
-    terminal: (rows, columns), or None for pipes.
+    request: argv; cwd; env; timeout (seconds, None for no limit); output_bytes (head and tail of
+    stdout and of stderr are kept up to this size each; None: everything is sent, as fast as the
+    host receives it); terminal ((rows, columns), or None for pipes).
     """
 
     def __init__(self, agent: Agent, loop: Loop, stream: Stream, request: dict):
@@ -66,18 +66,18 @@ class Job:
             fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, size)
 
     def signal(self, number: int) -> None:
-        """To the job's process group."""
+        """Sends a signal to the job's process group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.child.pid, number)
 
     def kill(self) -> None:
-        """The job, and all that it started."""
+        """Kills the job and everything that it started."""
         self._agent.kill_tree(self.child)
 
     async def run(self) -> dict:
-        """The outcome, once the process has ended and its output is sent.
+        """Returns the outcome, once the process has ended and its output is sent.
 
-        What others still write into its pipes, background processes say, is not waited for.
+        Does not wait for other processes, such as background ones, that still write to its pipes.
         """
         feeding = self._loop.spawn(self._feed())
         pumps = [self._loop.spawn(self._pump(fd)) for fd in self._outputs]
@@ -110,7 +110,7 @@ class Job:
                     unfed = unfed[os.write(self._stdin, unfed) :]
                 except BlockingIOError:
                     await self._loop.ready(self._stdin, WRITE)
-                except OSError:  # nobody reads
+                except OSError:  # the process does not read any more
                     break
         if self._terminal is None:
             os.close(self._stdin)
@@ -125,7 +125,7 @@ class Job:
                     return
                 await self._loop.ready(fd, READ)
                 continue
-            except OSError:  # how a terminal says that nobody writes any more
+            except OSError:  # a terminal reports that its last writer is gone
                 return
             if not chunk:
                 return

@@ -1,5 +1,5 @@
 """The runner's end of the connection to the host: streams over standard input and output, and the
-connections of a sandbox without a network, each of which is such a stream."""
+relay that turns TCP connections inside the sandbox into such streams."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ from .wire import CHUNK
 
 
 class Stream:
-    """One request of the host's, or one connection out of the sandbox."""
+    """One request from the host, or one connection that is opened inside the sandbox."""
 
     def __init__(self, link: "Link", number: int, body: bool = True):
         self.number = number
@@ -25,7 +25,7 @@ class Stream:
         self._over_there, self._over_here, self._receives = not body, False, True
 
     async def receive(self) -> bytes:
-        """What the host sent next; nothing when it sends no more."""
+        """The next data from the host; b"" when the host has ended its side."""
         while not self._inbox:
             if self._over_there:
                 return b""
@@ -53,7 +53,7 @@ class Stream:
             view = view[len(piece) :]
 
     def end(self, outcome: dict, receives: bool = False) -> None:
-        """The first end is the one that counts. receives: what still comes is wanted."""
+        """Ends this side; only the first call counts. receives: keep data that still arrives."""
         if self._over_here:
             return
         self._over_here, self._receives = True, receives
@@ -61,7 +61,7 @@ class Stream:
         self._forget_if_over()
 
     def take(self, kind: int, payload: bytes) -> None:
-        """A frame of the host's."""
+        """Handles a frame from the host."""
         if kind == wire.CREDIT:
             self._room += wire.credited(payload)
             self._credited.set()
@@ -79,7 +79,7 @@ class Stream:
 
 
 class Link:
-    """All streams. accept: called with each stream that the host opens, and its request."""
+    """All streams. accept: called with each stream that the host opens and its request."""
 
     def __init__(self, loop: Loop, accept: Callable[[Stream, dict], Awaitable[None]]):
         self.loop = loop
@@ -100,11 +100,11 @@ class Link:
         return stream
 
     def greet(self) -> None:
-        """Tells the host that requests are served: stream 0, which is nobody's, ends."""
+        """Tells the host that requests are served, by ending stream 0, which has no other use."""
         self.post(wire.json_frame(wire.END, 0, {"protocol": wire.PROTOCOL}))
 
     def post(self, frame: bytes) -> None:
-        """Sends a frame before the next wait. Its size is bounded by the streams' windows."""
+        """Queues a frame, which is sent before the next wait. The windows bound the queue."""
         self._outgoing += frame
 
     def forget(self, number: int) -> None:
@@ -122,7 +122,7 @@ class Link:
             del self._outgoing[: os.write(1, self._outgoing)]
         except BlockingIOError:
             pass
-        except OSError:  # the owner is gone
+        except OSError:  # the host is gone
             os._exit(0)
 
     async def _write_rest(self) -> None:
@@ -140,7 +140,7 @@ class Link:
             except BlockingIOError:
                 continue
             if not part:
-                os._exit(0)  # the owner closed its end
+                os._exit(0)  # the host closed its end
             buffer += part
             while len(buffer) >= wire.HEAD.size:
                 size, number, kind = wire.HEAD.unpack_from(buffer)
@@ -155,22 +155,22 @@ class Link:
             request = json.loads(payload)
             stream = self._streams[number] = Stream(self, number, request.get("body", True))
             self.loop.spawn(self._accept(stream, request))
-        elif number in self._streams:  # else it is over, and the host does not know yet
+        elif number in self._streams:  # otherwise it is over, and the host does not know yet
             self._streams[number].take(kind, payload)
 
 
-LOOPBACK = b"127.0.0.1"  # no text: to look that up, python needs codecs that are not packed
+LOOPBACK = b"127.0.0.1"  # bytes: for a str, Python would need codecs that the toolkit lacks
 BACKLOG = 64
 
 
 class Relay:
-    """Listens on ports of the sandbox's own loopback, and calls at them."""
+    """Listens on ports of the sandbox's loopback, and connects to them."""
 
     def __init__(self, loop: Loop, link: Link):
         self._loop, self._link = loop, link
 
     def listen(self, port: int) -> None:
-        """From now on, each connection to `port` inside is a stream that asks to be accepted."""
+        """Opens a stream to the host for each connection to `port` inside, from now on."""
         listener = socket.create_server((LOOPBACK, port), backlog=BACKLOG)
         listener.setblocking(False)
         self._loop.spawn(self._accept_forever(listener, port))
@@ -184,7 +184,7 @@ class Relay:
     async def _accept_forever(self, listener: socket.socket, port: int) -> None:
         while True:
             await self._loop.ready(listener.fileno(), READ)
-            with contextlib.suppress(OSError):  # it went away while it waited
+            with contextlib.suppress(OSError):  # the client is gone already
                 sock, _ = listener.accept()
                 stream = self._link.open({"do": "accept", "port": port})
                 self._loop.spawn(self._serve(sock, stream))
@@ -194,7 +194,7 @@ class Relay:
         stream.end({})
 
     async def _join(self, sock: socket.socket, stream: Stream) -> None:
-        """Either side may say that it sends no more; it is over when the host has said so."""
+        """Relays both ways. Each side may end its direction; returns when the host has done so."""
         with sock:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -224,5 +224,5 @@ class Relay:
                     unsent = unsent[os.write(sock.fileno(), unsent) :]
                 except BlockingIOError:
                     await self._loop.ready(sock.fileno(), WRITE)
-                except OSError:  # nobody reads; the host will end the stream, told by our end
+                except OSError:  # the peer is gone; the host ends the stream once we end ours
                     break

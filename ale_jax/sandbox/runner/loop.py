@@ -1,5 +1,7 @@
-"""Coroutines that wait for descriptors, for times and for each other: what the runner needs of
-asyncio, which would cost more memory and time at the start than all the rest of the runner."""
+"""A minimal event loop for coroutines that wait for file descriptors, deadlines and each other.
+
+It replaces asyncio, which would cost more memory and start time than the rest of the runner.
+"""
 
 import heapq
 import itertools
@@ -11,13 +13,16 @@ from collections.abc import Callable, Coroutine
 
 READ, WRITE = select.POLLIN, select.POLLOUT
 BROKEN = select.POLLERR | select.POLLHUP | select.POLLNVAL
-MAX_POLL_S = 3600.0  # poll(2) takes no more than 2^31 ms
+MAX_POLL_S = 3600.0  # poll(2) takes at most 2^31 ms
 STALE_TIMERS = 256
 
 
 class Task:
-    """A coroutine under way. turn: how often it was resumed; a wake-up for an earlier one is void.
-    over: it has ended or was cancelled."""
+    """A running coroutine.
+
+    turn: number of times it was resumed; a wake-up for an earlier turn is ignored.
+    over: set when it has ended or was cancelled.
+    """
 
     def __init__(self, loop: "Loop", coroutine: Coroutine):
         self.coroutine = coroutine
@@ -34,7 +39,7 @@ def _pause():
 
 
 class Loop:
-    """Runs tasks, one at a time. before_wait: called whenever nothing is left to do at once."""
+    """Runs tasks, one at a time. before_wait: called whenever no task is ready."""
 
     def __init__(self):
         self.before_wait: Callable[[], None] = lambda: None
@@ -51,13 +56,13 @@ class Loop:
         return task
 
     def cancel(self, task: Task) -> None:
-        """Ends a task where it waits; not for the task itself."""
+        """Closes a task at the point where it waits. A task must not cancel itself."""
         task.turn = -1
         task.coroutine.close()
         task.over.set()
 
     def nudge(self, task: Task) -> None:
-        """Ends the wait that a task is in, as a deadline would."""
+        """Ends the task's current wait as if its deadline had passed."""
         if not task.over.is_set:
             self.wake((task, task.turn), False)
 
@@ -72,9 +77,9 @@ class Loop:
                 self._wait()
 
     async def ready(self, fd: int, event: int, deadline: float | None = None) -> bool:
-        """Waits until `fd` can be read or written, or is broken: True; until `deadline`: False."""
+        """Waits until `fd` is readable or writable, or broken: True. At the `deadline`: False."""
         watched = self._watched.setdefault(fd, {})
-        assert event not in watched, "one task waits for one end of a descriptor"
+        assert event not in watched, "only one task may wait for each direction of a descriptor"
         watched[event] = self.waiter(deadline)
         self._poller.register(fd, sum(watched))
         try:
@@ -92,7 +97,7 @@ class Loop:
         await _pause()
 
     def waiter(self, deadline: float | None) -> Waiter:
-        """The running task, to be woken by `wake`, or by the deadline."""
+        """A handle of the running task, which `wake` or the deadline resumes."""
         waiter = (self._current, self._current.turn)
         if deadline is not None:
             if len(self._timers) > STALE_TIMERS:
@@ -127,7 +132,7 @@ class Loop:
 
 
 class Event:
-    """Something that tasks wait for."""
+    """A flag that tasks can wait for."""
 
     def __init__(self, loop: Loop):
         self._loop = loop

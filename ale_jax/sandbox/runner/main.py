@@ -1,4 +1,4 @@
-"""Serves the requests of the host, many at a time."""
+"""Serves the requests of the host concurrently."""
 
 import contextlib
 import errno
@@ -22,10 +22,12 @@ Request = dict[str, Any]
 
 
 class Runner:
-    """Serves requests: one method for each, which returns the outcome.
+    """Serves requests, with one method for each kind, which returns the outcome.
 
     parts: the directories that the agent may write to, each with its mode.
-    OSError: the outcome is its number and text. LookupError, RuntimeError: is its text.
+
+    If a method raises an OSError, the outcome has its number and text; if it raises a LookupError
+    or RuntimeError, the outcome has its text.
     """
 
     def __init__(self, loop: Loop, agent: Agent, parts: dict[str, int]):
@@ -33,11 +35,11 @@ class Runner:
         self.link = Link(loop, self.serve)
         self.relay = Relay(loop, self.link)
         self.sessions: dict[str, Session] = {}
-        self.directories: dict[str, str] = {}  # where a session that is opened again starts
+        self.directories: dict[str, str] = {}  # where to start sessions that must be reopened
         self.jobs: dict[str, Job] = {}
 
     def is_busy(self) -> bool:
-        """Whether a command or a job runs."""
+        """Whether a command or a job is running."""
         return bool(self.jobs) or any(session.busy for session in self.sessions.values())
 
     async def serve(self, stream: Stream, request: Request) -> None:
@@ -45,7 +47,7 @@ class Runner:
             outcome = await getattr(self, f"do_{request['do']}")(request, stream)
         except OSError as error:
             outcome = {"errno": error.errno, "error": error.strerror or str(error)}
-        except ValueError as error:  # a path that is no text for the kernel
+        except ValueError as error:  # a path that the kernel cannot represent
             outcome = {"errno": errno.EINVAL, "error": str(error)}
         except (LookupError, RuntimeError) as error:
             outcome = {"error": str(error.args[0])}
@@ -54,9 +56,9 @@ class Runner:
     # Sessions.
 
     async def do_open(self, request: Request, stream: Stream) -> dict:
-        """A session `session`; what it has in `env` it has again when it is opened again.
+        """Opens a session. It gets the same `env` again whenever it is reopened.
 
-        user: whose it is; empty: the agent's.
+        user: the user that it runs as; empty for the agent's.
         """
         name = request["session"]
         if name in self.sessions:
@@ -66,7 +68,7 @@ class Runner:
         return {}
 
     async def do_run(self, request: Request, stream: Stream) -> dict:
-        """A command that ends its session (`exit`) is answered with the session's exit code."""
+        """Runs a command. If it ends its session (`exit`), returns the session's exit code."""
         text = await stream.receive_all()
         name = request["session"]
         session = self._session(name)
@@ -77,7 +79,7 @@ class Runner:
         if timed_out or code is None:
             await session.child.ended.wait()
             directory = session.directory if timed_out else WORK
-            if self.sessions.get(name) is session:  # else a reset has been here
+            if self.sessions.get(name) is session:  # otherwise it was closed or reset meanwhile
                 self._reopen_later(name, directory)
         if not request["live"]:
             await stream.send(bytes(output.head))
@@ -122,7 +124,7 @@ class Runner:
         return session
 
     def _reopen_later(self, name: str, directory: str) -> None:
-        """Not now: the process that this costs may never be asked for."""
+        """Reopens it on its next use, since it may never be used again."""
         self.directories[name] = directory
 
     def _start_session(
@@ -130,14 +132,14 @@ class Runner:
     ) -> Session:
         try:
             return Session(self.agent, self.loop, directory, env, account)
-        except OSError:  # what the agent left running has taken every process, or all memory
+        except OSError:  # agent processes may use up all pids or memory
             self.agent.kill()
             return Session(self.agent, self.loop, directory, env, account)
 
     # Single processes.
 
     async def do_exec(self, request: Request, stream: Stream) -> dict:
-        """See `Job`; `job` names it for the requests below, while it runs."""
+        """Runs a `Job`. The requests below refer to it by `job`, its name, while it runs."""
         name = request["job"]
         if name in self.jobs:
             raise LookupError(f"job {name!r} exists already")
@@ -148,7 +150,7 @@ class Runner:
             del self.jobs[name]
 
     async def do_signal(self, request: Request, stream: Stream) -> dict:
-        """signal 9 takes along all that the job has started."""
+        """Sends a signal to a job. Signal 9 also kills everything that the job has started."""
         job = self._job(request)
         if request["signal"] == 9:
             job.kill()
@@ -162,13 +164,13 @@ class Runner:
 
     def _job(self, request: Request) -> Job:
         if request["job"] not in self.jobs:
-            raise LookupError(f"job {request['job']!r} does not run")
+            raise LookupError(f"job {request['job']!r} is not running")
         return self.jobs[request["job"]]
 
     # All processes.
 
     async def do_kill(self, request: Request, stream: Stream) -> dict:
-        """Every process of the agent's. Sessions open again, in WORK, when they are next used."""
+        """Kills all processes of the agent. Sessions are reopened in WORK on their next use."""
         self.agent.kill()
         for name, session in self.sessions.items():
             await session.child.ended.wait()
@@ -176,7 +178,7 @@ class Runner:
         return {}
 
     async def do_reset(self, request: Request, stream: Stream) -> dict:
-        """As new: all sessions are gone, and so is all that is in `parts`."""
+        """Kills all processes, forgets all sessions and empties `parts`."""
         await self.do_kill(request, stream)
         for session in self.sessions.values():
             session.close()
@@ -206,29 +208,29 @@ class Runner:
         return {}
 
     async def do_replace(self, request: Request, stream: Stream) -> dict:
-        """A directory, whatever was there, becomes one with nothing in it but the files."""
+        """Replaces whatever is at `path` with a directory that contains only the files."""
         content = await stream.receive_all()
         files.empty_directory(request["path"])
         _write(request["files"], content, request["path"])
         return {}
 
     async def do_list(self, request: Request, stream: Stream) -> dict:
-        """Name, kind, size and mode of what is in a directory, as its own JSON in the data."""
+        """Sends name, kind, size and mode of a directory's entries as JSON in the stream's data."""
         entries = files.list_directory(request["path"], request["max_entries"])
         await stream.send(json.dumps(entries).encode())
         return {}
 
     async def do_snapshot(self, request: Request, stream: Stream) -> dict:
-        """Packs all of `parts` while everything of the agent's stands still."""
+        """Packs all of `parts` while the agent's processes are stopped."""
         with self.agent.paused():
             return await self._pack("/", self._snapshot_words(), request, stream)
 
     async def do_pack(self, request: Request, stream: Stream) -> dict:
-        """A tar archive of a directory."""
+        """Sends a tar archive of a directory."""
         return await self._pack(request["path"], ["."], request, stream)
 
     def _snapshot_words(self) -> list[str]:
-        """Without what the runtime has mounted within a part, which is not the agent's."""
+        """Arguments for tar. Leaves out mounts of the runtime, which are not the agent's files."""
         mounted = {f"{path}/{name}" for path in self.parts for name in files.mounts_in(path)}
         words = [f"--exclude={path[1:]}" for path in mounted - self.parts.keys()]
         return ["--anchored", "--no-wildcards", *words, *(path[1:] for path in self.parts)]
@@ -236,7 +238,7 @@ class Runner:
     async def _pack(
         self, directory: str, words: list[str], request: Request, stream: Stream
     ) -> dict:
-        """Sends a tar archive, without what the agent may not read. words: for tar, what of."""
+        """Sends a tar archive of what the agent may read. words: tar arguments: which files."""
         argv = ["tar", "--create", "--sparse", "--ignore-failed-read", "--directory", directory]
         archive_r, archive_w = os.pipe()
         try:
@@ -259,7 +261,8 @@ class Runner:
 
     async def do_restore(self, request: Request, stream: Stream) -> dict:
         await self.do_reset(request, stream)
-        # Root's files may be its users': by number, since names are among what is restored.
+        # Root's snapshot may contain files of other users. The owner is restored by number, since
+        # the files that define user names are restored as well.
         owner = ["--same-owner", "--numeric-owner"] if self.agent.uid == 0 else [NOT_ITS_OWNER]
         return await self._unpack("/", owner, stream)
 
@@ -298,7 +301,7 @@ class Runner:
 
 
 def _write(sizes: list[tuple[str, int]], content: bytes, directory: str) -> None:
-    """The files, whose contents follow each other, below `directory`."""
+    """Writes files below `directory`. content: the contents of all files, concatenated."""
     start = 0
     for path, size in sizes:
         files.write_file(path, content[start : start + size], directory)
@@ -312,7 +315,7 @@ def _success(what: str, child: Child) -> dict:
 
 
 def _use_socket(path: str) -> None:
-    """Instead of the standard streams, which remain where it cannot be reached from in here."""
+    """Replaces the standard streams by a socket; keeps them if it cannot be reached from here."""
     with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):
         connection.connect(path)
         for stream in (0, 1):

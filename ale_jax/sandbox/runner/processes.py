@@ -1,8 +1,9 @@
-"""Who the agent is inside the sandbox, its processes, and the limit on their memory where no
-control group can hold one.
+"""The agent's user and processes inside the sandbox, and a memory limit for where cgroups are
+unavailable.
 
-It looks, so it can be outrun for a moment; each process by itself has a hard limit (RLIMIT_AS), and
-what holds memory without a process (HOARDS in seccomp.py) is forbidden meanwhile.
+This limit is enforced by polling, so processes can exceed it for a moment. Therefore each process
+also has a hard limit (RLIMIT_AS), and system calls that hold memory without a process (HOARDS in
+seccomp.py) are forbidden.
 """
 
 import contextlib
@@ -39,7 +40,7 @@ ENVIRONMENT = {
 
 
 class Child:
-    """A process that the runner started, leader of its own group and session."""
+    """A process that the runner started, the leader of its own process group and session."""
 
     def __init__(self, loop: Loop, pid: int):
         self.pid = pid
@@ -48,10 +49,12 @@ class Child:
 
 
 class Agent:
-    """Who the agent is inside, and its processes. uid, gid: its ids; this process works as them.
+    """The agent's user inside the sandbox, and its processes.
 
-    rlimits, env: of its processes. substitutes: commands for programs that the machine may lack.
-    memory_bytes: of all its processes together, if this is to hold them to it; else 0.
+    uid, gid: the agent's ids, which this process uses for file access, too.
+    rlimits, env: resource limits and further environment variables of its processes.
+    substitutes: commands for programs that the image may lack.
+    memory_bytes: memory limit of all its processes together that the runner enforces; 0 for none.
     """
 
     def __init__(
@@ -71,7 +74,7 @@ class Agent:
         self.uid, self.rlimits, self.memory_bytes = uid, rlimits, memory_bytes
         self._environment = ENVIRONMENT | env
         if "bash" in self._commands and not os.path.isdir(UTF8_LOCALE):
-            self._environment["LC_ALL"] = "C"  # of the host's glibc, which brings no locale along
+            self._environment["LC_ALL"] = "C"  # the packed glibc of the host has no locales
         self._children: dict[int, Child] = {}
         self._wake_r, wake_w = os.pipe()
         for fd in (self._wake_r, wake_w):
@@ -79,14 +82,14 @@ class Agent:
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         if os.getuid() == 0 and uid != 0:
-            # Files are touched with the agent's rights, never with more. That the real and saved
-            # ids stay root's keeps the agent from signalling or tracing this process.
+            # This process accesses files only with the agent's rights. Its real and saved uid stay
+            # root, so that the agent can neither signal nor trace it.
             os.setgroups([])
             os.setresgid(gid, gid, gid)
             os.setresuid(0, uid, 0)
         self._filter = Filter(denies_hoards=memory_bytes > 0)
-        # Where the ids are the same (bubblewrap), being process 1 guards against signals, and this
-        # closes /proc/1/fd, /proc/1/mem and ptrace.
+        # Where both have the same uid (bubblewrap), being process 1 protects this process from
+        # signals, and not being dumpable from /proc/1/fd, /proc/1/mem and ptrace.
         self._libc = ctypes.CDLL(None, use_errno=True)
         if self._libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0):
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_DUMPABLE)")
@@ -101,11 +104,14 @@ class Agent:
         terminal: bool = False,
         account: Account | None = None,
     ) -> Child:
-        """Starts `argv` as leader of a new process group; of 0 to 2, what `fds` lacks is null.
+        """Starts `argv` as the leader of a new process group.
 
-        What it starts and leaves behind stays below it in the tree of processes, for `kill_tree`.
-        terminal: descriptor 0 is one, and becomes the group's own. account: whose process it is;
-        the agent's if None.
+        It becomes a subreaper, so that its orphans stay below it in the process tree, where
+        `kill_tree` finds them.
+
+        fds: the child's descriptors; those of 0 to 2 that are missing are /dev/null.
+        terminal: descriptor 0 is a terminal, which becomes the controlling one.
+        account: the user that it runs as; the agent's if None.
         """
         if pid := os.fork():
             child = self._children[pid] = Child(self._loop, pid)
@@ -119,7 +125,7 @@ class Agent:
                 os.dup2(source, target)
             if terminal:
                 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-            for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these signals
                 signal.signal(number, signal.SIG_DFL)
             for name, value in (RLIMITS | self.rlimits).items():
                 resource.setrlimit(getattr(resource, name), (value, value))
@@ -131,7 +137,7 @@ class Agent:
             self._filter.apply(self._libc)
             try:
                 os.chdir(directory)
-            except (OSError, ValueError):  # the agent removed it, or made up its name
+            except (OSError, ValueError):  # removed, or an invalid name
                 os.chdir(WORK)
             os.execvpe(argv[0], argv, {**self._environment, **env})
         except BaseException as error:
@@ -141,7 +147,7 @@ class Agent:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Stops every process of the agent's meanwhile: nothing changes, and nothing interferes."""
+        """Stops all processes of the agent during the block, so that nothing changes."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGSTOP)
         try:
@@ -158,7 +164,7 @@ class Agent:
             self._reap()
 
     def _reap(self) -> None:
-        """Collects dead children; orphans too, where this is process 1."""
+        """Reaps dead children, and orphans where this is process 1."""
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 child = self._children.pop(ended[0], None)
@@ -168,7 +174,7 @@ class Agent:
                     child.ended.set()
 
     def kill(self) -> None:
-        """Kills every process but init and this one, and frees what of theirs would stay."""
+        """Kills all processes except init and this one, and frees their System V IPC objects."""
         self._kill_until_none(lambda: living() - {1, os.getpid()}, at_once=True)
         for kind in ("shm", "sem", "msg"):
             with open(f"/proc/sysvipc/{kind}") as table:
@@ -178,15 +184,15 @@ class Agent:
                     remove(identifier, 0, 0, 0) if kind == "sem" else remove(identifier, 0, 0)
 
     def kill_tree(self, child: Child) -> None:
-        """Kills a child, all below it, and what has escaped from below every other child.
+        """Kills a child, its descendants, and processes that descend from no child any more.
 
-        If that grows faster than it can be cut down, every process of the agent's is killed.
+        If they multiply faster than they can be killed, kills all processes of the agent.
         """
         try:
             self._kill_until_none(lambda: self._below_or_stray(child.pid))
         except RuntimeError:
             self.kill()
-        if child.exit_code is None:  # last: what is below it would else be without a parent
+        if child.exit_code is None:  # last, or its descendants would lose their parent
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGKILL)
 
@@ -203,8 +209,8 @@ class Agent:
         deadline = time.monotonic() + DEATH_S
         while others := find():
             if time.monotonic() > deadline:
-                raise RuntimeError(f"processes {sorted(others)} do not die")
-            for pid in [-1] if at_once else others:  # kill(-1) is atomic: no fork escapes it
+                raise RuntimeError(f"processes {sorted(others)} cannot be killed")
+            for pid in [-1] if at_once else others:  # kill(-1) is atomic, so no fork escapes it
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.0005)
@@ -212,7 +218,7 @@ class Agent:
 
 
 def _become(account: Account, pipes: Iterable[int]) -> None:
-    for fd in pipes:  # or it could not open /dev/stdout, which leads to one
+    for fd in pipes:  # or it could not open /dev/stdout, a link to one
         os.fchown(fd, account.uid, account.gid)
     os.setgroups(account.groups)
     os.setresgid(account.gid, account.gid, account.gid)
@@ -225,7 +231,7 @@ def _is_installed(name: str) -> bool:
 
 
 def living() -> set[int]:
-    """All processes, zombies too."""
+    """The pids of all processes, including zombies."""
     return {int(name) for name in os.listdir("/proc") if name.isdecimal()}
 
 
@@ -249,13 +255,14 @@ def _line(pid: int, parents: Mapping[int, int]) -> set[int]:
 
 
 BUSY_S, IDLE_S = 0.05, 0.5
-# Of /proc/PID/status. Pages of files can be dropped by the kernel; those of tmpfs have their limit.
+# Fields of /proc/PID/status. Other memory is not counted: the kernel can drop pages of files, and
+# tmpfs has its own limit.
 COUNTED = (b"RssAnon:", b"RssShmem:")
 
 
 async def guard(loop: Loop, limit: int, is_busy: Callable[[], bool]) -> None:
-    """Kills the largest process whenever all together hold more than `limit` bytes, as the kernel
-    would. is_busy: whether a command runs, which is watched more closely."""
+    """Kills the largest process whenever all processes together use more than `limit` bytes, as the
+    kernel would. is_busy: whether a command is running; if so, this polls more often."""
     while True:
         sizes = resident()
         while sum(sizes.values()) > limit:
@@ -267,10 +274,10 @@ async def guard(loop: Loop, limit: int, is_busy: Callable[[], bool]) -> None:
 
 
 def resident() -> dict[int, int]:
-    """Bytes that each process of the agent's holds in memory, by its number."""
+    """Bytes of memory that each process of the agent uses, by pid."""
     sizes = {}
     for pid in living() - {1, os.getpid()}:
-        # It may end meanwhile; one that has ended holds nothing.
+        # It may end meanwhile, and then uses no memory.
         with contextlib.suppress(OSError), open(f"/proc/{pid}/status", "rb") as file:
             sizes[pid] = sum(
                 int(line.split()[1]) << 10 for line in file if line.startswith(COUNTED)

@@ -1,8 +1,8 @@
-"""What of the kernel the agent may not even call, on top of what the runtime forbids already.
+"""System calls that the agent may not use, in addition to those that the runtime forbids.
 
-Namespaces do not cover these: keyrings and io_uring outlive or sidestep the sandbox, the others are
-where kernels break, and of the socket families only the network namespace's own are isolated
-(AF_VSOCK, for one, reaches the hypervisor from any namespace).
+Namespaces do not isolate these: keyrings and io_uring outlive or bypass the sandbox, and the others
+are frequent sources of kernel vulnerabilities. Of the socket families, only those that the network
+namespace isolates are allowed (AF_VSOCK, for example, reaches the hypervisor from any namespace).
 """
 
 import ctypes
@@ -20,7 +20,7 @@ DENIED = (
     "userfaultfd",
     "io_uring_setup",
 )
-# What holds memory that belongs to no process, nor to a directory of limited size.
+# Calls that allocate memory outside of any process or size-limited directory.
 HOARDS = ("memfd_create", "memfd_secret", "shmget")
 FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
 # Machine -> (AUDIT_ARCH, numbers of `socket`, of DENIED and of HOARDS), from the kernel's tables.
@@ -28,9 +28,9 @@ TABLES = {
     "x86_64": (0xC000003E, 41, (248, 249, 250, 321, 298, 323, 425), (319, 447, 29)),
     "aarch64": (0xC00000B7, 198, (217, 218, 219, 280, 241, 282, 425), (279, 447, 194)),
 }
-FIRST_X32 = 0x40000000  # x86-64 calls by their other numbers; none so high elsewhere
+FIRST_X32 = 0x40000000  # x32 numbers of x86-64 calls start here; other machines have none so high
 
-# struct seccomp_data: offsets of the call's number, architecture, first argument's low half.
+# struct seccomp_data: offsets of the call number, architecture and low half of argument 0.
 NUMBER, ARCH, ARGUMENT = 0, 4, 16
 LOAD, EQUAL, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
 ALLOW, ERROR = 0x7FFF0000, 0x00050000
@@ -40,7 +40,7 @@ PR_SET_SECCOMP, MODE_FILTER = 22, 2
 class Filter:
     """A program for seccomp(2). OSError for a machine whose call numbers are not in the table.
 
-    denies_hoards: refuses HOARDS, too.
+    denies_hoards: also refuse HOARDS.
     """
 
     def __init__(self, denies_hoards: bool):
@@ -64,6 +64,6 @@ class Filter:
         self._header = ctypes.create_string_buffer(header)
 
     def apply(self, libc: ctypes.CDLL) -> None:
-        """Puts this process and all its children under the filter, for good."""
+        """Applies the filter permanently to this process and all its future children."""
         if libc.prctl(PR_SET_SECCOMP, MODE_FILTER, self._header, 0, 0):
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_SECCOMP)")

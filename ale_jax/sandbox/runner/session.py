@@ -1,4 +1,4 @@
-"""The persistent bash, and one command in it."""
+"""A persistent bash session and the command that it runs."""
 
 import contextlib
 import os
@@ -12,18 +12,19 @@ from .processes import Agent
 from .wire import CHUNK, HeadAndTail
 
 FEED_FD, REPLY_FD = 198, 199
-MAX_PIPE = 1 << 20  # the largest that an unprivileged process can make a pipe
+MAX_PIPE = 1 << 20  # the largest pipe buffer that an unprivileged process can set
 GRACE_S = 0.3
 EXIT_TIMED_OUT = 124
 
-# The agent's text is evaluated in this very shell, so that cwd, variables and functions stay.
-# Assigning POSIXLY_CORRECT lets the special builtin `unset` win over a function of that name, and
-# so takes back a redefined `builtin`. The loop's own work is a `while` condition, which `set -e`
-# does not end, and its trace (`set -x`) goes nowhere. One line: bash counts the agent's from 1.
-# An interrupt is for the command: the trap keeps the shell, and children do not inherit it.
-# From a pipe, bash reads what ends with a NUL byte by byte, but what has a known length in blocks.
+# The agent's text is evaluated in this very shell, so that cwd, variables and functions persist.
+# Assigning POSIXLY_CORRECT makes the special builtin `unset` take precedence over a function of
+# that name, so that a redefined `builtin` can be removed. The loop does its work in a `while`
+# condition, which `set -e` does not end, and discards its trace (`set -x`). It is one line, so that
+# bash counts the agent's lines from 1. The trap keeps the shell alive when the command is
+# interrupted; children do not inherit it. The command is sent with its length, because bash reads
+# text of known length from a pipe in blocks, but text that ends with a NUL byte by byte.
 LOOP = (
-    "builtin echo 1000 > /proc/self/oom_score_adj; "  # the runner is never the one to go
+    "builtin echo 1000 > /proc/self/oom_score_adj; "  # the OOM killer must not pick the runner
     "builtin trap : INT; "
     "while { __status=$?; POSIXLY_CORRECT=1; unset -f builtin; unset POSIXLY_CORRECT; "
     r"""[[ ${__token-} ]] && builtin printf '%s %d %s\0' "$__token" "$__status" "$PWD" """
@@ -34,12 +35,12 @@ LOOP = (
     "} 2>/dev/null; "
     f'do builtin eval "$__command" {FEED_FD}<&- {REPLY_FD}>&-; done'
 )
-# The loop comes in as its first input, because an agent sees this line whenever it lists processes.
+# The loop is sent as the first input, because an agent sees this line whenever it lists processes.
 BASH = ["bash", "--noprofile", "--norc", "-c", f"read -rd '' -u{FEED_FD}; eval \"$REPLY\"", "bash"]
 
 
 class Session:
-    """One bash, and the pipes to it. One command at a time."""
+    """One bash and the pipes to it. It runs one command at a time."""
 
     def __init__(
         self,
@@ -78,8 +79,11 @@ class Session:
     async def run(
         self, text: bytes, timeout: float, output_bytes: int, live: Stream | None
     ) -> tuple[int | None, bool, HeadAndTail]:
-        """The command's exit code (None: the session ended under it), whether it ran out of time,
-        and its output, whose head is sent to `live` meanwhile."""
+        """Runs a command and sends the head of its output to `live` meanwhile.
+
+        Returns its exit code (None if the session ended with it), whether it timed out, and its
+        output.
+        """
         command = self._command = _Command(self._loop, output_bytes)
         tasks = [
             self._loop.spawn(each)
@@ -106,9 +110,9 @@ class Session:
         return command.exit_code if command.outlived else None, timed_out, command.output
 
     async def interrupt(self, seconds: float) -> bool:
-        """SIGINT to the command and its children, then SIGKILL; whether there was a command.
+        """Sends SIGINT to the command and its children, and SIGKILL if they outlive `seconds`.
 
-        What had to be killed takes the session along.
+        Returns whether there was a command. If it had to be killed, its session ends, too.
         """
         command = self._command
         if command is None:
@@ -117,7 +121,7 @@ class Session:
             os.killpg(self.child.pid, signal.SIGINT)
         if not await command.over.wait(time.monotonic() + seconds):
             self._agent.kill_tree(self.child)
-            # Its bash may have told the end of the command just before its own.
+            # Its bash may have reported the end of the command just before it was killed.
             command.outlived = False
         return True
 
@@ -138,8 +142,8 @@ class Session:
                 return
 
     def _drain(self, command: "_Command", limit: int) -> bool:
-        """Takes what is in the output pipe; `limit`, because a live writer could go on forever.
-        False at its end."""
+        """Reads what is in the output pipe, at most about `limit` bytes, because a live writer
+        could write forever. Returns False at end of file."""
         with contextlib.suppress(BlockingIOError):
             while limit > 0:
                 chunk = os.read(self._output_r, min(limit, CHUNK))
@@ -173,14 +177,14 @@ class Session:
 
 
 class _Command:
-    """One command in a session, from its text going in to its reply coming out."""
+    """One command in a session, from when its text is sent until its reply is received."""
 
     def __init__(self, loop: Loop, output_bytes: int):
-        # A reply that does not carry this command's token belongs to another one, or is forged.
+        # A reply without this command's token is forged or belongs to another command.
         self.token = os.urandom(8).hex()
         self.output = HeadAndTail(output_bytes)
         self.exit_code: int | None = None
-        self.outlived = True  # by its session
+        self.outlived = True  # the session outlived the command
         self.over = Event(loop)
         self._more, self._sent = Event(loop), Event(loop)
         self._complete = False
@@ -190,7 +194,7 @@ class _Command:
         self._more.set()
 
     def finish(self, reply: str) -> str | None:
-        """Takes the shell's reply; returns its directory, None if the reply is not valid."""
+        """Handles the shell's reply; returns its directory, or None if the reply is invalid."""
         token, code, directory = [*reply.split(" ", 2), "", ""][:3]
         if token != self.token or len(code) > 3 or not code.isdecimal():
             return None

@@ -1,4 +1,4 @@
-"""What the control groups of a sandbox have counted, in whichever version there is."""
+"""CPU and memory usage of a sandbox, from its cgroups of version 1 or 2."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ Usage = dict[str, float | int | None]
 
 
 def read_usage(directories: Iterable[str | os.PathLike]) -> Usage:
-    """cpu_seconds and memory_bytes; None for what none of the directories has."""
+    """Returns cpu_seconds and memory_bytes; None for values that none of the directories has."""
     directories = list(directories)
     return {
         "cpu_seconds": _first((_cpu_seconds_v2, _cpu_seconds_v1), directories),
@@ -24,7 +24,7 @@ def _first(
 ) -> float | None:
     for read in readers:
         for directory in directories:
-            # A file of the other version, or of another controller.
+            # The file belongs to the other version or to another controller.
             with contextlib.suppress(OSError, KeyError):
                 return read(directory)
     return None

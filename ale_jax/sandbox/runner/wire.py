@@ -1,13 +1,13 @@
-"""Frames between host and runner, both ways over one connection that many streams share, and what
-is kept of a command's output.
+"""The frames that host and runner exchange over one connection with many streams, and a buffer that
+keeps head and tail of a command's output.
 
 A frame: u32 length of the payload, u32 stream, u8 kind (big-endian), then the payload.
 
-    OPEN    JSON: what is asked for. {"body": false} in it: no data follows from this side.
-    DATA    bytes; at most WINDOW of a stream are on the way before they are credited
-    ERROR   as DATA: standard error, where it is kept apart
-    CREDIT  u32: so many bytes of the stream were consumed
-    END     JSON: this side of the stream is over; from the runner, with the outcome
+    OPEN    JSON: the request. With {"body": false}, no data follows from this side.
+    DATA    bytes; at most WINDOW bytes of a stream may be sent before they are credited
+    ERROR   as DATA, for standard error where it is separate
+    CREDIT  u32: number of bytes of the stream that were consumed
+    END     JSON: this side of the stream is over; from the runner, it carries the outcome
 
 The host numbers its streams 1, 3, 5, ..., the runner 2, 4, 6, ...
 """
@@ -16,12 +16,12 @@ import json
 import struct
 
 PROTOCOL = 2
-MAIN = "main"  # the session that need not be opened
+MAIN = "main"  # the session that is opened on demand
 HEAD = struct.Struct(">IIB")
 OPEN, DATA, ERROR, CREDIT, END = range(5)
 CHUNK = 1 << 16
 WINDOW = 1 << 18
-MAX_FRAME = 1 << 20  # of JSON; data comes in CHUNKs
+MAX_FRAME = 1 << 20  # of JSON; data is sent in pieces of at most CHUNK bytes
 
 
 def frame(kind: int, stream: int, payload: bytes = b"") -> bytes:
@@ -41,7 +41,7 @@ def credited(payload: bytes) -> int:
 
 
 class HeadAndTail:
-    """The first and the last bytes of a stream; what lies between them is only counted."""
+    """Keeps the first and last bytes of a stream; those in between are only counted."""
 
     def __init__(self, keep: int):
         self._head_limit = keep // 2
@@ -65,5 +65,5 @@ class HeadAndTail:
 
     @property
     def omitted(self) -> int:
-        """Bytes left out between head and tail."""
+        """Number of bytes left out between head and tail."""
         return max(0, self._total - len(self.head) - self._tail_limit)

@@ -1,18 +1,19 @@
-"""Verifiers: the judgement of what an agent left in its sandbox, by tests that run in there.
+"""Verifiers: tests that run in an agent's sandbox and judge what the agent left there.
 
     verdict = verify(sandbox, Verifier({"test.sh": script}, ["bash", "/tests/test.sh"]))
 
-What it rests on, in this order: every process of the agent's is dead; the directories of tests and
-report are made anew, whatever the agent put there; only then the tests are copied in; the command
-is a fresh process with an environment of its own, whose PATH leads to nothing that the agent could
-write; all that it started is dead before its report is read. No verdict is an error, never a 0.
+Verification takes these steps, in this order. It kills all processes of the agent. It recreates the
+directories of tests and report, whatever the agent put there, and only then copies the tests in. It
+runs the command as a new process with its own environment, whose PATH has no directory that the
+agent could write to. It kills everything that the command started before it reads the report. If
+there is no verdict, that is an error, never a reward of 0.
 
-What this proves, and what it cannot: until the tests touch the agent's work, nothing of the agent's
-runs, so what a test finds in files it really found. Once tests run that work (import a module,
-start a program, open a repository with hooks), it has the rights of the tests, and within one
-process their memory, too: it can read the tests, replace a function of pytest, write the report and
-end the process. A report that must agree with the exit code stops what ends or skips tests by plain
-means, not what is written against this very verifier. Where that matters, let a test start the work
-as a process, and compare what it says with what that process never sees, as `envs/shell` does from
-outside the sandbox.
+This guarantees that no code of the agent runs until the tests execute it, so until then tests can
+trust what they find in files. Once tests execute the agent's work (import a module, start a
+program, open a repository with hooks), it has the rights of the tests, and in the same process also
+access to their memory: it can read the tests, replace a function of pytest, write the report and
+end the process. Requiring that the report agrees with the exit code stops work that ends or skips
+tests by simple means, but not code that targets this verifier. Where that matters, let a test start
+the work as a separate process, and compare its output with data that this process never sees, as
+`envs/shell` does from outside the sandbox.
 """

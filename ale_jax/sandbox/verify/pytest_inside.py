@@ -1,17 +1,17 @@
-"""Runs tests with pytest, inside a sandbox, and reports what came of all of them.
+"""Runs tests with pytest inside a sandbox, and reports the result.
 
     python3 -I pytest_inside.py DIRECTORY_OF_TESTS REPORT TEST_FILE...
 
-The reward is 1 if every test that was collected passed: one that is skipped, or that nobody got to,
-has not. The tests are given by absolute path, so that pytest looks for settings and for conftest
-files there, and not where it starts, which is the agent's folder.
+The reward is 1 if every collected test passed; skipped tests and tests that did not run have not
+passed. The tests are passed as absolute paths, so that pytest looks for settings and conftest files
+there and not in its working directory, which belongs to the agent.
 """
 
 import json
 import os
 import sys
 
-# No cache, which would lie among the tests; and no plugin but pytest's own, see below.
+# No cache, which would be written next to the tests. `main` also disables third-party plugins.
 OPTIONS = ("-p", "no:cacheprovider", "-q", "-ra", "--color=no")
 
 NOT_HERE = 69
@@ -19,7 +19,7 @@ PASSED, FAILED = 0, 1
 
 
 class Outcomes:
-    """A plugin that counts. broken: files that could not be collected."""
+    """A plugin that counts results. broken: number of files that could not be collected."""
 
     def __init__(self):
         self.collected = self.broken = 0
@@ -48,7 +48,7 @@ def main(tests, report, *names):
     try:
         import pytest
     except ImportError as error:
-        print(f"pytest is not here ({error}); type: apt-get install python3-pytest")
+        print(f"pytest is not installed ({error}); type: apt-get install python3-pytest")
         return NOT_HERE
     outcomes = Outcomes()
     paths = [os.path.join(tests, name) for name in names]
@@ -67,5 +67,5 @@ if __name__ == "__main__":
     exit_code = main(*sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not sys.exit(): what the agent's code has registered for the end, or left running, stays out.
+    # Not sys.exit(), which would run exit handlers and wait for threads of the agent's code.
     os._exit(exit_code)

@@ -1,5 +1,5 @@
-"""Runs a verifier in the sandbox that an agent has left, reads the reward that its tests write (as
-harbor's tasks do, in reward.json or reward.txt), or runs pytest there."""
+"""Runs a verifier in the sandbox that an agent has used, and reads the reward that its tests write
+(to reward.json or reward.txt, as in Harbor tasks); also provides a verifier that runs pytest."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ NUMBER = re.compile(rb"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 
 def parse_text(content: bytes) -> Mapping[str, float]:
-    """One finite decimal number, as {"reward": number}. ValueError for anything else."""
+    """Parses one finite decimal number, as {"reward": number}. ValueError for anything else."""
     text = content.strip()
     if not text:
         raise ValueError("is empty")
     if not NUMBER.fullmatch(text):
-        raise ValueError(f"holds {text!r:.80} where one number has to be")
+        raise ValueError(f"contains {text!r:.80}, but must contain one number")
     return {REWARD: _finite(float(text), TEXT_FILE)}
 
 
 def parse_object(content: bytes) -> Mapping[str, float]:
-    """An object of finite numbers, by name; at least one. ValueError for anything else."""
+    """Parses a JSON object with at least one finite number. ValueError for anything else."""
     if not content.strip():
         raise ValueError("is empty")
     try:
@@ -45,7 +45,7 @@ def parse_object(content: bytes) -> Mapping[str, float]:
     except RecursionError as error:
         raise ValueError("is nested too deeply") from error
     if not isinstance(found, dict) or not found:
-        raise ValueError(f"holds {found!r:.80} where an object of numbers has to be")
+        raise ValueError(f"contains {found!r:.80}, but must contain an object of numbers")
     return {name: _number(name, value) for name, value in found.items()}
 
 
@@ -64,25 +64,25 @@ def _finite(value: float, name: str) -> float:
 PATH = ENVIRONMENT["PATH"].split(":")
 LOCAL_PROGRAMS = ("/usr/local/bin", "/usr/local/sbin")
 SCRATCH = "scratch"
-FIRST_UNTOLD = 126  # from here on, exit codes say "cannot be run" or "killed by a signal"
+FIRST_UNTOLD = 126  # this and higher exit codes mean "cannot be run" or "killed by a signal"
 
 
 class VerifierFailed(SandboxError):
-    """There is no verdict, which says nothing about the agent: trouble of the infrastructure."""
+    """There is no verdict, because the infrastructure failed. Says nothing about the agent."""
 
 
 class VerifierTimedOut(VerifierFailed):
-    """The tests had no verdict within their time."""
+    """The tests gave no verdict within their time limit."""
 
 
 class Evidence(enum.StrEnum):
     """What the reward is taken from.
 
-    EXIT_CODE: 0 is 1.0, up to 125 it is 0.0; no verdict beyond, where nothing of the test's own
-        choice ended it.
-    REPORT: the file reward.json (an object of finite numbers), or else reward.txt (one).
-    BOTH: the report, and an exit code that is 0 exactly where the reward is 1: for tests in whose
-        process the agent's code runs, which could end it.
+    EXIT_CODE: the reward is 1.0 for 0, and 0.0 up to 125. Higher codes are no verdict, since the
+        tests did not choose them.
+    REPORT: the file reward.json (an object of finite numbers), or else reward.txt (one number).
+    BOTH: the report, with an exit code that must be 0 exactly if the reward is 1. For tests that
+        run the agent's code in their own process, which it could end.
     """
 
     EXIT_CODE = "exit_code"
@@ -92,13 +92,19 @@ class Evidence(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Verifier:
-    """files: of the tests, by path relative to `tests`. command: argv, text is a line for bash.
+    """What to run in the sandbox, and how to read the result.
 
-    tests, report: directories that the spec keeps writable, best each a part of its own: then an
-    agent that fills its disk cannot keep the tests out. `report` is where the command writes
-    reward.json or reward.txt; its home and its temporary files are below, too.
-    cwd: where it starts, `tests` if empty. env: further variables. seconds: of the command.
-    network: while it runs, None for what the agent had.
+    files: the tests, by path relative to `tests`.
+    command: argv, or a command line for bash.
+    evidence: what the reward is taken from.
+    tests, report: directories that must be writable by the spec. It is best to list each as a
+        separate writable directory, so that an agent that fills its disk cannot block the tests.
+        The command writes reward.json or reward.txt to `report`; its home and temporary files are
+        below `report`, too.
+    cwd: working directory of the command; `tests` if empty.
+    env: further environment variables.
+    seconds: time limit of the command.
+    network: policy while the command runs; None for that of the agent.
     """
 
     files: Mapping[str, bytes]
@@ -118,35 +124,39 @@ class Verifier:
             raise ValueError(f"verifier command {self.command!r} must name what to run")
         for one, other in ((self.tests, self.report), (self.report, self.tests)):
             if posixpath.commonpath([one, other]) == one:
-                raise ValueError(f"verifier directories {one!r} and {other!r} must lie apart")
+                raise ValueError(f"verifier directories {one!r} and {other!r} must not be nested")
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """rewards: by name; of an exit code or a reward.txt "reward" alone. output: of the command."""
+    """The result of a verifier.
+
+    rewards: by name; an exit code or a reward.txt gives only "reward".
+    output: of the command.
+    """
 
     rewards: Mapping[str, float]
     output: ProcessResult
 
     @property
     def reward(self) -> float:
-        """The reward called "reward", or the only one. VerifierFailed if none of several is it."""
+        """The reward named "reward", or the only one. VerifierFailed if there is neither."""
         if REWARD in self.rewards:
             return self.rewards[REWARD]
         if len(self.rewards) > 1:
             names = ", ".join(self.rewards)
-            raise VerifierFailed(f"which of the rewards {names:.200} counts? call it 'reward'")
+            raise VerifierFailed(f"none of the rewards {names:.200} is named 'reward': rename one")
         return next(iter(self.rewards.values()))
 
 
 def verify(sandbox: BlockingSandbox, verifier: Verifier) -> Verdict:
-    """Judges what the agent left behind. Its processes are dead then, its files stay, and of the
-    verifier nothing is left.
+    """Judges what the agent left behind. Afterwards, the agent's processes are dead, its files
+    remain, and nothing of the verifier is left.
 
     Raises:
       VerifierFailed: there is no verdict.
-      SandboxError: the sandbox failed, so nothing is known.
-      ValueError: the spec gives the agent parts of the system, or no network to change.
+      SandboxError: the sandbox failed.
+      ValueError: the spec lets the agent write to parts of the system, or has no network to change.
     """
     env = _environment(sandbox, verifier)
     sandbox.kill_processes()
@@ -155,24 +165,26 @@ def verify(sandbox: BlockingSandbox, verifier: Verifier) -> Verdict:
             _lay_out(sandbox, verifier)
             cwd = verifier.cwd or verifier.tests
             output = sandbox.exec(verifier.command, verifier.seconds, cwd=cwd, env=env)
-            sandbox.kill_processes()  # what the tests left running must not write the report
+            sandbox.kill_processes()  # processes left by the tests must not write the report
         if output.timed_out:
             raise VerifierTimedOut(f"no verdict within {verifier.seconds:g} s{_words(output)}")
         return Verdict(_rewards(sandbox, verifier, output), output)
     finally:
-        with contextlib.suppress(SandboxLost):  # the verdict, or the first error, says it all
+        with contextlib.suppress(SandboxLost):  # the verdict or the first error matters more
             for directory in (verifier.tests, verifier.report):
                 _replace(sandbox, directory, {})
 
 
 def trusted_path(writable: Sequence[str]) -> str:
-    """A PATH of directories that the agent could not write to. ValueError if its parts are such
-    that more than programs could be replaced."""
+    """A PATH of directories that the agent could not write to.
+
+    Errors: ValueError if `writable` contains system directories other than those of local programs.
+    """
     for part in writable:
         within = any(f"{part}/".startswith(f"{each}/") for each in (*SYSTEM, ETC))
         if within and part not in LOCAL_PROGRAMS:
             raise ValueError(
-                f"nothing can be verified where the agent may write to {part!r}: "
+                f"cannot verify a sandbox in which the agent may write to {part!r}: "
                 "leave it out of the sandbox's `writable`"
             )
     return ":".join(each for each in PATH if each not in writable)
@@ -215,7 +227,7 @@ def _rewards(
 ) -> Mapping[str, float]:
     if verifier.evidence == Evidence.EXIT_CODE:
         if output.exit_code >= FIRST_UNTOLD:
-            raise VerifierFailed(f"exit code {output.exit_code} is no verdict{_words(output)}")
+            raise VerifierFailed(f"exit code {output.exit_code} is not a verdict{_words(output)}")
         return {REWARD: float(output.exit_code == 0)}
     rewards = _reported(sandbox, verifier.report, output)
     agree = (output.exit_code == 0) == (rewards.get(REWARD) == 1.0)
@@ -250,16 +262,16 @@ def _reported(sandbox: BlockingSandbox, report: str, output: ProcessResult) -> M
 
 def _words(output: ProcessResult) -> str:
     last = (output.stderr.strip() or output.stdout.strip())[-200:]
-    return f"; they said last: {last!r}" if last else ""
+    return f"; last output: {last!r}" if last else ""
 
 
 SCRIPT = Path(pytest_inside.__file__)
 TESTS, REPORT = "/tests", "/logs/verifier"
-PYTHON = ("python3", "-I")  # isolated: neither its folder nor a variable leads it to the agent's
+PYTHON = ("python3", "-I")  # isolated: loads no module from cwd or an environment variable
 LOOK = "import importlib.util, sys; sys.exit(not importlib.util.find_spec('pytest'))"
 REMEDY = (
     "on bubblewrap, which uses the host's own, type: apt-get install python3-pytest; "
-    "on Docker choose an image that has it, ale-shell say"
+    "on Docker choose an image that has it, such as ale-shell"
 )
 
 
@@ -270,12 +282,15 @@ def pytest_verifier(
     seconds: float,
     network: EgressPolicy | None = None,
 ) -> Verifier:
-    """Tests that are passed if every one that pytest collects in `names` is.
+    """A verifier whose reward is 1 if every test that pytest collects in `names` passes.
 
-    files: by path relative to /tests, where `names` are, too. The variable TEST_DIR tells it.
+    files: by path relative to /tests, which is also the value of the variable TEST_DIR.
+    names: test files, by path relative to /tests.
     """
     if SCRIPT.name in files:
-        raise ValueError(f"tests {SCRIPT.name!r}: the verifier's own file has that name; rename it")
+        raise ValueError(
+            f"tests {SCRIPT.name!r}: the verifier's own file has that name; rename yours"
+        )
     return Verifier(
         files={**files, SCRIPT.name: SCRIPT.read_bytes()},
         command=[*PYTHON, f"{TESTS}/{SCRIPT.name}", TESTS, f"{REPORT}/{JSON_FILE}", *names],
@@ -290,5 +305,5 @@ def pytest_verifier(
 
 
 def has_pytest(sandbox: BlockingSandbox) -> bool:
-    """Whether a `pytest_verifier` can run in there; if not, REMEDY says what to do."""
+    """Whether a `pytest_verifier` can run in the sandbox; if not, REMEDY says what to do."""
     return sandbox.exec(["python3", "-I", "-c", LOOK]).exit_code == 0

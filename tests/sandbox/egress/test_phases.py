@@ -79,7 +79,7 @@ async def test_a_request_that_is_cut_before_its_answer_is_told_why():
             await asyncio.sleep(0)
         proxy.proxy.set_policy(EgressPolicy())
         answer = await reader.read()
-        assert status(answer) == 403 and "not permitted any more" in line(answer)
+        assert status(answer) == 403 and "no longer permitted" in line(answer)
         await site.over.acquire()
 
 

@@ -41,7 +41,7 @@ def test_a_spec_of_rocks():
         ({"registry_username": "me"}, "not pulled"),
         ({"auto_archive_seconds": 5}, "snapshot"),
         ({"image_os": "windows"}, "image_os: .*'linux'"),
-        ({"image": "NO image"}, "not a name"),
+        ({"image": "NO image"}, "not a valid image name"),
         ({"image": ""}, "image: "),
         ({"sandbox_id": "../x"}, "sandbox_id: "),
         ({"auto_clear_time_minutes": float("nan")}, "auto_clear_time_minutes: "),

@@ -181,7 +181,7 @@ def test_the_report_counts(box):
 
 
 def test_a_file_in_the_place_of_the_verifiers_own_is_refused():
-    with pytest.raises(ValueError, match="rename it"):
+    with pytest.raises(ValueError, match="rename yours"):
         pytest_verifier({"pytest_inside.py": b""}, ["test_it.py"], "/app", 20.0)
 
 
