@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("ale_jax/algo", "ale_jax/model")
+PACKAGES = ("ale_jax/algo", "ale_jax/model", "ale_jax/rollout", "ale_jax/system")
 
 # One axis must be a capital: `last_t` could be any name of two words.
 SUFFIXED = re.compile(r"_?[a-z][a-z0-9]*(?:_[a-z0-9]+)*_(?P<axes>[a-z0-9]*[A-Z][A-Za-z0-9]*)")

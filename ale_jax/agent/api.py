@@ -1,7 +1,7 @@
 """The protocols between the agent loop, the policy and the environment, and the memory of states.
 
-States that were slow to reach are kept, so that a later episode with the same prefix need not
-replay it.
+States that were slow to reach are kept, so that a later episode with the same prefix does not have
+to replay it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Message:
 class Reply:
     """What the policy wrote in one call.
 
-    stop: "stop" the policy ended its reply; "length" the reply was cut at its token limit;
-    "context_full" the context was, so there will be no other reply.
+    stop: "stop": the policy ended its reply; "length": the reply was cut at its token limit;
+    "context_full": the context is full, so there will be no further reply.
     """
 
     text: str
@@ -38,11 +38,11 @@ class PolicyError(RuntimeError):
 
 
 class VerifierError(RuntimeError):
-    """The outcome could not be judged; it is neither right nor wrong."""
+    """The outcome could not be judged, and counts as neither right nor wrong."""
 
 
 class Policy(Protocol):
-    """One episode's conversation; a new one for every episode."""
+    """One episode's conversation. Every episode has a new one."""
 
     def reply(self, new_messages: Sequence[Message]) -> Reply:
         """Continues the conversation with the messages added since the last reply.
@@ -55,8 +55,8 @@ class Policy(Protocol):
 class Environment(Protocol):
     """GEM's contract (text in, text out), and `grade` for an episode that is cut short.
 
-    system_prompt: what the policy is told before the instruction. All three methods raise
-    SandboxError when the sandbox fails, VerifierError when judging does.
+    system_prompt: what the policy is told before the instruction. All methods raise SandboxError
+    when the sandbox fails, and VerifierError when judging fails.
     """
 
     system_prompt: str
@@ -65,52 +65,52 @@ class Environment(Protocol):
         """Builds the world of `seed`; returns the instruction and an info."""
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Mapping[str, Any]]:
-        """Returns observation, reward, terminated, truncated, info (`malformed`: no valid call;
-        `failed`: none, or one that met an error)."""
+        """Returns observation, reward, terminated, truncated, info (`malformed`: there was no valid
+        call; `failed`: there was none, or it met an error)."""
 
     def grade(self) -> float:
-        """The reward of the state as it stands, with no answer given. Ends the episode."""
+        """The reward of the current state, with no answer given. Ends the episode."""
 
     def save(self) -> SavedState | None:
-        """The state as it stands, for `load`; None if it cannot be put back."""
+        """The current state, for `load`; None if it cannot be restored."""
 
     def load(self, seed: int, saved: SavedState) -> bool:
-        """In place of `reset` and the steps that led to `saved`, a state of the same seed. False if
-        the state could not be put back whole: then only a reset helps."""
+        """Restores a state of the same seed, instead of `reset` and the steps that led to it. False
+        if it could not be restored completely; then only a reset helps."""
 
 
 Key = tuple[Task, Prefix]
 
-# A command takes a millisecond, a snapshot of some megabytes and its way back fifty, and what the
-# session holds beside files may turn out to be lost: so a state is kept where the replay is slow.
+# A command takes a millisecond. Saving and restoring a snapshot of some megabytes takes fifty, and
+# what the session holds besides files may be lost. So a state is only kept if its replay is slow.
 SLOW_S = 0.2
 MAX_BYTES = 64 << 20
-MAX_STATES = 1024  # their keys hold all that was read on the way there
+MAX_STATES = 1024  # their keys hold everything that was read on the way to them
 
 
 class StateMemory:
-    """By task and prefix; those not used for longest are forgotten first. Thread-safe."""
+    """States by task and prefix; the least recently used are evicted first. Thread-safe."""
 
     def __init__(self, slow_s: float = SLOW_S, max_bytes: int = MAX_BYTES):
         """slow_s: replays that take longer are worth keeping."""
         self._slow_s, self._max_bytes = slow_s, max_bytes
-        self._states: dict[Key, SavedState | None] = {}  # None: files alone do not bring it back
+        self._states: dict[Key, SavedState | None] = {}  # None: it cannot be restored
         self._lock = threading.Lock()
 
     def get(self, key: Key) -> SavedState | None:
         with self._lock:
             if self._states.get(key) is None:
                 return None
-            self._states[key] = self._states.pop(key)  # the last one used stands last
+            self._states[key] = self._states.pop(key)  # most recently used last
             return self._states[key]
 
     def wants(self, key: Key, seconds: float) -> bool:
-        """Whether a state is to be kept that took `seconds` to get to."""
+        """Whether to keep a state that took `seconds` to reach."""
         with self._lock:
             return seconds > self._slow_s and key not in self._states
 
     def keep(self, key: Key, state: SavedState | None) -> None:
-        """state: None if it cannot be put back, and is not to be tried again."""
+        """state: None if it cannot be restored, and should not be tried again."""
         with self._lock:
             self._states[key] = state
             while self._bytes() > self._max_bytes or len(self._states) > MAX_STATES:

@@ -1,4 +1,4 @@
-"""The agent loop: one task, one policy, one environment; always ends in exactly one Episode."""
+"""The agent loop: one task, one policy, one environment. It always ends in exactly one Episode."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ T = TypeVar("T")
 
 
 class ReplayDivergedError(Exception):
-    """A prefix turn, played again, did not lead where it had led before."""
+    """Replaying a prefix turn did not lead to the same result as before."""
 
 
 class NotReproducedError(Exception):
-    """The episode's own replies, played again, met other answers."""
+    """Replaying the episode's own replies did not give the same observations and reward."""
 
 
-# The first match counts. Whatever is not listed is a bug and is not caught.
+# The first match counts. Any other exception is a bug and is not caught.
 FAILURES: tuple[tuple[type[Exception], Status], ...] = (
     (SandboxStartError, Status.SANDBOX_START_FAILED),
     (SandboxError, Status.SANDBOX_LOST),
@@ -45,14 +45,15 @@ FAILURES: tuple[tuple[type[Exception], Status], ...] = (
 
 @dataclasses.dataclass(frozen=True)
 class AgentLimits:
-    """How long an episode may be, and which ones are drawn anew.
+    """How long an episode may be, and which episodes are sampled again.
 
-    turns: replies that the environment answers; then the state is graded as it stands. Given ones
-        count: the same state then has the same time left, however it was reached.
+    turns: replies that the environment answers; after them the current state is graded. Turns of a
+        prefix count, so that the same state has the same number of turns left, however it was
+        reached.
     malformed_limit: in training, this many replies in a row without a valid call end the episode
-        unjudged, and it is drawn anew; 0 lets it go on.
-    replay_share: of the episodes of training this share is played a second time, by its own
-        replies. Where the environment then answers or rewards otherwise, it is drawn anew.
+        without a reward, and it is sampled again; 0: no limit.
+    replay_share: share of the training episodes that are replayed with their own replies. If the
+        environment then answers or rewards differently, the episode is sampled again.
     """
 
     turns: int = 10
@@ -69,7 +70,7 @@ class AgentLimits:
 
 
 class ScriptedPolicy:
-    """Plays fixed replies: oracles, and the policies of tests."""
+    """Plays fixed replies, for oracles and tests."""
 
     def __init__(self, replies: Sequence[str]):
         self._replies = iter(replies)
@@ -78,7 +79,7 @@ class ScriptedPolicy:
         try:
             return Reply(next(self._replies), "stop")
         except StopIteration:
-            raise PolicyError("the script has no further reply") from None
+            raise PolicyError("the script has no further replies") from None
 
 
 def play(
@@ -89,10 +90,10 @@ def play(
     prefix: Prefix | None = None,
     memory: StateMemory | None = None,
 ) -> Episode:
-    """Plays `key.task` to its end, after the `prefix`'s turns where there is one.
+    """Plays `key.task` to its end, after the turns of `prefix` if there is one.
 
-    memory: of where prefixes led that are slow to replay; None replays them all.
-    Failures of the system come back as a status, never as 0.
+    memory: states of prefixes that are slow to replay; None replays every prefix. Failures of the
+    system are returned as a status, never as a reward of 0.
     """
     playing = _Playing(env, memory)
     start = time.monotonic()
@@ -122,7 +123,7 @@ def status_of(error: Exception) -> Status:
 
 
 class _Playing:
-    """An episode under way. Its counters survive the exception that may end it."""
+    """An episode in progress. Its counters survive an exception that ends it."""
 
     def __init__(self, env: Environment, memory: StateMemory | None):
         self._env, self._memory = env, memory
@@ -181,7 +182,8 @@ class _Playing:
         return Status.TURN_LIMIT, self._grade()
 
     def _open(self, key: EpisodeKey, prefix: Prefix) -> tuple[str, float]:
-        """Gets to where the prefix turns lead: what is seen there, and the reward if it ends."""
+        """Reaches the state after the prefix. Returns what is seen there, and the reward if it
+        ends."""
         memory, state_key, seed = self._memory, (key.task, prefix), key.task.seed
         if memory and (saved := memory.get(state_key)):
             if self._timed(self._env.load, seed, saved):
@@ -195,7 +197,8 @@ class _Playing:
         return seen, reward
 
     def _replay(self, prefix: Prefix, seen: str) -> tuple[str, float]:
-        """Plays the prefix turns from the state that shows `seen`; what the last one led to."""
+        """Plays the prefix turns from the state that shows `seen`. Returns what the last one led
+        to."""
         for number, action in enumerate(prefix.actions, start=1):
             _require_same(seen, prefix.seen[number - 1], number)
             seen, reward, terminated, _, _ = self._step(action)
@@ -207,7 +210,8 @@ class _Playing:
         return seen, reward
 
     def _require_reproduced(self, seed: int, reward: float | None) -> None:
-        """Plays the whole episode again: all that was seen must be seen, and rewarded, again."""
+        """Plays the whole episode again. NotReproducedError if an observation or the reward
+        differs."""
         whole = Prefix(tuple(self._seen), tuple(self._actions))
         seen, _ = self._timed(self._env.reset, seed)
         try:
@@ -217,7 +221,7 @@ class _Playing:
         if not whole.ends:
             again = self._grade()
         if again != reward:
-            raise NotReproducedError(f"played again it earned {again} where it had earned {reward}")
+            raise NotReproducedError(f"the replay earned {again}, the episode {reward}")
 
     def _reply(self, policy: Policy, new_messages: Sequence[Message]) -> Reply:
         start = time.monotonic()
@@ -250,7 +254,7 @@ class _Playing:
 
 
 def _is_replayed(key: EpisodeKey, share: float) -> bool:
-    """Drawn by the key's place in the run, so that a retry is looked at like what it repeats."""
+    """Drawn by the key's position in the run, so that a retry is treated like the original."""
     if not (share and key.is_trained_on):
         return False
     return bool(np.random.default_rng([key.group, key.member]).random() < share)
@@ -260,5 +264,5 @@ def _require_same(seen: str, expected: str, number: int) -> None:
     if seen != expected:
         raise ReplayDivergedError(
             f"before turn {number} the environment showed {seen!r:.120} "
-            f"where it had shown {expected!r:.120}"
+            f"instead of {expected!r:.120}"
         )

@@ -1,4 +1,4 @@
-"""The two tools, and the text in which the policy calls them: the format of Qwen3's chat template.
+"""The two tools, and the text format of their calls, which is that of Qwen3's chat template.
 
 What the policy writes is hostile input. It is parsed strictly, and every refusal is a short
 sentence that goes back to the policy as an observation.
@@ -10,7 +10,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 
-# Short, since a small model pays for every token of it.
+# Short, because every token of it costs a small model.
 SYSTEM_PROMPT = "Work in the shell with bash(command); when done, call finish(answer)."
 
 OPEN = "<tool_call>"
@@ -37,7 +37,7 @@ def bash(command: str) -> ToolCall:
 
 
 def finish(answer: str = "") -> ToolCall:
-    """`answer` is empty where a task asks for a state of the files rather than for an answer."""
+    """`answer` is empty if a task asks for a state of the files and not for an answer."""
     return ToolCall("finish", {"answer": answer})
 
 
@@ -48,7 +48,7 @@ def render_tool_call(call: ToolCall) -> str:
 
 
 def parse_tool_call(text: str) -> ToolCall:
-    """Reads the single call that ends `text`; thoughts may stand before it, nothing after it.
+    """Parses the single call that ends `text`. Text may precede it, but not follow it.
 
     Raises:
       ToolCallError: no call, more than one, bad JSON, unknown tool, or wrong arguments.
@@ -73,14 +73,14 @@ def _decode(text: str) -> tuple[object, str]:
     """The JSON value at the start of `text`, and what follows it."""
     try:
         body, end = _DECODER.raw_decode(text)
-    # ValueError: also numbers of absurd length; RecursionError: absurd nesting.
+    # ValueError includes numbers of extreme length; RecursionError is extreme nesting.
     except (ValueError, RecursionError):
         raise ToolCallError("malformed JSON") from None
     return body, text[end:]
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """A JSON object in which no key is given twice: which of the two was meant?"""
+    """A JSON object. A key that is given twice is an error, because its meaning is ambiguous."""
     keys = [key for key, _ in pairs]
     if len(set(keys)) < len(keys):
         raise ToolCallError("a key is given twice")
@@ -107,5 +107,6 @@ def _checked(body: object) -> ToolCall:
 
 
 def _plain(text: str) -> bool:
-    """Neither NUL nor a lone surrogate: JSON can spell both, a command line can hold neither."""
+    """Whether there is neither NUL nor a lone surrogate. JSON can encode both, a command line
+    neither."""
     return not any(c == "\0" or "\ud800" <= c <= "\udfff" for c in text)

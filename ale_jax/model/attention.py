@@ -1,4 +1,4 @@
-"""Causal attention within the segments of packed rows: one function, each platform's own kernel."""
+"""Causal attention within the segments of packed rows, by the platform's own kernel."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ale_jax.model.paged_attention import (
 )
 from ale_jax.model.sharding import row_axes
 
-WHOLE_ROW = 1024  # tokens; shorter rows are computed at once
-BLOCK = 128  # queries of a longer row that are computed at once
+WHOLE_ROW = 1024  # tokens; rows up to this length are computed in one block
+BLOCK = 128  # queries per block of a longer row
 
 Attention = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
 
@@ -28,14 +28,14 @@ Attention = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
 def packed_attention(
     q_BTNH: jax.Array, k_BTGH: jax.Array, v_BTGH: jax.Array, places: Places
 ) -> jax.Array:
-    """Each token attends to itself and the earlier tokens of its segment, [B,T,N,H].
+    """Attention of each token to itself and the earlier tokens of its segment, [B,T,N,H].
 
-    N is a multiple of G: N/G query heads share a key and value head. Padding is a segment like any
-    other. On no platform are [T,T] numbers of a long row held. Tokens are in order, or permuted out
-    over the mesh axis "context" (see `context.SequencePermutation`).
+    N is a multiple of G: N/G query heads share a key and value head. Padding is treated as a
+    segment. No platform holds [T,T] scores of a long row in memory. Tokens are in order, or
+    permuted over the mesh axis "context" (see `context.SequencePermutation`).
 
-    The kernel is chosen when this is traced, by the devices of the mesh (`jax.set_mesh`), else by
-    jax's default: cuDNN's can only be traced where there is cuDNN.
+    The kernel is chosen at trace time, by the devices of the mesh (`jax.set_mesh`), or by JAX's
+    default backend if there is no mesh. cuDNN's kernel can only be traced where cuDNN is available.
     """
     mesh, segment_BT = jax.sharding.get_abstract_mesh(), places.segment_BT
     if context_devices() > 1:
@@ -45,7 +45,7 @@ def packed_attention(
         return attention(q_BTNH, k_BTGH, v_BTGH, segment_BT)
     rows = row_axes(q_BTNH.shape[0], mesh)
     heads = PartitionSpec(rows, None, "tensor", None)
-    return jax.shard_map(  # a compiler cannot cut a kernel into shards
+    return jax.shard_map(  # the compiler cannot partition a kernel
         attention,
         in_specs=(heads, heads, heads, PartitionSpec(rows, None)),
         out_specs=heads,
@@ -54,7 +54,7 @@ def packed_attention(
 
 
 def _kernel(q_shape: tuple[int, ...], dtype: jnp.dtype) -> Attention:
-    """The platform's fused kernel where it takes such arrays, else XLA."""
+    """The platform's fused kernel if it supports these arrays, else `xla_attention`."""
     _, T, _, H = q_shape
     mesh = jax.sharding.get_abstract_mesh()
     device = jax.devices()[0] if mesh.empty else mesh.abstract_device
@@ -68,8 +68,8 @@ def _kernel(q_shape: tuple[int, ...], dtype: jnp.dtype) -> Attention:
 def xla_attention(
     q_BTNH: jax.Array, k_BTGH: jax.Array, v_BTGH: jax.Array, segment_BT: jax.Array
 ) -> jax.Array:
-    """As `packed_attention`, in plain XLA: rows longer than WHOLE_ROW in blocks of BLOCK queries,
-    whose scores are computed again in the backward pass."""
+    """`packed_attention` in plain XLA. Rows longer than WHOLE_ROW are computed in blocks of BLOCK
+    queries, whose scores are recomputed in the backward pass."""
     B, T, N, H = q_BTNH.shape
     k_BGTH, v_BGTH = k_BTGH.swapaxes(1, 2), v_BTGH.swapaxes(1, 2)
     token_BT = jnp.broadcast_to(jnp.arange(T), (B, T))

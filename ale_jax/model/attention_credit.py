@@ -1,8 +1,10 @@
-"""How far each head looks back and what it returns to later: sums over attention never held whole.
+"""How far back each head attends, and how much later tokens attend to a token, without ever holding
+a whole attention matrix.
 
-One forward pass through the policy's own layers, up to the last one that is looked at and of that
-one only its queries and keys. Of a layer's attention one block of queries is alive at a time.
-Source: arXiv 2510.13554; how it becomes credit: `ale_jax.algo.attention_credit`.
+One forward pass through the policy's own layers, up to the last selected layer. Only the queries
+and keys of that layer are computed. Within a layer, the attention of one block of queries is in
+memory at a time.
+Source: arXiv 2510.13554. `ale_jax.algo.attention_credit` turns these statistics into credit.
 """
 
 from __future__ import annotations
@@ -22,15 +24,15 @@ from ale_jax.model.params import Params
 from ale_jax.model.policy import decoder_layer, embed_tokens, replay_by_layer
 from ale_jax.model.shape import PolicyShape
 
-BLOCK = 128  # queries at once; neither window nor horizon reaches further back
+BLOCK = 128  # queries per block; neither window nor horizon may exceed it
 
 
 class HeadStatistics(NamedTuple):
-    """Of each head and token, float32 [B,X,T]. A_ts is what token t attends to token s of its
-    segment; they sum to 1.
+    """Statistics of each head and token, float32 [B,X,T]. A_ts is the attention of token t to token
+    s of its segment; it sums to 1 over s.
 
     distance: sum_s A_ts (t-s). waad: sum_s A_ts min(t-s, W). fai, of token s: the mean of A_ts over
-    the written tokens t with low <= t-s <= high, 0 if there are none.
+    the tokens t written by the policy with low <= t-s <= high, 0 if there are none.
     """
 
     distance_BXT: jax.Array
@@ -39,8 +41,8 @@ class HeadStatistics(NamedTuple):
 
 
 def middle_layers(num_layers: int, wanted: int) -> tuple[int, ...]:
-    """So many layers evenly spaced over the middle third, both of its ends included; all of it if
-    it has fewer, and at least one."""
+    """`wanted` layers, evenly spaced over the middle third, including both of its ends. All layers
+    of the third if it has fewer, and always at least one."""
     first = num_layers // 3
     last = max(first, 2 * num_layers // 3 - 1)
     return tuple(sorted({round(x) for x in np.linspace(first, last, wanted).tolist()}))
@@ -59,8 +61,11 @@ def attention_statistics(
     compute: Compute = FLOAT32,
     replay_BTLK: jax.Array | None = None,
 ) -> HeadStatistics:
-    """Of packed rows, whose segments are contiguous. action_mask_BT: whether the policy wrote the
-    token. horizon: (low, high) of FAI. replay_BTLK: as in `policy.hidden_states`."""
+    """Statistics of packed rows whose segments are contiguous.
+
+    action_mask_BT: whether the policy wrote the token. horizon: (low, high) of FAI. replay_BTLK: as
+    in `policy.hidden_states`.
+    """
     permutation = SequencePermutation.on_mesh(tokens_BT.shape[1])
     places = Places(permutation.deal(segment_BT), permutation.deal(position_BT))
     replays = replay_by_layer(permutation, replay_BTLK, shape)
@@ -74,7 +79,7 @@ def attention_statistics(
             found.append(
                 head_statistics(q_BTNH, k_BTGH, segment_BT, action_mask_BT, window, horizon)
             )
-        if number < layers[-1]:  # its projections are not computed twice: the compiler sees to it
+        if number < layers[-1]:  # the compiler removes the repeated projections
             x_BTD, _ = decoder_layer(layer, x_BTD, places, shape, replays[number])
     return HeadStatistics(*(jnp.concatenate(of_layers, axis=1) for of_layers in zip(*found)))
 
@@ -87,19 +92,21 @@ def head_statistics(
     window: int,
     horizon: tuple[int, int],
 ) -> HeadStatistics:
-    """Of one layer; tokens in order. Scores and softmax in float32, as in `masked_attention`."""
+    """Statistics of one layer, with tokens in order. Scores and softmax are in float32, as in
+    `masked_attention`."""
     (B, T, N, H), G = q_BTNH.shape, k_BTGH.shape[2]
     low, high = horizon
     reach = max(window, high)
     assert 0 <= low <= high <= BLOCK and 1 <= window <= BLOCK, (window, horizon)
     blocks = -(-T // BLOCK)
     behind = blocks * BLOCK - T
-    # Keys get `reach` places in front, so that each block finds those that it reaches in one slice.
+    # Keys are padded with `reach` places in front, so that all keys that a block reaches are in
+    # one slice.
     k_BMGH = jnp.pad(k_BTGH, ((0, 0), (reach, behind), (0, 0), (0, 0)))
     segment_BM = jnp.pad(segment_BT, ((0, 0), (reach, behind)), constant_values=-1)
     q_BTGrH = q_BTNH.reshape(B, T, G, N // G, H)
 
-    # Between a block's query i and place j of its slice, and the same among all keys.
+    # Distance from a block's query i back to place j of its slice, the same for every block.
     near_tJ = np.arange(BLOCK)[:, None] + reach - np.arange(BLOCK + reach)[None, :]
     short_tJ = np.where(near_tJ >= 0, np.maximum(window - near_tJ, 0), 0).astype(np.float32)
     within_tJ = (low <= near_tJ) & (near_tJ <= high)
@@ -114,14 +121,14 @@ def head_statistics(
         )
         score_BGtrM = jnp.where(seen_BtM[:, None, :, None], score_BGtrM * H**-0.5, MASKED)
         most_BGtr1 = score_BGtrM.max(axis=-1, keepdims=True)
-        weight_BGtrM = jnp.exp(score_BGtrM - most_BGtr1)  # 0 where masked; padding is cut off below
+        weight_BGtrM = jnp.exp(score_BGtrM - most_BGtr1)  # 0 where masked; padding is removed below
         total_BGtr = weight_BGtrM.sum(axis=-1)
         far_BGtr = (weight_BGtrM * distance_tM[None, None, :, None]).sum(axis=-1) / total_BGtr
 
         weight_BGtrJ = jax.lax.dynamic_slice_in_dim(weight_BGtrM, start, BLOCK + reach, axis=-1)
         seen_BtJ = jax.lax.dynamic_slice_in_dim(seen_BtM, start, BLOCK + reach, axis=-1)
         attention_BGtrJ = weight_BGtrJ / total_BGtr[..., None]
-        # sum A min(d, W) = W - sum A max(W - d, 0): of that only what is near is left.
+        # sum A min(d, W) = W - sum A max(W - d, 0), and max(W - d, 0) is 0 outside the slice.
         near_BGtr = (attention_BGtrJ * short_tJ[None, None, :, None]).sum(axis=-1)
         back_BtJ = seen_BtJ & written_Bt[:, :, None] & within_tJ[None]
         back_BGrJ = jnp.where(back_BtJ[:, None, :, None], attention_BGtrJ, 0.0).sum(axis=2)
@@ -140,8 +147,8 @@ def head_statistics(
         return x_ZBGtr.transpose(1, 2, 4, 0, 3).reshape(B, N, blocks * BLOCK)[:, :, :T]
 
     def by_key(x_ZBNJ):
-        """Of N heads, or of one. What each block gave the keys before it is added to what they got
-        from their own."""
+        """Sums by key, of N heads or of one. What a key received from the next block is added to
+        what it received from its own block."""
         own_ZBNt = x_ZBNJ[..., reach:]
         later_ZBNJ = jnp.pad(x_ZBNJ[1:, ..., :reach], ((0, 1), *[(0, 0)] * (x_ZBNJ.ndim - 1)))
         room = [(0, 0)] * (x_ZBNJ.ndim - 1) + [(BLOCK - reach, 0)]

@@ -1,8 +1,8 @@
-"""Causal attention of packed rows block by block: nothing of the size T x T is ever held.
+"""Causal attention over packed rows, block by block: nothing of size T x T is ever held in memory.
 
-Blocks of which no query sees a key are skipped, so that a causal row costs half of a full one, and
-short segments packed into a long row cost little. Online softmax: Milakov and Gimelshein 2018;
-the gradient out of saved log-sum-exps: FlashAttention-2, Dao 2023, algorithms 1 and 2.
+Blocks in which no query sees a key are skipped. A causal row therefore costs half as much as a full
+one, and short segments packed into a long row cost little. Online softmax: Milakov and Gimelshein
+2018. Gradient from saved log-sum-exps: FlashAttention-2, Dao 2023, algorithms 1 and 2.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 
 BLOCK = 512  # tokens, at most
-_MASKED = -1e30  # finite: a query that sees nothing must give numbers
+_MASKED = -1e30  # finite, so that a query that sees no key does not give NaN
 
 
 class Places(NamedTuple):
-    """Where tokens stand, [B,T]: a token sees those of its segment at its position or before."""
+    """Segment and position of each token, [B,T]. A token sees the tokens of its segment at its own
+    position and before."""
 
     segment_BT: jax.Array
     position_BT: jax.Array
@@ -27,7 +28,7 @@ class Places(NamedTuple):
 def blockwise_attention(
     q_BTNH: jax.Array, k_BMGH: jax.Array, v_BMGH: jax.Array, queries: Places, keys: Places
 ) -> jax.Array:
-    """Grouped-query attention [B,T,N,H] of T queries over M keys, in any order of either."""
+    """Grouped-query attention of T queries over M keys, [B,T,N,H]. Both may be in any order."""
     return _forward(q_BTNH, k_BMGH, v_BMGH, queries, keys)[0]
 
 
@@ -114,7 +115,7 @@ blockwise_attention.defvjp(_forward, _backward)
 
 
 class _Blocks(NamedTuple):
-    """queries: [Z,B,G,x,H] and their places; the heads that share keys stand together.
+    """queries: [Z,B,G,x,H] and their places; heads that share keys are adjacent.
     keys: keys and values [Z,B,G,m,H] and their places, in blocks of their own."""
 
     queries: tuple[jax.Array, Places]

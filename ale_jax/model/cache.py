@@ -1,9 +1,9 @@
-"""The key/value cache: pages of a fixed number of tokens, sharded over the data axes.
+"""The KV cache: pages of a fixed number of tokens, sharded over the data axes.
 
 A page is one index into the arrays of every layer. The host decides which conversation has which
 pages (rollout/pages.py). Here a conversation is a row of page numbers: its token t is in page
 `row[t // page_tokens]` at `t % page_tokens`. Entries beyond a conversation's length are masked, so
-a page needs no cleaning before it is used again.
+a page need not be cleared before it is used again.
 
 On a mesh the data axes divide slots, pages and rows of chunks into as many shards as devices. The
 pages of a slot belong to its own shard, and page numbers count from the first page of the shard, so
@@ -25,30 +25,32 @@ from ale_jax.model.sharding import RULES
 
 
 def place(dims: str, mesh: AbstractMesh | Mesh) -> PartitionSpec:
-    """Of an array with these dims, by letter: slots or rows B and pages P are cut along the data
-    axes, heads N and G along "tensor", others not. Dims behind those named are whole."""
+    """PartitionSpec of an array with these dims, one letter each. Slots or rows B and pages P are
+    sharded along the data axes, heads N and G along "tensor", other dims not at all. Dims after the
+    named ones are not sharded."""
 
     def cut(dim: str) -> tuple[str, ...] | None:
         axes = {"B": "batch", "P": "batch", "N": "heads", "G": "kv_heads"}.get(dim)
         return tuple(a for a in RULES[axes] if mesh.shape[a] > 1) or None if axes else None
 
     cuts = [cut(dim) for dim in dims]
-    # As the compiler says of what it gives back, to the letter: else it would compile anew for it.
+    # The compiler drops trailing Nones from the specs of its results. Specs that differ from those
+    # would cause a recompilation.
     while cuts and cuts[-1] is None:
         cuts.pop()
     return PartitionSpec(*cuts)
 
 
 def cache_sharding(mesh: AbstractMesh | Mesh) -> NamedSharding:
-    """Of the pages of every layer (model/cache.py)."""
+    """Sharding of the pages of every layer."""
     return NamedSharding(mesh, place("GP", mesh))
 
 
 def on_each_shard(dims: str) -> Callable[[Callable], Callable]:
-    """For a function of arrays (or trees of them) that each device applies to its own shard.
+    """Decorates a function of arrays (or trees of them) that each device applies to its own shard.
 
     dims: of every argument and of the result, such as "GP B -> BG" (see `place`). Without a mesh of
-    several devices, and within such a function, it is called as it is.
+    several devices, and within such a function, the function is called as it is.
     """
     takes, gives = (side.split() for side in dims.split("->"))
 
@@ -72,7 +74,7 @@ def on_each_shard(dims: str) -> Callable[[Callable], Callable]:
 
 @struct.dataclass
 class Int8:
-    """Numbers as value * scale: int8 [...,H] and float32 [...,1], a scale per token and head."""
+    """Numbers as value * scale: int8 [...,H] and float32 [...,1], one scale per token and head."""
 
     value: jax.Array
     scale: jax.Array
@@ -83,8 +85,8 @@ Stored = jax.Array | Int8
 
 @struct.dataclass
 class LayerPages:
-    """Keys and values of one layer, [G,P,b,H]. Heads stand first, as the
-    kernels of GPU and TPU want them (model/paged_attention.py)."""
+    """Keys and values of one layer, [G,P,b,H]. Heads come first, as the GPU and TPU kernels expect
+    (model/paged_attention.py)."""
 
     k_GPbH: Stored
     v_GPbH: Stored
@@ -100,7 +102,7 @@ class LayerPages:
 
 @struct.dataclass
 class LayerRows:
-    """Keys and values of one layer, [B,G,M,H]: each conversation's tokens in one piece."""
+    """Keys and values of one layer, [B,G,M,H]: each conversation's tokens are contiguous."""
 
     k_BGMH: Stored
     v_BGMH: Stored
@@ -110,7 +112,7 @@ class LayerRows:
         return jax.tree.leaves(self.k_BGMH)[0].shape[2]
 
     def put(self, place: jax.Array, k_BTGH: jax.Array, v_BTGH: jax.Array) -> LayerRows:
-        """T tokens of every conversation from this place on."""
+        """Writes T tokens of every conversation, from this place on."""
 
         def put(old: Stored, new_BTGH: jax.Array) -> Stored:
             return jax.tree.map(
@@ -122,7 +124,7 @@ class LayerRows:
         return LayerRows(put(self.k_BGMH, k_BTGH), put(self.v_BGMH, v_BTGH))
 
     def take(self, place: int, tokens: int) -> tuple[Stored, Stored]:
-        """Keys and values of so many tokens from this place on, [B,T,G,H]."""
+        """Keys and values of `tokens` tokens from this place on, [B,T,G,H]."""
 
         def take(x_BGMH: jax.Array) -> jax.Array:
             return x_BGMH[:, :, place : place + tokens].swapaxes(1, 2)
@@ -136,7 +138,7 @@ Cache = list[LayerPages]
 def empty_cache(
     shape: PolicyShape, num_pages: int, page_tokens: int, dtype: jnp.dtype = jnp.float32
 ) -> Cache:
-    """dtype int8: symmetric, with a scale per token and head."""
+    """A cache of zeros. dtype int8: symmetric quantisation, with one scale per token and head."""
     size = (shape.num_kv_heads, num_pages, page_tokens, shape.head_width)
 
     def zeros() -> Stored:
@@ -156,7 +158,7 @@ def write_pages(
     k_BTGH: Stored,
     v_BTGH: Stored,
 ) -> LayerPages:
-    """Puts tokens where their conversations have them; those that are not real go nowhere."""
+    """Writes tokens to their conversations' pages. Tokens that are not real are dropped."""
     place_BT = jnp.minimum(position_BT // pages.page_tokens, page_BW.shape[1] - 1)
     page_BT = jnp.take_along_axis(page_BW, place_BT, axis=1)
     page_BT = jnp.where(is_real_BT, page_BT, pages.num_pages)
@@ -175,7 +177,7 @@ def write_pages(
 
 @on_each_shard("GP B -> BG")
 def gather_rows(pages: LayerPages, page_BW: jax.Array) -> LayerRows:
-    """A copy of the conversations' pages with their tokens in one piece."""
+    """A copy of the conversations' pages in which each conversation's tokens are contiguous."""
     B, W = page_BW.shape
 
     def gather(x_GPbH: jax.Array) -> jax.Array:
@@ -186,7 +188,7 @@ def gather_rows(pages: LayerPages, page_BW: jax.Array) -> LayerRows:
 
 
 def store_as(x: jax.Array, like: Stored) -> Stored:
-    """`x` in the form of `like`. Int8: the largest of each token and head becomes 127."""
+    """`x` stored as `like` is. Int8: the largest magnitude of each token and head becomes 127."""
     if not isinstance(like, Int8):
         return x.astype(like.dtype)
     x32 = x.astype(jnp.float32)

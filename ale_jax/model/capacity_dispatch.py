@@ -1,9 +1,10 @@
-"""Capacity dispatch: one batched product for nearly all rows of the experts, rounds for the rest.
+"""Capacity dispatch: one batched product for nearly all rows of the experts, and rounds for the
+rest.
 
 A batched product of equal blocks runs near a matrix unit's peak, which ragged products do not. Each
 expert therefore first gets a capacity of SLACK times the mean load. Rows beyond the capacity of
-their expert follow in rounds for the experts with the most rows left, as many rounds as needed: no
-row is dropped, and a balanced batch needs no round.
+their expert follow in rounds. Each round is for the experts with the most rows left, and there are
+as many rounds as needed: no row is dropped, and a balanced batch needs no round.
 
 The few tokens of a decode step go through every expert instead (`all_experts`).
 """
@@ -20,20 +21,20 @@ import jax.numpy as jnp
 from ale_jax.model.compute import product
 
 SLACK = 1.25
-_ROUND_EXPERTS = 8  # a round after the first is for one in so many experts, and has
-_ROUND_ROOM = 4  # one in so many places for each
-_TILE = 8  # rows; room comes in multiples
+_ROUND_EXPERTS = 8  # a round takes 1 / _ROUND_EXPERTS of the experts, each with
+_ROUND_ROOM = 4  # 1 / _ROUND_ROOM of the first block's capacity
+_TILE = 8  # rows; capacities are multiples of it
 
 Weights = tuple[jax.Array, jax.Array, jax.Array]  # gate and up [E,D,F], down [E,F,D]
 Total = TypeVar("Total")
 
 
 class Ranks(NamedTuple):
-    """Rows in the order of the experts, or of the devices, that they go to. Those of the expert E,
-    one more than there are, are nobody's and come last.
+    """Rows sorted by the experts, or devices, that they go to. Rows of expert E, one past the last,
+    go to no expert and come last.
 
-    order_A: the rows in that order. starts: where each expert's begin in it, counts: how many
-    they are. rank_A: the how many-th of its expert's each row is.
+    order_A: the rows in that order. starts: where each expert's rows begin in it. counts: number of
+    rows of each expert. rank_A: the rank of each row among its expert's rows, from 0.
     """
 
     order_A: jax.Array
@@ -55,8 +56,9 @@ def ranks(expert_A: jax.Array, num_experts: int) -> Ranks:
 def capacity_dispatch(weights: Weights, x_TD: jax.Array, expert_TK: jax.Array) -> jax.Array:
     """SwiGLU of each token by each of its K experts, [T,K,D]; 0 where the expert is E.
 
-    The gradient is written out: rounds are a loop of unknown length, for which what lies within an
-    expert is computed again, and rows are moved by gathers alone, which scatters are slower than.
+    The gradient is written by hand. The rounds are a loop of unknown length, so the backward pass
+    recomputes their activations within an expert. The rows of the first block are moved by gathers
+    alone, because scatters are slower.
     """
     return _forward(weights, x_TD, expert_TK)[0]
 
@@ -97,7 +99,8 @@ capacity_dispatch.defvjp(_forward, _backward)
 
 
 def weighted_sum(y_TKD: jax.Array, weight_TK: jax.Array) -> jax.Array:
-    """Of each token's experts, [T,D]. As a product, it would transpose all of them on CPUs."""
+    """The weighted sum over each token's experts, [T,D]."""
+    # Not a matrix product, for which CPUs would transpose all of y_TKD.
     return (y_TKD * weight_TK[..., None]).sum(axis=1)
 
 
@@ -108,8 +111,8 @@ def _swiglu(weights: Weights, x_UCD: jax.Array) -> jax.Array:
 
 
 class _Rows(NamedTuple):
-    """All rows: the expert of each, K for each token; room: for how many of each expert there is
-    room in the first block."""
+    """All rows. expert_A: the expert of each row; there are K rows per token. room: the capacity of
+    each expert in the first block."""
 
     expert_A: jax.Array
     ranks: Ranks
@@ -118,10 +121,10 @@ class _Rows(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """What is computed at once, for the experts `expert_U`, with room for C rows each.
+    """The rows that are computed at once: C places for each of the experts `expert_U`.
 
-    row_UC: the row on each place, or a number from A on (each another one) where it is empty.
-    place_A: the place of each row, or U*C if it is not in this block.
+    row_UC: the row in each place, or a number from A on, different for each, where the place is
+    empty. place_A: the place of each row, or U*C if it is not in this block.
     """
 
     expert_U: jax.Array
@@ -129,7 +132,7 @@ class _Block(NamedTuple):
     place_A: jax.Array
 
     def tokens(self, x_TD: jax.Array, rows: _Rows) -> jax.Array:
-        """[U,C,D]; SwiGLU(0) = 0 where a place is empty."""
+        """[U,C,D]; 0 where a place is empty, so that SwiGLU gives 0 there too."""
         return x_TD.at[self.row_UC // rows.per_token].get(mode="fill", fill_value=0)
 
     def take(self, y_AD: jax.Array) -> jax.Array:
@@ -180,7 +183,7 @@ def _in_rounds(rows: _Rows, add_round: Callable[[Total, _Block], Total], total: 
 
 
 def _block(rows: _Rows, expert_U: jax.Array, done_E: jax.Array, C: int) -> _Block:
-    """The C rows from `done_E` on of each of these experts."""
+    """The C rows of each of these experts from `done_E` on."""
     (E,), U, A = done_E.shape, expert_U.shape[0], rows.expert_A.shape[0]
     offset_C = jnp.arange(C)[None]
     sorted_UC = (rows.ranks.starts + done_E)[expert_U][:, None] + offset_C
@@ -196,26 +199,27 @@ def _block(rows: _Rows, expert_U: jax.Array, done_E: jax.Array, C: int) -> _Bloc
     return _Block(expert_U, row_UC, jnp.where(is_here_A, slot_A * C + offset_A, U * C))
 
 
-_ROWS = 16  # of each expert, up to which multiplying costs less than sorting
+_ROWS = 16  # mean rows per expert up to which multiplying costs less than sorting
 
 
 def are_few(tokens: int, chosen: int, num_experts: int) -> bool:
-    """Whether `all_experts` is the better way for so many tokens with `chosen` experts each."""
+    """Whether `all_experts` is faster for this many tokens with `chosen` experts each."""
     return tokens * chosen <= _ROWS * num_experts
 
 
 def all_experts(
     weights: Weights, x_TD: jax.Array, weight_TK: jax.Array, expert_TK: jax.Array
 ) -> jax.Array:
-    """The weighted sum of the SwiGLU of each token's K experts, [T,D]. An expert E, one more than
-    there are, counts nothing."""
+    """The weighted sum of the SwiGLU of each token's K experts, [T,D]. Expert E, one past the last,
+    contributes nothing."""
     gate_EDF, up_EDF, down_EFD = weights
-    # One product per expert: CPUs would first transpose the weights of a joint one.
+    # One product per expert: for a joint product CPUs would first transpose the weights.
     x_ETD = jnp.broadcast_to(x_TD[None], (gate_EDF.shape[0], *x_TD.shape))
     hidden_ETF = jax.nn.silu(jnp.einsum("etd,edf->etf", x_ETD, gate_EDF))
     hidden_ETF = hidden_ETF * jnp.einsum("etd,edf->etf", x_ETD, up_EDF)
     chosen_TKE = jax.nn.one_hot(expert_TK, gate_EDF.shape[0], dtype=x_TD.dtype)
     weight_ET = jnp.einsum("tk,tke->et", weight_TK, chosen_TKE)
-    # Weighted as the outputs of `capacity_dispatch` are, so that both ways round alike in bfloat16.
+    # The outputs are weighted, as those of `capacity_dispatch` are, so that both functions round
+    # alike in bfloat16.
     y_ETD = jnp.einsum("etf,efd->etd", hidden_ETF, down_EFD)
     return jnp.einsum("etd,et->td", y_ETD, weight_ET)

@@ -1,5 +1,5 @@
-"""How the forward pass is computed: in which precision, from which stored weights, by which
-products, and what is kept for the backward pass."""
+"""How the forward pass is computed: precision, stored form of the weights, matrix products, and
+what is kept for the backward pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ale_jax.model.params import Param, Params, is_param, param_table
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import RULES, SAMPLER_RULES, param_shardings
 
-# How a sampler's weights may be stored, the type of the values, and what the largest one becomes.
+# How a sampler's weights may be stored: name -> type of the values, and what the largest becomes.
 SAME = "same"
 _FORMS = {"int8": (jnp.int8, 127.0), "fp8": (jnp.float8_e4m3fn, 448.0)}
 STORED_AS = (SAME, *_FORMS)
@@ -25,7 +25,7 @@ STORED_AS = (SAME, *_FORMS)
 
 @struct.dataclass
 class Quantised:
-    """value * scale. scale: float32, 1 wide along the dims that a product sums over."""
+    """value * scale. scale: float32, with size 1 along the dims that a product sums over."""
 
     value: jax.Array
     scale: jax.Array
@@ -35,7 +35,8 @@ Weight = jax.Array | Quantised
 
 
 def weight(layer: Params, name: str, dtype: jnp.dtype) -> jax.Array:
-    """The layer's weight as a product in `dtype` takes it; one that is not quantised as it is."""
+    """The layer's weight for a product in `dtype`. A quantised weight is dequantised and cast; any
+    other is returned as it is."""
     stored = layer[name]
     return dequantise(stored).astype(dtype) if isinstance(stored, Quantised) else stored
 
@@ -45,9 +46,11 @@ def dequantise(stored: Quantised) -> jax.Array:
 
 
 def in_step(params: Params, step: jax.Array) -> tuple[Params, jax.Array]:
-    """The same weights and the same counter, within a loop that goes on by them. Quantised weights
-    are tied to the counter: else the compiler dequantises all of them before the loop, and holds
-    what they were to save."""
+    """`params` and `step` unchanged, for the body of a loop whose counter is `step`.
+
+    Quantised weights are tied to the counter by an optimization barrier. Otherwise the compiler
+    would dequantise all of them before the loop, which would undo the saving of memory.
+    """
     if not any(isinstance(stored, Quantised) for stored in params["layers"][0].values()):
         return params, step
     return jax.lax.optimization_barrier((params, step))
@@ -56,7 +59,7 @@ def in_step(params: Params, step: jax.Array) -> tuple[Params, jax.Array]:
 def quantise_layers(params: Params, shape: PolicyShape, form: str) -> Params:
     """Every matrix of every layer as `Quantised`, from float32 weights without adapters.
 
-    Symmetric: the largest of an output channel becomes 127 (int8) or 448 (fp8, e4m3).
+    Symmetric: the largest magnitude of an output channel becomes 127 (int8) or 448 (fp8, e4m3).
     """
 
     def store(param: Param, array: jax.Array) -> Weight:
@@ -76,23 +79,25 @@ def quantise(array: jax.Array, input_dims: tuple[int, ...], form: str) -> Quanti
 
 
 DTYPES = ("float32", "bfloat16")
-# What the backward pass finds of each layer: all, products with dense weights, or its input alone.
+# What is kept of each layer for the backward pass: everything, products with dense weights, or
+# only its input.
 REMAT = {
     "none": None,
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     "layers": jax.checkpoint_policies.nothing_saveable,
 }
-# For the compiler, of sampler and learner. Else XLA leaves out roundings to bfloat16 where it fuses
-# operations, in each program elsewhere, and the two disagree in log-probability by some 3e-3.
+# Compiler options of sampler and learner. By default XLA omits roundings to bfloat16 where it fuses
+# operations. It fuses differently in each program, so the two would disagree in log-probability by
+# about 3e-3.
 EXACT = {"xla_allow_excess_precision": False}
-KEPT_EXACT = ("norm", "router")  # in the names of weights that are used in float32
+KEPT_EXACT = ("norm", "router")  # parts of the names of weights that are used in float32
 
 
 @dataclasses.dataclass(frozen=True)
 class Compute:
-    """dtype: of matrix products and of what flows between layers; weights, gradients, norms,
-    softmax, router and scores stay float32. remat: what is computed again in the backward pass:
-    "none", "dots" (all but products with dense weights) or "layers" (all within a layer)."""
+    """dtype: of matrix products and of activations between layers; weights, gradients, norms,
+    softmax, router and scores stay float32. remat: what is recomputed in the backward pass: "none",
+    "dots" (all but products with dense weights) or "layers" (everything within a layer)."""
 
     dtype: str = "float32"
     remat: str = "none"
@@ -105,8 +110,8 @@ FLOAT32 = Compute()
 
 
 def cast_layer(layer: Params, dtype: str) -> Params:
-    """Weights by name as products take them; quantised ones stay. Gradients come back through the
-    cast in the weights' own type."""
+    """A layer's weights, by name, in the type that products use; quantised ones are unchanged.
+    Gradients flow back through the cast in the weights' own type."""
 
     def cast(name: str, weight: Weight) -> Weight:
         if isinstance(weight, Quantised):
@@ -124,10 +129,13 @@ def sampling_weights(
     mesh: Mesh | None = None,
     stored_as: str = SAME,
 ) -> Params:
-    """What a sampler is given: adapters merged, in the type of the learner's products, so that both
-    compute the same, and each weight where a decode step wants it (SAMPLER_RULES): they travel once
-    and not in every step. Quantised, if `stored_as` says so: then both compute not quite the same.
-    The same arrays where there is nothing to do."""
+    """The weights that a sampler is given.
+
+    Adapters are merged, and the type is that of the learner's products, so that both compute the
+    same. Each weight is placed where a decode step needs it (SAMPLER_RULES), so that it is
+    transferred once and not in every step. If `stored_as` says so, matrices are quantised, and then
+    the two do not compute exactly the same. Returns the same arrays if there is nothing to do.
+    """
     if not has_own_weights(compute, "adapters" in params, mesh, stored_as):
         return params
     return _sampling_weights(params, shape, compute.dtype, mesh, stored_as)
@@ -136,7 +144,7 @@ def sampling_weights(
 def has_own_weights(
     compute: Compute, adapted: bool, mesh: AbstractMesh | Mesh | None, stored_as: str
 ) -> bool:
-    """Whether a sampler needs other arrays than the learner's (adapted: if there are adapters)."""
+    """Whether a sampler needs other arrays than the learner's. adapted: there are adapters."""
     is_cut = mesh is not None and any(mesh.shape[axis] > 1 for axis in RULES["embed"])
     return adapted or compute.dtype != "float32" or is_cut or stored_as != SAME
 
@@ -153,12 +161,12 @@ def _sampling_weights(
 
 
 def sampler_shardings(params: Params, shape: PolicyShape, mesh: AbstractMesh | Mesh) -> Params:
-    """Where each array of a sampler's weights lies; params: them, or their shapes."""
+    """The sharding of each array of a sampler's weights. params: these weights, or their shapes."""
 
     def place(sharding: NamedSharding, stored: Weight) -> NamedSharding | Quantised:
         if not isinstance(stored, Quantised):
             return sharding
-        # A scale is 1 wide where the weight is summed over, and whole there.
+        # A scale has size 1 along the dims that are summed over, and is not sharded there.
         cut = zip(stored.scale.shape, sharding.spec, strict=True)
         spec = PartitionSpec(*(axes if size > 1 else None for size, axes in cut))
         return Quantised(sharding, NamedSharding(mesh, spec))
@@ -167,7 +175,7 @@ def sampler_shardings(params: Params, shape: PolicyShape, mesh: AbstractMesh | M
 
 
 def served_weights(params: Params, shape: PolicyShape, dtype: str, stored_as: str) -> Params:
-    """The numbers that a sampler is given, wherever they lie."""
+    """The values that a sampler is given, without their sharding."""
     params = merged(params)
     if stored_as != SAME:
         params = quantise_layers(params, shape, stored_as)
@@ -187,10 +195,10 @@ def recomputed(apply_layer: Callable, remat: str) -> Callable:
 def product(x: jax.Array, weight: jax.Array, dtype: jnp.dtype | None = None) -> jax.Array:
     """x [*E,...,D] times weight [*E,D,F] -> [*E,...,F], where E may be missing.
 
-    dtype: of the result, if it is not that of the inputs. The weight's gradient is x^T dy. What JAX
-    would derive, (dy^T x)^T, lets compilers compute all that dy comes from a second time,
-    transposed: on CPUs that costs half of a feed-forward layer. And all three products take inputs
-    of one type, for which accelerators are built.
+    dtype: of the result, if it is not that of the inputs. The weight's gradient is computed as x^T
+    dy. JAX would derive (dy^T x)^T, which lets compilers compute everything that dy depends on a
+    second time, transposed; on CPUs that costs half of a feed-forward layer. All three products
+    take inputs of one type, for which accelerators are built.
     """
     return _forward(x, weight, dtype)[0]
 

@@ -1,9 +1,10 @@
 """Long rows over the mesh axis "context": each device has some of the queries, and all keys.
 
-Keys and values are few beside queries (grouped-query attention), so they are gathered, and their
-gradients scattered back, which is one collective where a ring takes one per device. Tokens are
-permuted out in zigzag: of 2P pieces, device i has the i-th and the i-th from the end, which
-together see as many keys as any other device's.
+With grouped-query attention, keys and values are small compared with the queries. They are
+therefore gathered, and their gradients scattered back, which is one collective where ring attention
+needs one per device. Tokens are permuted in zigzag order: a row is cut into two pieces per device,
+and device i has the i-th piece from the start and the i-th from the end. Together, these see as
+many keys as the pieces of any other device.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ AXIS = "context"
 
 
 def zigzag(tokens: int, devices: int) -> np.ndarray:
-    """The order in which tokens are permuted out, [T]. ValueError if they cannot be, evenly."""
+    """The order into which tokens are permuted, [T]. ValueError if they cannot be cut evenly."""
     if tokens % (2 * devices):
         raise ValueError(
             f"rows of {tokens} tokens cannot be cut into 2 x {devices} pieces for mesh.context "
@@ -33,14 +34,14 @@ def zigzag(tokens: int, devices: int) -> np.ndarray:
 
 
 def context_devices() -> int:
-    """That the tokens of a row are divided over, by the mesh that is set."""
+    """The number of devices that the tokens of a row are divided over, by the current mesh."""
     mesh = jax.sharding.get_abstract_mesh()
     return 1 if mesh.empty else mesh.shape[AXIS]
 
 
 @dataclasses.dataclass(frozen=True)
 class SequencePermutation:
-    """The order in which the mesh holds the tokens of rows; None: their own."""
+    """The order in which the mesh holds the tokens of rows; None: the original order."""
 
     order_T: np.ndarray | None
 
@@ -65,7 +66,7 @@ class SequencePermutation:
 def context_attention(
     q_BTNH: jax.Array, k_BTGH: jax.Array, v_BTGH: jax.Array, places: Places, mesh: AbstractMesh
 ) -> jax.Array:
-    """As `blockwise_attention`, [B,T,N,H], over tokens that lie in `zigzag` order on the mesh."""
+    """`blockwise_attention`, [B,T,N,H], of tokens in `zigzag` order on the mesh."""
     rows = row_axes(q_BTNH.shape[0], mesh)
     heads, tokens = PartitionSpec(rows, AXIS, "tensor"), PartitionSpec(rows, AXIS)
 

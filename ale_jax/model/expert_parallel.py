@@ -1,8 +1,9 @@
-"""Experts spread over the mesh axis "expert": tokens travel to theirs, and the outputs back.
+"""Experts spread over the mesh axis "expert": tokens are sent to their experts, and outputs sent
+back.
 
 These functions run inside `jax.shard_map`: arrays are one device's share, and each device holds an
 equal share of the experts. An all-to-all has room for SLACK times the mean number of rows between
-two devices; where routing is less even, further rounds follow until all rows have travelled, so no
+two devices. Where routing is less even, further rounds follow until all rows have been sent, so no
 token is dropped.
 """
 
@@ -30,7 +31,7 @@ AXIS = "expert"
 def own_share(
     weights: Weights, x_TD: jax.Array, weight_TK: jax.Array, expert_TK: jax.Array
 ) -> jax.Array:
-    """What this device's experts add to tokens that every device of the axis has, [T,D]."""
+    """What this device's experts contribute to tokens that every device of the axis has, [T,D]."""
     held = weights[0].shape[0]
     expert_TK = expert_TK - jax.lax.axis_index(AXIS) * held
     expert_TK = jnp.where((expert_TK >= 0) & (expert_TK < held), expert_TK, held)
@@ -42,9 +43,11 @@ def own_share(
 def gathered(
     weights: Weights, x_TD: jax.Array, weight_TK: jax.Array, expert_TK: jax.Array
 ) -> jax.Array:
-    """What all experts add to this device's own tokens, [T,D], if these are few, as in a decode
-    step: every device of the axis sees the tokens of all. Then the weights are read once, and
-    nobody waits for rounds. The sum is rounded once, behind its last term, as behind `exchanged`.
+    """What all experts contribute to this device's own tokens, [T,D], if there are few tokens, as
+    in a decode step: the tokens of all devices of the axis are gathered on each of them.
+
+    The weights are then read once, and no device waits for rounds. The sum is rounded once, after
+    its last term, as it is after `exchanged`.
     """
     tokens = x_TD, weight_TK.astype(jnp.float32), expert_TK
     everyones = (jax.lax.all_gather(each, AXIS, tiled=True) for each in tokens)
@@ -57,7 +60,8 @@ def exchanged(weights: Weights, x_TD: jax.Array, expert_TK: jax.Array) -> jax.Ar
     """As `capacity_dispatch.capacity_dispatch`, [T,K,D], for tokens of this device's own and any
     experts.
 
-    The gradient is written out: the rounds are a loop of unknown length. The tokens travel again.
+    The gradient is written by hand, because the rounds are a loop of unknown length. In the
+    backward pass the tokens are sent again.
     """
     journey = _journey(expert_TK, weights[0].shape[0])
 
@@ -96,9 +100,13 @@ exchanged.defvjp(_forward, _backward)
 
 
 class _Journey(NamedTuple):
-    """Of all rows: the expert there (its number among those of its device), and their order by
-    devices; how many rows travel at once to each device, and in how many rounds all do. The last
-    is the same on all devices of the axis, or they would wait for each other for ever."""
+    """The routing of all rows.
+
+    expert_A: each row's expert, numbered among the experts of its device. by_device: the order of
+    the rows by device. rounds: how many rounds send all rows. It is the same on all devices of the
+    axis, which would otherwise wait for each other forever. held: experts of each device. room:
+    rows that are sent at once to each device.
+    """
 
     expert_A: jax.Array
     by_device: Ranks
@@ -109,20 +117,21 @@ class _Journey(NamedTuple):
 
 
 class _Trip(NamedTuple):
-    """One round: the row on each seat, or a number from A on where it stays empty. Seats are
-    in order of devices, so what is sent back lands on the seat that it left from."""
+    """One round. row_Y: the row in each place, or a number from A on where the place is empty.
+    Places are ordered by device, so what is sent back arrives in the place that it was sent from.
+    """
 
     row_Y: jax.Array
 
     def tokens(self, x_TD: jax.Array, journey: _Journey) -> jax.Array:
-        """[Y,D] as they arrive. What an empty seat brings goes to the expert that is none."""
+        """[Y,D] as received. The content of an empty place goes to no expert."""
         return self.there(x_TD.at[self.row_Y // journey.per_token].get(mode="clip"))
 
     def there(self, x_YD: jax.Array) -> jax.Array:
         return jax.lax.all_to_all(x_YD, AXIS, split_axis=0, concat_axis=0, tiled=True)
 
     def experts(self, journey: _Journey) -> jax.Array:
-        """[Y,1] as they arrive."""
+        """[Y,1] as received."""
         sent_Y = journey.expert_A.at[self.row_Y].get(mode="fill", fill_value=journey.held)
         return self.there(sent_Y)[:, None]
 

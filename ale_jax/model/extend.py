@@ -1,4 +1,4 @@
-"""New tokens of many conversations through all layers, each seeing what its cache holds."""
+"""Runs new tokens of many conversations through all layers, each attending to its own cache."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ale_jax.model.shape import PolicyShape
 
 
 class LayerMemory(Protocol):
-    """What one layer remembers of the conversations."""
+    """The keys and values of the conversations in one layer."""
 
     def write(
         self, position_BT: jax.Array, is_real_BT: jax.Array, k_BTGH: jax.Array, v_BTGH: jax.Array
@@ -35,7 +35,8 @@ class LayerMemory(Protocol):
 
 @struct.dataclass
 class InPages:
-    """platform: whose kernel reads the pages in a decode step, if it has one."""
+    """Memory in the pages of the cache. platform: in a decode step its kernel reads the pages, if
+    it has one; otherwise they are gathered into rows."""
 
     pages: LayerPages
     page_BW: jax.Array
@@ -58,9 +59,12 @@ class InPages:
 
 @struct.dataclass
 class InBurst:
-    """For platforms without such a kernel: the pages' tokens are gathered once for all steps of a
-    burst. What the burst writes lies behind them, the n-th token of each conversation at the n-th
-    of `steps` places: so a step writes in one place, and not in one of each conversation's.
+    """Memory for platforms without such a kernel: the tokens of the pages are gathered once for all
+    steps of a burst.
+
+    What the burst writes follows them: the n-th token of each conversation is stored at the n-th of
+    `steps` places. A step therefore writes at one place, instead of a different one for each
+    conversation.
 
     start_B: tokens that were there before. count: steps so far. first: the first of the places.
     """
@@ -74,7 +78,7 @@ class InBurst:
     @classmethod
     def begin(cls, pages: LayerPages, page_BW: jax.Array, start_B: jax.Array, steps: int) -> Self:
         W, b = page_BW.shape[1], pages.page_tokens
-        room = -(-steps // b)  # any pages do: what was in them is not looked at
+        room = -(-steps // b)  # any pages will do: their content is masked
         rows = gather_rows(pages, jnp.pad(page_BW, ((0, 0), (0, room))))
         return cls(rows, start_B, jnp.int32(0), W * b, steps)
 
@@ -89,7 +93,7 @@ class InBurst:
         return _attend(self.rows, q_BTNH, (before_BM | written_M[None, :])[:, None])
 
     def bring(self, pages: LayerPages, page_BW: jax.Array, end_B: jax.Array) -> LayerPages:
-        """Writes to the pages what lies before position `end_B` of each conversation."""
+        """Writes the burst's tokens before position `end_B` of each conversation to the pages."""
         position_BT = self.start_B[:, None] + jnp.arange(self.steps)[None, :]
         is_real_BT = position_BT < end_B[:, None]
         return write_pages(
@@ -112,10 +116,10 @@ def extend(
 ) -> tuple[list[LayerMemory], jax.Array, jax.Array | None]:
     """Runs B rows of new tokens, appended to their conversations from position `start_B` on.
 
-    Of each row the first `count_B` tokens are real; the others are remembered nowhere. All rows of
-    a layer are written before any is read, so that consecutive pieces of one conversation may be
-    rows of one call. Returns the memory, the final hidden states [B,T,D], and the
-    experts that were chosen in the layers that have some, [B,T,L,K] int16 (None: no layer has).
+    The first `count_B` tokens of each row are real; the others are not stored. In each layer all
+    rows are written before any is read, so that consecutive pieces of one conversation may be rows
+    of one call. Returns the memory, the final hidden states [B,T,D], and the experts chosen in the
+    layers that have experts, [B,T,L,K] int16 (None if no layer has any).
     """
     offset_BT = jnp.arange(tokens_BT.shape[1])[None, :]
     position_BT, is_real_BT = start_B[:, None] + offset_BT, offset_BT < count_B[:, None]

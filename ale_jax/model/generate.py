@@ -1,6 +1,6 @@
-"""The sampling program: chunks of context are read, then a burst of decode steps; one dispatch.
+"""The sampling program: one dispatch reads chunks of context, then runs a burst of decode steps.
 
-The engine (rollout/engine.py) owns the schedule; here are only functions of arrays.
+The engine (rollout/engine.py) owns the schedule; this module only has functions of arrays.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from ale_jax.model.shape import PolicyShape
 
 @struct.dataclass
 class Chunks:
-    """Context to be read: `num_batches` batches of R chunks, in order, of at most Q.
+    """Context to be read: `num_batches` batches of R chunks, in order, at most Q.
 
-    A batch is computed at the `size_Q`-th of the sizes that the program was compiled for; of each
-    chunk `count_QR` tokens are real, from position `start_QR` of the conversation in `slot_QR` on.
+    A batch is computed at the `size_Q`-th of the sizes that the program was compiled for. In each
+    chunk, `count_QR` tokens are real; they start at position `start_QR` of the conversation in slot
+    `slot_QR`.
     """
 
     num_batches: jax.Array
@@ -39,11 +40,11 @@ class Chunks:
 
 @struct.dataclass
 class Burst:
-    """What n decode steps wrote, [n,S]: token (-1 where the slot rested), log-probability under
-    the sampled distribution (mu) and under the model's plain softmax (old).
+    """What n decode steps wrote, [n,S]: the token (-1 where the slot was idle), and its
+    log-probability under the sampled distribution (mu) and under the model's plain softmax (old).
 
-    Where experts are recorded, int16: those of the token that each step began with, and of each
-    token of the chunks (read); of rests and padding they mean nothing.
+    Experts, int16, if they are recorded: those of the token that each step started from (expert),
+    and of each token of the chunks (read). They are meaningless for idle slots and padding.
     """
 
     token_nS: jax.Array
@@ -73,11 +74,11 @@ def read_and_write(
     platform: str,
     record_experts: bool = False,
 ) -> tuple[Cache, Burst]:
-    """Reads `chunks`, then takes up to `steps` decode steps of all slots.
+    """Reads `chunks`, then runs up to `steps` decode steps of all slots.
 
-    page_SW: the pages of each slot's conversation. A slot rests after a stop token or at the end of
-    its budget; when all do, the burst ends. Every chunk and every step has the same shape whoever
-    takes part, so that a conversation's numbers do not depend on its company.
+    page_SW: the pages of each slot's conversation. A slot is idle after a stop token or at the end
+    of its budget; the burst ends when all slots are. Every chunk and every step has the same shape,
+    whichever conversations take part, so that a conversation's numbers do not depend on the others.
     """
     cache, read = _read(params, cache, page_SW, chunks, shape, sizes, platform, record_experts)
     if has_kernel(platform, cache[0]):
@@ -119,8 +120,9 @@ def _read(
         return batch + 1, [each.pages for each in memory], expert_QRTLK
 
     def read_runs(carry):
-        """Of each size in turn, the batches up to one of another size. A conditional would do with
-        less, but for each batch the compiler copies all that is given to one: the whole cache."""
+        """For each size in turn, reads the batches up to the next one of another size."""
+        # A conditional would be simpler, but for each batch the compiler would copy everything that
+        # it is given, including the whole cache.
         for number, size in enumerate(sizes):
             carry = jax.lax.while_loop(
                 lambda carry, n=number: is_left(carry) & (chunks.size_Q[carry[0]] == n),
@@ -135,7 +137,7 @@ def _read(
 
 
 def _room(*tokens: int, shape: PolicyShape) -> jax.Array:
-    """For the experts of so many tokens."""
+    """Zeros for the experts of these tokens."""
     return jnp.zeros((*tokens, shape.num_moe_layers, shape.experts_per_token), jnp.int16)
 
 
@@ -156,7 +158,7 @@ def _write(
         i, memory, state, burst = carry
         weights, i = in_step(params, i)
         active_S = state.budget_S > 0
-        # A resting slot remembers nothing: its conversation may go on in the next burst.
+        # An idle slot stores nothing: its conversation may continue in the next burst.
         memory, hidden_S1D, expert_S1LK = extend(
             weights, memory, state.token_S[:, None], state.position_S, active_S, shape
         )

@@ -1,4 +1,4 @@
-"""The layers of a decoder as functions of arrays. Sampler and learner share every one."""
+"""The layers of a decoder as functions of arrays. Sampler and learner share all of them."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ def rotary(x_BTNH: jax.Array, position_BT: jax.Array, shape: PolicyShape) -> jax
 def rotary_frequencies(shape: PolicyShape) -> np.ndarray:
     """Radians per position of each pair, [H/2]: theta^(-2i/H).
 
-    With `llama3_rope`, waves that are long against the positions of the pretraining are slowed
-    down by `factor`, short ones are kept, and those between are blended (as in transformers).
+    With `llama3_rope`, frequencies whose waves are long compared with the pretraining context are
+    divided by `factor`, those with short waves are kept, and those in between are blended (as in
+    transformers).
     """
     half = shape.head_width // 2
     frequency = shape.rope_theta ** (-np.arange(half, dtype=np.float64) / half)
     if shape.llama3_rope:
         factor, low, high, trained = shape.llama3_rope
-        waves = trained * frequency / (2 * np.pi)  # that fit into the trained positions
+        waves = trained * frequency / (2 * np.pi)  # number of waves within the pretraining context
         kept = np.clip((waves - low) / (high - low), 0.0, 1.0)
         frequency = frequency * (kept + (1 - kept) / factor)
     return frequency.astype(np.float32)
@@ -52,7 +53,8 @@ def rotary_frequencies(shape: PolicyShape) -> np.ndarray:
 def project_qkv(
     layer: Params, x_BTD: jax.Array, position_BT: jax.Array, shape: PolicyShape
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Queries [B,T,N,H], keys and values [B,T,G,H]; q and k normed per head, then rotated."""
+    """Queries [B,T,N,H], keys and values [B,T,G,H]. With `qk_norm`, queries and keys are normalized
+    per head; then they are rotated."""
     h_BTD = rms_norm(x_BTD, layer["attn_norm_D"], shape.norm_eps)
     q_BTNH = _by_head(h_BTD, weight(layer, "q_DNH", h_BTD.dtype))
     k_BTGH = _by_head(h_BTD, weight(layer, "k_DGH", h_BTD.dtype))
@@ -75,11 +77,12 @@ def _by_head(x_BTD: jax.Array, weight_DNH: jax.Array) -> jax.Array:
 def masked_attention(
     q_BTNH: jax.Array, k_BGMH: jax.Array, v_BGMH: jax.Array, mask_BTM: jax.Array
 ) -> jax.Array:
-    """Grouped-query attention of T queries over M keys, [B,T,N,H]; the products in the inputs'
-    type, scores and softmax in float32."""
+    """Grouped-query attention of T queries over M keys, [B,T,N,H]. Products take inputs of the
+    arrays' own type; scores and softmax are float32."""
     B, T, N, H = q_BTNH.shape
     G = k_BGMH.shape[1]
-    # The r query heads that share a kv head are further queries of it: plain batched products.
+    # The r query heads that share a kv head become further queries of it, which leaves plain
+    # batched products.
     r = N // G
     q_BGxH = q_BTNH.reshape(B, T, G, r, H).swapaxes(1, 2).reshape(B, G, T * r, H)
     score_BGxM = jnp.einsum("bgxh,bgmh->bgxm", q_BGxH, k_BGMH, preferred_element_type=jnp.float32)
@@ -88,7 +91,7 @@ def masked_attention(
     largest_BGx1 = jax.lax.stop_gradient(score_BGxM.max(axis=-1, keepdims=True))
     weight_BGxM = jnp.exp(score_BGxM - largest_BGx1)
     total_BGx1 = weight_BGxM.sum(axis=-1, keepdims=True)
-    # Divided by it behind the product, where there are fewer numbers.
+    # The division by the total follows the product, which has fewer elements.
     weight_BGxM = weight_BGxM.astype(v_BGMH.dtype)
     out_BGxH = jnp.einsum(
         "bgxm,bgmh->bgxh", weight_BGxM, v_BGMH, preferred_element_type=jnp.float32
@@ -98,7 +101,7 @@ def masked_attention(
 
 
 def project_out(layer: Params, out_BTNH: jax.Array) -> jax.Array:
-    """What the heads found, mapped into the residual stream [B,T,D]."""
+    """The outputs of the heads, projected into the residual stream, [B,T,D]."""
     *rows, N, H = out_BTNH.shape
     o_NHD = weight(layer, "o_NHD", out_BTNH.dtype)
     return product(out_BTNH.reshape(*rows, N * H), o_NHD.reshape(N * H, -1))
@@ -107,8 +110,8 @@ def project_out(layer: Params, out_BTNH: jax.Array) -> jax.Array:
 def feed_forward(
     layer: Params, x_BTD: jax.Array, shape: PolicyShape, replay_BTK: jax.Array | None = None
 ) -> tuple[jax.Array, RouterStats | None]:
-    """SwiGLU, dense or by experts. The router's statistics come back for the balancing loss.
-    replay_BTK: see `moe.route`."""
+    """SwiGLU, dense or as a mixture of experts. Also returns the router's statistics for the
+    balancing loss. replay_BTK: see `moe.route`."""
     h_BTD = rms_norm(x_BTD, layer["ffn_norm_D"], shape.norm_eps)
     if "router_DE" not in layer:
         gate, up, down = (weight(layer, n, h_BTD.dtype) for n in ("gate_DF", "up_DF", "down_FD"))

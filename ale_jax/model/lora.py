@@ -1,7 +1,7 @@
 """Low-rank adapters of linear maps (Hu et al. 2021): W + alpha/rank * A B with W frozen.
 
 Weights with adapters are the policy's own tree with two more entries: "adapters", the only part
-that is trained, and "adapter_scale". Code that does not handle adapters gets `merged` weights.
+that is trained, and "adapter_scale". Code that does not handle adapters is given `merged` weights.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import jax.numpy as jnp
 from ale_jax.model.params import Dims, Init, Param, Params, init_table, param_table
 from ale_jax.model.shape import PolicyShape
 
-RANK = -1  # among the dims of a map, its adapter's own
+RANK = -1  # stands for the adapter's rank among the dims of a map
 TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
 
 
 @dataclasses.dataclass(frozen=True)
 class LoraShape:
-    """Low-rank adapters, which are then trained alone.
+    """Low-rank adapters. If there are any, only they are trained.
 
     rank: inner width of each adapter; 0: no adapters, all weights are trained.
     alpha: adapters are scaled by alpha / rank.
-    targets: the maps that get adapters; gate, up and down are those of dense layers and of every
+    targets: linear maps that get adapters; gate, up and down are those of dense layers and of every
         expert.
     """
 
@@ -51,10 +51,12 @@ FULL = LoraShape()
 
 
 def trained_table(shape: PolicyShape, lora: LoraShape) -> Params:
-    """What training moves, as a tree of `Param`: the adapters of each layer, or all weights.
+    """The weights that are trained, as a tree of `Param`: the adapters of each layer, or all
+    weights.
 
-    The adapter of a map [in, out], or of a stack [E, in, out], is "a" [.., in, rank] and "b"
-    [.., rank, out], cut along the mesh as the map is. b begins as 0: at first nothing changes.
+    The adapter of a map [in, out], or of a stack [E, in, out], is "a" [.., in, rank] and "b" [..,
+    rank, out], sharded along the mesh as the map is. b starts at 0, so that adapters change nothing
+    at first.
     """
     table = param_table(shape)
     if not lora.rank:
@@ -90,23 +92,23 @@ def _target(name: str) -> str:
 
 
 def new_adapters(key: jax.Array, shape: PolicyShape, lora: LoraShape) -> Params:
-    """The entries that give weights adapters, and change no output yet."""
+    """The entries that add adapters to weights. New adapters do not change any output yet."""
     adapters = init_table(key, trained_table(shape, lora))
     return {"adapters": adapters, "adapter_scale": jnp.float32(lora.alpha / lora.rank)}
 
 
 def trained(params: Params) -> Params:
-    """The part of the weights that training moves."""
+    """The part of the weights that is trained."""
     return params.get("adapters", params)
 
 
 def with_trained(params: Params, moved: Params) -> Params:
-    """`params`, with `moved` in the place of `trained(params)`."""
+    """`params`, with `moved` in place of `trained(params)`."""
     return params | {"adapters": moved} if "adapters" in params else moved
 
 
 def adapted_layers(params: Params) -> list[tuple[Params, Params]]:
-    """Each layer with the adapters for `merge_layer`, scale included."""
+    """Each layer with its adapters, already scaled, for `merge_layer`."""
     layers = params["layers"]
     if "adapters" not in params:
         return [(layer, {}) for layer in layers]
@@ -119,7 +121,7 @@ def adapted_layers(params: Params) -> list[tuple[Params, Params]]:
 
 
 def merge_layer(layer: Params, adapters: Params) -> Params:
-    """The layer's weights with what its adapters add."""
+    """The layer's weights with its adapters added."""
 
     def add(name: str, weight: jax.Array) -> jax.Array:
         a, b = adapters[name]["a"], adapters[name]["b"]

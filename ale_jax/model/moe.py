@@ -1,4 +1,5 @@
-"""Mixture of experts: a top-k router, experts wherever they lie, and the balancing loss."""
+"""Mixture of experts: a top-k router, experts on one device or across the mesh, and the balancing
+loss."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from ale_jax.model.sharding import row_axes, sequence_axis
 
 
 class RouterStats(NamedTuple):
-    """Per token: softmax over the experts [T,E], and which K were chosen [T,K]."""
+    """Per token: softmax over the experts [T,E], and the K chosen experts [T,K]."""
 
     prob_TE: jax.Array
     expert_TK: jax.Array
@@ -35,8 +36,8 @@ def route(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Router probabilities [T,E], the K largest as weights [T,K], and their experts [T,K].
 
-    replay_TK: experts to take instead, with the router's own probabilities of them as weights; -1
-    leaves a token to the router. Gradients flow through the weights either way.
+    replay_TK: experts to use instead, weighted by the router's own probabilities of them; -1 leaves
+    the choice to the router. Gradients flow through the weights either way.
     """
     prob_TE = jax.nn.softmax((x_TD @ router_DE).astype(jnp.float32), axis=-1)
     weight_TK, expert_TK = jax.lax.top_k(prob_TE, shape.experts_per_token)
@@ -53,8 +54,8 @@ def moe(
 ) -> tuple[jax.Array, RouterStats]:
     """Sum over each token's K experts of weight * SwiGLU_expert(x). No token is ever dropped.
 
-    Under a mesh (`jax.set_mesh`) each device routes its own tokens, and experts that lie on other
-    devices are reached by an all-to-all. replay_BTK: see `route`.
+    Under a mesh (`jax.set_mesh`) each device routes its own tokens, and experts on other devices
+    are reached by an all-to-all. replay_BTK: see `route`.
     """
     mesh = jax.sharding.get_abstract_mesh()
     weights = tuple(weight(layer, n, x_BTD.dtype) for n in ("gate_EDF", "up_EDF", "down_EFD"))
@@ -102,14 +103,14 @@ def _on_mesh(
             if AXIS in rows:
                 out_TKD = exchanged(weights, x_TD, expert_TK)
                 return jax.lax.psum(weighted_sum(out_TKD, weight_TK), "tensor")
-            # Every device of the axis has these tokens: none has to travel.
+            # Every device of the axis has these tokens, so none has to be sent.
             out_TD = own_share(weights, x_TD, weight_TK, expert_TK)
             return jax.lax.psum(out_TD, ("tensor", AXIS))
 
         return _routed(router_DE, x_BTD, replay_BTK, shape, compute)
 
     up, down = PartitionSpec(AXIS, None, "tensor"), PartitionSpec(AXIS, "tensor", None)
-    # Whether a value is the same on several devices cannot be told within loops.
+    # check_vma=False: within loops JAX cannot tell whether a value is the same on several devices.
     return jax.shard_map(
         share,
         in_specs=(PartitionSpec(), (up, up, down), tokens, tokens),
@@ -135,8 +136,9 @@ def _routed(
 
 
 class RouterSums(NamedTuple):
-    """Over `tokens` real tokens, per layer: how many have each expert as their k-th choice [L,K,E],
-    the router's probabilities [L,E], and their entropies in nats [L]. All float32."""
+    """Sums over `tokens` real tokens, per layer: the number of tokens that have each expert as
+    their k-th choice [L,K,E], the router's probabilities [L,E], and their entropies in nats [L].
+    All float32."""
 
     chosen_LKE: jax.Array
     prob_LE: jax.Array
@@ -160,10 +162,11 @@ def router_sums(stats: list[RouterStats], mask_T: jax.Array, shape: PolicyShape)
 
 
 def balancing_loss(sums: RouterSums, shape: PolicyShape) -> jax.Array:
-    """E * sum_k,e f_ke p_e over all layers' real tokens; 1 * K when perfectly balanced.
+    """E * sum_k,e f_ke p_e over the real tokens of all layers; 1 * K when perfectly balanced.
 
-    f_ke is the share of tokens whose k-th choice is e, p_e the mean router probability: the loss
-    of Switch Transformer (Fedus et al. 2021, Eq 4-6) as transformers computes it for Qwen3-MoE.
+    f_ke is the share of tokens whose k-th choice is e, and p_e the mean router probability. This is
+    the loss of Switch Transformer (Fedus et al. 2021, Eq 4-6) as transformers computes it for
+    Qwen3-MoE.
     """
     total = jnp.maximum(sums.tokens * len(sums.prob_LE), 1.0)
     fraction_KE, prob_E = sums.chosen_LKE.sum(axis=0) / total, sums.prob_LE.sum(axis=0) / total

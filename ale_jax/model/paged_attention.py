@@ -1,8 +1,8 @@
 """Attention kernels of the platforms: paged attention for decoding, fused attention for packed
 rows.
 
-The paged kernel reads the pages of the cache where they are. Platforms without one, and int8 pages,
-gather the pages into rows instead (model/cache.py). A fused kernel works on the rows of one data
+The paged kernel reads the pages of the cache in place. Platforms without one, and int8 pages,
+gather the pages into rows instead (model/cache.py). A fused kernel processes the rows of one data
 shard.
 """
 
@@ -29,9 +29,9 @@ def paged_attention(
     q_BNH: jax.Array, pages: LayerPages, page_BW: jax.Array, length_B: jax.Array, platform: str
 ) -> jax.Array:
     """Grouped-query attention of one query per conversation over its first `length_B` tokens,
-    [B,N,H]. A compiler cannot cut a kernel into shards: each device calls it for its own."""
+    [B,N,H]. The compiler cannot partition a kernel, so each device calls it for its own shard."""
     kernel = on_each_shard("BN GP GP B B -> BN")(KERNELS[platform])
-    scale = q_BNH.shape[-1] ** -0.5  # the kernels leave it to their callers
+    scale = q_BNH.shape[-1] ** -0.5  # the kernels leave the scaling to their callers
     return kernel(q_BNH * scale, pages.k_GPbH, pages.v_GPbH, page_BW, length_B.astype(jnp.int32))
 
 
@@ -54,13 +54,14 @@ def _on_tpu(q_BNH, k_GPbH, v_GPbH, page_BW, length_B) -> jax.Array:
     ).astype(q_BNH.dtype)
 
 
-# By the platform's name in JAX. Imported when used: their modules are of no use elsewhere.
+# By the platform's name in JAX. The kernels are imported when used, because their modules are of no
+# use on other platforms.
 KERNELS: dict[str, Kernel] = {"gpu": _on_gpu, "tpu": _on_tpu}
 
 
 _SPLASH_BLOCKS = (512, 256, 128)  # tokens
-_CODE_BITS = 16  # segments of a row: fewer than 2^16
-_CODE_GAP = 512.0  # between the scores of two segments' tokens; softmax turns it into 0
+_CODE_BITS = 16  # a row has fewer than 2^16 segments
+_CODE_GAP = 512.0  # between the scores of own and other segments; softmax turns it into 0
 
 
 def splash_takes(T: int, H: int) -> bool:
@@ -74,7 +75,7 @@ def splash_attention(
     segment_BT: jax.Array,
     interpret: bool = False,
 ) -> jax.Array:
-    """[B,T,N,H] by jax's kernel for TPUs. interpret: on any platform, slowly."""
+    """[B,T,N,H] by JAX's kernel for TPUs. interpret: run on any platform, slowly."""
     _, T, N, H = q_BTNH.shape
     kernel = _splash_kernel(T, N, interpret)
 
@@ -101,7 +102,8 @@ def _splash_kernel(T: int, N: int, interpret: bool):
 
 
 def cudnn_takes(H: int, dtype: jnp.dtype) -> bool:
-    """Whether cuDNN takes such heads, and the bits of `attend_with_codes`, on the devices here."""
+    """Whether cuDNN, on the local devices, supports this type and heads of this width plus the bits
+    of `attend_with_codes`."""
     is_hopper = float(jax.devices()[0].compute_capability) >= 9
     widest = 256 if is_hopper else 128
     return dtype in (jnp.bfloat16, jnp.float16) and H % 8 == 0 and widest >= H + _CODE_BITS
@@ -110,7 +112,7 @@ def cudnn_takes(H: int, dtype: jnp.dtype) -> bool:
 def cudnn_attention(
     q_BTNH: jax.Array, k_BTGH: jax.Array, v_BTGH: jax.Array, segment_BT: jax.Array
 ) -> jax.Array:
-    """[B,T,N,H] by cuDNN's flash attention, which knows causality but no segments in rows."""
+    """[B,T,N,H] by cuDNN's flash attention, which supports causal masks but not segments."""
     attention = functools.partial(
         jax.nn.dot_product_attention, is_causal=True, implementation="cudnn"
     )
@@ -124,11 +126,13 @@ def attend_with_codes(
     v_BTGH: jax.Array,
     segment_BT: jax.Array,
 ) -> jax.Array:
-    """Attention within segments by a kernel `attention` (q, k, v, scale=...) that has none.
+    """Attention within segments, by a kernel `attention` (q, k, v, scale=...) that does not support
+    segments.
 
-    Queries and keys are widened by their segment's number in bits of -1 and 1. The bits' product
-    is largest where all agree, and less by _CODE_GAP or more for a token of another segment. The
-    same for all tokens of a segment, it changes nothing among them.
+    Queries and keys are extended by the bits of their segment's number, as -1 and 1. The product of
+    the bits is largest where all of them agree, and smaller by _CODE_GAP or more for a token of
+    another segment. It is the same for all tokens of a segment, so it does not change their
+    attention.
     """
     H = q_BTNH.shape[-1]
     scale = H**-0.5

@@ -1,4 +1,4 @@
-"""One table describes every weight: shape, logical axes, init. All else follows from it."""
+"""One table describes every weight: shape, logical axes, init. All else is derived from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Param:
 
     matrix: (input dims, output dims) where the weight is a linear map, or a stack of them over its
     other dims; None for embeddings, norm scales and the router, whose rows are looked up or chosen
-    one by one. Optimizers that treat matrices as such (Muon) need to know.
+    one by one. Optimizers that treat matrices differently (Muon) need it.
     """
 
     shape: tuple[int, ...]
@@ -37,8 +37,9 @@ class Param:
         assert len(self.shape) == len(self.axes), (self.shape, self.axes)
 
 
-# What writes into the residual stream starts small: each layer is near the identity at first, and
-# a token's own embedding is still to be read behind all of them (learning to copy depends on it).
+# Weights that write into the residual stream start small. Each layer is then near the identity at
+# first, and a token's own embedding can still be read after all layers. Learning to copy depends on
+# that.
 WRITER_GAIN = 0.1
 
 
@@ -123,14 +124,14 @@ def init_params(key: jax.Array, shape: PolicyShape, dtype: jnp.dtype = jnp.float
 
 
 def init_table(key: jax.Array, table: Params, dtype: jnp.dtype = jnp.float32) -> Params:
-    """Random weights; the key of each comes from its place in the table."""
+    """Random weights; the key of each is derived from its index in the table."""
     leaves, tree = jax.tree.flatten(table, is_leaf=is_param)
     arrays = [p.init(jax.random.fold_in(key, i), p.shape, dtype) for i, p in enumerate(leaves)]
     return jax.tree.unflatten(tree, arrays)
 
 
 def count_params(shape: PolicyShape) -> tuple[int, int]:
-    """(all weights, weights active for one token): of the experts only K of E are active."""
+    """(all weights, weights active for one token): only K of E experts are active."""
     total = active = 0
     for p in jax.tree.leaves(param_table(shape), is_leaf=is_param):
         size = math.prod(p.shape)

@@ -1,4 +1,4 @@
-"""Adapters as PEFT reads them: adapter_config.json and adapter_model.safetensors."""
+"""Adapters in PEFT's format: adapter_config.json and adapter_model.safetensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PREFIX = "base_model.model.model.layers"
 
 
 def save_peft(folder: Path, params: Params, lora: LoraShape, base_model: str) -> None:
-    """Writes the adapters of `params`. base_model: name or path of the weights beneath, as
+    """Writes the adapters of `params`. base_model: name or path of the base weights, as
     transformers loads them.
 
     Raises:

@@ -21,7 +21,7 @@ from ale_jax.model.params import Param, Params, param_table
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import row_axes, sequence_axis, spec
 
-SCORE_BLOCK = 1024  # tokens of one device whose logits are held at once
+SCORE_BLOCK = 1024  # tokens per device whose logits are held at once
 
 
 def hidden_states(
@@ -33,10 +33,11 @@ def hidden_states(
     compute: Compute = FLOAT32,
     replay_BTLK: jax.Array | None = None,
 ) -> tuple[jax.Array, list[RouterStats]]:
-    """Final hidden states [B,T,D] (normed), and each layer's router statistics.
+    """Final hidden states [B,T,D] (after the final norm), and each layer's router statistics.
 
-    A token sees the earlier tokens of its own segment; segment 0 is padding. replay_BTLK: experts
-    to take in each layer that has some (of L, in order), as in `moe.route`.
+    A token attends to itself and the earlier tokens of its own segment; segment 0 is padding.
+    replay_BTLK: experts to use in each layer that has experts (L layers, in order), as in
+    `moe.route`.
     """
 
     permutation = SequencePermutation.on_mesh(tokens_BT.shape[1])
@@ -60,8 +61,8 @@ def hidden_states(
 
 
 def embed_tokens(params: Params, tokens_BT: jax.Array, compute: Compute) -> jax.Array:
-    """What the first layer is given, [B,T,D]."""
-    # Cast after the lookup: the gradients of a token's rows are then summed in float32.
+    """The input of the first layer, [B,T,D]."""
+    # The cast follows the lookup, so that the gradients of a token's row are summed in float32.
     return _look_up(params["embed_VD"], tokens_BT).astype(compute.dtype)
 
 
@@ -72,8 +73,8 @@ def decoder_layer(
     shape: PolicyShape,
     replay_BTK: jax.Array | None = None,
 ) -> tuple[jax.Array, RouterStats | None]:
-    """One layer, its weights merged and cast, upon the residual stream; its router's statistics.
-    Tokens lie as `packed_attention` wants them."""
+    """Applies one layer, with weights merged and cast, to the residual stream. Also returns its
+    router's statistics. Tokens are in the order that `packed_attention` expects."""
     q, k, v = project_qkv(layer, x_BTD, places.position_BT, shape)
     x_BTD = x_BTD + project_out(layer, packed_attention(q, k, v, places))
     y_BTD, stats = feed_forward(layer, x_BTD, shape, replay_BTK)
@@ -83,8 +84,8 @@ def decoder_layer(
 def replay_by_layer(
     permutation: SequencePermutation, replay_BTLK: jax.Array | None, shape: PolicyShape
 ) -> list[jax.Array | None]:
-    """Each layer's experts to take [B,T,K], permuted out as its tokens are; None where it has
-    none."""
+    """The experts that each layer has to use [B,T,K], permuted as its tokens are; None for a layer
+    without experts."""
     if replay_BTLK is None:
         return [None] * shape.num_layers
     replays = iter(jnp.moveaxis(permutation.deal(replay_BTLK.astype(jnp.int32)), 2, 0))
@@ -92,14 +93,15 @@ def replay_by_layer(
 
 
 def _look_up(embed_VD: jax.Array, tokens_BT: jax.Array) -> jax.Array:
-    """Each token's row [B,T,D]. On a mesh the width of the table travels, and not the tokens."""
+    """Each token's row [B,T,D]. On a mesh, the width of the table is gathered, instead of the
+    tokens."""
     if not jax.sharding.get_abstract_mesh().empty:
         embed_VD = jax.lax.with_sharding_constraint(embed_VD, spec(("vocab", None)))
     return _cut_as_rows(embed_VD[tokens_BT])
 
 
 def _cut_as_rows(x_BTD: jax.Array) -> jax.Array:
-    """The same, on a mesh each device holding its own rows and tokens, whole in D."""
+    """The same array, on a mesh sharded by rows and tokens, and whole in D."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return x_BTD
@@ -109,10 +111,11 @@ def _cut_as_rows(x_BTD: jax.Array) -> jax.Array:
 
 
 class TokenScores(NamedTuple):
-    """Of each token given those before it in its segment (0 at position 0): natural log, float32.
+    """Scores of each token given those before it in its segment (0 at position 0): natural log,
+    float32.
 
-    logp_BT log-probability, entropy_BT of the distribution it was drawn from, best_BT whether none
-    was more probable.
+    logp_BT: log-probability. entropy_BT: entropy of the distribution that it was drawn from.
+    best_BT: whether no token was more probable.
     """
 
     logp_BT: jax.Array
@@ -123,7 +126,8 @@ class TokenScores(NamedTuple):
 def logits(params: Params, hidden_BTD: jax.Array) -> jax.Array:
     """Unnormalised log-probabilities over the vocabulary, float32 [B,T,V]."""
     name = _head_name(params)
-    # Cast here, not once for all blocks: their gradients are then summed in the weights' own type.
+    # Cast here, and not once for all blocks, so that their gradients are summed in the weights' own
+    # type.
     head = params[name].astype(hidden_BTD.dtype)
     head_DV = head if name == "head_DV" else head.T
     return product(hidden_BTD, head_DV, jnp.float32)
@@ -138,15 +142,17 @@ def score_tokens(
 ) -> TokenScores:
     """Scores every token under the hidden state just before it.
 
-    A scan over blocks of SCORE_BLOCK tokens: the logits of one are alive, and computed again in the
-    backward pass. Of a vocabulary that is cut along the mesh, only sums and maxima travel.
+    A scan over blocks of SCORE_BLOCK tokens: the logits of one block are in memory at a time, and
+    are recomputed in the backward pass. If the vocabulary is sharded, only sums and maxima are
+    exchanged.
     """
     name = _head_name(params)
     score = _score_rows
     mesh = jax.sharding.get_abstract_mesh()
     rows = () if mesh.empty else row_axes(len(tokens_BT), mesh)
     if rows:
-        # Each device sums its own gradient of the head; they meet once, and not in each block.
+        # Each device sums its own gradient of the head. The sums are then reduced once, and not in
+        # each block.
         score = jax.shard_map(
             score,
             axis_names=set(rows),
@@ -186,8 +192,8 @@ def _score_rows(
 
 
 def _in_blocks(x_BT: jax.Array, blocks: int) -> jax.Array:
-    """[B,T,...] -> [Z,B,t,...]: a block has every Z-th token of each row, so that where rows are
-    cut along the mesh, all devices work on each block."""
+    """[B,T,...] -> [Z,B,t,...]: a block has every Z-th token of each row, so that all devices work
+    on each block if the tokens of rows are sharded."""
     B, T, *rest = x_BT.shape
     padding = [(0, 0), (0, -T % blocks)] + [(0, 0)] * len(rest)
     x_BtZ = jnp.pad(x_BT, padding).reshape(B, -1, blocks, *rest)
@@ -198,9 +204,9 @@ HEAD = "value_D"
 
 
 def value_table(shape: PolicyShape) -> Params:
-    """The weights of a critic, as `param_table` has a policy's."""
+    """The weights of a critic, in the form in which `param_table` describes a policy's."""
     table = param_table(dataclasses.replace(shape, tie_embeddings=True))  # no head for tokens
-    # Zeros: an untrained critic says 0 of every state, and not noise that GAE would pass on.
+    # Zeros: an untrained critic predicts 0 for every state, and not noise that GAE would pass on.
     return table | {HEAD: Param((shape.width,), ("norm",), jax.nn.initializers.zeros)}
 
 
@@ -212,9 +218,9 @@ def token_values(
     shape: PolicyShape,
     compute: Compute = FLOAT32,
 ) -> tuple[jax.Array, list[RouterStats]]:
-    """V(s_t) of what stands before each token in its segment, float32 [B, T], and the routers'
-    statistics. 0 on a segment's first token, which has nothing before it."""
+    """V(s_t) of what precedes each token in its segment, float32 [B,T], and the routers'
+    statistics. 0 on a segment's first token, which nothing precedes."""
     hidden_BTD, stats = hidden_states(params, tokens_BT, position_BT, segment_BT, shape, compute)
-    # In float32 and no matrix product: nothing may round it.
+    # In float32, and not as a matrix product, so that nothing is rounded to a lower precision.
     value_BT = (hidden_BTD.astype(jnp.float32) * params[HEAD][None, None]).sum(axis=-1)
     return jnp.where(position_BT > 0, jnp.roll(value_BT, 1, axis=1), 0.0), stats

@@ -1,4 +1,4 @@
-"""The draw of a token from logits, and what it is told of each slot."""
+"""Draws tokens from logits, and the state of each slot that this needs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from flax import struct
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """How one request is sampled. Cuts apply after the temperature, top_k before top_p, as in
-    transformers.
+    """How one request is sampled. The logits are truncated after the temperature is applied, top_k
+    before top_p, as in transformers.
 
     temperature: what logits are divided by; 0 takes the most probable token.
-    top_k: draw from this many most probable tokens; 0 cuts nothing.
-    top_p: draw from the fewest tokens that together have this probability; 1 cuts nothing.
+    top_k: draw from this many most probable tokens; 0: from all.
+    top_p: draw from the fewest tokens that together have this probability; 1: from all.
     """
 
     temperature: float = 1.0
@@ -35,8 +35,9 @@ class Sampling:
 
 @struct.dataclass
 class SlotState:
-    """Per slot [S]: the last token (not in the cache yet), its position, tokens that it may still
-    write, key data of its conversation, how to sample. A slot with budget 0 rests."""
+    """State of each slot [S]: the last token (not in the cache yet), its position, the number of
+    tokens that it may still write, the key data of its conversation, and how to sample. A slot with
+    budget 0 is idle."""
 
     token_S: jax.Array  # int32
     position_S: jax.Array  # int32
@@ -48,9 +49,10 @@ class SlotState:
 
 
 def sample(logits_SV: jax.Array, state: SlotState) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """One token per slot, its log-probability as sampled, and under the plain softmax.
+    """One token per slot, its log-probability as sampled, and its log-probability under the plain
+    softmax.
 
-    The key of a draw is (conversation, position): which slot or batch it ran in does not matter.
+    The key of a draw depends on (conversation, position) alone, not on the slot or the batch.
     """
     old_SV = jax.nn.log_softmax(logits_SV, axis=-1)
     greedy_S = state.temperature_S == 0
@@ -74,16 +76,17 @@ def sample(logits_SV: jax.Array, state: SlotState) -> tuple[jax.Array, jax.Array
 
 
 def _most_probable(logits_SV: jax.Array) -> jax.Array:
-    """As argmax, which CPUs compute one number at a time."""
+    """The argmax of each row. CPUs compute `jnp.argmax` one number at a time."""
     V = logits_SV.shape[1]
     is_best_SV = logits_SV >= logits_SV.max(axis=-1, keepdims=True)
     return jnp.where(is_best_SV, jnp.arange(V)[None, :], V - 1).min(axis=-1)
 
 
 def _draw(key_data: jax.Array, position: jax.Array, logp_V: jax.Array) -> jax.Array:
-    """One number picks a block of the vocabulary by its probability, another a token within it.
+    """One random number picks a block of the vocabulary by its probability, another picks a token
+    within the block.
 
-    A noise for every token would cost more than the rest of a small policy's decode step.
+    Noise for every token would cost more than the rest of a small policy's decode step.
     """
     key = jax.random.fold_in(jax.random.wrap_key_data(key_data), position)
     of_block, of_token = jax.random.uniform(key, (2,))
@@ -95,7 +98,7 @@ def _draw(key_data: jax.Array, position: jax.Array, logp_V: jax.Array) -> jax.Ar
 
 
 def _pick(mass: jax.Array, uniform: jax.Array) -> jax.Array:
-    """An index with probability in proportion to its mass; never one without any."""
+    """An index, with probability proportional to its mass; never one without mass."""
     up_to = jnp.cumsum(mass)
     return (up_to <= uniform * up_to[-1]).sum()
 
@@ -103,7 +106,7 @@ def _pick(mass: jax.Array, uniform: jax.Array) -> jax.Array:
 def _cut_rows(
     logits_SV: jax.Array, cuts_S: jax.Array, top_k_S: jax.Array, top_p_S: jax.Array
 ) -> jax.Array:
-    """A sort of the vocabulary. Rows that cut nothing stay as they are, to the last bit."""
+    """Sorts the vocabulary. Rows without truncation are returned bitwise unchanged."""
     cut_SV = jax.vmap(_cut)(logits_SV, top_k_S, top_p_S)
     return jnp.where(cuts_S[:, None], cut_SV, logits_SV)
 
@@ -115,6 +118,6 @@ def _cut(logits_V: jax.Array, top_k: jax.Array, top_p: jax.Array) -> jax.Array:
     rank = jnp.where(top_k > 0, top_k, V)
     kept_V = jnp.where(jnp.arange(V) < rank, logits_V[order_V], -jnp.inf)
     prob_V = jax.nn.softmax(kept_V)
-    before_V = jnp.cumsum(prob_V) - prob_V  # the first one always stays
+    before_V = jnp.cumsum(prob_V) - prob_V  # 0 for the first one, which is always kept
     kept_V = jnp.where(before_V < top_p, kept_V, -jnp.inf)
     return jnp.full_like(logits_V, -jnp.inf).at[order_V].set(kept_V)

@@ -8,7 +8,7 @@ import dataclasses
 @dataclasses.dataclass(frozen=True)
 class PolicyShape:
     """Sizes of a decoder as transformers defines it. With `num_experts` 0 the feed-forward is
-    dense, else a mixture. Qwen3 has `qk_norm`, Qwen2 `qkv_bias`, Llama neither.
+    dense, else a mixture of experts. Qwen3 has `qk_norm`, Qwen2 `qkv_bias`, Llama neither.
 
     The comment of each field is its letter in array names, or its meaning.
     """
@@ -23,13 +23,13 @@ class PolicyShape:
     num_experts: int  # E; 0 = dense
     experts_per_token: int  # K
     expert_width: int  # F of each expert
-    dense_layers: tuple[int, ...]  # indices of layers that are dense beside experts in the others
+    dense_layers: tuple[int, ...]  # indices of layers that are dense although others have experts
     norm_topk_prob: bool  # the K router weights are rescaled to sum to 1
-    qk_norm: bool  # queries and keys are normed per head
+    qk_norm: bool  # queries and keys are normalized per head
     qkv_bias: bool  # queries, keys and values have a bias
     rope_theta: float
     llama3_rope: tuple[float, ...]  # (factor, low, high, trained positions) of Llama 3, or empty
-    max_positions: int  # of the conversations that it was made for; nothing is computed with it
+    max_positions: int  # longest conversation it was made for; no computation uses it
     norm_eps: float
     tie_embeddings: bool  # the output head is the embedding, transposed
 
@@ -40,7 +40,9 @@ class PolicyShape:
                 f"model.num_kv_heads {self.num_kv_heads}"
             )
         if self.head_width % 2:
-            raise ValueError(f"model.head_width {self.head_width} must be even: rotary turns pairs")
+            raise ValueError(
+                f"model.head_width {self.head_width} must be even: rotary embeddings rotate pairs"
+            )
         if self.num_experts and not 1 <= self.experts_per_token <= self.num_experts:
             raise ValueError(
                 f"model.experts_per_token {self.experts_per_token} must lie between 1 and "

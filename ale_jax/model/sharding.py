@@ -1,4 +1,4 @@
-"""Where arrays lie: a mesh with named axes, and one table from logical to mesh axes."""
+"""How arrays are sharded: a mesh with named axes, and one table from logical to mesh axes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from ale_jax.model.params import Params, is_param, param_table
 from ale_jax.model.shape import PolicyShape
 
-# Logical axis of a weight or a batch -> axes of the mesh. None and absent mean replicated.
+# Logical axis of a weight or a batch -> mesh axes. None, or an axis not listed, means replicated.
 RULES: dict[str, tuple[str, ...]] = {
     "batch": ("data", "fsdp", "expert"),
     "sequence": ("context",),
@@ -23,18 +23,18 @@ RULES: dict[str, tuple[str, ...]] = {
     "experts": ("expert",),
     "ffw": ("tensor",),
 }
-# Of the weights that the sampler reads in every decode step: nothing of them is to travel there.
+# For the weights that the sampler reads in every decode step, where none may be gathered.
 SAMPLER_RULES = {axis: places for axis, places in RULES.items() if axis != "embed"}
 
-_AUTO = (AxisType.Auto,)  # the compiler places what we do not
+_AUTO = (AxisType.Auto,)  # the compiler shards what we do not
 
 
 @dataclasses.dataclass(frozen=True)
 class MeshShape:
-    """Devices along each axis.
+    """Number of devices along each mesh axis, and what is divided over it.
 
-    data: rows, weights whole; -1 takes all devices that the other axes leave.
-    fsdp: rows, and weights cut along their width.
+    data: rows, with weights replicated; -1 takes all devices that the other axes leave.
+    fsdp: rows, and weights along their width.
     expert: rows, and the experts.
     tensor: heads, feed-forward width and vocabulary.
     context: the tokens of a row.
@@ -48,7 +48,7 @@ class MeshShape:
 
 
 def mesh_sizes(shape: MeshShape, devices: int) -> dict[str, int]:
-    """Devices along each axis, of so many. ValueError if they do not come out."""
+    """Number of devices along each axis. ValueError if their product is not `devices`."""
     sizes = dataclasses.asdict(shape)
     others = math.prod(size for axis, size in sizes.items() if axis != "data")
     if sizes["data"] == -1:
@@ -68,17 +68,18 @@ def make_mesh(shape: MeshShape) -> Mesh:
 
 
 def abstract_mesh(sizes: Mapping[str, int]) -> AbstractMesh:
-    """Of devices that are not here."""
+    """A mesh of devices that need not be present."""
     return AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=_AUTO * len(sizes))
 
 
 def spec(
     axes: tuple[str | None, ...], rules: Mapping[str, tuple[str, ...]] = RULES
 ) -> PartitionSpec:
-    """The partition of an array with these logical axes. No mesh axis may serve two of them."""
+    """The PartitionSpec of an array with these logical axes. No two of them may use the same mesh
+    axis."""
     entries = [rules.get(axis) if axis else None for axis in axes]
     used = [mesh_axis for entry in entries if entry for mesh_axis in entry]
-    assert len(used) == len(set(used)), f"axes {axes} meet on one mesh axis: {used}"
+    assert len(used) == len(set(used)), f"axes {axes} share a mesh axis: {used}"
     return PartitionSpec(*entries)
 
 
@@ -115,8 +116,8 @@ def table_shardings(
 
 
 def row_axes(rows: int, mesh: AbstractMesh | Mesh) -> tuple[str, ...]:
-    """The mesh axes of a batch that so many rows can be divided over; by the others, each row is on
-    every device."""
+    """The mesh axes of a batch that this many rows can be divided over. Along the other axes, each
+    row is on every device."""
     axes, parts = [], 1
     for axis in RULES["batch"]:
         if mesh.shape[axis] > 1 and rows % (parts * mesh.shape[axis]) == 0:
@@ -126,18 +127,18 @@ def row_axes(rows: int, mesh: AbstractMesh | Mesh) -> tuple[str, ...]:
 
 
 def num_data_shards(mesh: AbstractMesh | Mesh) -> int:
-    """Into how many shards the data axes divide what is cut along them."""
+    """The number of shards that the data axes divide an array into."""
     return math.prod(mesh.shape[axis] for axis in RULES["batch"])
 
 
 def sequence_axis(tokens: int, mesh: AbstractMesh | Mesh) -> str | None:
-    """The mesh axis that the tokens of a row are divided over, if they can be."""
+    """The mesh axis that the tokens of a row are divided over; None if they cannot be."""
     (axis,) = RULES["sequence"]
     return axis if tokens % mesh.shape[axis] == 0 else None
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Rows of a batch over the data axes."""
+    """Divides the rows of a batch over the data axes."""
     return NamedSharding(mesh, spec(("batch",)))
 
 

@@ -19,7 +19,7 @@ ChatMessage = dict[str, str]  # {"role": ..., "content": ...}, as chat templates
 END_OF_TURN = "<|im_end|>"
 END_OF_TEXT = "<|endoftext|>"
 SPECIAL = (END_OF_TEXT, "<|im_start|>", END_OF_TURN)
-# Ordinary text in Qwen3's vocabulary too: one token each, but kept when decoding.
+# One token each, but ordinary text that decoding keeps, as in Qwen3's vocabulary.
 MARKERS = (
     "<tool_call>",
     "</tool_call>",
@@ -29,15 +29,16 @@ MARKERS = (
     "</tools>",
 )
 
-# What the chat format repeats in every turn (a tool call's JSON, a role's line) is one piece, that
-# BPE makes one token; else words, single digits, and single other characters. So a name is the
-# same tokens wherever it stands, and copying it is easy to learn.
+# Text that the chat format repeats in every turn (a tool call's JSON, a role's line) is one piece,
+# which BPE turns into one token. The other pieces are words, single digits, and single other
+# characters. A name therefore has the same tokens wherever it occurs, and copying it is easy to
+# learn.
 _PIECES = (
     r'\n\{"name": "[a-z]+", "arguments": \{"[a-z]+": "|"\}\}\n|[a-z]+\n\z'
     r"|\.[a-z]{2,4}\b|[A-Za-z]+|[0-9]|\s|[^\sA-Za-z0-9]"
 )
 
-_SENTINEL = "\u0000{}\u0000"  # stands for text that the template only wraps
+_SENTINEL = "\u0000{}\u0000"  # placeholder for the content of a message
 
 
 def train_bpe(messages: Iterable[ChatMessage], vocab_size: int) -> PreTrainedTokenizerFast:
@@ -69,7 +70,7 @@ def train_bpe(messages: Iterable[ChatMessage], vocab_size: int) -> PreTrainedTok
 
 
 def _training_texts(messages: Iterable[ChatMessage]) -> Iterator[str]:
-    """What stands between special tokens and markers when these messages are rendered."""
+    """The text between special tokens and markers when these messages are rendered."""
     markers = re.compile("|".join(map(re.escape, MARKERS)))
     for message in messages:
         yield "user\n" if message["role"] == "tool" else f"{message['role']}\n"
@@ -79,7 +80,8 @@ def _training_texts(messages: Iterable[ChatMessage]) -> Iterator[str]:
 class ChatTokenizer:
     """The chat format over a transformers tokenizer whose template is ChatML-like (Qwen3, ours).
 
-    Thread-safe: transformers keeps whether special tokens count as text in the tokenizer itself.
+    Thread-safe by a lock, because transformers stores in the tokenizer itself whether special
+    tokens count as text.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, tools: list[dict] | None = None):
@@ -92,7 +94,7 @@ class ChatTokenizer:
 
     @classmethod
     def load(cls, path: str | Path, tools: list[dict] | None = None) -> ChatTokenizer:
-        """Loads a folder in transformers' layout, or what a .gguf file holds.
+        """Loads the tokenizer of a folder in transformers' layout, or of a .gguf file.
 
         ValueError if there is none, or it has no chat template or no end-of-turn token.
         """
@@ -108,7 +110,7 @@ class ChatTokenizer:
             )
         try:
             tokenizer = AutoTokenizer.from_pretrained(str(place), local_files_only=True, **options)
-        except Exception as error:  # what a damaged file meets in there has no type of its own
+        except Exception as error:  # a damaged file can raise any type of error
             raise ValueError(f"{path}: its tokenizer cannot be read: {error!s:.200}") from error
         if not tokenizer.chat_template:
             raise ValueError(f"the tokenizer in {path} has no chat template: add one")
@@ -120,7 +122,8 @@ class ChatTokenizer:
         return cls(tokenizer, tools)
 
     def check_fits(self, model_vocab_size: int) -> None:
-        """ValueError if the model has no embedding for some token. It may have more rows."""
+        """ValueError if the model has no embedding for some token. It may have more embeddings than
+        tokens."""
         if self.vocab_size > model_vocab_size:
             raise ValueError(
                 f"the tokenizer has {self.vocab_size} tokens, the model's vocabulary is "
@@ -136,11 +139,11 @@ class ChatTokenizer:
             return self._tokenizer.decode(np.asarray(ids).tolist(), skip_special_tokens=True)
 
     def prompt_ids(self, new_messages: Sequence[ChatMessage], first: bool) -> np.ndarray:
-        """The ids that continue a conversation by `new_messages` up to the policy's next token.
+        """The ids that continue a conversation by `new_messages`, up to the policy's next token.
 
-        first: the conversation starts here; else they follow a reply of the policy that ended
-        with its end-of-turn token. Contents are tokenized with special tokens switched off: text
-        out of a sandbox cannot end a turn or open one.
+        first: the conversation starts here; otherwise the messages follow a reply of the policy
+        that ended with its end-of-turn token. Contents are tokenized with special tokens disabled,
+        so that text from a sandbox can neither end a turn nor open one.
         """
         roles = tuple(m["role"] for m in new_messages)
         if (roles, first) not in self._wraps:
@@ -153,7 +156,7 @@ class ChatTokenizer:
         return np.concatenate(pieces)
 
     def reply_ids(self, text: str) -> np.ndarray:
-        """The ids of a reply that somebody else wrote (an oracle's), end of turn included."""
+        """The ids of a reply that the policy did not write (an oracle's), end of turn included."""
         return np.append(self._encode(text, special=False), self.stop_ids[0]).astype(np.int32)
 
     def _encode(self, text: str, special: bool) -> np.ndarray:
@@ -173,7 +176,7 @@ class ChatTokenizer:
 
 
 def _stop_ids(tokenizer: PreTrainedTokenizerFast) -> tuple[int, ...]:
-    """The token that ends a turn, and the one that ends a text where there is one: Qwen ends its
+    """The token that ends a turn, and the one that ends a text if there is one: Qwen ends its
     replies with either."""
     vocabulary = tokenizer.get_vocab()
     return tuple(vocabulary[t] for t in (END_OF_TURN, END_OF_TEXT) if t in vocabulary)
@@ -186,7 +189,7 @@ def _wraps(render, roles: tuple[str, ...], first: bool) -> list[str]:
     if first:
         text = render(messages, True)
     else:
-        # What the template writes after the reply's end-of-turn token is ours to add.
+        # The reply includes its end-of-turn token. What the template writes after it is added here.
         reply = _SENTINEL.format("reply")
         before = [{"role": "user", "content": "-"}, {"role": "assistant", "content": reply}]
         text = render([*before, *messages], True).partition(reply)[2]

@@ -1,0 +1,16 @@
+"""Rollouts: the inference engine with its cache slots, the policy server that rollout workers call,
+the token ledger, and the runner of episodes.
+
+Shape suffixes (a digit is an axis of that size):
+    D  width of the residual stream
+    K  experts per token
+    L  layers that have experts
+    M  tokens in all pages of the cache
+    Q  batches of context chunks that one dispatch can read
+    R  context chunks in such a batch
+    S  slots of the cache, one per conversation
+    T  tokens of a chunk, or consecutive tokens of a conversation
+    V  vocabulary
+    W  pages of a conversation
+    n  decode steps
+"""

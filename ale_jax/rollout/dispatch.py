@@ -30,8 +30,8 @@ class Dispatch:
 
 
 class ChunkBatches:
-    """Chunks in the order in which they are read, in batches of one size each. In every batch each
-    shard of the mesh has rows of its own."""
+    """Chunks in the order of reading, in batches of one size each. In every batch each shard of the
+    mesh has its own rows."""
 
     def __init__(self, shape: EngineShape, shards: int):
         self._shape = shape
@@ -41,8 +41,8 @@ class ChunkBatches:
         self._start_QR = np.zeros((Q, R), np.int32)
         self._count_QR = np.zeros((Q, R), np.int32)
         self._tokens_QRT = np.zeros((Q, R, T), np.int32)
-        self._sizes: list[int] = []  # of the batches
-        self._last = [(0, 0)] * shards  # of each shard, the batch of its last chunk and rows there
+        self._sizes: list[int] = []  # chunk size of each batch
+        self._last = [(0, 0)] * shards  # per shard: batch of its last chunk, rows used there
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -72,7 +72,8 @@ class ChunkBatches:
         )
 
     def _place(self, shard: int, size: int) -> tuple[int, int] | None:
-        """Batch and row of the shard's next chunk: never before its last one, which it may need."""
+        """Batch and row for the shard's next chunk, or None if there is no room. It never comes
+        before the shard's last chunk, which it may depend on."""
         rows, (last, taken) = self._shape.prefill_rows, self._last[shard]
         for q in range(last, len(self._sizes)):
             row = taken if q == last else 0
@@ -90,7 +91,7 @@ def page_table(slots: Sequence[CacheSlot], shape: EngineShape) -> np.ndarray:
 
 
 def slot_state(writing: Sequence[CacheSlot], num_slots: int) -> SlotState:
-    """The others rest."""
+    """The state of all slots. Those that are not in `writing` are idle."""
     S = num_slots
     state = SlotState(
         token_S=np.zeros((S,), np.int32),
@@ -114,22 +115,21 @@ def slot_state(writing: Sequence[CacheSlot], num_slots: int) -> SlotState:
 
 
 class ExpertRecord:
-    """By page, as keys and values are: who shards a page of the cache shards its record."""
+    """The experts of each token in the cache, stored by page, as keys and values are: conversations
+    that share a page of the cache share its record."""
 
     def __init__(self, shape: EngineShape, policy: PolicyShape, shards: int = 1):
         assert policy.is_moe, "a dense policy has nothing to record"
         self._page_tokens = shape.page_tokens
-        self._slots, self._pages = (
-            shape.max_sequences // shards,
-            shape.pages // shards,
-        )  # of each shard
+        # Of each shard.
+        self._slots, self._pages = shape.max_sequences // shards, shape.pages // shards
         tokens = shape.pages * shape.page_tokens
         size = (tokens, policy.num_moe_layers, policy.experts_per_token)
         self._expert_MLK = np.full(size, -1, np.int16)
 
     def take_over(self, dispatch: Dispatch, burst: Burst) -> None:
-        """What a dispatch put into the cache, also for conversations that were ended meanwhile:
-        others may shard what they read."""
+        """Records what a dispatch put into the cache, including that of conversations that have
+        ended in the meantime, because others may share their pages."""
         chunks, state = dispatch.chunks, dispatch.state
         for batch, row in np.argwhere(chunks.count_QR[: chunks.num_batches] > 0):
             slot, start = chunks.slot_QR[batch, row], chunks.start_QR[batch, row]
@@ -140,7 +140,7 @@ class ExpertRecord:
             self._write(i, dispatch.page_SW, state.position_S[i], burst.expert_nSLK[:count, i])
 
     def read(self, slot: int, pages: Sequence[int], start: int, end: int) -> np.ndarray:
-        """Of the slot's tokens from position `start` to before `end`, [T,L,K] int16."""
+        """Experts of the slot's tokens from position `start` to before `end`, [T,L,K] int16."""
         return self._expert_MLK[self._places(slot, pages, start, end)]
 
     def _write(self, slot: int, page_SW: np.ndarray, start: int, expert_TLK: np.ndarray) -> None:
@@ -149,6 +149,6 @@ class ExpertRecord:
 
     def _places(self, slot: int, pages: Sequence[int], start: int, end: int) -> np.ndarray:
         position_T = np.arange(start, end)
-        first = slot // self._slots * self._pages  # the numbers of pages count from the shard's
+        first = slot // self._slots * self._pages  # page numbers count from the shard's first page
         page_T = first + np.asarray(pages, np.int64)[position_T // self._page_tokens]
         return page_T * self._page_tokens + position_T % self._page_tokens

@@ -1,4 +1,4 @@
-"""The sizes of the inference engine."""
+"""Sizes of the inference engine."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ class EngineShape:
     max_sequences: conversations at once.
     max_sequence_length: tokens of the longest conversation.
     decode_steps: tokens that each conversation writes per dispatch.
-    prefill_tokens: a chunk of context is padded to the smallest of these that holds it; the last
-        one is the longest chunk.
-    prefill_rows: chunks that are computed together, those of others or empty ones beside one's
-        own; of each shard.
-    prefill_budget: tokens read per dispatch, at most, so that those who write do not wait long for
-        those who read; of each shard.
-    page_tokens: tokens of a page of the cache.
-    pages: pages of the cache. A conversation has all the pages that it may ever need from its
-    beginning
-        to its end, but those of a prompt that begins alike are shared.
-    share_across_versions: pages are shared also with those who read them under other weights.
-    int8_cache: keys and values in a quarter of float32's memory, a little less exact.
+    prefill_tokens: sizes of the chunks of context. A chunk is padded to the smallest size that
+        holds it; the last one is the longest chunk.
+    prefill_rows: chunks that are computed together, per shard. Rows without a chunk are computed
+        empty.
+    prefill_budget: tokens per shard that are read per dispatch, at most, so that conversations that
+        write do not wait long for those that read.
+    page_tokens: tokens per page of the cache.
+    pages: pages of the cache. A conversation holds all pages that it may ever need from its
+        beginning to its end, but shares those of a prompt with the same beginning.
+    share_across_versions: also share pages with conversations that read them under other weights.
+    int8_cache: keys and values take a quarter of float32's memory, and are slightly less exact.
     weights: "same" as the learner computes with, or stored in eight bits (model/compute.py).
     """
 
@@ -71,7 +70,8 @@ class EngineShape:
             )
 
     def shard(self, shards: int) -> EngineShape:
-        """What one of so many shards of the mesh has. ValueError if they do not come out."""
+        """Sizes of one of `shards` shards of the mesh. ValueError if slots or pages cannot be
+        divided, or too few pages are left to each."""
         for name, count in (("max_sequences", self.max_sequences), ("pages", self.pages)):
             if count % shards:
                 raise ValueError(
@@ -90,7 +90,7 @@ class EngineShape:
 
     @property
     def eight_bits(self) -> bool:
-        """Something is stored less exactly than the learner has it."""
+        """Whether anything is stored less exactly than in the learner."""
         return self.int8_cache or self.weights != SAME
 
     @property
@@ -99,5 +99,5 @@ class EngineShape:
 
     @property
     def max_batches(self) -> int:
-        """Batches of chunks in one dispatch."""
+        """The most batches of chunks in one dispatch."""
         return self.prefill_budget // (self.prefill_rows * self.prefill_tokens[0])

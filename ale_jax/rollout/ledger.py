@@ -1,7 +1,8 @@
-"""The token ledger: every conversation's ids, as the engine wrote them, joined into trajectories.
+"""The token ledger: the ids of every conversation, as the engine wrote them, joined into
+trajectories.
 
-Rollout workers speak text; the ids of what the policy wrote never leave this process and are
-never made again from text.
+Rollout workers exchange text. The ids that the policy wrote never leave this process, and are never
+recomputed from text.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ale_jax.rollout.engine import Engine
 
 @dataclasses.dataclass
 class _Conversation:
-    id: int  # the engine's
+    id: int  # of the engine
     key: np.ndarray
     sampling: Sampling
     prefix_turns: tuple[Turn, ...] = ()
@@ -30,11 +31,11 @@ class _Conversation:
 
 
 def conversation_key(seed: int, key: EpisodeKey, redraw: int = 0) -> np.ndarray:
-    """Threefry key data [2] of an episode's conversation, a function of its position in the run
-    only, so that a retried, resumed or differently scheduled episode draws the same numbers.
+    """Threefry key data [2] of an episode's conversation. It only depends on the episode's position
+    in the run, so that a retried, resumed or differently scheduled episode draws the same numbers.
 
-    redraw: how many episodes at the key were rejected for what they did, which the next one is
-    not to do again.
+    redraw: how many episodes at this key were rejected for their behaviour, which the next one
+    should not repeat.
     """
     phase = int.from_bytes(key.phase.encode(), "big")
     position = [seed, phase, key.group, key.member]
@@ -59,10 +60,12 @@ class Ledger:
         prefix_turns: tuple[Turn, ...] = (),
         redraw: int = 0,
     ) -> None:
-        """A new conversation called `name` (unguessable: whoever knows it may speak in it).
+        """Opens a conversation called `name`. Names must be unguessable: any client that knows one
+        can write to the conversation.
 
-        It goes on after the turns `prefix_turns`, whose ids the engine reads with the first prompt:
-        the members of a group, which shard them, shard their pages. redraw: of `conversation_key`.
+        It continues after the turns `prefix_turns`, whose ids the engine reads with the first
+        prompt. Members of a group that share these turns therefore share their pages. redraw: as in
+        `conversation_key`.
         """
         sampling_key = conversation_key(self._seed, key, redraw)
         conversation = _Conversation(self._engine.open(), sampling_key, sampling, prefix_turns)
@@ -104,9 +107,11 @@ class Ledger:
         return Reply(text, sampled.stop)
 
     def close(self, name: str, episode: Episode | None) -> Trajectory | None:
-        """Ends a conversation and frees its cache slot. With its episode: the trajectory, the
-        reward on the last chunk (no turns, not even prefix turns, if the policy never wrote).
-        Without: nothing is kept."""
+        """Ends a conversation and frees its cache slot.
+
+        With its episode, returns the trajectory, with the reward on the last turn. It has no turns,
+        not even prefix turns, if the policy never wrote. Without an episode, nothing is kept.
+        """
         with self._lock:
             conversation = self._open.pop(name)
         self._engine.end(conversation.id)
@@ -130,13 +135,14 @@ class Ledger:
         ids = self._tokenizer.prompt_ids(messages, first=not before)
         end_of_turn = self._tokenizer.stop_ids[0]
         if before and before[-1].action_ids[-1] != end_of_turn:
-            # The reply was cut, or ended the text and not the turn: the context does that here.
+            # The reply was cut off, or ended with the end-of-text token. The turn is ended here.
             ids = np.concatenate([[end_of_turn], ids])
         return ids.astype(np.int32)
 
 
 def _with_experts(trajectory: Trajectory, parts: Sequence[np.ndarray]) -> Trajectory:
-    """parts: of the tokens in order, as the engine recorded them; none if it does not."""
+    """parts: experts of the tokens, in order, as the engine recorded them; empty if it records
+    none."""
     if not parts:
         return trajectory
     expert_TLK = np.concatenate(parts)

@@ -1,4 +1,4 @@
-"""Which conversations have which pages of the cache."""
+"""Assigns pages of the cache to conversations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 def prefix_keys(ids: Sequence[int], page_tokens: int, version: int | None) -> list[bytes]:
     """One key per full page of `ids`: a digest of the weights' version and of all ids up to the
-    page's end. Version None: pages of all versions have the same keys."""
+    page's end. With version None, pages of all versions have the same keys."""
     digest = hashlib.sha256(repr(version).encode())
     keys = []
     for end in range(page_tokens, len(ids) + 1, page_tokens):
@@ -21,22 +21,21 @@ def prefix_keys(ids: Sequence[int], page_tokens: int, version: int | None) -> li
 
 
 class PagePool:
-    """Counts who uses each page. A page that nobody uses is free, or keeps what it holds under its
-    key until it is needed: the longest unused goes first."""
+    """Counts the users of each page. A page without users is free, or keeps its content under its
+    key until it is needed; the least recently used page is taken first."""
 
     def __init__(self, num_pages: int):
         self._free = deque(range(num_pages))
         self._users = [0] * num_pages
         self._page_of: dict[bytes, int] = {}
         self._key_of: dict[int, bytes] = {}
-        self._unused: OrderedDict[int, None] = (
-            OrderedDict()
-        )  # these have keys; longest unused first
+        # Pages with a key and without users, the least recently used first.
+        self._unused: OrderedDict[int, None] = OrderedDict()
 
     def take(self, keys: Sequence[bytes], count: int) -> tuple[list[int], int] | None:
         """`count` pages, and how many of them, at the front, already hold what `keys` name.
 
-        None if there are not so many: then nothing has changed.
+        None if there are not enough pages; then nothing changes.
         """
         if not self.can_give(keys, count):
             return None
@@ -47,31 +46,32 @@ class PagePool:
         return known + [self._new() for _ in range(count - len(known))], len(known)
 
     def can_give(self, keys: Sequence[bytes], count: int) -> bool:
-        """Whether `take` would."""
+        """Whether `take` would succeed."""
         known = self._holding(keys)
         reused = sum(page in self._unused for page in known)
         return count - len(known) <= self.free - reused
 
     @property
     def free(self) -> int:
-        """Pages that nobody uses."""
+        """The number of pages without users."""
         return len(self._free) + len(self._unused)
 
     def known(self, keys: Sequence[bytes]) -> int:
-        """How many of the keys, from the first on, name what a page holds."""
+        """How many of the keys, counted from the first, name the content of a page."""
         return len(self._holding(keys))
 
     def name(self, page: int, key: bytes) -> None:
-        """The page, in use and not written again, holds what `key` names, for others to use.
+        """Registers the content of a page under `key`, for others to use. The page must be in use,
+        and is not written again.
 
-        If another page does already, or this one has a name, nothing changes.
+        Nothing changes if another page already has this key, or this page has one.
         """
         assert self._users[page] > 0, page
         if key not in self._page_of and page not in self._key_of:
             self._page_of[key], self._key_of[page] = page, key
 
     def release(self, pages: Sequence[int]) -> None:
-        # The last page first: without those before it, a page is of no use to anybody.
+        # Last page first, so that it is taken first: a page is useless without those before it.
         for page in reversed(pages):
             assert self._users[page] > 0, page
             self._users[page] -= 1

@@ -1,4 +1,4 @@
-"""Plays episodes in sandboxes that are kept from one episode to the next."""
+"""Plays episodes in sandboxes that are reused from one episode to the next."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ale_jax.sandbox.api import Sandbox, SandboxStartError
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeResult:
-    """An episode, and its rollout worker's sandboxes when it ended: alive, and replaced since the
-    start."""
+    """An episode, and the number of its rollout worker's sandboxes when it ended: those alive, and
+    those replaced since the start."""
 
     episode: Episode
     sandboxes_up: int
@@ -24,11 +24,11 @@ class EpisodeResult:
 
 
 class EpisodeRunner:
-    """Plays as many episodes at once as threads call `play`, each in a sandbox of its own, or in
-    none where its task needs none.
+    """Plays as many episodes at once as threads call `play`. Each has its own sandbox, or none if
+    its task needs none.
 
-    Sandboxes are started when they are first needed. One whose episode met trouble of the system is
-    closed, and replaced when it is needed again.
+    Sandboxes are started when they are first needed. A sandbox whose episode ended with an
+    infrastructure failure is closed, and replaced when it is needed again.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class EpisodeRunner:
         memory: StateMemory | None = None,
     ):
         """start_sandbox: None where no task needs one.
-        memory: None for one that this rollout worker has to itself."""
+        memory: None for a new one that only this rollout worker uses."""
         self._memory = memory or StateMemory()
         self._start_sandbox, self._make_env, self._limits = start_sandbox, make_env, limits
         self._needs_sandbox = needs_sandbox
@@ -51,7 +51,7 @@ class EpisodeRunner:
         self._closed = False
 
     def play(self, key: EpisodeKey, policy: Policy, prefix: Prefix | None = None) -> EpisodeResult:
-        """Plays `key.task` to its end; the system's failures come back as the episode's status."""
+        """Plays `key.task` to its end. Failures of the system become the episode's status."""
         if self._needs_sandbox(key.task):
             episode = self._play_in_sandbox(key, policy, prefix)
         else:
@@ -61,7 +61,7 @@ class EpisodeRunner:
             return EpisodeResult(episode, len(self._up), self._given_up)
 
     def close(self) -> None:
-        """Ends all sandboxes, and with them the episodes under way."""
+        """Closes all sandboxes, which ends the episodes in progress."""
         with self._lock:
             self._closed = True
             sandboxes, self._up, self._idle = self._up, set(), []
@@ -93,7 +93,7 @@ class EpisodeRunner:
                 self._up.add(sandbox)
                 return sandbox
         sandbox.close()
-        raise SandboxStartError("the rollout worker was closed meanwhile")
+        raise SandboxStartError("the rollout worker was closed while the sandbox started")
 
     def _put_back(self, sandbox: Sandbox, usable: bool) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""The host's view of a conversation in the cache: what is read, what is unread, what is written."""
+"""The host's view of a conversation in the cache: what was read, is unread, and was written."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from ale_jax.rollout.pages import prefix_keys
 
 @dataclasses.dataclass(frozen=True)
 class Sampled:
-    """A reply: ids [A], log-probability as sampled and under the plain softmax, version per token.
+    """A reply: its ids, and of each id the log-probability as sampled, the log-probability under
+    the plain softmax, and the version of the weights.
 
-    stop: "stop" a stop token was written (the last id); "length" max_tokens were; "context_full"
-    the slot has no room left (`ids` may be empty).
+    stop: "stop": a stop token was written (the last id); "length": max_tokens were written;
+    "context_full": the slot has no room left (`ids` may be empty).
 
-    expert_TLK: where experts are recorded, those of the T tokens that came into the cache since the
-    conversation's last reply, int16. The last id of `ids` comes into it with the next reply.
+    expert_TLK: if experts are recorded, those of the T tokens that entered the cache since the
+    conversation's last reply, int16. The last id of `ids` enters it with the next reply.
     """
 
     ids: np.ndarray
@@ -44,7 +45,7 @@ class Request:
     _keys: tuple[int | None, list[bytes]] | None = None
 
     def prefix_keys(self, page_tokens: int, version: int | None) -> list[bytes]:
-        """Of the full pages of what is to be read. Kept: who waits is looked at again and again."""
+        """Keys of the full pages to be read. Cached, because a waiting request is checked often."""
         if self._keys is None or self._keys[0] != version:
             self._keys = version, prefix_keys(self.new_ids[:-1], page_tokens, version)
         return self._keys[1]
@@ -52,7 +53,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """Ids to be read from position `start` on, in a dispatch for up to `size` of them."""
+    """Ids to be read from position `start` on, in a chunk that is padded to `size`."""
 
     start: int
     ids: list[int]
@@ -66,8 +67,8 @@ class RoutingReader(Protocol):
 
 
 class CacheSlot:
-    """One conversation at a time. `tail` holds the ids that the cache does not: all but its last
-    one must be read, the last one is the input of the next decode step."""
+    """One conversation at a time. `tail` holds the ids that the cache does not: all but the last
+    must be read, and the last is the input of the next decode step."""
 
     def __init__(self, index: int, max_tokens: int, record: RoutingReader | None = None):
         self.index, self._max_tokens, self._record = index, max_tokens, record
@@ -77,13 +78,13 @@ class CacheSlot:
         self.prefix_version: int | None = None
         self.request: Request | None = None
         self.length = 0  # tokens in the cache
-        self._told = 0  # of these, with earlier replies
+        self._told = 0  # of these, those whose experts came with earlier replies
         self.tail: list[int] = []
-        self.budget = 0  # tokens that the request under way may still write
+        self.budget = 0  # tokens that the current request may still write
         self._ends: deque[tuple[int, int]] = deque()  # (end, size) of the chunks to be read
 
     def free(self, error: Exception) -> None:
-        """Forgets the conversation; a request under way gets `error`."""
+        """Forgets the conversation. A request in progress fails with `error`."""
         request = self.request
         self.__init__(self.index, self._max_tokens, self._record)
         if request is not None:
@@ -95,18 +96,21 @@ class CacheSlot:
 
     @property
     def next_size(self) -> int:
-        """Of the chunk that `read` will take."""
+        """Size of the chunk that `read` takes next."""
         return self._ends[0][1]
 
     def begin(self, request: Request, sizes: tuple[int, ...]) -> None:
-        """sizes: those that a chunk may have, ascending. Which ones the context is cut into is
-        settled here, before what others have read already is skipped: so each token is computed
-        in a chunk of the same size either way, and to the same last bit."""
+        """Begins a request. sizes: those that a chunk may have, ascending.
+
+        The chunks of the context are fixed here, before the part that others have already read is
+        skipped. Each token is then computed in a chunk of the same size either way, with bitwise
+        identical results.
+        """
         assert self.request is None, "one request per conversation at a time"
         self.request = request
         self.tail += request.new_ids.tolist()
         self._parts: list[tuple[np.ndarray, ...]] = []
-        # A token may be written at every position behind the context, the slot's last one included.
+        # A token may be written at every position after the context, including the slot's last one.
         room = self._max_tokens - (self.length + len(self.tail))
         self.budget = min(request.max_tokens, room)
         self._cut = "length" if request.max_tokens <= room else "context_full"
@@ -115,7 +119,7 @@ class CacheSlot:
         self._ends = _cut_into(sizes, self.length, self.length + self.unread)
 
     def skip(self, count: int) -> None:
-        """The next `count` ids, all unread, are in the cache already."""
+        """The next `count` ids, all unread, are already in the cache."""
         assert count <= self.unread
         self.tail = self.tail[count:]
         self.length += count
@@ -123,7 +127,7 @@ class CacheSlot:
             self._ends.popleft()
 
     def read(self) -> Chunk:
-        """Takes the next chunk, to be put into the cache."""
+        """Takes the next chunk to be put into the cache."""
         end, size = self._ends.popleft()
         count = end - self.length
         chunk = Chunk(self.length, self.tail[:count], size)
@@ -139,7 +143,7 @@ class CacheSlot:
         version: int,
         stop_ids: tuple[int, ...],
     ) -> None:
-        """Takes over what a burst wrote for this slot (-1 once it rested)."""
+        """Takes over what a burst wrote for this slot (-1 once it was idle)."""
         count = int((token_n >= 0).sum())
         ids = token_n[:count]
         versions = np.full((count,), version, np.int32)
@@ -167,8 +171,8 @@ class CacheSlot:
 
 
 def _cut_into(sizes: tuple[int, ...], start: int, stop: int) -> deque[tuple[int, int]]:
-    """(end, size) of chunks that cover start..stop: the largest size while it is filled, then the
-    smallest that holds the rest."""
+    """(end, size) of chunks that cover start..stop: the largest size as long as it is filled, then
+    the smallest that holds the rest."""
     ends: deque[tuple[int, int]] = deque()
     while start < stop:
         size = next((size for size in sizes if size >= stop - start), sizes[-1])

@@ -94,9 +94,9 @@ def make_probe(
         scores, _ = forward(params, arrays, model.shape, model.compute)
         logp_BT = jnp.where(arrays["chunk_BT"] >= 0, scores.logp_BT, 0.0)
         by_segment = jax.vmap(lambda x, s: jax.ops.segment_sum(x, s, num_segments=segments))
-        logp_BS = by_segment(logp_BT, arrays["segment_BT"])
-        real_BS = jnp.arange(segments)[None, :] <= arrays["segment_BT"].max(axis=1)[:, None]
-        return jnp.where(real_BS, jnp.exp(logp_BS), 0.0)[:, 1:].sum()
+        logp_BJ = by_segment(logp_BT, arrays["segment_BT"])
+        real_BJ = jnp.arange(segments)[None, :] <= arrays["segment_BT"].max(axis=1)[:, None]
+        return jnp.where(real_BJ, jnp.exp(logp_BJ), 0.0)[:, 1:].sum()
 
     def ask(params: Params) -> float:
         with jax.set_mesh(model.mesh):

@@ -203,7 +203,7 @@ def test_a_whole_episode_is_replayed_without_a_policy():
     "seen, actions, reason",
     [
         (("do 8", "saw a"), ("a",), "before turn 1 the environment showed 'do 7'"),
-        (("do 7", "saw c"), ("a",), "before turn 2 the environment showed 'saw a' where"),
+        (("do 7", "saw c"), ("a",), "before turn 2 the environment showed 'saw a' instead of"),
         (("do 7", "saw c", "saw b"), ("a", "b"), "before turn 2"),
         (("do 7", "saw end"), ("end",), "prefix turn 1 ended the episode"),
         (("do 7", "saw a"), ("a", "b"), "prefix turn 2 did not end the episode"),
@@ -280,7 +280,7 @@ def test_an_episode_that_is_played_twice_counts_once():
     [
         (ChancyEnv("1112"), ["a", "b", "end"], "before turn 2 the environment showed 'saw a2'"),
         (ChancyEnv("11111112"), list("abcd"), "before turn 5 the environment showed 'saw d2'"),
-        (ChancyEnv("11111111", (1.0, 0.0)), list("abcd"), "it earned 0.0 where it had earned 1.0"),
+        (ChancyEnv("11111111", (1.0, 0.0)), list("abcd"), "the replay earned 0.0, the episode 1.0"),
     ],
 )
 def test_answers_that_differ_the_second_time_reject_the_episode(env, actions, reason):
@@ -317,5 +317,5 @@ def test_limits_without_a_turn_are_refused():
 
 
 def test_a_script_that_is_over_says_so():
-    with pytest.raises(PolicyError, match="no further reply"):
+    with pytest.raises(PolicyError, match="no further replies"):
         ScriptedPolicy([]).reply(())

@@ -1,6 +1,6 @@
-"""config.json of a Hugging Face checkpoint, to and from `PolicyShape`.
+"""Converts the config.json of a Hugging Face checkpoint to and from `PolicyShape`.
 
-The file was written elsewhere: each value is read with its type checked, or refused by name.
+The file is external input, so each value's type is checked, and errors name the field.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ale_jax.model.shape import PolicyShape
 
 @dataclasses.dataclass(frozen=True)
 class Fields:
-    """What a file says, by name. A field that is null counts as missing, as in transformers."""
+    """The fields of a file, by name. A field that is null counts as missing, as in transformers."""
 
     source: Path
     values: Mapping[str, Any]
@@ -29,12 +29,13 @@ class Fields:
         return default if value is None else value
 
     def require(self, name: str, only: Any) -> None:
-        """ValueError if the field is there with another value than the one that is supported."""
+        """ValueError if the field is present with a value other than the one that is supported."""
         if self.get(name, only) != only:
             raise self.error(f"{name} {self.get(name)!r:.80} is not supported, only {only!r} is")
 
     def count(self, name: str, default: int | None = None, most: int = 1 << 24) -> int:
-        """An integer from 1 to `most`, which keeps a damaged file from filling the memory.
+        """An integer from 1 to `most`, a limit that keeps a damaged file from exhausting the
+        memory.
 
         ValueError if it is something else, or missing without a default.
         """
@@ -61,14 +62,14 @@ class Fields:
         return value
 
     def items(self, name: str) -> list[Any]:
-        """The items of a list; none if it is missing."""
+        """The items of a list; empty if it is missing."""
         value = self.get(name, [])
         if not isinstance(value, list):
             raise self.error(f"{name} {value!r:.40} must be a list")
         return value
 
     def part(self, name: str) -> Fields:
-        """The fields within a field; none if it is missing."""
+        """The fields of a nested object; none if it is missing."""
         value = self.get(name, {})
         if not isinstance(value, Mapping):
             raise self.error(f"{name} {value!r:.40} must be an object")
@@ -77,10 +78,10 @@ class Fields:
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """What sets a family of transformers' models apart from the others that we know.
+    """What distinguishes a family of transformers' models from the other supported ones.
 
-    qkv_bias: as `PolicyShape` has it; None where the configuration says it. positions: what
-    transformers takes for max_position_embeddings where the configuration does not say it.
+    qkv_bias: as in `PolicyShape`; None if the configuration states it. positions: transformers'
+    default of max_position_embeddings, for a configuration that does not state it.
     """
 
     model_type: str
@@ -91,7 +92,7 @@ class Architecture:
     positions: int = 32_768
 
 
-# What was upcycled from Qwen2 or Llama is a Qwen2-MoE (see layout.filler_shapes).
+# A model that was upcycled from Qwen2 or Llama is a Qwen2-MoE (see layout.filler_shapes).
 ARCHITECTURES = (
     Architecture("qwen3_moe", "Qwen3MoeForCausalLM", True, True, False),
     Architecture("qwen2_moe", "Qwen2MoeForCausalLM", True, False, None),
@@ -100,7 +101,7 @@ ARCHITECTURES = (
     Architecture("llama", "LlamaForCausalLM", False, False, False, 2048),
 )
 
-# Fields of which one value only is supported; a missing field has it.
+# Fields of which only one value is supported, which is also that of a missing field.
 _ONLY = {
     "hidden_act": "silu",
     "attention_bias": False,
@@ -115,7 +116,7 @@ _LLAMA3_ROPE = (
     "high_freq_factor",
     "original_max_position_embeddings",
 )
-# Far above any model's.
+# Far above those of any model.
 MOST_LAYERS = MOST_EXPERTS = 1024
 
 NO_EXPERTS: dict[str, object] = {
@@ -131,7 +132,7 @@ def read_config(path: Path) -> PolicyShape:
     """The shape that a config.json describes. ValueError names the field that is not supported."""
     content = read_json(path)
     if not isinstance(content, dict):
-        raise ValueError(f"{path}: must hold an object")
+        raise ValueError(f"{path}: must contain an object")
     fields = Fields(path, content)
     known = {each.model_type: each for each in ARCHITECTURES}
     architecture = find_architecture(fields, fields.get("model_type"), known)
@@ -147,12 +148,14 @@ def find_architecture(
     fields: Fields, name: object, known: Mapping[str, Architecture]
 ) -> Architecture:
     if not isinstance(name, str) or name not in known:
-        raise fields.error(f"architecture {name!r:.40} is not known; known are {', '.join(known)}")
+        raise fields.error(
+            f"architecture {name!r:.40} is not supported, only {', '.join(known)} are"
+        )
     return known[name]
 
 
 def make_shape(fields: Fields, sizes: dict[str, object]) -> PolicyShape:
-    """The shape; a ValueError for sizes that do not fit together names the file, too."""
+    """The shape. A ValueError for sizes that do not fit together also names the file."""
     try:
         return PolicyShape(**sizes)
     except ValueError as error:
@@ -160,8 +163,8 @@ def make_shape(fields: Fields, sizes: dict[str, object]) -> PolicyShape:
 
 
 def to_config(shape: PolicyShape) -> dict[str, object]:
-    """The content of config.json, in the fields of published checkpoints, which transformers 4 and
-    5 both read. ValueError if transformers has no architecture of this shape."""
+    """The content of config.json, with the fields of published checkpoints, which both transformers
+    4 and 5 read. ValueError if transformers has no architecture of this shape."""
     architecture = _architecture_of(shape)
     fields: dict[str, object] = {
         "architectures": [architecture.class_name],
@@ -252,7 +255,7 @@ def _expert_sizes(fields: Fields) -> dict[str, object]:
 
 
 def _rope(fields: Fields) -> tuple[float, tuple[float, ...]]:
-    """theta and `PolicyShape.llama3_rope`, out of what transformers 5 or what 4 writes."""
+    """theta and `PolicyShape.llama3_rope`, from the fields that transformers 5 or 4 writes."""
     scaling = fields.part("rope_parameters" if fields.get("rope_parameters") else "rope_scaling")
     theta = scaling.number("rope_theta", fields.number("rope_theta", 10_000.0))
     kind = scaling.get("rope_type", scaling.get("type", "default"))

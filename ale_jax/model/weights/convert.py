@@ -1,4 +1,4 @@
-"""Writes a checkpoint as a Hugging Face folder, as it is or upcycled to experts (arXiv 2212.05055).
+"""Writes a checkpoint as a Hugging Face folder, as is or upcycled to experts (arXiv 2212.05055).
 
     python -m ale_jax.model.weights.convert IN OUT [--experts=8 --experts-per-token=2]
 
@@ -23,7 +23,7 @@ from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.export import export
 from ale_jax.model.weights.load import load_params, open_checkpoint
 
-# Small: no expert is nearly certain at first, so that all of them get tokens and gradients.
+# Small, so that no expert is nearly certain at first, and all of them get tokens and gradients.
 ROUTER_STDDEV = 0.02
 
 
@@ -33,10 +33,11 @@ def upcycled_shape(
     experts_per_token: int,
     dense_layers: tuple[int, ...] = (),
 ) -> PolicyShape:
-    """The shape of the mixture that `upcycle` makes of a dense policy; ValueError if it is none."""
+    """The shape of the mixture that `upcycle` makes of a dense policy. ValueError if the policy is
+    not dense or the sizes do not fit."""
     if shape.num_experts:
         raise ValueError(
-            f"the policy has {shape.num_experts} experts: only dense ones are upcycled"
+            f"the policy has {shape.num_experts} experts: only dense policies can be upcycled"
         )
     if num_experts < 1:
         raise ValueError(f"num_experts {num_experts} must be at least 1")
@@ -57,16 +58,17 @@ def upcycle(
     key: jax.Array,
     shardings: Params | None = None,
 ) -> Params:
-    """The weights of `sparse`: each expert a copy of the dense layer's feed-forward, a new router.
+    """The weights of `sparse`: each expert is a copy of the dense layer's feed-forward, and the
+    router is new.
 
-    It computes what the dense policy does, to rounding: a token's K experts are equal, and
-    `norm_topk_prob` makes their weights sum to 1 (without it they would sum to about K/E). From
-    there on each expert sees the gradient of its own tokens only, and they part.
+    The result computes what the dense policy does, up to rounding: a token's K experts are equal,
+    and `norm_topk_prob` makes their weights sum to 1 (without it they would sum to about K/E). In
+    training, each expert sees the gradient of its own tokens only, so that the experts diverge.
 
-    shardings: of `sparse`, as `sharding.param_shardings` makes them: experts are made where they
-    belong. Other weights are those of `params`, not copies.
+    shardings: of `sparse`, as from `sharding.param_shardings`; experts are created on the devices
+    where they belong. Other weights are those of `params`, not copies.
 
-    Raises ValueError if `sparse` is no upcycling of `dense`.
+    Raises ValueError if `sparse` is not an upcycling of `dense`.
     """
     _check_fit(dense, sparse)
     sparse_layers = [i for i in range(sparse.num_layers) if sparse.has_experts(i)]
@@ -103,7 +105,7 @@ def _check_fit(dense: PolicyShape, sparse: PolicyShape) -> None:
         if getattr(sparse, name) != value
     ]
     if wrong:
-        raise ValueError(f"not the shape of this policy upcycled: {', '.join(wrong)}")
+        raise ValueError(f"not an upcycled shape of this policy: {', '.join(wrong)}")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -137,9 +139,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("source", metavar="IN", type=Path)
     parser.add_argument("target", metavar="OUT", type=Path)
     parser.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
-    parser.add_argument("--experts", type=int, default=0, help="upcycle to so many; 0: do not")
+    parser.add_argument(
+        "--experts", type=int, default=0, help="number of experts; 0: do not upcycle"
+    )
     parser.add_argument("--experts-per-token", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0, help="of the routers")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the routers")
     return parser
 
 

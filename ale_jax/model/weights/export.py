@@ -1,4 +1,4 @@
-"""Weights out: a folder that transformers loads, and that computes the same."""
+"""Exports weights as a folder that transformers loads, and that computes the same."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ale_jax.model.weights.safetensors_file import (
 )
 
 GENERATION_CONFIG = "generation_config.json"
-MAX_SHARD_BYTES = 5_000_000_000  # as transformers cuts them
+MAX_SHARD_BYTES = 5_000_000_000  # as in transformers
 
 
 def export(
@@ -39,19 +39,19 @@ def export(
     tokenizer: ChatTokenizer | None = None,
     max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> None:
-    """Writes the weights in their own type, with configuration and tokenizer, to the new folder.
+    """Writes the weights in their own type, with configuration and tokenizer, to a new folder.
 
-    The folder appears whole or not at all. Weights that lie on several devices are gathered one at
-    a time; on several hosts all have to call this, and the first one writes. ValueError if the
-    folder exists, the weights are of a type that safetensors cannot hold, or transformers has no
-    such architecture.
+    The folder appears complete or not at all. Weights on several devices are gathered one at a
+    time. With several hosts, all of them have to call this, and the first one writes. ValueError if
+    the folder exists, the weights are of a type that safetensors cannot hold, or transformers has
+    no such architecture.
     """
     if path.exists():
         raise ValueError(f"{path} exists: name a folder that does not")
     config = to_config(shape)
     kinds = _kinds(params, shape)
     if jax.process_index() > 0:
-        for _ in _tensors(params, shape, kinds):  # only helps to gather
+        for _ in _tensors(params, shape, kinds):  # only takes part in the gathering
             pass
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def export(
 
 
 def _kinds(params: Params, shape: PolicyShape) -> dict[str, Kind]:
-    """Every tensor to be written, in this order."""
+    """Every tensor to be written, in the order of writing."""
     kinds = {}
     for stored, weight in _pairs(params, shape):
         if weight.dtype not in DTYPES.values():
@@ -96,8 +96,8 @@ def _pairs(params: Params, shape: PolicyShape) -> Iterator[tuple[Stored, jax.Arr
 
 
 def _gather(weight: jax.Array) -> np.ndarray:
-    """The weight in this host's memory. jax keeps that copy as long as the array it was asked of,
-    so a passing twin of it is asked."""
+    """The weight in this host's memory. JAX keeps that copy as long as the array that it was
+    requested from, so it is requested from a temporary array of the same shards."""
     if not weight.is_fully_addressable:
         return multihost_utils.process_allgather(weight, tiled=True)
     parts = [shard.data for shard in weight.addressable_shards]
@@ -107,7 +107,7 @@ def _gather(weight: jax.Array) -> np.ndarray:
 
 
 def _cut(kinds: dict[str, Kind], max_bytes: int) -> list[dict[str, Kind]]:
-    """Shards of at most `max_bytes`, or of one tensor that is larger."""
+    """Shards of at most `max_bytes`, or of a single larger tensor."""
     shards: list[dict[str, Kind]] = [{}]
     room = max_bytes
     for name, kind in kinds.items():

@@ -1,4 +1,4 @@
-"""A GGUF file as a checkpoint: tensors under their Hugging Face names, dequantised as read."""
+"""A GGUF file as a checkpoint: tensors under their Hugging Face names, dequantised when read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ale_jax.model.weights.config import (
 )
 from ale_jax.model.weights.layout import Bounds, check_tensors, tensor_shapes
 
-# By GGUF's name, which is transformers' without the underscore.
+# By GGUF's name, which is transformers' name without the underscore.
 _KNOWN = {
     each.model_type.replace("_", ""): each
     for each in ARCHITECTURES
@@ -82,7 +82,7 @@ def read_shape(
 
 
 def _expert_sizes(fields: Fields) -> dict[str, object]:
-    fields.require("expert_weights_norm", True)  # seldom written: Qwen3-MoE always does it
+    fields.require("expert_weights_norm", True)  # rarely written, because Qwen3-MoE always does it
     return {
         "num_experts": fields.count("expert_count", most=MOST_EXPERTS),
         "experts_per_token": fields.count("expert_used_count"),
@@ -93,16 +93,16 @@ def _expert_sizes(fields: Fields) -> dict[str, object]:
 
 
 def _with_llama3_rope(fields: Fields, shape: PolicyShape, slowed: np.ndarray) -> PolicyShape:
-    """GGUF keeps Llama 3's scaling as what each frequency is divided by; the numbers behind it are
-    found again, and refused if they do not give the same."""
+    """GGUF stores Llama 3's scaling as the divisor of each frequency. The parameters behind the
+    divisors are recovered here. ValueError if they do not reproduce the divisors."""
     llama3 = dataclasses.replace(shape, llama3_rope=(float(slowed.max()), *_LLAMA3_BANDS))
     expected = rotary_frequencies(shape) / rotary_frequencies(llama3)
     if slowed.shape != expected.shape or not np.allclose(slowed, expected, rtol=1e-4):
-        raise fields.error(f"tensor {ROPE_FACTORS}: other factors than Llama 3's")
+        raise fields.error(f"tensor {ROPE_FACTORS}: its factors are not Llama 3's")
     return llama3
 
 
-# What the package raises for a file that it cannot read.
+# What the gguf package raises for a file that it cannot read.
 _UNREADABLE = (
     ValueError,
     KeyError,
@@ -117,9 +117,10 @@ _EXPERT = re.compile(r"\.experts\.(\d+)\.")
 
 @dataclasses.dataclass(frozen=True)
 class GgufTensor:
-    """A tensor, or with `expert` one of those that the file keeps stacked.
+    """A tensor, or, with `expert`, one of the tensors that the file stores stacked.
 
-    turned_heads: rows of queries or keys are in llama.cpp's order; this many heads of them.
+    turned_heads: the number of heads, if the tensor's rows are queries or keys in llama.cpp's
+    order.
     """
 
     file: Path
@@ -141,13 +142,13 @@ class GgufTensor:
         return rows[(slice(None), *(slice(*each) for each in inner))]
 
     def _dequantised(self, start: int, stop: int) -> np.ndarray:
-        """Quantisation is by blocks within a row: whole rows are read."""
+        """Reads whole rows, because quantisation is by blocks within a row."""
         data = self.stored.data if self.expert is None else self.stored.data[self.expert]
         return gguf.dequantize(data[start:stop], self.stored.tensor_type)
 
     def _head_rows(self, start: int, stop: int) -> np.ndarray:
-        """Of each head llama.cpp stores the pairs that rotate together side by side: 0, H/2, 1,
-        H/2 + 1, ... Heads are read whole."""
+        """Reads whole heads and restores the order of their rows. llama.cpp stores the pairs of a
+        head that rotate together side by side: 0, H/2, 1, H/2 + 1, ..."""
         width = self.shape[0] // self.turned_heads
         first, last = start // width, -(-stop // width)
         rows = self._dequantised(first * width, last * width)
@@ -158,14 +159,14 @@ class GgufTensor:
 
 @dataclasses.dataclass(frozen=True)
 class GgufFile:
-    """A checkpoint (see checkpoint.Checkpoint) whose tensors are all known to be there."""
+    """A checkpoint (see layout.Checkpoint) whose tensors are all known to be present."""
 
     shape: PolicyShape
     tensors: dict[str, GgufTensor]
 
 
 def open_gguf(path: Path) -> GgufFile:
-    """Reads what the file says of itself. ValueError names the tensor or field that is wrong."""
+    """Reads the file's metadata. ValueError names the tensor or field that is wrong."""
     metadata, stored = _read(path)
     shape = read_shape(path, metadata, stored)
     stored.pop(ROPE_FACTORS, None)  # part of the shape
@@ -175,13 +176,15 @@ def open_gguf(path: Path) -> GgufFile:
 
 
 class _Reader(gguf.GGUFReader):
-    """Says which tensor is damaged, which the package's own errors do not; and does not go on
-    behind the end of the file, where it would find as many empty values as it is told to."""
+    """Names the tensor that is damaged, which the package's own errors do not. Also stops at the
+    end of the file, beyond which the package would read any number of empty values."""
 
     def _get(self, offset: int, dtype: DTypeLike, count: int = 1, override_order=None):
         values = super()._get(offset, dtype, count, override_order)
         if len(values) != count:
-            raise ValueError(f"should go on at byte {offset}, the file has {len(self.data)}")
+            raise ValueError(
+                f"expected more data at byte {offset}, but the file has {len(self.data)} bytes"
+            )
         return values
 
     def _build_tensors(self, start_offs: int, fields: list[gguf.ReaderField]) -> None:
@@ -193,7 +196,7 @@ class _Reader(gguf.GGUFReader):
             except _UNREADABLE as error:
                 raise ValueError(f"tensor {field.name}: {error}") from error
             if field.name in tensors:
-                raise ValueError(f"tensor {field.name}: is there twice")
+                raise ValueError(f"tensor {field.name}: occurs twice")
             tensors[field.name] = self.tensors[0]
         self.tensors = list(tensors.values())
 
@@ -226,7 +229,7 @@ def _value(field: gguf.ReaderField) -> Any:
 def _under_our_names(
     path: Path, stored: Mapping[str, gguf.ReaderTensor], architecture: str, shape: PolicyShape
 ) -> dict[str, GgufTensor]:
-    """Every tensor of the file, by its Hugging Face name; what has none keeps its own."""
+    """Every tensor of the file, by its Hugging Face name, or by its own if it has none."""
     names = gguf.get_tensor_name_map(
         next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture),
         shape.num_layers,
@@ -237,7 +240,7 @@ def _under_our_names(
         expert = _EXPERT.search(name)
         own = names.get_name(_EXPERT.sub(".experts.", name), (".weight", ".bias"))
         if own not in stored:
-            continue  # check_tensors says so
+            continue  # check_tensors reports it
         used.add(own)
         turned = heads.get(name.split(".")[-2]) if architecture == "llama" else None
         tensors[name] = GgufTensor(

@@ -1,4 +1,5 @@
-"""One table says how each weight lies in a Hugging Face checkpoint; all else follows from it."""
+"""One table describes how each weight is stored in a Hugging Face checkpoint. Everything else is
+derived from it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from ale_jax.model.shape import PolicyShape
 
 
 class Tensor(Protocol):
-    """A tensor in a file; nothing of it is in memory."""
+    """A tensor in a file; none of it is in memory."""
 
     @property
     def file(self) -> Path: ...
@@ -25,11 +26,11 @@ class Tensor(Protocol):
     def shape(self) -> tuple[int, ...]: ...
 
     def read(self, bounds: Bounds) -> np.ndarray:
-        """The part within `bounds`, in the type it is stored in (dequantised, float32)."""
+        """The part within `bounds`, in its stored type; float32 if it is dequantised."""
 
 
 class Checkpoint(Protocol):
-    """tensors: by their Hugging Face names; all that `shape` needs, in the right shapes."""
+    """tensors: by their Hugging Face names; all that `shape` needs, with the right shapes."""
 
     @property
     def shape(self) -> PolicyShape: ...
@@ -39,7 +40,7 @@ class Checkpoint(Protocol):
 
 
 def check_tensors(path: Path, tensors: Mapping[str, Tensor], shape: PolicyShape) -> None:
-    """ValueError unless these are the tensors of such a policy, with names and shapes."""
+    """ValueError unless the names and shapes are those of a checkpoint of such a policy."""
     expected = tensor_shapes(shape)
     for name, tensor_shape in expected.items():
         if name not in tensors:
@@ -51,7 +52,7 @@ def check_tensors(path: Path, tensors: Mapping[str, Tensor], shape: PolicyShape)
             )
     for name, tensor in tensors.items():
         if name not in expected:
-            raise ValueError(f"{tensor.file}: tensor {name} is unexpected in such a model")
+            raise ValueError(f"{tensor.file}: tensor {name} is unexpected in this model")
 
 
 Bounds = tuple[tuple[int, int], ...]  # (start, stop) along each dim
@@ -62,7 +63,7 @@ _LAYER = "model.layers.{layer}."
 _EXPERT = _LAYER + "mlp.experts.{expert}."
 
 # Weight -> the name of its tensor, and for each axis of the tensor the dims of the weight that it
-# is made of, outermost first. A tensor with {expert} in its name is one index of the first dim.
+# combines, outermost first. A tensor with {expert} in its name is one index of the first dim.
 _TABLE: dict[str, tuple[str, Groups]] = {
     "embed_VD": ("model.embed_tokens.weight", ((0,), (1,))),
     "final_norm_D": ("model.norm.weight", ((0,),)),
@@ -90,9 +91,9 @@ _TABLE: dict[str, tuple[str, Groups]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """How one weight lies in a checkpoint: in one tensor, or in one for each expert.
+    """How one weight is stored in a checkpoint: as one tensor, or as one for each expert.
 
-    shape: the weight's. groups: as in the table above.
+    shape: that of the weight. groups: as in the table above.
     """
 
     names: tuple[str, ...]
@@ -108,7 +109,7 @@ class Stored:
         return tuple(math.prod(self.shape[dim] for dim in group) for group in self.groups)
 
     def read(self, bounds: Bounds, read_tensor: ReadTensor, dtype: np.dtype) -> np.ndarray:
-        """The part of the weight within `bounds`; no more is read than the part needs.
+        """The part of the weight within `bounds`. No more is read than the part needs.
 
         read_tensor: (name, bounds) -> that part of a tensor.
         """
@@ -126,10 +127,10 @@ class Stored:
             yield name, part.transpose(self._tensor_order()).reshape(self.tensor_shape)
 
     def _read_one(self, name: str, bounds: Bounds, read_tensor: ReadTensor) -> np.ndarray:
-        """One tensor's part, with the dims in the weight's order (without that of the experts).
+        """One tensor's part, with the dims in the weight's order (without the dim of the experts).
 
-        Along an axis of several dims a part lies together only when the inner dims are whole: so
-        they are read whole and cut afterwards.
+        Along an axis that combines several dims, a part is contiguous only if the inner dims are
+        whole. These are therefore read whole and sliced afterwards.
         """
         tensor_bounds, sizes, cuts = [], [], []
         for outer, *inner in self.groups:
@@ -164,8 +165,9 @@ def layout(shape: PolicyShape) -> Params:
 
 
 def filler_shapes(shape: PolicyShape) -> dict[str, tuple[int, ...]]:
-    """Tensors that transformers wants and we have no weight for: where experts have no `qk_norm`
-    beside them, the model is a Qwen2-MoE whose shared expert has width 0 and so adds nothing."""
+    """Tensors that transformers expects and for which we have no weight. A policy with experts but
+    without `qk_norm` is a Qwen2-MoE, whose shared expert has width 0 here and so contributes
+    nothing."""
     shapes: dict[str, tuple[int, ...]] = {}
     for layer in range(shape.num_layers):
         if shape.has_experts(layer) and not shape.qk_norm:
@@ -178,7 +180,7 @@ def filler_shapes(shape: PolicyShape) -> dict[str, tuple[int, ...]]:
 
 
 def tensor_shapes(shape: PolicyShape) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor that a checkpoint of such a policy has."""
+    """Name and shape of every tensor in a checkpoint of such a policy."""
     leaves = jax.tree.leaves(layout(shape), is_leaf=is_stored)
     shapes = {name: stored.tensor_shape for stored in leaves for name in stored.names}
     return shapes | filler_shapes(shape)

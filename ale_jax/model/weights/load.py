@@ -1,4 +1,4 @@
-"""Weights from a checkpoint straight to where they belong on the mesh."""
+"""Loads weights from a checkpoint directly to their devices on the mesh."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from ale_jax.model.weights.safetensors_file import open_folder
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:
-    """A folder in Hugging Face's layout, or a .gguf file. Nothing of the weights is read yet.
+    """Opens a folder in Hugging Face's layout, or a .gguf file. No weight is read yet.
 
-    ValueError, with the names of file and tensor, unless it holds a whole policy that we know.
+    ValueError, with the names of file and tensor, unless it holds a complete policy of a supported
+    architecture.
     """
     path = Path(path)
     if path.is_dir():
@@ -31,12 +32,12 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
 def load_params(
     checkpoint: Checkpoint, dtype: jnp.dtype = jnp.float32, shardings: Params | None = None
 ) -> Params:
-    """The weights in `dtype`, each on the devices that `shardings` says (default: on one).
+    """The weights in `dtype`, each on the devices that `shardings` names (default: on one).
 
-    shardings: a tree as `sharding.param_shardings` makes it. A device's part is read from the
-    files directly, and no process reads more than its own devices hold. One weight comes after
-    the other: beside those that are in place, only the parts of one are in memory (dequantised
-    ones for a moment twice).
+    shardings: a tree as from `sharding.param_shardings`. A device's part is read directly from the
+    files, and no process reads more than its own devices hold. Weights are loaded one at a time:
+    apart from the loaded ones, only the parts of one weight are in memory (dequantised ones briefly
+    twice).
     """
     stored = layout(checkpoint.shape)
     if shardings is None:
@@ -63,4 +64,4 @@ def _load(
         )
 
     array = jax.make_array_from_callback(stored.shape, sharding, read, dtype=dtype)
-    return array.block_until_ready()  # until then what was read stays in memory
+    return array.block_until_ready()  # until then the parts that were read stay in memory

@@ -1,8 +1,9 @@
-"""Safetensors files: a JSON header that says where each tensor lies, then the tensors; and a
-Hugging Face folder of them, with its config.json.
+"""Safetensors files: a JSON header that says where each tensor is, then the tensors; and a Hugging
+Face folder of such files, with its config.json.
 
-The header is read here, not by the safetensors package: a header that lies must name its tensor,
-numpy must get bfloat16 (that package leaves it to torch), and a file is written tensor by tensor.
+The header is parsed here and not by the safetensors package, for three reasons. Errors in a wrong
+header must name the tensor, numpy must get bfloat16 (which that package leaves to torch), and a
+file is written tensor by tensor.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Kind(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """Where a tensor lies: `offset` counts bytes from the beginning of the file."""
+    """Where a tensor is stored: `offset` counts bytes from the beginning of the file."""
 
     file: Path
     kind: Kind
@@ -54,13 +55,14 @@ class Tensor(NamedTuple):
         return self.kind.shape
 
     def read(self, bounds: Bounds) -> np.ndarray:
-        """A part of the tensor; it is mapped, and only the pages that are used are read."""
+        """A part of the tensor. The file is memory-mapped, so only the pages that are used are
+        read."""
         mapped = np.memmap(self.file, self.kind.dtype, "r", self.offset, self.shape)
         return mapped[tuple(slice(*each) for each in bounds)]
 
 
 def read_header(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, by name; nothing of them is read.
+    """The tensors of a file, by name, without reading their data.
 
     ValueError, with the names of file and tensor, unless the header describes the file exactly.
     """
@@ -68,13 +70,13 @@ def read_header(path: Path) -> dict[str, Tensor]:
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\xff"))
         if length > min(size - 8, MAX_HEADER_BYTES):
-            raise ValueError(f"{path}: truncated, or no safetensors file ({size} bytes)")
+            raise ValueError(f"{path}: truncated, or not a safetensors file ({size} bytes)")
         try:
             header = parse_json(file.read(length))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}: its header is damaged ({error!s:.200})") from error
     if not isinstance(header, dict):
-        raise ValueError(f"{path}: its header is no object")
+        raise ValueError(f"{path}: its header is not an object")
     header.pop("__metadata__", None)
     tensors = {name: _tensor(path, name, entry, 8 + length) for name, entry in header.items()}
     _check_places(path, tensors, 8 + length, size)
@@ -85,7 +87,7 @@ def write_tensors(
     file: BinaryIO, kinds: Mapping[str, Kind], tensors: Iterable[tuple[str, np.ndarray]]
 ) -> None:
     """Writes the header, then the tensors one by one as they come, in the order of `kinds`."""
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}  # transformers wants to see it
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}  # transformers requires it
     end = 0
     for name, kind in kinds.items():
         begin, end = end, end + kind.num_bytes
@@ -122,7 +124,8 @@ def _tensor(path: Path, name: str, entry: object, data_start: int) -> Tensor:
 
 
 def _check_places(path: Path, tensors: Mapping[str, Tensor], end: int, size: int) -> None:
-    """One tensor behind the other, from the header to the end of the file."""
+    """ValueError unless the tensors follow each other without gaps, from the header to the file's
+    end."""
     in_order = sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].kind.num_bytes))
     for name, tensor in in_order:
         if tensor.offset != end:
@@ -133,7 +136,7 @@ def _check_places(path: Path, tensors: Mapping[str, Tensor], end: int, size: int
                 f"{path}: tensor {name}: ends at byte {end}, the file has {size}: truncated"
             )
     if end != size:
-        raise ValueError(f"{path}: {size - end} bytes at its end are of no tensor")
+        raise ValueError(f"{path}: {size - end} bytes at its end belong to no tensor")
 
 
 CONFIG = "config.json"
@@ -143,7 +146,7 @@ INDEX = "model.safetensors.index.json"
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-    """A checkpoint (see checkpoint.Checkpoint) whose headers have all been read and checked."""
+    """A checkpoint (see layout.Checkpoint) whose headers have all been read and checked."""
 
     shape: PolicyShape
     tensors: dict[str, Tensor]
@@ -169,7 +172,7 @@ def open_folder(path: Path) -> Folder:
 
 
 def _read_shards(path: Path) -> dict[str, Tensor]:
-    """The tensors of all shards; each must be in the one that the index says, and in no other."""
+    """The tensors of all shards. Each must be in the shard that the index names, and only there."""
     index = read_json(path / INDEX)
     where = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(where, dict) or not all(isinstance(file, str) for file in where.values()):
@@ -177,15 +180,17 @@ def _read_shards(path: Path) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for file in sorted(set(where.values())):
         if Path(file).name != file:
-            raise ValueError(f"{path / INDEX}: {file!r:.100} is no file of the folder itself")
+            raise ValueError(f"{path / INDEX}: {file!r:.100} is not a file of the folder itself")
         if not (path / file).is_file():
             name = next(name for name in where if where[name] == file)
             raise ValueError(f"{path / file} is missing: it should hold tensor {name}, and others")
         for name, tensor in read_header(path / file).items():
             if where.get(name) != file:
-                raise ValueError(f"{path / file}: tensor {name} is not there by {INDEX}")
+                raise ValueError(
+                    f"{path / file}: tensor {name} is not listed for this file in {INDEX}"
+                )
             tensors[name] = tensor
     for name, file in where.items():
         if name not in tensors:
-            raise ValueError(f"{path / file}: tensor {name} is missing, {INDEX} says it is there")
+            raise ValueError(f"{path / file}: tensor {name} is missing, although {INDEX} lists it")
     return tensors

@@ -93,7 +93,7 @@ BAD_FILES = {
     ),
     "no object": (
         lambda folder: (folder / FIRST).write_bytes(struct.pack("<Q", 2) + b"[]"),
-        f"{FIRST}: its header is no object",
+        f"{FIRST}: its header is not an object",
     ),
     "shape lies": (
         _entry(FIRST_TENSOR, shape=[96, 31]),
@@ -118,19 +118,19 @@ BAD_FILES = {
     ),
     "something behind": (
         lambda folder: (folder / FIRST).open("ab").write(b"more"),
-        f"{FIRST}: 4 bytes at its end are of no tensor",
+        f"{FIRST}: 4 bytes at its end belong to no tensor",
     ),
     "missing tensor": (
         _drop(FIRST_TENSOR),
-        f"{FIRST}: tensor {FIRST_TENSOR} is missing, {INDEX} says",
+        f"{FIRST}: tensor {FIRST_TENSOR} is missing, although {INDEX} lists it",
     ),
     "in another shard": (
         _index(FIRST_TENSOR, "model-00002-of-00003.safetensors"),
-        f"{FIRST}: tensor {FIRST_TENSOR} is not there by {INDEX}",
+        f"{FIRST}: tensor {FIRST_TENSOR} is not listed for this file in {INDEX}",
     ),
     "outside": (
         _index(FIRST_TENSOR, "../x.safetensors"),
-        "'../x.safetensors' is no file of the folder",
+        "'../x.safetensors' is not a file of the folder",
     ),
     "no map": (
         lambda folder: (folder / INDEX).write_text("[]"),
@@ -153,7 +153,7 @@ def test_damaged_files_are_named(damage, message, folder):
 
 
 BAD_FIELDS = [
-    ({"model_type": "gpt2"}, "architecture 'gpt2' is not known; known are qwen3_moe, qwen2_moe, q"),
+    ({"model_type": "gpt2"}, "architecture 'gpt2' is not supported, only qwen3_moe, qwen2_moe, q"),
     ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported, only 'silu' is"),
     ({"attention_bias": True}, "attention_bias True is not supported, only False is"),
     ({"use_sliding_window": True}, "use_sliding_window True is not supported"),
@@ -170,7 +170,7 @@ BAD_FIELDS = [
         {"num_hidden_layers": 10**9},
         "num_hidden_layers 1000000000 must be an integer from 1 to 1024",
     ),
-    ({"model_type": ["llama"]}, r"architecture \['llama'\] is not known"),
+    ({"model_type": ["llama"]}, r"architecture \['llama'\] is not supported"),
     ({"layer_types": 1}, "layer_types 1 must be a list"),
     ({"num_hidden_layers": None}, "num_hidden_layers is missing"),
     ({"rms_norm_eps": 0}, "rms_norm_eps 0 must be a number above 0"),
@@ -178,7 +178,7 @@ BAD_FIELDS = [
     ({"num_key_value_heads": 3}, "num_heads 4 must be a multiple of model.num_kv_heads 3"),
     ({"vocab_size": 97}, r"tensor \S+ has shape \(96, 32\), the model's is \(97, 32\)"),
     ({"num_hidden_layers": 3}, r"tensor model.layers.2.\S+ of shape \(32,\) is missing"),
-    ({"num_hidden_layers": 1}, r"tensor model.layers.1.\S+ is unexpected in such a model"),
+    ({"num_hidden_layers": 1}, r"tensor model.layers.1.\S+ is unexpected in this model"),
     ({"model_type": "qwen2_moe", "shared_expert_intermediate_size": 8}, "shared_expert_inter"),
 ]
 

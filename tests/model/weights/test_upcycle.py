@@ -78,7 +78,7 @@ def test_experts_are_made_where_they_belong(dense):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"width": 64}, "not the shape of this policy upcycled: width 64 should be 32"),
+        ({"width": 64}, "not an upcycled shape of this policy: width 64 should be 32"),
         ({"expert_width": 24}, "expert_width 24 should be 48"),
         ({"norm_topk_prob": False}, "norm_topk_prob False should be True"),
         ({"num_experts": 0}, "num_experts 0 must be at least 1"),
@@ -91,5 +91,7 @@ def test_shapes_that_do_not_fit_are_refused(change, message, dense):
 
 
 def test_a_mixture_is_not_upcycled():
-    with pytest.raises(ValueError, match="the policy has 8 experts: only dense ones are upcycled"):
+    with pytest.raises(
+        ValueError, match="the policy has 8 experts: only dense policies can be upcycled"
+    ):
         upcycled_shape(MOE, num_experts=16, experts_per_token=2)
