@@ -1,8 +1,10 @@
 """The data that flows through the system (tasks, turns, trajectories, batches) as frozen records.
 
-Legend of the shape suffixes used everywhere: B rows, T tokens, C chunks, D width, N query heads,
-G kv heads, H head width, F expert width, E experts, K experts per token, V vocabulary, L layers,
-S cache keys.
+Shape suffixes:
+    B  rows of packed tokens
+    K  experts per token
+    L  layers that have experts
+    T  tokens of a row or of a trajectory
 """
 
 from __future__ import annotations
@@ -105,12 +107,13 @@ class EpisodeKey:
 class Turn:
     """One policy call: the tokens appended before it, and the chunk of tokens that it wrote.
 
-    prompt_ids [P]: ids appended to the context since the last turn (instruction or observation).
-    action_ids [A]: ids that the policy sampled, stop token included.
-    logp_mu [A]: float32, natural log, under the distribution that was actually sampled from.
-    logp_old [A]: float32, under the plain softmax of the same weights (temperature 1, without top-k
-    or top-p).
-    version [A]: int32, the version of the weights that generated each token.
+    prompt_ids: ids appended to the context since the last turn (instruction or observation).
+    action_ids: ids that the policy sampled, stop token included. The next three have one entry per
+    such id.
+    logp_mu: float32, natural log, under the distribution that was actually sampled from.
+    logp_old: float32, under the plain softmax of the same weights (temperature 1, without top-k or
+    top-p).
+    version: int32, the version of the weights that generated each token.
     reward: this chunk's own reward; the last chunk's is the outcome.
     """
 

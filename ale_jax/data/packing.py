@@ -24,7 +24,7 @@ class Sample:
     The first `num_prefix_turns` turns were not sampled; the others are its C chunks.
     advantage_C: float32, one per chunk.
     reward_C: float32, each chunk's own reward; None: the reward of its turn.
-    imitate_C: float32, one per prefix turn, the weight of its tokens in the imitation term; None:
+    imitate_P: float32, one per prefix turn, the weight of its tokens in the imitation term; None:
     0.
     group, member: as in `Batch`. expert_TLK: for all its tokens, as in `Trajectory`.
     """
@@ -35,14 +35,14 @@ class Sample:
     group: int = 0
     member: int = 0
     reward_C: np.ndarray | None = None
-    imitate_C: np.ndarray | None = None
+    imitate_P: np.ndarray | None = None
     expert_TLK: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         assert len(self.advantage_C) == self.num_chunks, (self.advantage_C, self.num_chunks)
         assert self.reward_C is None or len(self.reward_C) == self.num_chunks, self.reward_C
-        assert self.imitate_C is None or len(self.imitate_C) == self.num_prefix_turns, (
-            self.imitate_C
+        assert self.imitate_P is None or len(self.imitate_P) == self.num_prefix_turns, (
+            self.imitate_P
         )
 
     @classmethod
@@ -214,8 +214,8 @@ def _fill_row(batch: Batch, b: int, samples: Sequence[Sample]) -> None:
             if index >= sample.num_prefix_turns:
                 _fill_chunk(batch, b, written, chunk, sample, index)
                 chunk += 1
-            elif sample.imitate_C is not None:
-                batch.imitate_BT[b, written] = sample.imitate_C[index]
+            elif sample.imitate_P is not None:
+                batch.imitate_BT[b, written] = sample.imitate_P[index]
             start = written.stop
         assert start == end, (start, end)
 

@@ -117,12 +117,12 @@ class Chunk:
 
 
 def error_mask(chunks: Sequence[Chunk]) -> np.ndarray:
-    """m_err [K], bool: False where the turn's call met an error."""
+    """m_err [C], bool: False where the turn's call met an error."""
     return np.array([not chunk.failed for chunk in chunks], bool)
 
 
 def relevance_mask(chunks: Sequence[Chunk]) -> np.ndarray:
-    """m_task [K], bool: False for a turn that nearly repeats an earlier one, with the same answer.
+    """m_task [C], bool: False for a turn that nearly repeats an earlier one, with the same answer.
 
     Nearly: the same words in the same order, ignoring white space, quotes and options (words that
     begin with "-"). The answers must be identical, because a repeated command that answers

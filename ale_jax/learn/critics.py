@@ -183,7 +183,7 @@ class Critics:
         return max(int(state.step) for state in self.state) < self._hp.warmup_steps
 
     def values(self, batches: Sequence[Batch]) -> list[np.ndarray]:
-        """What each critic expects before each token, float32 [M, B, T] of each batch."""
+        """What each critic expects before each token, float32 [Q, B, T] of each batch."""
         found = []
         with jax.set_mesh(self._mesh):
             for batch in batches:
@@ -206,9 +206,9 @@ class Critics:
         if not batches:
             return [], {}
         values = self.values(batches)
-        means = [value_MBT.mean(axis=0) for value_MBT in values]
+        means = [value_QBT.mean(axis=0) for value_QBT in values]
         written = [batch.chunk_BT >= 0 for batch in batches]
-        spread_t = _pick([value_MBT.std(axis=0) for value_MBT in values], written)
+        spread_t = _pick([value_QBT.std(axis=0) for value_QBT in values], written)
         hp = self._hp
         teaches_t, explores_t = agreement_masks(spread_t, hp.mask_share, hp.entropy_share)
         plain = [

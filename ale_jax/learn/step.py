@@ -178,10 +178,10 @@ def train_rollout_logp_diff(
     ]
     if not gaps:
         return {}
-    gap_t = np.concatenate(gaps)
+    gap_U = np.concatenate(gaps)
     return {
-        "train_rollout_logp_diff": float(gap_t.mean()),
-        "train_rollout_logp_diff_max": float(gap_t.max()),
+        "train_rollout_logp_diff": float(gap_U.mean()),
+        "train_rollout_logp_diff_max": float(gap_U.max()),
     }
 
 
