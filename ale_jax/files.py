@@ -1,8 +1,8 @@
-"""How the files of a run are written and read: whole files atomically, logs line by line.
+"""Reads and writes the files of a run: whole files atomically, logs line by line.
 
-A line of a log is complete when its newline is there. A process that is killed while it writes
-leaves at most one incomplete line, at the end: readers leave it out and say so, and writers cut it
-off before they append. Any other damage is an error that names file and line.
+A line of a log is complete if it ends with a newline. A process that is killed while it writes
+leaves at most one incomplete line, at the end. Readers skip it and report it, and writers remove it
+before they append. Any other damage is an error that names file and line.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_FILE_BYTES = 512 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Lines(Generic[T]):
-    """The records of a log. truncated_line: number of the incomplete last line, None if whole."""
+    """The records of a log. truncated_line: number of the incomplete last line, or None."""
 
     records: tuple[T, ...]
     truncated_line: int | None
@@ -44,8 +44,8 @@ class LineAppender:
         self._write(encode_line(record))
 
     def append_if_readable(self, record: Mapping[str, Any]) -> None:
-        """Leaves out what would make a line or a file that no reader takes: for samples, of which
-        one more or less is no loss."""
+        """Appends unless the line or the file would exceed what readers accept. For samples, of
+        which one may be lost."""
         line = encode_line(record)
         if len(line) <= MAX_LINE_BYTES and self._file.tell() + len(line) <= MAX_FILE_BYTES:
             self._write(line)
@@ -67,7 +67,7 @@ def encode_line(record: Mapping[str, Any]) -> bytes:
 def read_lines(path: Path, parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
     """The records of the log at `path`, each made by `parse`.
 
-    `parse` raises KeyError, TypeError or ValueError for an object that is not such a record.
+    `parse` raises KeyError, TypeError or ValueError for an object that is not a valid record.
 
     Raises:
       FileNotFoundError: there is no such file.
@@ -85,13 +85,13 @@ def read_lines(path: Path, parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
                 records.append(parse(_decode_object(line)))
             except (KeyError, TypeError, ValueError, RecursionError) as error:
                 raise ValueError(
-                    f"{path}, line {number}: damaged ({error!r:.200}); remove the line to go on"
+                    f"{path}, line {number}: damaged ({error!r:.200}): remove the line to continue"
                 ) from error
     return Lines(tuple(records), None)
 
 
 def read_json(path: Path) -> Any:
-    """The content of the JSON file at `path`; ValueError with its name when it is damaged."""
+    """The content of the JSON file at `path`. ValueError with its name if it is damaged."""
     _refuse_large(path)
     try:
         return parse_json(path.read_bytes())
@@ -100,14 +100,14 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, content: Any, indent: int | None = 2) -> None:
-    """Writes `content` as JSON, atomically. indent None: in one line, for what nobody reads and
-    may be large."""
+    """Writes `content` as JSON, atomically. indent None: in one line, for large content that people
+    do not read."""
     text = json.dumps(content, indent=indent, allow_nan=False) + "\n"
     write_atomically(path, [text.encode()])
 
 
 def write_atomically(path: Path, parts: Iterable[bytes]) -> None:
-    """Puts the file in place whole or not at all, whatever happens to the process meanwhile."""
+    """Replaces the file completely or not at all, even if the process is killed meanwhile."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -115,7 +115,7 @@ def write_atomically(path: Path, parts: Iterable[bytes]) -> None:
             file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
-        # mkstemp makes the file private; a run's files are readable like any other file there.
+        # mkstemp makes the file private, but the files of a run should be readable by others.
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException:
@@ -145,8 +145,8 @@ def _refuse_large(path: Path) -> None:
 
 
 def parse_json(content: bytes) -> Any:
-    """ValueError for what is no JSON (NaN and infinity are not), or a number out of range;
-    RecursionError for what is nested too deeply."""
+    """Parses JSON. ValueError if it is not valid (NaN and infinity are not), or if a number is out
+    of range; RecursionError if it is nested too deeply."""
     return json.loads(
         content, parse_constant=_refuse_constant, parse_float=_finite_float, parse_int=_int64
     )

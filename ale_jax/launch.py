@@ -1,22 +1,23 @@
 """Runs an experiment: python -m ale_jax.launch --config=configs/NAME.py --workdir=DIR
 
-  --mode=plan   says what the run needs of each device's memory, and whether that fits; needs no
-                --workdir, and none of the devices
-  --mode=export --out=FOLDER   writes the newest weights of the run in DIR, with tokenizer and chat
-                template, as a new folder that transformers loads; adapters are merged into them
-  --adapter     with --mode=export: the adapters alone, as PEFT loads them
-  --config=configs/NAME.py:ALGORITHM   with another algorithm of configs/algorithms.py
-  --config.SECTION.FIELD=VALUE   another value for one field, e.g. --config.rl.alpha=0.5
-  --resume      go on with the run in DIR though rl.steps or what is watched was changed
-                (a run of the same config goes on by itself)
-  --overwrite   move the run in DIR aside and start anew
-  --debug       show where an error was raised
-  --help        these lines, and the configs and algorithms that there are
+  --mode=plan   print how much memory the run needs on each device, and whether it fits; needs
+                neither --workdir nor the devices
+  --mode=export --out=FOLDER   write the newest weights of the run in DIR, with tokenizer and chat
+                template, to a new folder that transformers can load; adapters are merged
+  --adapter     with --mode=export: write only the adapters, in PEFT's format
+  --config=configs/NAME.py:ALGORITHM   use another algorithm of configs/algorithms.py
+  --config.SECTION.FIELD=VALUE   set one field, e.g. --config.rl.alpha=0.5
+  --resume      continue the run in DIR although its config was changed, in fields such as rl.steps
+                or eval.every that do not affect a step (with the same config a run continues
+                without this flag)
+  --overwrite   move the run in DIR aside and start over
+  --debug       show the traceback of an error
+  --help        print this text and the available configs and algorithms
 
-docs/config.md has every field with its default and meaning.
+docs/config.md lists every field with its default and meaning.
 
-Exit code: 0 done, 2 something to be put right (one line says what), 130 interrupted (by
-Ctrl-C or SIGTERM).
+Exit code: 0 done, 2 an error that the user can correct (described in one line), 130 interrupted by
+Ctrl-C or SIGTERM.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ from ml_collections import ConfigDict, config_flags
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.system.fields import flat, meant_fields, unknown_field, wrong_value
 
-# What knows jax and ray is imported where it is used: a typing mistake is answered before that.
+# Modules that import jax or ray are imported where they are used, so that a mistyped command is
+# answered before they load.
 if TYPE_CHECKING:
     from ale_jax.system.config import RunConfig
     from ale_jax.system.workdir import Workdir
@@ -49,23 +51,23 @@ Run = Callable[["RunConfig", "Workdir"], None]
 
 OVERRIDE = re.compile(r"--?(?:no)?config\.([^=]*)")
 CONFIG_FLAG = re.compile(r"--?config=")
-WRONG_VALUE = re.compile(r"flag --config\.([\w.]+)=(.*?): ")  # as absl begins its message
+WRONG_VALUE = re.compile(r"flag --config\.([\w.]+)=(.*?): ")  # how absl's message begins
 ALGORITHMS = Path("configs/algorithms.py")
 TRACEBACK_FILE = "traceback.txt"
 
 
 def main(argv: Sequence[str], run: Run | None = None) -> int:
-    """Does what the command line says; returns the exit code.
+    """Runs the command line; returns the exit code.
 
-    run: what is done with the checked config and the claimed folder; the controller's if None.
+    run: called with the checked config and the claimed folder; the controller's if None.
     """
     signal.signal(signal.SIGTERM, _interrupt)
-    # transformers serves for tokenizers alone; that there is no torch is as it should be.
+    # transformers is only used for tokenizers, so its warning that torch is missing is irrelevant.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     try:
         return _launch(argv, run)
     except KeyboardInterrupt:
-        print("interrupted: the same command goes on from the last checkpoint", file=sys.stderr)
+        print("interrupted: the same command continues from the last checkpoint", file=sys.stderr)
         return 130
     except (ValueError, OSError, SandboxStartError, flags.Error) as error:
         if "--debug" in argv:
@@ -75,8 +77,9 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
 
 
 def _interrupt(signum: int, frame: object) -> NoReturn:
-    # As Ctrl-C: schedulers and service managers end what they run by SIGTERM. `make` passes on what
-    # its children have had already, and a second one must not break off the end that is under way.
+    # SIGTERM acts like Ctrl-C, because schedulers and service managers use it to stop a process.
+    # `make` forwards a SIGTERM that its children have already received, and the second one must not
+    # interrupt the shutdown.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 
@@ -112,12 +115,12 @@ def _launch(argv: Sequence[str], run: Run | None) -> int:
 
     with Workdir.claim(Path(options.workdir), config, options.resume, options.overwrite) as workdir:
         if workdir.moved:
-            print(f"the run that was in {workdir.path} is now in {workdir.moved}")
+            print(f"the previous run in {workdir.path} is now in {workdir.moved}")
         if workdir.state is RunState.FINISHED:
-            print(f"the run in {workdir.path} is finished: --overwrite starts it anew")
+            print(f"the run in {workdir.path} is finished: --overwrite starts over")
             return 0
         if workdir.state is RunState.UNFINISHED:
-            print(f"going on with the unfinished run in {workdir.path}")
+            print(f"continuing the unfinished run in {workdir.path}")
         _run(_controller() if run is None else run, config, workdir)
     return 0
 
@@ -148,7 +151,7 @@ def _export(values: dict[str, Any], options: flags.FlagValues) -> int:
 
 
 def _parse_options(argv: Sequence[str]) -> flags.FlagValues:
-    # Of this call's own, not absl's global ones: importing a module then defines no flag.
+    # Flags of this call, not absl's global ones, so that importing a module defines no flags.
     options = flags.FlagValues()
     for name, define, default in (
         ("config", flags.DEFINE_string, ""),
@@ -169,9 +172,9 @@ def _parse_options(argv: Sequence[str]) -> flags.FlagValues:
 
 
 def _unknown_flag(error: flags.UnrecognizedFlagError, arguments: Sequence[str]) -> Exception:
-    """The same error, or one that names the fields of the config that the flag may have meant."""
+    """`error`, or an error that names the config fields that the flag may have meant."""
     given = next((a.partition("=")[2] for a in arguments if CONFIG_FLAG.match(a)), "")
-    # All configs have the same fields, so that any will do where none was named.
+    # All configs have the same fields, so any config will do if none was named.
     file = given.partition(":")[0] or next(map(str, _config_files()), "")
     known = flat(_load(Path(file)).to_dict()) if Path(file).is_file() else ()
     if not (meant := meant_fields(error.flagname, known)):
@@ -209,7 +212,7 @@ def _config_path(given: str) -> Path:
 
 
 def _read_config(path: Path, choice: str, overrides: Sequence[str]) -> dict[str, Any]:
-    """What the config file says of `choice` (empty: its own), with the command line's overrides."""
+    """The config file's values for the algorithm `choice` (empty: its own), with overrides."""
     config = _load(path, choice)
     known = list(flat(config.to_dict()))
     for override in overrides:
@@ -232,7 +235,7 @@ def _read_config(path: Path, choice: str, overrides: Sequence[str]) -> dict[str,
 def _load(path: Path, choice: str = "") -> ConfigDict:
     try:
         config = runpy.run_path(str(path))["get_config"](*[choice] if choice else [])
-    except Exception as error:  # whatever the user's code raises is about the user's code
+    except Exception as error:  # the config is the user's code and may raise anything
         raise ValueError(f"{path}: {type(error).__name__}: {error}") from error
     if not isinstance(config, ConfigDict):
         raise ValueError(f"{path}: get_config() must return a ConfigDict, not {config!r:.80}")
@@ -260,7 +263,7 @@ def _run(run: Run, config: RunConfig, workdir: Workdir) -> None:
 def _one_line(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        text += ": free some space, then the same command goes on from the last checkpoint"
+        text += ": free some space, then the same command continues from the last checkpoint"
     notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
     return " ".join((text + notes).split())
 

@@ -1,8 +1,10 @@
-"""What flows through the system: tasks, turns, trajectories. Plain frozen records, no behaviour.
+"""The data that flows through the system (tasks, turns, trajectories, batches) as frozen records.
 
-Legend of the shape suffixes used everywhere: B rows, T tokens, C chunks, D width, N query heads,
-G kv heads, H head width, F expert width, E experts, K experts per token, V vocabulary, L layers,
-S cache keys.
+Shape suffixes:
+    B  rows of packed tokens
+    K  experts per token
+    L  layers that have experts
+    T  tokens of a row or of a trajectory
 """
 
 from __future__ import annotations
@@ -14,32 +16,32 @@ import numpy as np
 
 
 class Status(enum.StrEnum):
-    """How an episode ended. Every trajectory carries exactly one of these."""
+    """How an episode ended. Every trajectory has exactly one status."""
 
-    FINISHED = "finished"  # the agent said that it was done
-    TURN_LIMIT = "turn_limit"  # graded as it stands
-    TOKEN_LIMIT = "token_limit"  # the context is full; graded as it stands
+    FINISHED = "finished"  # the agent declared that it was done
+    TURN_LIMIT = "turn_limit"  # graded in the state at the limit
+    TOKEN_LIMIT = "token_limit"  # the context is full; graded in the state at the limit
     SANDBOX_START_FAILED = "sandbox_start_failed"
     SANDBOX_LOST = "sandbox_lost"
     MODEL_ERROR = "model_error"  # the policy's engine did not answer
     VERIFIER_ERROR = "verifier_error"
     ACTOR_LOST = "actor_lost"  # the process that played the episode died
-    CANCELLED = "cancelled"  # told to stop: shutdown, or grown too old to be worth finishing
-    REPLAY_DIVERGED = "replay_diverged"  # prefix turns did not lead where they had led before
-    NOT_REPRODUCED = "not_reproduced"  # its own replies, played again, met other answers
+    CANCELLED = "cancelled"  # stopped: at shutdown, or because it became too old to be trained on
+    REPLAY_DIVERGED = "replay_diverged"  # the prefix turns led to other observations than before
+    NOT_REPRODUCED = "not_reproduced"  # its replies, replayed, led to other observations
     ILLEGAL_CALLS = "illegal_calls"  # too many replies in a row without a valid tool call
 
 
 @dataclasses.dataclass(frozen=True)
 class StatusRule:
-    """What the system does with an episode that ended so.
+    """What the system does with an episode of a given status.
 
-    reward_valid: the reward is a judgement of the policy and may be learned from.
-    retry: play the same task again, from the same initial state.
-    infra: counts as trouble of the system, never as a failure of the policy; the sandbox is not
-    used again.
-    redraw: the retry draws fresh random numbers. With the old ones a deterministic world would
-    only repeat what was rejected; after trouble of the system they make a retry leave no trace.
+    reward_valid: the reward is a valid judgement of the policy and may be learned from.
+    retry: the same task is played again, from the same initial state.
+    infra: the cause is the system, not the policy; the sandbox is not reused.
+    redraw: the retry draws new random numbers. With the same numbers, a deterministic world would
+    only repeat what was rejected. After a fault of the system the same numbers are used, so that
+    the retry leaves no trace in the results.
     """
 
     reward_valid: bool
@@ -66,7 +68,7 @@ STATUS_RULES: dict[Status, StatusRule] = {
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One thing to be done. `family` and `seed` alone rebuild the world bit for bit."""
+    """A task. Its world can be rebuilt bit for bit from `family` and `seed` alone."""
 
     family: str
     seed: int
@@ -97,20 +99,22 @@ class EpisodeKey:
 
     @property
     def is_trained_on(self) -> bool:
-        """Only then may an episode be rejected for what it did: a test judges whatever was done."""
+        """Only training episodes may be rejected for what they did; evaluations judge them all."""
         return self.phase == TRAIN
 
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-    """One policy call: the tokens that came before it, and the chunk of tokens that it wrote.
+    """One policy call: the tokens appended before it, and the chunk of tokens that it wrote.
 
-    prompt_ids [P]: ids appended to the context since the last turn (instruction or observation).
-    action_ids [A]: ids that the policy sampled, stop token included.
-    logp_mu [A]: float32, natural log, under the distribution that was actually sampled from.
-    logp_old [A]: float32, under the plain softmax of the same weights (temperature 1, nothing cut).
-    version [A]: int32, the version of the weights that wrote each token.
-    reward: this chunk's own reward; the outcome is on the last chunk.
+    prompt_ids: ids appended to the context since the last turn (instruction or observation).
+    action_ids: ids that the policy sampled, stop token included. The next three have one entry per
+    such id.
+    logp_mu: float32, natural log, under the distribution that was actually sampled from.
+    logp_old: float32, under the plain softmax of the same weights (temperature 1, without top-k or
+    top-p).
+    version: int32, the version of the weights that generated each token.
+    reward: this chunk's own reward; the last chunk's is the outcome.
     """
 
     prompt_ids: np.ndarray
@@ -125,11 +129,11 @@ class Turn:
 
 @dataclasses.dataclass(frozen=True)
 class Prefix:
-    """The prefix turns as a rollout worker needs them.
+    """The prefix turns in the form that a rollout worker needs.
 
-    actions: replies to replay in the environment. seen: what the environment must show again: the
-    instruction, then its observation after each action. The last observation is missing if the last
-    action ends the episode.
+    actions: the replies to replay in the environment. seen: what the environment must show again,
+    i.e. the instruction, then the observation after each action. The last observation is missing if
+    the last action ends the episode.
     """
 
     seen: tuple[str, ...]
@@ -140,7 +144,7 @@ class Prefix:
 
     @property
     def ends(self) -> bool:
-        """Whether nothing is left for the policy to play."""
+        """Whether the prefix ends the episode, so that the policy has nothing left to play."""
         return len(self.seen) == len(self.actions)
 
 
@@ -148,8 +152,8 @@ class Prefix:
 class RolloutRequest:
     """An episode to play: its key, and the `key.num_prefix_turns` turns that it starts after.
 
-    The ledger needs these turns as token ids (`prefix_turns`), the rollout worker needs them as
-    text (`prefix`; None if the episode starts at the beginning of the task).
+    The ledger needs these turns as token ids (`prefix_turns`), and the rollout worker as text
+    (`prefix`; None if the episode starts at the beginning of the task).
     """
 
     key: EpisodeKey
@@ -163,12 +167,12 @@ class RolloutRequest:
 
 @dataclasses.dataclass(frozen=True)
 class Episode:
-    """What a rollout worker reports. Text only: token ids stay in the policy's ledger.
+    """The report of a rollout worker. It has no token ids; these stay in the policy's ledger.
 
     turns, malformed_calls: counted over the policy's own turns, without the prefix.
-    policy_seconds: waiting for replies, the engine's queue included. env_seconds: in calls of the
-    environment. verifier_seconds: of these, in judging: in `grade`, or in the step that ended the
-    episode. What is left of `seconds` is the loop's own.
+    policy_seconds: time waiting for replies, including the engine's queue. env_seconds: time in
+    calls of the environment. verifier_seconds: the part of env_seconds spent on grading, in `grade`
+    or in the step that ended the episode. The rest of `seconds` is the loop itself.
     """
 
     key: EpisodeKey
@@ -180,7 +184,7 @@ class Episode:
     env_seconds: float
     policy_seconds: float = 0.0
     verifier_seconds: float = 0.0
-    detail: str = ""  # the reason, for people, when the status is not FINISHED
+    detail: str = ""  # a readable reason if the status is not FINISHED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,7 +197,7 @@ class Trajectory:
     rejected: statuses of the earlier attempts at this key, which were retried.
     expert_TLK: for router replay: the K experts to which the sampler routed each of the
     `num_tokens` tokens, in each of the L layers that have experts; int16, -1 for the last token,
-    which the sampler never read.
+    which the sampler never processed.
     """
 
     episode: Episode
@@ -218,21 +222,22 @@ class Batch:
 
     tokens_BT int32; segment_BT int32, 1.. per trajectory in its row, 0 = padding;
     position_BT int32, position within the trajectory;
-    chunk_BT int32, id of the sampled chunk within the row that wrote the token, -1 outside every
+    chunk_BT int32, id within the row of the sampled chunk that contains the token, -1 outside every
     sampled chunk (observations, prefix turns, padding);
-    group_BT, member_BT int32: the trajectory's group, counted within the step, and its member
-    number in there; -1 on padding.
+    group_BT, member_BT int32, index of the trajectory's group within the step, and of the
+    trajectory within its group; -1 on padding.
 
-    Of tokens in sampled chunks, 0 elsewhere:
+    On tokens in sampled chunks, 0 elsewhere:
     logp_mu_BT, logp_old_BT float32 and version_BT int32, as in `Turn`;
     advantage_BT float32;
-    reward_BT float32, the chunk's own reward, on the chunk's last token alone.
-    Of tokens in prefix turns, 0 elsewhere: imitate_BT float32, the weight of log pi(t) in the
+    reward_BT float32, the chunk's own reward, on the chunk's last token only.
+    On tokens in prefix turns, 0 elsewhere: imitate_BT float32, the weight of log pi(t) in the
     imitation term.
 
-    None where nobody asked for it:
-    logp_ref_BT, logp_prox_BT float32, log-probabilities under the reference and under the weights
-    that the step starts from; entropy_BT float32, factor of each token's entropy bonus (None: 1);
+    None if not needed:
+    logp_ref_BT, logp_prox_BT float32, log-probabilities under the reference policy and under the
+    weights at the start of the step; entropy_BT float32, factor on each token's entropy bonus
+    (None: 1);
     expert_BTLK int16, for router replay: as in `Trajectory`, -1 also for padding.
     """
 

@@ -165,14 +165,14 @@ def test_an_unfinished_run_goes_on_and_a_finished_one_is_left_alone(launch, tmp_
     stopped, runs = Runs(KeyboardInterrupt()), Runs()
     code, _, err = launch(stopped, SMOKE)
     assert code == 130
-    assert err == "interrupted: the same command goes on from the last checkpoint\n"
+    assert err == "interrupted: the same command continues from the last checkpoint\n"
 
     code, out, _ = launch(runs, SMOKE)
-    assert code == 0 and f"going on with the unfinished run in {tmp_path / 'run'}" in out
+    assert code == 0 and f"continuing the unfinished run in {tmp_path / 'run'}" in out
     assert [state for _, state in runs.seen] == [RunState.UNFINISHED]
 
     code, out, _ = launch(runs, SMOKE)
-    assert code == 0 and "is finished: --overwrite starts it anew" in out and len(runs.seen) == 1
+    assert code == 0 and "is finished: --overwrite starts over" in out and len(runs.seen) == 1
 
     code, out, _ = launch(runs, SMOKE, "--overwrite")
     assert code == 0 and f"is now in {tmp_path / 'run.old-1'}" in out

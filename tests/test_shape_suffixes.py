@@ -1,8 +1,8 @@
 """Each package explains the letters of its shape suffixes in one legend, which is complete.
 
-A suffixed name has a lower-case stem, and behind its last underscore the axes of an array, one
-letter each: `logp_BT`, `k_GPbH`. A digit is an axis of that size, as in `key_S2`. The legend stands
-in the docstring of the package's `__init__.py`.
+A suffixed name has a lower-case stem and, after its last underscore, the axes of an array, one
+letter each: `logp_BT`, `k_GPbH`. A digit is an axis of that size, as in `key_S2`. The legend is in
+the docstring of the package's `__init__.py`, or of the module if it belongs to no package.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("ale_jax/algo", "ale_jax/model", "ale_jax/rollout", "ale_jax/system")
+PLACES = (
+    "ale_jax/algo",
+    "ale_jax/data",
+    "ale_jax/learn",
+    "ale_jax/model",
+    "ale_jax/rollout",
+    "ale_jax/system",
+    "ale_jax/records.py",
+)
 
 # One axis must be a capital: `last_t` could be any name of two words.
 SUFFIXED = re.compile(r"_?[a-z][a-z0-9]*(?:_[a-z0-9]+)*_(?P<axes>[a-z0-9]*[A-Z][A-Za-z0-9]*)")
@@ -45,7 +53,7 @@ def letters(name: str) -> set[str]:
 
 
 def breaches(docstring: str, sources: dict[str, str]) -> list[str]:
-    """What is wrong with a package of this docstring and these files."""
+    """What is wrong with a package or a module of this docstring and these files."""
     defined = legend(docstring)
     used: dict[str, set[str]] = defaultdict(set)
     for file, text in sources.items():
@@ -63,17 +71,18 @@ def breaches(docstring: str, sources: dict[str, str]) -> list[str]:
     ]
 
 
-def _read(package: str) -> tuple[str, dict[str, str]]:
-    files = {
-        str(path.relative_to(ROOT)): path.read_text() for path in (ROOT / package).rglob("*.py")
-    }
-    return ast.get_docstring(ast.parse(files[f"{package}/__init__.py"]), clean=False) or "", files
+def _read(place: str) -> tuple[str, dict[str, str]]:
+    """The docstring with the legend of a package or a module, and its files."""
+    paths = [ROOT / place] if place.endswith(".py") else (ROOT / place).rglob("*.py")
+    files = {str(path.relative_to(ROOT)): path.read_text() for path in paths}
+    home = place if place in files else f"{place}/__init__.py"
+    return ast.get_docstring(ast.parse(files[home]), clean=False) or "", files
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_each_letter_is_in_the_legend_of_its_package_once(package):
-    docstring, sources = _read(package)
-    assert legend(docstring), f"{package}/__init__.py has no legend"
+@pytest.mark.parametrize("place", PLACES)
+def test_each_letter_is_in_the_legend_of_its_package_once(place):
+    docstring, sources = _read(place)
+    assert legend(docstring), f"{place} has no legend"
     assert breaches(docstring, sources) == []
 
 

@@ -1,10 +1,15 @@
-"""Credit: from the rewards of N trajectories to one advantage per chunk.
+"""Credit assignment: from the rewards of N trajectories to one advantage per chunk.
 
-`reward_NC` is each chunk's own reward, the outcome on the last one; `outcome_N` the episode's
-reward; `num_chunks_N` the chunks that trajectory n really has (its later columns are padding and
-may hold anything); `group_N` and `tag_N` in 0..num_groups-1; `valid_N` False where the episode
-failed for reasons of the system, so that its reward says nothing about the policy; `anchor_NC` the
-first trajectory (its number in N) that met the state before chunk k, among those of the group.
+The arrays of `Rewards`:
+    reward_NC: each chunk's own reward; the last chunk's is the outcome.
+    outcome_N: the episode's reward.
+    num_chunks_N: number of chunks of the trajectory. Its later columns are padding and may hold
+        anything.
+    group_N, tag_N: in 0..num_groups-1.
+    valid_N: False where the episode failed for reasons of the system, so that its reward says
+        nothing about the policy.
+    anchor_NC: the first trajectory of the group, by its index in N, that reached the state before
+        this chunk.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from ale_jax.algo.baselines import baseline, chunk_returns, divisor, real_chunks
 
 
 class Rewards(NamedTuple):
-    """See the module."""
+    """The arrays are described in the module docstring."""
 
     reward_NC: jax.Array
     outcome_N: jax.Array
@@ -39,7 +44,7 @@ class Rewards(NamedTuple):
         return real_chunks(self.num_chunks_N, self.reward_NC.shape[1]) & self.valid_N[:, None]
 
     def with_failures_at(self, cost: float) -> Rewards:
-        """`cost` added to what episodes without a positive outcome are given."""
+        """Adds `cost` to the outcome and to the last chunk of episodes with an outcome <= 0."""
         malus_N = jnp.where(self.outcome_N <= 0.0, cost, 0.0)
         reward_NC = self.reward_NC + self.on_last_chunk(malus_N)
         return self._replace(outcome_N=self.outcome_N + malus_N, reward_NC=reward_NC)
@@ -51,15 +56,15 @@ class Rewards(NamedTuple):
 
 
 class Credit(NamedTuple):
-    """advantage_NC: float32, 0 on padding and on invalid trajectories; 0 everywhere where the time
-    steps are tokens. reward_NC: each chunk's own reward, with what a failure costs."""
+    """advantage_NC: float32; 0 on padding, on invalid trajectories, and everywhere if the estimator
+    works on tokens. reward_NC: each chunk's own reward, including `failure_reward`."""
 
     advantage_NC: jax.Array
     reward_NC: jax.Array
 
 
 def credit_chunks(rewards: Rewards, num_groups: int, gamma: float, hp: AdvantageHypers) -> Credit:
-    """The advantages that `hp` asks for."""
+    """The advantages by the estimator `hp.estimator`, clipped to +-`hp.clip` unless that is 0."""
     rewards = rewards.with_failures_at(hp.failure_reward)
     advantage_NC = _ESTIMATORS[hp.estimator](rewards, num_groups, gamma, hp)
     if hp.clip:
@@ -68,14 +73,15 @@ def credit_chunks(rewards: Rewards, num_groups: int, gamma: float, hp: Advantage
 
 
 def _chunk_return(rewards, num_groups, gamma, hp) -> jax.Array:
-    """IPA: the discounted return in which the last chunk's reward is R - b, over the std of R.
+    """IPA: the discounted return with R - b as the last chunk's reward, divided by the std of R.
 
-    The baseline meets the outcome before the discount: A_k = gamma^(K-k) (R - b) when only the
-    outcome is rewarded. So all chunks of a trajectory push the same way, more weakly the earlier
-    they are, and a group of equal outcomes teaches nothing. Taken off afterwards, gamma^(K-k) R - b
-    would punish the early chunks of every long success. The price: with gamma < 1 the subtracted
-    term depends on the trajectory's length, so it is part of the objective (the discounted,
-    centred outcome) and not only a control variate.
+    If only the outcome is rewarded, A_k = gamma^(K-k) (R - b): the baseline is subtracted before
+    discounting. All chunks of a trajectory then have advantages of one sign, which are smaller for
+    earlier chunks, and a group of equal outcomes has zero advantages. If the baseline were
+    subtracted after discounting, gamma^(K-k) R - b would penalise the early chunks of every long
+    success. The cost is that, with gamma < 1, the subtracted term depends on the trajectory's
+    length. It is therefore part of the objective (the discounted, centred outcome) and not only a
+    control variate.
     """
     baseline_N, divisor_N = _baseline_and_divisor(rewards, num_groups, hp)
     centred_NC = rewards.reward_NC - rewards.on_last_chunk(baseline_N)
@@ -85,7 +91,7 @@ def _chunk_return(rewards, num_groups, gamma, hp) -> jax.Array:
 
 def _outcome(rewards, num_groups, gamma, hp) -> jax.Array:
     """(R - b) / std on all chunks: GRPO (arXiv 2402.03300) with the group's mean and std, Dr. GRPO
-    (2503.20783) without the std, RLOO (2402.14740) against the other members' mean."""
+    (2503.20783) without the std, RLOO (2402.14740) with the mean of the other members."""
     baseline_N, divisor_N = _baseline_and_divisor(rewards, num_groups, hp)
     advantage_N = (rewards.outcome_N - baseline_N) / divisor_N
     return jnp.broadcast_to(advantage_N[:, None], rewards.reward_NC.shape)
@@ -97,8 +103,9 @@ def _baseline_and_divisor(rewards, num_groups, hp) -> tuple[jax.Array, jax.Array
 
 
 def _gigpo(rewards, num_groups, gamma, hp) -> jax.Array:
-    """Group-in-group (arXiv 2505.10978): the outcome against the group's, plus `anchor_weight`
-    times each chunk's discounted return against those of the members that met the same state."""
+    """Group-in-group (GiGPO, arXiv 2505.10978): the outcome relative to the group, plus
+    `anchor_weight` times each chunk's discounted return relative to those of the group members that
+    reached the same state."""
     episode_NC = _outcome(rewards, num_groups, gamma, hp)
     return_NC = chunk_returns(rewards.reward_NC, rewards.num_chunks_N, gamma)
 
@@ -112,7 +119,7 @@ def _gigpo(rewards, num_groups, gamma, hp) -> jax.Array:
 
 
 def _step(rewards, num_groups, gamma, hp) -> jax.Array:
-    """Each chunk's discounted return, normalised over the chunks that it is compared with."""
+    """Each chunk's discounted return, normalised over the chunks of its group, tag or batch."""
     num_chunks = rewards.reward_NC.shape[1]
     keys = {name: jnp.repeat(key_N, num_chunks) for name, key_N in rewards.keys.items()}
     return_U = chunk_returns(rewards.reward_NC, rewards.num_chunks_N, gamma).reshape(-1)
@@ -122,7 +129,7 @@ def _step(rewards, num_groups, gamma, hp) -> jax.Array:
 
 
 def _later(rewards, num_groups, gamma, hp) -> jax.Array:
-    """Tokens are credited on packed batches: `ale_jax.algo.baselines`."""
+    """Zeros: token-level advantages are computed later, on packed batches."""
     return jnp.zeros_like(rewards.reward_NC)
 
 

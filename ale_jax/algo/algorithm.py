@@ -1,7 +1,7 @@
-"""What a policy-gradient algorithm is made of, as frozen records, and what does not go together.
+"""The hyperparameters of a policy-gradient algorithm, as frozen records.
 
-Advantages, loss and mismatch correction are chosen apart; `REFUSALS` lists the combinations that
-mean nothing. Presets, which are points in this space, lie in `configs/algorithms.py`.
+Advantages, loss and mismatch correction are chosen independently; `REFUSALS` lists the combinations
+that are rejected because they are meaningless. Presets are in `configs/algorithms.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from ale_jax.algo.hypers import require_choice, require_range
 
-# Each estimator, and of what its mean and std are taken.
+# Estimator -> the units over which its mean and std are computed.
 ESTIMATORS = {
     "chunk_return": "trajectories",
     "outcome": "trajectories",
@@ -23,7 +23,7 @@ ESTIMATORS = {
 MEANS = ("none", "group", "leave_one_out", "batch", "tag")
 STDS = ("none", "group", "batch", "tag")
 LEVELS = ("token", "chunk", "sequence")
-# Each loss, and which of the fields below it reads.
+# Loss -> which of LOSS_FIELDS it reads.
 LOSSES = {
     "vanilla": (),
     "ppo": ("clip_low", "clip_high", "dual_clip"),
@@ -34,7 +34,7 @@ LOSSES = {
     "kimi": ("tau",),
 }
 LOSS_FIELDS = ("clip_low", "clip_high", "dual_clip", "ratio_cap", "tau")
-MAY_BE_ZERO = ("dual_clip",)  # also where it is read
+MAY_BE_ZERO = ("dual_clip",)  # even if the loss reads the field
 AGGREGATIONS = ("tokens", "chunks", "trajectories", "trajectory_means", "constant")
 KL_ESTIMATORS = ("none", "k1", "k2", "k3")
 OLD_LOGP_SOURCES = ("sampler", "generating", "step")
@@ -42,16 +42,18 @@ OLD_LOGP_SOURCES = ("sampler", "generating", "step")
 
 @dataclasses.dataclass(frozen=True)
 class AdvantageHypers:
-    """How outcomes become advantages, over trajectories, chunks or tokens, as `ESTIMATORS` says.
+    """How rewards become advantages, per trajectory, chunk or token (see `ESTIMATORS`).
 
     estimator: see `ale_jax.algo.advantages`.
-    mean: what is subtracted: the mean of the group, of the group's other members, of all in the
-        step, or of those of one family of tasks ("tag").
-    std: what is divided by: the population's standard deviation of the same.
-    failure_reward: added to the outcome of a failure (outcome <= 0). 0, because against the group
-        mean a failure costs already, and one that costs in a group of failures is noise.
-    anchor_weight: weight of gigpo's step-level part; 0 for the other estimators.
-    clip: advantages are cut to +-clip; 0: they are not.
+    mean: the baseline that is subtracted: the mean over the group, over the other members of the
+        group ("leave_one_out"), over the whole step ("batch") or over one task family ("tag").
+    std: the population standard deviation that advantages are divided by, over the group, the
+        whole step ("batch") or one task family ("tag").
+    failure_reward: added to the outcome of a failure (outcome <= 0). The default is 0: the group
+        mean already makes a failure's advantage negative, and in a group of failures an extra cost
+        is noise.
+    anchor_weight: weight of gigpo's step-level advantage; 0 for the other estimators.
+    clip: advantages are clipped to +-clip; 0: off.
     """
 
     estimator: str = "outcome"
@@ -66,14 +68,14 @@ class AdvantageHypers:
         require_choice("mean", self.mean, MEANS)
         require_choice("std", self.std, STDS)
         require_range(
-            "failure_reward", self.failure_reward, -1e6, 0.0, "a failure is not worth a reward"
+            "failure_reward", self.failure_reward, -1e6, 0.0, "a failure must not be rewarded"
         )
         require_range("anchor_weight", self.anchor_weight, 0.0, 1e6, "1 is usual for gigpo")
-        require_range("clip", self.clip, 0.0, 1e6, "0 cuts nothing")
+        require_range("clip", self.clip, 0.0, 1e6, "0 switches it off")
 
     @property
     def of_tokens(self) -> bool:
-        """Whether its time steps are tokens: credit is then given on packed batches."""
+        """Whether the estimator works on tokens. Its credit is computed on packed batches."""
         return ESTIMATORS[self.estimator] == "tokens"
 
     @property
@@ -83,25 +85,25 @@ class AdvantageHypers:
 
 @dataclasses.dataclass(frozen=True)
 class LossHypers:
-    """The loss of a step. A loss reads the fields that `LOSSES` names; the others of them must be
-    0.
+    """The loss of a step. `LOSSES` lists which of `LOSS_FIELDS` each loss reads; the fields that it
+    does not read must be 0.
 
     kind: see `ale_jax.algo.losses`.
-    level: unit of the importance ratio: the token, or the geometric mean over its chunk or
-        sequence.
+    level: level of the importance ratio: the token's own ratio, or its geometric mean over the
+        token's chunk or sequence.
     clip_low: the ratio is clipped to 1 - clip_low or more.
     clip_high: the ratio is clipped to 1 + clip_high or less.
-    dual_clip: c, the most that a negative advantage may be multiplied by (Ye et al. 2020); 0: off.
-    ratio_cap: upper bound of a ratio that is only a weight.
+    dual_clip: c, upper bound of the factor on a negative advantage (Ye et al. 2020); 0: off.
+    ratio_cap: upper bound of a ratio that is only used as a weight.
     tau: weight of the squared log-ratio in Kimi's loss.
-    negative_weight: factor on advantages below 0, whatever the loss. 1 is all papers'. Most
-        chunks of a failed episode were right, so pushing all of them down is noise beside the
-        signal; a small policy with few episodes per step learns better with less.
+    negative_weight: factor on negative advantages, for every loss; the papers use 1. Most chunks of
+        a failed episode were correct, so lowering the probability of all of them adds noise. A
+        small policy with few episodes per step learns better with a smaller factor.
     aggregation: what the sum over tokens is divided by, counted over the whole step: "tokens",
         "chunks", "trajectories", or trajectories times `constant_tokens` ("constant", Dr. GRPO).
-        "trajectory_means": trajectories, each of which counts by the mean over its tokens.
+        "trajectory_means": trajectories, each of which contributes the mean over its tokens.
     constant_tokens: length that the aggregation "constant" assumes; 0 for the others.
-    kl_weight: weight of the divergence from the policy after the warm start; 0: off.
+    kl_weight: weight of the KL divergence from the policy after the warm start; 0: off.
     kl_estimator: how that divergence is estimated.
     entropy_weight: weight of the entropy bonus.
     """
@@ -130,7 +132,7 @@ class LossHypers:
             require_range(name, getattr(self, name), 0.0, 1e6, f"{usual} is usual")
         require_range("dual_clip", self.dual_clip, 0.0, 1e6, "3 is usual, 0 switches it off")
         require_range(
-            "negative_weight", self.negative_weight, 0.0, 1.0, "0 learns from successes alone"
+            "negative_weight", self.negative_weight, 0.0, 1.0, "0 learns from successes only"
         )
         require_range("constant_tokens", self.constant_tokens, 0, 1 << 30, "a trajectory's limit")
         require_range("kl_weight", self.kl_weight, 0.0, 1e6, "0 switches it off")
@@ -148,16 +150,17 @@ class LossHypers:
 
 @dataclasses.dataclass(frozen=True)
 class MismatchHypers:
-    """What is done about learner and sampler being two programs, by pi_old / mu.
+    """Correction by pi_old / mu for the mismatch between learner and sampler, which are separate
+    programs.
 
-    weight_level: the loss of each token is multiplied by the ratio of its token, chunk or sequence;
-        "none": by nothing.
-    weight_cap: the most that it is multiplied by.
+    weight_level: each token's loss is multiplied by the ratio of its token, chunk or sequence;
+        "none": by 1.
+    weight_cap: upper bound of that weight.
     filter_level: tokens whose token, chunk or sequence has a ratio outside [filter_low,
-        filter_high] have no part in the step; "none": all have.
-    filter_low: lower end of that range; 0 is one-sided, as the paper has it.
-    filter_high: its upper end. For engines that share one model function a ratio of 1 is expected,
-        and 1.2 a fault.
+        filter_high] are excluded from the step; "none": no token is.
+    filter_low: lower end of that range; 0 makes the filter one-sided, as in the paper.
+    filter_high: upper end of that range. Engines that share one model function should have a ratio
+        of 1, and a ratio of 1.2 indicates a fault.
     """
 
     weight_level: str = "none"
@@ -169,11 +172,13 @@ class MismatchHypers:
     def __post_init__(self) -> None:
         require_choice("weight_level", self.weight_level, ("none", *LEVELS))
         require_choice("filter_level", self.filter_level, ("none", *LEVELS))
-        require_range("filter_low", self.filter_low, 0.0, 1.0, "engines that agree have 1")
+        require_range(
+            "filter_low", self.filter_low, 0.0, 1.0, "engines that agree have a ratio of 1"
+        )
         for level, name in (("weight_level", "weight_cap"), ("filter_level", "filter_high")):
             value = getattr(self, name)
             if getattr(self, level) != "none":
-                require_range(name, value, 1.0, 1e6, "engines that agree have 1")
+                require_range(name, value, 1.0, 1e6, "engines that agree have a ratio of 1")
             elif value:
                 raise ValueError(f"{name} {value} is not read: set it to 0.0, or choose a {level}")
         if self.filter_low and self.filter_level == "none":
@@ -188,11 +193,11 @@ class MismatchHypers:
 class AlgoConfig:
     """The policy-gradient algorithm.
 
-    name: what reports call the algorithm.
-    gamma: discount per chunk, or per token where tokens are the time steps.
-    old_logp: where pi_old comes from (docs/pi_old.md): "sampler", as the engine recorded it with
-        each token; "generating", the learner's forward with the weights that wrote the token;
-        "step", the learner's forward with the weights that the step starts from.
+    name: name of the algorithm in reports.
+    gamma: discount per chunk, or per token if the estimator works on tokens.
+    old_logp: where pi_old comes from (docs/pi_old.md): "sampler", recorded by the engine with each
+        token; "generating", a forward pass of the learner with the weights that generated the
+        token; "step", a forward pass of the learner with the weights at the start of the step.
     """
 
     name: str = "plain"
@@ -218,7 +223,8 @@ class AlgoConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Refusal:
-    """A combination that means nothing. why: with the remedy; {algo}, {a}dvantage, {l}oss."""
+    """A meaningless combination. why: the message and its remedy, a format string whose fields are
+    algo (the `AlgoConfig`), a (its advantage) and l (its loss)."""
 
     name: str
     meets: Callable[[AlgoConfig], bool]
@@ -230,7 +236,7 @@ REFUSALS = (
         "an outcome is not discounted",
         lambda c: c.advantage.estimator == "outcome" and c.gamma != 1.0,
         "gamma {algo.gamma} is not read by the estimator outcome, which gives all chunks the "
-        "same: set it to 1.0, or estimator to chunk_return",
+        "same advantage: set it to 1.0, or advantage.estimator to chunk_return",
     ),
     Refusal(
         "one trajectory is left out, not one chunk or token",
@@ -247,14 +253,14 @@ REFUSALS = (
             c.advantage.estimator == "gigpo"
             and (c.advantage.mean != "group" or c.advantage.std not in ("none", "group"))
         ),
-        "advantage.mean {a.mean} and std {a.std} are not gigpo's, which compares a group's "
-        "members: set mean to group, and std to group or none",
+        "advantage.mean {a.mean} and std {a.std} do not fit gigpo, which compares the members of "
+        "a group: set mean to group, and std to group or none",
     ),
     Refusal(
         "gigpo without anchors is grpo",
         lambda c: c.advantage.estimator == "gigpo" and not c.advantage.anchor_weight,
-        "advantage.anchor_weight 0.0 leaves of gigpo what the estimator outcome gives: choose "
-        "that, or a weight above 0",
+        "advantage.anchor_weight 0.0 makes gigpo the same as the estimator outcome: choose that "
+        "estimator, or set a weight above 0",
     ),
     Refusal(
         "only gigpo has anchors",
@@ -265,44 +271,45 @@ REFUSALS = (
     Refusal(
         "vanilla has no ratio",
         lambda c: c.loss.kind == "vanilla" and c.loss.level != "token",
-        "loss.level {l.level} is of a ratio, and the loss vanilla has none: set it to token",
+        "loss.level {l.level} is the level of a ratio, and the loss vanilla has none: set it to "
+        "token",
     ),
     Refusal(
-        "nobody reads pi_old",
+        "pi_old is not read",
         lambda c: (
             c.loss.kind == "vanilla" and c.mismatch.is_off and c.old_logp in ("generating", "step")
         ),
-        "old_logp {algo.old_logp} costs a forward pass that nobody reads: the loss vanilla has no "
-        "ratio, and mismatch is off: set it to sampler",
+        "old_logp {algo.old_logp} costs a forward pass whose result is not read, because the loss "
+        "vanilla has no ratio and mismatch is off: set it to sampler",
     ),
     Refusal(
         "decoupled PPO needs two old policies",
         lambda c: c.loss.kind == "decoupled_ppo" and c.old_logp == "step",
-        "old_logp step makes the behaviour policy of decoupled_ppo the proximal one, and their "
-        "ratio 1: set it to generating or sampler, or loss.kind to ppo",
+        "old_logp step makes the behaviour policy of decoupled_ppo equal to the proximal policy, "
+        "so that their ratio is 1: set it to generating or sampler, or loss.kind to ppo",
     ),
     Refusal(
         "a dual clip below 1",
         lambda c: 0.0 < c.loss.dual_clip < 1.0,
-        "loss.dual_clip {l.dual_clip} would bound what lies inside the trust region: set it above "
-        "1, 3 is usual, or to 0.0",
+        "loss.dual_clip {l.dual_clip} would be active inside the trust region: set it above 1 (3 "
+        "is usual), or to 0.0 to switch it off",
     ),
     Refusal(
         "a constant length without its length",
         lambda c: (c.loss.aggregation == "constant") != (c.loss.constant_tokens > 0),
         "loss.aggregation {l.aggregation} and constant_tokens {l.constant_tokens} do not fit: "
-        "constant needs a number of tokens, and the others have none",
+        "set constant_tokens above 0 for constant, and to 0 for the other aggregations",
     ),
     Refusal(
         "a divergence without weight",
         lambda c: (c.loss.kl_estimator != "none") != (c.loss.kl_weight > 0),
         "loss.kl_weight {l.kl_weight} and kl_estimator {l.kl_estimator} do not fit: set both, or "
-        "0.0 and none",
+        "set them to 0.0 and none",
     ),
     Refusal(
         "k1 has no gradient",
         lambda c: c.loss.kl_estimator == "k1",
-        "loss.kl_estimator k1 pulls nowhere: the mean of its gradient is 0 whatever the reference "
-        "is: choose k2 or k3",
+        "loss.kl_estimator k1 does not pull towards the reference, because its gradient has the "
+        "mean 0 for every reference: choose k2 or k3",
     ),
 )

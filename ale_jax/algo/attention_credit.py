@@ -1,14 +1,15 @@
-"""Attention Rhythm (arXiv 2510.13554): more credit for the tokens at which the policy
-decides.
+"""Attention Rhythm (arXiv 2510.13554): more credit for the tokens at which the policy decides.
 
-Two signs of a decision in how a trajectory attends to itself. A head of short reach that suddenly
-looks far back plans what comes next (WAAD, averaged over the local heads). A token to which heads
-of long reach return later is an anchor (FAI, averaged over the global heads). Both are measured by
-`ale_jax.model.attention_credit`; here they become a factor on the advantage.
+Two patterns in a trajectory's self-attention indicate a decision. Where short-range heads suddenly
+attend far back, the policy plans what comes next (WAAD, averaged over the local heads). A token
+that long-range heads attend to later is an anchor (FAI, averaged over the global heads). Both are
+measured by `ale_jax.model.attention_credit`; this module converts them to a factor on the
+advantage.
 
-The paper has one response behind one prompt. Here a response is all that the policy sampled in a
-trajectory (`chunk_BT >= 0`); what was observed in between is attended to, and is no response.
-Everything is per trajectory, so that neither packing nor microbatches change it.
+The paper has one prompt and one response. Here the response is everything that the policy sampled
+in a trajectory (`chunk_BT >= 0`); the observations in between are attended to, but are not part of
+the response. Everything is computed per trajectory, so that neither packing nor microbatches change
+it.
 """
 
 from __future__ import annotations
@@ -29,20 +30,24 @@ class AttentionCreditHypers:
     """Which tokens get more credit, and how much.
 
     credit: "none"; "local": the tokens where the local heads' distance changes most; "global":
-        the anchors; "coupled": both, Eq 18; "random": as many tokens, drawn by lot, as a control.
+        the anchors; "coupled": both, Eq 18; "random": as many tokens, chosen at random, as a
+        control.
     amplification: gamma_amp, the factor on the advantage of a chosen token.
     top_share: q, the share of a trajectory's policy tokens that are chosen.
-    layers: how many are looked at, evenly spaced in the middle third, fewer if it has fewer.
-    head_share: of their heads, the share with the shortest reach that are local, and with the
-        longest that are global.
+    layers: number of analysed layers, evenly spaced in the middle third of the layers; fewer if the
+        third has fewer.
+    head_share: the share of the heads in these layers that are local (those with the shortest
+        reach), and the share that are global (those with the longest).
     window: W of WAAD, in tokens.
-    horizon_low, horizon_high: FAI counts the attention that comes back after so many tokens.
-    introduction_share: alpha of Eq 18, what of a dominated anchor's bonus goes to the token that
-        introduces it. The paper gives no number; a summary's "+30 % and +20 %" amount to 0.4.
-    introduction_tokens: k of Eq 18, how far before the anchor that token may be; the paper tried 1
-        to 3.
-    dominated_share: an anchor may be dominated if its WAAD is among this lowest share of its
-        trajectory's (tau_waad of Eq 18 as a quantile, for which the paper has no number: half).
+    horizon_low, horizon_high: range of distances, in tokens, at which FAI counts later attention.
+    introduction_share: alpha of Eq 18, the share of a dominated anchor's bonus that goes to the
+        token that introduces it. The paper gives no value; the "+30 % and +20 %" of a summary
+        correspond to 0.4.
+    introduction_tokens: k of Eq 18, how many tokens before the anchor that token may be; the paper
+        tried 1 to 3.
+    dominated_share: an anchor can be dominated if its WAAD is in this lowest share of its
+        trajectory's values. This is tau_waad of Eq 18 as a quantile, for which the paper gives no
+        value; the default is one half.
     """
 
     credit: str = "none"
@@ -62,9 +67,11 @@ class AttentionCreditHypers:
         hypers.require_range("amplification", self.amplification, 1.0, 1e3, "1 changes nothing")
         for name in ("top_share", "introduction_share", "dominated_share"):
             hypers.require_range(name, getattr(self, name), 0.0, 1.0, "it is a share")
-        hypers.require_range("head_share", self.head_share, 0.0, 0.5, "no head is of both kinds")
-        hypers.require_range("layers", self.layers, 1, 1000, "at least one is looked at")
-        hypers.require_range("window", self.window, 1, MAX_REACH, "WAAD would be 0 everywhere")
+        hypers.require_range(
+            "head_share", self.head_share, 0.0, 0.5, "a head cannot be both local and global"
+        )
+        hypers.require_range("layers", self.layers, 1, 1000, "at least one layer is needed")
+        hypers.require_range("window", self.window, 1, MAX_REACH, "0 would make WAAD 0 everywhere")
         hypers.require_range("horizon_high", self.horizon_high, 1, MAX_REACH, "50 is usual")
         hypers.require_range(
             "horizon_low", self.horizon_low, 0, self.horizon_high, "at most horizon_high"
@@ -72,14 +79,14 @@ class AttentionCreditHypers:
         hypers.require_range("introduction_tokens", self.introduction_tokens, 1, 64, "1 to 3")
 
 
-# What `model.attention_credit` can look back in one block of queries.
+# How many tokens `ale_jax.model.attention_credit` can look back from one block of queries.
 MAX_REACH = 128
 
 
 class AttentionStatistics(NamedTuple):
-    """Of each token: waad_BT, how far the local heads look back from it (tokens, at most W);
-    fai_BT, the attention that global heads give it later; delta_BT, how much WAAD changes behind
-    it. float32."""
+    """Per token, float32: waad_BT, how far the local heads look back from it (in tokens, at most
+    W); fai_BT, the attention that it later receives from the global heads; delta_BT, how much WAAD
+    changes from it to the next token."""
 
     waad_BT: jax.Array
     fai_BT: jax.Array
@@ -98,13 +105,14 @@ def trajectory_statistics(
     """Averages each head's numbers over the local and the global heads of each trajectory.
 
     distance_BXT: mean distance that a head looks back from each token. Its mean over the response
-    is d of the paper; the share of heads with the least d are local, with the greatest global (at
-    least one each). WAAD and FAI are linear in the attention, so their average over heads is that
-    of the averaged attention.
+    is d in the paper. The share of heads with the smallest d are local, and the share with the
+    largest d are global (at least one each). WAAD and FAI are linear in the attention, so their
+    average over heads equals their value for the averaged attention.
     """
     response_BT = jnp.where(chunk_BT >= 0, segment_BT, 0)
     response_BTJ = response_BT[:, :, None] == jnp.arange(1, num_segments + 1)[None, None, :]
-    # A sum of distances up to the row's length: what a TPU rounds by default would swap heads.
+    # The sum has distances up to the row's length as its terms. The default matmul precision of a
+    # TPU would round them so much that heads swap ranks.
     total_BXJ = jnp.einsum(
         "bxt,btj->bxj", distance_BXT, response_BTJ.astype(jnp.float32), precision="highest"
     )
@@ -112,7 +120,7 @@ def trajectory_statistics(
     mean_BXJ = total_BXJ / jnp.maximum(size_BJ, 1.0)[:, None, :]
     rank_BXJ = jnp.argsort(jnp.argsort(mean_BXJ, axis=1), axis=1)
     X = distance_BXT.shape[1]
-    # No head is of both kinds, unless there is only one.
+    # No head is both local and global, unless there is only one head.
     count = max(1, min(round(head_share * X), X // 2))
     own_B1T = jnp.clip(segment_BT - 1, 0, num_segments - 1)[:, None, :]
 
@@ -126,7 +134,8 @@ def trajectory_statistics(
 
 
 def waad_change(waad_BT: jax.Array, chunk_BT: jax.Array) -> jax.Array:
-    """Delta_t = |WAAD_t - WAAD_(t+1)|; 0 on a chunk's last token, behind which others write."""
+    """Delta_t = |WAAD_t - WAAD_(t+1)|; 0 on a chunk's last token, since the policy did not write
+    the next one."""
     next_chunk_BT = jnp.pad(chunk_BT[:, 1:], ((0, 0), (0, 1)), constant_values=-1)
     inside_BT = (chunk_BT >= 0) & (next_chunk_BT == chunk_BT)
     return jnp.where(inside_BT, jnp.abs(waad_BT - jnp.roll(waad_BT, -1, axis=1)), 0.0)
@@ -135,8 +144,11 @@ def waad_change(waad_BT: jax.Array, chunk_BT: jax.Array) -> jax.Array:
 def response_ranks(
     x_BT: jax.Array, chunk_BT: jax.Array, segment_BT: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """(rank of each token's value among its response's, 0 the greatest, the earlier of equals
-    first; the response's tokens). What is in no response ranks among its like."""
+    """(rank of each token's value within its response, number of tokens in that response).
+
+    Rank 0 is the largest value; of equal values the earlier token ranks first. Tokens outside every
+    response are ranked among themselves, per row.
+    """
     response_BT = jnp.where(chunk_BT >= 0, segment_BT, 0)
     order_BT = jnp.lexsort((-x_BT, response_BT), axis=1)
     sorted_BT = jnp.take_along_axis(response_BT, order_BT, axis=1)
@@ -151,15 +163,16 @@ def response_ranks(
 
 
 def _count(share: float, size_BT: jax.Array) -> jax.Array:
-    """The whole number of tokens that is nearest to this share of so many."""
+    """`share` of `size_BT` tokens, rounded to the nearest integer."""
     return jnp.round(share * size_BT.astype(jnp.float32)).astype(jnp.int32)
 
 
 def top_tokens(
     x_BT: jax.Array, chunk_BT: jax.Array, segment_BT: jax.Array, share: float
 ) -> jax.Array:
-    """TopQ: the share of each response's tokens with the greatest values, at least one, bool
-    [B, T]. Never one whose value is 0: where nothing was measured nothing is chosen."""
+    """TopQ: the share of each response's tokens with the largest values, at least one, bool [B, T].
+    Tokens with the value 0 are never chosen, so that nothing is chosen where nothing was measured.
+    """
     rank_BT, size_BT = response_ranks(x_BT, chunk_BT, segment_BT)
     count_BT = jnp.maximum(_count(share, size_BT), 1)
     return (chunk_BT >= 0) & (rank_BT < count_BT) & (x_BT > 0.0)
@@ -172,7 +185,7 @@ def credit_factor(
     hp: AttentionCreditHypers,
     key: jax.Array,
 ) -> jax.Array:
-    """gamma_t, float32 [B, T]: 1 but on the chosen tokens. key: of the lot, for "random"."""
+    """gamma_t, float32 [B, T]; 1 except on the chosen tokens. key: read by "random" only."""
 
     def top(x_BT: jax.Array) -> jax.Array:
         return top_tokens(x_BT, chunk_BT, segment_BT, hp.top_share)
@@ -195,7 +208,7 @@ def credit_factor(
         "none": lambda: jnp.zeros(chunk_BT.shape),
         "local": lambda: top(statistics.delta_BT),
         "global": lambda: top(statistics.fai_BT),
-        "random": lambda: top(jax.random.uniform(key, chunk_BT.shape, minval=0.5)),  # none is 0
+        "random": lambda: top(jax.random.uniform(key, chunk_BT.shape, minval=0.5)),  # never 0
         "coupled": coupled,
     }[hp.credit]()
     return 1.0 + (hp.amplification - 1.0) * share_BT.astype(jnp.float32)
@@ -210,14 +223,16 @@ def coupled_share(
     k: int,
     alpha: float,
 ) -> jax.Array:
-    """Eq 18: what each token gets of the bonus, 1[anchor, free] + (1-alpha) 1[D] + alpha 1[intro].
+    """Eq 18: each token's share of the bonus, 1[anchor not in D] + (1-alpha) 1[D] + alpha 1[intro].
 
-    An anchor with a low WAAD (near) is dominated, and in D, if one of the k tokens before it in its
-    chunk has a Delta of at least tau_Delta: it follows from what was planned there. The greatest of
-    them (the nearest of equals) is its introduction. delta_BT: 0 where it is below tau_Delta, which
-    the paper does not state: here the least of the "local" tokens', so that these introduce.
+    An anchor with a low WAAD (near) is dominated, and therefore in D, if one of the k tokens before
+    it in its chunk has a Delta of at least tau_Delta: the anchor follows from what was planned
+    there. Of these tokens, the one with the largest Delta (the nearest if several are equal) is its
+    introduction. delta_BT: 0 where Delta is below tau_Delta. The paper does not state tau_Delta;
+    here it is the smallest Delta of the tokens that "local" chooses, so that only those introduce
+    an anchor.
     """
-    # Rows that were packed anew may hold chunks of one number, of several trajectories.
+    # After repacking, chunks of different trajectories in a row can have the same number.
     unit_BT = jnp.where(chunk_BT >= 0, chunk_BT + chunk_BT.shape[1] * segment_BT, -1)
     before_kBT = jnp.stack([_moved(delta_BT, unit_BT, step) for step in range(1, k + 1)])
     dominated_BT = near_anchor_BT & (before_kBT.max(axis=0) > 0.0)
@@ -233,7 +248,7 @@ def coupled_share(
 
 
 def _moved(x_BT: jax.Array, unit_BT: jax.Array, step: int) -> jax.Array:
-    """Each token's value `step` tokens earlier, 0 if that was in another unit, or in none (-1)."""
+    """The value `step` tokens earlier; 0 if that token is in another unit, or in none (-1)."""
     pad = ((0, 0), (step, 0))
     T = x_BT.shape[1]
     earlier_BT = jnp.pad(x_BT, pad)[:, :T]
@@ -242,7 +257,7 @@ def _moved(x_BT: jax.Array, unit_BT: jax.Array, step: int) -> jax.Array:
 
 
 def amplify(advantage_BT: jax.Array, factor_BT: jax.Array) -> jax.Array:
-    """gamma_t A_t where A_t >= 0, else A_t: to push harder away from a decision is not to make it.
-    The factor is a constant of the loss."""
+    """gamma_t A_t where A_t >= 0, else A_t: a stronger push away from one decision does not teach
+    another one. The factor has no gradient."""
     factor_BT = jax.lax.stop_gradient(factor_BT)
     return jnp.where(advantage_BT >= 0.0, factor_BT * advantage_BT, advantage_BT)

@@ -1,9 +1,9 @@
-"""Returns, and baselines and scales of advantages within groups.
+"""Returns, and the baselines and scales that make them advantages.
 
-A unit is a trajectory, a chunk or a token. Its key (0..num_keys-1) names the group, tag or batch
-that it is compared with. Units with `valid_U` False do not count in the figures of their
-group. Chunk returns are discounted once per chunk (Eq 7 of arXiv 2512.24873); token returns and
-scales work on the packed microbatches of a step.
+A unit is a trajectory, a chunk or a token. Its key (0..num_keys-1) identifies the group, tag or
+batch that it is compared with. Units with `valid_U` False are excluded from the statistics of their
+key. Chunk returns are discounted once per chunk (Eq 7 of arXiv 2512.24873); token returns and their
+scales are computed on the packed microbatches of a step.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import jax.numpy as jnp
 from ale_jax.algo.algorithm import AdvantageHypers
 from ale_jax.algo.values import gae
 
-STD_FLOOR = 1e-6  # a spread this small, of rewards of order 1, is rounding
+STD_FLOOR = 1e-6  # below this, the spread of rewards of order 1 is rounding error
 
 
 def key_mean(x_U: jax.Array, key_U: jax.Array, valid_U: jax.Array, num_keys: int) -> jax.Array:
-    """Mean over the valid units of each unit's key, [U]; 0 if it has none.
+    """Mean over the valid units of each unit's key, [U]; 0 if the key has none.
 
-    Episodes that the system lost are left out, not counted as failures: scored 0 they would
-    make every surviving member look better than it was.
+    Episodes that the system lost are excluded instead of counted as failures: with a score of 0
+    they would make every other member look better than it was.
     """
     assert x_U.shape == key_U.shape == valid_U.shape, (x_U.shape, key_U.shape, valid_U.shape)
     member_UK = _members(key_U, valid_U, num_keys)
     value_UK = jnp.where(member_UK, x_U[:, None], 0.0)
     count_K = member_UK.sum(axis=0).astype(x_U.dtype)
     mean_K = value_UK.sum(axis=0) / jnp.maximum(count_K, 1.0)
-    # Rounding can put the mean outside its members' range. A group of equals has to come out at
-    # exactly zero advantage: Adam would blow a gradient of 1e-8 up into a full step.
+    # Rounding can put the mean outside its members' range. A group of equal members must have an
+    # advantage of exactly zero, because Adam would scale a gradient of 1e-8 up to a full step.
     low_K = jnp.where(member_UK, x_U[:, None], jnp.inf).min(axis=0)
     high_K = jnp.where(member_UK, x_U[:, None], -jnp.inf).max(axis=0)
     mean_K = jnp.where(count_K > 0, jnp.clip(mean_K, low_K, high_K), 0.0)
@@ -45,10 +45,10 @@ def _members(key_U: jax.Array, valid_U: jax.Array, num_keys: int) -> jax.Array:
 def baseline(
     x_U: jax.Array, keys: Mapping[str, jax.Array], valid_U: jax.Array, num_keys: int, mean: str
 ) -> jax.Array:
-    """What each unit is compared with, [U]: 0 ("none"), the mean over its "group", "tag" or
-    "batch", or over the others of its group ("leave_one_out", RLOO, arXiv 2402.14740).
+    """The baseline of each unit, [U]: 0 ("none"), the mean over its "group", "tag" or "batch", or
+    over the other members of its group ("leave_one_out", RLOO, arXiv 2402.14740).
 
-    keys: by those three names. A unit that is alone is its own baseline: nothing says more of it.
+    keys: by those three names. A unit without others is its own baseline, so its advantage is 0.
     """
     if mean == "none":
         return jnp.zeros_like(x_U)
@@ -58,15 +58,16 @@ def baseline(
     count_K = _members(group_U, valid_U, num_keys).sum(axis=0).astype(x_U.dtype)
     count_U = count_K[group_U]
     above_U = x_U - key_mean(x_U, group_U, valid_U, num_keys)
-    # (n mean - x) / (n - 1), written so that equals are exactly their own baseline.
+    # (n mean - x) / (n - 1), written so that equal members are exactly their own baseline.
     return x_U - jnp.where(count_U > 1, count_U / jnp.maximum(count_U - 1.0, 1.0), 0.0) * above_U
 
 
 def divisor(
     x_U: jax.Array, keys: Mapping[str, jax.Array], valid_U: jax.Array, num_keys: int, std: str
 ) -> jax.Array:
-    """What each unit's advantage is divided by, [U]: 1 ("none"), or the population's standard
-    deviation over its "group", "tag" or "batch". Infinite where all are equal: they teach nothing.
+    """What each unit's advantage is divided by, [U]: 1 ("none"), or the population standard
+    deviation over its "group", "tag" or "batch". Infinite if all are equal, which makes the
+    advantage 0.
     """
     if std == "none":
         return jnp.ones_like(x_U)
@@ -127,8 +128,8 @@ def scale_token_advantages(
     tag_G: jax.Array,
     hp: AdvantageHypers,
 ) -> jax.Array:
-    """`hp`'s mean and std over the step's policy tokens, then its clip. group_MBT and tag_G in
-    0..G-1; REINFORCE++ (arXiv 2501.03262) is mean and std of the batch."""
+    """Applies `hp`'s mean and std over the step's policy tokens, then its clip. group_MBT and tag_G
+    are in 0..G-1. REINFORCE++ (arXiv 2501.03262) uses the mean and std of the batch."""
     valid_U, group_U = written_MBT.reshape(-1), jnp.maximum(group_MBT.reshape(-1), 0)
     keys = {"group": group_U, "tag": tag_G[group_U], "batch": jnp.zeros_like(group_U)}
     advantage_U = standardise(advantage_MBT.reshape(-1), keys, valid_U, len(tag_G), hp.mean, hp.std)

@@ -1,4 +1,4 @@
-"""Checks that the hyperparameter records share."""
+"""Checks shared by the hyperparameter records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ def require_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
 
 
 def require_range(name: str, value: float, low: float, high: float, remedy: str) -> None:
-    """Refuses nan, too: every comparison with it is false."""
+    """ValueError unless `value` is finite and in [low, high]. nan fails, because every comparison
+    with it is false."""
     if not (low <= value <= high and math.isfinite(value)):
         raise ValueError(f"{name} {value} must be in [{low}, {high}]: {remedy}")
 

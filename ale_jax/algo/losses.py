@@ -1,15 +1,15 @@
-"""Losses per token and the denominator that they are divided by.
+"""Per-token losses, and the denominator that their sum is divided by.
 
 A policy loss is a function (Tokens, LossHypers) -> (loss_BT, clipped_BT), to be minimised. r is the
-ratio pi / pi_old at the level of the hyperparameters, A the advantage, sg() stops the gradient.
-clipped_BT marks where the bound of the ratio is active, for the metrics. `LOSSES` in
+ratio pi / pi_old at the level of the hyperparameters, A is the advantage, and sg() stops the
+gradient. clipped_BT marks where the bound of the ratio is active, for the metrics. `LOSSES` in
 `ale_jax.algo.algorithm` lists which hyperparameters each loss reads.
 
-The divergences estimate KL(pi || ref) from one token that pi drew (Schulman 2020), with
+The divergences estimate KL(pi || ref) from one token sampled from pi (Schulman 2020), with
 d = log pi - log ref: k1 = d; k2 = d^2 / 2; k3 = exp(-d) - 1 + d. k1 and k3 are unbiased, and k3 is
-never negative. In a loss only the gradient counts: the gradient of k1 has mean 0 whatever the
-reference is, that of k2 (d times the gradient of log pi) has the mean of the gradient of
-KL(pi || ref), and that of k3 the mean of the gradient of KL(ref || pi).
+never negative. In a loss only the gradient matters. The gradient of k1 has mean 0 for every
+reference; the mean of that of k2 (d times the gradient of log pi) is the gradient of
+KL(pi || ref); and the mean of that of k3 is the gradient of KL(ref || pi).
 
 The supervised loss is Eq 1 of arXiv 2512.24873. The loss denominator is counted on the host over
 the whole step, before it is cut into microbatches, so that neither packing nor accumulation changes
@@ -32,8 +32,11 @@ from ale_jax.records import Batch
 
 
 class Tokens(NamedTuple):
-    """Of policy tokens; elsewhere finite and not looked at. log_ratio_BT: of `log_ratio`.
-    advantage_BT: A; a token is positive (of T+, Eq 9 of arXiv 2512.24873) if A > 0."""
+    """What a policy loss reads. Outside policy tokens the values are finite and have no effect.
+
+    log_ratio_BT: from `ale_jax.algo.ratio.log_ratio`. advantage_BT: A; a token is positive (in T+,
+    Eq 9 of arXiv 2512.24873) if A > 0.
+    """
 
     logp_BT: jax.Array
     log_ratio_BT: jax.Array
@@ -45,7 +48,7 @@ class Tokens(NamedTuple):
 
     @property
     def weight_BT(self) -> jax.Array:
-        """sg(r): a ratio that weighs a gradient is not itself to be optimised."""
+        """sg(r): a ratio that weights a gradient must not itself be optimised."""
         return exp_log_ratio(jax.lax.stop_gradient(self.log_ratio_BT))
 
 
@@ -56,10 +59,10 @@ def _vanilla(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
 
 
 def _ppo(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
-    """-min(r A, clip(r, 1 - low, 1 + high) A) (arXiv 1707.06347; low and high apart, 2503.14476).
+    """-min(r A, clip(r, 1 - low, 1 + high) A) (arXiv 1707.06347; low and high apart: 2503.14476).
 
-    dual_clip c: where A < 0 at least c A (arXiv 1912.09729), so that a token that the policy has
-    come to like cannot push without bound. At the sequence's level it is GSPO.
+    dual_clip c: where A < 0 the objective is at least c A (arXiv 1912.09729), so that the effect of
+    a token with a large ratio is bounded. At the sequence level this is GSPO.
     """
     ratio_BT, advantage_BT = exp_log_ratio(tokens.log_ratio_BT), tokens.advantage_BT
     clipped_BT = jnp.clip(ratio_BT, 1.0 - hp.clip_low, 1.0 + hp.clip_high)
@@ -81,9 +84,9 @@ def _tis(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
 
 def _topr(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
     """Tapered off-policy REINFORCE (arXiv 2503.14286): -A log pi where A > 0, TIS elsewhere. A
-    success stays worth imitating when the policy has moved away from it.
+    success keeps its full weight when the policy has moved away from it.
 
-    With a ratio per chunk, discounted returns per chunk and a mask on chunks it is IPA (Eq 9).
+    With a ratio per chunk, discounted returns per chunk and a mask on chunks this is IPA (Eq 9).
     """
     ratio_BT, positive_BT = tokens.weight_BT, tokens.positive_BT
     weight_BT = jnp.where(positive_BT, 1.0, jnp.minimum(ratio_BT, hp.ratio_cap))
@@ -92,22 +95,23 @@ def _topr(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
 
 
 def _cispo(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
-    """-sg(clip(r, 1 - low, 1 + high)) A log pi (arXiv 2506.13585): clipped tokens still teach."""
+    """-sg(clip(r, 1 - low, 1 + high)) A log pi (arXiv 2506.13585). The gradient of clipped
+    tokens is bounded, not removed."""
     ratio_BT = tokens.weight_BT
     weight_BT = jnp.clip(ratio_BT, 1.0 - hp.clip_low, 1.0 + hp.clip_high)
     return -(weight_BT * tokens.advantage_BT) * tokens.logp_BT, weight_BT != ratio_BT
 
 
 def _kimi(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
-    """-A log pi + tau/2 (log r)^2 (arXiv 2501.12599): the square holds the policy near pi_old. It
-    has a gradient also where A is 0."""
+    """-A log pi + tau/2 (log r)^2 (arXiv 2501.12599): the square keeps the policy near pi_old. It
+    has a gradient even where A is 0."""
     never_BT = jnp.zeros(tokens.logp_BT.shape, bool)
     pull_BT = 0.5 * hp.tau * tokens.log_ratio_BT**2
     return pull_BT - tokens.advantage_BT * tokens.logp_BT, never_BT
 
 
-# decoupled_ppo (arXiv 2110.00641): PPO around the proximal policy, weighed by sg(min(pi_prox /
-# pi_old, cap)), which `policy_loss` multiplies in.
+# decoupled_ppo (arXiv 2110.00641) is PPO relative to the proximal policy, weighted by
+# sg(min(pi_prox / pi_old, cap)); `policy_loss` applies this weight.
 TOKEN_LOSSES = {
     "vanilla": _vanilla,
     "ppo": _ppo,
@@ -119,20 +123,21 @@ TOKEN_LOSSES = {
 }
 
 
-# A token that the policy has all but abandoned, d far below 0, has k3 = ref / pi, without bound: so
-# its gradient would own the step. There k3 is constant beyond this.
+# For a token whose probability has become very small (d far below 0), k3 is about ref / pi, which
+# has no bound, so its gradient would dominate the step. Where d < 0, k3 is constant beyond this.
 MAX_K3 = 10.0
 
 
 def divergence(logp_BT: jax.Array, logp_ref_BT: jax.Array, estimator: str) -> jax.Array:
-    """The estimate of each token, with its gradient by `logp_BT`."""
+    """The estimate for each token, differentiable with respect to `logp_BT`."""
     d_BT = logp_BT - logp_ref_BT
     if estimator == "k1":
         return d_BT
     if estimator == "k2":
         return 0.5 * d_BT**2
     assert estimator == "k3", estimator
-    # Bounded before exp() as well: else inf times the 0 of the bound would be nan.
+    # The argument of exp() is bounded as well: otherwise the gradient would be inf times the 0 of
+    # the bound, which is nan.
     k3_BT = jnp.expm1(jnp.clip(-d_BT, None, 2.0 * MAX_K3)) + d_BT
     return jnp.where(d_BT < 0.0, jnp.minimum(k3_BT, MAX_K3), k3_BT)
 
@@ -142,9 +147,10 @@ def sft_loss(
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """-(1/Z) sum_k m_k log pi(c_k | s_k), and sums for the metrics.
 
-    m_k = m_err * m_task is in `chunk_BT`: the tokens of a chunk with m_k = 0 are in no chunk (-1),
-    as are those of observations, but stay in the context s of later ones. `loss_denominator` is
-    Z = sum_k m_k |c_k|, counted over the whole step; at least 1, in place of the paper's epsilon.
+    m_k = m_err * m_task is encoded in `chunk_BT`: the tokens of a chunk with m_k = 0 are in no
+    chunk (-1), like those of observations, but they stay in the context s of later chunks.
+    `loss_denominator` is Z = sum_k m_k |c_k|, counted over the whole step; it is at least 1, which
+    replaces the paper's epsilon.
     Entry t of `logp_BT` belongs to token t itself.
     """
     assert logp_BT.shape == chunk_BT.shape, (logp_BT.shape, chunk_BT.shape)
@@ -156,12 +162,12 @@ def sft_loss(
 def count_loss_denominator(
     batches: Sequence[Batch], aggregation: str, constant_tokens: int = 0
 ) -> np.float32:
-    """How many policy tokens, chunks or trajectories there are in all microbatches of one step;
-    see `LossHypers.aggregation`. Trajectories are those in which the policy wrote something.
+    """Number of policy tokens, chunks or trajectories in all microbatches of one step; see
+    `LossHypers.aggregation`. Only trajectories in which the policy wrote something are counted.
 
     At least 1, so that a step without policy tokens has the loss 0 and not nan. With several hosts,
-    count over the batches of all of them. Relies on the packer's ids: chunks of a row are numbered
-    from 0 without holes.
+    count over the batches of all of them. Relies on the packer's ids: the chunks of a row are
+    numbered from 0 without gaps.
     """
     hypers.require_choice("aggregation", aggregation, AGGREGATIONS)
     if aggregation == "tokens":

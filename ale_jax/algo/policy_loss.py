@@ -1,10 +1,10 @@
-"""The loss of one microbatch: policy gradient, divergence, entropy and imitation, and its metrics.
+"""The loss of one microbatch (policy gradient, divergence, entropy, imitation) and its metrics.
 
-Three policies over the same token are kept apart:
+Three policies are distinguished for each token:
     pi      the current weights, in the learner;
-    pi_old  the weights that wrote the token (docs/pi_old.md);
-    mu      the distribution that the sampler drew the token from.
-pi / pi_old is the importance ratio; pi_old / mu only weights or filters.
+    pi_old  the weights that generated the token (docs/pi_old.md);
+    mu      the distribution that the token was sampled from.
+pi / pi_old is the importance ratio; pi_old / mu is only used to weight or filter tokens.
 
 Log-ratios are reported as histograms with fixed bins, whose counts add up over microbatches and
 hosts.
@@ -34,7 +34,7 @@ from ale_jax.algo.ratio import (
 )
 
 Arrays = Mapping[str, jax.Array]
-NEAR = (0.8, 1.2)  # ratios outside are counted: where the usual clip would act
+NEAR = (0.8, 1.2)  # ratios outside, where the usual clip would act, are counted
 
 
 def policy_loss(
@@ -49,13 +49,14 @@ def policy_loss(
     """(1/Z) sum_t [m_t s_t (w_t L_t + kl_weight D_t - entropy_weight e_t H_t) - s_t i_t log pi(t)].
 
     m: `keep_mask`; s: 1, or 1 / tokens of the trajectory ("trajectory_means"); w:
-    `importance_weight`; L: of `TOKEN_LOSSES`; D: `divergence`; H: entropy, e: entropy_BT of the
-    batch; i: imitate_BT. Entry t of each _BT array belongs to token t itself; batch: the arrays
-    of a `Batch` by name; num_chunks: of a row, at most.
-    `loss_denominator` is Z, counted over the whole step (`count_loss_denominator`), filtered tokens
-    included: so neither microbatches nor packing change the result, and filtering a token takes its
-    gradient away without raising the others'. What lies outside all chunks has no influence, nan
-    included.
+    `importance_weight`; L: one of `TOKEN_LOSSES`; D: `divergence`; H: entropy; e: entropy_BT of the
+    batch; i: imitate_BT. Entry t of each _BT array belongs to token t itself. batch: the arrays of
+    a `Batch` by name. num_chunks: the most chunks that a row can have.
+
+    `loss_denominator` is Z, counted over the whole step (`count_loss_denominator`) with filtered
+    tokens included. Therefore neither microbatches nor packing change the result, and filtering a
+    token removes its gradient without increasing the gradients of the others. Values outside all
+    chunks have no influence, even if they are nan.
 
     Returns the loss and sums (not means) for the metrics, which add up over microbatches.
     """
@@ -63,7 +64,7 @@ def policy_loss(
     action_mask_BT = chunk_BT >= 0
     imitation = _imitation(logp_BT, batch, num_chunks, hp)
 
-    # Masked before anything is computed: where() afterwards would let nan into the gradient.
+    # Masked before anything is computed: a where() afterwards would let nan into the gradient.
     def of_policy(x_BT: jax.Array) -> jax.Array:
         return jnp.where(action_mask_BT, x_BT, 0.0)
 
@@ -115,7 +116,7 @@ def _imitation(logp_BT: jax.Array, batch: Arrays, num_chunks: int, hp: LossHyper
 
 
 def _one_over_size(segment_BT: jax.Array, counted_BT: jax.Array, num_chunks: int) -> jax.Array:
-    """1 / how many tokens of its trajectory are counted, on those tokens; 0 elsewhere."""
+    """1 / (number of counted tokens in the trajectory) on the counted tokens; 0 elsewhere."""
     id_BT = jnp.where(counted_BT, segment_BT - 1, -1)
     size_BC = chunk_count(id_BT, num_chunks)
     return chunk_to_token(1.0 / jnp.maximum(size_BC, 1.0), id_BT)
@@ -124,7 +125,7 @@ def _one_over_size(segment_BT: jax.Array, counted_BT: jax.Array, num_chunks: int
 def _figures(
     chunk_BT, num_chunks, keep_BT, clipped_BT, log_ratio_BT, level
 ) -> dict[str, jax.Array]:
-    """ratio: summed over tokens or, where it is that of a chunk or a trajectory, over chunks."""
+    """ "ratio" is summed over tokens if the level is "token", otherwise over chunks."""
     action_mask_BT = chunk_BT >= 0
     real_BC = chunk_count(chunk_BT, num_chunks) > 0
     kept_BC = chunk_sum(keep_BT.astype(jnp.float32), chunk_BT, num_chunks) > 0
@@ -145,7 +146,7 @@ def _first_of_chunk(chunk_BT: jax.Array) -> jax.Array:
 
 
 def _ratio_counts(own_BT, chunk_BT, segment_BT, num_chunks) -> dict[str, jax.Array]:
-    """How pi / pi_old is distributed, over tokens and over chunks."""
+    """The distribution of pi / pi_old over tokens and over chunks."""
     own_BT = jax.lax.stop_gradient(own_BT)
     mean_BT = unit_mean(own_BT, chunk_BT, segment_BT, "chunk", num_chunks)
     low, high = map(math.log, NEAR)
@@ -159,26 +160,26 @@ def _ratio_counts(own_BT, chunk_BT, segment_BT, num_chunks) -> dict[str, jax.Arr
     return sums
 
 
-# Bins are even in asinh(x / FINE): as wide as 4 % of x, and never less than 4e-5.
+# Bins are uniform in asinh(x / FINE): they are about 4 % of x wide, and at least 4e-5.
 FINE = 1e-3
-HALF = 256  # bins on either side of the one of 0
+HALF = 256  # bins on either side of the bin of 0
 
 
 def count_log_ratios(x_BT: jax.Array, counted_BT: jax.Array) -> jax.Array:
-    """How many of the counted log-ratios lie in each bin, float32 [2 HALF + 1].
+    """Number of the counted log-ratios in each bin, float32 [2 HALF + 1].
 
-    Those beyond +-MAX_LOG_RATIO lie in the outermost ones.
+    Log-ratios beyond +-MAX_LOG_RATIO are counted in the outermost bins.
     """
     scaled_BT = jnp.arcsinh(x_BT / FINE) * float(HALF / np.arcsinh(MAX_LOG_RATIO / FINE))
     bin_BT = jnp.clip(jnp.round(scaled_BT), -HALF, HALF).astype(jnp.int32) + HALF
-    bin_BT = jnp.where(counted_BT, bin_BT, HALF)  # a nan that is not counted needs a bin, too
-    # Whole numbers: they add up to the same in whatever order.
+    bin_BT = jnp.where(counted_BT, bin_BT, HALF)  # an uncounted nan needs a valid bin
+    # Integers, because their sum does not depend on the order of the additions.
     counts = jnp.zeros(2 * HALF + 1, jnp.int32).at[bin_BT].add(counted_BT.astype(jnp.int32))
     return counts.astype(jnp.float32)
 
 
 def percentile(counts: np.ndarray, percent: float) -> float:
-    """The log-ratio that `percent` of those counted do not exceed, to the width of a bin."""
+    """The log-ratio that `percent` of the counted ones do not exceed, up to the width of a bin."""
     reached = np.cumsum(counts, dtype=np.float64)
     assert reached[-1] > 0, "nothing was counted"
     found = int(np.searchsorted(reached, percent / 100.0 * reached[-1]))
@@ -186,10 +187,10 @@ def percentile(counts: np.ndarray, percent: float) -> float:
 
 
 def ratio_figures(sums: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """How pi / pi_old was distributed in a step, for the metrics: over tokens (ratio_p1 ...) and
-    over chunks (chunk_ratio_p1 ...). far: the share outside [0.8, 1.2]. {} if nothing was counted.
+    """Metrics of the distribution of pi / pi_old in a step, over tokens (ratio_p1 ...) and over
+    chunks (chunk_ratio_p1 ...). far: the share outside [0.8, 1.2]. {} if nothing was counted.
 
-    sums: of `policy_loss`, over the whole step.
+    sums: from `policy_loss`, added up over the whole step.
     """
     figures = {}
     for unit, prefix in (("token", "ratio"), ("chunk", "chunk_ratio")):

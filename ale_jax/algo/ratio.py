@@ -2,14 +2,15 @@
 
 A chunk is everything that the policy writes between two interactions with its environment.
 `chunk_BT` holds, for each token, the index within its row of the chunk that contains it: 0..C-1,
-and -1 for tokens outside every chunk (observations, padding). C is static: the packer
-(`ale_jax.data.packing`) guarantees that no index reaches it, since such tokens would be dropped.
+and -1 for tokens outside every chunk (observations, padding). C is static. The packer
+(`ale_jax.data.packing`) guarantees that every index is below C; tokens with a larger index would be
+dropped.
 
 A ratio at level "token" is the token's own. At level "chunk" or "sequence" every policy token gets
 the geometric mean over its chunk or trajectory (Eq 8 of arXiv 2512.24873; GSPO, arXiv 2507.18071).
 `num_chunks` bounds the chunks per row, and therefore the trajectories per row.
 
-Learner and sampler are two programs, so pi_old and mu differ slightly. Tokens are filtered and
+Learner and sampler are separate programs, so pi_old and mu differ slightly. Tokens are filtered and
 weighted by pi_old / mu at one of these levels; neither the filter nor the weight has a gradient.
 """
 
@@ -24,13 +25,13 @@ from ale_jax.algo.algorithm import MismatchHypers
 
 
 def chunk_sum(x_BT: jax.Array, chunk_BT: jax.Array, num_chunks: int) -> jax.Array:
-    """Sum of each chunk's tokens, x_BC with C = num_chunks. 0 where a chunk has no tokens.
+    """Sum over each chunk's tokens, x_BC with C = num_chunks. 0 where a chunk has no tokens.
 
-    What lies outside every chunk has no influence, nan included, on the value or the gradient.
+    Values outside every chunk influence neither the result nor the gradient, even if they are nan.
     """
     assert x_BT.shape == chunk_BT.shape, (x_BT.shape, chunk_BT.shape)
     # A masked reduction fuses on every backend. A scatter-add would save arithmetic, but GPUs add
-    # in no fixed order, and a resumed run has to equal an unbroken one bit for bit.
+    # in no fixed order, and a resumed run must be bit-identical to an uninterrupted one.
     member_BTC = chunk_BT[:, :, None] == jnp.arange(num_chunks)[None, None, :]
     return jnp.where(member_BTC, x_BT[:, :, None], jnp.zeros((), x_BT.dtype)).sum(axis=1)
 
@@ -52,13 +53,13 @@ def chunk_to_token(x_BC: jax.Array, chunk_BT: jax.Array) -> jax.Array:
     return jnp.where(chunk_BT >= 0, x_BT, jnp.zeros((), x_BC.dtype))
 
 
-# exp(20) = 5e8 is far beyond any ratio of use, and a sum of such over a whole step stays finite.
-# Unbounded, one token that the policy has all but abandoned would overflow and own the step.
+# exp(20) = 5e8 is far above any useful ratio, and a sum of such ratios over a whole step is finite.
+# Without the bound, a single token with an extreme ratio would overflow and dominate the step.
 MAX_LOG_RATIO = 20.0
 
 
 def exp_log_ratio(log_ratio: jax.Array) -> jax.Array:
-    """exp() of a log-ratio bounded to +-MAX_LOG_RATIO; the gradient beyond is 0."""
+    """exp() of the log-ratio clipped to +-MAX_LOG_RATIO; the gradient beyond that is 0."""
     return jnp.exp(jnp.clip(log_ratio, -MAX_LOG_RATIO, MAX_LOG_RATIO))
 
 
@@ -87,10 +88,11 @@ def log_ratio(
 ) -> jax.Array:
     """log pi / pi_old of each policy token at `level`; 0 elsewhere.
 
-    Its derivative by the token's own log-probability is 1, by all others 0. Where all tokens of a
-    chunk or trajectory have one advantage A, a loss of the ratio s then has, summed over them, the
-    gradient of GSPO, s A sum_t d log pi(t); and where they have not, each keeps its own
-    (GSPO-token, same paper). So at ratio 1 it is the plain policy gradient at every level.
+    Its derivative is 1 with respect to the token's own log-probability and 0 with respect to all
+    others. If all tokens of a chunk or trajectory have the same advantage A, the gradient of a loss
+    in the ratio s, summed over these tokens, is that of GSPO, s A sum_t d log pi(t). If their
+    advantages differ, each token keeps its own (GSPO-token, same paper). At ratio 1 this is the
+    plain policy gradient at every level.
     """
     own_BT = jnp.where(chunk_BT >= 0, logp_BT - logp_old_BT, 0.0)
     if level == "token":
@@ -107,16 +109,16 @@ def keep_mask(
     num_chunks: int,
     hp: MismatchHypers,
 ) -> jax.Array:
-    """True on the policy tokens that have a part in the step; gap_BT: log pi_old / mu.
+    """True on the policy tokens that take part in the step; gap_BT: log pi_old / mu.
 
-    At the level of chunks, one-sided, it is m_c of arXiv 2512.24873: dropping single tokens would
-    leave the others to be learned under a state that the learner's policy does not visit.
+    At the chunk level and one-sided, this is m_c of arXiv 2512.24873. Dropping single tokens would
+    train the others in a state that the learner's policy does not visit.
     """
     action_mask_BT = chunk_BT >= 0
     if hp.filter_level == "none":
         return action_mask_BT
     gap_BT = unit_mean(gap_BT, chunk_BT, segment_BT, hp.filter_level, num_chunks)
-    # Compared as logarithms: nothing can overflow.
+    # Compared as logarithms, which cannot overflow.
     keep_BT = gap_BT <= math.log(hp.filter_high)
     if hp.filter_low:
         keep_BT &= gap_BT >= math.log(hp.filter_low)
@@ -130,7 +132,7 @@ def importance_weight(
     num_chunks: int,
     hp: MismatchHypers,
 ) -> jax.Array:
-    """min(pi_old / mu, cap) of each policy token; 1 without."""
+    """min(pi_old / mu, cap) of each policy token; 1 if `weight_level` is "none"."""
     if hp.weight_level == "none":
         return jnp.ones_like(gap_BT)
     gap_BT = unit_mean(gap_BT, chunk_BT, segment_BT, hp.weight_level, num_chunks)

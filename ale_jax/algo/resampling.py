@@ -1,8 +1,8 @@
-"""Chunk-level initialized resampling of IPA, arXiv 2512.24873 section 3.2.4.4: the mathematics.
+"""The mathematics of IPA's chunk-level initialized resampling, arXiv 2512.24873 section 3.2.4.4.
 
-An expert-like trajectory of K chunks is kept per task. An episode may start at its chunk k, 0 to
-K-1, after the expert's first k chunks; P_k is the policy's success from there. Counts are a few
-integers per task: the tests on them are exact, and run on the host.
+One expert-like trajectory of K chunks is kept per task. An episode may start at its chunk k (0 to
+K-1), after the expert's first k chunks; P_k is the policy's success rate from there. The counts are
+a few integers per task, so the tests on them are exact and run on the host.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ ANCHOR_CHOICES = ("uniform", "random")
 class ResamplingHypers:
     """Where training episodes start. The paper gives none of these numbers.
 
-    scheme: "none": at the task's beginning. "rollback": Sequential Rollback, at the expert's last
-        chunk, and one chunk earlier whenever the tail is mastered. "parallel": Parallelized
-        Initialization, at several anchors at once.
-    teacher: "own": only the policy's own successes become experts. "oracle": each task has the
-        oracle's from the start, until a success of the policy's own takes its place.
-    anchors: parallel: so many groups in a row share their task, the first of them from the task's
-        beginning, each of the others from an anchor of its own.
+    scheme: "none": at the task's beginning. "rollback" (Sequential Rollback): at the expert's last
+        chunk, and one chunk earlier each time a start is mastered. "parallel" (Parallelized
+        Initialization): at several anchors at once.
+    teacher: "own": only the policy's own successes become experts. "oracle": each task begins with
+        the oracle's trajectory as its expert, until a success of the policy replaces it.
+    anchors: for "parallel": the number of consecutive groups that share a task. The first starts at
+        the task's beginning, each of the others at its own anchor.
     anchor_choice: "uniform": evenly over the expert's chunks; "random": drawn anew each time.
-    threshold: rollback: a start is mastered when the lower end of the 95 % Wilson interval of its
-        success is at least this. 0.4 is 3 of 3 successes, or 10 of 15.
-    window: outcomes per (task, start) that estimates look at, the latest.
-    memory: versions after which an outcome says nothing about the policy of now.
+    threshold: for "rollback": a start is mastered if the lower end of the 95 % Wilson interval of
+        its success rate is at least this. 0.4 is reached by 3 of 3 successes, or 10 of 15.
+    window: number of outcomes per (task, start) that an estimate uses, the most recent ones.
+    memory: number of versions after which an outcome is ignored, because the policy has changed.
     imitation_weight: lambda_IL of Eq 10; 0 switches the term off.
     """
 
@@ -53,15 +53,15 @@ class ResamplingHypers:
         require_choice("scheme", self.scheme, (NONE, ROLLBACK, PARALLEL))
         require_choice("teacher", self.teacher, (OWN, ORACLE))
         require_choice("anchor_choice", self.anchor_choice, ANCHOR_CHOICES)
-        require_range("threshold", self.threshold, 0.0, 0.99, "no interval's lower end reaches 1")
+        require_range("threshold", self.threshold, 0.0, 0.99, "no interval has a lower end of 1")
         require_range("imitation_weight", self.imitation_weight, 0.0, 1e6, "0 switches it off")
         for name in ("anchors", "window", "memory"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)} must be at least 1")
         if self.scheme == PARALLEL and self.anchors < 2:
             raise ValueError(
-                f"anchors {self.anchors}: the first starts at the task's beginning, so parallel "
-                "needs 2 or more: raise it, or set scheme to none"
+                f"anchors {self.anchors}: the first group starts at the task's beginning, so "
+                "parallel needs 2 or more: raise it, or set scheme to none"
             )
 
     @property
@@ -70,16 +70,16 @@ class ResamplingHypers:
 
     @property
     def groups_per_task(self) -> int:
-        """Groups in a row that share their task."""
+        """Number of consecutive groups that share a task."""
         return self.anchors if self.scheme == PARALLEL else 1
 
 
 def anchor_starts(num_chunks: int, anchors: int, rng: np.random.Generator | None) -> list[int]:
-    """The start of each of the `anchors` groups of a task, the first of them 0.
+    """The starts of the `anchors` groups of a task; the first is 0.
 
-    rng: draws the others from 1..K-1, no two alike while there are enough; None spreads all evenly,
-    floor(j (K-1) / (anchors-1)), so that one is the last chunk: where nothing else succeeds yet,
-    that may. An expert of one chunk has no start but 0.
+    rng: draws the others from 1..K-1, without repetition while there are enough. None: spaces all
+    evenly, floor(j (K-1) / (anchors-1)), so that one is the last chunk, from which the policy may
+    succeed when it does not from any other. An expert of one chunk has only the start 0.
     """
     assert num_chunks >= 1 and anchors >= 2, (num_chunks, anchors)
     if rng is None:
@@ -93,10 +93,10 @@ def imitation_weights(
 ) -> np.ndarray:
     """Weights of log pi on the expert's chunks 0..start, float32 [start + 1]; Eq 10, first sum.
 
-    weight * gamma^(K-1-i) R on chunk i counted from 0: lambda_IL times the expert's own chunk
-    return (Eq 7), up to and including the chunk that the group was to play first, the crucial one.
-    The factor pi(c) that Eq 10 prints is read as the sampling measure, as mu(c) is in Eq 9: taken
-    literally it would vanish with a chunk's length.
+    weight * gamma^(K-1-i) R on chunk i, counted from 0: lambda_IL times the expert's own chunk
+    return (Eq 7), up to and including the crucial chunk, which is the first that the group plays.
+    The factor pi(c) in Eq 10 is read as the sampling measure, like mu(c) in Eq 9, because taken
+    literally it would vanish as chunks get longer.
     """
     assert 0 <= start < num_chunks, (start, num_chunks)
     distance = num_chunks - 1 - np.arange(start + 1)
@@ -105,11 +105,12 @@ def imitation_weights(
 
 @dataclasses.dataclass(frozen=True)
 class CrucialChunk:
-    """A chunk that decides: P_k before it is significantly lower than after it was given.
+    """A decisive chunk: P_k is significantly lower before it than after it.
 
-    chunk, last: counted from 0; one of chunk..last, where no start between them was played.
-    rate_before, rate_after: of success from the start at `chunk`, and from the one after `last`.
-    p_value: adjusted for all that was asked.
+    chunk, last: counted from 0. The crucial chunk is one of chunk..last, because no start between
+    them was played.
+    rate_before, rate_after: success rates from the start at `chunk`, and from the one after `last`.
+    p_value: adjusted for the number of tests.
     """
 
     chunk: int
@@ -124,15 +125,16 @@ def crucial_chunks(
 ) -> tuple[CrucialChunk, ...]:
     """The crucial chunks of an expert, by the outcomes of episodes that started at each of its K.
 
-    Each start with outcomes is asked whether starting at the next one that has some raises the
-    success, by Fisher's exact test, one-sided: it holds at any count, where the pooled z test needs
-    more outcomes, and rates further from 0 and 1, than a start has. Holm's step-down method keeps
-    the chance of even one false chunk among them at `level`, whatever their dependence, if counts
-    are looked at once and did not decide when counting ended. In a run they are looked at after
-    every step, and under rollback a start's counting ends with its success: there the figure is
-    for exploring, and says nothing of false alarms.
+    Each start with outcomes is compared with the next start that has some: a one-sided Fisher's
+    exact test asks whether the later start has a higher success rate. It is valid for any count,
+    whereas the pooled z test needs more outcomes, and rates further from 0 and 1, than a start has.
+    Holm's step-down method bounds the probability of even one false positive by `level`, whatever
+    the dependence between the tests, provided that the counts are examined once and did not decide
+    when counting ended. In a run they are examined after every step, and under rollback the
+    counting of a start ends with its success. There the result is exploratory, and the rate of
+    false positives is not bounded.
 
-    The last chunk cannot be asked about: after it nothing is left to be sampled.
+    The last chunk cannot be tested, because nothing is left to be sampled after it.
     """
     counts = list(zip(successes_C, attempts_C, strict=True))
     for k, (won, played) in enumerate(counts):
@@ -149,8 +151,8 @@ def crucial_chunks(
 
 
 def fisher_less(won_a: int, played_a: int, won_b: int, played_b: int) -> float:
-    """p-value of "a succeeds less often than b" (Fisher 1935): the chance of at most `won_a` of the
-    successes falling to a, if all outcomes were dealt out at random."""
+    """p-value of "a succeeds less often than b" (Fisher 1935): the probability that a has at most
+    `won_a` of the successes if all outcomes are assigned at random."""
     won = won_a + won_b
     ways = sum(
         math.comb(played_a, i) * math.comb(played_b, won - i)
@@ -160,8 +162,8 @@ def fisher_less(won_a: int, played_a: int, won_b: int, played_b: int) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The p-values adjusted for their number (Holm 1979), in the order given: of m, the i-th
-    smallest times (m + 1 - i), no smaller than those before it, at most 1."""
+    """The p-values adjusted for their number (Holm 1979), in the given order: of m, the i-th
+    smallest is multiplied by (m + 1 - i), raised to those before it, and capped at 1."""
     adjusted, largest = [0.0] * len(p_values), 0.0
     for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
         largest = max(largest, min(1.0, p_values[i] * (len(p_values) - rank)))

@@ -1,9 +1,9 @@
 """Generalised advantage estimation over packed rows (arXiv 1506.02438), and AsyPPO's critics.
 
-AsyPPO (arXiv 2510.01656) trains a few small critics, each on other responses to every prompt. GAE
-uses the mean of their values. Where the critics agree, the advantage carries little new information
-and is masked; where they differ most, the state is noisy and its entropy is not rewarded. One
-critic without any mask is plain PPO.
+AsyPPO (arXiv 2510.01656) trains a few small critics, each on different responses to every prompt.
+GAE uses the mean of their values. Where the critics agree, the advantage carries little new
+information and is masked; where they differ most, the state is noisy and its entropy is not
+rewarded. One critic without any mask is plain PPO.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ def gae(
     gamma: float,
     lam: float,
 ) -> tuple[jax.Array, jax.Array]:
-    """(advantage_BT, target_BT) of the policy's tokens, 0 elsewhere.
+    """(advantage_BT, target_BT) on policy tokens, 0 elsewhere.
 
     delta_t = r_t + gamma V_{t+1} - V_t;  A_t = delta_t + gamma lam A_{t+1};  target = A_t + V_t,
-    where t + 1 is the next token that the policy wrote in the same segment: observations are no
-    time steps, and neither credit nor value leaks from one trajectory of a row into another. After
-    the last one the value is 0: episodes that a limit ends are graded as they stand.
+    where t + 1 is the next token that the policy wrote in the same segment. Observations are
+    therefore not time steps, and neither credit nor value leaks between the trajectories of a row.
+    The value after the last policy token is 0, because an episode that ends at a limit is graded as
+    it stands.
 
-    value_BT: of the state before token t is written; what it says elsewhere is not read. With
+    value_BT: value of the state before token t is written; not read outside policy tokens. With
     values of 0 and lam 1 the advantage is REINFORCE's discounted return.
     """
     assert value_BT.shape == reward_BT.shape == chunk_BT.shape == segment_BT.shape
@@ -54,8 +55,9 @@ def gae(
 
 
 def critic_of(member_BT: np.ndarray, critics: int) -> np.ndarray:
-    """Which critic learns from each token, int [B, T]: of a group, member m belongs to critic m mod
-    `critics`, so that each prompt's responses are divided evenly and disjointly. -1 on padding."""
+    """Index of the critic that learns from each token, int [B, T]; -1 on padding. Member m of a
+    group belongs to critic m mod `critics`, so that each prompt's responses are divided evenly and
+    disjointly."""
     return np.where(member_BT >= 0, member_BT % critics, -1)
 
 
@@ -67,11 +69,11 @@ def critic_loss(
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """L_m = (1/Z) sum_t (V_m(s_t) - R_t)^2 over the tokens that this critic learns from.
 
-    s_t is what stands before token t. Z: how many such tokens the whole step has. Returns the loss
-    and sums for the metrics. What lies outside `own_BT` has no influence, nan included.
+    s_t is the state before token t. Z: number of such tokens in the whole step. Returns the loss
+    and sums for the metrics. Values outside `own_BT` have no influence, even if they are nan.
     """
     assert value_BT.shape == return_BT.shape == own_BT.shape
-    error_BT = jnp.where(own_BT, value_BT - return_BT, 0.0)  # before the square, for the gradient
+    error_BT = jnp.where(own_BT, value_BT - return_BT, 0.0)  # masked first: no nan in the gradient
     squares = (error_BT * error_BT).sum()
     return squares / loss_denominator, {"tokens": own_BT.sum(dtype=jnp.float32), "squares": squares}
 
@@ -81,9 +83,9 @@ def agreement_masks(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(I^A, I^H) of the policy tokens of a step (U), bool; spread: the std of the critics' values.
 
-    I^A is False on the share of tokens with the lowest spread, I^H on that with the highest. Of n
-    tokens floor(share * n) go, fewer if others are equal to the last of them: critics that say the
-    same everywhere, as at their birth, mask nothing.
+    I^A is False on the share of tokens with the lowest spread, I^H on the share with the highest.
+    Of n tokens floor(share * n) are masked, or fewer if others tie with the last of them. Critics
+    that agree everywhere, as they may at initialisation, therefore mask nothing.
     """
     ordered_U = np.sort(spread_U)
     n = len(ordered_U)
@@ -94,7 +96,7 @@ def agreement_masks(
 
 
 def explained_variance(value_U: np.ndarray, return_U: np.ndarray) -> float:
-    """1 - Var(R - V) / Var(R) over the tokens of a step: 1 is a perfect critic, 0 one that says the
-    same everywhere. 0 where all returns are equal and there is nothing to explain."""
+    """1 - Var(R - V) / Var(R) over the tokens of a step: 1 for a perfect critic, 0 for a constant
+    one. 0 if all returns are equal, because there is nothing to explain."""
     variance = float(np.var(return_U))
     return 1.0 - float(np.var(return_U - value_U)) / variance if variance > 0 else 0.0

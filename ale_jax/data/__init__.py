@@ -1,0 +1,12 @@
+"""Trajectories between rollouts and learner: staleness, buffering, rewards, experts and packing.
+
+Shape suffixes:
+    B  rows of packed tokens
+    C  chunks of a trajectory; in the arrays of a step, as many as a trajectory can have
+    G  groups of trajectories that play one task
+    K  experts per token
+    L  layers that have experts
+    N  trajectories of a step
+    P  prefix turns of a trajectory
+    T  tokens of a row or of a trajectory
+"""

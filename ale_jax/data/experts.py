@@ -1,7 +1,7 @@
 """Expert-like trajectories, one per task, and the curriculum of where episodes start in them.
 
-The curriculum keeps, per task, the start that is practised and how the episodes ended that started
-there.
+For each task the curriculum keeps the start that is practised, and the outcomes of episodes by
+their start.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 from ale_jax.data.packing import text_turn
 from ale_jax.records import EpisodeKey, Prefix, RolloutRequest, Status, Task, Trajectory, Turn
 
-TEACHER = -1  # in place of the version of the weights: nobody sampled it
+TEACHER = -1  # the version of an expert that no weights of the run sampled
 
 
 @dataclasses.dataclass(frozen=True)
 class Expert:
-    """A success at a task, the policy's own or a teacher's, up to the call that ended it.
+    """A successful trajectory of the policy or of a teacher, up to the call that ended it.
 
-    turns: each with the ids that were read and written and their texts; log-probabilities 0,
-    versions -1, rewards 0: whoever continues them did not sample them.
-    version: of the weights that began it, or TEACHER. reward: what it earned.
+    turns: each with the ids that were read and written and their texts. Log-probabilities are 0,
+    versions -1 and rewards 0, because the episodes that continue these turns did not sample them.
+    version: of the weights that began the trajectory, or TEACHER. reward: of the trajectory.
     """
 
     task: Task
@@ -36,7 +36,7 @@ class Expert:
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> Expert:
-        """Of a success."""
+        """From a successful trajectory."""
         episode = trajectory.episode
         turns = tuple(
             text_turn(t.prompt_ids, t.action_ids, t.prompt_text, t.action_text)
@@ -49,19 +49,19 @@ class Expert:
         return sum(len(t.prompt_ids) + len(t.action_ids) for t in self.turns)
 
     def shared_turns(self, other: Expert) -> int:
-        """How many first actions both have in common: after them they are in one state."""
+        """Number of first actions that both have in common; after them both are in one state."""
         pairs = zip(self.turns, other.turns)
         differ = (i for i, (a, b) in enumerate(pairs) if a.action_text != b.action_text)
         return next(differ, min(len(self.turns), len(other.turns)))
 
 
 def assign(key: EpisodeKey, expert: Expert | None) -> RolloutRequest:
-    """`key` as it is played: after the expert's first `key.num_prefix_turns` turns."""
+    """The request for `key`, which starts after the expert's first `key.num_prefix_turns` turns."""
     if key.num_prefix_turns == 0:
         return RolloutRequest(key)
     assert expert is not None and key.task == expert.task, key
     prefix_turns = expert.turns[: key.num_prefix_turns]
-    # After the last turn there is no observation: slicing ends where the turns do.
+    # There is no observation after the last turn; the slice then ends with the turns.
     seen = tuple(turn.prompt_text for turn in expert.turns[: key.num_prefix_turns + 1])
     return RolloutRequest(
         key, prefix_turns, Prefix(seen, tuple(turn.action_text for turn in prefix_turns))
@@ -69,7 +69,7 @@ def assign(key: EpisodeKey, expert: Expert | None) -> RolloutRequest:
 
 
 def is_success(trajectory: Trajectory) -> bool:
-    """Whether it can be an expert: it ended by its own word, and was judged right."""
+    """Whether it can become an expert: the agent ended it, and its reward is positive."""
     episode = trajectory.episode
     return episode.status == Status.FINISHED and episode.reward > 0 and bool(trajectory.turns)
 
@@ -77,9 +77,9 @@ def is_success(trajectory: Trajectory) -> bool:
 class ExpertStore:
     """The newest and shortest expert of each task.
 
-    A candidate takes the place of the one that is there if it has no more chunks. Shorter: fewer
-    chances to go wrong. At equal length the newer: it is nearer to what the policy does now, and
-    so the trajectory is refreshed as the policy changes. As many as there are tasks, and no more.
+    A candidate replaces the stored expert if it has fewer chunks, because these are fewer chances
+    to go wrong. At equal length the newer of the two is kept: it is closer to what the policy does
+    now, so the expert is refreshed as the policy changes. There is at most one expert per task.
     """
 
     def __init__(self, experts: Iterable[Expert] = ()):
@@ -92,7 +92,7 @@ class ExpertStore:
         return self._experts.get(task)
 
     def wants(self, candidate: Expert) -> bool:
-        """Whether the candidate would take a place, and is not there already."""
+        """Whether the candidate should be stored, and is not stored already."""
         held = self._experts.get(candidate.task)
         if held is None:
             return True
@@ -106,22 +106,22 @@ class ExpertStore:
         self._experts[expert.task] = expert
 
     def drop(self, expert: Expert) -> bool:
-        """Takes the task's expert out if it acts as this one does; False if it does not."""
+        """Removes the task's expert if its actions are those of `expert`; False if they are not."""
         found = self._is_held(expert)
         if found:
             del self._experts[expert.task]
         return found
 
     def _is_held(self, expert: Expert) -> bool:
-        """By what it does: after a resume an open group's expert is a record of its own."""
+        """Compares actions, because after a resume an open group holds a copy of its expert."""
         held = self._experts.get(expert.task)
         return held is not None and (
             held.shared_turns(expert) == len(held.turns) == len(expert.turns)
         )
 
     def best_of(self, trajectories: Iterable[Trajectory]) -> list[Expert]:
-        """The candidates among them that are wanted, one per task at most: of the fewest chunks,
-        then the newest, then the first."""
+        """The wanted candidates among the trajectories, at most one per task: the one with the
+        fewest chunks, then the newest, then the first."""
         best: dict[Task, Expert] = {}
         for candidate in map(Expert.of, filter(is_success, trajectories)):
             rival = best.get(candidate.task)
@@ -160,17 +160,17 @@ def expert_from_json(values: Mapping[str, Any]) -> Expert:
 
 @dataclasses.dataclass
 class _TaskOutcomes:
-    """Of a task: the start that is practised, and (version, success) by the start, latest last."""
+    """The start that a task practises, and (version, success) by start, the latest last."""
 
     start: int = 0
     outcomes: dict[int, deque[tuple[int, bool]]] = dataclasses.field(default_factory=dict)
 
 
 class Curriculum:
-    """The state of the curriculum. It decides nothing: whoever holds it knows the rule.
+    """The state of the curriculum; the rule by which starts move is its owner's.
 
-    window: outcomes that are kept of each (task, start). memory: versions after which they are not
-    counted any more, because the policy has become another.
+    window: number of outcomes kept per (task, start). memory: number of versions after which an
+    outcome is no longer counted, because the policy has changed.
     """
 
     def __init__(self, window: int, memory: int):
@@ -185,20 +185,21 @@ class Curriculum:
         self._of_task(task).start = start
 
     def record(self, task: Task, start: int, version: int, successes: Iterable[bool]) -> None:
-        """Notes how episodes ended that started there, trained on at `version`."""
+        """Adds the outcomes of episodes from `start` that were trained on at `version`."""
         empty: deque = deque(maxlen=self._window)
         kept = self._of_task(task).outcomes.setdefault(start, empty)
         kept.extend((version, bool(success)) for success in successes)
 
     def counts(self, task: Task, start: int, version: int) -> tuple[int, int]:
-        """Successes and attempts from `start`, of those that still count at `version`."""
+        """Successes and attempts from `start`, among the outcomes that count at `version`."""
         outcomes = self._of_task(task).outcomes.get(start, ())
         fresh = [success for then, success in outcomes if version - then < self._memory]
         return sum(fresh), len(fresh)
 
     def forget_after(self, task: Task, shared: int) -> None:
-        """The task has another expert, of which only the first `shared` turns are the same: what
-        happened from later starts was another state's."""
+        """Forgets the outcomes of starts after `shared`. To be called when the task has a new
+        expert that shares its first `shared` turns with the old one: later starts are other states.
+        """
         outcomes = self._of_task(task).outcomes
         for start in [start for start in outcomes if start > shared]:
             del outcomes[start]
@@ -220,7 +221,7 @@ class Curriculum:
         ]
 
     def load(self, values: Sequence[Mapping[str, Any]]) -> None:
-        """Takes up what `to_json` gave."""
+        """Restores what `to_json` returned."""
         for each in values:
             of_task = self._tasks[Task(**each["task"])] = _TaskOutcomes(each["start"])
             for start, outcomes in each["outcomes"]:

@@ -1,4 +1,4 @@
-"""Samples of several domains in stated proportions, each a function of its position alone."""
+"""Samples from several domains in fixed proportions, each a function of its position alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Domain:
-    """ratio: of each `sum of all ratios` samples, how many are of these families."""
+    """A named set of task families. ratio: its number of samples in every sum(ratios) samples."""
 
     name: str
     families: tuple[str, ...]
@@ -30,18 +30,18 @@ class Domain:
 
 @functools.cache
 def mixing_order(ratios: tuple[int, ...]) -> tuple[int, ...]:
-    """Which domain stands at each position; it repeats after sum(ratios).
+    """The domain at each position; the order repeats after sum(ratios).
 
     In every prefix of n samples, each domain's count differs from its share n * ratio / sum by
-    less than 1. The how-manieth sample (from 0) of a domain may not come before its share has
-    reached that number, and must come before its share has passed the next; of those that may come,
-    the most urgent does. As each needs one position, that keeps all deadlines (Baruah et al. 1996).
+    less than 1. Sample j (from 0) of a domain is released when the domain's share reaches j, and is
+    due before the share exceeds j + 1. Of the released samples, the one with the earliest deadline
+    is next. As each needs one position, all deadlines are met (Baruah et al. 1996).
     """
     total = sum(ratios)
     counts, order = [0] * len(ratios), []
     for position in range(total):
         may = [d for d, ratio in enumerate(ratios) if counts[d] * total // ratio <= position]
-        # Rounded up; whoever stands first in the config is first among equals.
+        # Deadlines are rounded up. The domain that is first in the config wins ties.
         domain = min(may, key=lambda d: -(-(counts[d] + 1) * total // ratios[d]))
         counts[domain] += 1
         order.append(domain)
@@ -49,7 +49,7 @@ def mixing_order(ratios: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def place(position: int, ratios: tuple[int, ...]) -> tuple[int, int]:
-    """The domain at `position`, and the how-manieth sample of it that is, from 0."""
+    """The domain at `position`, and the index of the sample within that domain, from 0."""
     order = mixing_order(ratios)
     rounds, rest = divmod(position, len(order))
     domain = order[rest]
@@ -57,12 +57,12 @@ def place(position: int, ratios: tuple[int, ...]) -> tuple[int, int]:
 
 
 def mix(pools: Sequence[Sequence[T]], ratios: tuple[int, ...], seed: int) -> Iterator[T]:
-    """Endless; pool d has ratio d. Each pool is gone through in ever new orders."""
+    """Endless; pool d has ratio d. Each pass through a pool has a new random order."""
     assert len(pools) == len(ratios) and all(pools), [len(pool) for pool in pools]
 
     @functools.lru_cache(maxsize=2 * len(pools))
     def order(domain: int, epoch: int) -> list[int]:
-        # A key that ends in 0 is the key without it: the first domain's order is a lone pool's.
+        # A trailing 0 does not change the seed, so the first domain has the order of a lone pool.
         return np.random.default_rng([seed, epoch, domain]).permutation(len(pools[domain])).tolist()
 
     for position in itertools.count():

@@ -1,8 +1,9 @@
-"""Trajectories of any length into batches of one fixed shape, so that the step compiles once.
+"""Packs trajectories of any length into batches of one fixed shape, so the step compiles once.
 
-Alignment: every [B, T] array speaks of token t itself. logp_mu_BT[b, t] is the log-probability of
-tokens_BT[b, t] given the tokens of the same segment before it, which the learner finds in its
-logits at t - 1. So the first token of a segment has none, and no chunk may begin there.
+Alignment: entry t of every [B, T] array belongs to token t itself. logp_mu_BT[b, t] is the
+log-probability of tokens_BT[b, t] given the tokens of the same segment before it, which the learner
+reads from its logits at t - 1. The first token of a segment therefore has none, and no chunk may
+begin there.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from ale_jax.records import Batch, Trajectory, Turn
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """A trajectory's turns with the credit that they earned.
+    """A trajectory's turns with their credit.
 
-    Its first `num_prefix_turns` turns were not sampled; the others are its C chunks.
+    The first `num_prefix_turns` turns were not sampled; the others are its C chunks.
     advantage_C: float32, one per chunk.
-    reward_C: float32, each chunk's own reward; None: as its turn says.
-    imitate_C: float32, one per prefix turn, the weight of its tokens in the imitation term; None:
+    reward_C: float32, each chunk's own reward; None: the reward of its turn.
+    imitate_P: float32, one per prefix turn, the weight of its tokens in the imitation term; None:
     0.
-    group, member: as in `Batch`. expert_TLK: of all its tokens, as in `Trajectory`.
+    group, member: as in `Batch`. expert_TLK: for all its tokens, as in `Trajectory`.
     """
 
     turns: tuple[Turn, ...]
@@ -34,19 +35,19 @@ class Sample:
     group: int = 0
     member: int = 0
     reward_C: np.ndarray | None = None
-    imitate_C: np.ndarray | None = None
+    imitate_P: np.ndarray | None = None
     expert_TLK: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         assert len(self.advantage_C) == self.num_chunks, (self.advantage_C, self.num_chunks)
         assert self.reward_C is None or len(self.reward_C) == self.num_chunks, self.reward_C
-        assert self.imitate_C is None or len(self.imitate_C) == self.num_prefix_turns, (
-            self.imitate_C
+        assert self.imitate_P is None or len(self.imitate_P) == self.num_prefix_turns, (
+            self.imitate_P
         )
 
     @classmethod
     def of(cls, trajectory: Trajectory, advantage_C: np.ndarray, **more: Any) -> Sample:
-        """more: other fields of the sample."""
+        """more: the other fields of the sample."""
         return cls(
             turns=trajectory.turns,
             advantage_C=advantage_C,
@@ -67,9 +68,11 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """Of one batch: `microbatch_rows` of `pack_length` tokens, with room for `chunks_per_pack`
-    sampled chunks
-    each, and so for no more trajectories: one without such a chunk takes the room of one."""
+    """The shape of one batch: `microbatch_rows` rows of `pack_length` tokens.
+
+    A row has room for `chunks_per_pack` sampled chunks, and therefore for as many trajectories: a
+    trajectory without sampled chunks takes the room of one chunk.
+    """
 
     microbatch_rows: int
     pack_length: int
@@ -82,7 +85,7 @@ class Shape:
 
 
 def demonstration(exchanges: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Sample:
-    """A transcript to imitate: pairs of prompt ids and assistant ids, which alone are learned."""
+    """A transcript to imitate: pairs of prompt ids and assistant ids; the latter are learned."""
     turns = tuple(text_turn(prompt, action) for prompt, action in exchanges)
     return Sample(turns, np.ones(len(turns), np.float32))
 
@@ -93,7 +96,7 @@ def text_turn(
     prompt_text: str = "",
     action_text: str = "",
 ) -> Turn:
-    """A turn that nobody sampled here: its log-probabilities are 0 and its versions -1."""
+    """A turn that was not sampled in the run: its log-probabilities are 0, its versions -1."""
     zeros = np.zeros(len(action_ids), np.float32)
     return Turn(
         prompt_ids=np.asarray(prompt_ids, np.int32),
@@ -107,11 +110,11 @@ def text_turn(
 
 
 def pack(samples: Sequence[Sample], shape: Shape) -> tuple[Batch, list[Sample]]:
-    """Fills one batch: first fit, longest sample first. Returns it and what did not fit.
+    """Fills one batch: first fit, longest sample first. Returns it and the samples left over.
 
-    Deterministic: the same samples in the same order give the same batch; the leftovers keep their
-    order. A sample lies whole in one row. A sample without turns has nothing to learn from and
-    takes no space. ValueError for a sample that fits no empty row.
+    Deterministic: the same samples in the same order give the same batch; the samples left over
+    keep their order. Samples are not split between rows. A sample without turns has nothing to
+    learn from and takes no space. ValueError for a sample that does not fit an empty row.
     """
     rows, leftover = _assign_rows(samples, shape)
     batch = _empty_batch(shape, samples)
@@ -121,7 +124,7 @@ def pack(samples: Sequence[Sample], shape: Shape) -> tuple[Batch, list[Sample]]:
 
 
 def pack_all(samples: Sequence[Sample], shape: Shape) -> list[Batch]:
-    """As many batches of the one shape as all samples need: the microbatches of a step."""
+    """As many batches of this shape as all samples need: the microbatches of a step."""
     batches = []
     leftover = [s for s in samples if s.turns]
     while leftover:
@@ -143,7 +146,7 @@ def _check_fits(sample: Sample, shape: Shape) -> None:
         )
     if sample.turns and len(sample.turns[0].prompt_ids) == 0:
         raise ValueError("a trajectory begins with a policy token: give its first turn a prompt")
-    assert all(len(t.action_ids) > 0 for t in sample.turns), "a turn in which nothing was written"
+    assert all(len(t.action_ids) > 0 for t in sample.turns), "a turn without action tokens"
 
 
 def _assign_rows(
@@ -174,7 +177,7 @@ def _assign_rows(
 
 
 def _empty_batch(shape: Shape, samples: Sequence[Sample]) -> Batch:
-    """With room for experts if they are known of some sample."""
+    """A batch of padding; it has an array of experts if some sample has one."""
     BT = shape.microbatch_rows, shape.pack_length
     LK = next((s.expert_TLK.shape[1:] for s in samples if s.expert_TLK is not None), None)
     return Batch(
@@ -211,8 +214,8 @@ def _fill_row(batch: Batch, b: int, samples: Sequence[Sample]) -> None:
             if index >= sample.num_prefix_turns:
                 _fill_chunk(batch, b, written, chunk, sample, index)
                 chunk += 1
-            elif sample.imitate_C is not None:
-                batch.imitate_BT[b, written] = sample.imitate_C[index]
+            elif sample.imitate_P is not None:
+                batch.imitate_BT[b, written] = sample.imitate_P[index]
             start = written.stop
         assert start == end, (start, end)
 
@@ -220,7 +223,7 @@ def _fill_row(batch: Batch, b: int, samples: Sequence[Sample]) -> None:
 def _fill_chunk(
     batch: Batch, b: int, written: slice, chunk: int, sample: Sample, index: int
 ) -> None:
-    """What is known of the sampled chunk that turn `index` wrote, beside its tokens."""
+    """Writes the arrays of the sampled chunk of turn `index`, except its tokens."""
     turn, c = sample.turns[index], index - sample.num_prefix_turns
     batch.chunk_BT[b, written] = chunk
     batch.logp_mu_BT[b, written] = turn.logp_mu

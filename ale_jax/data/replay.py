@@ -1,4 +1,4 @@
-"""Finished groups of trajectories on their way from the rollouts to the learner."""
+"""The buffer of finished groups of trajectories between the rollouts and the learner."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from ale_jax.records import STATUS_RULES, Trajectory
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """All attempts at one task, ordered by member; also those whose reward is not valid."""
+    """All attempts at one task, ordered by member, including those whose reward is not valid."""
 
     index: int
     members: tuple[Trajectory, ...]
 
     @property
     def valid(self) -> tuple[Trajectory, ...]:
-        """The members whose reward is a judgement of the policy."""
+        """The members whose reward is a valid judgement of the policy."""
         return tuple(t for t in self.members if STATUS_RULES[t.episode.status].reward_valid)
 
     @property
     def start_version(self) -> int:
-        """Weights at the first token that a valid member sampled. ValueError without any."""
+        """Version of the weights at the first token of any valid member. ValueError without one."""
         return min(t.start_version for t in self.valid)
 
 
 class ReplayBuffer:
-    """Holds trajectories until their group is whole, and groups until they are used.
+    """Holds trajectories until their group is complete, and groups until they are used.
 
-    It reports each group's end to the gate, so no permit can be forgotten: a group without a valid
-    member goes back as failed, one too old at its use as stale. Thread-safe.
+    It reports the end of each group to the gate, so that no permit is lost: a group without a valid
+    member as failed, and a group that has become too old for its use as stale. Thread-safe.
 
     max_uses: how often one group may be trained on while it is fresh enough.
-    fill: a step waits until rollouts are as far ahead as they may, so that ages depend on alpha
-        alone, and not on which part of the machine is the slower one.
+    fill: a step waits until the rollouts are as far ahead as they may be, so that ages depend on
+        alpha alone, and not on whether rollouts or learner are slower.
     """
 
     def __init__(self, gate: StalenessGate, group_size: int, max_uses: int = 1, fill: bool = False):
@@ -53,7 +53,8 @@ class ReplayBuffer:
         self._changed = threading.Condition()
 
     def add(self, trajectory: Trajectory) -> None:
-        """Takes one member of an admitted group. Every member comes exactly once, however ended."""
+        """Adds one member of an admitted group. Every member is added exactly once, whatever its
+        status."""
         key = trajectory.episode.key
         assert 0 <= key.member < self._group_size, key
         with self._changed:
@@ -76,11 +77,12 @@ class ReplayBuffer:
         self._changed.notify_all()
 
     def take(self, timeout: float = 0.0) -> list[Group]:
-        """The groups of one step: the oldest by index that are fresh under the gate's version.
+        """The groups of one step: those with the lowest index that are fresh at the gate's version.
 
-        Waits up to `timeout` seconds for them, or for all that may be admitted (`fill`); [] if they
-        did not come. To be called when the step begins, not ahead of it: age is judged here. Stale
-        groups are evicted. The mean age of what is returned is at most alpha.
+        Waits up to `timeout` seconds for them, or with `fill` for all groups that may be admitted;
+        [] if they did not come. Call it when the step begins and not earlier, because ages are
+        checked here. Stale groups are evicted. The mean age of the groups returned is at most
+        alpha.
         """
         with self._changed:
             if not self._changed.wait_for(self._ready, timeout):
@@ -92,18 +94,18 @@ class ReplayBuffer:
         return enough and (not self._fill or self._gate.is_played_out())
 
     def held(self) -> list[Trajectory]:
-        """All that wait here, also of groups that are not whole yet. They stay."""
+        """All trajectories in the buffer, including incomplete groups. They stay in it."""
         with self._changed:
             whole = [t for group in self._whole.values() for t in group.members]
             return whole + [t for members in self._partial.values() for t in members.values()]
 
     def whole(self) -> list[int]:
-        """Indices of the groups that wait here for their first use or another one."""
+        """Indices of the complete groups, which wait for their first use or another one."""
         with self._changed:
             return list(self._whole)
 
     def _eligible(self) -> list[int]:
-        """Indices of the next step's groups, as many as there are; evicts stale ones."""
+        """Indices of the next step's groups, as many as are available; evicts stale groups."""
         gate = self._gate
         for index in [i for i, g in self._whole.items() if gate.too_old(g.start_version)]:
             self._evict(index)
@@ -119,7 +121,7 @@ class ReplayBuffer:
 
     def _evict(self, index: int) -> None:
         del self._whole[index]
-        # A group that has been used once has spent its permit; there is none to return.
+        # A group that has been used has spent its permit, so there is none to return.
         if self._uses.pop(index) == 0:
             self._gate.drop(index, Drop.STALE)
 

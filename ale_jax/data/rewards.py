@@ -1,4 +1,4 @@
-"""From groups to reward arrays, which `ale_jax.algo.advantages` credits, and back to samples."""
+"""Converts groups to reward arrays for `ale_jax.algo.advantages`, and credit back to samples."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from ale_jax.records import STATUS_RULES, Trajectory
 
 @dataclasses.dataclass(frozen=True)
 class RewardTable:
-    """One row per member of each group, the invalid ones too: N depends on no episode's fate.
+    """One row per member of each group, including invalid ones: N does not depend on any outcome.
 
-    trajectories: the N rows' owners. reward_NC float32: each sampled chunk's own reward, the
-    outcome on the last; 0 where unused. outcome_N float32: the episode's reward, 0 if invalid.
-    num_chunks_N int32: sampled chunks, prefix turns not counted. group_N int32, groups numbered 0..
-    in the order given; tag_N int32: families likewise. valid_N bool. anchor_NC int32: the first row
-    of the group that met the state before this chunk (`_anchors`); 0 where unused.
+    trajectories: one per row. reward_NC float32: each sampled chunk's own reward; the last chunk's
+    is the outcome; 0 where unused. outcome_N float32: the episode's reward, 0 if invalid.
+    num_chunks_N int32: sampled chunks, without prefix turns. group_N int32: groups, numbered from 0
+    in the given order. tag_N int32: task families, numbered from 0 in the order of their first
+    appearance. valid_N bool. anchor_NC int32: the first row of the group that reached the state
+    before this chunk (`_anchors`); 0 where unused.
     """
 
     trajectories: tuple[Trajectory, ...]
@@ -34,13 +35,13 @@ class RewardTable:
 
     @property
     def tag_G(self) -> np.ndarray:
-        """Of each group: its members play one task."""
+        """The tag of each group, whose members all play the same task."""
         _, first = np.unique(self.group_N, return_index=True)
         return self.tag_N[first]
 
 
 def tabulate_rewards(groups: Sequence[Group], max_chunks: int) -> RewardTable:
-    """Shapes: N = all members, C = max_chunks. ValueError if a trajectory has more chunks."""
+    """Shapes: N = number of members, C = max_chunks. ValueError if a trajectory has more chunks."""
     rows = [(g, t) for g, group in enumerate(groups) for t in group.members]
     sampled = [t.turns[t.num_prefix_turns :] for _, t in rows]
     longest = max(map(len, sampled), default=0)
@@ -67,17 +68,18 @@ def tabulate_rewards(groups: Sequence[Group], max_chunks: int) -> RewardTable:
 
 
 def _number(names: Iterable[str]) -> np.ndarray:
-    """0.. in the order in which the names first appear."""
+    """Numbers the names from 0, in the order of their first appearance."""
     numbers: dict[str, int] = {}
     return np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int32)
 
 
 def _anchors(rows: Sequence[tuple[int, Trajectory]], max_chunks: int) -> np.ndarray:
-    """Of each chunk, the first row that was in the same state before it.
+    """For each chunk, the first row that was in the same state before it.
 
-    The state is the group and all that the world has shown so far, in its order; what the policy
-    wrote is left out, for two ways to word one command lead to one state. The last observation
-    alone would not do: in a shell most commands answer nothing, in whatever state.
+    The state is the group and everything that the world has shown so far, in order. What the policy
+    wrote is not part of it, because two wordings of one command lead to the same state. The last
+    observation alone would not identify the state: in a shell most commands print nothing, whatever
+    the state.
     """
     anchor_NC = np.zeros((len(rows), max_chunks), np.int32)
     states: dict[tuple[int, int, str], int] = {}
@@ -94,7 +96,7 @@ def _anchors(rows: Sequence[tuple[int, Trajectory]], max_chunks: int) -> np.ndar
 def credited_samples(
     table: RewardTable, advantage_NC: np.ndarray, reward_NC: np.ndarray
 ) -> list[Sample]:
-    """Each valid trajectory with its credit, ready to be packed; row order kept."""
+    """A sample with its credit for each valid trajectory, in row order, ready for packing."""
     return [
         Sample.of(
             t,

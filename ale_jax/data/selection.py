@@ -1,8 +1,8 @@
-"""Selecting parts of a step: segments that one pass needs, and chunks that are worth imitating.
+"""Selects parts of a step: segments that one pass needs, and chunks that are worth imitating.
 
-Selected segments are packed again into fewer batches of the same shape, so that a pass over some of
-the trajectories costs only their share. The chunk masks m_err and m_task are those of Eq 1 of
-arXiv 2512.24873: a masked chunk has no loss and stays in the context of later chunks.
+Selected segments are repacked into fewer batches of the same shape, so that a pass over some of the
+trajectories costs only their share. The chunk masks m_err and m_task are those of Eq 1 of
+arXiv 2512.24873: a masked chunk has no loss, but stays in the context of later chunks.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Move:
-    """A segment's way: which tokens of which batch and row to which. number: of it in its new row,
-    from 1."""
+    """Where a segment was and where it goes: (batch, row, tokens). number: of the segment in its
+    new row, from 1."""
 
     old: tuple[int, int, slice]
     new: tuple[int, int, slice]
@@ -26,14 +26,14 @@ class Move:
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """moves: of each chosen segment. batches: how many they fill, of `shape` (rows, tokens)."""
+    """moves: one per chosen segment. batches: how many they fill, of `shape` (rows, tokens)."""
 
     moves: tuple[Move, ...]
     batches: int
     shape: tuple[int, int]
 
     def take(self, arrays: Sequence[np.ndarray], padding: float = 0) -> list[np.ndarray]:
-        """The chosen segments' part of an array [B, T, ...] per batch, in the new batches."""
+        """Copies the chosen segments from an array [B, T, ...] per old batch to the new batches."""
         shape = self.shape + arrays[0].shape[2:]
         taken = [np.full(shape, padding, arrays[0].dtype) for _ in range(self.batches)]
         for move in self.moves:
@@ -52,7 +52,7 @@ class Selection:
     def put_back(
         self, taken: Sequence[np.ndarray], arrays: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
-        """`arrays` of the old batches with the chosen segments' part out of the new ones."""
+        """`arrays` of the old batches, with the chosen segments replaced by those in `taken`."""
         arrays = [array.copy() for array in arrays]
         for move in self.moves:
             (z, b, old), (new_z, new_b, new) = move.old, move.new
@@ -63,11 +63,12 @@ class Selection:
 def select_segments(
     segments: Sequence[np.ndarray], wanted: Sequence[np.ndarray], per_row: int | None = None
 ) -> Selection:
-    """Chooses the segments of which some token is wanted, at most `per_row` for a row (None: as
-    many as fit).
+    """Chooses the segments that have a wanted token, at most `per_row` for a row (None: as many as
+    fit).
 
-    segments: segment_BT of each batch, as in `Batch`. wanted: bool [B, T] of each. Longest first
-    into the first row with room, as `packing.pack` does; what lay in one row fits a row again.
+    segments: segment_BT of each batch, as in `Batch`. wanted: bool [B, T] of each batch. Longer
+    segments are placed first, in the first row with room, as `packing.pack` does. Each fits a row,
+    because it came from a row.
     """
     rows, tokens = segments[0].shape if segments else (0, 0)
     most = tokens if per_row is None else per_row
@@ -90,7 +91,7 @@ def select_segments(
 def _chosen(
     segments: Sequence[np.ndarray], wanted: Sequence[np.ndarray]
 ) -> Iterator[tuple[int, int, slice]]:
-    """(batch, row, its tokens) of each segment with a wanted token."""
+    """(batch, row, tokens) of each segment with a wanted token."""
     for z, (segment_BT, wanted_BT) in enumerate(zip(segments, wanted, strict=True)):
         for b, (segment_T, wanted_T) in enumerate(zip(segment_BT, wanted_BT, strict=True)):
             for number in np.unique(segment_T[wanted_T & (segment_T > 0)]):
@@ -108,7 +109,7 @@ _WORD = re.compile(r"[^\s\"'{}:,<>]+")
 @dataclasses.dataclass(frozen=True)
 class Chunk:
     """What was written in one turn, what came back, and whether the runtime recorded an error: no
-    valid call, an exit code other than 0, or no end within the time limit."""
+    valid call, an exit code other than 0, or a timeout."""
 
     action: str
     observation: str
@@ -116,16 +117,16 @@ class Chunk:
 
 
 def error_mask(chunks: Sequence[Chunk]) -> np.ndarray:
-    """m_err [K], bool: False where the turn's call met an error."""
+    """m_err [C], bool: False where the turn's call met an error."""
     return np.array([not chunk.failed for chunk in chunks], bool)
 
 
 def relevance_mask(chunks: Sequence[Chunk]) -> np.ndarray:
-    """m_task [K], bool: False for a turn that nearly repeats an earlier one and was answered alike.
+    """m_task [C], bool: False for a turn that nearly repeats an earlier one, with the same answer.
 
-    Nearly: the same words in the same order, whatever the white space, the quotes and the options
-    (words that begin with "-"). The answer must be the same to the character: a command that is
-    tried again and now says something else did something.
+    Nearly: the same words in the same order, ignoring white space, quotes and options (words that
+    begin with "-"). The answers must be identical, because a repeated command that answers
+    differently has done something.
     """
     seen: set[tuple[tuple[str, ...], str]] = set()
     mask = []

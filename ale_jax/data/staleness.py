@@ -1,18 +1,19 @@
 """Bounded staleness: how far ahead of the learner the rollouts may run.
 
 alpha, the asynchronous ratio, is a real number >= 0; 0 is synchronous. A step trains on P groups
-of trajectories; `version` counts the published steps. Two mechanisms, one before the work and one
-at its use (docs/staleness.md has the proofs):
+of trajectories; `version` counts the published steps. There are two mechanisms, one before a group
+is played and one when it is used (docs/staleness.md has the proofs):
 
 1. Permits. A group is admitted only while
        in flight + waiting + trained < (version + 1) P + headroom,    headroom = floor(alpha P),
    so after every event   in flight + waiting + trained <= floor((alpha + version + 1) P).
    Proof: only `admit` raises the left side, under the lock and only below the bound; only `publish`
-   moves the right side, upwards. Groups that are dropped leave the left side: their permit is back.
-   No deadlock: each version brings P permits of its own, and what they admit is never stale in it.
-2. Age. Permits alone cannot stop one slow group from coming back late. So a group's age, counted
-   from the version at its first sampled token, is judged once more when it is used, and a group
-   older than `max_age` is dropped, counted, and never trained on.
+   changes the right side, upwards. Dropped groups leave the left side and return their permit.
+   No deadlock: each version brings P new permits, and the groups that they admit are never stale
+   at that version.
+2. Age. Permits alone cannot stop one slow group from coming back late. Therefore a group's age,
+   counted from the version at its first sampled token, is checked again when the group is used. A
+   group older than `max_age` is dropped, counted, and never trained on.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ def age(now: int, start_version: int) -> int:
 class Drop(enum.StrEnum):
     """Why a group left without being trained on."""
 
-    FAILED = "failed"  # not one member with a valid reward
-    STALE = "stale"  # too old when it was to be used
+    FAILED = "failed"  # no member has a valid reward
+    STALE = "stale"  # too old when it would have been used
 
 
 class StalenessGate:
     """Counts permits. Every admitted group ends exactly once: trained, or dropped.
 
-    A group is known by its index. in flight -complete-> waiting -train-> trained; `drop` is legal
-    from in flight and waiting. Thread-safe. A call that does not fit the group's state is a bug in
-    the caller and fails an assertion.
+    A group is identified by its index. in flight -complete-> waiting -train-> trained; `drop` is
+    allowed from in flight and waiting. Thread-safe. A call that does not fit the group's state is a
+    bug in the caller and fails an assertion.
 
-    alpha: staleness in versions; it acts in units of 1/P. groups_per_step: P.
-    version: of the weights being served; a run that resumes has trained P groups for each.
+    alpha: staleness in versions, rounded down to a multiple of 1/P. groups_per_step: P.
+    version: of the weights being served; a resumed run has trained P groups for each version.
     """
 
     def __init__(self, alpha: float, groups_per_step: int, version: int = 0):
@@ -51,7 +52,7 @@ class StalenessGate:
             raise ValueError(f"alpha {alpha} must be a finite number >= 0: 0 is synchronous")
         if groups_per_step < 1:
             raise ValueError(f"groups_per_step {groups_per_step} must be at least 1")
-        # The small term: 0.57 * 100 is 56.99999999999999 in binary.
+        # The small term is for rounding: 0.57 * 100 is 56.99999999999999 in floating point.
         self.headroom = math.floor(alpha * groups_per_step + 1e-9)
         self.groups_per_step = groups_per_step
         self._version = version
@@ -67,7 +68,7 @@ class StalenessGate:
 
     @property
     def capacity(self) -> int:
-        """Most groups that may have been accepted by now: floor((alpha + version + 1) P)."""
+        """Upper bound of `accepted` at this version: floor((alpha + version + 1) P)."""
         return (self._version + 1) * self.groups_per_step + self.headroom
 
     @property
@@ -81,7 +82,7 @@ class StalenessGate:
 
     @property
     def max_age(self) -> int:
-        """Nothing older is trained on: ceil(headroom / P), which is alpha when alpha is whole."""
+        """No older group is trained on: ceil(headroom / P), which is alpha if alpha is whole."""
         return -(-self.headroom // self.groups_per_step)
 
     @property
@@ -90,11 +91,11 @@ class StalenessGate:
         return self.headroom - (self.max_age - 1) * self.groups_per_step
 
     def too_old(self, start_version: int) -> bool:
-        """True where a group started so long ago that it will not be trained on any more."""
+        """True if a group of this start is too old to be trained on."""
         return age(self._version, start_version) > self.max_age
 
     def admit(self, group: int, timeout: float = 0.0) -> bool:
-        """Takes a permit for `group`, waiting up to `timeout` seconds for one. False: none came."""
+        """Takes a permit for `group`, waiting up to `timeout` seconds; False if none came."""
         with self._changed:
             assert group not in self._in_flight | self._waiting, f"group {group} is out already"
             if not self._changed.wait_for(lambda: self._accepted() < self.capacity, timeout):
@@ -108,7 +109,7 @@ class StalenessGate:
             return self._accepted() < self.capacity
 
     def is_played_out(self) -> bool:
-        """True while no permit is left and nothing is in flight: rollouts can run ahead no more."""
+        """True while no permit is left and nothing is in flight: rollouts can run no further."""
         with self._changed:
             return not self._in_flight and self._accepted() == self.capacity
 
@@ -125,14 +126,14 @@ class StalenessGate:
             self._waiting.add(group)
 
     def train(self, group: int) -> None:
-        """The group is used. Its permit is spent for good: `publish` brings new ones."""
+        """The group is used. Its permit is not returned; `publish` brings new permits."""
         with self._changed:
             assert group in self._waiting, f"group {group} is not waiting"
             self._waiting.remove(group)
             self._trained += 1
 
     def drop(self, group: int, reason: Drop) -> None:
-        """The group leaves untrained and its permit returns."""
+        """The group is removed without being trained on, and its permit is returned."""
         with self._changed:
             home = self._in_flight if group in self._in_flight else self._waiting
             assert group in home, f"group {group} is neither in flight nor waiting"
@@ -141,17 +142,17 @@ class StalenessGate:
             self._changed.notify_all()
 
     def publish(self, version: int) -> None:
-        """P permits are freed. To be called when the rollouts sample from weights `version`."""
+        """Adds P permits. To be called when the rollouts sample from weights `version`."""
         with self._changed:
             assert version == self._version + 1, (version, self._version)
             self._version = version
             self._changed.notify_all()
 
     def outstanding(self) -> list[int]:
-        """Indices of the groups accepted and not yet trained on, ascending.
+        """Indices of the groups in flight and waiting, ascending.
 
         A checkpoint stores them: a resumed run plays exactly these again, so that no task is
-        skipped and none is trained on twice. Synchronous: empty between two steps.
+        skipped and none is trained on twice. In a synchronous run it is empty between two steps.
         """
         with self._changed:
             return sorted(self._in_flight | self._waiting)

@@ -1,5 +1,4 @@
-"""Credit by attention as a stage of a step: one extra forward pass, then amplified
-advantages."""
+"""Attention credit as a stage of a step: one extra forward pass, then amplified advantages."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ Stage = Callable[[Params, Sequence[Batch], jax.Array], tuple[list[Batch], dict[s
 
 @dataclasses.dataclass(frozen=True)
 class _Rows:
-    """What the pass reads, in the form of a `Batch`."""
+    """The inputs of the forward pass, in the form of a `Batch`."""
 
     tokens_BT: np.ndarray
     position_BT: np.ndarray
@@ -44,9 +43,11 @@ class _Rows:
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """One trajectory's attention statistics, float32 [T] of all its tokens: see
+    """The attention statistics of all T tokens of one trajectory, float32; see
     `ale_jax.algo.attention_credit.AttentionStatistics`.
-    chunk_T: -1 where the policy did not write. factor_T: what an advantage would be given."""
+
+    chunk_T: -1 where the policy did not write. factor_T: the factor on a positive advantage.
+    """
 
     chunk_T: np.ndarray
     waad_T: np.ndarray
@@ -62,11 +63,12 @@ def make_attention_credit(
     mesh: Mesh,
     compute: Compute = FLOAT32,
 ) -> Stage:
-    """For a step after its advantages are known, whoever gave them. key: of the position in the run
-    (seed and step), which the credit "random" draws from.
+    """Makes the stage, which can follow any estimator of advantages. Its key is that of the
+    position in the run (seed and step); the credit "random" draws from it.
 
-    Only trajectories with a positive advantage are looked at, for no other's would be changed: they
-    are packed anew, with at most `segments_per_row` in a row (as many as a row's chunks will do).
+    Only trajectories with a positive advantage are analysed, because the advantages of the others
+    would not change. They are repacked, with at most `segments_per_row` in a row (the number of
+    chunks that a row can have is enough).
     """
     assert hp.credit != "none", "there is nothing to amplify"
 
@@ -97,7 +99,7 @@ def make_attention_credit(
 
 
 def _take(chosen: Selection, batches: Sequence[Batch]) -> list[_Rows]:
-    """The chosen trajectories' part of the batches, packed anew."""
+    """The chosen trajectories of the batches, repacked."""
 
     def take(name: str, padding: float = 0) -> list[np.ndarray]:
         return chosen.take([getattr(b, name) for b in batches], padding)
@@ -120,7 +122,7 @@ def trace(
     hp: AttentionCreditHypers,
     compute: Compute = FLOAT32,
 ) -> Trace:
-    """The attention statistics of one trajectory, whatever its credit. ValueError if it has no
+    """The attention statistics of one trajectory, whatever its advantages. ValueError if it has no
     turns."""
     if not sample.turns:
         raise ValueError("a trajectory without turns has no attention statistics: choose another")
@@ -166,5 +168,5 @@ _attention_credit = _compiled(_statistics_and_factor)
 
 @_compiled
 def _factor(*args) -> jax.Array:
-    """Alone: what is drawn by lot needs no pass, and the compiler leaves it out."""
+    """The factor alone: "random" does not read the statistics, so the compiler omits the pass."""
     return _statistics_and_factor(*args)[1]

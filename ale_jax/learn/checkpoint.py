@@ -1,12 +1,12 @@
-"""Checkpoints of training: written in the background, complete or worthless, checked before use.
+"""Checkpoints of training: written in the background, complete or discarded, verified before use.
 
     DIRECTORY/step_00000020/
         state/          the TrainState, by Orbax (its own atomic rename marks it complete)
-        host.json       what the host needs to go on: cursors, phase, counters
+        host.json       what the host needs to continue: cursors, phase, counters
         manifest.json   size and SHA-256 of every file above; written last
 
-A folder without a manifest is a save that was cut off; it is removed. One whose files are not
-what the manifest says is damaged: it is set aside, and the one before it is used.
+A folder without a manifest is an interrupted save and is removed. A folder whose files do not match
+the manifest is damaged: it is set aside, and the previous checkpoint is used.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ _log = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """The checkpoints of one run, the `keep` newest of them. One thread may use it.
+    """The `keep` newest checkpoints of one run. To be used from one thread only.
 
-    record: told what happens, as `EventLog.record`: (kind, detail, **fields), from any thread.
+    record: called with each event, like `EventLog.record` (kind, detail, **fields), from any
+    thread.
     """
 
     def __init__(self, directory: Path, keep: int, record: Callable[..., None]):
@@ -48,7 +49,7 @@ class Checkpoints:
         self._directory = Path(directory).resolve()
         self._directory.mkdir(parents=True, exist_ok=True)
         for folder in self._folders():
-            if not (folder / MANIFEST_FILE).exists():  # a save, or a removal, that was cut off
+            if not (folder / MANIFEST_FILE).exists():  # an interrupted save or removal
                 shutil.rmtree(folder)
         self._keep = keep
         self._record = record
@@ -57,21 +58,21 @@ class Checkpoints:
         self._finishing: Future[None] | None = None
 
     def save(self, step: int, state: Any, host: Mapping[str, Any]) -> None:
-        """Copies the state off the devices and returns; it is written meanwhile.
+        """Copies the state off the devices and returns; it is written in the background.
 
-        Waits for the save before this one. `state` is a tree of arrays, as a TrainState is; the
+        Waits for the previous save. `state` is a tree of arrays, for example a TrainState; the
         caller may donate it at once. `host` is JSON: dicts with text keys, lists, text, finite
-        numbers (ints of 64 bits), bools, None. Tuples come back as lists.
+        numbers (ints of 64 bits), bools, None. Tuples are restored as lists.
 
         Raises:
-          ValueError: `host` would come back from JSON changed.
-          OSError: this save or the one before could not be written; older checkpoints stand.
+          ValueError: JSON would change `host`.
+          OSError: this save or the previous one could not be written; older checkpoints remain.
         """
         self.wait()
         folder = self._folder(step)
         assert not (folder / MANIFEST_FILE).exists(), f"step {step} is saved already"
         try:
-            shutil.rmtree(folder, ignore_errors=True)  # of a save that was cut off
+            shutil.rmtree(folder, ignore_errors=True)  # left by an interrupted save
             write_json(folder / HOST_FILE, host, indent=None)
             if read_json(folder / HOST_FILE) != _tuples_as_lists(host):
                 raise ValueError(f"host state {host!r:.200} is not plain JSON")
@@ -86,21 +87,21 @@ class Checkpoints:
         try:
             if finishing:
                 finishing.result()
-        except Exception as error:  # tensorstore reports a full disk in types of its own
+        except Exception as error:  # tensorstore reports a full disk by its own exception types
             raise self._not_written(error) from error
 
     def any(self) -> bool:
-        """True if there is a checkpoint to try; it may turn out to be damaged."""
+        """True if there is a complete checkpoint; it may still be damaged."""
         return bool(self._complete())
 
     def restore_latest(self, target: Any) -> tuple[int, Any, dict[str, Any]] | None:
-        """(step, state, host) of the newest checkpoint that is whole; None if there is none.
+        """(step, state, host) of the newest checkpoint that is intact; None if there is none.
 
-        target: a state of the same shapes, or its jax.ShapeDtypeStruct with shardings: the
-        restored arrays lie as its arrays do.
+        target: a state of the same shapes, or its jax.ShapeDtypeStruct with shardings. The restored
+        arrays have the shardings of the target's.
 
         Raises:
-          ValueError: a checkpoint is whole but of another format, or of another model.
+          ValueError: a checkpoint is intact but has another format or is of another model.
         """
         for folder in reversed(self._complete()):
             try:
@@ -139,11 +140,11 @@ class Checkpoints:
         return sorted(self._directory.glob(f"{PREFIX}*[0-9]"), key=_step)
 
     def _finish(self, folder: Path, started: float) -> None:
-        """Completes a save when Orbax has put the state in place; in a thread of its own."""
+        """Completes a save after Orbax has written the state; runs in its own thread."""
         self._writer.wait_until_finished()
         _write_manifest(folder)
         for old in self._complete()[: -self._keep]:
-            (old / MANIFEST_FILE).unlink()  # first: a half-deleted one must not look complete
+            (old / MANIFEST_FILE).unlink()  # first, or half-deleted it would look complete
             shutil.rmtree(old)
         step, seconds = _step(folder), round(time.monotonic() - started, 3)
         self._record("checkpoint_saved", f"step {step}", step=step, save_seconds=seconds)
@@ -154,12 +155,12 @@ class Checkpoints:
             return self._writer.restore(folder / STATE_DIR, args=ocp.args.StandardRestore(abstract))
         except ValueError as error:
             raise ValueError(
-                f"{folder} does not fit the model and optimizer of this config: go on with those "
-                f"that wrote it, or start a new run ({error!s:.300})"
+                f"{folder} does not fit the model and optimizer of this config: use those that "
+                f"wrote it, or start a new run ({error!s:.300})"
             ) from error
 
     def _set_aside(self, folder: Path, reason: str) -> None:
-        _log.warning("damaged checkpoint, using the one before it: %s", reason)
+        _log.warning("damaged checkpoint, using the previous one: %s", reason)
         self._record("checkpoint_damaged", reason, step=_step(folder))
         aside = folder.with_name(folder.name + DAMAGED_SUFFIX)
         shutil.rmtree(aside, ignore_errors=True)
@@ -169,7 +170,7 @@ class Checkpoints:
         free = shutil.disk_usage(self._directory).free
         return OSError(
             errno.ENOSPC if "space" in str(error).lower() else errno.EIO,
-            f"a checkpoint could not be written, {free >> 20} MiB are free "
+            f"a checkpoint could not be written; {free >> 20} MiB of disk space are free "
             f"({' '.join(str(error).split())[:300]})",
             str(self._directory),
         )
@@ -200,7 +201,7 @@ def _write_manifest(folder: Path) -> None:
 
 
 def _verify(folder: Path) -> dict[str, Any]:
-    """The manifest, if it is itself whole and every file in it is there as it was written."""
+    """The manifest. ValueError unless it and every file that it lists are as they were written."""
     path = folder / MANIFEST_FILE
     manifest = read_json(path)
     recorded = manifest.pop("sha256", None) if isinstance(manifest, dict) else None
@@ -221,7 +222,7 @@ def _require_format(folder: Path, manifest: Mapping[str, Any]) -> None:
     if manifest["format"] != FORMAT:
         raise ValueError(
             f"{folder} has format {manifest['format']}, this version reads format {FORMAT}: "
-            "go on with the version that wrote it, or start a new run"
+            "use the version that wrote it, or start a new run"
         )
 
 

@@ -31,9 +31,9 @@ def credit_by_critics(
     if not batches:
         return [], {}
     hp, values = critics.hp, critics.values(batches)
-    means = [value_MBT.mean(axis=0) for value_MBT in values]
+    means = [value_QBT.mean(axis=0) for value_QBT in values]
     action_masks = [batch.chunk_BT >= 0 for batch in batches]
-    spread_t = _policy_tokens([value_MBT.std(axis=0) for value_MBT in values], action_masks)
+    spread_t = _policy_tokens([value_QBT.std(axis=0) for value_QBT in values], action_masks)
     teaches_t, explores_t = agreement_masks(spread_t, hp.mask_share, hp.entropy_share)
     plain = [
         dataclasses.replace(b, advantage_BT=gae_advantage(b, mean_BT, critics.gamma, hp.lam))

@@ -1,6 +1,6 @@
 """The critics of a run: their weights, the values they predict, and how they learn (AsyPPO, PPO).
 
-M critics of one shape share one compiled program. They run one after the other, so that only one
+Q critics of one shape share one compiled program. They run one after the other, so that only one
 critic's activations are in memory. See `ale_jax.algo.values` for the method and its source.
 """
 
@@ -153,7 +153,7 @@ class Critics:
         return max(int(state.step) for state in self.state) < self.hp.warmup_steps
 
     def values(self, batches: Sequence[Batch]) -> list[np.ndarray]:
-        """Each critic's prediction before each token, float32 [M, B, T] for each batch."""
+        """Each critic's prediction before each token, float32 [Q, B, T] for each batch."""
         model, found = self._model, []
         with jax.set_mesh(model.mesh):
             for batch in batches:

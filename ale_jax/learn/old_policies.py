@@ -1,11 +1,11 @@
 """Log-probabilities of a step's tokens under the policies that the step does not update.
 
-These are pi_old, which wrote the token; the proximal policy, with which the step starts; and the
-reference policy. docs/pi_old.md says why the first two differ. They are recomputed by the learner's
-own forward pass, instead of taken as the engine recorded them.
+These are pi_old, which generated the token; the proximal policy, with which the step starts; and
+the reference policy. docs/pi_old.md explains why the first two differ. They are recomputed by the
+learner's forward pass instead of taken from the engine's records.
 
-The reference policy is the policy after the warm start, kept on disk beside the checkpoints. Only
-the weights that training updates are stored: with adapters, the adapters.
+The reference policy is the policy after the warm start. It is kept on disk beside the checkpoints.
+Only the weights that are trained are stored: with adapters, only the adapters.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Logp = Callable[[Params, Batch], np.ndarray]
 
 
 def make_logp(policy: PolicyShape, mesh: Mesh, compute: Compute = FLOAT32) -> Logp:
-    """One forward pass per call."""
+    """Makes a function that runs one forward pass per call."""
 
     def logp(params: Params, batch: Batch) -> np.ndarray:
         with jax.set_mesh(mesh):
@@ -53,7 +53,7 @@ def make_scorer(
 
     def score(params: Params, samples: Sequence[Sample]) -> list[np.ndarray]:
         scores = []
-        for sample in samples:  # alone in its batch, in row 0: a few samples are scored, rarely
+        for sample in samples:  # each alone in a batch: few are scored, and rarely
             (batch,) = pack_all([sample], shape)
             scores.append(logp(params, batch)[batch.chunk_BT >= 0])
         return scores
@@ -61,7 +61,7 @@ def make_scorer(
     return score
 
 
-# Of the module: whoever scores batches of one shape shares one compilation.
+# Defined at module level, so that all callers with batches of one shape share one compilation.
 @functools.partial(jax.jit, static_argnames=("policy", "compute"), compiler_options=EXACT)
 def _logp(
     params: Params, arrays: dict[str, jax.Array], policy: PolicyShape, compute: Compute
@@ -70,15 +70,16 @@ def _logp(
     return jnp.where(arrays["chunk_BT"] >= 0, logp_BT, 0.0)
 
 
-# (weights that the step starts from, its batches) -> the batches, with more known of their tokens
+# (weights that the step starts from, its batches) -> the batches with log-probabilities filled in
 Stage = Callable[[Params, list[Batch]], list[Batch]]
 
 
 class WeightHistory:
     """The learner's weights of the newest `size` versions.
 
-    Holding an old version costs what training moves of it: arrays are immutable, a step does not
-    give the old weights away, and what it does not move (below adapters) is the same arrays.
+    An old version costs memory only for the weights that are trained: arrays are immutable, a step
+    does not donate the old weights, and weights that are not trained (the base of adapters) are
+    shared between versions.
     """
 
     def __init__(self, size: int):
@@ -87,21 +88,21 @@ class WeightHistory:
         self._by_version: dict[int, Params] = {}
 
     def keep(self, version: int, params: Params) -> None:
-        """Takes the next version, and lets go of the oldest beyond `size`."""
+        """Adds the next version and drops the oldest one beyond `size`."""
         newest = max(self._by_version, default=version - 1)
         assert version == newest + 1, (version, newest)
         self._by_version[version] = params
         self._by_version.pop(version - self._size, None)
 
     def __getitem__(self, version: int) -> Params:
-        """What is not there is older than the staleness bound lets anything be: a bug of ours."""
+        """Asserts that the version is there; otherwise the staleness bound has been violated."""
         assert version in self._by_version, (version, sorted(self._by_version))
         return self._by_version[version]
 
 
 def generating_logp(batch: Batch, history: WeightHistory, logp: Logp) -> np.ndarray:
-    """Each policy token's log-probability under the weights that wrote it, float32 [B, T]; 0
-    elsewhere. One forward pass per version that wrote something in the batch."""
+    """Each policy token's log-probability under the weights that generated it, float32 [B, T]; 0
+    elsewhere. One forward pass per version that generated tokens of the batch."""
     action_mask_BT = batch.chunk_BT >= 0
     found_BT = np.zeros(batch.chunk_BT.shape, np.float32)
     for version in np.unique(batch.version_BT[action_mask_BT]):
@@ -113,9 +114,10 @@ def generating_logp(batch: Batch, history: WeightHistory, logp: Logp) -> np.ndar
 def make_stage(
     algo: AlgoConfig, logp: Logp, history: WeightHistory | None, reference: Params | None
 ) -> Stage:
-    """What fills in logp_old_BT, logp_prox_BT and logp_ref_BT, as far as `algo` reads them.
+    """Makes the stage that fills in those of logp_old_BT, logp_prox_BT and logp_ref_BT that `algo`
+    reads.
 
-    history: with old_logp "generating"; reference: with a weight on the divergence from it.
+    history: given exactly if old_logp is "generating"; reference: exactly if kl_weight is not 0.
     """
     assert (history is not None) == (algo.old_logp == "generating")
     assert (reference is not None) == (algo.loss.kl_weight > 0)
@@ -139,23 +141,23 @@ REFERENCE_DIR = "reference"
 
 
 def save_reference(run: Path, params: Params, record: Callable[..., None]) -> None:
-    """Writes the reference of the run in folder `run`; one of an unfinished start is replaced."""
+    """Writes the reference policy to the run's folder, replacing that of an interrupted start."""
     shutil.rmtree(run / REFERENCE_DIR, ignore_errors=True)
     with Checkpoints(run / REFERENCE_DIR, 1, record) as store:
         store.save(0, trained(params), {})
 
 
 def load_reference(run: Path, params: Params, record: Callable[..., None]) -> Params:
-    """The reference, laid out on the devices as `params`, with which it shares what never moves.
+    """The reference policy, with the shardings of `params`, whose untrained weights it shares.
 
     Raises:
-      ValueError: it is not there, or damaged.
+      ValueError: it is missing or damaged.
     """
     with Checkpoints(run / REFERENCE_DIR, 1, record) as store:
         found = store.restore_latest(trained(params))
     if found is None:
         raise ValueError(
-            f"{run / REFERENCE_DIR} is gone or damaged, from which the loss measures its "
-            "divergence: put it back, or --overwrite to start anew"
+            f"the reference policy {run / REFERENCE_DIR} is missing or damaged, but kl_weight is "
+            "not 0: restore the folder, or start over with --overwrite"
         )
     return with_trained(params, found[1])

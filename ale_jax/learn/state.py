@@ -1,4 +1,4 @@
-"""What training carries from step to step, and the optimizer that moves it."""
+"""The state that training carries from step to step, and its optimizer."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ from ale_jax.model.sharding import param_shardings, spec
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerHypers:
-    """An optimizer and its schedule: rates rise linearly over warmup_steps, and fall, from the
-    first step on, linearly to a tenth at decay_steps; rise and fall are factors.
+    """An optimizer and its schedule. Learning rates are the product of a linear warmup over
+    warmup_steps and a linear decay, from the first step on, to a tenth at decay_steps.
 
-    name: "adamw"; "muon": Muon for the weights that are matrices (momentum orthogonalised by
-        Newton-Schulz), AdamW for embeddings, norms and the router; or "adafactor": a second moment
-        by rows and columns instead of one per weight, and no first moment (it reads neither b1 nor
-        b2).
+    name: "adamw"; "muon": Muon for weight matrices (momentum orthogonalised by Newton-Schulz) and
+        AdamW for embeddings, norms and the router; or "adafactor": a second moment per row and
+        column instead of per weight, and no first moment (it reads neither b1 nor b2).
     learning_rate: peak rate of AdamW and Adafactor.
-    muon_learning_rate: peak rate of Muon's share, as a spectral norm.
-    warmup_steps: updates over which rates rise; 0: none.
-    decay_steps: updates over which rates fall; 0: they do not.
+    muon_learning_rate: peak rate of the weights that Muon updates, as a spectral norm.
+    warmup_steps: number of updates over which rates rise; 0: no warmup.
+    decay_steps: number of updates over which rates decay; 0: no decay.
     b1: decay of the first moment.
     b2: decay of the second moment.
-    weight_decay: decoupled, as a factor of the rate.
+    weight_decay: decoupled weight decay, multiplied by the rate.
     clip_norm: bound on the gradient's global norm.
     """
 
@@ -54,15 +53,13 @@ class OptimizerHypers:
                 raise ValueError(f"optimizer {field} {getattr(self, field)} must be > 0")
         for field in ("warmup_steps", "decay_steps"):
             if getattr(self, field) < 0:
-                raise ValueError(
-                    f"optimizer {field} {getattr(self, field)} must be >= 0: 0 is none"
-                )
+                raise ValueError(f"optimizer {field} {getattr(self, field)} must be >= 0: 0 is off")
 
 
 @struct.dataclass
 class TrainState:
-    """Weights (with adapters, if these alone are trained), optimizer state of what is trained, and
-    the number of updates made (int32 scalar)."""
+    """Weights (with adapters, if only these are trained), optimizer state of the trained weights,
+    and the number of updates made (int32 scalar)."""
 
     params: Params
     opt_state: optax.OptState
@@ -71,7 +68,7 @@ class TrainState:
 
 @struct.dataclass
 class WholeState:
-    """What a checkpoint holds. critics: the state of each; none where there are none."""
+    """The contents of a checkpoint. critics: the state of each critic, empty without critics."""
 
     policy: TrainState
     critics: tuple[TrainState, ...] = ()
@@ -84,7 +81,7 @@ def make_optimizer(
 
 
 def table_optimizer(hp: OptimizerHypers, table: Params) -> optax.GradientTransformation:
-    """table: of the weights that it is to move."""
+    """table: describes the weights that are trained."""
     adam = {"b1": hp.b1, "b2": hp.b2, "weight_decay": hp.weight_decay}
     if hp.name == "adamw":
         update = optax.adamw(_schedule(hp, hp.learning_rate), **adam)
@@ -105,8 +102,8 @@ def table_optimizer(hp: OptimizerHypers, table: Params) -> optax.GradientTransfo
 
 
 def _adafactor(hp: OptimizerHypers) -> optax.GradientTransformation:
-    """Of Shazeer and Stern 2018 the factored moment and the clipped update. The rate is absolute
-    and scales the decay, as in AdamW: optax.adafactor has both otherwise."""
+    """The factored moment and the clipped update of Shazeer and Stern 2018. Unlike in
+    optax.adafactor, the rate is absolute and scales the weight decay, as in AdamW."""
     return optax.chain(
         optax.scale_by_factored_rms(),
         optax.clip_by_block_rms(1.0),
@@ -116,7 +113,7 @@ def _adafactor(hp: OptimizerHypers) -> optax.GradientTransformation:
 
 
 def _schedule(hp: OptimizerHypers, rate: float) -> optax.Schedule:
-    # Counts from 1: an update with the rate 0 would only cost time.
+    # Counts from 1, because an update with the rate 0 would only cost time.
     rise = optax.linear_schedule(0.0, rate, max(hp.warmup_steps, 1))
     if not hp.decay_steps:
         return lambda count: rise(count + 1)
@@ -125,7 +122,7 @@ def _schedule(hp: OptimizerHypers, rate: float) -> optax.Schedule:
 
 
 def _matrices(table: Params) -> Params:
-    """For each weight, which of its dims are the rows and columns of a matrix; None: not one."""
+    """For each weight, which of its dims are the rows and columns of a matrix; None without."""
 
     def dims(param: Param) -> optax.contrib.MuonDimensionNumbers | None:
         return param.matrix and optax.contrib.MuonDimensionNumbers(*param.matrix)
@@ -140,7 +137,7 @@ def init_state(
     mesh: Mesh,
     lora: LoraShape = FULL,
 ) -> TrainState:
-    """A new state, each weight born on the devices where it will live."""
+    """A new state. Each weight is created on the devices that will hold it."""
     params = jax.jit(init_params, static_argnums=1, out_shardings=param_shardings(shape, mesh))(
         key, shape
     )
@@ -150,7 +147,7 @@ def init_state(
 def with_new_adapters(
     key: jax.Array, params: Params, shape: PolicyShape, lora: LoraShape, mesh: Mesh
 ) -> Params:
-    """The same weights if `lora` is of rank 0."""
+    """The weights with new adapters; unchanged if `lora` has rank 0."""
     if not lora.rank:
         return params
     places = jax.tree.map(lambda w: w.sharding, abstract_trained(shape, lora, mesh))
@@ -164,7 +161,7 @@ def with_new_adapters(
 
 
 def begin(params: Params, optimizer: optax.GradientTransformation, mesh: Mesh) -> TrainState:
-    """Step 0 of training `params` with `optimizer`: the moments lie where their weights lie."""
+    """The state at step 0 of training `params`. Moments are sharded like their weights."""
     moved = trained(params)
     places = place_moments(optimizer, moved, mesh)
     step = jax.device_put(jnp.zeros((), jnp.int32), NamedSharding(mesh, PartitionSpec()))
@@ -172,12 +169,12 @@ def begin(params: Params, optimizer: optax.GradientTransformation, mesh: Mesh) -
 
 
 def abstract_trained(shape: PolicyShape, lora: LoraShape, mesh: Mesh) -> Params:
-    """Shape, type and place of each weight that training moves."""
+    """Shape, dtype and sharding of each trained weight."""
     return abstract_weights(trained_table(shape, lora), mesh)
 
 
 def abstract_weights(table: Params, mesh: Mesh) -> Params:
-    """Shape, type and place of each weight that a table describes."""
+    """Shape, dtype and sharding of each weight that a table describes."""
 
     def describe(param: Param) -> jax.ShapeDtypeStruct:
         place = NamedSharding(mesh, spec(param.axes))
@@ -192,7 +189,7 @@ def abstract_state(
     mesh: Mesh,
     lora: LoraShape = FULL,
 ) -> TrainState:
-    """Shape, type and place of all that a state holds, for a checkpoint to be read into."""
+    """Shape, dtype and sharding of everything in a state, as the target of a restore."""
     everywhere = NamedSharding(mesh, PartitionSpec())
     params, moved = (abstract_trained(shape, each, mesh) for each in (FULL, lora))
     if lora.rank:
@@ -204,7 +201,7 @@ def abstract_state(
 def abstract_begun(
     params: Params, moved: Params, optimizer: optax.GradientTransformation, mesh: Mesh
 ) -> TrainState:
-    """Of all weights and those that move, in their abstract form: the state that `begin` makes."""
+    """The abstract form of what `begin` makes. params: all weights; moved: the trained ones."""
     everywhere = NamedSharding(mesh, PartitionSpec())
     opt_state = jax.tree.map(
         lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
@@ -217,9 +214,10 @@ def abstract_begun(
 def place_moments(
     optimizer: optax.GradientTransformation, moved: Params, mesh: Mesh
 ) -> optax.OptState:
-    """The sharding of each moment; moved: the weights that training moves, or their abstract form.
+    """The sharding of each moment. moved: the trained weights, or their abstract form.
 
-    A moment's path ends in its weight's. A factored one (Adafactor's) lacks one of its dimensions.
+    The path of a moment ends with the path of its weight. A factored moment (Adafactor) lacks one
+    of the weight's dimensions.
     """
     weights = dict(jax.tree_util.tree_leaves_with_path(moved))
 

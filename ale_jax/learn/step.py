@@ -1,5 +1,5 @@
-"""One training step: gradients summed over microbatches of a fixed shape, then one update; and the
-diagnostics of it."""
+"""One training step (gradients summed over microbatches of a fixed shape, then one update) and its
+diagnostics."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ModelSpec:
 def forward(
     params: Params, batch: dict[str, jax.Array], shape: PolicyShape, compute: Compute = FLOAT32
 ) -> tuple[TokenScores, RouterSums | None]:
-    """Scores of every token of a packed batch, and what its routers did (None if dense)."""
+    """Scores of every token of a packed batch, and router statistics (None for a dense policy)."""
     tokens_BT, position_BT, segment_BT = (
         batch["tokens_BT"],
         batch["position_BT"],
@@ -69,13 +69,13 @@ def forward(
 def make_train_step(
     model: ModelSpec, optimizer: optax.GradientTransformation, loss_fn: LossFn
 ) -> TrainStep:
-    """A function (state, microbatches, loss_denominator) -> (state, metrics). It takes over the old
-    state's moments; the old weights stay, for the engine samples with them until the next publish.
+    """Makes a function (state, microbatches, loss_denominator) -> (state, metrics). It donates the
+    moments of the old state, but not the weights, because the engine samples with them until the
+    next publish.
 
-    The loss of each microbatch is a sum over its tokens divided by the step's whole
-    `loss_denominator`, so that cutting a step into other microbatches changes nothing but rounding.
-    Metrics are sums,
-    still on the device: reading them is the caller's wait.
+    The loss of each microbatch is a sum over its tokens, divided by the `loss_denominator` of the
+    whole step, so that a different division into microbatches changes nothing but rounding. Metrics
+    are sums that are still on the device; reading them blocks until the step is done.
     """
     weights = abstract_trained(model.shape, model.lora, model.mesh)
     return make_update_step(gradient_function(model, loss_fn), optimizer, weights, model.mesh)
@@ -87,8 +87,8 @@ def make_update_step(
     weights: Params,
     mesh: Mesh,
 ) -> TrainStep:
-    """As `make_train_step`, of any gradient; weights: those that move, or their abstract form."""
-    # The metrics are wanted by every process.
+    """Like `make_train_step`, for any gradient. weights: those trained, or their abstract form."""
+    # Metrics are replicated, because every process reads them.
     places = jax.tree.map(lambda w: w.sharding, weights), NamedSharding(mesh, PartitionSpec())
 
     @functools.partial(jax.jit, out_shardings=places, compiler_options=EXACT)
@@ -99,7 +99,7 @@ def make_update_step(
     def add_gradient(total, *args):
         return jax.tree.map(jnp.add, total, gradient_of(*args))
 
-    # The new weights are written where the gradient was.
+    # The gradient is donated: the new weights reuse its memory.
     @functools.partial(
         jax.jit,
         out_shardings=(places[0], place_moments(optimizer, weights, mesh), None, None),
@@ -127,8 +127,8 @@ def make_update_step(
 
 
 def gradient_function(model: ModelSpec, loss_fn: LossFn) -> Callable[..., tuple[Params, Metrics]]:
-    """A function (moved weights, all weights, arrays, loss_denominator, share of the step's
-    microbatches) -> (gradient by the moved weights, metrics)."""
+    """Makes a function (trained weights, all weights, arrays, loss_denominator, share of the step's
+    microbatches) -> (gradient with respect to the trained weights, metrics)."""
 
     def loss_of(moved, params, arrays, loss_denominator, share):
         weights = with_trained(params, moved)
@@ -149,7 +149,7 @@ def gradient_function(model: ModelSpec, loss_fn: LossFn) -> Callable[..., tuple[
 
 
 def to_device(batch: Any, mesh: Mesh) -> dict[str, jax.Array]:
-    """The arrays of a `Batch`, or of a record like it, by name, rows divided over the mesh's data
+    """The arrays of a `Batch` or a similar record by name, with rows sharded over the mesh's data
     axes."""
     sharding = batch_sharding(mesh)
     return {
@@ -160,10 +160,11 @@ def to_device(batch: Any, mesh: Mesh) -> dict[str, jax.Array]:
 
 
 def fresh_batches(trajectories: Iterable[Trajectory], version: int, shape: Shape) -> list[Batch]:
-    """One batch of trajectories that `version` wrote alone, as many as it holds; none without any.
+    """One batch of trajectories that only `version` sampled, as many as fit; [] if there are none.
 
-    For others the engine's cache held what older weights had read. (If the weights changed while
-    the first prompt was read, that shows.) The batch has no credit: it is there to be scored.
+    For other trajectories the engine's cache held keys and values of older weights. (A change of
+    the weights while the first prompt was read is not detected, and affects the scores.) The batch
+    has no credit, because it is only scored.
     """
     fresh = [
         Sample.of(t, np.zeros(len(t.turns) - t.num_prefix_turns, np.float32))
@@ -177,10 +178,10 @@ def fresh_batches(trajectories: Iterable[Trajectory], version: int, shape: Shape
 def train_rollout_logp_diff(
     batches: Sequence[Batch], train_logp_BT: Sequence[np.ndarray]
 ) -> dict[str, float]:
-    """Of |log pi (learner) - log pi (engine)| per policy token: train_rollout_logp_diff, the mean,
+    """|log pi (learner) - log pi (engine)| over policy tokens: train_rollout_logp_diff, its mean,
     and train_rollout_logp_diff_max. {} without batches.
 
-    train_logp_BT: of each batch, what its logp_old_BT is by the learner.
+    train_logp_BT: for each batch, the learner's values of logp_old_BT.
     """
     gaps = [
         np.abs(learner_BT - engine.logp_old_BT)[engine.chunk_BT >= 0]
@@ -188,17 +189,17 @@ def train_rollout_logp_diff(
     ]
     if not gaps:
         return {}
-    gap_t = np.concatenate(gaps)
+    gap_U = np.concatenate(gaps)
     return {
-        "train_rollout_logp_diff": float(gap_t.mean()),
-        "train_rollout_logp_diff_max": float(gap_t.max()),
+        "train_rollout_logp_diff": float(gap_U.mean()),
+        "train_rollout_logp_diff_max": float(gap_U.max()),
     }
 
 
 def logp_diff_limit(compute: Compute, eight_bits: bool) -> float:
-    """A mean gap beyond this is no rounding: a hundred times what the tests allow in float32 (1e-5)
-    and bfloat16 (1e-3). eight_bits: weights, keys or values of the sampler are stored so, for which
-    they allow more."""
+    """A mean difference above this is not rounding: it is a hundred times what the tests allow in
+    float32 (1e-5) and bfloat16 (1e-3). eight_bits: the sampler stores weights, keys or values in 8
+    bits, for which the tests allow more."""
     return 1e-3 if compute.dtype == "float32" and not eight_bits else 1e-1
 
 
@@ -206,23 +207,23 @@ LOAD, ENTROPY, CHOICES = "router_load_LE", "router_entropy", "router_choices"
 
 
 def router_metrics(sums: RouterSums) -> dict[str, jax.Array]:
-    """A microbatch's part, that adds up: tokens per layer and expert; entropies over log E; and how
-    many of these there are."""
+    """Sums of a microbatch, which add up: tokens per layer and expert; router entropies divided by
+    log E; and the number of these entropies."""
     L, E = sums.prob_LE.shape
     return {
         LOAD: sums.chosen_LKE.sum(axis=1),
-        ENTROPY: sums.entropy_L.sum() / math.log(max(E, 2)),  # a single expert's entropy is 0
+        ENTROPY: sums.entropy_L.sum() / math.log(max(E, 2)),  # one expert has entropy 0
         CHOICES: sums.tokens * L,
     }
 
 
 def router_figures(sums: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """The figures of a step out of its summed `router_metrics`; none if the policy is dense.
+    """The router's metrics of a step, from its summed `router_metrics`; {} for a dense policy.
 
-    router_load_max, _mean: the busiest expert's tokens over the mean of its layer, in the layer
-    where that is largest, and on average; 1 is perfect balance, E / K the worst there is.
-    router_unused: share of experts that no token chose. router_entropy: mean over tokens and
-    layers; 1 is undecided among all experts, 0 sure of one.
+    router_load_max, _mean: tokens of the busiest expert, divided by the mean of its layer, as the
+    maximum and the mean over layers; 1 is perfect balance, E / K the worst case. router_unused: the
+    share of experts that no token chose. router_entropy: mean over tokens and layers; 1 means
+    undecided among all experts, 0 certain of one.
     """
     if LOAD not in sums:
         return {}

@@ -280,7 +280,7 @@ def _imitated(decision: _Decision, group: int, gamma: float, weight: float) -> S
         advantage_C=np.zeros(0, np.float32),
         num_prefix_turns=num_prefix_turns,
         group=group,
-        imitate_C=imitation_weights(start, len(expert.turns), expert.reward, gamma, weight),
+        imitate_P=imitation_weights(start, len(expert.turns), expert.reward, gamma, weight),
     )
 
 

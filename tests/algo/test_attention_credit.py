@@ -208,7 +208,7 @@ def test_packing_two_rows_equals_two_batches(credit):
         ("credit", "glocal", "credit 'glocal' is unknown: choose one of none, local"),
         ("amplification", 0.5, "amplification 0.5 must be in"),
         ("top_share", 1.5, "top_share 1.5 must be in"),
-        ("head_share", 0.6, "no head is of both kinds"),
+        ("head_share", 0.6, "a head cannot be both local and global"),
         ("horizon_high", 200, r"horizon_high 200 must be in \[1, 128\]"),
         ("horizon_low", 60, "at most horizon_high"),
         ("window", 0, "window 0 must be in"),

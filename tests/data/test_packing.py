@@ -48,7 +48,7 @@ def test_text_turns_are_read_and_not_learned_from_but_by_imitation():
     turns = [make_turn([1], [2, 3], reward=9.0), make_turn([4], [5]), make_turn([6], [7], 2.0)]
     given = Sample(
         tuple(turns), np.array([0.5], np.float32), num_prefix_turns=2,
-        imitate_C=np.array([0.25, 0.0], np.float32),
+        imitate_P=np.array([0.25, 0.0], np.float32),
     )  # fmt: skip
     batch, _ = pack([given], Shape(microbatch_rows=1, pack_length=8, chunks_per_pack=1))
     np.testing.assert_array_equal(batch.tokens_BT, [[1, 2, 3, 4, 5, 6, 7, 0]])

@@ -30,8 +30,8 @@ def make_samples():
         )
         given = int(rng.random() < 0.3 and len(turns) > 1)
         advantage_C = rng.normal(size=len(turns) - given).astype(np.float32)
-        imitate_C = np.full(given, 0.5, np.float32)
-        samples.append(Sample(turns, advantage_C, given, imitate_C=imitate_C))
+        imitate_P = np.full(given, 0.5, np.float32)
+        samples.append(Sample(turns, advantage_C, given, imitate_P=imitate_P))
     return samples
 
 

@@ -132,7 +132,7 @@ def test_steps_of_other_sizes_are_normalised_by_one_program_and_alike(monkeypatc
 def test_what_is_imitated_is_learned_beside_the_rest_and_counted_nowhere():
     turns = tuple(_member(0, 0, 1.0).turns)
     weights = np.array([0.25, 0.5], np.float32)
-    imitated = Sample(turns, np.zeros(0, np.float32), num_prefix_turns=2, imitate_C=weights)
+    imitated = Sample(turns, np.zeros(0, np.float32), num_prefix_turns=2, imitate_P=weights)
     without, step = assemble([MIXED], IPA, SHAPE), assemble([MIXED], IPA, SHAPE, [imitated])
     assert step.loss_denominator == without.loss_denominator == 2 * 5
     assert _written(step) == _written(without)

@@ -93,16 +93,16 @@ def _written(arrays, batches):
 
 def test_a_value_is_of_what_stands_before_the_token():
     critics, batch = _with_heads(_critics()), rewarded_batches()[0]
-    (value_MBT,) = critics.values([batch])
+    (value_QBT,) = critics.values([batch])
     shape = MINI.shape(MOE)
-    for value_BT, state in zip(value_MBT, critics.state, strict=True):
+    for value_BT, state in zip(value_QBT, critics.state, strict=True):
         rows = batch.tokens_BT, batch.position_BT, batch.segment_BT
         hidden_BTD = np.asarray(hidden_states(state.params, *rows, shape)[0])
         after_BT = hidden_BTD @ np.asarray(state.params[HEAD])
         expected_BT = np.where(batch.position_BT > 0, np.roll(after_BT, 1, axis=1), 0.0)
         assert np.ptp(expected_BT) > 1
         np.testing.assert_allclose(value_BT, expected_BT, atol=1e-4)
-    assert np.abs(value_MBT[0] - value_MBT[1]).max() > 0.1
+    assert np.abs(value_QBT[0] - value_QBT[1]).max() > 0.1
 
 
 def test_all_critics_and_batches_share_one_program(monkeypatch):
@@ -178,7 +178,7 @@ def test_gae_is_given_the_mean_value():
     values = [draw.normal(size=(2, *b.chunk_BT.shape)).astype(np.float32) for b in batches]
     found, _ = credit_by_critics(_saying(_critics(), values), batches)
     one = dataclasses.replace(MINI, count=1)
-    alone = [value_MBT.mean(axis=0, keepdims=True) for value_MBT in values]
+    alone = [value_QBT.mean(axis=0, keepdims=True) for value_QBT in values]
     expected, _ = credit_by_critics(_saying(_critics(one), alone), batches)
     for both, single in zip(found, expected, strict=True):
         assert np.abs(single.advantage_BT).max() > 0.1 and single.entropy_BT is None

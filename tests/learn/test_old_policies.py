@@ -144,5 +144,5 @@ def test_with_adapters_the_reference_is_their_values_alone(tmp_path):
 
 
 def test_a_reference_that_is_gone_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"reference is gone or damaged.*--overwrite"):
+    with pytest.raises(ValueError, match=r"reference is missing or damaged.*--overwrite"):
         load_reference(tmp_path, WEIGHTS[0], nothing)

@@ -162,8 +162,8 @@ def test_a_fork_without_a_success_is_imitated(rollouts, events):
     (sample,) = resampler.imitation([lost], gamma=0.9)
     assert sample.turns == expert.turns  # the prefix turns and the one that was to be played
     assert sample.num_prefix_turns == CHUNKS and len(sample.advantage_C) == 0
-    np.testing.assert_allclose(sample.imitate_C[-1], 0.5)
-    np.testing.assert_allclose(sample.imitate_C[0], 0.5 * 0.9**last, rtol=1e-6)
+    np.testing.assert_allclose(sample.imitate_P[-1], 0.5)
+    np.testing.assert_allclose(sample.imitate_P[0], 0.5 * 0.9**last, rtol=1e-6)
     won = rollouts.group(1, resampler.assign(1))
     mixed = dataclasses.replace(won, members=(*lost.members[:3], won.members[0]))
     assert resampler.imitation([won, mixed], gamma=0.9) == []

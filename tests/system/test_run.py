@@ -156,7 +156,7 @@ def test_a_killed_synchronous_run_ends_like_an_unbroken_one(unbroken, tmp_path, 
     _interrupt(process, workdir, signal.SIGKILL, step=2)
     process.wait(30)
     output = _run(workdir, runtime_name, *SYNCHRONOUS)
-    assert "going on with the unfinished run" in output
+    assert "continuing the unfinished run" in output
     assert "resumed" in [e.kind for e in read_events(workdir / "events.jsonl").records]
     assert rl_lines(workdir) == rl_lines(expected)
     jax.tree.map(np.testing.assert_array_equal, _last_state(workdir), _last_state(expected))
@@ -224,7 +224,7 @@ def test_a_run_that_is_stopped_says_how_to_go_on(tmp_path, runtime_name, sign):
     _interrupt(process, workdir, sign, step=2)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert errors == "interrupted: the same command goes on from the last checkpoint\n"
+    assert errors == "interrupted: the same command continues from the last checkpoint\n"
 
 
 @pytest.mark.parametrize(
