@@ -219,7 +219,7 @@ def test_help_says_what_may_be_typed(launch):
 def test_help_names_configs_and_algorithms(launch):
     _, out, _ = launch(Runs(), "--help")
     described = dict(line.split(maxsplit=1) for line in out.splitlines() if " " in line.strip())
-    assert described["configs/smoke.py"].startswith("Does every part of a run still meet the next")
+    assert described["configs/smoke.py"].startswith("Do all parts of a run work together?")
     assert "configs/experiments/vault.py" in described and described.keys() >= PRESETS.keys()
 
 
