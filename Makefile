@@ -1,4 +1,4 @@
-# What people type here; `make` alone lists it.
+# The commands of the project; `make` without arguments lists them.
 
 PYTHON ?= python3
 PIP_OPTIONS ?=
@@ -16,64 +16,64 @@ AS_ROOT = $$([ "$$(id -u)" = 0 ] || echo sudo)
 .DELETE_ON_ERROR:
 .PHONY: help install install-test install-cluster rock gem sandbox runtimes browser quickstart test lint format validate report clean
 
-help:  ## this list
+help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
 
-install: $(VENV)/installed  ## the package and what it needs, into .venv
+install: $(VENV)/installed  ## install the package and its dependencies into .venv
 
-install-test: $(VENV)/installed-test  ## the same, and what the tests need
+install-test: $(VENV)/installed-test  ## the same, with the dependencies of the tests
 
-install-cluster: $(VENV)/installed-cluster  ## the same, and what a node of a Ray cluster needs
+install-cluster: $(VENV)/installed-cluster  ## the same, with the dependencies of a Ray cluster's node
 
-rock: .venv-rock/installed  ## ROCK's client, in an environment of its own, for a test
+rock: .venv-rock/installed  ## install ROCK's client, for a test, into a separate environment
 
-gem: .venv-gem/installed  ## gem-llm's games, in an environment of their own (Python 3.12.0 at most, a C compiler)
+gem: .venv-gem/installed  ## install gem-llm's games into a separate environment (Python <= 3.12.0, a C compiler)
 
-sandbox:  ## at least one sandbox runtime: bubblewrap, unless the Docker image is there
+sandbox:  ## install a sandbox runtime, bubblewrap, unless there is one or the Docker image is built
 	@command -v bwrap > /dev/null \
 	    || docker image inspect ale-shell > /dev/null 2>&1 \
 	    || { echo "install bubblewrap" \
 	        && $(AS_ROOT) apt-get -q update \
 	        && $(AS_ROOT) apt-get -q install --yes --no-install-recommends bubblewrap; } \
-	    || { echo "there is no sandbox runtime; type as root: apt-get install bubblewrap" >&2; exit 1; }
+	    || { echo "there is no sandbox runtime; run as root: apt-get install bubblewrap" >&2; exit 1; }
 
-runtimes:  ## both sandbox runtimes: bubblewrap, and Docker with the image of the worlds
+runtimes:  ## install both sandbox runtimes: bubblewrap, and Docker with the image for tasks
 	launch/runtimes.sh
 
-browser:  ## Chromium, in which the tests look at the pages
+browser:  ## install Chromium, which the tests of web pages use
 	launch/browser.sh
 
-quickstart: install sandbox  ## trains, evaluates and writes the report, into RUN=runs/quickstart
+quickstart: install sandbox  ## train, evaluate and write the report, in RUN=runs/quickstart
 	$(VENV)/bin/python -m ale_jax.launch --config=configs/quickstart.py --workdir=$(RUN)
 
-test: install-test rock  ## all tests; with root or sudo it first installs the runtimes and the browser
+test: install-test rock  ## run all tests; with root or sudo, install the runtimes and the browser first
 	launch/for_tests.sh $(VENV)/bin/python -m pytest --numprocesses=$(TEST_PROCESSES) $(PYTEST_OPTIONS)
 
-lint: install-test  ## what must be clean before a change is merged
+lint: install-test  ## check style; it must be clean before a change is merged
 	$(VENV)/bin/ruff check $(CODE) setup.py
 	$(VENV)/bin/ruff format --check $(CODE) setup.py
 
-format: install-test  ## puts imports and spaces right
+format: install-test  ## sort imports and format the code
 	$(VENV)/bin/ruff check --fix $(CODE) setup.py
 	$(VENV)/bin/ruff format $(CODE) setup.py
 
-validate: install sandbox  ## proves of each family that its tasks can be solved, and not by doing nothing
+validate: install sandbox  ## check that the tasks of each family can be solved, and not by doing nothing
 	$(VENV)/bin/python -m envs.shell.validate
 
-report: install  ## rewrites the report of the run in RUN from its files
+report: install  ## rewrite the report of the run in RUN from its files
 	$(VENV)/bin/python -m ale_jax.monitor.report $(RUN)
 
-clean:  ## removes what can be made again: .venv and caches, never runs/
+clean:  ## remove .venv, caches and build files, but never runs/
 	rm -rf $(VENV) .venv-* build *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find $(CODE) -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null \
-	    || { echo "Python 3.11 or newer with venv is missing; type as root: apt-get install python3-venv" \
-	        "(or, where one has another name: make PYTHON=python3.12)" >&2; exit 1; }
+	    || { echo "Python 3.11 or newer with venv is missing; run as root: apt-get install python3-venv" \
+	        "(or, if it has another name: make PYTHON=python3.12)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# Editable, so only new requirements make a new installation.
+# Editable, so that only changed requirements need a new installation.
 $(VENV)/installed: setup.py | $(VENV)/bin/python
 	$(PIP_INSTALL) --editable .
 	@touch $@
@@ -86,7 +86,7 @@ $(VENV)/installed-cluster: setup.py | $(VENV)/bin/python
 	$(PIP_INSTALL) --editable '.[cluster]'
 	@touch $(VENV)/installed $@
 
-# What wants other versions than we do, with nothing of ours.
+# Packages that need other versions than ours; ALE-JAX is not installed beside them.
 .venv-rock/installed: packages = rl-rock==1.11.0
 .venv-gem/installed: packages = gem-llm==0.1.0
 .venv-rock/installed .venv-gem/installed: Makefile

@@ -1,4 +1,4 @@
-"""Package metadata; tool sections live in pyproject.toml."""
+"""Package metadata. The configuration of tools is in pyproject.toml."""
 
 from setuptools import find_namespace_packages, setup
 
@@ -43,14 +43,14 @@ setup(
     install_requires=REQUIRES,
     entry_points={"console_scripts": ["ale-sandbox = ale_jax.sandbox.cli.main:main"]},
     extras_require={
-        # What Ray's cluster launcher and its health endpoints need, and on Compute Engine.
+        # For Ray's cluster launcher, also on Compute Engine, and for Ray's health endpoints.
         "cluster": [
             "cryptography>=42",
             "google-api-python-client>=2.100",
             "ray[default]>=2.53",
         ],
         "notebooks": NOTEBOOKS,
-        # torch is only the independent reference that the parity tests compare with.
+        # torch is only used as the independent reference in the parity tests.
         "test": [
             *NOTEBOOKS,
             "hypothesis>=6.100",

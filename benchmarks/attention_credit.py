@@ -1,11 +1,11 @@
-"""What does Attention AttentionStatistics's extra forward pass cost, beside the training step?
+"""What does the extra forward pass for attention credit cost, relative to the training step?
 
     python -m benchmarks.attention_credit [--quick]
 
-Per policy: the whole stage of a step (choosing, packing, the pass, the credit), against the same
-trajectories' training step, alternately in one process. Twice: with half of the trajectories above
-their baseline, as outcome credit has them, and with all, as critics may. --quick: the quickstart's
-policy alone.
+For each policy, the whole stage of a step (selection, packing, the pass, the credit) is timed
+against the training step on the same trajectories, alternately in one process. It is timed twice:
+with half of the trajectories above their baseline, as with outcome credit, and with all of them, as
+is possible with critics. --quick: only the quickstart's policy.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
 def measure(
     work: Work, positive_share: float, rounds: int, mesh: Mesh, training: Training
 ) -> dict[str, Any]:
-    """ratio: of the medians; by round, least first."""
+    """ratio: of the medians. ratio_by_round: in ascending order."""
     batches = step_batches(work, positive_share)
     hp = AttentionCreditHypers(credit="coupled")
     stage = make_attention_credit(work.policy, hp, work.shape.chunks_per_pack, mesh)

@@ -1,4 +1,4 @@
-"""What the benchmarks of credit share: two policies, a step of packed trajectories, a clock."""
+"""Shared by the benchmarks of credit: two policies, a step of packed trajectories, and timing."""
 
 from __future__ import annotations
 
@@ -27,14 +27,17 @@ from ale_jax.system.build_config import build_config
 from ale_jax.system.config import RunConfig
 
 QUICKSTART_VOCABULARY = 736
-TURNS, PROMPT_SHARE = 4, 0.4  # of a trajectory: how many, and how much of each was observed
+TURNS, PROMPT_SHARE = 4, 0.4  # turns of a trajectory, and the share of each that is its prompt
 ADAMW = OptimizerHypers("adamw", 1e-4, 1e-4, 0, 0, 0.9, 0.95, 0.0, 1.0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """A policy, the shape of its microbatches, and the trajectories of a step: how many, of about
-    how many tokens. mini: the sizes of a mini critic beside it, as `CriticsHypers` has them."""
+    """A policy, the shape of its microbatches, and the trajectories of a step.
+
+    tokens: approximate length of a trajectory. mini: sizes of a mini critic for this policy, by the
+    fields of `CriticsHypers`.
+    """
 
     name: str
     policy: PolicyShape
@@ -45,7 +48,7 @@ class Work:
 
 
 def works(quick: bool) -> list[Work]:
-    """The quickstart's policy and rows; unless `quick`, one that is larger as well."""
+    """The quickstart's policy and rows and, unless `quick`, a larger policy."""
     config = _quickstart()
     policy = config.model.policy_shape(QUICKSTART_VOCABULARY)
     first = Work(
@@ -89,8 +92,8 @@ def _sizes(width: int, layers: int, heads: int, kv_heads: int, mlp: int) -> dict
 
 
 def step_batches(work: Work, positive_share: float) -> list[Batch]:
-    """Random trajectories, the stated share of them with positive advantages; every other one is
-    rewarded."""
+    """Random trajectories, of which `positive_share` have positive advantages. Every second one has
+    a reward."""
     draw = np.random.default_rng(0)
     positive = np.arange(work.trajectories) < round(positive_share * work.trajectories)
     samples = [
@@ -116,8 +119,8 @@ def _sample(draw: np.random.Generator, work: Work, positive: bool, member: int) 
 
 
 class Training:
-    """The policy's step, for comparison: forward and backward pass of the quickstart's loss, and an
-    update of all weights."""
+    """The policy's training step, for comparison: forward and backward pass of the quickstart's
+    loss, and an update of all weights."""
 
     def __init__(self, work: Work, mesh: Mesh):
         optimizer = make_optimizer(ADAMW, work.policy)
@@ -135,8 +138,8 @@ class Training:
 
 
 def timed(calls: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each call in each round. In a round each is called once, so that what else the
-    machine does meets all alike; a first round, which compiles, does not count."""
+    """Seconds of each call in each round. In a round each is called once, so that other load on the
+    machine affects all calls equally. An additional first round, which compiles, does not count."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds + 1):
         for name, call in calls.items():
@@ -156,7 +159,7 @@ def spread(seconds: list[float]) -> dict[str, float]:
 
 
 def about(command: str) -> dict[str, Any]:
-    """What a result says of itself."""
+    """The command, hardware and versions of a result."""
     return {
         "command": command,
         "hardware": f"{os.cpu_count()} CPU cores, {platform.machine()}, no accelerator",

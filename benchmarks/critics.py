@@ -1,11 +1,11 @@
-"""What do two mini critics cost, beside one critic as large as the policy?
+"""What do two mini critics cost, compared with one critic as large as the policy?
 
     python -m benchmarks.critics [--quick]
 
-Per policy: bytes of the critics' weights and moments, of the gradient and of what the compiled
-gradient program needs beside them; and the seconds of a step's credit (values and GAE) and learning
-(one update), alternately in one process, with the policy's own training step for scale. --quick:
-the quickstart's policy alone.
+For each policy, it measures the bytes of the critics' weights and moments, of the gradient, and of
+the temporaries of the compiled gradient program. It also measures the seconds of a step's credit
+(values and GAE) and learning (one update), alternately in one process, with the policy's training
+step for scale. --quick: only the quickstart's policy.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
 
 
 def measure(work: Work, rounds: int, mesh: Mesh) -> dict[str, Any]:
-    """Ratios: of two mini critics to a large one; of seconds, those of credit and learning."""
+    """Ratios are of two mini critics to a large one; seconds_ratio is for credit plus learning."""
     batches, training = step_batches(work, 0.5), Training(work, mesh)
     mini = dataclasses.replace(ONE_LARGE, count=2, mask_share=0.2, entropy_share=0.2, **work.mini)
     model = ModelSpec(work.policy, mesh, balance_weight=BALANCE_WEIGHT)

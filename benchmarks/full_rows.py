@@ -1,4 +1,4 @@
-"""A batch of which every token counts: one random trajectory in each row, and no padding."""
+"""A batch without padding: one random trajectory fills each row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GRPO = AlgoConfig(
 def full_batch(
     vocab_size: int, rows: int, pack_length: int, prompt_tokens: int, first_id: int = 0
 ) -> Batch:
-    """Of each row all but the prompt is one chunk. Ids are drawn from `first_id` on."""
+    """In each row, everything after the prompt is one chunk. Ids are random, from `first_id` on."""
     draw = np.random.default_rng(0)
 
     def sample() -> Sample:

@@ -1,9 +1,9 @@
-"""HumanEval, greedy pass@1: real weights through our engine, their programs run in our sandbox.
+"""HumanEval, greedy pass@1: real weights in our engine, and their programs in our sandbox.
 
     python -m benchmarks.humaneval MODEL PROBLEMS [--tasks=N] [--keys=16] [--runtime=auto]
 
-MODEL is a .gguf file or a folder of transformers'; PROBLEMS is HumanEval.jsonl.gz. The prompt is
-that of the model's chat template, with the start of the answer given, as EvalPlus asks.
+MODEL is a .gguf file or a transformers folder; PROBLEMS is HumanEval.jsonl.gz. The prompt is that
+of EvalPlus: the model's chat template, and the start of the answer.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path)
     parser.add_argument("problems", type=Path)
-    parser.add_argument("--tasks", type=int, default=None, help="the first N alone")
+    parser.add_argument("--tasks", type=int, default=None, help="only the first N")
     parser.add_argument("--keys", type=int, default=16)
     parser.add_argument("--runtime", default="auto")
     options = parser.parse_args(arguments)
@@ -83,13 +83,13 @@ def read_problems(path: Path) -> list[Problem]:
 
 
 def write_programs(model: Path, problems: Sequence[Problem], keys: int) -> list[str]:
-    """What the model answers to each, up to the end of its code block."""
+    """The model's answer to each problem, up to the end of its code block."""
     checkpoint = open_checkpoint(model)
     tokenizer = ChatTokenizer.load(model)
     (fence,) = _ids(tokenizer, FENCE)
     stop_ids = (*tokenizer.stop_ids, int(fence))
     engine = Engine(checkpoint.shape, _engine_shape(keys), stop_ids, load_params(checkpoint))
-    key = np.asarray(jax.random.key_data(jax.random.key(0)))  # greedy: it draws nothing
+    key = np.asarray(jax.random.key_data(jax.random.key(0)))  # unused, as decoding is greedy
 
     def answer(problem: Problem) -> str:
         message = {"role": "user", "content": QUESTION.format(problem["prompt"].strip())}
@@ -108,7 +108,7 @@ def write_programs(model: Path, problems: Sequence[Problem], keys: int) -> list[
 
 
 def _ids(tokenizer: ChatTokenizer, text: str) -> np.ndarray:
-    """Of text in a reply, whose turn goes on."""
+    """The ids of text within a reply, without the end of the turn."""
     return tokenizer.reply_ids(text)[:-1]
 
 
@@ -129,12 +129,12 @@ def _engine_shape(keys: int) -> EngineShape:
 
 
 def judge(problems: Sequence[Problem], programs: Sequence[str], runtime: str) -> list[bool]:
-    """Whether each program stands its problem's tests, in a sandbox that is new to it."""
+    """Whether each program passes its problem's tests, in a sandbox that is reset before it."""
     with pick_runtime(runtime, SPEC).start(SPEC, {"run": "benchmark"}) as box:
         passed = []
         for problem, program in zip(problems, programs, strict=True):
             box.reset()
-            word = secrets.token_hex(8)  # said only when all tests are through
+            word = secrets.token_hex(8)  # printed only if all tests pass
             check = f"check({problem['entry_point']})\nprint({word!r})\n"
             script = "\n".join([problem["prompt"], program, problem["test"], check])
             box.write({"program.py": script.encode()})

@@ -1,9 +1,10 @@
-"""Do the configs of TPU pods fit their chips? Some of their layers, compiled for the real topology.
+"""Do the configs of TPU pods fit their chips? Compiles some of their layers for the real topology.
 
     python -m benchmarks.pods LIBTPU [--configs=qwen3_30b_a3b_v5p,...] [--layers=1,2]
 
-LIBTPU is the libtpu.so of PyPI's libtpu, which compiles for TPUs that are not here. The gradient of
-one microbatch is compiled with so many layers; what another layer adds is the same for all of them.
+LIBTPU is the libtpu.so of PyPI's libtpu, which can compile without a TPU. The gradient of one
+microbatch is compiled with each of the given numbers of layers, and extrapolated to all layers:
+every further layer needs the same memory.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ale_jax.system.build_config import build_config
 from ale_jax.system.config import RunConfig
 from ale_jax.system.plan import GIB, make_plan
 
-# Of a config's chip and devices: the name of the topology, chips along each axis.
+# The topology's name, with the chips along each axis, by a config's chip and devices.
 TOPOLOGIES = {("v5p", 32): "v5p:2x4x4", ("v6e", 64): "v6e:8x8"}
 
 
@@ -42,7 +43,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--configs", default="qwen3_30b_a3b_v5p,qwen3_30b_a3b_v6e")
     parser.add_argument("--layers", default="1,2")
     options = parser.parse_args(arguments)
-    # No TPU is asked who it is: there is none.
+    # There is no TPU, so its metadata must not be queried.
     os.environ |= {"TPU_LIBRARY_PATH": options.libtpu, "TPU_SKIP_MDS_QUERY": "1"}
     results = []
     for name in options.configs.split(","):
@@ -57,7 +58,7 @@ def main(arguments: list[str]) -> int:
 
 
 def compile_slice(config: RunConfig, layers: int) -> dict[str, float]:
-    """GiB of one device: weights in, gradients out, and what is needed in between."""
+    """GiB of one device: input weights, output gradients, and temporaries in between."""
     mesh, policy = _mesh(config), config.model.policy_shape(config.tokenizer.vocab_size)
     policy = dataclasses.replace(policy, num_layers=layers)
     params, began = abstract_trained(policy, FULL, mesh), time.monotonic()
@@ -93,7 +94,7 @@ def _mesh(config: RunConfig) -> Mesh:
 
 
 def extrapolate(config: RunConfig, slices: list[dict[str, float]]) -> dict[str, float]:
-    """What the compiler needs in between for all layers, and what the plan says it does."""
+    """The compiler's temporaries, extrapolated to all layers, and the plan's estimate of them."""
     first, last = slices[0], slices[-1]
     added = (last["between_gib"] - first["between_gib"]) / (last["layers"] - first["layers"])
     layers = config.model.num_layers

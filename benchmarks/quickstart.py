@@ -1,9 +1,9 @@
-"""What the quickstart reaches, for several seeds, with IPA and with GRPO: one table.
+"""The results of the quickstart for several seeds, with IPA and with GRPO, in one table.
 
     python -m benchmarks.quickstart --seeds=0,1,2 --algorithms=ipa,grpo [--quick]
 
-Runs `ale_jax.launch` once per cell, in folders below --runs, and reads its summary.json. What is
-finished already is not made again. --quick makes the smoke config's runs, which learn nothing.
+Runs `ale_jax.launch` once for each algorithm and seed, in folders below --runs, and reads their
+summary.json. Finished runs are not repeated. --quick runs the smoke config, which learns nothing.
 """
 
 from __future__ import annotations

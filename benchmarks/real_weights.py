@@ -1,9 +1,9 @@
-"""Does a released checkpoint still know what it knew? Its mean NLL of one sentence, in float32.
+"""Is a released checkpoint loaded correctly? Its mean NLL of one sentence, in float32.
 
     python -m benchmarks.real_weights FILE.gguf [...]
 
 The reference is transformers on torch, from the same files. Weights are not part of the project:
-name files that you have (or Hugging Face folders, for which there is no reference).
+give files that you have (or Hugging Face folders, for which there is no reference).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ REFERENCE = {
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """nll: natural log, mean over all tokens but the first. weights: their number."""
+    """nll: natural log, mean over all tokens except the first. weights: number of weights."""
 
     file: str
     weights: int
@@ -82,7 +82,7 @@ def measure(path: Path) -> Finding:
 
 @partial(jax.jit, static_argnames="shape")
 def mean_nll(params: Params, tokens_BT: np.ndarray, shape: PolicyShape) -> jax.Array:
-    """Of all tokens but the first of each row."""
+    """Mean over all tokens except the first of each row."""
     position_BT = jax.numpy.broadcast_to(jax.numpy.arange(tokens_BT.shape[1]), tokens_BT.shape)
     one_segment_BT = jax.numpy.ones_like(tokens_BT)
     hidden_BTD, _ = hidden_states(params, tokens_BT, position_BT, one_segment_BT, shape)

@@ -1,10 +1,10 @@
-"""ROCK's own tests of its SDK, as they are, against our service: what passes, and why not the rest.
+"""Runs ROCK's own tests of its SDK, unchanged, against our service, and reports what fails and why.
 
     python -m benchmarks.rock_sdk FOLDER [--runtime docker] [--python PYTHON] [--quick]
 
-FOLDER is a checkout of ROCK, of which only `tests/` is used; the SDK is rl-rock as published, in an
-environment of its own. The exit code is 1 below 90 %. --quick leaves out what waits for background
-processes, at which the SDK looks every 10 s.
+FOLDER is a checkout of ROCK, of which only `tests/` is used. The SDK is the published rl-rock, in a
+separate environment. The exit code is 1 if less than 90 % pass. --quick leaves out tests that wait
+for background processes, which the SDK polls every 10 s.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 
 BAR = 0.9
 SDK = "rl-rock==1.11.0"
-# What ROCK's tests import besides.
+# The SDK, and what ROCK's tests import as well.
 PACKAGES = (SDK, "gem-llm==0.1.0", "pytest", "pytest-asyncio", "fastapi", "uvicorn", "httpx")
 VENV = Path(".cache/rock_sdk")
 IMAGE = "ale-shell"  # what our service takes for python:3.11
@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args(argv)
     if not (options.folder / TESTS / RUN[0]).is_file():
-        parser.error(f"{options.folder} is no checkout of ROCK: there is no {TESTS / RUN[0]}")
+        parser.error(f"{options.folder} is not a checkout of ROCK: {TESTS / RUN[0]} is missing")
     python = options.python or make_environment()
     left_out = LEFT_OUT | (OF_BUBBLEWRAP if options.runtime == "bubblewrap" else {})
     left_out |= SLOW if options.quick else {}
@@ -94,7 +94,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def make_environment() -> str:
-    """The Python of VENV, which is made if it is missing."""
+    """The Python of VENV, which is created if it is missing."""
     python = VENV.absolute() / "bin/python"
     mark = VENV / "installed"
     if not mark.exists():
@@ -108,14 +108,14 @@ def make_environment() -> str:
 
 @contextlib.contextmanager
 def served(runtime: str, python: str) -> Iterator[str]:
-    """The URL of our service with its fronts for ROCK and GEM. It asks for no token, because
-    ROCK's tests send none."""
+    """The URL of our service with its routes for ROCK and GEM. It needs no token, because ROCK's
+    tests send none."""
     line = [sys.executable, "-m", "envs.serve", "--rock", "--port=0", f"--runtime={runtime}"]
     service = subprocess.Popen([*line, f"--gem-python={python}"], stdout=subprocess.PIPE, text=True)
     try:
         found = re.match(r"http://\S+", service.stdout.readline())
         if not found:
-            raise SystemExit("the service did not start; what it said is above")
+            raise SystemExit("the service did not start; see its output above")
         yield found[0]
     finally:
         service.terminate()
@@ -123,9 +123,9 @@ def served(runtime: str, python: str) -> Iterator[str]:
 
 
 def run_tests(folder: Path, python: str, url: str, left_out: Mapping[str, str]) -> dict[str, str]:
-    """Each test that was run, and why it did not pass; empty if it did."""
+    """The tests that were run, with the reason if one did not pass; an empty reason if it did."""
     with tempfile.TemporaryDirectory() as place:
-        # Without ROCK's source beside them: what they import is the SDK as published.
+        # They are copied away from ROCK's source, so that they import the published SDK.
         shutil.copytree(folder / "tests", Path(place, "tests"))
         line = [python, "-m", "pytest", "-o", "asyncio_mode=auto", "-p", "no:cacheprovider"]
         line += ["--tb=short", "--junitxml=results.xml", *(str(TESTS / file) for file in RUN)]

@@ -1,4 +1,4 @@
-"""How long does the engine take to sample with new weights, and is a reply lost over it?"""
+"""How long does the engine take to sample with new weights, and does it lose a reply?"""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ale_jax.rollout.engine import Engine
 from ale_jax.rollout.engine_shape import EngineShape
 from ale_jax.rollout.slots import Sampled
 
-NO_STOP = (-1,)  # what is sampled is never negative
+NO_STOP = (-1,)  # never sampled, as ids are not negative
 SWAPS = 7
-TIMED = 2  # dispatches before a swap, and as many behind it
+TIMED = 2  # dispatches that are timed before a swap, and after it
 PROMPT_TOKENS = 8
 REPLIES = 2
-WRITTEN_TOKENS = 2 * TIMED * SWAPS + 8  # some to begin with, and some to spare
+WRITTEN_TOKENS = 2 * TIMED * SWAPS + 8  # a few more, for the start and as a reserve
 
-HALF_BILLION = PolicyShape(  # as Qwen2.5-0.5B
+HALF_BILLION = PolicyShape(  # the shape of Qwen2.5-0.5B
     vocab_size=151_936,
     width=896,
     num_layers=24,
@@ -51,14 +51,15 @@ HALF_BILLION = PolicyShape(  # as Qwen2.5-0.5B
 def measure_swap(shape: PolicyShape) -> dict[str, Any]:
     """Swaps bfloat16 weights SWAPS times while two replies are written, one step per dispatch.
 
-    swap_ms: the median of what a swap costs: the call of `publish`, and what TIMED dispatches from
-    there on take longer than those before it. replies_lost: those without all of their tokens.
+    swap_ms: the median cost of a swap, which is the time of the call to `publish` plus the
+    additional time of the TIMED dispatches after it, compared with those before it. replies_lost:
+    replies that lack some of their tokens.
     """
     weights = [init_params(jax.random.key(n), shape, jnp.bfloat16) for n in (0, 1)]
     jax.block_until_ready(weights)
     engine = Engine(shape, _sizes(), NO_STOP, weights[0])
     replies = [_ask(engine, number) for number in range(REPLIES)]
-    bursts = 3  # until then everybody writes, and all is compiled
+    bursts = 3  # by then all replies are being written, and everything is compiled
     publish_ms, delay_ms = [], []
     for number in range(1, SWAPS + 1):
         begun, published = _wait(engine, bursts), _wait(engine, bursts + TIMED)
@@ -103,7 +104,7 @@ def _ask(engine: Engine, number: int) -> Future[Sampled]:
 
 
 def _wait(engine: Engine, bursts: int) -> float:
-    """The moment when so many dispatches are done."""
+    """Waits until `bursts` dispatches are done, and returns the time."""
     while engine.stats.bursts < bursts:
         time.sleep(0.0002)
     return time.perf_counter()

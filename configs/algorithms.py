@@ -1,7 +1,7 @@
-"""Policy-gradient algorithms as points in one space: what each changes in the defaults.
+"""Policy-gradient algorithms as presets: the config fields in which each differs from the defaults.
 
 `docs/algorithms.md` has a table of them with their equations. On the command line they are chosen
-by name, --config=configs/quickstart.py:grpo; `docs/config.md` says what a field means.
+by name, --config=configs/quickstart.py:grpo; `docs/config.md` explains the fields.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ Algo = dict[str, Any]
 
 
 def ipa() -> Algo:
-    """Interaction-Perceptive Agentic Policy Optimization (2512.24873): return, ratio and mask of
-    chunks."""
+    """Interaction-Perceptive Agentic Policy Optimization (2512.24873), with returns, importance
+    ratios and masks at the level of chunks."""
     return _algo(
         "ipa",
         _advantage("chunk_return", "group", "none"),
@@ -24,29 +24,29 @@ def ipa() -> Algo:
 
 
 def topr() -> Algo:
-    """Tapered off-policy REINFORCE (2503.14286), its ratio that of the sequence."""
+    """Tapered off-policy REINFORCE (2503.14286), with the importance ratio of the sequence."""
     return _algo("topr", _advantage("outcome", "group"), _loss("topr", "sequence", ratio_cap=1.0))
 
 
 def tis() -> Algo:
-    """Truncated importance sampling by tokens."""
+    """Truncated importance sampling at the level of tokens."""
     return _algo("tis", _advantage("outcome", "group"), _loss("tis", ratio_cap=1.0))
 
 
 def cispo() -> Algo:
-    """Clipped importance weights (2506.13585): only the upper bound acts."""
+    """Clipped importance weights (2506.13585); only the upper bound is active."""
     loss = _loss("cispo", clip_low=1.0, clip_high=0.2)
     return _algo("cispo", _advantage("outcome", "group", "group"), loss)
 
 
 def grpo() -> Algo:
-    """Group relative policy optimization (2402.03300), without divergence; tokens of the step count
-    alike (2503.14476), where the paper has the mean of each trajectory ("trajectory_means")."""
+    """Group relative policy optimization (2402.03300), without a KL term. All tokens of the step
+    have equal weight (2503.14476); the paper averages over each trajectory ("trajectory_means")."""
     return _algo("grpo", _advantage("outcome", "group", "group"), _ppo())
 
 
 def dr_grpo() -> Algo:
-    """GRPO without what biases it (2503.20783): no std, and a constant where it has lengths."""
+    """GRPO without its biases (2503.20783): no std, and a constant in place of lengths."""
     loss = _ppo(aggregation="constant", constant_tokens=256)
     return _algo("dr_grpo", _advantage("outcome", "group"), loss)
 
@@ -58,39 +58,40 @@ def gspo() -> Algo:
 
 
 def rloo() -> Algo:
-    """REINFORCE against the other members' mean (2402.14740)."""
+    """REINFORCE with the mean of the other group members as baseline (2402.14740)."""
     return _algo("rloo", _advantage("outcome", "leave_one_out"), _loss("vanilla"))
 
 
 def reinforce() -> Algo:
-    """The discounted return of each token, and no baseline."""
+    """REINFORCE with the discounted return of each token and no baseline."""
     return _algo("reinforce", _advantage("token_return", "none"), _loss("vanilla"))
 
 
 def reinforce_pp() -> Algo:
-    """REINFORCE++ (2501.03262): the same, normalised over the step's tokens, clipped as PPO."""
+    """REINFORCE++ (2501.03262): token returns normalized over the step's tokens, with PPO's
+    clipping."""
     return _algo("reinforce_pp", _advantage("token_return", "batch", "batch"), _ppo())
 
 
 def gigpo() -> Algo:
-    """Group in group (2505.10978): the episode against its group, and each step against those
-    taken in the same state."""
+    """Group-in-group (2505.10978): compares the episode with its group, and each step with other
+    steps taken in the same state."""
     advantage = _advantage("gigpo", "group", "group", anchor_weight=1.0)
     return _algo("gigpo", advantage, _ppo(), gamma=0.95)
 
 
 def step() -> Algo:
-    """The discounted return of each step, normalised over the steps of the group."""
+    """The discounted return of each step, normalized over the steps of the group."""
     return _algo("step", _advantage("step", "group", "group"), _ppo(), gamma=0.95)
 
 
 def lite_ppo() -> Algo:
-    """Mean of the group, std of the batch, tokens counted alike (2508.08221)."""
+    """Mean of the group, std of the batch, and equal weight for all tokens (2508.08221)."""
     return _algo("lite_ppo", _advantage("outcome", "group", "batch"), _ppo())
 
 
 def ppo() -> Algo:
-    """PPO (1707.06347) with generalised advantages, of critics, normalised over the step."""
+    """PPO (1707.06347) with generalized advantages from critics, normalized over the step."""
     return _algo("ppo", _advantage("gae", "batch", "batch"), _ppo(dual_clip=3.0))
 
 
@@ -102,14 +103,15 @@ def asyppo() -> Algo:
 
 
 def decoupled_ppo() -> Algo:
-    """PPO around the weights that the step starts from, weighed for what wrote the tokens
-    (2110.00641)."""
+    """Decoupled PPO (2110.00641): clips around the weights that the step starts from, with an
+    importance weight for the policy that wrote the tokens."""
     loss = _ppo("decoupled_ppo", ratio_cap=2.0)
     return _algo("decoupled_ppo", _advantage("outcome", "group", "group"), loss)
 
 
 def kimi() -> Algo:
-    """Kimi k1.5 (2501.12599): the mean as baseline, a square that holds the policy near."""
+    """Kimi k1.5 (2501.12599): the group's mean as baseline, and a squared penalty that keeps the
+    policy close."""
     return _algo("kimi", _advantage("outcome", "group"), _loss("kimi", tau=0.1))
 
 
@@ -138,18 +140,19 @@ PRESETS = {
 
 
 def named(name: str) -> Algo:
-    """The preset of that name. ValueError: there is none."""
+    """The preset of that name. ValueError if there is none."""
     if name not in PRESETS:
         raise ValueError(f"algorithm {name!r} is unknown: choose one of {', '.join(PRESETS)}")
     return PRESETS[name]()
 
 
 def critics(name: str) -> dict[str, Any]:
-    """What the preset `name` changes in the critics' defaults: critics of the policy's own shape
-    for PPO, two far smaller ones for AsyPPO, none for the others.
+    """The fields in which the preset `name` differs from the critics' defaults: one critic of the
+    policy's shape for PPO, two much smaller ones for AsyPPO, and none for the others.
 
-    lam stays 1: with one reward at an episode's end, and critics that have seen a few hundred of
-    them, every lambda below takes the credit of early tokens from values that are not worth it yet.
+    lam stays 1. The only reward is at the end of an episode, and critics have seen a few hundred
+    episodes, so any smaller lambda would base the credit of early tokens on values that are not yet
+    accurate enough.
     """
     if name == "ppo":
         return {"count": 1, "warmup_steps": 2}

@@ -1,7 +1,7 @@
 """Writes docs/config.md from the dataclasses of a run's config: python -m configs.document
 
-A field's meaning is the entry of its name in the docstring of its dataclass. What it may be is what
-the code answers when it is given a value that can never be right.
+A field's meaning is its entry in the docstring of its dataclass. Its allowed values are taken from
+the error that the code raises for a value that can never be valid.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from configs.defaults import get_defaults
 PAGE = Path(__file__).parents[1] / "docs" / "config.md"
 HEAD = """# Config fields
 
-Every field of a run with its default, as `python -m configs.document` reads them from the code: do
-not edit this page. On the command line a field is set by `--config.PATH=VALUE`, for example
+Every field of a run with its default. `python -m configs.document` generates this page from the
+code, so do not edit it. On the command line a field is set by `--config.PATH=VALUE`, for example
 `--config.rl.alpha=0.5`, and a tuple by `--config.engine.prefill_tokens="(32, 128)"`. A config file
-starts from these defaults (`configs/defaults.py`) and sets what it is about.
+starts from these defaults (`configs/defaults.py`) and changes some of them.
 """
 ENTRY = re.compile(r"(\w+(?:, \w+)*): (.*)")
-# Values that no field with a rule accepts, by type; bools and paths have no rule.
+# Values by type that are invalid for every field with a rule; bools and paths have no rules.
 WRONG = {"int": -2, "float": -1e9, "str": "?", "tuple[str, ...]": ("?",)}
 RULES = (
     re.compile(r"'\?'.*[:;] (?:choose|write) (?:one of |some of )?(.*)"),
@@ -38,7 +38,7 @@ RULES = (
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """A dataclass of the config. path: with a dot at its end, empty for the run itself."""
+    """A dataclass of the config. path: ends with a dot; empty for the run itself."""
 
     path: str
     record: type
@@ -51,21 +51,21 @@ class Section:
         return (name for name, kind in self.kinds.items() if not dataclasses.is_dataclass(kind))
 
     def sections(self) -> Iterator[Section]:
-        """This one and all below it, in the order of their fields."""
+        """This section and all sections below it, in the order of their fields."""
         yield self
         for name, kind in self.kinds.items():
             if dataclasses.is_dataclass(kind):
                 yield from Section(f"{self.path}{name}.", kind).sections()
 
     def meanings(self) -> tuple[str, dict[str, str]]:
-        """What the docstring says of the whole, and of each field."""
+        """The docstring's text about the whole section, and about each field."""
         whole, entries, names = [], {}, [""]
         for line in inspect.getdoc(self.record).splitlines():
             entry = ENTRY.fullmatch(line)
             if entry and set(found := entry[1].split(", ")) <= self.kinds.keys():
                 names, line = found, entry[2]
                 entries |= {name: [] for name in names}
-            if not line:  # a paragraph of the whole may follow
+            if not line:  # a paragraph about the whole section may follow
                 names = [""]
             for name in names:
                 entries.get(name, whole).append(line.strip())
@@ -92,7 +92,7 @@ def _row(section: Section, name: str, meaning: str, defaults: dict[str, Any]) ->
 
 
 def allowed(path: str, kind: str) -> str:
-    """What the code says that the field at `path` must be; empty where it has no rule."""
+    """The rule for the field at `path`, from the code's error; empty if there is no rule."""
     if kind not in WRONG:
         return ""
     values = get_defaults()

@@ -1,8 +1,8 @@
-"""Does IPA lift a real coder on shell tasks? Expect: not known yet; nothing was run.
+"""Does IPA improve a pretrained code model on shell tasks? Expect: unknown; nothing was run yet.
 python -m ale_jax.launch --config=configs/qwen2_5_coder_0_5b.py --config.weights=FILE --workdir=DIR
 
-FILE: Qwen2.5-Coder-0.5B-Instruct as .gguf, which brings an output head of its own; for a folder of
-transformers' add --config.model.tie_embeddings.
+FILE: Qwen2.5-Coder-0.5B-Instruct as a .gguf file, which has a separate output head. For a
+transformers folder add --config.model.tie_embeddings.
 Hardware: one GPU of 80 GB. Memory by --mode=plan: 24.2 GiB of each device.
 """
 

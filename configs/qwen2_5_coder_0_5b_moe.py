@@ -1,8 +1,9 @@
-"""Does a mixture upcycled from a dense coder learn faster? Expect: not known yet; nothing was run.
+"""Does a mixture upcycled from a dense model learn faster? Expect: unknown; nothing was run yet.
 python -m ale_jax.launch --config=configs/qwen2_5_coder_0_5b_moe.py --workdir=W --config.weights=DIR
 
 DIR: python -m ale_jax.model.weights.convert FILE.gguf DIR --experts=8 --experts-per-token=2
-Eight copies of each feed-forward, of which a token has two: the dense model's function at step 0.
+Each feed-forward block is copied eight times, and each token uses two of the copies. At step 0 this
+computes the same function as the dense model.
 Hardware: one GPU of 141 GB. Memory by --mode=plan: 80.9 GiB of each device.
 """
 

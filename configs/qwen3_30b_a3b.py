@@ -1,9 +1,9 @@
-"""Does IPA lift a policy of the paper's size (ROME)? Expect: not known yet; nothing was run.
+"""Does IPA improve a policy of the paper's size (ROME)? Expect: unknown; nothing was run yet.
 python -m ale_jax.launch --config=configs/qwen3_30b_a3b.py --config.weights=DIR --workdir=runs/rome
 
 DIR: Qwen3-30B-A3B in Hugging Face's layout. Later releases have another rotary base and more
-positions: set --config.model.rope_theta and max_positions to what their config.json says, else the
-run refuses to start.
+positions: set --config.model.rope_theta and max_positions to the values in their config.json, or
+the run will refuse to start.
 Hardware: one host with 8 GPUs of 141 GB. Memory by --mode=plan: 124.9 GiB of each device.
 """
 
@@ -24,5 +24,5 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c.model.tie_embeddings = False
     c.tokenizer.vocab_size = 151_936
     c.learn.pack_length = 8192
-    c.engine.update(max_sequence_length=8192, pages=64 * 64)  # half of what all slots could fill
+    c.engine.update(max_sequence_length=8192, pages=64 * 64)  # for half of the slots at full length
     return c

@@ -1,7 +1,7 @@
-"""Does the paper's size train on a TPU v5p-64, 32 chips? Expect: it fits; nothing was run yet.
+"""Does the paper's model train on a TPU v5p-64, 32 chips? Expect: it fits; nothing was run yet.
 python -m ale_jax.launch --config=configs/qwen3_30b_a3b_v5p.py --config.weights=DIR --workdir=...
 
-As configs/qwen3_30b_a3b.py, with the experts on eight chips, four times.
+Like configs/qwen3_30b_a3b.py, with the experts sharded over eight chips, in four groups.
 Hardware: Cloud TPU v5p-64. Memory by --mode=plan: 47.3 GiB of each device.
 """
 

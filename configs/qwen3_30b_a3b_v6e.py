@@ -1,7 +1,7 @@
-"""Does the paper's size train on a TPU v6e-64, 64 chips? Expect: it fits; nothing was run yet.
+"""Does the paper's model train on a TPU v6e-64, 64 chips? Expect: it fits; nothing was run yet.
 python -m ale_jax.launch --config=configs/qwen3_30b_a3b_v6e.py --config.weights=DIR --workdir=...
 
-As configs/qwen3_30b_a3b.py, with heads and feed-forward cut in four besides.
+Like configs/qwen3_30b_a3b.py, with attention heads and feed-forward blocks also sharded four ways.
 Hardware: Cloud TPU v6e-64. Memory by --mode=plan: 22.4 GiB of each device.
 """
 

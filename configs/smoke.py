@@ -1,7 +1,7 @@
-"""Does every part of a run still meet the next one? Expect: it ends without an error in seconds.
+"""Do all parts of a run work together? Expect: it ends without an error within seconds.
 python -m ale_jax.launch --config=configs/smoke.py --workdir=runs/smoke
 
-Too small to learn anything: two steps of each kind, with a checkpoint after every one.
+It is too small to learn anything: two steps of each kind, with a checkpoint after every step.
 Hardware: two CPU cores; no accelerator.
 """
 

@@ -1,8 +1,8 @@
-"""Does a small pretrained model learn shell tasks by IPA? Expect: not known yet; nothing was run.
+"""Does a small pretrained model learn shell tasks with IPA? Expect: unknown; nothing was run yet.
 python -m ale_jax.launch --config=configs/smollm2_135m.py --config.weights=FILE --workdir=runs/smol
 
-FILE: SmolLM2-135M-Instruct, as .gguf or as a folder of transformers'. Trained from the first step
-by reinforcement, after a short warm start that shows the format of tool calls.
+FILE: SmolLM2-135M-Instruct, as a .gguf file or a transformers folder. Reinforcement learning starts
+after a short warm start that teaches the format of tool calls.
 Hardware: one GPU of 80 GB. Memory by --mode=plan: 11.8 GiB of each device.
 """
 
@@ -24,7 +24,7 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
 
 
 def use_accelerator(c: ConfigDict) -> None:
-    """Sizes for one device with 80 GB: what fits a model of up to a billion weights."""
+    """Sizes for one device with 80 GB and a model of up to a billion weights."""
     c.learn.update(microbatch_rows=8, pack_length=4096, compute_dtype="bfloat16", remat="layers")
     c.engine.update(
         max_sequences=64, max_sequence_length=4096, decode_steps=8, prefill_tokens=(128, 512)
@@ -37,5 +37,5 @@ def use_accelerator(c: ConfigDict) -> None:
     c.warm_start_optimizer.update(name="adamw", learning_rate=1e-5)
     c.rl.update(steps=500, group_size=8)
     c.rl_optimizer.update(name="adamw", learning_rate=1e-6, warmup_steps=10, decay_steps=500)
-    if c.algo.loss.kind != "vanilla":  # which reads no pi_old
+    if c.algo.loss.kind != "vanilla":  # vanilla does not use pi_old
         c.algo.old_logp = "generating"

@@ -1,4 +1,4 @@
-"""Every family by name: how its tasks are played, and who can solve them."""
+"""All families by name: how their tasks are played, and their oracles."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from envs.shell.noisy_oracle import noisy
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """Families that are played alike.
+    """Families that are played in the same way.
 
-    make_env: of a task and the sandbox that it is played in, None where none is needed.
-    oracle: the replies that earn 1, given family and seed; noisy: the same with errors on the way,
-    where there is a way. nothing: the reply that ends an episode without doing anything.
+    make_env: from a task and its sandbox, which is None if none is needed.
+    oracle: the replies that earn 1, given family and seed. noisy: the same with errors that are
+    corrected, in tasks of more than one turn. nothing: the reply that ends an episode without doing
+    anything.
     """
 
     families: Collection[str]
@@ -59,7 +60,7 @@ KINDS = (
         needs_sandbox=False,
         make_env=lambda task, sandbox: CountdownEnv(task.family, task.split),
         oracle=_countdown_oracle,
-        noisy=_countdown_oracle,  # one turn leaves no room to recover in
+        noisy=_countdown_oracle,  # an error could not be corrected in a single turn
         nothing="",
     ),
 )
@@ -81,5 +82,5 @@ def needs_sandbox(task: Task) -> bool:
 
 
 def make_env(task: Task, sandbox: Sandbox | None) -> Environment:
-    """sandbox: None only for a task that needs none."""
+    """sandbox: None only if the task needs none."""
     return kind_of(task.family).make_env(task, sandbox)

@@ -1,6 +1,6 @@
-"""Serves sandboxes, and the worlds in them through GEM's routes (make, reset, step, close, list).
+"""Serves sandboxes, and environments in them over GEM's routes (make, reset, step, close, list).
 
-python -m envs.serve [--gem-python .venv-gem/bin/python] [what `ale-sandbox serve` takes]
+python -m envs.serve [--gem-python .venv-gem/bin/python] [options of `ale-sandbox serve`]
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def worlds(gem_python: str | None) -> Mapping[str, gem.EnvFactory]:
-    """By env_id: the shell tasks, and the games of that Python's gem-llm, if one is named.
+    """The shell tasks by env_id and, if `gem_python` is given, the games of its gem-llm.
 
-    A game takes no notice of its sandbox, which still gives it an owner and an end.
+    A game does not use its sandbox, which only gives it an owner and a lifetime.
     """
     registry: dict[str, gem.EnvFactory] = {
         f"shell:{family}": functools.partial(_shell, family) for family in FAMILIES

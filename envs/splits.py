@@ -1,4 +1,4 @@
-"""Which seeds are for training and which for evaluation: the same in every world."""
+"""The seeds for training and for evaluation, which are the same for all families."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SPLITS: Mapping[str, range] = {"train": range(2**30), "eval": range(2**30, 2**31
 
 
 def split_of(seed: int) -> str:
-    """ValueError for a seed that is in no split."""
+    """The split of a seed. ValueError if it is in no split."""
     for split, seeds in SPLITS.items():
         if seed in seeds:
             return split
@@ -16,14 +16,14 @@ def split_of(seed: int) -> str:
 
 
 def require_split(split: str) -> str:
-    """The split. ValueError if there is none of that name."""
+    """Returns `split`. ValueError if there is no split of that name."""
     if split not in SPLITS:
         raise ValueError(f"unknown split {split!r}, expected one of: {', '.join(SPLITS)}")
     return split
 
 
 def require_seed(seed: int, split: str) -> int:
-    """The seed. ValueError unless it belongs to `split`."""
+    """Returns `seed`. ValueError unless it belongs to `split`."""
     seeds = SPLITS[split]
     if seed not in seeds:
         raise ValueError(

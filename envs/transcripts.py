@@ -1,4 +1,4 @@
-"""The oracles' episodes as conversations, with what the world really answered: the warm start."""
+"""The oracles' episodes as conversations with real environments, for the warm start."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from envs.registry import kind_of, make_env
 
 @dataclasses.dataclass(frozen=True)
 class Transcript:
-    """messages: system, user, then assistant and tool in turn; an assistant's is the last.
-    failed: of each assistant's message, whether the runtime recorded an error of its call."""
+    """messages: system, user, and then alternating assistant and tool messages; the last one is an
+    assistant's. failed: for each assistant message, whether its call failed."""
 
     task: Task
     messages: tuple[Message, ...]
@@ -24,7 +24,7 @@ class Transcript:
 
 
 class RecordingPolicy:
-    """Keeps the whole conversation of the policy that it wraps."""
+    """Records the whole conversation of the policy that it wraps."""
 
     def __init__(self, policy: Policy):
         self._policy = policy
@@ -38,7 +38,7 @@ class RecordingPolicy:
 
 
 class RecordingEnvironment:
-    """Keeps of each step of the environment that it wraps whether it failed."""
+    """Records for each step of the environment that it wraps whether it failed."""
 
     def __init__(self, env: Environment):
         self._env = env
@@ -55,10 +55,10 @@ class RecordingEnvironment:
 def collect(
     sandbox: Sandbox | None, families: Iterable[str], seeds: Iterable[int], split: str = "train"
 ) -> list[Transcript]:
-    """One transcript per seed and family, seeds outermost so that families alternate.
+    """One transcript per seed and family. Seeds are the outer loop, so that families alternate.
 
     Raises:
-      RuntimeError: an oracle did not earn its reward; there is nothing to learn from it.
+      RuntimeError: an oracle did not earn its reward, so its transcript is not a demonstration.
     """
     families = tuple(families)
     return [
@@ -67,7 +67,7 @@ def collect(
 
 
 def demonstration(sandbox: Sandbox | None, task: Task, noisy: bool = False) -> Transcript:
-    """The oracle's transcript of `task`. noisy: the one who errs on the way.
+    """The oracle's transcript of `task`. noisy: whether to use the oracle that makes errors.
 
     Raises:
       RuntimeError: the oracle did not earn its reward.
@@ -81,7 +81,7 @@ def demonstration(sandbox: Sandbox | None, task: Task, noisy: bool = False) -> T
 def play_oracle(
     sandbox: Sandbox | None, task: Task, noisy: bool = False
 ) -> tuple[Episode, Transcript]:
-    """Plays what the generator knows to be right; returns how it ended and what was said."""
+    """Plays the generator's solution; returns the episode and its transcript."""
     kind = kind_of(task.family)
     replies = (kind.noisy if noisy else kind.oracle)(task.family, task.seed)
     policy = RecordingPolicy(ScriptedPolicy(replies))

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Installs Chromium, in which the tests look at the pages as people do.
+# Installs Chromium, in which the tests open web pages.
 #
-# `make browser` calls it. Run it as root, or as a user with sudo; run it again at any time.
+# `make browser` calls it. Run it as root, or as a user with sudo. It can be run again at any time.
 set -euo pipefail
 
 say() { echo "browser: $*"; }
@@ -9,10 +9,10 @@ fail() { say "$*" >&2; exit 1; }
 
 command -v chromium > /dev/null && { say "chromium is installed"; exit 0; }
 if [ "$(id -u)" != 0 ]; then
-    command -v sudo > /dev/null || fail "this needs root; type: su -c $0"
+    command -v sudo > /dev/null || fail "this needs root; run: su -c $0"
     exec sudo "$0"
 fi
-command -v apt-get > /dev/null || fail "no apt-get here; install yourself: chromium"
+command -v apt-get > /dev/null || fail "there is no apt-get; install manually: chromium"
 say "install chromium"
 export DEBIAN_FRONTEND=noninteractive
 apt_get() { apt-get -q -o DPkg::Lock::Timeout=300 "$@" > /dev/null; }

@@ -1,19 +1,19 @@
 #!/bin/bash
-# Runs a command, the tests, after installing what they need: bubblewrap, Docker and Chromium.
+# Installs what the tests need (bubblewrap, Docker and Chromium), and then runs them with COMMAND.
 #
 #     launch/for_tests.sh COMMAND...
 #
-# `make test` calls it. What cannot be had is named in one line, and the tests run without it: those
-# that need it are skipped. A Docker daemon that this script started ends with it.
+# `make test` calls it. For each part that cannot be installed it prints one line, and tests that
+# need the part are skipped. A Docker daemon that this script starts is stopped at the end.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 pid_file=/var/run/ale/dockerd.pid  # launch/runtimes.sh writes it when it starts a daemon
 say() { echo "for_tests: $*"; }
-# Never asks for a password: the tests may run where nobody is there to type one.
+# Never asks for a password, because the tests may run unattended.
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi; }
 
-# NAME COMMAND...: runs it; the last line of its errors says why there is no NAME.
+# NAME COMMAND...: runs the command; if it fails, prints the last line of its errors.
 prepare() {
     local name=$1
     shift
@@ -30,18 +30,18 @@ say_what_is_missing() {
     [ ${#missing[@]} = 0 ] && return
     local list
     list=$(printf ', %s' "${missing[@]}")
-    say "neither root nor sudo without a password, so without ${list:2}; type as root: make runtimes browser"
+    say "no root, and no sudo without a password, so tests run without ${list:2}; run as root: make runtimes browser"
 }
 
 if as_root true 2> /dev/null; then
     errors=$(mktemp)
     trap 'rm -f "$errors"' EXIT
     if ! as_root docker info > /dev/null 2>&1; then
-        # A pid file without a daemon that answers is an earlier boot's; its number may be anyone's now.
+        # No daemon answers, so the pid file is from an earlier boot, and its pid may have been reused.
         as_root rm -f "$pid_file"
         trap 'rm -f "$errors"; "$here/stop_dockerd.sh"' EXIT
     fi
-    # First without Docker, so that where Docker cannot be installed bubblewrap still is.
+    # First without Docker, so that bubblewrap is installed even if Docker cannot be.
     prepare bubblewrap "$here/runtimes.sh" bubblewrap
     prepare Docker "$here/runtimes.sh"
     prepare chromium "$here/browser.sh"

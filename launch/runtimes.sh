@@ -1,12 +1,12 @@
 #!/bin/bash
-# Prepares this machine for sandboxes: bubblewrap, and Docker with the image of the worlds.
+# Prepares this machine for sandboxes: installs bubblewrap, and Docker with the image for tasks.
 #
 #     launch/runtimes.sh [bubblewrap]
 #
-# With `bubblewrap` it leaves Docker out.
+# With `bubblewrap` it does not install Docker.
 #
-# `make runtimes` calls it. Run it as root, or as a user with sudo; run it again at any time.
-# Where a Docker daemon answers already, that one is used and nothing about it is changed.
+# `make runtimes` calls it. Run it as root, or as a user with sudo. It can be run again at any time.
+# If a Docker daemon is already running, it is used and not changed.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -22,20 +22,20 @@ case "$*" in
 esac
 
 if [ "$(id -u)" != 0 ]; then
-    command -v sudo > /dev/null || fail "this needs root; type: su -c $here/runtimes.sh"
+    command -v sudo > /dev/null || fail "this needs root; run: su -c $here/runtimes.sh"
     exec sudo "$here/runtimes.sh" "$@"
 fi
 
 packages=()
 command -v bwrap > /dev/null || packages+=(bubblewrap)
-# Bubblewrap's sandboxes use this machine's own; terminal-bench's tasks are judged with pytest.
+# Bubblewrap's sandboxes use this machine's pytest, with which terminal-bench's tasks are judged.
 /usr/bin/python3 -I -c 'import pytest' 2> /dev/null || packages+=(python3-pytest)
 if [ "$with_docker" = yes ]; then
     command -v debootstrap > /dev/null || packages+=(debootstrap)
     command -v dockerd > /dev/null || docker info > /dev/null 2>&1 || packages+=(docker.io)
 fi
 if [ ${#packages[@]} -gt 0 ]; then
-    command -v apt-get > /dev/null || fail "no apt-get here; install yourself: ${packages[*]}"
+    command -v apt-get > /dev/null || fail "there is no apt-get; install manually: ${packages[*]}"
     say "install ${packages[*]}"
     export DEBIAN_FRONTEND=noninteractive
     apt_get() { apt-get -q -o DPkg::Lock::Timeout=300 "$@" > /dev/null; }
@@ -47,16 +47,16 @@ fi
 [ "$with_docker" = yes ] || exit 0
 
 if docker info > /dev/null 2>&1; then
-    say "a Docker daemon answers"
+    say "a Docker daemon is running"
 else
     mkdir -p "$state"
-    # After a crash or a restart a number left here may be another process's by now: dockerd would
-    # take that one for itself, or for its containerd, and not start.
+    # After a crash or a restart, another process may have the pid in a leftover file. dockerd would
+    # take that process for itself or its containerd, and would not start.
     for left in /var/run/docker.pid /var/run/docker/containerd/containerd.pid; do
         [ -e "$left" ] || continue
         case $(cat "/proc/$(cat "$left")/comm" 2> /dev/null || true) in
             dockerd | containerd) ;;
-            *) rm "$left" && say "removed $left: no daemon runs under its number" ;;
+            *) rm "$left" && say "removed $left: no daemon has this pid" ;;
         esac
     done
     # Sandboxes have no network, so the daemon needs neither a bridge nor the right to set firewall rules.
@@ -73,6 +73,6 @@ fi
 
 "$here/../envs/shell/image/build.sh"
 if [ -n "${SUDO_USER:-}" ] && ! id -nG "$SUDO_USER" | grep -qw docker; then
-    say "to let $SUDO_USER use Docker, too, type: sudo usermod -aG docker $SUDO_USER (and log in again)"
+    say "to let $SUDO_USER use Docker as well, run: sudo usermod -aG docker $SUDO_USER (and log in again)"
 fi
 say "ready"

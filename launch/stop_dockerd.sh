@@ -1,7 +1,7 @@
 #!/bin/bash
-# Ends the Docker daemon that launch/runtimes.sh started, and no other. Needs root or sudo.
+# Stops the Docker daemon that launch/runtimes.sh started, and no other one. Needs root or sudo.
 #
-# .ci/run and launch/for_tests.sh call it at their end when no daemon answered at their start.
+# .ci/run and launch/for_tests.sh call it at their end if no daemon was running at their start.
 set -euo pipefail
 
 pid_file=/var/run/ale/dockerd.pid  # launch/runtimes.sh writes it when it starts a daemon

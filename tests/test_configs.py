@@ -100,7 +100,7 @@ def test_an_unknown_algorithm_is_answered_with_the_choices():
     "name, fields, answer",
     [
         ("ppo", {"critics.count": 0}, "gae needs critics: set critics.count to 1"),
-        ("grpo", {"critics.count": 1}, "critics.count 1: the estimator outcome asks no critic"),
+        ("grpo", {"critics.count": 1}, "critics.count 1: the estimator outcome uses no critic"),
         ("asyppo", {"algo.loss.entropy_weight": 0.0}, "filters an entropy bonus that is off"),
         ("asyppo", {"rl.group_size": 3}, "cannot be divided evenly among 2 critics: set it to 4"),
         ("ppo", {"critics.mask_share": 0.2}, "mask_share 0.2 needs critics that can differ"),
@@ -129,13 +129,21 @@ def test_every_field_is_reached_by_its_dotted_name():
         ("rl.alhpa", 1.0, "config.rl.alhpa is unknown: did you mean config.rl.alpha?"),
         ("rll", {"alpha": 1.0}, "config.rll is unknown: did you mean config.rl?"),
         ("rl.zzzzzzzz", 1, "choose one of rl.steps, rl.groups_per_step"),
-        ("rl.steps", "ten", "config.rl.steps is 'ten' (str): int is wanted"),
-        ("rl.steps", True, "config.rl.steps is True (bool): int is wanted"),
-        ("rl.alpha", 1, "config.rl.alpha is 1 (int): float is wanted"),
-        ("rl.alpha", float("nan"), "config.rl.alpha is nan: a finite number is wanted"),
-        ("rl", 3, "config.rl is 3: a section with steps"),
-        ("engine.prefill_tokens", [32], "config.engine.prefill_tokens is [32] (list): tuple"),
-        ("engine.prefill_tokens", (32, "x"), "config.engine.prefill_tokens[1] is 'x' (str): int"),
+        ("rl.steps", "ten", "config.rl.steps is 'ten' (str): expected int"),
+        ("rl.steps", True, "config.rl.steps is True (bool): expected int"),
+        ("rl.alpha", 1, "config.rl.alpha is 1 (int): expected float"),
+        ("rl.alpha", float("nan"), "config.rl.alpha is nan: expected a finite number"),
+        ("rl", 3, "config.rl is 3: expected a section with steps"),
+        (
+            "engine.prefill_tokens",
+            [32],
+            "config.engine.prefill_tokens is [32] (list): expected tuple",
+        ),
+        (
+            "engine.prefill_tokens",
+            (32, "x"),
+            "config.engine.prefill_tokens[1] is 'x' (str): expected int",
+        ),
         ("engine.prefill_tokens", (), "prefill_tokens () must be numbers in ascending order"),
         ("train_sampling.temperature", -1.0, "config.train_sampling: temperature -1.0"),
         ("rl.alpha", -0.5, "config.rl: alpha -0.5"),
@@ -143,8 +151,8 @@ def test_every_field_is_reached_by_its_dotted_name():
         ("algo.gamma", 0.0, "config.algo: gamma 0.0 must be in (0, 1]"),
         ("algo.loss.tau", 0.1, "config.algo.loss: tau 0.1 is not read by the loss topr"),
         ("rl.group_size", 0, "group_size 0 must be at least 1"),
-        ("rl.group_size", 1, "rl.group_size 1 leaves a group nothing to compare"),
-        ("rl.router_replay", 1, "config.rl.router_replay is 1 (int): bool is wanted"),
+        ("rl.group_size", 1, "rl.group_size 1 leaves algo.advantage.mean"),
+        ("rl.router_replay", 1, "config.rl.router_replay is 1 (int): expected bool"),
         ("rollout.runtime", "podman", "choose one of auto, docker, bubblewrap"),
         (
             "engine.weights",
@@ -153,7 +161,7 @@ def test_every_field_is_reached_by_its_dotted_name():
         ),
         ("engine.weights", "fp8", "set algo.old_logp to generating, or engine.weights to same"),
         ("engine.int8_cache", True, "engine.weights to same and engine.int8_cache to False"),
-        ("train_sampling.temperature", 0.0, "makes all members of a group write the same"),
+        ("train_sampling.temperature", 0.0, "makes all members of a group identical"),
         ("rl_optimizer.decay_steps", -1, "decay_steps -1 must be >= 0"),
         ("engine.max_sequences", 3, "set engine.max_sequences to 4 or more"),
         ("engine.max_sequence_length", 641, "must be at most learn.pack_length 640"),
@@ -210,14 +218,14 @@ def test_a_quantised_sampler_is_fine_where_the_learner_says_what_it_would_have_d
 
 def test_a_threshold_that_no_window_reaches_is_refused():
     rollback = {"resampling.scheme": "rollback", "worlds.tasks_per_family": 1}
-    with pytest.raises(ValueError, match=r"window 32 successes .* is 0\.893"):
+    with pytest.raises(ValueError, match=r"window of 32, .* is 0\.893"):
         build_config(smoke_with(rollback | {"resampling.threshold": 0.9}))
     build_config(smoke_with(rollback | {"resampling.threshold": 0.89}))
 
 
 def test_more_experts_than_a_checkpoint_can_hold_are_refused():
     rollback = {"resampling.scheme": "rollback", "worlds.tasks_per_family": 50_000}
-    with pytest.raises(ValueError, match="lower it until tasks are 87381 or fewer"):
+    with pytest.raises(ValueError, match="lower it until there are at most 87381 tasks"):
         build_config(smoke_with(rollback))
     build_config(smoke_with(rollback | {"worlds.tasks_per_family": 40_000}))
 
@@ -229,7 +237,7 @@ def test_a_group_of_one_is_fine_where_nothing_is_compared():
 def test_a_dense_policy_has_no_router_to_replay():
     build_config(smoke_with({"rl.router_replay": True}))
     for dense in ({"model.num_experts": 0}, {"model.dense_layers": (0, 1)}):
-        with pytest.raises(ValueError, match=r"rl\.router_replay True needs experts"):
+        with pytest.raises(ValueError, match=r"rl\.router_replay True needs a mixture"):
             build_config(smoke_with({"rl.router_replay": True} | dense))
 
 

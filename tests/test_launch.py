@@ -84,13 +84,13 @@ def test_a_config_is_run_with_its_overrides(launch):
         ([SMOKE, "--config.rl=1"], "config.rl is a section: choose one of rl.alpha"),
         (
             [SMOKE, "--config.rl.steps=ten"],
-            "config.rl.steps is 'ten': int is wanted, e.g. --config.rl.steps=2\n",
+            "config.rl.steps is 'ten': expected int, e.g. --config.rl.steps=2\n",
         ),
         (
             [SMOKE, "--config.rl.alpha=x"],
-            "config.rl.alpha is 'x': float is wanted, e.g. --config.rl.alpha=1.0\n",
+            "config.rl.alpha is 'x': expected float, e.g. --config.rl.alpha=1.0\n",
         ),
-        ([SMOKE, "--config.rl.fill_queue=maybe"], "bool is wanted, e.g. --config.rl.fill_queue=f"),
+        ([SMOKE, "--config.rl.fill_queue=maybe"], "expected bool, e.g. --config.rl.fill_queue=f"),
         ([SMOKE, "--config.engine.prefill_tokens=(1,"], "prefill_tokens='(32, 128)'\n"),
         ([SMOKE, "--steps=3"], "--steps is unknown: did you mean --config.rl.steps=3?\n"),
         ([SMOKE, "--rl.alpha=2"], "--rl.alpha is unknown: did you mean --config.rl.alpha=2?\n"),
@@ -115,7 +115,7 @@ def test_a_mistake_is_one_line_with_the_remedy_and_nothing_runs(launch, argument
 
 
 FOLDERS = {
-    "another program's": ([], "is not empty and not a run's: choose a new folder"),
+    "another program's": ([], "is not empty and holds no run: choose a new folder"),
     "another config's": (["--config.seed=9"], "(seed 0 -> 9): choose another folder, or give --ov"),
     "damaged": ([], "config.json"),
     "nowhere": (["--mode=export", "--out=x"], "holds no run: check --workdir"),
@@ -219,7 +219,7 @@ def test_help_says_what_may_be_typed(launch):
 def test_help_names_configs_and_algorithms(launch):
     _, out, _ = launch(Runs(), "--help")
     described = dict(line.split(maxsplit=1) for line in out.splitlines() if " " in line.strip())
-    assert described["configs/smoke.py"].startswith("Does every part of a run still meet the next")
+    assert described["configs/smoke.py"].startswith("Do all parts of a run work together?")
     assert "configs/experiments/vault.py" in described and described.keys() >= PRESETS.keys()
 
 

@@ -1,7 +1,8 @@
-"""Geometry of the report's charts: pure functions from numbers to places in percent.
+"""Geometry of the report's charts: pure functions from numbers to positions in percent.
 
-A plot is an SVG of 100 by 100 units that stretches with its box, its y axis pointing down; labels
-are text beside it, placed in percent. So a chart fits any width, and its text never shrinks.
+A plot is an SVG of 100 by 100 units that stretches with its box; its y axis points down. Labels are
+text outside the SVG, positioned in percent. Therefore a chart fits any width, and its text never
+shrinks.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 
 Point = tuple[float, float]
 
-# More points than a wide screen has pixels to show only make the file larger.
+# More points than a wide screen can show would only make the file larger.
 MAX_POINTS = 400
 
 
@@ -49,7 +50,7 @@ class Line:
 
 @dataclasses.dataclass(frozen=True)
 class Dot:
-    """A measured rate with its interval: places in percent, and words for a reader who points."""
+    """A measured rate with its interval: positions in percent, and the text of its tooltip."""
 
     style: str
     x: float
@@ -61,7 +62,7 @@ class Dot:
 
 @dataclasses.dataclass(frozen=True)
 class Band:
-    """A shaded stretch of the x axis."""
+    """A shaded section of the x axis."""
 
     style: str
     label: str
@@ -71,7 +72,7 @@ class Band:
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-    """What the template draws. description: for those who cannot see it."""
+    """What the template draws. description: a text alternative for screen readers."""
 
     description: str
     x_ticks: tuple[Tick, ...]
@@ -83,7 +84,7 @@ class Chart:
 
 
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Round values (1, 2 or 5 times a power of ten apart) inside [low, high], about `count`."""
+    """About `count` round values inside [low, high], 1, 2 or 5 times a power of ten apart."""
     raw = (high - low) / count
     power = 10.0 ** math.floor(math.log10(raw))
     step = power * next(m for m in (1, 2, 5, 10) if raw <= m * power * (1 + 1e-9))
@@ -93,14 +94,14 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def padded_range(values: Sequence[float]) -> tuple[float, float]:
-    """A range around `values` with a little air, never empty."""
+    """A range around `values` with a small margin; never empty."""
     low, high = min(values), max(values)
     air = 0.06 * (high - low) or max(abs(high), 1.0) * 0.1
     return low - air, high + air
 
 
 def moving_mean(points: Sequence[Point], window: int) -> list[Point]:
-    """Each y replaced by the mean of the last `window` of them; never looks ahead."""
+    """Replaces each y by the mean of the last `window` values, itself included."""
     smooth, total = [], 0.0
     for i, (x, y) in enumerate(points):
         total += y
@@ -111,7 +112,7 @@ def moving_mean(points: Sequence[Point], window: int) -> list[Point]:
 
 
 def thin(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
-    """At most `limit` points: neighbours averaged where there are more."""
+    """At most `limit` points; if there are more, neighbours are averaged."""
     if len(points) <= limit:
         return list(points)
     edges = [i * len(points) // limit for i in range(limit + 1)]
@@ -120,7 +121,7 @@ def thin(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
 
 
 def path(points: Sequence[Point], x_scale: Scale, y_scale: Scale) -> str:
-    """SVG path data through `points`; one point alone becomes a visible dot."""
+    """SVG path data through `points`; a single point becomes a visible dot."""
     places = [f"{x_scale(x):g} {y_scale(y):g}" for x, y in thin(points)]
     if len(places) == 1:
         return f"M{places[0]}h0.01"

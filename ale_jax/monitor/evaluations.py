@@ -1,5 +1,4 @@
-"""evaluations.json and summary.json: success on unseen tasks per family, and a run in one
-record."""
+"""evaluations.json and summary.json: success on unseen tasks per family, and a run's summary."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ class Evaluation:
         return sum(result.tasks for result in self.families.values())
 
     def total(self, held_out: bool) -> FamilyResult:
-        """All families that were held out, or all that were not, as one."""
+        """The sum over all families that were held out, or over all that were not."""
         chosen = [r for r in self.families.values() if r.held_out == held_out]
         return FamilyResult(
             sum(r.successes for r in chosen), sum(r.tasks for r in chosen), held_out
@@ -54,7 +53,7 @@ class Evaluation:
 
 
 def recorded_names(workdir: Path) -> set[str]:
-    """Of the evaluations that the run's file holds."""
+    """The names of the evaluations in the run's file."""
     path = Path(workdir) / EVALUATIONS_FILE
     return {e.name for e in read_evaluations(path)} if path.exists() else set()
 
@@ -62,8 +61,8 @@ def recorded_names(workdir: Path) -> set[str]:
 def wilson_interval(successes: int, tasks: int) -> tuple[float, float]:
     """95 % score interval of a success rate (Wilson 1927); (0, 1) when there were no tasks.
 
-    It stays inside [0, 1] and has a width at 0 and at `tasks` successes, which the textbook
-    interval of the normal approximation has not.
+    It stays inside [0, 1], and has a width at 0 and at `tasks` successes, unlike the textbook
+    interval of the normal approximation.
     """
     if tasks == 0:
         return 0.0, 1.0
@@ -77,7 +76,8 @@ def wilson_interval(successes: int, tasks: int) -> tuple[float, float]:
 def record_evaluation(workdir: Path, evaluation: Evaluation) -> None:
     """Adds `evaluation` to the run's file, in place of an earlier one of the same name.
 
-    A resumed run evaluates anew where it had not yet saved; nothing is to be counted twice.
+    A resumed run repeats evaluations that it made after its last checkpoint, and these must not be
+    counted twice.
     """
     path = Path(workdir) / EVALUATIONS_FILE
     earlier = read_evaluations(path) if path.exists() else ()
@@ -121,7 +121,7 @@ def _parse_evaluation(entry: dict[str, Any]) -> Evaluation:
 
 SUMMARY_FILE = "summary.json"
 
-# What JSON may hold for a field, by the field's annotation.
+# JSON types that a field may have, by the field's annotation.
 _JSON_TYPES = {
     "str": (str,),
     "int": (int,),
@@ -133,14 +133,17 @@ _JSON_TYPES = {
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """What a run reached and what it took. Rates are in [0, 1]; None: not evaluated.
+    """The results of a run and its costs. Rates are in [0, 1]; None: not evaluated.
 
-    success_warm_start, success_final: over tasks of the trained families, before and after
-    reinforcement; success_held_out_families: after it, over families that were never trained on.
-    eval_tasks: tasks of one evaluation. seconds_train: of seconds_total, without evaluations.
-    episodes, policy_tokens: generated for training. trajectories_dropped_stale: too old at use.
-    max_staleness: the oldest trajectory that was trained on, in versions of the weights.
-    config: name of the config file; the resolved values are in config.json.
+    config: name of the config; the resolved values are in config.json.
+    success_warm_start, success_final: on tasks of the trained families, before and after
+    reinforcement learning.
+    success_held_out_families: at the end, on families that were never trained on.
+    eval_tasks: tasks of one evaluation.
+    seconds_train: the part of seconds_total without evaluations.
+    episodes, policy_tokens: generated for training.
+    trajectories_dropped_stale: too old when they were to be used.
+    max_staleness: age of the oldest trajectory that was trained on, in versions of the weights.
     """
 
     algorithm: str
@@ -189,6 +192,6 @@ def _check_types(summary: Summary) -> None:
     for field in dataclasses.fields(summary):
         value = getattr(summary, field.name)
         if not isinstance(value, _JSON_TYPES[field.type]):
-            raise TypeError(f"{field.name} is {value!r:.80}; {field.type} is wanted")
+            raise TypeError(f"{field.name} is {value!r:.80}; expected {field.type}")
         if isinstance(value, dict) and not all(isinstance(v, int | float) for v in value.values()):
             raise TypeError(f"{field.name} holds something that is not a number")

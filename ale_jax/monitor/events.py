@@ -27,20 +27,21 @@ class Event:
 
 
 class Recorder(Protocol):
-    """What `EventLog.record` is to those who tell it."""
+    """The signature of `EventLog.record`."""
 
     def __call__(self, kind: str, detail: str, **fields: str | int) -> None: ...
 
 
 class EventLog:
-    """Appends events as they happen. Never cut on resume: what happened has happened."""
+    """Appends events as they happen. It is never truncated on resume, because events that happened
+    after the checkpoint remain true."""
 
     def __init__(self, workdir: Path, clock: Callable[[], float] = time.time):
         self._lines = LineAppender(Path(workdir) / EVENTS_FILE)
         self._clock = clock
 
     def record(self, kind: str, detail: str, **fields: str | int | float | bool | None) -> None:
-        """Writes one event; texts are capped, since they may come out of a sandbox.
+        """Writes one event. Texts are truncated, because they may come from a sandbox.
 
         Raises:
           ValueError: a field is not a plain value, or is named "time".
@@ -63,8 +64,8 @@ class EventLog:
 class EarlyEvents:
     """Records events before the log can be opened, and passes them on once it is.
 
-    The log belongs to the run's records, which are cut at the restored checkpoint; so the restore
-    comes first, and what happens during it has to wait.
+    The log is opened with the run's other records, which are truncated to the restored checkpoint.
+    The restore therefore comes first, and events during it are kept until the log is open.
     """
 
     def __init__(self) -> None:
@@ -94,7 +95,7 @@ def _plain(name: str, value: Any) -> Any:
         return clip(value, MAX_DETAIL_CHARS)
     if value is None or isinstance(value, bool | int | float):
         return value
-    raise ValueError(f"event field {name!r} is {value!r:.80}; text, a number or a bool is wanted")
+    raise ValueError(f"event field {name!r} is {value!r:.80}; expected text, a number or a bool")
 
 
 def _parse_event(line: dict[str, Any]) -> Event:

@@ -1,4 +1,4 @@
-"""metrics.jsonl and its TensorBoard twin: the numbers of each step."""
+"""The metrics of each step, in metrics.jsonl and for TensorBoard."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ _log = logging.getLogger(__name__)
 class MetricsWriter:
     """Writes one JSON object per step, {"phase", "step", "seconds", metric: value, ...}.
 
-    `step` counts finished steps, so the first is 1; `seconds` is the run's own time, which goes on
-    where it stopped when a run is resumed. A metric that is NaN or infinite is written as null,
-    its name and value under "nonfinite", and warned of. One writer serves all threads.
+    `step` counts finished steps, so the first is 1. `seconds` is the time that the run has been
+    active, which continues where it stopped when a run is resumed. A metric that is NaN or infinite
+    is written as null, with its name and value under "nonfinite" and a warning. A writer can be
+    used from several threads.
     """
 
     def __init__(
@@ -46,10 +47,10 @@ class MetricsWriter:
         resume_phase: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """Opens the log of a new run, or cuts that of an old one back to `resume_step`.
+        """Opens the log of a new run, or truncates that of an old one to `resume_step`.
 
-        resume_phase: the phase that `resume_step` counts in, when each phase counts from 1; None
-        when one count goes through all phases.
+        resume_phase: the phase in which `resume_step` is counted, if each phase counts from 1; None
+        if steps are counted across all phases.
 
         Raises:
           ValueError: `workdir` holds a run already and resume_step is None, or its log is damaged.
@@ -68,7 +69,7 @@ class MetricsWriter:
         self._started = clock() - (kept[-1]["seconds"] if kept else 0.0)
 
     def seconds(self) -> float:
-        """The run's time until now, without the pauses between a stop and its resumption."""
+        """The run's time until now, without the pauses before it was resumed."""
         return self._clock() - self._started
 
     def log(self, step: int, values: Mapping[str, Any], phase: str) -> None:
@@ -78,7 +79,7 @@ class MetricsWriter:
           ValueError: a value is not a number, or a name is one of the writer's own.
         """
         if own := _OWN_KEYS & values.keys():
-            raise ValueError(f"metric names {sorted(own)} are the writer's own; rename them")
+            raise ValueError(f"metric names {sorted(own)} are reserved; rename them")
         numbers_by_name = {name: _number(name, value) for name, value in values.items()}
         record: dict[str, Any] = {
             "phase": phase,
@@ -115,13 +116,13 @@ class MetricsWriter:
                 board.add_scalar(name, value, record["step"])
 
     def _board(self, phase: str) -> SummaryWriter:
-        # A directory per phase: TensorBoard purges by step, and each phase may count its own.
+        # One directory per phase: TensorBoard purges by step, and each phase may count its own.
         if phase not in self._boards:
             purge_step = self._last_steps.get(phase, -1) + 1 if self._resumed else None
             self._boards[phase] = SummaryWriter(
                 str(self._workdir / TENSORBOARD_DIR / phase),
                 purge_step=purge_step,
-                # Files are named by the second; a quick resume would overwrite the one before.
+                # Files are named by the second, so a quick resume would overwrite the previous one.
                 filename_suffix=f".from-{purge_step or 0}",
             )
         return self._boards[phase]
@@ -145,8 +146,8 @@ def _lines_to_keep(
         return []
     kept = []
     for line in read_metrics(path).records:
-        # All that follows the first line beyond the resumed step was written after it, whatever
-        # its phase, and will be written again.
+        # All lines from the first one beyond the resumed step were written after the checkpoint,
+        # whatever their phase, and will be written again.
         if line["step"] > resume_step and resume_phase in (None, line["phase"]):
             break
         kept.append(_with_text_keys(line))
@@ -165,7 +166,7 @@ def _number(name: str, value: Any) -> Any:
     if isinstance(value, numbers.Integral):
         return int(value)
     if isinstance(value, str | bytes | Mapping) or value is None:
-        raise ValueError(f"metric {name!r} is {value!r:.80}; a number is wanted")
+        raise ValueError(f"metric {name!r} is {value!r:.80}; expected a number")
     return float(value)
 
 

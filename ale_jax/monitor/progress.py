@@ -1,4 +1,4 @@
-"""The live view of a run: drawn in place on a terminal, printed as plain lines everywhere else.
+"""The progress display of a run: live on a terminal, and plain lines everywhere else.
 
 Pure functions turn the state of a phase into lines and rich renderables.
 """
@@ -31,9 +31,12 @@ PANEL_WIDTH = 96
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """One moment of a phase. seconds: of the whole run; seconds_left: of the phase, None where it
-    cannot be known yet; figures: as in `progress.Figures`; compiling: programs under way; target:
-    success at which the phase stops early."""
+    """The state of a phase at one moment.
+
+    seconds: since the start of the run. seconds_left: of the phase; None if it is not known yet.
+    figures: as in `Figures`. compiling: programs that are being compiled. target: success rate at
+    which the phase stops early.
+    """
 
     phase: str
     done: int
@@ -54,7 +57,7 @@ class View:
 
 
 def sparkline(rates: Sequence[float], width: int = SPARKLINE_WIDTH) -> str:
-    """`rates` in [0, 1] as blocks on a fixed scale; longer histories are averaged to `width`."""
+    """`rates` in [0, 1] as block characters; longer histories are averaged to `width` blocks."""
     if not rates:
         return ""
     columns = min(width, len(rates))
@@ -65,7 +68,7 @@ def sparkline(rates: Sequence[float], width: int = SPARKLINE_WIDTH) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people: 8s, 3m05s, 2h10m."""
+    """Formats seconds as 8s, 3m05s or 2h10m."""
     whole = int(seconds)
     if whole < 60:
         return f"{whole}s"
@@ -76,7 +79,7 @@ def duration(seconds: float) -> str:
 
 
 def plain_figures(figures: Mapping[str, float | None]) -> list[str]:
-    """The figures that there are, in words."""
+    """The figures that are not None, as text."""
     words = [
         ("success {:.0%}", ["success"]),
         ("reward {:+.2f}", ["reward"]),
@@ -96,7 +99,7 @@ def plain_figures(figures: Mapping[str, float | None]) -> list[str]:
 
 
 def panel(view: View) -> RenderableType:
-    """The live view; at most as wide as the terminal, and calm on a wide one."""
+    """The live display, at most PANEL_WIDTH wide."""
     title = Text.assemble((" ale-jax ", "bold"), ("· ", "dim"), (f"{view.phase} ", "bold cyan"))
     framed = Panel(
         Group(_bar_row(view), Text(), _figure_table(view)),
@@ -115,7 +118,7 @@ def _bar_row(view: View) -> RenderableType:
     row.add_column(ratio=1)
     row.add_column(justify="right", no_wrap=True)
     row.add_column(justify="right", no_wrap=True, style="dim")
-    # rich takes a total of None for "unknown" and pulses.
+    # With a total of None, rich shows a pulsing bar.
     total = view.total or None
     row.add_row(
         ProgressBar(total=total, completed=view.done, pulse=not view.done),
@@ -176,10 +179,11 @@ MAX_NOTE_CHARS = 300
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """What is shown beside the bar; None is not shown. Rates are in [0, 1].
+    """The figures below the progress bar; None is not shown. Rates are in [0, 1].
 
-    success: of recent episodes; reward: their mean; staleness: in versions of the weights;
-    tokens_per_second: policy tokens generated; sandboxes_restarted: since the run started.
+    success: of recent episodes. reward: their mean. staleness_mean, staleness_max: in versions of
+    the weights. tokens_per_second: policy tokens generated. sandboxes_restarted: since the start of
+    the run.
     """
 
     success: float | None = None
@@ -195,13 +199,13 @@ class Figures:
 
 
 class Progress:
-    """Shows one phase after the other. Use it in a `with` block, which gives the terminal back."""
+    """Shows one phase after another. Use it in a `with` block, which restores the terminal."""
 
     def __init__(self, console: Console, plain: bool, clock: Callable[[], float] = time.monotonic):
         self._console = console
         self._plain = plain
         self._clock = clock
-        # The live view draws in a thread of its own.
+        # The live display refreshes in its own thread.
         self._lock = threading.RLock()
         self._started = self._printed = clock()
         self._pace = Pace(0, self._started)
@@ -209,7 +213,7 @@ class Progress:
         self._target: float | None = None
         self._name, self._total, self._done, self._told = "starting", 0, 0, 0
         self._figures = Figures()
-        # A curve per phase: the success of an evaluation does not belong on that of training.
+        # One curve per phase, so that evaluations and training are not mixed.
         self._success = collections.defaultdict(lambda: collections.deque(maxlen=400))
         self._live = None if plain else Live(console=console, get_renderable=self._draw)
 
@@ -221,8 +225,10 @@ class Progress:
         unit: str = "steps",
         target: float | None = None,
     ) -> None:
-        """Begins a phase of `total` steps, of which `done` are made; the figures of the last one
-        are forgotten. target: success at which it stops before the last step."""
+        """Starts a phase of `total` steps, of which `done` are finished, and resets the figures.
+
+        target: success rate at which the phase stops before its last step.
+        """
         with self._lock:
             self._print_last_line()
             self._name, self._total = one_line(name, 40), total
@@ -232,7 +238,7 @@ class Progress:
             self._pace = Pace(done, self._printed)
             words = f"{self._name}: {total} {unit}"
             if target is not None:
-                words = f"{self._name}: stops at success {target:.0%}, after {total} {unit} at most"
+                words = f"{self._name}: stops at success {target:.0%}, or after {total} {unit}"
             self._print_plain(words)
 
     def compile_started(self, what: str) -> None:
@@ -242,7 +248,7 @@ class Progress:
             self._print_plain(f"compiling {what} ...")
 
     def compile_ended(self, what: str, seconds: float, told: bool = True) -> None:
-        """told: False for a program that is too small to speak of."""
+        """told: False for a program that is too small to report."""
         with self._lock:
             self._pace.compiled()
             if what in self._compiling:
@@ -251,7 +257,7 @@ class Progress:
             self.note(f"compiled {what} in {seconds:.1f} s")
 
     def update(self, done: int, **figures: float | int | None) -> None:
-        """`done` steps of the phase are finished; named `Figures` replace their last values."""
+        """Sets the number of finished steps of the phase, and updates the given `Figures`."""
         with self._lock:
             self._figures = dataclasses.replace(self._figures, **figures)
             self._done = done
@@ -262,8 +268,10 @@ class Progress:
                 self._print_line()
 
     def note(self, text: str) -> None:
-        """Prints a line above the live view, made harmless: it may quote a sandbox."""
-        # Not under our lock: the live view takes its own and then ours, printing takes its own.
+        """Prints a line above the live display. Control characters are replaced, because the text
+        may quote a sandbox."""
+        # Not under our lock, which could deadlock: printing takes the lock of the live display, and
+        # the live display takes its own lock and then ours.
         self._print(one_line(text, MAX_NOTE_CHARS))
 
     def __enter__(self) -> Progress:
@@ -318,7 +326,8 @@ class Progress:
 
 
 def make_progress(stream: TextIO, plain: bool | None = None) -> Progress:
-    """A Progress on `stream`; plain: None lets the stream decide, whether it is a terminal."""
+    """A Progress on `stream`. plain: whether to print plain lines; None: unless the stream is a
+    terminal."""
     if plain is None:
         plain = not stream.isatty() or os.environ.get("TERM", "dumb") == "dumb"
     return Progress(Console(file=stream, no_color=True if plain else None), plain)
@@ -328,12 +337,12 @@ MIN_INTERVALS = 3
 
 
 class Pace:
-    """How fast a phase goes on, by the moments at which it had made how many steps.
+    """Estimates the time left in a phase from the times of its updates.
 
-    Only intervals between updates in which nothing was compiled count, and not the first one, in
-    which engines and sandboxes start. From MIN_INTERVALS of them on, the time left is known. It is
-    their mean and not their median: the episodes of an evaluation finish in bursts, between which
-    the median is 0.
+    Intervals between updates count only if nothing was compiled in them. The first interval does
+    not count, because engines and sandboxes start in it. The estimate is available after
+    MIN_INTERVALS intervals. It uses their mean and not their median, because the episodes of an
+    evaluation finish in bursts, so that the median can be 0.
     """
 
     def __init__(self, done: int, now: float):
@@ -342,7 +351,7 @@ class Pace:
         self._intervals, self._steps, self._seconds = 0, 0, 0.0
 
     def compiled(self) -> None:
-        """Something is or was compiled in this interval."""
+        """Notes that something is or was compiled in this interval."""
         self._is_clean = False
 
     def update(self, done: int, now: float) -> None:
@@ -355,7 +364,7 @@ class Pace:
         self._done, self._since, self._is_clean = done, now, True
 
     def seconds_left(self, total: int) -> float | None:
-        """None where it cannot be known yet."""
+        """None if it is not known yet."""
         if self._intervals < MIN_INTERVALS:
             return None
         return self._seconds / self._steps * max(0, total - self._done)

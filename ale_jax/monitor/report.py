@@ -1,9 +1,10 @@
-"""report.html: a run on one page that needs nothing but itself.
+"""report.html: the report of a run, in one self-contained page.
 
 python -m ale_jax.monitor.report RUN_DIR
 
-Everything that a run wrote is hostile text here: escaped by the template, made visible by
-`text.visible`, and a policy in the page forbids scripts and fetches should both fail.
+All text that a run wrote is untrusted: the template escapes it, and `text.visible` replaces control
+characters. If both failed, the page's content security policy would still forbid scripts and
+fetches.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ REPORT_FILE = "report.html"
 def write_report(workdir: Path) -> Path:
     """Writes the report of the run in `workdir` from its files, and returns its path.
 
-    Missing, empty and damaged files are named at the top of the report.
+    Missing, empty and damaged files are listed at the top of the report.
 
     Raises:
       ValueError: `workdir` is not a directory.
@@ -64,7 +65,7 @@ def render(run: RunFiles) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Rewrites a run's report; 1 when a file of the run is damaged, 2 when there is no run."""
+    """Rewrites a run's report. Returns 1 if a file of the run is damaged, 2 if there is no run."""
     parser = argparse.ArgumentParser(
         prog="python -m ale_jax.monitor.report", description="Rewrite the report of a run."
     )
@@ -102,7 +103,7 @@ def _environment() -> jinja2.Environment:
 
 
 def _seconds(number: float) -> str:
-    """With a decimal where a whole second would be too coarse."""
+    """Formats seconds, with a decimal below ten seconds."""
     return f"{number:.1f}s" if number < 10 else duration(number)
 
 

@@ -1,4 +1,4 @@
-"""What each section of the report shows, worked out from the files of a run. No markup here."""
+"""The content of each section of the report, computed from the files of a run; no markup."""
 
 from __future__ import annotations
 
@@ -36,46 +36,50 @@ MAX_AGES = 64
 # Sums and differences of plotted values must stay finite.
 PLOT_LIMIT = 1e100
 
-# Metric, phase, title, and what to look for.
+# Metric, phase, title, hint.
 SMALL_CHARTS = (
     ("reward", RL, "Reward", "mean of the batch's episodes"),
-    ("loss", RL, "Policy loss", "of the reinforcement phase"),
+    ("loss", RL, "Policy loss", "in reinforcement learning"),
     ("tokens_per_second", RL, "Tokens per second", "written by the policy"),
-    ("staleness_mean", RL, "Staleness", "versions of the weights, mean at use"),
-    ("entropy", RL, "Entropy", "nats per token; near 0 nothing new is tried"),
+    ("staleness_mean", RL, "Staleness", "mean age at use, in versions of the weights"),
+    ("entropy", RL, "Entropy", "nats per token; near 0, exploration has stopped"),
     ("ratio_mean", RL, "Importance ratio", "mean over chunks; 1 is on-policy"),
-    ("chunks_masked", RL, "Chunks masked", "taken out of the loss for mismatch"),
+    ("chunks_masked", RL, "Chunks masked", "removed from the loss by the mismatch filter"),
     ("grad_norm", RL, "Gradient norm", "before clipping"),
-    ("router_load_max", RL, "Busiest expert", "its load over the mean, worst layer; 1 is even"),
-    ("router_unused", RL, "Unused experts", "share that no token of the step chose"),
-    ("router_entropy", RL, "Router entropy", "over that of an even choice; 0 is sure of one"),
+    ("router_load_max", RL, "Busiest expert", "load relative to the mean, worst layer; 1 is even"),
+    ("router_unused", RL, "Unused experts", "share that received no token in the step"),
+    ("router_entropy", RL, "Router entropy", "relative to a uniform choice; 0: always one expert"),
     (
         "train_rollout_logp_diff",
         RL,
         "Train vs rollout log-probability",
-        "to the engine's log-probabilities, same weights",
+        "mean difference to the engine's, with the same weights",
     ),
     (
         "old_rollout_logp_diff",
         RL,
         "Old vs rollout log-probability",
-        "mean |log pi_old - log mu|, which the mask looks at",
+        "mean |log pi_old - log mu|, which the mismatch filter uses",
     ),
     ("loss", SFT, "Warm-start loss", "nats per token"),
     ("token_accuracy", SFT, "Warm-start accuracy", "of next tokens"),
 )
 
-# Two that must not be added: the controller does one thing at a time, episodes overlap.
-# Title -> label, metric of each step, what it is.
+# Title -> label, metric of each step, hint. The two splits must not be added up: the first is wall
+# time of the controller, and the second is a sum over episodes, which overlap.
 TIMES = {
-    "The controller, by the clock": (
+    "Controller, wall time": (
         ("learner", "time/learner_s", "from the step's groups to the published weights"),
-        ("waiting", "time/waiting_s", "until the episodes of the next step were there"),
+        ("waiting", "time/waiting_s", "for the episodes of the next step"),
     ),
-    "The episodes trained on, added up": (
-        ("generation", "time/generation_s", "until the policy's replies, with the engine's queue"),
-        ("environment", "time/environment_s", "resets and steps, most of them in sandboxes"),
-        ("verifier", "time/verifier_s", "judging how the episode ended"),
+    "Episodes trained on, summed": (
+        (
+            "generation",
+            "time/generation_s",
+            "of the policy's replies, including the engine's queue",
+        ),
+        ("environment", "time/environment_s", "resets and steps, mostly in sandboxes"),
+        ("verifier", "time/verifier_s", "grading of the episodes' outcomes"),
     ),
 }
 
@@ -110,7 +114,7 @@ class Bar:
 
 @dataclasses.dataclass(frozen=True)
 class TimeSplit:
-    """parts: each with a word on what it is."""
+    """parts: each with its hint."""
 
     title: str
     parts: tuple[tuple[Bar, str], ...]
@@ -134,7 +138,7 @@ class EventRow:
 
 
 def rate(result: FamilyResult) -> Rate | None:
-    """The rate of an evaluation's result; None when nothing was evaluated."""
+    """The success rate of an evaluation's result; None if nothing was evaluated."""
     if result.tasks == 0:
         return None
     low, high = wilson_interval(result.successes, result.tasks)
@@ -180,7 +184,7 @@ def learning_curve(run: RunFiles) -> Chart | None:
 
 
 def family_rows(run: RunFiles, held_out: bool) -> list[FamilyRow]:
-    """The trained families, or the held-out ones, before and after reinforcement."""
+    """The trained families, or the held-out ones, before and after reinforcement learning."""
     before, after = before_and_after(run)
     families: dict[str, None] = {}
     for evaluation in filter(None, (before, after)):
@@ -208,7 +212,7 @@ def staleness_bars(run: RunFiles) -> list[Bar]:
 
 
 def time_splits(run: RunFiles) -> list[TimeSplit]:
-    """Where the reinforcement phase spent its seconds; without those that were not recorded."""
+    """How reinforcement learning spent its time; splits that were not recorded are left out."""
     splits = []
     for title, parts in TIMES.items():
         totals = {label: _total(run, RL, metric) for label, metric, _ in parts}
@@ -219,7 +223,7 @@ def time_splits(run: RunFiles) -> list[TimeSplit]:
 
 
 def compile_seconds(run: RunFiles) -> float:
-    """Of all phases."""
+    """Seconds spent compiling, in all phases."""
     return sum(_total(run, phase, "time/compile_s") for phase in (SFT, RL))
 
 
@@ -228,7 +232,7 @@ def _total(run: RunFiles, phase: str, metric: str) -> float:
 
 
 def small_charts(run: RunFiles) -> list[SmallChart]:
-    """One small chart per metric that was logged at two moments at least."""
+    """One small chart for each metric that was logged at least twice."""
     charts = []
     for metric, phase, title, hint in SMALL_CHARTS:
         points = series(run.phase(phase), metric)
@@ -242,13 +246,13 @@ def small_charts(run: RunFiles) -> list[SmallChart]:
 
 
 def event_counts(run: RunFiles) -> list[tuple[str, int, str]]:
-    """Kind, how often, and tone of the events; the most frequent first."""
+    """Kind, count and tone of the events, the most frequent first."""
     counts = collections.Counter(event.kind for event in run.events)
     return [(kind, count, _tone(kind)) for kind, count in counts.most_common()]
 
 
 def event_rows(run: RunFiles) -> list[EventRow]:
-    """The last MAX_EVENTS events, with seconds since the first of all."""
+    """The last MAX_EVENTS events, with the seconds since the run's first event."""
     return [
         EventRow(
             seconds=max(0.0, event.time - run.events[0].time),
@@ -279,7 +283,8 @@ def _evaluation_dots(
             found = rate(evaluation.total(held_out))
             if found is None:
                 continue
-            # Both are measured at one time; side by side, their intervals can be told apart.
+            # Both were measured at the same time; they are drawn side by side, so that their
+            # intervals can be distinguished.
             x = x_scale(evaluation.seconds / 60) + (0.7 if held_out else 0.0)
             dots.append(
                 Dot(

@@ -1,4 +1,4 @@
-"""All that a run left in its directory, read for the report, with a word on what is not there."""
+"""Reads all files in a run's directory for the report, and notes what is missing or damaged."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class RunFiles:
-    """config: the resolved values by their dotted names.
+    """The content of a run's files.
 
-    notices: a line per file that is missing, empty, cut off or damaged.
-    damaged: whether some file could not be read; its part is then empty, like a missing one's.
+    config: the resolved values by their dotted names.
+    notices: one line for each file that is missing, empty, truncated or damaged.
+    damaged: whether some file could not be read; its content is then empty, as if it were missing.
     """
 
     workdir: Path
@@ -47,7 +48,7 @@ class RunFiles:
 
     @property
     def name(self) -> str:
-        """The run's name: that of its directory."""
+        """The run's name, which is that of its directory."""
         return self.workdir.resolve().name
 
     def phase(self, name: str) -> list[dict[str, Any]]:
@@ -56,7 +57,7 @@ class RunFiles:
 
 
 def read_run(workdir: Path) -> RunFiles:
-    """Reads what there is.
+    """Reads all files that exist.
 
     Raises:
       ValueError: `workdir` is not a directory.
@@ -86,7 +87,7 @@ def read_config(path: Path) -> tuple[tuple[str, str], ...]:
     """
     content = read_json(path)
     if not isinstance(content, dict):
-        raise ValueError(f"{path}: an object is wanted, found {type(content).__name__}")
+        raise ValueError(f"{path}: expected an object, found {type(content).__name__}")
     return tuple(_flat(content, "", MAX_CONFIG_DEPTH))
 
 
@@ -104,7 +105,7 @@ def _flat(value: Any, name: str, depth: int) -> Iterator[tuple[str, str]]:
 
 
 class _Reader:
-    """Reads files and remembers what was wrong with them."""
+    """Reads files and collects notices about them."""
 
     def __init__(self, workdir: Path):
         self._workdir = workdir
@@ -130,6 +131,6 @@ class _Reader:
         lines = self.read(name, read, Lines((), None))
         if lines.truncated_line is not None:
             self.notices.append(
-                f"{name}: line {lines.truncated_line} was cut off while it was written; left out"
+                f"{name}: line {lines.truncated_line} is incomplete and was left out"
             )
         return lines.records

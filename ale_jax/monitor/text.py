@@ -1,31 +1,31 @@
-"""Text from outside, made fit to be shown: what a policy or a sandbox wrote is hostile."""
+"""Makes untrusted text, which a policy or a sandbox wrote, safe to show."""
 
 from __future__ import annotations
 
 import re
 
-# Terminal escapes, C1 controls, marks that reorder a line for its reader, and lone surrogates,
-# which no UTF-8 file can hold. Newline and tab stay.
+# Terminal escapes, C1 controls, bidirectional marks that reorder text, and lone surrogates, which
+# cannot be written as UTF-8. Newline and tab are kept.
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
 def visible(text: str) -> str:
-    """`text` with every character that acts instead of showing replaced by one that shows."""
+    """`text` with every control character replaced by a visible one."""
     return _UNSEEN.sub(lambda match: _picture(ord(match[0])), text)
 
 
 def one_line(text: str, limit: int) -> str:
-    """`text` made visible, on one line of at most `limit` characters."""
+    """`text` on one line of at most `limit` characters, with control characters replaced."""
     line = " ".join(visible(text).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def clip(text: str, limit: int) -> str:
-    """`text` with its middle left out when it is longer than `limit` characters, and a note of it.
+    """`text` with its middle replaced by a note if it is longer than `limit` characters.
 
-    Head and tail stay: a command's first words and its last error are what a reader looks for.
+    Head and tail are kept, because a reader looks for the start of a command and its last error.
     """
     if len(text) <= limit:
         return text

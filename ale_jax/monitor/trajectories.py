@@ -1,5 +1,5 @@
-"""trajectories.jsonl: some trajectories that were trained on, with the credit of each chunk, and
-the episodes of them that the report shows turn by turn."""
+"""trajectories.jsonl: a sample of the trajectories that were trained on, with the credit of each
+chunk. Also chooses the episodes that the report shows turn by turn."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from ale_jax.records import Status
 TRAJECTORIES_FILE = "trajectories.jsonl"
 MAX_TEXT_CHARS = 6000
 MAX_TURNS = 256
-MAX_TOKENS = 16384  # of a sample; the tokens of longer ones are not kept
+MAX_TOKENS = 16384  # of a sample; longer ones are stored without their tokens
 
 
 @dataclasses.dataclass(frozen=True)
 class ChunkTokens:
-    """A chunk token by token: the ids that came before it since the last chunk, those that the
-    policy wrote, and of each of these its log-probability (natural log) and credit.
+    """A chunk token by token. Log-probabilities are natural logarithms.
 
-    logp_mu: under the sampler; logp_old: pi_old, as the loss took it; logp: pi, by the weights that
-    the step started from; version: of the weights that wrote it; advantage: before the loss
-    weighs failures by `negative_weight`.
+    prompt_ids: the ids between the last chunk and this one. action_ids: the ids that the policy
+    wrote; the other fields have one value for each of them.
+    logp_mu: under the sampler. logp_old: under pi_old, as the loss used it. logp: under the weights
+    that the step started from. version: of the weights that wrote the token. advantage: before the
+    loss weights failures by `negative_weight`.
     """
 
     prompt_ids: tuple[int, ...]
@@ -50,12 +51,12 @@ _PER_TOKEN = ("action_ids", "logp_mu", "logp_old", "logp", "version", "advantage
 class TurnSample:
     """One chunk as the learner saw it.
 
-    prompt: text that came before it since the last chunk; action: what the policy wrote.
-    advantage: the chunk's credit, weighted as the loss weighs it; ratio: its importance weight
+    prompt: the text between the last chunk and this one. action: what the policy wrote.
+    advantage: the chunk's credit, weighted as in the loss. ratio: its importance weight
     pi_theta / pi_old.
-    kept: False if the mismatch filter took all of the chunk out of the loss.
-    tokens: policy tokens of the chunk; logp_mean: their mean log-probability, natural log.
-    each: the same token by token; None in a trajectory of more than MAX_TOKENS.
+    kept: False if the mismatch filter removed the whole chunk from the loss.
+    tokens: policy tokens of the chunk. logp_mean: their mean log-probability, natural log.
+    each: the chunk token by token; None in a trajectory of more than MAX_TOKENS.
     """
 
     prompt: str
@@ -70,10 +71,10 @@ class TurnSample:
 
 @dataclasses.dataclass(frozen=True)
 class TrajectorySample:
-    """A trajectory at the step that trained on it; versions count updates of the weights.
+    """A trajectory at the step that trained on it. Versions count updates of the weights.
 
-    Samples of one step that share family and seed are attempts of one group at one task. Its first
-    `num_prefix_turns` turns are an expert's: the episode began after them.
+    Samples of one step with the same family and seed are attempts of one group at one task. The
+    first `num_prefix_turns` turns were written by an expert, and the episode began after them.
     """
 
     step: int
@@ -88,7 +89,7 @@ class TrajectorySample:
 
     @property
     def num_tokens(self) -> int:
-        """Of the turns that are known token by token."""
+        """Number of tokens in the turns that are stored token by token."""
         known = [turn.each for turn in self.turns if turn.each is not None]
         return sum(len(each.prompt_ids) + len(each.action_ids) for each in known)
 
@@ -98,10 +99,10 @@ class TrajectorySample:
 
 
 class TrajectoryWriter:
-    """Appends samples; texts beyond MAX_TEXT_CHARS lose their middle, which is noted in place."""
+    """Appends samples. In texts longer than MAX_TEXT_CHARS a note replaces the middle."""
 
     def __init__(self, workdir: Path, resume_step: int | None = None):
-        """Opens the log; with `resume_step`, samples of later steps are cut off first."""
+        """Opens the log. With `resume_step`, samples of later steps are removed first."""
         path = Path(workdir) / TRAJECTORIES_FILE
         if resume_step is not None and path.exists():
             kept = [s for s in read_trajectories(path).records if s.step <= resume_step]
@@ -109,9 +110,9 @@ class TrajectoryWriter:
         self._lines = LineAppender(path)
 
     def write(self, sample: TrajectorySample) -> None:
-        """Writes one sample, unless it has more than MAX_TURNS turns, or would make a line or a
-        file that no reader takes: what cannot be recorded is no reason to end the training that it
-        is of. ValueError if a number is not finite."""
+        """Writes one sample. A sample with more than MAX_TURNS turns is skipped, and so is one that
+        would make a line or the file too large to be read, because a record that cannot be written
+        is no reason to stop the training. ValueError if a number is not finite."""
         if len(sample.turns) > MAX_TURNS:
             return
         each = sample.num_tokens <= MAX_TOKENS
@@ -184,13 +185,14 @@ def _parse_tokens(each: dict[str, Any]) -> ChunkTokens:
 
 
 MAX_EPISODES = 4
-# Beyond this a tint would eat the contrast of the text on it.
+# A stronger tint would leave too little contrast with the text on it.
 MAX_TINT = 34.0
 
 
 @dataclasses.dataclass(frozen=True)
 class TurnView:
-    """tint: strength of the credit's colour, in percent; width: share of the policy's tokens."""
+    """tint: strength of the credit's colour, in percent. width: share of the policy's tokens, in
+    percent."""
 
     turn: TurnSample
     sign: str
@@ -206,12 +208,13 @@ class EpisodeView:
 
 
 def succeeded(sample: TrajectorySample) -> bool:
-    """Whether the verifier was content: rewards are positive then, and only then."""
+    """Whether the verifier accepted the outcome: only then is the reward positive."""
     return sample.reward > 0
 
 
 def episode_views(samples: Sequence[TrajectorySample]) -> list[EpisodeView]:
-    """The episodes to tell: first two that differ only in what the policy did, if there are."""
+    """The episodes to show. The first two are a success and a failure at the same task, if there
+    are such."""
     chosen = choose(samples)
     largest = max((abs(t.advantage) for s in chosen for t in s.turns), default=0.0)
     return [
@@ -221,10 +224,8 @@ def episode_views(samples: Sequence[TrajectorySample]) -> list[EpisodeView]:
 
 
 def choose(samples: Sequence[TrajectorySample]) -> list[TrajectorySample]:
-    """A success and a failure of one group, the latest there is; then the latest of other families.
-
-    Without such a group: the latest success and the latest failure.
-    """
+    """A success and a failure of the latest group that has both, and then the latest samples of
+    other families. If no group has both: the latest success and the latest failure."""
     chosen = _contrast(samples)
     families = {sample.family for sample in chosen}
     for sample in reversed(samples):
@@ -240,7 +241,7 @@ def _contrast(samples: Sequence[TrajectorySample]) -> list[TrajectorySample]:
     groups = collections.defaultdict(list)
     for sample in samples:
         groups[sample.step, sample.family, sample.seed].append(sample)
-    # The latest group may be small talk: one with more turns has more to tell about credit.
+    # Groups with more than one turn are preferred, because they show more about credit.
     by_interest = sorted(groups.values(), key=lambda g: (len(g[0].turns) > 1, g[0].step))
     for group in (*reversed(by_interest), samples):
         successes = [s for s in group if succeeded(s)]

@@ -1,6 +1,7 @@
 """The training run, from its config to its summary.
 
-actors/ holds the Ray actors that play its episodes; fleet/ the sandboxes of a whole Ray cluster.
+actors/ holds the Ray actors that play episodes; fleet/ runs sandboxes on all nodes of a Ray
+cluster.
 
 Shape suffixes:
     B  rows of packed tokens

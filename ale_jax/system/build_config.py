@@ -1,4 +1,4 @@
-"""From plain nested dicts to a RunConfig: every field named, none too many, each of its type."""
+"""Builds a RunConfig from nested dicts, which must name exactly its fields, with exact types."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ale_jax.system.fields import unknown_field
 
 
 def build_config(values: Mapping[str, Any]) -> RunConfig:
-    """The frozen form of `values`, a section being a dict in it.
+    """Builds the RunConfig of `values`, in which each section is a dict.
 
     Raises:
-      ValueError: a field is unknown, missing, of another type, or out of its range, or sections do
-        not fit each other.
+      ValueError: a field is unknown, missing, of the wrong type or out of range, or sections are
+        inconsistent with each other.
     """
     config = _build(RunConfig, values, "")
     try:
@@ -31,20 +31,20 @@ def build_config(values: Mapping[str, Any]) -> RunConfig:
 
 
 def stored_config(path: Path) -> RunConfig:
-    """The config of the run whose config.json is at `path`. ValueError if it is damaged, or of a
-    version of this code that had other fields."""
+    """Reads the config of a run from its config.json at `path`. ValueError if the file is damaged,
+    or was written by a version of this code whose config had other fields."""
     return build_config(_with_tuples(read_json(path)))
 
 
 def _with_tuples(value: Any) -> Any:
-    """JSON has but one kind of sequence."""
+    """Converts lists to tuples: JSON has only lists, and the config has only tuples."""
     if isinstance(value, Mapping):
         return {name: _with_tuples(item) for name, item in value.items()}
     return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
 def field_names(record: type, prefix: str = "") -> Iterator[str]:
-    """Dotted names of all fields of a record type, sections included."""
+    """Dotted names of all fields of a dataclass, sections included."""
     for name, kind in typing.get_type_hints(record).items():
         yield prefix + name
         if dataclasses.is_dataclass(kind):
@@ -55,9 +55,7 @@ def _build(record: type, values: Any, path: str) -> Any:
     kinds = typing.get_type_hints(record)
     section = f"config.{path}".rstrip(".")
     if not isinstance(values, Mapping):
-        raise ValueError(
-            f"{section} is {values!r:.80}: a section with {', '.join(kinds)} is wanted"
-        )
+        raise ValueError(f"{section} is {values!r:.80}: expected a section with {', '.join(kinds)}")
     for name in values:
         if name not in kinds:
             raise unknown_field(f"{path}{name}", field_names(RunConfig))
@@ -82,11 +80,12 @@ def _convert(kind: Any, value: Any, name: str) -> Any:
 
 
 def _of_type(kind: type, value: Any, name: str) -> Any:
-    # Strict on purpose: a leaf that holds 1 where a float belongs refuses the override 0.5.
+    # Strict on purpose: if 1 were accepted where a float belongs, the field would count as an int
+    # and the override 0.5 would be refused.
     if type(value) is not kind:
         raise ValueError(
-            f"config.{name} is {value!r:.80} ({type(value).__name__}): {kind.__name__} is wanted"
+            f"config.{name} is {value!r:.80} ({type(value).__name__}): expected {kind.__name__}"
         )
     if kind is float and not math.isfinite(value):
-        raise ValueError(f"config.{name} is {value}: a finite number is wanted")
+        raise ValueError(f"config.{name} is {value}: expected a finite number")
     return value

@@ -1,4 +1,4 @@
-"""What the sections of a config must fit each other in, checked before anything starts."""
+"""Checks between the sections of a config, made before anything starts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from ale_jax.monitor.evaluations import wilson_interval
 from ale_jax.system.config import RunConfig
 from ale_jax.system.plan import make_plan
 
-# Some 12 bytes each in a checkpoint's JSON, ids and text; no reader takes more than 512 MB of it.
+# A token takes about 12 bytes of a checkpoint's JSON, with its id and text, and no reader accepts
+# more than 512 MB.
 MAX_EXPERT_TOKENS = 32 << 20
 
 
 def check_sections(config: RunConfig) -> None:
-    """ValueError unless the sections fit each other. Looks at no device, file or daemon."""
+    """ValueError unless the sections are consistent. Uses no device, file or daemon."""
     _check_mesh(config.mesh)
     _check_engine(config)
     _check_batch(config)
@@ -26,26 +27,27 @@ def check_sections(config: RunConfig) -> None:
     _check_resampling(config)
     if config.rl.steps and config.rl.group_size > 1 and not config.train_sampling.temperature:
         raise ValueError(
-            "train_sampling.temperature 0.0 makes all members of a group write the same, so that "
+            "train_sampling.temperature 0.0 makes all members of a group identical, so that "
             "nothing can be learned from them: set it above 0, 1.0 is usual"
         )
     if config.rl.router_replay and not config.model.policy_shape(1).is_moe:
         raise ValueError(
-            "rl.router_replay True needs experts to be replayed, and no layer of model has any: "
+            "rl.router_replay True needs a mixture of experts, and no layer of model has experts: "
             "set it to False"
         )
 
 
 def check_devices(config: RunConfig) -> None:
-    """ValueError unless batches and weights can be laid out on the devices that are here, the
-    weights to start from are those of the model, and all of it fits into the devices' memory."""
+    """ValueError unless batches and weights can be sharded over the local devices, the initial
+    weights have the model's shape, and the run fits into the devices' memory."""
     mesh = make_mesh(config.mesh)
     check_rows(config.learn.microbatch_rows, mesh)
-    if config.weights or not config.tokenizer.path:  # else the tokenizer's vocabulary decides
+    # With a tokenizer of its own, the vocabulary size is not known before that is loaded.
+    if config.weights or not config.tokenizer.path:
         param_shardings(config.model.policy_shape(config.tokenizer.vocab_size), mesh)
     if config.weights:
         _check_weights(config)
-    # On what is here, whatever the config was meant for.
+    # The run happens on the local devices, whatever hardware the config names.
     here = dataclasses.replace(config.hardware, chip="", devices=0)
     make_plan(dataclasses.replace(config, hardware=here)).require_fit()
 
@@ -55,16 +57,16 @@ def _check_weights(config: RunConfig) -> None:
     found = open_checkpoint(config.weights).shape
     sections = {"vocab_size": "tokenizer"}
     differences = [
-        f"config.{sections.get(name, 'model')}.{name} {value} (there {getattr(found, name)})"
+        f"config.{sections.get(name, 'model')}.{name} {value} (stored: {getattr(found, name)})"
         for name, value in dataclasses.asdict(wanted).items()
         if value != getattr(found, name) and _is_used(name, found)
     ]
     if differences:
-        raise ValueError(f"{config.weights} is of another shape: {', '.join(differences)}")
+        raise ValueError(f"{config.weights} has another shape: {', '.join(differences)}")
 
 
 def _is_used(field: str, shape: PolicyShape) -> bool:
-    """Whether a field means anything in such a policy."""
+    """Whether a policy of this shape uses the field."""
     if field in ("experts_per_token", "expert_width", "norm_topk_prob"):
         return shape.is_moe
     return field != "mlp_width" or not all(map(shape.has_experts, range(shape.num_layers)))
@@ -90,14 +92,14 @@ def _check_engine(config: RunConfig) -> None:
         raise ValueError(f"engine.prefill_tokens {engine.prefill_tokens} must name sizes >= 1")
     if engine.eight_bits and config.algo.old_logp == "sampler":
         raise ValueError(
-            f"engine.weights {engine.weights}, int8_cache {engine.int8_cache}: the sampler is "
-            "another policy than the learner: set algo.old_logp to generating, or engine.weights "
-            f"to {SAME} and engine.int8_cache to False"
+            f"engine.weights {engine.weights}, int8_cache {engine.int8_cache}: the sampler's "
+            "policy differs from the learner's: set algo.old_logp to generating, or "
+            f"engine.weights to {SAME} and engine.int8_cache to False"
         )
     if rollout.max_reply_tokens >= engine.max_sequence_length:
         raise ValueError(
             f"rollout.max_reply_tokens {rollout.max_reply_tokens} must be less than "
-            f"engine.max_sequence_length {engine.max_sequence_length}: the prompt needs room, too"
+            f"engine.max_sequence_length {engine.max_sequence_length}: the prompt needs room too"
         )
 
 
@@ -116,9 +118,9 @@ def _check_batch(config: RunConfig) -> None:
     advantage = config.algo.advantage
     if rl.group_size == 1 and advantage.compares_a_group:
         raise ValueError(
-            f"rl.group_size 1 leaves a group nothing to compare by algo.advantage.mean "
-            f"{advantage.mean} and std {advantage.std}, so nothing is learned: set it to 2 or "
-            "more, or these to none, batch or tag"
+            f"rl.group_size 1 leaves algo.advantage.mean {advantage.mean} and std "
+            f"{advantage.std} nothing to compare within a group, so nothing is learned: set it to "
+            "2 or more, or these to none, batch or tag"
         )
     _check_critics(config)
 
@@ -133,7 +135,7 @@ def _check_critics(config: RunConfig) -> None:
         )
     if estimator != "gae" and critics.count:
         raise ValueError(
-            f"critics.count {critics.count}: the estimator {estimator} asks no critic: set it to "
+            f"critics.count {critics.count}: the estimator {estimator} uses no critic: set it to "
             "0, or algo.advantage.estimator to gae"
         )
     if critics.entropy_share and not algo.loss.entropy_weight:
@@ -169,23 +171,24 @@ def _check_resampling(config: RunConfig) -> None:
         return
     if not worlds.tasks_per_family:
         raise ValueError(
-            f"resampling.scheme {scheme} starts a task again where it was once solved, and with "
-            "worlds.tasks_per_family 0 no task comes back: set it to 1 or more"
+            f"resampling.scheme {scheme} needs tasks that are played repeatedly, and with "
+            "worlds.tasks_per_family 0 no task is played twice: set it to 1 or more"
         )
     window, threshold = config.resampling.window, config.resampling.threshold
     best, _ = wilson_interval(window, window)
     if scheme == ROLLBACK and threshold > best:
         raise ValueError(
-            f"resampling.threshold {threshold} is out of reach: the lower end of the interval of "
-            f"window {window} successes out of as many is {best:.3f}: lower it, or raise window"
+            f"resampling.threshold {threshold} cannot be reached: with {window} successes in a "
+            f"window of {window}, the lower end of the interval is {best:.3f}: lower it, or raise "
+            "window"
         )
     tasks = worlds.tasks_per_family * len(worlds.train_families)
     tokens = config.engine.max_sequence_length
     if tasks * tokens > MAX_EXPERT_TOKENS:
         raise ValueError(
             f"worlds.tasks_per_family {worlds.tasks_per_family} makes {tasks} training tasks, each "
-            f"with an expert of up to {tokens} tokens that checkpoints hold: lower it until tasks "
-            f"are {MAX_EXPERT_TOKENS // tokens} or fewer"
+            f"with an expert of up to {tokens} tokens in every checkpoint: lower it until there "
+            f"are at most {MAX_EXPERT_TOKENS // tokens} tasks"
         )
 
 

@@ -1,4 +1,4 @@
-"""What jax compiles while a run goes on, and the machine and software it is compiled for."""
+"""Reports what JAX compiles during a run, and for which machine and software."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ale_jax.monitor.progress import Progress
 EVENT = "/jax/core/compile/backend_compile_duration"
 STARTED = "started"  # the kind of the event that records the environment
 PACKAGES = ("jax", "jaxlib", "numpy", "ray")
-MIN_SECONDS = 1.0  # other programs than the known ones are told of from here on
+MIN_SECONDS = 1.0  # programs other than the known ones are reported from this compile time on
 
-# Name of the function under jax.jit -> what it is called for people.
+# Name of the function under jax.jit -> the program's name in messages.
 PROGRAMS = {
     "first_gradient": "the training step: gradient of the first microbatch",
     "add_gradient": "the training step: gradient of a further microbatch",
@@ -27,7 +27,7 @@ PROGRAMS = {
 
 
 class Compilations:
-    """Tells `progress` of programs that are compiled, in any thread, while it is open."""
+    """Reports programs that are compiled, in any thread, to `progress` while it is open."""
 
     def __init__(self, progress: Progress):
         self._progress = progress
@@ -35,7 +35,7 @@ class Compilations:
         self._seconds = 0.0
 
     def __enter__(self) -> Compilations:
-        # jax records the moment at which a compilation starts as a scalar of the same name.
+        # JAX records the start of a compilation as a scalar of the same name.
         jax.monitoring.register_scalar_listener(self._start)
         jax.monitoring.register_event_duration_secs_listener(self._end)
         return self
@@ -45,7 +45,7 @@ class Compilations:
         jax.monitoring.unregister_event_duration_listener(self._end)
 
     def take_seconds(self) -> float:
-        """Spent compiling since the last call, added up over threads."""
+        """Seconds spent compiling since the last call, summed over threads."""
         with self._lock:
             seconds, self._seconds = self._seconds, 0.0
         return seconds
@@ -65,19 +65,20 @@ class Compilations:
 
 
 def _function(fields: dict[str, str | int]) -> str:
-    """jax calls the program of f jit_f, or jit(f)."""
+    """JAX names the program of a function f "jit_f" or "jit(f)"."""
     return str(fields.get("fun_name", "a program")).removeprefix("jit").strip("_()")
 
 
 def keep_compiled(folder: str) -> None:
-    """From here on programs that took a second or more to compile are kept in `folder`, and taken
-    from there. Empty: none is. Hosts of one run may share it."""
+    """Uses `folder` as JAX's persistent compilation cache, for programs that took a second or more
+    to compile. An empty `folder` changes nothing. Hosts of one run may share the folder."""
     if folder:
         jax.config.update("jax_compilation_cache_dir", folder)
 
 
 def environment(mesh: jax.sharding.Mesh) -> str:
-    """The same text on the same machine with the same software."""
+    """Describes the software and hardware. The text is the same on the same machine with the same
+    software."""
     packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     device = mesh.devices.flat[0]
     return (

@@ -1,4 +1,4 @@
-"""A run's configuration below the door: frozen records that refuse what cannot work."""
+"""A run's configuration: frozen dataclasses that validate their own fields."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ from ale_jax.sandbox.spec import SandboxSpec
 from envs.registry import all_families, kind_of
 
 RUNTIMES = ("auto", "docker", "bubblewrap")
-# Accelerators that a run can be planned for, and GiB of one device that a program may have: what
-# its maker states, less what system and compiler keep for themselves.
+# Accelerators that a run can be planned for, with the GiB of one device that a program may use:
+# the manufacturer's figure, less what the system and the compiler reserve.
 CHIPS = {"v5e": 15.5, "v5p": 94.0, "v6e": 31.0, "h100": 75.0, "h200": 133.0}
-MIN_VOCAB = 265  # of our byte-level BPE: 256 bytes, 3 special tokens, 6 markers
+MIN_VOCAB = 265  # of the byte-level BPE: 256 bytes, 3 special tokens, 6 markers
 
 
 @dataclasses.dataclass(frozen=True)
 class HardwareConfig:
-    """What the run is meant for: `--mode=plan` works out whether it fits, wherever that is asked.
+    """The hardware that the run is meant for. `--mode=plan` computes whether the run fits on it,
+    on whatever machine the command is given.
 
-    chip: the accelerator; empty, with devices 0: what is here.
-    devices: how many of them; 0: as many as are here.
+    chip: the accelerator; empty, with devices 0: the local devices.
+    devices: number of accelerators; 0: as many as there are locally.
     """
 
     chip: str = ""
@@ -51,24 +52,25 @@ class HardwareConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """PolicyShape without the vocabulary, which the tokenizer brings.
+    """The policy's shape, without the vocabulary size, which comes from the tokenizer.
 
-    width: numbers per token of the residual stream.
+    width: width of the residual stream.
     num_layers: decoder layers.
     num_heads: query heads of each layer, a multiple of num_kv_heads.
-    num_kv_heads: heads of keys and values.
-    head_width: numbers per head; even.
-    mlp_width: inner width of a dense feed-forward.
-    num_experts: experts of each layer that is a mixture; 0: all layers are dense.
+    num_kv_heads: key and value heads of each layer.
+    head_width: width of a head; even.
+    mlp_width: inner width of a dense feed-forward block.
+    num_experts: experts of each mixture-of-experts layer; 0: all layers are dense.
     experts_per_token: experts that the router sends each token to.
-    expert_width: inner width of each expert's feed-forward.
+    expert_width: inner width of each expert's feed-forward block.
     dense_layers: indices of the layers that are dense although the others have experts.
     norm_topk_prob: the router weights of the chosen experts are rescaled to sum to 1.
-    qk_norm: queries and keys are normed per head, as in Qwen3.
+    qk_norm: queries and keys are normalized per head, as in Qwen3.
     qkv_bias: queries, keys and values have a bias, as in Qwen2.
     rope_theta: base of the rotary embedding.
-    llama3_rope: (factor, low, high, trained positions) of Llama 3's scaling; empty: none.
-    max_positions: longest conversation that the model was made for; nothing is computed with it.
+    llama3_rope: (factor, low, high, trained positions) of Llama 3's scaling; empty: no scaling.
+    max_positions: longest conversation, in tokens, that the model was made for. It is only a limit
+        on engine.max_sequence_length.
     norm_eps: epsilon of the RMS norms.
     tie_embeddings: the output head is the embedding, transposed.
     """
@@ -110,11 +112,11 @@ class ModelConfig:
 class TokenizerConfig:
     """How text becomes tokens.
 
-    path: a folder that transformers loads, or a .gguf file; empty: that of `weights`, and without
-        those a byte-level BPE of `vocab_size`, trained on the warm start's transcripts.
-    vocab_size: tokens of the BPE that is trained. With `weights`, the rows of their embedding,
-    which may
-        be more than the tokenizer has tokens.
+    path: a folder that transformers can load, or a .gguf file; empty: the tokenizer of `weights`,
+        or, without `weights`, a byte-level BPE of `vocab_size` tokens that is trained on the warm
+        start's transcripts.
+    vocab_size: tokens of the BPE that is trained. With `weights`: rows of their embedding, which
+        may be more than the tokenizer has tokens.
     """
 
     path: str = ""
@@ -126,11 +128,13 @@ class TokenizerConfig:
 
 @dataclasses.dataclass(frozen=True)
 class WorldsConfig:
-    """The tasks, as families by name; each training family comes up equally often.
+    """The tasks, given by the names of their families. Each training family is played equally
+    often.
 
     train_families: families that are trained on.
     held_out_families: families that are only evaluated.
-    tasks_per_family: distinct training tasks, which come again and again; 0: always new ones.
+    tasks_per_family: distinct training tasks of a family, which are repeated in the same order; 0:
+        every task is new.
     """
 
     train_families: tuple[str, ...] = ("trail", "count", "script", "log", "lookup", "sort")
@@ -155,13 +159,14 @@ class WorldsConfig:
 
 @dataclasses.dataclass(frozen=True)
 class RolloutConfig:
-    """How episodes are played: actors * episodes_per_actor at once.
+    """How episodes are played: actors * episodes_per_actor of them concurrently.
 
-    runtime: what sandboxes run in; "auto" takes Docker where its daemon answers, else bubblewrap.
+    runtime: sandbox runtime; "auto" uses Docker if its daemon answers, and otherwise bubblewrap.
     actors: rollout worker processes.
-    episodes_per_actor: episodes that each of them plays at once.
-    max_reply_tokens: most tokens of one reply.
-    retries: how often a key whose episode failed for the system's reasons is played again.
+    episodes_per_actor: episodes that each worker plays concurrently.
+    max_reply_tokens: maximum tokens of one reply.
+    retries: how many times an episode is played again that was rejected, or that failed for a
+        reason that lies in the system and not in the policy.
     """
 
     runtime: str = "auto"
@@ -178,20 +183,21 @@ class RolloutConfig:
 
 @dataclasses.dataclass(frozen=True)
 class WarmStartConfig:
-    """Supervised training on oracle transcripts, until the policy does well enough on unseen tasks,
-    or max_steps updates are made.
+    """Supervised training on oracle transcripts. It ends when the policy's estimated success on
+    unseen tasks reaches target_success, or after max_steps updates.
 
     transcripts_per_family: demonstrations of each family.
     batches_per_step: full microbatches per update.
-    max_steps: most updates; 0: no warm start.
+    max_steps: maximum number of updates; 0: no warm start.
     probe_every: updates between two estimates of the policy's success.
-    probe_tasks: unseen tasks that each estimate asks.
-    target_success: estimated success at which the warm start ends.
-    domains: the families that are demonstrated, each domain with `name`, `families` and `ratio`,
-        its part of the samples; empty: the training families, equally.
-    noisy_share: share of the demonstrations with errors on the way.
-    mask_errors: leave out of the loss the chunks whose call failed (data/chunk_masks.py).
-    mask_repeats: leave out of the loss the chunks that repeat an earlier one.
+    probe_tasks: unseen tasks in each estimate.
+    target_success: estimated success rate at which the warm start ends.
+    domains: the families that are demonstrated. Each domain has a `name`, its `families` and a
+        `ratio`, its part of the samples; empty: the training families, in equal parts.
+    noisy_share: share of the demonstrations of shell tasks that contain a failing and a repeated
+        call.
+    mask_errors: exclude chunks whose tool call failed from the loss (data/selection.py).
+    mask_repeats: exclude chunks that repeat an earlier one from the loss.
     """
 
     transcripts_per_family: int = 224
@@ -221,17 +227,18 @@ class WarmStartConfig:
 
 @dataclasses.dataclass(frozen=True)
 class RlConfig:
-    """A step trains on groups_per_step groups of group_size attempts at one task each.
+    """Reinforcement learning. A step trains on groups_per_step groups, each of group_size attempts
+    at one task.
 
-    steps: reinforcement steps of the run; 0: the warm start alone.
-    groups_per_step: groups, and so tasks, of a step.
+    steps: reinforcement learning steps of the run; 0: only the warm start.
+    groups_per_step: groups of a step, and therefore tasks.
     group_size: attempts at a task.
-    alpha: the asynchronous ratio, how many versions old a trajectory's first token may be when it
-        is trained on; 0 is synchronous.
-    fill_queue: each step waits until rollouts are as far ahead as alpha allows, so that
-        trajectories are alpha versions old, and not just at most.
-    max_uses: updates per group while fresh.
-    router_replay: training sends each token to the experts that sampling sent it to.
+    alpha: the asynchronous ratio: how many versions old a trajectory's first token may be when the
+        trajectory is trained on; 0: synchronous.
+    fill_queue: each step waits until rollouts are as far ahead as alpha allows, so that the age of
+        trajectories is alpha versions, and not just at most alpha.
+    max_uses: updates that a group may be used for while it is fresh.
+    router_replay: in training, each token goes to the experts that it went to in sampling.
     """
 
     steps: int = 170
@@ -250,15 +257,15 @@ class RlConfig:
 
 @dataclasses.dataclass(frozen=True)
 class LearnConfig:
-    """How a batch is computed, as microbatches of packed rows.
+    """How a batch is computed: in microbatches of packed rows.
 
     microbatch_rows: rows of a microbatch.
     pack_length: tokens of a row.
-    chunks_per_pack: most chunks of a row.
+    chunks_per_pack: maximum number of chunks in a row.
     balance_weight: weight of the router's load-balancing loss.
-    compute_dtype: type of matrix products and of what flows between layers (see `Compute`).
-    remat: what the backward pass computes again: "none", "dots" (all but products with dense
-        weights) or "layers" (all within a layer).
+    compute_dtype: type of matrix products and of the activations between layers (see `Compute`).
+    remat: what the backward pass recomputes: "none", "dots" (everything except products with dense
+        weights) or "layers" (everything within a layer).
     """
 
     microbatch_rows: int = 4
@@ -285,12 +292,12 @@ class LearnConfig:
 
 @dataclasses.dataclass(frozen=True)
 class EvalConfig:
-    """Evaluation after the warm start and at the end, on tasks of the evaluation split, divided
-    evenly among families.
+    """Evaluation after the warm start and at the end of the run, on tasks of the evaluation split
+    that are divided evenly among the families.
 
     tasks: tasks of the training families.
     held_out_tasks: tasks of the held-out families; 0: none.
-    every: evaluate also after this many RL steps; 0: not in between.
+    every: RL steps between further evaluations during training; 0: none.
     """
 
     tasks: int = 240
@@ -304,10 +311,10 @@ class EvalConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
-    """When the state is saved; the end of the warm start always is.
+    """When the state is saved. The end of the warm start and the last step are always saved.
 
     every: RL steps between checkpoints.
-    keep: how many of the newest stay.
+    keep: number of checkpoints that are kept, the newest ones.
     """
 
     every: int = 20
@@ -317,19 +324,19 @@ class CheckpointConfig:
         require_at_least(1, self, "every", "keep")
 
     def is_due(self, step: int, last: int) -> bool:
-        """last: step of the run."""
+        """last: the run's last step."""
         return step % self.every == 0 or step == last
 
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """All of a run. Its JSON form lies beside the run's metrics as config.json.
+    """The whole config of a run. It is stored as config.json in the run's folder.
 
-    name: what reports call the run.
-    seed: start of all random draws.
-    compilation_cache: folder in which compiled programs outlive the run; empty: none.
-    weights: a Hugging Face folder or .gguf file of which `model` is the shape, and where training
-        starts; empty: random ones.
+    name: the run's name in reports.
+    seed: seed of all random draws.
+    compilation_cache: folder for JAX's persistent compilation cache; empty: no cache.
+    weights: a Hugging Face folder or .gguf file with the initial weights, whose shape `model` must
+        describe; empty: random initial weights.
     """
 
     name: str = "run"
@@ -367,19 +374,19 @@ class RunConfig:
 
     @property
     def demonstrated(self) -> tuple[Domain, ...]:
-        """What the warm start learns from."""
+        """The domains that the warm start learns from."""
         every = Domain("all", self.worlds.train_families, 1)
         return self.warm_start.domains or (every,)
 
     @property
     def sandboxed(self) -> SandboxSpec | None:
-        """What its episodes and demonstrations are played in: None where no world needs any."""
+        """The sandboxes of episodes and demonstrations; None if no family needs a sandbox."""
         demonstrated = itertools.chain(*(domain.families for domain in self.demonstrated))
         families = (*self.worlds.train_families, *self.worlds.held_out_families, *demonstrated)
         return self.sandbox if any(kind_of(each).needs_sandbox for each in families) else None
 
     def policy_shape(self, tokenizer_size: int) -> PolicyShape:
-        """tokenizer_size: the tokens that the tokenizer has."""
+        """tokenizer_size: number of tokens that the tokenizer has."""
         return self.model.policy_shape(
             self.tokenizer.vocab_size if self.weights else tokenizer_size
         )

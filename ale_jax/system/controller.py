@@ -1,4 +1,4 @@
-"""The single controller: one run from start to report."""
+"""The controller: a single process that drives a run from its start to its report."""
 
 from __future__ import annotations
 
@@ -63,13 +63,14 @@ def run(config: RunConfig, workdir: Workdir) -> None:
         restored = restore(setting, checkpoints)
         step = restored.cursor.step if restored else None
         logger = stack.enter_context(RunLogger(workdir.path, step))
-        stack.callback(checkpoints.wait)  # the end of the last save is logged, too
+        # Entered after the logger, so that the end of the last save is still logged.
+        stack.callback(checkpoints.wait)
         logger.events.record(STARTED, environment(setting.mesh))
         events.open(logger.events)
         if restored:
             logger.events.record("resumed", f"from the checkpoint of step {step}", step=step)
         elif checkpoints.any():
-            logger.note("no checkpoint can be read, as events.jsonl says: the run begins anew")
+            logger.note("no checkpoint can be read (see events.jsonl): the run starts over")
         logger.note(f"sandboxes: {_describe(runtime)}; devices: {setting.mesh.devices.size}")
         start = restored or begin_anew(setting, logger)
         session = _Session(setting, start, checkpoints, logger)
@@ -81,7 +82,7 @@ def run(config: RunConfig, workdir: Workdir) -> None:
 
 def _describe(runtime: Runtime | None) -> str:
     if runtime is None:
-        return "none, as no world needs any"
+        return "none, as no task needs one"
     limits = (f"{name} by {how}" for name, how in runtime.capabilities.items())
     return f"{runtime.name} ({', '.join(limits)})"
 
@@ -114,7 +115,7 @@ def _open_rollouts(session: _Session, stack: contextlib.ExitStack) -> _Rollouts:
 
 @dataclasses.dataclass(frozen=True)
 class _Session:
-    """A run that has a state to start with: evaluation, training, saving and its records."""
+    """A run that has its starting state: evaluates, trains, saves and records it."""
 
     setting: Setting
     start: Start
@@ -130,7 +131,7 @@ class _Session:
         return self.setting.policy(self.start.tokenizer)
 
     def reinforce(self, rollouts: _Rollouts) -> None:
-        """Evaluates, trains, evaluates again, and writes summary and report."""
+        """Evaluates, trains, evaluates again, and writes the summary and the report."""
         if self.start.cursor.step == 0:
             self._evaluate(WARM_START, self.start.cursor, rollouts.scheduler)
         cursor = self._train(rollouts)
@@ -143,8 +144,8 @@ class _Session:
         self.logger.note(headline(summary))
 
     def keep_reference(self) -> None:
-        """Stores the reference policy if the loss has a divergence from it: checkpoints of later
-        steps hold later weights."""
+        """Stores the reference policy if the loss has a KL term. Later checkpoints do not contain
+        it, as they hold later weights."""
         if self.config.algo.loss.kl_weight > 0:
             record = self.logger.events.record
             save_reference(self.setting.path, self.start.state.params, record)
@@ -155,7 +156,7 @@ class _Session:
             self.checkpoints.save(cursor.step, self.start.whole(state), host)
 
     def served(self, params: Params) -> Params:
-        """The weights as the engine samples with them."""
+        """The weights in the form in which the engine samples with them."""
         compute, stored_as = self.config.learn.compute, self.config.engine.weights
         return sampling_weights(params, self.policy, compute, self.setting.mesh, stored_as)
 
@@ -175,7 +176,10 @@ class _Session:
     def _evaluate_if_due(
         self, cursor: Cursor, scheduler: RolloutScheduler, known: Collection[str] = ()
     ) -> None:
-        """Every `eval.every` steps. known: names of evaluations made with these weights before."""
+        """Evaluates every `eval.every` steps.
+
+        known: names of the evaluations that are already recorded.
+        """
         every, steps, name = self.config.eval.every, self.config.rl.steps, f"step_{cursor.step}"
         if every and 0 < cursor.step < steps and cursor.step % every == 0 and name not in known:
             self._evaluate(name, cursor, scheduler)
@@ -193,7 +197,7 @@ class _Session:
             logger.sample_trajectories(step, score, config.algo)
             self._evaluate_if_due(step.cursor, rollouts.scheduler)
 
-        # A run may have been stopped between a step and its evaluation.
+        # The run may have been stopped between a step and its evaluation.
         self._evaluate_if_due(cursor, rollouts.scheduler, recorded_names(self.setting.path))
         resampler = self._open_resampler(rollouts.scheduler)
         logger.progress.phase(config.algo.name, config.rl.steps, cursor.step)
@@ -230,7 +234,7 @@ class _Session:
         )
         if state is None and config.resampling.wants_oracles:
             experts = self.start.oracles
-            if experts is None:  # the run was restored before its first step
+            if experts is None:  # the run was restored from the checkpoint before its first step
                 experts = play_oracles(self.setting, self.start.tokenizer, self.logger)
             resampler.admit(experts, lambda checks: scheduler.play(checks, config.train_sampling))
         return resampler

@@ -1,4 +1,4 @@
-"""What the warm start learns from: oracle transcripts of real sandboxes, and their tokenizer."""
+"""Demonstrations for the warm start: oracle transcripts from real sandboxes, and a tokenizer."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from ale_jax.system.config import RunConfig
 
 
-WORKERS = 4  # sandboxes that play oracles at once, in this process
+WORKERS = 4  # sandboxes in which this process plays oracles concurrently
 
 
 def collect_demonstrations(
     config: RunConfig, runtime: Runtime | None, progress: Progress
 ) -> tuple[list[list[Transcript]], list[Transcript]]:
-    """Transcripts of each domain, and of the unseen tasks that the warm start is probed on."""
+    """Transcripts of each domain, and of the unseen tasks on which the warm start is probed."""
     warm = config.warm_start
     lists = [
         demonstration_tasks(warm.transcripts_per_family, domain.families, config.seed)
@@ -56,7 +56,7 @@ def collect_demonstrations(
 def mixed_samples(
     config: RunConfig, domains: Sequence[Sequence[Transcript]], tokenizer: ChatTokenizer
 ) -> Iterator[Sample]:
-    """What is learned, without end: the domains in their proportions, less the masked chunks."""
+    """An endless stream of samples: the domains in their ratios, without the masked chunks."""
     warm = config.warm_start
     pools = [
         [tokenize(t, tokenizer, chunk_mask(t, warm.mask_errors, warm.mask_repeats)) for t in domain]
@@ -73,11 +73,11 @@ def demonstrate(
     workers: int,
     on_progress: Callable[[int], None],
 ) -> list[Transcript]:
-    """The oracle's conversation for each task, played in `workers` sandboxes at once.
+    """The oracle's conversation for each task, played in `workers` sandboxes concurrently.
 
-    runtime: None if no task needs a sandbox. noisy: for which tasks it is to err on the way.
+    runtime: None if no task needs a sandbox. noisy: whether the oracle makes errors in a task.
 
-    RuntimeError if an oracle does not earn its reward: then the worlds are broken.
+    RuntimeError if an oracle does not earn its reward, which means that its environment is broken.
     """
     boxes: SimpleQueue[Sandbox] = SimpleQueue()
 
@@ -113,7 +113,7 @@ def is_noisy(task: Task, share: float) -> bool:
 def make_tokenizer(
     given: str, vocab_size: int, transcripts: Iterable[Transcript], folder: Path
 ) -> ChatTokenizer:
-    """The one that is given, or a BPE trained on the transcripts; saved to `folder`."""
+    """Loads the tokenizer `given`, or trains a BPE on the transcripts; saves it to `folder`."""
     if given:
         tokenizer = ChatTokenizer.load(given)
     else:
@@ -124,7 +124,7 @@ def make_tokenizer(
 
 
 def chunk_mask(transcript: Transcript, mask_errors: bool, mask_repeats: bool) -> np.ndarray:
-    """m [K], bool: which of the oracle's K replies are to be learned."""
+    """m [K], bool: which of the oracle's K replies are trained on."""
     texts = [m.content for m in transcript.messages[2:]]  # after system and user
     chunks = [
         Chunk(action, observation, failed)
@@ -141,8 +141,11 @@ def chunk_mask(transcript: Transcript, mask_errors: bool, mask_repeats: bool) ->
 def tokenize(
     transcript: Transcript, tokenizer: ChatTokenizer, mask: np.ndarray | None = None
 ) -> Sample:
-    """The transcript as a sample to imitate. A reply that `mask` [K] leaves out becomes a part of
-    the prompt of the next one: context, and no chunk. None leaves out nothing."""
+    """The transcript as a sample to imitate.
+
+    mask: [K], which of the K replies are trained on; None: all of them. A masked reply becomes part
+    of the prompt of the next one, so that it is context and not a chunk.
+    """
     exchanges, new, context, first = [], [], np.zeros(0, np.int32), True
     learned = itertools.repeat(True) if mask is None else iter(mask)
     for message in transcript.messages:
@@ -167,7 +170,7 @@ def oracle_experts(
     tokenizer: ChatTokenizer,
     on_progress: Callable[[int], None],
 ) -> list[Expert]:
-    """Each task's oracle as its expert. ValueError if one is longer than an episode may be."""
+    """The oracle's trajectories as experts. ValueError if one is longer than an episode may be."""
 
     def flawless(task: Task) -> bool:
         return False
@@ -179,8 +182,8 @@ def oracle_experts(
 
 
 def oracle_expert(task: Task, transcript: Transcript, tokenizer: ChatTokenizer) -> Expert:
-    """The oracle's success as an expert-like trajectory; the one place where a chunk that will be
-    given is made of text, as the policy wrote none of it."""
+    """Converts an oracle's transcript to an expert. Its chunks are encoded from text, because the
+    policy did not sample them; all other experts keep the tokens that the policy sampled."""
     turns, new = [], []
     for message in transcript.messages:
         if message.role != "assistant":
@@ -195,7 +198,7 @@ def oracle_expert(task: Task, transcript: Transcript, tokenizer: ChatTokenizer) 
 
 
 def check_oracles(experts: Iterable[Expert], turns: int, tokens: int) -> None:
-    """ValueError if one is longer than an episode may be."""
+    """ValueError if an expert is longer than an episode may be."""
     for expert in experts:
         if len(expert.turns) > turns:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Config fields by dotted name: which differ, and which is nearest to one that is not there."""
+"""Config fields by dotted name: how two configs differ, and errors for wrong names and values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_SHOWN = 5
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"rl": {"alpha": 1.0}} as {"rl.alpha": 1.0}."""
+    """Flattens nested fields: {"rl": {"alpha": 1.0}} becomes {"rl.alpha": 1.0}."""
     leaves: dict[str, Any] = {}
     for key, value in values.items():
         name = f"{prefix}{key}"
@@ -20,7 +20,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def differing_fields(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """The names of the fields whose values are not the same, or that one of the two lacks."""
+    """The names of the fields whose values differ, or that only one of the two has."""
     absent = object()
     return [n for n in {**stored, **wanted} if stored.get(n, absent) != wanted.get(n, absent)]
 
@@ -28,7 +28,7 @@ def differing_fields(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> li
 def described_changes(
     stored: Mapping[str, Any], wanted: Mapping[str, Any], names: Sequence[str]
 ) -> str:
-    """In words what has become of the fields `names`, or of the first MAX_SHOWN of them."""
+    """Describes how the fields `names` changed; at most MAX_SHOWN of them are listed."""
     shown = [f"{n} {stored.get(n)!r} -> {wanted.get(n)!r}"[:120] for n in names[:MAX_SHOWN]]
     if len(names) > MAX_SHOWN:
         shown.append(f"and {len(names) - MAX_SHOWN} more")
@@ -36,24 +36,26 @@ def described_changes(
 
 
 def meant_fields(name: str, known: Iterable[str]) -> list[str]:
-    """The `known` fields that someone may mean who leaves out their section: those called `name`,
-    or whose dotted name ends in it."""
+    """The `known` fields that may be meant by `name`, whose section may have been left out: fields
+    that are called `name`, or whose dotted name ends in it."""
     return [field for field in known if f".{field}".endswith(f".{name}")]
 
 
 def wrong_value(name: str, given: str, current: Any) -> ValueError:
-    """The error for an override of the field `name` by a text that is no value of its type.
-    current: the field's value, which is the example."""
+    """The error for an override of the field `name` by a text that is not a value of its type.
+
+    current: the field's current value, which the message gives as an example.
+    """
     example = str(current).lower() if isinstance(current, bool) else str(current)
     return ValueError(
-        f"config.{name} is {given!r}: {type(current).__name__} is wanted, "
+        f"config.{name} is {given!r}: expected {type(current).__name__}, "
         f"e.g. --config.{name}={shlex.quote(example)}"
     )
 
 
 def unknown_field(name: str, known: Iterable[str]) -> ValueError:
-    """The error for a field that does not exist, with the nearest of the `known` ones, or with
-    all of its section."""
+    """The error for a field that does not exist. It suggests the `known` field with the most
+    similar name, or lists all fields of the same section."""
     known = list(known)
     if fields := [k for k in known if k.startswith(f"{name}.")]:
         return ValueError(f"config.{name} is a section: choose one of {', '.join(fields)}")

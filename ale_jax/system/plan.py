@@ -1,4 +1,4 @@
-"""What a run will hold in the memory of each device, worked out before anything is allocated."""
+"""Estimates what a run holds in the memory of each device, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GIB = 1 << 30
 
 @dataclasses.dataclass(frozen=True)
 class Need:
-    """Bytes of one device, and what for."""
+    """Bytes of one device's memory, and what they are used for."""
 
     what: str
     bytes: int
@@ -42,7 +42,7 @@ class Need:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """needs: at the moment when most is held. has: bytes that a device can give; 0 if unknown."""
+    """needs: at the moment of peak use. has: bytes available on a device; 0 if unknown."""
 
     chip: str
     mesh: dict[str, int]
@@ -56,24 +56,24 @@ class Plan:
     def __str__(self) -> str:
         axes = ", ".join(f"{axis} {size}" for axis, size in self.mesh.items() if size > 1)
         head = f"{math.prod(self.mesh.values())} x {self.chip} ({axes or 'whole'}), GiB of each:"
-        rows = [(need.what, need.bytes) for need in self.needs] + [("all", self.total)]
-        rows += [("there is", self.has)] if self.has else []
+        rows = [(need.what, need.bytes) for need in self.needs] + [("total", self.total)]
+        rows += [("available", self.has)] if self.has else []
         return "\n".join([head, *(f"  {what:48} {size / GIB:9.3f}" for what, size in rows)])
 
     def require_fit(self) -> None:
-        """ValueError if it does not fit."""
+        """ValueError if the run does not fit."""
         if self.has and self.total > self.has:
             most = max(self.needs, key=lambda need: need.bytes)
             raise ValueError(
                 f"the run needs {self.total / GIB:.1f} GiB of each {self.chip}, which has "
-                f"{self.has / GIB:.1f}; most of it, {most.bytes / GIB:.1f}, is for {most.what}: "
-                "cut it along more devices (mesh.fsdp, expert, tensor), or make engine.pages or "
-                "learn.microbatch_rows smaller, or set learn.remat to layers"
+                f"{self.has / GIB:.1f}; the largest part, {most.bytes / GIB:.1f}, is {most.what}: "
+                "shard over more devices (mesh.fsdp, expert, tensor), or lower engine.pages or "
+                "learn.microbatch_rows, or set learn.remat to layers"
             )
 
 
 def make_plan(config: RunConfig) -> Plan:
-    """For the chips that `config.hardware` names, else for the devices that are here."""
+    """Plans for the chips that `config.hardware` names, or else for the local devices."""
     hardware = config.hardware
     chip = hardware.chip or jax.devices()[0].device_kind
     sizes = mesh_sizes(config.mesh, hardware.devices or jax.device_count())
@@ -83,13 +83,13 @@ def make_plan(config: RunConfig) -> Plan:
 
 
 def _memory_of(device: jax.Device) -> int:
-    """0 where the platform does not say, as on CPU."""
+    """0 if the platform does not report it, as on CPU."""
     return (device.memory_stats() or {}).get("bytes_limit", 0)
 
 
 def _needs(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> list[Need]:
-    """Either while a step is computed, or when the sampler is given the next version's weights
-    while it still has its own: what takes more."""
+    """The needs at the moment of peak use. It is either while a step is computed, or when the
+    sampler is given the next version's weights while it still holds its own."""
     always, computing, publishing = (
         list(part(config, policy, mesh)) for part in (_always, _computing, _publishing)
     )
@@ -120,12 +120,14 @@ def _always(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Itera
 
 def _computing(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
     moved, compute = abstract_trained(policy, config.lora, mesh), config.learn.compute
-    # One more while the next microbatch's is computed.
+    # The second copy is the gradient of the microbatch that is being computed.
     yield Need("gradients, float32: the sum and one more", 2 * _bytes(moved))
     tokens = _tokens_per_device(config, mesh)
     kept = _kept_per_token(policy, compute.remat, mesh) * jnp.dtype(compute.dtype).itemsize
     yield Need("activations kept for the backward pass", tokens * policy.num_layers * kept)
-    yield Need("one layer under way, forward and backward", tokens * _layer(policy, compute, mesh))
+    yield Need(
+        "one layer in progress, forward and backward", tokens * _layer(policy, compute, mesh)
+    )
     logits = min(tokens, SCORE_BLOCK) * policy.vocab_size // mesh.shape["tensor"]
     yield Need("logits of a block of tokens, and their gradient", 3 * 4 * logits)
 
@@ -136,7 +138,7 @@ def _publishing(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> I
 
 
 def _bytes(tree: Any) -> int:
-    """Of one device's shards."""
+    """Bytes of one device's shards."""
     leaves = jax.tree.leaves(tree)
     return sum(
         math.prod(x.sharding.shard_shape(x.shape)) * jnp.dtype(x.dtype).itemsize for x in leaves
@@ -150,7 +152,7 @@ def _placed(tree: Any, places: Any) -> Any:
 
 
 def _sampler_bytes(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> int:
-    """0 where it samples with the learner's own arrays."""
+    """0 if the sampler uses the learner's own arrays."""
     dtype, stored_as = config.learn.compute_dtype, config.engine.weights
     if not has_own_weights(config.learn.compute, config.lora.rank > 0, mesh, stored_as):
         return 0
@@ -174,7 +176,7 @@ def _tokens_per_device(config: RunConfig, mesh: AbstractMesh) -> int:
 
 
 def _kept_per_token(policy: PolicyShape, remat: str, mesh: AbstractMesh) -> int:
-    """Numbers of one layer that wait for the backward pass."""
+    """Values per token of one layer that are kept for the backward pass."""
     if remat == "layers":
         return policy.width
     heads, inner = _widths(policy, mesh)
@@ -184,14 +186,17 @@ def _kept_per_token(policy: PolicyShape, remat: str, mesh: AbstractMesh) -> int:
 
 
 def _layer(policy: PolicyShape, compute, mesh: AbstractMesh) -> int:
-    """Bytes of one token while a layer is recomputed and its gradient formed."""
+    """Bytes per token while a layer is recomputed and its gradient computed."""
     heads, inner = _widths(policy, mesh)
     return 2 * jnp.dtype(compute.dtype).itemsize * (6 * policy.width + 3 * heads + 3 * inner)
 
 
 def _widths(policy: PolicyShape, mesh: AbstractMesh) -> tuple[int, int]:
-    """Numbers of one token: of queries, keys and values; and of the feed-forward, where K experts
-    have room for more than their mean load, and tokens have travelled to them and back."""
+    """Values per token of (queries, keys and values; the feed-forward block).
+
+    In a mixture of experts, each of a token's K experts has buffers for more than its mean load,
+    and tokens are sent to the experts and back.
+    """
     tensor = mesh.shape["tensor"]
     heads = (policy.num_heads + 2 * policy.num_kv_heads) * policy.head_width // tensor
     if not policy.is_moe:

@@ -1,4 +1,4 @@
-"""A run as its folder tells it, opened to be studied: trajectories token by token, and weights."""
+"""Opens the folder of a run for analysis: trajectories token by token, and the newest weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ from ale_jax.system.workdir import Workdir
 
 @dataclasses.dataclass(frozen=True)
 class RecordedRun:
-    """steps: the metrics of each RL step. trajectories: those that are known token by token."""
+    """A run that was read from its folder.
+
+    steps: the metrics of each RL step. trajectories: those that are recorded token by token.
+    """
 
     path: Path
     config: RunConfig
@@ -35,12 +38,13 @@ class RecordedRun:
 
     @classmethod
     def open(cls, path: Path | str) -> RecordedRun:
-        """Raises ValueError, with the file's name, if it is no run or has recorded nothing."""
+        """ValueError, with the file's name, if `path` holds no run, or one without a trajectory
+        that is recorded token by token."""
         path = Path(path)
         files = read_run(path)
         known = tuple(t for t in files.trajectories if t.turns and all(x.each for x in t.turns))
         if not known:
-            why = "; ".join(files.notices) or "none is known token by token"
+            why = "; ".join(files.notices) or "none is recorded token by token"
             raise ValueError(
                 f"{path / TRAJECTORIES_FILE} holds no trajectory to study ({why}): name the "
                 "folder of a run that has made RL steps"
@@ -50,13 +54,13 @@ class RecordedRun:
 
     @cached_property
     def newest(self) -> Newest:
-        """What the newest checkpoint holds. ValueError if there is none, or the run goes on now."""
+        """What the newest checkpoint holds. ValueError if there is none, or the run is active."""
         with Workdir.open(self.path, self.config) as workdir:
             return newest_state(self.config, workdir.path)
 
     @cached_property
     def params(self) -> Params:
-        """The newest weights, adapters merged."""
+        """The newest weights, with adapters merged."""
         return merged(self.newest.state.params)
 
     @property
@@ -69,20 +73,20 @@ class RecordedRun:
 
     @property
     def groups(self) -> list[list[TrajectorySample]]:
-        """Attempts at one task in one step, in the order of the steps."""
+        """The trajectories, grouped into attempts at one task in one step, in step order."""
         groups: dict[tuple, list[TrajectorySample]] = {}
         for each in self.trajectories:
             groups.setdefault((each.step, each.family, each.seed), []).append(each)
         return list(groups.values())
 
     def packed(self, trajectories: Sequence[TrajectorySample]) -> list[Batch]:
-        """The trajectories of one group in microbatches, with the credit that they were given."""
+        """Packs the trajectories of one group into microbatches, with their recorded credit."""
         samples = [sample_of(t, member) for member, t in enumerate(trajectories)]
         return pack_all(samples, self.config.learn.shape)
 
 
 def sample_of(trajectory: TrajectorySample, member: int = 0) -> Sample:
-    """The trajectory as it was learned from, chunks credited by the mean over their tokens."""
+    """The trajectory as it was trained on. A chunk's credit is the mean over its tokens."""
     last = len(trajectory.turns) - 1
     turns = (
         _turn(turn, trajectory.reward if k == last else 0.0)

@@ -1,4 +1,4 @@
-"""Which task each training group plays and where it starts: initialized resampling, in the run."""
+"""Initialized resampling: decides which task each training group plays, and where it starts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ale_jax.monitor.evaluations import wilson_interval
 from ale_jax.monitor.events import Recorder
 from ale_jax.records import TRAIN, EpisodeKey, RolloutRequest, Status, Task, Trajectory
 
-REPLAY = "replay"  # the phase of keys in which nothing is sampled
+REPLAY = "replay"  # the phase of episodes in which nothing is sampled
 DIVERGED_ONCE = "one attempt diverged, and another did not"
 
 Replays = Callable[[Sequence[RolloutRequest]], list[Trajectory]]
@@ -41,7 +41,10 @@ Replays = Callable[[Sequence[RolloutRequest]], list[Trajectory]]
 
 @dataclasses.dataclass(frozen=True)
 class _Decision:
-    """What a group was given when it was admitted. expert: whose first `start` turns; or None."""
+    """What a group was assigned at its admission.
+
+    expert: the expert whose first `start` turns are the group's prefix; None if there is no prefix.
+    """
 
     task: Task
     start: int
@@ -49,15 +52,15 @@ class _Decision:
 
 
 class Resampler:
-    """Decides at a group's admission which task it plays and after how much of the expert.
+    """Decides at a group's admission which task it plays, and after how many of the expert's turns.
 
-    All members of a group start alike, so that its mean reward is a baseline of one state. What was
-    decided holds until the group is trained on, whatever the curriculum becomes meanwhile, and is
-    part of `to_json`: a resumed run plays its open groups as they were. The curriculum changes only
-    in `learn`, between two steps, so that a synchronous run does not depend on when groups are
-    admitted; but an expert whose replay diverges is one no longer from that moment on.
+    All members of a group start from the same state, so that the group's mean reward is a baseline
+    of that state. A decision holds until the group is trained on, even if the curriculum changes
+    meanwhile. It is part of `to_json`, so that a resumed run plays its open groups as decided. The
+    curriculum changes only in `learn`, between two steps, so that a synchronous run does not depend
+    on when groups are admitted. An expert whose replay diverges is dropped at once.
 
-    One thread (the rollouts') calls `assign` and `note`, one (the learner's) all else.
+    The rollout thread calls `assign` and `note`; the learner's thread calls everything else.
     """
 
     def __init__(
@@ -69,23 +72,24 @@ class Resampler:
         record: Recorder,
         state: Mapping[str, Any] | None = None,
     ):
-        """task_of: the how-manieth task of training. state: of `to_json`, to go on from there."""
+        """task_of: the training task of a given number. state: a result of `to_json` to resume
+        from."""
         self._hp, self._task_of, self._group_size, self._seed = hp, task_of, group_size, seed
         self._record = record
         self._curriculum = Curriculum(hp.window, hp.memory)
         self._experts = ExpertStore()
         self._decided: dict[int, _Decision] = {}
-        self._counted: set[int] = set()  # of these groups the outcomes are in the curriculum
+        self._counted: set[int] = set()  # groups whose outcomes are in the curriculum
         self._lock = threading.Lock()
         if state is not None:
             self._curriculum.load(state["curriculum"])
             self._experts = ExpertStore.from_json(state["experts"])
             self._decided = {g: _decision_from_json(d) for g, d in state["decided"]}
 
-    # The rollouts' side.
+    # Called by the rollout thread.
 
     def assign(self, group: int) -> list[RolloutRequest]:
-        """All attempts of a training group."""
+        """Requests for all attempts of a training group."""
         with self._lock:
             if group not in self._decided:
                 self._decided[group] = self._decide(group)
@@ -97,10 +101,10 @@ class Resampler:
         return [assign(key, decision.expert) for key in keys]
 
     def note(self, trajectory: Trajectory) -> None:
-        """Looks at what came back from a training group: an expert that cannot be replayed is one
-        no longer."""
+        """Checks a finished episode of a training group, and drops its expert if the expert could
+        not be replayed."""
         episode = trajectory.episode
-        if _diverged(trajectory):  # even if it led there in another attempt
+        if _diverged(trajectory):  # even if another attempt replayed the expert without divergence
             with self._lock:
                 expert = self._decided[episode.key.group].expert
                 known = self._experts.drop(expert)
@@ -122,11 +126,11 @@ class Resampler:
             start = self._curriculum.start(task)
         return _Decision(task, start, expert if start else None)
 
-    # The learner's side.
+    # Called by the learner's thread.
 
     def admit(self, candidates: Iterable[Expert], replay: Replays) -> None:
-        """Makes experts of those candidates whose replay, to the end, shows what it had shown and
-        earns its reward again. Others are refused, and an event names them."""
+        """Replays each candidate to its end, and stores it as an expert if the replay gives the
+        same observations and the same reward. The others are refused, with an event for each."""
         candidates = list(candidates)
         keys = (
             EpisodeKey(REPLAY, number, 0, expert.task, len(expert.turns))
@@ -140,7 +144,7 @@ class Resampler:
                 self._refuse(expert, _why_not(replayed, expert))
 
     def learn(self, groups: Sequence[Group], version: int, replay: Replays) -> None:
-        """Takes in what a step was made of: outcomes, promotions, new experts."""
+        """Updates the curriculum and the experts with the groups that a step was trained on."""
         if self._hp.scheme == NONE:
             return
         with self._lock:
@@ -152,27 +156,28 @@ class Resampler:
         self.admit(self._experts.best_of(played), replay)
 
     def imitation(self, groups: Sequence[Group], gamma: float) -> list[Sample]:
-        """The first sum of Eq 10: of each group that was forked off an expert and has no success,
-        the expert's chunks up to the one that the group was to play first."""
+        """The first sum of Eq 10. For each group that was forked off an expert and has no success,
+        it takes the expert's chunks up to and including the first one that the group played."""
         if not self._hp.imitation_weight:
             return []
         weight = self._hp.imitation_weight
         return [_imitated(d, number, gamma, weight) for number, d in self._lost_forks(groups)]
 
     def _lost_forks(self, groups: Sequence[Group]) -> list[tuple[int, _Decision]]:
-        """Of the groups that were forked off an expert and have no success: number and decision."""
+        """Number and decision of the groups that were forked off an expert and have no success."""
         decided = ((number, self._decided[g.index], g) for number, g in enumerate(groups))
         return [(n, d) for n, d, g in decided if d.expert and not any(map(_succeeded, g.valid))]
 
     def forget(self, keep: Iterable[int]) -> None:
-        """Drops what was decided for groups that will not be seen again: for all but `keep`."""
+        """Drops the decisions of all groups except `keep`; they will not be seen again."""
         keep = set(keep)
         with self._lock:
             self._decided = {g: d for g, d in self._decided.items() if g in keep}
             self._counted &= keep
 
     def figures(self, groups: Sequence[Group], version: int) -> dict[str, float]:
-        """The step's metrics. `success` mixes all starts; here the task's beginning is apart."""
+        """The step's metrics. `success` mixes all starts; here, success from the task's beginning
+        is separate."""
         starts = [g.members[0].episode.key.num_prefix_turns for g in groups]
         outcomes = [(k, _succeeded(t)) for k, g in zip(starts, groups) for t in g.valid]
         from_start = [won for k, won in outcomes if k == 0]
@@ -193,7 +198,7 @@ class Resampler:
         return values
 
     def crucial(self, version: int) -> dict[Task, tuple]:
-        """Of each task that has an expert: its crucial chunks, as far as they are known."""
+        """The crucial chunks, as far as they are known, of each task that has an expert."""
         known = ((task, self._experts.get(task)) for task in self._curriculum.tasks())
         return {
             task: crucial_chunks(*zip(*self.counts(expert, version), strict=True))
@@ -211,7 +216,8 @@ class Resampler:
         return self._experts
 
     def to_json(self, open_groups: Iterable[int]) -> dict[str, Any]:
-        """All that a resumed run needs; of decisions, those for the groups that it plays again."""
+        """The state that a resumed run needs. It includes only the decisions for `open_groups`,
+        which the resumed run plays again."""
         with self._lock:
             return {
                 "curriculum": self._curriculum.to_json(),
@@ -223,7 +229,7 @@ class Resampler:
         decision = self._decided[group.index]
         task, start, expert = decision.task, decision.start, self._experts.get(decision.task)
         if start and (expert is None or decision.expert.shared_turns(expert) < start):
-            return  # the task has another expert by now, and this start is no state of its own
+            return  # the task has another expert by now, which does not pass through this start
         self._curriculum.record(task, start, version, map(_succeeded, group.valid))
         if self._hp.scheme == ROLLBACK and 0 < start == self._curriculum.start(task):
             low, _ = wilson_interval(*self._curriculum.counts(task, start, version))
@@ -244,7 +250,7 @@ class Resampler:
 
     def _refuse(self, expert: Expert, detail: str) -> None:
         task = expert.task
-        text = f"the expert of {task.family} {task.seed} cannot be replayed: {detail}"
+        text = f"the expert of {task.family} {task.seed} could not be replayed: {detail}"
         self._record("expert_refused", text, family=task.family, seed=task.seed)
 
 
@@ -253,7 +259,7 @@ def _succeeded(trajectory: Trajectory) -> bool:
 
 
 def _ends(trajectory: Trajectory) -> list[str]:
-    """How the attempts at a key ended that were not learned from."""
+    """The statuses of those attempts of an episode that were not trained on."""
     last = trajectory.episode.status
     invalid = trajectory.episode.reward is None
     return [status.value for status in (*trajectory.rejected, *((last,) if invalid else ()))]

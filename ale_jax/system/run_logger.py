@@ -1,5 +1,5 @@
-"""Everything a person sees of a run, behind one object: progress, metrics, events, trajectories,
-and at its end the summary and the lines that say what it came to."""
+"""Everything that a run shows or records: progress, metrics, events, trajectories, and at the end
+its summary."""
 
 from __future__ import annotations
 
@@ -32,11 +32,14 @@ from ale_jax.system.trajectory_samples import Score, trajectory_samples
 
 
 class RunLogger:
-    """Opens the run's records. What was written after the checkpoint that the run goes on from
-    (its RL step; None: there is none) is cut off."""
+    """Opens the run's records, and removes what was written after the checkpoint from which the
+    run is resumed.
+
+    checkpoint_step: RL step of that checkpoint; None if there is none.
+    """
 
     def __init__(self, workdir: Path, checkpoint_step: int | None):
-        # Without a checkpoint the warm start begins again, and its metrics with it.
+        # Without a checkpoint the warm start is repeated, and so are its metrics.
         step, phase = (0, None) if checkpoint_step is None else (checkpoint_step, "rl")
         with contextlib.ExitStack() as stack:
             self.events = stack.enter_context(EventLog(workdir))
@@ -70,14 +73,15 @@ class RunLogger:
         sampled_tokens: int,
         logp_diff_limit: float,
     ) -> None:
-        """logp_diff_limit: a mean learner logp_diff beyond it is an event."""
+        """logp_diff_limit: a larger mean difference between the log-probabilities of learner and
+        engine is recorded as an event."""
         now = time.monotonic()
         rate = (sampled_tokens - self._sampled_tokens) / max(now - self._looked, 1e-6)
         self._sampled_tokens, self._looked = sampled_tokens, now
         values = step_metrics(report) | {"tokens_per_second": rate} | self._compile_time()
         self.metrics.log(report.cursor.step, values, "rl")
         logp_diff = values.get("train_rollout_logp_diff", 0.0)
-        if not logp_diff <= logp_diff_limit:  # a NaN is no better
+        if not logp_diff <= logp_diff_limit:  # also true if it is NaN
             detail = (
                 f"log-probabilities of learner and engine differ by {logp_diff:.2g} per token, "
                 f"more than {logp_diff_limit:g}"
@@ -99,11 +103,11 @@ class RunLogger:
         )
 
     def _compile_time(self) -> dict[str, float]:
-        """Since the last line of metrics."""
+        """Compile time since the last line of metrics."""
         return {"time/compile_s": self._compilations.take_seconds()}
 
     def sample_trajectories(self, report: StepReport, score: Score, algo: AlgoConfig) -> None:
-        """Writes down what `trajectory_samples` chooses."""
+        """Records the trajectories that `trajectory_samples` chooses."""
         for sample in trajectory_samples(report, score, algo):
             self._trajectories.write(sample)
 
@@ -111,7 +115,7 @@ class RunLogger:
 def summarize(
     config: RunConfig, workdir: Path, cursor: Cursor, counts: WorkerCounts, seconds: float
 ) -> Summary:
-    """The run's summary, from the records in `workdir` and the counts of its parts."""
+    """The run's summary, from the records in `workdir`, `cursor` and `counts`."""
     evaluations = {e.name: e for e in read_evaluations(workdir / EVALUATIONS_FILE)}
     before, after = evaluations[WARM_START], evaluations[FINAL]
     lines = read_metrics(workdir / METRICS_FILE).records
@@ -140,7 +144,7 @@ def summarize(
 
 
 def evaluation_line(evaluation: Evaluation) -> str:
-    """One line for people: successes with their 95 % interval, held-out families apart."""
+    """One line to print: successes with their 95 % interval, separately for held-out families."""
     parts = [_line("trained families", evaluation.total(held_out=False))]
     held_out = evaluation.total(held_out=True)
     if held_out.tasks:

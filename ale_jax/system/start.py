@@ -1,4 +1,4 @@
-"""The state that a run starts with: that of its newest checkpoint, or a new one by a warm start."""
+"""The state that a run starts with: its newest checkpoint, or the result of a warm start."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CRITICS_STREAM = 1  # of the run's key
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What a run is made of before it has a state. runtime: None if no world needs a sandbox."""
+    """What is known of a run before it has a state. runtime: None if no task needs a sandbox."""
 
     config: RunConfig
     path: Path  # the run's folder
@@ -74,9 +74,10 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """Where reinforcement starts. critics: None if the algorithm has none; they hold their state.
+    """Where reinforcement learning starts.
 
-    oracles: experts of every training task, if the warm start has played them already.
+    critics: with their state; None if the algorithm has none.
+    oracles: the experts of all training tasks, if they have been played already.
     """
 
     tokenizer: ChatTokenizer
@@ -86,23 +87,23 @@ class Start:
     oracles: Sequence[Expert] | None = None
 
     def whole(self, state: TrainState) -> WholeState:
-        """`state` and the critics, as a checkpoint stores them."""
+        """`state` and the critics' state, as a checkpoint stores them."""
         return WholeState(state, self.critics.state if self.critics else ())
 
 
 def restore(setting: Setting, checkpoints: Checkpoints) -> Start | None:
-    """The newest complete checkpoint; None if there is none yet.
+    """Restores the newest checkpoint that can be read; None if there is none.
 
     Raises:
-      ValueError: the tokenizer or the warm start's evaluation is missing beside the checkpoints.
+      ValueError: the tokenizer or the warm start's evaluation is missing from the run's folder.
     """
     if not checkpoints.any():
         return None
     folder = setting.tokenizer_folder
     if not (folder / "tokenizer.json").exists():
         raise ValueError(
-            f"{folder} is gone, without which the checkpoints beside it mean "
-            "nothing: put it back, or --overwrite to start anew"
+            f"{folder} is missing, and the checkpoints beside it cannot be used without this "
+            "tokenizer: restore it, or give --overwrite to start a new run"
         )
     tokenizer = ChatTokenizer.load(folder)
     policy = setting.policy(tokenizer)
@@ -116,7 +117,7 @@ def restore(setting: Setting, checkpoints: Checkpoints) -> Start | None:
     if step and WARM_START not in recorded_names(setting.path):
         raise ValueError(
             f"{setting.path / EVALUATIONS_FILE} does not hold the evaluation of the warm start, "
-            "which cannot be made any more: put it back, or --overwrite to start anew"
+            "which cannot be repeated: restore it, or give --overwrite to start a new run"
         )
     if critics:
         critics.state = state.critics
@@ -128,7 +129,8 @@ def restore(setting: Setting, checkpoints: Checkpoints) -> Start | None:
 def begin_anew(setting: Setting, logger: RunLogger) -> Start:
     """Collects demonstrations, trains a tokenizer on them, and trains the policy to imitate them.
 
-    With `weights` and without a step to make, only the tokenizer of the weights is kept.
+    Nothing is demonstrated if the warm start has no steps and the tokenizer is given: by its path,
+    or by `weights`.
     """
     config, warm = setting.config, setting.config.warm_start
     source = config.tokenizer.path or config.weights
@@ -141,7 +143,7 @@ def begin_anew(setting: Setting, logger: RunLogger) -> Start:
     tokenizer.check_fits(policy.vocab_size)
     oracles = None
     if config.resampling.wants_oracles:
-        # Before training: an oracle that is too long for the context is refused here.
+        # Before training, so that an oracle that is too long for the context is refused early.
         oracles = play_oracles(setting, tokenizer, logger)
     optimizer = setting.optimizer(tokenizer)
     if warm.max_steps:
@@ -163,7 +165,7 @@ def begin_anew(setting: Setting, logger: RunLogger) -> Start:
 
 
 def play_oracles(setting: Setting, tokenizer: ChatTokenizer, logger: RunLogger) -> Sequence[Expert]:
-    """The oracle's trajectory of every training task."""
+    """Plays the oracle on every training task."""
     worlds = setting.config.worlds
     count = worlds.tasks_per_family * len(worlds.train_families)
     tasks = list(map(setting.train_task, range(count)))

@@ -1,4 +1,4 @@
-"""One finished step and its metrics, by the names that metrics.jsonl and the report use."""
+"""A finished step and its metrics, with the names that metrics.jsonl and the report use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class StepReport:
     cursor: after the step. params: the weights that the step started with. made: the batches and
     credit of the step. sums: of `make_train_step`, on the host; {} if there was nothing to learn.
     extra: metrics of the learner, the log-probability difference and the resampler.
-    waiting_seconds, learner_seconds: waiting for groups, and everything from there to the publish.
+    waiting_seconds: time spent waiting for groups.
+    learner_seconds: time from the arrival of the groups to the publication of the weights.
     """
 
     cursor: Cursor
@@ -39,7 +40,7 @@ class StepReport:
 
     @property
     def trajectories(self) -> list[Trajectory]:
-        """Those with a valid reward."""
+        """The trajectories with a valid reward."""
         return [t for group in self.groups for t in group.valid]
 
 
@@ -63,7 +64,7 @@ def step_metrics(report: StepReport) -> dict[str, float | dict[str, int]]:
 
 
 def _episode_times(trajectories: list[Trajectory]) -> dict[str, float]:
-    """Seconds summed over the step's episodes; as these overlap, more than the clock shows."""
+    """Seconds, summed over the step's episodes. Episodes overlap, so the sums exceed wall time."""
     episodes = [t.episode for t in trajectories]
     verifier = sum(e.verifier_seconds for e in episodes)
     return {
@@ -76,7 +77,7 @@ def _episode_times(trajectories: list[Trajectory]) -> dict[str, float]:
 def _rollout_metrics(
     trajectories: list[Trajectory], version: int
 ) -> dict[str, float | dict[str, int]]:
-    """version: of the weights that the step started with, which ages are counted from."""
+    """version: of the weights that the step started with; ages are relative to it."""
     ages = [age(version, t.start_version) for t in trajectories]
     return {
         "success": _success(trajectories),
@@ -114,7 +115,7 @@ def _loss_metrics(arrays: dict[str, np.ndarray]) -> dict[str, float]:
 
 
 def _checksum(trajectories: list[Trajectory]) -> int:
-    """Of all token ids, prompts and replies, in order: equal for two runs that are identical."""
+    """CRC-32 of all token ids of prompts and replies, in order. Identical runs have equal ones."""
     crc = 0
     for trajectory in trajectories:
         for turn in trajectory.turns:

@@ -1,6 +1,6 @@
-"""Which task has which position in a run, and the evaluations: pure functions of seed and position.
+"""The tasks of training, warm start and evaluations, as pure functions of seed and position.
 
-An evaluation plays each task of a fixed, unseen list once and counts successes per family.
+An evaluation plays each task of a fixed list of unseen tasks once, and counts successes per family.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from ale_jax.records import EpisodeKey, Task, Trajectory
 from ale_jax.system.config import EvalConfig, WorldsConfig
 from envs.splits import SPLITS
 
-# The warm start's stopping rule looks at tasks of the evaluation split that no evaluation uses.
+# The warm start's stopping rule uses tasks of the evaluation split that no evaluation uses.
 PROBE_OFFSET = 1 << 20
 
 
 def train_task(number: int, families: Sequence[str], seed: int, distinct: int = 0) -> Task:
-    """The how-manieth task of training. Families take turns; seeds are drawn.
+    """Training task `number`. Families alternate, and seeds are drawn at random.
 
-    distinct: tasks per family, after which the same ones come again in the same order; 0: never.
+    distinct: tasks per family, after which the same tasks follow in the same order; 0: no
+    repetition.
     """
     if distinct:
         number %= distinct * len(families)
@@ -60,7 +61,7 @@ def _unseen(offset: int, count: int, families: Sequence[str]) -> list[Task]:
 
 
 def evaluation_keys(name: str, config: EvalConfig, worlds: WorldsConfig) -> list[EpisodeKey]:
-    """Unseen tasks of the trained families, then of the held-out ones."""
+    """One attempt at each unseen task of the trained families, and then of the held-out ones."""
     return [
         *evaluation(name, config.tasks, worlds.train_families),
         *evaluation(f"{name}/held_out", config.held_out_tasks, worlds.held_out_families),
@@ -68,12 +69,13 @@ def evaluation_keys(name: str, config: EvalConfig, worlds: WorldsConfig) -> list
 
 
 def require_judged(evaluation: Evaluation, episodes: int) -> None:
-    """RuntimeError if less than half of the episodes could be judged: a rate over those that were
-    quicker than what broke is none of the policy."""
+    """RuntimeError if less than half of the episodes could be judged: the rate over the rest would
+    depend on which episodes the system could finish, and not only on the policy."""
     if 2 * evaluation.judged < episodes:
         raise RuntimeError(
             f"of {episodes} episodes of evaluation {evaluation.name} only {evaluation.judged} "
-            "could be judged: events.jsonl says how the others ended; the same command goes on"
+            "could be judged: see events.jsonl for how the others ended, remove the cause, and "
+            "continue the run with the same command"
         )
 
 
@@ -84,8 +86,8 @@ def tally(
     trajectories: Sequence[Trajectory],
     worlds: WorldsConfig,
 ) -> Evaluation:
-    """Successes per family. An episode that the system could not finish, retries included, is no
-    judgement of the policy and is left out of the count."""
+    """Counts successes per family. An episode that the system could not finish, even after
+    retries, says nothing about the policy and is not counted."""
     tasks, successes = Counter(), Counter()
     for trajectory in trajectories:
         episode = trajectory.episode
@@ -102,14 +104,14 @@ def tally(
 
 @dataclasses.dataclass(frozen=True)
 class Cursor:
-    """Where training stands. Counts are over the whole run, in trajectories and tokens.
+    """The position of training. Counts are over the whole run, in trajectories and tokens.
 
-    step: updates made, which is the version of the weights.
-    groups: indices taken from the task stream and not trained on yet; they are played (again)
-    first.
+    step: number of updates, which is the version of the weights.
+    groups: indices that were taken from the task stream and not trained on yet. They are played
+        first, again if necessary.
     next_group: the index at which the task stream continues.
-    resampling: state of `Resampler.to_json`; None before the first step, and after steps that are
-    not followed by a checkpoint.
+    resampling: result of `Resampler.to_json`; None before the first step, and after steps that are
+        not followed by a checkpoint.
     """
 
     step: int = 0
@@ -136,7 +138,7 @@ class Cursor:
 
 
 class GroupStream(Iterator[int]):
-    """Indices of training groups: first those that a checkpoint left open, then new ones."""
+    """Indices of training groups: first those that are open in a checkpoint, then new ones."""
 
     def __init__(self, cursor: Cursor):
         self._open = deque(cursor.groups)
@@ -152,6 +154,6 @@ class GroupStream(Iterator[int]):
 
     @property
     def left_open(self) -> tuple[int, ...]:
-        """Groups of the checkpoint that were not requested yet. With alpha above 1 and few rollout
-        workers, not all of them are admitted within one step."""
+        """The checkpoint's open groups that were not requested yet. With alpha above 1 and few
+        rollout workers, not all of them are admitted within one step."""
         return tuple(self._open)

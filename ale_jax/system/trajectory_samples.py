@@ -1,4 +1,4 @@
-"""Which of a step's trajectories are written down, and what of them: chunks, tokens, credit."""
+"""Chooses trajectories of a step to record, with their chunks, tokens and credit."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ale_jax.monitor.trajectories import ChunkTokens, TrajectorySample, TurnSamp
 from ale_jax.records import Batch, Trajectory, Turn
 from ale_jax.system.step_metrics import StepReport
 
-EVERY_STEPS = 5  # between two groups that are written down
-MOST_MEMBERS = 4  # of a group
-DIGITS = 6  # of numbers that are written down
+EVERY_STEPS = 5  # steps between two groups that are recorded
+MOST_MEMBERS = 4  # members of a group that are recorded
+DIGITS = 6  # decimal places of recorded numbers
 
 
 class Learned(NamedTuple):
-    """What the loss took, per policy token.
+    """What the loss used, per policy token.
 
-    credit: the advantage times what the loss weighs it by. kept: False where the mismatch filter
-    took the token out.
+    credit: the advantage times its weight in the loss. kept: False where the mismatch filter
+    removed the token.
     """
 
     advantage: np.ndarray
@@ -43,8 +43,8 @@ Score = Callable[[Params, Sequence[Sample]], list[np.ndarray]]
 def trajectory_samples(
     report: StepReport, score: Score, algo: AlgoConfig
 ) -> Iterator[TrajectorySample]:
-    """Of every EVERY_STEPS-th step, members of a group that has both successes and failures, and
-    of which all is finite.
+    """Every EVERY_STEPS steps, yields members of a group that has both successes and failures.
+    A member with a value that is not finite is left out.
 
     score: see `make_scorer`.
     """
@@ -64,9 +64,9 @@ def _chunks(trajectory: Trajectory) -> int:
 
 
 def _contrast(report: StepReport) -> list[tuple[int, Trajectory]]:
-    """Successes and failures in turn, of the first group that has both, with its number.
+    """Alternating successes and failures of the first group that has both, with its number.
 
-    Which one is looked at first goes on with the step: groups stand in the order of the families.
+    Groups are ordered by family, so the search starts at another group each time.
     """
     first = report.cursor.step // EVERY_STEPS % len(report.groups)
     numbered = list(enumerate(report.groups))
@@ -84,12 +84,12 @@ def _contrast(report: StepReport) -> list[tuple[int, Trajectory]]:
 def _as_learned(
     batches: Sequence[Batch], group: int, trajectory: Trajectory, algo: AlgoConfig
 ) -> Learned:
-    """Of the policy tokens of one trajectory, in order. Without credit it was not packed: its
-    advantages are 0, pi_old is as recorded, and no filter saw it."""
+    """The values of one trajectory's policy tokens, in order. A trajectory without credit was not
+    packed: its advantages are 0, pi_old is as recorded, and no filter was applied to it."""
     member = trajectory.episode.key.member
     for batch in batches:
         own_BT = (batch.group_BT == group) & (batch.member_BT == member) & (batch.chunk_BT >= 0)
-        if own_BT.any():  # a trajectory lies whole in one row
+        if own_BT.any():  # a trajectory is never split between rows
             advantage, kept_BT = batch.advantage_BT[own_BT], _kept(batch, algo.mismatch)
             credit = advantage * np.where(advantage < 0.0, algo.loss.negative_weight, 1.0)
             return Learned(advantage, credit, batch.logp_old_BT[own_BT], kept_BT[own_BT])
@@ -109,7 +109,7 @@ def _kept(batch: Batch, hp: MismatchHypers) -> np.ndarray:
 def _sample(
     step: int, trajectory: Trajectory, learned: Learned, logp: np.ndarray
 ) -> TrajectorySample:
-    """logp: of the trajectory's policy tokens, by the weights that the step started from."""
+    """logp: of the trajectory's policy tokens, under the weights that the step started from."""
     turns = [_given(turn) for turn in trajectory.turns[: trajectory.num_prefix_turns]]
     at = 0
     for turn in trajectory.turns[trajectory.num_prefix_turns :]:
@@ -144,7 +144,7 @@ def _turn(turn: Turn, learned: Learned, logp: np.ndarray) -> TurnSample:
 
 
 def _given(turn: Turn) -> TurnSample:
-    """A turn that an expert wrote: no loss is taken over it, so it has no credit of its own."""
+    """A turn of an expert's prefix. It is not part of the loss, so it has no credit."""
     none = np.zeros(len(turn.action_ids), np.float32)
     return TurnSample(
         prompt=turn.prompt_text,

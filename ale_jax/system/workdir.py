@@ -1,4 +1,4 @@
-"""The folder of a run: claimed by one process at a time, never mixed up, never deleted."""
+"""The folder of a run. Only one process at a time can claim it, and it is never deleted."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ale_jax.monitor.run_files import CONFIG_FILE
 from ale_jax.system.config import RunConfig
 from ale_jax.system.fields import MAX_SHOWN, described_changes, differing_fields, flat
 
-LOCK_FILE = "run.lock"  # its presence is what makes a folder a run's
+LOCK_FILE = "run.lock"  # its presence marks a folder as the folder of a run
 CHECKPOINTS_DIR = "checkpoints"
 
-# What a run that is resumed may change: how far it goes, how it is watched, where it is played.
-# Not the numbers of any step that is made in either case.
+# Fields that may change when a run is resumed: how long it is, how it is monitored, and where
+# episodes are played. None of them changes the numbers of a step that both runs make.
 RESUMABLE_FIELDS = (
     "name",
     "compilation_cache",
@@ -41,7 +41,7 @@ RESUMABLE_FIELDS = (
 
 
 class RunState(enum.StrEnum):
-    """What a folder holds: no results yet, those of an interrupted run, or of a complete one."""
+    """Whether a folder holds no results yet, those of an interrupted run, or of a finished one."""
 
     NEW = "new"
     UNFINISHED = "unfinished"
@@ -50,9 +50,9 @@ class RunState(enum.StrEnum):
 
 @dataclasses.dataclass
 class Workdir:
-    """A claimed folder. Use it in a `with` block; a process that is killed frees it, too.
+    """A claimed folder. Use it in a `with` block; it is also released if the process is killed.
 
-    state: as it was found. moved: where an overwritten run lies now.
+    state: the state in which it was found. moved: the new folder of an overwritten run.
     """
 
     path: Path
@@ -64,33 +64,34 @@ class Workdir:
     def claim(
         cls, path: Path, config: RunConfig, resume: bool = False, overwrite: bool = False
     ) -> Workdir:
-        """Makes `path` the folder of this run, its config.json in it.
+        """Makes `path` the folder of this run, and writes its config.json.
 
         A folder that holds a run of the same config is continued. resume: also one whose config
-        differs in RESUMABLE_FIELDS. overwrite: moves what is there to a folder beside it, first.
+        differs in RESUMABLE_FIELDS. overwrite: first moves an existing run to a folder beside it.
 
         Raises:
-          ValueError: the folder is in use, cannot be written, is not a run's, or another run's.
+          ValueError: the folder is in use, cannot be written, holds something else than a run, or
+            holds another run.
         """
         path = Path(path).resolve()
         if resume and overwrite:
-            raise ValueError("--resume and --overwrite exclude each other: give one")
+            raise ValueError("--resume and --overwrite exclude each other: give one of them")
         try:
             return cls._claim(path, config, resume, overwrite)
         except OSError as error:
             raise ValueError(
                 f"workdir {path} cannot be used ({error.strerror}: {error.filename}): "
-                "choose another --workdir, or give this one room and write access"
+                "choose another --workdir, or make sure that this one is writable and has space"
             ) from error
 
     @classmethod
     def open(cls, path: Path, config: RunConfig) -> Workdir:
-        """Claims the folder of a run that is there, to take something out of it.
+        """Claims the folder of an existing run, to read from it.
 
-        Its config may differ in RESUMABLE_FIELDS, and in the devices: `mesh` and `hardware`.
+        Its config may differ from `config` in RESUMABLE_FIELDS, `mesh` and `hardware`.
 
         Raises:
-          ValueError: there is no run, it is in use, or it is of another config.
+          ValueError: there is no run, it is in use, or it has another config.
         """
         path = Path(path).resolve()
         if not (path / LOCK_FILE).is_file() or not (path / CONFIG_FILE).is_file():
@@ -103,7 +104,8 @@ class Workdir:
             if differing:
                 raise ValueError(
                     f"workdir {path} holds a run of another config "
-                    f"({described_changes(flat(stored), flat(wanted), differing)}): name that one"
+                    f"({described_changes(flat(stored), flat(wanted), differing)}): "
+                    "give that config"
                 )
         except BaseException:
             lock.close()
@@ -143,10 +145,10 @@ def _lock(path: Path) -> IO[str]:
     path.mkdir(parents=True, exist_ok=True)
     lock_path = path / LOCK_FILE
     if not lock_path.exists() and any(path.iterdir()):
-        raise ValueError(f"workdir {path} is not empty and not a run's: choose a new folder")
+        raise ValueError(f"workdir {path} is not empty and holds no run: choose a new folder")
     lock = lock_path.open("a+")
     try:
-        # The kernel lets go of it when the process ends, however it ends.
+        # The kernel releases the lock when the process ends, however it ends.
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.seek(0)
@@ -162,7 +164,7 @@ def _lock(path: Path) -> IO[str]:
 
 
 def _enter(path: Path, config: RunConfig, resume: bool) -> RunState:
-    """Compares what is there with `config`, then writes config.json."""
+    """Compares the folder's config with `config`, then writes config.json."""
     state = _state(path)
     if state is RunState.NEW:
         if resume:
@@ -174,7 +176,7 @@ def _enter(path: Path, config: RunConfig, resume: bool) -> RunState:
         return state
     _refuse_other_version(path, flat(stored), flat(wanted))
     _refuse_other_config(path, flat(stored), flat(wanted), resume)
-    # From here on the run has more to do; killed before its end, it is not a finished one.
+    # The run has more to do now. If it is killed before its end, it must not count as finished.
     (path / SUMMARY_FILE).unlink(missing_ok=True)
     write_json(path / CONFIG_FILE, wanted)
     return RunState.UNFINISHED
@@ -187,7 +189,7 @@ def _state(path: Path) -> RunState:
 
 
 def _has_results(path: Path) -> bool:
-    """Whether something would be lost with the folder. A start that failed leaves only a config."""
+    """Whether the folder holds any results. A start that failed leaves only a config."""
     metrics, checkpoints = path / METRICS_FILE, path / CHECKPOINTS_DIR
     return (
         (path / SUMMARY_FILE).exists()
@@ -199,12 +201,14 @@ def _has_results(path: Path) -> bool:
 def _stored(path: Path) -> dict[str, Any]:
     stored = read_json(path / CONFIG_FILE)
     if not isinstance(stored, dict):
-        raise ValueError(f"{path / CONFIG_FILE} holds no config: give --overwrite to move it aside")
+        raise ValueError(
+            f"{path / CONFIG_FILE} holds no config: give --overwrite to move the run aside"
+        )
     return stored
 
 
 def _refuse_other_version(path: Path, stored: dict[str, object], wanted: dict[str, object]) -> None:
-    """ValueError if the stored config has other fields than this version's configs have."""
+    """ValueError if the stored config has other fields than configs of this version."""
     renamed = sorted(stored.keys() ^ wanted.keys())
     if renamed:
         names = ", ".join(renamed[:MAX_SHOWN]) + (", ..." if len(renamed) > MAX_SHOWN else "")
@@ -217,14 +221,14 @@ def _refuse_other_version(path: Path, stored: dict[str, object], wanted: dict[st
 def _refuse_other_config(
     path: Path, stored: dict[str, object], wanted: dict[str, object], resume: bool
 ) -> None:
-    """ValueError unless the configs may differ as they do."""
+    """ValueError unless the fields in which the configs differ may be changed."""
     differing = differing_fields(stored, wanted)
     fixed = [name for name in differing if name not in RESUMABLE_FIELDS]
     if resume and not fixed:
         _refuse_fewer_steps(path, stored.get("rl.steps"), wanted["rl.steps"])
         return
     changes = described_changes(stored, wanted, fixed if resume else differing)
-    how = "" if fixed else "--resume to go on with these changes, "
+    how = "" if fixed else "--resume to continue with these changes, "
     raise ValueError(
         f"workdir {path} holds a run of another config ({changes}): "
         f"choose another folder, or give {how}--overwrite to move it aside"
@@ -232,12 +236,13 @@ def _refuse_other_config(
 
 
 def _is_free(name: str) -> bool:
-    """Whether a field says nothing of what is in the checkpoints."""
+    """Whether a field does not affect what is in the checkpoints."""
     return name in RESUMABLE_FIELDS or name.startswith(("mesh.", "hardware."))
 
 
 def _refuse_fewer_steps(path: Path, stored: object, wanted: object) -> None:
-    # Its last checkpoint may be beyond them already, and would be reported as their result.
+    # The last checkpoint may already be beyond `wanted` steps, and would then be reported as the
+    # result of a run of `wanted` steps.
     if isinstance(stored, int) and isinstance(wanted, int) and wanted < stored:
         raise ValueError(
             f"rl.steps {wanted} is less than the {stored} of the run in {path}: "

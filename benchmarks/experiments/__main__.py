@@ -1,14 +1,15 @@
-"""Compares the arms of an experiment, under one budget, for several seeds.
+"""Compares the arms of an experiment, with the same budget, for several seeds.
 
     python -m benchmarks.experiments NAME [--seeds=0,1,2] [--arms=ipa,grpo] [--quick]
 
-All arms of a seed start from the same weights, those after one warm start. Runs are made one after
-the other, below --runs; what is finished is not made again, and what broke off goes on. Every run
-that is done enters benchmarks/results/experiments/NAME.json, and the table in NAME.md, at once.
-What is there already, of arms whose config is still the same, stays and is not made again: on
-another machine, say. All arms of a seed should be made on one, where they have one warm start.
-The JSON has the config that all arms share, and what each has of its own.
---quick: runs of two steps of one arm and one seed, which learn nothing, and no result is written.
+All arms of a seed start from the same weights, which are the result of one warm start. Runs are
+made one after another, in folders below --runs. Finished runs are not repeated, and interrupted
+runs are continued. Each finished run is added to benchmarks/results/experiments/NAME.json, and to
+the table in NAME.md, at once. Results that are already in this file are kept and not repeated, if
+the arm's config has not changed, so that arms can be divided among machines. All arms of a seed
+should be run on the same machine, because they share a warm start. The JSON contains the config
+that all arms share, and the fields in which each arm differs.
+--quick: one arm and one seed with two steps, which learn nothing; no result is written.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ RESULTS = Path("benchmarks/results/experiments")
 
 
 def main(arguments: list[str]) -> int:
-    """Returns the exit code: 1 if some run did not come to its end."""
+    """Returns the exit code: 1 if a run did not finish."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.experiments", description=__doc__.splitlines()[0]
     )
@@ -51,7 +52,7 @@ def main(arguments: list[str]) -> int:
         parser.error(str(error))
     known = {} if options.quick else recorded(experiment)
     broken = []
-    # Seeds outermost: after one round there is something to compare.
+    # Seeds are the outer loop, so that arms can be compared after the first seed.
     for seed in seeds:
         for arm in arms:
             if seed in known.get(arm.name, {}):
@@ -86,11 +87,11 @@ def _numbers(parser: argparse.ArgumentParser, text: str) -> list[int]:
     try:
         return [int(number) for number in text.split(",")]
     except ValueError:
-        parser.error(f"--seeds {text!r} must be numbers with commas, such as 0,1,2")
+        parser.error(f"--seeds {text!r} must be numbers separated by commas, such as 0,1,2")
 
 
 def recorded(experiment: Experiment) -> dict[str, dict[int, RunFigures]]:
-    """By arm and seed, what the results hold of arms whose config is what it was then."""
+    """The recorded results by arm and seed, of arms whose config has not changed since."""
     path = RESULTS / f"{experiment.name}.json"
     if not path.exists():
         return {}
@@ -102,7 +103,7 @@ def recorded(experiment: Experiment) -> dict[str, dict[int, RunFigures]]:
         then, now = stored["config"] | its["config"], settings(experiment, arm)
         if names := differing_fields(then, now):
             changed = described_changes(then, now, names)
-            print(f"{path}: {arm.name} was of another config ({changed})", file=sys.stderr)
+            print(f"{path}: {arm.name} had another config ({changed})", file=sys.stderr)
         else:
             found[arm.name] = {run["seed"]: RunFigures.from_json(run) for run in its["runs"]}
     return found
@@ -111,8 +112,8 @@ def recorded(experiment: Experiment) -> dict[str, dict[int, RunFigures]]:
 def result(
     experiment: Experiment, runs: Runs, known: Mapping[str, Mapping[int, RunFigures]]
 ) -> dict[str, Any]:
-    """Of what is known, and of all runs that lie finished in their folders, whichever call made
-    them."""
+    """The result of the experiment, from `known` and from all finished runs in their folders, also
+    those of earlier calls."""
     configs = {arm.name: settings(experiment, arm) for arm in experiment.arms}
     common = shared(configs.values())
     arms = {}

@@ -1,7 +1,7 @@
-"""The experiments as data: a question, a config, and the arms that are compared under one budget.
+"""The experiments: a question, a config, and the arms that are compared with the same budget.
 
-An arm is the experiment's config with a preset of configs/algorithms.py, and overrides. What an arm
-does not name is the same in all of them, the weights that they start from included.
+An arm is the experiment's config with a preset of configs/algorithms.py and overrides. Everything
+else is the same in all arms, including the initial weights.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from collections.abc import Mapping
 
 FOLDER = "configs/experiments"
 
-# The oracle teaches, since of so many tasks few would come back for the policy's own successes;
-# fewer are learned by heart (8 of each family: 89 % of those, 35 % of unseen ones).
+# The oracle is the teacher, because with this many tasks few are repeated often enough for experts
+# from the policy's own successes. With fewer tasks the policy memorizes them (8 of each family:
+# 89 % success on those, 35 % on unseen ones).
 RESAMPLED = {
     "resampling.scheme": "parallel",
     "resampling.teacher": "oracle",
     "worlds.tasks_per_family": 64,
 }
-# Of a start the latest outcomes alone decide.
+# A short window, so that only the latest outcomes of a start decide.
 VAULTS = {
     "worlds.tasks_per_family": 64,
     "resampling.teacher": "oracle",
@@ -40,8 +41,8 @@ class Arm:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """config: a file of FOLDER. start: the one whose weights after the warm start all arms begin
-    with."""
+    """config: a file in FOLDER. start: the config whose warm start gives the initial weights of all
+    arms."""
 
     name: str
     question: str
@@ -60,7 +61,7 @@ class Experiment:
                 return arm
         raise ValueError(
             f"experiment {self.name} has no arm {name!r}: "
-            f"choose among {', '.join(arm.name for arm in self.arms)}"
+            f"choose one of {', '.join(arm.name for arm in self.arms)}"
         )
 
 
@@ -116,7 +117,7 @@ LONG_HORIZON = Experiment(
 
 ATTENTION_CREDIT = Experiment(
     "attention_credit",
-    "Credit by attention on Countdown, against GRPO alone and a control that draws tokens by lot",
+    "Attention credit on Countdown, against GRPO alone and a control with random tokens",
     "countdown",
     "countdown",
     tuple(
@@ -131,7 +132,7 @@ ATTENTION_CREDIT = Experiment(
     ),
 )
 
-# Two cores play no faster than they learn: unless the queue is filled, few ages are above 1.
+# On two cores, rollouts are no faster than training. Without fill_queue, few ages are above 1.
 STALENESS = Experiment(
     "staleness",
     "What each algorithm loses when trajectories are alpha versions old",

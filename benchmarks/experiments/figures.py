@@ -1,4 +1,4 @@
-"""What is read from a run's files, and what an arm's runs come to."""
+"""Reads the figures of a run from its files, and summarizes the runs of an arm."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Curve = tuple[tuple[int, float], ...]
 
 @dataclasses.dataclass(frozen=True)
 class RunFigures:
-    """Of one finished run; see DEFINITIONS. Rates are in [0, 1]."""
+    """The figures of one finished run; see DEFINITIONS. Rates are in [0, 1]."""
 
     seed: int
     warm_start: float
@@ -118,7 +118,7 @@ def _rate(evaluation: Evaluation) -> float:
 
 
 def curve(steps: Sequence[Mapping[str, Any]], metric: str) -> Curve:
-    """Of `metric`, as in DEFINITIONS; the last point may be of fewer steps."""
+    """The curve of `metric`, as in DEFINITIONS; the last point may average fewer steps."""
     points = []
     for start in range(0, len(steps), CURVE_STEPS):
         few = steps[start : start + CURVE_STEPS]
@@ -135,14 +135,14 @@ def count_spikes(norms: Sequence[float]) -> int:
 
 
 def has_collapsed(successes: Sequence[float]) -> bool:
-    """False for a run too short to have had a better time than its last."""
+    """Whether success has collapsed, as in DEFINITIONS; False for a run that is too short."""
     n = COLLAPSE_STEPS
     means = [statistics.fmean(successes[i - n : i]) for i in range(n, len(successes) + 1)]
     return bool(means) and means[-1] < COLLAPSE_SHARE * max(means)
 
 
 def summarize(runs: Sequence[RunFigures]) -> dict[str, Any]:
-    """Of an arm's runs, one per seed: mean and spread of the final success, and the runs."""
+    """The mean and spread of the final success of an arm's runs, one per seed, and the runs."""
     finals = [run.final for run in runs]
     std = statistics.stdev(finals) if len(finals) > 1 else None
     return {
@@ -156,7 +156,7 @@ def summarize(runs: Sequence[RunFigures]) -> dict[str, Any]:
 
 
 def table(arms: Mapping[str, Mapping[str, Any]]) -> str:
-    """A markdown table, an arm a row, in the order given. Rates in per cent."""
+    """A Markdown table with one row per arm, in the given order. Rates are in percent."""
     rows = [
         "| arm | final success, mean ± std | by seed | after the warm start | spikes | collapsed "
         "| mean age | minutes a run |",

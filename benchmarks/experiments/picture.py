@@ -1,11 +1,11 @@
-"""Draws what an experiment found, from benchmarks/results/experiments/NAME.json.
+"""Draws the results of an experiment, from benchmarks/results/experiments/NAME.json.
 
     python -m benchmarks.experiments.picture NAME [--out=docs/images/experiment_NAME.png]
 
-Training success against episodes, an arm a line, and beside it the final success on unseen tasks;
-of arms that differ in alpha, the final success against alpha and what is lost, seed by seed; where
-starts go back (Sequential Rollback), also where episodes start. Bars are one standard error.
-Needs matplotlib (pip install '.[notebooks]').
+Draws training success against episodes, with one line per arm, and the final success on unseen
+tasks. For arms that differ in alpha, it draws the final success against alpha, and the loss of
+success seed by seed. With Sequential Rollback, it also draws where episodes start. Error bars are
+one standard error. Needs matplotlib (pip install '.[notebooks]').
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from notebooks import style
 
 ALPHA, SCHEME = "rl.alpha", "resampling.scheme"
 Arms = Mapping[str, Mapping[str, Any]]
-ByAlpha = Mapping[float, Mapping[int, float]]  # points of percent, by seed
+ByAlpha = Mapping[float, Mapping[int, float]]  # percent or percentage points, by seed
 
 
 def main(arguments: list[str]) -> int:
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
     style.use()
     out = options.out or Path(f"docs/images/experiment_{options.experiment}.png")
     figure = draw(read_json(source))
-    # Without the version of matplotlib, so that equal results make equal files.
+    # Without the version of matplotlib, so that equal results give equal files.
     figure.savefig(out, metadata={"Software": None})
     print(out)
     return 0
@@ -88,7 +88,8 @@ def draw_success(axes: Axes, arms: Arms) -> None:
 
 
 def draw_curves(axes: Axes, arms: Arms, curve: str, scale: float = 1) -> None:
-    """Means over seeds, and from the least to the most of them. A run without it stays at 0."""
+    """Means over seeds, and the range between minimum and maximum. A run without the curve is drawn
+    as 0."""
     for arm, colour in zip(arms.values(), style.SERIES):
         episodes = [played for played, _ in arm["runs"][0]["curve"]]
         still = [(played, 0.0) for played in episodes]
@@ -102,7 +103,7 @@ def draw_curves(axes: Axes, arms: Arms, curve: str, scale: float = 1) -> None:
 
 
 def draw_finals(axes: Axes, arms: Arms) -> None:
-    """Points are seeds."""
+    """Bars are means, and points are seeds."""
     for place, (arm, colour) in enumerate(zip(arms.values(), style.SERIES)):
         finals = _percent([run["final"] for run in arm["runs"]])
         error = 100 * (arm["standard_error"] or 0)
@@ -117,7 +118,7 @@ def draw_finals(axes: Axes, arms: Arms) -> None:
 
 def draw_against_alpha(axes: Axes, algorithms: Mapping[str, ByAlpha]) -> None:
     for number, ((name, by_alpha), colour) in enumerate(zip(algorithms.items(), style.SERIES)):
-        aside = 0.09 * (number - (len(algorithms) - 1) / 2)  # so that bars stand beside each other
+        aside = 0.09 * (number - (len(algorithms) - 1) / 2)  # so that bars do not overlap
         values = [list(seeds.values()) for seeds in by_alpha.values()]
         axes.errorbar(
             [place + aside for place in range(len(values))],
@@ -142,7 +143,7 @@ def finals_by_alpha(arms: Arms) -> dict[str, ByAlpha]:
 
 
 def less_the_first(by_alpha: ByAlpha) -> ByAlpha:
-    """What the same seeds reached with the first alpha is taken off: seeds differ by more than
+    """Subtracts what the same seed reached with the first alpha, because seeds differ by more than
     alphas do."""
     first = next(iter(by_alpha.values()))
     return {

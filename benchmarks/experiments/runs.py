@@ -1,4 +1,4 @@
-"""Starts runs of `ale_jax.launch`, one after the other: a warm start per seed, and arms from it."""
+"""Makes runs with `ale_jax.launch`, one after another: a warm start per seed, and arms from it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ale_jax.system.fields import described_changes, differing_fields
 from benchmarks.experiments.catalogue import FOLDER, Arm, Experiment
 from benchmarks.experiments.settings import settings, settings_of_run
 
-# What makes a run end within seconds; it learns nothing then.
+# Overrides that make a run end within seconds; it learns nothing.
 QUICK: Mapping[str, object] = {
     "warm_start.transcripts_per_family": 8,
     "warm_start.max_steps": 2,
@@ -28,7 +28,7 @@ NO_WARM_START: Mapping[str, object] = {"warm_start.max_steps": 0}  # an arm's we
 
 @dataclasses.dataclass(frozen=True)
 class Runs:
-    """folder: of all runs. quick: with QUICK's overrides, in folders of their own."""
+    """folder: of all runs. quick: whether to use QUICK's overrides, in a separate folder."""
 
     folder: Path
     quick: bool
@@ -41,11 +41,11 @@ class Runs:
         return self.folder / "quick" if self.quick else self.folder
 
     def run(self, experiment: Experiment, arm: Arm, seed: int) -> Path:
-        """The folder of the finished run; one that is there already is not made again.
+        """Makes a run, unless it is finished, and returns its folder.
 
         Raises:
-          subprocess.CalledProcessError: it did not come to its end.
-          ValueError: the run that is there already is of another config.
+          subprocess.CalledProcessError: the run did not finish.
+          ValueError: there is a finished run with another config.
         """
         workdir = self.workdir(experiment, arm, seed)
         if not (workdir / SUMMARY_FILE).exists():
@@ -55,11 +55,11 @@ class Runs:
             config = f"{FOLDER}/{experiment.config}.py:{arm.algorithm}"
             self._launch(config, workdir, seed, self._changes(arm) | start)
         elif changed := self._changed(experiment, arm, workdir):
-            raise ValueError(f"{workdir} is of another config ({changed}): move it away")
+            raise ValueError(f"{workdir} has another config ({changed}): move it away")
         return workdir
 
     def made(self, experiment: Experiment, arm: Arm) -> list[Path]:
-        """The folders of all finished runs of that very arm."""
+        """The folders of all finished runs of exactly this arm."""
         folders = self.workdir(experiment, arm, 0).parent.glob(f"{arm.name}_[0-9]*")
         return [
             folder
@@ -71,7 +71,7 @@ class Runs:
         ]
 
     def _changed(self, experiment: Experiment, arm: Arm, workdir: Path) -> str:
-        """In words, in what the run is not of that arm; empty if it is."""
+        """Describes how the run's config differs from the arm's; empty if it does not."""
         stored, wanted = settings_of_run(workdir), settings(experiment, arm) | self._changes(arm)
         return described_changes(stored, wanted, differing_fields(stored, wanted))
 
@@ -79,7 +79,7 @@ class Runs:
         return self._shrunk() | dict(NO_WARM_START) | dict(arm.overrides)
 
     def _warm_weights(self, config: str, seed: int) -> Path:
-        """Weights and tokenizer after the warm start, which is made once for each seed."""
+        """The folder with weights and tokenizer after the warm start, which runs once per seed."""
         workdir = self._root / "warm_start" / f"{config}_{seed}"
         weights = workdir.with_name(f"{workdir.name}_weights")
         if not weights.exists():
@@ -94,7 +94,7 @@ class Runs:
     def _launch(
         self, config: str, workdir: Path, seed: int, changes: Mapping[str, object], *words: str
     ) -> None:
-        # Programs are compiled once for all arms of a shape.
+        # A shared cache, so that programs are compiled once for all arms of the same shape.
         changes = {"seed": seed, "compilation_cache": self.folder / "compiled"} | changes
         command = [sys.executable, "-m", "ale_jax.launch", f"--config={config}"]
         command += [f"--workdir={workdir}", *words]

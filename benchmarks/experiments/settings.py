@@ -15,12 +15,12 @@ from benchmarks.experiments.catalogue import FOLDER, Arm, Experiment
 
 Settings = dict[str, Any]  # by the dotted names of fields, values as JSON has them
 
-# What belongs to one run: its seed, the weights and the tokenizer that it starts from.
+# Fields that differ between the runs of an arm: the seed, and the initial weights and tokenizer.
 OF_A_RUN = frozenset(("seed", "weights", "compilation_cache", "tokenizer.vocab_size"))
 
 
 def settings(experiment: Experiment, arm: Arm) -> Settings:
-    """Every field of the arm's config but OF_A_RUN."""
+    """All fields of the arm's config except OF_A_RUN."""
     module = importlib.import_module(f"{FOLDER.replace('/', '.')}.{experiment.config}")
     values = flat(module.get_config(arm.algorithm).to_dict())
     assert arm.overrides.keys() <= values.keys(), arm
@@ -28,7 +28,7 @@ def settings(experiment: Experiment, arm: Arm) -> Settings:
 
 
 def settings_of_run(workdir: Path) -> Settings:
-    """The same of the run in `workdir`."""
+    """The same fields of the run in `workdir`."""
     return _of_an_arm(flat(read_json(workdir / CONFIG_FILE)))
 
 
@@ -38,7 +38,7 @@ def _of_an_arm(values: Mapping[str, Any]) -> Settings:
 
 
 def shared(arms: Iterable[Settings]) -> Settings:
-    """What is the same in all of them."""
+    """The fields that are the same in all of them."""
     first, *others = arms
     return {
         name: value

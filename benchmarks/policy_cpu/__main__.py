@@ -1,16 +1,17 @@
-"""How fast are our engine and learner on this CPU, side by side with peers in one run?
+"""How fast are our engine and learner on this CPU, compared with peers in the same run?
 
     python -m benchmarks.policy_cpu --peers FOLDER [--rounds N]
     python -m benchmarks.policy_cpu --quick
 
-Everybody has the same float32 weights. Generation: 8 prompts of 64 tokens, exactly 64 written for
-each, the whole call. Training: one GRPO step with AdamW of all weights on 8 rows of 128 tokens.
-Policies: dense (E0), 16 experts of which 4 are chosen (E16), and 64 of which 8 are (E64). Each
-measurement is a process of its own; in each round everybody has one after the other. Beside it:
-how long a swap of 0.5 B weights takes in the engine, and whether a reply is lost.
+All contenders have the same float32 weights. Generation is the whole call for 8 prompts of 64
+tokens, with exactly 64 tokens written for each. Training is one GRPO step with AdamW on all
+weights, on 8 rows of 128 tokens. The policies are dense (E0), with 16 experts of which 4 are chosen
+(E16), and with 64 experts of which 8 are chosen (E64). Each measurement runs in a separate process,
+and in each round all contenders are measured one after another. It also measures how long a swap of
+0.5 B weights takes in the engine, and whether a reply is lost.
 
 FOLDER holds the peers' scripts (make_ckpt.py, bench_NAME.py) and their environments
-(venvs/NAME). --quick ends within a minute: ours alone, few calls, no swap.
+(venvs/NAME). --quick ends within a minute: only ours, few calls, no swap.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from benchmarks.policy_cpu.summary import compare, table
 from benchmarks.policy_cpu.work import WORKS, Work
 from benchmarks.weight_swap import HALF_BILLION, measure_swap
 
-CALLS = 5  # timed ones of each process; the peers' default
+CALLS = 5  # timed calls of each process; the peers' default
 QUICK_CALLS = 2
 SWAP_BAR_MS = 50.0
 
@@ -49,7 +50,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args(arguments)
     if not options.quick and options.peers is None:
-        parser.error("--peers is missing: name the folder of the peers, or give --quick")
+        parser.error("--peers is missing: give the folder of the peers, or --quick")
     result = {
         "command": f"python -m benchmarks.policy_cpu {_said(options)}",
         "hardware": _hardware(),
@@ -70,7 +71,8 @@ def measure_quickly() -> dict[str, Any]:
 
 
 def random_params(shape: PolicyShape) -> Params:
-    """As the peers' script draws them; without the compilation that `init_params` needs."""
+    """Random weights, drawn like those of the peers' script, without the compilation that
+    `init_params` needs."""
     draw = np.random.default_rng(0)
 
     def array(param: Param) -> jax.Array:
@@ -82,12 +84,13 @@ def random_params(shape: PolicyShape) -> Params:
 
 
 def measure(peers: Path, rounds: int) -> dict[str, Any]:
-    """Everybody in each round, so that what else the machine does meets all alike."""
+    """Measures all contenders in each round, so that other load on the machine affects all
+    equally."""
     missing = contenders.absent(peers)
     for name, why in missing.items():
         print(f"{name}: not measured: {why}", flush=True)
     if len(missing) == len(contenders.PEERS):
-        raise SystemExit(f"{peers} holds none of the peers: make their environments first")
+        raise SystemExit(f"{peers} holds none of the peers: create their environments first")
     checkpoints = {name: contenders.make_checkpoint(peers, work) for name, work in WORKS.items()}
     rows = {name: {OURS: []} for name in WORKS}
     failed: dict[str, str] = {}
@@ -109,7 +112,8 @@ def _add_peer(
     name: str,
     work: Work,
 ) -> None:
-    """One that fails once is not asked again for this work, and none of its rounds counts."""
+    """Measures one peer. A peer that fails once is not measured again for this work, and none of
+    its rounds counts."""
     place = f"{peer} at {name}"
     if place in failed:
         return
@@ -127,7 +131,7 @@ def _result(
     failed: dict[str, str],
     swap: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """Prints what is for people; returns all of it."""
+    """Prints the tables, and returns the whole result."""
     comparisons = {name: compare(found, WORKS[name].bars) for name, found in rows.items()}
     for name, comparison in comparisons.items():
         print("\n".join(table(name, comparison)))
@@ -150,7 +154,7 @@ def _result(
 
 
 def _said(options: argparse.Namespace) -> str:
-    # The peers' folder has another name on each machine.
+    # The path of the peers' folder differs between machines.
     return "--quick" if options.quick else f"--peers FOLDER --rounds {options.rounds}"
 
 

@@ -1,8 +1,8 @@
-"""Our share of the comparison, in a process of its own: the engine writes, the learner steps.
+"""Our part of the comparison, in a separate process: the engine generates, and the learner trains.
 
     python -m benchmarks.policy_cpu.ours CHECKPOINT --iters N --out FILE
 
-CHECKPOINT is a Hugging Face folder. Appends one line of JSON in the peers' form to FILE.
+CHECKPOINT is a Hugging Face folder. Appends one line of JSON in the peers' format to FILE.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from benchmarks.full_rows import GRPO, full_batch
 from benchmarks.policy_cpu.work import FIRST_ID, PROMPT_TOKENS, ROW_TOKENS, ROWS, WRITTEN_TOKENS
 
 VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")
-NO_STOP = (-1,)  # what is sampled is never negative
+NO_STOP = (-1,)  # never sampled, as ids are not negative
 PAGE_TOKENS = 16
 SIZES = EngineShape(
     max_sequences=ROWS,
@@ -50,7 +50,7 @@ SIZES = EngineShape(
     int8_cache=False,
     weights="same",
 )
-# As the peers' scripts have it.
+# As in the peers' scripts.
 ADAMW = OptimizerHypers("adamw", 1e-6, 1e-6, 0, 0, 0.9, 0.95, 0.0, 1.0)
 
 
@@ -74,12 +74,12 @@ def main(arguments: list[str]) -> int:
 
 
 def generation(shape: PolicyShape, params: Params, mesh: Mesh, calls: int) -> dict[str, float]:
-    """Of the whole call, from the first request to the last reply."""
+    """Times the whole call, from the first request to the last reply."""
     engine = Engine(shape, SIZES, NO_STOP, params, mesh=mesh)
     draw = np.random.default_rng(0)
 
     def call() -> None:
-        # New ones in each call: nothing of what was read before may be of use.
+        # New prompts in each call, so that no cached prefix can be reused.
         prompts = draw.integers(FIRST_ID, shape.vocab_size, (ROWS, PROMPT_TOKENS))
         conversations = [engine.open() for _ in prompts]
         replies = [
@@ -100,7 +100,7 @@ def _key(conversation: int) -> np.ndarray:
 
 
 def training(shape: PolicyShape, params: Params, mesh: Mesh, calls: int) -> dict[str, float]:
-    """Of one whole step: GRPO's clipped loss, its gradient, and an update of all weights."""
+    """Times one whole step: GRPO's clipped loss, its gradient, and an update of all weights."""
     optimizer = make_optimizer(ADAMW, shape)
     step = make_train_step(ModelSpec(shape, mesh), optimizer, make_loss(GRPO, chunks_per_pack=1))
     batches = [full_batch(shape.vocab_size, ROWS, ROW_TOKENS, PROMPT_TOKENS, FIRST_ID)]
@@ -117,8 +117,8 @@ def training(shape: PolicyShape, params: Params, mesh: Mesh, calls: int) -> dict
 
 
 def timed(call: Callable[[], None], calls: int) -> dict[str, float]:
-    """Seconds of the first call, which compiles, and of the `calls` after it: median and least of
-    the wall's, median of all threads' CPU time."""
+    """Seconds of the first call, which compiles, and of the `calls` after it: median and minimum of
+    wall time, and median of all threads' CPU time."""
     first_s, _ = _seconds_of(call)
     wall_s, cpu_s = zip(*(_seconds_of(call) for _ in range(calls)), strict=True)
     return {

@@ -1,4 +1,4 @@
-"""From the rows of all rounds to medians, ratios to the best peer, and a table for people."""
+"""Computes medians and ratios to the best peer from the rows of all rounds, and prints a table."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ Part = dict[str, Any]
 
 
 def compare(rows: Mapping[str, list[Row]], bars: Mapping[str, float]) -> dict[str, Part]:
-    """Of generation and training: everybody's figures, and ours as a multiple of the best peer's.
+    """The figures of all contenders for generation and training, and ours relative to the best
+    peer's.
 
-    rows: of each contender, one per round. best_peer, ratio and met are None without peers. The
-    ratio is of the medians over rounds; that of each round is beside it.
+    rows: of each contender, one per round. best_peer, ratio and met are None without peers. ratio
+    is of the medians over rounds; ratio_by_round has that of each round.
     """
     return {part: _compare(part, rows, bar) for part, bar in bars.items()}
 
@@ -54,7 +55,7 @@ def _figures(part: str, rows: list[Row]) -> Part:
 
 
 def table(name: str, comparison: Mapping[str, Part]) -> Iterator[str]:
-    """Lines for people. CPU s: of all threads, per call."""
+    """The lines of the table. CPU s: of all threads, per call."""
     yield f"{name:18}" + "".join(f"{part + ' tok/s':>18}{'CPU s':>9}" for part in comparison)
     parts = list(comparison.values())
     for contender in parts[0]["figures"]:

@@ -1,4 +1,4 @@
-"""The work that everybody does, ours and peers: the same weights, the same numbers of tokens."""
+"""The work of all contenders: the same weights, and the same numbers of tokens."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ ROWS = 8
 PROMPT_TOKENS = 64
 WRITTEN_TOKENS = 64
 ROW_TOKENS = PROMPT_TOKENS + WRITTEN_TOKENS
-FIRST_ID = 3  # ids below stand for padding, end and beginning; no prompt has them
+FIRST_ID = 3  # lower ids are padding, end and beginning, which no prompt contains
 
 
 def _shape(experts: int, chosen: int, width: int) -> PolicyShape:
-    """width: of each expert, or of the dense feed-forward if there are none."""
+    """width: of each expert, or of the dense feed-forward block if there are no experts."""
     return PolicyShape(
         vocab_size=2048,
         width=256,
@@ -40,7 +40,7 @@ def _shape(experts: int, chosen: int, width: int) -> PolicyShape:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """bars: what tokens per second must be at least, as a multiple of the best peer's."""
+    """bars: required tokens per second, as multiples of the best peer's."""
 
     shape: PolicyShape
     bars: dict[str, float]
@@ -54,7 +54,7 @@ WORKS = {
 
 
 def peer_flags(shape: PolicyShape) -> list[str]:
-    """The same work, as the peers' scripts want it said."""
+    """The same work, as options of the peers' scripts."""
     numbers = {
         "layers": shape.num_layers,
         "d_model": shape.width,

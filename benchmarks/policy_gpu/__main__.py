@@ -2,14 +2,15 @@
 
     python -m benchmarks.policy_gpu [--quick]
 
-decode_floor_ratio_bB: seconds of a decode step of B conversations over the time that reading what
-it needs would take at 4.3 TB/s. train_mfu_T: model FLOPs of forward and backward pass of T tokens,
-layers recomputed, over 989 TFLOP/s. swap_ms: what new weights cost the engine, half a billion.
+decode_floor_ratio_bB: time of a decode step of B conversations, relative to the time for reading
+the bytes that it needs at 4.3 TB/s. train_mfu_T: model FLOP/s of a forward and backward pass of T
+tokens, with recomputed layers, relative to 989 TFLOP/s. swap_ms: what a swap of half a billion
+weights costs the engine.
 
-It takes less than eight minutes, and with --quick, with fewer layers and sizes, about one. Each
-part is a process of its own; what fails or has no time left is null, and the exit code is 1. Where
-there is no GPU nothing is measured, all is null, and the exit code 0. Needs only jax, flax, optax
-and numpy.
+It takes less than eight minutes; --quick takes about one, with fewer layers and sizes. Each part
+runs in a separate process. A part that fails or exceeds its time gives null, and the exit code is
+1. Without a GPU nothing is measured, all values are null, and the exit code is 0. Needs only jax,
+flax, optax and numpy.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ KEYS = (
     "train_mfu_64k",
     "swap_ms",
 )
-# Of each part, the seconds that it may take: less than eight minutes in all.
+# Time limit of each part in seconds; less than eight minutes in total.
 LIMITS = {"decode": 260.0, "train": 120.0, "swap": 80.0}
-BARS = {  # key: (bar, whether the figure is to be below it)
+BARS = {  # key: (bar, whether the figure must be below it)
     "decode_floor_ratio_b16": (1.25, True),
     "decode_floor_ratio_b64": (1.25, True),
     "decode_floor_ratio_b128": (1.25, True),
@@ -70,7 +71,8 @@ def main(arguments: list[str]) -> int:
 
 
 def run_part(part: str, quick: bool, failed: list[str]) -> Iterator[dict[str, Any]]:
-    """What it says, as it says it. It is ended at its limit; why it failed is added to `failed`."""
+    """Yields a part's findings as they arrive. The part is killed at its time limit. If it fails,
+    the reason is added to `failed`."""
     line = [sys.executable, "-m", "benchmarks.policy_gpu.part", part, *["--quick"] * quick]
     with subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         limit = threading.Timer(LIMITS[part], process.kill)
@@ -85,7 +87,7 @@ def run_part(part: str, quick: bool, failed: list[str]) -> Iterator[dict[str, An
         finally:
             limit.cancel()
     if process.returncode == -signal.SIGKILL:
-        failed.append(f"{part}: ended after {LIMITS[part]:.0f} s, or for want of memory")
+        failed.append(f"{part}: killed after {LIMITS[part]:.0f} s, or because memory ran out")
     elif process.returncode:
         failed.append(f"{part}: exit code {process.returncode}")
 

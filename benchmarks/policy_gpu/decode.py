@@ -1,4 +1,4 @@
-"""Seconds of a decode step of the engine's own program, against the bytes that it must read."""
+"""Times a decode step of the engine's program, relative to reading the bytes that it needs."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ from ale_jax.model.sampler import SlotState
 from ale_jax.model.shape import PolicyShape
 from benchmarks.policy_gpu.plan import BANDWIDTH, DecodeWork
 
-NO_STOP = (-1,)  # what is sampled is never negative
-CHUNK_TOKENS = 16  # the program could read, too, as in the engine; here there is nothing to read
+NO_STOP = (-1,)  # never sampled, as ids are not negative
+CHUNK_TOKENS = 16  # the program includes prefill, as in the engine, but there is nothing to prefill
 
 
 def sampler_weights(shape: PolicyShape) -> Params:
-    """Random ones, in the types that `compute.sampling_weights` gives them in bfloat16."""
+    """Random weights, with the types of `compute.sampling_weights` for bfloat16."""
     params = init_params(jax.random.key(0), shape, jnp.bfloat16)
     return sampling_weights(params, shape, Compute("bfloat16"))
 
 
 def expected_experts(shape: PolicyShape, batch: int) -> float:
-    """How many of a layer's experts some token of the batch chooses, if choices are even."""
+    """Expected number of a layer's experts that any token of the batch chooses, for uniform
+    choices."""
     missed_by_all = (1 - shape.experts_per_token / shape.num_experts) ** batch
     return shape.num_experts * (1 - missed_by_all)
 
 
 def floor_bytes(params: Params, shape: PolicyShape, batch: int, context: float) -> dict[str, float]:
-    """What a step cannot do without reading: the weights, of the experts those that are expected
-    to be chosen, and keys and values of `context` tokens of each conversation.
+    """The bytes that a step must read: the weights, where only the expected number of chosen
+    experts counts, and the keys and values of `context` tokens of each conversation.
 
-    params: arrays or their shapes. Of the embedding a row per conversation is read.
+    params: arrays or their shapes. One row of the embedding is read per conversation.
     """
     chosen = expected_experts(shape, batch) / shape.num_experts if shape.is_moe else 1.0
     bytes_of = {"experts": 0.0, "other_weights": 0.0}
@@ -55,10 +56,10 @@ def floor_bytes(params: Params, shape: PolicyShape, batch: int, context: float) 
 
 
 def measure_decode(params: Params, work: DecodeWork, batch: int, platform: str) -> dict[str, Any]:
-    """ratio: of the median step to the floor. platform: whose kernels the program takes.
+    """ratio: of the median step's time to the floor. platform: whose kernels the program uses.
 
-    The context is of random pages. Each dispatch writes the same positions again; dispatches follow
-    one another without a word to the host between them.
+    Each dispatch writes the same positions again, and dispatches follow each other without
+    synchronization with the host.
     """
     shape, pages_per_sequence = work.shape, work.max_sequence_length // work.page_tokens
     dtype = params["embed_VD"].dtype
@@ -93,7 +94,7 @@ def measure_decode(params: Params, work: DecodeWork, batch: int, platform: str) 
             cache, burst = dispatch(cache)
         jax.block_until_ready(burst)
         step_s.append((time.perf_counter() - start) / (work.dispatches * work.steps))
-    # A token sees those before it, and itself.
+    # A token attends to those before it and to itself.
     context = work.context + (work.steps + 1) / 2
     parts = floor_bytes(params, shape, batch, context)
     floor_s = sum(parts.values()) / BANDWIDTH

@@ -1,9 +1,9 @@
-"""One part of the measurements, in a process of its own: what it breaks, it breaks alone.
+"""One part of the measurements, in a separate process, so that its failure affects no other part.
 
     python -m benchmarks.policy_gpu.part {decode,train,swap} [--quick]
 
 Prints a line of JSON for the device, and one for each measurement: its key, its value or null, and
-what else is known of it.
+its details.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from benchmarks.weight_swap import HALF_BILLION, measure_swap
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "tokamax")
 SPARE_TIME_S = 150.0
 
-# Key of the result, which of the details is its value, and the measurement.
+# Key of the result, name of the detail that is its value, and the measurement.
 Measurement = tuple[str, str, Callable[[], dict[str, Any]]]
 
 
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args(arguments)
-    # To be said before the first look at the devices. jax's default is three quarters.
+    # Must be set before the devices are first used. JAX's default is 0.75.
     os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.9")
     device = jax.devices()[0]
     _say(
@@ -50,13 +50,13 @@ def main(arguments: list[str]) -> int:
 
 
 def measure_all(measurements: Iterator[Measurement]) -> int:
-    """One after the other; 1 if one failed, which ends none of the others."""
+    """Makes all measurements; returns 1 if one failed, which does not stop the others."""
     failures = 0
     for key, value, measure in measurements:
         print(f"{key} ...", file=sys.stderr, flush=True)
         try:
             details = measure()
-        except Exception as error:  # whatever it is: the next one may work
+        except Exception as error:  # of any kind, as the next measurement may work
             traceback.print_exc()
             failures += 1
             _say({"key": key, "value": None, "details": {"error": f"{error!r:.500}"}})
@@ -75,7 +75,7 @@ def _decode(quick: bool) -> Iterator[Measurement]:
             "ratio",
             lambda batch=batch: measure_decode(params, work, batch, "gpu"),
         )
-    # How much of it is the kernel's that reads pages; nice to know, if there is time to compile it.
+    # For comparison: without the kernel that reads pages, if there is time to compile it.
     if not quick and time.monotonic() - start < SPARE_TIME_S:
         yield (
             "decode_floor_ratio_b64_gathered_rows",
@@ -99,7 +99,7 @@ PARTS = {"decode": _decode, "train": _train, "swap": _swap}
 
 
 def _found() -> dict[str, str | None]:
-    """The versions of the libraries that are here."""
+    """The versions of the installed libraries."""
     versions: dict[str, str | None] = {}
     for library in LIBRARIES:
         try:

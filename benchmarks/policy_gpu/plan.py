@@ -1,4 +1,4 @@
-"""What is measured: slices of Qwen3-30B-A3B that fit one GPU, and the ceilings they are held to."""
+"""What is measured: slices of Qwen3-30B-A3B that fit one GPU, and the hardware limits."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import dataclasses
 
 from ale_jax.model.shape import PolicyShape
 
-# Measured on one H200: bytes per second of a copy (read and written), and the peak that NVIDIA
-# states for bfloat16 without sparsity.
+# Bytes per second of a copy (read and written), as measured on one H200, and NVIDIA's peak for
+# bfloat16 without sparsity.
 BANDWIDTH = 4.3e12
 PEAK_FLOPS = 989e12
 
@@ -16,7 +16,7 @@ WHOLE_LAYERS = 48  # of Qwen3-30B-A3B
 
 
 def qwen3_30b_a3b(layers: int, vocab_size: int = VOCABULARY) -> PolicyShape:
-    """So many of its layers, as they are."""
+    """The model's shape, with `layers` of its layers."""
     return PolicyShape(
         vocab_size=vocab_size,
         width=2048,
@@ -42,9 +42,9 @@ def qwen3_30b_a3b(layers: int, vocab_size: int = VOCABULARY) -> PolicyShape:
 
 @dataclasses.dataclass(frozen=True)
 class DecodeWork:
-    """batches: conversations at once, each with `context` of `max_sequence_length` tokens in the
-    cache; a dispatch takes `steps` decode steps. `dispatches` in a row are timed, `repeats`
-    times."""
+    """batches: numbers of concurrent conversations, each with `context` of `max_sequence_length`
+    tokens in the cache. steps: decode steps of a dispatch. `dispatches` in a row are timed,
+    `repeats` times."""
 
     shape: PolicyShape
     batches: tuple[int, ...] = (16, 64, 128)
@@ -58,7 +58,7 @@ class DecodeWork:
 
 @dataclasses.dataclass(frozen=True)
 class TrainWork:
-    """rows: of one microbatch, for each name; each row is one trajectory of `pack_length`."""
+    """rows: of one microbatch, by name; each row is one trajectory of `pack_length` tokens."""
 
     shape: PolicyShape
     rows: dict[str, int]
@@ -71,8 +71,8 @@ QUICK_DECODE = dataclasses.replace(DECODE, shape=qwen3_30b_a3b(layers=2), batche
 
 
 def _train_shape(layers: int) -> PolicyShape:
-    """With as much of the vocabulary as of the layers, to a multiple of 128, so that the output
-    head has the part in the work that it has in the whole model."""
+    """A slice with the same fraction of the vocabulary as of the layers, rounded to a multiple of
+    128, so that the output head has the same share of the work as in the whole model."""
     return qwen3_30b_a3b(layers, VOCABULARY * layers // WHOLE_LAYERS // 128 * 128)
 
 

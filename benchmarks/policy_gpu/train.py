@@ -1,4 +1,4 @@
-"""Seconds of a microbatch's forward and backward pass, against the arithmetic that it is."""
+"""Times a microbatch's forward and backward pass, relative to its arithmetic."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ PROMPT_TOKENS = 64
 
 
 def forward_flops(shape: PolicyShape, pack_length: int) -> dict[str, float]:
-    """Of one token, the mean over a row that is one causal segment; a multiply and an add are two.
+    """FLOPs of one token, averaged over a row that is one causal segment; a multiply-add is two.
 
-    Products alone, as is usual: of the experts those that the token chose, of attention the scores
-    that are not masked.
+    As usual, only matrix products count, with the experts that the token chose and the attention
+    scores that are not masked.
     """
     D, N, G, H = shape.width, shape.num_heads, shape.num_kv_heads, shape.head_width
     moe_layers = sum(map(shape.has_experts, range(shape.num_layers)))
@@ -43,8 +43,8 @@ def forward_flops(shape: PolicyShape, pack_length: int) -> dict[str, float]:
 
 
 def measure_train(params: Params, work: TrainWork, rows: int) -> dict[str, Any]:
-    """mfu: model FLOPs, three times those of the forward pass (what is computed again does not
-    count), over the median time and the device's peak."""
+    """mfu: model FLOPs, divided by the median time and the device's peak. Model FLOPs are three
+    times those of the forward pass; recomputation does not count."""
     shape, loss = work.shape, make_loss(GRPO, chunks_per_pack=1)
     model = ModelSpec(shape, make_mesh(MeshShape()), COMPUTE, balance_weight=BALANCE_WEIGHT)
     gradient = jax.jit(gradient_function(model, loss), compiler_options=EXACT)

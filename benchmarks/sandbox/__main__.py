@@ -1,9 +1,10 @@
-"""What sandboxes cost, stand and survive on this machine: in tables, and as JSON.
+"""Measures the cost, capacity and robustness of sandboxes on this machine, in tables and as JSON.
 
     python -m benchmarks.sandbox [--quick] [--runtimes=docker,bubblewrap] [--only=latency,attacks]
 
-Progress goes to stderr, tables to stdout, and the last line is one JSON object: the figures of the
-worst runtime (counts: of all together), then of each. To be run on an otherwise quiet machine.
+Progress is written to stderr and tables to stdout. The last line is one JSON object: the figures of
+the worst runtime (counts are summed over all), and then of each. Run it on an otherwise idle
+machine.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ INTERRUPTED = 130
 
 
 def main(arguments: list[str]) -> int:
-    """0 if all was measured that could be; 1 if a part failed."""
+    """Returns the exit code: 1 if a part failed."""
     options = _parse(arguments)
     plan = QUICK if options.quick else FULL
     missing = {name: why for name in options.runtimes if (why := PROBES[name](SPEC))}
@@ -46,10 +47,10 @@ def main(arguments: list[str]) -> int:
         missing[PEERS] = why
     for name, why in missing.items():
         say(f"{name}: not measured: {why}")
-    # What the proxy refuses is what is tried here.
+    # The proxy logs what it refuses, and the attacks are refused on purpose.
     logging.getLogger("ale_jax.sandbox.booting").setLevel(logging.ERROR)
     run = Run(plan)
-    # As with an interrupt at the terminal: what is under way is ended in order.
+    # SIGTERM is handled like an interrupt at the terminal, so that everything is cleaned up.
     before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         run.measure(runtimes, [part for part in options.only if part not in missing])
@@ -63,7 +64,7 @@ def main(arguments: list[str]) -> int:
 
 
 class Run:
-    """findings: by runtime, and those of peers that are none of ours. failures: of parts."""
+    """findings: by runtime, with those of peers under PEERS. failures: of parts."""
 
     def __init__(self, plan: Plan):
         self.findings: dict[str, list[Finding]] = {}
@@ -80,7 +81,7 @@ class Run:
     def _attempt(self, part: str, where: str, measure: Callable[[], list[Finding]]) -> None:
         try:
             self.findings.setdefault(where, []).extend(measure())
-        except Exception as error:  # whatever it is, the other parts are to be measured
+        except Exception as error:  # of any kind, as the other parts must still be measured
             say(f"{where}: {part} failed:\n{traceback.format_exc()}")
             self.failures[f"{where}: {part}"] = f"{type(error).__name__}: {error}"
 

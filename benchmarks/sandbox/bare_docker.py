@@ -1,4 +1,4 @@
-"""What Docker itself takes for a container of the same kind: `docker run` and `docker exec`."""
+"""Times Docker itself for a container of the same kind: `docker run` and `docker exec`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from docker.errors import NotFound
 from ale_jax.sandbox.api import Runtime
 from ale_jax.sandbox.spec import SandboxSpec
 
-LIFE_S = "600"  # of a container that nobody has ended
+LIFE_S = "600"  # lifetime of a container that is not removed
 # Fields of a container's HostConfig, and the options of `docker run` that set them.
 SCALARS = {
     "IpcMode": "--ipc",
@@ -33,17 +33,17 @@ LISTS = {
 
 
 def container_of_a_sandbox(runtime: Runtime, spec: SandboxSpec) -> dict[str, Any]:
-    """What the daemon says of a container that `runtime` has started for `spec`."""
+    """The daemon's description of a container that `runtime` has started for `spec`."""
     mark, api = uuid.uuid4().hex, docker.from_env().api
     with runtime.start(spec, {"benchmark": mark}):
         (found,) = api.containers(filters={"label": f"ale.benchmark={mark}"})
         container = api.inspect_container(found["Id"])
-    container["HostConfig"]["Mounts"] = []  # its socket, which has gone with it
+    container["HostConfig"]["Mounts"] = []  # its socket, which has been removed with it
     return container
 
 
 def run_flags(container: Mapping[str, Any]) -> list[str]:
-    """The options with which `docker run` starts a container like that one."""
+    """The options with which `docker run` starts a container like this one."""
     host, config = container["HostConfig"], container["Config"]
     flags = ["--rm", "--interactive", f"--log-driver={host['LogConfig']['Type']}"]
     flags += [f"--hostname={config['Hostname']}", f"--user={config['User']}"]
@@ -55,10 +55,8 @@ def run_flags(container: Mapping[str, Any]) -> list[str]:
 
 
 def run_ms(flags: list[str], image: str) -> float:
-    """Milliseconds from `docker run` to the first line of the container's; its end is not counted.
-
-    The clock includes the start of the `docker` program, as it does for whoever types it.
-    """
+    """Milliseconds from `docker run` to the container's first line of output; its end does not
+    count. The time includes the start of the `docker` program."""
     began = time.perf_counter()
     line = ["docker", "run", *flags, image, "echo", "up"]
     with subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
@@ -67,7 +65,7 @@ def run_ms(flags: list[str], image: str) -> float:
 
 
 def library_run_ms(container: Mapping[str, Any]) -> float:
-    """The same without the `docker` program: the requests that it makes of the daemon."""
+    """The same without the `docker` program: only its requests to the daemon."""
     api, config = docker.from_env().api, container["Config"]
     began = time.perf_counter()
     id = api.create_container(
@@ -86,13 +84,13 @@ def library_run_ms(container: Mapping[str, Any]) -> float:
     except BaseException:
         api.remove_container(id, force=True)
         raise
-    with contextlib.suppress(NotFound):  # it has ended, and is removed, already
+    with contextlib.suppress(NotFound):  # it has already ended and been removed
         api.wait(id, condition="removed")
     return took
 
 
 def exec_ms(image: str, count: int) -> tuple[float, ...]:
-    """Milliseconds of a `docker exec` each: what a sandbox without a session would do."""
+    """Milliseconds of each `docker exec`, which a sandbox without a session would use."""
     api = docker.from_env().api
     host = api.create_host_config(network_mode="none", init=True, auto_remove=True)
     container = api.create_container(image, ["sleep", LIFE_S], host_config=host)["Id"]

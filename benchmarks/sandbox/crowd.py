@@ -1,4 +1,4 @@
-"""Many sandboxes at once: all answer, every answer is right, and what they take of the memory."""
+"""Many concurrent sandboxes: whether all answer correctly, and how much memory they use."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from benchmarks.sandbox.host_view import host_pids
 from benchmarks.sandbox.plan import SPEC, Plan
 
 STEP = 7
-# The sum is in the shell, the log in a file, and `cat` is a process: each must be this sandbox's.
+# The sum is in the shell, the log in a file, and `tail` is a process: all must be this sandbox's.
 COMMAND = f"sum=$((sum + {STEP})); echo $name $sum >> log; tail -n 1 log; wc -l < log"
-START_S = 600.0  # of one start, of which most is waiting for its turn
+START_S = 600.0  # of one start, which mostly waits for its turn
 
 
 def measure(name: str, plan: Plan) -> list[Finding]:
@@ -63,7 +63,7 @@ async def _measure(name: str, plan: Plan) -> list[Finding]:
 
 
 async def _play(pool: NodePool, id: str, count: int) -> tuple[int, list[float]]:
-    """How many commands failed, or were answered wrongly; and the milliseconds of each."""
+    """How many commands failed or had a wrong result, and the milliseconds of each."""
     failures, times = 0, []
     for number in range(1, count + 1):
         began = time.perf_counter()
@@ -80,7 +80,7 @@ async def _play(pool: NodePool, id: str, count: int) -> tuple[int, list[float]]:
 
 
 def _pss_mb(pool: NodePool, id: str) -> float:
-    """Of all its processes: their own memory, and their part of what they share with others."""
+    """Memory of all its processes: their own, and their share of memory shared with others."""
     total = 0
     for pid in host_pids(pool._leases.known(id).sandbox):
         fields = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()

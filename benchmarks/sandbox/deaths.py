@@ -1,4 +1,4 @@
-"""Sandboxes that are killed: when it is noticed, when another is there, what siblings notice."""
+"""Sandboxes that are killed: time to detection, time to replacement, and effects on siblings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FAULTS: dict[str, Callable[[AsyncSandbox], None]] = {
     "SIGSTOP of the runner": freeze_runner,
 }
 KILLS = (kill_runner, kill_machine)
-# An episode: the same commands give the same transcript, if nothing disturbs them.
+# An episode whose commands give the same transcript every time, if they are not disturbed.
 EPISODE = (
     "seq 1 2000 | sort -R --random-source=<(yes) > numbers; sort -n numbers | md5sum",
     "mkdir -p a/b; for i in {1..20}; do echo line $i > a/b/$i; done; cat a/b/* | cksum",
@@ -43,7 +43,7 @@ Transcript = tuple[tuple[str, int, bool, int], ...]
 
 
 class Log:
-    """A pool's `Record`, which says when it was told of a loss."""
+    """A pool's `Record`, which stores the times of losses."""
 
     def __init__(self):
         self.lost_at: asyncio.Queue[float] = asyncio.Queue()
@@ -55,7 +55,7 @@ class Log:
 
 @dataclasses.dataclass(frozen=True)
 class Death:
-    """Seconds from a fault until the pool knew, and until a new sandbox answered."""
+    """Seconds from a fault until the pool noticed it, and until a new sandbox answered."""
 
     fault: str
     detect_s: float

@@ -1,4 +1,4 @@
-"""What a part of the benchmark has found out, and how it is timed."""
+"""The kinds of findings of the benchmark, and functions for timing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PERCENTILES = (50, 95, 99)
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """One thing, measured again and again. key: of the JSON, with the unit; what: for people."""
+    """Repeated measurements of one quantity. key: in the JSON, with the unit. what: in tables."""
 
     key: str
     what: str
@@ -38,10 +38,10 @@ class Figure:
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """An attack that was tried. seen: what stopped it, as it showed, or what it reached.
+    """An attack that was tried. seen: the evidence of what stopped it, or what it achieved.
 
-    neighbour_ratio: a neighbour's p95 meanwhile, as a multiple of what it was before; None where it
-    was too short for that.
+    neighbour_ratio: a neighbour's p95 during the attack, relative to before it; None if the attack
+    was too short to measure it.
     """
 
     attack: str
@@ -56,12 +56,12 @@ Finding = Sample | Figure | Trial
 
 
 def say(text: str) -> None:
-    """To the person who waits."""
+    """Prints progress to stderr."""
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def timed_ms(act: Callable[[], object], repetitions: int) -> tuple[float, ...]:
-    """Of one call each, in milliseconds, after a first one that pays for what later ones share."""
+    """Milliseconds of each call, after a first call that is not counted."""
     act()
     return tuple(_ms(act) for _ in range(repetitions))
 
@@ -69,7 +69,7 @@ def timed_ms(act: Callable[[], object], repetitions: int) -> tuple[float, ...]:
 async def timed_ms_later(
     act: Callable[[], Awaitable[object]], repetitions: int
 ) -> tuple[float, ...]:
-    """As `timed_ms`, of coroutines."""
+    """Like `timed_ms`, for coroutines."""
     await act()
     times = []
     for _ in range(repetitions):

@@ -1,4 +1,4 @@
-"""A snapshot for which the host's disk has no room."""
+"""A snapshot that does not fit on the host's disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ FAULT = "the host's disk is full"
 
 
 async def try_snapshot(runtime: Runtime) -> Trial:
-    """Of more than DISK_MB, and then a small one. Only root can make a disk of that size."""
+    """Tries a snapshot of more than DISK_MB, and then a small one. Only root can make a disk of
+    that size."""
     with _small_disk() as folder:
         async with NodePool(runtime, PoolOptions(slots=1, snapshot_directory=folder)) as pool:
             id = (await pool.start(StartRequest(SPEC))).id

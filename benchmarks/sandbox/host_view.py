@@ -1,4 +1,4 @@
-"""Sandboxes as the host sees them: their processes, and how an accident would kill them."""
+"""Sandboxes as seen from the host: their processes, and how to kill them like an accident would."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STARTERS = (
 
 
 def host_pids(sandbox: AsyncSandbox) -> list[int]:
-    """Its processes, by the host's numbers."""
+    """The host's pids of its processes."""
     machine = sandbox._machine
     if hasattr(machine, "_container"):
         return [int(row[1]) for row in machine._api.top(machine._container)["Processes"]]
@@ -30,7 +30,7 @@ def host_pids(sandbox: AsyncSandbox) -> list[int]:
 
 
 def runner_pid(sandbox: AsyncSandbox) -> int:
-    """The process that runs the runner, not one of those that have only started it."""
+    """The pid of the runner itself, not of a process that has only started it."""
     for pid in host_pids(sandbox):
         words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
         if PROGRAM in words and Path(words[0]).name not in STARTERS:
@@ -62,7 +62,7 @@ def is_gone(pid: int) -> bool:
 
 
 def descendants(pid: int) -> list[int]:
-    """The children of all its threads, and theirs. Of one that has ended, none."""
+    """All descendants of a process, through all its threads; none if it has ended."""
     mine, ended = [], (FileNotFoundError, ProcessLookupError)
     with contextlib.suppress(*ended):
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -73,7 +73,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def leftovers(runtime: str, owner: str) -> list:
-    """What is there of an owner's sandboxes: containers, or control groups."""
+    """What exists of an owner's sandboxes: containers, or control groups."""
     if runtime == "docker":
         ours = {"label": f"ale.owner={owner}"}
         return [each["Id"] for each in docker.from_env().api.containers(all=True, filters=ours)]

@@ -1,6 +1,6 @@
-"""What sandboxes may leave behind on a host: all that there is of such things, by name.
+"""Lists everything that sandboxes may leave behind on a host, by name.
 
-What belongs to another process that lives is left out: others may use this host as well.
+Things of another living process are left out, because others may use the host as well.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ CGROUPS = Path("/sys/fs/cgroup")
 HOLDERS = ("bwrap", "containerd-shim")
 OWNER = re.compile(r"[0-9a-f-]{36}(?:\.\d+){3}")
 
-# Kind of thing -> the names of those that are there.
+# Kind of thing -> the names of those that exist.
 Inventory = dict[str, frozenset[str]]
-# The same, with the text that tells whose each of them is.
+# The same, with a text for each name that identifies its owner.
 Things = dict[str, dict[str, str]]
 
 
@@ -47,11 +47,11 @@ def take() -> Inventory:
 
 
 def without(things: Things, others: Set[str]) -> Inventory:
-    """What is not of `others`, which are owners."""
+    """The things that do not belong to `others`, which are owners."""
     words = set(others)
     for clue in things["containers"].values():
         if any(owner in clue for owner in others):
-            words |= {*clue.split()}  # processes, cgroups and mounts of it name its id or its mount
+            words |= {*clue.split()}  # its processes, cgroups and mounts contain its id or mount
     return {
         kind: frozenset(n for n, clue in named.items() if not any(each in clue for each in words))
         for kind, named in things.items()
@@ -59,7 +59,7 @@ def without(things: Things, others: Set[str]) -> Inventory:
 
 
 def left_since(before: Inventory) -> Inventory:
-    """What has come since and stays: what is on its way out has SETTLE_S for that."""
+    """What has appeared since and remains. Things that are being removed have SETTLE_S to go."""
     deadline = time.monotonic() + SETTLE_S
     left = more(before, take())
     while any(left.values()) and time.monotonic() < deadline:
@@ -74,20 +74,20 @@ def more(before: Inventory, now: Inventory) -> Inventory:
 
 
 def _named(names: Iterable[str]) -> dict[str, str]:
-    """Things whose names are all that is known of them."""
+    """Things of which only the names are known."""
     return {name: name for name in names}
 
 
 def _containers() -> dict[str, str]:
-    """By id: the id, the owner and the mount."""
+    """The id, owner and mount of each container, by id."""
     found = {}
-    with contextlib.suppress(DockerException):  # no daemon: bubblewrap alone is measured
+    with contextlib.suppress(DockerException):  # no daemon, so only bubblewrap is measured
         api = docker.from_env().api
         for each in api.containers(all=True):
             owner, mount = each["Labels"].get("ale.owner", ""), ""
             with contextlib.suppress(NotFound):  # it ended meanwhile
                 layers = api.inspect_container(each["Id"])["GraphDriver"]["Data"]
-                mount = layers["MergedDir"] if layers else ""  # none of one that is being removed
+                mount = layers["MergedDir"] if layers else ""  # None if it is being removed
             found[each["Id"]] = f"{each['Id']} {owner} {mount}"
     return found
 
@@ -99,7 +99,8 @@ def _volumes() -> list[str]:
 
 
 def _processes() -> Iterator[tuple[str, str]]:
-    """Of sandboxes, and those that hold them: number, name and start; command line and cgroup."""
+    """Processes in sandboxes, and those that hold them: (pid, name and start time; command line and
+    cgroup)."""
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
             stat, line, cgroup = (
@@ -108,7 +109,7 @@ def _processes() -> Iterator[tuple[str, str]]:
             )
             name = stat.partition("(")[2].rpartition(")")[0]
             if PROGRAM in line.split("\0") or name in HOLDERS:
-                started = stat.rpartition(")")[2].split()[19]  # numbers are used again
+                started = stat.rpartition(")")[2].split()[19]  # because pids are reused
                 yield f"{folder.name} {name} {started}", line + cgroup
 
 

@@ -1,4 +1,5 @@
-"""One command in a session: in this process, through a Ray actor, over HTTP; and in none."""
+"""Latency of a command in a session: in process, through a Ray actor, and over HTTP; and of
+`docker exec`, which has no session."""
 
 from __future__ import annotations
 
@@ -52,9 +53,10 @@ async def _through_ray(name: str, count: int) -> tuple[float, ...]:
 
 @contextlib.contextmanager
 def service(runtime: str) -> Iterator[str]:
-    """The URL of a service in a process of its own."""
+    """The URL of a service in a separate process."""
     line = [sys.executable, "-m", "ale_jax.sandbox.cli", "serve", "--port=0"]
-    # In a session of its own: an interrupt at the terminal is ours, and ends it in order.
+    # In a new session, so that an interrupt at the terminal reaches only this process, which then
+    # stops the service in order.
     process = subprocess.Popen(
         [*line, f"--runtime={runtime}"], stdout=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -1,4 +1,4 @@
-"""What is left after cycles of create and stop, an interrupt in the middle of starts, a kill -9."""
+"""What is left after cycles of create and stop, and after SIGINT and kill -9 during starts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ENDS = {
 
 def measure(name: str, plan: Plan) -> list[Finding]:
     runtime = pick_runtime(name, SPEC)
-    asyncio.run(_cycle(runtime, 2 * AT_ONCE))  # makes what stays for good: connections, say
+    asyncio.run(_cycle(runtime, 2 * AT_ONCE))  # creates what stays, for example connections
     before, fds = inventory.take(), _open_files()
     say(f"{name}: {plan.cycles} cycles of create and stop")
     asyncio.run(_cycle(runtime, plan.cycles))
@@ -39,13 +39,13 @@ def measure(name: str, plan: Plan) -> list[Finding]:
         say(f"{name}: {what}")
         owner = _end_in_the_middle(name, plan.starts_at_once, number)
         without_reaper[what] = len(leftovers(name, owner))
-        asyncio.run(_open_and_close(runtime))  # the next start, which reaps
+        asyncio.run(_open_and_close(runtime))  # the next start, which removes what is left
         found[what] = inventory.left_since(before)
     _tell(name, found)
     counts = {what: sum(map(len, left.values())) for what, left in found.items()}
     return [
         Figure("cycles", "cycles of create and stop", plan.cycles),
-        # What is left after one is there after the next as well: the last count has them all.
+        # What is left after one fault remains after the next one, so the largest count has all.
         Figure("leaked_objects", "things left after the next start", max(counts.values())),
         Figure("leaked_files", "open files more than before the cycles", fds_left),
         Figure("left_to_the_reaper", "sandboxes of the killed", sum(without_reaper.values())),
@@ -73,9 +73,9 @@ async def _open_and_close(runtime: Runtime) -> None:
 
 
 def _end_in_the_middle(runtime: str, count: int, number: signal.Signals) -> str:
-    """Signals a process that starts sandboxes; its name as their owner, when it has ended."""
+    """Signals a process that starts sandboxes; returns their owner when it has ended."""
     line = [sys.executable, "-m", "benchmarks.sandbox.many_starts", runtime, str(count)]
-    # In a session of its own: an interrupt of this benchmark is not to be taken for that.
+    # In a new session, so that an interrupt of this benchmark does not reach it.
     process = subprocess.Popen(
         line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -1,8 +1,8 @@
-"""A process that starts many sandboxes at once, and is made to be ended in the middle of that.
+"""A process that starts many sandboxes concurrently, in order to be killed during the starts.
 
     python -m benchmarks.sandbox.many_starts RUNTIME COUNT
 
-Its first line, when a few are up, is its name as their owner.
+Its first line of output, once a few are up, is its name as their owner.
 """
 
 from __future__ import annotations

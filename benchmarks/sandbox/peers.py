@@ -14,7 +14,7 @@ from benchmarks.sandbox.findings import Figure, Finding, Sample, say
 from benchmarks.sandbox.plan import Plan
 
 SWE_REX = "swe-rex==1.4.0"
-NEEDS = ("aiohttp",)  # which its package forgets to ask for
+NEEDS = ("aiohttp",)  # missing from its package's requirements
 SCRIPT = Path(__file__).with_name("swe_rex_commands.py")
 RUN_S = 900.0
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "ale-jax", "benchmarks")
@@ -33,9 +33,9 @@ def swe_rex(plan: Plan) -> list[Finding]:
     """Errors: RuntimeError if it cannot be installed, or does not run."""
     python = _environment()
     say(f"SWE-ReX: {plan.peer_commands} commands in process, and over HTTP")
-    # As it wants it: other terminals make its sessions unreliable.
+    # With other terminals its sessions are unreliable.
     said = _run([python, SCRIPT, str(plan.peer_commands)], os.environ | {"TERM": "dumb"})
-    (answer,) = [line for line in said.splitlines() if line.startswith("{")]  # it logs as well
+    (answer,) = [line for line in said.splitlines() if line.startswith("{")]  # without its logs
     times = json.loads(answer)
     return [
         Sample("swe_rex_local_ms", "SWE-ReX, local deployment, ms", tuple(times["local"])),
@@ -45,7 +45,7 @@ def swe_rex(plan: Plan) -> list[Finding]:
 
 
 def _environment() -> Path:
-    """The python of an environment that holds SWE-ReX; made at the first time."""
+    """The Python of an environment with SWE-ReX, which is created at first use."""
     python = HOME / "bin" / "python"
     if not (HOME / MARK).exists():
         say(f"SWE-ReX: installs {SWE_REX} into {HOME}")
@@ -56,9 +56,9 @@ def _environment() -> Path:
 
 
 def _run(line: list, environment: Mapping[str, str]) -> str:
-    """What it prints. RuntimeError, with its last words, if it fails."""
+    """Returns what it prints. RuntimeError, with the last line of its errors, if it fails."""
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    # In a session of its own, so that what it has started can be ended with it.
+    # In a new session, so that its child processes can be killed with it.
     with subprocess.Popen(line, env=environment, start_new_session=True, **streams) as process:
         try:
             said, words = process.communicate(timeout=RUN_S)
@@ -66,6 +66,6 @@ def _run(line: list, environment: Mapping[str, str]) -> str:
             os.killpg(process.pid, signal.SIGKILL)
             raise
     if process.returncode:
-        last = (words.strip().splitlines() or ["no word"])[-1]
+        last = (words.strip().splitlines() or ["no output"])[-1]
         raise RuntimeError(f"{Path(line[0]).name} ended with {process.returncode}: {last}")
     return said

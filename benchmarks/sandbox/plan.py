@@ -1,4 +1,4 @@
-"""How often everything is done: in earnest, and quickly."""
+"""Numbers of repetitions, for the full benchmark and with --quick."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ SPEC = SandboxSpec()
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """commands: for each way to a session. peer_commands: for each peer, which is slower.
-    installs_peers: if they are missing. cold_starts: each beside a bare one. file_calls: resets,
-    snapshots and restores each. crowds: sandboxes at once, by runtime; crowd_commands: spread over
-    them. cycles: of create and stop; starts_at_once: in the middle of which their owner is ended.
-    effort: of attacks (see `Arena`); quiet_commands: of their neighbour, before a load.
-    kills: of a sandbox, in each way."""
+    """commands: for each way to reach a session. peer_commands: for each peer, which is slower.
+    installs_peers: whether missing peers are installed. cold_starts: each next to a bare one.
+    file_calls: number of resets, of snapshots and of restores. crowds: concurrent sandboxes, by
+    runtime. crowd_commands: distributed over them. cycles: of create and stop. starts_at_once:
+    concurrent starts during which their owner is killed. effort: of attacks (see `Arena`).
+    quiet_commands: of the attacks' neighbour, before a load. kills: of a sandbox, for each fault.
+    """
 
     commands: int
     peer_commands: int

@@ -1,4 +1,4 @@
-"""The tables for people, and what the run was made with."""
+"""The tables, and the hardware and software of the run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.table import Table
 from benchmarks.sandbox.findings import PERCENTILES, Figure, Finding, Sample, Trial
 from benchmarks.sandbox.summary import BARS, Figures
 
-WIDTH = 170  # where there is no terminal whose width could be asked for
+WIDTH = 170  # if the output is not a terminal
 LIBRARIES = ("docker", "fastapi", "httpx", "numpy", "ray", "uvicorn")
 
 
@@ -68,7 +68,7 @@ def _rows(findings: Mapping[str, list[Finding]]) -> Iterable[tuple[str, Finding]
 
 
 def _printable(text: str) -> str:
-    """What a sandbox has said is not to drive the terminal, nor to be taken for markup."""
+    """Text from a sandbox, made safe: without control characters, and with escaped markup."""
     shown = "".join(each if each.isprintable() else "\ufffd" for each in text)
     return shown.replace("[", "\\[")
 

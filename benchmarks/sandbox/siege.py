@@ -1,4 +1,4 @@
-"""Every attack, beside a neighbour whose latency is taken before and meanwhile."""
+"""Plays every attack, next to a neighbour whose latency is measured before and during it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from benchmarks.sandbox.attacks.resources import RESOURCES
 from benchmarks.sandbox.findings import Finding, Trial, say
 from benchmarks.sandbox.plan import Plan
 
-# Small, so that an attack on a limit is soon at it.
+# Small, so that an attack on a limit reaches it quickly.
 SPEC = SandboxSpec(memory_mb=96, pids=48, files_mb=8, command_seconds=5.0, output_bytes=1000)
 LABELS = {"run": "benchmark"}
 PAUSE_S = 0.004
-FEWEST = 20  # commands, of which a 95th percentile is taken
+FEWEST = 20  # commands that a 95th percentile needs
 
 
 def measure(name: str, plan: Plan) -> list[Finding]:
@@ -47,15 +47,15 @@ def measure(name: str, plan: Plan) -> list[Finding]:
 
 
 class Neighbour:
-    """Gives its sandbox a small command again and again, from a thread of its own.
+    """Repeatedly runs a small command in its sandbox, in its own thread.
 
-    wrong: answers that were not what they should be.
+    wrong: number of wrong answers.
     """
 
     def __init__(self, box: BlockingSandbox):
         self.wrong = 0
         self._box = box
-        self._times: list[tuple[float, float]] = []  # when each began, and its milliseconds
+        self._times: list[tuple[float, float]] = []  # start of each command, and its milliseconds
         self._lost: SandboxError | None = None
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._live, name="neighbour")
@@ -69,7 +69,7 @@ class Neighbour:
         self._thread.join()
 
     def next_p95_ms(self, count: int) -> float:
-        """Of the next `count` commands. SandboxLost, if it is."""
+        """The 95th percentile of the next `count` commands. SandboxLost if its sandbox is lost."""
         first = len(self._times)
         while len(self._times) < first + count:
             if self._lost:
@@ -78,7 +78,8 @@ class Neighbour:
         return float(np.percentile([ms for _, ms in self._times[first:]], 95))
 
     def p95_ms_since(self, began: float) -> float | None:
-        """None if there were fewer than FEWEST commands. began: by the performance counter."""
+        """The 95th percentile of the commands since `began`, on the performance counter's clock;
+        None if there were fewer than FEWEST."""
         times = [ms for at, ms in self._times if at >= began]
         return float(np.percentile(times, 95)) if len(times) >= FEWEST else None
 
@@ -110,7 +111,7 @@ def _try(attack: Attack, arena: Arena, neighbour: Neighbour, quiet_commands: int
 
 
 def _play(attack: Attack, arena: Arena) -> tuple[bool, str]:
-    """Whether it was survived, and what was seen."""
+    """Whether the sandbox survived the attack, and what was seen."""
     try:
         seen = attack.play(arena)
         arena.box.kill_processes()

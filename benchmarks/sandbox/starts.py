@@ -1,4 +1,4 @@
-"""From nothing, and from what there is, to a sandbox that works: cold, warm, reset, restored."""
+"""Times until a sandbox works: cold start, warm start, reset and restore."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.sandbox.findings import Figure, Finding, Sample, say, timed_ms
 from benchmarks.sandbox.plan import SPEC, Plan
 
 WARM = 4
-FILES, FILE_BYTES = 100, 100 << 10  # 10 MB, which nothing compresses
+FILES, FILE_BYTES = 100, 100 << 10  # 10 MB of incompressible data
 READY_S = 120.0
 
 
@@ -40,7 +40,7 @@ def _cold(runtime: Runtime, plan: Plan) -> list[Finding]:
 
 
 def _beside_bare(runtime: Runtime, plan: Plan) -> list[Finding]:
-    """In turn, so that whatever else the machine does falls on all of them alike."""
+    """Measures alternately, so that other load on the machine affects all equally."""
     container = bare_docker.container_of_a_sandbox(runtime, SPEC)
     flags = bare_docker.run_flags(container)
     rounds = [
@@ -68,7 +68,7 @@ def _ratio(ours: tuple[float, ...], theirs: tuple[float, ...]) -> float:
 
 
 def _cold_ms(runtime: Runtime) -> float:
-    """Until it answers; its end is not counted."""
+    """Milliseconds until it answers; its end does not count."""
     began = time.perf_counter()
     with runtime.start(SPEC, {}) as box:
         assert box.run("echo up").output == "up\n"
@@ -76,7 +76,7 @@ def _cold_ms(runtime: Runtime) -> float:
 
 
 async def _warm_ms(runtime: Runtime, count: int) -> tuple[float, ...]:
-    """Of starts, each while WARM are ready."""
+    """Milliseconds of starts, each made while WARM sandboxes are ready."""
     times = []
     async with NodePool(runtime, PoolOptions(slots=2 * WARM)) as pool:
         await pool.warm(SPEC, WARM)

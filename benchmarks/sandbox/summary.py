@@ -1,4 +1,4 @@
-"""From findings to figures: of each runtime, of the worst of them, and held against the bars."""
+"""Computes figures from findings, for each runtime and for the worst of them, and the bars."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from benchmarks.sandbox.findings import Figure, Finding, Sample, Trial
 
 Figures = dict[str, float | int | None]
-# What is asked for by name; None where a run has not measured it.
+# Keys that are always in the result; None if a run has not measured them.
 REQUIRED = (
     *("session_ms_inprocess_p50", "session_ms_ray_p50", "session_ms_http_p50"),
     *("docker_start_ratio", "warm_start_ms_p50", "reset_ms_p50", "snapshot_ms_p50"),
@@ -24,7 +24,7 @@ SUMMED = (
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """What a figure must be: at most `limit`, or at least."""
+    """A bar for a figure: at most `limit`, or at least."""
 
     key: str
     what: str
@@ -62,7 +62,7 @@ BARS = (
 
 
 def figures_of(findings: Iterable[Finding]) -> Figures:
-    """By their keys of the JSON."""
+    """The figures by their keys in the JSON."""
     figures: Figures = {}
     trials = []
     for each in findings:
@@ -85,8 +85,8 @@ def _of_trials(trials: list[Trial]) -> Figures:
 
 
 def overall(runtimes: Mapping[str, Figures], peers: Figures) -> Figures:
-    """Counts of all runtimes together, otherwise the worst runtime's; and what peers take, as a
-    multiple of ours."""
+    """Counts summed over all runtimes, other figures of the worst runtime, and the times of peers
+    relative to ours."""
     total: Figures = dict.fromkeys(REQUIRED)
     for figures in runtimes.values():
         for key, value in figures.items():

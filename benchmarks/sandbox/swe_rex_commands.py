@@ -1,11 +1,11 @@
-"""Times commands in SWE-ReX's sessions, with the python of an environment that holds it.
+"""Times commands in SWE-ReX's sessions, with the Python of an environment that contains it.
 
     ENVIRONMENT/bin/python swe_rex_commands.py COUNT
 
-Its Docker deployment needs a network between host and container, which ours have not: its server is
-started on this machine instead, and called over HTTP as that deployment calls it. Prints one JSON
-object: milliseconds of each command, "local" in the process, "http" through the server, and how
-many have "failed": a prompt that is later than 0.1 s is an error there.
+Its Docker deployment needs a network between host and container, which our containers do not have.
+Its server is therefore started on this machine, and called over HTTP as that deployment does.
+Prints one JSON object: milliseconds of each command, "local" in the process and "http" through the
+server, and how many have "failed". SWE-ReX reports an error if a prompt takes more than 0.1 s.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Timings:
         self.count, self.failed = count, 0
 
     async def of(self, runtime: AbstractRuntime) -> list[float]:
-        """Milliseconds of each command, but for the first and those that failed."""
+        """Milliseconds of each command, except for the first one and those that failed."""
         times, session = [], await _open(runtime)
         for _ in range(1 + self.count):
             began = time.perf_counter()
@@ -39,7 +39,7 @@ class Timings:
                 done = await runtime.run_in_session(BashAction(command="true", session=session))
             except CommandTimeoutError:
                 self.failed += 1
-                session = await _open(runtime)  # the other is out of step from now on
+                session = await _open(runtime)  # the old session is out of sync from now on
                 continue
             times.append(1e3 * (time.perf_counter() - began))
             assert done.exit_code == 0, done

@@ -1,8 +1,8 @@
-"""Does credit by attention help in a single reply? Expect: no more than tokens drawn by lot.
+"""Does attention credit help within a single reply? Expect: no more than random tokens do.
 python -m ale_jax.launch --config=configs/experiments/countdown.py --workdir=runs/countdown
 
-One turn without a sandbox: the steps of a calculation, and then the expression. The arms of
-`python -m benchmarks.experiments attention_credit`, failures weighed in full, as GRPO has it.
+One turn without a sandbox: the steps of a calculation, and then the expression. The arms are those
+of `python -m benchmarks.experiments attention_credit`. Failures have full weight, as in GRPO.
 Hardware: two CPU cores; no accelerator.
 """
 
@@ -21,7 +21,8 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c.engine.update(max_sequences=32, max_sequence_length=128, pages=32 * 128 // 16)
     c.learn.update(pack_length=256)
     c.warm_start.update(transcripts_per_family=2048, target_success=0.02)
-    # One reply is soon played, and the arms differ by little: more steps and more unseen tasks.
+    # A single reply is quick to play, and the arms differ little, so that more steps and more
+    # unseen tasks are both possible and needed.
     c.rl.update(steps=150, groups_per_step=16)
     c.rl_optimizer.decay_steps = 150
     c.algo.loss.negative_weight = 1.0

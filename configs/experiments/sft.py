@@ -1,9 +1,9 @@
-"""What does supervised learning alone reach, as the paper does it? Expect: most of what it shows.
+"""What does the paper's supervised stage reach alone? Expect: most of the demonstrated tasks.
 python -m ale_jax.launch --config=configs/experiments/sft.py --workdir=runs/sft
 
-Eq 1 on two domains, seven parts of shell tasks to three of arithmetic. Three tenths of the shell's
-demonstrations err on the way: those chunks, and repeated ones, stay in the context and earn no
-loss. `script` is left out, since its oracle finds out by an error what is to be repaired.
+Eq 1 on two domains, with seven parts of shell tasks to three of arithmetic. 30 % of the shell
+demonstrations contain errors: chunks with errors and repeated chunks stay in the context, but are
+excluded from the loss. `script` is left out, because its oracle needs an error to find the repair.
 Hardware: two CPU cores; no accelerator.
 """
 

@@ -1,9 +1,9 @@
-"""Which algorithm lifts a small policy furthest? Expect: what failures weigh decides.
+"""Which algorithm improves a small policy most? Expect: the weight of failures decides.
 python -m ale_jax.launch --config=configs/experiments/shell.py --workdir=runs/shell
 
-The arms of `python -m benchmarks.experiments` for algorithms, ablations and staleness differ from
-this in overrides alone. Three families of one to five reading commands, a dense policy small enough
-for eighteen runs in three hours. Hardware: two CPU cores; no accelerator.
+The arms of `python -m benchmarks.experiments` for algorithms, ablations and staleness are this
+config with overrides. It has three families of one to five reading commands, and a dense policy
+small enough for eighteen runs in three hours. Hardware: two CPU cores; no accelerator.
 """
 
 from ml_collections import ConfigDict

@@ -1,4 +1,4 @@
-"""Countdown with GEM's contract: one turn, text in, text out. It needs no sandbox."""
+"""Countdown as a GEM environment: one turn, text in, text out. It needs no sandbox."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SYSTEM_PROMPT = "Reach the target with + - * / and each number once; the last li
 
 
 class CountdownEnv:
-    """The puzzles of one family; reset as often as wanted."""
+    """The puzzles of one family. It can be reset any number of times."""
 
     system_prompt = SYSTEM_PROMPT
 
@@ -27,9 +27,10 @@ class CountdownEnv:
         return self._puzzle.instruction, {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Judges the last line of `action`; what stands before it is the policy's own.
+        """Judges the last line of `action`; the lines before it are ignored.
 
-        Always ends the episode. info: `malformed` and `failed` say that the line is no expression.
+        Always ends the episode. info: `malformed` and `failed` are True if the line is not an
+        expression.
         """
         assert self._puzzle is not None, "step needs a reset after the end of an episode"
         puzzle, self._puzzle = self._puzzle, None
@@ -41,16 +42,16 @@ class CountdownEnv:
         return "", float(solved), True, False, {"malformed": False, "failed": False}
 
     def grade(self) -> float:
-        """Without an answer there is nothing to reward."""
+        """Always 0.0, because there is no answer to reward."""
         assert self._puzzle is not None, "grade needs a reset after the end of an episode"
         self._puzzle = None
         return 0.0
 
     def save(self) -> None:
-        """Its one turn has no state between."""
+        """None: with a single turn there is no state to save."""
 
     def load(self, seed: int, saved: Any) -> bool:
         return False
 
     def close(self) -> None:
-        """Nothing is left to do."""
+        """Does nothing."""

@@ -1,10 +1,10 @@
-"""Arithmetic as the policy writes it, read by a strict parser of our own, with exact values.
+"""A strict parser for arithmetic expressions that the policy writes, with exact values.
 
     sum     = product, any number of times: ("+" | "-") product
     product = factor, any number of times: ("*" | "/") factor
     factor  = digits | "(" sum ")"
 
-There is no sign and no power, so a text of MAX_CHARS has a value of at most that many digits.
+There are no signs and no powers, so the value of a text of MAX_CHARS has at most that many digits.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _PRODUCT: Mapping[str, _Operation] = {"*": operator.mul, "/": operator.truediv}
 
 
 class ExpressionError(ValueError):
-    """The text is no expression, or has no value; the message says why."""
+    """The text is not an expression, or has no value; the message says why."""
 
 
 def evaluate(text: str) -> tuple[Fraction, list[int]]:
     """The value of `text`, and the numbers in it from left to right.
 
     Raises:
-      ExpressionError: it does not follow the grammar, is too long, or divides by 0.
+      ExpressionError: `text` does not follow the grammar, is too long, or divides by 0.
     """
     if len(text) > MAX_CHARS:
         raise ExpressionError(f"longer than {MAX_CHARS} characters")
@@ -60,7 +60,7 @@ class _Parser:
     def __init__(self, pieces: list[str]):
         self._pieces = iter(pieces)
         self.numbers: list[int] = []
-        self.next = ""  # the piece not yet taken; empty at the end
+        self.next = ""  # the next piece; empty at the end
         self._advance()
 
     def _advance(self) -> str:
@@ -92,8 +92,8 @@ class _Parser:
             if self._advance() != ")":
                 raise ExpressionError("')' is missing")
             return value
-        if not piece.isdigit():  # ASCII digits: there is no other kind of piece
-            raise ExpressionError(f"a number is wanted, not {piece or 'the end'!r}")
+        if not piece.isdigit():  # only ASCII digits can occur in a piece
+            raise ExpressionError(f"expected a number, not {piece or 'the end'!r}")
         if len(piece) > MAX_DIGITS:
             raise ExpressionError(f"a number has more than {MAX_DIGITS} digits")
         self.numbers.append(int(piece))

@@ -1,4 +1,4 @@
-"""Puzzles that have a solution, since each is made from one; and the families, by difficulty."""
+"""Countdown puzzles, each of which is generated from a solution, and their families."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 
 from envs.splits import split_of
 
-HIGHEST = 99  # of the target and of every value on the way there
-EVAL_SHARE = 8  # one puzzle of so many belongs to the evaluation split
-MAX_DRAWS = 10_000  # some thirty are needed at most; no seed is to hang
+HIGHEST = 99  # of the target and of every intermediate value
+EVAL_SHARE = 8  # one in this many puzzles belongs to the evaluation split
+MAX_DRAWS = 10_000  # about thirty are needed at most; the bound prevents an endless loop
 
 WORDINGS = (
     "Make {target} of {numbers}.",
@@ -22,7 +22,7 @@ WORDINGS = (
 
 @dataclasses.dataclass(frozen=True)
 class Puzzle:
-    """numbers: each is to be used exactly once. solution: an oracle's reply, its steps line by line
+    """numbers: each must be used exactly once. solution: the oracle's reply, with one step per line
     and then the expression."""
 
     numbers: tuple[int, ...]
@@ -33,7 +33,7 @@ class Puzzle:
 
 @dataclasses.dataclass(frozen=True)
 class Difficulty:
-    """count numbers of 1..highest."""
+    """A puzzle has `count` numbers from 1 to `highest`."""
 
     count: int
     highest: int
@@ -58,8 +58,8 @@ class _Term:
 def generate(family: str, seed: int) -> Puzzle:
     """The puzzle of `family` and `seed`, the same on every machine.
 
-    There are not many puzzles, so other seeds are not enough to keep the splits apart: which one a
-    puzzle belongs to is decided by its numbers (in any order) and its target.
+    There are few puzzles, so that different seeds can give the same one. To keep the splits
+    disjoint, a puzzle's split is decided by its numbers (in any order) and its target.
     """
     if family not in FAMILIES:
         raise ValueError(f"unknown family {family!r}, expected one of: {', '.join(FAMILIES)}")
@@ -73,13 +73,13 @@ def generate(family: str, seed: int) -> Puzzle:
 
 
 def owner(puzzle: Puzzle) -> str:
-    """The split that a puzzle belongs to, whatever the seed that drew it."""
+    """The split that a puzzle belongs to, independently of the seed that drew it."""
     content = f"{sorted(puzzle.numbers)} {puzzle.target}"
     return "train" if zlib.crc32(content.encode()) % EVAL_SHARE else "eval"
 
 
 def _draw(rng: np.random.Generator, difficulty: Difficulty) -> Puzzle | None:
-    """None where the numbers drawn cannot be joined within 1..HIGHEST."""
+    """None if the numbers drawn cannot be combined within 1..HIGHEST."""
     numbers = tuple(rng.integers(1, difficulty.highest + 1, difficulty.count).tolist())
     terms, steps = [_Term(n, str(n)) for n in numbers], []
     while len(terms) > 1:
@@ -103,8 +103,8 @@ def _draw(rng: np.random.Generator, difficulty: Difficulty) -> Puzzle | None:
 
 
 def _results(left: int, right: int) -> dict[str, int]:
-    """What each operation makes of two numbers, where that is whole and in 1..HIGHEST, and where
-    it does something: n * 1 and n / 1 would be the way to be rid of a 1."""
+    """The results of the operations on two numbers that are integers in 1..HIGHEST. n * 1 and n / 1
+    are excluded, because they would be a trivial way to use up a 1."""
     results = {"+": left + right, "-": left - right}
     if min(left, right) > 1:
         results["*"] = left * right

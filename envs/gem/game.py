@@ -1,4 +1,4 @@
-"""The games of gem-llm as environments, each in a process of its own (see player.py)."""
+"""The games of gem-llm as environments, each in its own process (see player.py)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MAX_ANSWER = 1 << 20
 
 
 class GameError(SandboxError):
-    """The game broke off, or the library refused."""
+    """The game ended unexpectedly, or the library reported an error."""
 
 
 class GemGame:
-    """One game. python: of an environment that has gem-llm. It must be closed in the end."""
+    """One game, which must be closed. python: of an environment that has gem-llm."""
 
     def __init__(self, env_id: str, python: str):
-        """Errors: ValueError for what that library does not know, or cannot make."""
+        """Errors: ValueError for a game that the library does not know, or cannot make."""
         self._player = _Player(python, [env_id])
         try:
             self._player.answer("game", START_S)
@@ -33,14 +33,14 @@ class GemGame:
             raise ValueError(f"env_id {env_id!r:.80} cannot be made: {error}") from error
 
     def reset(self, seed: int) -> tuple[str, dict[str, Any]]:
-        """Begins an episode: the instruction, and what the library says besides.
+        """Starts an episode; returns the instruction and the library's info.
 
-        Errors, here and of `step`: GameError; it cannot be played on then.
+        Errors, also of `step`: GameError, after which the game cannot be continued.
         """
         return tuple(self._player.ask({"seed": seed}, "reset"))
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Observation, reward, terminated, truncated, and what the library says besides."""
+        """Observation, reward, terminated, truncated, and the library's info."""
         return tuple(self._player.ask({"action": action}, "step"))
 
     def close(self) -> None:
@@ -49,7 +49,7 @@ class GemGame:
 
 
 def known_games(python: str) -> list[str]:
-    """The names of those that need no network. ValueError if that environment has no gem-llm."""
+    """Names of the games that need no network. ValueError if the environment has no gem-llm."""
     player = _Player(python, [])
     try:
         return player.answer("games", START_S)
@@ -60,7 +60,7 @@ def known_games(python: str) -> list[str]:
 
 
 class _Player:
-    """The process, and its lines."""
+    """The player's process, and requests to it."""
 
     def __init__(self, python: str, words: list[str]):
         self._process = subprocess.Popen(
@@ -68,7 +68,7 @@ class _Player:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
-            start_new_session=True,  # a Ctrl-C at the terminal is for its owner to handle
+            start_new_session=True,  # a Ctrl-C at the terminal must not reach it
         )
 
     def ask(self, request: dict[str, Any], name: str) -> Any:
@@ -89,7 +89,7 @@ class _Player:
             line += piece
             if not piece or len(line) > MAX_ANSWER:
                 self._process.kill()
-                raise GameError("the game broke off")
+                raise GameError("the game ended unexpectedly")
         answer = json.loads(line)
         if name not in answer:
             raise GameError(f"{answer.get('error', answer)}"[:500])

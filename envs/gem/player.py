@@ -1,8 +1,8 @@
-"""A program that plays one game of gem-llm: requests and answers are JSON, one per line.
+"""A program that plays one game of gem-llm. Requests and answers are JSON, one per line.
 
-It runs in an environment of its own, since that library wants other versions than we do, seeds the
-random numbers of its whole process, and sets up the process's logging. Without an argument it
-answers with the names of the games instead.
+It runs in a separate Python environment, because the library needs other versions of packages than
+ALE-JAX, seeds the random numbers of its whole process, and configures the process's logging.
+Without an argument it answers with the names of the games instead.
 """
 
 import json
@@ -14,14 +14,14 @@ OFFLINE = ("game:", "rg:")  # the others fetch data
 
 def main(words: list[str]) -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the library prints is no answer
+    os.dup2(2, 1)  # what the library prints must not be taken for an answer
 
     def tell(answer: dict) -> None:
         print(json.dumps(answer, default=str), file=answers, flush=True)
 
     try:
         play(words, tell)
-    except Exception as error:  # whatever it is, whoever plays is told
+    except Exception as error:  # of any kind; it is reported to the caller
         tell({"error": f"{type(error).__name__}: {error}"})
 
 

@@ -1,4 +1,4 @@
-"""A shell task as an environment with GEM's contract: text in, text out, the reward at the end."""
+"""A shell task as a GEM environment: text in, text out, and the reward at the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from envs.splits import require_seed, require_split
 
 
 class ShellEnv:
-    """The tasks of one family in a sandbox that the caller owns; reset as often as wanted."""
+    """The tasks of one family, in a sandbox that the caller owns. It can be reset any number of
+    times."""
 
     system_prompt = SYSTEM_PROMPT
 
@@ -31,7 +32,7 @@ class ShellEnv:
 
         Raises:
           ValueError: the seed belongs to another split.
-          SandboxError: the sandbox could not be made ready.
+          SandboxError: the sandbox could not be prepared.
         """
         world = self._generate(seed)
         self._sandbox.reset()
@@ -40,11 +41,11 @@ class ShellEnv:
         return world.instruction, {}
 
     def save(self) -> SavedState | None:
-        """The sandbox as it stands. Errors: SandboxError."""
+        """Saves the sandbox's state. Errors: SandboxError."""
         return api.save(self._sandbox)
 
     def load(self, seed: int, saved: SavedState) -> bool:
-        """As `agent.api.Environment.load`. Errors: as of `reset`."""
+        """See `agent.api.Environment.load`. Errors: those of `reset`."""
         world = self._generate(seed)
         whole = api.load(self._sandbox, saved)
         self._world = world if whole else None
@@ -56,9 +57,9 @@ class ShellEnv:
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Plays the tool call in `action`, the policy's raw text.
 
-        Returns observation, reward (0.0 until the end), terminated, truncated (never: limits are
-        the caller's) and info: `malformed`, there was no valid call; `failed`, there was none, or
-        its command ended with an error or not in time.
+        Returns observation, reward (0.0 until the end), terminated, truncated (never, as the caller
+        sets limits) and info. info["malformed"]: there was no valid call. info["failed"]: there was
+        no valid call, or its command ended with an error or timed out.
 
         Raises:
           SandboxError: the sandbox failed.
@@ -77,11 +78,11 @@ class ShellEnv:
         return observation(result), 0.0, False, False, {"malformed": False, "failed": failed}
 
     def close(self) -> None:
-        """Nothing is left to do: the sandbox is the caller's."""
+        """Leaves the sandbox open, because the caller owns it."""
         self._world = None
 
     def grade(self) -> float:
-        """The reward of the state as it stands: without an answer, an answer task earns nothing."""
+        """The reward of the current state. A task that asks for an answer earns nothing."""
         assert self._world is not None, "grade needs a reset after the end of an episode"
         return self._judge(None)
 
@@ -94,7 +95,7 @@ class ShellEnv:
 
 
 def observation(result: ExecResult) -> str:
-    """What the policy is shown of a command."""
+    """The observation that the policy gets of a command's result."""
     notes = []
     if result.omitted_bytes:
         notes.append(f"[{result.omitted_bytes} bytes left out]")

@@ -1,4 +1,4 @@
-"""An oracle that errs on the way: something for the masks of supervised learning to leave out."""
+"""An oracle that makes errors, as a test case for the masks of supervised learning."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 
 from ale_jax.agent.tools import ToolCall, bash
 
-READERS = ("cat", "grep", "ls", "sh")  # commands that change nothing when they are given twice
+READERS = ("cat", "grep", "ls", "sh")  # commands that can be repeated without a change
 
 
 def noisy(calls: Sequence[ToolCall], seed: int) -> tuple[ToolCall, ...]:
-    """The same calls, one of the reading ones preceded by one that fails, for its last word lacks
-    a letter, and one followed by itself. Which ones: by the seed."""
+    """The same calls with two insertions, at reading calls that are chosen by the seed: a failing
+    call, whose last word lacks a letter, before one of them, and a repetition after one of them."""
     rng = np.random.default_rng([seed, len(calls)])
     readers = [i for i, call in enumerate(calls) if _reads(call)]
     wrong, twice = readers[rng.integers(len(readers))], readers[rng.integers(len(readers))]

@@ -1,9 +1,9 @@
-"""Proves that every task can be solved, and that none is solved by doing nothing.
+"""Checks that every task can be solved, and that none is solved by doing nothing.
 
 python -m envs.shell.validate --seeds=200 --runtime=auto
 
-Families that need no sandbox are proved, too. With Docker, the registry is told that the image was
-tried out, and how it went.
+Families that need no sandbox are checked as well. With Docker, the result of a check of the image
+is stored in the image registry.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ LABELS = {"role": "validate"}
 
 @dataclasses.dataclass(frozen=True)
 class FamilyReport:
-    """What the worlds of a family came to.
+    """The results of a family.
 
-    oracle, nothing: in how many of the `seeds` worlds each earned 1.
-    turns: of the oracle, per world.
-    longest_observation: characters.
+    oracle, nothing: number of the `seeds` tasks in which the oracle, or doing nothing, earned 1.
+    turns: of the oracle, per task.
+    longest_observation: in characters.
     """
 
     family: str
@@ -51,10 +51,10 @@ class FamilyReport:
 
 
 def check_family(sandbox: Sandbox, family: str, seeds: Sequence[int]) -> FamilyReport:
-    """Plays every world of `seeds` (of the train split) twice: the oracle, and doing nothing.
+    """Plays every task of `seeds` (of the train split) twice: the oracle, and doing nothing.
 
     Raises:
-      SandboxError: an episode could not be judged, so nothing is proved.
+      SandboxError: an episode could not be judged, so there is no result.
     """
     tasks = [Task(family, seed, "train") for seed in seeds]
     solved = [play_oracle(sandbox, task) for task in tasks]
@@ -83,8 +83,8 @@ def _play_nothing(sandbox: Sandbox, task: Task) -> Episode:
 
 
 def judge(sandbox: Sandbox, plays_oracle: bool) -> float:
-    """Of one world of each family that needs the image: the oracle's lowest reward, or the highest
-    for doing nothing."""
+    """Plays one task of each family that needs the image. Returns the oracle's lowest reward, or
+    the highest reward for doing nothing."""
     tasks = [Task(family, 0, "train") for family in FAMILIES]
     if plays_oracle:
         return min(float(_is_solved(play_oracle(sandbox, task)[0])) for task in tasks)
@@ -92,7 +92,7 @@ def judge(sandbox: Sandbox, plays_oracle: bool) -> float:
 
 
 def verify_image(runtime: Runtime, spec: SandboxSpec) -> Verification:
-    """Tries the image of `spec` out, and has the registry write it down."""
+    """Checks the image of `spec`, and stores the result in the image registry."""
     start = functools.partial(runtime.start, labels=LABELS)
     return Hub().validate(spec.image, start, runtime.name, judge, spec)
 
@@ -109,7 +109,7 @@ def table(reports: list[FamilyReport]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns the exit code: 1 if a family is unsound, or nothing could be proved."""
+    """Returns the exit code: 1 if a family is unsound, or there is no result."""
     parser = argparse.ArgumentParser(prog="python -m envs.shell.validate", description=__doc__)
     parser.add_argument("--seeds", type=int, default=200, help="worlds per family")
     parser.add_argument("--runtime", default="auto", help="auto, docker or bubblewrap")

@@ -1,7 +1,7 @@
-"""Judges what an episode left behind. Runs in the playing process, outside the sandbox.
+"""Judges the final state of an episode, in the process that plays it, outside the sandbox.
 
-What the agent could use to forge a result is taken away first: its processes are killed, so nothing
-can change between reading and judging, and what is right is compared out here.
+The agent's processes are killed first, so that nothing changes while files are read, and the
+expected content is compared outside the sandbox. The agent therefore cannot forge a result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def verify(goal: Goal, sandbox: Sandbox, answer: str | None) -> bool:
     """Whether the goal is reached; `answer` is None if the agent never finished.
 
     Raises:
-      SandboxError: the sandbox failed, so nothing is known.
+      SandboxError: the sandbox failed, so there is no verdict.
     """
     if goal.answer is not None and (answer is None or answer.strip() != goal.answer):
         return False
@@ -41,7 +41,8 @@ def _holds(sandbox: Sandbox, path: str, content: bytes) -> bool:
 
 
 def _are_gone(sandbox: Sandbox, paths: Sequence[str]) -> bool:
-    """Asks for the names: what cannot be read, a directory say, may still be there."""
+    """Looks the names up, because a path that cannot be read, such as a directory, may still
+    exist."""
     if not paths:
         return True
     return sandbox.run(f"find {shlex.join(paths)} -maxdepth 0 2>/dev/null").output == ""
@@ -50,7 +51,7 @@ def _are_gone(sandbox: Sandbox, paths: Sequence[str]) -> bool:
 def _probe_holds(probe: Probe, sandbox: Sandbox) -> bool:
     try:
         sandbox.write(probe.files)
-    except OSError:  # the agent took the permission to write from its own directory
+    except OSError:  # the agent has removed the write permission of its own directory
         return False
     result = sandbox.run(probe.command)
     return result.exit_code == 0 and result.output.rstrip("\n") == probe.output

@@ -1,7 +1,7 @@
-"""The vocabulary of every world: common words of 4 to 8 letters, all different.
+"""The vocabulary of all tasks: common words of 4 to 8 letters, all different.
 
-No word is a part of another one, so `grep WORD` and `sed 's/WORD/.../'` hit what they name and
-nothing else. None is a word of an instruction, a tool or a command (tests/envs holds all this).
+No word is part of another one, so `grep WORD` and `sed 's/WORD/.../'` match only that word. None is
+a word of an instruction, a tool or a command (tests/envs checks all of this).
 """
 
 _TEXT = """

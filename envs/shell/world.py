@@ -1,4 +1,4 @@
-"""What a task is made of: the files to start from, the goal, and an oracle that reaches it."""
+"""The parts of a task: the initial files, the goal, and an oracle that reaches it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from envs.shell.words import WORDS
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
-    """Runs the agent's own work on data that it has never seen.
+    """Runs the agent's work on data that the agent has never seen.
 
-    files: written over the agent's, just before `command` runs in a session of its own.
+    files: overwrite the agent's files just before `command` runs in a separate session.
     output: what the command must print, without the trailing newline; it must also exit with 0.
     """
 
@@ -26,10 +26,11 @@ class Probe:
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-    """What is right at the end. Stays in the playing process: the sandbox never sees it.
+    """The expected outcome. It stays in the process that plays the episode; the sandbox never sees
+    it.
 
-    files: path -> exact content; None where nothing may be left. Files not named here are free.
-    answer: what `finish` must say; None where only the files count.
+    files: path -> exact content, or None if the path must not exist. Other files do not matter.
+    answer: the expected answer of `finish`; None if only the files count.
     """
 
     files: Mapping[str, bytes | None]
@@ -39,9 +40,10 @@ class Goal:
 
 @dataclasses.dataclass(frozen=True)
 class World:
-    """A task as generated. Paths are relative to the working directory.
+    """A generated task. Paths are relative to the working directory.
 
-    oracle: calls that reach the goal, each inferable from the instruction and what was read before.
+    oracle: calls that reach the goal. Each can be inferred from the instruction and from what was
+    read before it.
     """
 
     instruction: str
@@ -59,12 +61,12 @@ def lines(*texts: str) -> bytes:
 
 
 class Names:
-    """Draws words and numbers; none comes twice in a world, so that every copy has one source."""
+    """Draws words and numbers. None is drawn twice in a task, so that every copy has one source."""
 
     def __init__(self, rng: np.random.Generator):
         self._rng = rng
         self._words = iter(rng.permutation(len(WORDS)).tolist())
-        # Three digits each: none is a part of another one.
+        # Three digits each, so that none is part of another one.
         self._numbers = iter(rng.permutation(np.arange(100, 1000)).tolist())
 
     def word(self) -> str:
@@ -77,7 +79,7 @@ class Names:
         return str(next(self._numbers))
 
     def code(self) -> str:
-        """Six digits: whoever guesses is hardly ever right."""
+        """Six digits, so that a guess is hardly ever right."""
         return self.number() + self.number()
 
     def value(self) -> str:
@@ -85,7 +87,7 @@ class Names:
         return self.word() if self._rng.random() < 0.5 else self.number()
 
     def path(self, extension: str, directory: str = "") -> str:
-        """A new file in `directory`, by default where the session starts."""
+        """A new file in `directory`, which defaults to the session's initial directory."""
         name = f"{self.word()}.{extension}"
         return f"{directory}/{name}" if directory else name
 

@@ -1,5 +1,5 @@
-"""Tasks of terminal-bench as an environment with GEM's contract, and the two players that prove
-a task: its own solution, and nobody."""
+"""Tasks of terminal-bench as a GEM environment, and the check of a task with its own solution and
+with no action."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from envs.shell.env import observation
 from envs.terminal_bench.task import TerminalBenchTask
 
 APP = "/app"
-# Tests and report have parts of their own: an agent that fills its disk does not keep them out.
+# Tests and report have separate file systems, so that an agent that fills its disk cannot prevent
+# them from being written.
 WRITABLE = (APP, TESTS, REPORT)
 SPEC = SandboxSpec(
     user="root",
@@ -37,12 +38,13 @@ SPEC = SandboxSpec(
 
 
 class TerminalBenchEnv:
-    """Tasks in a sandbox that the caller owns, started as SPEC says; reset as often as wanted."""
+    """Tasks in a sandbox that the caller owns, started with SPEC. It can be reset any number of
+    times."""
 
     system_prompt = SYSTEM_PROMPT
 
     def __init__(self, tasks: Sequence[TerminalBenchTask], sandbox: BlockingSandbox):
-        """ValueError if there is no pytest in the sandbox, with the line to type."""
+        """ValueError, with the command that installs it, if the sandbox has no pytest."""
         if not has_pytest(sandbox):
             raise ValueError(f"the sandbox has no pytest to judge with: {REMEDY}")
         self._tasks = tasks
@@ -50,11 +52,11 @@ class TerminalBenchEnv:
         self._task: TerminalBenchTask | None = None  # None before a reset and after an episode
 
     def reset(self, seed: int) -> tuple[str, dict[str, Any]]:
-        """Makes the sandbox ready for the task number `seed` and returns its instruction.
+        """Prepares the sandbox for task number `seed` and returns its instruction.
 
         Raises:
           ValueError: there is no such task.
-          SandboxError: the sandbox could not be made ready.
+          SandboxError: the sandbox could not be prepared.
         """
         seed = operator.index(seed)
         if not 0 <= seed < len(self._tasks):
@@ -80,9 +82,9 @@ class TerminalBenchEnv:
         return observation(result), 0.0, False, False, {"malformed": False, "failed": failed}
 
     def grade(self) -> float:
-        """The reward of the state as it stands: 1 if all tests pass, else 0. Ends the episode.
+        """The reward of the current state: 1 if all tests pass, else 0. Ends the episode.
 
-        VerifierError if it could not be judged.
+        VerifierError if the state could not be judged.
         """
         assert self._task is not None, "grade needs a reset after the end of an episode"
         task, self._task = self._task, None
@@ -93,14 +95,14 @@ class TerminalBenchEnv:
             raise VerifierError(f"task {task.name}: {error}") from error
 
     def solve(self) -> None:
-        """Acts as the task's oracle does: runs its solution in the agent's session."""
+        """Acts as the oracle: runs the task's solution in the agent's session."""
         assert self._task is not None, "solve needs a reset"
         self._sandbox.write({"solution.sh": self._task.solution})
         self._sandbox.run(f"bash {WORK}/solution.sh", timeout=self._task.agent_seconds)
 
 
 def score(task: TerminalBenchTask, sandbox: BlockingSandbox, oracle: bool) -> float:
-    """What the oracle, or nobody, earns. Errors: SandboxError, VerifierError."""
+    """The reward of the oracle, or of no action. Errors: SandboxError, VerifierError."""
     env = TerminalBenchEnv([task], sandbox)
     env.reset(0)
     if oracle:

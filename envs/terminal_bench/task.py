@@ -1,9 +1,9 @@
-"""Task folders in the format of terminal-bench, read as far as they can be honoured.
+"""Reads task folders in the format of terminal-bench.
 
     NAME/task.yaml, solution.sh, run-tests.sh, tests/..., Dockerfile, docker-compose.yaml
 
-All tasks are played in one image of ours, without a network. So a folder that asks for more is
-refused by its name: what is not done as it says would be a wrong verdict.
+All tasks are played in the same image, without a network. A folder that asks for more is refused,
+because its verdicts would be wrong; the error names the folder.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ DOCKERFILE, COMPOSE = "Dockerfile", "docker-compose.yaml"
 MAX_TEXT_BYTES = 1 << 20
 MAX_TESTS_BYTES = 8 << 20
 MAX_TEST_FILES = 1000
-AGENT_SECONDS, TEST_SECONDS = 360.0, 60.0  # of terminal-bench, where the task does not say
-# What says nothing about how a task is played.
+AGENT_SECONDS, TEST_SECONDS = 360.0, 60.0  # terminal-bench's defaults
+# Fields that do not affect how a task is played.
 DESCRIPTIVE = (
     *("author", "author_name", "author_email", "difficulty", "category", "tags", "language"),
     *("disable_asciinema", "estimated_duration_sec"),
@@ -41,9 +41,9 @@ MEANT = (
 
 @dataclasses.dataclass(frozen=True)
 class TerminalBenchTask:
-    """name: of its folder. solution: a script for bash. tests: files by path relative to tests/, of
-    which pytest is given `test_file`. agent_seconds: what an episode may take, for its player to
-    hold; test_seconds: what the tests may."""
+    """name: of the folder. solution: a bash script. tests: files by path relative to tests/; pytest
+    runs `test_file`. agent_seconds: time limit of an episode, which the caller must enforce.
+    test_seconds: time limit of the tests."""
 
     name: str
     instruction: str
@@ -55,16 +55,16 @@ class TerminalBenchTask:
 
 
 def read_tasks(folder: Path, exclude: Collection[str] = ()) -> list[TerminalBenchTask]:
-    """The tasks in the folders of `folder` but those called as in `exclude`, by name.
+    """The tasks in the subfolders of `folder`, ordered by name, without those named in `exclude`.
 
-    ValueError if there is none, one of `exclude` is none of them, or any cannot be played; it names
-    all of those.
+    ValueError if there are none, if a name in `exclude` does not exist, or if tasks cannot be
+    played; the error then lists all of them.
     """
     if not folder.is_dir():
-        raise ValueError(f"folder {str(folder)!r} is not there; give the one that holds the tasks")
+        raise ValueError(f"folder {str(folder)!r} does not exist; give the one with the tasks")
     names = sorted((each.name for each in folder.iterdir() if each.is_dir()), key=_by_number)
     if unknown := sorted(set(exclude) - set(names)):
-        raise ValueError(f"tasks {', '.join(unknown)} are to be left out, but are not in {folder}")
+        raise ValueError(f"tasks {', '.join(unknown)} are excluded, but are not in {folder}")
     tasks, faults = [], []
     for name in names:
         if name not in exclude:
@@ -75,12 +75,13 @@ def read_tasks(folder: Path, exclude: Collection[str] = ()) -> list[TerminalBenc
     if faults:
         raise ValueError("\n".join(faults))
     if not tasks:
-        raise ValueError(f"folder {str(folder)!r} holds no task; give the one that holds them")
+        raise ValueError(f"folder {str(folder)!r} holds no task; give the one with the tasks")
     return tasks
 
 
 def read_task(folder: Path) -> TerminalBenchTask:
-    """ValueError, with the folder's name, if it is damaged or cannot be played here."""
+    """Reads the task in `folder`. ValueError, with the folder's name, if the task is damaged or
+    cannot be played here."""
     try:
         return _read_task(folder)
     except (ValueError, OSError) as error:
@@ -96,7 +97,7 @@ def _read_task(folder: Path) -> TerminalBenchTask:
         _check_services(_read_yaml(folder, COMPOSE))
     tests = _read_tests(folder / TESTS)
     if test_file not in tests:
-        raise ValueError(f"{RUN_TESTS} runs {TESTS}/{test_file}, which is not there")
+        raise ValueError(f"{RUN_TESTS} runs {TESTS}/{test_file}, which does not exist")
     return TerminalBenchTask(
         name=folder.name,
         solution=_read(folder / SOLUTION, MAX_TEXT_BYTES),
@@ -107,7 +108,7 @@ def _read_task(folder: Path) -> TerminalBenchTask:
 
 
 def _settings(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a task that its task.yaml has."""
+    """The fields of a TerminalBenchTask that come from task.yaml."""
     for name in found:
         if name not in (*MEANT, *DESCRIPTIVE):
             near = difflib.get_close_matches(str(name), (*MEANT, *DESCRIPTIVE), n=1)
@@ -115,11 +116,13 @@ def _settings(found: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"{TASK} has an unknown field {name!r:.80}{hint}")
     instruction = found.get("instruction")
     if not isinstance(instruction, str) or not instruction.strip():
-        raise ValueError(f"{TASK} has no text as instruction")
+        raise ValueError(f"{TASK} has no instruction text")
     if (parser := found.get("parser_name", "pytest")) != "pytest":
         raise ValueError(f"{TASK} has parser_name {parser!r:.80}; only 'pytest' can be judged here")
     if found.get("run_tests_in_same_shell", False) is not False:
-        raise ValueError(f"{TASK} wants its tests in the agent's shell, which could forge anything")
+        raise ValueError(
+            f"{TASK} runs its tests in the agent's shell, where the agent could forge the result"
+        )
     return {
         "instruction": instruction,
         "agent_seconds": _seconds(found, "max_agent_timeout_sec", AGENT_SECONDS),
@@ -170,7 +173,8 @@ def _read_text(folder: Path, name: str) -> str:
 
 
 def _read(path: Path, max_bytes: int) -> bytes:
-    """A regular file: a link could lead to any file of this machine, and a pipe has no end."""
+    """The content of a regular file. Links are refused, because they could lead to any file on this
+    machine, and so are pipes, which have no end."""
     if not path.exists() and not path.is_symlink():
         raise ValueError(f"{path.name} is missing")
     if not stat.S_ISREG(path.lstat().st_mode):
@@ -178,7 +182,7 @@ def _read(path: Path, max_bytes: int) -> bytes:
     with path.open("rb") as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
-        raise ValueError(f"{path.name} is too large: {max_bytes} bytes may be left to it")
+        raise ValueError(f"{path.name} is too large: at most {max_bytes} bytes are left for it")
     return content
 
 

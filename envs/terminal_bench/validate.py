@@ -1,4 +1,4 @@
-"""Proves of tasks in terminal-bench's format that they can be solved, and not by doing nothing.
+"""Checks that tasks in terminal-bench's format can be solved, and not by doing nothing.
 
 python -m envs.terminal_bench.validate FOLDER --runtime=auto --exclude=4,5 --workers=2
 """
@@ -23,7 +23,7 @@ from envs.terminal_bench.task import TerminalBenchTask, read_tasks
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a task came to. oracle, nop: rewards, None if there was no verdict, for the reason in
+    """The results of a task. oracle, nop: rewards, or None without a verdict, with the reason in
     `trouble`. seconds: of the oracle's episode, from the start of its sandbox to its end."""
 
     task: str
@@ -38,7 +38,7 @@ class Outcome:
 
 
 def check(runtime: Runtime, task: TerminalBenchTask) -> Outcome:
-    """Plays the task twice, each time in a sandbox of its own."""
+    """Plays the task twice, each time in a new sandbox."""
     start = time.monotonic()
     oracle, first = _play(runtime, task, oracle=True)
     seconds = time.monotonic() - start
@@ -77,12 +77,12 @@ def summary(outcomes: list[Outcome], runtime: str) -> dict[str, object]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns the exit code: 1 if a task is unsound, or nothing could be proved of it."""
+    """Returns the exit code: 1 if a task is unsound, or has no verdict."""
     parser = argparse.ArgumentParser(prog="python -m envs.terminal_bench.validate")
     parser.add_argument("folder", type=Path, help="holds the folders of the tasks")
     parser.add_argument("--runtime", default="auto", help="auto, docker or bubblewrap")
     parser.add_argument("--exclude", default="", help="names of tasks to leave out: 4,5,9")
-    parser.add_argument("--workers", type=int, default=2, help="tasks at a time")
+    parser.add_argument("--workers", type=int, default=2, help="tasks at the same time")
     args = parser.parse_args(argv)
     if args.workers < 1:
         parser.error(f"--workers {args.workers} must be at least 1")

@@ -197,7 +197,7 @@ def test_an_arm_whose_config_has_changed_is_made_anew(tmp_path, told, capsys):
     results.write_text(json.dumps(found))
     words[2] = f"--runs={tmp_path / 'other'}"
     assert experiments.main(words) == 0
-    assert "gspo was of another config (algo.loss.level 'token' -> 'sequence')" in (
+    assert "gspo had another config (algo.loss.level 'token' -> 'sequence')" in (
         capsys.readouterr().err
     )
     assert [call["config"][-4:] for call in told()[calls:] if "config.weights" in call] == [
@@ -214,7 +214,7 @@ def test_a_finished_run_of_another_config_is_neither_taken_nor_touched(tmp_path,
     calls = len(told())
     assert experiments.main(words) == 1 and len(told()) == calls
     told_user = capsys.readouterr()
-    assert "is of another config (algo.gamma 0.5 -> 0.95): move it away" in told_user.err
+    assert "has another config (algo.gamma 0.5 -> 0.95): move it away" in told_user.err
     assert json.loads(told_user.out.splitlines()[-1])["arms"] == {}
 
 

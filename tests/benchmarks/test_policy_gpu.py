@@ -138,7 +138,7 @@ def test_a_part_that_takes_too_long_is_ended(monkeypatch):
     monkeypatch.setitem(policy_gpu.LIMITS, "swap", 0.01)
     failed = []
     assert list(policy_gpu.run_part("swap", True, failed)) == []
-    assert len(failed) == 1 and failed[0].startswith("swap: ended after 0 s")
+    assert len(failed) == 1 and failed[0].startswith("swap: killed after 0 s")
 
 
 WITHOUT_THE_REST = """

@@ -152,7 +152,7 @@ def test_an_unsound_task_is_found_out(runtime, box, tmp_path, capsys, changes, c
     ("options", "fault"),
     [
         (["--workers=0"], "--workers 0 must be at least 1"),
-        (["--exclude=nobody"], "tasks nobody are to be left out"),
+        (["--exclude=nobody"], "tasks nobody are excluded"),
         (["--runtime=podman"], "'podman' must be one of"),
     ],
 )

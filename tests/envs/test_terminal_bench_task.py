@@ -40,20 +40,20 @@ BROKEN = {
     "no task.yaml": ({"task.yaml": None}, "task.yaml is missing"),
     "no solution": ({"solution.sh": None}, "solution.sh is missing"),
     "no run-tests.sh": ({"run-tests.sh": None}, "run-tests.sh is missing"),
-    "no tests": ({"tests/test_outputs.py": None}, "runs tests/test_outputs.py, which is not"),
+    "no tests": ({"tests/test_outputs.py": None}, "runs tests/test_outputs.py, which does"),
     "no yaml": ({"task.yaml": "a: [b"}, "task.yaml is damaged"),
     "deep yaml": ({"task.yaml": "[" * 5000}, "task.yaml is damaged"),
     "code in yaml": ({"task.yaml": "!!python/object/apply:os.getcwd []"}, "task.yaml is damaged"),
     "a list": ({"task.yaml": "- a"}, "task.yaml must hold fields, holds list"),
     "no text": ({"task.yaml": "a: \xff"}, "damaged|unknown field"),
-    "no instruction": ({"task.yaml": "tags: []"}, "no text as instruction"),
-    "blank instruction": ({"task.yaml": "instruction: ' '"}, "no text as instruction"),
-    "a number to do": ({"task.yaml": "instruction: 7"}, "no text as instruction"),
+    "no instruction": ({"task.yaml": "tags: []"}, "no instruction text"),
+    "blank instruction": ({"task.yaml": "instruction: ' '"}, "no instruction text"),
+    "a number to do": ({"task.yaml": "instruction: 7"}, "no instruction text"),
     "a slip": ({"task.yaml": f"{TASK}max_test_timout_sec: 9"}, "did you mean 'max_test_timeout_s"),
     "another parser": ({"task.yaml": "instruction: x\nparser_name: swe"}, "only 'pytest' can be"),
     "the agent's shell": (
         {"task.yaml": f"{TASK}run_tests_in_same_shell: true"},
-        "wants its tests in the agent's shell",
+        "runs its tests in the agent's shell",
     ),
     "no time": ({"task.yaml": "instruction: x\nmax_test_timeout_sec: 0"}, "max_test_timeout_sec 0"),
     "time in words": (
@@ -88,7 +88,7 @@ BROKEN = {
     ),
     "no tests are run": ({"run-tests.sh": "# nothing"}, "does not end by running pytest: ''"),
     "tests elsewhere": ({"run-tests.sh": "pytest /app/test_outputs.py"}, "does not end by"),
-    "tests above": ({"run-tests.sh": "pytest /tests/../x.py"}, "runs tests/../x.py, which is not"),
+    "tests above": ({"run-tests.sh": "pytest /tests/../x.py"}, "runs tests/../x.py, which does"),
     "a huge solution": ({"solution.sh": "#" * (2 << 20)}, "solution.sh is too large"),
     "huge tests": ({"tests/a": "#" * (5 << 20), "tests/b": "#" * (4 << 20)}, "is too large"),
 }
@@ -113,7 +113,7 @@ def test_what_is_no_file_is_not_read(tmp_path, name, kind):
         path.mkdir()
     else:
         path.symlink_to(tmp_path / ("real" if kind == "link" else "nowhere"))
-    with pytest.raises(ValueError, match=r"not a regular file|is not there"):
+    with pytest.raises(ValueError, match=r"not a regular file|does not exist"):
         read_task(tmp_path / "seven")
 
 
@@ -153,11 +153,11 @@ def test_every_folder_that_cannot_be_played_is_named(tmp_path):
 def test_a_folder_without_tasks_is_refused(tmp_path):
     with pytest.raises(ValueError, match="holds no task"):
         read_tasks(tmp_path)
-    with pytest.raises(ValueError, match="is not there"):
+    with pytest.raises(ValueError, match="does not exist"):
         read_tasks(tmp_path / "nowhere")
 
 
 def test_what_is_left_out_has_to_be_there(tmp_path):
     write_task(tmp_path / "1")
-    with pytest.raises(ValueError, match="tasks 2 are to be left out, but are not in"):
+    with pytest.raises(ValueError, match="tasks 2 are excluded, but are not in"):
         read_tasks(tmp_path, ["2"])

@@ -85,7 +85,7 @@ def test_a_phase_says_at_which_success_it_stops():
             clock.now += 2
             progress.update(done, success=0.25)
     assert stream.getvalue().splitlines() == [
-        "[0s] warm start: stops at success 60%, after 100 steps at most",
+        "[0s] warm start: stops at success 60%, or after 100 steps",
         "[6s] warm start 3/100  success 25%  stops at success 60%",
         "[8s] warm start 4/100  success 25%  stops at success 60%  at most 3m12s left",
     ]

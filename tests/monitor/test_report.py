@@ -113,7 +113,7 @@ def test_a_cut_last_line_is_told(tmp_path):
     write_run(tmp_path)
     path = tmp_path / "events.jsonl"
     path.write_bytes(path.read_bytes()[:-5])
-    assert "events.jsonl: line 7 was cut off" in page(tmp_path).text
+    assert "events.jsonl: line 7 is incomplete" in page(tmp_path).text
 
 
 def test_extreme_numbers_do_not_break_the_report(tmp_path):

@@ -49,10 +49,10 @@ def test_the_first_weights_are_those_of_the_checkpoint(checkpoint, lora):
 def test_weights_of_another_shape_are_refused_by_field(checkpoint):
     folder, _ = checkpoint
     config = _config(folder, model={"width": 64, "num_layers": 3}, tokenizer={"vocab_size": 400})
-    with pytest.raises(ValueError, match=r"model.width 64 \(there 32\)") as refusal:
+    with pytest.raises(ValueError, match=r"model.width 64 \(stored: 32\)") as refusal:
         check_devices(config)
-    assert "config.model.num_layers 3 (there 2)" in str(refusal.value)
-    assert "config.tokenizer.vocab_size 400 (there 320)" in str(refusal.value)
+    assert "config.model.num_layers 3 (stored: 2)" in str(refusal.value)
+    assert "config.tokenizer.vocab_size 400 (stored: 320)" in str(refusal.value)
 
 
 def test_weights_that_are_not_there_are_refused(tmp_path):

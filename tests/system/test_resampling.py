@@ -137,7 +137,7 @@ def test_a_success_whose_replay_diverges_is_refused_by_name(rollouts, events):
     (refused,) = events
     assert refused["kind"] == "expert_refused"
     assert (refused["family"], refused["seed"]) == ("trail", 5)
-    assert "trail 5 cannot be replayed" in refused["detail"] and "turn 2" in refused["detail"]
+    assert "trail 5 could not be replayed" in refused["detail"] and "turn 2" in refused["detail"]
     assert start_of(resampler.assign(1)) == 0
 
 

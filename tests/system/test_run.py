@@ -113,7 +113,7 @@ def test_worlds_without_sandboxes_ask_for_no_runtime(tmp_path):
     machine = {"DOCKER_HOST": "unix:///nonexistent/docker.sock", "PATH": str(tmp_path)}
     worlds = ["--config.worlds.train_families=('countdown3',)", *NOTHING_HELD_OUT]
     said = _run(tmp_path / "run", "auto", *worlds, **machine)
-    assert "sandboxes: none, as no world needs any" in said
+    assert "sandboxes: none, as no task needs one" in said
     assert read_summary(tmp_path / "run" / "summary.json").episodes == 2 * 2 * 2
 
 
@@ -230,7 +230,7 @@ def test_a_run_that_is_stopped_says_how_to_go_on(tmp_path, runtime_name, sign):
 @pytest.mark.parametrize(
     ("lost", "answer"),
     [
-        ("tokenizer/tokenizer.json", "tokenizer is gone"),
+        ("tokenizer/tokenizer.json", "tokenizer is missing"),
         ("evaluations.json", "evaluations.json does not hold the evaluation of the warm start"),
     ],
 )

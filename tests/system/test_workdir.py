@@ -83,7 +83,7 @@ def test_a_run_of_a_version_with_other_field_names_is_refused_by_one_line(tmp_pa
 @pytest.mark.parametrize("choices", [{}, {"resume": True}, {"overwrite": True}])
 def test_a_folder_that_is_not_a_run_is_refused_and_left_alone(tmp_path, choices):
     (tmp_path / "config.json").write_text("somebody's")
-    with pytest.raises(ValueError, match="not empty and not a run's"):
+    with pytest.raises(ValueError, match="not empty and holds no run"):
         Workdir.claim(tmp_path, CONFIG, **choices)
     assert [p.name for p in tmp_path.iterdir()] == ["config.json"]
     assert (tmp_path / "config.json").read_text() == "somebody's"
@@ -142,7 +142,7 @@ def test_another_config_is_refused_with_the_first_five_fields_that_differ(tmp_pa
 def test_a_run_can_be_made_longer_but_only_when_asked_to(tmp_path):
     finish(tmp_path)
     longer = smoke_config(rl={"steps": 9}, eval={"every": 3})
-    with pytest.raises(ValueError, match="give --resume to go on with these changes"):
+    with pytest.raises(ValueError, match="give --resume to continue with these changes"):
         Workdir.claim(tmp_path, longer)
     assert claim_and_free(tmp_path, longer, resume=True).state is RunState.UNFINISHED
     assert stored_config(tmp_path)["rl"]["steps"] == 9

@@ -1,4 +1,4 @@
-"""Starts Ray on this machine, or joins one that runs: without a word, and without calling home."""
+"""Starts Ray on this machine, or joins a running cluster, without output and usage statistics."""
 
 from __future__ import annotations
 
@@ -12,32 +12,33 @@ from collections.abc import Iterator
 
 import ray
 
-# Results are small and travel inline; Ray's default would reserve a third of the memory.
+# Results are small and are returned inline; Ray's default would reserve a third of the memory.
 OBJECT_STORE_BYTES = 100 << 20
 
 
 @contextlib.contextmanager
 def ray_cluster(actors: int, address: str = "") -> Iterator[None]:
-    """Ray with room for `actors`, until the block ends.
+    """Ray with a CPU for each of `actors`, until the block ends.
 
-    address: of a cluster to join ("auto", or host:port of its head); empty starts one here.
-    Errors: ValueError if the cluster has fewer CPUs, ConnectionError if there is none.
+    address: of a cluster to join ("auto", or host:port of its head); empty: start a local one.
+    Errors: ValueError if the cluster has too few CPUs, ConnectionError if there is no cluster.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     options = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
-    # Not whichever cluster a killed run, or somebody else, has left a note of on this machine.
+    # "local", because by default Ray would join a cluster that a killed run or another user has
+    # left registered on this machine.
     place = {"address": address} if address else {"address": "local", "num_cpus": actors, **options}
     with warnings.catch_warnings():
-        # JAX warns of every fork; Ray's are followed by exec at once.
+        # JAX warns of every fork, but Ray's forks are followed by exec at once.
         warnings.filterwarnings("ignore", message="os.fork", category=RuntimeWarning)
-        # What Ray would say of a lost actor is said by our own events.
+        # Ray's logs are off, because lost actors are reported as events of the run.
         with _sigterm_kept():
             ray.init(log_to_driver=False, logging_level=logging.CRITICAL, **place)
     try:
         cpus = int(ray.cluster_resources().get("CPU", 0))
         if cpus < actors:
             raise ValueError(
-                f"rollout.actors {actors} need a CPU each, and the cluster has {cpus}: "
+                f"rollout.actors {actors} need a CPU each, and the cluster has only {cpus}: "
                 f"lower rollout.actors or add machines"
             )
         yield
@@ -47,8 +48,8 @@ def ray_cluster(actors: int, address: str = "") -> Iterator[None]:
 
 @contextlib.contextmanager
 def _sigterm_kept() -> Iterator[None]:
-    """Ray puts a handler of its own in the place of ours, by which its processes are killed before
-    our rollout workers could end."""
+    """Restores our SIGTERM handler after Ray has replaced it. Ray's handler would kill its
+    processes before the rollout workers can shut down."""
     ours = signal.getsignal(signal.SIGTERM)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The rollout loop: keeps the workers busy, and sends what comes back to where it belongs."""
+"""The rollout loop: keeps the workers busy, and delivers their results."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ale_jax.system.actors.rollout_workers import RolloutWorkers
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """What training rollouts are made of.
+    """What the scheduler needs to play training groups.
 
-    groups: indices still to be played, in order; assign: a group's attempts, decided when it is
-    admitted; deliver: where a trajectory goes when it is back.
+    groups: indices of the groups to play, in order. assign: returns a group's attempts; called when
+    the group is admitted. deliver: receives each finished trajectory.
     """
 
     gate: StalenessGate
@@ -29,17 +29,18 @@ class Training:
 
 
 class RolloutScheduler:
-    """Plays evaluations and training groups through one workers.
+    """Plays evaluations and training groups on the rollout workers.
 
-    Consumes: what somebody waits for first, then training groups as far as the gate admits them.
-    Waits for: a free place in the workers, or the next finished episode.
+    Consumes: episodes of `evaluate` and `play` first, because callers wait for them, and then
+    training groups as far as the staleness gate admits them.
+    Waits for: a free slot of a worker, or the next finished episode.
     Unblocked by: the workers' results, `evaluate`, `train`, a publish (within POLL s).
     """
 
     POLL = 0.02  # seconds
 
     def __init__(self, workers: RolloutWorkers, check_policy: Callable[[], None]):
-        """check_policy: raises if the policy that the workers speaks with is no more."""
+        """check_policy: raises if the policy's engine has failed."""
         self._workers, self._check_policy = workers, check_policy
         self._lock = threading.Lock()
         self._queue: deque[tuple[RolloutRequest, Sampling]] = deque()
@@ -57,7 +58,7 @@ class RolloutScheduler:
                 trajectory = self._workers.next_result(timeout=self.POLL)
                 if trajectory is not None:
                     self._deliver(trajectory)
-        except Exception as error:  # told to whoever waits for results, by `check`
+        except Exception as error:  # raised in the threads that wait for results, by `check`
             self._failure = error
 
     def close(self) -> None:
@@ -71,18 +72,19 @@ class RolloutScheduler:
         self.close()
 
     def check(self) -> None:
-        """Raises what ended the scheduler or the policy, if anything did: nothing will come back
-        any more, or nothing that says anything of the policy."""
+        """Raises the error that ended the scheduler or the policy's engine, if there is one. After
+        that no results come back, or only results that do not depend on the policy."""
         self._check_policy()
         if self._failure is not None:
             raise self._failure
 
     def no_admission(self) -> threading.Lock:
-        """Held in a `with` block, it keeps further training groups from being admitted."""
+        """A lock; while it is held in a `with` block, no further training group is admitted."""
         return self._lock
 
     def train(self, training: Training | None) -> None:
-        """Starts feeding training groups, or stops (None): what is under way then is not kept."""
+        """Starts to play training groups, or stops (None): trajectories of the groups that are in
+        progress are then dropped."""
         with self._lock:
             self._training = training
 
@@ -92,7 +94,7 @@ class RolloutScheduler:
         sampling: Sampling,
         on_result: Callable[[int], None] = lambda done: None,
     ) -> list[Trajectory]:
-        """Plays `keys` once each and waits for all. Order as given."""
+        """Plays each of `keys` once and returns all trajectories, in the order of `keys`."""
         return self.play([RolloutRequest(key) for key in keys], sampling, on_result)
 
     def play(
@@ -101,8 +103,8 @@ class RolloutScheduler:
         sampling: Sampling,
         on_result: Callable[[int], None] = lambda done: None,
     ) -> list[Trajectory]:
-        """As `evaluate`, for episodes that need not start at the beginning. Comes before what is
-        queued: somebody waits for it."""
+        """Like `evaluate`, for episodes that may start after a prefix. They are played before all
+        episodes in the queue."""
         results: dict[EpisodeKey, Trajectory] = {}
         changed = threading.Condition()
 
@@ -132,7 +134,7 @@ class RolloutScheduler:
             self._workers.submit(request, sampling)
 
     def _admit(self) -> bool:
-        """Queues the next training group if there is one and the gate lets it."""
+        """Queues the next training group if there is one and the gate admits it."""
         training = self._training
         if training is None or not training.gate.has_permit():
             return False

@@ -1,6 +1,6 @@
-"""The process that plays episodes, and the handle that replaces it when it is lost.
+"""The Ray actor that plays episodes, and the handle that replaces it when it is lost.
 
-The worker is a shell around `rollout.play`, and never imports jax.
+The worker is a thin wrapper around `rollout.play`, and never imports JAX.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from envs.registry import make_env, needs_sandbox
 
 @dataclasses.dataclass(frozen=True)
 class WorkerSpec:
-    """All that a rollout worker needs to know. runtime: of sandboxes, by name. sandbox: None where
-    no task needs one."""
+    """The configuration of a rollout worker. runtime: name of the sandbox runtime. sandbox: None if
+    no task needs a sandbox."""
 
     runtime: str
     sandbox: SandboxSpec | None
@@ -35,8 +35,7 @@ class WorkerSpec:
 
 
 class RolloutWorker:
-    """Made into a Ray actor by `WorkerHandle`; its methods are called from several threads at
-    once."""
+    """`WorkerHandle` makes it a Ray actor. Its methods are called from several threads at once."""
 
     def __init__(self, spec: WorkerSpec):
         start_sandbox = _starter(spec.runtime, spec.sandbox) if spec.sandbox else None
@@ -56,24 +55,24 @@ class RolloutWorker:
 
 def _starter(runtime_name: str, spec: SandboxSpec) -> Callable[[], Sandbox]:
     runtime = pick_runtime(runtime_name, spec)
-    runtime.reap()  # what a killed predecessor on this machine left
+    runtime.reap()  # removes sandboxes that a killed process on this machine has left behind
     return functools.partial(runtime.start, spec, {"role": "rollout_worker"})
 
 
 MAX_LOSSES = 5
-# What the answer of an actor that died raises; the second if Ray killed it to save its machine.
+# What the call of an actor that died raises; the second if Ray killed it because memory ran out.
 ACTOR_LOST = (RayActorError, OutOfMemoryError)
 
 
 class RolloutWorkersError(RuntimeError):
-    """Episodes cannot be played on this installation; the message is the actor's last words."""
+    """Episodes cannot be played on this installation; the message holds the actor's last error."""
 
 
 class WorkerHandle:
-    """An actor and what is known of it; a lost one is replaced, within a bound.
+    """An actor and its counts. A lost actor is replaced, at most MAX_LOSSES - 1 times in a row.
 
-    generation: how many actors sat here before this one. busy: episodes under way.
-    sandboxes_up, sandboxes_restarted: as of the last episode that ended here.
+    generation: number of actors that were replaced. busy: episodes in progress.
+    sandboxes_up, sandboxes_restarted: as of the last finished episode.
     """
 
     def __init__(self, number: int, spec: WorkerSpec, places: int):
@@ -82,12 +81,12 @@ class WorkerHandle:
         self.busy = 0
         self.sandboxes_up = 0
         self._restarted_before = self._restarted = 0
-        self._losses = 0  # in a row: since an episode was last played here
+        self._losses = 0  # actors lost since an episode was last finished
         self._spec, self._places = spec, places
         self._start()
 
     def _start(self) -> None:
-        # One thread beyond the episodes': `pid` and `close` are answered at any time.
+        # One thread more than episodes, so that `pid` and `close` are answered at any time.
         options = {"num_cpus": 1, "max_concurrency": self._places + 1}
         self._actor = ray.remote(RolloutWorker).options(**options).remote(self._spec)
         self.birth: ray.ObjectRef = self._actor.pid.remote()
@@ -109,14 +108,14 @@ class WorkerHandle:
         self._restarted = max(self._restarted, played.sandboxes_restarted)
 
     def replace(self, error: RayError) -> None:
-        """Starts the next actor. RolloutWorkersError if too many were lost in a row."""
+        """Starts a new actor. RolloutWorkersError if MAX_LOSSES were lost in a row."""
         self._losses += 1
         if self._losses >= MAX_LOSSES:
             raise RolloutWorkersError(
                 f"{self._losses} actors in a row were lost before they played an episode; "
-                f"the last one said: {error}"
+                f"the last error was: {error}"
             ) from error
-        ray.kill(self._actor)  # it may only be out of reach, and is not to come back
+        ray.kill(self._actor)  # it may only be unreachable, and must not come back
         self.generation += 1
         self.sandboxes_up = 0
         self._restarted_before += self._restarted

@@ -1,5 +1,5 @@
-"""The rollout workers: Ray actors that play episodes, and what happens when they or their sandboxes
-die."""
+"""The rollout workers: Ray actors that play episodes, with retries after the loss of an actor or a
+sandbox."""
 
 from __future__ import annotations
 
@@ -29,15 +29,18 @@ from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.system.actors.rollout_worker import ACTOR_LOST, WorkerHandle, WorkerSpec
 from ale_jax.system.config import RolloutConfig
 
-NAME_BYTES = 16  # of a conversation: whoever knows it may speak in it
+NAME_BYTES = 16  # of a conversation's name, which is a secret: it gives access to the conversation
 CLOSE_S = 3.0
 SANDBOX_FAILURES = (Status.SANDBOX_START_FAILED, Status.SANDBOX_LOST)
 
 
 @dataclasses.dataclass(frozen=True)
 class WorkerCounts:
-    """Now: sandboxes_up, sandboxes_busy (episodes under way). Since the start: the others, where
-    sandbox_failures counts attempts that ended for their sandbox's sake."""
+    """sandboxes_up, sandboxes_busy: at present; busy counts the episodes in progress. The others
+    are since the start of the run.
+
+    sandbox_failures: attempts that ended because their sandbox failed.
+    """
 
     sandboxes_up: int
     sandboxes_busy: int
@@ -47,7 +50,7 @@ class WorkerCounts:
 
 
 class Conversations(Protocol):
-    """What the workers need of the ledger."""
+    """The part of the ledger that the workers use."""
 
     def open(
         self,
@@ -76,17 +79,19 @@ class _Attempt:
 
 
 class RolloutWorkers:
-    """Plays keys on `rollout.actors` actors; every key comes back exactly once.
+    """Plays episodes on `rollout.actors` actors; there is exactly one result for every key.
 
-    Consumes keys, by `submit`, as long as `free_places` > 0. Waits, in `next_result`, for any
-    actor's answer: an episode, the news that a new actor is up, or that one is lost; each attempt
-    has one answer, so a dead actor's episodes end one by one. Is unblocked by the first answer that
-    ends a key, or by its timeout. Attempts that failed for the system's reasons, or are rejected
-    for what was done in them, are made again from the same initial state, from within
-    `next_result`, up to `rollout.retries` times, in a fresh conversation.
+    Consumes: keys, by `submit`, as long as `free_places` > 0.
+    Waits for: any actor's answer, in `next_result`: an episode, or that an actor is up, or that one
+    is lost. Each attempt has one answer, so a dead actor's episodes end one by one.
+    Unblocked by: the first answer that ends a key, or the timeout.
 
-    It has no thread of its own: one thread calls `submit` and `next_result`. What the rollout
-    workers say to the policy does not pass through it.
+    Attempts that failed for a reason in the system, or that were rejected, are repeated from the
+    same initial state in a new conversation, up to `rollout.retries` times. This happens inside
+    `next_result`.
+
+    It has no thread of its own: one thread calls `submit` and `next_result`. The actors talk to the
+    policy directly.
     """
 
     def __init__(
@@ -98,8 +103,8 @@ class RolloutWorkers:
         server: PolicyServer,
         record: Recorder,
     ):
-        """sandbox: None where no task needs one.
-        record: `EventLog.record`, told of lost and started actors and of failed attempts."""
+        """sandbox: None if no task needs one. record: `EventLog.record`, called for lost and
+        started actors and for failed attempts."""
         self._ledger, self._record, self._retries = ledger, record, rollout.retries
         spec = WorkerSpec(rollout.runtime, sandbox, limits, server.address)
         places = rollout.episodes_per_actor
@@ -118,7 +123,7 @@ class RolloutWorkers:
 
     @property
     def free_places(self) -> int:
-        """How many keys may be submitted now."""
+        """Number of keys that can be submitted now."""
         return sum(worker.free for worker in self._workers)
 
     @property
@@ -132,15 +137,15 @@ class RolloutWorkers:
         )
 
     def submit(self, request: RolloutRequest, sampling: Sampling) -> None:
-        """Begins to play what is assigned; there must be a free place."""
+        """Starts an episode; there must be a free place."""
         assert self.free_places > 0, "every place is taken"
         self._begin(request, sampling, rejected=())
 
     def next_result(self, timeout: float) -> Trajectory | None:
-        """The next key's trajectory; None if no key comes back within `timeout` seconds.
+        """The next finished trajectory; None if there is none within `timeout` seconds.
 
         Errors: RolloutWorkersError if actors cannot be kept alive; RayTaskError, with its
-        traceback, if an episode failed for a reason that no status stands for, which is a bug.
+        traceback, if an episode failed for a reason that no status describes, which is a bug.
         """
         deadline = time.monotonic() + timeout
         while answers := [*self._births, *self._attempts]:
@@ -152,11 +157,12 @@ class RolloutWorkers:
                 self._welcome(self._births.pop(ready[0]), ready[0])
             elif trajectory := self._take(ready[0]):
                 return trajectory
-        time.sleep(max(deadline - time.monotonic(), 0.0))  # a caller's loop is not to spin
+        # Nothing is in progress. Without this, a caller's loop would be a busy loop.
+        time.sleep(max(deadline - time.monotonic(), 0.0))
         return None
 
     def close(self) -> None:
-        """Ends all actors and their sandboxes. Slots under way do not come back."""
+        """Ends all actors and their sandboxes. Episodes in progress give no result."""
         for attempt in self._attempts.values():
             self._ledger.close(attempt.conversation, None)
         self._attempts.clear()
@@ -178,7 +184,7 @@ class RolloutWorkers:
         worker.busy += 1
 
     def _take(self, answer: ray.ObjectRef) -> Trajectory | None:
-        """Settles one attempt: its key comes back, or is begun again."""
+        """Ends one attempt: returns the key's trajectory, or starts the next attempt."""
         attempt = self._attempts.pop(answer)
         attempt.worker.busy -= 1
         episode = self._episode(attempt, answer)
@@ -216,7 +222,7 @@ class RolloutWorkers:
 
     def _replace(self, worker: WorkerHandle, generation: int, error: RayError) -> None:
         if generation != worker.generation:
-            return  # another of its episodes brought the news before
+            return  # another episode of the same actor has reported the loss already
         self._record("actor_lost", str(error), actor=worker.number, restarts=generation)
         self._births.pop(worker.birth, None)
         worker.replace(error)

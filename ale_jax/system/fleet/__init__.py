@@ -1,1 +1,1 @@
-"""The sandboxes of a whole Ray cluster: a pool on every node, behind one `SandboxPool`."""
+"""Sandboxes on all nodes of a Ray cluster: a pool on every node, behind one `SandboxPool`."""

@@ -1,4 +1,4 @@
-"""The Ray actor in which a node's pool of sandboxes lives."""
+"""The Ray actor that runs a node's pool of sandboxes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ale_jax.sandbox.pool.options import PoolOptions
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """status: the node's. living: ids of the sandboxes that have not ended. asked_at: by the clock
-    of who asked. events: those of its pool that were asked for."""
+    """A node's report. living: ids of the sandboxes that have not ended. events: the pool's events
+    that were requested. asked_at: time of the request, on the caller's clock."""
 
     status: NodeStatus
     living: frozenset[str]
@@ -38,7 +38,7 @@ class NodeActor:
         await self._pool.open()
 
     async def do(self, method: str, /, *arguments: Any, **named: Any) -> Any:
-        """One of the pool's methods."""
+        """Calls one of the pool's methods."""
         return await getattr(self._pool, method)(*arguments, **named)
 
     async def stream(self, *arguments: Any, **named: Any) -> AsyncIterator[tuple[str, bytes | int]]:
@@ -52,7 +52,7 @@ class NodeActor:
     async def terminal(
         self, key: str, id: str, command: str, rows: int, columns: int
     ) -> AsyncIterator[tuple[str, bytes | int]]:
-        """("open", b"") once its key can be typed into; what it shows; ("exit", its code)."""
+        """Yields ("open", b"") once `key` accepts input, then the output, then ("exit", code)."""
         async with self._pool.terminal(id, command, rows, columns) as job:
             self._terminals[key] = job
             try:
@@ -64,7 +64,7 @@ class NodeActor:
                 del self._terminals[key]
 
     async def type_into(self, key: str, data: bytes) -> None:
-        """Of one that has ended, nothing, as everywhere else."""
+        """Sends input to a terminal. Input to a terminal that has ended is dropped."""
         if job := self._terminals.get(key):
             await job.write(data)
 
@@ -73,8 +73,8 @@ class NodeActor:
             await job.resize(rows, columns)
 
     async def report(self, after: int, held_seconds: float) -> Report:
-        """after: number of the last event that is known already. held_seconds: how long the
-        question is kept before it is answered."""
+        """after: number of the last event that the caller knows. held_seconds: delay before the
+        answer."""
         await asyncio.sleep(held_seconds)
         (status,) = await self._pool.nodes()
         events = (await self._pool.events_after(after)).events

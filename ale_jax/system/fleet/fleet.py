@@ -1,4 +1,4 @@
-"""The sandboxes of a whole Ray cluster: a pool on every node, and the way to each sandbox."""
+"""Sandboxes on all nodes of a Ray cluster: a pool on every node, and a route to each sandbox."""
 
 from __future__ import annotations
 
@@ -35,9 +35,11 @@ SILENT_S = 5.0
 class Fleet:
     """A `SandboxPool` over all nodes of the Ray cluster that this process has joined.
 
-    make_runtime: called once on every node. options: of each node's pool, but for their names.
-    silent_seconds: without an answer, after which a node counts as lost. Nodes that join are used.
-    Sandboxes of a node that is lost have ended (NODE_LOST) or, with `recreate`, come up elsewhere.
+    Nodes that join the cluster later are used as well. Sandboxes of a lost node have ended
+    (NODE_LOST) or, with `recreate`, are started on another node.
+
+    make_runtime: called once on every node. options: of each node's pool, except for its name.
+    silent_seconds: time without an answer after which a node counts as lost.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class Fleet:
         self._routes = Routes(self._nodes, options, self._events.record)
 
     async def open(self) -> None:
-        """Returns when the nodes that are there have joined. SandboxStartError if none could."""
+        """Returns when the nodes of the cluster have joined. SandboxStartError if none could."""
         await self._nodes.open()
 
     async def __aenter__(self) -> Fleet:
@@ -85,7 +87,7 @@ class Fleet:
                 try:
                     one = dataclasses.replace(request, id=f"{prefix}-{number}")
                     routes.append(self._routes.route_for(one))
-                except SandboxGone:  # it was redundant when this was asked for before
+                except SandboxGone:  # an earlier call with the same id ended it as redundant
                     if len(routes) + (count + spare - number - 1) < count:
                         raise
             won = await first_ready(routes, count)
@@ -96,7 +98,7 @@ class Fleet:
         return [route.last for route in won]
 
     async def stop(self, id: str) -> None:
-        """Returns when it has ended; waits for one that is on its way."""
+        """Returns when the sandbox has ended; first waits for its start if it is still starting."""
         if not self._routes.route(id).is_over:
             await self._routes.end(await self._routes.settled(id), Cause.STOPPED)
 
@@ -107,13 +109,14 @@ class Fleet:
         return route.told(await self._routes.ask(route, ASK_S, "status", id))
 
     async def statuses(self) -> Sequence[Status]:
-        """Of the nodes that answer, and of what is on none: on its way, or ended."""
+        """The statuses on all nodes that answer, and of sandboxes that are on no node because they
+        are still starting, or have ended."""
         elsewhere = (route.last for route in self._routes.routes.values() if route.node is None)
         found = {status.id: status for status in elsewhere}
         asked = [node.ask(ASK_S, "statuses") for node in self._nodes.up()]
         for answer in await asyncio.gather(*asked, return_exceptions=True):
             if isinstance(answer, SandboxError):
-                continue  # who follows the node records its loss
+                continue  # the task that follows the node's reports records its loss
             if isinstance(answer, BaseException):
                 raise answer
             for status in answer:
@@ -181,14 +184,14 @@ class Fleet:
         return [node.last.status for node in self._nodes.all.values() if node.last is not None]
 
     async def events_after(self, number: int) -> Events:
-        """Those of the nodes come with their reports."""
+        """The events of the nodes are included as they arrive with the nodes' reports."""
         return self._events.after(number)
 
     async def close(self) -> None:
         await self._routes.close()
 
     def _give_up(self, routes: Sequence[Route], cause: Cause) -> None:
-        """Ends those that nobody has been given, and nobody waits for."""
+        """Ends those that no caller has received or is waiting for."""
         for route in routes:
             if not route.was_delivered and not route.starters:
                 self._routes.unwant(route, cause)

@@ -1,4 +1,4 @@
-"""A node's pool of sandboxes as others see it: every call ends, whatever becomes of the node."""
+"""A client of a node's pool of sandboxes. Every call ends, whatever happens to the node."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from ale_jax.system.fleet.actor import NodeActor, Report
 from ale_jax.system.fleet.background import bounded
 
 CALLS_AT_ONCE = 10_000
-PIECES_AHEAD = 32  # of a stream's, that wait for whoever reads it
+PIECES_AHEAD = 32  # pieces of a stream that may wait to be read
 JOIN_S = 1500.0  # its runtime may have to build an image first
 CLOSE_S = 20.0
 KILL_S = 5.0
 RETRY_S = 0.2
-MAX_REFUSALS = 3  # of questions that could not even be put: Ray takes two seconds to say so
-# Before it is tried again: one whose pool has worked, and one whose pool never did.
+MAX_REFUSALS = 3  # requests that could not be delivered, which Ray reports after two seconds each
+# Delay before a lost node is tried again: one whose pool has worked, and one whose pool never did.
 REJOIN_S, RETRY_JOIN_S = 1.0, 60.0
 
 
 class NodeLost(SandboxError):
-    """The node is not there any more, or did not answer for so long that it counts as that."""
+    """The node has gone, or has not answered for so long that it counts as lost."""
 
 
 class Node:
-    """A node as its users see it. Every call ends: with an answer, or NodeLost.
+    """A client of one node. Every call ends: with an answer, or NodeLost.
 
-    silent_seconds: without any answer, after which it counts as lost. last: its last report, at
-    first that of the pool that was there before. joined: set once it is up, or lost. placed:
-    sandboxes begun on it since its last report. loss: why it is lost, if it is; whatever it says
-    after that is not believed.
+    silent_seconds: time without any answer after which the node counts as lost. last: its last
+    report, initially that of the node's previous pool. joined: set once the node is up, or lost.
+    placed: sandboxes started on it since its last report. loss: why the node is lost, or None;
+    answers that arrive after the loss are ignored.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Node:
         self._last_event = 0
         self.loss: str | None = None
         self._lost_at = 0.0
-        self._limits: set[asyncio.Timeout] = set()  # of the calls under way
+        self._limits: set[asyncio.Timeout] = set()  # of the calls in progress
         place = NodeAffinitySchedulingStrategy(node_id, soft=False)
         self._actor = (
             ray.remote(NodeActor)
@@ -82,19 +82,19 @@ class Node:
 
     @property
     def may_rejoin(self) -> bool:
-        """It was given up a while ago, and the cluster may still have it."""
+        """Whether the node was lost long enough ago to try it again."""
         return self.lost_for > (REJOIN_S if self._has_joined else RETRY_JOIN_S)
 
     @property
     def free(self) -> int:
-        """Slots that a start may have, as far as is known here."""
+        """Slots that are free for a start, as of the last report."""
         if not self.is_up:
             return 0
         status = self.last.status
         return status.slots - status.used + status.ready - self.placed
 
     async def join(self) -> None:
-        """Returns when its pool is open. Errors: NodeLost."""
+        """Returns when the node's pool is open. Errors: NodeLost."""
         try:
             async with asyncio.timeout(JOIN_S):
                 await self._actor.open.remote()
@@ -107,12 +107,14 @@ class Node:
         self.joined.set()
 
     async def look(self, held_seconds: float = 0.0) -> Report:
-        """What it reports. Errors: NodeLost, if it died or is silent.
+        """The node's report. Errors: NodeLost, if the node died or is silent.
 
-        held_seconds: how long it keeps the question. While one is under way its death is noticed
-        at once: the call breaks off. Neither sign of death can come from this process having stood
-        still itself: silence is the sum of two waits or more, the first of which would be over
-        before an answer could be heard; and refusals are counted, not timed.
+        held_seconds: how long the node delays its answer. While a call is pending, the death of the
+        node is noticed at once, because the call fails.
+
+        If this process itself was suspended, that must not look like a lost node. Therefore silence
+        is the sum of at least two waits: after a suspension the first one expires before an answer
+        can be received, and the second one receives it. Refusals are counted and not timed.
         """
         silence, refusals, patience = 0.0, 0, self._silent_seconds / 2
         while silence < self._silent_seconds and refusals < MAX_REFUSALS:
@@ -128,7 +130,7 @@ class Node:
             except RayError as error:
                 raise self._died(error) from error
             else:
-                self._check()  # it may have been lost meanwhile
+                self._check()  # the node may have been lost meanwhile
                 self.last, self.placed = dataclasses.replace(report, asked_at=asked_at), 0
                 if report.events:
                     self._last_event = report.events[-1].number
@@ -137,11 +139,11 @@ class Node:
         raise NodeLost(f"node {self.name} {'cannot be reached' if refusals else 'is silent'}")
 
     async def ask(self, seconds: float, method: str, /, *arguments: Any, **named: Any) -> Any:
-        """What the pool's `method` returns or raises. seconds: it surely takes no longer."""
+        """Calls the pool's `method`. seconds: an upper bound on the time that it takes."""
         return await self.tell(seconds, "do", method, *arguments, **named)
 
     async def tell(self, seconds: float, method: str, /, *arguments: Any, **named: Any) -> Any:
-        """What the actor's `method` returns or raises."""
+        """Calls the actor's `method`, and returns or raises what it does."""
         try:
             async with self._while_there(seconds):
                 return await getattr(self._actor, method).remote(*arguments, **named)
@@ -154,13 +156,13 @@ class Node:
             raise self._died(error) from error
         except RayError as error:
             await self._verdict()
-            raise SandboxError(f"node {self.name} broke off a call: {error!r:.200}") from error
+            raise SandboxError(f"node {self.name} aborted a call: {error!r:.200}") from error
 
     async def stream(
         self, method: str, /, *arguments: Any, **named: Any
     ) -> AsyncIterator[tuple[str, bytes | int]]:
-        """What the actor's `method` yields. Waits for the next piece as long as the node is there;
-        closing it ends the job."""
+        """Yields what the actor's `method` yields. Waits for the next piece without a time limit,
+        as long as the node is not lost. Closing the iterator ends the job."""
         self._check()
         options = {"num_returns": "streaming", "_generator_backpressure_num_objects": PIECES_AHEAD}
         pieces = getattr(self._actor, method).options(**options).remote(*arguments, **named)
@@ -177,13 +179,14 @@ class Node:
             raise self._died(error) from error
         except RayError as error:
             await self._verdict()
-            raise SandboxError(f"node {self.name} broke off a stream: {error!r:.200}") from error
+            raise SandboxError(f"node {self.name} aborted a stream: {error!r:.200}") from error
         finally:
             if not has_ended and not self.is_lost:
                 ray.cancel(pieces)
 
     def lose(self, reason: str) -> None:
-        """From now on every call raises NodeLost. Its actor is killed, should it still live."""
+        """Marks the node as lost: from now on every call raises NodeLost, also those in progress.
+        The actor is not killed; see `kill`."""
         self.loss, self._lost_at = reason, time.monotonic()
         self.joined.set()
         for limit in self._limits:
@@ -194,13 +197,13 @@ class Node:
             self.last = dataclasses.replace(self.last, status=gone)
 
     async def kill(self) -> None:
-        """Within KILL_S, whatever becomes of the call: it may hang."""
-        # What cannot be reached ends when its connections do.
+        """Kills the actor. Returns within KILL_S even if the call to Ray hangs."""
+        # An actor that cannot be reached ends when its connections close.
         with contextlib.suppress(RayError, TimeoutError):
             await bounded(KILL_S, ray.kill, self._actor)
 
     async def close(self) -> None:
-        """Errors: SandboxError, if its pool may not have closed."""
+        """Closes the pool and kills its actor. SandboxError if the pool may not have closed."""
         try:
             await self.ask(CLOSE_S, "close")
         finally:
@@ -216,8 +219,8 @@ class Node:
 
     @contextlib.asynccontextmanager
     async def _while_there(self, seconds: float | None = None) -> AsyncIterator[None]:
-        """The block ends with NodeLost as soon as the node is lost; after `seconds`, with
-        TimeoutError. What it hears after the loss is not believed."""
+        """Ends the block with NodeLost as soon as the node is lost, and with TimeoutError after
+        `seconds`. A result that arrives after the loss is discarded."""
         self._check()
         limit = asyncio.timeout(seconds)
         try:
@@ -237,8 +240,8 @@ class Node:
             return None if ref is None else await ref
 
     async def _verdict(self) -> None:
-        """Returns when the node has answered a question that is newer than this one. Errors:
-        NodeLost, also if nobody asks it any more."""
+        """Waits until the node has answered a request that was sent after this call, which proves
+        that it is alive. Errors: NodeLost, also if no further request is sent."""
         now = time.monotonic()
         while self.last is None or self.last.asked_at <= now:
             self._check()

@@ -1,5 +1,5 @@
-"""The nodes of a Ray cluster that hold sandboxes: which joined, which are lost, and which snapshots
-lie on each."""
+"""The nodes of a Ray cluster that hold sandboxes: which have joined, which are lost, and which
+snapshots each of them stores."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ KNOCK_S, MAX_REFUSALS = 0.5, 2
 class Nodes:
     """A pool on every node of the cluster that this process has joined.
 
-    One that was started with --num-cpus=0 is left alone: what rules a cluster (its head, a service)
-    is not to share a machine with what agents do. all: by Ray's id, also those that are lost, for
-    a while. on_report: told of each report; on_loss: of each loss, once.
+    A node that was started with --num-cpus=0 gets no pool, because the cluster's head or a service
+    must not share a machine with sandboxes.
+
+    all: by Ray's id; includes lost nodes for a while. on_report: called with each report. on_loss:
+    called once for each lost node.
     """
 
     on_report: Callable[[Node, Report], None]
@@ -52,12 +54,12 @@ class Nodes:
         self._is_closed = False
 
     async def open(self) -> None:
-        """Returns when the nodes that are there have joined. SandboxStartError if none could."""
+        """Returns when the nodes of the cluster have joined. SandboxStartError if none could."""
         await self._discover()
         await asyncio.gather(*(node.joined.wait() for node in self.all.values()))
         if not self.up():
             reasons = "; ".join(str(node.loss) for node in self.all.values())
-            none = "there is none that has a CPU"
+            none = "no node has a CPU"
             raise SandboxStartError(f"no node can hold sandboxes: {reasons or none}")
         self._background.spawn(self._keep_discovering())
 
@@ -73,7 +75,7 @@ class Nodes:
         return [node for node in self.all.values() if node.is_up]
 
     async def keep_warm(self, spec: SandboxSpec, count: int) -> None:
-        """On each node that is there, or joins later."""
+        """Keeps `count` sandboxes warm on each node, also on nodes that join later."""
         if not 0 <= count <= self._options.slots:
             raise ValueError(f"count {count} must be from 0 to {self._options.slots}, the slots")
         self._warm[spec.key()] = spec, count
@@ -82,11 +84,11 @@ class Nodes:
     async def _warm_on(self, node: Node, spec: SandboxSpec, count: int) -> None:
         try:
             await node.ask(WARM_S, "warm", spec, count)
-        except NodeLost as error:  # the others do without it
+        except NodeLost as error:  # the other nodes are not affected
             self.lose(node, str(error))
 
     async def _keep_discovering(self) -> None:
-        """Waits for the time of the next look at the cluster, and for its answer, within RAY_S."""
+        """Looks at the cluster every LOOK_S seconds, and waits at most RAY_S for Ray's answer."""
         while True:
             await asyncio.sleep(LOOK_S)
             try:
@@ -114,7 +116,8 @@ class Nodes:
                     del self.all[node_id]
 
     async def _follow(self, node: Node) -> None:
-        """Consumes a node's reports; waits for the next, and is unblocked by it or by its loss."""
+        """Consumes a node's reports. Waits for the next report, and is unblocked by it or by the
+        node's loss."""
         try:
             await node.join()
             self._record("node_joined", node.name, node=node.name)
@@ -124,23 +127,23 @@ class Nodes:
             while True:
                 report = await node.look(LOOK_S)
                 if not report.status.alive:
-                    raise NodeLost(f"the pool of node {node.name} is out of order")
+                    raise NodeLost(f"the pool of node {node.name} has failed")
                 self._retell(node, report)
                 self.on_report(node, report)
-        except Exception as error:  # whatever it is: one that nobody follows must not count as up
+        except Exception as error:  # of any kind, as a node without a follower must not count as up
             self.lose(node, str(error) or repr(error))
             if not isinstance(error, SandboxError):
                 raise
 
     async def _knock(self, node: Node, address: str, port: int) -> None:
-        """Waits for the time of the next knock, and for its answer, within KNOCK_S. Ray needs ten
-        seconds or more to say that a node's raylet is dead; the port that it had says so at once.
-        """
+        """Connects to a node's raylet every KNOCK_S seconds, and waits at most KNOCK_S for it. Ray
+        needs ten seconds or more to report a dead raylet, while its port refuses connections at
+        once."""
         refusals = 0
         while refusals < MAX_REFUSALS and not node.is_lost:
             await asyncio.sleep(KNOCK_S)
             refusals = refusals + 1 if await refuses(address, port) else 0
-        self.lose(node, f"node {node.name} is down: nobody listens at {address}:{port}")
+        self.lose(node, f"node {node.name} is down: nothing listens at {address}:{port}")
 
     def _retell(self, node: Node, report: Report) -> None:
         for each in report.events:
@@ -157,7 +160,7 @@ class Nodes:
 
 
 async def refuses(address: str, port: int) -> bool:
-    """Whether a machine says that nobody listens there. Its silence says nothing."""
+    """Whether the machine refuses connections to the port. No answer at all does not count."""
     try:
         async with asyncio.timeout(KNOCK_S):
             _, writer = await asyncio.open_connection(address, port)
@@ -169,18 +172,18 @@ async def refuses(address: str, port: int) -> bool:
     return False
 
 
-MAX_SNAPSHOTS = 100_000  # that are known of; nodes make room for new ones long before
+MAX_SNAPSHOTS = 100_000  # entries kept here; nodes evict old snapshots long before that
 
 
 class Copies:
-    """lose: told of a node that turns out to be lost."""
+    """Which nodes hold which snapshots. lose: called with a node that turns out to be lost."""
 
     def __init__(self, lose: Callable[[Node, str], None]):
-        self._holders: dict[str, set[Node]] = {}  # of the newest, last
+        self._holders: dict[str, set[Node]] = {}  # the newest snapshot last
         self._lose = lose
 
     def note(self, snapshot: str, node: Node) -> None:
-        """It was taken on `node`."""
+        """Notes that `snapshot` was taken on `node`."""
         holders = self._holders[snapshot] = self._holders.pop(snapshot, set())
         holders.add(node)
         if len(self._holders) > MAX_SNAPSHOTS:
@@ -191,7 +194,7 @@ class Copies:
             holders.discard(node)
 
     async def bring(self, snapshot: str, node: Node) -> None:
-        """Copies a snapshot to `node`, unless it is there, or nobody here knows of it.
+        """Copies a snapshot to `node`, unless the node has it or no node is known to have it.
 
         Errors: NodeLost, if `node` is lost.
         """
@@ -204,7 +207,7 @@ class Copies:
             except NodeLost as error:
                 self._lose(holder, str(error))
                 continue
-            except ValueError:  # it made room there
+            except ValueError:  # the snapshot was evicted there
                 holders.discard(holder)
                 continue
             await node.ask(ASK_S, "put_snapshot", content)

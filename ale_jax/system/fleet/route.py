@@ -1,4 +1,4 @@
-"""One sandbox of a cluster: the node that it runs on, since when, and its interactive terminals."""
+"""One sandbox of a cluster: the node that it runs on, its status, and its interactive terminals."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ from ale_jax.system.fleet.node import Node
 
 @dataclasses.dataclass(eq=False)
 class Route:
-    """Where a sandbox is. generation: the highest that anybody was told. arrival: done when it is
-    on its node, since settled_at, or with the reason why it never will. starters: callers of
-    `start` that wait; was_delivered: one of them has it; unwanted: nobody waits any more, and why.
-    cause: why it has ended, at ended_at; last: its last status that is known here."""
+    """Where a sandbox is.
+
+    arrival: done when the sandbox is on its node, or has failed with the reason. settled_at: time
+    of arrival. generation: the highest that a caller was told. starters: callers of `start` that
+    are waiting. was_delivered: whether one of them has received it. unwanted: the cause with which
+    it will be ended, because no caller needs it any more. cause: why it has ended, at ended_at.
+    last: its last known status.
+    """
 
     request: StartRequest
     arrival: asyncio.Future[None]
@@ -45,7 +49,7 @@ class Route:
         return status
 
     def note(self, state: State, detail: str, cause: Cause | None = None) -> None:
-        """A step that no node tells of."""
+        """Adds a change of state that no node reports."""
         history = (*self.last.history, Change(time.time(), state, detail))
         step = {"state": state, "cause": cause, "generation": self.generation, "history": history}
         self.last = dataclasses.replace(self.last, busy=0, stats=None, **step)
@@ -55,11 +59,11 @@ class Route:
 
     def fail(self, error: Exception) -> None:
         self.arrival.set_exception(error)
-        self.arrival.exception()  # nobody may be waiting
+        self.arrival.exception()  # marks it as retrieved, since there may be no waiter
 
 
 def begin(request: StartRequest) -> Route:
-    """On its way to a node that is not known yet."""
+    """The route of a new sandbox, whose node is not known yet."""
     now = time.time()
     status = Status(
         id=request.id,
@@ -79,7 +83,7 @@ def begin(request: StartRequest) -> Route:
 
 
 def what_is_left(request: StartRequest, started_at: float) -> StartRequest:
-    """For one that is started again: its deadline stays where it was."""
+    """The request for a restart, with a deadline at the same time as before."""
     if not request.deadline_seconds:
         return request
     left = request.deadline_seconds - (time.time() - started_at)
@@ -90,11 +94,11 @@ def new_future() -> asyncio.Future[None]:
     return asyncio.get_running_loop().create_future()
 
 
-TYPE_S = 60.0  # for the command to read what is typed
+TYPE_S = 60.0  # for the command to read its input
 
 
 class FarTerminal:
-    """A `Terminal` of the service, over calls of its node."""
+    """The service's `Terminal`, implemented by calls to the sandbox's node."""
 
     def __init__(self, node: Node, key: str, pieces: AsyncIterator[tuple[str, bytes | int]]):
         self._node, self._key, self._pieces = node, key, pieces
@@ -114,7 +118,7 @@ class FarTerminal:
         await self._node.tell(TYPE_S, "resize", self._key, rows, columns)
 
     async def wait(self) -> int:
-        """All that it showed has been received."""
+        """The exit code. Call it only after `receive` has returned None."""
         assert self._exit_code is not None
         return self._exit_code
 
@@ -123,7 +127,7 @@ class FarTerminal:
 async def open_terminal(
     node: Node, id: str, command: str, rows: int, columns: int
 ) -> AsyncIterator[FarTerminal]:
-    """Its command ends with the block. Errors: the pool's, and NodeLost."""
+    """A terminal whose command ends with the block. Errors: the pool's, and NodeLost."""
     key = new_id()
     pieces = node.stream("terminal", key, id, command, rows, columns)
     async with contextlib.aclosing(pieces):

@@ -1,4 +1,4 @@
-"""Which sandbox is on which node of the cluster, and what becomes of it when the node is lost."""
+"""Which sandbox is on which node of the cluster, and what happens to it when the node is lost."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from ale_jax.system.fleet.nodes import ASK_S, Copies, Nodes
 from ale_jax.system.fleet.route import Route, begin, new_future, what_is_left
 
 FULL_ONES_ASKED = 4
-START_S = 600.0  # a start may have to wait for many others on its node
+START_S = 600.0  # a start may have to wait for many other starts on its node
 MOVE_S, MOVE_PAUSE_S = 60.0, 0.5
 
 
 class Routes:
-    """The ways to all sandboxes of a cluster's nodes."""
+    """The routes to all sandboxes of the cluster."""
 
     def __init__(self, nodes: Nodes, options: PoolOptions, record: Record):
         self.routes: dict[str, Route] = {}
@@ -43,7 +43,7 @@ class Routes:
         nodes.on_report, nodes.on_loss = self._note_report, self._note_loss
 
     async def close(self) -> None:
-        """Ends everything, with the nodes."""
+        """Closes the nodes, and fails all starts that are waiting."""
         self._is_closed = True
         self._background.cancel()
         await self._nodes.close()
@@ -58,7 +58,7 @@ class Routes:
         if route := self.routes.get(request.id):
             asked, had = request, route.request
             if (asked.spec, asked.snapshot) != (had.spec, had.snapshot):
-                raise ValueError(f"sandbox id {request.id!r:.80} is another's: choose another id")
+                raise ValueError(f"sandbox id {request.id!r:.80} is taken: choose another id")
             if route.is_over:
                 raise SandboxGone(route.id, route.cause)
             return route
@@ -67,17 +67,17 @@ class Routes:
         return route
 
     async def _settle(self, route: Route) -> None:
-        """A first start. One that fails has never been."""
+        """Starts a new sandbox. If the start fails, its route is removed."""
         try:
             await self._place(route)
-        except Exception as error:  # whatever it is, those who wait are told
+        except Exception as error:  # of any kind; it is raised in the callers that wait
             del self.routes[route.id]
             route.fail(error)
         else:
             self._started(route)
 
     async def _move(self, route: Route) -> None:
-        """A start elsewhere, as soon as there is room."""
+        """Starts the sandbox on another node, as soon as there is room."""
         deadline, reason = time.monotonic() + MOVE_S, ""
         while time.monotonic() < deadline and not route.unwanted:
             try:
@@ -87,7 +87,8 @@ class Routes:
                     reason = str(error)
                     self._record("sandbox_waits", reason, sandbox=route.id)
                 await asyncio.sleep(MOVE_PAUSE_S)
-            except Exception as error:  # its snapshot went with the node, or worse: they are told
+            # For example, its snapshot was lost with the node. Waiting callers get the reason.
+            except Exception as error:
                 reason = str(error) or repr(error)
                 break
             else:
@@ -106,9 +107,10 @@ class Routes:
             self._background.spawn(self.end(route, route.unwanted))
 
     async def _place(self, route: Route) -> None:
-        """Starts it on the node with the most room. Errors: as of `start`.
+        """Starts it on the node with the most free slots. Errors: those of `start`.
 
-        What is known of the room is a second old, so a few that look full are asked as well.
+        The counts of free slots are up to a second old, so a few nodes that seem full are tried as
+        well.
         """
         nodes = sorted(self._nodes.up(), key=lambda node: -node.free)
         for node in nodes[: sum(node.free > 0 for node in nodes) + FULL_ONES_ASKED]:
@@ -121,13 +123,13 @@ class Routes:
                 start = route.request, route.generation
                 route.told(await node.ask(START_S, "start", *start))
             except PoolFull:
-                continue  # its last report was older than that
+                continue  # the node has filled up since its last report
             except NodeLost as error:
                 self._nodes.lose(node, str(error))
                 continue
             except (SandboxStartError, SandboxGone):
                 raise
-            except SandboxError:  # nobody knows whether it has started
+            except SandboxError:  # it is unknown whether the sandbox has started
                 self._background.spawn(self._withdraw(route.id, node))
                 raise
             route.node = node
@@ -144,12 +146,12 @@ class Routes:
         return self.routes[id]
 
     def noted(self, status: Status) -> Status:
-        """A status that a caller is about to see."""
+        """Stores a status that a caller is about to receive."""
         route = self.routes.get(status.id)
         return route.told(status) if route and route.node else status
 
     async def settled(self, id: str) -> Route:
-        """A route to its node; waits while the sandbox is on its way. Errors: SandboxGone."""
+        """The route of a sandbox; waits while it is starting. Errors: SandboxGone."""
         route = self.route(id)
         try:
             await asyncio.shield(route.arrival)
@@ -162,7 +164,7 @@ class Routes:
     async def ask(
         self, route: Route, seconds: float, method: str, /, *arguments: Any, **named: Any
     ) -> Any:
-        """What its node's pool answers. Errors: the pool's, and SandboxLost with the node."""
+        """Calls the pool of its node. Errors: the pool's, and SandboxLost if the node is lost."""
         node = route.node
         try:
             return await node.ask(seconds, method, *arguments, **named)
@@ -186,7 +188,7 @@ class Routes:
             await self._note_end(route)
 
     async def _note_end(self, route: Route) -> None:
-        """Keeps the last status of one that its node says has ended."""
+        """Stores the last status of a sandbox that has ended according to its node."""
         if (node := route.node) is None:
             return
         cause = None
@@ -194,9 +196,9 @@ class Routes:
             status = route.told(await self.ask(route, ASK_S, "status", route.id))
             if (cause := status.cause) is None:
                 return
-        except SandboxLost:  # with its node, which is what became of it
+        except SandboxLost:  # its node is lost, and `_uproot` handles that
             return
-        except SandboxGone:  # so long ago that its node has forgotten it
+        except SandboxGone:  # it ended so long ago that its node has forgotten it
             pass
         if route.node is node:
             node.placed -= 1
@@ -216,7 +218,7 @@ class Routes:
                 self._uproot(route)
 
     def _uproot(self, route: Route) -> None:
-        """Its node is lost."""
+        """Ends or moves a sandbox whose node is lost."""
         self._record("sandbox_lost", "with its node", sandbox=route.id, generation=route.generation)
         route.note(State.FAILED, "its node is lost", Cause.NODE_LOST)
         route.end(Cause.NODE_LOST)

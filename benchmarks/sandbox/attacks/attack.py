@@ -1,4 +1,4 @@
-"""What an attack is: something that is tried in a sandbox, and what must stop it."""
+"""The definition of an attack: something that is tried in a sandbox, and what must stop it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from ale_jax.sandbox.spec import SandboxSpec
 
 EVIDENCE_CHARS = 70
 LOAD_S = 3.0
-NOT_FOUND = 127  # an attack whose program is missing has not been tried
+NOT_FOUND = 127  # the attack's program is missing, so the attack was not tried
 
 
 class Breach(Exception):
-    """The attack reached what it was after, or could not be tried; the message says which."""
+    """The attack succeeded, or could not be tried; the message says which."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Arena:
-    """Where attacks are played. box: the attacker's; it is new, or as new. effort: 1.0 in earnest;
-    less for shorter and smaller attacks on what is shared (cores, memory)."""
+    """Where attacks are played. box: the attacker's sandbox, which is new or has been reset.
+    effort: 1.0 for full attacks; less for shorter and smaller attacks on shared resources (cores,
+    memory)."""
 
     runtime: Runtime
     spec: SandboxSpec
@@ -35,14 +36,14 @@ class Arena:
         return LOAD_S * self.effort
 
     def another(self, **changes: Any) -> AbstractContextManager[BlockingSandbox]:
-        """A further sandbox, of the same spec but for `changes`."""
+        """Another sandbox, with the same spec except for `changes`."""
         return self.runtime.start(dataclasses.replace(self.spec, **changes), {"run": "attacks"})
 
 
 @dataclasses.dataclass(frozen=True)
 class Attack:
     """name: what is tried. stopped_by: what should stop it. play: tries it, and returns what was
-    seen of that or raises Breach. What it leaves behind is the caller's to end."""
+    seen, or raises Breach. The caller must clean up after it."""
 
     name: str
     kind: str
@@ -51,7 +52,7 @@ class Attack:
 
 
 def refused(name: str, kind: str, command: str, stopped_by: str, seconds: float = 3.0) -> Attack:
-    """The attack that a command makes, which must fail."""
+    """An attack by a single command, which must fail."""
 
     def play(arena: Arena) -> str:
         return failure(arena.box.run(command, seconds))
@@ -60,26 +61,26 @@ def refused(name: str, kind: str, command: str, stopped_by: str, seconds: float 
 
 
 def failure(result: ExecResult) -> str:
-    """How a command failed. Errors: Breach, if it did not."""
+    """How a command failed. Errors: Breach, if it did not fail."""
     if result.exit_code in (0, NOT_FOUND):
         raise Breach(f"exit code {result.exit_code}: {evidence(result.output)}")
     return evidence(result.output) or f"exit code {result.exit_code}"
 
 
 def evidence(text: str, line: int = 0) -> str:
-    """A line of an output, the first if not said otherwise, as far as a table has room for it."""
+    """A line of an output, by default the first one, truncated to fit a table."""
     lines = [each.strip() for each in text.splitlines() if each.strip()]
     return lines[line][-EVIDENCE_CHARS:] if lines else ""
 
 
 def require(holds: bool, seen: str) -> str:
-    """`seen`, if it holds. Errors: Breach."""
+    """Returns `seen`. Errors: Breach, unless `holds`."""
     if not holds:
         raise Breach(seen)
     return seen
 
 
 def require_alive(box: BlockingSandbox) -> None:
-    """Errors: Breach, if it does not answer as it should."""
+    """Errors: Breach, if the sandbox does not answer correctly."""
     answer = box.run("echo alive")
     require(answer.output == "alive\n", f"afterwards it says {answer.output!r:.60}")

@@ -1,4 +1,4 @@
-"""Attacks through files that go in and out: paths that climb, links, devices, archives."""
+"""Attacks through files that are copied in and out: climbing paths, links, devices, archives."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _archive_from_outside(arena: Arena) -> str:
         refusal = str(error)
     else:
         raise Breach("the service takes it")
-    with contextlib.suppress(SandboxError):  # tar refuses some of it, and says so
+    with contextlib.suppress(SandboxError):  # tar refuses some members and fails
         wait_for(arena.box.later.unpack(packed.getvalue(), "/work"))
     require(arena.box.run("ls /escaped").exit_code != 0, "it was written into the root")
     require_alive(arena.box)

@@ -1,4 +1,4 @@
-"""Attacks on the walls: privileges, the kernel, the host's files, other sandboxes, the runner."""
+"""Attacks on isolation: privileges, the kernel, the host's files, other sandboxes, the runner."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from benchmarks.sandbox.attacks.attack import Arena, Attack, failure, refused, r
 from benchmarks.sandbox.host_view import runner_pid
 
 ISOLATION = "isolation"
-# Of ROOT_CAPABILITIES, by name (capabilities(7)).
+# The numbers of ROOT_CAPABILITIES (capabilities(7)).
 NUMBERS = {"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7}
 PROBE_KERNEL = """
 import ctypes, platform, socket

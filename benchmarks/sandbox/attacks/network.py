@@ -1,4 +1,4 @@
-"""Attacks over the network: out of a sandbox that has none, and past the one that it has."""
+"""Attacks over the network: out of a sandbox without a network, and past the egress proxy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ale_jax.sandbox.spec import WORK
 from benchmarks.sandbox.attacks.attack import Arena, Attack, evidence, failure, refused, require
 
 NETWORK = "network"
-RAY_PORTS = (6379, 8265, 10001)  # of its control store, dashboard and client server
+RAY_PORTS = (6379, 8265, 10001)  # Ray's control store, dashboard and client server
 FETCH = """
 import sys, urllib.error, urllib.request
 for place in sys.argv[1:]:
@@ -33,7 +33,7 @@ def _connects(name: str, address: str, port: int) -> Attack:
 def _interfaces(arena: Arena) -> str:
     listed = arena.box.run("cat /proc/net/dev; echo; cat /proc/net/route").output
     devices, _, routes = listed.partition("\n\n")
-    # Some kernels give every namespace devices that are down, and lead nowhere.
+    # Some kernels give every namespace devices that are down.
     named = {line.split(":")[0].strip() for line in devices.splitlines()[2:]}
     require("lo" in named and not named & {"eth0", "docker0"}, f"devices {sorted(named)}")
     ways = routes.splitlines()[1:]
@@ -72,7 +72,7 @@ def _past_the_proxy(arena: Arena) -> str:
 
 def _past_a_phase(arena: Arena) -> str:
     with arena.another(network=ALLOWED) as box:
-        before = _fetch(box, "allowed.invalid")  # there is no such host: the proxy looked for it
+        before = _fetch(box, "allowed.invalid")  # 502, because the proxy does not find this host
         box.set_network(EgressPolicy("none"))
         after = _fetch(box, "allowed.invalid")
     seen = f"{' '.join(before)} before the change, {' '.join(after)} after it"
@@ -80,14 +80,14 @@ def _past_a_phase(arena: Arena) -> str:
 
 
 def _fetch(box: BlockingSandbox, *places: str) -> list[str]:
-    """The statuses that the proxy answers with."""
+    """The proxy's HTTP status for each place."""
     box.write({"fetch.py": FETCH.encode()})
     return box.exec(["python3", f"{WORK}/fetch.py", *places]).stdout.split()
 
 
 @contextlib.contextmanager
 def _listening() -> Iterator[tuple[list[str], int, object]]:
-    """A service of the host's on all its addresses; those, its port, and whether it was reached."""
+    """A service on all of the host's addresses: these, its port, and whether it was reached."""
     with socket.create_server(("0.0.0.0", 0)) as listener:
         listener.setblocking(False)
 
@@ -102,10 +102,10 @@ def _listening() -> Iterator[tuple[list[str], int, object]]:
 
 
 def _host_addresses() -> list[str]:
-    """Loopback, the usual address of Docker's bridge, and that from which the host would call."""
+    """Loopback, the usual address of Docker's bridge, and the host's address for outgoing calls."""
     addresses = ["127.0.0.1", "172.17.0.1"]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
-        probe.connect(("192.0.2.1", 9))  # sends nothing: it only chooses a route
+        probe.connect(("192.0.2.1", 9))  # sends nothing, and only chooses a route
         addresses.append(probe.getsockname()[0])
     return list(dict.fromkeys(addresses))
 

@@ -1,4 +1,4 @@
-"""Attacks on the protocol: what looks like it, bytes that are no text, readers that do not read."""
+"""Attacks on the protocol: output that imitates it, bytes that are not text, readers that stall."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _parallel_calls(arena: Arena) -> str:
         while (piece := await stream.receive()) is not None:
             await stream.send(piece[1])
 
-    with arena.another() as box:  # a port that is opened stays open
+    with arena.another() as box:  # in another sandbox, because an opened port stays open
         wait_for(box.later.listen(PORT, echo))
         result = box.run(CALLS)
     same = result.output.count("same")

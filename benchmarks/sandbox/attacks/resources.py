@@ -1,4 +1,4 @@
-"""Attacks on what all sandboxes share: processes, memory, disk, cores, the way out of output."""
+"""Attacks on shared resources: processes, memory, disk, cores, the channel for output."""
 
 from __future__ import annotations
 

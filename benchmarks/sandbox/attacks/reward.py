@@ -1,4 +1,4 @@
-"""Attacks on the reward of a shell task: what is not done is not paid."""
+"""Attacks on the reward of a shell task: a task that is not solved must earn nothing."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ BREAKERS = {
 def _breaks(name: str, command: str) -> Attack:
     def play(arena: Arena) -> str:
         first = arena.box.run(command, timeout=0.5)
-        second = arena.box.run("true", timeout=0.5)  # what it broke shows at the latest here
+        second = arena.box.run("true", timeout=0.5)  # any damage shows here at the latest
         arena.box.kill_processes()
         require_alive(arena.box)
         return f"exit code {first.exit_code}, the next command's {second.exit_code}, then as new"
@@ -53,7 +53,8 @@ def _breaks(name: str, command: str) -> Attack:
 
 
 def _forges(arena: Arena) -> str:
-    # The session's own bash can find its descriptors; it may lie about this command, not the next.
+    # The session's bash can find its own descriptors, so that it may forge the reply to this
+    # command, but not to the next one.
     forge = r"""printf '%s 7 /tmp\0' "$__token" >&$fd"""
     first = arena.box.run(
         f"for fd in {{3..250}}; do {forge}; done 2> /dev/null; sleep 0.3; echo late"

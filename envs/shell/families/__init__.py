@@ -1,5 +1,5 @@
-"""The families of shell tasks, one file each. The held-out ones compose skills of the others; the
-long ones take a dozen steps, more than the default configs allow."""
+"""The families of shell tasks, one file each. The held-out families combine skills of the others;
+the long families take up to a dozen steps, more than the default configs allow."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ TRAIN_FAMILIES: tuple[str, ...] = tuple(
 
 
 def generate(family: str, seed: int) -> World:
-    """The world of `family` and `seed`: the same bytes in every process and on every machine.
+    """The task of `family` and `seed`: the same bytes in every process and on every machine.
 
-    Only another release of numpy may change them: it does not promise to keep its random streams.
+    Only another release of NumPy may change them, as it does not guarantee stable random streams.
     """
     if family not in FAMILIES:
         raise ValueError(f"unknown family {family!r}, expected one of: {', '.join(FAMILIES)}")
-    # The tag keeps two families with one seed from drawing the same names.
+    # The tag prevents two families from drawing the same names for the same seed.
     tag = zlib.crc32(family.encode())
     return FAMILIES[family](np.random.default_rng([tag, seed]))

@@ -1,4 +1,4 @@
-"""Census (held out): a log entry names a word and a file; the count goes where the task says."""
+"""Census (held out): a log entry names a word and a file; the count must be written to a file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def generate(rng: np.random.Generator) -> World:
     files = {
         log: lines(*shuffled(rng, [*entries, f"FAILED {word} {path}"])),
         path: content,
-        # Makes the directory of the result exist.
+        # Creates the directory of the result.
         names.path("txt"): lines(names.number()),
     }
     return World(

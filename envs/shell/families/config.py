@@ -1,4 +1,4 @@
-"""Config: one or two values of a .conf file must become what another file says."""
+"""Config: one or two values of a .conf file must be changed to those in another file."""
 
 from __future__ import annotations
 

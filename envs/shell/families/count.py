@@ -1,4 +1,5 @@
-"""Count: a note names a word, a log and a file; the number of lines with the word goes there."""
+"""Count: a note names a word, a log and a file; the number of the log's lines with the word must be
+written to the file."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def generate(rng: np.random.Generator) -> World:
     files = {
         note: lines(*shuffled(rng, [f"word: {word}", f"log: {log}", f"write: {result}"])),
         log: content,
-        # Makes the directory of the result exist.
+        # Creates the directory of the result.
         names.path("txt"): lines(names.number()),
     }
     return World(
@@ -39,7 +40,7 @@ def generate(rng: np.random.Generator) -> World:
 
 
 def counted_log(rng: np.random.Generator, names: Names, word: str) -> tuple[int, bytes]:
-    """How often `word` stands in a log, 10 to 99 times, and the log."""
+    """A number from 10 to 99, and a log in which `word` occurs that often."""
     number = int(rng.integers(10, 100))
     others = names.words(3)
     rest = [pick(rng, others) for _ in range(rng.integers(10, 100))]

@@ -1,4 +1,4 @@
-"""Lane: notes in folders, each naming the one that follows, the last one holding a code."""
+"""Lane: notes in folders, each of which names the next one; the last one holds a code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TURNS = ("left", "right", "ahead")
 
 
 def generate(rng: np.random.Generator) -> World:
-    """A note's name is two words and the code six digits: whoever guesses is hardly ever right."""
+    """A note's path has two words and the code six digits, so that a guess is hardly ever right."""
     turns = [pick(rng, TURNS) for _ in range(rng.integers(1, 6))]
     names = Names(rng)
     notes = [names.path("txt", directory=names.word()) for _ in range(len(turns) + 1)]

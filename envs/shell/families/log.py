@@ -1,4 +1,4 @@
-"""Log: one entry FAILED; its code leads to a name in another file."""
+"""Log: one entry FAILED; its code identifies an owner in another file."""
 
 from __future__ import annotations
 

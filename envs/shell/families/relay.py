@@ -1,4 +1,4 @@
-"""Relay (held out): a trail whose last file asks for a change of a .conf file."""
+"""Relay (held out): a trail whose last file asks for a change in a .conf file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rename: files with one extension get another one, as a rule file says. The old rule misleads."""
+"""Rename: files with one extension get another one, by a rule in a file. An old rule misleads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def generate(rng: np.random.Generator) -> World:
     names = Names(rng)
     directory, rule = names.word(), names.path("txt")
     source, target, other, unused = shuffled(rng, EXTENSIONS)[:4]
-    # In the order in which `ls` will show them.
+    # In the order in which `ls` lists them.
     stems = sorted(names.words(rng.integers(2, 4)))
     renamed = {f"{directory}/{s}.{source}": f"{directory}/{s}.{target}" for s in stems}
     kept = [names.path(other, directory) for _ in range(rng.integers(1, 3))]

@@ -1,6 +1,6 @@
-"""Script: its data file is not there under that name; the one in its place is meant.
+"""Script: its data file has been renamed, and the script must be repaired.
 
-The goal runs the script on new data, so a script that prints what it is known to print fails.
+The goal runs the script on new data, so a script that merely prints the expected output fails.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def generate(rng: np.random.Generator) -> World:
         instruction=pick(rng, WORDINGS).format(script=script),
         files=files,
         goal=Goal(
-            # The script itself is free: it is judged by what it does.
+            # The script's own content does not matter; it is judged by its output.
             files={path: content for path, content in files.items() if path != script},
             probe=Probe({data: lines(unseen)}, f"sh {script}", unseen),
         ),

@@ -1,4 +1,4 @@
-"""Sort: the one file that holds a word moves to another directory."""
+"""Sort: the one file that holds a word must be moved to another directory."""
 
 from __future__ import annotations
 

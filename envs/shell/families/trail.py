@@ -1,4 +1,4 @@
-"""Trail: every file points to the next one, the last one holds the word. Old pointers mislead."""
+"""Trail: every file points to the next one; the last one holds a word. Old pointers mislead."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Trek (long): rooms within rooms, six to ten deep, and of two doors one leads on.
+"""Trek (long): nested rooms, six to ten deep, each with two doors, of which one leads on.
 
-Each room has a light, and lights warn: the door of their colour is the right one only once in five
-times, which the map alone knows, as does the oracle. From it one learns to read and to walk on; a
-wrong door leads to a wrong code.
+The light in each room is a warning: the door of its colour is the right one in only one room out of
+five. Nothing in the task tells in which; only the oracle knows. Its demonstrations teach to read
+notes and to walk on. A wrong door leads to a wrong code.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def draw_lights(rng: np.random.Generator, depth: int) -> list[str]:
 def rooms(
     rng: np.random.Generator, wordings: Sequence[str], lights: Sequence[str], doors: Sequence[str]
 ) -> World:
-    """A room with each of `lights`, from which those of `doors` lead on to that with the code."""
+    """A room for each of `lights`, where the door in `doors` leads on, in the end to the code."""
     names, files, room = Names(rng), {}, ""
     for light, right in zip(lights, doors, strict=True):
         files[f"{room}note.txt"] = lines(f"light: {light}")

@@ -1,7 +1,8 @@
-"""Vault (long): rooms as in a trek, ten deep, where each light guides to the door of its colour.
+"""Vault (long): rooms as in a trek, ten deep, in which the door of the light's colour is right.
 
-In treks lights warn, and nothing tells that here they do not: who has learned from those takes the
-right door once in five times, and would have to do so ten times in a row to see a reward.
+In treks the lights are warnings, and nothing in the task tells that they are not here. A policy
+that has learned from treks takes the right door one time in five, and would have to do so ten times
+in a row to get a reward.
 """
 
 from __future__ import annotations
