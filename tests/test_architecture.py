@@ -208,7 +208,7 @@ BREACHES = [
     (modules_only_define, "ale_jax/learn/step.py", "import os\nos.umask(0)"),
     (modules_only_define, "configs/mine.py", "for i in range(3):\n    pass"),
     (data_never_becomes_code, "ale_jax/data/replay.py", "from pickle import loads"),
-    (data_never_becomes_code, "ale_jax/rollout/wire.py", "def f(s):\n    return eval(s)"),
+    (data_never_becomes_code, "ale_jax/rollout/policy_client.py", "def f(s):\n    return eval(s)"),
     (
         data_never_becomes_code,
         "envs/shell/env.py",

@@ -13,9 +13,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from ale_jax.agent.api import Message, Reply
-from ale_jax.rollout import wire
 from ale_jax.rollout.engine import EngineStopped
-from ale_jax.rollout.policy_client import PolicyAddress
+from ale_jax.rollout.policy_client import PolicyAddress, WireError, receive, send
 
 TOKEN_BYTES = 16
 MAX_TOKEN_FRAME_BYTES = 256
@@ -64,10 +63,10 @@ class PolicyServer:
         self.close()
 
     def _serve(self, connection: socket.socket) -> None:
-        if not self._admits(wire.receive(connection, MAX_TOKEN_FRAME_BYTES, TOKEN_S)):
-            raise wire.WireError("wrong token")
-        while (request := wire.receive(connection)) is not None:
-            wire.send(connection, self._answer(*_parse(request)))
+        if not self._admits(receive(connection, MAX_TOKEN_FRAME_BYTES, TOKEN_S)):
+            raise WireError("wrong token")
+        while (request := receive(connection)) is not None:
+            send(connection, self._answer(*_parse(request)))
 
     def _admits(self, hello: dict[str, Any] | None) -> bool:
         token = hello.get("token") if hello else None
@@ -141,10 +140,10 @@ def _parse(request: dict[str, Any]) -> tuple[str, list[Message]]:
         conversation = request["conversation"]
         messages = [Message(each["role"], each["content"]) for each in request["messages"]]
     except (KeyError, TypeError) as error:
-        raise wire.WireError(f"not a request: {error!r:.200}") from error
+        raise WireError(f"not a request: {error!r:.200}") from error
     if not isinstance(conversation, str) or not messages:
-        raise wire.WireError("a request names a conversation and brings at least one message")
+        raise WireError("a request names a conversation and brings at least one message")
     for message in messages:
         if message.role not in ROLES or not isinstance(message.content, str):
-            raise wire.WireError(f"not a message: {message!r:.200}")
+            raise WireError(f"not a message: {message!r:.200}")
     return conversation, messages

@@ -7,5 +7,6 @@ Shape suffixes:
     B  rows of packed tokens
     C  chunks of a trajectory
     J  segments of a row, at most
+    P  prefix turns of a trajectory
     T  tokens of a row
 """

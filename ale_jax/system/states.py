@@ -25,11 +25,10 @@ from ale_jax.learn.state import (
     with_new_adapters,
 )
 from ale_jax.model.lora import merged
-from ale_jax.model.peft import save_peft
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import make_mesh, param_shardings
 from ale_jax.model.tokenizer import ChatTokenizer
-from ale_jax.model.weights.export import export
+from ale_jax.model.weights.export import export, save_peft
 from ale_jax.model.weights.load import load_params, open_checkpoint
 from ale_jax.system.config import RunConfig
 from ale_jax.system.workdir import CHECKPOINTS_DIR, Workdir

@@ -54,7 +54,7 @@ async def _through_ray(name: str, count: int) -> tuple[float, ...]:
 @contextlib.contextmanager
 def service(runtime: str) -> Iterator[str]:
     """The URL of a service in a separate process."""
-    line = [sys.executable, "-m", "ale_jax.sandbox.cli", "serve", "--port=0"]
+    line = [sys.executable, "-m", "ale_jax.sandbox.cli.main", "serve", "--port=0"]
     # In a new session, so that an interrupt at the terminal reaches only this process, which then
     # stops the service in order.
     process = subprocess.Popen(

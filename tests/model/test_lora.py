@@ -15,9 +15,9 @@ from ale_jax.learn.step import ModelSpec, make_train_step
 from ale_jax.model.compute import Compute, sampling_weights
 from ale_jax.model.lora import TARGETS, LoraShape, merged, new_adapters
 from ale_jax.model.params import init_params
-from ale_jax.model.peft import save_peft
 from ale_jax.model.policy import hidden_states, logits
 from ale_jax.model.sharding import MeshShape, make_mesh, spec
+from ale_jax.model.weights.export import save_peft
 from tests.learn.test_step import MUON, sample_transcripts, transcript_loss
 from tests.model.shapes import DENSE, MIXED
 

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ale_jax.agent.api import Message, PolicyError, Reply
+from ale_jax.rollout import policy_client
 from ale_jax.rollout import policy_server as server_module
-from ale_jax.rollout import wire
 from ale_jax.rollout.engine import EngineStopped
 from ale_jax.rollout.policy_client import PolicyAddress, PolicyClient
 from ale_jax.rollout.policy_server import PolicyServer
@@ -58,7 +58,7 @@ def say(text):
 
 def connect(server, token=None):
     connection = socket.create_connection((server.address.host, server.address.port), timeout=10)
-    wire.send(connection, {"token": server.address.token if token is None else token})
+    policy_client.send(connection, {"token": server.address.token if token is None else token})
     return connection
 
 
@@ -116,7 +116,7 @@ def test_without_the_token_nobody_gets_in(server, token):
     with socket.create_connection(
         (server.address.host, server.address.port), timeout=10
     ) as connection:
-        wire.send(connection, {"token": token})
+        policy_client.send(connection, {"token": token})
         assert hangs_up(connection)
     assert server._ledger.heard == {"a": [], "b": []}
     assert still_serves(server)
@@ -149,7 +149,7 @@ def test_a_stranger_who_says_nothing_is_disconnected(monkeypatch):
 
 GARBAGE = {
     "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-    "too long": struct.pack(">I", wire.MAX_FRAME_BYTES + 1),
+    "too long": struct.pack(">I", policy_client.MAX_FRAME_BYTES + 1),
     "empty": struct.pack(">I", 0),
     "not utf-8": struct.pack(">I", 2) + b"\xff\xfe",
     "no object": struct.pack(">I", 4) + b"null",
@@ -182,14 +182,14 @@ MALFORMED = {
 @pytest.mark.parametrize("malformed", MALFORMED.values(), ids=MALFORMED)
 def test_a_malformed_request_never_reaches_the_ledger(server, malformed):
     with connect(server) as connection:
-        wire.send(connection, malformed)
+        policy_client.send(connection, malformed)
         assert hangs_up(connection)
     assert server._ledger.heard["a"] == []
     assert still_serves(server)
 
 
 def test_a_slow_frame_is_given_up(server, monkeypatch):
-    monkeypatch.setattr(wire, "FRAME_S", 0.05)
+    monkeypatch.setattr(policy_client, "FRAME_S", 0.05)
     with connect(server) as connection:
         connection.sendall(struct.pack(">I", 100) + b"{")
         assert hangs_up(connection)
@@ -203,14 +203,14 @@ def test_a_hang_up_is_an_error_only_in_the_middle_of_a_frame():
         with ours, theirs:
             theirs.sendall(sent)
             theirs.shutdown(socket.SHUT_WR)
-            assert wire.receive(ours) == received
+            assert policy_client.receive(ours) == received
     for sent in (b"\0", struct.pack(">I", 100), struct.pack(">I", 100) + b"{"):
         ours, theirs = socket.socketpair()
         with ours, theirs:
             theirs.sendall(sent)
             theirs.shutdown(socket.SHUT_WR)
-            with pytest.raises(wire.WireError, match="hung up"):
-                wire.receive(ours)
+            with pytest.raises(policy_client.WireError, match="hung up"):
+                policy_client.receive(ours)
 
 
 @pytest.mark.parametrize("text", [b"null", b"[]", b'"error"', b"7"])
@@ -218,16 +218,16 @@ def test_a_frame_holds_an_object(text):
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(struct.pack(">I", len(text)) + text)
-        with pytest.raises(wire.WireError, match="not an object"):
-            wire.receive(ours)
+        with pytest.raises(policy_client.WireError, match="not an object"):
+            policy_client.receive(ours)
 
 
 def test_an_unknown_conversation_is_refused_and_the_connection_kept(server):
     with connect(server) as connection:
-        wire.send(connection, request("nobody's"))
-        assert wire.receive(connection) == {"error": "there is no such conversation"}
-        wire.send(connection, request("a"))
-        assert wire.receive(connection)["text"] == "a 1 x"
+        policy_client.send(connection, request("nobody's"))
+        assert policy_client.receive(connection) == {"error": "there is no such conversation"}
+        policy_client.send(connection, request("a"))
+        assert policy_client.receive(connection)["text"] == "a 1 x"
 
 
 def test_a_stopped_engine_is_a_policy_error_with_its_reason():
@@ -247,14 +247,14 @@ def test_a_bug_in_one_conversation_leaves_the_others_alone():
 def test_nobody_else_speaks_while_a_reply_is_under_way():
     ledger = WaitingLedger()
     with PolicyServer(ledger) as server, connect(server) as first, connect(server) as second:
-        wire.send(first, request("a"))
+        policy_client.send(first, request("a"))
         assert ledger.asked.wait(10)
-        wire.send(second, request("a"))
-        assert "under way" in wire.receive(second)["error"]
+        policy_client.send(second, request("a"))
+        assert "under way" in policy_client.receive(second)["error"]
         ledger.go.set()
-        assert wire.receive(first) == {"text": "at last", "stop": "stop"}
-        wire.send(second, request("a"))
-        assert wire.receive(second)["text"] == "at last"
+        assert policy_client.receive(first) == {"text": "at last", "stop": "stop"}
+        policy_client.send(second, request("a"))
+        assert policy_client.receive(second)["text"] == "at last"
 
 
 def test_closing_the_door_ends_who_waits_for_a_reply():
@@ -279,7 +279,7 @@ def test_too_long_an_observation_is_a_policy_error(server):
         PolicyClient(server.address, "a") as policy,
         pytest.raises(PolicyError, match="longer than"),
     ):
-        policy.reply(say("x" * wire.MAX_FRAME_BYTES))
+        policy.reply(say("x" * policy_client.MAX_FRAME_BYTES))
     assert still_serves(server)
 
 

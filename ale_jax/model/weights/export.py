@@ -1,4 +1,5 @@
-"""Exports weights as a folder that transformers loads, and that computes the same."""
+"""Exports weights for other libraries: a folder that transformers loads and that computes the same,
+or the adapters alone, in PEFT's format."""
 
 from __future__ import annotations
 
@@ -12,8 +13,10 @@ from pathlib import Path
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from safetensors.numpy import save_file
 
 from ale_jax.files import write_json
+from ale_jax.model.lora import LoraShape
 from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.tokenizer import ChatTokenizer
@@ -30,6 +33,8 @@ from ale_jax.model.weights.safetensors_file import (
 
 GENERATION_CONFIG = "generation_config.json"
 MAX_SHARD_BYTES = 5_000_000_000  # as in transformers
+ATTENTION = ("q", "k", "v", "o")
+PEFT_PREFIX = "base_model.model.model.layers"
 
 
 def export(
@@ -132,3 +137,51 @@ def _write_shards(
     if len(shards) > 1:
         total = sum(kind.num_bytes for kinds in shards for kind in kinds.values())
         write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": where})
+
+
+def save_peft(folder: Path, params: Params, lora: LoraShape, base_model: str) -> None:
+    """Writes the adapters of `params`. base_model: name or path of the base weights, as
+    transformers loads them.
+
+    Raises:
+      ValueError: there are no adapters, or experts have some, for which PEFT's format has no names.
+    """
+    if "adapters" not in params:
+        raise ValueError("there are no adapters to export: these weights were trained in full")
+    tensors = {
+        f"{PEFT_PREFIX}.{layer}.{module}": array
+        for layer, adapters in enumerate(params["adapters"])
+        for name, adapter in adapters.items()
+        for module, array in _adapter_tensors(layer, name, adapter).items()
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base_model,
+        "r": lora.rank,
+        "lora_alpha": lora.alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "target_modules": [f"{target}_proj" for target in lora.targets],
+        "inference_mode": True,
+    }
+    write_json(folder / "adapter_config.json", config)
+
+
+def _adapter_tensors(layer: int, name: str, adapter: Params) -> dict[str, np.ndarray]:
+    target, _, axes = name.partition("_")
+    if axes.startswith("E"):
+        raise ValueError(
+            f"layer {layer} has adapters of {target} in each expert, which PEFT has no names for: "
+            "export the merged weights, or leave gate, up and down out of lora.targets"
+        )
+    block = "self_attn" if target in ATTENTION else "mlp"
+    a, b = np.asarray(adapter["a"]), np.asarray(adapter["b"])
+    rank = a.shape[-1]
+    return {  # torch's linear layers store [out, in]
+        f"{block}.{target}_proj.lora_A.weight": np.ascontiguousarray(a.reshape(-1, rank).T),
+        f"{block}.{target}_proj.lora_B.weight": np.ascontiguousarray(b.reshape(rank, -1).T),
+    }

@@ -265,3 +265,7 @@ REMOTE: Mapping[str, Callable[[SandboxClient, argparse.Namespace], int]] = {
     "snapshot": _snapshot,
     "rm": _remove,
 }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

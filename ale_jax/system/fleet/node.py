@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -17,7 +18,6 @@ from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.pool.machines import Launches
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.system.fleet.actor import NodeActor, Report
-from ale_jax.system.fleet.background import bounded
 
 CALLS_AT_ONCE = 10_000
 PIECES_AHEAD = 32  # pieces of a stream that may wait to be read
@@ -248,3 +248,26 @@ class Node:
             if time.monotonic() > now + 2 * self._silent_seconds:
                 raise NodeLost(f"node {self.name} cannot be reached")
             await asyncio.sleep(RETRY_S)
+
+
+async def bounded(seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a blocking call of Ray's returns. Errors: its own, and TimeoutError.
+
+    Its thread is a daemon: one that hangs for ever does not keep the process.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Any] = loop.create_future()
+
+    def tell(settle: Callable[[Any], None], value: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(lambda: answer.done() or settle(value))
+
+    def run() -> None:
+        try:
+            tell(answer.set_result, function(*arguments))
+        except Exception as error:  # for whoever waits
+            tell(answer.set_exception, error)
+
+    threading.Thread(target=run, name="ray-call", daemon=True).start()
+    async with asyncio.timeout(seconds):
+        return await answer

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import ray
 from ray.exceptions import RayError
@@ -16,8 +17,7 @@ from ale_jax.sandbox.pool.machines import Launches
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.system.fleet.actor import Report
-from ale_jax.system.fleet.background import Background, bounded
-from ale_jax.system.fleet.node import Node, NodeLost
+from ale_jax.system.fleet.node import Node, NodeLost, bounded
 
 LOOK_S = 1.0
 RAY_S = 10.0
@@ -213,3 +213,25 @@ class Copies:
             await node.ask(ASK_S, "put_snapshot", content)
             holders.add(node)
             return
+
+
+class Background:
+    """Holds them until they end, and records as `fleet_trouble` what one of them fails of."""
+
+    def __init__(self, record: Record):
+        self._record = record
+        self._tasks: set[asyncio.Task] = set()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._note_end)
+
+    def cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def _note_end(self, task: asyncio.Task) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            self._record("fleet_trouble", repr(error))

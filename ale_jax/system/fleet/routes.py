@@ -21,9 +21,8 @@ from ale_jax.sandbox.pool.api import (
 )
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.system.fleet.actor import Report
-from ale_jax.system.fleet.background import Background
 from ale_jax.system.fleet.node import Node, NodeLost
-from ale_jax.system.fleet.nodes import ASK_S, Copies, Nodes
+from ale_jax.system.fleet.nodes import ASK_S, Background, Copies, Nodes
 from ale_jax.system.fleet.route import Route, begin, new_future, what_is_left
 
 FULL_ONES_ASKED = 4

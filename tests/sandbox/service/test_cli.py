@@ -25,7 +25,7 @@ SET = [
     for name in ("memory_mb", "files_mb")
     for word in ("--set", f"{name}={getattr(SPEC, name)}")
 ]
-CLI = [sys.executable, "-m", "ale_jax.sandbox.cli"]
+CLI = [sys.executable, "-m", "ale_jax.sandbox.cli.main"]
 
 
 @pytest.fixture
