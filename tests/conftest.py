@@ -33,6 +33,9 @@ UNUSED_DAYS = 14
 # They share images and networks that the first of them makes and the last one removes.
 TOGETHER = ("tests/benchmarks/test_sandbox", "tests/sandbox/")
 
+# Whole runs, and what takes as long; dealt out first.
+SLOW = (*TOGETHER, "tests/system/", "tests/test_notebooks", "tests/learn/")
+
 # Not for want of anything: the test is about the other runtime, another user, or another kernel;
 # or about what no machine is asked to have.
 ALWAYS_SKIPPED = (
@@ -58,8 +61,13 @@ def pytest_sessionstart(session):
             pass  # another process was first
 
 
+def pytest_collection_modifyitems(items):
+    # So that no process is left alone with a slow file at the end.
+    items.sort(key=lambda item: not item.nodeid.startswith(SLOW))
+
+
 class ByFile(LoadScopeScheduling):
-    """Divides the tests among processes by file, for their fixtures; the largest part first."""
+    """Divides the tests among processes by file, for their fixtures, in the order of collection."""
 
     def _split_scope(self, nodeid):
         file = nodeid.partition("::")[0]

@@ -1,4 +1,4 @@
-"""Both runtimes, each with one sandbox that the tests share: nothing must outlive a reset."""
+"""Sandboxes of both runtimes. Tests share one of each, since nothing must outlive a reset."""
 
 import functools
 import io
@@ -17,12 +17,10 @@ PROBES = {"bubblewrap": bubblewrap.probe, "docker": docker_runtime.probe}
 
 
 def pytest_generate_tests(metafunc):
-    """Every test plays on both runtimes, but the verifier's on one of them: it speaks to a sandbox
-    through the same operations on both, and those have tests of their own on both. What its tests
-    claim of the runtimes themselves is marked `each_runtime`."""
+    """Tests marked `each_runtime`, what a runtime promises, play on both runtimes. The others play
+    on one: they are about the runner and what is above it, which is the same code on both."""
     for fixture in {"runtime", "pytest_runtime"} & set(metafunc.fixturenames):
-        on_one = "verify" in metafunc.definition.nodeid.split("/")
-        on_both = metafunc.definition.get_closest_marker("each_runtime") or not on_one
+        on_both = metafunc.definition.get_closest_marker("each_runtime")
         names = list(PROBES) if on_both else [_first_that_works()]
         metafunc.parametrize(fixture, names, indirect=True, scope="session")
 

@@ -13,6 +13,8 @@ from benchmarks.sandbox.attacks.attack import Arena, Breach, refused, require_al
 from benchmarks.sandbox.attacks.catalogue import ATTACKS
 from tests.sandbox.conftest import SPEC
 
+pytestmark = pytest.mark.each_runtime
+
 EFFORT = 0.1
 
 

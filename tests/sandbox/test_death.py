@@ -27,6 +27,8 @@ from benchmarks.sandbox.host_view import (
 )
 from tests.sandbox.conftest import SPEC
 
+pytestmark = pytest.mark.each_runtime
+
 OWNER_SCRIPT = """
 import sys, time
 from ale_jax.sandbox.spec import SandboxSpec

@@ -9,6 +9,7 @@ from ale_jax.sandbox.blocking import wait_for
 from tests.sandbox.conftest import SPEC, processes
 
 
+@pytest.mark.each_runtime
 def test_written_files_are_read_back_and_belong_to_the_agent(box):
     files = {"a.txt": b"text\n", "deep/er/b.bin": bytes(range(256)), "empty": b""}
     box.write(files)
@@ -75,6 +76,7 @@ def test_names_that_no_file_can_have(box, path):
     assert box.run("echo alive").output == "alive\n"
 
 
+@pytest.mark.each_runtime
 def test_linked_directories_are_not_entered(box):
     box.run("mkdir /tmp/there; echo out > /tmp/there/f; ln -s /tmp/there link")
     with pytest.raises(FileNotFoundError):
@@ -92,6 +94,7 @@ def test_a_file_or_directory_in_the_way_is_an_error(box):
         box.write({"dir": b""})
 
 
+@pytest.mark.each_runtime
 def test_snapshot_brings_back_the_files_and_nothing_else(box):
     box.write({"a": b"1", "d/b": b"2"})
     box.run("chmod 711 d; ln -s a link; mkfifo pipe; truncate -s 1G sparse; echo t > /tmp/t")
@@ -130,6 +133,7 @@ def test_snapshot_that_is_none_is_an_error(box):
     assert box.run("echo alive").output == "alive\n"
 
 
+@pytest.mark.each_runtime
 def test_reset_leaves_nothing(box):
     box.run("cd /tmp; echo > /tmp/a; mkdir -p b/c; echo > b/c/d; touch .hidden; x=3; umask 077")
     box.run(
@@ -153,6 +157,7 @@ def test_reset_of_a_deep_and_a_wide_tree(box):
     assert box.run("ls -A /work /tmp").output == "/tmp:\n\n/work:\n"
 
 
+@pytest.mark.each_runtime
 def test_reset_of_more_files_than_there_is_memory_for(runtime):
     """What is left of the memory is not enough to list them all."""
     with runtime.start(dataclasses.replace(SPEC, memory_mb=48), {}) as sandbox:

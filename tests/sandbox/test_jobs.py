@@ -11,6 +11,7 @@ from ale_jax.sandbox.spec import WORK
 from tests.sandbox.conftest import SPEC, processes
 
 
+@pytest.mark.each_runtime
 def test_streams_are_kept_apart(box):
     result = box.exec("cat; echo warned >&2; exit 3", stdin=b"fed\n")
     assert (result.stdout, result.stderr, result.exit_code) == ("fed\n", "warned\n", 3)
@@ -42,6 +43,7 @@ def test_what_cannot_be_started_says_so(box):
     assert box.exec(["echo", "a\0b"]).exit_code == 127
 
 
+@pytest.mark.each_runtime
 def test_a_timeout_ends_the_job_and_all_it_started(box):
     result = box.exec("echo before; setsid sleep 1234 & sleep 5678", timeout=0.3)
     assert (result.stdout, result.exit_code, result.timed_out) == ("before\n", 124, True)
@@ -87,6 +89,7 @@ def test_output_comes_while_the_job_runs_and_no_faster_than_it_is_taken(box):
     assert wait_for(talk()) == 137
 
 
+@pytest.mark.each_runtime
 def test_signals_reach_the_job(box):
     async def talk():
         job = box.later.spawn("trap 'echo caught; exit 5' USR1; echo ready; sleep 60 & wait")
@@ -101,6 +104,7 @@ def test_signals_reach_the_job(box):
     assert wait_for(talk()) == 5
 
 
+@pytest.mark.each_runtime
 def test_a_terminal_is_one(box):
     async def talk():
         job = box.later.spawn(["bash", "--norc"], env={"PS1": "> "}, terminal=(30, 100))

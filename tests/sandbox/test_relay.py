@@ -6,6 +6,8 @@ import pytest
 
 from ale_jax.sandbox.blocking import wait_for
 
+pytestmark = pytest.mark.each_runtime
+
 PORT = 3128
 
 

@@ -10,6 +10,8 @@ from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
 from tests.sandbox.conftest import SPEC
 
+pytestmark = pytest.mark.each_runtime
+
 needs_bubblewrap = pytest.mark.skipif(
     bubblewrap.probe(SPEC) is not None, reason=f"bubblewrap: {bubblewrap.probe(SPEC)}"
 )

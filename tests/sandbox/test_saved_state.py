@@ -4,6 +4,8 @@ import pytest
 
 from ale_jax.sandbox.api import load, save
 
+pytestmark = pytest.mark.each_runtime
+
 
 @pytest.mark.parametrize(
     "command",

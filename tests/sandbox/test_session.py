@@ -7,6 +7,7 @@ import pytest
 from tests.sandbox.conftest import processes
 
 
+@pytest.mark.each_runtime
 def test_state_stays_from_one_command_to_the_next(box):
     box.run("cd /tmp; x=3; greet() { echo hello $1; }")
     assert box.run("greet $x; pwd").output == "hello 3\n/tmp\n"
@@ -27,6 +28,7 @@ def test_whitespace_and_undecodable_output_survive(box):
     assert box.run(r"printf '  a\xff\n\n'").output == "  a\ufffd\n\n"
 
 
+@pytest.mark.each_runtime
 def test_environment_is_clean_and_not_interactive(box):
     output = box.run("env; cat; tty").output  # `cat` would wait if there were any input
     names = {line.partition("=")[0] for line in output.splitlines()}
@@ -45,6 +47,7 @@ def test_session_that_ends_is_opened_again(box, command):
     assert box.run("pwd").output == "/work\n"
 
 
+@pytest.mark.each_runtime
 def test_session_killed_by_signal_is_opened_again(box):
     assert box.run("kill -9 $$").exit_code == 137
     assert box.run("echo alive").output == "alive\n"
@@ -69,6 +72,7 @@ def test_timeout_leaves_a_chance_to_clean_up(box):
     assert box.read("note") == b"cleaned\n"
 
 
+@pytest.mark.each_runtime
 def test_timeout_kills_what_ignores_being_told(box):
     box.run("trap '' TERM; setsid sleep 1234 & sleep 1234", timeout=0.2)
     assert "sleep" not in processes(box)

@@ -10,6 +10,8 @@ from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.blocking import wait_for
 from tests.sandbox.conftest import processes
 
+pytestmark = pytest.mark.each_runtime
+
 
 @pytest.fixture
 def two(box):

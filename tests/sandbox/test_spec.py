@@ -11,6 +11,8 @@ from ale_jax.sandbox.spec import WORK, SandboxSpec
 from tests.rows import each_row
 from tests.sandbox.conftest import SPEC
 
+pytestmark = pytest.mark.each_runtime
+
 FULL = SandboxSpec(
     user="root",
     cpus=0.5,

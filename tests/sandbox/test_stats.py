@@ -5,6 +5,8 @@ import pytest
 from ale_jax.sandbox.blocking import wait_for
 from ale_jax.sandbox.runner.usage import read_usage
 
+pytestmark = pytest.mark.each_runtime
+
 MB = 1 << 20
 BURN = "import time\nwhile time.process_time() < 0.5: pass"
 

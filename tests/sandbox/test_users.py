@@ -8,6 +8,8 @@ from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.spec import SandboxSpec
 from tests.sandbox.conftest import SPEC
 
+pytestmark = pytest.mark.each_runtime
+
 ROCK = "rock:x:1234:1235::/opt/rock:/bin/bash"
 
 

@@ -12,7 +12,7 @@ from .files import WORK, Account
 from .jobs import Job
 from .link import Link, Relay, Stream
 from .loop import READ, WRITE, Loop
-from .processes import Agent, Child, guard, living
+from .processes import Agent, Child, Limits, guard, living
 from .session import EXIT_TIMED_OUT, Session
 from .usage import INSIDE, read_usage
 from .wire import MAIN
@@ -323,13 +323,15 @@ def _use_socket(path: str) -> None:
 
 
 def main(config: dict) -> None:
-    """config: the fields of `Agent`, the `parts` of `Runner`, and the `socket` to the host."""
+    """config: the fields of `Agent` and its `Limits`, the `parts` of `Runner`, and the `socket` to
+    the host."""
     os.umask(0o022)
     if path := config.pop("socket"):
         _use_socket(path)
     loop, parts = Loop(), config.pop("parts")
-    runner = Runner(loop, Agent(loop, **config), parts)
-    if limit := runner.agent.memory_bytes:
-        loop.spawn(guard(loop, limit, runner.is_busy))
+    limits = Limits(config.pop("rlimits"), config.pop("memory_bytes"))
+    runner = Runner(loop, Agent(loop, limits=limits, **config), parts)
+    if limits.memory_bytes:
+        loop.spawn(guard(loop, limits.memory_bytes, runner.is_busy))
     runner.link.greet()
     loop.run()

@@ -15,6 +15,7 @@ import signal
 import termios
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from .files import WORK, Account
 from .loop import READ, Event, Loop
@@ -48,13 +49,22 @@ class Child:
         self.ended = Event(loop)
 
 
+class Limits(NamedTuple):
+    """The limits of the agent's processes that the runner enforces.
+
+    rlimits: of each process. memory_bytes: of all processes together; 0 for none.
+    """
+
+    rlimits: dict[str, int]
+    memory_bytes: int
+
+
 class Agent:
     """The agent's user inside the sandbox, and its processes.
 
     uid, gid: the agent's ids, which this process uses for file access, too.
-    rlimits, env: resource limits and further environment variables of its processes.
+    env: further environment variables of its processes.
     substitutes: commands for programs that the image may lack.
-    memory_bytes: memory limit of all its processes together that the runner enforces; 0 for none.
     """
 
     def __init__(
@@ -62,16 +72,15 @@ class Agent:
         loop: Loop,
         uid: int,
         gid: int,
-        rlimits: dict[str, int],
+        limits: Limits,
         env: dict[str, str],
         substitutes: dict[str, list[str]],
-        memory_bytes: int,
     ):
         self._loop = loop
         self._commands = {
             name: command for name, command in substitutes.items() if not _is_installed(name)
         }
-        self.uid, self.rlimits, self.memory_bytes = uid, rlimits, memory_bytes
+        self.uid, self.limits = uid, limits
         self._environment = ENVIRONMENT | env
         if "bash" in self._commands and not os.path.isdir(UTF8_LOCALE):
             self._environment["LC_ALL"] = "C"  # the packed glibc of the host has no locales
@@ -87,7 +96,7 @@ class Agent:
             os.setgroups([])
             os.setresgid(gid, gid, gid)
             os.setresuid(0, uid, 0)
-        self._filter = Filter(denies_hoards=memory_bytes > 0)
+        self._filter = Filter(denies_hoards=limits.memory_bytes > 0)
         # Where both have the same uid (bubblewrap), being process 1 protects this process from
         # signals, and not being dumpable from /proc/1/fd, /proc/1/mem and ptrace.
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -127,7 +136,7 @@ class Agent:
                 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
             for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these signals
                 signal.signal(number, signal.SIG_DFL)
-            for name, value in (RLIMITS | self.rlimits).items():
+            for name, value in (RLIMITS | self.limits.rlimits).items():
                 resource.setrlimit(getattr(resource, name), (value, value))
             if account:
                 env = {**account.variables(), **env}

@@ -33,8 +33,8 @@ def joined(cluster):
 
 
 @pytest.fixture
-def fleet_of(joined, each_runtime):
-    make_runtime = functools.partial(pick_runtime, each_runtime, SPEC)
+def fleet_of(joined, runtime_name):
+    make_runtime = functools.partial(pick_runtime, runtime_name, SPEC)
     return lambda slots: Fleet(make_runtime, PoolOptions(slots=slots), Events())
 
 
@@ -129,14 +129,14 @@ async def test_two_nodes_one_of_which_is_killed(joined, fleet_of):
 
 @in_a_loop
 async def test_a_pool_that_is_killed_comes_back_and_so_does_what_is_to_be_recreated(
-    fleet_of, each_runtime
+    fleet_of, runtime_name
 ):
     async with fleet_of(slots=4) as fleet:
         await fleet.start(StartRequest(SPEC, id="again", recreate=True))
         await fleet.start(StartRequest(SPEC, id="dies"))
         (node,) = fleet._nodes.up()
         pid = await node._actor.__ray_call__.remote(lambda actor: os.getpid())
-        made = sandboxes.of(each_runtime, pid)
+        made = sandboxes.of(runtime_name, pid)
         assert len(made) == 2
         calls = [asyncio.ensure_future(text(fleet, id, "sleep 60")) for id in ("again", "dies")]
         while [(await fleet.status(id)).busy for id in ("again", "dies")] != [1, 1]:
@@ -149,7 +149,7 @@ async def test_a_pool_that_is_killed_comes_back_and_so_does_what_is_to_be_recrea
         assert (await fleet.status("again")).generation == 1
         (status,) = await fleet.nodes()
         assert status.alive
-        await until(lambda: not any(sandboxes.exists(each_runtime, each) for each in made))
+        await until(lambda: not any(sandboxes.exists(runtime_name, each) for each in made))
 
 
 @in_a_loop

@@ -36,8 +36,8 @@ def runs(word: str) -> bool:
     return any(word.encode() in line for line in lines)
 
 
-def test_a_service_over_a_cluster_until_it_is_told_to_end(cluster, each_runtime, tokens):
-    words = [f"--address={cluster.address}", f"--runtime={each_runtime}", f"--token-file={tokens}"]
+def test_a_service_over_a_cluster_until_it_is_told_to_end(cluster, runtime_name, tokens):
+    words = [f"--address={cluster.address}", f"--runtime={runtime_name}", f"--token-file={tokens}"]
     line = [*SERVE, *words, "--slots=2", "--warm=1", *SET]
     with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as serving:
         try:

@@ -1,0 +1,108 @@
+"""The controller: what a whole run leaves, also when it is killed or stopped on the way."""
+
+import json
+import signal
+import subprocess
+
+import jax
+import numpy as np
+import pytest
+
+from ale_jax.monitor.evaluations import read_evaluations, read_summary
+from ale_jax.monitor.events import read_events
+from ale_jax.monitor.report import render
+from ale_jax.monitor.report_sections import time_splits
+from ale_jax.monitor.run_files import read_run
+from tests.system.untimed import rl_lines
+from tests.system.whole_runs import (
+    SYNCHRONOUS,
+    command,
+    environment,
+    interrupt,
+    last_state,
+    run,
+)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory, runtime_name):
+    workdir = tmp_path_factory.mktemp("run") / "unbroken"
+    return workdir, run(workdir, runtime_name, *SYNCHRONOUS)
+
+
+def test_a_run_leaves_its_records(unbroken):
+    workdir, output = unbroken
+    summary = read_summary(workdir / "summary.json")
+    assert summary.episodes == 4 * 3 * 2  # steps, groups, members
+    assert summary.max_staleness == 0
+    assert summary.policy_tokens > summary.episodes
+    assert {e.name for e in read_evaluations(workdir / "evaluations.json")} == {
+        "warm_start",
+        "final",
+    }
+    lines = rl_lines(workdir)
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    assert 0 < lines[0]["train_rollout_logp_diff"] <= 1e-5
+    assert all(
+        "train_rollout_logp_diff" not in line for line in lines[1:]
+    )  # asked every five steps
+    assert all(("router_load_max" in line) == ("loss" in line) for line in lines)
+    assert "<html" in (workdir / "report.html").read_text()
+    assert json.loads((workdir / "config.json").read_text())["rl"]["alpha"] == 0.0
+    assert "report.html" in output
+
+
+def test_the_report_of_a_real_run_says_where_the_time_went(unbroken):
+    read = read_run(unbroken[0])
+    controller, episodes = time_splits(read)
+    seconds = {bar.label: bar.value for split in (controller, episodes) for bar, _ in split.parts}
+    assert seconds.keys() == {"learner", "waiting", "generation", "environment", "verifier"}
+    assert min(seconds.values()) > 0
+    # The controller does one thing at a time; four of the run's episodes are played at once.
+    assert seconds["learner"] + seconds["waiting"] < read.metrics[-1]["seconds"]
+    assert sum(bar.value for bar, _ in episodes.parts) < 4 * read.metrics[-1]["seconds"]
+    page = render(read)
+    assert all(f"</i>{name}<span" in page for name in seconds)
+
+
+def test_a_finished_run_is_left_alone(unbroken, runtime_name):
+    workdir, _ = unbroken
+    before = (workdir / "metrics.jsonl").read_bytes()
+    assert "is finished" in run(workdir, runtime_name, *SYNCHRONOUS)
+    assert (workdir / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_killed_synchronous_run_ends_like_an_unbroken_one(unbroken, tmp_path, runtime_name):
+    expected, _ = unbroken
+    workdir = tmp_path / "killed"
+    process = subprocess.Popen(
+        command(workdir, runtime_name, *SYNCHRONOUS),
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,  # what is done to its group is not done to ours
+        stderr=subprocess.DEVNULL,
+    )
+    interrupt(process, workdir, signal.SIGKILL, step=2)
+    process.wait(30)
+    output = run(workdir, runtime_name, *SYNCHRONOUS)
+    assert "continuing the unfinished run" in output
+    assert "resumed" in [e.kind for e in read_events(workdir / "events.jsonl").records]
+    assert rl_lines(workdir) == rl_lines(expected)
+    jax.tree.map(np.testing.assert_array_equal, last_state(workdir), last_state(expected))
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_stopped_says_how_to_go_on(tmp_path, runtime_name, sign):
+    workdir = tmp_path / "interrupted"
+    process = subprocess.Popen(
+        command(workdir, runtime_name, *SYNCHRONOUS, "--config.rl.steps=500"),
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,  # what is done to its group is not done to ours
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    interrupt(process, workdir, sign, step=2)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert errors == "interrupted: the same command continues from the last checkpoint\n"

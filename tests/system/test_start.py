@@ -1,0 +1,136 @@
+"""Where a run starts: anew, or from its newest checkpoint with all that belongs to it."""
+
+import shutil
+import subprocess
+
+import jax
+import numpy as np
+import pytest
+
+from ale_jax.monitor.evaluations import read_evaluations, read_summary
+from ale_jax.monitor.events import read_events
+from tests.system.untimed import rl_lines
+from tests.system.whole_runs import (
+    SYNCHRONOUS,
+    broken_off,
+    command,
+    environment,
+    last_state,
+    run,
+)
+
+ARITHMETIC = [
+    "--config.worlds.train_families=('countdown3',)",
+    "--config.worlds.held_out_families=()",
+    "--config.eval.held_out_tasks=0",
+    "--config.eval.every=1",
+    "--config.checkpoint.every=9",
+]
+WITH_CRITICS = [
+    "--config=configs/smoke.py:asyppo",
+    "--config.attention_credit.credit=coupled",
+    "--config.critics.warmup_steps=1",
+    "--config.checkpoint.keep=4",
+    *SYNCHRONOUS,
+]
+
+
+@pytest.fixture(scope="module")
+def arithmetic(tmp_path_factory):
+    """A run of two steps on a machine without any sandbox runtime; what it printed."""
+    path = tmp_path_factory.mktemp("arithmetic")
+    nothing = {"DOCKER_HOST": "unix:///nonexistent/docker.sock", "PATH": str(path)}
+    return path / "run", run(path / "run", "auto", *ARITHMETIC, **nothing)
+
+
+def test_worlds_without_sandboxes_ask_for_no_runtime(arithmetic):
+    workdir, said = arithmetic
+    assert "sandboxes: none, as no task needs one" in said
+    assert read_summary(workdir / "summary.json").episodes == 2 * 2 * 2
+
+
+def test_an_evaluation_that_is_due_where_a_run_goes_on_is_made_there(arithmetic, tmp_path):
+    workdir = shutil.copytree(arithmetic[0], tmp_path / "run")
+    run(workdir, "auto", *ARITHMETIC, "--config.rl.steps=3", "--resume")
+    made = {e.name: e.step for e in read_evaluations(workdir / "evaluations.json")}
+    assert made == {"warm_start": 0, "step_1": 1, "step_2": 2, "final": 3}
+    events = read_events(workdir / "events.jsonl").records
+    first, second = (event.detail for event in events if event.kind == "started")
+    assert first == second and f"jax {jax.__version__}, jaxlib " in first and first.endswith("cpu")
+
+
+def test_a_step_that_is_made_anew_is_evaluated_anew(arithmetic, tmp_path):
+    workdir = broken_off(arithmetic[0], tmp_path / "run", after=0)  # before its only checkpoint
+    path = workdir / "evaluations.json"
+    before = {e.name: e.seconds for e in read_evaluations(path)}
+    run(workdir, "auto", *ARITHMETIC)
+    after = {e.name: e.seconds for e in read_evaluations(path)}
+    assert after["step_1"] != before["step_1"] and after.keys() == before.keys()
+
+
+def test_a_loss_that_asks_for_every_policy_of_the_past_has_them_also_after_a_resume(
+    tmp_path, runtime_name
+):
+    """The one that wrote, the one that the step starts from, and the reference."""
+    overrides = [
+        "--config=configs/smoke.py:decoupled_ppo",
+        "--config.algo.old_logp=generating",
+        "--config.algo.loss.kl_weight=0.1",
+        "--config.algo.loss.kl_estimator=k2",
+        "--config.rl.fill_queue=True",
+    ]
+    run(tmp_path / "run", runtime_name, *overrides)
+    run(tmp_path / "run", runtime_name, *overrides, "--resume", "--config.rl.steps=4")
+    lines = rl_lines(tmp_path / "run")
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    # What was open when the run ended is played again by the weights of now.
+    assert [line["staleness_mean"] for line in lines] == [0, 1, 0, 1]
+    assert abs(lines[0]["kl"]) < 1e-5 and all(abs(line["kl"]) > 1e-5 for line in lines[1:])
+    for line in lines:
+        # Fresh tokens have the ratio 1, to the rounding of one program; older ones have not.
+        assert (line["ratio_max"] > 1.001) == (line["staleness_max"] > 0)
+
+
+@pytest.fixture(scope="module")
+def with_critics(tmp_path_factory, runtime_name):
+    workdir = tmp_path_factory.mktemp("critics") / "unbroken"
+    run(workdir, runtime_name, *WITH_CRITICS)
+    return workdir
+
+
+def test_critics_go_on_where_they_stood(with_critics, tmp_path, runtime_name):
+    workdir = broken_off(with_critics, tmp_path / "resumed", after=2)
+    run(workdir, runtime_name, *WITH_CRITICS)
+    assert "resumed" in [e.kind for e in read_events(workdir / "events.jsonl").records]
+    lines = rl_lines(workdir)
+    assert lines == rl_lines(with_critics)
+    # While the critics warm up, they alone learn.
+    assert ["loss" in line for line in lines] == [False, True, True, True]
+    assert all(line["critic_grad_norm"] >= 0 for line in lines)
+    states = (last_state(path) for path in (workdir, with_critics))
+    jax.tree.map(np.testing.assert_array_equal, *states)
+
+
+@pytest.mark.parametrize(
+    ("lost", "answer"),
+    [
+        ("tokenizer/tokenizer.json", "tokenizer is missing"),
+        ("evaluations.json", "evaluations.json does not hold the evaluation of the warm start"),
+    ],
+)
+def test_what_checkpoints_cannot_do_without_is_asked_for(
+    with_critics, tmp_path, runtime_name, lost, answer
+):
+    workdir = shutil.copytree(with_critics, tmp_path / "copy")
+    (workdir / "summary.json").unlink()
+    (workdir / lost).unlink()
+    result = subprocess.run(
+        command(workdir, runtime_name, *WITH_CRITICS),
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 2
+    assert answer in result.stderr and "--overwrite" in result.stderr
+    assert any((workdir / "checkpoints").iterdir())

@@ -1,0 +1,73 @@
+"""Whole runs as a user starts them: small, but with sandboxes, actors, engine and learner."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import jax
+import orbax.checkpoint as ocp
+
+SYNCHRONOUS = [
+    "--config.rl.alpha=0.0",
+    "--config.rl.steps=4",
+    "--config.rl.groups_per_step=3",
+]
+
+
+def command(workdir, runtime_name, *overrides):
+    return [
+        sys.executable,
+        "-m",
+        "ale_jax.launch",
+        "--config=configs/smoke.py",
+        f"--workdir={workdir}",
+        f"--config.rollout.runtime={runtime_name}",
+        *overrides,
+    ]
+
+
+def environment():
+    # The tests' eight virtual devices would only slow these processes down.
+    return {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+
+
+def run(workdir, runtime_name, *overrides, **variables):
+    """What a run that must succeed prints."""
+    result = subprocess.run(
+        command(workdir, runtime_name, *overrides),
+        env=environment() | variables,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def interrupt(process, workdir, sign, step):
+    """Sends `sign` once the run has a checkpoint of `step`."""
+    manifest = workdir / "checkpoints" / f"step_{step:08d}" / "manifest.json"
+    deadline = time.monotonic() + 200
+    while not manifest.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(sign)
+
+
+def last_state(workdir, step=4):
+    """Weights, moments and step as the checkpoint of `step` holds them."""
+    folder = workdir / "checkpoints" / f"step_{step:08d}" / "state"
+    return jax.device_get(ocp.StandardCheckpointer().restore(folder))
+
+
+def broken_off(workdir, copy, after):
+    """A copy of a finished run as it was when its newest checkpoint was that of step `after`."""
+    shutil.copytree(workdir, copy)
+    (copy / "summary.json").unlink()
+    for checkpoint in (copy / "checkpoints").glob("step_*"):
+        if int(checkpoint.name.removeprefix("step_")) > after:
+            shutil.rmtree(checkpoint)
+    return copy
