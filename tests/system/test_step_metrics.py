@@ -1,0 +1,105 @@
+"""The metrics of a step, from trajectories and sums whose figures can be worked out by hand."""
+
+import dataclasses
+import zlib
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from ale_jax.data.replay import Group
+from ale_jax.records import Status, Task
+from ale_jax.system.step_metrics import StepReport, step_metrics
+from ale_jax.system.tasks import Cursor
+from tests.data.make_trajectories import make_trajectory, make_turn
+
+
+def _trajectory(member, reward, family, start_version, **episode):
+    made = make_trajectory(0, member, [make_turn([1], [2, 3])], reward=reward)
+    key = dataclasses.replace(made.episode.key, task=Task(family, 0, "train"))
+    changed = dataclasses.replace(made.episode, key=key, **episode)
+    return dataclasses.replace(made, episode=changed, start_version=start_version)
+
+
+TIMES = {"policy_seconds": 1.5, "env_seconds": 1.0, "verifier_seconds": 0.25}
+GROUP = Group(
+    0,
+    (
+        _trajectory(0, 1.0, "log", 6, turns=2, malformed_calls=1, **TIMES),
+        _trajectory(1, 0.0, "log", 5, turns=4, malformed_calls=0, **TIMES),
+        _trajectory(2, 0.5, "sort", 6, turns=3, malformed_calls=2, **TIMES),
+        make_trajectory(0, 3, status=Status.SANDBOX_LOST, reward=None),
+    ),
+)
+NO_RATIOS = np.zeros(4)
+SUMS = {
+    "tokens": np.float32(8),
+    "loss": np.float32(0.5),
+    "grad_norm": np.float32(2),
+    "balance": np.float32(1.5),
+    "entropy": np.float32(12),
+    "ratio": np.float32(9),
+    "ratios": np.float32(6),
+    "masked_chunks": np.float32(1),
+    "masked_tokens": np.float32(2),
+    "clipped_tokens": np.float32(4),
+    "old_rollout_logp_diff": np.float32(0.8),
+    "token_ratio_bins": NO_RATIOS,
+    "chunk_ratio_bins": NO_RATIOS,
+}
+CURSOR = Cursor(step=7, episodes=40, policy_tokens=300, dropped_stale=4, dropped_failed=8)
+
+
+def _metrics(sums, **extra):
+    made = SimpleNamespace(samples=["a", "b"])
+    return step_metrics(StepReport(CURSOR, {}, [GROUP], made, sums, extra, 0.1, 0.2))
+
+
+def test_rollouts_are_those_with_a_valid_reward():
+    found = _metrics({})
+    ids = np.array([1, 2, 3] * 3, np.int32)
+    assert found == {
+        "success": pytest.approx(2 / 3),
+        "success/log": 0.5,
+        "success/sort": 1.0,
+        "reward": 0.5,
+        "staleness_mean": pytest.approx(1 / 3),  # the step started with version 6
+        "staleness_max": 1,
+        "staleness_counts": {"0": 2, "1": 1},
+        "tokens_crc32": zlib.crc32(ids.tobytes()),
+        "turns": 3.0,
+        "malformed_calls": 1.0,
+        "episodes": 40,
+        "policy_tokens": 300,
+        "trajectories_with_gradient": 2,
+        "dropped_stale": 4,
+        "dropped_failed": 8,
+        "time/waiting_s": 0.1,
+        "time/learner_s": 0.2,
+        "time/generation_s": 4.5,
+        "time/environment_s": 2.25,  # without the verifier's quarter of a second
+        "time/verifier_s": 0.75,
+    }
+
+
+def test_sums_become_means_over_tokens_or_ratios():
+    found = _metrics(SUMS, weight_of_experts=0.5)
+    expected = {
+        "loss": 0.5,
+        "grad_norm": 2.0,
+        "balance": 1.5,
+        "entropy": 1.5,
+        "ratio_mean": 1.5,
+        "chunks_masked": 1.0,
+        "masked_share": 0.25,
+        "clipped_share": 0.5,
+        "old_rollout_logp_diff": pytest.approx(0.1),
+        "weight_of_experts": 0.5,
+    }
+    assert {name: value for name, value in found.items() if name not in _metrics({})} == expected
+    assert _metrics(SUMS | {"kl": np.float32(4)})["kl"] == 0.5
+
+
+def test_a_step_without_tokens_divides_by_nothing():
+    found = _metrics({name: np.zeros_like(value) for name, value in SUMS.items()})
+    assert found["entropy"] == found["ratio_mean"] == found["masked_share"] == 0.0
