@@ -33,8 +33,8 @@ def credit_by_critics(
     hp, values = critics.hp, critics.values(batches)
     means = [value_QBT.mean(axis=0) for value_QBT in values]
     action_masks = [batch.chunk_BT >= 0 for batch in batches]
-    spread_t = _policy_tokens([value_QBT.std(axis=0) for value_QBT in values], action_masks)
-    teaches_t, explores_t = agreement_masks(spread_t, hp.mask_share, hp.entropy_share)
+    spread_U = _policy_tokens([value_QBT.std(axis=0) for value_QBT in values], action_masks)
+    teaches_U, explores_U = agreement_masks(spread_U, hp.mask_share, hp.entropy_share)
     plain = [
         dataclasses.replace(b, advantage_BT=gae_advantage(b, mean_BT, critics.gamma, hp.lam))
         for b, mean_BT in zip(batches, means, strict=True)
@@ -43,21 +43,21 @@ def credit_by_critics(
     for batch, mask_BT, tokens in zip(
         scale(plain), action_masks, _places(action_masks), strict=True
     ):
-        teaches_BT = _on_tokens(teaches_t[tokens], mask_BT)
+        teaches_BT = _on_tokens(teaches_U[tokens], mask_BT)
         fields = {"advantage_BT": np.where(teaches_BT, batch.advantage_BT, np.float32(0.0))}
         if hp.entropy_share:
             before_BT = np.float32(1.0) if batch.entropy_BT is None else batch.entropy_BT
-            explores_BT = _on_tokens(explores_t[tokens], mask_BT)
+            explores_BT = _on_tokens(explores_U[tokens], mask_BT)
             fields["entropy_BT"] = np.where(explores_BT, before_BT, np.float32(0.0))
         credited.append(dataclasses.replace(batch, **fields))
-    return_t = _policy_tokens(returns(batches, critics.gamma), action_masks)
+    return_U = _policy_tokens(returns(batches, critics.gamma), action_masks)
     return credited, {
         "critic_explained_variance": explained_variance(
-            _policy_tokens(means, action_masks), return_t
+            _policy_tokens(means, action_masks), return_U
         ),
-        "critic_spread": float(spread_t.mean()),
-        "advantage_masked": float(1.0 - teaches_t.mean()),
-        "entropy_masked": float(1.0 - explores_t.mean()),
+        "critic_spread": float(spread_U.mean()),
+        "advantage_masked": float(1.0 - teaches_U.mean()),
+        "entropy_masked": float(1.0 - explores_U.mean()),
     }
 
 
@@ -72,8 +72,8 @@ def _places(masks: Sequence[np.ndarray]) -> list[slice]:
     return [slice(end - mask_BT.sum(), end) for end, mask_BT in zip(ends, masks, strict=True)]
 
 
-def _on_tokens(found_t: np.ndarray, mask_BT: np.ndarray) -> np.ndarray:
+def _on_tokens(found_U: np.ndarray, mask_BT: np.ndarray) -> np.ndarray:
     """A mask over a batch's policy tokens, spread to their positions; True elsewhere."""
     found_BT = np.ones(mask_BT.shape, bool)
-    found_BT[mask_BT] = found_t
+    found_BT[mask_BT] = found_U
     return found_BT

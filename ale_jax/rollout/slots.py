@@ -81,6 +81,8 @@ class CacheSlot:
         self._told = 0  # of these, those whose experts came with earlier replies
         self.tail: list[int] = []
         self.budget = 0  # tokens that the current request may still write
+        self._cut = ""  # why the reply ends when the budget is used up
+        self._parts: list[tuple[np.ndarray, ...]] = []  # what the reply consists of so far
         self._ends: deque[tuple[int, int]] = deque()  # (end, size) of the chunks to be read
 
     def free(self, error: Exception) -> None:
@@ -109,7 +111,7 @@ class CacheSlot:
         assert self.request is None, "one request per conversation at a time"
         self.request = request
         self.tail += request.new_ids.tolist()
-        self._parts: list[tuple[np.ndarray, ...]] = []
+        self._parts = []
         # A token may be written at every position after the context, including the slot's last one.
         room = self._max_tokens - (self.length + len(self.tail))
         self.budget = min(request.max_tokens, room)

@@ -99,7 +99,6 @@ class Workdir:
         lock = _lock(path)
         try:
             stored, wanted = _stored(path), json.loads(json.dumps(config.to_json()))
-            pass
             differing = [n for n in differing_fields(flat(stored), flat(wanted)) if not _is_free(n)]
             if differing:
                 raise ValueError(

@@ -180,8 +180,11 @@ class Lifecycle:
             content = await self._store.get(pooled.request.snapshot)
             async with asyncio.timeout(self._options.launch_seconds):
                 await pooled.sandbox.restore(content)
-        except (SandboxError, TimeoutError) as error:
-            raise SandboxStartError(f"cannot restore the snapshot: {error or 'late'}") from error
+        except TimeoutError as error:
+            late = f"it took longer than {self._options.launch_seconds:g} s"
+            raise SandboxStartError(f"cannot restore the snapshot: {late}") from error
+        except SandboxError as error:
+            raise SandboxStartError(f"cannot restore the snapshot: {error}") from error
 
     def _started(self, pooled: PooledSandbox, detail: str = "") -> None:
         pooled.started()
