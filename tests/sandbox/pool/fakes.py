@@ -23,7 +23,7 @@ class FakeSandbox:
         self.runtime, self.spec, self.record, self.files = runtime, spec, record, b""
         self.cpu_seconds = 0.0
         self.closed = self.refuses_to_close = self.closes_with_error = False
-        self.refuses_restore = False
+        self.refuses_restore = self.hangs_in_restore = False
         self._gate: asyncio.Event | None = None
         self._frozen = False
         self._lost = asyncio.get_running_loop().create_future()
@@ -56,6 +56,8 @@ class FakeSandbox:
     async def restore(self, snapshot: bytes) -> None:
         if self.refuses_restore:
             raise SandboxLost("it died of its snapshot")
+        if self.hangs_in_restore:
+            await asyncio.sleep(3600)
         self.files = snapshot
 
     async def stats(self) -> SandboxStats:

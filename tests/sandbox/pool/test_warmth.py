@@ -203,6 +203,20 @@ async def test_what_cannot_take_its_snapshot_has_not_started():
 
 
 @in_a_loop
+async def test_a_restore_that_hangs_is_told_by_its_limit():
+    runtime = FakeRuntime()
+    async with HandPool(runtime, slots=1, launch_seconds=0.01) as pool:
+        await pool.warm(SPEC, 1)
+        await pool.tick()
+        info = await pool.put_snapshot(b"x")
+        runtime.sandboxes[0].hangs_in_restore = True
+        with pytest.raises(SandboxStartError, match=r"snapshot: it took longer than 0\.01 s"):
+            await pool.start(StartRequest(SPEC, snapshot=info.id))
+        await settle()
+        assert runtime.existing == pool.used == 0
+
+
+@in_a_loop
 async def test_the_snapshot_of_a_living_one_stays():
     runtime = FakeRuntime()
     async with HandPool(runtime, snapshot_mb=1) as pool:
