@@ -1,12 +1,13 @@
-"""The inference engine: continuous batching over a paged cache, in one thread, next to the learner.
+"""The inference engine: continuous batching over a paged cache, in one thread beside the learner.
 
-Each turn of its loop is one dispatch: it reads chunks of new context, first come first served and
-no more than the budget, takes a burst of decode steps for all that are writing, and hands out what
-is finished. Conversations join and leave, and new weights are taken, between any two dispatches.
+Each iteration of its loop is one dispatch. It prefills chunks of new context, first come first
+served and within a budget, runs a burst of decode steps for all sequences that are being sampled,
+and returns the replies that are finished. Conversations join and leave, and new weights take
+effect, between two dispatches.
 
-The same conversation gets the same tokens and log-probabilities, to the last bit, whoever else is
-there: keys come from (conversation, position), shapes from the conversation's own context, and a
-conversation keeps its pages until it ends, so that nothing is ever computed twice in two ways.
+A conversation gets bitwise the same tokens and log-probabilities whichever others run beside it.
+Its random keys depend on (conversation, position) and its shapes on its own context. It keeps its
+pages until it ends, so nothing is computed a second time in another way.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ from ale_jax.rollout.slots import CacheSlot, Request, Sampled
 
 @dataclasses.dataclass
 class EngineStats:
-    """Counted since the start; seconds are of the loop's thread."""
+    """Counts since the start. busy_seconds: time that the loop's thread spent on dispatches."""
 
     sampled_tokens: int = 0
     prefilled_tokens: int = 0
-    shared_tokens: int = 0  # of prompts: found in pages that others had read
+    shared_tokens: int = 0  # prompt tokens found in pages of earlier prompts
     bursts: int = 0
     busy_seconds: float = 0.0
 
@@ -92,7 +93,7 @@ class Engine:
         self._thread.start()
 
     def publish(self, params: Params, version: int) -> None:
-        """Samples with `params` from the next dispatch on; nothing in flight is interrupted."""
+        """Uses `params` from the next dispatch on. Replies in progress continue with them."""
         self._weights = (params, version)  # one assignment: the loop sees both or neither
 
     @property
@@ -100,7 +101,7 @@ class Engine:
         return self._weights[1]
 
     def open(self) -> int:
-        """A new conversation. Its first request waits for a slot and for pages, which it keeps."""
+        """Opens a conversation. Its first request waits for a slot and pages, and it keeps both."""
         with self._wake:
             conversation = next(self._ids)
             self._open.add(conversation)
@@ -124,14 +125,14 @@ class Engine:
         with self._wake:
             if self._closed:
                 raise EngineStopped("the engine is closed") from self._failure
-            if conversation not in self._open:  # its owner gave it up meanwhile
+            if conversation not in self._open:  # its owner ended it meanwhile
                 raise EngineStopped("the conversation was ended")
             self._waiting.append(request)
             self._wake.notify()
         return request.future
 
     def end(self, conversation: int) -> None:
-        """Frees the conversation's slot and pages. A reply under way is given up."""
+        """Frees the conversation's slot and pages. A reply in progress fails."""
         ended = EngineStopped("the conversation was ended")
         with self._wake:
             self._open.discard(conversation)
@@ -145,7 +146,7 @@ class Engine:
             self._wake.notify()
 
     def check(self) -> None:
-        """EngineStopped if the engine's thread has failed: no reply will come any more."""
+        """Raises EngineStopped if the engine's thread has failed, so that no reply will come."""
         if self._failure is not None:
             raise EngineStopped(f"the engine failed: {self._failure!r}") from self._failure
 
@@ -171,7 +172,7 @@ class Engine:
             self._give_up()
 
     def _next_dispatch(self) -> Dispatch | None:
-        """Waits for work. None when closed."""
+        """Waits for work. Returns None when the engine is closed."""
         with self._wake:
             while not self._closed:
                 params, version = self._weights
@@ -191,9 +192,9 @@ class Engine:
         return None
 
     def _read_into(self, batches: ChunkBatches, version: int) -> None:
-        """Fills the batches, in each shard one conversation after the other: what it has in common
-        with an earlier one has then been read, or will have been when its own first chunk is."""
-        self._turns.rotate()  # nobody's chunks are left out for ever
+        """Fills the batches. Each shard takes one conversation after another, so that a prefix
+        shared with an earlier one is read before the later one's first chunk."""
+        self._turns.rotate()  # so that every shard gets its turn
         for shard in self._turns:
             if shard.reading:
                 self._read_on(shard, batches, version)
@@ -213,7 +214,7 @@ class Engine:
             shard.reading = None
 
     def _next_reader(self, version: int) -> CacheSlot | None:
-        """The slot of the longest waiting request that can begin."""
+        """Returns the slot of the request that has waited longest among those that can begin."""
         if all(shard.reading for shard in self._shards):
             return None
         newcomers_wait = False
@@ -248,8 +249,8 @@ class Engine:
         return slot, False
 
     def _offer_pages(self, slot: CacheSlot, version: int) -> None:
-        """To later conversations that begin alike: the full pages of the first prompt, as long as
-        one version of the weights has read it all."""
+        """Offers the full pages of the first prompt to later conversations with the same beginning,
+        provided that one version of the weights has read all of it."""
         if slot.prefix_version != self._key_version(version):
             slot.prefix_keys = []
         pages = self._shard_of(slot).pages
@@ -278,7 +279,7 @@ class Engine:
             record_experts=self._record is not None,
         )
         if not dispatch.chunks.num_batches:
-            burst = burst.replace(read_QRTLK=None)  # empty, and need not come to the host
+            burst = burst.replace(read_QRTLK=None)  # empty, so it need not be copied to the host
         return jax.device_get(burst)
 
     def _take_over(self, dispatch: Dispatch, burst: Burst) -> None:
@@ -299,7 +300,9 @@ class Engine:
         make = partial(empty_cache, self._policy, shape.pages, shape.page_tokens, dtype)
         if self._mesh is None:
             return make()
-        return jax.jit(make, out_shardings=cache_sharding(self._mesh))()  # born where it lies
+        return jax.jit(
+            make, out_shardings=cache_sharding(self._mesh)
+        )()
 
     def _give_up(self) -> None:
         with self._wake:

@@ -23,7 +23,7 @@ FRAME_S = 30.0
 
 @dataclasses.dataclass(frozen=True)
 class PolicyAddress:
-    """Where the policy server listens, and the token that it asks for."""
+    """Where the policy server listens, and the token that it requires."""
 
     host: str
     port: int
@@ -33,8 +33,8 @@ class PolicyAddress:
 class PolicyClient:
     """An `agent.api.Policy`. It connects at its first reply; use it in a `with` block.
 
-    A reply is waited for as long as the connection lasts: only the controller knows whether its
-    engine is compiling or gone, and when it is gone so is the connection.
+    A reply has no timeout. Only the controller knows whether its engine is compiling or has failed,
+    and if the controller dies, the connection ends.
     """
 
     def __init__(self, address: PolicyAddress, conversation: str):
@@ -74,14 +74,14 @@ class PolicyClient:
         address = (self._address.host, self._address.port)
         connection = socket.create_connection(address, timeout=CONNECT_S)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A controller whose machine vanished sends no goodbye.
+        # A controller whose machine has failed does not close its connections.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         send(connection, {"token": self._address.token})
         return connection
 
 
 class WireError(ConnectionError):
-    """What came is no frame, or came too slowly. The connection is of no further use."""
+    """The peer sent no valid frame, or was too slow. The connection cannot be used any more."""
 
 
 def send(connection: socket.socket, message: dict[str, Any]) -> None:
@@ -96,9 +96,9 @@ def send(connection: socket.socket, message: dict[str, Any]) -> None:
 def receive(
     connection: socket.socket, max_bytes: int = MAX_FRAME_BYTES, patience: float | None = None
 ) -> dict[str, Any] | None:
-    """The next frame; None if the far end hung up before it began.
+    """Receives the next frame; None if the peer closed the connection before it began.
 
-    patience: seconds until the frame begins; None waits as long as the connection lasts.
+    patience: maximum seconds until the frame begins; None waits as long as the connection lasts.
     Errors: WireError, OSError.
     """
     connection.settimeout(patience)

@@ -1,4 +1,4 @@
-"""The policy server: where rollout workers, in other processes, speak to the ledger."""
+"""The policy server, through which rollout workers in other processes call the ledger."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Replies(Protocol):
-    """What the server needs of the ledger."""
+    """The part of the ledger that the server uses."""
 
     def reply(self, name: str, new_messages: list[Message]) -> Reply: ...
 
@@ -35,8 +35,9 @@ class PolicyServer:
     """Serves `ledger.reply` on a TCP port of its own choice, one thread per connection.
 
     A client first sends {"token"}, then any number of {"conversation", "messages"}, each answered
-    by {"text", "stop"} or {"error"}. Whoever breaks the protocol is disconnected, and only he.
-    Conversations are opened and ended elsewhere; a name that is not open is answered by an error.
+    by {"text", "stop"} or {"error"}. A client that violates the protocol is disconnected; the
+    others are not affected. The server does not open or end conversations, and answers a name that
+    is not open with an error.
     """
 
     def __init__(self, ledger: Replies, host: str = "127.0.0.1"):
@@ -52,7 +53,7 @@ class PolicyServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Disconnects everybody. A reply under way is left to the ledger, and told to nobody."""
+        """Disconnects all clients. A reply in progress is completed by the ledger and discarded."""
         self._server.close()
         self._thread.join()
 
@@ -92,7 +93,7 @@ class PolicyServer:
 
 
 class _Server(socketserver.ThreadingTCPServer):
-    """Knows its connections, so that it can end them."""
+    """Keeps track of its connections, so that it can close them."""
 
     daemon_threads = True
     block_on_close = False  # a thread may wait for an engine that is closed after the server
@@ -135,7 +136,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 def _parse(request: dict[str, Any]) -> tuple[str, list[Message]]:
-    """The conversation and the messages, of which there is at least one. Errors: WireError."""
+    """The conversation and its messages, at least one. Errors: WireError."""
     try:
         conversation = request["conversation"]
         messages = [Message(each["role"], each["content"]) for each in request["messages"]]

@@ -35,7 +35,7 @@ from ale_jax.system.workdir import CHECKPOINTS_DIR, Workdir
 
 
 class Newest(NamedTuple):
-    """Of the newest whole checkpoint. host: the cursor, as it was saved."""
+    """The contents of the newest complete checkpoint. host: the cursor as it was saved."""
 
     step: int
     state: TrainState
@@ -44,7 +44,7 @@ class Newest(NamedTuple):
 
 
 def newest_state(config: RunConfig, path: Path) -> Newest:
-    """What the run in `path`, which the caller has claimed, has come to.
+    """Reads the newest state of the run in `path`, which the caller has claimed.
 
     Raises:
       ValueError: there is none.
@@ -75,7 +75,7 @@ def _say(kind: str, detail: str, **_: str | int | float) -> None:
 def first_state(
     config: RunConfig, policy: PolicyShape, optimizer: optax.GradientTransformation, mesh: Mesh
 ) -> TrainState:
-    """Step 0. Errors: ValueError for a checkpoint that is not in order."""
+    """The state at step 0. Errors: ValueError for a damaged checkpoint."""
     key = jax.random.key(config.seed)
     if not config.weights:
         return init_state(key, policy, optimizer, mesh, config.lora)
@@ -88,8 +88,8 @@ def first_state(
 def export_run(config: RunConfig, workdir: Workdir, out: Path, adapter: bool) -> int:
     """Writes the newest whole checkpoint to the new folder `out`; returns its step.
 
-    adapter: the adapters alone, for PEFT; else the weights, adapters merged, with configuration.
-    The tokenizer and its chat template go along with either.
+    adapter: writes the adapters alone, for PEFT; otherwise the weights, with adapters merged, and
+    the configuration. The tokenizer and its chat template are written with either.
 
     Raises:
       ValueError: there is no checkpoint, the folder exists, transformers or PEFT cannot hold such

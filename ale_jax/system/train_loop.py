@@ -21,7 +21,7 @@ from ale_jax.system.resampling import Resampler
 from ale_jax.system.step_metrics import StepReport
 from ale_jax.system.tasks import Cursor, GroupStream
 
-FAILED_STEPS = 20  # this many steps' worth of groups without a valid episode is no accident
+FAILED_STEPS = 20  # so many steps' worth of groups without a valid episode end the run
 WAIT_SECONDS = 0.5  # between two checks that the rollouts are still running
 LOGP_DIFF_EVERY_STEPS = 5  # the train-rollout log-probability difference costs a forward pass
 
@@ -61,13 +61,13 @@ def train_loop(state: TrainState, cursor: Cursor, parts: TrainParts) -> tuple[Tr
         # The step runs on the device while the host updates the curriculum.
         resampler.learn(groups, version, rollouts.replay)
         metrics |= resampler.figures(groups, version)
-        # The step must have ended before its weights are served: versions and metrics must not
-        # depend on when the engine picks the weights up.
+        # Wait for the step before its weights are published, so that versions and metrics do not
+        # depend on when the engine picks up the weights.
         sums = jax.device_get(sums)
         if version % LOGP_DIFF_EVERY_STEPS == 0:
             metrics |= rollouts.logp_diff(groups, params, version)
         cursor = rollouts.cursor_after(cursor, groups)
-        # Saved before the gate frees permits: nothing of the next version is in flight yet.
+        # Save before the gate frees permits, while nothing of the next version is in flight.
         parts.save(state, cursor)
         parts.publish(state.params, cursor.step)
         rollouts.gate.publish(cursor.step)
@@ -78,7 +78,7 @@ def train_loop(state: TrainState, cursor: Cursor, parts: TrainParts) -> tuple[Tr
 
 
 class _Rollouts:
-    """The rollout side of the loop: which groups are open, and the buffer that they arrive in."""
+    """The rollout side of the loop: the open groups, and the buffer that they arrive in."""
 
     def __init__(self, parts: TrainParts, cursor: Cursor):
         rl = parts.config.rl
@@ -107,7 +107,7 @@ class _Rollouts:
 
     def logp_diff(self, groups: Sequence[Group], params: Params, version: int) -> dict[str, float]:
         """The difference between train and rollout log-probabilities under the same weights."""
-        # Trained groups are often a version old; those in the buffer were written meanwhile.
+        # Trained groups are often a version old; the buffer holds trajectories of this version.
         known = [*(t for group in groups for t in group.members), *self._buffer.held()]
         batches = fresh_batches(known, version, self._parts.config.learn.shape)
         learner = self._parts.learner
@@ -120,7 +120,7 @@ class _Rollouts:
             open_groups = (*self.gate.outstanding(), *self._stream.left_open)
             next_group = self._stream.next_group
             resampler.forget({*open_groups, *self._buffer.whole()})
-            # It holds all experts and is large, so it is made only for a checkpoint.
+            # This holds all experts and is large, so it is built only for a checkpoint.
             saved = config.checkpoint.is_due(cursor.step + 1, config.rl.steps)
             resampling = resampler.to_json(open_groups) if saved else None
         dropped, size = self.gate.counts(), config.rl.group_size
@@ -137,8 +137,11 @@ class _Rollouts:
 def take_groups(
     buffer: ReplayBuffer, scheduler: RolloutScheduler, gate: StalenessGate
 ) -> list[Group]:
-    """Waits for a step's groups. RuntimeError if FAILED_STEPS steps' worth of groups fail in a row,
-    and what the scheduler's check raises."""
+    """Waits for a step's groups.
+
+    Errors: RuntimeError if FAILED_STEPS steps' worth of groups fail in a row; the errors of the
+    scheduler's `check`.
+    """
     failed_before = _failed(gate)
     while not (groups := buffer.take(timeout=WAIT_SECONDS)):
         scheduler.check()

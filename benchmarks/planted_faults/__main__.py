@@ -5,8 +5,8 @@
 Each fault is one small change of the source (mutations.py), planted alone in a temporary copy of
 the tracked files, where the tests that mirror its package then run for at most two minutes. Every
 package has faults in proportion to its lines, and at least one where there are enough for all.
-A run that hangs counts as caught if the unmutated tests end in half of the limit; one that runs out
-of time in a slower package does not. Without --out nothing is written. --quick: three faults, in
+A run that hangs counts as caught if the unmutated tests take at most half of the limit. In slower
+packages a run that reaches the limit does not count. Without --out nothing is written. --quick: three faults, in
 packages with quick tests. Exit status 2: the unmutated tests fail, and the result is void.
 """
 
@@ -68,7 +68,7 @@ def main(arguments: list[str], root: Path = ROOT) -> int:
 
 
 def modules_of(root: Path) -> dict[str, list[str]]:
-    """The modules of each package that have text, by the package's folder, both in order."""
+    """The non-empty modules of each package, by the package's folder, both sorted."""
     found: dict[str, list[str]] = {}
     for path in sorted(p for top in TOPS for p in (root / top).rglob("*.py")):
         if path.stat().st_size:
@@ -78,7 +78,7 @@ def modules_of(root: Path) -> dict[str, list[str]]:
 
 
 def draw(root: Path, modules: dict[str, list[str]], count: int, seed: int) -> list[Fault]:
-    """Fewer than `count` where a package has fewer places than its share."""
+    """Draws the faults; fewer than `count` if a package has fewer places than its share."""
     lines = {p: sum(map(len_of, (root / m for m in each))) for p, each in modules.items()}
     faults = []
     for package, share in shares(lines, count, seed).items():

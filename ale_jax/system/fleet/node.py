@@ -251,21 +251,21 @@ class Node:
 
 
 async def bounded(seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a blocking call of Ray's returns. Errors: its own, and TimeoutError.
+    """Awaits a blocking call of Ray. Errors: those of the call, and TimeoutError.
 
-    Its thread is a daemon: one that hangs for ever does not keep the process.
+    The call runs in a daemon thread, so a call that hangs forever does not keep the process alive.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Any] = loop.create_future()
 
     def tell(settle: Callable[[Any], None], value: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(lambda: answer.done() or settle(value))
 
     def run() -> None:
         try:
             tell(answer.set_result, function(*arguments))
-        except Exception as error:  # for whoever waits
+        except Exception as error:  # passed on to the caller
             tell(answer.set_exception, error)
 
     threading.Thread(target=run, name="ray-call", daemon=True).start()

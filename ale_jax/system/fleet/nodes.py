@@ -216,7 +216,8 @@ class Copies:
 
 
 class Background:
-    """Holds them until they end, and records as `fleet_trouble` what one of them fails of."""
+    """Tasks that nobody awaits. It keeps references to them, and records failures as
+    `fleet_trouble`."""
 
     def __init__(self, record: Record):
         self._record = record

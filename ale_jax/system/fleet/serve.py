@@ -49,8 +49,10 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def fleet(runtime_name: str, spec: SandboxSpec, options: PoolOptions) -> tuple[Fleet, str]:
-    """Over the cluster that this process has joined; each node picks its runtime itself."""
-    logging.getLogger(log_event.__module__).setLevel(logging.INFO)  # who joins, who is lost
+    """The fleet of the cluster that this process has joined. Each node picks its own runtime."""
+    logging.getLogger(log_event.__module__).setLevel(
+        logging.INFO
+    )  # so that joined and lost nodes are logged
     return Fleet(functools.partial(pick_runtime, runtime_name, spec), options), "all Ray nodes"
 
 
