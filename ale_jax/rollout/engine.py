@@ -300,9 +300,7 @@ class Engine:
         make = partial(empty_cache, self._policy, shape.pages, shape.page_tokens, dtype)
         if self._mesh is None:
             return make()
-        return jax.jit(
-            make, out_shardings=cache_sharding(self._mesh)
-        )()
+        return jax.jit(make, out_shardings=cache_sharding(self._mesh))()
 
     def _give_up(self) -> None:
         with self._wake:

@@ -6,8 +6,9 @@ Each fault is one small change of the source (mutations.py), planted alone in a 
 the tracked files, where the tests that mirror its package then run for at most two minutes. Every
 package has faults in proportion to its lines, and at least one where there are enough for all.
 A run that hangs counts as caught if the unmutated tests take at most half of the limit. In slower
-packages a run that reaches the limit does not count. Without --out nothing is written. --quick: three faults, in
-packages with quick tests. Exit status 2: the unmutated tests fail, and the result is void.
+packages a run that reaches the limit does not count. Without --out nothing is written. --quick:
+three faults, in packages with quick tests. Exit status 2: the unmutated tests fail, and the result
+is void.
 """
 
 from __future__ import annotations
