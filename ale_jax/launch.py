@@ -252,6 +252,9 @@ def _run(run: Run, config: RunConfig, workdir: Workdir) -> None:
     try:
         run(config, workdir)
     except Exception as error:
+        # An interrupt inside a lock of Python's surfaces as "cannot release un-acquired lock".
+        if isinstance(error, RuntimeError) and isinstance(error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from error
         path = workdir.path / TRACEBACK_FILE
         # On a full disk the error itself matters more than its traceback.
         with contextlib.suppress(OSError):

@@ -79,15 +79,28 @@ def checked(archive: bytes, max_bytes: int = MAX_BYTES) -> list[tarfile.TarInfo]
 def unpack(archive: bytes, directory: str | Path, max_bytes: int = MAX_BYTES) -> None:
     """Writes the members of `archive` below `directory`, which is created if it is missing.
 
-    If one of them is refused, nothing is written. Errors: ValueError like `checked`, OSError.
+    Files get the rights of `pack`, whatever the archive says. If a member is refused, nothing is
+    written. Errors: ValueError like `checked`, or for a link in `directory` that a member's path
+    would follow; OSError.
     """
-    checked(archive, max_bytes)
-    Path(directory).mkdir(parents=True, exist_ok=True)
+    members, root = checked(archive, max_bytes), Path(directory).resolve()
+    for member in members:
+        if (root / member.name).resolve() != root / member.name:
+            raise ValueError(f"archive is refused: {member.name!r:.140} leads through a link")
+    root.mkdir(parents=True, exist_ok=True)
+    # Not by extractall: Python 3.11.2, which Debian 12 has, does not know its safe filters.
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
-        try:
-            tar.extractall(directory, filter="data")
-        except tarfile.FilterError as error:  # e.g. a link in `directory` would lead out of it
-            raise ValueError(f"archive is refused: {error}") from error
+        for member in tar:
+            _extract(tar, member, root / member.name)
+
+
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
+    if member.isdir():
+        path.mkdir(parents=True, exist_ok=True)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(tar.extractfile(member).read())
+    path.chmod(_mode(member.mode))
 
 
 def pack(directory: str | Path, max_bytes: int = MAX_BYTES) -> bytes:
@@ -112,8 +125,7 @@ def pack(directory: str | Path, max_bytes: int = MAX_BYTES) -> bytes:
 
 def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
     member = tarfile.TarInfo(name)
-    executable = path.stat().st_mode & 0o100
-    member.mode = EXECUTABLE if path.is_dir() or executable else PRIVATE
+    member.mode = EXECUTABLE if path.is_dir() else _mode(path.stat().st_mode)
     if path.is_dir():
         member.type = tarfile.DIRTYPE
         tar.addfile(member)
@@ -121,6 +133,10 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
     content = path.read_bytes()  # at once, so that the size is right even if the file grows
     member.size = len(content)
     tar.addfile(member, io.BytesIO(content))
+
+
+def _mode(rights: int) -> int:
+    return EXECUTABLE if rights & 0o100 else PRIVATE
 
 
 def _check(member: tarfile.TarInfo) -> None:

@@ -74,11 +74,12 @@ def test_a_link_that_lies_there_already_is_not_followed(tmp_path):
     with pytest.raises(ValueError, match="refused"):
         uploads.unpack(archive(GOOD), tmp_path / "out")
     assert os.listdir(tmp_path / "elsewhere") == []
+    assert os.listdir(tmp_path / "out") == ["a"]
 
 
 def test_the_rights_of_an_archive_are_not_taken_over(tmp_path):
-    uploads.unpack(archive(member("x", mode=0o6777)), tmp_path)
-    assert (tmp_path / "x").stat().st_mode & 0o7022 == 0
+    uploads.unpack(archive(member("x", mode=0o6777), member("y", mode=0o666)), tmp_path)
+    assert [(tmp_path / name).stat().st_mode & 0o7777 for name in "xy"] == [0o755, 0o644]
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_a_service_over_a_cluster_until_it_is_told_to_end(cluster, runtime_name,
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--host=0.0.0.0",), "there is no token: give a file of tokens, or host 127.0.0.1"),
+        (("--host=0.0.0.0",), "there is no token: pass a file of tokens, or host 127.0.0.1"),
         (("--runtime=podman",), "could not join: runtime 'podman' must be one of auto, docker"),
         (("--set=memory_md=1",), "did you mean 'memory_mb'?"),
     ],
