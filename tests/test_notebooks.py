@@ -9,6 +9,8 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
+from tests.conftest import QUICK_COMPILE
+
 FOLDER = Path(__file__).parents[1] / "notebooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 PICTURES = {
@@ -28,7 +30,7 @@ def recorded(tmp_path):
 
 def executed(name, run, monkeypatch):
     monkeypatch.setenv("ALE_RUN", str(run))
-    monkeypatch.delenv("XLA_FLAGS", raising=False)  # one device, as at a person's desk
+    monkeypatch.setenv("XLA_FLAGS", QUICK_COMPILE)  # one device, as at a person's desk
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FOLDER.parent), *_path()]))
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
     client = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(FOLDER)}})

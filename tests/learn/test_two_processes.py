@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 
+from tests.conftest import QUICK_COMPILE
 from tests.learn.one_of_two import losses
 
 TIME_S = 300
@@ -19,7 +20,7 @@ def test_two_processes_of_four_devices_train_as_one_of_eight(tmp_path, pytestcon
         address = f"127.0.0.1:{free.getsockname()[1]}"
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count=4 {QUICK_COMPILE}",
     }
     files = [tmp_path / str(number) for number in range(2)]
     processes = [

@@ -1,7 +1,6 @@
 """A whole run that starts in the middle of the oracles' episodes, and one that goes on with it."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 from tests.system.untimed import rl_lines
+from tests.system.whole_runs import environment
 
 pytestmark = pytest.mark.timeout(900)  # two whole runs
 STEPS = 4
@@ -32,9 +32,7 @@ def _launch(workdir, runtime_name, **overrides):
     command = [sys.executable, "-m", "ale_jax.launch", "--config=configs/smoke.py"]
     command += [f"--workdir={workdir}", f"--config.rollout.runtime={runtime_name}"]
     command += [f"--config.{name}={value}" for name, value in (ROLLBACK | overrides).items()]
-    # The tests' eight virtual devices would only slow the process down.
-    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=600)
 
 
 def _run(workdir, runtime_name):

@@ -9,6 +9,8 @@ import time
 import jax
 import orbax.checkpoint as ocp
 
+from tests.conftest import QUICK_COMPILE
+
 SYNCHRONOUS = [
     "--config.rl.alpha=0.0",
     "--config.rl.steps=4",
@@ -30,7 +32,7 @@ def command(workdir, runtime_name, *overrides):
 
 def environment():
     # The tests' eight virtual devices would only slow these processes down.
-    return {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    return os.environ | {"XLA_FLAGS": QUICK_COMPILE}
 
 
 def run(workdir, runtime_name, *overrides, **variables):

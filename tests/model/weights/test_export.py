@@ -19,6 +19,7 @@ from ale_jax.model.sharding import MeshShape, make_mesh, param_shardings
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.model.weights.export import export
 from ale_jax.model.weights.load import load_params, open_checkpoint
+from tests.conftest import QUICK_COMPILE
 from tests.model.shapes import MIXED, MOE
 from tests.model.weights.families import FAMILIES, make_model, random_params, save_model
 
@@ -60,7 +61,7 @@ def test_two_hosts_load_their_parts_and_the_first_exports_them(tmp_path):
         listener.bind(("localhost", 0))
         port = str(listener.getsockname()[1])
     command = [sys.executable, "-m", "tests.model.weights.one_of_two_hosts", port]
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count=4 {QUICK_COMPILE}"}
     hosts = [
         subprocess.Popen(
             [*command, str(number), tmp_path / "in", tmp_path / "out"],
