@@ -12,13 +12,12 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from tests.quick_compile import QUICK_COMPILE
+
 # Started in the background by a script, we ignore Ctrl-C, and so would all whom the tests send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Compiling takes most of the tests' time, and LLVM's optimizations most of that. The arrays are so
-# small that they gain nothing. Processes that tests start get the same.
-QUICK_COMPILE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count=8 {QUICK_COMPILE}")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.expanduser("~/.cache/ale-jax/tests")

@@ -8,8 +8,8 @@ import sys
 
 import numpy as np
 
-from tests.conftest import QUICK_COMPILE
 from tests.learn.one_of_two import losses
+from tests.quick_compile import QUICK_COMPILE
 
 TIME_S = 300
 

@@ -9,7 +9,7 @@ import time
 import jax
 import orbax.checkpoint as ocp
 
-from tests.conftest import QUICK_COMPILE
+from tests.quick_compile import QUICK_COMPILE
 
 SYNCHRONOUS = [
     "--config.rl.alpha=0.0",

@@ -19,9 +19,9 @@ from ale_jax.model.sharding import MeshShape, make_mesh, param_shardings
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.model.weights.export import export
 from ale_jax.model.weights.load import load_params, open_checkpoint
-from tests.conftest import QUICK_COMPILE
 from tests.model.shapes import MIXED, MOE
 from tests.model.weights.families import FAMILIES, make_model, random_params, save_model
+from tests.quick_compile import QUICK_COMPILE
 
 ROOT = Path(__file__).parents[3]
 MESSAGES = [{"role": "user", "content": "Read lemon.txt."}]
