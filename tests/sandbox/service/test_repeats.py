@@ -77,6 +77,18 @@ def test_a_repeat_waits_for_the_first(memory, http):
     assert len(memory.pool.calls) == 1 and len(set(answers)) == 1 and len(answers) == 2
 
 
+def test_an_id_stands_for_one_request_also_while_that_is_in_progress(memory, http):
+    held(memory)
+    first = threading.Thread(target=post, args=(http, "a"))
+    first.start()
+    while not memory.pool.calls:
+        time.sleep(0.01)
+    assert post(http, "a", "y").status_code == 409
+    release(memory)
+    first.join()
+    assert len(memory.pool.calls) == 1
+
+
 def test_too_many_calls_at_once_are_refused(memory, http):
     held(memory)
     threads = [threading.Thread(target=post, args=(http, str(n))) for n in range(3)]

@@ -225,6 +225,8 @@ def test_the_metrics_count(memory, http, box):
     assert 'ale_sandbox_call_seconds_bucket{operation="run",le="+Inf"} 2' in lines
     assert 'ale_sandbox_call_seconds_bucket{operation="run",le="60.0"} 2' in lines
     assert 'ale_sandbox_call_seconds_count{operation="run"} 2' in lines
+    values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    assert 0 < float(values['ale_sandbox_call_seconds_sum{operation="run"}']) < 60
     assert 'ale_sandbox_sandboxes{state="running"} 1' in lines
     assert 'ale_sandbox_node_slots{node="here"} 4' in lines
 

@@ -145,6 +145,17 @@ def test_snapshots_and_forks_have_the_files(real, remote):
         remote.restore("0" * 64)
 
 
+def test_processes_are_killed_and_files_are_kept(remote):
+    remote.write({"x": b"kept"})
+    remote.run("sleep 300 & sleep 300 &")
+    assert remote.run("pgrep -c sleep").output.strip() == "2"
+    remote.kill_processes()
+    assert remote.run("pgrep -c sleep").output.strip() == "0"
+    assert remote.read("x") == b"kept"
+    remote.reset()
+    assert remote.list() == []
+
+
 def test_leaving_the_block_stops_it(real):
     with real.client() as client:
         with client.start(SPEC, labels={"for": "test"}) as box:
