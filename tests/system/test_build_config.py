@@ -123,6 +123,7 @@ def test_every_field_is_reached_by_its_dotted_name():
         ("mesh.fsdp", 0, "mesh.fsdp 0 must be at least 1"),
         ("tokenizer.vocab_size", 100, "vocab_size 100 must be at least 265"),
         ("checkpoint.keep", 0, "keep 0 must be at least 1"),
+        ("warm_start.max_steps", -1, "max_steps -1 must be at least 0"),
         ("seed", -1, "seed -1 must be at least 0"),
     ],
 )
