@@ -6,11 +6,13 @@ import pytest
 
 from ale_jax.monitor.trajectories import (
     MAX_TEXT_CHARS,
+    MAX_TINT,
     MAX_TOKENS,
     MAX_TURNS,
     TRAJECTORIES_FILE,
     ChunkTokens,
     TrajectoryWriter,
+    episode_views,
     read_trajectories,
 )
 from tests.monitor.fake_run import FAILED, SOLVED
@@ -123,3 +125,14 @@ def test_tokens_that_do_not_belong_together_are_damage(tmp_path):
     path.write_text(path.read_text().replace('"version": [3, 3]', '"version": [3]'))
     with pytest.raises(ValueError, match=r"line 1.*differ in number"):
         read_trajectories(path)
+
+
+def test_a_chunk_is_coloured_by_its_credit_and_as_wide_as_its_tokens():
+    turns = [
+        dataclasses.replace(SOLVED.turns[0], advantage=advantage, tokens=tokens, each=None)
+        for advantage, tokens in ((0.5, 3), (-0.25, 1), (0.0, 4))
+    ]
+    (view,) = episode_views([dataclasses.replace(SOLVED, turns=tuple(turns))])
+    assert [turn.sign for turn in view.turns] == ["positive", "negative", "zero"]
+    assert [turn.tint for turn in view.turns] == [MAX_TINT, MAX_TINT / 2, 0.0]
+    assert [turn.width for turn in view.turns] == [37.5, 12.5, 50.0]
