@@ -75,6 +75,7 @@ class Reused:
         """Plays an attack. What it leaves running goes on until the oracle's episode begins."""
         self._last = attack
         try:
+            self._arena.box.reset()  # an attack is played in a sandbox without another's files
             attack.play(self._arena)
         except (Breach, SandboxError, OSError) as error:
             self._note(BREACHES, f"{type(error).__name__}: {error}")
