@@ -75,7 +75,9 @@ def test_program():
     assert done.stdout == "42\\n"
 """
 RIGHT = "import sys\ndef double(x): return x + x\nif sys.argv[1] == '21': print(double(21))"
-JUDGE_S = 2.0  # the tests need a tenth of it on a quiet host
+# The tests and their control need 0.2 s each on a quiet host. Only what hangs waits for its limit.
+JUDGE_S, HANG_S = 20.0, 4.0
+HANGS = ("never ends", "stops the tests", "floods what the tests print")
 REPORTS = (
     "for p in ('json', 'txt'): open('/logs/verifier/reward.' + p, 'w').write('{\"reward\": 1}')"
 )
@@ -123,14 +125,15 @@ def _untested(name: str, work: str) -> Attack:
     def play(arena: Arena) -> str:
         with arena.another(user="root", writable=WRITABLE) as box:
             require(has_pytest(box), f"could not be tried: {REMEDY}")
-            seconds = JUDGE_S + arena.load_seconds
+            seconds = HANG_S if name in HANGS else JUDGE_S
             paid = _tested(box, RIGHT, seconds).reward
             require(paid == 1.0, f"could not be tried: right work is paid {paid}")
             episode = _tested(box, work, seconds)
         seen = f"{episode.status}, reward {episode.reward}: {evidence(episode.detail)}"
         return require(episode.reward == 0.0, seen)
 
-    return Attack(name, REWARD, "a verdict on stdout, a control on the untouched task", play)
+    stopped_by = "a verdict on stdout, a control on the untouched task"
+    return Attack(f"work that {name}", REWARD, stopped_by, play)
 
 
 HOST = "judged by the host, from files"
@@ -141,5 +144,5 @@ ATTACKS = (
     _unpaid("links to the right text", "echo $text > s; ln -s s $path", "no link followed"),
     _unpaid("puts a pipe there", "mkfifo $path", "regular files only"),
     Attack("writes while it is judged", REWARD, "its processes are killed first", _writes_late),
-    *(_untested(f"work that {name}", work) for name, work in WORK.items()),
+    *(_untested(name, work) for name, work in WORK.items()),
 )
