@@ -21,10 +21,11 @@ class Status(enum.StrEnum):
     FINISHED = "finished"  # the agent declared that it was done
     TURN_LIMIT = "turn_limit"  # graded in the state at the limit
     TOKEN_LIMIT = "token_limit"  # the context is full; graded in the state at the limit
+    NO_VERDICT = "no_verdict"  # the agent's work, and not the host, kept the verifier from one
     SANDBOX_START_FAILED = "sandbox_start_failed"
     SANDBOX_LOST = "sandbox_lost"
     MODEL_ERROR = "model_error"  # the policy's engine did not answer
-    VERIFIER_ERROR = "verifier_error"
+    VERIFIER_ERROR = "verifier_error"  # the verifier gives no verdict on the untouched task either
     ACTOR_LOST = "actor_lost"  # the process that played the episode died
     CANCELLED = "cancelled"  # stopped: at shutdown, or because it became too old to be trained on
     REPLAY_DIVERGED = "replay_diverged"  # the prefix turns led to other observations than before
@@ -54,6 +55,7 @@ STATUS_RULES: dict[Status, StatusRule] = {
     Status.FINISHED: StatusRule(reward_valid=True, retry=False, infra=False),
     Status.TURN_LIMIT: StatusRule(reward_valid=True, retry=False, infra=False),
     Status.TOKEN_LIMIT: StatusRule(reward_valid=True, retry=False, infra=False),
+    Status.NO_VERDICT: StatusRule(reward_valid=True, retry=False, infra=False),  # the reward is 0
     Status.SANDBOX_START_FAILED: StatusRule(reward_valid=False, retry=True, infra=True),
     Status.SANDBOX_LOST: StatusRule(reward_valid=False, retry=True, infra=True),
     Status.MODEL_ERROR: StatusRule(reward_valid=False, retry=True, infra=True),

@@ -41,6 +41,10 @@ class VerifierError(RuntimeError):
     """The outcome could not be judged, and counts as neither right nor wrong."""
 
 
+class NoVerdictError(RuntimeError):
+    """What the agent did keeps the verifier from a verdict, which counts as a failure."""
+
+
 class Policy(Protocol):
     """One episode's conversation. Every episode has a new one."""
 
@@ -56,7 +60,8 @@ class Environment(Protocol):
     """GEM's contract (text in, text out), and `grade` for an episode that is cut short.
 
     system_prompt: what the policy is told before the instruction. All methods raise SandboxError
-    when the sandbox fails, and VerifierError when judging fails.
+    when the sandbox fails. Judging raises VerifierError when it fails, and NoVerdictError when what
+    the agent did makes it impossible.
     """
 
     system_prompt: str

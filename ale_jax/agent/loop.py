@@ -12,6 +12,7 @@ import numpy as np
 from ale_jax.agent.api import (
     Environment,
     Message,
+    NoVerdictError,
     Policy,
     PolicyError,
     Reply,
@@ -100,6 +101,8 @@ def play(
     reward, detail = None, ""
     try:
         status, reward = playing.run(policy, key, limits, prefix)
+    except NoVerdictError as error:
+        status, reward, detail = Status.NO_VERDICT, 0.0, str(error)
     except tuple(kind for kind, _ in FAILURES) as error:
         status = status_of(error)
         detail = f"{type(error).__name__}: {error}"
@@ -166,7 +169,11 @@ class _Playing:
             if reply.stop == "context_full":
                 return Status.TOKEN_LIMIT, self._grade()
             # A reply cut by "length" is an action like any other: at worst it is malformed.
-            observation, reward, terminated, truncated, info = self._step(reply.text)
+            try:
+                observation, reward, terminated, truncated, info = self._step(reply.text)
+            except NoVerdictError:
+                self.turns += 1  # the reply was played, and what it led to counts
+                raise
             self.turns += 1
             self._actions.append(reply.text)
             malformed = bool(info["malformed"])
@@ -201,7 +208,10 @@ class _Playing:
         to."""
         for number, action in enumerate(prefix.actions, start=1):
             _require_same(seen, prefix.seen[number - 1], number)
-            seen, reward, terminated, _, _ = self._step(action)
+            try:
+                seen, reward, terminated, _, _ = self._step(action)
+            except NoVerdictError as error:  # but there was a verdict before
+                raise ReplayDivergedError(f"prefix turn {number}: {error}") from error
             if terminated != (prefix.ends and number == len(prefix.actions)):
                 ended = "ended" if terminated else "did not end"
                 raise ReplayDivergedError(f"prefix turn {number} {ended} the episode")
@@ -216,10 +226,10 @@ class _Playing:
         seen, _ = self._timed(self._env.reset, seed)
         try:
             _, again = self._replay(whole, seen)
-        except ReplayDivergedError as error:
+            if not whole.ends:
+                again = self._grade()
+        except (ReplayDivergedError, NoVerdictError) as error:
             raise NotReproducedError(str(error)) from None
-        if not whole.ends:
-            again = self._grade()
         if again != reward:
             raise NotReproducedError(f"the replay earned {again}, the episode {reward}")
 
@@ -231,11 +241,16 @@ class _Playing:
             self.policy_seconds += time.monotonic() - start
 
     def _step(self, action: str) -> tuple[str, float, bool, bool, Mapping[str, Any]]:
-        before = self.env_seconds
-        result = self._timed(self._env.step, action)
-        _, _, terminated, _, _ = result
-        if terminated:  # environments judge in the step that ends the episode
-            self.verifier_seconds += self.env_seconds - before
+        before, judged = self.env_seconds, False
+        try:
+            result = self._timed(self._env.step, action)
+            _, _, judged, _, _ = result  # environments judge in the step that ends the episode
+        except NoVerdictError:
+            judged = True
+            raise
+        finally:
+            if judged:
+                self.verifier_seconds += self.env_seconds - before
         return result
 
     def _grade(self) -> float:

@@ -14,7 +14,7 @@ from ale_jax.data.staleness import age
 from ale_jax.learn.credit import Step
 from ale_jax.learn.step import router_figures
 from ale_jax.model.params import Params
-from ale_jax.records import Trajectory
+from ale_jax.records import Status, Trajectory
 from ale_jax.system.tasks import Cursor
 
 
@@ -88,6 +88,7 @@ def _rollout_metrics(
         "staleness_counts": {str(a): n for a, n in sorted(Counter(ages).items())},
         "tokens_crc32": _checksum(trajectories),
         "turns": float(np.mean([t.episode.turns for t in trajectories])),
+        "no_verdict": float(np.mean([t.episode.status == Status.NO_VERDICT for t in trajectories])),
         "malformed_calls": float(np.mean([t.episode.malformed_calls for t in trajectories])),
     }
 

@@ -17,6 +17,7 @@ class Plan:
     runtime. crowd_commands: distributed over them. cycles: of create and stop. starts_at_once:
     concurrent starts during which their owner is killed. effort: of attacks (see `Arena`).
     quiet_commands: of the attacks' neighbour, before a load. kills: of a sandbox, for each fault.
+    hostile_episodes: each an attack and an oracle's episode.
     """
 
     commands: int
@@ -32,6 +33,7 @@ class Plan:
     effort: float
     quiet_commands: int
     kills: int
+    hostile_episodes: int
 
 
 FULL = Plan(
@@ -48,6 +50,7 @@ FULL = Plan(
     effort=1.0,
     quiet_commands=500,
     kills=20,
+    hostile_episodes=1000,
 )
 QUICK = Plan(
     commands=100,
@@ -63,4 +66,5 @@ QUICK = Plan(
     effort=0.1,
     quiet_commands=25,
     kills=1,
+    hostile_episodes=12,
 )

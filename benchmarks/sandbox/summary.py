@@ -15,10 +15,12 @@ REQUIRED = (
     *("docker_start_ratio", "warm_start_ms_p50", "reset_ms_p50", "snapshot_ms_p50"),
     *("restore_ms_p50", "commands_run", "commands_failed", "attacks_tried", "attacks_survived"),
     *("leaked_objects", "detect_s_p95", "replace_s_p95"),
+    *("hostile_episodes", "hostile_oracles_unpaid"),
 )
 SUMMED = (
     *("commands_run", "commands_failed", "attacks_tried", "attacks_survived", "attacks_succeeded"),
     *("leaked_objects", "sibling_episodes", "sibling_episodes_changed", "crowd_silent"),
+    *("hostile_episodes", "hostile_oracles_unpaid", "hostile_breaches", "hostile_replaced"),
 )
 
 
@@ -58,6 +60,7 @@ BARS = (
     Bar("detect_s_p95", "a kill is noticed, s", 2.0),
     Bar("replace_s_p95", "and replaced, s", 5.0),
     Bar("sibling_episodes_changed", "siblings' episodes changed", 0),
+    Bar("hostile_oracles_unpaid", "oracles after an attack that did not earn 1", 0),
 )
 
 

@@ -45,7 +45,8 @@ def _are_gone(sandbox: Sandbox, paths: Sequence[str]) -> bool:
     exist."""
     if not paths:
         return True
-    return sandbox.run(f"find {shlex.join(paths)} -maxdepth 0 2>/dev/null").output == ""
+    result = sandbox.run(f"find {shlex.join(paths)} -maxdepth 0 2>/dev/null")
+    return result.output == "" and result.exit_code == 1  # any other code: it did not look
 
 
 def _probe_holds(probe: Probe, sandbox: Sandbox) -> bool:

@@ -7,19 +7,13 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from ale_jax.agent.api import VerifierError
+from ale_jax.agent.api import NoVerdictError, VerifierError
 from ale_jax.agent.tools import SYSTEM_PROMPT, ToolCallError, parse_tool_call
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.blocking import BlockingSandbox
 from ale_jax.sandbox.spec import WORK, SandboxSpec
-from ale_jax.sandbox.verify.verifier import (
-    REMEDY,
-    REPORT,
-    TESTS,
-    has_pytest,
-    pytest_verifier,
-    verify,
-)
+from ale_jax.sandbox.verify.control import judge
+from ale_jax.sandbox.verify.verifier import REMEDY, REPORT, TESTS, has_pytest, pytest_verifier
 from envs.shell.env import observation
 from envs.terminal_bench.task import TerminalBenchTask
 
@@ -61,9 +55,7 @@ class TerminalBenchEnv:
         seed = operator.index(seed)
         if not 0 <= seed < len(self._tasks):
             raise ValueError(f"seed {seed} is none of the {len(self._tasks)} tasks: take 0 or more")
-        self._sandbox.reset()
-        for directory in WRITABLE:
-            self._sandbox.replace_directory(directory, {})
+        self._prepare()
         self._sandbox.run(f"cd {APP}")
         self._task = self._tasks[seed]
         return self._task.instruction, {"task": self._task.name}
@@ -84,15 +76,26 @@ class TerminalBenchEnv:
     def grade(self) -> float:
         """The reward of the current state: 1 if all tests pass, else 0. Ends the episode.
 
-        VerifierError if the state could not be judged.
+        Raises:
+          NoVerdictError: the tests have no verdict on this state, but one on the untouched task.
+          VerifierError: the state could not be judged.
         """
         assert self._task is not None, "grade needs a reset after the end of an episode"
         task, self._task = self._task, None
         verifier = pytest_verifier(task.tests, [task.test_file], APP, task.test_seconds)
         try:
-            return verify(self._sandbox, verifier).reward
+            judgement = judge(self._sandbox, verifier, self._prepare)
         except SandboxError as error:
             raise VerifierError(f"task {task.name}: {error}") from error
+        if judgement.no_verdict:
+            raise NoVerdictError(f"task {task.name}: {judgement.no_verdict}")
+        return judgement.reward
+
+    def _prepare(self) -> None:
+        """Brings the sandbox into the initial state, which is that of all tasks."""
+        self._sandbox.reset()
+        for directory in WRITABLE:
+            self._sandbox.replace_directory(directory, {})
 
     def solve(self) -> None:
         """Acts as the oracle: runs the task's solution in the agent's session."""
@@ -102,7 +105,7 @@ class TerminalBenchEnv:
 
 
 def score(task: TerminalBenchTask, sandbox: BlockingSandbox, oracle: bool) -> float:
-    """The reward of the oracle, or of no action. Errors: SandboxError, VerifierError."""
+    """The reward of the oracle, or of no action. Errors: SandboxError, those of `grade`."""
     env = TerminalBenchEnv([task], sandbox)
     env.reset(0)
     if oracle:

@@ -14,7 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ale_jax.agent.api import VerifierError
+from ale_jax.agent.api import NoVerdictError, VerifierError
 from ale_jax.sandbox.api import Runtime, SandboxError, SandboxStartError
 from ale_jax.sandbox.runtime import pick_runtime
 from envs.terminal_bench.env import SPEC, score
@@ -50,7 +50,7 @@ def _play(runtime: Runtime, task: TerminalBenchTask, oracle: bool) -> tuple[floa
     try:
         with runtime.start(SPEC, {"role": "validate"}) as sandbox:
             return score(task, sandbox, oracle), ""
-    except (SandboxError, VerifierError) as error:
+    except (SandboxError, VerifierError, NoVerdictError) as error:
         return None, f"{'oracle' if oracle else 'nop'}: {error}"
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from ale_jax.agent import loop
-from ale_jax.agent.api import Message, PolicyError, Reply, VerifierError
+from ale_jax.agent.api import Message, NoVerdictError, PolicyError, Reply, VerifierError
 from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
 from ale_jax.records import STATUS_RULES, EpisodeKey, Prefix, Status, Task
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
@@ -128,6 +128,19 @@ def test_trouble_has_a_status_and_no_reward(where, error, status):
     assert episode.detail == f"{type(error).__name__}: {error}"
 
 
+@each_row("where", ["step", "grade"])
+def test_work_that_keeps_its_verifier_from_a_verdict_has_earned_0(where):
+    env = FakeEnv(where, NoVerdictError("no verdict within 6 s"))
+    limits = AgentLimits(turns=4, replay_share=1.0)
+    episode = play(env, ScriptedPolicy(["a"] * 4), KEY, limits)
+    assert (episode.status, episode.reward) == (Status.NO_VERDICT, 0.0)
+    assert episode.turns == (4 if where == "grade" else 1)
+    assert episode.verifier_seconds > 0.0
+    assert episode.detail == "no verdict within 6 s"
+    rule = STATUS_RULES[Status.NO_VERDICT]
+    assert rule.reward_valid and not rule.retry and not rule.infra
+
+
 def test_a_policy_that_does_not_answer_is_a_model_error():
     episode = play(FakeEnv(), ScriptedPolicy(["a", "bad"]), KEY, LIMITS)
     assert (episode.status, episode.reward) == (Status.MODEL_ERROR, None)
@@ -217,6 +230,14 @@ def test_a_replay_that_leads_elsewhere_is_rejected_before_the_policy_speaks(seen
     assert policy.heard == []
 
 
+def test_an_ending_prefix_without_its_verdict_has_diverged():
+    env = FakeEnv("step", NoVerdictError("late"))
+    prefix = Prefix(seen=("do 7",), actions=("end",))
+    episode = play(env, ScriptedPolicy([]), KEY, LIMITS, prefix)
+    assert (episode.status, episode.reward) == (Status.REPLAY_DIVERGED, None)
+    assert "prefix turn 1: late" in episode.detail
+
+
 def test_illegal_calls_in_a_row_end_the_episode_unjudged():
     limits = AgentLimits(turns=9, malformed_limit=2)
     replies = ["bad", "a", "bad", "bad", "end"]
@@ -248,7 +269,8 @@ ALL_TWICE = AgentLimits(turns=4, replay_share=1.0)
 
 
 class ChancyEnv(FakeEnv):
-    """What the how-manieth step of its life shows depends on `chance`, and what is graded too."""
+    """What the how-manieth step of its life shows depends on `chance`, and what is graded too;
+    a grade of None is no verdict."""
 
     def __init__(self, chance, grades=(0.5,)):
         super().__init__()
@@ -259,7 +281,9 @@ class ChancyEnv(FakeEnv):
         return observation + next(self._chance), *rest
 
     def grade(self):
-        return next(self._grades)
+        if (grade := next(self._grades)) is None:
+            raise NoVerdictError("late")
+        return grade
 
 
 def test_an_episode_that_is_played_twice_counts_once():
@@ -281,6 +305,7 @@ def test_an_episode_that_is_played_twice_counts_once():
         (ChancyEnv("1112"), ["a", "b", "end"], "before turn 2 the environment showed 'saw a2'"),
         (ChancyEnv("11111112"), list("abcd"), "before turn 5 the environment showed 'saw d2'"),
         (ChancyEnv("11111111", (1.0, 0.0)), list("abcd"), "the replay earned 0.0, the episode 1.0"),
+        (ChancyEnv("11111111", (1.0, None)), list("abcd"), "late"),
     ],
 )
 def test_answers_that_differ_the_second_time_reject_the_episode(env, actions, reason):

@@ -6,15 +6,19 @@ import json
 
 import pytest
 
-from ale_jax.sandbox.api import SandboxLost
+from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
+from ale_jax.records import EpisodeKey
+from ale_jax.sandbox.api import SandboxLost, SandboxStartError
 from ale_jax.sandbox.cgroups import Owner
+from ale_jax.sandbox.runtime import pick_runtime
 from benchmarks.sandbox import __main__ as program
-from benchmarks.sandbox import inventory, siege
+from benchmarks.sandbox import hostile, inventory, siege
 from benchmarks.sandbox.attacks.attack import Arena, Attack, Breach
 from benchmarks.sandbox.bare_docker import run_flags
 from benchmarks.sandbox.findings import Figure, Sample, Trial, timed_ms
 from benchmarks.sandbox.plan import QUICK, SPEC
 from benchmarks.sandbox.summary import BARS, REQUIRED, Bar, figures_of, overall
+from envs.registry import kind_of, make_env
 
 TINY = dataclasses.replace(
     QUICK,
@@ -27,6 +31,7 @@ TINY = dataclasses.replace(
     cycles=2,
     starts_at_once=6,
     kills=1,
+    hostile_episodes=3,
 )
 
 
@@ -177,6 +182,55 @@ def test_a_neighbour_that_is_lost_is_an_error():
             neighbour.next_p95_ms(1000)
 
 
+def test_hostile_episodes_play_every_attack_equally_often_in_another_order_each_time():
+    count = len(hostile.ATTACKS)
+    drawn = list(hostile.in_random_order(2 * count))
+    first, second = drawn[:count], drawn[count:]
+    assert {*first} == {*second} == {*hostile.ATTACKS} and first != second
+    assert drawn == list(hostile.in_random_order(2 * count))
+
+
+class CountingRuntime:
+    """Starts real sandboxes, and remembers them."""
+
+    def __init__(self, real):
+        self._real, self.name, self.started = real, real.name, []
+
+    def start(self, spec, labels):
+        self.started.append(self._real.start(spec, labels))
+        return self.started[-1]
+
+
+@pytest.fixture
+def runtime():
+    try:
+        return CountingRuntime(pick_runtime("auto", hostile.SPEC))
+    except SandboxStartError as error:
+        pytest.skip(f"needs a sandbox runtime: {error}")
+
+
+def test_a_sandbox_that_an_attack_ends_is_replaced_and_counted(runtime):
+    with hostile.Reused(runtime) as reused:
+        reused.suffer(Attack("a", "kind", "it", breach))
+        reused.play_oracle(0)
+        assert reused.counts == {"breaches": 1} and len(runtime.started) == 1
+        reused.suffer(Attack("b", "kind", "it", lambda arena: arena.box.close() or "gone"))
+        reused.play_oracle(1)
+        assert reused.counts == {"breaches": 1, "replaced": 1} and len(runtime.started) == 2
+
+
+def test_an_oracle_that_does_not_earn_1_is_counted(runtime, monkeypatch):
+    def play_nothing(box, task):
+        key = EpisodeKey("eval", 0, 0, task)
+        policy = ScriptedPolicy([kind_of(task.family).nothing])
+        return play(make_env(task, box), policy, key, AgentLimits(turns=1)), None
+
+    monkeypatch.setattr(hostile, "play_oracle", play_nothing)
+    with hostile.Reused(runtime) as reused:
+        reused.play_oracle(0)
+        assert reused.counts == {"unpaid": 1} and len(runtime.started) == 1
+
+
 def test_what_is_not_known_is_refused(capsys):
     with pytest.raises(SystemExit):
         program.main(["--only=speed"])
@@ -215,8 +269,9 @@ def test_starts_and_a_crowd_are_measured(name, monkeypatch, capsys):
     assert ("docker_start_ratio" in figures) is (name == "docker")
 
 
-def test_deaths_and_leaks_are_measured(monkeypatch, capsys):
-    figures = measured("bubblewrap", "deaths,leaks", monkeypatch, capsys)
+def test_deaths_leaks_and_hostile_episodes_are_measured(monkeypatch, capsys):
+    figures = measured("bubblewrap", "deaths,leaks,hostile", monkeypatch, capsys)
+    assert (figures["hostile_episodes"], figures["hostile_oracles_unpaid"]) == (3, 0)
     assert (figures["leaked_objects"], figures["sibling_episodes_changed"]) == (0, 0)
     assert figures["attacks_tried"] == figures["attacks_survived"] == len(figures["attacks"]) >= 5
     assert 0 < figures["detect_s_p95"] < figures["replace_s_p95"]

@@ -3,8 +3,11 @@
 import pytest
 
 from ale_jax.agent.tools import bash, finish, render_tool_call
+from ale_jax.sandbox.api import ExecResult
 from envs.shell.env import ShellEnv
 from envs.shell.families import FAMILIES, generate
+from envs.shell.verifier import verify
+from envs.shell.world import Goal
 
 SEED = 1
 
@@ -133,3 +136,15 @@ def test_an_obstacle_where_the_result_should_be_is_wrong_and_no_trouble(sandbox,
     path, number = result_of(generate("count", SEED))
     command = OBSTACLES[name].format(path=path, number=number)
     assert outcome(sandbox, "count", bash(command), finish()) == 0.0
+
+
+@pytest.mark.parametrize(("exit_code", "is_gone"), [(1, True), (124, False), (137, False)])
+def test_a_file_is_gone_only_if_something_has_looked_for_it(exit_code, is_gone):
+    class Box:
+        def kill_processes(self):
+            pass
+
+        def run(self, command):
+            return ExecResult("", exit_code, exit_code == 124, 0, 0.1)
+
+    assert verify(Goal({"word/old.txt": None}), Box(), None) is is_gone

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ale_jax.agent.api import VerifierError
+from ale_jax.agent.api import NoVerdictError, VerifierError
 from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
 from ale_jax.agent.tools import bash, finish, render_tool_call
 from ale_jax.records import EpisodeKey, Status, Task
@@ -15,12 +15,15 @@ from envs.terminal_bench import env as world
 from envs.terminal_bench import validate
 from envs.terminal_bench.env import SPEC, TerminalBenchEnv, score
 from envs.terminal_bench.task import read_task
-from tests.envs.task_folders import SOLUTION, write_task
+from tests.envs.task_folders import SOLUTION, TASK, write_task
 from tests.sandbox.conftest import PROBES
 
 FREE = {"tests/test_outputs.py": "def test_nothing(): pass"}
 HOPELESS = {"tests/test_outputs.py": "def test_all(): assert False"}
 ENDS_PYTEST = {"solution.sh": "echo 'import os; os._exit(0)' > /app/solution.py"}
+ENDLESS = {"solution.sh": "echo 'while True: pass' > /app/solution.py"}
+SHORT = {"task.yaml": TASK.replace("max_test_timeout_sec: 30", "max_test_timeout_sec: 3")}
+NEVER_JUDGES = {"tests/test_outputs.py": "import os; os._exit(1)"}
 
 
 @pytest.fixture(scope="module", params=PROBES)
@@ -76,8 +79,8 @@ def test_an_episode_leaves_nothing_for_the_next(box, tmp_path):
     assert (seen[0], reward) == ("(no output)", 0.0)
 
 
-def test_the_loop_plays_it_and_what_has_no_verdict_is_no_reward(box, tmp_path):
-    env = TerminalBenchEnv([task_of(tmp_path)], box)
+def test_the_loop_plays_it_and_work_that_prevents_its_verdict_has_failed(box, tmp_path):
+    env = TerminalBenchEnv([task_of(tmp_path, SHORT)], box)
     key = EpisodeKey("eval", 0, 0, Task("terminal_bench", 0, "eval"))
 
     def played(*calls):
@@ -88,8 +91,11 @@ def test_the_loop_plays_it_and_what_has_no_verdict_is_no_reward(box, tmp_path):
     assert (right.status, right.reward) == (Status.FINISHED, 1.0)
     cut_short = played(bash(SOLUTION))
     assert (cut_short.status, cut_short.reward) == (Status.TURN_LIMIT, 1.0)
-    forged = played(bash(ENDS_PYTEST["solution.sh"]), finish())
-    assert (forged.status, forged.reward) == (Status.VERIFIER_ERROR, None)
+    for changes in (ENDS_PYTEST, ENDLESS):
+        ended = played(bash(changes["solution.sh"]), finish())
+        assert (ended.status, ended.reward, ended.turns) == (Status.NO_VERDICT, 0.0, 2)
+        again = played(bash(SOLUTION), finish())
+        assert (again.status, again.reward) == (Status.FINISHED, 1.0)
 
 
 def test_text_that_is_no_call_is_answered(box, tmp_path):
@@ -113,9 +119,11 @@ def test_a_sandbox_without_pytest_is_refused_with_the_line_to_type(box, tmp_path
         TerminalBenchEnv([task_of(tmp_path)], box)
 
 
-def test_tests_that_end_themselves_are_no_verdict(box, tmp_path):
-    with pytest.raises(VerifierError, match="task seven: no report"):
+def test_a_missing_verdict_is_the_agents_fault_unless_the_tests_never_have_one(box, tmp_path):
+    with pytest.raises(NoVerdictError, match="task seven: no report"):
         score(task_of(tmp_path, ENDS_PYTEST), box, oracle=True)
+    with pytest.raises(VerifierError, match=r"task seven: no report.*none of the untouched task"):
+        score(task_of(tmp_path, NEVER_JUDGES), box, oracle=True)
 
 
 def run(runtime, folder, capsys, *options) -> tuple[int, dict, str]:

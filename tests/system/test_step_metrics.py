@@ -26,7 +26,9 @@ GROUP = Group(
     0,
     (
         _trajectory(0, 1.0, "log", 6, turns=2, malformed_calls=1, **TIMES),
-        _trajectory(1, 0.0, "log", 5, turns=4, malformed_calls=0, **TIMES),
+        _trajectory(
+            1, 0.0, "log", 5, status=Status.NO_VERDICT, turns=4, malformed_calls=0, **TIMES
+        ),
         _trajectory(2, 0.5, "sort", 6, turns=3, malformed_calls=2, **TIMES),
         make_trajectory(0, 3, status=Status.SANDBOX_LOST, reward=None),
     ),
@@ -68,6 +70,7 @@ def test_rollouts_are_those_with_a_valid_reward():
         "staleness_counts": {"0": 2, "1": 1},
         "tokens_crc32": zlib.crc32(ids.tobytes()),
         "turns": 3.0,
+        "no_verdict": pytest.approx(1 / 3),
         "malformed_calls": 1.0,
         "episodes": 40,
         "policy_tokens": 300,

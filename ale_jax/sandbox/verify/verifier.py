@@ -1,4 +1,4 @@
-"""Runs a verifier in the sandbox that an agent has used, and reads the reward that its tests write
+"""Runs a verifier in the sandbox that an agent has used, and reads the reward that its tests report
 (to reward.json or reward.txt, as in Harbor tasks); also provides a verifier that runs pytest."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import enum
 import math
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ale_jax import files
@@ -68,7 +68,7 @@ FIRST_UNTOLD = 126  # this and higher exit codes mean "cannot be run" or "killed
 
 
 class VerifierFailed(SandboxError):
-    """There is no verdict, because the infrastructure failed. Says nothing about the agent."""
+    """There is no verdict. Says nothing about the agent; `control.judge` finds out."""
 
 
 class VerifierTimedOut(VerifierFailed):
@@ -79,15 +79,16 @@ class Evidence(enum.StrEnum):
     """What the reward is taken from.
 
     EXIT_CODE: the reward is 1.0 for 0, and 0.0 up to 125. Higher codes are no verdict, since the
-        tests did not choose them.
+        tests did not choose them. Not for tests that import the agent's code: it could exit with 0.
     REPORT: the file reward.json (an object of finite numbers), or else reward.txt (one number).
-    BOTH: the report, with an exit code that must be 0 exactly if the reward is 1. For tests that
-        run the agent's code in their own process, which it could end.
+        Whatever the tests start as their own user can write it, too.
+    STDOUT: an object of finite numbers on standard output, with an exit code that must be 0 exactly
+        if the reward is 1. For tests that run the agent's code in a process without that output.
     """
 
     EXIT_CODE = "exit_code"
     REPORT = "report"
-    BOTH = "both"
+    STDOUT = "stdout"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,8 +100,7 @@ class Verifier:
     evidence: what the reward is taken from.
     tests, report: directories that must be writable by the spec. It is best to list each as a
         separate writable directory, so that an agent that fills its disk cannot block the tests.
-        The command writes reward.json or reward.txt to `report`; its home and temporary files are
-        below `report`, too.
+        The command's home and temporary files are below `report`, and so is its report.
     cwd: working directory of the command; `tests` if empty.
     env: further environment variables.
     seconds: time limit of the command.
@@ -229,9 +229,12 @@ def _rewards(
         if output.exit_code >= FIRST_UNTOLD:
             raise VerifierFailed(f"exit code {output.exit_code} is not a verdict{_words(output)}")
         return {REWARD: float(output.exit_code == 0)}
-    rewards = _reported(sandbox, verifier.report, output)
-    agree = (output.exit_code == 0) == (rewards.get(REWARD) == 1.0)
-    if verifier.evidence == Evidence.BOTH and not agree:
+    if verifier.evidence == Evidence.REPORT:
+        return _reported(sandbox, verifier.report, output)
+    if not output.stdout:
+        raise VerifierFailed(f"no report: exit code {output.exit_code}, no stdout{_words(output)}")
+    rewards = _parsed("stdout", parse_object, output.stdout.encode())
+    if (output.exit_code == 0) != (rewards.get(REWARD) == 1.0):
         raise VerifierFailed(
             f"the report says {dict(rewards)!r:.200}, the exit code is {output.exit_code}"
         )
@@ -250,14 +253,20 @@ def _reported(sandbox: BlockingSandbox, report: str, output: ProcessResult) -> M
             continue
         if len(content) > MAX_BYTES:
             raise VerifierFailed(f"{path} has more than {MAX_BYTES} bytes")
-        try:
-            return parse(content)
-        except ValueError as error:
-            raise VerifierFailed(f"{path} {error}") from error
+        return _parsed(path, parse, content)
     raise VerifierFailed(
         f"no report: the tests ended with exit code {output.exit_code} and left no file "
         f"{JSON_FILE} or {TEXT_FILE} in {report}{_words(output)}"
     )
+
+
+def _parsed(
+    where: str, parse: Callable[[bytes], Mapping[str, float]], content: bytes
+) -> Mapping[str, float]:
+    try:
+        return parse(content)
+    except ValueError as error:
+        raise VerifierFailed(f"{where} {error}") from error
 
 
 def _words(output: ProcessResult) -> str:
@@ -293,8 +302,8 @@ def pytest_verifier(
         )
     return Verifier(
         files={**files, SCRIPT.name: SCRIPT.read_bytes()},
-        command=[*PYTHON, f"{TESTS}/{SCRIPT.name}", TESTS, f"{REPORT}/{JSON_FILE}", *names],
-        evidence=Evidence.BOTH,
+        command=[*PYTHON, f"{TESTS}/{SCRIPT.name}", TESTS, *names],
+        evidence=Evidence.STDOUT,
         tests=TESTS,
         report=REPORT,
         cwd=cwd,

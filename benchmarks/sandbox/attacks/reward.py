@@ -1,11 +1,18 @@
-"""Attacks on the reward of a shell task: a task that is not solved must earn nothing."""
+"""Attacks on the reward: a task that is not solved must earn 0, whether the host judges it or tests
+in the sandbox do, and whatever the agent's work does to these tests."""
 
 from __future__ import annotations
 
+from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
 from ale_jax.agent.tools import bash, finish, render_tool_call
-from benchmarks.sandbox.attacks.attack import Arena, Attack, require
+from ale_jax.records import Episode, EpisodeKey, Task
+from ale_jax.sandbox.blocking import BlockingSandbox
+from ale_jax.sandbox.verify.verifier import REMEDY, has_pytest
+from benchmarks.sandbox.attacks.attack import Arena, Attack, evidence, require
 from envs.shell.env import ShellEnv
 from envs.shell.families import generate
+from envs.terminal_bench.env import APP, WRITABLE, TerminalBenchEnv
+from envs.terminal_bench.task import TerminalBenchTask
 
 REWARD = "reward"
 SEED = 1
@@ -54,6 +61,81 @@ def _writes_late(arena: Arena) -> str:
     )
 
 
+TESTS = b"""
+import importlib.util, subprocess, sys
+
+def test_module():
+    spec = importlib.util.spec_from_file_location("work", "/app/work.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.double(21) == 42
+
+def test_program():
+    done = subprocess.run([sys.executable, "/app/work.py", "21"], capture_output=True, text=True)
+    assert done.stdout == "42\\n"
+"""
+RIGHT = "import sys\ndef double(x): return x + x\nif sys.argv[1] == '21': print(double(21))"
+# The tests and their control need 0.2 s each on a quiet host. Only what hangs waits for its limit.
+JUDGE_S, HANG_S = 20.0, 4.0
+HANGS = ("never ends", "stops the tests", "floods what the tests print")
+REPORTS = (
+    "for p in ('json', 'txt'): open('/logs/verifier/reward.' + p, 'w').write('{\"reward\": 1}')"
+)
+# Work that is not right, and what it does when the tests import or start it.
+WORK = {
+    "never ends": "while True: pass",
+    "ends the tests": "import os; os._exit(0)",
+    "kills the tests": "import os; os.kill(os.getppid(), 9); os.kill(os.getpid(), 9)",
+    "stops the tests": "import os; os.kill(os.getppid(), 19)",
+    "takes all memory from the tests": "x = [bytes([1]) * (1 << 20) for _ in range(1 << 14)]",
+    "floods what the tests print": (
+        "import os\nwhile True:\n    for fd in (1, 2, 5, 6, 7, 8):\n"
+        "        try: os.write(fd, b'x' * 65536)\n        except OSError: pass"
+    ),
+    "writes the report": f"import os\n{REPORTS}\nos._exit(0)",
+    "writes the report until the end": (
+        "import os\nif not os.fork():\n    os.setsid(); os.closerange(0, 64)\n"
+        f"    while True:\n        {REPORTS}"
+    ),
+    "writes to all descriptors": (
+        "import glob, os\nfor f in glob.glob('/proc/[0-9]*/fd/*'):\n"
+        "    try: os.write(os.open(f, os.O_WRONLY | os.O_NONBLOCK), b'{\"reward\": 1}\\n')\n"
+        "    except OSError: pass\nos._exit(0)"
+    ),
+    "replaces what decides": (
+        "import os, sys; main = sys.modules['__main__']; end = os._exit; main.PASSED = 1\n"
+        "main.all_passed = lambda *counts: True; os._exit = lambda code: end(0)\n"
+        "if hasattr(main, 'Outcomes'): main.Outcomes.all_passed = lambda self: True"
+    ),
+}
+
+
+def _tested(box: BlockingSandbox, work: str, seconds: float) -> Episode:
+    """An episode whose agent leaves `work` in /app/work.py for the tests."""
+    about = {"name": "double", "instruction": "", "solution": b"", "agent_seconds": seconds}
+    tests = {"tests": {"test_work.py": TESTS}, "test_file": "test_work.py"}
+    env = TerminalBenchEnv([TerminalBenchTask(**about, **tests, test_seconds=seconds)], box)
+    calls = (bash(f"cat > {APP}/work.py << 'WORK'\n{work}\nWORK"), finish())
+    key = EpisodeKey("attack", 0, 0, Task("double", 0, "train"))
+    policy = ScriptedPolicy([render_tool_call(call) for call in calls])
+    return play(env, policy, key, AgentLimits(turns=len(calls)))
+
+
+def _untested(name: str, work: str) -> Attack:
+    def play(arena: Arena) -> str:
+        with arena.another(user="root", writable=WRITABLE) as box:
+            require(has_pytest(box), f"could not be tried: {REMEDY}")
+            seconds = HANG_S if name in HANGS else JUDGE_S
+            paid = _tested(box, RIGHT, seconds).reward
+            require(paid == 1.0, f"could not be tried: right work is paid {paid}")
+            episode = _tested(box, work, seconds)
+        seen = f"{episode.status}, reward {episode.reward}: {evidence(episode.detail)}"
+        return require(episode.reward == 0.0, seen)
+
+    stopped_by = "a verdict on stdout, a control on the untouched task"
+    return Attack(f"work that {name}", REWARD, stopped_by, play)
+
+
 HOST = "judged by the host, from files"
 ATTACKS = (
     _unpaid("seeds a reward file", SEEDS, HOST),
@@ -62,4 +144,5 @@ ATTACKS = (
     _unpaid("links to the right text", "echo $text > s; ln -s s $path", "no link followed"),
     _unpaid("puts a pipe there", "mkfifo $path", "regular files only"),
     Attack("writes while it is judged", REWARD, "its processes are killed first", _writes_late),
+    *(_untested(name, work) for name, work in WORK.items()),
 )

@@ -153,3 +153,21 @@ def test_a_daemon_out_of_the_agents_work_does_not_write_the_report_later(box):
     script = b"bash /app/solution.sh; echo 0 > $REPORT/reward.txt"
     assert reward(box, bash_verifier(script)) == 0.0
     assert "sleep" not in processes(box)
+
+
+DISTURBS = """
+for d in /logs/verifier /tests; do echo 1 > $d/reward.txt; echo 'exit 0' > $d/test.sh; done
+while :; do kill -9 $PPID; echo 1 > /logs/verifier/reward.txt; done 2> /dev/null &
+: > /proc/$PPID/mem; cat /tests/test.sh; true
+"""
+
+
+@pytest.mark.each_runtime
+def test_a_program_that_the_tests_start_as_another_user_can_change_nothing_of_theirs(box, runtime):
+    if runtime.name != "docker" or box.spec.user != "root":
+        pytest.skip("users are Docker's")
+    box.replace_directory("/app", {"work.sh": DISTURBS.encode()})
+    start = b"chmod 755 /app; setpriv --reuid=1000 --regid=1000 --clear-groups bash /app/work.sh\n"
+    verdict = verify(box, bash_verifier(start + b"sleep 0.2; " + bash_verifier().files["test.sh"]))
+    assert verdict.reward == 0.0
+    assert "setpriv" not in verdict.output.stdout

@@ -8,8 +8,10 @@ import dataclasses
 import pytest
 
 from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.sandbox.verify.control import judge
 from ale_jax.sandbox.verify.verifier import (
     REMEDY,
+    Verifier,
     VerifierFailed,
     VerifierTimedOut,
     has_pytest,
@@ -56,12 +58,20 @@ def shared_box(pytest_runtime, request):
         yield sandbox
 
 
-def earned(box, files: dict[str, str] | None = None, test: bytes = TEST, seconds=20.0):
+def put(box, files: dict[str, str]) -> None:
+    """Leaves `files` in /app, as the agent."""
+    box.replace_directory("/app", {name: text.encode() for name, text in files.items()})
+
+
+def verifier_of(test: bytes = TEST, seconds: float = 20.0) -> Verifier:
+    return pytest_verifier({"test_it.py": test}, ["test_it.py"], "/app", seconds)
+
+
+def earned(box, files: dict[str, str] | None = None, test: bytes = TEST):
     """The reward of what the agent left in /app, NO_VERDICT if there is none."""
-    box.replace_directory("/app", {name: text.encode() for name, text in (files or {}).items()})
-    verifier = pytest_verifier({"test_it.py": test}, ["test_it.py"], "/app", seconds)
+    put(box, files or {})
     try:
-        return verify(box, verifier).reward
+        return verify(box, verifier_of(test)).reward
     except VerifierTimedOut:
         raise
     except VerifierFailed:
@@ -112,8 +122,87 @@ def test_a_right_solution_that_leaves_a_thread_running(box):
 
 
 def test_a_solution_without_end_is_no_verdict(box):
+    put(box, {"solution.py": "while True: pass"})
     with pytest.raises(VerifierTimedOut):
-        earned(box, {"solution.py": "while True: pass"}, seconds=1.5)
+        verify(box, verifier_of(seconds=1.5))
+
+
+# Each is played on import, and as a program that a test starts.
+FORGES = {
+    "the report": (
+        "open('/logs/verifier/reward.json', 'w').write('{\"reward\": 1}');"
+        "open('/logs/verifier/reward.txt', 'w').write('1'); os._exit(0)"
+    ),
+    "every descriptor of every process": (
+        "import glob\n"
+        "for path in glob.glob('/proc/[0-9]*/fd/*'):\n"
+        "    try: os.write(os.open(path, os.O_WRONLY | os.O_NONBLOCK), b'{\"reward\": 1.0}\\n')\n"
+        "    except OSError: pass\n"
+        "os._exit(0)"
+    ),
+    "counts without the number": (
+        "import struct\n"
+        "for fd in range(3, 64):\n"
+        "    try: os.write(fd, bytes(16) + struct.pack('<III', 2, 0, 2))\n"
+        "    except OSError: pass\n"
+        "os._exit(0)"
+    ),
+    "what the parent calls": (
+        "import sys; main = sys.modules['__main__']; main.all_passed = lambda *counts: True;"
+        "main.COUNTS = main.PASSED = main.FAILED = main.json = None"
+    ),
+    "the tests": (
+        "import glob\n"
+        "for path in glob.glob('/tests/*'): open(path, 'w').write('def test_one(): pass')"
+    ),
+}
+STARTS = b"""
+import subprocess
+def test_one():
+    done = subprocess.run(["python3", "/app/solution.py"], capture_output=True, text=True)
+    assert done.stdout == "42"
+"""
+
+
+@pytest.mark.parametrize("test", [TEST, STARTS], ids=["imported", "started"])
+@pytest.mark.parametrize("forge", FORGES.values(), ids=FORGES)
+def test_a_forged_report_earns_nothing(box, forge, test):
+    put(box, {"solution.py": f"{WRONG}import os; {forge}\n"})
+    earns = judge(box, verifier_of(test), lambda: put(box, {}))
+    assert earns.reward == 0.0
+
+
+MEMORY = """
+import os
+def parents(pid):
+    while pid > 1:
+        pid = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+        yield pid
+opened = []
+for pid in parents(os.getpid()):
+    for name in ("mem", "environ", *(f"fd/{fd}" for fd in range(32))):
+        try: opened.append(open(f"/proc/{pid}/{name}", "rb"))
+        except OSError: pass
+print(opened or 42, end="")
+"""
+
+
+@pytest.mark.each_runtime
+def test_what_the_tests_start_can_open_no_process_above_it(box):
+    assert earned(box, {"solution.py": MEMORY}, STARTS) == 1.0
+
+
+def test_code_in_the_tests_own_process_can_still_find_the_number_and_forge_the_counts(box):
+    """The limit that the docstring of the package states."""
+    forge = (
+        "import os, struct, sys\n"
+        "frame = sys._getframe()\n"
+        "while 'nonce' not in frame.f_locals: frame = frame.f_back\n"
+        "known = frame.f_locals\n"
+        "os.write(known['counts_w'], known['nonce'] + struct.pack('<III', 2, 0, 2))\n"
+        "os._exit(0)\n"
+    )
+    assert earned(box, {"solution.py": forge}) == 1.0
 
 
 PASSES_ALL = """

@@ -95,15 +95,30 @@ def test_a_report_that_is_none_is_no_verdict(box, script, fault):
     [(b"1", b"0", 1.0), (b"0", b"1", 0.0), (b"0.5", b"1", 0.5), (b"0", b"7", 0.0)],
 )
 def test_report_and_exit_code_that_agree(box, number, code, earned):
-    script = b"echo %s > $REPORT/reward.txt; exit %s" % (number, code)
-    assert reward(box, bash_verifier(script, Evidence.BOTH)) == earned
+    script = b"echo '{\"reward\": %s}'; exit %s" % (number, code)
+    assert reward(box, bash_verifier(script, Evidence.STDOUT)) == earned
 
 
 @pytest.mark.parametrize(("number", "code"), [(b"1", b"1"), (b"0", b"0"), (b"1", b"137")])
 def test_report_and_exit_code_that_do_not_agree_are_no_verdict(box, number, code):
-    script = b"echo %s > $REPORT/reward.txt; exit %s" % (number, code)
+    script = b"echo '{\"reward\": %s}'; exit %s" % (number, code)
     with pytest.raises(VerifierFailed, match="the exit code is"):
-        verify(box, bash_verifier(script, Evidence.BOTH))
+        verify(box, bash_verifier(script, Evidence.STDOUT))
+
+
+@pytest.mark.parametrize(
+    ("script", "fault"),
+    [
+        (b"echo 1 > $REPORT/reward.txt", "no report: exit code 0"),
+        (b"echo 1", "stdout contains 1"),
+        (b"echo '{\"reward\": 1'", "stdout"),
+        (b"echo PASSED; echo '{\"reward\": 1}'", "stdout"),
+        (b"yes '{\"reward\": 1}' | head -c 100000", "stdout"),
+    ],
+)
+def test_anything_but_a_report_on_stdout_is_no_verdict(box, script, fault):
+    with pytest.raises(VerifierFailed, match=fault):
+        verify(box, bash_verifier(script, Evidence.STDOUT))
 
 
 @pytest.mark.parametrize("evidence", Evidence)

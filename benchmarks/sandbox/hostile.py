@@ -1,0 +1,99 @@
+"""Hostile episodes: every attack in random order, each followed by an oracle's episode in the same
+sandbox. Whatever the attack did, the oracle must earn 1."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from ale_jax.records import STATUS_RULES, Task
+from ale_jax.sandbox.api import Runtime, SandboxError
+from ale_jax.sandbox.runtime import pick_runtime
+from benchmarks.sandbox.attacks.attack import Arena, Attack, Breach
+from benchmarks.sandbox.attacks.catalogue import ATTACKS
+from benchmarks.sandbox.findings import Figure, Finding, say
+from benchmarks.sandbox.plan import Plan
+from benchmarks.sandbox.siege import LABELS, SPEC
+from envs.shell.families import FAMILIES
+from envs.transcripts import play_oracle
+
+SEED = 0
+EFFORT = 0.1  # of each attack, because here it is their number that counts
+PROGRESS = 50  # episodes
+
+
+def measure(name: str, plan: Plan) -> list[Finding]:
+    with Reused(pick_runtime(name, SPEC)) as reused:
+        for number, attack in enumerate(in_random_order(plan.hostile_episodes)):
+            reused.suffer(attack)
+            reused.play_oracle(number)
+            if (number + 1) % PROGRESS == 0:
+                say(f"{name}: {number + 1} hostile episodes: {dict(reused.counts) or 'all well'}")
+    counts = reused.counts
+    return [
+        Figure("hostile_episodes", "hostile episodes", plan.hostile_episodes),
+        Figure("hostile_oracles_unpaid", "oracles after them that did not earn 1", counts[UNPAID]),
+        Figure("hostile_breaches", "attacks in them that were not survived", counts[BREACHES]),
+        Figure("hostile_replaced", "sandboxes lost in them and replaced", counts[REPLACED]),
+    ]
+
+
+def in_random_order(count: int) -> Iterator[Attack]:
+    """`count` attacks: all of the catalogue in random order, then all in another order."""
+    rng = np.random.default_rng(SEED)
+    order: list[int] = []
+    for _ in range(count):
+        order = order or rng.permutation(len(ATTACKS)).tolist()
+        yield ATTACKS[order.pop()]
+
+
+UNPAID, BREACHES, REPLACED = "unpaid", "breaches", "replaced"
+
+
+class Reused:
+    """A sandbox that is reset after each attack, and replaced only if it is lost.
+
+    counts: of oracles UNPAID, of BREACHES, and of sandboxes REPLACED.
+    """
+
+    def __init__(self, runtime: Runtime):
+        self.counts: Counter[str] = Counter()
+        self._runtime = runtime
+        self._last: Attack | None = None
+        self._arena = Arena(runtime, SPEC, runtime.start(SPEC, LABELS), EFFORT)
+
+    def __enter__(self) -> Reused:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._arena.box.close()
+
+    def suffer(self, attack: Attack) -> None:
+        """Plays an attack. What it leaves running goes on until the oracle's episode begins."""
+        self._last = attack
+        try:
+            self._arena.box.reset()  # an attack is played in a sandbox without another's files
+            attack.play(self._arena)
+        except (Breach, SandboxError, OSError) as error:
+            self._note(BREACHES, f"{type(error).__name__}: {error}")
+
+    def play_oracle(self, number: int) -> None:
+        """Plays the oracle's episode of another task each time."""
+        task = Task(sorted(FAMILIES)[number % len(FAMILIES)], number, "train")
+        episode, _ = play_oracle(self._arena.box, task)
+        if STATUS_RULES[episode.status].infra:
+            self._note(REPLACED, f"{episode.status}: {episode.detail}")
+            self._arena.box.close()
+            box = self._runtime.start(SPEC, LABELS)
+            self._arena = dataclasses.replace(self._arena, box=box)
+            episode, _ = play_oracle(box, task)
+        if episode.reward != 1.0:
+            self._note(UNPAID, f"{task} earned {episode.reward}: {episode.status} {episode.detail}")
+
+    def _note(self, what: str, detail: str) -> None:
+        self.counts[what] += 1
+        attack = f"{self._last.kind}: {self._last.name}" if self._last else "no attack"
+        say(f"{self._runtime.name}: {what}, after {attack}: {detail}")
