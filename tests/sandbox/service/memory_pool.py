@@ -111,7 +111,11 @@ class MemoryPool:
         self.calls.append(("", "warm", {"spec": spec, "count": count}))
 
     async def nodes(self):
-        return [NodeStatus("here", self.node_alive, 4, len(self.members), 0, 0, 0.0, 1, 2)]
+        return [
+            NodeStatus(
+                "here", self.node_alive, 4, len(self.members), 0, 0, 0.0, 1, 2, 8, 4, 2.0, 1.0
+            )
+        ]
 
     async def events_after(self, number):
         return self.ring.after(number)

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost
+from ale_jax.sandbox.pool.accounting import Room
 from ale_jax.sandbox.pool.api import Cause, PoolFull, SandboxGone, StartRequest, State
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.system.fleet.actor import Report
@@ -29,14 +30,18 @@ class MemoryNode:
     """A node whose pool is in this process. broken: its next start is done but not answered."""
 
     def __init__(self, name: str, slots: int):
-        self.name, self.placed, self.is_lost, self.broken = name, 0, False, False
+        self.name, self.placed, self.is_lost, self.broken = name, Room(), False, False
         self.runtime = FakeRuntime()
         self.pool = HandPool(self.runtime, node=name, slots=slots)
         self.pool.clock.now = time.time()
 
     @property
-    def free(self) -> int:
-        return self.pool._machines.free
+    def capacity(self) -> Room:
+        return self.pool._machines.capacity
+
+    @property
+    def taken(self) -> Room:
+        return self.pool._machines.taken
 
     async def ask(self, seconds, method, /, *arguments, **named):
         if self.is_lost:
@@ -221,8 +226,12 @@ async def test_only_so_many_snapshots_are_known_of(monkeypatch):
             taken.append((await fleet.snapshot("a")).id)
         (there,) = (node for node in fleet._nodes.up() if node.name != first.node)
         for snapshot in taken[1:]:
-            await fleet._routes.copies.bring(snapshot, there)
-        assert [snapshot in there.pool._store for snapshot in taken[1:]] == [False, True, True]
+            await fleet._routes.copies.bring(snapshot, "", there)
+        assert [snapshot in there.pool._stores.of("") for snapshot in taken[1:]] == [
+            False,
+            True,
+            True,
+        ]
 
 
 @in_a_loop
