@@ -13,6 +13,7 @@ from websockets.sync.client import connect
 from ale_jax.sandbox.pool.accounting import Room
 from ale_jax.sandbox.pool.api import PoolFull, QuotaExceeded
 from ale_jax.sandbox.service.access import ServiceSettings, Tenant, parse_tokens
+from ale_jax.sandbox.service.guard import PIECE, _Metered
 from ale_jax.sandbox.service.records import Refusal
 from ale_jax.sandbox.service.tenants import DEFAULT_QUOTA, Account, Quota, Turns
 from ale_jax.sandbox.spec import SandboxSpec
@@ -305,6 +306,34 @@ async def test_one_piece_passes_in_each_iteration_of_the_loop():
         await asyncio.sleep(0)
         most = max(most, passed - before)
     assert most == 1 and passed == 80
+
+
+@in_a_loop
+async def test_pieces_of_streams_and_of_long_answers_wait_for_their_turns():
+    waits, sent = [], []
+
+    class Recorded(Turns):
+        async def wait(self, name):
+            waits.append((name, len(sent)))
+
+    async def send(message):
+        sent.append(message)
+
+    with account()[0].call() as ticket:
+        metered = _Metered(None, send, ticket, Recorded())
+        long = b"x" * (2 * PIECE + 1)
+        for message in (
+            {"type": "http.response.start", "status": 200},
+            {"type": "http.response.body", "body": b"short"},
+            {"type": "http.response.body", "body": long},
+            {"type": "http.response.body", "body": b"line", "more_body": True},
+            {"type": "websocket.send", "bytes": b"frame"},
+        ):
+            await metered.send(message)
+    bodies = [each.get("body") for each in sent[2:5]]
+    assert b"".join(bodies) == long and sent[4]["more_body"] is False
+    # The first two pieces of the long answer, the line and the frame, each before it is sent.
+    assert waits == [("ann", 2), ("ann", 3), ("ann", 5), ("ann", 6)]
 
 
 def test_answers_of_one_tenant_do_not_displace_those_of_another():
