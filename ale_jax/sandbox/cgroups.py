@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import time
 from pathlib import Path
@@ -179,6 +180,20 @@ def find() -> Hierarchy:
         raise CgroupsUnavailable("no memory and pids controllers are mounted below /sys/fs/cgroup")
     _prove(hierarchy)
     return hierarchy
+
+
+def memory_limit() -> float:
+    """Bytes that the cgroups of this process may use together; infinite without a limit."""
+    mounts, own, limits = _mounts(), _own_groups(), [math.inf]
+    for controller, file in (("memory", "memory.limit_in_bytes"), ("", "memory.max")):
+        if controller in mounts:
+            mount = mounts[controller]
+            group = _own_or_root(mount, own.get(controller, "/"))
+            # A parent's limit holds for all its children together.
+            for each in (group, *(each for each in group.parents if each.is_relative_to(mount))):
+                with contextlib.suppress(OSError, ValueError):  # the root has none; "max" is none
+                    limits.append(int((each / file).read_text()))
+    return min(limits)
 
 
 def _is_abandoned(name: str) -> bool:

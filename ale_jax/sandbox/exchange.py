@@ -190,10 +190,12 @@ class FileCalls(Exchange):
             raise FileNotFoundError(f"{path!r} cannot be listed: {reply['error']}")
         return await self._made(lambda: [FileInfo(**each) for each in json.loads(sink.data)])
 
-    async def pack(self, path: str) -> bytes:
-        """Returns a tar archive of a directory. Its contents are untrusted."""
-        request = {"do": "pack", "path": path, "max_bytes": self._max_snapshot}
-        return await self._archive(request)
+    async def pack(self, path: str, max_bytes: int | None = None) -> bytes:
+        """Returns a tar archive of a directory. Its contents are untrusted. max_bytes: SandboxError
+        if the archive is larger."""
+        return await self._archive(
+            {"do": "pack", "path": path, "max_bytes": self._at_most(max_bytes)}
+        )
 
     async def unpack(self, archive: bytes, path: str) -> None:
         """Unpacks a tar archive into a directory, with the agent's rights."""
@@ -201,8 +203,10 @@ class FileCalls(Exchange):
 
     async def snapshot(self, max_bytes: int | None = None) -> bytes:
         """As `api.Sandbox.snapshot`. max_bytes: SandboxError if the archive is larger."""
-        limit = self._max_snapshot if max_bytes is None else min(max_bytes, self._max_snapshot)
-        return await self._archive({"do": "snapshot", "max_bytes": limit})
+        return await self._archive({"do": "snapshot", "max_bytes": self._at_most(max_bytes)})
+
+    def _at_most(self, max_bytes: int | None) -> int:
+        return self._max_snapshot if max_bytes is None else min(max_bytes, self._max_snapshot)
 
     async def restore(self, snapshot: bytes) -> None:
         await self._ask({"do": "restore"}, FILES_S, snapshot)

@@ -25,6 +25,7 @@ from ale_jax.sandbox.sdk.client import SandboxClient
 from ale_jax.sandbox.service import rock
 from ale_jax.sandbox.service.access import ServiceSettings, read_tokens
 from ale_jax.sandbox.service.app import bind, create_app, serve, url_of
+from ale_jax.sandbox.service.connections import raise_file_limit
 from ale_jax.sandbox.spec import SandboxSpec
 
 # Creates a pool for a runtime name, spec and options; also returns a label of where it runs.
@@ -49,6 +50,7 @@ def run_service(
 
     Errors: ValueError, SandboxStartError.
     """
+    raise_file_limit()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     routers = [*fronts, *([rock.front()] if arguments.rock else [])]
     try:
@@ -63,7 +65,12 @@ async def _serve(
 ) -> None:
     settings = ServiceSettings(host=arguments.host, port=arguments.port)
     tokens, spec = read_tokens(arguments.token_file), spec_of(arguments)
-    options = PoolOptions(slots=arguments.slots, snapshot_directory=arguments.snapshots)
+    options = PoolOptions(
+        slots=arguments.slots,
+        memory_mb=arguments.memory_mb,
+        cpus=arguments.cpus,
+        snapshot_directory=arguments.snapshots,
+    )
     pool, where = make_pool(arguments.runtime, spec, options)
     app = create_app(pool, settings, tokens, routers)
     with bind(settings) as listener:

@@ -215,6 +215,16 @@ def _stats(client: SandboxClient, arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _usage(client: SandboxClient, arguments: argparse.Namespace) -> int:
+    tables.usages(client.usage())
+    return 0
+
+
+def _renew(client: SandboxClient, arguments: argparse.Namespace) -> int:
+    client.attach(arguments.id).renew(arguments.seconds)
+    return 0
+
+
 def _snapshot(client: SandboxClient, arguments: argparse.Namespace) -> int:
     print(client.attach(arguments.id).snapshot().id)
     return 0
@@ -262,6 +272,8 @@ REMOTE: Mapping[str, Callable[[SandboxClient, argparse.Namespace], int]] = {
     "cp": _copy,
     "ps": _list,
     "stats": _stats,
+    "usage": _usage,
+    "renew": _renew,
     "snapshot": _snapshot,
     "rm": _remove,
 }

@@ -7,11 +7,13 @@ import json
 import os
 from typing import Any
 
-from ale_jax.sandbox.service.access import ServiceSettings
+from ale_jax.sandbox.pool.options import PoolOptions
+from ale_jax.sandbox.service.access import FORM, ServiceSettings
 from ale_jax.sandbox.spec import SandboxSpec
 
 URL, TOKEN = "ALE_SANDBOX_URL", "ALE_SANDBOX_TOKEN"
 DEFAULTS = ServiceSettings()
+CPUS = PoolOptions().cpu_overcommit
 DESCRIPTION = "Sandboxes for agents: serve, start and use them."
 EPILOG = f"The environment variables {URL} and {TOKEN} set the service and your token."
 
@@ -43,6 +45,10 @@ def make_parser() -> argparse.ArgumentParser:
     copy.add_argument("target")
     commands.add_parser("ps", help="list the sandboxes")
     commands.add_parser("stats", help="show the state of the service and its nodes")
+    commands.add_parser("usage", help="show what your token uses, its limits, and its totals")
+    renew = commands.add_parser("renew", help="set how long a sandbox lives from now on")
+    renew.add_argument("id")
+    renew.add_argument("seconds", type=float, nargs="?", default=0.0, help="as long as you may")
     snapshot = commands.add_parser("snapshot", help="save a sandbox's files and print the id")
     snapshot.add_argument("id")
     remove = commands.add_parser("rm", help="stop sandboxes")
@@ -72,9 +78,18 @@ def add_serve_options(serve: argparse.ArgumentParser) -> None:
         "--host", default=DEFAULTS.host, help="any other than the default needs tokens"
     )
     serve.add_argument("--port", type=int, default=DEFAULTS.port, help="0: any free port")
-    serve.add_argument("--token-file", help="file with lines of NAME TOKEN [admin]; mode 600")
+    serve.add_argument("--token-file", help=f"file with lines of {FORM}; mode 600")
     serve.add_argument("--runtime", default="auto", help="auto, docker or bubblewrap")
     serve.add_argument("--slots", type=int, default=64, help="maximum number of sandboxes per node")
+    serve.add_argument(
+        "--memory-mb", type=int, default=0, help="for all sandboxes of a node; 0: 90 %% of it"
+    )
+    serve.add_argument(
+        "--cpus",
+        type=float,
+        default=0.0,
+        help=f"cores of a node; 0: all. Specs may ask for {CPUS:g} times as many together",
+    )
     serve.add_argument("--snapshots", default="", help="directory for persistent snapshots")
     serve.add_argument("--warm", type=int, default=0, help="sandboxes to keep ready on each node")
     serve.add_argument(

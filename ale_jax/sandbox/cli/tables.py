@@ -11,6 +11,7 @@ from rich.table import Table
 
 from ale_jax.sandbox.hub.store import Capabilities, Manifest, Verification
 from ale_jax.sandbox.pool.api import NodeStatus, Status
+from ale_jax.sandbox.service.records import TenantUsage
 
 DIGITS = 12  # of a digest
 
@@ -61,10 +62,25 @@ def nodes(all: Sequence[NodeStatus]) -> None:
             n.restarts,
             f"{n.cpu_percent:.0f} %",
             f"{_mb(n.memory_bytes)} of {_mb(n.memory_limit_bytes)}",
+            f"{n.memory_reserved_mb} of {n.memory_capacity_mb} MB",
+            f"{n.cpus_reserved:g} of {n.cpus_capacity:g}",
         )
         for n in all
     ]
-    show("", ("node", "", "slots", "warm", "restarts", "cpu", "memory"), rows)
+    columns = ("node", "", "slots", "warm", "restarts", "cpu", "memory")
+    show("", (*columns, "reserved", "cpus"), rows)
+
+
+def usages(all: Sequence[TenantUsage]) -> None:
+    """One row for each limit and total of each token."""
+    rows = []
+    for each in all:
+        for name, limit in each.limits.items():
+            most = "no limit" if limit is None else _number(limit)
+            rows.append((each.tenant, name, _number(each.now.get(name)), most, ""))
+        for name, total in each.total.items():
+            rows.append((each.tenant, name, "", "", f"{total:.6g}"))
+    show("", ("token", "", "now", "limit", "total"), rows)
 
 
 def images(manifests: Iterable[Manifest]) -> None:
@@ -111,3 +127,7 @@ def _age(since: float) -> str:
 def printable(text: str) -> str:
     """Replaces control characters, so that names chosen by an agent cannot control the terminal."""
     return "".join(sign if sign.isprintable() else "?" for sign in text)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.12g}"

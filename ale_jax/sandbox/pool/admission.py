@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from ale_jax.sandbox.pool.accounting import Room, total
 from ale_jax.sandbox.pool.api import Cause, PoolFull, Record, SandboxGone, StartRequest, State
 from ale_jax.sandbox.pool.lifecycle import Lifecycle
 from ale_jax.sandbox.pool.machines import Machines
@@ -50,7 +51,7 @@ class WarmPools:
 
     @property
     def ready(self) -> int:
-        return sum(m.life.state is State.READY for m in self._sandboxes())
+        return len(self._ready())
 
     def keep(self, spec: SandboxSpec, count: int) -> None:
         """Sets the number of warm sandboxes of `spec` to `count`, and ends any surplus."""
@@ -71,10 +72,20 @@ class WarmPools:
         ready = [pooled for pooled in pool.sandboxes if pooled.life.state is State.READY]
         return next(iter(ready or pool.sandboxes), None)
 
-    def evict(self) -> PooledSandbox | None:
-        """Returns a ready warm sandbox whose slot another spec may use; None if there is none."""
-        ready = [m for m in self._sandboxes() if m.life.state is State.READY]
-        return next(iter(ready), None)
+    @property
+    def room(self) -> Room:
+        """The room of the ready sandboxes, which others may use."""
+        return total(each.request.spec for each in self._ready())
+
+    def making_room_for(self, spec: SandboxSpec) -> list[PooledSandbox]:
+        """Returns the first ready sandboxes whose end makes enough room; none if all do not."""
+        chosen, lacking = [], Room.of(spec)
+        for pooled in self._ready():
+            chosen.append(pooled)
+            lacking -= Room.of(pooled.request.spec)
+            if self._machines.has(lacking):
+                return chosen
+        return []
 
     def refill(self) -> None:
         """Starts missing warm sandboxes, as far as that is possible now. Called periodically."""
@@ -84,11 +95,14 @@ class WarmPools:
             for _ in range(pool.count - len(pool.sandboxes)):
                 if on_their_way >= self._at_once or self._clock() < pool.not_before:
                     break
-                if not self._machines.reserve():
-                    return
+                if not self._machines.reserve(pool.spec):
+                    break
                 request = StartRequest(pool.spec)
                 pool.sandboxes.append(self._lifecycle.begin(new_id(), request, is_warm=True))
                 on_their_way += 1
+
+    def _ready(self) -> list[PooledSandbox]:
+        return [m for m in self._sandboxes() if m.life.state is State.READY]
 
     def _sandboxes(self) -> list[PooledSandbox]:
         for pool in self._pools.values():
@@ -129,14 +143,18 @@ class Admission:
         if warm := self._warm.take(request.spec):
             self._lifecycle.adopt(warm, id, request, generation)
             return warm
-        if self._machines.reserve():
+        if self._machines.reserve(request.spec):
             return self._lifecycle.begin(id, request, generation)
-        if warm := self._warm.evict():
-            ending = self._lifecycle.end(
-                warm, Cause.REDUNDANT, "its slot was needed", keep_slot=True
-            )
-            return self._lifecycle.begin(id, request, generation, after=ending)
-        raise PoolFull(f"all {self._machines.slots} slots of node {self._node} are taken")
+        if evicted := self._warm.making_room_for(request.spec):
+            reason = "its slot was needed"
+            endings = [
+                self._lifecycle.end(each, Cause.REDUNDANT, reason, keep_slot=True)
+                for each in evicted
+            ]
+            self._machines.exchange([each.request.spec for each in evicted], request.spec)
+            after = asyncio.gather(*endings)
+            return self._lifecycle.begin(id, request, generation, after=after)
+        raise PoolFull(f"node {self._node}: {self._machines.shortage(request.spec)}")
 
     def admit_many(
         self, request: StartRequest, count: int, spare: int, sandboxes: list[PooledSandbox]
@@ -205,8 +223,8 @@ class Supervisor:
             patience = options.silent_busy_ticks if pooled.busy else options.silent_ticks
             if reason := pooled.heartbeat.beat(pooled.sandbox, patience):
                 self._lifecycle.lose(pooled, reason)
-            elif pooled.life.state is State.RUNNING and (cause := pooled.overdue()):
-                self._lifecycle.end(pooled, cause)
+            elif pooled.life.state is State.RUNNING and (overdue := pooled.overdue()):
+                self._lifecycle.end(pooled, *overdue)
         self._lifecycle.forget()
         self._warm.refill()
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from ale_jax.sandbox.api import SandboxError, SandboxStats
+from ale_jax.sandbox.pool.accounting import Room, Usage
 from ale_jax.sandbox.spec import SandboxSpec
 
 # Methods that `SandboxPool.call` accepts: those of `AsyncSandbox` that exchange plain data.
@@ -60,7 +61,7 @@ class StartRequest:
     pool chooses. labels: shown in the status. idle_seconds, deadline_seconds: limits on the time
     without use and on the total lifetime; 0: no limit. recreate: a lost sandbox is started again
     under its id, with the next generation number and its files as at the start. snapshot: id of a
-    snapshot whose files it starts with; empty: none.
+    snapshot of its owner, whose files it starts with; empty: none.
     """
 
     spec: SandboxSpec
@@ -106,7 +107,8 @@ class Status:
 @dataclasses.dataclass(frozen=True)
 class NodeStatus:
     """A machine of the pool. slots: maximum number of sandboxes. used: occupied slots. ready: how
-    many of these hold warm sandboxes."""
+    many of these hold warm sandboxes. reserved, of memory and cpus: what the specs of the sandboxes
+    ask for, without warm ones, which make room; capacity: how much of it may be reserved."""
 
     node: str
     alive: bool
@@ -117,6 +119,10 @@ class NodeStatus:
     cpu_percent: float
     memory_bytes: int
     memory_limit_bytes: int
+    memory_capacity_mb: int
+    memory_reserved_mb: int
+    cpus_capacity: float
+    cpus_reserved: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +170,11 @@ class SandboxGone(SandboxError):
 
 
 class PoolFull(SandboxError):
-    """No node has a free slot (503); try again later."""
+    """No node has a free slot with enough memory and cpus (503); try again later."""
+
+
+class QuotaExceeded(SandboxError):
+    """The token may not have more (403, 429); the message says of what, and how much."""
 
 
 class Record(Protocol):
@@ -206,7 +216,20 @@ class SandboxPool(Protocol):
     async def status(self, id: str) -> Status:
         """Also describes a sandbox that has ended, for a while. Does not count as use."""
 
+    async def renew(self, id: str, seconds: float) -> Status:
+        """From now, the sandbox lives for `seconds` more; 0: without a deadline. Counts as use."""
+
     async def statuses(self) -> Sequence[Status]: ...
+
+    def held(self, owner: str) -> Room:
+        """What the sandboxes of `owner` ask for, including those that are starting. `start` and
+        `start_many` count at once, before they wait for anything."""
+
+    def free(self) -> Room:
+        """What is free on all nodes together. Warm sandboxes count as free, as they make room."""
+
+    async def usage(self) -> Mapping[str, Usage]:
+        """What sandboxes have used, by owner. In a cluster, by those of the present nodes."""
 
     async def call(
         self, id: str, method: str, *, generation: int | None = None, **arguments: Any
@@ -228,13 +251,16 @@ class SandboxPool(Protocol):
         before its end kills the job.
         """
 
-    async def snapshot(self, id: str) -> SnapshotInfo: ...
+    async def snapshot(self, id: str, max_bytes: int | None = None) -> SnapshotInfo:
+        """Stores the sandbox's files for its owner. max_bytes: total size of the owner's snapshots,
+        of which the least recently used are removed; None: the pool's."""
 
     async def restore(self, id: str, snapshot: str) -> None:
-        """Resets the sandbox, then restores a snapshot's files. ValueError if there is none."""
+        """Resets the sandbox, then restores a snapshot's files. ValueError if its owner has no such
+        snapshot."""
 
-    async def fork(self, id: str, count: int) -> Sequence[Status]:
-        """Starts `count` new sandboxes of the same spec with the same working files."""
+    async def fork(self, id: str, count: int, max_bytes: int | None = None) -> Sequence[Status]:
+        """Starts `count` new sandboxes of the same spec from a new snapshot of its files."""
 
     async def warm(self, spec: SandboxSpec, count: int) -> None:
         """Keeps `count` sandboxes of `spec` ready on each node from now on; 0: none.

@@ -12,11 +12,12 @@ from typing import Any
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.exchange import Job
+from ale_jax.sandbox.pool.accounting import UsageLedger, owner_of
 from ale_jax.sandbox.pool.api import Cause, Record, SandboxGone, StartRequest, State
 from ale_jax.sandbox.pool.machines import Machines
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.pool.pooled_sandbox import Heartbeat, PooledSandbox
-from ale_jax.sandbox.pool.snapshots import SnapshotStore
+from ale_jax.sandbox.pool.snapshots import SnapshotStore, SnapshotStores
 
 MAX_REMEMBERED = 10_000
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.5, 8.0
@@ -33,14 +34,15 @@ class Lifecycle:
     def __init__(
         self,
         machines: Machines,
-        store: SnapshotStore,
+        stores: SnapshotStores,
         options: PoolOptions,
         record: Record,
         clock: Callable[[], float],
     ):
         self.sandboxes: dict[str, PooledSandbox] = {}
         self.restarts = 0
-        self._machines, self._store, self._options = machines, store, options
+        self.usage = UsageLedger()
+        self._machines, self._stores, self._options = machines, stores, options
         self._record, self._clock = record, clock
         self._ended: collections.deque[tuple[float, PooledSandbox]] = collections.deque()
 
@@ -50,7 +52,7 @@ class Lifecycle:
         request: StartRequest,
         generation: int = 0,
         is_warm: bool = False,
-        after: asyncio.Task | None = None,
+        after: asyncio.Future | None = None,
     ) -> PooledSandbox:
         """Creates a sandbox and starts it in the background. The caller must have reserved a slot.
 
@@ -60,9 +62,9 @@ class Lifecycle:
         self._assert_free(id)
         if request.snapshot:
             try:
-                self._store.pin(request.snapshot)
+                self._store_of(request).pin(request.snapshot)
             except ValueError:
-                self._machines.give_back(after)
+                self._machines.give_back(request.spec, after)
                 raise
         pooled = self.sandboxes[id] = PooledSandbox(id, request, self._clock, generation)
         pooled.is_warm = is_warm
@@ -80,7 +82,7 @@ class Lifecycle:
         assert pooled.is_warm, pooled.id
         self._assert_free(id)
         if request.snapshot:
-            self._store.pin(request.snapshot)
+            self._store_of(request).pin(request.snapshot)
         del self.sandboxes[pooled.id]
         self.sandboxes[id] = pooled
         pooled.id, pooled.request, pooled.generation = id, request, generation
@@ -137,7 +139,7 @@ class Lifecycle:
             if self.sandboxes.get(pooled.id) is pooled:  # else its id is in use again
                 del self.sandboxes[pooled.id]
 
-    def _begin_start(self, pooled: PooledSandbox, after: asyncio.Task | None) -> None:
+    def _begin_start(self, pooled: PooledSandbox, after: asyncio.Future | None) -> None:
         pooled.start_began, pooled.after = False, after
         pooled.starting = asyncio.get_running_loop().create_task(self._start(pooled))
 
@@ -177,7 +179,7 @@ class Lifecycle:
         if pooled.life.state is State.READY:
             pooled.to(State.STARTING, "restores a snapshot")
         try:
-            content = await self._store.get(pooled.request.snapshot)
+            content = await self._store_of(pooled.request).get(pooled.request.snapshot)
             async with asyncio.timeout(self._options.launch_seconds):
                 await pooled.sandbox.restore(content)
         except TimeoutError as error:
@@ -201,7 +203,7 @@ class Lifecycle:
         if pooled.sandbox is not None:
             old = self._end_machine(pooled, keep_slot=again)
         elif again:  # the failed launch gave its slot back; no other task has run since
-            again = self._machines.reserve()
+            again = self._machines.reserve(pooled.request.spec)
         if again:
             pooled.losses += 1
             pooled.to(State.PENDING, "starts again")
@@ -216,23 +218,27 @@ class Lifecycle:
             await self._end_machine(pooled, keep_slot)
         elif not pooled.start_began:
             # A task that is cancelled before its first step never runs, so it gave nothing back.
-            self._machines.give_back(pooled.after)
+            self._machines.give_back(pooled.request.spec, pooled.after)
         pooled.to(State.STOPPED)
         self._retire(pooled)
 
     def _end_machine(self, pooled: PooledSandbox, keep_slot: bool) -> asyncio.Task:
-        sandbox, pooled.sandbox = pooled.sandbox, None
+        self.usage.note(owner_of(pooled.request.labels), pooled.usage)
+        sandbox, pooled.sandbox, pooled.up_at = pooled.sandbox, None, None
         if pooled.heartbeat is not None:
             pooled.heartbeat.stop()
             pooled.heartbeat = None
         return self._machines.end(sandbox, pooled.id, keep_slot)
+
+    def _store_of(self, request: StartRequest) -> SnapshotStore:
+        return self._stores.of(owner_of(request.labels))
 
     def _assert_free(self, id: str) -> None:
         assert id not in self.sandboxes or self.sandboxes[id].life.is_over, id
 
     def _retire(self, pooled: PooledSandbox) -> None:
         if pooled.request.snapshot:
-            self._store.unpin(pooled.request.snapshot)
+            self._store_of(pooled.request).unpin(pooled.request.snapshot)
         self._ended.append((self._clock(), pooled))
 
     def _note(

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
+from ale_jax.sandbox.pool.accounting import Room, total
 from ale_jax.sandbox.pool.api import Record
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.spec import SandboxSpec
@@ -80,7 +81,7 @@ class Launches(Protocol):
 
 
 class Machines:
-    """Slots, and the machines in them.
+    """Slots, each with the memory and cpus that a spec asks for, and the machines in them.
 
     A slot is reserved before anything is awaited, and is free again when its occupant is gone: when
     `launch` has failed, or `end` is done. A launch that no caller waits for any longer is not
@@ -90,25 +91,50 @@ class Machines:
 
     def __init__(self, runtime: Launches, options: PoolOptions, record: Record):
         self.runtime_name = runtime.name
-        self.slots = self.free = options.slots
+        self.capacity, self.taken = options.capacity(), Room()
         self._runtime, self._options, self._record = runtime, options, record
         self._permits = asyncio.Semaphore(options.creates_at_once)
         self._background: set[asyncio.Task] = set()
 
-    def reserve(self) -> bool:
-        """Reserves a slot. False if none is free."""
-        if self.free == 0:
+    @property
+    def slots(self) -> int:
+        return int(self.capacity.sandboxes)
+
+    @property
+    def free(self) -> int:
+        """The number of free slots."""
+        return int((self.capacity - self.taken).sandboxes)
+
+    def has(self, room: Room) -> bool:
+        return (self.taken + room).fits(self.capacity)
+
+    def reserve(self, spec: SandboxSpec) -> bool:
+        """Reserves a slot with the memory and cpus that `spec` asks for. False if there is none."""
+        if not self.has(Room.of(spec)):
             return False
-        self.free -= 1
+        self.taken += Room.of(spec)
         return True
 
-    def give_back(self, after: asyncio.Task | None = None) -> None:
+    def exchange(self, old: Sequence[SandboxSpec], new: SandboxSpec) -> None:
+        """Turns the room of sandboxes that were ended with `keep_slot` into that of another."""
+        self.taken += Room.of(new) - total(old)
+        assert self.taken.fits(self.capacity), (self.taken, self.capacity)
+
+    def shortage(self, spec: SandboxSpec) -> str:
+        """Says what is missing for `spec`. Call it only if it does not fit."""
+        name, _, most = next((self.taken + Room.of(spec)).beyond(self.capacity))
+        if name == "sandboxes":
+            return f"all {most:g} slots are taken"
+        asked, taken = getattr(Room.of(spec), name), getattr(self.taken, name)
+        return f"{name} {asked:g} is more than is free: {taken:g} of {most:g} are taken"
+
+    def give_back(self, spec: SandboxSpec, after: asyncio.Future | None = None) -> None:
         """Releases a reserved slot that was not used. after: ends its previous occupant."""
         if after is not None and not after.done():
-            after.add_done_callback(lambda _: self.give_back())
+            after.add_done_callback(lambda _: self.give_back(spec))
             return
-        self.free += 1
-        assert self.free <= self.slots, (self.free, self.slots)
+        self.taken -= Room.of(spec)
+        assert Room().fits(self.taken), self.taken
 
     async def prepare(self, spec: SandboxSpec) -> None:
         """Prepares what starts of `spec` need: builds its image. Errors: the runtime's."""
@@ -120,7 +146,7 @@ class Machines:
         labels: Mapping[str, str],
         record: Record,
         begins: Callable[[], None],
-        after: asyncio.Task | None = None,
+        after: asyncio.Future | None = None,
         pause: float = 0.0,
     ) -> AsyncSandbox:
         """Starts a machine in a reserved slot. Errors: SandboxStartError, and those of the runtime.
@@ -134,41 +160,41 @@ class Machines:
                 await asyncio.shield(after)
             await self._permits.acquire()
         except BaseException:
-            self.give_back(after)
+            self.give_back(spec, after)
             raise
         try:
             begins()
             launch = self._runtime.launch(spec, labels, record)
-            return await self._bounded(asyncio.get_running_loop().create_task(launch))
+            return await self._bounded(asyncio.get_running_loop().create_task(launch), spec)
         finally:
             self._permits.release()
 
-    async def _bounded(self, launch: asyncio.Task[AsyncSandbox]) -> AsyncSandbox:
+    async def _bounded(self, launch: asyncio.Task[AsyncSandbox], spec: SandboxSpec) -> AsyncSandbox:
         seconds = self._options.launch_seconds
         try:
             async with asyncio.timeout(seconds):
                 return await asyncio.shield(launch)
         except TimeoutError as error:
-            self._disown(launch)
+            self._disown(launch, spec)
             raise SandboxStartError(f"the sandbox did not start within {seconds:g} s") from error
         except BaseException:
-            self._disown(launch)
+            self._disown(launch, spec)
             raise
 
-    def _disown(self, launch: asyncio.Task[AsyncSandbox]) -> None:
+    def _disown(self, launch: asyncio.Task[AsyncSandbox], spec: SandboxSpec) -> None:
         if launch.done() and (launch.cancelled() or launch.exception()):
-            self.give_back()
+            self.give_back(spec)
         else:
-            self._spawn(self._end_late(launch))
+            self._spawn(self._end_late(launch, spec))
 
-    async def _end_late(self, launch: asyncio.Task[AsyncSandbox]) -> None:
+    async def _end_late(self, launch: asyncio.Task[AsyncSandbox], spec: SandboxSpec) -> None:
         try:
             sandbox = await launch
         except asyncio.CancelledError:
-            self.give_back()
+            self.give_back(spec)
             raise
         except Exception as error:
-            self.give_back()
+            self.give_back(spec)
             self._record("late_start_failed", f"no caller was waiting for it: {error!r}")
         else:
             await self._close(sandbox, "a late start", keep_slot=False)
@@ -188,7 +214,7 @@ class Machines:
             self._record("sandbox_left", f"could not be ended: {error!r}", sandbox=id)
         finally:
             if not keep_slot:
-                self.give_back()
+                self.give_back(sandbox.spec)
 
     async def reap(self) -> None:
         """Removes what dead processes left behind. Failures are recorded, not raised."""

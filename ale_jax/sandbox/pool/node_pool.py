@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.exchange import Job
+from ale_jax.sandbox.pool.accounting import Room, Usage, owner_of, total
 from ale_jax.sandbox.pool.admission import Admission, Supervisor, WarmPools
 from ale_jax.sandbox.pool.api import (
     METHODS,
@@ -26,7 +27,7 @@ from ale_jax.sandbox.pool.lifecycle import Leases, Lifecycle, job_on_terminal, j
 from ale_jax.sandbox.pool.machines import Launches, Machines, first_ready
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.pool.pooled_sandbox import PooledSandbox
-from ale_jax.sandbox.pool.snapshots import SnapshotStore
+from ale_jax.sandbox.pool.snapshots import SnapshotStores
 from ale_jax.sandbox.spec import SandboxSpec
 
 JOB_ARGUMENTS = ("cwd", "env", "timeout", "terminal")
@@ -47,8 +48,8 @@ class NodePool:
         self._events = EventRing(self._clock, record)
         record = self._events.record
         self._machines = Machines(runtime, options, record)
-        self._store = SnapshotStore(options.snapshot_directory, options.snapshot_mb << 20, record)
-        self._lifecycle = Lifecycle(self._machines, self._store, options, record, self._clock)
+        self._stores = SnapshotStores(options.snapshot_directory, options.snapshot_mb << 20, record)
+        self._lifecycle = Lifecycle(self._machines, self._stores, options, record, self._clock)
         at_once = max(1, options.creates_at_once // 2)
         self._warm = WarmPools(self._lifecycle, self._machines, at_once, self._clock)
         self._admission = Admission(self._lifecycle, self._machines, self._warm, options.name)
@@ -102,6 +103,13 @@ class NodePool:
         if ending := self._lifecycle.end(pooled, cause):
             await asyncio.shield(ending)
 
+    async def renew(self, id: str, seconds: float) -> Status:
+        pooled = self._leases.known(id)
+        if pooled.life.cause is not None:
+            raise pooled.gone()
+        pooled.renew(seconds)
+        return self._status(pooled)
+
     async def status(self, id: str) -> Status:
         return self._status(self._leases.known(id))
 
@@ -112,6 +120,19 @@ class NodePool:
         """Ids of the sandboxes that have not ended, including warm ones."""
         sandboxes = self._lifecycle.sandboxes.items()
         return frozenset(id for id, pooled in sandboxes if pooled.life.cause is None)
+
+    def held(self, owner: str) -> Room:
+        living = (each for each in self._lifecycle.sandboxes.values() if each.life.cause is None)
+        requests = (pooled.request for pooled in living if not pooled.is_warm)
+        return total(each.spec for each in requests if owner_of(each.labels) == owner)
+
+    def free(self) -> Room:
+        return self._machines.capacity - self._machines.taken + self._warm.room
+
+    async def usage(self) -> Mapping[str, Usage]:
+        running = self._lifecycle.sandboxes.values()
+        pairs = ((owner_of(each.request.labels), each.usage) for each in running)
+        return self._lifecycle.usage.with_running(pairs)
 
     async def call(
         self, id: str, method: str, *, generation: int | None = None, **arguments: Any
@@ -153,23 +174,28 @@ class NodePool:
         ):
             yield job
 
-    async def snapshot(self, id: str) -> SnapshotInfo:
-        content = await self.call(id, "snapshot", max_bytes=self._store.max_bytes)
-        return await self.put_snapshot(content)
+    async def snapshot(self, id: str, max_bytes: int | None = None) -> SnapshotInfo:
+        owner = owner_of(self._leases.known(id).request.labels)
+        limit = self._stores.max_bytes if max_bytes is None else max_bytes
+        content = await self.call(id, "snapshot", max_bytes=limit)
+        return await self.put_snapshot(content, owner, limit)
 
-    async def put_snapshot(self, content: bytes) -> SnapshotInfo:
+    async def put_snapshot(
+        self, content: bytes, owner: str = "", max_bytes: int | None = None
+    ) -> SnapshotInfo:
         """Stores what another pool's `get_snapshot` returned. SandboxError if there is no room."""
-        return await self._store.put(content, self._clock())
+        return await self._stores.of(owner).put(content, self._clock(), max_bytes)
 
-    async def get_snapshot(self, id: str) -> bytes:
-        """Returns a snapshot's archive. ValueError if there is no snapshot with that id."""
-        return await self._store.get(id)
+    async def get_snapshot(self, id: str, owner: str = "") -> bytes:
+        """Returns a snapshot's archive. ValueError if its owner has none with that id."""
+        return await self._stores.of(owner).get(id)
 
     async def restore(self, id: str, snapshot: str) -> None:
-        await self.call(id, "restore", snapshot=await self._store.get(snapshot))
+        owner = owner_of(self._leases.known(id).request.labels)
+        await self.call(id, "restore", snapshot=await self.get_snapshot(snapshot, owner))
 
-    async def fork(self, id: str, count: int) -> Sequence[Status]:
-        info = await self.snapshot(id)
+    async def fork(self, id: str, count: int, max_bytes: int | None = None) -> Sequence[Status]:
+        info = await self.snapshot(id, max_bytes)
         request = dataclasses.replace(self._leases.known(id).request, id="", snapshot=info.id)
         return await self.start_many(request, count)
 
@@ -182,7 +208,9 @@ class NodePool:
         self._warm.keep(spec, count)
 
     async def nodes(self) -> Sequence[NodeStatus]:
-        used, total = self._load.memory()
+        used, memory = self._load.memory()
+        capacity = self._machines.capacity
+        reserved = self._machines.taken - self._warm.room
         status = NodeStatus(
             node=self._options.name,
             alive=self._closing is None and self._supervisor.fault is None,
@@ -192,7 +220,11 @@ class NodePool:
             restarts=self._lifecycle.restarts,
             cpu_percent=self._load.cpu_percent(),
             memory_bytes=used,
-            memory_limit_bytes=total,
+            memory_limit_bytes=memory,
+            memory_capacity_mb=int(capacity.memory_mb),
+            memory_reserved_mb=int(reserved.memory_mb),
+            cpus_capacity=capacity.cpus,
+            cpus_reserved=reserved.cpus,
         )
         return [status]
 
@@ -213,7 +245,7 @@ class NodePool:
             await asyncio.wait(endings)  # each is bounded
         await self._machines.settle()
         await self._machines.reap()
-        self._store.close()
+        self._stores.close()
 
     def _give_up(self, sandboxes: Sequence[PooledSandbox], cause: Cause, detail: str) -> None:
         """Ends the sandboxes that were not delivered and that no caller waits for."""

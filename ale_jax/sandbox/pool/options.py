@@ -13,9 +13,11 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+from ale_jax.sandbox.pool.accounting import Room, cpus_here, memory_here_mb
 from ale_jax.sandbox.pool.api import SandboxPool
 
 SNAPSHOT_MB = 1024
+DETECTED = ("creates", "memory_mb", "cpus")  # 0: as many as the machine suggests
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +25,11 @@ class PoolOptions:
     """Times are in seconds.
 
     node: the node's name; empty: the host name. slots: maximum number of sandboxes, including warm
-    ones. creates: how many may start concurrently; 0: twice the number of cores, beyond which each
+    ones. memory_mb, cpus: how much the specs of all sandboxes together may ask for, before
+    overcommitment; 0: 90 % of the memory that this process may use, and its cores.
+    memory_overcommit: factor on memory_mb, 1 because a host without free memory kills processes.
+    cpu_overcommit: factor on cpus, more than 1 because agents mostly wait for their policy.
+    creates: how many may start concurrently; 0: twice the number of cores, beyond which each
     start only becomes slower. launch_seconds: after this time a start has failed. close_seconds:
     after this time the end of a sandbox is left to the reaper.
     tick_seconds: interval between two checks of all sandboxes. ask_ticks: how many ticks an answer
@@ -36,11 +42,15 @@ class PoolOptions:
     remember_seconds: how long the status of an ended sandbox remains available.
     snapshot_directory: where snapshots are stored, also for later pools; empty: a temporary
     directory.
-    snapshot_mb: maximum total size of the snapshots.
+    snapshot_mb: maximum total size of the snapshots of each owner of sandboxes.
     """
 
     node: str = ""
     slots: int = 64
+    memory_mb: int = 0
+    cpus: float = 0.0
+    memory_overcommit: float = 1.0
+    cpu_overcommit: float = 8.0
     creates: int = 0
     launch_seconds: float = 90.0
     close_seconds: float = 10.0
@@ -57,16 +67,26 @@ class PoolOptions:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, str) or field.name == "creates":
+            if isinstance(value, str):
                 continue
-            if not (math.isfinite(value) and value > 0):
+            if field.name in DETECTED:
+                if not (math.isfinite(value) and value >= 0):
+                    raise ValueError(f"pool {field.name} {value} must be 0 (detected) or more")
+            elif not (math.isfinite(value) and value > 0):
                 raise ValueError(f"pool {field.name} {value} must be more than 0")
-        if self.creates < 0:
-            raise ValueError(f"pool creates {self.creates} must be 0 (twice the cores) or more")
 
     @property
     def name(self) -> str:
         return self.node or socket.gethostname()
+
+    def capacity(self) -> Room:
+        """The room on this machine, including what may be overcommitted."""
+        return Room(
+            self.slots,
+            int((self.memory_mb or memory_here_mb()) * self.memory_overcommit),
+            (self.cpus or cpus_here()) * self.cpu_overcommit,
+            math.inf,  # writable directories are in memory
+        )
 
     @property
     def creates_at_once(self) -> int:

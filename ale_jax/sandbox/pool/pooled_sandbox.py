@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStats
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
+from ale_jax.sandbox.pool.accounting import Usage
 from ale_jax.sandbox.pool.api import Cause, Change, SandboxGone, StartRequest, State, Status
 
 MAX_CHANGES = 100
@@ -130,8 +131,8 @@ class PooledSandbox:
     is_warm: it is not assigned to a request yet. sandbox: None while there is no machine. arrival:
     done when the sandbox runs; fails with the reason if it never will. starters: number of callers
     of `start` that wait for it; was_delivered: one of them has received it. losses: since a call
-    succeeded. starting, ending: the tasks that start and end it. after: the task that ends the
-    slot's previous occupant.
+    succeeded. up_at: when its current machine became the owner's. starting, ending: the tasks that
+    start and end it. after: what ends the slot's previous occupants.
     """
 
     def __init__(
@@ -144,11 +145,12 @@ class PooledSandbox:
         self.busy = self.starters = self.losses = 0
         self.starting: asyncio.Task | None = None
         self.start_began = False
-        self.after: asyncio.Task | None = None
+        self.after: asyncio.Future | None = None
         self.ending: asyncio.Task | None = None
         self.arrival: asyncio.Future[None] = _future()
         self._clock = clock
         self.started_at = self.used_at = clock()
+        self.up_at: float | None = None
         self.life = Life.begin(self.started_at)
 
     def to(self, state: State, detail: str = "", cause: Cause | None = None) -> None:
@@ -158,6 +160,7 @@ class PooledSandbox:
         """Marks it as up: it now belongs to its owner, or is warm."""
         self.to(State.READY if self.is_warm else State.RUNNING)
         self.used_at = self._clock()
+        self.up_at = None if self.is_warm else self.used_at
         if self.generation == 0:
             self.started_at = self.used_at
         self.arrival.set_result(None)
@@ -175,14 +178,31 @@ class PooledSandbox:
     def gone(self) -> SandboxGone:
         return SandboxGone(self.id, self.life.cause)
 
-    def overdue(self) -> Cause | None:
-        """Returns which limit it has exceeded, if any. Only calls count as use."""
+    def overdue(self) -> tuple[Cause, str] | None:
+        """Returns which limit it has exceeded, and says so; None if none. Only calls count as
+        use."""
         now, request = self._clock(), self.request
         if 0 < request.deadline_seconds <= now - self.started_at:
-            return Cause.DEADLINE
+            lived = f"it was to live for {request.deadline_seconds:.6g} s and was not renewed"
+            return Cause.DEADLINE, lived
         if not self.busy and 0 < request.idle_seconds <= now - self.used_at:
-            return Cause.IDLE
+            return Cause.IDLE, f"it was not used for {request.idle_seconds:g} s"
         return None
+
+    def renew(self, seconds: float) -> None:
+        """From now, it lives for `seconds` more; 0: without a deadline. Counts as use."""
+        self.used_at = self._clock()
+        lived = self.used_at - self.started_at
+        deadline = lived + seconds if seconds else 0.0
+        self.request = dataclasses.replace(self.request, deadline_seconds=deadline)
+
+    @property
+    def usage(self) -> Usage:
+        """What its current machine has used for its owner."""
+        if self.up_at is None:
+            return Usage()
+        stats = self.heartbeat and self.heartbeat.stats
+        return Usage(self._clock() - self.up_at, (stats and stats.cpu_seconds) or 0.0)
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
+from urllib.parse import quote
 
 from ale_jax.files import write_atomically
 from ale_jax.sandbox.api import SandboxError
@@ -31,13 +32,13 @@ class SnapshotStore:
 
     def __init__(self, directory: str, max_bytes: int, record: Record):
         self._temporary = None if directory else _temporary_directory()
-        self._directory = Path(directory or self._temporary.name)
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self.directory = Path(directory or self._temporary.name)
+        self.directory.mkdir(parents=True, exist_ok=True)
         self.max_bytes, self._record = max_bytes, record
         self._pins: collections.Counter[str] = collections.Counter()
         self._writing = asyncio.Lock()
         self._infos: dict[str, SnapshotInfo] = {}  # the most recently used is the last
-        for path in sorted(self._directory.iterdir(), key=lambda path: path.stat().st_mtime):
+        for path in sorted(self.directory.iterdir(), key=lambda path: path.stat().st_mtime):
             if NAME.fullmatch(path.name):
                 found = path.stat()
                 self._infos[path.name] = SnapshotInfo(path.name, found.st_size, found.st_mtime)
@@ -61,14 +62,15 @@ class SnapshotStore:
         assert self._pins[id] > 0, id
         self._pins[id] -= 1
 
-    async def put(self, content: bytes, at: float) -> SnapshotInfo:
-        """Stores an archive. at: seconds since the epoch. SandboxError if there is no room."""
+    async def put(self, content: bytes, at: float, max_bytes: int | None = None) -> SnapshotInfo:
+        """Stores an archive. at: seconds since the epoch. max_bytes: total size of all, including
+        this one; None: that of the store. SandboxError if there is no room."""
         id = await asyncio.to_thread(lambda: hashlib.sha256(content).hexdigest())
         async with self._writing:  # one at a time, because each relies on the room that it made
             if id in self._infos:
                 return self._use(id)
-            self._make_room(len(content))
-            await asyncio.to_thread(write_atomically, self._directory / id, [content])
+            self._make_room(len(content), self.max_bytes if max_bytes is None else max_bytes)
+            await asyncio.to_thread(write_atomically, self.directory / id, [content])
             info = self._infos[id] = SnapshotInfo(id, len(content), at)
             return info
 
@@ -76,13 +78,13 @@ class SnapshotStore:
         """Returns the archive. ValueError if there is none; SandboxError if it is damaged."""
         self.pin(id)
         try:
-            content = await asyncio.to_thread((self._directory / id).read_bytes)
+            content = await asyncio.to_thread((self.directory / id).read_bytes)
         except OSError as error:
             raise SandboxError(f"snapshot {id[:12]} cannot be read: {error}") from error
         finally:
             self.unpin(id)
         if await asyncio.to_thread(lambda: hashlib.sha256(content).hexdigest()) != id:
-            raise SandboxError(f"snapshot {id[:12]} is damaged: {self._directory / id}")
+            raise SandboxError(f"snapshot {id[:12]} is damaged: {self.directory / id}")
         self._use(id)
         return content
 
@@ -94,8 +96,8 @@ class SnapshotStore:
         info = self._infos[id] = self._infos.pop(id)
         return info
 
-    def _make_room(self, size: int) -> None:
-        room = self.max_bytes - self.bytes
+    def _make_room(self, size: int, max_bytes: int) -> None:
+        room = max_bytes - self.bytes
         victims = []
         for id, info in self._infos.items():
             if room >= size:
@@ -106,12 +108,32 @@ class SnapshotStore:
         if room < size:
             raise SandboxError(
                 f"a snapshot of {size} bytes does not fit beside those in use: "
-                f"raise pool snapshot_mb ({self.max_bytes >> 20}) or stop sandboxes"
+                f"raise snapshot_mb ({max_bytes >> 20}) or stop sandboxes"
             )
         for id in victims:
             del self._infos[id]
-            (self._directory / id).unlink(missing_ok=True)
+            (self.directory / id).unlink(missing_ok=True)
             self._record("snapshot_removed", f"{id} was removed to make room", snapshot=id)
+
+
+class SnapshotStores:
+    """A store for each owner of sandboxes, so that nobody's snapshots make room for another's, and
+    nobody can use another's. max_bytes: of each."""
+
+    def __init__(self, directory: str, max_bytes: int, record: Record):
+        self.max_bytes, self._record = max_bytes, record
+        self._nobodys = SnapshotStore(directory, max_bytes, record)
+        self._stores = {"": self._nobodys}
+
+    def of(self, owner: str) -> SnapshotStore:
+        if owner not in self._stores:
+            # The prefix makes a directory's name of any owner, even of "..".
+            directory = self._nobodys.directory / f"of-{quote(owner, safe='')}"
+            self._stores[owner] = SnapshotStore(str(directory), self.max_bytes, self._record)
+        return self._stores[owner]
+
+    def close(self) -> None:
+        self._nobodys.close()  # its directory contains the others
 
 
 def _temporary_directory() -> tempfile.TemporaryDirectory:

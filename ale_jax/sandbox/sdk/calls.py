@@ -25,6 +25,7 @@ from ale_jax.sandbox.pool.api import (
     Cause,
     NodeStatus,
     PoolFull,
+    QuotaExceeded,
     SandboxGone,
     SnapshotInfo,
     StartRequest,
@@ -32,6 +33,7 @@ from ale_jax.sandbox.pool.api import (
 )
 from ale_jax.sandbox.service.records import (
     EventsAnswer,
+    TenantUsage,
     events_from,
     plain,
     record_from,
@@ -146,6 +148,7 @@ def failure(status: int, body: bytes, id: str) -> Exception:
 EXCEPTIONS: Mapping[str, type[Exception]] = {
     "sandbox_lost": SandboxLost,
     "pool_full": PoolFull,
+    "quota_exceeded": QuotaExceeded,
     "start_failed": SandboxStartError,
     "file_not_found": FileNotFoundError,
     "os_error": OSError,
@@ -291,6 +294,10 @@ def restore(id: str, snapshot: str) -> Call[None]:
     return Call("POST", _path(id, "restore"), _nothing, id, body=body, seconds=FILES_S)
 
 
+def renew(id: str, seconds: float) -> Call[Status]:
+    return Call("POST", _path(id, "renew"), _status, id, body={"seconds": seconds})
+
+
 def fork(id: str, count: int) -> Call[list[Status]]:
     body = {"count": count}
     return Call("POST", _path(id, "fork"), _statuses, id, body=body, seconds=START_S)
@@ -315,6 +322,10 @@ def nodes() -> Call[list[NodeStatus]]:
 
 def stats() -> Call[dict[str, Any]]:
     return Call("GET", "/v1/stats", lambda answer: answer.json())
+
+
+def usage() -> Call[list[TenantUsage]]:
+    return Call("GET", "/v1/usage", _many(TenantUsage))
 
 
 def events(after: int | None, limit: int) -> Call[EventsAnswer]:

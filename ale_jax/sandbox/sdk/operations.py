@@ -2,7 +2,7 @@
 
 The blocking kind returns the documented value, the asynchronous kind an awaitable of it. Each
 method raises the errors of the method of that name of `AsyncSandbox` or `SandboxPool`, and
-PermissionError if the token does not permit the call.
+PermissionError or QuotaExceeded if the token does not permit the call.
 """
 
 from __future__ import annotations
@@ -55,6 +55,10 @@ class ClientOperations:
     def stats(self) -> Any:
         """dict: your sandboxes by state, and the slots of all nodes."""
         return self._do(calls.stats())
+
+    def usage(self) -> Any:
+        """list[TenantUsage]: of your token; for an administrator, of all that have called."""
+        return self._do(calls.usage())
 
     def events(self, after: int | None = None, limit: int = 500) -> Any:
         """EventsAnswer: what happened to your sandboxes after that event; None: the latest."""
@@ -139,6 +143,10 @@ class BoxOperations:
     def restore(self, snapshot: str) -> Any:
         """Like `reset`, then restores the working files of that snapshot. ValueError."""
         return self._do(calls.restore(self.id, snapshot))
+
+    def renew(self, seconds: float = 0.0) -> Any:
+        """Status: from now, the sandbox lives for `seconds`; 0: as long as your token may have."""
+        return self._do(calls.renew(self.id, seconds))
 
     def fork(self, count: int = 1) -> Any:
         """Starts `count` new sandboxes with the same working files."""

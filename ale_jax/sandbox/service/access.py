@@ -10,11 +10,12 @@ import hashlib
 import hmac
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from ale_jax.sandbox.service.records import Refusal
+from ale_jax.sandbox.service.tenants import DEFAULT_QUOTA, Quota
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -25,9 +26,8 @@ class ServiceSettings:
 
     json_bytes, upload_bytes: maximum body size of a call, and of one that uploads files.
     body_seconds: time limit for sending a body.
-    calls_per_token: concurrent calls of one token; further ones are answered with 429.
-    answers, answers_bytes, answer_seconds: how many answers are kept for repeated requests, their
-    total size, and for how long.
+    answers, answers_bytes, answer_seconds: how many answers are kept for repeated requests of each
+    token, their total size, and for how long.
     """
 
     host: str = "127.0.0.1"
@@ -35,15 +35,14 @@ class ServiceSettings:
     json_bytes: int = 4 << 20
     upload_bytes: int = 64 << 20
     body_seconds: float = 60.0
-    calls_per_token: int = 512
     answers: int = 4096
-    answers_bytes: int = 64 << 20
+    answers_bytes: int = 16 << 20
     answer_seconds: float = 600.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ValueError(f"service port {self.port} must be 0..65535")
-        names = ("json_bytes", "upload_bytes", "body_seconds", "calls_per_token", "answers")
+        names = ("json_bytes", "upload_bytes", "body_seconds", "answers")
         for name in (*names, "answers_bytes", "answer_seconds"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"service {name} {getattr(self, name)} must be more than 0")
@@ -57,7 +56,8 @@ class ServiceSettings:
 VARIABLE = "ALE_SANDBOX_TOKENS"
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 MIN_TOKEN = 16  # characters
-FORM = "NAME TOKEN or NAME TOKEN admin"
+FORM = "NAME TOKEN [admin] [LIMIT=NUMBER ...]"
+EVERYBODY = "*"  # its line sets the limits of tokens that do not set them
 REMEDY = "python -c 'import secrets; print(secrets.token_urlsafe(24))' makes one"
 
 
@@ -67,16 +67,19 @@ class Tenant:
 
     name: str
     admin: bool = False
-
-
-LOCAL = Tenant("local", admin=True)  # every caller of a service without tokens
+    quota: Quota = DEFAULT_QUOTA
 
 
 class Tokens:
-    """All valid tokens. Empty: no token is required."""
+    """All valid tokens. Empty: no token is required.
 
-    def __init__(self, tokens: Mapping[str, Tenant]):
+    local: every caller of a service without tokens. names: of all tenants.
+    """
+
+    def __init__(self, tokens: Mapping[str, Tenant], quota: Quota | None = None):
         self._tenants = [(_digest(token), tenant) for token, tenant in tokens.items()]
+        self.local = Tenant("local", True, quota or DEFAULT_QUOTA)
+        self.names = frozenset(tenant.name for _, tenant in self._tenants)
 
     def __bool__(self) -> bool:
         return bool(self._tenants)
@@ -92,23 +95,39 @@ class Tokens:
 
 def parse_tokens(lines: Iterable[str], source: str) -> Tokens:
     """Reads one FORM per line; # starts a comment. Errors: ValueError, without the token."""
-    tokens: dict[str, Tenant] = {}
-    for number, line in enumerate(lines, 1):
-        words = line.partition("#")[0].split()
-        if not words:
-            continue
-        where = f"{source}, line {number}"
-        if len(words) not in (2, 3) or words[2:] not in ([], ["admin"]):
-            raise ValueError(f"{where}: {len(words)} words; write {FORM}")
-        name, token = words[:2]
-        if not NAME.fullmatch(name):
-            raise ValueError(f"{where}: name {name!r:.80} must match {NAME.pattern}")
-        if len(token) < MIN_TOKEN:
-            raise ValueError(f"{where}: the token has {len(token)} characters; {REMEDY}")
-        if token in tokens:
-            raise ValueError(f"{where}: two lines have the same token; {REMEDY}")
-        tokens[token] = Tenant(name, admin=len(words) == 3)
-    return Tokens(tokens)
+    numbered = [(n, line.partition("#")[0].split()) for n, line in enumerate(lines, 1)]
+    quota, quotas, tokens = DEFAULT_QUOTA, {}, {}
+    # The line of all tokens comes first, wherever it is in the file.
+    for number, words in sorted(numbered, key=lambda each: each[1][:1] != [EVERYBODY]):
+        try:
+            if words[:1] == [EVERYBODY]:
+                quota = quota.updated(words[1:])
+            elif words:
+                token, tenant = _tenant(words, quota)
+                _add(tokens, token, tenant)
+                if quotas.setdefault(tenant.name, tenant.quota) != tenant.quota:
+                    raise ValueError(f"another token of {tenant.name!r} has other limits")
+        except ValueError as error:
+            raise ValueError(f"{source}, line {number}: {error}") from None
+    return Tokens(tokens, quota)
+
+
+def _tenant(words: Sequence[str], quota: Quota) -> tuple[str, Tenant]:
+    if len(words) < 2:
+        raise ValueError(f"{len(words)} words; write {FORM}")
+    name, token, *rest = words
+    if not NAME.fullmatch(name):
+        raise ValueError(f"name {name!r:.80} must match {NAME.pattern}")
+    if len(token) < MIN_TOKEN:
+        raise ValueError(f"the token has {len(token)} characters; {REMEDY}")
+    admin = rest[:1] == ["admin"]
+    return token, Tenant(name, admin, quota.updated(rest[admin:]))
+
+
+def _add(tokens: dict[str, Tenant], token: str, tenant: Tenant) -> None:
+    if token in tokens:
+        raise ValueError(f"two lines have the same token; {REMEDY}")
+    tokens[token] = tenant
 
 
 def read_tokens(path: str | None, environment: Mapping[str, str] = os.environ) -> Tokens:
@@ -148,7 +167,7 @@ def admit(headers: Mapping[str, str], path: str, tokens: Tokens) -> Tenant | Non
         return None
     if not tokens:
         _refuse_browsers(headers)
-        return LOCAL
+        return tokens.local
     token = _token(headers)
     tenant = tokens.find(token) if token else None
     if tenant is None:

@@ -25,6 +25,7 @@ from ale_jax.sandbox.service import operations, routes, terminal
 from ale_jax.sandbox.service.access import ServiceSettings, Tokens
 from ale_jax.sandbox.service.bodies import error_reply
 from ale_jax.sandbox.service.caller import Owners
+from ale_jax.sandbox.service.connections import max_connections, protocol
 from ale_jax.sandbox.service.guard import Guard
 from ale_jax.sandbox.service.operations import Metrics
 from ale_jax.sandbox.service.records import KINDS, Refusal
@@ -172,7 +173,8 @@ def create_app(
         app.add_exception_handler(kind, error_reply)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
-    return Guard(app, settings, tokens, app.state.metrics)
+    app.state.guard = Guard(app, settings, tokens, app.state.metrics)
+    return app.state.guard
 
 
 def _invalid(request: Request, error: RequestValidationError) -> Response:
@@ -193,9 +195,8 @@ def _http(request: Request, error: HTTPException) -> Response:
 
 LEAVE_S = 5
 KEEP_ALIVE_S = 75
-MAX_CONNECTIONS = 1000  # below the usual limit of open files
 MAX_FRAME = 64 << 10  # bytes in one frame of a terminal's input
-BACKLOG = 512
+BACKLOG = 2048
 # Creates the application in the loop that serves it, and releases its resources afterwards.
 Open = Callable[[], AbstractAsyncContextManager[Guard]]
 
@@ -211,7 +212,7 @@ def make_server(app: Guard) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
         backlog=BACKLOG,
-        limit_concurrency=MAX_CONNECTIONS,
+        http=protocol(max_connections()),
         log_level="warning",
         access_log=False,
         server_header=False,

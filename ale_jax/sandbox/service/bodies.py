@@ -65,8 +65,12 @@ class StartBody(Body):
     spec: SpecJson
     id: str = Field("", pattern=f"{ID}|^$", description="Chosen by you; empty: by the pool.")
     labels: dict[str, str] = Field(default_factory=dict, description="Shown in the status.")
-    idle_seconds: float = Field(0.0, ge=0, description="Limit on time without use; 0: none.")
-    deadline_seconds: float = Field(0.0, ge=0, description="Limit on the lifetime; 0: none.")
+    idle_seconds: float = Field(
+        0.0, ge=0, description="Limit on time without use; 0: as long as your token may have."
+    )
+    deadline_seconds: float = Field(
+        0.0, ge=0, description="Limit on time since start or renewal; 0: as for idle_seconds."
+    )
     recreate: bool = Field(
         False, description="If it is lost, start it again with its initial files."
     )
@@ -132,6 +136,12 @@ class ForkBody(Body):
     count: int = Field(1, ge=1, le=MAX_COUNT)
 
 
+class RenewBody(Body):
+    seconds: float = Field(
+        0.0, ge=0, description="Time to live from now; 0: as long as your token may have."
+    )
+
+
 class RestoreBody(Body):
     snapshot: str = Field(description="Id of a snapshot.")
 
@@ -155,17 +165,20 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     }
     for status, text in (
         (401, "No token, or a wrong one."),
+        (403, "The token may not have as much as that."),
         (404, "You have no such sandbox, or there is no such file."),
         (409, "The sandbox refused, or the request id was used for another request."),
         (410, "The sandbox is gone."),
         (422, "The request is invalid."),
+        (429, "The token makes too many calls, or transfers too much: try again later."),
     )
 }
 
 
 async def caller_of(request: Request) -> Caller:
     state = request.app.state
-    return Caller(state.pool, state.owners, request.scope["tenant"])
+    scope = request.scope
+    return Caller(state.pool, state.owners, scope["tenant"], scope["ticket"])
 
 
 By = Annotated[Caller, Depends(caller_of)]

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+from ale_jax.sandbox.pool.accounting import OWNER
 from ale_jax.sandbox.pool.api import (
     Event,
     SandboxGone,
@@ -17,8 +18,8 @@ from ale_jax.sandbox.pool.api import (
 )
 from ale_jax.sandbox.service.access import Tenant
 from ale_jax.sandbox.service.records import EventsAnswer, Refusal, not_found, taken
+from ale_jax.sandbox.service.tenants import Account, Ticket
 
-TENANT = "tenant"  # the label with the name of a sandbox's owner
 MAX_OWNERS = 100_000
 
 
@@ -38,7 +39,7 @@ class Owners:
         return self._names[id]
 
     def note(self, status: Status) -> None:
-        self._names[status.id] = status.labels.get(TENANT)
+        self._names[status.id] = status.labels.get(OWNER)
         self._names.move_to_end(status.id)
         while len(self._names) > MAX_OWNERS:
             self._names.popitem(last=False)
@@ -46,25 +47,37 @@ class Owners:
 
 @dataclasses.dataclass(frozen=True)
 class Caller:
-    """The pool as one tenant may use it. A call on another tenant's sandbox is a Refusal (404), as
-    if it had never existed; other errors are the pool's."""
+    """The pool as one tenant may use it, during one call. A call on another tenant's sandbox is a
+    Refusal (404), as if it had never existed, and one beyond the tenant's quota is a Refusal, too;
+    other errors are the pool's."""
 
     pool: SandboxPool
     owners: Owners
     tenant: Tenant
+    ticket: Ticket
+
+    @property
+    def account(self) -> Account:
+        return self.ticket.account
 
     async def start(self, request: StartRequest) -> Status:
         if request.id and await self._is_others(request.id):
             raise taken(request.id)
-        return self._noted(await self.pool.start(self._claimed(request)))
+        claimed, is_repeat = self._claimed(request), await self._lives(request.id)
+        if not is_repeat:
+            self.account.check(request.spec, 1, self.pool)
+        return self._noted(await self.pool.start(claimed))
 
     async def start_many(self, request: StartRequest, count: int, spare: int) -> list[Status]:
-        statuses = await self.pool.start_many(self._claimed(request), count, spare)
+        claimed = self._claimed(request)
+        self.account.check(request.spec, count + spare, self.pool)
+        statuses = await self.pool.start_many(claimed, count, spare)
         return [self._noted(status) for status in statuses]
 
     async def fork(self, id: str, count: int) -> list[Status]:
-        await self.own(id)
-        statuses = await self.pool.fork(id, count)
+        spec = (await self.status(id)).spec
+        with self.account.forking(spec, count, self.pool):
+            statuses = await self.pool.fork(id, count, self.account.quota.snapshot_bytes)
         for status in statuses:
             self.owners.note(status)
         return list(statuses)
@@ -92,6 +105,8 @@ class Caller:
 
     async def call(self, id: str, method: str, **arguments: Any) -> Any:
         await self.own(id)
+        if size := arguments.get("max_bytes"):
+            await self.ticket.hold(size)
         return await self.pool.call(id, method, **arguments)
 
     async def stream(
@@ -102,7 +117,12 @@ class Caller:
 
     async def snapshot(self, id: str) -> SnapshotInfo:
         await self.own(id)
-        return await self.pool.snapshot(id)
+        return await self.pool.snapshot(id, self.account.quota.snapshot_bytes)
+
+    async def renew(self, id: str, seconds: float) -> Status:
+        """seconds: to live from now; 0: as long as the tenant may."""
+        await self.own(id)
+        return await self.pool.renew(id, self.account.time_limit("deadline_seconds", seconds))
 
     async def restore(self, id: str, snapshot: str) -> None:
         await self.own(id)
@@ -130,20 +150,30 @@ class Caller:
             return False
 
     def _is_mine(self, status: Status) -> bool:
-        return self.tenant.admin or status.labels.get(TENANT) == self.tenant.name
+        return self.tenant.admin or status.labels.get(OWNER) == self.tenant.name
 
     def _claimed(self, request: StartRequest) -> StartRequest:
-        if request.labels.get(TENANT, self.tenant.name) != self.tenant.name:
-            raise ValueError(f"label {TENANT!r} is reserved for the service: leave it out")
-        labels = {**request.labels, TENANT: self.tenant.name}
-        return dataclasses.replace(request, labels=labels)
+        if request.labels.get(OWNER, self.tenant.name) != self.tenant.name:
+            raise ValueError(f"label {OWNER!r} is reserved for the service: leave it out")
+        times = {
+            name: self.account.time_limit(name, getattr(request, name))
+            for name in ("idle_seconds", "deadline_seconds")
+        }
+        labels = {**request.labels, OWNER: self.tenant.name}
+        return dataclasses.replace(request, labels=labels, **times)
 
     def _noted(self, status: Status) -> Status:
         # A start with an id that exists returns that sandbox, which may belong to another tenant.
-        if status.labels.get(TENANT) != self.tenant.name:
+        if status.labels.get(OWNER) != self.tenant.name:
             raise taken(status.id)
         self.owners.note(status)
         return status
+
+    async def _lives(self, id: str) -> bool:
+        try:
+            return bool(id) and (await self.pool.status(id)).cause is None
+        except SandboxGone:
+            return False
 
     async def _is_others(self, id: str) -> bool:
         try:

@@ -4,20 +4,20 @@ answers a repeated request without executing it twice."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import hashlib
 import json
 import logging
 import re
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from typing import Any
 
 from ale_jax.sandbox.service.access import ServiceSettings, Tenant, Tokens, admit
 from ale_jax.sandbox.service.operations import Metrics
 from ale_jax.sandbox.service.records import UNDONE, Refusal
+from ale_jax.sandbox.service.tenants import Account, Ticket, Turns
 
 Key = tuple[str, str]  # the tenant's name, and the request id that the client chose
 
@@ -95,6 +95,8 @@ def _check(key: Key, first: bytes, digest: bytes) -> None:
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 UPLOADS = re.compile(r".*/(files|archive|upload)")
 CHANGES = ("POST", "PUT", "DELETE")
+PIECE = 128 << 10  # bytes; no less than a chunk of a process's output in base64
+NOBODY = Tenant("")  # callers of open paths, all together
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -104,13 +106,18 @@ log = logging.getLogger(__name__)
 
 
 class Guard:
-    """An ASGI application that wraps another, which finds its `Tenant` in scope["tenant"]."""
+    """An ASGI application that wraps another, which finds its `Tenant` in scope["tenant"], and the
+    `Ticket` of its call in scope["ticket"].
+
+    accounts: of the tenants that have called, by name.
+    """
 
     def __init__(self, app, settings: ServiceSettings, tokens: Tokens, metrics: Metrics):
         self._app, self._settings, self._tokens = app, settings, tokens
-        self._metrics = metrics
-        self._under_way: Counter[str] = Counter()
-        self._answers = Answers(settings.answers, settings.answers_bytes, settings.answer_seconds)
+        self._metrics, self._turns = metrics, Turns()
+        self.accounts: dict[str, Account] = {}
+        # Apart for each tenant, because old answers make room for new ones.
+        self._answers: dict[str, Answers] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -124,8 +131,10 @@ class Guard:
         """A terminal counts as a call for as long as it is open."""
         try:
             tenant = scope["tenant"] = admit(_headers(scope), scope["path"], self._tokens)
-            with self._counted(tenant):
-                await self._app(scope, receive, send)
+            with self._account(tenant).call() as ticket:
+                scope["ticket"] = ticket
+                metered = _Metered(receive, send, ticket, self._turns)
+                await self._app(scope, metered.receive, metered.send)
         except Refusal as refusal:
             await _send(send, _answer(refusal), "websocket.http.response")
 
@@ -157,36 +166,36 @@ class Guard:
     async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = _headers(scope)
         tenant = scope["tenant"] = admit(headers, scope["path"], self._tokens)
-        with self._counted(tenant):
-            body = await self._body(scope, headers, receive)
-            await self._respond(scope, headers, body, receive, send)
+        with self._account(tenant).call() as ticket:
+            scope["ticket"] = ticket
+            metered = _Metered(receive, send, ticket, self._turns)
+            body = await self._body(scope, headers, metered)
+            await self._respond(scope, headers, body, metered)
 
-    @contextlib.contextmanager
-    def _counted(self, tenant: Tenant | None) -> Iterator[None]:
-        name = tenant.name if tenant else ""
-        if self._under_way[name] >= self._settings.calls_per_token:
-            message = f"{self._under_way[name]} calls of this token are in progress"
-            raise Refusal(429, "too_many_calls", message, "wait for some of them")
-        self._under_way[name] += 1
-        try:
-            yield
-        finally:
-            self._under_way[name] -= 1
+    def _account(self, tenant: Tenant | None) -> Account:
+        tenant = tenant or NOBODY
+        if tenant.name not in self.accounts:
+            shares = len(self._tokens.names) > 1
+            self.accounts[tenant.name] = Account(tenant.name, tenant.quota, shares)
+        return self.accounts[tenant.name]
 
-    async def _body(self, scope: Scope, headers: dict[str, str], receive: Receive) -> bytes:
+    async def _body(self, scope: Scope, headers: dict[str, str], metered: _Metered) -> bytes:
         limit = self._settings.json_bytes
         if UPLOADS.fullmatch(scope["path"]):
             limit = self._settings.upload_bytes
-        if int(headers.get("content-length", "0")) > limit:
+        chunked = "transfer-encoding" in headers
+        size = limit if chunked else int(headers.get("content-length", "0"))
+        if size > limit:
             raise _too_large(limit)
+        await metered.ticket.hold(size)
         try:
             async with asyncio.timeout(self._settings.body_seconds):
-                return await _read(receive, limit)
+                return await _read(metered.receive, limit)
         except TimeoutError:
             message = f"the body took more than {self._settings.body_seconds:g} s"
             raise Refusal(408, "slow_body", message) from None
 
-    async def _respond(self, scope, headers, body: bytes, receive: Receive, send: Send) -> None:
+    async def _respond(self, scope, headers, body: bytes, metered: _Metered) -> None:
         id, tenant = headers.get("x-request-id"), scope["tenant"]
         if id is not None and not REQUEST_ID.fullmatch(id):
             message = f"X-Request-Id {id!r:.140} must match {REQUEST_ID.pattern}"
@@ -194,13 +203,56 @@ class Guard:
         # A stream is not stored, so it cannot be repeated.
         repeatable = id and tenant and scope["method"] in CHANGES
         if not repeatable or scope["path"].endswith("/spawn"):
-            await self._app(scope, _replay(body, receive), send)
+            await self._app(scope, _replay(body, metered.receive), metered.send)
             return
-        answer = await self._answers.once(
+        answer = await self._answers_of(tenant).once(
             (tenant.name, id), _digest(scope, body), lambda: _capture(self._app, scope, body)
         )
         echo = (b"x-request-id", id.encode())
-        await _send(send, Answer(answer.status, (*answer.headers, echo), answer.body))
+        await _send(metered.send, Answer(answer.status, (*answer.headers, echo), answer.body))
+
+    def _answers_of(self, tenant: Tenant) -> Answers:
+        if tenant.name not in self._answers:
+            each = self._settings
+            answers = Answers(each.answers, each.answers_bytes, each.answer_seconds)
+            self._answers[tenant.name] = answers
+        return self._answers[tenant.name]
+
+
+class _Metered:
+    """Wraps `receive` and `send` of one call, to count and slow down what is transferred."""
+
+    def __init__(self, receive: Receive, send: Send, ticket: Ticket, turns: Turns):
+        self._receive, self._send, self._turns = receive, send, turns
+        self.ticket = ticket
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        message = await self._receive()
+        await self.ticket.receive(_size(message))
+        return message
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        for piece in _pieces(message):
+            await self.ticket.send(_size(piece))
+            if piece.get("more_body") or piece["type"] == "websocket.send":
+                await self._turns.wait(self.ticket.account.name)
+            await self._send(piece)
+
+
+def _pieces(message: MutableMapping[str, Any]) -> Iterator[MutableMapping[str, Any]]:
+    """Divides a long body, so that others have their turns between its pieces."""
+    body = message.get("body", b"")
+    if len(body) <= PIECE:
+        yield message
+        return
+    for start in range(0, len(body), PIECE):
+        more = message.get("more_body", False) or start + PIECE < len(body)
+        yield {**message, "body": body[start : start + PIECE], "more_body": more}
+
+
+def _size(message: MutableMapping[str, Any]) -> int:
+    """Of a body or a frame; 0 for messages without."""
+    return len(message.get("body") or message.get("bytes") or message.get("text") or b"")
 
 
 class _Sent:

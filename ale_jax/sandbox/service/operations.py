@@ -23,7 +23,8 @@ from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.pool.api import NodeStatus, SandboxGone, State, Status
 from ale_jax.sandbox.pool.pooled_sandbox import WITH_CAUSE
 from ale_jax.sandbox.service.bodies import ERRORS, JSON, By, Id, WarmBody, nothing, reply
-from ale_jax.sandbox.service.records import EventsAnswer, Refusal, plain
+from ale_jax.sandbox.service.records import EventsAnswer, Refusal, TenantUsage, plain
+from ale_jax.sandbox.service.tenants import usages
 from ale_jax.sandbox.spec import SandboxSpec
 
 # Seconds: from a command in a session to a start that builds an image.
@@ -52,8 +53,13 @@ class Metrics:
     def failed(self, operation: str, kind: str) -> None:
         self._failures[operation, kind] += 1
 
-    def render(self, statuses: Sequence[Status], nodes: Sequence[NodeStatus]) -> str:
-        lines = [*self._operations(), *_pool(statuses, nodes)]
+    def render(
+        self,
+        statuses: Sequence[Status],
+        nodes: Sequence[NodeStatus],
+        tenants: Sequence[TenantUsage] = (),
+    ) -> str:
+        lines = [*self._operations(), *_pool(statuses, nodes), *_tenants(tenants)]
         return "\n".join(lines) + "\n"
 
     def _operations(self) -> Iterable[str]:
@@ -95,10 +101,37 @@ def _pool(statuses: Sequence[Status], nodes: Sequence[NodeStatus]) -> Iterable[s
             lambda node: round(node.cpu_percent, 1),
         ),
         ("memory_bytes", "Memory in use on the node.", lambda node: node.memory_bytes),
+        ("memory_capacity_mb", "Memory for specs.", lambda node: node.memory_capacity_mb),
+        ("memory_reserved_mb", "Memory that specs ask for.", lambda n: n.memory_reserved_mb),
+        ("cpus_capacity", "CPUs for specs.", lambda node: node.cpus_capacity),
+        ("cpus_reserved", "CPUs that specs ask for.", lambda node: node.cpus_reserved),
     ):
         yield from _head(f"ale_sandbox_node_{name}", "gauge", text)
         for node in nodes:
             yield _line(f"ale_sandbox_node_{name}", value(node), node=node.node)
+
+
+def _tenants(tenants: Sequence[TenantUsage]) -> Iterable[str]:
+    for field, kind, text in (
+        ("sandboxes", "gauge", "Living sandboxes of a token."),
+        ("memory_mb", "gauge", "Memory that they ask for."),
+        ("cpus", "gauge", "CPUs that they ask for."),
+        ("calls", "gauge", "Calls of a token in progress."),
+    ):
+        yield from _head(f"ale_sandbox_tenant_{field}", kind, text)
+        for each in tenants:
+            yield _line(f"ale_sandbox_tenant_{field}", each.now[field], tenant=each.tenant)
+    for field, text in (
+        ("sandbox_seconds", "How long the sandboxes of a token were up."),
+        ("cpu_seconds", "CPU time that they used."),
+        ("bytes_in", "Bytes received from a token."),
+        ("bytes_out", "Bytes sent to a token."),
+        ("calls", "Calls of a token."),
+    ):
+        name = f"ale_sandbox_tenant_{field}_total"
+        yield from _head(name, "counter", text)
+        for each in tenants:
+            yield _line(name, round(each.total[field], 3), tenant=each.tenant)
 
 
 def _head(name: str, kind: str, text: str) -> tuple[str, str]:
@@ -145,6 +178,15 @@ async def stats(by: By) -> Response:
     return reply({"sandboxes": states, "nodes": len(alive), **slots})
 
 
+@pool_router.get("/v1/usage", response_model=list[TenantUsage])
+async def show_usage(request: Request, by: By) -> Response:
+    """What your token uses now, its limits, and what it has used since the service started. An
+    administrator gets that of all tokens that have called."""
+    accounts = request.app.state.guard.accounts.values()
+    mine = [each for each in accounts if by.tenant.admin or each.name == by.tenant.name]
+    return reply([each async for each in usages(by.pool, mine)])
+
+
 @pool_router.get("/v1/events", response_model=EventsAnswer)
 async def events(by: By, after: After = None, limit: Limit = 500) -> Response:
     """Lists what happened to your sandboxes: starts, losses, re-creations, ends with their causes,
@@ -172,7 +214,10 @@ async def readyz(request: Request) -> Response:
 @pool_router.get("/metrics", response_class=PlainTextResponse)
 async def show_metrics(request: Request, by: By) -> Response:
     """Counters and histograms for Prometheus, over all tokens."""
-    text = request.app.state.metrics.render(await by.pool.statuses(), await by.pool.nodes())
+    statuses, nodes = await by.pool.statuses(), await by.pool.nodes()
+    accounts = request.app.state.guard.accounts.values()
+    tenants = [each async for each in usages(by.pool, accounts)]
+    text = request.app.state.metrics.render(statuses, nodes, tenants)
     return Response(text, media_type=CONTENT_TYPE)
 
 

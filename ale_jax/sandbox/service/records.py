@@ -80,6 +80,17 @@ class EventsAnswer:
     missed: bool
 
 
+@dataclasses.dataclass(frozen=True)
+class TenantUsage:
+    """What a token uses now, its limits on that (null: none), and what it has used in total since
+    the service started: sandbox_seconds, cpu_seconds, bytes_in, bytes_out, calls."""
+
+    tenant: str
+    now: Mapping[str, float]
+    limits: Mapping[str, float | None]
+    total: Mapping[str, float]
+
+
 def plain(value: Any) -> Any:
     """Returns `value` with its records as objects, ready for `json`."""
     if dataclasses.is_dataclass(value):

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
+from starlette.types import Send
 
 from ale_jax.sandbox.api import ExecResult, FileInfo, ProcessResult
 from ale_jax.sandbox.pool.api import SnapshotInfo, Status
@@ -27,6 +28,7 @@ from ale_jax.sandbox.service.bodies import (
     Id,
     InterruptBody,
     ProcessBody,
+    RenewBody,
     RestoreBody,
     RunBody,
     Session,
@@ -80,7 +82,8 @@ async def stop(id: Id, by: By) -> Response:
 @sandbox_router.post("/{id}/snapshot", response_model=SnapshotInfo)
 async def snapshot(id: Id, by: By) -> Response:
     """Stores the working files of a sandbox. The answer's id, a hash of the content, can be passed
-    to `start` by anybody who knows it."""
+    to `start` by the sandbox's owner. Beyond the owner's quota, the least recently used of the
+    owner's snapshots are removed."""
     return reply(await by.snapshot(id))
 
 
@@ -90,6 +93,12 @@ async def restore(id: Id, body: RestoreBody, by: By) -> Response:
     with that id."""
     await by.restore(id, body.snapshot)
     return nothing()
+
+
+@sandbox_router.post("/{id}/renew", response_model=Status)
+async def renew(id: Id, body: RenewBody, by: By) -> Response:
+    """Sets how long a sandbox lives from now on. Counts as use."""
+    return reply(await by.renew(id, body.seconds))
 
 
 @sandbox_router.post("/{id}/fork", status_code=201, response_model=list[Status])
@@ -134,7 +143,7 @@ async def spawn(id: Id, body: ProcessBody, by: By) -> Response:
     # Not server-sent events: a browser reconnects by itself, which would start the process again,
     # and such events cannot carry bytes.
     lines = _lines(await by.stream(id, **body.arguments()))
-    return StreamingResponse(lines, media_type=NDJSON, headers={"Cache-Control": "no-store"})
+    return ClosingResponse(lines, media_type=NDJSON, headers={"Cache-Control": "no-store"})
 
 
 @command_router.post("/sessions", status_code=204)
@@ -170,6 +179,17 @@ async def kill_processes(id: Id, by: By) -> Response:
     """Kills everything that the agent started. Files are kept."""
     await by.call(id, "kill_processes")
     return nothing()
+
+
+class ClosingResponse(StreamingResponse):
+    """Also closes its lines if the client disconnects while none of them is awaited."""
+
+    async def stream_response(self, send: Send) -> None:
+        try:
+            await super().stream_response(send)
+        finally:
+            # A task of its own, because this one is cancelled when the client disconnects.
+            await asyncio.shield(asyncio.ensure_future(self.body_iterator.aclose()))
 
 
 async def _lines(pieces: AsyncIterator[tuple[str, bytes | int]]) -> AsyncIterator[bytes]:
@@ -228,7 +248,8 @@ async def list_directory(id: Id, by: By, path: FilePath = "/work") -> Response:
 async def download(id: Id, by: By, path: FilePath = "/work") -> Response:
     """Returns a directory as a tar. Its content comes from the agent: do not trust it when you
     unpack it."""
-    return Response(await by.call(id, "pack", path=path), media_type=TAR)
+    data = await by.call(id, "pack", path=path, max_bytes=uploads.MAX_BYTES)
+    return Response(data, media_type=TAR)
 
 
 @file_router.put("/archive", status_code=204, openapi_extra=raw_body("A plain tar.", TAR))

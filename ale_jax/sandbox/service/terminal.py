@@ -58,7 +58,8 @@ async def terminal(
     The command ends when the client disconnects."""
     await websocket.accept()
     state = websocket.app.state
-    caller = Caller(state.pool, state.owners, websocket.scope["tenant"])
+    scope = websocket.scope
+    caller = Caller(state.pool, state.owners, scope["tenant"], scope["ticket"])
     try:
         await caller.own(id)
         async with _offer(caller.pool).terminal(id, command, rows, columns) as job:

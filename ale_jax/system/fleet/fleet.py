@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from ale_jax.sandbox.api import SandboxError
+from ale_jax.sandbox.pool.accounting import Room, Usage, owner_of, total
 from ale_jax.sandbox.pool.admission import new_id
 from ale_jax.sandbox.pool.api import (
     Cause,
@@ -108,6 +110,31 @@ class Fleet:
             return route.last
         return route.told(await self._routes.ask(route, ASK_S, "status", id))
 
+    async def renew(self, id: str, seconds: float) -> Status:
+        route = await self._routes.settled(id)
+        status = route.told(await self._routes.ask(route, ASK_S, "renew", id, seconds))
+        route.renew(seconds)
+        return status
+
+    def held(self, owner: str) -> Room:
+        requests = (each.request for each in self._routes.routes.values() if not each.is_over)
+        return total(each.spec for each in requests if owner_of(each.labels) == owner)
+
+    def free(self) -> Room:
+        return sum((node.capacity - node.taken for node in self._nodes.up()), Room())
+
+    async def usage(self) -> Mapping[str, Usage]:
+        asked = [node.ask(ASK_S, "usage") for node in self._nodes.up()]
+        totals: collections.defaultdict[str, Usage] = collections.defaultdict(Usage)
+        for answer in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(answer, SandboxError):
+                continue  # the task that follows the node's reports records its loss
+            if isinstance(answer, BaseException):
+                raise answer
+            for owner, usage in answer.items():
+                totals[owner] += usage
+        return totals
+
     async def statuses(self) -> Sequence[Status]:
         """The statuses on all nodes that answer, and of sandboxes that are on no node because they
         are still starting, or have ended."""
@@ -160,20 +187,20 @@ class Fleet:
         except NodeLost as error:
             raise self._routes.departure(route, error) from error
 
-    async def snapshot(self, id: str) -> SnapshotInfo:
+    async def snapshot(self, id: str, max_bytes: int | None = None) -> SnapshotInfo:
         route = await self._routes.settled(id)
         node = route.node
-        info = await self._routes.ask(route, ASK_S, "snapshot", id)
-        self._routes.copies.note(info.id, node)
+        info = await self._routes.ask(route, ASK_S, "snapshot", id, max_bytes)
+        self._routes.copies.note(info.id, owner_of(route.request.labels), node)
         return info
 
     async def restore(self, id: str, snapshot: str) -> None:
         route = await self._routes.settled(id)
-        await self._routes.copies.bring(snapshot, route.node)
+        await self._routes.copies.bring(snapshot, owner_of(route.request.labels), route.node)
         await self._routes.ask(route, ASK_S, "restore", id, snapshot)
 
-    async def fork(self, id: str, count: int) -> Sequence[Status]:
-        info = await self.snapshot(id)
+    async def fork(self, id: str, count: int, max_bytes: int | None = None) -> Sequence[Status]:
+        info = await self.snapshot(id, max_bytes)
         request = dataclasses.replace(self._routes.route(id).request, id="", snapshot=info.id)
         return await self.start_many(request, count)
 

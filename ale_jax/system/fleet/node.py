@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import math
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -15,6 +16,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayT
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ale_jax.sandbox.api import SandboxError
+from ale_jax.sandbox.pool.accounting import Room
 from ale_jax.sandbox.pool.machines import Launches
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.system.fleet.actor import NodeActor, Report
@@ -39,8 +41,8 @@ class Node:
 
     silent_seconds: time without any answer after which the node counts as lost. last: its last
     report, initially that of the node's previous pool. joined: set once the node is up, or lost.
-    placed: sandboxes started on it since its last report. loss: why the node is lost, or None;
-    answers that arrive after the loss are ignored.
+    placed: room of the sandboxes started on it since its last report. loss: why the node is lost,
+    or None; answers that arrive after the loss are ignored.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class Node:
         silent_seconds: float,
         last: Report | None = None,
     ):
-        self.name, self.placed = options.node, 0
+        self.name, self.placed = options.node, Room()
         self.last = last
         self.joined = asyncio.Event()
         self._has_joined = False
@@ -86,12 +88,17 @@ class Node:
         return self.lost_for > (REJOIN_S if self._has_joined else RETRY_JOIN_S)
 
     @property
-    def free(self) -> int:
-        """Slots that are free for a start, as of the last report."""
-        if not self.is_up:
-            return 0
-        status = self.last.status
-        return status.slots - status.used + status.ready - self.placed
+    def capacity(self) -> Room:
+        """What its sandboxes may ask for together, as of the last report."""
+        s = self.last.status
+        return Room(s.slots, s.memory_capacity_mb, s.cpus_capacity, math.inf)
+
+    @property
+    def taken(self) -> Room:
+        """What its sandboxes ask for, as of the last report, without warm ones, which make room."""
+        s = self.last.status
+        reported = Room(s.used - s.ready, s.memory_reserved_mb, s.cpus_reserved)
+        return reported + self.placed
 
     async def join(self) -> None:
         """Returns when the node's pool is open. Errors: NodeLost."""
@@ -131,7 +138,8 @@ class Node:
                 raise self._died(error) from error
             else:
                 self._check()  # the node may have been lost meanwhile
-                self.last, self.placed = dataclasses.replace(report, asked_at=asked_at), 0
+                self.last = dataclasses.replace(report, asked_at=asked_at)
+                self.placed = Room()
                 if report.events:
                     self._last_event = report.events[-1].number
                 return self.last

@@ -176,15 +176,17 @@ MAX_SNAPSHOTS = 100_000  # entries kept here; nodes evict old snapshots long bef
 
 
 class Copies:
-    """Which nodes hold which snapshots. lose: called with a node that turns out to be lost."""
+    """Which nodes hold which owner's snapshots. lose: called with a node that turns out to be
+    lost."""
 
     def __init__(self, lose: Callable[[Node, str], None]):
-        self._holders: dict[str, set[Node]] = {}  # the newest snapshot last
+        self._holders: dict[tuple[str, str], set[Node]] = {}  # the newest snapshot last
         self._lose = lose
 
-    def note(self, snapshot: str, node: Node) -> None:
+    def note(self, snapshot: str, owner: str, node: Node) -> None:
         """Notes that `snapshot` was taken on `node`."""
-        holders = self._holders[snapshot] = self._holders.pop(snapshot, set())
+        key = owner, snapshot
+        holders = self._holders[key] = self._holders.pop(key, set())
         holders.add(node)
         if len(self._holders) > MAX_SNAPSHOTS:
             del self._holders[next(iter(self._holders))]
@@ -193,24 +195,24 @@ class Copies:
         for holders in self._holders.values():
             holders.discard(node)
 
-    async def bring(self, snapshot: str, node: Node) -> None:
+    async def bring(self, snapshot: str, owner: str, node: Node) -> None:
         """Copies a snapshot to `node`, unless the node has it or no node is known to have it.
 
         Errors: NodeLost, if `node` is lost.
         """
-        holders = self._holders.get(snapshot, set())
+        holders = self._holders.get((owner, snapshot), set())
         if node in holders:
             return
         for holder in list(holders):
             try:
-                content = await holder.ask(ASK_S, "get_snapshot", snapshot)
+                content = await holder.ask(ASK_S, "get_snapshot", snapshot, owner)
             except NodeLost as error:
                 self._lose(holder, str(error))
                 continue
             except ValueError:  # the snapshot was evicted there
                 holders.discard(holder)
                 continue
-            await node.ask(ASK_S, "put_snapshot", content)
+            await node.ask(ASK_S, "put_snapshot", content, owner)
             holders.add(node)
             return
 

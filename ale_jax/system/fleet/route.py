@@ -54,6 +54,12 @@ class Route:
         step = {"state": state, "cause": cause, "generation": self.generation, "history": history}
         self.last = dataclasses.replace(self.last, busy=0, stats=None, **step)
 
+    def renew(self, seconds: float) -> None:
+        """Sets the deadline that a restart elsewhere keeps; see `SandboxPool.renew`."""
+        lived = time.time() - self.last.started_at
+        deadline = lived + seconds if seconds else 0.0
+        self.request = dataclasses.replace(self.request, deadline_seconds=deadline)
+
     def end(self, cause: Cause | None) -> None:
         self.node, self.cause, self.ended_at = None, cause, time.monotonic()
 

@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
+from ale_jax.sandbox.pool.accounting import Room, owner_of
 from ale_jax.sandbox.pool.admission import new_id
 from ale_jax.sandbox.pool.api import (
     Cause,
@@ -106,19 +107,22 @@ class Routes:
             self._background.spawn(self.end(route, route.unwanted))
 
     async def _place(self, route: Route) -> None:
-        """Starts it on the node with the most free slots. Errors: those of `start`.
+        """Starts it on the node where its start leaves most room of what is scarcest: slots, memory
+        or cpus. Errors: those of `start`.
 
-        The counts of free slots are up to a second old, so a few nodes that seem full are tried as
-        well.
+        The reports of the nodes are up to a second old, so a few that seem full are tried as well.
         """
-        nodes = sorted(self._nodes.up(), key=lambda node: -node.free)
-        for node in nodes[: sum(node.free > 0 for node in nodes) + FULL_ONES_ASKED]:
+        room, up = Room.of(route.request.spec), self._nodes.up()
+        shares = {node: (node.taken + room).share_of(node.capacity) for node in up}
+        nodes = sorted(up, key=shares.__getitem__)
+        for node in nodes[: sum(share <= 1 for share in shares.values()) + FULL_ONES_ASKED]:
             if route.unwanted:
                 raise SandboxGone(route.id, route.unwanted)
-            node.placed += 1
+            node.placed += room
             try:
                 if route.request.snapshot:
-                    await self.copies.bring(route.request.snapshot, node)
+                    owner = owner_of(route.request.labels)
+                    await self.copies.bring(route.request.snapshot, owner, node)
                 start = route.request, route.generation
                 route.told(await node.ask(START_S, "start", *start))
             except PoolFull:
@@ -133,7 +137,9 @@ class Routes:
                 raise
             route.node = node
             return
-        raise PoolFull(f"all slots of the {len(nodes)} nodes that are up are taken")
+        spec = route.request.spec
+        asked = f"a slot, {spec.memory_mb} MB and {spec.cpus:g} cpus"
+        raise PoolFull(f"none of the {len(nodes)} nodes that are up has room for {asked}")
 
     async def _withdraw(self, id: str, node: Node) -> None:
         with contextlib.suppress(SandboxGone):
@@ -200,7 +206,7 @@ class Routes:
         except SandboxGone:  # it ended so long ago that its node has forgotten it
             pass
         if route.node is node:
-            node.placed -= 1
+            node.placed -= Room.of(route.request.spec)
             route.end(cause)
 
     def _note_report(self, node: Node, report: Report) -> None:

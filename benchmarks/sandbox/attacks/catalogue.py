@@ -10,6 +10,7 @@ from benchmarks.sandbox.attacks import (
     resources,
     reward,
     sessions,
+    tenants,
 )
 
 ATTACKS = (
@@ -20,4 +21,5 @@ ATTACKS = (
     *protocol.ATTACKS,
     *reward.ATTACKS,
     *resources.ATTACKS,
+    *tenants.ATTACKS,
 )

@@ -82,7 +82,7 @@ async def test_a_damaged_one_is_not_restored(tmp_path):
 async def test_a_store_without_a_directory_leaves_nothing():
     store = SnapshotStore("", 10, Events())
     info = await store.put(b"aaaa", 1.0)
-    directory = store._directory
+    directory = store.directory
     assert (directory / info.id).exists()
     store.close()
     assert not directory.exists()

@@ -12,14 +12,14 @@ from ale_jax.sandbox.sdk.client import SandboxClient
 from ale_jax.sandbox.service import gem, rock
 from ale_jax.sandbox.service.access import ServiceSettings, Tenant, Tokens
 from ale_jax.sandbox.service.app import create_app, serve_in_thread
+from ale_jax.sandbox.service.tenants import Quota
 from tests.sandbox.conftest import SPEC
 from tests.sandbox.service.memory_pool import MemoryPool
 
 ANN, BOB, ROOT = "ann-" + "a" * 20, "bob-" + "b" * 20, "root-" + "r" * 20
 TOKENS = {ANN: Tenant("ann"), BOB: Tenant("bob"), ROOT: Tenant("root", admin=True)}
-SMALL = ServiceSettings(
-    port=0, json_bytes=20_000, upload_bytes=200_000, body_seconds=0.3, calls_per_token=3
-)
+FEW_CALLS = {ANN: Tenant("ann", quota=Quota(calls=3))}
+SMALL = ServiceSettings(port=0, json_bytes=20_000, upload_bytes=200_000, body_seconds=0.3)
 
 
 @dataclasses.dataclass

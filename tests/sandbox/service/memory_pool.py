@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import math
 import time
 from collections.abc import Callable
 
 from ale_jax.sandbox.api import ExecResult
+from ale_jax.sandbox.pool.accounting import Room, Usage, owner_of, total
 from ale_jax.sandbox.pool.api import (
     Cause,
     Change,
@@ -33,12 +35,15 @@ class MemoryPool:
         self.start_error: Exception | None = None
         self.node_alive = True
         self.closed_streams = 0
+        self.on_start = lambda request: None
+        self.capacity = Room(1000, 1 << 20, 1000, math.inf)
         self.ring = EventRing(time.time, log_event)
         self.gate: asyncio.Event | None = None  # if set, calls wait for it
 
     async def start(self, request):
         if self.start_error:
             raise self.start_error
+        self.on_start(request)
         id = request.id or f"box-{len(self.members)}"
         if id not in self.members:
             now = time.time()
@@ -95,23 +100,43 @@ class MemoryPool:
         finally:
             self.closed_streams += 1
 
-    async def fork(self, id, count):
+    async def fork(self, id, count, max_bytes=None):
         like = self._known(id)
         forks = [dataclasses.replace(like, id=f"{id}-fork-{n}") for n in range(count)]
         self.members |= {each.id: each for each in forks}
         return forks
 
-    async def snapshot(self, id):
+    async def snapshot(self, id, max_bytes=None):
+        self.calls.append((id, "snapshot", {"max_bytes": max_bytes}))
         answer = self.answers["snapshot"]
         if isinstance(answer, Exception):
             raise answer
         return answer
 
+    async def renew(self, id, seconds):
+        self.calls.append((id, "renew", {"seconds": seconds}))
+        return self._known(id)
+
+    def held(self, owner):
+        living = (each for each in self.members.values() if each.cause is None)
+        return total(each.spec for each in living if owner_of(each.labels) == owner)
+
+    def free(self):
+        living = (each.spec for each in self.members.values() if each.cause is None)
+        return self.capacity - total(living)
+
+    async def usage(self):
+        return {"ann": Usage(10.0, 2.5)}
+
     async def warm(self, spec, count):
         self.calls.append(("", "warm", {"spec": spec, "count": count}))
 
     async def nodes(self):
-        return [NodeStatus("here", self.node_alive, 4, len(self.members), 0, 0, 0.0, 1, 2)]
+        return [
+            NodeStatus(
+                "here", self.node_alive, 4, len(self.members), 0, 0, 0.0, 1, 2, 8, 4, 2.0, 1.0
+            )
+        ]
 
     async def events_after(self, number):
         return self.ring.after(number)

@@ -63,6 +63,12 @@ def test_a_life(line, tmp_path):
     _, other, _ = line("start", *SET, "--snapshot", snapshot.strip())
     assert line("exec", other.strip(), "cat d/x") == (0, "1", "")
     assert line("stats")[0] == 0
+    assert line("renew", id, "60") == (0, "", "")
+    code, usage, _ = line("usage")
+    rows = [row.split() for row in usage.splitlines()]
+    (held,) = (row for row in rows if row[:2] == ["ann", "memory_mb"])
+    assert int(held[2]) >= 2 * SPEC.memory_mb and held[3:] == ["no", "limit"]
+    assert ["ann", "calls", "1", "512"] in rows
     assert line("rm", id, other.strip()) == (0, "", "")
     code, out, err = line("exec", id, "true")
     assert (code, out) == (125, "")

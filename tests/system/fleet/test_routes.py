@@ -7,6 +7,7 @@ import time
 import pytest
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost
+from ale_jax.sandbox.pool.accounting import Room
 from ale_jax.sandbox.pool.api import Cause, PoolFull, SandboxGone, StartRequest, State
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.system.fleet.actor import Report
@@ -29,14 +30,18 @@ class MemoryNode:
     """A node whose pool is in this process. broken: its next start is done but not answered."""
 
     def __init__(self, name: str, slots: int):
-        self.name, self.placed, self.is_lost, self.broken = name, 0, False, False
+        self.name, self.placed, self.is_lost, self.broken = name, Room(), False, False
         self.runtime = FakeRuntime()
         self.pool = HandPool(self.runtime, node=name, slots=slots)
         self.pool.clock.now = time.time()
 
     @property
-    def free(self) -> int:
-        return self.pool._machines.free
+    def capacity(self) -> Room:
+        return self.pool._machines.capacity
+
+    @property
+    def taken(self) -> Room:
+        return self.pool._machines.taken
 
     async def ask(self, seconds, method, /, *arguments, **named):
         if self.is_lost:
@@ -221,8 +226,12 @@ async def test_only_so_many_snapshots_are_known_of(monkeypatch):
             taken.append((await fleet.snapshot("a")).id)
         (there,) = (node for node in fleet._nodes.up() if node.name != first.node)
         for snapshot in taken[1:]:
-            await fleet._routes.copies.bring(snapshot, there)
-        assert [snapshot in there.pool._store for snapshot in taken[1:]] == [False, True, True]
+            await fleet._routes.copies.bring(snapshot, "", there)
+        assert [snapshot in there.pool._stores.of("") for snapshot in taken[1:]] == [
+            False,
+            True,
+            True,
+        ]
 
 
 @in_a_loop
@@ -284,3 +293,55 @@ async def test_many_that_are_asked_for_again_are_the_same():
         await settle()
         await until(lambda: sum(node.runtime.existing for node in fleet._nodes.up()) == 2)
         assert (await fleet.call(first[0].id, "run", command="x")).output == "x"
+
+
+@in_a_loop
+async def test_a_node_with_more_free_memory_is_preferred_to_one_with_more_slots():
+    async with MemoryFleet(8, 4) as fleet:
+        small, large = (fleet._nodes[n].pool._machines for n in (0, 1))
+        small.capacity = dataclasses.replace(small.capacity, memory_mb=2 * SPEC.memory_mb)
+        nodes = [(await fleet.start(StartRequest(SPEC, id=f"s{i}"))).node for i in range(6)]
+        # A start takes half of the memory of n0, and a quarter of the slots of n1.
+        assert nodes == ["n1", "n0", "n1", "n1", "n0", "n1"]
+        assert fleet.free().memory_mb == large.capacity.memory_mb - 4 * SPEC.memory_mb
+        with pytest.raises(PoolFull, match="none of the 2 nodes that are up has room"):
+            await fleet.start(StartRequest(SPEC))
+
+
+@in_a_loop
+async def test_what_an_owner_holds_and_has_used_is_summed_over_the_nodes():
+    ann = StartRequest(SPEC, labels={"tenant": "ann"})
+    async with MemoryFleet(1, 1) as fleet:
+        start = asyncio.ensure_future(fleet.start_many(ann, count=2))
+        await asyncio.sleep(0)
+        assert fleet.held("ann") == Room.of(SPEC, 2)  # before anything has started
+        first, _ = await start
+        for node in fleet._nodes.up():
+            await node.pool.tick(seconds=5.0)
+        assert (await fleet.usage())["ann"].sandbox_seconds == pytest.approx(10.0, abs=0.1)
+        await fleet.stop(first.id)
+        assert (fleet.held("ann"), fleet.held("bob")) == (Room.of(SPEC), Room())
+
+
+@in_a_loop
+async def test_a_renewed_sandbox_keeps_its_new_deadline_on_another_node():
+    async with MemoryFleet(1, 1) as fleet:
+        await fleet.start(dataclasses.replace(AGAIN, deadline_seconds=50.0))
+        await fleet.renew("a", 1000.0)
+        fleet._nodes.lose(fleet._nodes[0], "said the test")
+        await until(lambda: fleet._routes.routes["a"].arrival.done())
+        moved = fleet._nodes[1].pool._lifecycle.sandboxes["a"].request
+        assert moved.deadline_seconds == pytest.approx(1000.0, abs=5.0)
+
+
+@in_a_loop
+async def test_a_snapshot_is_brought_to_another_node_for_its_owner_alone():
+    ann, bob = ({"tenant": name} for name in ("ann", "bob"))
+    async with MemoryFleet(1, 1) as fleet:
+        await fleet.start(StartRequest(SPEC, id="a", labels=ann))
+        await fleet.call("a", "write", files=b"hers")
+        taken = (await fleet.snapshot("a")).id
+        with pytest.raises(ValueError, match="no snapshot"):
+            await fleet.start(StartRequest(SPEC, labels=bob, snapshot=taken))
+        again = await fleet.start(StartRequest(SPEC, labels=ann, snapshot=taken))
+        assert again.node == "n1" and await fleet.call(again.id, "snapshot") == b"hers"

@@ -1,0 +1,129 @@
+"""Connections that ask for nothing: they end, and never stand in the way of one that asks."""
+
+import contextlib
+import resource
+import socket
+import subprocess
+import sys
+import time
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from websockets.sync.client import connect
+
+from ale_jax.sandbox.service import app, connections
+from ale_jax.sandbox.spec import SandboxSpec
+from tests.sandbox.service.conftest import ANN, over_memory
+
+REQUEST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+MANY = 1100
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """A service that has at most eight connections."""
+    monkeypatch.setattr(app, "max_connections", lambda: 8)
+    with over_memory() as service:
+        yield service
+
+
+@contextlib.contextmanager
+def opened(service, count):
+    """Connections, oldest first, which the service has accepted."""
+    url = urlsplit(service.url)
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(socket.create_connection((url.hostname, url.port), timeout=30))
+            for _ in range(count)
+        ]
+
+
+def is_closed(sock) -> bool:
+    """Waits until the service closes the connection or answers."""
+    try:
+        return sock.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def answers(sock) -> bool:
+    sock.sendall(REQUEST)
+    return sock.recv(12) == b"HTTP/1.1 200"
+
+
+def test_of_many_idle_connections_the_oldest_make_room(few):
+    with opened(few, 20) as sockets:
+        assert httpx.get(f"{few.url}/healthz").status_code == 200
+        assert all(is_closed(sock) for sock in sockets[:12])
+        assert answers(sockets[-1])
+
+
+def test_a_connection_that_was_used_outlives_those_that_were_not(few):
+    with opened(few, 1) as (used,):
+        assert answers(used)
+        while used.recv(4096)[-1:] != b"}":
+            pass
+        with opened(few, 20) as unused:
+            assert is_closed(unused[0])
+            assert answers(used)
+
+
+def test_if_all_connections_are_busy_one_more_is_closed_and_none_of_them(few):
+    url = few.url.replace("http", "ws") + "/v1/sandboxes/x/terminal"
+    with few.client() as client, contextlib.ExitStack() as stack:
+        client.start(SandboxSpec(), id="x")
+        client.close()
+        half = b"POST /v1/sandboxes HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"
+        token = f"Authorization: Bearer {ANN}\r\n".encode()
+        busy = stack.enter_context(opened(few, 7))
+        for sock in busy:
+            sock.sendall(half.replace(b"Content", token + b"Content"))
+        with connect(url, additional_headers={"Authorization": f"Bearer {ANN}"}):
+            time.sleep(0.05)  # the terminal is open, the bodies are awaited
+            with opened(few, 1) as (one_more,):
+                assert is_closed(one_more)
+            assert all(sock.recv(12) == b"HTTP/1.1 408" for sock in busy)
+
+
+@pytest.mark.parametrize("begin", [b"", REQUEST[:-2], REQUEST + REQUEST[:9]])
+def test_a_header_that_does_not_come_is_not_waited_for(monkeypatch, begin):
+    monkeypatch.setattr(connections, "HEADER_S", 0.2)
+    with over_memory() as service, opened(service, 1) as (sock,):
+        sock.sendall(begin)
+        with contextlib.suppress(ConnectionResetError):
+            while sock.recv(4096):  # until it is closed
+                pass
+
+
+def test_a_request_that_takes_long_is_not_a_late_header(monkeypatch):
+    monkeypatch.setattr(connections, "HEADER_S", 0.05)
+    with over_memory() as service, service.client() as client:
+        box = client.start(SandboxSpec())
+        service.pool.answers["run"] = lambda id, arguments: time.sleep(0.2)
+        with service.http() as http:
+            answer = http.post(f"/v1/sandboxes/{box.id}/run", json={"command": "x"})
+        assert answer.status_code == 200
+
+
+def test_the_file_limit_is_raised_and_half_of_it_is_for_connections():
+    program = (
+        "import resource; from ale_jax.sandbox.service.connections import *;"
+        "print(max_connections(), raise_file_limit(), max_connections(),"
+        " resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (100, 300))  # noqa: E731
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, preexec_fn=limit
+    )
+    assert done.stdout == "50 300 150 (300, 300)\n", done.stderr
+
+
+def test_many_idle_connections_leave_the_service_usable():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        with over_memory() as service, opened(service, MANY), service.client() as client:
+            assert client.start(SandboxSpec()).run("true").output == "done\n"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
