@@ -165,7 +165,10 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 async def caller_of(request: Request) -> Caller:
     state = request.app.state
-    return Caller(state.pool, state.owners, request.scope["tenant"])
+    pool, key = state.pool, request.scope.get("request_key")
+    if key and hasattr(pool, "for_request"):  # it keeps the outcomes of repeated requests
+        pool = pool.for_request(*key)
+    return Caller(pool, state.owners, request.scope["tenant"])
 
 
 By = Annotated[Caller, Depends(caller_of)]
