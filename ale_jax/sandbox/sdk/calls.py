@@ -44,7 +44,7 @@ T = TypeVar("T")
 # Seconds before each retry; and before the further ones of a client that the service has answered
 # before, which is then being restarted.
 PAUSES = (0.1, 0.5, 2.0)
-RESTART_PAUSES = (2.0, 4.0, 8.0, 16.0)
+RESTART_PAUSES = (2.0,) * 15
 BUSY = (429, 502, 504)
 # What the network and the service may need in addition to the time of the call itself.
 GRACE_S = 30.0

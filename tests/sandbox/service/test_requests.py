@@ -186,7 +186,7 @@ def test_a_service_that_is_not_there_is_named(memory):
     assert len(PAUSES) == 3
 
 
-@pytest.mark.parametrize(("has_answered", "tries"), [(False, 4), (True, 8)])
+@pytest.mark.parametrize(("has_answered", "tries"), [(False, 4), (True, 19)])
 def test_a_service_that_has_answered_before_is_given_time_to_restart(has_answered, tries):
     with httpx.Client(base_url="http://127.0.0.1:1") as http:
         request = calls.nodes().request(http)
