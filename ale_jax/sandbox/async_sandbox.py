@@ -25,6 +25,7 @@ from ale_jax.sandbox.link import Stream
 from ale_jax.sandbox.runner import wire
 from ale_jax.sandbox.runner.wire import MAIN
 from ale_jax.sandbox.spec import NO_NETWORK, SandboxSpec
+from ale_jax.sandbox.vitals import Vitals
 
 # Short, because an agent sees this line whenever it lists processes.
 PROGRAM = "exec(open(0, 'rb', 0, closefd=False).readline())"
@@ -209,6 +210,14 @@ class AsyncSandbox(FileCalls):
 
     async def kill_processes(self) -> None:
         await self._ask({"do": "kill"}, FILES_S)
+
+    def ping(self) -> asyncio.Future[None]:
+        """See `Link.ping`."""
+        return self._machine.link.ping()
+
+    def vitals(self) -> Vitals | None:
+        """See `Machine.vitals`."""
+        return self._machine.vitals()
 
     async def stats(self) -> SandboxStats:
         request = {"do": "stats", "directories": list(self.spec.parts)}

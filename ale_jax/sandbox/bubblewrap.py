@@ -30,6 +30,7 @@ from ale_jax.sandbox.link import Link
 from ale_jax.sandbox.runner.processes import ENVIRONMENT
 from ale_jax.sandbox.runner.usage import Usage, read_usage
 from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, WORK, SandboxSpec
+from ale_jax.sandbox.vitals import Vitals, first_process, read_vitals
 
 HOST_ETC = Path("/etc")
 ALTERNATIVES, LIBRARIES = "alternatives", "ld.so.cache"
@@ -124,6 +125,7 @@ class BubblewrapMachine:
         self._process = process
         self._group = group
         self._words = b""
+        self._runner_pid: int | None = None
         self._destroying = threading.Lock()
 
     async def alive(self) -> bool:
@@ -132,6 +134,10 @@ class BubblewrapMachine:
     async def destroy(self) -> None:
         self.link.fail("the sandbox is closed")
         await asyncio.to_thread(self._end)
+
+    def vitals(self) -> Vitals | None:
+        self._runner_pid = self._runner_pid or first_process(self._process.pid)
+        return read_vitals(self._runner_pid) if self._runner_pid else None
 
     def usage(self) -> Usage:
         return read_usage(self._group.directories) if self._group else {}

@@ -23,12 +23,14 @@ from ale_jax.sandbox.async_sandbox import PROGRAM, AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
 from ale_jax.sandbox.booting import NO_LIMITS, boot, log_denial, user_id
 from ale_jax.sandbox.cgroups import Owner
+from ale_jax.sandbox.docker_vitals import ContainerVitals
 from ale_jax.sandbox.egress.proxy import Record
 from ale_jax.sandbox.hub import daemon
 from ale_jax.sandbox.hub.hub import Hub
 from ale_jax.sandbox.link import DockerLink
 from ale_jax.sandbox.runner.usage import Usage
 from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, TMP, WORK, SandboxSpec
+from ale_jax.sandbox.vitals import Vitals, read_vitals
 
 API_S = 30.0
 # Age at which a sandbox counts as abandoned if its owner cannot be checked from here (another host
@@ -48,9 +50,14 @@ class DockerMachine:
         self.link = link
         self._api, self._container = api, container
         self._attached = attached  # owns the connection
+        self._from_daemon = ContainerVitals(api, container)
 
     async def alive(self) -> bool:
         return await asyncio.to_thread(self._is_running)
+
+    def vitals(self) -> Vitals | None:
+        pid = self.link.runner_pid
+        return read_vitals(pid) if pid else self._from_daemon.see()
 
     def usage(self) -> Usage:
         return {}  # the runner reads the container's cgroups, even if the daemon is remote

@@ -15,6 +15,7 @@ from ale_jax.sandbox.api import FileInfo, ProcessResult, SandboxError, SandboxLo
 from ale_jax.sandbox.link import Link, Stream
 from ale_jax.sandbox.runner import wire
 from ale_jax.sandbox.runner.usage import Usage
+from ale_jax.sandbox.vitals import Vitals, time_to_answer
 
 
 class OutputSink:
@@ -54,6 +55,9 @@ class Machine(Protocol):
     async def destroy(self) -> None:
         """Stops it and frees its resources, or leaves it to the reaper. May be called again."""
 
+    def vitals(self) -> Vitals | None:
+        """Of its runner; None if it is not visible from this host, or has ended."""
+
     def usage(self) -> Usage:
         """Usage as measured by the host; empty where the runner can read it itself."""
 
@@ -62,7 +66,8 @@ class Machine(Protocol):
 
 
 class Exchange:
-    """Sends requests to the runner of one machine."""
+    """Sends requests to the runner of one machine. Time in which the runner waits for a CPU does
+    not count as silence."""
 
     def __init__(self, machine: Machine):
         self._machine = machine
@@ -94,7 +99,7 @@ class Exchange:
     async def _bounded(self, what: str, seconds: float) -> AsyncIterator[None]:
         """Turns a timeout or a protocol error into the loss of the sandbox."""
         try:
-            async with asyncio.timeout(seconds):
+            async with time_to_answer(seconds, self._machine.vitals):
                 yield
         except TimeoutError:
             raise await self._lost(f"no answer to {what!r} within {seconds:g} s") from None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import struct
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from ale_jax.sandbox.api import SandboxLost
 from ale_jax.sandbox.runner import wire
 
 MAX_STREAMS_OF_RUNNER = 256
+CREDENTIALS = "iII"  # pid, uid and gid of a socket's peer (unix(7))
 Accept = Callable[["Stream", dict[str, Any]], None]
 
 
@@ -135,6 +137,7 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._failure: SandboxLost | None = None
         self._greeted: asyncio.Future[dict] = asyncio.get_running_loop().create_future()
+        self._pinged: asyncio.Future[None] | None = None
 
     async def greeting(self) -> dict[str, Any]:
         """Waits until the runner serves requests. Errors: SandboxLost."""
@@ -147,6 +150,17 @@ class Link(asyncio.Protocol):
         self._next += 2
         self.post(wire.json_frame(wire.OPEN, stream.number, request | {"body": body}))
         return stream
+
+    def ping(self) -> asyncio.Future[None]:
+        """Is done when the runner answers, which costs it less than any request. One at a time.
+
+        Errors: SandboxLost, at once or in the future.
+        """
+        self.check()
+        assert self._pinged is None, "the last ping was not answered"
+        self._pinged = asyncio.get_running_loop().create_future()
+        self.post(wire.frame(wire.PING, 0))
+        return self._pinged
 
     def check(self) -> None:
         if self._failure is not None:
@@ -169,6 +183,9 @@ class Link(asyncio.Protocol):
             if not self._greeted.done():
                 self._greeted.set_exception(self._failure)
                 self._greeted.exception()  # marks it as retrieved, in case nothing awaits it
+            if self._pinged is not None and not self._pinged.done():
+                self._pinged.set_exception(self._failure)
+                self._pinged.exception()
             for stream in list(self._streams.values()):
                 stream.wake()
 
@@ -204,12 +221,16 @@ class Link(asyncio.Protocol):
         del self._buffer[:start]
 
     def _take(self, number: int, kind: int, payload: bytes) -> None:
-        if kind not in (wire.OPEN, wire.DATA, wire.ERROR, wire.CREDIT, wire.END):
+        if kind not in range(wire.PING + 1):
             raise ValueError(f"a frame of kind {kind}")
         if number in self._streams:
             self._streams[number].take(kind, payload)
         elif number == 0 and kind == wire.END and not self._greeted.done():
             self._greeted.set_result(_object(payload))
+        elif kind == wire.PING and self._pinged is not None:
+            pinged, self._pinged = self._pinged, None
+            if not pinged.done():  # its heartbeat has stopped
+                pinged.set_result(None)
         elif kind == wire.OPEN:
             self._accept_stream(number, _object(payload))
         elif kind != wire.CREDIT:  # credit for the last data may arrive late
@@ -227,7 +248,7 @@ class DockerLink(Link):
     """A link through the Docker daemon, which wraps the container's output in its own frames.
 
     The runner may move the link to a direct socket. Its standard error still comes through the
-    daemon then.
+    daemon then. runner_pid: of that runner, as this process sees it; 0 if it does not.
     """
 
     KEPT_STDERR = 2000
@@ -236,6 +257,7 @@ class DockerLink(Link):
     def __init__(self):
         super().__init__()
         self._raw = bytearray()
+        self.runner_pid = 0
         self._attached: asyncio.Transport | None = None
 
     def direct(self) -> asyncio.Protocol:
@@ -244,6 +266,10 @@ class DockerLink(Link):
 
     def take_over(self, transport: asyncio.Transport) -> None:
         self._transport = transport
+        peer = transport.get_extra_info("socket")
+        size = struct.calcsize(CREDENTIALS)
+        credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        self.runner_pid, *_ = struct.unpack(CREDENTIALS, credentials)
 
     def unwrapped(self, data: bytes) -> None:
         super().data_received(data)

@@ -19,7 +19,18 @@ import traceback
 from collections.abc import Callable, Mapping
 
 from ale_jax.sandbox import bubblewrap, docker_runtime
-from benchmarks.sandbox import crowd, deaths, hostile, latency, leaks, peers, report, siege, starts
+from benchmarks.sandbox import (
+    crowd,
+    deaths,
+    hostile,
+    latency,
+    leaks,
+    peers,
+    report,
+    restart,
+    siege,
+    starts,
+)
 from benchmarks.sandbox.findings import Finding, Trial, say
 from benchmarks.sandbox.plan import FULL, QUICK, SPEC, Plan
 from benchmarks.sandbox.summary import figures_of, overall
@@ -30,6 +41,7 @@ PARTS: Mapping[str, Callable[[str, Plan], list[Finding]]] = {
     "starts": starts.measure,
     "crowd": crowd.measure,
     "deaths": deaths.measure,
+    "restart": restart.measure,
     "leaks": leaks.measure,
     "attacks": siege.measure,
     "hostile": hostile.measure,

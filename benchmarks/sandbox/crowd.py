@@ -1,4 +1,5 @@
-"""Many concurrent sandboxes: whether all answer correctly, and how much memory they use."""
+"""Many concurrent sandboxes: whether all answer correctly and soon, how much memory they use, and
+what it costs to watch them."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from benchmarks.sandbox.plan import SPEC, Plan
 STEP = 7
 # The sum is in the shell, the log in a file, and `tail` is a process: all must be this sandbox's.
 COMMAND = f"sum=$((sum + {STEP})); echo $name $sum >> log; tail -n 1 log; wc -l < log"
+STEADY_RATE = 100  # commands per second
 START_S = 600.0  # of one start, which mostly waits for its turn
 
 
@@ -45,6 +47,9 @@ async def _measure(name: str, plan: Plan) -> list[Finding]:
         each = plan.crowd_commands // count
         say(f"{name}: {each * count} commands in {count} sandboxes")
         played = await asyncio.gather(*(_play(pool, id, each) for id in ids))
+        say(f"{name}: heartbeats alone, then {STEADY_RATE} commands per second")
+        cores = await _heartbeat_cores(pool, ids, plan.crowd_seconds)
+        steady = await _play_steadily(pool, ids, plan.crowd_seconds)
     failed = sum(failures for failures, _ in played)
     return [
         Figure("crowd", "sandboxes at once", count),
@@ -57,6 +62,8 @@ async def _measure(name: str, plan: Plan) -> list[Finding]:
         Sample(
             "crowd_command_ms", "command, all at once, ms", tuple(ms for _, t in played for ms in t)
         ),
+        Figure("crowd_heartbeat_cores", "heartbeats of all, cores", round(cores, 4)),
+        Sample("crowd_steady_ms", f"command, {STEADY_RATE} a second, ms", tuple(steady)),
         Figure("commands_run", "commands run", each * count),
         Figure("commands_failed", "commands failed", failed),
     ]
@@ -77,6 +84,34 @@ async def _play(pool: NodePool, id: str, count: int) -> tuple[int, list[float]]:
         right = f"{id} {STEP * number}\n{number}\n"
         failures += (result.exit_code, result.output) != (0, right)
     return failures, times
+
+
+async def _heartbeat_cores(pool: NodePool, ids: list[str], seconds: float) -> float:
+    """CPU time that this process and the runners take while nobody calls, in cores."""
+    await asyncio.sleep(min(seconds, 2.0))  # what the commands left to do
+    began, before = time.perf_counter(), _cpu_seconds(pool, ids)
+    await asyncio.sleep(seconds)
+    return (_cpu_seconds(pool, ids) - before) / (time.perf_counter() - began)
+
+
+def _cpu_seconds(pool: NodePool, ids: list[str]) -> float:
+    runners = [pool._leases.known(id).sandbox.vitals() for id in ids]
+    return time.process_time() + sum(runner.cpu_seconds for runner in runners if runner)
+
+
+async def _play_steadily(pool: NodePool, ids: list[str], seconds: float) -> list[float]:
+    """Milliseconds of commands that arrive at a fixed rate, in one sandbox after the other."""
+
+    async def call(id: str) -> float:
+        began = time.perf_counter()
+        await pool.call(id, "run", command="true", timeout=60.0)
+        return 1e3 * (time.perf_counter() - began)
+
+    began, calls = time.perf_counter(), []
+    for number in range(int(seconds * STEADY_RATE)):
+        await asyncio.sleep(max(0.0, began + number / STEADY_RATE - time.perf_counter()))
+        calls.append(asyncio.ensure_future(call(ids[number % len(ids)])))
+    return await asyncio.gather(*calls)
 
 
 def _pss_mb(pool: NodePool, id: str) -> float:

@@ -14,10 +14,12 @@ class Plan:
     """commands: for each way to reach a session. peer_commands: for each peer, which is slower.
     installs_peers: whether missing peers are installed. cold_starts: each next to a bare one.
     file_calls: number of resets, of snapshots and of restores. crowds: concurrent sandboxes, by
-    runtime. crowd_commands: distributed over them. cycles: of create and stop. starts_at_once:
-    concurrent starts during which their owner is killed. effort: of attacks (see `Arena`).
-    quiet_commands: of the attacks' neighbour, before a load. kills: of a sandbox, for each fault.
-    hostile_episodes: each an attack and an oracle's episode.
+    runtime. crowd_commands: distributed over them. crowd_seconds: of heartbeats alone, and of a
+    steady load. restart_sandboxes, restart_rate: of the service that is killed `restarts` times,
+    and its commands per second. restart_seconds: of load before and after each kill. cycles: of
+    create and stop. starts_at_once: concurrent starts during which their owner is killed. effort:
+    of attacks (see `Arena`). quiet_commands: of the attacks' neighbour, before a load. kills: of a
+    sandbox, for each fault. hostile_episodes: each an attack and an oracle's episode.
     """
 
     commands: int
@@ -28,6 +30,11 @@ class Plan:
     file_calls: int
     crowds: dict[str, int]
     crowd_commands: int
+    crowd_seconds: float
+    restart_sandboxes: int
+    restart_rate: float
+    restart_seconds: float
+    restarts: int
     cycles: int
     starts_at_once: int
     effort: float
@@ -43,8 +50,13 @@ FULL = Plan(
     cold_starts=40,
     warm_starts=100,
     file_calls=100,
-    crowds={"docker": 64, "bubblewrap": 200},
+    crowds={"docker": 64, "bubblewrap": 500},
     crowd_commands=10_000,
+    crowd_seconds=20.0,
+    restart_sandboxes=200,
+    restart_rate=100.0,
+    restart_seconds=10.0,
+    restarts=3,
     cycles=1000,
     starts_at_once=64,
     effort=1.0,
@@ -61,6 +73,11 @@ QUICK = Plan(
     file_calls=4,
     crowds={"docker": 4, "bubblewrap": 12},
     crowd_commands=240,
+    crowd_seconds=2.0,
+    restart_sandboxes=4,
+    restart_rate=20.0,
+    restart_seconds=1.0,
+    restarts=1,
     cycles=4,
     starts_at_once=8,
     effort=0.1,

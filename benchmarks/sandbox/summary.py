@@ -21,6 +21,7 @@ SUMMED = (
     *("commands_run", "commands_failed", "attacks_tried", "attacks_survived", "attacks_succeeded"),
     *("leaked_objects", "sibling_episodes", "sibling_episodes_changed", "crowd_silent"),
     *("hostile_episodes", "hostile_oracles_unpaid", "hostile_breaches", "hostile_replaced"),
+    *("restart_lost", "restart_commands", "restart_failed", "restart_not_once"),
 )
 
 
@@ -54,6 +55,11 @@ BARS = (
     Bar("swe_rex_ratio", "SWE-ReX, local / session command", 10.0, at_least=True),
     Bar("crowd_silent", "sandboxes of the crowd that do not answer", 0),
     Bar("commands_failed", "commands of the crowd that failed", 0),
+    Bar("crowd_steady_ms_p99", "command in one of the crowd, 100 a second, ms (p99)", 100.0),
+    Bar("crowd_heartbeat_cores", "heartbeats of the crowd, cores", 0.2),
+    Bar("restart_lost", "sandboxes lost by restarts of the service", 0),
+    Bar("restart_failed", "commands failed by restarts of the service", 0),
+    Bar("restart_not_once", "commands not run exactly once, despite restarts", 0),
     Bar("leaked_objects", "things left after the next start", 0),
     Bar("attacks_succeeded", "attacks that were not survived", 0),
     Bar("neighbour_ratio_max", "a neighbour's p95 under attack / before", 2.0),

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import socket
 import struct
 
 import pytest
@@ -20,6 +22,11 @@ class Wire:
     def __init__(self):
         self.written = bytearray()
         self.aborted = False
+        self.socket: socket.socket | None = None
+
+    def get_extra_info(self, name):
+        assert name == "socket"
+        return self.socket
 
     def write(self, data):
         self.written += data
@@ -163,11 +170,34 @@ def test_no_bytes_whatever_raise_here(data):
     run(test)
 
 
+def test_a_ping_is_answered_once_and_only_if_it_was_sent():
+    async def test():
+        link, transport = _linked()
+        pinged = link.ping()
+        assert transport.frames() == [(0, wire.PING, b"")] and not pinged.done()
+        link.data_received(wire.frame(wire.PING, 0))
+        await pinged
+        lost = link.ping()
+        link.fail("it died")
+        with pytest.raises(SandboxLost, match="it died"):
+            await lost
+        link, _ = _linked()
+        link.data_received(wire.frame(wire.PING, 0))
+        with pytest.raises(SandboxLost, match="broke the protocol"):
+            link.ping()
+
+    run(test)
+
+
 def test_who_takes_a_link_over_has_it_but_for_standard_error():
     async def test():
         link, attached = _linked(DockerLink)
         direct, transport = link.direct(), Wire()
-        direct.connection_made(transport)
+        transport.socket, other = socket.socketpair()  # this process is both ends
+        with transport.socket, other:
+            assert link.runner_pid == 0  # not visible
+            direct.connection_made(transport)
+            assert link.runner_pid == os.getpid()
         stream = link.open({"do": "x"})
         assert not attached.written and len(transport.frames()) == 1
         frames = wire.frame(wire.DATA, 1, b"one")

@@ -1,12 +1,16 @@
-"""The commands of `ale-sandbox` that work on the local machine: `serve`, `images` and `doctor`."""
+"""The commands of `ale-sandbox` that work on the local machine: `serve`, `stop-node`, `images` and
+`doctor`."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import dataclasses
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from fastapi import APIRouter
 from rich.console import Console
@@ -18,14 +22,17 @@ from ale_jax.sandbox.cli.parser import spec_of
 from ale_jax.sandbox.docker_runtime import DockerRuntime
 from ale_jax.sandbox.hub.ensure import MISSING, NEVER
 from ale_jax.sandbox.hub.hub import Hub
+from ale_jax.sandbox.node.process import StateDirectory, own
+from ale_jax.sandbox.pool.api import SandboxPool
+from ale_jax.sandbox.pool.machines import raise_file_limit
 from ale_jax.sandbox.pool.node_pool import NodePool
 from ale_jax.sandbox.pool.options import ManagedPool, PoolOptions, closed_at_exit
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.sdk.client import SandboxClient
 from ale_jax.sandbox.service import rock
 from ale_jax.sandbox.service.access import ServiceSettings, read_tokens
-from ale_jax.sandbox.service.app import bind, create_app, serve, url_of
-from ale_jax.sandbox.service.connections import raise_file_limit
+from ale_jax.sandbox.service.app import bind, create_app, refuse_openness, serve, url_of
+from ale_jax.sandbox.service.records import Refusal
 from ale_jax.sandbox.spec import SandboxSpec
 
 # Creates a pool for a runtime name, spec and options; also returns a label of where it runs.
@@ -50,14 +57,20 @@ def run_service(
 
     Errors: ValueError, SandboxStartError.
     """
-    raise_file_limit()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     routers = [*fronts, *([rock.front()] if arguments.rock else [])]
     try:
+        if arguments.owner_fd is not None:
+            return _own(arguments, make_pool)
         asyncio.run(_serve(arguments, routers, make_pool))
     except SystemExit:
         return 0  # the normal end of a service, on SIGTERM
     return 0
+
+
+def owns_sandboxes(arguments: argparse.Namespace) -> bool:
+    """Whether this process holds the pool, rather than being a front end of one that does."""
+    return not arguments.state or arguments.owner_fd is not None
 
 
 async def _serve(
@@ -65,20 +78,67 @@ async def _serve(
 ) -> None:
     settings = ServiceSettings(host=arguments.host, port=arguments.port)
     tokens, spec = read_tokens(arguments.token_file), spec_of(arguments)
-    options = PoolOptions(
+    refuse_openness(settings, tokens)
+    raise_file_limit()
+    with bind(settings) as listener:
+        if arguments.state:
+            pool = await StateDirectory(arguments.state).find_or_start(_asked(arguments))
+            where = pool.label
+        else:
+            pool, where = make_pool(arguments.runtime, spec, _options(arguments))
+        app = create_app(pool, settings, tokens, routers)
+        async with closed_at_exit(pool):
+            if arguments.warm:
+                await pool.warm(spec, arguments.warm)
+            _announce(url_of(listener), where, bool(tokens))
+            try:
+                await serve(app, listener)
+            finally:
+                if arguments.state:
+                    await _farewell(pool, arguments.state)
+
+
+def _own(arguments: argparse.Namespace, make_pool: MakePool) -> int:
+    """Holds the pool for services with the same --state."""
+    os.set_inheritable(arguments.owner_fd, False)
+    state, spec = StateDirectory(arguments.state), spec_of(arguments)
+    with state.owned():
+        try:
+            pool, label = make_pool(arguments.runtime, spec, _options(arguments))
+            asyncio.run(own(pool, label, state, _asked(arguments), arguments.owner_fd))
+        except (SandboxError, ValueError) as error:
+            os.write(arguments.owner_fd, str(error).encode())
+            return 1
+    return 0
+
+
+def _options(arguments: argparse.Namespace) -> PoolOptions:
+    return PoolOptions(
         slots=arguments.slots,
         memory_mb=arguments.memory_mb,
         cpus=arguments.cpus,
         snapshot_directory=arguments.snapshots,
     )
-    pool, where = make_pool(arguments.runtime, spec, options)
-    app = create_app(pool, settings, tokens, routers)
-    with bind(settings) as listener:
-        async with closed_at_exit(pool):
-            if arguments.warm:
-                await pool.warm(spec, arguments.warm)
-            _announce(url_of(listener), where, bool(tokens))
-            await serve(app, listener)
+
+
+def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
+    names = ("runtime", "slots", "memory_mb", "cpus", "snapshots")
+    return {name: getattr(arguments, name) for name in names}
+
+
+async def _farewell(pool: SandboxPool, state: str) -> None:
+    """Nothing may stay behind silently."""
+    with contextlib.suppress(Refusal):  # the owner is gone, and its sandboxes with it
+        count = sum(status.cause is None for status in await pool.statuses())
+        text = f"{count} sandboxes stay; to end them, type: ale-sandbox stop-node {state}"
+        Console(stderr=True).print(text, soft_wrap=True)
+
+
+def stop_node(path: str) -> int:
+    """Ends the process that owns the sandboxes of a state directory. Errors: SandboxError."""
+    ended = asyncio.run(StateDirectory(path).end())
+    print("its sandboxes have ended" if ended else f"no process owns sandboxes of {path}")
+    return 0
 
 
 def _announce(url: str, where: str, asks: bool) -> None:

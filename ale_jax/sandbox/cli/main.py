@@ -241,11 +241,17 @@ def _remove(client: SandboxClient, arguments: argparse.Namespace) -> int:
     return 0
 
 
-# The next three import modules that take longer to load than most commands take to run.
+# The next four import modules that take longer to load than most commands take to run.
 def _serve(arguments: argparse.Namespace) -> int:
     from ale_jax.sandbox.cli.local import run_service
 
     return run_service(arguments)
+
+
+def _stop_node(arguments: argparse.Namespace) -> int:
+    from ale_jax.sandbox.cli.local import stop_node
+
+    return stop_node(arguments.state)
 
 
 def _images(arguments: argparse.Namespace) -> int:
@@ -263,6 +269,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
 LOCAL: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "serve": _serve,
     "shell": _shell,
+    "stop-node": _stop_node,
     "images": _images,
     "doctor": _doctor,
 }

@@ -54,6 +54,8 @@ def make_parser() -> argparse.ArgumentParser:
     remove = commands.add_parser("rm", help="stop sandboxes")
     remove.add_argument("ids", nargs="*", metavar="id")
     remove.add_argument("--all", action="store_true", help="all of yours")
+    stop = commands.add_parser("stop-node", help="end the sandboxes that a service has left")
+    stop.add_argument("state", metavar="DIR", help="the service's --state")
     _add_images(commands)
     doctor = commands.add_parser("doctor", help="show what works here, and how to fix the rest")
     _add_spec(doctor)
@@ -91,6 +93,15 @@ def add_serve_options(serve: argparse.ArgumentParser) -> None:
         help=f"cores of a node; 0: all. Specs may ask for {CPUS:g} times as many together",
     )
     serve.add_argument("--snapshots", default="", help="directory for persistent snapshots")
+    serve.add_argument(
+        "--state",
+        default="",
+        metavar="DIR",
+        help="directory of a process that owns the sandboxes and outlives the service; started if"
+        " there is none, ended by stop-node; without it, they end with the service",
+    )
+    # Set by the service that starts the process: this same command line, as the owner.
+    serve.add_argument("--owner-fd", type=int, help=argparse.SUPPRESS)
     serve.add_argument("--warm", type=int, default=0, help="sandboxes to keep ready on each node")
     serve.add_argument(
         "--rock", action="store_true", help="also serve the routes that rl-rock uses"

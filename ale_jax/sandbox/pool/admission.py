@@ -19,6 +19,7 @@ from ale_jax.sandbox.pool.pooled_sandbox import PooledSandbox
 from ale_jax.sandbox.spec import SandboxSpec
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 1.0, 60.0
+SLICES = 10
 
 
 @dataclasses.dataclass
@@ -216,23 +217,35 @@ class Supervisor:
 
     def tick(self) -> None:
         """Checks every sandbox once, without waiting for any of them."""
-        for pooled in list(self._lifecycle.sandboxes.values()):
-            if not pooled.life.is_up:
-                continue
-            options = self._options
-            patience = options.silent_busy_ticks if pooled.busy else options.silent_ticks
-            if reason := pooled.heartbeat.beat(pooled.sandbox, patience):
-                self._lifecycle.lose(pooled, reason)
-            elif pooled.life.state is State.RUNNING and (overdue := pooled.overdue()):
-                self._lifecycle.end(pooled, *overdue)
+        for pooled in self._living():
+            self._check(pooled)
+        self._tidy()
+
+    def _living(self) -> list[PooledSandbox]:
+        return [each for each in self._lifecycle.sandboxes.values() if each.life.is_up]
+
+    def _check(self, pooled: PooledSandbox) -> None:
+        if not pooled.life.is_up:  # any more
+            return
+        if reason := pooled.heartbeat.beat(pooled.sandbox, pooled.busy > 0):
+            self._lifecycle.lose(pooled, reason)
+        elif pooled.life.state is State.RUNNING and (overdue := pooled.overdue()):
+            self._lifecycle.end(pooled, *overdue)
+
+    def _tidy(self) -> None:
         self._lifecycle.forget()
         self._warm.refill()
 
     async def _keep_ticking(self) -> None:
-        """Calls `tick` every `tick_seconds`."""
+        """Checks every sandbox every `tick_seconds`: some of them in each of SLICES steps, so that
+        calls never wait for the check of all of them."""
         while True:
-            await asyncio.sleep(self._options.tick_seconds)
-            self.tick()
+            living = self._living()
+            for step in range(SLICES):
+                await asyncio.sleep(self._options.tick_seconds / SLICES)
+                for pooled in living[step::SLICES]:
+                    self._check(pooled)
+            self._tidy()
 
     async def _keep_reaping(self) -> None:
         """Reaps every `reap_every_seconds`; `Machines.reap` limits the time of each pass."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -42,6 +43,7 @@ class Lifecycle:
         self.sandboxes: dict[str, PooledSandbox] = {}
         self.restarts = 0
         self.usage = UsageLedger()
+        self._phases = itertools.count()
         self._machines, self._stores, self._options = machines, stores, options
         self._record, self._clock = record, clock
         self._ended: collections.deque[tuple[float, PooledSandbox]] = collections.deque()
@@ -173,7 +175,7 @@ class Lifecycle:
             pooled.after,
             pause,
         )
-        pooled.heartbeat = Heartbeat(self._options.ask_ticks, self._options.tick_seconds)
+        pooled.heartbeat = Heartbeat(self._options, phase=next(self._phases))
 
     async def _fill(self, pooled: PooledSandbox) -> None:
         if pooled.life.state is State.READY:

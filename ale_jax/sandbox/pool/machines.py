@@ -6,6 +6,7 @@ This is the only file of the pool that uses the runtime.
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -63,6 +64,22 @@ async def _first_up(starts: Sequence[S], count: int) -> list[S]:
 
 
 REAP_S = 60.0
+FILES_EACH, FILES_BESIDE = 4, 256  # a sandbox holds two or three; connections, logs, starts
+
+
+def raise_file_limit(slots: int = 0) -> None:
+    """Raises this process's limit of open files as far as it may.
+
+    slots: sandboxes that this process will hold. Errors: ValueError if their files do not fit.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    need = FILES_BESIDE + FILES_EACH * slots
+    if need > most:
+        raise ValueError(
+            f"{slots} slots need {need} open files, but the hard limit is {most} (ulimit -Hn):"
+            " raise it (LimitNOFILE= in systemd, --ulimit nofile= in Docker), or use fewer slots"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 class Launches(Protocol):

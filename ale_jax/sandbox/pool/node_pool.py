@@ -24,7 +24,7 @@ from ale_jax.sandbox.pool.api import (
 )
 from ale_jax.sandbox.pool.events import EventRing, NodeLoad, log_event, steady_clock
 from ale_jax.sandbox.pool.lifecycle import Leases, Lifecycle, job_on_terminal, job_output
-from ale_jax.sandbox.pool.machines import Launches, Machines, first_ready
+from ale_jax.sandbox.pool.machines import Launches, Machines, first_ready, raise_file_limit
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.pool.pooled_sandbox import PooledSandbox
 from ale_jax.sandbox.pool.snapshots import SnapshotStores
@@ -59,7 +59,11 @@ class NodePool:
         self._closing: asyncio.Task | None = None
 
     async def open(self) -> None:
-        """Removes what dead owners left behind, and starts the supervisor."""
+        """Removes what dead owners left behind, and starts the supervisor.
+
+        Errors: ValueError if this process may not hold as many files as its slots need.
+        """
+        raise_file_limit(self._options.slots)
         await self._machines.reap()
         self._supervisor.start()
 

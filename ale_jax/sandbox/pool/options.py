@@ -36,7 +36,8 @@ class PoolOptions:
     remains valid. silent_ticks, silent_busy_ticks: ticks without an answer after which a sandbox
     counts as dead; the second applies during a call, because the runner may be killing a fork bomb
     and answer nothing else. Silence is counted in ticks rather than by the clock, so that a node
-    that was itself suspended or overloaded does not declare its sandboxes dead.
+    that was itself suspended or overloaded does not declare its sandboxes dead; ticks in which the
+    runner waited for a CPU do not count (`sandbox/vitals.py`).
     max_losses: consecutive losses, without a successful call in between, after which a sandbox is
     no longer re-created.
     remember_seconds: how long the status of an ended sandbox remains available.
@@ -55,8 +56,8 @@ class PoolOptions:
     launch_seconds: float = 90.0
     close_seconds: float = 10.0
     tick_seconds: float = 0.25
-    ask_ticks: int = 2
-    silent_ticks: int = 4
+    ask_ticks: int = 3
+    silent_ticks: int = 3
     silent_busy_ticks: int = 60
     max_losses: int = 5
     remember_seconds: float = 600.0

@@ -12,8 +12,11 @@ from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStats
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.pool.accounting import Usage
 from ale_jax.sandbox.pool.api import Cause, Change, SandboxGone, StartRequest, State, Status
+from ale_jax.sandbox.pool.options import PoolOptions
+from ale_jax.sandbox.vitals import Silence, Watch
 
 MAX_CHANGES = 100
+STATS_EVERY = 5  # they cost ten times what a ping costs
 
 TRANSITIONS: Mapping[State, frozenset[State]] = {
     State.PENDING: frozenset({State.STARTING, State.STOPPING, State.FAILED}),
@@ -60,40 +63,47 @@ class Life:
 
 
 class Heartbeat:
-    """Asks the runner for its statistics, one request at a time.
+    """Pings the runner every `ask_ticks` ticks, and asks it for its statistics every STATS_EVERY
+    questions; one question at a time.
 
-    An answer also shows that the machine is alive, so the runtime need not be asked. stats: the
-    last answer. cpu_percent: of one core, between the last two answers.
+    An answer also shows that the machine is alive, so the runtime need not be asked. Without one,
+    the ticks count in which the runner could have answered: not those in which it waited for a CPU.
+    stats: the last answer. cpu_percent: of one core, between the last two answers. phase: ticks by
+    which the first question comes earlier, so that many sandboxes are not asked at once.
     """
 
-    def __init__(self, ask_ticks: int, tick_seconds: float):
+    def __init__(self, options: PoolOptions, phase: int = 0):
         self.stats: SandboxStats | None = None
         self.cpu_percent: float | None = None
-        self._ask_ticks, self._tick_seconds = ask_ticks, tick_seconds
-        self._question: asyncio.Task[tuple[SandboxStats, float]] | None = None
-        self._ticks = 0  # since the last question, or since the last answer
+        self._options = options
+        self._question: asyncio.Future[tuple[SandboxStats, float] | None] | None = None
+        self._asked = 0
+        self._ticks = phase % options.ask_ticks  # since the last answer
+        self._silent = 0  # ticks in which it could have answered the question
+        self._watch: Watch | None = None
         self._answered_at = 0.0
 
     @property
     def silent_seconds(self) -> float:
-        """How long an answer has been due, counted in ticks."""
+        """How long an answer has been due, counted in ticks in which the runner could answer."""
         is_owed = self._question is not None and not self._question.done()
-        return self._ticks * self._tick_seconds if is_owed else 0.0
+        return self._silent * self._options.tick_seconds if is_owed else 0.0
 
-    def beat(self, sandbox: AsyncSandbox, patience: int) -> str | None:
-        """Advances by one tick. Returns why the sandbox counts as dead, or None.
-
-        patience: ticks without an answer until then.
-        """
-        self._ticks += 1
+    def beat(self, sandbox: AsyncSandbox, is_busy: bool) -> str | None:
+        """Advances by one tick. Returns why the sandbox counts as dead, or None. is_busy: during a
+        call, when the runner may be killing a fork bomb and answer nothing else."""
         if self._question is None:
-            if self._ticks >= self._ask_ticks:
-                self._question = asyncio.get_running_loop().create_task(_timed_stats(sandbox))
-                self._ticks = 0
-            return None
+            self._ticks += 1
+            return self._ask(sandbox) if self._ticks >= self._options.ask_ticks else None
         if self._question.done():
             return self._take_answer()
-        if self._ticks < patience:
+        silence = self._watch.look()
+        if silence is Silence.WAITING:
+            return None
+        self._silent += 1
+        is_patient = is_busy and silence is not Silence.STOPPED
+        options = self._options
+        if self._silent < (options.silent_busy_ticks if is_patient else options.silent_ticks):
             return None
         self.stop()
         return "it does not answer"
@@ -103,11 +113,24 @@ class Heartbeat:
             self._question.cancel()
             self._question = None
 
+    def _ask(self, sandbox: AsyncSandbox) -> str | None:
+        try:
+            if self._asked % STATS_EVERY == 0:
+                self._question = asyncio.get_running_loop().create_task(_timed_stats(sandbox))
+            else:
+                self._question = sandbox.ping()
+        except SandboxLost as error:
+            return str(error)
+        self._asked += 1
+        self._silent, self._watch = 0, Watch(sandbox.vitals)
+        return None
+
     def _take_answer(self) -> str | None:
         question, self._question, self._ticks = self._question, None, 0
         error = question.exception()
         if error is None:
-            self._take_stats(*question.result())
+            if (answer := question.result()) is not None:
+                self._take_stats(*answer)
         elif isinstance(error, SandboxLost):
             return str(error)
         elif not isinstance(error, SandboxError):

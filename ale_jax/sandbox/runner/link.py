@@ -155,6 +155,8 @@ class Link:
             request = json.loads(payload)
             stream = self._streams[number] = Stream(self, number, request.get("body", True))
             self.loop.spawn(self._accept(stream, request))
+        elif kind == wire.PING:
+            self.post(wire.frame(wire.PING, 0))
         elif number in self._streams:  # otherwise it is over, and the host does not know yet
             self._streams[number].take(kind, payload)
 

@@ -8,6 +8,7 @@ A frame: u32 length of the payload, u32 stream, u8 kind (big-endian), then the p
     ERROR   as DATA, for standard error where it is separate
     CREDIT  u32: number of bytes of the stream that were consumed
     END     JSON: this side of the stream is over; from the runner, it carries the outcome
+    PING    empty, of stream 0: the runner answers with another one
 
 The host numbers its streams 1, 3, 5, ..., the runner 2, 4, 6, ...
 """
@@ -15,10 +16,10 @@ The host numbers its streams 1, 3, 5, ..., the runner 2, 4, 6, ...
 import json
 import struct
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAIN = "main"  # the session that is opened on demand
 HEAD = struct.Struct(">IIB")
-OPEN, DATA, ERROR, CREDIT, END = range(5)
+OPEN, DATA, ERROR, CREDIT, END, PING = range(6)
 CHUNK = 1 << 16
 WINDOW = 1 << 18
 MAX_FRAME = 1 << 20  # of JSON; data is sent in pieces of at most CHUNK bytes

@@ -43,8 +43,10 @@ from ale_jax.sandbox.spec import SandboxSpec
 
 T = TypeVar("T")
 
-# Seconds before each retry.
+# Seconds before each retry; and before the further ones of a client that the service has answered
+# before, which is then being restarted.
 PAUSES = (0.1, 0.5, 2.0)
+RESTART_PAUSES = (2.0,) * 15
 BUSY = (429, 502, 504)
 # What the network and the service may need in addition to the time of the call itself.
 GRACE_S = 30.0
@@ -104,14 +106,17 @@ Step = Send | Pause
 Outcome = httpx.Response | httpx.TransportError | None
 
 
-def exchange(call: Call[T], request: httpx.Request) -> Generator[Step, Outcome, T]:
+def exchange(
+    call: Call[T], request: httpx.Request, has_answered: bool = False
+) -> Generator[Step, Outcome, T]:
     """Yields the steps of a call; the caller takes each step and sends back its outcome.
 
     If the service is busy or the network fails, the same request is sent again. The service
-    recognizes it by its id and does not execute it twice.
+    recognizes it by its id and does not execute it twice. has_answered: whether the service has
+    answered this client before.
     Errors: those of `failure`, and SandboxError if the service cannot be reached.
     """
-    for pause in (*PAUSES, None):
+    for pause in (*PAUSES, *(RESTART_PAUSES if has_answered else ()), None):
         outcome = yield Send(request)
         if isinstance(outcome, httpx.Response) and outcome.status_code not in BUSY:
             if outcome.is_success:

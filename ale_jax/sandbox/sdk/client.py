@@ -31,6 +31,7 @@ class SandboxClient(ClientOperations):
     def __init__(self, url: str, token: str | None = None, verify: ssl.SSLContext | bool = True):
         self._http = httpx.Client(**http_options(url, token, verify))
         self.url, self.token = url.rstrip("/"), token
+        self._has_answered = False
 
     def start(self, spec: SandboxSpec, **request: Any) -> RemoteSandbox:
         """Returns a running sandbox. request: the other fields of `StartRequest`.
@@ -50,12 +51,13 @@ class SandboxClient(ClientOperations):
         self.close()
 
     def _do(self, call: Call) -> Any:
-        steps = exchange(call, call.request(self._http))
+        steps = exchange(call, call.request(self._http), self._has_answered)
         outcome = None
         while True:
             try:
                 outcome = self._take(steps.send(outcome))
             except StopIteration as end:
+                self._has_answered = True
                 return end.value
 
     def _take(self, step: Step) -> httpx.Response | httpx.TransportError | None:
@@ -118,6 +120,7 @@ class AsyncSandboxClient(ClientOperations):
     def __init__(self, url: str, token: str | None = None, verify: ssl.SSLContext | bool = True):
         self._http = httpx.AsyncClient(**http_options(url, token, verify))
         self.url, self.token = url.rstrip("/"), token
+        self._has_answered = False
 
     def start(self, spec: SandboxSpec, **request: Any) -> Starting:
         """Starts a sandbox; `await` the result or enter it with `async with`.
@@ -139,12 +142,13 @@ class AsyncSandboxClient(ClientOperations):
         await self.close()
 
     async def _do(self, call: Call) -> Any:
-        steps = exchange(call, call.request(self._http))
+        steps = exchange(call, call.request(self._http), self._has_answered)
         outcome = None
         while True:
             try:
                 step = steps.send(outcome)
             except StopIteration as end:
+                self._has_answered = True
                 return end.value
             outcome = await self._take(step)
 

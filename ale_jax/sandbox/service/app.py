@@ -154,11 +154,7 @@ def create_app(
     Errors: ValueError for a service that other machines can reach but that requires no token.
     """
     settings, tokens = settings or ServiceSettings(), tokens or Tokens({})
-    if not tokens and not settings.local:
-        raise ValueError(
-            f"host {settings.host!r} can be reached from other machines, but there is no token:"
-            " pass a file of tokens, or host 127.0.0.1"
-        )
+    refuse_openness(settings, tokens)
     app = FastAPI(
         title="ALE-JAX sandboxes",
         version="1",
@@ -175,6 +171,15 @@ def create_app(
     app.add_exception_handler(HTTPException, _http)
     app.state.guard = Guard(app, settings, tokens, app.state.metrics)
     return app.state.guard
+
+
+def refuse_openness(settings: ServiceSettings, tokens: Tokens) -> None:
+    """Errors: ValueError for a service that other machines can reach but that requires no token."""
+    if not tokens and not settings.local:
+        raise ValueError(
+            f"host {settings.host!r} can be reached from other machines, but there is no token:"
+            " pass a file of tokens, or host 127.0.0.1"
+        )
 
 
 def _invalid(request: Request, error: RequestValidationError) -> Response:

@@ -177,8 +177,10 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 async def caller_of(request: Request) -> Caller:
     state = request.app.state
-    scope = request.scope
-    return Caller(state.pool, state.owners, scope["tenant"], scope["ticket"])
+    scope, pool, key = request.scope, state.pool, request.scope.get("request_key")
+    if key and hasattr(pool, "for_request"):  # it keeps the outcomes of repeated requests
+        pool = pool.for_request(*key)
+    return Caller(pool, state.owners, scope["tenant"], scope["ticket"])
 
 
 By = Annotated[Caller, Depends(caller_of)]

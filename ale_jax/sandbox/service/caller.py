@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from ale_jax.sandbox.pool.accounting import OWNER
@@ -21,28 +22,41 @@ from ale_jax.sandbox.service.records import EventsAnswer, Refusal, not_found, ta
 from ale_jax.sandbox.service.tenants import Account, Ticket
 
 MAX_OWNERS = 100_000
+OWNER_S = 5.0  # much less than any pool remembers a sandbox that has ended
 
 
 class Owners:
     """The owner of each sandbox, according to its label. They are cached so that a call need not
     ask the pool, and so that an owner is still told that a sandbox is gone when the pool has
-    forgotten it."""
+    forgotten it.
 
-    def __init__(self, pool: SandboxPool):
-        self._pool = pool
+    The cache is believed for OWNER_S only, and only for living sandboxes: an id that has failed to
+    start, or that the pool has forgotten, may be taken by another tenant through another front end.
+    """
+
+    def __init__(self, pool: SandboxPool, clock: Callable[[], float] = time.monotonic):
+        self._pool, self._clock = pool, clock
         self._names: OrderedDict[str, str | None] = OrderedDict()
+        self._sure_until: dict[str, float] = {}
 
     async def of(self, id: str) -> str | None:
         """Returns the tenant's name; None if the sandbox has no owner. Errors: SandboxGone."""
-        if id not in self._names:
-            self.note(await self._pool.status(id))
+        if self._clock() > self._sure_until.get(id, 0.0):
+            try:
+                self.note(await self._pool.status(id))
+            except SandboxGone:
+                if id not in self._names:
+                    raise
         return self._names[id]
 
     def note(self, status: Status) -> None:
+        lives = status.cause is None
+        self._sure_until[status.id] = self._clock() + OWNER_S if lives else 0.0
         self._names[status.id] = status.labels.get(OWNER)
         self._names.move_to_end(status.id)
         while len(self._names) > MAX_OWNERS:
-            self._names.popitem(last=False)
+            id, _ = self._names.popitem(last=False)
+            del self._sure_until[id]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import time
+from collections import defaultdict, deque
 from typing import Any
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
@@ -36,6 +37,9 @@ class Routes:
 
     def __init__(self, nodes: Nodes, options: PoolOptions, record: Record):
         self.routes: dict[str, Route] = {}
+        # Each report and each loss concerns one node, and there may be many thousand routes.
+        self._on: defaultdict[Node, dict[str, Route]] = defaultdict(dict)
+        self._ended: deque[Route] = deque()  # in the order of their ends
         self.copies = Copies(nodes.lose)
         self._nodes, self._options, self._record = nodes, options, record
         self._background = Background(record)
@@ -97,7 +101,7 @@ class Routes:
                 return
         self._record("sandbox_lost", reason, sandbox=route.id)
         route.note(State.FAILED, reason, Cause.NODE_LOST)
-        route.end(Cause.NODE_LOST)
+        self._retire(route, Cause.NODE_LOST)
         route.fail(SandboxGone(route.id, route.cause))
 
     def _started(self, route: Route) -> None:
@@ -135,7 +139,7 @@ class Routes:
             except SandboxError:  # it is unknown whether the sandbox has started
                 self._background.spawn(self._withdraw(route.id, node))
                 raise
-            route.node = node
+            route.node, self._on[node][route.id] = node, route
             return
         spec = route.request.spec
         asked = f"a slot, {spec.memory_mb} MB and {spec.cpus:g} cpus"
@@ -207,26 +211,25 @@ class Routes:
             pass
         if route.node is node:
             node.placed -= Room.of(route.request.spec)
-            route.end(cause)
+            self._retire(route, cause)
 
     def _note_report(self, node: Node, report: Report) -> None:
-        for route in self.routes.values():
-            was_there = route.node is node and route.settled_at < report.asked_at
-            if was_there and route.id not in report.living:
+        for route in self._on[node].values():
+            if route.settled_at < report.asked_at and route.id not in report.living:
                 self._background.spawn(self._note_end(route))
         self._forget()
 
     def _note_loss(self, node: Node) -> None:
         self.copies.forget(node)
-        for route in self.routes.values():
-            if route.node is node:
-                self._uproot(route)
+        for route in list(self._on[node].values()):
+            self._uproot(route)
+        del self._on[node]
 
     def _uproot(self, route: Route) -> None:
         """Ends or moves a sandbox whose node is lost."""
         self._record("sandbox_lost", "with its node", sandbox=route.id, generation=route.generation)
         route.note(State.FAILED, "its node is lost", Cause.NODE_LOST)
-        route.end(Cause.NODE_LOST)
+        self._retire(route, Cause.NODE_LOST)
         if route.request.recreate and not route.unwanted:
             route.request = what_is_left(route.request, route.last.started_at)
             route.generation += 1
@@ -236,6 +239,14 @@ class Routes:
 
     def _forget(self) -> None:
         oldest = time.monotonic() - self._options.remember_seconds
-        for route in list(self.routes.values()):
-            if route.is_over and route.ended_at < oldest:
+        while self._ended and self._ended[0].ended_at < oldest:
+            route = self._ended.popleft()
+            # Otherwise it was moved to another node since, or its id is in use again.
+            if route.is_over and route.ended_at < oldest and self.routes.get(route.id) is route:
                 del self.routes[route.id]
+
+    def _retire(self, route: Route, cause: Cause | None) -> None:
+        if route.node is not None:
+            self._on[route.node].pop(route.id, None)
+        route.end(cause)
+        self._ended.append(route)

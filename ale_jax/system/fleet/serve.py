@@ -6,6 +6,7 @@ python -m ale_jax.system.fleet.serve --address=auto
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import logging
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from ray.exceptions import RayError
 
 from ale_jax.sandbox.api import SandboxError
-from ale_jax.sandbox.cli.local import run_service
+from ale_jax.sandbox.cli.local import owns_sandboxes, run_service
 from ale_jax.sandbox.cli.main import FAILED, INTERRUPTED
 from ale_jax.sandbox.cli.parser import add_serve_options
 from ale_jax.sandbox.cli.tables import printable
@@ -32,7 +33,9 @@ ADDRESS = "HOST:PORT of the cluster's head; auto: of the cluster that this machi
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     try:
-        with ray_cluster(actors=0, address=arguments.address):
+        with contextlib.ExitStack() as cluster:
+            if owns_sandboxes(arguments):  # a front end of another process need not join
+                cluster.enter_context(ray_cluster(actors=0, address=arguments.address))
             return run_service(arguments, make_pool=fleet)
     except (SandboxError, ValueError, OSError, RayError) as error:
         print(f"serve: {printable(' '.join(str(error).split()))}", file=sys.stderr)

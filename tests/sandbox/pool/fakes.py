@@ -10,6 +10,7 @@ from ale_jax.sandbox.api import ExecResult, SandboxLost, SandboxStartError, Sand
 from ale_jax.sandbox.pool.node_pool import NodePool
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.sandbox.vitals import Vitals
 
 SPEC = SandboxSpec(memory_mb=64)
 OTHER = SandboxSpec(memory_mb=96)
@@ -17,11 +18,12 @@ OTHER = SandboxSpec(memory_mb=96)
 
 class FakeSandbox:
     """files: its working files, as one blob. record: told of what its network is denied.
-    cpu_seconds: used so far. Once `gate` is set to an event, `run` waits for it."""
+    cpu_seconds: used so far. pings: how many came. seen: what the host sees of it. Once `gate` is
+    set to an event, `run` waits for it."""
 
     def __init__(self, runtime: FakeRuntime, spec: SandboxSpec, record):
         self.runtime, self.spec, self.record, self.files = runtime, spec, record, b""
-        self.cpu_seconds = 0.0
+        self.cpu_seconds, self.pings, self.seen = 0.0, 0, None
         self.closed = self.refuses_to_close = self.closes_with_error = False
         self.refuses_restore = self.hangs_in_restore = False
         self._gate: asyncio.Event | None = None
@@ -59,6 +61,16 @@ class FakeSandbox:
         if self.hangs_in_restore:
             await asyncio.sleep(3600)
         self.files = snapshot
+
+    def ping(self) -> asyncio.Future[None]:
+        if self._lost.done():
+            self._lost.result()
+        self.pings += 1
+        answer = self._until_lost(asyncio.sleep(3600 if self._frozen else 0))
+        return asyncio.ensure_future(answer)
+
+    def vitals(self) -> Vitals | None:
+        return self.seen
 
     async def stats(self) -> SandboxStats:
         await self._until_lost(asyncio.sleep(3600 if self._frozen else 0))

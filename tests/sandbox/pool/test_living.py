@@ -48,7 +48,7 @@ async def test_silence_is_death_but_not_at_once_while_it_is_busy():
         assert (await pool.status("a")).state is State.RUNNING
         await pool.tick()
         assert (await pool.status("a")).cause is Cause.LOST
-        await pool.tick(35)
+        await pool.tick(34)
         assert (await pool.status("busy")).state is State.RUNNING
         await pool.tick()
         assert (await pool.status("busy")).cause is Cause.LOST

@@ -1,6 +1,7 @@
 """Starts: who gets which sandbox, and what is left when a start fails or is given up."""
 
 import asyncio
+import resource
 
 import pytest
 
@@ -247,6 +248,22 @@ async def test_one_that_does_not_end_does_not_hold_up_the_others():
         ]
         assert pool.used == 0
         await pool.start(REQUEST)
+
+
+@pytest.fixture
+def few_files():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, before[1]), before[1]))
+    yield before[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@in_a_loop
+async def test_a_pool_may_open_as_many_files_as_it_can_or_names_the_limit(few_files):
+    async with HandPool(FakeRuntime()):
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (few_files, few_files)
+    with pytest.raises(ValueError, match=f"{few_files} slots need .* hard limit is {few_files}"):
+        await HandPool(FakeRuntime(), slots=few_files).open()
 
 
 @in_a_loop

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from ale_jax.sandbox.service.guard import Answer, Answers
+from ale_jax.sandbox.service.answers import Answer, Answers
 from ale_jax.sandbox.service.records import Refusal
 from tests.rows import each_row
 

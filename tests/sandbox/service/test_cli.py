@@ -86,7 +86,8 @@ def test_a_life(line, tmp_path):
         (("cp", "x:a", "y:b"), 1, "one of the two must be ID:PATH"),
         (("cp", "/nothing/x", "nobody:x"), 1, "gone"),
         (("rm",), 1, "--all"),
-        (("serve", "--host", "0.0.0.0", "--runtime", "none"), 1, "runtime 'none'"),
+        (("serve", "--port", "0", "--runtime", "none"), 1, "runtime 'none'"),
+        (("serve", "--host", "0.0.0.0", "--state", "/proc/x"), 1, "there is no token"),
     ],
 )
 def test_an_error_is_one_line_with_what_to_do(line, monkeypatch, words, code, told):

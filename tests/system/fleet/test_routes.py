@@ -278,6 +278,53 @@ async def test_one_that_its_node_ended_is_gone_and_its_cause_is_known():
         await fleet.stop("a")  # again: nothing
 
 
+class Unsearchable(dict):
+    def values(self):
+        raise AssertionError("all routes were searched")
+
+    items = keys = __iter__ = values
+
+
+@in_a_loop
+async def test_a_report_and_a_loss_concern_the_routes_of_their_node_only():
+    async with MemoryFleet(2, 2) as fleet:
+        for id in "abcd":
+            await fleet.start(StartRequest(SPEC, id=id, recreate=id == "a"))
+        routes, nodes = fleet._routes, fleet._nodes
+        everywhere = dict(routes.routes)
+        first = [id for id, route in everywhere.items() if route.node is nodes[0]]
+        routes.routes = Unsearchable(everywhere)
+        report = dataclasses.replace(await nodes[1].report(), living=frozenset())
+        routes._note_report(nodes[0], report)  # as if the sandboxes of the first had all ended
+        await settle()
+        assert all(route.node is not None for route in everywhere.values())  # its pool knows better
+        for id in first:
+            await nodes[0].pool.stop(id)
+        routes._note_report(nodes[0], await nodes[0].report())
+        await until(lambda: all(everywhere[id].is_over for id in first))
+        nodes.lose(nodes[1], "said the test")
+        await until(lambda: all(each.is_over or each.node for each in everywhere.values()))
+        assert {each.cause for id, each in everywhere.items() if id not in first} <= {
+            *(None, Cause.NODE_LOST)
+        }
+        assert not routes._on[nodes[1]] and set(routes._on[nodes[0]]) <= {"a"}
+        routes.routes = everywhere
+
+
+@in_a_loop
+async def test_ended_ones_are_forgotten_in_time_and_living_ones_never():
+    async with MemoryFleet(4) as fleet:
+        for id in "ab":
+            await fleet.start(StartRequest(SPEC, id=id))
+        await fleet.stop("a")
+        node = fleet._nodes[0]
+        fleet._routes._note_report(node, await node.report())
+        assert set(fleet._routes.routes) == {"a", "b"}
+        fleet._routes.routes["a"].ended_at -= PoolOptions().remember_seconds + 1
+        fleet._routes._note_report(node, await node.report())
+        assert set(fleet._routes.routes) == {"b"}
+
+
 @in_a_loop
 async def test_many_that_are_asked_for_again_are_the_same():
     async with MemoryFleet(2, 2) as fleet:

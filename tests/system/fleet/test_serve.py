@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ale_jax.sandbox.cli.main import main
 from ale_jax.sandbox.sdk.client import SandboxClient
 from tests.sandbox.pool.fakes import until
 from tests.sandbox.service.conftest import ANN
@@ -64,6 +65,21 @@ def test_a_service_over_a_cluster_until_it_is_told_to_end(cluster, runtime_name,
             assert not runs("sleep\0" + "98764")
         finally:
             serving.kill()
+
+
+def test_a_fleet_outlives_its_service(cluster, runtime_name, tokens, tmp_path):
+    words = [f"--address={cluster.address}", f"--runtime={runtime_name}", f"--token-file={tokens}"]
+    line = [*SERVE, *words, "--slots=2", f"--state={tmp_path / 'state'}", *SET]
+    try:
+        for output in ("1\n", "2\n"):
+            with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as serving:
+                url = serving.stdout.readline().split()[0]
+                with SandboxClient(url, ANN) as client:
+                    box = client.start(SPEC, id="kept")
+                    assert box.run("n=$((n + 1)); echo $n").output == output
+                serving.kill()
+    finally:
+        assert main(["stop-node", str(tmp_path / "state")]) == 0
 
 
 @pytest.mark.parametrize(

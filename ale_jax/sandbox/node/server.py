@@ -1,0 +1,211 @@
+"""The side of the process that owns a pool: executes what front ends ask for, each request once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import hashlib
+import hmac
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+from ale_jax.sandbox.node import frames
+from ale_jax.sandbox.pool.api import PoolFull, SandboxPool, StartRequest
+from ale_jax.sandbox.service.answers import Answers
+from ale_jax.sandbox.service.terminal import Terminal
+from ale_jax.sandbox.spec import SandboxSpec
+
+OUTCOMES, OUTCOMES_BYTES, OUTCOME_S = 20_000, 256 << 20, 600.0
+HELLO_S = 10.0
+STARTS = ("start", "start_many", "fork")
+
+log = logging.getLogger(__name__)
+
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """A request's result as a frame. again: nothing was done."""
+
+    body: bytes
+    again: bool = False
+
+
+class NodeServer:
+    """Serves `pool` to the front ends that know `token`. label: of where its sandboxes run.
+
+    A connection carries one request at a time. A request with a key is executed once, whichever
+    front end asks and however often, and goes on when the front end is gone: its outcome is kept
+    for the one that asks next. `ending` is set when a front end asks for the end of the process.
+    """
+
+    def __init__(self, pool: SandboxPool, token: str, label: str):
+        self.ending = asyncio.Event()
+        self._pool, self._token, self._label = pool, token.encode(), label
+        self._outcomes: Answers[Outcome] = Answers(OUTCOMES, OUTCOMES_BYTES, OUTCOME_S)
+        self._writers: set[Writer] = set()
+        self._calls: Mapping[str, Callable[..., Awaitable[Any]]] = {
+            **{name: self._of_pool(name) for name in ("stop", "status", "statuses", "call")},
+            **{name: self._of_pool(name) for name in ("snapshot", "restore", "fork", "nodes")},
+            "events_after": self._of_pool("events_after"),
+            "start": lambda request: pool.start(request_from(request)),
+            "start_many": lambda request, *rest: pool.start_many(request_from(request), *rest),
+            "warm": lambda spec, count: pool.warm(SandboxSpec.from_json(spec), count),
+            "end": self._end,
+        }
+
+    async def serve(self, reader: Reader, writer: Writer) -> None:
+        """Serves one connection, until the front end or the process ends."""
+        self._writers.add(writer)
+        try:
+            await self._greet(reader, writer)
+            while True:
+                await self._answer(await frames.read(reader), reader, writer)
+        except (EOFError, ConnectionError, TimeoutError):
+            pass  # the front end is gone
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            log.warning("a connection breaks the protocol: %r", error)
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+    def close(self) -> None:
+        """Closes all connections, which ends their tasks."""
+        for writer in list(self._writers):
+            writer.close()
+
+    async def _greet(self, reader: Reader, writer: Writer) -> None:
+        async with asyncio.timeout(HELLO_S):
+            hello = await frames.read(reader)
+        if not hmac.compare_digest(str(hello["token"]).encode(), self._token):
+            raise ValueError("a wrong token")
+        await _write(writer, {"label": self._label})
+
+    async def _answer(self, request: dict[str, Any], reader: Reader, writer: Writer) -> None:
+        what, arguments, named = request["do"], request["arguments"], request["named"]
+        if what == "stream":
+            await self._follow(self._pool.stream(*arguments, **named), reader, writer)
+        elif what == "terminal":
+            await self._terminal(arguments, reader, writer)
+        else:
+            writer.write((await self._outcome(request, reader)).body)
+            await writer.drain()
+
+    async def _outcome(self, request: dict[str, Any], reader: Reader) -> Outcome:
+        what = [request["do"], request["arguments"], request["named"]]
+        if (key := request["key"]) is not None:
+            digest = hashlib.sha256(frames.pack(what)).digest()
+            try:
+                return await self._outcomes.once(tuple(key), digest, lambda: self._do(*what))
+            except frames.Refusal as refusal:  # the key was used for another request
+                return _failed(refusal)
+        if request["do"] not in STARTS:
+            return await self._do(*what)
+        # Nobody would learn the ids of these sandboxes, so nobody would end them.
+        return await _unless_gone(self._do(*what), reader)
+
+    async def _do(self, what: str, arguments: list[Any], named: dict[str, Any]) -> Outcome:
+        try:
+            act = self._calls[what]
+            return Outcome(frames.pack({"value": await act(*arguments, **named)}))
+        except Exception as error:  # of any kind: the front end is told of it
+            return _failed(error)
+
+    def _of_pool(self, name: str) -> Callable[..., Awaitable[Any]]:
+        return getattr(self._pool, name)
+
+    async def _end(self) -> None:
+        self.ending.set()
+
+    async def _follow(self, pieces: AsyncIterator[Any], reader: Reader, writer: Writer) -> None:
+        """Sends what `pieces` yields, until the front end closes the connection."""
+
+        async def send() -> Outcome:
+            async with contextlib.aclosing(pieces):
+                async for piece in pieces:
+                    await _write(writer, {"piece": piece})
+            return Outcome(frames.pack({"value": None}))
+
+        try:
+            outcome = await _unless_gone(send(), reader)
+        except (EOFError, ConnectionError):
+            raise
+        except Exception as error:  # of any kind: the front end is told of it
+            outcome = _failed(error)
+        writer.write(outcome.body)
+        await writer.drain()
+
+    async def _terminal(self, arguments: list[Any], reader: Reader, writer: Writer) -> None:
+        try:
+            async with self._pool.terminal(*arguments) as job:
+                await _write(writer, {"piece": None})  # it is open
+                shown = asyncio.ensure_future(_show(job, writer))
+                typed = asyncio.ensure_future(_type(job, reader))
+                try:
+                    await asyncio.wait((shown, typed), return_when=asyncio.FIRST_COMPLETED)
+                    if not shown.done():
+                        await typed  # raises: the front end is gone, or broke the protocol
+                    outcome = Outcome(frames.pack({"value": await shown}))
+                finally:
+                    for task in (shown, typed):
+                        task.cancel()
+                    await asyncio.gather(shown, typed, return_exceptions=True)
+        except (EOFError, ConnectionError):
+            raise
+        except Exception as error:  # of any kind: the front end is told of it
+            outcome = _failed(error)
+        writer.write(outcome.body)
+        await writer.drain()
+        raise EOFError  # input that is still on its way would look like the next request
+
+
+def request_from(values: dict[str, Any]) -> StartRequest:
+    """Errors: ValueError, TypeError."""
+    return StartRequest(**(values | {"spec": SandboxSpec.from_json(values["spec"])}))
+
+
+def _failed(error: Exception) -> Outcome:
+    if not isinstance(error, tuple(frames.ERRORS.values())):
+        log.error("a request failed", exc_info=error)
+    return Outcome(frames.pack({"error": frames.error_to_json(error)}), isinstance(error, PoolFull))
+
+
+async def _write(writer: Writer, value: Any) -> None:
+    writer.write(frames.pack(value))
+    await writer.drain()
+
+
+async def _unless_gone(work: Awaitable[Outcome], reader: Reader) -> Outcome:
+    """The outcome of `work`, which is cancelled when the front end closes the connection.
+
+    Errors: those of `work`, and EOFError.
+    """
+    working = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(reader.read(1))  # nothing is sent before the answer
+    try:
+        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise EOFError
+        return working.result()
+    finally:
+        for task in (working, gone):
+            task.cancel()
+        await asyncio.gather(working, gone, return_exceptions=True)
+
+
+async def _show(job: Terminal, writer: Writer) -> int:
+    while (piece := await job.receive()) is not None:
+        await _write(writer, {"piece": piece})
+    return await job.wait()
+
+
+async def _type(job: Terminal, reader: Reader) -> None:
+    while True:
+        message = await frames.read(reader)
+        if "resize" in message:
+            await job.resize(*message["resize"])
+        else:
+            await job.write(message["input"])

@@ -1,0 +1,94 @@
+"""What passes between a front end and the process that owns the sandboxes."""
+
+import asyncio
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ale_jax.sandbox.api import ImageMissing, SandboxError, SandboxLost
+from ale_jax.sandbox.node import frames
+from ale_jax.sandbox.pool.api import Cause, PoolFull, SandboxGone
+from ale_jax.sandbox.service.records import Refusal
+
+
+def read(data: bytes):
+    async def from_data():
+        reader = asyncio.StreamReader()
+        reader.feed_data(data)
+        reader.feed_eof()
+        return await frames.read(reader)
+
+    return asyncio.run(from_data())
+
+
+PLAIN = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=9) | st.binary()
+VALUES = st.recursive(
+    PLAIN,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(VALUES)
+def test_a_value_arrives_as_it_was_sent(value):
+    assert read(frames.pack(value)) == value
+
+
+def frame(head) -> bytes:
+    text = json.dumps(head).encode()
+    return frames.SIZE.pack(len(text)) + text
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        frames.SIZE.pack(frames.MAX_HEAD + 1) + b"{}",
+        frames.SIZE.pack(2) + b"{x",
+        frame([]),
+        frame({"value": 1}),
+        frame({"value": {}, "blobs": [[["a", "b"], 1]]}) + b"x",
+        frame({"value": {}, "blobs": [[[0], frames.MAX_BLOBS + 1]]}),
+        frame({"value": [], "blobs": [[[7], 1]]}) + b"x",
+        frame({"value": {}, "blobs": [[["a"], -1]]}),
+        frame({"value": {}, "blobs": 7}),
+    ],
+)
+def test_a_bad_frame_is_refused(data):
+    with pytest.raises(ValueError):
+        read(data)
+
+
+def test_a_frame_that_breaks_off_is_the_end():
+    for size in (0, 3, 5, len(whole := frames.pack({"a": b"xyz"})) - 1):
+        with pytest.raises(EOFError):
+            read(whole[:size] if size else b"")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SandboxGone("a", Cause.IDLE),
+        SandboxGone("a", None),
+        SandboxLost("it died"),
+        PoolFull("full"),
+        ImageMissing("no image"),
+        SandboxError("no"),
+        FileNotFoundError("'x' cannot be read"),
+        OSError(28, "No space left on device"),
+        ValueError("choose another"),
+        Refusal(409, "id_taken", "taken", "choose another", "idle"),
+    ],
+    ids=repr,
+)
+def test_an_error_is_raised_as_it_was(error):
+    again = frames.error_from_json(json.loads(json.dumps(frames.error_to_json(error))))
+    assert type(again) is type(error) and str(again) == str(error)
+    assert {**vars(again)} == {**vars(error)}
+
+
+def test_of_a_fault_of_ours_only_its_existence_is_told():
+    again = frames.error_from_json(frames.error_to_json(KeyError("/secret")))
+    assert type(again) is SandboxError and "secret" not in str(again)
