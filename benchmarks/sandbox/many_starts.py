@@ -23,7 +23,9 @@ LIFE_S = 600.0
 
 
 async def main(runtime: str, count: int) -> None:
-    pool = NodePool(pick_runtime(runtime, SPEC), PoolOptions(slots=count))
+    pool = NodePool(
+        pick_runtime(runtime, SPEC), PoolOptions(slots=count, memory_mb=count * SPEC.memory_mb)
+    )
     async with closed_at_exit(pool):
         starts = [asyncio.ensure_future(pool.start(StartRequest(SPEC))) for _ in range(count)]
         for start in starts[:FEW]:

@@ -25,10 +25,9 @@ class PoolOptions:
     """Times are in seconds.
 
     node: the node's name; empty: the host name. slots: maximum number of sandboxes, including warm
-    ones. memory_mb, cpus: how much the specs of all sandboxes together may ask for, before
-    overcommitment; 0: 90 % of the memory that this process may use, and its cores.
-    memory_overcommit: factor on memory_mb, 1 because a host without free memory kills processes.
-    cpu_overcommit: factor on cpus, more than 1 because agents mostly wait for their policy.
+    ones. memory_mb, cpus: how much the specs of all sandboxes together may ask for; 0: 90 % of the
+    memory that this process may use, and its cores. cpu_overcommit: factor on cpus, more than 1
+    because agents mostly wait for their policy.
     creates: how many may start concurrently; 0: twice the number of cores, beyond which each
     start only becomes slower. launch_seconds: after this time a start has failed. close_seconds:
     after this time the end of a sandbox is left to the reaper.
@@ -50,7 +49,6 @@ class PoolOptions:
     slots: int = 64
     memory_mb: int = 0
     cpus: float = 0.0
-    memory_overcommit: float = 1.0
     cpu_overcommit: float = 8.0
     creates: int = 0
     launch_seconds: float = 90.0
@@ -84,7 +82,7 @@ class PoolOptions:
         """The room on this machine, including what may be overcommitted."""
         return Room(
             self.slots,
-            int((self.memory_mb or memory_here_mb()) * self.memory_overcommit),
+            self.memory_mb or memory_here_mb(),
             (self.cpus or cpus_here()) * self.cpu_overcommit,
             math.inf,  # writable directories are in memory
         )

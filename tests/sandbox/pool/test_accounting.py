@@ -39,11 +39,11 @@ def test_a_share_of_the_memory_is_left_to_the_host(monkeypatch):
     monkeypatch.setattr(cgroups, "memory_limit", lambda: 1000 << 20)
     assert memory_here_mb() == 900
     assert PoolOptions(cpu_overcommit=2.0).capacity().cpus == 2 * cpus_here()
-    options = PoolOptions(memory_mb=500, cpus=1.5, memory_overcommit=1.5, cpu_overcommit=4.0)
-    assert options.capacity() == Room(64, 750, 6.0, math.inf)
+    options = PoolOptions(memory_mb=500, cpus=1.5, cpu_overcommit=4.0)
+    assert options.capacity() == Room(64, 500, 6.0, math.inf)
 
 
-@each_row("name", ["memory_mb", "cpus", "memory_overcommit", "cpu_overcommit"])
+@each_row("name", ["memory_mb", "cpus", "cpu_overcommit"])
 def test_a_capacity_below_zero_is_refused(name):
     with pytest.raises(ValueError, match=name):
         PoolOptions(**{name: -1})
