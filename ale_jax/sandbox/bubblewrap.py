@@ -23,7 +23,14 @@ from ale_jax.sandbox import cgroups
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.async_sandbox import COMMAND, AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
-from ale_jax.sandbox.booting import AGENT_ID, NO_LIMITS, boot, log_denial, user_id
+from ale_jax.sandbox.booting import (
+    AGENT_ID,
+    Surroundings,
+    boot,
+    files_limit,
+    log_denial,
+    user_id,
+)
 from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.egress.proxy import Record
 from ale_jax.sandbox.link import Link
@@ -87,11 +94,17 @@ done
 LEAVE_S, EXIT_S = 0.5, 5.0
 LAST_WORDS_BYTES = 2000
 SYSTEM_DIRS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-# Enters the sandbox's cgroups, then executes the rest of the command line, so that nothing ever
-# runs outside of them.
-ENTER_GROUPS = """
-while [ "$1" != -- ]; do echo 0 > "$1/cgroup.procs" || exit 1; shift; done; shift; exec "$@"
-"""
+# What the runner needs to make namespaces for the agent's processes. It has them in the sandbox's
+# user namespace only, and drops them in every process that it starts.
+RUNNER_CAPABILITIES = ("SYS_ADMIN", "SYS_CHROOT", "SETPCAP", "SYS_RESOURCE")
+DEVICES = ("full", "null", "random", "tty", "urandom", "zero")
+DEVICE_LINKS = {
+    "fd": "/proc/self/fd",
+    "ptmx": "pts/ptmx",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+}
 
 # Mounted over the host's /tmp, which nothing needs after this point.
 PARTS = "/tmp"
@@ -202,14 +215,19 @@ class BubblewrapRuntime(StartsBlocking):
         self._refuse_unenforceable(spec)
         loop = asyncio.get_running_loop()
         try:
-            process, group, ours = await loop.run_in_executor(self._spawner, self._spawn, spec)
+            process, group, gates, ours = await loop.run_in_executor(
+                self._spawner, self._spawn, spec
+            )
         except (OSError, subprocess.SubprocessError) as error:
             raise SandboxStartError(f"bubblewrap could not be run: {error}") from error
         link = Link()
         await loop.connect_accepted_socket(lambda: link, ours)
         machine = BubblewrapMachine(process, link, group, self._spawner)
         contents = {ETC: etc_archive()} if ETC in spec.writable else {}
-        return await boot(machine, spec, self._limits(spec), contents, {}, record)
+        surroundings = Surroundings(
+            has_world=True, groups=gates, contents=contents, **self._limits(spec)
+        )
+        return await boot(machine, spec, surroundings, record)
 
     def reap(self) -> int:
         """Removes cgroups that dead owners left behind; their processes died with the owner."""
@@ -217,20 +235,26 @@ class BubblewrapRuntime(StartsBlocking):
 
     def _spawn(
         self, spec: SandboxSpec
-    ) -> tuple[subprocess.Popen, cgroups.Cgroup | None, socket.socket]:
+    ) -> tuple[subprocess.Popen, cgroups.Cgroup | None, list[int], socket.socket]:
+        """Returns a bwrap, the cgroup for its agent, the descriptors through which the agent's
+        processes enter that, and the socket to its runner."""
         group = None
         if self._hierarchy:
             name = f"{cgroups.PREFIX}{self._owner}-{next(_serial)}"
             group = self._hierarchy.create(name, spec)
         ours, theirs = socket.socketpair()
         try:
-            with theirs, etc_arguments(ETC in spec.writable) as (etc, fds):
+            with (
+                theirs,
+                etc_arguments(ETC in spec.writable) as (etc, fds),
+                group.gates() if group else contextlib.nullcontext([]) as gates,
+            ):
                 process = subprocess.Popen(
-                    [*_enter(group), *_mount(spec), *_bwrap(spec, etc), *COMMAND],
+                    [*_change_user(), *_mount(spec), *_bwrap(spec, etc), *COMMAND],
                     stdin=theirs,
                     stdout=theirs,
                     stderr=subprocess.PIPE,
-                    pass_fds=fds,
+                    pass_fds=[*fds, *gates],
                     cwd="/",
                     start_new_session=True,  # Ctrl-C in the terminal must not reach it directly
                 )
@@ -239,7 +263,7 @@ class BubblewrapRuntime(StartsBlocking):
             if group:
                 group.remove()
             raise
-        return process, group, ours
+        return process, group, gates, ours
 
     def _refuse_unenforceable(self, spec: SandboxSpec) -> None:
         if spec.runtime != "runc":
@@ -254,10 +278,12 @@ class BubblewrapRuntime(StartsBlocking):
 
     def _limits(self, spec: SandboxSpec) -> Mapping[str, Any]:
         if self._hierarchy:
-            return NO_LIMITS
+            return {}
         memory = spec.memory_mb << 20
-        rlimits = {"RLIMIT_NPROC": spec.pids, "RLIMIT_AS": memory}
-        return {"rlimits": rlimits, "memory_bytes": memory}
+        return {
+            "limits": {"RLIMIT_NPROC": spec.pids, "RLIMIT_AS": memory},
+            "memory_bytes": memory,
+        }
 
 
 def probe(spec: SandboxSpec) -> str | None:
@@ -265,25 +291,24 @@ def probe(spec: SandboxSpec) -> str | None:
     if not shutil.which("bwrap"):
         return "bwrap is not installed; type: apt-get install bubblewrap"
     with etc_arguments(ETC in spec.writable) as (etc, fds):
-        line = [*_enter(None), *_mount(spec), *_bwrap(spec, etc), "bash", "-c", NEEDS]
+        line = [*_change_user(), *_mount(spec), *_bwrap(spec, etc), "bash", "-c", NEEDS]
         answer = subprocess.run(line, pass_fds=fds, capture_output=True, text=True, timeout=EXIT_S)
     if answer.returncode:
         return f"it does not work on this host: {answer.stderr.strip() or answer.stdout.strip()}"
     return None
 
 
-def _enter(group: cgroups.Cgroup | None) -> list[str]:
-    directories = [str(directory) for directory in group.directories] if group else []
-    line = ["sh", "-c", ENTER_GROUPS, "sh", *directories, "--"]
-    if os.getuid() == 0:  # as the host's root it would own every file in its namespace
-        line += ["setpriv", f"--reuid={NOBODY_ID}", f"--regid={NOBODY_ID}", "--clear-groups"]
-    return line
+def _change_user() -> list[str]:
+    if os.getuid() != 0:
+        return []
+    # As the host's root it would own every file in its namespace.
+    return ["setpriv", f"--reuid={NOBODY_ID}", f"--regid={NOBODY_ID}", "--clear-groups"]
 
 
 def _mount(spec: SandboxSpec) -> list[str]:
     """Command prefix that enters a mount namespace with the sandbox's writable directories below
     PARTS. The tmpfs mounts of bwrap itself cannot limit the number of files."""
-    limits = f"size={spec.files_mb}m,nr_inodes={spec.max_files},nosuid,nodev"
+    limits = f"{files_limit(spec)},nosuid,nodev"
     modes = [f"{mode:o}" for mode in spec.parts.values()]
     enter = ["unshare", "--user", "--map-root-user", "--mount"]
     return [*enter, "sh", "-c", MOUNT_PARTS, "sh", limits, *modes, "--"]
@@ -291,14 +316,13 @@ def _mount(spec: SandboxSpec) -> list[str]:
 
 def _bwrap(spec: SandboxSpec, etc: list[str]) -> list[str]:
     """etc: the arguments that put files into /etc."""
-    line = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"]
-    line += ["--new-session", "--as-pid-1", "--clearenv"]
-    line += ["--cap-drop", "ALL", "--setenv", "PATH", ENVIRONMENT["PATH"]]
-    if spec.user == "root":
-        line += [word for name in ROOT_CAPABILITIES for word in ("--cap-add", f"CAP_{name}")]
+    line = ["bwrap", "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
+    line += ["--as-pid-1", "--clearenv", "--setenv", "PATH", ENVIRONMENT["PATH"]]
+    kept = (*RUNNER_CAPABILITIES, *(ROOT_CAPABILITIES if spec.user == "root" else ()))
+    line += ["--cap-drop", "ALL", *(word for name in kept for word in ("--cap-add", f"CAP_{name}"))]
     user = str(user_id(spec))
     line += ["--uid", user, "--gid", user, "--hostname", "sandbox"]
-    line += ["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"]
+    line += ["--ro-bind", "/usr", "/usr", "--proc", "/proc", *_devices()]
     for name in SYSTEM_DIRS:
         if Path("/", name).is_symlink():
             line += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
@@ -308,3 +332,14 @@ def _bwrap(spec: SandboxSpec, etc: list[str]) -> list[str]:
     for number, path in enumerate(spec.parts):
         line += ["--bind", f"{PARTS}/{number}", path]
     return [*line, *etc, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORK]
+
+
+def _devices() -> list[str]:
+    # With bwrap's own --dev, the runner would get a second user namespace, in which it has no
+    # power over the first, and could not make pid namespaces more than once.
+    line = ["--perms", "0755", "--tmpfs", "/dev", "--dir", "/dev/pts", "--dir", "/dev/shm"]
+    for name in DEVICES:
+        line += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
+    for name, target in DEVICE_LINKS.items():
+        line += ["--symlink", target, f"/dev/{name}"]
+    return line
