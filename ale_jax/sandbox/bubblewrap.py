@@ -17,9 +17,9 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from ale_jax.sandbox import cgroups
+from ale_jax.sandbox import cgroups, host_ids
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.async_sandbox import COMMAND, AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
@@ -33,6 +33,7 @@ from ale_jax.sandbox.booting import (
 )
 from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.egress.proxy import Record
+from ale_jax.sandbox.host_ids import HostId
 from ale_jax.sandbox.link import Link
 from ale_jax.sandbox.runner.processes import ENVIRONMENT
 from ale_jax.sandbox.runner.usage import Usage, read_usage
@@ -85,7 +86,6 @@ def _contents() -> dict[str, bytes]:
     return contents
 
 
-NOBODY_ID = 65534
 NEEDS = """
 for name in python3 tar; do
     command -v "$name" > /dev/null || { echo "no $name in /usr; apt-get install $name"; exit 1; }
@@ -122,6 +122,31 @@ log = logging.getLogger(__name__)
 _serial = itertools.count()  # shared by all runtimes of this process, since cgroups are named by it
 
 
+class Share(NamedTuple):
+    """What one sandbox has of the host: the cgroup of its agent, and its user. Each is None where
+    this process may not give it."""
+
+    group: cgroups.Cgroup | None
+    user: HostId | None
+
+    def free(self) -> None:
+        """Errors: OSError, if a process cannot be killed."""
+        if self.group:
+            self.group.remove()
+        if self.user:
+            self.user.release()
+
+
+class Started(NamedTuple):
+    """gates: the descriptors of the runner through which processes enter the agent's cgroup.
+    connection: the socket to the runner."""
+
+    process: subprocess.Popen
+    share: Share
+    gates: list[int]
+    connection: socket.socket
+
+
 class BubblewrapMachine:
     """A running bwrap with its cgroups and the socket to its runner."""
 
@@ -129,13 +154,12 @@ class BubblewrapMachine:
         self,
         process: subprocess.Popen,
         link: Link,
-        group: cgroups.Cgroup | None,
+        share: Share,
         spawner: ThreadPoolExecutor,
     ):
         self.link = link
         self._spawner = spawner  # keeps its thread alive, and with it the process
-        self._process = process
-        self._group = group
+        self._process, self._share = process, share
         self._words = b""
         self._destroying = threading.Lock()
 
@@ -147,7 +171,8 @@ class BubblewrapMachine:
         await asyncio.to_thread(self._end)
 
     def usage(self) -> Usage:
-        return read_usage(self._group.directories) if self._group else {}
+        group = self._share.group
+        return read_usage(group.directories) if group else {}
 
     def last_words(self) -> str:
         return self._words.decode("utf-8", "replace")
@@ -158,8 +183,7 @@ class BubblewrapMachine:
                 return
             try:
                 self._end_process()
-                if self._group:
-                    self._group.remove()
+                self._share.free()
             except (OSError, subprocess.TimeoutExpired) as error:
                 log.warning("bwrap %d is left to the reaper: %s", self._process.pid, error)
             os.set_blocking(self._process.stderr.fileno(), False)
@@ -215,17 +239,15 @@ class BubblewrapRuntime(StartsBlocking):
         self._refuse_unenforceable(spec)
         loop = asyncio.get_running_loop()
         try:
-            process, group, gates, ours = await loop.run_in_executor(
-                self._spawner, self._spawn, spec
-            )
+            started = await loop.run_in_executor(self._spawner, self._spawn, spec)
         except (OSError, subprocess.SubprocessError) as error:
             raise SandboxStartError(f"bubblewrap could not be run: {error}") from error
         link = Link()
-        await loop.connect_accepted_socket(lambda: link, ours)
-        machine = BubblewrapMachine(process, link, group, self._spawner)
+        await loop.connect_accepted_socket(lambda: link, started.connection)
+        machine = BubblewrapMachine(started.process, link, started.share, self._spawner)
         contents = {ETC: etc_archive()} if ETC in spec.writable else {}
         surroundings = Surroundings(
-            has_world=True, groups=gates, contents=contents, **self._limits(spec)
+            has_world=True, groups=started.gates, contents=contents, **self._limits(spec)
         )
         return await boot(machine, spec, surroundings, record)
 
@@ -233,24 +255,19 @@ class BubblewrapRuntime(StartsBlocking):
         """Removes cgroups that dead owners left behind; their processes died with the owner."""
         return self._hierarchy.reap() if self._hierarchy else 0
 
-    def _spawn(
-        self, spec: SandboxSpec
-    ) -> tuple[subprocess.Popen, cgroups.Cgroup | None, list[int], socket.socket]:
-        """Returns a bwrap, the cgroup for its agent, the descriptors through which the agent's
-        processes enter that, and the socket to its runner."""
-        group = None
-        if self._hierarchy:
-            name = f"{cgroups.PREFIX}{self._owner}-{next(_serial)}"
-            group = self._hierarchy.create(name, spec)
+    def _spawn(self, spec: SandboxSpec) -> Started:
+        share = self._take_share(spec)
         ours, theirs = socket.socketpair()
         try:
             with (
                 theirs,
                 etc_arguments(ETC in spec.writable) as (etc, fds),
-                group.gates() if group else contextlib.nullcontext([]) as gates,
+                contextlib.ExitStack() as opened,
             ):
+                gates = share.group.open_gates() if share.group else []
+                opened.callback(cgroups.close_all, gates)
                 process = subprocess.Popen(
-                    [*_change_user(), *_mount(spec), *_bwrap(spec, etc), *COMMAND],
+                    [*_become(share.user), *_mount(spec), *_bwrap(spec, etc), *COMMAND],
                     stdin=theirs,
                     stdout=theirs,
                     stderr=subprocess.PIPE,
@@ -260,10 +277,20 @@ class BubblewrapRuntime(StartsBlocking):
                 )
         except OSError:
             ours.close()
-            if group:
-                group.remove()
+            share.free()
             raise
-        return process, group, gates, ours
+        return Started(process, share, gates, ours)
+
+    def _take_share(self, spec: SandboxSpec) -> Share:
+        user = _claim_user()
+        if self._hierarchy is None:
+            return Share(None, user)
+        try:
+            name = f"{cgroups.PREFIX}{self._owner}-{next(_serial)}"
+            return Share(self._hierarchy.create(name, spec), user)
+        except OSError:
+            Share(None, user).free()
+            raise
 
     def _refuse_unenforceable(self, spec: SandboxSpec) -> None:
         if spec.runtime != "runc":
@@ -290,19 +317,28 @@ def probe(spec: SandboxSpec) -> str | None:
     """Why bubblewrap cannot run `spec` now, with the command to fix it; None if it can."""
     if not shutil.which("bwrap"):
         return "bwrap is not installed; type: apt-get install bubblewrap"
-    with etc_arguments(ETC in spec.writable) as (etc, fds):
-        line = [*_change_user(), *_mount(spec), *_bwrap(spec, etc), "bash", "-c", NEEDS]
+    try:
+        user = _claim_user()
+    except (SandboxStartError, OSError) as error:
+        return str(error)
+    with contextlib.ExitStack() as held, etc_arguments(ETC in spec.writable) as (etc, fds):
+        held.callback(Share(None, user).free)
+        line = [*_become(user), *_mount(spec), *_bwrap(spec, etc), "bash", "-c", NEEDS]
         answer = subprocess.run(line, pass_fds=fds, capture_output=True, text=True, timeout=EXIT_S)
     if answer.returncode:
         return f"it does not work on this host: {answer.stderr.strip() or answer.stdout.strip()}"
     return None
 
 
-def _change_user() -> list[str]:
-    if os.getuid() != 0:
+def _claim_user() -> HostId | None:
+    """Only root can run each sandbox as another user. Errors: SandboxStartError, OSError."""
+    return host_ids.claim() if os.getuid() == 0 else None
+
+
+def _become(user: HostId | None) -> list[str]:
+    if user is None:
         return []
-    # As the host's root it would own every file in its namespace.
-    return ["setpriv", f"--reuid={NOBODY_ID}", f"--regid={NOBODY_ID}", "--clear-groups"]
+    return ["setpriv", f"--reuid={user.number}", f"--regid={user.number}", "--clear-groups"]
 
 
 def _mount(spec: SandboxSpec) -> list[str]:

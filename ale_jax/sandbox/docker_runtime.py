@@ -28,7 +28,7 @@ from ale_jax.sandbox.hub import daemon
 from ale_jax.sandbox.hub.hub import Hub
 from ale_jax.sandbox.link import DockerLink
 from ale_jax.sandbox.runner.usage import Usage
-from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, TMP, WORK, SandboxSpec
+from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, SHM, TMP, WORK, SandboxSpec
 
 API_S = 30.0
 # Age at which a sandbox counts as abandoned if its owner cannot be checked from here (another host
@@ -36,6 +36,9 @@ API_S = 30.0
 LIFE_S = 24 * 3600
 MOUNTED_IN_ETC = ("hosts", "hostname", "resolv.conf")  # by the daemon, over the image's files
 OWNER, DEADLINE = "ale.owner", "ale.deadline"
+# What the runner needs to start processes as the agent and to end them. It drops them in every
+# process that it starts.
+RUNNER_CAPABILITIES = ("SETUID", "SETGID", "SETPCAP", "KILL")
 TROUBLE = (DockerException, requests.RequestException, OSError)
 
 log = logging.getLogger(__name__)
@@ -98,7 +101,13 @@ class DockerRuntime(StartsBlocking):
             self._sockets = docker_socket.Sockets(self._api, spec.image, self._owner)
         except (*TROUBLE, ValueError, subprocess.SubprocessError) as error:
             raise SandboxStartError(f"docker: cannot make the runner's mounts: {error}") from error
-        self.capabilities = {"memory": "cgroup", "pids": "cgroup", "files": "tmpfs size"}
+        try:
+            self._hierarchy = cgroups.find()
+            memory = "cgroup"
+        except cgroups.CgroupsUnavailable as reason:
+            self._hierarchy = None
+            memory = f"cgroup, which the agent shares with the runner ({reason})"
+        self.capabilities = {"memory": memory, "pids": "cgroup", "files": "tmpfs size"}
 
     async def prepare(self, spec: SandboxSpec) -> None:
         """Builds the image of `spec` if needed, which may take minutes. Errors: as `__init__`."""
@@ -151,10 +160,27 @@ class DockerRuntime(StartsBlocking):
             contents = await asyncio.to_thread(self._contents, container, spec)
             await asyncio.get_running_loop().connect_accepted_socket(lambda: link, attached._sock)
             await asyncio.to_thread(self._api.start, container)
+            if mounts:
+                link.gates = await asyncio.to_thread(self._take_runner_out, container)
         except BaseException:
             await asyncio.to_thread(_remove, self._api, container)
             raise
         return DockerMachine(self._api, container, attached, link), contents
+
+    def _take_runner_out(self, container: str) -> list[int]:
+        """Moves the runner, the only process as yet, out of the container's control group, where it
+        could be killed for what the agent allocates. Returns the descriptors through which the
+        agent's processes enter the group; none if this host cannot do that."""
+        if self._hierarchy is None:
+            return []
+        pid = self._api.inspect_container(container)["State"]["Pid"]
+        group = self._hierarchy.of(pid)
+        if group is None or any(container not in str(path) for path in group.directories):
+            log.warning("%s shares its control group with its runner", container[:12])
+            return []  # the daemon's processes are not visible from here
+        gates = group.open_gates()
+        self._hierarchy.adopt(pid)
+        return gates
 
     def _contents(self, container: str, spec: SandboxSpec) -> dict[str, bytes]:
         """Tar archives by directory, read before the start, which mounts tmpfs over them."""
@@ -201,8 +227,7 @@ def _host_config(spec: SandboxSpec, cpus: int) -> dict:
     writable = dict.fromkeys((WORK, *spec.writable), f"{tmpfs},mode=0755")
     return {
         "auto_remove": True,
-        # An unprivileged agent needs no capabilities. The runner needs these to switch to its user.
-        "cap_add": [*ROOT_CAPABILITIES] if spec.user == "root" else ["SETUID", "SETGID"],
+        "cap_add": [*RUNNER_CAPABILITIES, *(ROOT_CAPABILITIES if spec.user == "root" else ())],
         "cap_drop": ["ALL"],
         # Docker's init holds files open that an agent with user root could write to.
         "init": False,
@@ -214,7 +239,7 @@ def _host_config(spec: SandboxSpec, cpus: int) -> dict:
         "pids_limit": spec.pids,
         "read_only": True,
         "security_opt": ["no-new-privileges"],
-        "tmpfs": writable | {TMP: f"{tmpfs},mode=1777"},
+        "tmpfs": writable | dict.fromkeys((TMP, SHM), f"{tmpfs},mode=1777"),
         **({"nano_cpus": int(min(spec.cpus, cpus) * 1e9)} if spec.cpus else {}),
         **({"runtime": spec.runtime} if spec.runtime != "runc" else {}),
     }

@@ -19,7 +19,7 @@ USERS = ("agent", "root")
 # Capabilities of user "root": those that an installer or an unpacked archive needs.
 ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETUID", "SETGID", "KILL")
 OCI_RUNTIMES = ("runc", "runsc", "kata")
-WORK, TMP, ETC = "/work", "/tmp", "/etc"
+WORK, TMP, ETC, SHM = "/work", "/tmp", "/etc", "/dev/shm"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:@-]{0,254}")
 FILES_PER_MB = 64  # a file costs 1.2 KiB, so 8 % of memory_mb for each writable directory

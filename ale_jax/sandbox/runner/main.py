@@ -22,6 +22,7 @@ from .wire import MAIN
 from .world import World
 
 SETTLE_S = 1.0
+SHM = {"/dev/shm": 0o1777}
 NOT_ITS_OWNER = "--no-same-owner"
 Request = dict[str, Any]
 
@@ -43,7 +44,7 @@ class Runner:
         self.directories: dict[str, str] = {}  # where to start sessions that must be reopened
         self.jobs: dict[str, Job] = {}
         self._clear()
-        self._initial = describe(parts, agent.others)
+        self._initial = describe(parts | SHM, agent.others)
 
     def is_busy(self) -> bool:
         """Whether a command or a job is running."""
@@ -197,12 +198,14 @@ class Runner:
         return {}
 
     def _clear(self) -> None:
-        for path, mode in self.parts.items():
+        for path, mode in (self.parts | SHM).items():
             files.empty(path, mode)
 
     async def _prove_initial(self) -> None:
         deadline = time.monotonic() + SETTLE_S
-        while differences := self._initial.differences(describe(self.parts, self.agent.others)):
+        while differences := self._initial.differences(
+            describe(self.parts | SHM, self.agent.others)
+        ):
             if time.monotonic() > deadline:
                 raise RuntimeError(f"it differs from a new sandbox: {differences:.300}")
             await self.loop.sleep(SETTLE_S / 100)  # the kernel frees some files a little later
@@ -334,12 +337,18 @@ def _success(what: str, child: Child) -> dict:
     return {}
 
 
-def _use_socket(path: str) -> None:
-    """Replaces the standard streams by a socket; keeps them if it cannot be reached from here."""
-    with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):
-        connection.connect(path)
+def _use_socket(path: str) -> list[int]:
+    """Replaces the standard streams by a socket; keeps them if it cannot be reached from here.
+    Returns the descriptors that the host sends over it, see `Rights`."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(path)
+        except OSError:
+            return []
+        _, gates, _, _ = socket.recv_fds(connection, len(wire.GATES), wire.MAX_GATES)
         for stream in (0, 1):
             os.dup2(connection.fileno(), stream)
+    return gates
 
 
 def main(config: dict) -> None:
@@ -348,7 +357,7 @@ def main(config: dict) -> None:
     if this program must limit it, otherwise 0; and the `socket` to the host."""
     os.umask(0o022)
     if path := config.pop("socket"):
-        _use_socket(path)
+        config["rights"]["groups"] = _use_socket(path)
     loop, parts, memory = Loop(), config.pop("parts"), config.pop("memory_bytes")
     rights = Rights(**config.pop("rights"), denies_hoards=memory > 0)
     world = config.pop("world")

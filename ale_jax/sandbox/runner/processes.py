@@ -80,9 +80,10 @@ class Agent:
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # which the kernel drops for a process 1
-        # Children inherit the value; writing through this file does not require to be dumpable.
+        # Children inherit the score; writing through this file does not require to be dumpable.
         self._oom_score = os.open("self/oom_score_adj", os.O_WRONLY, dir_fd=kernel.proc())
-        rights.use_for_files()
+        if not world:
+            rights.separate()
         # Where both have the same uid (bubblewrap), not being dumpable protects this process and
         # the agent's processes, until they execute a program, from ptrace and /proc.
         kernel.call("prctl", PR_SET_DUMPABLE, 0, 0, 0, 0)
@@ -186,7 +187,8 @@ class Agent:
             self._world.make()
         else:
             self._kill_until_none(self.others, at_once=True)
-            _free_ipc_objects()
+            with self.rights.as_agent():
+                _free_ipc_objects()
 
     def _end_world(self) -> None:
         """Kills process 1 of the world, which ends when all others have ended and are reaped."""
