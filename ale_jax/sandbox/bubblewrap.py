@@ -91,6 +91,8 @@ for name in python3 tar; do
     command -v "$name" > /dev/null || { echo "no $name in /usr; apt-get install $name"; exit 1; }
 done
 """
+# Open files of a process where there are no cgroups. Bounds what pipes hold, which nobody counts.
+FILES_OF_UNGROUPED = 256
 LEAVE_S, EXIT_S = 0.5, 5.0
 LAST_WORDS_BYTES = 2000
 SYSTEM_DIRS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -308,7 +310,11 @@ class BubblewrapRuntime(StartsBlocking):
             return {}
         memory = spec.memory_mb << 20
         return {
-            "limits": {"RLIMIT_NPROC": spec.pids, "RLIMIT_AS": memory},
+            "limits": {
+                "RLIMIT_NPROC": spec.pids,
+                "RLIMIT_AS": memory,
+                "RLIMIT_NOFILE": FILES_OF_UNGROUPED,
+            },
             "memory_bytes": memory,
         }
 

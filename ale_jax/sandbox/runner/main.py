@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import resource
 import socket
 import time
 from typing import Any
@@ -22,6 +23,7 @@ from .wire import MAIN
 from .world import World
 
 SETTLE_S = 1.0
+MAX_MEMORY = 1 << 30
 SHM = {"/dev/shm": 0o1777}
 NOT_ITS_OWNER = "--no-same-owner"
 Request = dict[str, Any]
@@ -222,18 +224,21 @@ class Runner:
     # Files.
 
     async def do_read(self, request: Request, stream: Stream) -> dict:
-        await stream.send(files.read_regular(request["path"], request["max_bytes"]))
+        room = request["max_bytes"]
+        with files.open_regular(request["path"]) as file:
+            while data := file.read(min(room, wire.CHUNK)):
+                await stream.send(data)
+                room -= len(data)
         return {}
 
     async def do_write(self, request: Request, stream: Stream) -> dict:
-        _write(request["files"], await stream.receive_all(), WORK)
+        await _write(request["files"], stream, WORK)
         return {}
 
     async def do_replace(self, request: Request, stream: Stream) -> dict:
         """Replaces whatever is at `path` with a directory that contains only the files."""
-        content = await stream.receive_all()
         files.empty_directory(request["path"])
-        _write(request["files"], content, request["path"])
+        await _write(request["files"], stream, request["path"])
         return {}
 
     async def do_list(self, request: Request, stream: Stream) -> dict:
@@ -323,12 +328,18 @@ class Runner:
         return {}
 
 
-def _write(sizes: list[tuple[str, int]], content: bytes, directory: str) -> None:
-    """Writes files below `directory`. content: the contents of all files, concatenated."""
-    start = 0
+async def _write(sizes: list[tuple[str, int]], stream: Stream, directory: str) -> None:
+    """Writes files below `directory`. stream: the contents of all files, one after the other."""
+    data = b""
     for path, size in sizes:
-        files.write_file(path, content[start : start + size], directory)
-        start += size
+        with files.create(path, directory) as file:
+            while size:
+                data = data or await stream.receive()
+                if not data:
+                    raise RuntimeError(f"the content of {path!r:.80} is incomplete")
+                taken, data = data[:size], data[size:]
+                file.write(taken)
+                size -= len(taken)
 
 
 def _success(what: str, child: Child) -> dict:
@@ -356,6 +367,8 @@ def main(config: dict) -> None:
     `World` or None; the `parts` of `Runner`; `memory_bytes` of all processes of the agent together,
     if this program must limit it, otherwise 0; and the `socket` to the host."""
     os.umask(0o022)
+    # Nothing that it does takes this much, as all data travels in pieces.
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     if path := config.pop("socket"):
         config["rights"]["groups"] = _use_socket(path)
     loop, parts, memory = Loop(), config.pop("parts"), config.pop("memory_bytes")

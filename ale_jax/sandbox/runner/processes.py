@@ -19,6 +19,7 @@ from . import kernel
 from .files import WORK, Account
 from .loop import READ, Event, Loop
 from .rights import Rights
+from .sockets import Sockets
 from .world import World
 
 DEATH_S = 5.0
@@ -249,7 +250,7 @@ def _is_installed(name: str) -> bool:
     return any(os.access(f"{place}/{name}", os.X_OK) for place in places)
 
 
-BUSY_S, IDLE_S = 0.05, 0.5
+BUSY_S, IDLE_S = 0.02, 0.5
 # Fields of /proc/PID/status. Other memory is not counted: the kernel can drop pages of files, and
 # tmpfs has its own limit.
 COUNTED = (b"RssAnon:", b"RssShmem:")
@@ -257,10 +258,16 @@ COUNTED = (b"RssAnon:", b"RssShmem:")
 
 async def guard(loop: Loop, agent: Agent, limit: int, is_busy: Callable[[], bool]) -> None:
     """Kills the largest process whenever all processes together use more than `limit` bytes, as the
-    kernel would. is_busy: whether a command is running; if so, this polls more often."""
+    kernel would, and all of them if their sockets do. is_busy: whether a command is running; if so,
+    this polls more often."""
+    sockets = Sockets()
     while True:
         sizes = {pid: _resident(pid) for pid in agent.others()}
-        while sum(sizes.values()) > limit:
+        buffered = sockets.memory()
+        while sum(sizes.values()) + buffered > limit and sizes:
+            if buffered > limit // 2:
+                agent.kill()
+                break
             largest = max(sizes, key=sizes.__getitem__)
             del sizes[largest]
             with contextlib.suppress(ProcessLookupError):
