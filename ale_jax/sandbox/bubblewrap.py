@@ -249,7 +249,11 @@ class BubblewrapRuntime(StartsBlocking):
         machine = BubblewrapMachine(started.process, link, started.share, self._spawner)
         contents = {ETC: etc_archive()} if ETC in spec.writable else {}
         surroundings = Surroundings(
-            has_world=True, groups=started.gates, contents=contents, **self._limits(spec)
+            uid=user_id(spec),
+            has_world=True,
+            groups=started.gates,
+            contents=contents,
+            **self._limits(spec),
         )
         return await boot(machine, spec, surroundings, record)
 

@@ -5,16 +5,15 @@ import errno
 import json
 import os
 import resource
-import socket
 import time
 from typing import Any
 
 from . import files, wire
 from .files import WORK, Account
 from .jobs import Job
-from .link import Link, Relay, Stream
+from .link import Link, Relay, Stream, use_socket
 from .loop import READ, WRITE, Loop
-from .processes import Agent, Child, guard
+from .processes import Agent, Child, bound_terminals, guard
 from .rights import Rights
 from .session import EXIT_TIMED_OUT, Session
 from .state import describe
@@ -348,20 +347,6 @@ def _success(what: str, child: Child) -> dict:
     return {}
 
 
-def _use_socket(path: str) -> list[int]:
-    """Replaces the standard streams by a socket; keeps them if it cannot be reached from here.
-    Returns the descriptors that the host sends over it, see `Rights`."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        try:
-            connection.connect(path)
-        except OSError:
-            return []
-        _, gates, _, _ = socket.recv_fds(connection, len(wire.GATES), wire.MAX_GATES)
-        for stream in (0, 1):
-            os.dup2(connection.fileno(), stream)
-    return gates
-
-
 def main(config: dict) -> None:
     """config: the fields of `Rights`; the further fields of `Agent`, where `world` is the option of
     `World` or None; the `parts` of `Runner`; `memory_bytes` of all processes of the agent together,
@@ -370,7 +355,7 @@ def main(config: dict) -> None:
     # Nothing that it does takes this much, as all data travels in pieces.
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     if path := config.pop("socket"):
-        config["rights"]["groups"] = _use_socket(path)
+        config["rights"]["groups"] = use_socket(path)
     loop, parts, memory = Loop(), config.pop("parts"), config.pop("memory_bytes")
     rights = Rights(**config.pop("rights"), denies_hoards=memory > 0)
     world = config.pop("world")
@@ -378,5 +363,7 @@ def main(config: dict) -> None:
     runner = Runner(loop, agent, parts)
     if memory:
         loop.spawn(guard(loop, agent, memory, runner.is_busy))
+    if not world:
+        loop.spawn(bound_terminals(loop, agent, runner.is_busy))
     runner.link.greet()
     loop.run()

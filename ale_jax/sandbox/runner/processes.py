@@ -20,7 +20,7 @@ from .files import WORK, Account
 from .loop import READ, Event, Loop
 from .rights import Rights
 from .sockets import Sockets
-from .world import World
+from .world import MAX_TERMINALS, World
 
 DEATH_S = 5.0
 UTF8_LOCALE = "/usr/lib/locale/C.utf8"
@@ -281,3 +281,12 @@ def _resident(pid: int) -> int:
         lines = kernel.read(f"{pid}/status").splitlines()
         return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(COUNTED))
     return 0
+
+
+async def bound_terminals(loop: Loop, agent: Agent, is_busy: Callable[[], bool]) -> None:
+    """Kills all processes of the agent when they hold more than MAX_TERMINALS. Only for where the
+    mount of /dev/pts, which is not this process's own, has no such limit."""
+    while True:
+        if len(os.listdir("/dev/pts")) > MAX_TERMINALS:
+            agent.kill()
+        await loop.sleep(BUSY_S if is_busy() else IDLE_S)
