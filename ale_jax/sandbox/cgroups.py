@@ -202,9 +202,7 @@ def find() -> Hierarchy:
         parents = {c: _own_or_root(mounts[c], own.get(c, "/")) for c in held}
         hierarchy = Hierarchy(1, parents, frozenset(mounts[c] for c in parents))
     elif "" in mounts:
-        parents = dict.fromkeys(("memory", "pids", "cpu"), mounts[""])
-        hierarchy = Hierarchy(2, parents, frozenset([mounts[""]]))
-        _delegate(mounts[""])
+        return _find_version_2(mounts[""])
     else:
         raise CgroupsUnavailable("no memory and pids controllers are mounted below /sys/fs/cgroup")
     _prove(hierarchy)
@@ -228,12 +226,33 @@ def _prove(hierarchy: Hierarchy) -> None:
         raise CgroupsUnavailable(f"cannot create a cgroup: {error.strerror}") from error
 
 
-def _delegate(root: Path) -> None:
+def _find_version_2(root: Path) -> Hierarchy:
+    """In the root, or else beside the cgroup of this process, which systemd permits to users in the
+    slice of their own services and scopes."""
+    own = _own_or_root(root, _groups().get("", "/"))
+    refusals = []
+    for parent in dict.fromkeys((root, own.parent if own != root else root)):
+        try:
+            hierarchy = Hierarchy(2, _delegate(parent), frozenset([root]))
+            _prove(hierarchy)
+            return hierarchy
+        except CgroupsUnavailable as reason:
+            refusals.append(str(reason))
+    raise CgroupsUnavailable(f"{'; '.join(refusals)}; try systemd-run --user --scope COMMAND")
+
+
+def _delegate(parent: Path) -> dict[str, Path]:
+    """Lets the cgroups in `parent` have controllers; returns `parent` for each."""
     try:
-        (root / "cgroup.subtree_control").write_text("+memory +pids +cpu")
+        offered = (parent / "cgroup.controllers").read_text().split()
+        if missing := {"memory", "pids"} - set(offered):
+            raise CgroupsUnavailable(f"{parent} has no controllers {', '.join(sorted(missing))}")
+        held = [name for name in ("memory", "pids", "cpu") if name in offered]
+        (parent / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in held))
     except OSError as error:
-        reason = f"cannot delegate the controllers of {root}: {error.strerror}"
+        reason = f"cannot delegate the controllers of {parent}: {error.strerror}"
         raise CgroupsUnavailable(reason) from error
+    return dict.fromkeys(held, parent)
 
 
 def _mounts() -> dict[str, Path]:

@@ -126,11 +126,12 @@ class DockerRuntime(StartsBlocking):
             self._sockets = docker_socket.Sockets(self._api, spec.image, self._owner)
         except (*TROUBLE, ValueError, subprocess.SubprocessError) as error:
             raise SandboxStartError(f"docker: cannot make the runner's mounts: {error}") from error
+        self._hierarchy, memory = None, "cgroup"
         try:
+            if os.getuid() != 0:
+                raise cgroups.CgroupsUnavailable("only root may move the runner to another")
             self._hierarchy = cgroups.find()
-            memory = "cgroup"
         except cgroups.CgroupsUnavailable as reason:
-            self._hierarchy = None
             memory = f"cgroup, which the agent shares with the runner ({reason})"
         self.capabilities = {"memory": memory, "pids": "cgroup", "files": "tmpfs size"}
 

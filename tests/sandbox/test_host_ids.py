@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -67,5 +68,8 @@ def test_sandboxes_run_as_users_of_their_own():
         pytest.skip(f"bubblewrap: {reason}")
     runtime = pick_runtime("bubblewrap", SPEC)
     with runtime.start(SPEC, {}) as one, runtime.start(SPEC, {}) as other:
-        users = {os.stat(f"/proc/{runner_pid(box.later)}/root/work").st_uid for box in (one, other)}
+        users = {
+            Path("/proc", str(runner_pid(box.later)), "root", "work").stat().st_uid
+            for box in (one, other)
+        }
     assert len(users) == 2 and 0 not in users

@@ -29,7 +29,7 @@ def limit_runner(box, limit: str) -> None:
 def test_a_file_that_stays_in_use_ends_the_sandbox(own_box):
     own_box.run("echo x > f")
     with (
-        open(f"/proc/{runner_pid(own_box.later)}/root/work/f"),
+        Path("/proc", str(runner_pid(own_box.later)), "root", "work", "f").open(),
         pytest.raises(SandboxLost, match="differs from a new sandbox: files"),
     ):
         own_box.reset()

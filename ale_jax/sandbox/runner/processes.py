@@ -250,7 +250,7 @@ def _is_installed(name: str) -> bool:
     return any(os.access(f"{place}/{name}", os.X_OK) for place in places)
 
 
-BUSY_S, IDLE_S = 0.02, 0.5
+BUSY_S, IDLE_S = 0.05, 0.5
 # Fields of /proc/PID/status. Other memory is not counted: the kernel can drop pages of files, and
 # tmpfs has its own limit.
 COUNTED = (b"RssAnon:", b"RssShmem:")
