@@ -32,8 +32,8 @@ PROGRAM = "exec(open(0, 'rb', 0, closefd=False).readline())"
 COMMAND = ["python3", "-I", "-S", "-c", PROGRAM]
 # In the order in which they import each other.
 MODULES = (
-    *("wire", "loop", "link", "files", "seccomp", "processes", "session"),
-    *("jobs", "usage", "main"),
+    *("wire", "loop", "link", "kernel", "files", "seccomp", "rights", "world", "sockets"),
+    *("processes", "session", "jobs", "usage", "state", "main"),
 )
 
 # Builds the `runner` package from a JSON frame. `bootstrap` sends it as one line, and PROGRAM reads
@@ -122,7 +122,7 @@ class AsyncSandbox(FileCalls):
         request = {"do": "run", "session": session, "timeout": limit, "live": on_output is not None}
         request["output_bytes"] = self.spec.output_bytes
         sink = OutputSink(self.spec.output_bytes, on_output)
-        body = command.encode("utf-8", "replace")
+        body = [command.encode("utf-8", "replace")]
         reply = await self._ask(request, limit + RUN_GRACE_S, body, sink)
         return await self._made(
             lambda: ExecResult(
@@ -205,7 +205,7 @@ class AsyncSandbox(FileCalls):
         return Job(self._machine.link.open(request, body=True), request, self._ask)
 
     async def reset(self) -> None:
-        await self._ask({"do": "reset"}, FILES_S)
+        await self._renewed({"do": "reset"})
         await self._fill()
 
     async def kill_processes(self) -> None:

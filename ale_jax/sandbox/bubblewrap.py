@@ -17,15 +17,23 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from ale_jax.sandbox import cgroups
+from ale_jax.sandbox import cgroups, host_ids
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.async_sandbox import COMMAND, AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
-from ale_jax.sandbox.booting import AGENT_ID, NO_LIMITS, boot, log_denial, user_id
+from ale_jax.sandbox.booting import (
+    AGENT_ID,
+    Surroundings,
+    boot,
+    files_limit,
+    log_denial,
+    user_id,
+)
 from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.egress.proxy import Record
+from ale_jax.sandbox.host_ids import HostId
 from ale_jax.sandbox.link import Link
 from ale_jax.sandbox.runner.processes import ENVIRONMENT
 from ale_jax.sandbox.runner.usage import Usage, read_usage
@@ -79,20 +87,27 @@ def _contents() -> dict[str, bytes]:
     return contents
 
 
-NOBODY_ID = 65534
 NEEDS = """
 for name in python3 tar; do
     command -v "$name" > /dev/null || { echo "no $name in /usr; apt-get install $name"; exit 1; }
 done
 """
+# Open files of a process where there are no cgroups. Bounds what pipes hold, which nobody counts.
+FILES_OF_UNGROUPED = 256
 LEAVE_S, EXIT_S = 0.5, 5.0
 LAST_WORDS_BYTES = 2000
 SYSTEM_DIRS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-# Enters the sandbox's cgroups, then executes the rest of the command line, so that nothing ever
-# runs outside of them.
-ENTER_GROUPS = """
-while [ "$1" != -- ]; do echo 0 > "$1/cgroup.procs" || exit 1; shift; done; shift; exec "$@"
-"""
+# What the runner needs to make namespaces for the agent's processes. It has them in the sandbox's
+# user namespace only, and drops them in every process that it starts.
+RUNNER_CAPABILITIES = ("SYS_ADMIN", "SYS_CHROOT", "SETPCAP", "SYS_RESOURCE")
+DEVICES = ("full", "null", "random", "tty", "urandom", "zero")
+DEVICE_LINKS = {
+    "fd": "/proc/self/fd",
+    "ptmx": "pts/ptmx",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+}
 
 # Mounted over the host's /tmp, which nothing needs after this point.
 PARTS = "/tmp"
@@ -110,6 +125,31 @@ log = logging.getLogger(__name__)
 _serial = itertools.count()  # shared by all runtimes of this process, since cgroups are named by it
 
 
+class Share(NamedTuple):
+    """What one sandbox has of the host: the cgroup of its agent, and its user. Each is None where
+    this process may not give it."""
+
+    group: cgroups.Cgroup | None
+    user: HostId | None
+
+    def free(self) -> None:
+        """Errors: OSError, if a process cannot be killed."""
+        if self.group:
+            self.group.remove()
+        if self.user:
+            self.user.release()
+
+
+class Started(NamedTuple):
+    """gates: the descriptors of the runner through which processes enter the agent's cgroup.
+    connection: the socket to the runner."""
+
+    process: subprocess.Popen
+    share: Share
+    gates: list[int]
+    connection: socket.socket
+
+
 class BubblewrapMachine:
     """A running bwrap with its cgroups and the socket to its runner."""
 
@@ -117,13 +157,12 @@ class BubblewrapMachine:
         self,
         process: subprocess.Popen,
         link: Link,
-        group: cgroups.Cgroup | None,
+        share: Share,
         spawner: ThreadPoolExecutor,
     ):
         self.link = link
         self._spawner = spawner  # keeps its thread alive, and with it the process
-        self._process = process
-        self._group = group
+        self._process, self._share = process, share
         self._words = b""
         self._runner_pid: int | None = None
         self._destroying = threading.Lock()
@@ -140,7 +179,8 @@ class BubblewrapMachine:
         return read_vitals(self._runner_pid) if self._runner_pid else None
 
     def usage(self) -> Usage:
-        return read_usage(self._group.directories) if self._group else {}
+        group = self._share.group
+        return read_usage(group.directories) if group else {}
 
     def last_words(self) -> str:
         return self._words.decode("utf-8", "replace")
@@ -151,8 +191,7 @@ class BubblewrapMachine:
                 return
             try:
                 self._end_process()
-                if self._group:
-                    self._group.remove()
+                self._share.free()
             except (OSError, subprocess.TimeoutExpired) as error:
                 log.warning("bwrap %d is left to the reaper: %s", self._process.pid, error)
             os.set_blocking(self._process.stderr.fileno(), False)
@@ -208,44 +247,62 @@ class BubblewrapRuntime(StartsBlocking):
         self._refuse_unenforceable(spec)
         loop = asyncio.get_running_loop()
         try:
-            process, group, ours = await loop.run_in_executor(self._spawner, self._spawn, spec)
+            started = await loop.run_in_executor(self._spawner, self._spawn, spec)
         except (OSError, subprocess.SubprocessError) as error:
             raise SandboxStartError(f"bubblewrap could not be run: {error}") from error
         link = Link()
-        await loop.connect_accepted_socket(lambda: link, ours)
-        machine = BubblewrapMachine(process, link, group, self._spawner)
+        await loop.connect_accepted_socket(lambda: link, started.connection)
+        machine = BubblewrapMachine(started.process, link, started.share, self._spawner)
         contents = {ETC: etc_archive()} if ETC in spec.writable else {}
-        return await boot(machine, spec, self._limits(spec), contents, {}, record)
+        surroundings = Surroundings(
+            uid=user_id(spec),
+            has_world=True,
+            groups=started.gates,
+            contents=contents,
+            **self._limits(spec),
+        )
+        return await boot(machine, spec, surroundings, record)
 
     def reap(self) -> int:
         """Removes cgroups that dead owners left behind; their processes died with the owner."""
         return self._hierarchy.reap() if self._hierarchy else 0
 
-    def _spawn(
-        self, spec: SandboxSpec
-    ) -> tuple[subprocess.Popen, cgroups.Cgroup | None, socket.socket]:
-        group = None
-        if self._hierarchy:
-            name = f"{cgroups.PREFIX}{self._owner}-{next(_serial)}"
-            group = self._hierarchy.create(name, spec)
+    def _spawn(self, spec: SandboxSpec) -> Started:
+        share = self._take_share(spec)
         ours, theirs = socket.socketpair()
         try:
-            with theirs, etc_arguments(ETC in spec.writable) as (etc, fds):
+            with (
+                theirs,
+                etc_arguments(ETC in spec.writable) as (etc, fds),
+                contextlib.ExitStack() as opened,
+            ):
+                gates = share.group.open_gates() if share.group else []
+                opened.callback(cgroups.close_all, gates)
                 process = subprocess.Popen(
-                    [*_enter(group), *_mount(spec), *_bwrap(spec, etc), *COMMAND],
+                    [*_become(share.user), *_mount(spec), *_bwrap(spec, etc), *COMMAND],
                     stdin=theirs,
                     stdout=theirs,
                     stderr=subprocess.PIPE,
-                    pass_fds=fds,
+                    pass_fds=[*fds, *gates],
                     cwd="/",
                     start_new_session=True,  # Ctrl-C in the terminal must not reach it directly
                 )
         except OSError:
             ours.close()
-            if group:
-                group.remove()
+            share.free()
             raise
-        return process, group, ours
+        return Started(process, share, gates, ours)
+
+    def _take_share(self, spec: SandboxSpec) -> Share:
+        user = _claim_user()
+        if self._hierarchy is None:
+            return Share(None, user)
+        try:
+            name = f"{cgroups.PREFIX}{self._owner}-{next(_serial)}"
+            return Share(self._hierarchy.create(name, spec), user)
+        except OSError:
+            Share(None, user).free()
+            raise
 
     def _refuse_unenforceable(self, spec: SandboxSpec) -> None:
         if spec.runtime != "runc":
@@ -260,36 +317,50 @@ class BubblewrapRuntime(StartsBlocking):
 
     def _limits(self, spec: SandboxSpec) -> Mapping[str, Any]:
         if self._hierarchy:
-            return NO_LIMITS
+            return {}
         memory = spec.memory_mb << 20
-        rlimits = {"RLIMIT_NPROC": spec.pids, "RLIMIT_AS": memory}
-        return {"rlimits": rlimits, "memory_bytes": memory}
+        return {
+            "limits": {
+                "RLIMIT_NPROC": spec.pids,
+                "RLIMIT_AS": memory,
+                "RLIMIT_NOFILE": FILES_OF_UNGROUPED,
+            },
+            "memory_bytes": memory,
+        }
 
 
 def probe(spec: SandboxSpec) -> str | None:
     """Why bubblewrap cannot run `spec` now, with the command to fix it; None if it can."""
     if not shutil.which("bwrap"):
         return "bwrap is not installed; type: apt-get install bubblewrap"
-    with etc_arguments(ETC in spec.writable) as (etc, fds):
-        line = [*_enter(None), *_mount(spec), *_bwrap(spec, etc), "bash", "-c", NEEDS]
+    try:
+        user = _claim_user()
+    except (SandboxStartError, OSError) as error:
+        return str(error)
+    with contextlib.ExitStack() as held, etc_arguments(ETC in spec.writable) as (etc, fds):
+        held.callback(Share(None, user).free)
+        line = [*_become(user), *_mount(spec), *_bwrap(spec, etc), "bash", "-c", NEEDS]
         answer = subprocess.run(line, pass_fds=fds, capture_output=True, text=True, timeout=EXIT_S)
     if answer.returncode:
         return f"it does not work on this host: {answer.stderr.strip() or answer.stdout.strip()}"
     return None
 
 
-def _enter(group: cgroups.Cgroup | None) -> list[str]:
-    directories = [str(directory) for directory in group.directories] if group else []
-    line = ["sh", "-c", ENTER_GROUPS, "sh", *directories, "--"]
-    if os.getuid() == 0:  # as the host's root it would own every file in its namespace
-        line += ["setpriv", f"--reuid={NOBODY_ID}", f"--regid={NOBODY_ID}", "--clear-groups"]
-    return line
+def _claim_user() -> HostId | None:
+    """Only root can run each sandbox as another user. Errors: SandboxStartError, OSError."""
+    return host_ids.claim() if os.getuid() == 0 else None
+
+
+def _become(user: HostId | None) -> list[str]:
+    if user is None:
+        return []
+    return ["setpriv", f"--reuid={user.number}", f"--regid={user.number}", "--clear-groups"]
 
 
 def _mount(spec: SandboxSpec) -> list[str]:
     """Command prefix that enters a mount namespace with the sandbox's writable directories below
     PARTS. The tmpfs mounts of bwrap itself cannot limit the number of files."""
-    limits = f"size={spec.files_mb}m,nr_inodes={spec.max_files},nosuid,nodev"
+    limits = f"{files_limit(spec)},nosuid,nodev"
     modes = [f"{mode:o}" for mode in spec.parts.values()]
     enter = ["unshare", "--user", "--map-root-user", "--mount"]
     return [*enter, "sh", "-c", MOUNT_PARTS, "sh", limits, *modes, "--"]
@@ -297,14 +368,13 @@ def _mount(spec: SandboxSpec) -> list[str]:
 
 def _bwrap(spec: SandboxSpec, etc: list[str]) -> list[str]:
     """etc: the arguments that put files into /etc."""
-    line = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"]
-    line += ["--new-session", "--as-pid-1", "--clearenv"]
-    line += ["--cap-drop", "ALL", "--setenv", "PATH", ENVIRONMENT["PATH"]]
-    if spec.user == "root":
-        line += [word for name in ROOT_CAPABILITIES for word in ("--cap-add", f"CAP_{name}")]
+    line = ["bwrap", "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
+    line += ["--as-pid-1", "--clearenv", "--setenv", "PATH", ENVIRONMENT["PATH"]]
+    kept = (*RUNNER_CAPABILITIES, *(ROOT_CAPABILITIES if spec.user == "root" else ()))
+    line += ["--cap-drop", "ALL", *(word for name in kept for word in ("--cap-add", f"CAP_{name}"))]
     user = str(user_id(spec))
     line += ["--uid", user, "--gid", user, "--hostname", "sandbox"]
-    line += ["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"]
+    line += ["--ro-bind", "/usr", "/usr", "--proc", "/proc", *_devices()]
     for name in SYSTEM_DIRS:
         if Path("/", name).is_symlink():
             line += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
@@ -314,3 +384,14 @@ def _bwrap(spec: SandboxSpec, etc: list[str]) -> list[str]:
     for number, path in enumerate(spec.parts):
         line += ["--bind", f"{PARTS}/{number}", path]
     return [*line, *etc, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORK]
+
+
+def _devices() -> list[str]:
+    # With bwrap's own --dev, the runner would get a second user namespace, in which it has no
+    # power over the first, and could not make pid namespaces more than once.
+    line = ["--perms", "0755", "--tmpfs", "/dev", "--dir", "/dev/pts", "--dir", "/dev/shm"]
+    for name in DEVICES:
+        line += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
+    for name, target in DEVICE_LINKS.items():
+        line += ["--symlink", target, f"/dev/{name}"]
+    return line

@@ -8,6 +8,7 @@ import dataclasses
 import math
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from ale_jax.sandbox.spec import SandboxSpec
@@ -81,6 +82,18 @@ class Cgroup:
 
     directories: tuple[Path, ...]
 
+    def open_gates(self) -> list[int]:
+        """Open descriptors. A process that writes "0" to each of them enters the cgroup, whatever
+        its user: the kernel checks the rights of who has opened them."""
+        gates: list[int] = []
+        try:
+            for directory in self.directories:
+                gates.append(os.open(directory / "cgroup.procs", os.O_WRONLY))
+        except OSError:
+            close_all(gates)
+            raise
+        return gates
+
     def remove(self) -> None:
         """Kills the remaining processes and removes it. OSError if a process cannot be killed."""
         deadline = time.monotonic() + EMPTY_S
@@ -123,6 +136,18 @@ class Hierarchy:
             raise
         return group
 
+    def of(self, pid: int) -> Cgroup | None:
+        """The cgroup of a process; None if it is not visible from here."""
+        mounts, groups = _mounts(), _groups(pid)
+        names = [""] if self.version == 2 else list(self.parents)
+        paths = [mounts[name] / groups.get(name, "/").strip("/") for name in names]
+        return Cgroup(tuple(paths)) if all(path.is_dir() for path in paths) else None
+
+    def adopt(self, pid: int) -> None:
+        """Moves a process into the cgroup in which new cgroups are created. Errors: OSError."""
+        for parent in set(self.parents.values()):
+            (parent / "cgroup.procs").write_text(str(pid))
+
     def reap(self) -> int:
         """Removes the cgroups of dead owners; returns the number of sandboxes they belonged to."""
         found = (
@@ -164,18 +189,21 @@ class Hierarchy:
         ]
 
 
+def close_all(fds: Iterable[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
 def find() -> Hierarchy:
     """The hierarchy in which this process may create cgroups. Errors: CgroupsUnavailable."""
     mounts = _mounts()
     if {"memory", "pids"} <= mounts.keys():
-        own = _own_groups()
+        own = _groups()
         held = [c for c in ("memory", "pids", "cpu", "cpuacct") if c in mounts]
         parents = {c: _own_or_root(mounts[c], own.get(c, "/")) for c in held}
         hierarchy = Hierarchy(1, parents, frozenset(mounts[c] for c in parents))
     elif "" in mounts:
-        parents = dict.fromkeys(("memory", "pids", "cpu"), mounts[""])
-        hierarchy = Hierarchy(2, parents, frozenset([mounts[""]]))
-        _delegate(mounts[""])
+        return _find_version_2(mounts[""])
     else:
         raise CgroupsUnavailable("no memory and pids controllers are mounted below /sys/fs/cgroup")
     _prove(hierarchy)
@@ -184,7 +212,7 @@ def find() -> Hierarchy:
 
 def memory_limit() -> float:
     """Bytes that the cgroups of this process may use together; infinite without a limit."""
-    mounts, own, limits = _mounts(), _own_groups(), [math.inf]
+    mounts, own, limits = _mounts(), _groups(), [math.inf]
     for controller, file in (("memory", "memory.limit_in_bytes"), ("", "memory.max")):
         if controller in mounts:
             mount = mounts[controller]
@@ -213,12 +241,33 @@ def _prove(hierarchy: Hierarchy) -> None:
         raise CgroupsUnavailable(f"cannot create a cgroup: {error.strerror}") from error
 
 
-def _delegate(root: Path) -> None:
+def _find_version_2(root: Path) -> Hierarchy:
+    """In the root, or else beside the cgroup of this process, which systemd permits to users in the
+    slice of their own services and scopes."""
+    own = _own_or_root(root, _groups().get("", "/"))
+    refusals = []
+    for parent in dict.fromkeys((root, own.parent if own != root else root)):
+        try:
+            hierarchy = Hierarchy(2, _delegate(parent), frozenset([root]))
+            _prove(hierarchy)
+            return hierarchy
+        except CgroupsUnavailable as reason:
+            refusals.append(str(reason))
+    raise CgroupsUnavailable(f"{'; '.join(refusals)}; try systemd-run --user --scope COMMAND")
+
+
+def _delegate(parent: Path) -> dict[str, Path]:
+    """Lets the cgroups in `parent` have controllers; returns `parent` for each."""
     try:
-        (root / "cgroup.subtree_control").write_text("+memory +pids +cpu")
+        offered = (parent / "cgroup.controllers").read_text().split()
+        if missing := {"memory", "pids"} - set(offered):
+            raise CgroupsUnavailable(f"{parent} has no controllers {', '.join(sorted(missing))}")
+        held = [name for name in ("memory", "pids", "cpu") if name in offered]
+        (parent / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in held))
     except OSError as error:
-        reason = f"cannot delegate the controllers of {root}: {error.strerror}"
+        reason = f"cannot delegate the controllers of {parent}: {error.strerror}"
         raise CgroupsUnavailable(reason) from error
+    return dict.fromkeys(held, parent)
 
 
 def _mounts() -> dict[str, Path]:
@@ -233,10 +282,10 @@ def _mounts() -> dict[str, Path]:
     return mounts
 
 
-def _own_groups() -> dict[str, str]:
-    """Version 1: the cgroup of this process, by controller."""
+def _groups(pid: int | str = "self") -> dict[str, str]:
+    """The cgroup of a process, by controller (version 1), or under "" (version 2)."""
     groups = {}
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         groups.update(dict.fromkeys(controllers.split(","), path))
     return groups

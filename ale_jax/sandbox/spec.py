@@ -19,7 +19,7 @@ USERS = ("agent", "root")
 # Capabilities of user "root": those that an installer or an unpacked archive needs.
 ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETUID", "SETGID", "KILL")
 OCI_RUNTIMES = ("runc", "runsc", "kata")
-WORK, TMP, ETC = "/work", "/tmp", "/etc"
+WORK, TMP, ETC, SHM = "/work", "/tmp", "/etc", "/dev/shm"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:@-]{0,254}")
 FILES_PER_MB = 64  # a file costs 1.2 KiB, so 8 % of memory_mb for each writable directory
@@ -39,7 +39,8 @@ class SandboxSpec:
     cpus: number of CPUs that it may keep busy; 0 for no limit.
     memory_mb: memory of all its processes together; there is no swap.
     pids: maximum number of processes and threads at a time.
-    files_mb: size of each writable directory.
+    files_mb: size of each writable directory, and of /dev/shm. Files are kept in memory, so all
+        of them together must fit into memory_mb.
     writable: writable directories besides /work and /tmp. They are in memory; everything else is
         read-only. The image's contents of each are copied into it at the start. Each holds at most
         `max_files` files. "/etc" requires user "root", which can then add users, but can also put
@@ -82,6 +83,14 @@ class SandboxSpec:
             raise ValueError(f"sandbox cpus {self.cpus} must be 0 (no limit) or more")
         for path in self.writable:
             _check_writable(path, self.user)
+        directories = len(self.parts) + 1
+        if directories * self.files_mb > self.memory_mb:
+            raise ValueError(
+                f"sandbox files_mb {self.files_mb} for each of {directories} writable directories "
+                f"(with {SHM}) is more than memory_mb {self.memory_mb}, in which files are kept: "
+                f"use at most {self.memory_mb // directories}, or at least "
+                f"{directories * self.files_mb} MB of memory"
+            )
         for name, value in self.env:
             if not VARIABLE.fullmatch(name) or "\0" in value:
                 raise ValueError(

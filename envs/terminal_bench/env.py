@@ -9,7 +9,7 @@ from typing import Any
 
 from ale_jax.agent.api import NoVerdictError, VerifierError
 from ale_jax.agent.tools import SYSTEM_PROMPT, ToolCallError, parse_tool_call
-from ale_jax.sandbox.api import SandboxError
+from ale_jax.sandbox.api import SandboxError, SandboxLost
 from ale_jax.sandbox.blocking import BlockingSandbox
 from ale_jax.sandbox.spec import WORK, SandboxSpec
 from ale_jax.sandbox.verify.control import judge
@@ -85,7 +85,7 @@ class TerminalBenchEnv:
         verifier = pytest_verifier(task.tests, [task.test_file], APP, task.test_seconds)
         try:
             judgement = judge(self._sandbox, verifier, self._prepare)
-        except SandboxError as error:
+        except (SandboxError, OSError) as error:
             raise VerifierError(f"task {task.name}: {error}") from error
         if judgement.no_verdict:
             raise NoVerdictError(f"task {task.name}: {judgement.no_verdict}")
@@ -94,8 +94,11 @@ class TerminalBenchEnv:
     def _prepare(self) -> None:
         """Brings the sandbox into the initial state, which is that of all tasks."""
         self._sandbox.reset()
-        for directory in WRITABLE:
-            self._sandbox.replace_directory(directory, {})
+        try:
+            for directory in WRITABLE:
+                self._sandbox.replace_directory(directory, {})
+        except OSError as error:  # it is as new, so this is not the agent's doing
+            raise SandboxLost(f"an empty sandbox takes no directories: {error}") from error
 
     def solve(self) -> None:
         """Acts as the oracle: runs the task's solution in the agent's session."""

@@ -8,7 +8,7 @@ from ale_jax.sandbox import cgroups
 from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.spec import SandboxSpec
 
-SPEC = SandboxSpec(memory_mb=16, pids=9)
+SPEC = SandboxSpec(memory_mb=16, pids=9, files_mb=4)
 
 
 @pytest.fixture
@@ -27,6 +27,33 @@ def test_version_2_is_one_directory(tmp_path, swap):
     assert contents(tmp_path / "ale-x") == {
         **{"memory.max": "16777216", "memory.swap.max": "0", "pids.max": "9"}
     }
+
+
+@pytest.fixture
+def slice_of_a_user(tmp_path, monkeypatch):
+    """A tree in which this process is in app.slice/shell.scope, and may write to the slice only."""
+    own = tmp_path / "app.slice" / "shell.scope"
+    own.mkdir(parents=True)
+    (tmp_path / "cgroup.controllers").write_text("cpu memory pids")
+    (tmp_path / "cgroup.subtree_control").mkdir()  # cannot be written
+    monkeypatch.setattr(cgroups, "_mounts", lambda: {"": tmp_path})
+    monkeypatch.setattr(cgroups, "_groups", lambda: {"": "/app.slice/shell.scope"})
+    return tmp_path / "app.slice"
+
+
+def test_a_user_without_the_root_uses_the_slice_that_it_is_in(slice_of_a_user, monkeypatch):
+    monkeypatch.setattr(cgroups, "_prove", lambda hierarchy: None)  # only a kernel empties a folder
+    (slice_of_a_user / "cgroup.controllers").write_text("memory pids")
+    found = cgroups.find()
+    assert found.parents == {"memory": slice_of_a_user, "pids": slice_of_a_user}
+    assert not found.limits_cpus
+    assert (slice_of_a_user / "cgroup.subtree_control").read_text() == "+memory +pids"
+
+
+def test_a_slice_without_controllers_is_refused_with_the_remedy(slice_of_a_user):
+    (slice_of_a_user / "cgroup.controllers").write_text("pids")
+    with pytest.raises(cgroups.CgroupsUnavailable, match="no controllers memory; try systemd-run"):
+        cgroups.find()
 
 
 def test_version_1_is_one_directory_per_controller(tmp_path, swap):

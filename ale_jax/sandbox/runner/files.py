@@ -9,7 +9,9 @@ import contextlib
 import itertools
 import os
 import stat
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
+
+from . import kernel
 
 WORK = "/work"
 BATCH = 1000
@@ -36,7 +38,7 @@ def enter_or_make(parent: int, name: str) -> int:
     return descend(parent, name)
 
 
-def read_regular(path: str, max_bytes: int) -> bytes:
+def open_regular(path: str) -> BinaryIO:
     *directories, name = [part for part in path.split("/") if part]
     parent = os.open("/" if path.startswith("/") else WORK, os.O_PATH)
     for part in directories:
@@ -45,13 +47,14 @@ def read_regular(path: str, max_bytes: int) -> bytes:
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=parent)
     finally:
         os.close(parent)
-    with open(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise FileNotFoundError(2, "not a regular file")
-        return file.read(max_bytes)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise FileNotFoundError(2, "not a regular file")
+    return open(fd, "rb")
 
 
-def write_file(path: str, content: bytes, directory: str = WORK) -> None:
+def create(path: str, directory: str) -> BinaryIO:
+    """Opens a new file below `directory` for writing; replaces one that exists."""
     *directories, name = path.split("/")
     parent = os.open(directory, os.O_PATH)
     for part in directories:
@@ -60,11 +63,9 @@ def write_file(path: str, content: bytes, directory: str = WORK) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=parent)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        fd = os.open(name, flags, 0o644, dir_fd=parent)
+        return open(os.open(name, flags, 0o644, dir_fd=parent), "wb")
     finally:
         os.close(parent)
-    with open(fd, "wb") as file:
-        file.write(content)
 
 
 def make_directories(path: str) -> None:
@@ -154,8 +155,7 @@ def some_names(directory: int, but: set[str] = frozenset()) -> list[str]:
 
 def mounts_in(directory: str) -> set[str]:
     """Names of the entries of `directory` that are mount points."""
-    with open("/proc/self/mountinfo") as table:
-        points = [line.split()[4] for line in table]
+    points = [line.split()[4] for line in kernel.read("self/mountinfo").decode().splitlines()]
     return {os.path.basename(each) for each in points if os.path.dirname(each) == directory}
 
 
@@ -202,13 +202,13 @@ def find(name: str) -> Account:
 
 def _rows(path: str, width: int) -> list[list[str]]:
     """The well-formed rows. An agent with user root may have written anything into the file."""
-    text = read_regular(path, MAX_BYTES).decode("utf-8", "replace")
+    with open_regular(path) as file:
+        text = file.read(MAX_BYTES).decode("utf-8", "replace")
     rows = (line.split(":") for line in text.splitlines())
     return [row for row in rows if len(row) == width and row[2].isdecimal()]
 
 
 def _is_mapped(uid: int) -> bool:
     """Whether `uid` exists here. Without privileges on the host, a sandbox has only one user id."""
-    with open("/proc/self/uid_map") as ranges:
-        spans = [tuple(map(int, line.split())) for line in ranges]
+    spans = [tuple(map(int, line.split())) for line in kernel.read("self/uid_map").splitlines()]
     return any(first <= uid < first + count for first, _, count in spans)

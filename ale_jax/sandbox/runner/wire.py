@@ -17,6 +17,9 @@ import json
 import struct
 
 PROTOCOL = 3
+# The first byte over a direct socket, with descriptors that lead into the control group.
+GATES = b"g"
+MAX_GATES = 8
 MAIN = "main"  # the session that is opened on demand
 HEAD = struct.Struct(">IIB")
 OPEN, DATA, ERROR, CREDIT, END, PING = range(6)
