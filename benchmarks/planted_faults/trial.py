@@ -38,13 +38,16 @@ class Ran:
 
 @contextmanager
 def copy_of_tree(root: Path) -> Iterator[Path]:
-    """A temporary folder with the files that git tracks in `root`, as they are there now."""
+    """A temporary folder with the files that git tracks in `root`, as they are there now, and the
+    environments beside them (.venv-gem), without which tests are skipped."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, check=True, capture_output=True)
     with tempfile.TemporaryDirectory(prefix="planted-faults-", ignore_cleanup_errors=True) as name:
         for path in filter(None, listed.stdout.decode().split("\0")):
             if (root / path).is_file():
                 (Path(name) / path).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(root / path, Path(name) / path)
+        for environment in root.glob(".venv-*"):
+            (Path(name) / environment.name).symlink_to(environment.resolve())
         yield Path(name)
 
 

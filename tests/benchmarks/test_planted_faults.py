@@ -186,6 +186,13 @@ def test_the_report_of_the_unmutated_tests_is_kept_and_taken(tree, capsys):
     assert "unmutated tests:" not in capsys.readouterr().out.partition("caught 1 of 2")[2]
 
 
+def test_the_environments_of_tests_are_in_the_copy(tree):
+    (tree / ".venv-gem").mkdir()
+    subprocess.run(["git", "init", "-q"], cwd=tree, check=True)
+    with trial.copy_of_tree(tree) as copy:
+        assert (copy / ".venv-gem").resolve() == tree / ".venv-gem"
+
+
 def test_near_files_run_first_and_of_those_the_quick_ones(tree):
     tests = mirroring_tests(tree, "ale_jax/fast")
     area, other = "tests/fast/test_area.py", "tests/fast/test_other.py"
