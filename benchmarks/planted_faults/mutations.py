@@ -33,6 +33,8 @@ ARITHMETIC = {
 }
 BOOLEAN = {ast.And: ("and", "or"), ast.Or: ("or", "and")}
 COMMUTATIVE = ("max", "min", "maximum", "minimum")
+ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+CLOCKS = ("time.time()", "time.monotonic()")
 LOGGERS = ("log", "logger", "logging", "warnings")
 SKIPPED_CONDITIONS = ("TYPE_CHECKING", "typing.TYPE_CHECKING", "__name__ == '__main__'")
 SKIPPED_FIELDS = {"annotation", "returns", "type_comment"}
@@ -106,6 +108,8 @@ class _Places:
             case ast.Compare():
                 operands = [node.left, *node.comparators]
                 for left, operator, right in zip(operands, node.ops, operands[1:]):
+                    if isinstance(operator, ORDER) and (_is_clock(left) or _is_clock(right)):
+                        continue  # the boundary is a moment that never comes
                     yield from self.between(left, right, "comparison", COMPARISONS[type(operator)])
             case ast.BinOp() if type(node.op) in ARITHMETIC and not _is_text(node):
                 sign = ARITHMETIC[type(node.op)]
@@ -168,6 +172,10 @@ def _is_dataclass_flags(node: ast.AST) -> bool:
 
 def _is_duration(node: ast.AST) -> bool:
     return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).endswith("_S")
+
+
+def _is_clock(node: ast.expr) -> bool:
+    return ast.unparse(node) in CLOCKS
 
 
 def _is_logging(node: ast.AST) -> bool:

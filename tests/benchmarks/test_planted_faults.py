@@ -26,6 +26,7 @@ def f(a: 1 < 2, b=3) -> not 1:
     if (a < b  # 1 <
         and not b):
         return np.maximum(a, b) * b
+    while time.monotonic() < b: pass
     raise ValueError(f"{a + 1}" + "no")
 
 if __name__ == "__main__":
