@@ -86,3 +86,11 @@ def test_what_is_mounted_decides_the_version(tmp_path, monkeypatch):
     assert found(**{"": tmp_path}) == cgroups.Hierarchy(2, whole, frozenset([tmp_path]))
     with pytest.raises(cgroups.CgroupsUnavailable, match="no memory and pids"):
         found(memory=memory)
+
+
+def test_a_hierarchy_in_which_nothing_can_be_created_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        cgroups, "_mounts", lambda: dict.fromkeys(("memory", "pids"), tmp_path / "x")
+    )
+    with pytest.raises(cgroups.CgroupsUnavailable, match="cannot create a cgroup"):
+        cgroups.find()

@@ -106,6 +106,17 @@ async def test_a_node_that_breaks_off_hides_its_own_sandboxes_alone():
 
 
 @in_a_loop
+async def test_a_node_that_breaks_off_a_start_is_lost_and_the_next_one_is_asked():
+    async def ask(*arguments, **named):
+        raise NodeLost("its line was cut")
+
+    async with MemoryFleet(2, 1) as fleet:
+        fleet._nodes[0].ask = ask
+        assert (await fleet.start(StartRequest(SPEC))).node == "n1"
+        assert fleet._nodes[0].is_lost
+
+
+@in_a_loop
 async def test_a_failure_that_nobody_waits_for_is_not_reported_as_a_bug():
     reported = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, what: reported.append(what))
