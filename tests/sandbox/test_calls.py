@@ -13,7 +13,7 @@ from ale_jax.sandbox.spec import SandboxSpec
 from tests.rows import each_row
 
 BOX = "/v1/sandboxes/a%2Fb"
-HTTP = httpx.Client(**http_options("http://here/", None, True))
+HTTP = httpx.Client(**http_options("http://127.0.0.1/", None, True))
 
 
 @each_row(
@@ -111,7 +111,7 @@ def test_the_same_request_is_sent_again_while_the_service_is_busy():
     assert pauses == [0.1, 0.5, 2.0] and "answered 429" in str(error)
     pauses, error = paused(*[BROKEN] * 4)
     assert len(pauses) == 3 and type(error) is SandboxError
-    told = "no answer from http://here/ (ConnectError: no route); type: ale-sandbox serve"
+    told = "no answer from http://127.0.0.1/ (ConnectError: no route); type: ale-sandbox serve"
     assert str(error) == told
     pauses, error = paused(BUSY, FULL)
     assert pauses == [0.1] and type(error) is PoolFull and str(error) == "m; r"
@@ -144,16 +144,18 @@ def test_an_error_is_what_the_service_says(id, error, expected):
 
 
 def test_a_connection_has_a_url_and_a_token_that_can_be_sent():
-    plain, secret = (http_options(f"{s}://here/", "t" * 16, "ca.pem") for s in ("http", "https"))
-    assert plain["base_url"] == "http://here" and plain["verify"] is False
+    plain, secret = (
+        http_options(f"{s}://127.0.0.1/", "t" * 16, "ca.pem") for s in ("http", "https")
+    )
+    assert plain["base_url"] == "http://127.0.0.1" and plain["verify"] is False
     assert secret["verify"] == "ca.pem" and not secret["trust_env"]
     assert secret["headers"] == {"Authorization": f"Bearer {'t' * 16}"}
-    assert http_options("http://here", None, True)["headers"] == {}
+    assert http_options("http://127.0.0.1", None, True)["headers"] == {}
     for url, token in (
-        ("here", None),
-        ("http://here", "a b"),
-        ("http://here", "ä"),
-        ("ftp://x", "t"),
+        ("127.0.0.1", None),
+        ("http://127.0.0.1", "a b"),
+        ("http://127.0.0.1", "ä"),
+        ("ftp://127.0.0.1", "t"),
     ):
         with pytest.raises(ValueError, match=r"must begin with|no token may have"):
             http_options(url, token, True)
