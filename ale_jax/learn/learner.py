@@ -60,7 +60,7 @@ class Learner:
         self._step = make_train_step(model, optimizer, make_loss(algo, chunks_per_pack))
         self.logp = make_logp(model.shape, model.mesh, model.compute)
         keeps_history = algo.old_logp == "generating"
-        self._history = WeightHistory(options.max_age + 1) if keeps_history else None
+        self._history = WeightHistory(options.max_age) if keeps_history else None
         self._old_policies = make_stage(algo, self.logp, self._history, reference)
         self._attention_credit = None
         if options.attention_credit.credit != "none":

@@ -75,24 +75,24 @@ Stage = Callable[[Params, list[Batch]], list[Batch]]
 
 
 class WeightHistory:
-    """The learner's weights of the newest `size` versions.
+    """The learner's weights of the newest version, and of those at most `max_age` versions older.
 
     An old version costs memory only for the weights that are trained: arrays are immutable, a step
     does not donate the old weights, and weights that are not trained (the base of adapters) are
     shared between versions.
     """
 
-    def __init__(self, size: int):
-        assert size >= 1, size
-        self._size = size
+    def __init__(self, max_age: int):
+        assert max_age >= 0, max_age
+        self._max_age = max_age
         self._by_version: dict[int, Params] = {}
 
     def keep(self, version: int, params: Params) -> None:
-        """Adds the next version and drops the oldest one beyond `size`."""
+        """Adds the next version and drops the one that has become too old."""
         newest = max(self._by_version, default=version - 1)
         assert version == newest + 1, (version, newest)
         self._by_version[version] = params
-        self._by_version.pop(version - self._size, None)
+        self._by_version.pop(version - self._max_age - 1, None)
 
     def __getitem__(self, version: int) -> Params:
         """Asserts that the version is there; otherwise the staleness bound has been violated."""

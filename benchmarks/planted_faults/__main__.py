@@ -1,14 +1,19 @@
 """How many planted faults does the test suite catch?
 
-    python -m benchmarks.planted_faults [--quick] [--count=60] [--seed=0] [--out=FILE]
+    python -m benchmarks.planted_faults [--quick] [--count=60] [--seed=0] [--processes=1]
+        [--unmutated=REPORT] [--out=FILE]
 
 Each fault is one small change of the source (mutations.py), planted alone in a temporary copy of
-the tracked files, where the tests that mirror its package then run for at most two minutes. Every
-package has faults in proportion to its lines, and at least one where there are enough for all.
-A run that hangs counts as caught if the unmutated tests take at most half of the limit. In slower
-packages a run that reaches the limit does not count. Without --out nothing is written. --quick:
-three faults, in packages with quick tests. Exit status 2: the unmutated tests fail, and the result
-is void.
+the tracked files, where the tests that mirror its package then run until one fails, for at most two
+minutes. Every package has faults in proportion to its lines, and at least one where there are
+enough for all. A fault is caught if the test that failed passes without it; if it does not, the
+result is void (exit status 2). A run that hangs counts as caught if the unmutated tests take at
+most half of the limit. In slower packages a run that reaches the limit does not count.
+
+The tests run once without a fault, since those that are quick are tried first. This takes as long
+as the whole suite: --unmutated keeps the report of it, and takes it if it exists. --processes: how
+many faults are tried at once, each in a copy of its own. Without --out nothing is written. --quick:
+three faults, in packages with quick tests.
 """
 
 from __future__ import annotations
@@ -17,18 +22,22 @@ import argparse
 import json
 import random
 import sys
+import tempfile
 from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from benchmarks.planted_faults.mutations import Mutation, changes_bytecode, mutations
 from benchmarks.planted_faults.trial import (
-    UNMUTATED_LIMIT_S,
-    Ran,
     copy_of_tree,
     mirroring_tests,
     package_of,
     run_tests,
+    seconds_of,
     try_fault,
 )
 
@@ -45,17 +54,21 @@ def main(arguments: list[str], root: Path = ROOT) -> int:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--unmutated", type=Path)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args(arguments)
-    with copy_of_tree(root) as copy:
-        modules = modules_of(copy)
+    with ExitStack() as stack:
+        copies = [stack.enter_context(copy_of_tree(root)) for _ in range(args.processes)]
+        modules = modules_of(copies[0])
         if args.quick:
             modules = {p: modules[p] for p in QUICK_PACKAGES if p in modules}
-        faults = draw(copy, modules, QUICK_COUNT if args.quick else args.count, args.seed)
-        unmutated = run_unmutated(copy, sorted({package_of(module) for module, _ in faults}))
-        if unmutated is None:
-            return 2
-        results = try_all(copy, faults, unmutated)
+        faults = draw(copies[0], modules, QUICK_COUNT if args.quick else args.count, args.seed)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        report = (args.unmutated or folder / "unmutated.xml").absolute()
+        if not report.exists():
+            run_unmutated(copies[0], faults, report)
+        results = try_all(copies, faults, seconds_of(report))
     found = summary(results, args.seed)
     caught, total = found["caught"], found["faults"]
     for package, counts in found["by_package"].items():
@@ -65,7 +78,7 @@ def main(arguments: list[str], root: Path = ROOT) -> int:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found))
-    return 0
+    return 2 if any(each["outcome"] == "void" for each in results) else 0
 
 
 def modules_of(root: Path) -> dict[str, list[str]]:
@@ -117,42 +130,46 @@ def _draw_from(root: Path, modules: list[str], count: int, chance: random.Random
     return sorted(drawn)
 
 
-def run_unmutated(root: Path, packages: list[str]) -> dict[str, Ran] | None:
-    """The run of each package's tests; None if one fails, which makes the result void."""
-    print(f"{'unmutated tests of':28}{'seconds':>8}")
-    found, by_tests = {}, {}
-    for package in packages:
-        tests = tuple(mirroring_tests(root, package))
-        if tests not in by_tests:
-            by_tests[tests] = run_tests(root, list(tests), UNMUTATED_LIMIT_S)
-        ran = found[package] = by_tests[tests]
-        print(f"{package:28}{ran.seconds:8.1f}", flush=True)
-        if ran.status != 0:
-            why = ran.failed or ("out of time" if ran.status is None else f"status {ran.status}")
-            print(f"void: the unmutated tests of {package} do not pass: {why}", file=sys.stderr)
-            return None
-    return found
+def run_unmutated(root: Path, faults: list[Fault], report: Path) -> None:
+    """Writes a JUnit report of all tests that one of the faults may run."""
+    packages = {package_of(module) for module, _ in faults}
+    tests = sorted({test for package in packages for test in mirroring_tests(root, package)})
+    names_of_files = ["-o", "junit_family=xunit1"]
+    ran = run_tests(root, [f"--junitxml={report}", *names_of_files, *tests], limit_s=None)
+    failed = f", {ran.failed} failed" if ran.status else ""
+    print(f"unmutated tests: {ran.seconds:.1f} seconds{failed}", flush=True)
 
 
-def try_all(root: Path, faults: list[Fault], unmutated: dict[str, Ran]) -> list[dict[str, Any]]:
-    results = []
-    print(f"\n{'outcome':18}{'seconds':>8}  fault")
-    for module, mutation in faults:
-        outcome, ran = try_fault(root, module, mutation, unmutated[package_of(module)])
+def try_all(
+    copies: list[Path], faults: list[Fault], seconds: Mapping[str, float]
+) -> list[dict[str, Any]]:
+    free: SimpleQueue[Path] = SimpleQueue()
+    for copy in copies:
+        free.put(copy)
+
+    def try_one(fault: Fault) -> dict[str, Any]:
+        module, mutation = fault
+        copy = free.get()
+        try:
+            outcome, ran = try_fault(copy, module, mutation, seconds)
+        finally:
+            free.put(copy)
         change = f"{_short(mutation.before)} -> {_short(mutation.after)}"
         print(f"{outcome:18}{ran.seconds:8.1f}  {module}:{mutation.line}: {change}", flush=True)
-        results.append(
-            {
-                "file": module,
-                "line": mutation.line,
-                "kind": mutation.kind,
-                "before": mutation.before,
-                "after": mutation.after,
-                "outcome": outcome,
-                "seconds": ran.seconds,
-                "failed": ran.failed,
-            }
-        )
+        return {
+            "file": module,
+            "line": mutation.line,
+            "kind": mutation.kind,
+            "before": mutation.before,
+            "after": mutation.after,
+            "outcome": outcome,
+            "seconds": ran.seconds,
+            "failed": ran.failed,
+        }
+
+    print(f"\n{'outcome':18}{'seconds':>8}  fault")
+    with ThreadPoolExecutor(len(copies)) as pool:
+        results = list(pool.map(try_one, faults))
     print()
     return results
 

@@ -1,8 +1,8 @@
 """The places of a source text where a fault can be planted, and the text with the fault.
 
 Every fault replaces one segment of bytes, and the rest of the file stays as it is. Text that no
-test should have to notice is left out: annotations, docstrings, messages, TYPE_CHECKING and
-__main__ blocks.
+test should have to notice is left out: annotations, flags of dataclasses, docstrings, messages,
+TYPE_CHECKING and __main__ blocks, and durations (STOP_S = 1.0), as no test asserts a wall time.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ ARITHMETIC = {
     ast.Div: ("/", "*"),
 }
 BOOLEAN = {ast.And: ("and", "or"), ast.Or: ("or", "and")}
+COMMUTATIVE = ("max", "min", "maximum", "minimum")
+ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+CLOCKS = ("time.time()", "time.monotonic()")
 LOGGERS = ("log", "logger", "logging", "warnings")
 SKIPPED_CONDITIONS = ("TYPE_CHECKING", "typing.TYPE_CHECKING", "__name__ == '__main__'")
 SKIPPED_FIELDS = {"annotation", "returns", "type_comment"}
@@ -90,6 +93,8 @@ class _Places:
         # messages.
         if isinstance(node, ast.JoinedStr) or _is_skipped_block(node) or _is_logging(node):
             return
+        if _is_dataclass_flags(node) or _is_duration(node):
+            return
         yield from self.at(node)
         for field, value in ast.iter_fields(node):
             if field in SKIPPED_FIELDS or (isinstance(node, ast.Assert) and field == "msg"):
@@ -103,6 +108,8 @@ class _Places:
             case ast.Compare():
                 operands = [node.left, *node.comparators]
                 for left, operator, right in zip(operands, node.ops, operands[1:]):
+                    if isinstance(operator, ORDER) and (_is_clock(left) or _is_clock(right)):
+                        continue  # the boundary is a moment that never comes
                     yield from self.between(left, right, "comparison", COMPARISONS[type(operator)])
             case ast.BinOp() if type(node.op) in ARITHMETIC and not _is_text(node):
                 sign = ARITHMETIC[type(node.op)]
@@ -126,7 +133,7 @@ class _Places:
                 start, end = self.span(node.test)
                 negated = f"not ({self.source[start:end].decode()})"
                 yield self.replace(start, end, "negated condition", negated)
-            case ast.Call(args=[first, second]) if _may_swap(first, second):
+            case ast.Call(args=[first, second]) if _may_swap(node.func, first, second):
                 (start, a_end), (b_start, end) = self.span(first), self.span(second)
                 swapped = self.source[b_start:end] + self.source[a_end:b_start]
                 swapped += self.source[start:a_end]
@@ -159,6 +166,18 @@ def _is_skipped_block(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test) in SKIPPED_CONDITIONS
 
 
+def _is_dataclass_flags(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == "dataclasses.dataclass"
+
+
+def _is_duration(node: ast.AST) -> bool:
+    return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).endswith("_S")
+
+
+def _is_clock(node: ast.expr) -> bool:
+    return ast.unparse(node) in CLOCKS
+
+
 def _is_logging(node: ast.AST) -> bool:
     if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
         return False
@@ -181,5 +200,7 @@ def _is_string(node: ast.expr) -> bool:
     )
 
 
-def _may_swap(first: ast.expr, second: ast.expr) -> bool:
+def _may_swap(function: ast.expr, first: ast.expr, second: ast.expr) -> bool:
+    if ast.unparse(function).rpartition(".")[2] in COMMUTATIVE:
+        return False
     return not any(isinstance(each, ast.Starred) for each in (first, second))

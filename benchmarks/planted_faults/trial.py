@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 import shutil
@@ -11,15 +12,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
+from xml.etree import ElementTree
 
 from benchmarks.planted_faults.mutations import Mutation
 
 LIMIT_S = 120.0
-# The unmutated tests of a package run once and to their end, or we would not know that they pass.
-UNMUTATED_LIMIT_S = 1800.0
 GRACE_S = 10.0
 # A fault's run that takes more than twice as long as the unmutated one hangs.
 HANGS_FROM = 0.5
@@ -37,13 +38,16 @@ class Ran:
 
 @contextmanager
 def copy_of_tree(root: Path) -> Iterator[Path]:
-    """A temporary folder with the files that git tracks in `root`, as they are there now."""
+    """A temporary folder with the files that git tracks in `root`, as they are there now, and the
+    environments beside them (.venv-gem), without which tests are skipped."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, check=True, capture_output=True)
     with tempfile.TemporaryDirectory(prefix="planted-faults-", ignore_cleanup_errors=True) as name:
         for path in filter(None, listed.stdout.decode().split("\0")):
             if (root / path).is_file():
                 (Path(name) / path).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(root / path, Path(name) / path)
+        for environment in root.glob(".venv-*"):
+            (Path(name) / environment.name).symlink_to(environment.resolve())
         yield Path(name)
 
 
@@ -70,8 +74,11 @@ def _test_files(root: Path, folder: Path) -> set[Path]:
     return set((root / folder).glob("test_*.py"))
 
 
-def nearest_first(root: Path, module: str, tests: list[str]) -> list[str]:
-    """The file named after the module, then those that import it, then the others."""
+def nearest_first(
+    root: Path, module: str, tests: list[str], seconds: Mapping[str, float]
+) -> list[str]:
+    """The file named after the module, then those that import it, then the others. Among these,
+    quick files come first, since time is limited, and files that were not timed last."""
     path = PurePosixPath(module)
     inside = re.escape(package_of(module).replace("/", "."))
 
@@ -82,11 +89,20 @@ def nearest_first(root: Path, module: str, tests: list[str]) -> list[str]:
         imported = rf"{inside}(\.| import (\w+, )*){re.escape(path.stem)}\b"
         return 1 if re.search(imported, text) else 2
 
-    return sorted(tests, key=lambda test: (distance(test), test))
+    return sorted(tests, key=lambda test: (distance(test), seconds.get(test, math.inf), test))
 
 
-def run_tests(root: Path, tests: list[str], limit_s: float) -> Ran:
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+def seconds_of(report: Path) -> Counter[str]:
+    """The seconds of each test file in a JUnit report, from the set-ups to the clean-ups."""
+    found: Counter[str] = Counter()
+    for case in ElementTree.parse(report).iter("testcase"):
+        found[case.attrib["file"]] += float(case.attrib["time"])
+    return found
+
+
+def run_tests(root: Path, words: list[str], limit_s: float | None) -> Ran:
+    """words: test files, and options of pytest."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
     # Bytecode is kept by size and second, and would outlast a fault of the same size.
     environment = os.environ | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
     started = time.monotonic()
@@ -124,21 +140,32 @@ def _end_group(process: subprocess.Popen) -> None:
     process.wait()
 
 
-def try_fault(root: Path, module: str, mutation: Mutation, unmutated: Ran) -> tuple[str, Ran]:
-    """root: of a copy, which is as before afterwards. The outcome: caught, hung, survived, or
-    not caught (time)."""
+def try_fault(
+    root: Path, module: str, mutation: Mutation, seconds: Mapping[str, float]
+) -> tuple[str, Ran]:
+    """The outcome (caught, hung, survived, not caught (time) or void) and the run with the fault.
+
+    root: of a copy, which is as before afterwards. seconds: of each unmutated test file.
+    """
     source = (root / module).read_bytes()
-    tests = nearest_first(root, module, mirroring_tests(root, package_of(module)))
+    mirroring = mirroring_tests(root, package_of(module))
+    tests = nearest_first(root, module, mirroring, seconds)
     try:
         (root / module).write_bytes(mutation.apply(source))
-        ran = run_tests(root, tests, LIMIT_S)
+        ran = run_tests(root, ["-x", *tests], LIMIT_S)
     finally:
         (root / module).write_bytes(source)
-    return outcome(ran, unmutated), ran
-
-
-def outcome(ran: Ran, unmutated: Ran) -> str:
     if ran.status is None:
-        ended_early = unmutated.seconds <= HANGS_FROM * LIMIT_S
-        return "hung" if ended_early else "not caught (time)"
-    return "caught" if ran.status else "survived"
+        unmutated_s = sum(seconds.get(test, math.inf) for test in tests)
+        return ("hung" if unmutated_s <= HANGS_FROM * LIMIT_S else "not caught (time)"), ran
+    if not ran.status:
+        return "survived", ran
+    return ("caught" if _passes_unmutated(root, ran.failed, tests) else "void"), ran
+
+
+def _passes_unmutated(root: Path, failed: str, tests: list[str]) -> bool:
+    """False if the fault is not what made the test fail. Of a test with parameters, all are run; of
+    a file that could not be imported, none."""
+    words = [failed.partition("[")[0]] if failed else tests
+    options = [] if "::" in failed else ["--collect-only"]
+    return run_tests(root, [*options, *words], LIMIT_S).status in (0, None)

@@ -1,12 +1,15 @@
 """Each loss on four tokens, by hand: two of a success, two of a failure, with the ratio above and
 below 1 in each."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ale_jax.algo.algorithm import LossHypers
-from ale_jax.algo.losses import TOKEN_LOSSES, Tokens
+from ale_jax.algo.losses import TOKEN_LOSSES, Tokens, count_loss_denominator
+from ale_jax.records import Batch
 from tests.rows import each_row
 
 RATIO = np.array([[1.5, 0.5, 1.5, 0.5]], np.float32)
@@ -69,3 +72,19 @@ def test_the_four_corners_by_hand(hp, loss, grad, acts):
     grad_BT = jax.grad(lambda x: call(x, hp)[0].sum())(LOGP)
     np.testing.assert_allclose(grad_BT, [grad], rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(acts_BT, np.array([acts], bool))
+
+
+def test_the_denominator_counts_what_the_policy_wrote():
+    def batch(chunk_BT, segment_BT):
+        shapes = {field.name: np.zeros((2, 5)) for field in dataclasses.fields(Batch)}
+        rows = {"chunk_BT": np.array(chunk_BT), "segment_BT": np.array(segment_BT)}
+        return Batch(**shapes | rows)
+
+    # Three chunks of two trajectories; a row of two; a trajectory without a policy token (3).
+    first = batch([[0, 0, -1, 1, 2], [0, -1, 1, -1, -1]], [[1, 1, 1, 1, 2], [1, 1, 2, 3, 3]])
+    nothing = batch([[-1] * 5, [-1] * 5], [[1] * 5, [0] * 5])
+    for aggregation, expected in (("tokens", 6), ("chunks", 5), ("trajectories", 4)):
+        assert count_loss_denominator([first, nothing], aggregation) == expected, aggregation
+        assert count_loss_denominator([first, first], aggregation) == 2 * expected, aggregation
+        assert count_loss_denominator([nothing], aggregation) == 1, aggregation
+    assert count_loss_denominator([first], "constant", 7) == 28

@@ -60,6 +60,12 @@ def test_the_filter_is_for_whole_chunks_and_one_sided_unless_told():
     assert kept() == [True] * 7
 
 
+def test_a_chunk_at_the_filters_bounds_is_kept():
+    hp = MismatchHypers(filter_level="chunk", filter_low=0.5, filter_high=2.0)
+    chunk_BT = jnp.array([[0, 1]])
+    assert keep_mask(f32([[-LN2, LN2]]), chunk_BT, jnp.ones_like(chunk_BT), 2, hp).all()
+
+
 def test_observations_are_never_kept():
     kept_BT = keep_mask(jnp.zeros_like(LOGP), CHUNK, SEGMENT, 3, MismatchHypers())
     np.testing.assert_array_equal(kept_BT, CHUNK >= 0)

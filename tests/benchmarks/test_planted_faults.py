@@ -8,14 +8,16 @@ import pytest
 from benchmarks.planted_faults import trial
 from benchmarks.planted_faults.__main__ import draw, main, modules_of, shares
 from benchmarks.planted_faults.mutations import changes_bytecode, mutations
-from benchmarks.planted_faults.trial import Ran, mirroring_tests, nearest_first, outcome
+from benchmarks.planted_faults.trial import mirroring_tests, nearest_first
 
 SOURCE = b'''"""Docstring, \xc3\xa9 is two bytes: 1 < 2."""
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     LIMIT = 5
-
+STOP_S = 1.0
+@dataclasses.dataclass(frozen=True)
+class A: pass
 def f(a: 1 < 2, b=3) -> not 1:
     """1 + 1"""
     log.info("a", 4)
@@ -23,7 +25,8 @@ def f(a: 1 < 2, b=3) -> not 1:
     a += "\xc3\xa9"; g(a, b)
     if (a < b  # 1 <
         and not b):
-        return a * b
+        return np.maximum(a, b) * b
+    while time.monotonic() < b: pass
     raise ValueError(f"{a + 1}" + "no")
 
 if __name__ == "__main__":
@@ -31,15 +34,15 @@ if __name__ == "__main__":
 '''
 
 EXPECTED = [
-    (7, "constant", "3", "4"),
-    (11, "removed statement", 'a += "é"', "pass"),
-    (11, "removed statement", "g(a, b)", "pass"),
-    (11, "swapped arguments", "a, b", "b, a"),
-    (12, "comparison", "<", "<="),
-    (12, "negated condition", "a < b  # 1 <\n        and not b", None),
-    (13, "boolean", "not b", "b"),
-    (14, "arithmetic", "*", "/"),
-    (14, "returned value", "a * b", "None"),
+    (9, "constant", "3", "4"),
+    (13, "removed statement", 'a += "é"', "pass"),
+    (13, "removed statement", "g(a, b)", "pass"),
+    (13, "swapped arguments", "a, b", "b, a"),
+    (14, "comparison", "<", "<="),
+    (14, "negated condition", "a < b  # 1 <\n        and not b", None),
+    (15, "boolean", "not b", "b"),
+    (16, "arithmetic", "*", "/"),
+    (16, "returned value", "np.maximum(a, b) * b", "None"),
 ]
 
 
@@ -106,21 +109,6 @@ def test_every_package_has_its_share_of_the_faults():
     assert shares(lines, 2, seed=0) == {"a": 1, "b": 1}
 
 
-@pytest.mark.parametrize(
-    ("ran", "unmutated_s", "expected"),
-    [
-        (Ran(0, 3.0, ""), 3.0, "survived"),
-        (Ran(1, 3.0, "test_a"), 3.0, "caught"),
-        (Ran(None, 120.0, ""), 60.0, "hung"),
-        (Ran(None, 120.0, ""), 61.0, "not caught (time)"),
-    ],
-)
-def test_a_run_out_of_time_is_a_hang_only_where_the_unmutated_tests_are_quick(
-    ran, unmutated_s, expected
-):
-    assert outcome(ran, Ran(0, unmutated_s, "")) == expected
-
-
 TREE = {
     "ale_jax/fast/area.py": "def area(a, b):\n    return a * b\n",
     "envs/untested.py": "def widest(a, b):\n    return a < b\n",
@@ -169,28 +157,51 @@ def test_the_same_seed_draws_the_same_faults(tree):
     assert [module for module, _ in first[0]] == ["ale_jax/fast/area.py", "envs/untested.py"]
 
 
-def test_a_fault_that_never_ends_is_a_hang_and_the_source_is_put_back(tree, monkeypatch):
+@pytest.mark.parametrize(("other_s", "expected"), [(3.0, "hung"), (3.1, "not caught (time)")])
+def test_a_run_out_of_time_is_a_hang_only_where_the_unmutated_tests_are_quick(
+    tree, monkeypatch, other_s, expected
+):
     monkeypatch.setattr(trial, "LIMIT_S", 8.0)
     text = "def area(a, b):\n    total = 0\n    while b:\n        b -= 1\n        total += a\n"
     text += "    return total\n"
     (tree / "ale_jax/fast/area.py").write_text(text)
     (endless,) = (m for m in mutations(text.encode()) if m.before == "b -= 1")
-    tried, ran = trial.try_fault(tree, "ale_jax/fast/area.py", endless, Ran(0, 1.0, ""))
-    assert (tried, ran.status) == ("hung", None)
+    seconds = {"tests/fast/test_area.py": 1.0, "tests/fast/test_other.py": other_s}
+    tried, ran = trial.try_fault(tree, "ale_jax/fast/area.py", endless, seconds)
+    assert (tried, ran.status) == (expected, None)
     assert (tree / "ale_jax/fast/area.py").read_text() == text
 
 
-def test_a_suite_that_fails_unmutated_makes_the_result_void(tree, capsys):
+def test_what_fails_without_the_fault_as_well_makes_the_result_void(tree, capsys):
     (tree / "tests/envs/test_nothing.py").write_text("def test_nothing():\n    assert False\n")
     assert measure(tree, "--count=2") == 2
-    assert "void" in capsys.readouterr().err
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [each["outcome"] for each in found["planted"]] == ["caught", "void"]
 
 
-def test_the_module_s_own_test_file_runs_first(tree):
+def test_the_report_of_the_unmutated_tests_is_kept_and_taken(tree, capsys):
+    report = tree / "unmutated.xml"
+    assert measure(tree, "--count=2", f"--unmutated={report}") == 0
+    assert trial.seconds_of(report).keys() == {path for path in TREE if path.startswith("tests")}
+    assert measure(tree, "--count=2", f"--unmutated={report}", "--processes=2") == 0
+    assert "unmutated tests:" not in capsys.readouterr().out.partition("caught 1 of 2")[2]
+
+
+def test_the_environments_of_tests_are_in_the_copy(tree):
+    (tree / ".venv-gem").mkdir()
+    subprocess.run(["git", "init", "-q"], cwd=tree, check=True)
+    with trial.copy_of_tree(tree) as copy:
+        assert (copy / ".venv-gem").resolve() == tree / ".venv-gem"
+
+
+def test_near_files_run_first_and_of_those_the_quick_ones(tree):
     tests = mirroring_tests(tree, "ale_jax/fast")
-    assert tests == ["tests/fast/test_area.py", "tests/fast/test_other.py"]
-    other_first = ["tests/fast/test_other.py", "tests/fast/test_area.py"]
-    assert nearest_first(tree, "ale_jax/fast/other.py", tests) == other_first
+    area, other = "tests/fast/test_area.py", "tests/fast/test_other.py"
+    assert tests == [area, other]
+    assert nearest_first(tree, "ale_jax/fast/other.py", tests, {area: 1.0}) == [other, area]
+    assert nearest_first(tree, "ale_jax/fast/none.py", tests, {other: 1.0}) == [other, area]
+    both = {area: 2.0, other: 1.0}
+    assert nearest_first(tree, "ale_jax/fast/none.py", tests, both) == [other, area]
 
 
 def test_a_package_without_a_test_folder_has_those_of_the_one_above(tree):

@@ -71,3 +71,42 @@ def test_a_game_that_has_ended_says_so(python):
     game.close()
     with pytest.raises((GameError, ValueError)):
         game.reset(1)
+
+
+def test_a_game_that_does_not_answer_in_time_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr("envs.gem.game.START_S", 0.1)
+    with pytest.raises(ValueError, match=r"did not answer within 0\.1 s"):
+        GemGame(GAME, player(tmp_path, "exec sleep 3600"))
+
+
+def player(folder, script) -> str:
+    """A program that stands in for the interpreter that plays."""
+    path = folder / "python"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_questions_and_answers_are_lines_that_may_come_in_pieces(tmp_path):
+    first = """printf '{"game": '; sleep 0.2; echo '1}'; """
+    each = """while read line; do echo "{\\"reset\\": [$line], \\"step\\": [$line]}"; done"""
+    game = GemGame(GAME, player(tmp_path, first + each))
+    assert game.reset(7) == ({"seed": 7},)
+    assert game.step("left") == ({"action": "left"},)
+    game.close()
+
+
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        ('echo \'{"error": "no such seed"}\'', "^no such seed$"),
+        ("echo '{\"other\": 1}'", "^{'other': 1}$"),
+        ("exit 1", "ended unexpectedly"),
+        ("head -c 2000000 /dev/zero; exec sleep 3600", "ended unexpectedly"),
+    ],
+)
+def test_an_answer_that_is_none_is_an_error_of_the_game(tmp_path, answers, told):
+    game = GemGame(GAME, player(tmp_path, f"echo '{{\"game\": 1}}'; read line; {answers}"))
+    with pytest.raises(GameError, match=told):
+        game.reset(7)
+    game.close()

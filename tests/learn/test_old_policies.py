@@ -64,7 +64,7 @@ def batch():
 
 
 def history_of(first, weights):
-    history = WeightHistory(len(weights))
+    history = WeightHistory(len(weights) - 1)
     for version, params in enumerate(weights, first):
         history.keep(version, params)
     return history
@@ -82,7 +82,7 @@ def test_each_token_is_scored_by_the_weights_that_wrote_it(batch, logp):
 
 
 def test_the_history_is_bounded_and_knows_when_it_is_asked_too_much(batch, logp):
-    history = WeightHistory(2)
+    history = WeightHistory(1)
     for version, params in enumerate(WEIGHTS, 4):
         history.keep(version, params)
     assert history[6] is WEIGHTS[2] and history[5] is WEIGHTS[1]

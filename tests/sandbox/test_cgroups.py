@@ -93,3 +93,31 @@ def test_a_group_of_that_name_is_left_to_its_owner(tmp_path):
     with pytest.raises(FileExistsError):
         cgroups.Hierarchy(1, {"memory": memory, "pids": pids}, frozenset()).create("ale-x", SPEC)
     assert (pids / "ale-x").is_dir() and not list(memory.iterdir())
+
+
+def test_what_is_mounted_decides_the_version(tmp_path, monkeypatch):
+    monkeypatch.setattr(cgroups, "_own_groups", dict)
+    monkeypatch.setattr(cgroups, "_delegate", lambda top: None)
+    monkeypatch.setattr(cgroups, "_prove", lambda hierarchy: None)
+    memory, pids = tmp_path / "memory", tmp_path / "pids"
+
+    def found(**mounts):
+        monkeypatch.setattr(cgroups, "_mounts", lambda: mounts)
+        return cgroups.find()
+
+    split = {"memory": memory, "pids": pids}
+    assert found(**split, **{"": tmp_path}) == cgroups.Hierarchy(
+        1, split, frozenset(split.values())
+    )
+    whole = dict.fromkeys(("memory", "pids", "cpu"), tmp_path)
+    assert found(**{"": tmp_path}) == cgroups.Hierarchy(2, whole, frozenset([tmp_path]))
+    with pytest.raises(cgroups.CgroupsUnavailable, match="no memory and pids"):
+        found(memory=memory)
+
+
+def test_a_hierarchy_in_which_nothing_can_be_created_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        cgroups, "_mounts", lambda: dict.fromkeys(("memory", "pids"), tmp_path / "x")
+    )
+    with pytest.raises(cgroups.CgroupsUnavailable, match="cannot create a cgroup"):
+        cgroups.find()

@@ -11,7 +11,7 @@ import pytest
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.pool.snapshots import SnapshotStore
-from tests.sandbox.pool.fakes import Events, in_a_loop
+from tests.sandbox.pool.fakes import Events, FakeRuntime, HandPool, in_a_loop
 
 
 @in_a_loop
@@ -109,3 +109,11 @@ async def test_the_directory_of_a_killed_owner_goes_and_those_of_others_stay(tmp
     SnapshotStore("", 10, Events()).close()
     left = {f"ale-snap-{name}" for name in (f"{me}-x2", f"{elsewhere}-x3", "mine")}
     assert set(os.listdir(tmp_path)) == left
+
+
+@in_a_loop
+async def test_a_pool_leaves_no_directory_of_its_own_behind(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    async with HandPool(FakeRuntime()):
+        assert len(os.listdir(tmp_path)) == 1
+    assert os.listdir(tmp_path) == []

@@ -244,6 +244,7 @@ def test_the_metrics_count(memory, http, box):
     assert 0 < float(values['ale_sandbox_call_seconds_sum{operation="run"}']) < 60
     assert 'ale_sandbox_sandboxes{state="running"} 1' in lines
     assert 'ale_sandbox_node_slots{node="here"} 4' in lines
+    assert "ale_sandbox_calls_under_way 1" in lines  # this one
 
 
 @pytest.mark.parametrize("has_begun", [False, True])
