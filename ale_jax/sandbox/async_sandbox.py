@@ -92,6 +92,7 @@ class AsyncSandbox(FileCalls):
 
     async def boot(self, config: dict[str, Any]) -> None:
         """Sends the runner, and returns once it serves requests. config: see `bootstrap`."""
+        self._config = config
         link = self._machine.link
         link.accept = self._accept
         link.post(bootstrap(config))

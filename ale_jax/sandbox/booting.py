@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
@@ -31,6 +31,7 @@ async def boot(
     substitutes: Mapping[str, list[str]],
     record: Record,
     socket: str = "",
+    make: Callable[..., AsyncSandbox] = AsyncSandbox,
 ) -> AsyncSandbox:
     """Boots a sandbox on `machine`. Errors: SandboxStartError, after the machine is destroyed.
 
@@ -39,11 +40,12 @@ async def boot(
     substitutes: commands for programs that the image may lack.
     record: called for each connection that the network policy refuses.
     socket: path of the socket that the runner connects to; empty to use the standard streams.
+    make: called with the first, second and fourth argument.
     """
     user = user_id(spec)
     config = {"uid": user, "gid": user, "env": environment(spec), **limits}
     config |= {"substitutes": dict(substitutes), "parts": spec.parts, "socket": socket}
-    sandbox = AsyncSandbox(machine, spec, contents)
+    sandbox = make(machine, spec, contents)
     try:
         await sandbox.boot(config)
         if spec.network.mode != "none":

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import io
 import itertools
 import logging
@@ -14,17 +15,22 @@ import socket
 import subprocess
 import tarfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ale_jax.sandbox import cgroups
-from ale_jax.sandbox.api import SandboxStartError
-from ale_jax.sandbox.async_sandbox import COMMAND, AsyncSandbox
+from ale_jax.sandbox import cgroups, toolkit
+from ale_jax.sandbox.api import SandboxError, SandboxStartError
+from ale_jax.sandbox.async_sandbox import COMMAND, PROGRAM, AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
 from ale_jax.sandbox.booting import AGENT_ID, NO_LIMITS, boot, log_denial, user_id
 from ale_jax.sandbox.cgroups import Owner
+from ale_jax.sandbox.disk import roots
+from ale_jax.sandbox.disk.images import ImageFiles
+from ale_jax.sandbox.disk.references import Reference, is_reference
+from ale_jax.sandbox.disk.roots import IMAGES, HeldRoot, Roots, bwrap_on_disk
+from ale_jax.sandbox.disk.sandbox import DiskSandbox
 from ale_jax.sandbox.egress.proxy import Record
 from ale_jax.sandbox.link import Link
 from ale_jax.sandbox.runner.processes import ENVIRONMENT
@@ -118,8 +124,10 @@ class BubblewrapMachine:
         link: Link,
         group: cgroups.Cgroup | None,
         spawner: ThreadPoolExecutor,
+        root: HeldRoot | None = None,
     ):
         self.link = link
+        self._root = root
         self._spawner = spawner  # keeps its thread alive, and with it the process
         self._process = process
         self._group = group
@@ -134,7 +142,14 @@ class BubblewrapMachine:
         await asyncio.to_thread(self._end)
 
     def usage(self) -> Usage:
-        return read_usage(self._group.directories) if self._group else {}
+        used = read_usage(self._group.directories) if self._group else {}
+        return used | (self._root.usage() if self._root else {})
+
+    async def booted(self) -> None:
+        await asyncio.to_thread(self._root.enclosed)
+
+    async def freeze(self) -> Reference:
+        return await asyncio.to_thread(self._root.freeze)
 
     def last_words(self) -> str:
         return self._words.decode("utf-8", "replace")
@@ -147,6 +162,8 @@ class BubblewrapMachine:
                 self._end_process()
                 if self._group:
                     self._group.remove()
+                if self._root:
+                    self._root.release()
             except (OSError, subprocess.TimeoutExpired) as error:
                 log.warning("bwrap %d is left to the reaper: %s", self._process.pid, error)
             os.set_blocking(self._process.stderr.fileno(), False)
@@ -164,6 +181,9 @@ class BubblewrapMachine:
             self._process.wait(EXIT_S)
 
 
+Spawned = tuple[subprocess.Popen, cgroups.Cgroup | None, socket.socket, HeldRoot | None]
+
+
 class BubblewrapRuntime(StartsBlocking):
     """Starts sandboxes as child processes, which do not outlive this process."""
 
@@ -174,6 +194,7 @@ class BubblewrapRuntime(StartsBlocking):
         if reason := probe(spec):
             raise SandboxStartError(f"bubblewrap is not usable: {reason}")
         self._owner = Owner.current()
+        self._roots: Roots | None = None  # made with the first sandbox on disk
         # The kernel kills a bwrap when the *thread* that started it ends (PR_SET_PDEATHSIG), so one
         # thread starts all of them and lives as long as this runtime and its machines.
         self._spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bubblewrap-spawner")
@@ -200,33 +221,79 @@ class BubblewrapRuntime(StartsBlocking):
         Errors: SandboxStartError.
         """
         self._refuse_unenforceable(spec)
-        loop = asyncio.get_running_loop()
-        try:
-            process, group, ours = await loop.run_in_executor(self._spawner, self._spawn, spec)
-        except (OSError, subprocess.SubprocessError) as error:
-            raise SandboxStartError(f"bubblewrap could not be run: {error}") from error
-        link = Link()
-        await loop.connect_accepted_socket(lambda: link, ours)
-        machine = BubblewrapMachine(process, link, group, self._spawner)
+        if spec.disk_mb:
+            return await self._launch_on_disk(spec, record)
+        machine = await self._start(self._spawn_in_memory, spec)
         contents = {ETC: etc_archive()} if ETC in spec.writable else {}
         return await boot(machine, spec, self._limits(spec), contents, {}, record)
+
+    async def forget(self, snapshot: bytes) -> None:
+        """Frees what a snapshot holds on this host. Errors: SandboxError."""
+        if is_reference(snapshot):
+            copy = Reference.parse(snapshot)
+            await asyncio.get_running_loop().run_in_executor(self._spawner, self._forget, copy)
 
     def reap(self) -> int:
         """Removes cgroups that dead owners left behind; their processes died with the owner."""
         return self._hierarchy.reap() if self._hierarchy else 0
 
+    async def _launch_on_disk(self, spec: SandboxSpec, record: Record) -> AsyncSandbox:
+        images = ImageFiles(roots.directory() / IMAGES)
+        image = await asyncio.to_thread(images.ensure, spec.image)
+        tools = await asyncio.to_thread(images.ensure_toolkit)
+
+        async def start(origin: Reference | None) -> BubblewrapMachine:
+            return await self._start(self._spawn_on_disk, spec, image, tools, origin)
+
+        make = functools.partial(DiskSandbox, start=start)
+        limits, commands = self._limits(spec), toolkit.PROGRAM_COMMANDS
+        return await boot(await start(None), spec, limits, {}, commands, record, make=make)
+
+    async def _start(self, spawn: Callable[..., Spawned], *arguments: object) -> BubblewrapMachine:
+        """spawn: called in the thread that starts processes."""
+        loop = asyncio.get_running_loop()
+        try:
+            process, group, ours, root = await loop.run_in_executor(
+                self._spawner, spawn, *arguments
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise SandboxStartError(f"bubblewrap could not be run: {error}") from error
+        link = Link()
+        await loop.connect_accepted_socket(lambda: link, ours)
+        return BubblewrapMachine(process, link, group, self._spawner, root)
+
+    def _spawn_in_memory(self, spec: SandboxSpec) -> Spawned:
+        with etc_arguments(ETC in spec.writable) as (etc, fds):
+            line = [*_mount(spec), *_bwrap(spec, etc), *COMMAND]
+            return *self._spawn(spec, NOBODY_ID, line, fds), None
+
+    def _spawn_on_disk(
+        self, spec: SandboxSpec, image: Path, tools: Path, origin: Reference | None
+    ) -> Spawned:
+        if self._roots is None:
+            self._roots = Roots()
+        root = self._roots.make(spec, image, origin)
+        line = [*bwrap_on_disk(root, tools, spec), *toolkit.python("-s", "-S", "-P", "-c", PROGRAM)]
+        try:
+            spawned = self._spawn(spec, root.users.first, line, [root.users.namespace])
+        except BaseException:
+            self._roots.release(root)
+            raise
+        return *spawned, HeldRoot(self._roots, root, self._spawner)
+
     def _spawn(
-        self, spec: SandboxSpec
+        self, spec: SandboxSpec, user: int, line: list[str], fds: list[int]
     ) -> tuple[subprocess.Popen, cgroups.Cgroup | None, socket.socket]:
+        """user: that of the host as whom the command line is run, if this process is root."""
         group = None
         if self._hierarchy:
             name = f"{cgroups.PREFIX}{self._owner}-{next(_serial)}"
             group = self._hierarchy.create(name, spec)
         ours, theirs = socket.socketpair()
         try:
-            with theirs, etc_arguments(ETC in spec.writable) as (etc, fds):
+            with theirs:
                 process = subprocess.Popen(
-                    [*_enter(group), *_mount(spec), *_bwrap(spec, etc), *COMMAND],
+                    [*_enter(group, user), *line],
                     stdin=theirs,
                     stdout=theirs,
                     stderr=subprocess.PIPE,
@@ -241,11 +308,21 @@ class BubblewrapRuntime(StartsBlocking):
             raise
         return process, group, ours
 
+    def _forget(self, copy: Reference) -> None:
+        try:
+            if self._roots is None:
+                raise OSError("this runtime has no sandbox on disk")
+            self._roots.forget(copy)
+        except OSError as error:
+            raise SandboxError(f"the snapshot cannot be removed: {error}") from error
+
     def _refuse_unenforceable(self, spec: SandboxSpec) -> None:
         if spec.runtime != "runc":
             raise SandboxStartError(
                 f"bubblewrap has no runtime {spec.runtime!r}: use Docker for it"
             )
+        if spec.disk_mb and (reason := roots.unavailable()):
+            raise SandboxStartError(f"bubblewrap: a root on disk {reason}, or leave disk_mb at 0")
         if spec.cpus and not (self._hierarchy and self._hierarchy.limits_cpus):
             raise SandboxStartError(
                 f"bubblewrap cannot limit a sandbox to {spec.cpus} cpus here: run it as root where "
@@ -265,18 +342,18 @@ def probe(spec: SandboxSpec) -> str | None:
     if not shutil.which("bwrap"):
         return "bwrap is not installed; type: apt-get install bubblewrap"
     with etc_arguments(ETC in spec.writable) as (etc, fds):
-        line = [*_enter(None), *_mount(spec), *_bwrap(spec, etc), "bash", "-c", NEEDS]
+        line = [*_enter(None, NOBODY_ID), *_mount(spec), *_bwrap(spec, etc), "bash", "-c", NEEDS]
         answer = subprocess.run(line, pass_fds=fds, capture_output=True, text=True, timeout=EXIT_S)
     if answer.returncode:
         return f"it does not work on this host: {answer.stderr.strip() or answer.stdout.strip()}"
-    return None
+    return f"a root on disk {reason}" if spec.disk_mb and (reason := roots.unavailable()) else None
 
 
-def _enter(group: cgroups.Cgroup | None) -> list[str]:
+def _enter(group: cgroups.Cgroup | None, user: int) -> list[str]:
     directories = [str(directory) for directory in group.directories] if group else []
     line = ["sh", "-c", ENTER_GROUPS, "sh", *directories, "--"]
     if os.getuid() == 0:  # as the host's root it would own every file in its namespace
-        line += ["setpriv", f"--reuid={NOBODY_ID}", f"--regid={NOBODY_ID}", "--clear-groups"]
+        line += ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
     return line
 
 
