@@ -31,8 +31,8 @@ PROGRAM = "exec(open(0, 'rb', 0, closefd=False).readline())"
 COMMAND = ["python3", "-I", "-S", "-c", PROGRAM]
 # In the order in which they import each other.
 MODULES = (
-    *("wire", "loop", "link", "files", "seccomp", "processes", "session"),
-    *("jobs", "usage", "main"),
+    *("wire", "loop", "link", "kernel", "files", "seccomp", "rights", "world", "processes"),
+    *("session", "jobs", "usage", "state", "main"),
 )
 
 # Builds the `runner` package from a JSON frame. `bootstrap` sends it as one line, and PROGRAM reads
@@ -92,7 +92,6 @@ class AsyncSandbox(FileCalls):
 
     async def boot(self, config: dict[str, Any]) -> None:
         """Sends the runner, and returns once it serves requests. config: see `bootstrap`."""
-        self._config = config
         link = self._machine.link
         link.accept = self._accept
         link.post(bootstrap(config))
@@ -205,7 +204,7 @@ class AsyncSandbox(FileCalls):
         return Job(self._machine.link.open(request, body=True), request, self._ask)
 
     async def reset(self) -> None:
-        await self._ask({"do": "reset"}, FILES_S)
+        await self._renewed({"do": "reset"})
         await self._fill()
 
     async def kill_processes(self) -> None:

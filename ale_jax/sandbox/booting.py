@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
@@ -11,41 +12,46 @@ from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.egress.proxy import EgressProxy, Record
 from ale_jax.sandbox.exchange import Machine
 from ale_jax.sandbox.link import Stream
-from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.sandbox.spec import ROOT_CAPABILITIES, SandboxSpec
 
 AGENT_ID, ROOT_ID = 1000, 0
 PROXY_PORT = 3128
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
 
-# For runtimes whose cgroups or daemon enforce the limits.
-NO_LIMITS: Mapping[str, Any] = {"rlimits": {}, "memory_bytes": 0}
-
 log = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(frozen=True)
+class Surroundings:
+    """What the runner must know of the runtime that started it.
+
+    has_world: whether it puts the agent's processes into namespaces below its own.
+    groups: descriptors that it has inherited, to which a process writes "0" to enter a cgroup.
+    limits: further resource limits of each of the agent's processes, by name.
+    memory_bytes: what they may use together if the runner must enforce it; otherwise 0.
+    contents: tar archives with the initial contents of writable directories, by path.
+    substitutes: commands for programs that the image may lack.
+    socket: path of the socket that it connects to; empty to use the standard streams.
+    """
+
+    has_world: bool = False
+    groups: Sequence[int] = ()
+    limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    memory_bytes: int = 0
+    contents: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    substitutes: Mapping[str, list[str]] = dataclasses.field(default_factory=dict)
+    socket: str = ""
+
+
 async def boot(
-    machine: Machine,
-    spec: SandboxSpec,
-    limits: Mapping[str, Any],
-    contents: Mapping[str, bytes],
-    substitutes: Mapping[str, list[str]],
-    record: Record,
-    socket: str = "",
-    make: Callable[..., AsyncSandbox] = AsyncSandbox,
+    machine: Machine, spec: SandboxSpec, surroundings: Surroundings, record: Record
 ) -> AsyncSandbox:
     """Boots a sandbox on `machine`. Errors: SandboxStartError, after the machine is destroyed.
 
-    limits: those that the runner enforces itself: rlimits and memory_bytes of its `Agent`.
-    contents: tar archives with the initial contents of writable directories, by path.
-    substitutes: commands for programs that the image may lack.
     record: called for each connection that the network policy refuses.
-    socket: path of the socket that the runner connects to; empty to use the standard streams.
-    make: called with the first, second and fourth argument.
     """
-    user = user_id(spec)
-    config = {"uid": user, "gid": user, "env": environment(spec), **limits}
-    config |= {"substitutes": dict(substitutes), "parts": spec.parts, "socket": socket}
-    sandbox = make(machine, spec, contents)
+    config = _config(spec, surroundings)
+    sandbox = AsyncSandbox(machine, spec, surroundings.contents)
     try:
         await sandbox.boot(config)
         if spec.network.mode != "none":
@@ -55,6 +61,31 @@ async def boot(
         await sandbox.close()
         raise SandboxStartError(f"the runner did not come up: {error}") from error
     return sandbox
+
+
+def _config(spec: SandboxSpec, surroundings: Surroundings) -> dict[str, Any]:
+    """The configuration of the runner, see `runner.main`."""
+    user = user_id(spec)
+    return {
+        "rights": {
+            "uid": user,
+            "gid": user,
+            "limits": dict(surroundings.limits),
+            "groups": list(surroundings.groups),
+            "capabilities": ROOT_CAPABILITIES if spec.user == "root" else (),
+        },
+        "world": files_limit(spec) if surroundings.has_world else None,
+        "env": environment(spec),
+        "substitutes": dict(surroundings.substitutes),
+        "parts": {} if spec.disk_mb else spec.parts,  # a root on disk is replaced as a whole
+        "memory_bytes": surroundings.memory_bytes,
+        "socket": surroundings.socket,
+    }
+
+
+def files_limit(spec: SandboxSpec) -> str:
+    """Options of the tmpfs on each writable directory."""
+    return f"size={spec.files_mb}m,nr_inodes={spec.max_files}"
 
 
 def user_id(spec: SandboxSpec) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import io
 import itertools
 import logging
@@ -14,8 +13,7 @@ import shutil
 import socket
 import subprocess
 import tarfile
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,17 +22,25 @@ from ale_jax.sandbox import cgroups, toolkit
 from ale_jax.sandbox.api import SandboxError, SandboxStartError
 from ale_jax.sandbox.async_sandbox import COMMAND, PROGRAM, AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
-from ale_jax.sandbox.booting import AGENT_ID, NO_LIMITS, boot, log_denial, user_id
+from ale_jax.sandbox.booting import (
+    AGENT_ID,
+    ROOT_ID,
+    Surroundings,
+    boot,
+    files_limit,
+    log_denial,
+    user_id,
+)
+from ale_jax.sandbox.bubblewrap_machine import BubblewrapMachine, Spawned
 from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.disk import roots
 from ale_jax.sandbox.disk.images import ImageFiles
 from ale_jax.sandbox.disk.references import Reference, is_reference
-from ale_jax.sandbox.disk.roots import IMAGES, HeldRoot, Roots, bwrap_on_disk
+from ale_jax.sandbox.disk.roots import IMAGES, HeldRoot, Root, Roots
 from ale_jax.sandbox.disk.sandbox import DiskSandbox
 from ale_jax.sandbox.egress.proxy import Record
 from ale_jax.sandbox.link import Link
 from ale_jax.sandbox.runner.processes import ENVIRONMENT
-from ale_jax.sandbox.runner.usage import Usage, read_usage
 from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, WORK, SandboxSpec
 
 HOST_ETC = Path("/etc")
@@ -90,14 +96,19 @@ for name in python3 tar; do
     command -v "$name" > /dev/null || { echo "no $name in /usr; apt-get install $name"; exit 1; }
 done
 """
-LEAVE_S, EXIT_S = 0.5, 5.0
-LAST_WORDS_BYTES = 2000
+PROBE_S = 5.0
 SYSTEM_DIRS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-# Enters the sandbox's cgroups, then executes the rest of the command line, so that nothing ever
-# runs outside of them.
-ENTER_GROUPS = """
-while [ "$1" != -- ]; do echo 0 > "$1/cgroup.procs" || exit 1; shift; done; shift; exec "$@"
-"""
+# What the runner needs to make namespaces for the agent's processes. It has them in the sandbox's
+# user namespace only, and drops them in every process that it starts.
+RUNNER_CAPABILITIES = ("SYS_ADMIN", "SYS_CHROOT", "SETPCAP", "SYS_RESOURCE")
+DEVICES = ("full", "null", "random", "tty", "urandom", "zero")
+DEVICE_LINKS = {
+    "fd": "/proc/self/fd",
+    "ptmx": "pts/ptmx",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+}
 
 # Mounted over the host's /tmp, which nothing needs after this point.
 PARTS = "/tmp"
@@ -113,75 +124,6 @@ done; shift; exec "$@"
 log = logging.getLogger(__name__)
 
 _serial = itertools.count()  # shared by all runtimes of this process, since cgroups are named by it
-
-
-class BubblewrapMachine:
-    """A running bwrap with its cgroups and the socket to its runner."""
-
-    def __init__(
-        self,
-        process: subprocess.Popen,
-        link: Link,
-        group: cgroups.Cgroup | None,
-        spawner: ThreadPoolExecutor,
-        root: HeldRoot | None = None,
-    ):
-        self.link = link
-        self._root = root
-        self._spawner = spawner  # keeps its thread alive, and with it the process
-        self._process = process
-        self._group = group
-        self._words = b""
-        self._destroying = threading.Lock()
-
-    async def alive(self) -> bool:
-        return self._process.poll() is None
-
-    async def destroy(self) -> None:
-        self.link.fail("the sandbox is closed")
-        await asyncio.to_thread(self._end)
-
-    def usage(self) -> Usage:
-        used = read_usage(self._group.directories) if self._group else {}
-        return used | (self._root.usage() if self._root else {})
-
-    async def booted(self) -> None:
-        await asyncio.to_thread(self._root.enclosed)
-
-    async def freeze(self) -> Reference:
-        return await asyncio.to_thread(self._root.freeze)
-
-    def last_words(self) -> str:
-        return self._words.decode("utf-8", "replace")
-
-    def _end(self) -> None:
-        with self._destroying:
-            if self._process.stderr.closed:
-                return
-            try:
-                self._end_process()
-                if self._group:
-                    self._group.remove()
-                if self._root:
-                    self._root.release()
-            except (OSError, subprocess.TimeoutExpired) as error:
-                log.warning("bwrap %d is left to the reaper: %s", self._process.pid, error)
-            os.set_blocking(self._process.stderr.fileno(), False)
-            self._words = self._process.stderr.read(LAST_WORDS_BYTES) or b""
-            self._process.stderr.close()
-
-    def _end_process(self) -> None:
-        # The runner exits when its connection closes. As it is process 1, all other processes in
-        # the namespace die with it, and bwrap then reaps it. Killing bwrap instead would leave a
-        # zombie for the host's init.
-        try:
-            self._process.wait(LEAVE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait(EXIT_S)
-
-
-Spawned = tuple[subprocess.Popen, cgroups.Cgroup | None, socket.socket, HeldRoot | None]
 
 
 class BubblewrapRuntime(StartsBlocking):
@@ -214,18 +156,24 @@ class BubblewrapRuntime(StartsBlocking):
         self._refuse_unenforceable(spec)
 
     async def launch(
-        self, spec: SandboxSpec, labels: Mapping[str, str], record: Record = log_denial
+        self,
+        spec: SandboxSpec,
+        labels: Mapping[str, str],
+        record: Record = log_denial,
+        snapshot: bytes = b"",
     ) -> AsyncSandbox:
-        """Returns a working sandbox. record: called for each connection that is refused.
+        """Returns a working sandbox. record: called for each connection that is refused. snapshot:
+        of a root on disk, with which it starts; empty: none.
 
         Errors: SandboxStartError.
         """
         self._refuse_unenforceable(spec)
         if spec.disk_mb:
-            return await self._launch_on_disk(spec, record)
-        machine = await self._start(self._spawn_in_memory, spec)
+            return await self._launch_on_disk(spec, record, snapshot)
+        assert not snapshot, "only a root on disk starts with a snapshot"
+        spawned = await self._in_spawner(self._spawn_in_memory, spec)
         contents = {ETC: etc_archive()} if ETC in spec.writable else {}
-        return await boot(machine, spec, self._limits(spec), contents, {}, record)
+        return await self._boot(spawned, spec, record, contents=contents)
 
     async def forget(self, snapshot: bytes) -> None:
         """Frees what a snapshot holds on this host. Errors: SandboxError."""
@@ -237,35 +185,46 @@ class BubblewrapRuntime(StartsBlocking):
         """Removes cgroups that dead owners left behind; their processes died with the owner."""
         return self._hierarchy.reap() if self._hierarchy else 0
 
-    async def _launch_on_disk(self, spec: SandboxSpec, record: Record) -> AsyncSandbox:
-        images = ImageFiles(roots.directory() / IMAGES)
+    async def _launch_on_disk(
+        self, spec: SandboxSpec, record: Record, snapshot: bytes
+    ) -> AsyncSandbox:
+        try:
+            images = ImageFiles(roots.directory() / IMAGES)
+        except OSError as error:
+            raise SandboxStartError(f"bubblewrap: no place for roots on disk: {error}") from error
         image = await asyncio.to_thread(images.ensure, spec.image)
         tools = await asyncio.to_thread(images.ensure_toolkit)
 
-        async def start(origin: Reference | None) -> BubblewrapMachine:
-            return await self._start(self._spawn_on_disk, spec, image, tools, origin)
+        async def start(origin: Reference | None) -> AsyncSandbox:
+            spawned = await self._in_spawner(self._spawn_on_disk, spec, image, tools, origin)
+            commands = toolkit.PROGRAM_COMMANDS
+            sandbox = await self._boot(spawned, spec, record, substitutes=commands)
+            await asyncio.to_thread(spawned.root.enclosed)
+            return sandbox
 
-        make = functools.partial(DiskSandbox, start=start)
-        limits, commands = self._limits(spec), toolkit.PROGRAM_COMMANDS
-        return await boot(await start(None), spec, limits, {}, commands, record, make=make)
+        return DiskSandbox(await start(Reference.parse(snapshot) if snapshot else None), start)
 
-    async def _start(self, spawn: Callable[..., Spawned], *arguments: object) -> BubblewrapMachine:
-        """spawn: called in the thread that starts processes."""
+    async def _in_spawner(self, spawn: Callable[..., Spawned], *arguments: object) -> Spawned:
         loop = asyncio.get_running_loop()
         try:
-            process, group, ours, root = await loop.run_in_executor(
-                self._spawner, spawn, *arguments
-            )
+            return await loop.run_in_executor(self._spawner, spawn, *arguments)
         except (OSError, subprocess.SubprocessError) as error:
             raise SandboxStartError(f"bubblewrap could not be run: {error}") from error
-        link = Link()
-        await loop.connect_accepted_socket(lambda: link, ours)
-        return BubblewrapMachine(process, link, group, self._spawner, root)
+
+    async def _boot(
+        self, spawned: Spawned, spec: SandboxSpec, record: Record, **surroundings: Any
+    ) -> AsyncSandbox:
+        link, loop = Link(), asyncio.get_running_loop()
+        await loop.connect_accepted_socket(lambda: link, spawned.ours)
+        machine = BubblewrapMachine(spawned, link, self._spawner)
+        known = Surroundings(
+            has_world=True, groups=spawned.gates, **self._limits(spec), **surroundings
+        )
+        return await boot(machine, spec, known, record)
 
     def _spawn_in_memory(self, spec: SandboxSpec) -> Spawned:
         with etc_arguments(ETC in spec.writable) as (etc, fds):
-            line = [*_mount(spec), *_bwrap(spec, etc), *COMMAND]
-            return *self._spawn(spec, NOBODY_ID, line, fds), None
+            return self._spawn(spec, NOBODY_ID, [*_mount(spec), *_bwrap(spec, etc), *COMMAND], fds)
 
     def _spawn_on_disk(
         self, spec: SandboxSpec, image: Path, tools: Path, origin: Reference | None
@@ -273,17 +232,18 @@ class BubblewrapRuntime(StartsBlocking):
         if self._roots is None:
             self._roots = Roots()
         root = self._roots.make(spec, image, origin)
-        line = [*bwrap_on_disk(root, tools, spec), *toolkit.python("-s", "-S", "-P", "-c", PROGRAM)]
+        line = [
+            *_bwrap_on_disk(spec, root, tools),
+            *toolkit.python("-s", "-S", "-P", "-c", PROGRAM),
+        ]
         try:
             spawned = self._spawn(spec, root.users.first, line, [root.users.namespace])
         except BaseException:
             self._roots.release(root)
             raise
-        return *spawned, HeldRoot(self._roots, root, self._spawner)
+        return spawned._replace(root=HeldRoot(self._roots, root, self._spawner))
 
-    def _spawn(
-        self, spec: SandboxSpec, user: int, line: list[str], fds: list[int]
-    ) -> tuple[subprocess.Popen, cgroups.Cgroup | None, socket.socket]:
+    def _spawn(self, spec: SandboxSpec, user: int, line: list[str], fds: list[int]) -> Spawned:
         """user: that of the host as whom the command line is run, if this process is root."""
         group = None
         if self._hierarchy:
@@ -291,13 +251,13 @@ class BubblewrapRuntime(StartsBlocking):
             group = self._hierarchy.create(name, spec)
         ours, theirs = socket.socketpair()
         try:
-            with theirs:
+            with theirs, group.gates() if group else contextlib.nullcontext([]) as gates:
                 process = subprocess.Popen(
-                    [*_enter(group, user), *line],
+                    [*_change_user(user), *line],
                     stdin=theirs,
                     stdout=theirs,
                     stderr=subprocess.PIPE,
-                    pass_fds=fds,
+                    pass_fds=[*fds, *gates],
                     cwd="/",
                     start_new_session=True,  # Ctrl-C in the terminal must not reach it directly
                 )
@@ -306,7 +266,7 @@ class BubblewrapRuntime(StartsBlocking):
             if group:
                 group.remove()
             raise
-        return process, group, ours
+        return Spawned(process, group, gates, ours)
 
     def _forget(self, copy: Reference) -> None:
         try:
@@ -331,10 +291,12 @@ class BubblewrapRuntime(StartsBlocking):
 
     def _limits(self, spec: SandboxSpec) -> Mapping[str, Any]:
         if self._hierarchy:
-            return NO_LIMITS
+            return {}
         memory = spec.memory_mb << 20
-        rlimits = {"RLIMIT_NPROC": spec.pids, "RLIMIT_AS": memory}
-        return {"rlimits": rlimits, "memory_bytes": memory}
+        return {
+            "limits": {"RLIMIT_NPROC": spec.pids, "RLIMIT_AS": memory},
+            "memory_bytes": memory,
+        }
 
 
 def probe(spec: SandboxSpec) -> str | None:
@@ -342,25 +304,24 @@ def probe(spec: SandboxSpec) -> str | None:
     if not shutil.which("bwrap"):
         return "bwrap is not installed; type: apt-get install bubblewrap"
     with etc_arguments(ETC in spec.writable) as (etc, fds):
-        line = [*_enter(None, NOBODY_ID), *_mount(spec), *_bwrap(spec, etc), "bash", "-c", NEEDS]
-        answer = subprocess.run(line, pass_fds=fds, capture_output=True, text=True, timeout=EXIT_S)
+        line = [*_change_user(NOBODY_ID), *_mount(spec), *_bwrap(spec, etc), "bash", "-c", NEEDS]
+        answer = subprocess.run(line, pass_fds=fds, capture_output=True, text=True, timeout=PROBE_S)
     if answer.returncode:
         return f"it does not work on this host: {answer.stderr.strip() or answer.stdout.strip()}"
     return f"a root on disk {reason}" if spec.disk_mb and (reason := roots.unavailable()) else None
 
 
-def _enter(group: cgroups.Cgroup | None, user: int) -> list[str]:
-    directories = [str(directory) for directory in group.directories] if group else []
-    line = ["sh", "-c", ENTER_GROUPS, "sh", *directories, "--"]
-    if os.getuid() == 0:  # as the host's root it would own every file in its namespace
-        line += ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
-    return line
+def _change_user(user: int) -> list[str]:
+    if os.getuid() != 0:
+        return []
+    # As the host's root it would own every file in its namespace.
+    return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
 
 
 def _mount(spec: SandboxSpec) -> list[str]:
     """Command prefix that enters a mount namespace with the sandbox's writable directories below
     PARTS. The tmpfs mounts of bwrap itself cannot limit the number of files."""
-    limits = f"size={spec.files_mb}m,nr_inodes={spec.max_files},nosuid,nodev"
+    limits = f"{files_limit(spec)},nosuid,nodev"
     modes = [f"{mode:o}" for mode in spec.parts.values()]
     enter = ["unshare", "--user", "--map-root-user", "--mount"]
     return [*enter, "sh", "-c", MOUNT_PARTS, "sh", limits, *modes, "--"]
@@ -368,14 +329,9 @@ def _mount(spec: SandboxSpec) -> list[str]:
 
 def _bwrap(spec: SandboxSpec, etc: list[str]) -> list[str]:
     """etc: the arguments that put files into /etc."""
-    line = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"]
-    line += ["--new-session", "--as-pid-1", "--clearenv"]
-    line += ["--cap-drop", "ALL", "--setenv", "PATH", ENVIRONMENT["PATH"]]
-    if spec.user == "root":
-        line += [word for name in ROOT_CAPABILITIES for word in ("--cap-add", f"CAP_{name}")]
-    user = str(user_id(spec))
-    line += ["--uid", user, "--gid", user, "--hostname", "sandbox"]
-    line += ["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"]
+    kept = ROOT_CAPABILITIES if spec.user == "root" else ()
+    line = _namespaces(["--unshare-user"], user_id(spec), kept)
+    line += ["--ro-bind", "/usr", "/usr"]
     for name in SYSTEM_DIRS:
         if Path("/", name).is_symlink():
             line += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
@@ -384,4 +340,47 @@ def _bwrap(spec: SandboxSpec, etc: list[str]) -> list[str]:
     line += ["--perms", "0755", "--dir", ETC]
     for number, path in enumerate(spec.parts):
         line += ["--bind", f"{PARTS}/{number}", path]
-    return [*line, *etc, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORK]
+    return [*line, *etc, *_devices(), "--remount-ro", "/", "--chdir", WORK]
+
+
+def _bwrap_on_disk(spec: SandboxSpec, root: Root, tools: Path) -> list[str]:
+    """tools: the files of the toolkit."""
+    # There are several users here, so the runner can be another one than the agent.
+    kept = ROOT_CAPABILITIES if spec.user == "root" else ("SETUID", "SETGID")
+    line = _namespaces(["--userns", str(root.users.namespace)], ROOT_ID, kept)
+    for name, value in toolkit.environment().items():
+        line += ["--setenv", name, value]
+    line += ["--bind", str(root.path), "/", "--ro-bind", str(tools), toolkit.HOME]
+    return [*line, *_devices(), "--chdir", WORK]
+
+
+def _namespaces(users: list[str], user: int, capabilities: Iterable[str]) -> list[str]:
+    """users: the arguments for the user namespace. user: the runner's in it."""
+    line = ["bwrap", *users, "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
+    line += [f"--unshare-{kind}" for kind in ("cgroup-try", "ipc", "net", "pid", "uts")]
+    line += ["--setenv", "PATH", ENVIRONMENT["PATH"], "--hostname", "sandbox", "--cap-drop", "ALL"]
+    for name in (*RUNNER_CAPABILITIES, *capabilities):
+        line += ["--cap-add", f"CAP_{name}"]
+    return [*line, "--uid", str(user), "--gid", str(user)]
+
+
+def _devices() -> list[str]:
+    # With bwrap's own --dev, the runner would get a second user namespace, in which it has no
+    # power over the first, and could not make pid namespaces more than once.
+    line = [
+        "--proc",
+        "/proc",
+        "--perms",
+        "0755",
+        "--tmpfs",
+        "/dev",
+        "--dir",
+        "/dev/pts",
+        "--dir",
+        "/dev/shm",
+    ]
+    for name in DEVICES:
+        line += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
+    for name, target in DEVICE_LINKS.items():
+        line += ["--symlink", target, f"/dev/{name}"]
+    return [*line, "--remount-ro", "/dev"]

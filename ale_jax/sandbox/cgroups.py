@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from ale_jax.sandbox.spec import SandboxSpec
@@ -79,6 +80,19 @@ class Cgroup:
     """The cgroups of one sandbox: one directory (version 2) or one per controller (version 1)."""
 
     directories: tuple[Path, ...]
+
+    @contextlib.contextmanager
+    def gates(self) -> Iterator[list[int]]:
+        """Yields open descriptors. A process that writes "0" to each of them enters the cgroup,
+        whatever its user: the kernel checks the rights of who has opened them."""
+        fds: list[int] = []
+        try:
+            for directory in self.directories:
+                fds.append(os.open(directory / "cgroup.procs", os.O_WRONLY))
+            yield fds
+        finally:
+            for fd in fds:
+                os.close(fd)
 
     def remove(self) -> None:
         """Kills the remaining processes and removes it. OSError if a process cannot be killed."""

@@ -21,7 +21,7 @@ from ale_jax.sandbox import cgroups, docker_socket, toolkit
 from ale_jax.sandbox.api import ImageMissing, SandboxStartError
 from ale_jax.sandbox.async_sandbox import PROGRAM, AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
-from ale_jax.sandbox.booting import NO_LIMITS, boot, log_denial, user_id
+from ale_jax.sandbox.booting import Surroundings, boot, files_limit, log_denial, user_id
 from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.egress.proxy import Record
 from ale_jax.sandbox.hub import daemon
@@ -107,9 +107,14 @@ class DockerRuntime(StartsBlocking):
         await asyncio.to_thread(Hub().ensure, spec.image)
 
     async def launch(
-        self, spec: SandboxSpec, labels: Mapping[str, str], record: Record = log_denial
+        self,
+        spec: SandboxSpec,
+        labels: Mapping[str, str],
+        record: Record = log_denial,
+        snapshot: bytes = b"",
     ) -> AsyncSandbox:
-        """Returns a working sandbox. record: called for each connection that is refused.
+        """Returns a working sandbox. record: called for each connection that is refused. snapshot:
+        always empty, as there is no root on disk.
 
         Errors: SandboxStartError.
         """
@@ -129,8 +134,12 @@ class DockerRuntime(StartsBlocking):
                 ) from error
             except TROUBLE as error:
                 raise SandboxStartError(f"docker could not start a container: {error}") from error
-            commands, path = toolkit.PROGRAM_COMMANDS, docker_socket.TARGET if mounts else ""
-            return await boot(machine, spec, NO_LIMITS, contents, commands, record, path)
+            surroundings = Surroundings(
+                contents=contents,
+                substitutes=toolkit.PROGRAM_COMMANDS,
+                socket=docker_socket.TARGET if mounts else "",
+            )
+            return await boot(machine, spec, surroundings, record)
 
     async def forget(self, snapshot: bytes) -> None:
         """Does nothing: a snapshot is all there is."""
@@ -207,8 +216,7 @@ def _refuse_disk(spec: SandboxSpec) -> None:
 def _host_config(spec: SandboxSpec, cpus: int) -> dict:
     """cpus: number of CPUs of the daemon, which refuses a limit above it."""
     user = user_id(spec)
-    limits = f"size={spec.files_mb}m,nr_inodes={spec.max_files}"
-    tmpfs = f"rw,exec,nosuid,nodev,{limits},uid={user},gid={user}"
+    tmpfs = f"rw,exec,nosuid,nodev,{files_limit(spec)},uid={user},gid={user}"
     writable = dict.fromkeys((WORK, *spec.writable), f"{tmpfs},mode=0755")
     return {
         "auto_remove": True,

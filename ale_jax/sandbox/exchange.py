@@ -212,6 +212,12 @@ class FileCalls(Exchange):
     async def restore(self, snapshot: bytes) -> None:
         await self._ask({"do": "restore"}, FILES_S, snapshot)
 
+    async def _renewed(self, request: dict[str, Any]) -> None:
+        """A reset. SandboxLost if the sandbox is not as at its start then."""
+        reply = await self._exchange(request, FILES_S)
+        if "error" in reply:
+            raise await self._lost(f"sandbox cannot be reset: {reply['error']}")
+
     async def _archive(self, request: dict[str, Any]) -> bytes:
         sink = OutputSink(self._max_snapshot + wire.CHUNK)
         await self._ask(request, FILES_S, b"", sink)

@@ -18,11 +18,8 @@ from ale_jax.sandbox.disk.loop import CONTROL
 from ale_jax.sandbox.disk.references import Reference
 from ale_jax.sandbox.disk.store import Store
 from ale_jax.sandbox.disk.users import UserRange
-from ale_jax.sandbox.runner.processes import ENVIRONMENT
 from ale_jax.sandbox.runner.usage import Usage
-from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, SandboxSpec
-from ale_jax.sandbox.spec import WORK as WORKING
-from ale_jax.sandbox.toolkit import HOME, environment
+from ale_jax.sandbox.spec import ETC, SandboxSpec
 
 DIRECTORY_VARIABLE, DIRECTORY = "ALE_DISK", "/var/lib/ale/disk"
 IMAGES, USERS, MOUNTED = "images", "users", "mounted"
@@ -173,20 +170,6 @@ class HeldRoot:
     def release(self) -> None:
         """Removes it. Its processes must be dead."""
         self._executor.submit(self._roots.release, self._root).result()
-
-
-def bwrap_on_disk(root: Root, tools: Path, spec: SandboxSpec) -> list[str]:
-    """The bwrap that shows a process this root. tools: the files of the toolkit."""
-    line = ["bwrap", "--userns", str(root.users.namespace), "--die-with-parent", "--new-session"]
-    line += [f"--unshare-{kind}" for kind in ("ipc", "pid", "net", "uts", "cgroup")]
-    line += ["--as-pid-1", "--clearenv", "--uid", "0", "--gid", "0", "--hostname", "sandbox"]
-    for name, value in {"PATH": ENVIRONMENT["PATH"], **environment()}.items():
-        line += ["--setenv", name, value]
-    # An unprivileged agent needs none. The runner needs these to switch to its user.
-    kept = ROOT_CAPABILITIES if spec.user == "root" else ("SETUID", "SETGID")
-    line += ["--cap-drop", "ALL", *(word for name in kept for word in ("--cap-add", f"CAP_{name}"))]
-    line += ["--bind", str(root.path), "/", "--ro-bind", str(tools), HOME]
-    return [*line, "--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev", "--chdir", WORKING]
 
 
 def _lay_out(subvolume: Path, image: Path, spec: SandboxSpec) -> None:

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
+from collections.abc import Awaitable, Callable
 
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.disk.references import Reference
-from ale_jax.sandbox.exchange import Machine
-from ale_jax.sandbox.spec import SandboxSpec
 
-
-class DiskMachine(Machine, Protocol):
-    """A machine with a root on disk."""
-
-    async def freeze(self) -> Reference:
-        """Returns a copy of its root that does not change. Errors: OSError."""
-
-    async def booted(self) -> None:
-        """Called once when its runner answers."""
+Start = Callable[[Reference | None], Awaitable[AsyncSandbox]]
 
 
 class DiskSandbox(AsyncSandbox):
@@ -29,24 +18,17 @@ class DiskSandbox(AsyncSandbox):
     A snapshot is a `Reference` to a copy of the root, which stays on this host until the runtime
     is told to `forget` it.
 
-    start: starts another machine from a copy of a root; None: from the image.
+    first: what it begins as. start: starts another one, from a copy of a root or, with None, from
+    the image.
     """
 
-    def __init__(
-        self,
-        machine: DiskMachine,
-        spec: SandboxSpec,
-        contents: Mapping[str, bytes],
-        start: Callable[[Reference | None], Awaitable[DiskMachine]],
-    ):
-        super().__init__(machine, spec, contents)
+    def __init__(self, first: AsyncSandbox, start: Start):
+        super().__init__(first._machine, first.spec, {})
         self._start = start
-
-    async def boot(self, config: dict) -> None:
-        await super().boot(config)
-        await self._machine.booted()
+        self._take(first)
 
     async def snapshot(self, max_bytes: int | None = None) -> bytes:
+        """max_bytes: SandboxError if it holds more."""
         try:
             reference = await self._machine.freeze()
         except OSError as error:
@@ -61,10 +43,21 @@ class DiskSandbox(AsyncSandbox):
 
     async def _replace(self, origin: Reference | None) -> None:
         await self.kill_processes()  # so that what is running ends with a result
-        new = DiskSandbox(await self._start(origin), self.spec, {}, self._start)
-        await new.boot(self._config)
-        for port, serve in self._doors.items():
-            await new.listen(port, serve)
-        old, self._machine = self._machine, new._machine
+        new = await self._start(origin)
+        try:
+            for port in self._doors.keys() - new._doors.keys():
+                await new.listen(port, self._doors[port])
+            if new._proxy is not None:
+                new.set_network(self.network)
+        except BaseException:
+            await new.close()
+            raise
+        machine, proxy = self._machine, self._proxy
+        self._take(new)
+        if proxy is not None:
+            proxy.close()
+        await machine.destroy()
+
+    def _take(self, other: AsyncSandbox) -> None:
+        self._machine, self._proxy, self._doors = other._machine, other._proxy, other._doors
         self._machine.link.accept = self._accept
-        await old.destroy()

@@ -6,10 +6,10 @@ This is the only file of the pool that uses the runtime.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from ale_jax.sandbox.api import SandboxStartError
+from ale_jax.sandbox.api import SandboxError, SandboxStartError
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.pool.api import Record
 from ale_jax.sandbox.pool.options import PoolOptions
@@ -72,11 +72,24 @@ class Launches(Protocol):
     async def prepare(self, spec: SandboxSpec) -> None: ...
 
     async def launch(
-        self, spec: SandboxSpec, labels: Mapping[str, str], record: Record
+        self, spec: SandboxSpec, labels: Mapping[str, str], record: Record, snapshot: bytes
     ) -> AsyncSandbox:
-        """record: is told which network access the sandbox was denied."""
+        """record: is told which network access the sandbox was denied. snapshot: of a root on disk,
+        with which it starts; empty: none."""
+
+    async def forget(self, snapshot: bytes) -> None:
+        """Frees what a snapshot holds outside of itself. Errors: SandboxError."""
 
     def reap(self) -> int: ...
+
+
+class Launch(NamedTuple):
+    """The arguments of a launch."""
+
+    spec: SandboxSpec
+    labels: Mapping[str, str]
+    record: Record
+    snapshot: bytes
 
 
 class Machines:
@@ -116,17 +129,15 @@ class Machines:
 
     async def launch(
         self,
-        spec: SandboxSpec,
-        labels: Mapping[str, str],
-        record: Record,
+        what: Callable[[], Awaitable[Launch]],
         begins: Callable[[], None],
         after: asyncio.Task | None = None,
         pause: float = 0.0,
     ) -> AsyncSandbox:
         """Starts a machine in a reserved slot. Errors: SandboxStartError, and those of the runtime.
 
-        record: for the runtime. begins: called when the launch has its permit. after: the task that
-        ends the slot's previous occupant. pause: seconds to wait first.
+        begins: called when the launch has its permit. after: the task that ends the slot's previous
+        occupant. pause: seconds to wait first.
         """
         try:
             await asyncio.sleep(pause)
@@ -138,10 +149,13 @@ class Machines:
             raise
         try:
             begins()
-            launch = self._runtime.launch(spec, labels, record)
-            return await self._bounded(asyncio.get_running_loop().create_task(launch))
+            launch = asyncio.get_running_loop().create_task(self._launch(what))
+            return await self._bounded(launch)
         finally:
             self._permits.release()
+
+    async def _launch(self, what: Callable[[], Awaitable[Launch]]) -> AsyncSandbox:
+        return await self._runtime.launch(*await what())
 
     async def _bounded(self, launch: asyncio.Task[AsyncSandbox]) -> AsyncSandbox:
         seconds = self._options.launch_seconds
@@ -172,6 +186,16 @@ class Machines:
             self._record("late_start_failed", f"no caller was waiting for it: {error!r}")
         else:
             await self._close(sandbox, "a late start", keep_slot=False)
+
+    def forget(self, snapshot: bytes) -> None:
+        """Frees, in the background, what a snapshot holds outside of itself."""
+        self._spawn(self._forget(snapshot))
+
+    async def _forget(self, snapshot: bytes) -> None:
+        try:
+            await self._runtime.forget(snapshot)
+        except SandboxError as error:
+            self._record("snapshot_left", str(error))
 
     def end(self, sandbox: AsyncSandbox, id: str, keep_slot: bool = False) -> asyncio.Task:
         """Ends a machine in the background. keep_slot: reserves its slot for another launch."""

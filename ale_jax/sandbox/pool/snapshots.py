@@ -9,14 +9,17 @@ import hashlib
 import re
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from ale_jax.files import write_atomically
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.cgroups import Owner
+from ale_jax.sandbox.disk.references import held_bytes, is_reference
 from ale_jax.sandbox.pool.api import Record, SnapshotInfo
 
 PREFIX = "ale-snap-"
+MAX_REFERENCE = 1000
 NAME = re.compile(r"[0-9a-f]{64}")
 
 
@@ -26,14 +29,21 @@ class SnapshotStore:
 
     If a new archive does not fit, the least recently used ones are removed, except for pinned ones:
     living sandboxes may have to be started from them again. directory: may hold the archives of an
-    earlier pool; empty: a temporary directory, which `close` removes.
+    earlier pool; empty: a temporary directory, which `close` removes. forget: called with each
+    archive that is removed. An archive may be a `Reference`, whose size is that of the root.
     """
 
-    def __init__(self, directory: str, max_bytes: int, record: Record):
+    def __init__(
+        self,
+        directory: str,
+        max_bytes: int,
+        record: Record,
+        forget: Callable[[bytes], None] = lambda content: None,
+    ):
         self._temporary = None if directory else _temporary_directory()
         self._directory = Path(directory or self._temporary.name)
         self._directory.mkdir(parents=True, exist_ok=True)
-        self.max_bytes, self._record = max_bytes, record
+        self.max_bytes, self._record, self._forget = max_bytes, record, forget
         self._pins: collections.Counter[str] = collections.Counter()
         self._writing = asyncio.Lock()
         self._infos: dict[str, SnapshotInfo] = {}  # the most recently used is the last
@@ -67,9 +77,14 @@ class SnapshotStore:
         async with self._writing:  # one at a time, because each relies on the room that it made
             if id in self._infos:
                 return self._use(id)
-            self._make_room(len(content))
-            await asyncio.to_thread(write_atomically, self._directory / id, [content])
-            info = self._infos[id] = SnapshotInfo(id, len(content), at)
+            size = held_bytes(content)
+            try:
+                self._make_room(size)
+                await asyncio.to_thread(write_atomically, self._directory / id, [content])
+            except BaseException:
+                self._forget(content)
+                raise
+            info = self._infos[id] = SnapshotInfo(id, size, at)
             return info
 
     async def get(self, id: str) -> bytes:
@@ -110,8 +125,17 @@ class SnapshotStore:
             )
         for id in victims:
             del self._infos[id]
-            (self._directory / id).unlink(missing_ok=True)
+            path = self._directory / id
+            with contextlib.suppress(FileNotFoundError):
+                if is_reference(head := _head(path)):
+                    self._forget(head)
+                path.unlink()
             self._record("snapshot_removed", f"{id} was removed to make room", snapshot=id)
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MAX_REFERENCE)
 
 
 def _temporary_directory() -> tempfile.TemporaryDirectory:

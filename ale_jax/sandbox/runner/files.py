@@ -11,6 +11,8 @@ import os
 import stat
 from typing import NamedTuple
 
+from . import kernel
+
 WORK = "/work"
 BATCH = 1000
 KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
@@ -45,9 +47,10 @@ def read_regular(path: str, max_bytes: int) -> bytes:
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=parent)
     finally:
         os.close(parent)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise FileNotFoundError(2, "not a regular file")
     with open(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise FileNotFoundError(2, "not a regular file")
         return file.read(max_bytes)
 
 
@@ -154,8 +157,7 @@ def some_names(directory: int, but: set[str] = frozenset()) -> list[str]:
 
 def mounts_in(directory: str) -> set[str]:
     """Names of the entries of `directory` that are mount points."""
-    with open("/proc/self/mountinfo") as table:
-        points = [line.split()[4] for line in table]
+    points = [line.split()[4] for line in kernel.read("self/mountinfo").decode().splitlines()]
     return {os.path.basename(each) for each in points if os.path.dirname(each) == directory}
 
 
@@ -209,6 +211,5 @@ def _rows(path: str, width: int) -> list[list[str]]:
 
 def _is_mapped(uid: int) -> bool:
     """Whether `uid` exists here. Without privileges on the host, a sandbox has only one user id."""
-    with open("/proc/self/uid_map") as ranges:
-        spans = [tuple(map(int, line.split())) for line in ranges]
+    spans = [tuple(map(int, line.split())) for line in kernel.read("self/uid_map").splitlines()]
     return any(first <= uid < first + count for first, _, count in spans)

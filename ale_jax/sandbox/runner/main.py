@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import socket
+import time
 from typing import Any
 
 from . import files, wire
@@ -12,11 +13,15 @@ from .files import WORK, Account
 from .jobs import Job
 from .link import Link, Relay, Stream
 from .loop import READ, WRITE, Loop
-from .processes import Agent, Child, Limits, guard, living
+from .processes import Agent, Child, guard
+from .rights import Rights
 from .session import EXIT_TIMED_OUT, Session
+from .state import describe
 from .usage import INSIDE, read_usage
 from .wire import MAIN
+from .world import World
 
+SETTLE_S = 1.0
 NOT_ITS_OWNER = "--no-same-owner"
 Request = dict[str, Any]
 
@@ -37,6 +42,8 @@ class Runner:
         self.sessions: dict[str, Session] = {}
         self.directories: dict[str, str] = {}  # where to start sessions that must be reopened
         self.jobs: dict[str, Job] = {}
+        self._clear()
+        self._initial = describe(parts, agent.others)
 
     def is_busy(self) -> bool:
         """Whether a command or a job is running."""
@@ -178,20 +185,32 @@ class Runner:
         return {}
 
     async def do_reset(self, request: Request, stream: Stream) -> dict:
-        """Kills all processes, forgets all sessions and empties `parts`."""
+        """Kills all processes, forgets all sessions and empties `parts`. Fails if the state is not
+        that of a new sandbox then."""
         await self.do_kill(request, stream)
         for session in self.sessions.values():
             session.close()
         self.sessions.clear()
         self.directories.clear()
+        self._clear()
+        await self._prove_initial()
+        return {}
+
+    def _clear(self) -> None:
         for path, mode in self.parts.items():
             files.empty(path, mode)
-        return {}
+
+    async def _prove_initial(self) -> None:
+        deadline = time.monotonic() + SETTLE_S
+        while differences := self._initial.differences(describe(self.parts, self.agent.others)):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"it differs from a new sandbox: {differences:.300}")
+            await self.loop.sleep(SETTLE_S / 100)  # the kernel frees some files a little later
 
     async def do_stats(self, request: Request, stream: Stream) -> dict:
         disks = [os.statvfs(directory) for directory in request["directories"]]
         return {
-            "processes": len(living() - {1, os.getpid()}),
+            "processes": len(self.agent.others()),
             "disk_bytes": sum((disk.f_blocks - disk.f_bfree) * disk.f_frsize for disk in disks),
             "disk_limit_bytes": sum(disk.f_blocks * disk.f_frsize for disk in disks),
             **read_usage(INSIDE),
@@ -263,7 +282,8 @@ class Runner:
         await self.do_reset(request, stream)
         # Root's snapshot may contain files of other users. The owner is restored by number, since
         # the files that define user names are restored as well.
-        owner = ["--same-owner", "--numeric-owner"] if self.agent.uid == 0 else [NOT_ITS_OWNER]
+        is_root = self.agent.rights.uid == 0
+        owner = ["--same-owner", "--numeric-owner"] if is_root else [NOT_ITS_OWNER]
         return await self._unpack("/", owner, stream)
 
     async def do_unpack(self, request: Request, stream: Stream) -> dict:
@@ -323,15 +343,21 @@ def _use_socket(path: str) -> None:
 
 
 def main(config: dict) -> None:
-    """config: the fields of `Agent` and its `Limits`, the `parts` of `Runner`, and the `socket` to
-    the host."""
+    """config: the fields of `Rights`; the further fields of `Agent`, where `world` is the option of
+    `World` or None; the `parts` of `Runner`; `memory_bytes` of all processes of the agent together,
+    if this program must limit it, otherwise 0; and the `socket` to the host."""
     os.umask(0o022)
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # that of the listing itself is closed
+            os.set_inheritable(number, number < 3)
     if path := config.pop("socket"):
         _use_socket(path)
-    loop, parts = Loop(), config.pop("parts")
-    limits = Limits(config.pop("rlimits"), config.pop("memory_bytes"))
-    runner = Runner(loop, Agent(loop, limits=limits, **config), parts)
-    if limits.memory_bytes:
-        loop.spawn(guard(loop, limits.memory_bytes, runner.is_busy))
+    loop, parts, memory = Loop(), config.pop("parts"), config.pop("memory_bytes")
+    rights = Rights(**config.pop("rights"), denies_hoards=memory > 0)
+    world = config.pop("world")
+    agent = Agent(loop, rights, World(world) if world else None, **config)
+    runner = Runner(loop, agent, parts)
+    if memory:
+        loop.spawn(guard(loop, agent, memory, runner.is_busy))
     runner.link.greet()
     loop.run()

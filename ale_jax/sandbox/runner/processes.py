@@ -7,22 +7,21 @@ seccomp.py) are forbidden.
 """
 
 import contextlib
-import ctypes
 import fcntl
 import os
-import resource
+import select
 import signal
 import termios
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
 
+from . import kernel
 from .files import WORK, Account
 from .loop import READ, Event, Loop
-from .seccomp import Filter
+from .rights import Rights
+from .world import World
 
 DEATH_S = 5.0
-RLIMITS = {"RLIMIT_CORE": 0, "RLIMIT_MSGQUEUE": 0}  # a POSIX message queue would outlive a reset
 UTF8_LOCALE = "/usr/lib/locale/C.utf8"
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 
@@ -49,20 +48,11 @@ class Child:
         self.ended = Event(loop)
 
 
-class Limits(NamedTuple):
-    """The limits of the agent's processes that the runner enforces.
-
-    rlimits: of each process. memory_bytes: of all processes together; 0 for none.
-    """
-
-    rlimits: dict[str, int]
-    memory_bytes: int
-
-
 class Agent:
     """The agent's user inside the sandbox, and its processes.
 
-    uid, gid: the agent's ids, which this process uses for file access, too.
+    rights: of its processes.
+    world: where its processes live; None if that is the runner's own namespaces.
     env: further environment variables of its processes.
     substitutes: commands for programs that the image may lack.
     """
@@ -70,17 +60,16 @@ class Agent:
     def __init__(
         self,
         loop: Loop,
-        uid: int,
-        gid: int,
-        limits: Limits,
+        rights: Rights,
+        world: World | None,
         env: dict[str, str],
         substitutes: dict[str, list[str]],
     ):
-        self._loop = loop
+        self.rights = rights
+        self._loop, self._world = loop, world
         self._commands = {
             name: command for name, command in substitutes.items() if not _is_installed(name)
         }
-        self.uid, self.limits = uid, limits
         self._environment = ENVIRONMENT | env
         if "bash" in self._commands and not os.path.isdir(UTF8_LOCALE):
             self._environment["LC_ALL"] = "C"  # the packed glibc of the host has no locales
@@ -90,19 +79,16 @@ class Agent:
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        if os.getuid() == 0 and uid != 0:
-            # This process accesses files only with the agent's rights. Its real and saved uid stay
-            # root, so that the agent can neither signal nor trace it.
-            os.setgroups([])
-            os.setresgid(gid, gid, gid)
-            os.setresuid(0, uid, 0)
-        self._filter = Filter(denies_hoards=limits.memory_bytes > 0)
-        # Where both have the same uid (bubblewrap), being process 1 protects this process from
-        # signals, and not being dumpable from /proc/1/fd, /proc/1/mem and ptrace.
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        if self._libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0):
-            raise OSError(ctypes.get_errno(), "prctl(PR_SET_DUMPABLE)")
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # which the kernel drops for a process 1
+        # Children inherit the value; writing through this file does not require to be dumpable.
+        self._oom_score = os.open("self/oom_score_adj", os.O_WRONLY, dir_fd=kernel.proc())
+        rights.use_for_files()
+        # Where both have the same uid (bubblewrap), not being dumpable protects this process and
+        # the agent's processes, until they execute a program, from ptrace and /proc.
+        kernel.call("prctl", PR_SET_DUMPABLE, 0, 0, 0, 0)
         loop.spawn(self._reap_forever())
+        if world:
+            world.make()
 
     def spawn(
         self,
@@ -122,13 +108,15 @@ class Agent:
         terminal: descriptor 0 is a terminal, which becomes the controlling one.
         account: the user that it runs as; the agent's if None.
         """
-        if pid := os.fork():
+        if self._world and not self._world.init:
+            self._world.make()
+        if pid := self._fork():
             child = self._children[pid] = Child(self._loop, pid)
             return child
         argv = [*self._commands.get(argv[0], argv[:1]), *argv[1:]]
         try:
             os.setsid()
-            self._libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            kernel.call("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             null = os.open(os.devnull, os.O_RDWR)
             for target, source in {0: null, 1: null, 2: null, **fds}.items():
                 os.dup2(source, target)
@@ -136,14 +124,9 @@ class Agent:
                 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
             for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these signals
                 signal.signal(number, signal.SIG_DFL)
-            for name, value in (RLIMITS | self.limits.rlimits).items():
-                resource.setrlimit(getattr(resource, name), (value, value))
             if account:
                 env = {**account.variables(), **env}
-                _become(account, fds.values())
-            else:
-                os.setresuid(self.uid, self.uid, self.uid)
-            self._filter.apply(self._libc)
+            self.rights.take(account, fds.values())
             try:
                 os.chdir(directory)
             except (OSError, ValueError):  # removed, or an invalid name
@@ -153,6 +136,14 @@ class Agent:
             os.write(2, f"cannot start {argv[0]}: {error}\n".encode())
         finally:
             os._exit(127)
+
+    def _fork(self) -> int:
+        """Forks a process that the OOM killer picks before this one: it inherits the score."""
+        os.write(self._oom_score, b"1000")
+        try:
+            return os.fork()
+        finally:
+            os.write(self._oom_score, b"0")  # of this process, even if the child writes it
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -168,29 +159,47 @@ class Agent:
     async def _reap_forever(self) -> None:
         while True:
             await self._loop.ready(self._wake_r, READ)
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._wake_r, 1 << 12)
             self._reap()
 
     def _reap(self) -> None:
         """Reaps dead children, and orphans where this is process 1."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_r, 1 << 12)
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if self._world and ended[0] == self._world.init:
+                    self._world.init = 0
                 child = self._children.pop(ended[0], None)
                 if child:
                     code = os.waitstatus_to_exitcode(ended[1])
                     child.exit_code = code if code >= 0 else 128 - code
                     child.ended.set()
 
+    def others(self) -> set[int]:
+        """The pids of the agent's processes."""
+        return kernel.living() - {1, os.getpid(), self._world.init if self._world else 1}
+
     def kill(self) -> None:
-        """Kills all processes except init and this one, and frees their System V IPC objects."""
-        self._kill_until_none(lambda: living() - {1, os.getpid()}, at_once=True)
-        for kind in ("shm", "sem", "msg"):
-            with open(f"/proc/sysvipc/{kind}") as table:
-                for row in table.readlines()[1:]:
-                    identifier = int(row.split()[1])
-                    remove = getattr(self._libc, f"{kind}ctl")
-                    remove(identifier, 0, 0, 0) if kind == "sem" else remove(identifier, 0, 0)
+        """Kills all processes of the agent, and frees their System V IPC objects."""
+        if self._world:
+            self._end_world()
+            self._world.make()
+        else:
+            self._kill_until_none(self.others, at_once=True)
+            _free_ipc_objects()
+
+    def _end_world(self) -> None:
+        """Kills process 1 of the world, which ends when all others have ended and are reaped."""
+        deadline = time.monotonic() + DEATH_S
+        if self._world.init:
+            os.kill(self._world.init, signal.SIGKILL)
+        self._reap()
+        while self._world.init:
+            left = deadline - time.monotonic()
+            if left < 0:
+                raise RuntimeError(f"processes {sorted(self.others())} cannot be killed")
+            select.select([self._wake_r], [], [], left)
+            self._reap()
 
     def kill_tree(self, child: Child) -> None:
         """Kills a child, its descendants, and processes that descend from no child any more.
@@ -206,61 +215,36 @@ class Agent:
                 os.kill(child.pid, signal.SIGKILL)
 
     def _below_or_stray(self, pid: int) -> set[int]:
-        parents = _parents()
+        parents = kernel.parents()
         spared = self._children.keys() - {pid}
         return {
             each
-            for each in parents.keys() - self._children.keys() - {1, os.getpid()}
-            if not spared & _line(each, parents)
+            for each in parents.keys() & self.others() - self._children.keys()
+            if not spared & kernel.ancestors(each, parents)
         }
 
     def _kill_until_none(self, find: Callable[[], set[int]], at_once: bool = False) -> None:
         deadline = time.monotonic() + DEATH_S
-        while others := find():
+        while found := find():
             if time.monotonic() > deadline:
-                raise RuntimeError(f"processes {sorted(others)} cannot be killed")
-            for pid in [-1] if at_once else others:  # kill(-1) is atomic, so no fork escapes it
+                raise RuntimeError(f"processes {sorted(found)} cannot be killed")
+            for pid in [-1] if at_once else found:  # kill(-1) is atomic, so no fork escapes it
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.0005)
             self._reap()
 
 
-def _become(account: Account, pipes: Iterable[int]) -> None:
-    for fd in pipes:  # or it could not open /dev/stdout, a link to one
-        os.fchown(fd, account.uid, account.gid)
-    os.setgroups(account.groups)
-    os.setresgid(account.gid, account.gid, account.gid)
-    os.setresuid(account.uid, account.uid, account.uid)
+def _free_ipc_objects() -> None:
+    for kind in ("shm", "sem", "msg"):
+        for row in kernel.read(f"sysvipc/{kind}").splitlines()[1:]:
+            words = (0, 0, 0) if kind == "sem" else (0, 0)
+            kernel.call(f"{kind}ctl", int(row.split()[1]), *words)
 
 
 def _is_installed(name: str) -> bool:
     places = ENVIRONMENT["PATH"].split(":")
     return any(os.access(f"{place}/{name}", os.X_OK) for place in places)
-
-
-def living() -> set[int]:
-    """The pids of all processes, including zombies."""
-    return {int(name) for name in os.listdir("/proc") if name.isdecimal()}
-
-
-def _parents() -> dict[int, int]:
-    """The parent of each process that is not a zombie."""
-    parents = {}
-    for pid in living():
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
-            state, parent, *_ = file.read().rpartition(b")")[2].split()
-            if state != b"Z":
-                parents[pid] = int(parent)
-    return parents
-
-
-def _line(pid: int, parents: Mapping[int, int]) -> set[int]:
-    """The ancestors of `pid`."""
-    line = set()
-    while (pid := parents.get(pid, 0)) and pid not in line:
-        line.add(pid)
-    return line
 
 
 BUSY_S, IDLE_S = 0.05, 0.5
@@ -269,11 +253,11 @@ BUSY_S, IDLE_S = 0.05, 0.5
 COUNTED = (b"RssAnon:", b"RssShmem:")
 
 
-async def guard(loop: Loop, limit: int, is_busy: Callable[[], bool]) -> None:
+async def guard(loop: Loop, agent: Agent, limit: int, is_busy: Callable[[], bool]) -> None:
     """Kills the largest process whenever all processes together use more than `limit` bytes, as the
     kernel would. is_busy: whether a command is running; if so, this polls more often."""
     while True:
-        sizes = resident()
+        sizes = {pid: _resident(pid) for pid in agent.others()}
         while sum(sizes.values()) > limit:
             largest = max(sizes, key=sizes.__getitem__)
             del sizes[largest]
@@ -282,13 +266,9 @@ async def guard(loop: Loop, limit: int, is_busy: Callable[[], bool]) -> None:
         await loop.sleep(BUSY_S if is_busy() else IDLE_S)
 
 
-def resident() -> dict[int, int]:
-    """Bytes of memory that each process of the agent uses, by pid."""
-    sizes = {}
-    for pid in living() - {1, os.getpid()}:
-        # It may end meanwhile, and then uses no memory.
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/status", "rb") as file:
-            sizes[pid] = sum(
-                int(line.split()[1]) << 10 for line in file if line.startswith(COUNTED)
-            )
-    return sizes
+def _resident(pid: int) -> int:
+    """Bytes of memory that a process uses; 0 if it has ended."""
+    with contextlib.suppress(OSError):
+        lines = kernel.read(f"{pid}/status").splitlines()
+        return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(COUNTED))
+    return 0

@@ -11,6 +11,8 @@ import os
 import socket
 import struct
 
+from . import kernel
+
 DENIED = (
     "add_key",
     "request_key",
@@ -63,7 +65,6 @@ class Filter:
         header = struct.pack("HxxxxxxP", len(program), ctypes.addressof(self._code))
         self._header = ctypes.create_string_buffer(header)
 
-    def apply(self, libc: ctypes.CDLL) -> None:
+    def apply(self) -> None:
         """Applies the filter permanently to this process and all its future children."""
-        if libc.prctl(PR_SET_SECCOMP, MODE_FILTER, self._header, 0, 0):
-            raise OSError(ctypes.get_errno(), "prctl(PR_SET_SECCOMP)")
+        kernel.call("prctl", PR_SET_SECCOMP, MODE_FILTER, self._header, 0, 0)

@@ -24,7 +24,6 @@ EXIT_TIMED_OUT = 124
 # interrupted; children do not inherit it. The command is sent with its length, because bash reads
 # text of known length from a pipe in blocks, but text that ends with a NUL byte by byte.
 LOOP = (
-    "builtin echo 1000 > /proc/self/oom_score_adj; "  # the OOM killer must not pick the runner
     "builtin trap : INT; "
     "while { __status=$?; POSIXLY_CORRECT=1; unset -f builtin; unset POSIXLY_CORRECT; "
     r"""[[ ${__token-} ]] && builtin printf '%s %d %s\0' "$__token" "$__status" "$PWD" """

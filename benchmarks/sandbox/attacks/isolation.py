@@ -124,7 +124,7 @@ ATTACKS = (
     refused("gives a file to root", ISOLATION, "chown 0 .", NO_PRIVILEGE),
     *(
         refused(f"writes into {place or '/'}", ISOLATION, f"touch {place}/x", READ_ONLY)
-        for place in ("", "/usr", "/etc", "/dev", "/dev/shm", "/var/tmp")
+        for place in ("", "/usr", "/etc", "/dev", "/proc/sys", "/var/tmp")
     ),
     refused("names the kernel", ISOLATION, "echo x > /proc/sys/kernel/hostname", "read-only /proc"),
     refused("presses SysRq", ISOLATION, "echo x > /proc/sysrq-trigger", "read-only /proc"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from benchmarks.sandbox.attacks.attack import Arena, Attack, Breach, evidence, require
+from benchmarks.sandbox.host_view import runner_pid
 
 RESOURCES = "resources"
 BOMB = "bomb() { bomb | bomb & }; bomb"
@@ -58,10 +60,11 @@ def _shell_memory(arena: Arena) -> str:
 
 
 def _order_of_killing(arena: Arena) -> str:
-    own, runners = (
-        arena.box.run(f"cat /proc/{pid}/oom_score_adj").output.strip() for pid in ("self", "$PPID")
-    )
-    return require((own, runners) == ("1000", "0"), f"oom_score_adj {own}, the runner's {runners}")
+    command = "cat /proc/self/oom_score_adj"
+    scores = {arena.box.run(command).output.strip(), arena.box.exec(command).stdout.strip()}
+    runners = Path(f"/proc/{runner_pid(arena.box.later)}/oom_score_adj").read_text().strip()
+    seen = f"oom_score_adj {', '.join(scores)}, the runner's {runners}"
+    return require(scores == {"1000"} and int(runners) <= 0, seen)
 
 
 def _disk(directory: str) -> Attack:
