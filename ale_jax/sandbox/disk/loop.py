@@ -45,6 +45,9 @@ class LoopDevice:
         os.close(self._file)
 
     def _reserve(self, size: int) -> None:
+        disk = os.fstatvfs(self._file)
+        if size - self.bytes > disk.f_bavail * disk.f_frsize:  # else it would take all of it first
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         # posix_fallocate would write zeros where the file system cannot reserve.
         room = ctypes.c_int64(size - self.bytes)
         if _libc.fallocate(self._file, 0, ctypes.c_int64(self.bytes), room):
