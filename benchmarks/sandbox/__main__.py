@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable, Mapping
 
 from ale_jax.sandbox import bubblewrap, docker_runtime
-from benchmarks.sandbox import crowd, deaths, latency, leaks, peers, report, siege, starts
+from benchmarks.sandbox import crowd, deaths, disk, latency, leaks, peers, report, siege, starts
 from benchmarks.sandbox.findings import Finding, Trial, say
 from benchmarks.sandbox.plan import FULL, QUICK, SPEC, Plan
 from benchmarks.sandbox.summary import figures_of, overall
@@ -31,6 +31,7 @@ PARTS: Mapping[str, Callable[[str, Plan], list[Finding]]] = {
     "crowd": crowd.measure,
     "deaths": deaths.measure,
     "leaks": leaks.measure,
+    "disk": disk.measure,
     "attacks": siege.measure,
 }
 PEERS = "peers"

@@ -18,7 +18,8 @@ AGENT = dataclasses.replace(SPEC, user="agent", writable=("/tests", "/opt/mine")
 INSTALL = """
 mkdir -p p/DEBIAN p/usr/bin && printf '#!/bin/sh\\necho installed\\n' > p/usr/bin/thing
 chmod 755 p/usr/bin/thing; chown 7:42 p/usr/bin/thing
-printf 'Package: thing\\nVersion: 1\\nArchitecture: all\\nMaintainer: me\\nDescription: x\\n' > p/DEBIAN/control
+printf "%s: %s\\n" Package thing Version 1 Architecture all Maintainer me \\
+  Description x > p/DEBIAN/control
 dpkg-deb --build p /tmp/thing.deb > /dev/null && apt-get install -qq /tmp/thing.deb > log 2>&1
 thing; stat -c %u:%g /usr/bin/thing
 """
