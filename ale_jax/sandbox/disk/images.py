@@ -49,13 +49,13 @@ class ImageFiles:
         address, packed = toolkit.archive()
         return self._ensure(f"toolkit-{address}", lambda target: _extract([packed], target))
 
-    def prune(self) -> int:
+    def prune(self) -> list[str]:
         """Removes the files of images that the daemon no longer has and no process uses; returns
-        the number of images."""
+        the images' ids."""
         names = [path.name for path in self._directory.iterdir() if path.is_dir()]
         with daemon.connect() as api:
             gone = [name for name in names if daemon.find(api, name) is None]
-        return sum(self._remove(name) for name in gone)
+        return [name for name in gone if self._remove(name)]
 
     def _ensure(self, name: str, fill: Callable[[Path], None]) -> Path:
         target = self._directory / name
