@@ -13,6 +13,7 @@ import shutil
 import socket
 import subprocess
 import tarfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -36,7 +37,7 @@ from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.disk import roots
 from ale_jax.sandbox.disk.images import ImageFiles
 from ale_jax.sandbox.disk.references import Reference, is_reference
-from ale_jax.sandbox.disk.roots import IMAGES, HeldRoot, Root, Roots
+from ale_jax.sandbox.disk.roots import HeldRoot, Root, Roots
 from ale_jax.sandbox.disk.sandbox import DiskSandbox
 from ale_jax.sandbox.egress.proxy import Record
 from ale_jax.sandbox.link import Link
@@ -136,7 +137,11 @@ class BubblewrapRuntime(StartsBlocking):
         if reason := probe(spec):
             raise SandboxStartError(f"bubblewrap is not usable: {reason}")
         self._owner = Owner.current()
-        self._roots: Roots | None = None  # made with the first sandbox on disk
+        # Made with the first sandbox on disk.
+        self._roots: Roots | None = None
+        self._files: ImageFiles | None = None
+        self._unpacked: dict[str, Path] = {}  # by image
+        self._unpacking = threading.Lock()
         # The kernel kills a bwrap when the *thread* that started it ends (PR_SET_PDEATHSIG), so one
         # thread starts all of them and lives as long as this runtime and its machines.
         self._spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bubblewrap-spawner")
@@ -152,8 +157,13 @@ class BubblewrapRuntime(StartsBlocking):
             }
 
     async def prepare(self, spec: SandboxSpec) -> None:
-        """Only checks the spec, as there is no image to build. Errors: SandboxStartError."""
+        """Checks the spec and, for roots on disk, unpacks its image, which may take minutes.
+
+        Errors: SandboxStartError.
+        """
         self._refuse_unenforceable(spec)
+        if spec.disk_mb:
+            await asyncio.to_thread(self._unpack, spec)
 
     async def launch(
         self,
@@ -188,15 +198,10 @@ class BubblewrapRuntime(StartsBlocking):
     async def _launch_on_disk(
         self, spec: SandboxSpec, record: Record, snapshot: bytes
     ) -> AsyncSandbox:
-        try:
-            images = ImageFiles(roots.directory() / IMAGES)
-        except OSError as error:
-            raise SandboxStartError(f"bubblewrap: no place for roots on disk: {error}") from error
-        image = await asyncio.to_thread(images.ensure, spec.image)
-        tools = await asyncio.to_thread(images.ensure_toolkit)
+        image = self._unpacked.get(spec.image) or await asyncio.to_thread(self._unpack, spec)
 
         async def start(origin: Reference | None) -> AsyncSandbox:
-            spawned = await self._in_spawner(self._spawn_on_disk, spec, image, tools, origin)
+            spawned = await self._in_spawner(self._spawn_on_disk, spec, image, origin)
             commands = toolkit.PROGRAM_COMMANDS
             sandbox = await self._boot(spawned, spec, record, substitutes=commands)
             await asyncio.to_thread(spawned.root.enclosed)
@@ -226,14 +231,12 @@ class BubblewrapRuntime(StartsBlocking):
         with etc_arguments(ETC in spec.writable) as (etc, fds):
             return self._spawn(spec, NOBODY_ID, [*_mount(spec), *_bwrap(spec, etc), *COMMAND], fds)
 
-    def _spawn_on_disk(
-        self, spec: SandboxSpec, image: Path, tools: Path, origin: Reference | None
-    ) -> Spawned:
+    def _spawn_on_disk(self, spec: SandboxSpec, image: Path, origin: Reference | None) -> Spawned:
         if self._roots is None:
             self._roots = Roots()
         root = self._roots.make(spec, image, origin)
         line = [
-            *_bwrap_on_disk(spec, root, tools),
+            *_bwrap_on_disk(spec, root, self._files.ensure_toolkit()),
             *toolkit.python("-s", "-S", "-P", "-c", PROGRAM),
         ]
         try:
@@ -267,6 +270,17 @@ class BubblewrapRuntime(StartsBlocking):
                 group.remove()
             raise
         return Spawned(process, group, gates, ours)
+
+    def _unpack(self, spec: SandboxSpec) -> Path:
+        with self._unpacking:
+            if self._files is None:
+                try:
+                    self._files = ImageFiles(roots.directory())
+                except OSError as error:
+                    raise SandboxStartError(f"bubblewrap: no place on disk: {error}") from error
+            self._files.ensure_toolkit()
+            self._unpacked[spec.image] = self._files.ensure(spec.image)
+            return self._unpacked[spec.image]
 
     def _forget(self, copy: Reference) -> None:
         try:

@@ -120,7 +120,7 @@ def _prune(hub: Hub, arguments: argparse.Namespace) -> int:
     rows = [(name, "removed") for name in pruned.removed]
     rows += [(name, "in use") for name in pruned.in_use]
     if roots.unavailable() is None:
-        unpacked = ImageFiles(roots.directory() / roots.IMAGES).prune()
+        unpacked = ImageFiles(roots.directory()).prune()
         rows += [(name, "its unpacked files were removed") for name in unpacked]
     tables.show("", ("image", ""), rows)
     return 0

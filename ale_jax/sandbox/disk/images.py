@@ -16,6 +16,7 @@ from ale_jax.sandbox.hub import daemon, node
 from ale_jax.sandbox.hub.hub import Hub
 
 UNPACK_S = 3600.0
+IMAGES, TOOLS = "images", "tools"
 USED, PARTIAL = ".used", ".partial"
 MAX_WORDS = 1000
 
@@ -24,12 +25,13 @@ class ImageFiles:
     """Directories with the files of images, which all processes of this host share. What a process
     uses is locked until that process ends.
 
-    directory: must exist. Errors: SandboxStartError.
+    directory: has the directories `IMAGES`, which only root may enter, since images contain
+        set-user-id programs, and `TOOLS`. Errors: SandboxStartError.
     """
 
     def __init__(self, directory: Path):
-        self._directory = directory
-        self._locks: dict[str, int] = {}
+        self._images, self._tools = directory / IMAGES, directory / TOOLS
+        self._locks: dict[Path, int] = {}
 
     def ensure(self, image: str) -> Path:
         """Returns the files of an image; builds and unpacks it if needed.
@@ -42,26 +44,25 @@ class ImageFiles:
             if found is None:
                 raise ImageMissing(f"image {image!r} has just been removed; build it again")
             name = found.id.rpartition(":")[2]
-            return self._ensure(name, lambda target: _export(api, found, target))
+            return self._ensure(self._images / name, lambda target: _export(api, found, target))
 
     def ensure_toolkit(self) -> Path:
         """Returns the programs that are mounted into every sandbox."""
         address, packed = toolkit.archive()
-        return self._ensure(f"toolkit-{address}", lambda target: _extract([packed], target))
+        return self._ensure(self._tools / address, lambda target: _extract([packed], target))
 
     def prune(self) -> list[str]:
         """Removes the files of images that the daemon no longer has and no process uses; returns
         the images' ids."""
-        names = [path.name for path in self._directory.iterdir() if path.is_dir()]
+        names = [path.name for path in self._images.iterdir() if path.is_dir()]
         with daemon.connect() as api:
             gone = [name for name in names if daemon.find(api, name) is None]
         return [name for name in gone if self._remove(name)]
 
-    def _ensure(self, name: str, fill: Callable[[Path], None]) -> Path:
-        target = self._directory / name
+    def _ensure(self, target: Path, fill: Callable[[Path], None]) -> Path:
         try:
-            if name not in self._locks:
-                self._locks[name] = _lock(target.with_suffix(USED), fcntl.LOCK_SH)
+            if target not in self._locks:
+                self._locks[target] = _lock(target.with_suffix(USED), fcntl.LOCK_SH)
             if not target.is_dir():
                 unpacking = _lock(target.with_suffix(PARTIAL + USED), fcntl.LOCK_EX)
                 try:
@@ -74,7 +75,7 @@ class ImageFiles:
         return target
 
     def _remove(self, name: str) -> bool:
-        target = self._directory / name
+        target = self._images / name
         try:
             lock = _lock(target.with_suffix(USED), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from ale_jax.sandbox.booting import user_id
 from ale_jax.sandbox.disk import mounts, users
+from ale_jax.sandbox.disk.images import IMAGES, TOOLS
 from ale_jax.sandbox.disk.loop import CONTROL
 from ale_jax.sandbox.disk.references import Reference
 from ale_jax.sandbox.disk.store import Store
@@ -22,7 +23,8 @@ from ale_jax.sandbox.runner.usage import Usage
 from ale_jax.sandbox.spec import ETC, SandboxSpec
 
 DIRECTORY_VARIABLE, DIRECTORY = "ALE_DISK", "/var/lib/ale/disk"
-IMAGES, USERS, MOUNTED = "images", "users", "mounted"
+USERS, MOUNTED = "users", "mounted"
+PRIVATE, REACHABLE = 0o700, 0o711
 STORE, LOWER, DISK = "store", "lower", "disk"  # mount points
 UPPER, WORK = "upper", "work"  # directories of an overlay
 HOSTS = "127.0.0.1 localhost\n"
@@ -34,8 +36,13 @@ def directory() -> Path:
     chosen = Path(os.environ.get(DIRECTORY_VARIABLE, DIRECTORY)).absolute()
     if any(each in str(chosen) for each in SPLITTING):
         raise OSError(f"{chosen} must not contain any of {' '.join(SPLITTING)}")
-    for path in (chosen, chosen / IMAGES, chosen / USERS, chosen / MOUNTED):
-        path.mkdir(mode=0o711, parents=True, exist_ok=True)
+    chosen.mkdir(parents=True, exist_ok=True)
+    chosen.chmod(REACHABLE)
+    # An image's set-user-id programs must not be within reach of the host's users.
+    modes = {IMAGES: PRIVATE, USERS: PRIVATE, TOOLS: REACHABLE, MOUNTED: REACHABLE}
+    for name, mode in modes.items():
+        (chosen / name).mkdir(exist_ok=True)
+        (chosen / name).chmod(mode)
     return chosen
 
 
