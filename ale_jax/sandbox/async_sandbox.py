@@ -31,8 +31,8 @@ PROGRAM = "exec(open(0, 'rb', 0, closefd=False).readline())"
 COMMAND = ["python3", "-I", "-S", "-c", PROGRAM]
 # In the order in which they import each other.
 MODULES = (
-    *("wire", "loop", "link", "kernel", "files", "seccomp", "rights", "world", "processes"),
-    *("session", "jobs", "usage", "state", "main"),
+    *("wire", "loop", "link", "kernel", "files", "seccomp", "rights", "world", "sockets"),
+    *("processes", "session", "jobs", "usage", "state", "main"),
 )
 
 # Builds the `runner` package from a JSON frame. `bootstrap` sends it as one line, and PROGRAM reads
@@ -121,7 +121,7 @@ class AsyncSandbox(FileCalls):
         request = {"do": "run", "session": session, "timeout": limit, "live": on_output is not None}
         request["output_bytes"] = self.spec.output_bytes
         sink = OutputSink(self.spec.output_bytes, on_output)
-        body = command.encode("utf-8", "replace")
+        body = [command.encode("utf-8", "replace")]
         reply = await self._ask(request, limit + RUN_GRACE_S, body, sink)
         return await self._made(
             lambda: ExecResult(

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 class Surroundings:
     """What the runner must know of the runtime that started it.
 
+    uid: the agent's user id inside the sandbox.
     has_world: whether it puts the agent's processes into namespaces below its own.
     groups: descriptors that it has inherited, to which a process writes "0" to enter a cgroup.
     limits: further resource limits of each of the agent's processes, by name.
@@ -34,6 +35,7 @@ class Surroundings:
     socket: path of the socket that it connects to; empty to use the standard streams.
     """
 
+    uid: int
     has_world: bool = False
     groups: Sequence[int] = ()
     limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -65,11 +67,10 @@ async def boot(
 
 def _config(spec: SandboxSpec, surroundings: Surroundings) -> dict[str, Any]:
     """The configuration of the runner, see `runner.main`."""
-    user = user_id(spec)
     return {
         "rights": {
-            "uid": user,
-            "gid": user,
+            "uid": surroundings.uid,
+            "gid": surroundings.uid,
             "limits": dict(surroundings.limits),
             "groups": list(surroundings.groups),
             "capabilities": ROOT_CAPABILITIES if spec.user == "root" else (),

@@ -10,7 +10,6 @@ import itertools
 import logging
 import os
 import shutil
-import socket
 import subprocess
 import tarfile
 import threading
@@ -19,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ale_jax.sandbox import cgroups, toolkit
-from ale_jax.sandbox.api import SandboxError, SandboxStartError
+from ale_jax.sandbox import cgroups, host_ids, toolkit
+from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.async_sandbox import COMMAND, PROGRAM, AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
 from ale_jax.sandbox.booting import (
@@ -32,7 +31,7 @@ from ale_jax.sandbox.booting import (
     log_denial,
     user_id,
 )
-from ale_jax.sandbox.bubblewrap_machine import BubblewrapMachine, Spawned
+from ale_jax.sandbox.bubblewrap_machine import BubblewrapMachine, Share, Started, start
 from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.disk import roots
 from ale_jax.sandbox.disk.images import ImageFiles
@@ -40,6 +39,7 @@ from ale_jax.sandbox.disk.references import Reference, is_reference
 from ale_jax.sandbox.disk.roots import HeldRoot, Root, Roots
 from ale_jax.sandbox.disk.sandbox import DiskSandbox
 from ale_jax.sandbox.egress.proxy import Record
+from ale_jax.sandbox.host_ids import HostId
 from ale_jax.sandbox.link import Link
 from ale_jax.sandbox.runner.processes import ENVIRONMENT
 from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, WORK, SandboxSpec
@@ -91,13 +91,14 @@ def _contents() -> dict[str, bytes]:
     return contents
 
 
-NOBODY_ID = 65534
 NEEDS = """
 for name in python3 tar; do
     command -v "$name" > /dev/null || { echo "no $name in /usr; apt-get install $name"; exit 1; }
 done
 """
 PROBE_S = 5.0
+# Open files of a process where there are no cgroups. Bounds what pipes hold, which nobody counts.
+FILES_OF_UNGROUPED = 256
 SYSTEM_DIRS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 # What the runner needs to make namespaces for the agent's processes. It has them in the sandbox's
 # user namespace only, and drops them in every process that it starts.
@@ -181,15 +182,15 @@ class BubblewrapRuntime(StartsBlocking):
         if spec.disk_mb:
             return await self._launch_on_disk(spec, record, snapshot)
         assert not snapshot, "only a root on disk starts with a snapshot"
-        spawned = await self._in_spawner(self._spawn_in_memory, spec)
+        started = await self._in_spawner(self._spawn_in_memory, spec)
         contents = {ETC: etc_archive()} if ETC in spec.writable else {}
-        return await self._boot(spawned, spec, record, contents=contents)
+        return await self._boot(started, spec, record, contents=contents)
 
     async def forget(self, snapshot: bytes) -> None:
         """Frees what a snapshot holds on this host. Errors: SandboxError."""
-        if is_reference(snapshot):
-            copy = Reference.parse(snapshot)
-            await asyncio.get_running_loop().run_in_executor(self._spawner, self._forget, copy)
+        if is_reference(snapshot) and self._roots:
+            copy, loop = Reference.parse(snapshot), asyncio.get_running_loop()
+            await loop.run_in_executor(self._spawner, self._roots.forget, copy)
 
     def reap(self) -> int:
         """Removes cgroups that dead owners left behind; their processes died with the owner."""
@@ -200,16 +201,16 @@ class BubblewrapRuntime(StartsBlocking):
     ) -> AsyncSandbox:
         image = self._unpacked.get(spec.image) or await asyncio.to_thread(self._unpack, spec)
 
-        async def start(origin: Reference | None) -> AsyncSandbox:
-            spawned = await self._in_spawner(self._spawn_on_disk, spec, image, origin)
+        async def begin(origin: Reference | None) -> AsyncSandbox:
+            started = await self._in_spawner(self._spawn_on_disk, spec, image, origin)
             commands = toolkit.PROGRAM_COMMANDS
-            sandbox = await self._boot(spawned, spec, record, substitutes=commands)
-            await asyncio.to_thread(spawned.root.enclosed)
+            sandbox = await self._boot(started, spec, record, substitutes=commands)
+            await asyncio.to_thread(started.share.root.enclosed)
             return sandbox
 
-        return DiskSandbox(await start(Reference.parse(snapshot) if snapshot else None), start)
+        return DiskSandbox(await begin(Reference.parse(snapshot) if snapshot else None), begin)
 
-    async def _in_spawner(self, spawn: Callable[..., Spawned], *arguments: object) -> Spawned:
+    async def _in_spawner(self, spawn: Callable[..., Started], *arguments: object) -> Started:
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._spawner, spawn, *arguments)
@@ -217,59 +218,50 @@ class BubblewrapRuntime(StartsBlocking):
             raise SandboxStartError(f"bubblewrap could not be run: {error}") from error
 
     async def _boot(
-        self, spawned: Spawned, spec: SandboxSpec, record: Record, **surroundings: Any
+        self, started: Started, spec: SandboxSpec, record: Record, **surroundings: Any
     ) -> AsyncSandbox:
         link, loop = Link(), asyncio.get_running_loop()
-        await loop.connect_accepted_socket(lambda: link, spawned.ours)
-        machine = BubblewrapMachine(spawned, link, self._spawner)
+        await loop.connect_accepted_socket(lambda: link, started.connection)
+        machine = BubblewrapMachine(started, link, self._spawner)
         known = Surroundings(
-            has_world=True, groups=spawned.gates, **self._limits(spec), **surroundings
+            uid=user_id(spec),
+            has_world=True,
+            groups=started.gates,
+            **self._limits(spec),
+            **surroundings,
         )
         return await boot(machine, spec, known, record)
 
-    def _spawn_in_memory(self, spec: SandboxSpec) -> Spawned:
+    def _spawn_in_memory(self, spec: SandboxSpec) -> Started:
         with etc_arguments(ETC in spec.writable) as (etc, fds):
-            return self._spawn(spec, NOBODY_ID, [*_mount(spec), *_bwrap(spec, etc), *COMMAND], fds)
+            share = self._with_group(spec, Share(user=_claim_user()))
+            line = [*_become(share.user), *_mount(spec), *_bwrap(spec, etc), *COMMAND]
+            return start(share, line, fds)
 
-    def _spawn_on_disk(self, spec: SandboxSpec, image: Path, origin: Reference | None) -> Spawned:
+    def _spawn_on_disk(self, spec: SandboxSpec, image: Path, origin: Reference | None) -> Started:
         if self._roots is None:
             self._roots = Roots()
+        tools = self._files.ensure_toolkit()
         root = self._roots.make(spec, image, origin)
-        line = [
-            *_bwrap_on_disk(spec, root, self._files.ensure_toolkit()),
-            *toolkit.python("-s", "-S", "-P", "-c", PROGRAM),
-        ]
         try:
-            spawned = self._spawn(spec, root.users.first, line, [root.users.namespace])
+            line = [*_as_user(root.users.first), *_bwrap_on_disk(spec, root, tools)]
+            line += toolkit.python("-s", "-S", "-P", "-c", PROGRAM)
+            started = start(self._with_group(spec, Share()), line, [root.users.namespace])
         except BaseException:
             self._roots.release(root)
             raise
-        return spawned._replace(root=HeldRoot(self._roots, root, self._spawner))
+        held = HeldRoot(self._roots, root, self._spawner)
+        return started._replace(share=started.share._replace(root=held))
 
-    def _spawn(self, spec: SandboxSpec, user: int, line: list[str], fds: list[int]) -> Spawned:
-        """user: that of the host as whom the command line is run, if this process is root."""
-        group = None
-        if self._hierarchy:
-            name = f"{cgroups.PREFIX}{self._owner}-{next(_serial)}"
-            group = self._hierarchy.create(name, spec)
-        ours, theirs = socket.socketpair()
+    def _with_group(self, spec: SandboxSpec, share: Share) -> Share:
+        if self._hierarchy is None:
+            return share
         try:
-            with theirs, group.gates() if group else contextlib.nullcontext([]) as gates:
-                process = subprocess.Popen(
-                    [*_change_user(user), *line],
-                    stdin=theirs,
-                    stdout=theirs,
-                    stderr=subprocess.PIPE,
-                    pass_fds=[*fds, *gates],
-                    cwd="/",
-                    start_new_session=True,  # Ctrl-C in the terminal must not reach it directly
-                )
+            name = f"{cgroups.PREFIX}{self._owner}-{next(_serial)}"
+            return share._replace(group=self._hierarchy.create(name, spec))
         except OSError:
-            ours.close()
-            if group:
-                group.remove()
+            share.free()
             raise
-        return Spawned(process, group, gates, ours)
 
     def _unpack(self, spec: SandboxSpec) -> Path:
         with self._unpacking:
@@ -281,14 +273,6 @@ class BubblewrapRuntime(StartsBlocking):
             self._files.ensure_toolkit()
             self._unpacked[spec.image] = self._files.ensure(spec.image)
             return self._unpacked[spec.image]
-
-    def _forget(self, copy: Reference) -> None:
-        try:
-            if self._roots is None:
-                raise OSError("this runtime has no sandbox on disk")
-            self._roots.forget(copy)
-        except OSError as error:
-            raise SandboxError(f"the snapshot cannot be removed: {error}") from error
 
     def _refuse_unenforceable(self, spec: SandboxSpec) -> None:
         if spec.runtime != "runc":
@@ -308,7 +292,11 @@ class BubblewrapRuntime(StartsBlocking):
             return {}
         memory = spec.memory_mb << 20
         return {
-            "limits": {"RLIMIT_NPROC": spec.pids, "RLIMIT_AS": memory},
+            "limits": {
+                "RLIMIT_NPROC": spec.pids,
+                "RLIMIT_AS": memory,
+                "RLIMIT_NOFILE": FILES_OF_UNGROUPED,
+            },
             "memory_bytes": memory,
         }
 
@@ -317,19 +305,30 @@ def probe(spec: SandboxSpec) -> str | None:
     """Why bubblewrap cannot run `spec` now, with the command to fix it; None if it can."""
     if not shutil.which("bwrap"):
         return "bwrap is not installed; type: apt-get install bubblewrap"
-    with etc_arguments(ETC in spec.writable) as (etc, fds):
-        line = [*_change_user(NOBODY_ID), *_mount(spec), *_bwrap(spec, etc), "bash", "-c", NEEDS]
+    try:
+        user = _claim_user()
+    except (SandboxStartError, OSError) as error:
+        return str(error)
+    with contextlib.ExitStack() as held, etc_arguments(ETC in spec.writable) as (etc, fds):
+        held.callback(Share(user=user).free)
+        line = [*_become(user), *_mount(spec), *_bwrap(spec, etc), "bash", "-c", NEEDS]
         answer = subprocess.run(line, pass_fds=fds, capture_output=True, text=True, timeout=PROBE_S)
     if answer.returncode:
         return f"it does not work on this host: {answer.stderr.strip() or answer.stdout.strip()}"
     return f"a root on disk {reason}" if spec.disk_mb and (reason := roots.unavailable()) else None
 
 
-def _change_user(user: int) -> list[str]:
-    if os.getuid() != 0:
-        return []
-    # As the host's root it would own every file in its namespace.
-    return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+def _claim_user() -> HostId | None:
+    """Only root can run each sandbox as another user. Errors: SandboxStartError, OSError."""
+    return host_ids.claim() if os.getuid() == 0 else None
+
+
+def _become(user: HostId | None) -> list[str]:
+    return [] if user is None else _as_user(user.number)
+
+
+def _as_user(number: int) -> list[str]:
+    return ["setpriv", f"--reuid={number}", f"--regid={number}", "--clear-groups"]
 
 
 def _mount(spec: SandboxSpec) -> list[str]:

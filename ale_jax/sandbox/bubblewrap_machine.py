@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from ale_jax.sandbox import cgroups
 from ale_jax.sandbox.disk.references import Reference
 from ale_jax.sandbox.disk.roots import HeldRoot
+from ale_jax.sandbox.host_ids import HostId
 from ale_jax.sandbox.link import Link
 from ale_jax.sandbox.runner.usage import Usage, read_usage
 
@@ -23,24 +25,67 @@ LAST_WORDS_BYTES = 2000
 log = logging.getLogger(__name__)
 
 
-class Spawned(NamedTuple):
-    """A new bwrap. group: the cgroup for its agent. gates: the descriptors through which the
-    agent's processes enter that. ours: the socket to its runner. root: its root, if on disk."""
+class Share(NamedTuple):
+    """What one sandbox has of the host: the cgroup of its agent, its user, and its root on disk.
+    Each is None where it has none, or where this process may not give it."""
+
+    group: cgroups.Cgroup | None = None
+    user: HostId | None = None
+    root: HeldRoot | None = None
+
+    def free(self) -> None:
+        """Errors: OSError, if a process cannot be killed."""
+        if self.group:
+            self.group.remove()
+        if self.user:
+            self.user.release()
+        if self.root:
+            self.root.release()
+
+
+class Started(NamedTuple):
+    """gates: the descriptors of the runner through which processes enter the agent's cgroup.
+    connection: the socket to the runner."""
 
     process: subprocess.Popen
-    group: cgroups.Cgroup | None
+    share: Share
     gates: list[int]
-    ours: socket.socket
-    root: HeldRoot | None = None
+    connection: socket.socket
+
+
+def start(share: Share, line: list[str], fds: list[int]) -> Started:
+    """Runs the command line of a sandbox. If that fails, frees its share.
+
+    Errors: OSError.
+    """
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs, contextlib.ExitStack() as opened:
+            gates = share.group.open_gates() if share.group else []
+            opened.callback(cgroups.close_all, gates)
+            process = subprocess.Popen(
+                line,
+                stdin=theirs,
+                stdout=theirs,
+                stderr=subprocess.PIPE,
+                pass_fds=[*fds, *gates],
+                cwd="/",
+                start_new_session=True,  # Ctrl-C in the terminal must not reach it directly
+            )
+    except OSError:
+        ours.close()
+        share.free()
+        raise
+    return Started(process, share, gates, ours)
 
 
 class BubblewrapMachine:
-    """A running bwrap with its cgroups and the socket to its runner."""
+    """A running bwrap with its share of the host and the socket to its runner."""
 
-    def __init__(self, spawned: Spawned, link: Link, spawner: ThreadPoolExecutor):
+    def __init__(self, started: Started, link: Link, spawner: ThreadPoolExecutor):
         self.link = link
         self._spawner = spawner  # keeps its thread alive, and with it the process
-        self._process, self._group, self._root = spawned.process, spawned.group, spawned.root
+        self._process, self._share = started.process, started.share
         self._words = b""
         self._destroying = threading.Lock()
 
@@ -52,11 +97,12 @@ class BubblewrapMachine:
         await asyncio.to_thread(self._end)
 
     def usage(self) -> Usage:
-        used = read_usage(self._group.directories) if self._group else {}
-        return used | (self._root.usage() if self._root else {})
+        group, root = self._share.group, self._share.root
+        used = read_usage(group.directories) if group else {}
+        return used | (root.usage() if root else {})
 
     async def freeze(self) -> Reference:
-        return await asyncio.to_thread(self._root.freeze)
+        return await asyncio.to_thread(self._share.root.freeze)
 
     def last_words(self) -> str:
         return self._words.decode("utf-8", "replace")
@@ -67,10 +113,7 @@ class BubblewrapMachine:
                 return
             try:
                 self._end_process()
-                if self._group:
-                    self._group.remove()
-                if self._root:
-                    self._root.release()
+                self._share.free()
             except (OSError, subprocess.TimeoutExpired) as error:
                 log.warning("bwrap %d is left to the reaper: %s", self._process.pid, error)
             os.set_blocking(self._process.stderr.fileno(), False)

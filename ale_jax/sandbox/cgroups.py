@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from ale_jax.sandbox.spec import SandboxSpec
@@ -81,18 +81,17 @@ class Cgroup:
 
     directories: tuple[Path, ...]
 
-    @contextlib.contextmanager
-    def gates(self) -> Iterator[list[int]]:
-        """Yields open descriptors. A process that writes "0" to each of them enters the cgroup,
-        whatever its user: the kernel checks the rights of who has opened them."""
-        fds: list[int] = []
+    def open_gates(self) -> list[int]:
+        """Open descriptors. A process that writes "0" to each of them enters the cgroup, whatever
+        its user: the kernel checks the rights of who has opened them."""
+        gates: list[int] = []
         try:
             for directory in self.directories:
-                fds.append(os.open(directory / "cgroup.procs", os.O_WRONLY))
-            yield fds
-        finally:
-            for fd in fds:
-                os.close(fd)
+                gates.append(os.open(directory / "cgroup.procs", os.O_WRONLY))
+        except OSError:
+            close_all(gates)
+            raise
+        return gates
 
     def remove(self) -> None:
         """Kills the remaining processes and removes it. OSError if a process cannot be killed."""
@@ -136,6 +135,18 @@ class Hierarchy:
             raise
         return group
 
+    def of(self, pid: int) -> Cgroup | None:
+        """The cgroup of a process; None if it is not visible from here."""
+        mounts, groups = _mounts(), _groups(pid)
+        names = [""] if self.version == 2 else list(self.parents)
+        paths = [mounts[name] / groups.get(name, "/").strip("/") for name in names]
+        return Cgroup(tuple(paths)) if all(path.is_dir() for path in paths) else None
+
+    def adopt(self, pid: int) -> None:
+        """Moves a process into the cgroup in which new cgroups are created. Errors: OSError."""
+        for parent in set(self.parents.values()):
+            (parent / "cgroup.procs").write_text(str(pid))
+
     def reap(self) -> int:
         """Removes the cgroups of dead owners; returns the number of sandboxes they belonged to."""
         found = (
@@ -177,11 +188,16 @@ class Hierarchy:
         ]
 
 
+def close_all(fds: Iterable[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
 def find() -> Hierarchy:
     """The hierarchy in which this process may create cgroups. Errors: CgroupsUnavailable."""
     mounts = _mounts()
     if {"memory", "pids"} <= mounts.keys():
-        own = _own_groups()
+        own = _groups()
         held = [c for c in ("memory", "pids", "cpu", "cpuacct") if c in mounts]
         parents = {c: _own_or_root(mounts[c], own.get(c, "/")) for c in held}
         hierarchy = Hierarchy(1, parents, frozenset(mounts[c] for c in parents))
@@ -232,10 +248,10 @@ def _mounts() -> dict[str, Path]:
     return mounts
 
 
-def _own_groups() -> dict[str, str]:
-    """Version 1: the cgroup of this process, by controller."""
+def _groups(pid: int | str = "self") -> dict[str, str]:
+    """The cgroup of a process, by controller (version 1), or under "" (version 2)."""
     groups = {}
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         groups.update(dict.fromkeys(controllers.split(","), path))
     return groups

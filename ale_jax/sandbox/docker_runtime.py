@@ -6,29 +6,33 @@ import asyncio
 import contextlib
 import io
 import logging
+import os
 import posixpath
 import subprocess
 import tarfile
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import docker
 import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.types import Mount
 
-from ale_jax.sandbox import cgroups, docker_socket, toolkit
+from ale_jax.sandbox import cgroups, docker_socket, host_ids, toolkit
 from ale_jax.sandbox.api import ImageMissing, SandboxStartError
 from ale_jax.sandbox.async_sandbox import PROGRAM, AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
 from ale_jax.sandbox.booting import Surroundings, boot, files_limit, log_denial, user_id
 from ale_jax.sandbox.cgroups import Owner
+from ale_jax.sandbox.docker_accounts import Accounts
 from ale_jax.sandbox.egress.proxy import Record
+from ale_jax.sandbox.host_ids import HostId
 from ale_jax.sandbox.hub import daemon
 from ale_jax.sandbox.hub.hub import Hub
 from ale_jax.sandbox.link import DockerLink
 from ale_jax.sandbox.runner.usage import Usage
-from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, TMP, WORK, SandboxSpec
+from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, SHM, TMP, WORK, SandboxSpec
 
 API_S = 30.0
 # Age at which a sandbox counts as abandoned if its owner cannot be checked from here (another host
@@ -36,17 +40,40 @@ API_S = 30.0
 LIFE_S = 24 * 3600
 MOUNTED_IN_ETC = ("hosts", "hostname", "resolv.conf")  # by the daemon, over the image's files
 OWNER, DEADLINE = "ale.owner", "ale.deadline"
+# What the runner needs to start processes as the agent and to end them. It drops them in every
+# process that it starts.
+RUNNER_CAPABILITIES = ("SETUID", "SETGID", "SETPCAP", "KILL")
 TROUBLE = (DockerException, requests.RequestException, OSError)
 
 log = logging.getLogger(__name__)
 
 
+class Plan(NamedTuple):
+    """A container to be started. mounts: for the runner's socket; empty if the daemon is elsewhere.
+    user: the id of the agent, which no other container has; None for the usual one."""
+
+    spec: SandboxSpec
+    labels: Mapping[str, str]
+    mounts: list[Mount]
+    user: HostId | None
+
+    @property
+    def uid(self) -> int:
+        return self.user.number if self.user else user_id(self.spec)
+
+    def release(self) -> None:
+        if self.user:
+            self.user.release()
+
+
 class DockerMachine:
     """A running container and the attached streams of its runner."""
 
-    def __init__(self, api: docker.APIClient, container: str, attached, link: DockerLink):
+    def __init__(
+        self, api: docker.APIClient, container: str, attached, link: DockerLink, plan: Plan
+    ):
         self.link = link
-        self._api, self._container = api, container
+        self._api, self._container, self._plan = api, container, plan
         self._attached = attached  # owns the connection
 
     async def alive(self) -> bool:
@@ -71,6 +98,7 @@ class DockerMachine:
     def _remove(self) -> None:
         try:
             _remove(self._api, self._container)
+            self._plan.release()
         except TROUBLE as error:
             log.warning("container %s is left to the reaper: %s", self._container[:12], error)
         self._attached.close()
@@ -91,7 +119,7 @@ class DockerRuntime(StartsBlocking):
             raise SandboxStartError(f"docker is not usable: {reason}")
         Hub().ensure(spec.image)
         self._api = docker.from_env(timeout=int(API_S)).api
-        self._owner = Owner.current()
+        self._owner, self._accounts = Owner.current(), Accounts(self._api)
         daemon_info = self._api.info()
         self._oci_runtimes, self._cpus = set(daemon_info.get("Runtimes", {})), daemon_info["NCPU"]
         try:
@@ -99,7 +127,13 @@ class DockerRuntime(StartsBlocking):
             self._sockets = docker_socket.Sockets(self._api, spec.image, self._owner)
         except (*TROUBLE, ValueError, subprocess.SubprocessError) as error:
             raise SandboxStartError(f"docker: cannot make the runner's mounts: {error}") from error
-        self.capabilities = {"memory": "cgroup", "pids": "cgroup", "files": "tmpfs size"}
+        try:
+            self._hierarchy = cgroups.find()
+            memory = "cgroup"
+        except cgroups.CgroupsUnavailable as reason:
+            self._hierarchy = None
+            memory = f"cgroup, which the agent shares with the runner ({reason})"
+        self.capabilities = {"memory": memory, "pids": "cgroup", "files": "tmpfs size"}
 
     async def prepare(self, spec: SandboxSpec) -> None:
         """Builds the image of `spec` if needed, which may take minutes. Errors: as `__init__`."""
@@ -126,8 +160,12 @@ class DockerRuntime(StartsBlocking):
             )
         link = DockerLink()
         async with self._sockets.offer(link) as mounts:
+            # Root's id cannot be another, and a daemon elsewhere has no file of this host.
+            claims = mounts and os.getuid() == 0 and spec.user != "root"
+            user = host_ids.claim() if claims else None
+            plan = Plan(spec, labels, mounts, user)
             try:
-                machine, contents = await self._create(spec, labels, link, mounts)
+                machine, contents = await self._create(plan, link)
             except ImageNotFound as error:
                 raise ImageMissing(
                     f"image {spec.image!r} is missing; type: ale-sandbox images build {spec.image}"
@@ -135,6 +173,7 @@ class DockerRuntime(StartsBlocking):
             except TROUBLE as error:
                 raise SandboxStartError(f"docker could not start a container: {error}") from error
             surroundings = Surroundings(
+                uid=plan.uid,
                 contents=contents,
                 substitutes=toolkit.PROGRAM_COMMANDS,
                 socket=docker_socket.TARGET if mounts else "",
@@ -153,19 +192,46 @@ class DockerRuntime(StartsBlocking):
             _remove(self._api, container)
         return len(dead)
 
-    async def _create(
-        self, spec: SandboxSpec, labels: Mapping[str, str], link: DockerLink, mounts: list[Mount]
-    ) -> tuple[DockerMachine, dict[str, bytes]]:
+    async def _create(self, plan: Plan, link: DockerLink) -> tuple[DockerMachine, dict[str, bytes]]:
         """Returns a started machine, and the image's contents of the writable directories."""
-        container, attached = await asyncio.to_thread(self._create_attached, spec, labels, mounts)
-        try:
-            contents = await asyncio.to_thread(self._contents, container, spec)
+        async with self._created(plan) as (container, attached):
+            contents = await asyncio.to_thread(self._contents, container, plan.spec)
             await asyncio.get_running_loop().connect_accepted_socket(lambda: link, attached._sock)
             await asyncio.to_thread(self._api.start, container)
-        except BaseException:
-            await asyncio.to_thread(_remove, self._api, container)
-            raise
-        return DockerMachine(self._api, container, attached, link), contents
+            if plan.mounts:
+                link.gates = await asyncio.to_thread(self._take_runner_out, container)
+        return DockerMachine(self._api, container, attached, link, plan), contents
+
+    @contextlib.asynccontextmanager
+    async def _created(self, plan: Plan) -> AsyncIterator[tuple[str, Any]]:
+        """Yields a container, which must be started within the block, and a connection to its
+        streams. Removes it if the block fails."""
+        async with contextlib.AsyncExitStack() as failed, contextlib.AsyncExitStack() as held:
+            failed.callback(plan.release)
+            mounts = plan.mounts
+            if plan.user:
+                await asyncio.to_thread(self._accounts.learn, plan.spec.image)
+                offer = self._accounts.offer(plan.spec.image, plan.uid)
+                mounts = mounts + held.enter_context(offer)
+            container, attached = await asyncio.to_thread(self._create_attached, plan, mounts)
+            failed.push_async_callback(asyncio.to_thread, _remove, self._api, container)
+            yield container, attached
+            failed.pop_all()
+
+    def _take_runner_out(self, container: str) -> list[int]:
+        """Moves the runner, the only process as yet, out of the container's control group, where it
+        could be killed for what the agent allocates. Returns the descriptors through which the
+        agent's processes enter the group; none if this host cannot do that."""
+        if self._hierarchy is None:
+            return []
+        pid = self._api.inspect_container(container)["State"]["Pid"]
+        group = self._hierarchy.of(pid)
+        if group is None or any(container not in str(path) for path in group.directories):
+            log.warning("%s shares its control group with its runner", container[:12])
+            return []  # the daemon's processes are not visible from here
+        gates = group.open_gates()
+        self._hierarchy.adopt(pid)
+        return gates
 
     def _contents(self, container: str, spec: SandboxSpec) -> dict[str, bytes]:
         """Tar archives by directory, read before the start, which mounts tmpfs over them."""
@@ -178,11 +244,11 @@ class DockerRuntime(StartsBlocking):
             contents[ETC] = _without(contents[ETC], MOUNTED_IN_ETC)
         return contents
 
-    def _create_attached(self, spec: SandboxSpec, labels: Mapping[str, str], mounts: list[Mount]):
+    def _create_attached(self, plan: Plan, mounts: list[Mount]) -> tuple[str, Any]:
         """Creates a container without starting it; returns it and a connection to its streams."""
         ours = {OWNER: str(self._owner), DEADLINE: str(int(time.time() + LIFE_S))}
         container = self._api.create_container(
-            spec.image,
+            plan.spec.image,
             entrypoint=[],
             command=toolkit.python("-s", "-S", "-P", "-c", PROGRAM),
             environment=toolkit.environment(),
@@ -190,11 +256,11 @@ class DockerRuntime(StartsBlocking):
             hostname="sandbox",
             working_dir="/work",
             stdin_open=True,  # closes when this process ends, which ends the runner
-            labels={f"ale.{key}": value for key, value in labels.items()} | ours,
+            labels={f"ale.{key}": value for key, value in plan.labels.items()} | ours,
             host_config=self._api.create_host_config(
                 binds=[toolkit.volume_binding(self._toolkit)],
                 mounts=mounts,
-                **_host_config(spec, self._cpus),
+                **_host_config(plan, self._cpus),
             ),
         )["Id"]
         try:
@@ -213,15 +279,14 @@ def _refuse_disk(spec: SandboxSpec) -> None:
         )
 
 
-def _host_config(spec: SandboxSpec, cpus: int) -> dict:
+def _host_config(plan: Plan, cpus: int) -> dict:
     """cpus: number of CPUs of the daemon, which refuses a limit above it."""
-    user = user_id(spec)
-    tmpfs = f"rw,exec,nosuid,nodev,{files_limit(spec)},uid={user},gid={user}"
+    spec = plan.spec
+    tmpfs = f"rw,exec,nosuid,nodev,{files_limit(spec)},uid={plan.uid},gid={plan.uid}"
     writable = dict.fromkeys((WORK, *spec.writable), f"{tmpfs},mode=0755")
     return {
         "auto_remove": True,
-        # An unprivileged agent needs no capabilities. The runner needs these to switch to its user.
-        "cap_add": [*ROOT_CAPABILITIES] if spec.user == "root" else ["SETUID", "SETGID"],
+        "cap_add": [*RUNNER_CAPABILITIES, *(ROOT_CAPABILITIES if spec.user == "root" else ())],
         "cap_drop": ["ALL"],
         # Docker's init holds files open that an agent with user root could write to.
         "init": False,
@@ -233,7 +298,7 @@ def _host_config(spec: SandboxSpec, cpus: int) -> dict:
         "pids_limit": spec.pids,
         "read_only": True,
         "security_opt": ["no-new-privileges"],
-        "tmpfs": writable | {TMP: f"{tmpfs},mode=1777"},
+        "tmpfs": writable | dict.fromkeys((TMP, SHM), f"{tmpfs},mode=1777"),
         **({"nano_cpus": int(min(spec.cpus, cpus) * 1e9)} if spec.cpus else {}),
         **({"runtime": spec.runtime} if spec.runtime != "runc" else {}),
     }

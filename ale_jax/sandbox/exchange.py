@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import posixpath
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from ale_jax.sandbox.api import FileInfo, ProcessResult, SandboxError, SandboxLost
@@ -71,7 +72,7 @@ class Exchange:
         self,
         request: dict[str, Any],
         seconds: float,
-        body: bytes = b"",
+        body: Sequence[bytes] = (),
         sink: OutputSink | None = None,
     ) -> dict[str, Any]:
         """As `_exchange`, but raises SandboxError if the outcome is an error."""
@@ -84,7 +85,7 @@ class Exchange:
         self,
         request: dict[str, Any],
         seconds: float,
-        body: bytes = b"",
+        body: Sequence[bytes] = (),
         sink: OutputSink | None = None,
     ) -> dict[str, Any]:
         async with self._bounded(request["do"], seconds):
@@ -123,12 +124,13 @@ class Exchange:
 
 
 async def _converse(
-    link: Link, request: dict[str, Any], body: bytes, sink: OutputSink
+    link: Link, request: dict[str, Any], body: Sequence[bytes], sink: OutputSink
 ) -> dict[str, Any]:
-    stream = link.open(request, body=bool(body))
+    stream = link.open(request, body=any(body))
     try:
-        if body:
-            await stream.send(body, even_if_ended=False)
+        if any(body):
+            for part in body:
+                await stream.send(part, even_if_ended=False)
             stream.end()
         while (piece := await stream.receive()) is not None:
             sink.take(piece[1])
@@ -139,6 +141,12 @@ async def _converse(
 
 
 FILES_S = 30.0
+# What the agent may cause by how it leaves its files.
+ERRORS_OF_FILES = {
+    *(errno.EACCES, errno.EPERM, errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR),
+    *(errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL, errno.ENOSPC, errno.EDQUOT, errno.EROFS),
+    *(errno.EBUSY, errno.ENOTEMPTY, errno.ENXIO, errno.ENODEV, errno.EXDEV, errno.ETXTBSY),
+}
 MAX_ENTRIES = 10_000
 MAX_LISTING_BYTES = 8 << 20
 
@@ -155,8 +163,9 @@ class FileCalls(Exchange):
             raise ValueError(f"path {path!r} must name a file, without '..'")
         request = {"do": "read", "path": path, "max_bytes": max_bytes}
         sink = OutputSink(max_bytes)
-        reply = await self._exchange(request, FILES_S, b"", sink)
+        reply = await self._exchange(request, FILES_S, (), sink)
         if "error" in reply:
+            await self._agents_error(reply)
             raise FileNotFoundError(f"{path!r} cannot be read as a regular file: {reply['error']}")
         return bytes(sink.data)
 
@@ -182,16 +191,26 @@ class FileCalls(Exchange):
             if "\0" in path or any(part in ("", ".", "..") for part in parts):
                 raise ValueError(f"path {path!r} must be relative to {to}, without '.' and '..'")
         request |= {"files": [(path, len(data)) for path, data in files.items()]}
-        reply = await self._exchange(request, FILES_S, b"".join(files.values()))
+        reply = await self._exchange(request, FILES_S, list(files.values()))
         if "error" in reply:
-            raise OSError(reply["errno"], f"cannot write into the sandbox: {reply['error']}")
+            number = await self._agents_error(reply)
+            raise OSError(number, f"cannot write into the sandbox: {reply['error']}")
+
+    async def _agents_error(self, reply: Mapping[str, Any]) -> int:
+        """The error number of a failed reply. SandboxLost if not the agent's files, but the runner
+        itself must be the reason: such a sandbox would fail in the next episode, too."""
+        number = reply.get("errno")
+        if number not in ERRORS_OF_FILES:
+            raise await self._lost(f"the runner cannot work: {reply['error']} ({number})")
+        return number
 
     async def list(self, path: str = "/work") -> list[FileInfo]:
         """Lists a directory, at most MAX_ENTRIES entries. FileNotFoundError if it is not one."""
         request = {"do": "list", "path": path, "max_entries": MAX_ENTRIES}
         sink = OutputSink(MAX_LISTING_BYTES)
-        reply = await self._exchange(request, FILES_S, b"", sink)
+        reply = await self._exchange(request, FILES_S, (), sink)
         if "error" in reply:
+            await self._agents_error(reply)
             raise FileNotFoundError(f"{path!r} cannot be listed: {reply['error']}")
         return await self._made(lambda: [FileInfo(**each) for each in json.loads(sink.data)])
 
@@ -202,7 +221,7 @@ class FileCalls(Exchange):
 
     async def unpack(self, archive: bytes, path: str) -> None:
         """Unpacks a tar archive into a directory, with the agent's rights."""
-        await self._ask({"do": "unpack", "path": path}, FILES_S, archive)
+        await self._ask({"do": "unpack", "path": path}, FILES_S, [archive])
 
     async def snapshot(self, max_bytes: int | None = None) -> bytes:
         """As `api.Sandbox.snapshot`. max_bytes: SandboxError if the archive is larger."""
@@ -210,7 +229,7 @@ class FileCalls(Exchange):
         return await self._archive({"do": "snapshot", "max_bytes": limit})
 
     async def restore(self, snapshot: bytes) -> None:
-        await self._ask({"do": "restore"}, FILES_S, snapshot)
+        await self._ask({"do": "restore"}, FILES_S, [snapshot])
 
     async def _renewed(self, request: dict[str, Any]) -> None:
         """A reset. SandboxLost if the sandbox is not as at its start then."""
@@ -220,7 +239,7 @@ class FileCalls(Exchange):
 
     async def _archive(self, request: dict[str, Any]) -> bytes:
         sink = OutputSink(self._max_snapshot + wire.CHUNK)
-        await self._ask(request, FILES_S, b"", sink)
+        await self._ask(request, FILES_S, (), sink)
         return bytes(sink.data)
 
 

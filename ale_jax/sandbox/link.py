@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import socket
 import struct
 from collections import deque
 from collections.abc import Callable
@@ -228,6 +230,8 @@ class DockerLink(Link):
 
     The runner may move the link to a direct socket. Its standard error still comes through the
     daemon then.
+
+    gates: descriptors that the runner gets over the direct socket, and that are closed then.
     """
 
     KEPT_STDERR = 2000
@@ -235,6 +239,7 @@ class DockerLink(Link):
 
     def __init__(self):
         super().__init__()
+        self.gates: list[int] = []
         self._raw = bytearray()
         self._attached: asyncio.Transport | None = None
 
@@ -280,10 +285,20 @@ class _Direct(asyncio.Protocol):
 
     def __init__(self, link: DockerLink):
         self._link = link
-        self.connection_made = link.take_over
+        self.connection_made = self._send_gates
         self.data_received = link.unwrapped
         self.connection_lost = link.connection_lost
         self.eof_received = link.eof_received
+
+    def _send_gates(self, transport: asyncio.Transport) -> None:
+        fds, self._link.gates = self._link.gates, []
+        with socket.fromfd(
+            transport.get_extra_info("socket").fileno(), socket.AF_UNIX, socket.SOCK_STREAM
+        ) as connection:
+            socket.send_fds(connection, [wire.GATES], fds)
+        for fd in fds:
+            os.close(fd)
+        self._link.take_over(transport)
 
 
 def _object(payload: bytes) -> dict[str, Any]:

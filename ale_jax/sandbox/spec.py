@@ -19,7 +19,7 @@ USERS = ("agent", "root")
 # Capabilities of user "root": those that an installer or an unpacked archive needs.
 ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETUID", "SETGID", "KILL")
 OCI_RUNTIMES = ("runc", "runsc", "kata")
-WORK, TMP, ETC = "/work", "/tmp", "/etc"
+WORK, TMP, ETC, SHM = "/work", "/tmp", "/etc", "/dev/shm"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:@-]{0,254}")
 MIN_DISK_MB = 16
@@ -40,7 +40,8 @@ class SandboxSpec:
     cpus: number of CPUs that it may keep busy; 0 for no limit.
     memory_mb: memory of all its processes together; there is no swap.
     pids: maximum number of processes and threads at a time.
-    files_mb: size of each writable directory.
+    files_mb: size of each writable directory, and of /dev/shm. Files are kept in memory, so all
+        of them together must fit into memory_mb.
     disk_mb: 0: writable directories are in memory, and all else is read-only. Otherwise the whole
         root is on disk and may hold this much besides the image: user "root" may change all of it,
         "agent" what belongs to it. Only bubblewrap, run as root, has this; `files_mb` and
@@ -92,6 +93,14 @@ class SandboxSpec:
             raise ValueError(f"sandbox cpus {self.cpus} must be 0 (no limit) or more")
         for path in self.writable:
             _check_writable(path, self.user)
+        directories = len(self.parts) + 1
+        if directories * self.files_mb > self.memory_mb:
+            raise ValueError(
+                f"sandbox files_mb {self.files_mb} for each of {directories} writable directories "
+                f"(with {SHM}) is more than memory_mb {self.memory_mb}, in which files are kept: "
+                f"use at most {self.memory_mb // directories}, or at least "
+                f"{directories * self.files_mb} MB of memory"
+            )
         for name, value in self.env:
             if not VARIABLE.fullmatch(name) or "\0" in value:
                 raise ValueError(

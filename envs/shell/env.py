@@ -8,7 +8,7 @@ from typing import Any
 from ale_jax.agent.api import VerifierError
 from ale_jax.agent.tools import SYSTEM_PROMPT, ToolCallError, parse_tool_call
 from ale_jax.sandbox import api
-from ale_jax.sandbox.api import ExecResult, Sandbox, SandboxError, SavedState
+from ale_jax.sandbox.api import ExecResult, Sandbox, SandboxError, SandboxLost, SavedState
 from envs.shell.families import generate
 from envs.shell.verifier import verify
 from envs.shell.world import World
@@ -36,7 +36,10 @@ class ShellEnv:
         """
         world = self._generate(seed)
         self._sandbox.reset()
-        self._sandbox.write(world.files)
+        try:
+            self._sandbox.write(world.files)
+        except OSError as error:  # it is as new, so this is not the agent's doing
+            raise SandboxLost(f"an empty sandbox does not take its files: {error}") from error
         self._world = world
         return world.instruction, {}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ale_jax.agent.api import VerifierError
 from ale_jax.agent.tools import SYSTEM_PROMPT, ToolCallError, parse_tool_call
-from ale_jax.sandbox.api import SandboxError
+from ale_jax.sandbox.api import SandboxError, SandboxLost
 from ale_jax.sandbox.blocking import BlockingSandbox
 from ale_jax.sandbox.spec import WORK, SandboxSpec
 from ale_jax.sandbox.verify.verifier import (
@@ -62,8 +62,11 @@ class TerminalBenchEnv:
         if not 0 <= seed < len(self._tasks):
             raise ValueError(f"seed {seed} is none of the {len(self._tasks)} tasks: take 0 or more")
         self._sandbox.reset()
-        for directory in WRITABLE:
-            self._sandbox.replace_directory(directory, {})
+        try:
+            for directory in WRITABLE:
+                self._sandbox.replace_directory(directory, {})
+        except OSError as error:  # it is as new, so this is not the agent's doing
+            raise SandboxLost(f"an empty sandbox takes no directories: {error}") from error
         self._sandbox.run(f"cd {APP}")
         self._task = self._tasks[seed]
         return self._task.instruction, {"task": self._task.name}
@@ -91,7 +94,7 @@ class TerminalBenchEnv:
         verifier = pytest_verifier(task.tests, [task.test_file], APP, task.test_seconds)
         try:
             return verify(self._sandbox, verifier).reward
-        except SandboxError as error:
+        except (SandboxError, OSError) as error:
             raise VerifierError(f"task {task.name}: {error}") from error
 
     def solve(self) -> None:

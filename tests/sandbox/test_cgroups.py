@@ -8,7 +8,7 @@ from ale_jax.sandbox import cgroups
 from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.spec import SandboxSpec
 
-SPEC = SandboxSpec(memory_mb=16, pids=9)
+SPEC = SandboxSpec(memory_mb=16, pids=9, files_mb=4)
 
 
 @pytest.fixture

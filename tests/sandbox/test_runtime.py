@@ -81,9 +81,34 @@ def test_without_control_groups_all_processes_together_are_limited(without_group
 def test_without_control_groups_memory_is_not_hoarded_outside_of_processes(without_groups):
     with pick_runtime("bubblewrap", SPEC).start(SPEC, {}) as sandbox:
         memfd = sandbox.run("python3 -c 'import os; os.memfd_create(chr(97))'").output
-        segment = "print(ctypes.CDLL(None).shmget(7, 4096, 0o1600))"
+        calls = "c.shmget(7, 4096, 0o1600), c.semget(0, 9, 0o600), c.msgget(0, 0o600)"
+        made = sandbox.run(f"python3 -c 'import ctypes; c = ctypes.CDLL(None); print({calls})'")
         assert "PermissionError" in memfd
-        assert sandbox.run(f"python3 -c 'import ctypes; {segment}'").output == "-1\n"
+        assert made.output == "-1 -1 -1\n"
+
+
+SOCKET_HOARD = """
+import os, socket, time
+for _ in range(3):
+    os.fork()
+kept = [socket.socketpair() for _ in range(100)]
+for one, _ in kept:
+    one.setblocking(False)
+    try:
+        while one.send(b"x" * 60000):
+            pass
+    except BlockingIOError:
+        pass
+time.sleep(30)
+"""
+
+
+@needs_bubblewrap
+def test_without_control_groups_socket_buffers_count(without_groups):
+    with pick_runtime("bubblewrap", SPEC).start(SPEC, {}) as sandbox:
+        sandbox.write({"hoard.py": SOCKET_HOARD.encode()})
+        assert sandbox.run("python3 -S hoard.py", timeout=20).exit_code == 137
+        assert sandbox.run("echo alive").output == "alive\n"
 
 
 @needs_bubblewrap

@@ -38,6 +38,7 @@ def test_what_is_left_out_has_its_default():
         ({"memory": 1}, "no field 'memory': did you mean 'memory_mb'"),
         ({"memory_mb": "1"}, "memory_mb '1' must be int"),
         ({"memory_mb": 1}, "memory_mb 1 must be at least 16"),
+        ({"files_mb": 86}, "files_mb 86 for each of 3 .* memory_mb 256.* at most 85, or .* 258 MB"),
         ({"pids": True}, "pids True must be int"),
         ({"cpus": -1}, "cpus -1.0 must be 0"),
         ({"cpus": float("nan")}, "cpus nan must be 0"),

@@ -12,6 +12,7 @@ import stat
 from concurrent.futures import Executor
 from pathlib import Path, PurePosixPath
 
+from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.booting import user_id
 from ale_jax.sandbox.disk import mounts, users
 from ale_jax.sandbox.disk.images import IMAGES, TOOLS
@@ -117,7 +118,11 @@ class Roots:
         return Reference(self._id, name, self._store.bytes_of(name))
 
     def forget(self, copy: Reference) -> None:
-        self._store.drop(self._found(copy))
+        """Errors: SandboxError."""
+        try:
+            self._store.drop(self._found(copy))
+        except OSError as error:
+            raise SandboxError(f"the snapshot cannot be removed: {error}") from error
 
     def bytes_of(self, name: str) -> int:
         return self._store.bytes_of(name)

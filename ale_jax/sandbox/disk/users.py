@@ -1,5 +1,6 @@
 """Ranges of host user ids, one for each sandbox, each with a user namespace in which it is 0 to
-65535. As user root of it, an installer can give files to every user of the image."""
+65534, and the runner's. As user root of it, an installer can give files to every user of the image.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+
+from ale_jax.sandbox.runner.rights import RUNNER_ID
 
 FIRST, RANGE, RANGES = 1 << 29, 1 << 16, 4096
 ANSWER_S = 10.0
@@ -53,7 +56,8 @@ def _namespace(first: int) -> int:
     with _holder(first) as holder:
         _await(holder)
         for ids in ("uid_map", "gid_map"):
-            Path(f"/proc/{holder.pid}/{ids}").write_text(f"0 {first} {RANGE}")
+            table = f"0 {first} {RANGE - 1}\n{RUNNER_ID} {first + RANGE - 1} 1\n"
+            Path(f"/proc/{holder.pid}/{ids}").write_text(table)
         holder.stdin.write(b"\n")
         holder.stdin.flush()
         _await(holder)

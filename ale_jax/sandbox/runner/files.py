@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import os
 import stat
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from . import kernel
 
@@ -38,7 +38,7 @@ def enter_or_make(parent: int, name: str) -> int:
     return descend(parent, name)
 
 
-def read_regular(path: str, max_bytes: int) -> bytes:
+def open_regular(path: str) -> BinaryIO:
     *directories, name = [part for part in path.split("/") if part]
     parent = os.open("/" if path.startswith("/") else WORK, os.O_PATH)
     for part in directories:
@@ -50,11 +50,11 @@ def read_regular(path: str, max_bytes: int) -> bytes:
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise FileNotFoundError(2, "not a regular file")
-    with open(fd, "rb") as file:
-        return file.read(max_bytes)
+    return open(fd, "rb")
 
 
-def write_file(path: str, content: bytes, directory: str = WORK) -> None:
+def create(path: str, directory: str) -> BinaryIO:
+    """Opens a new file below `directory` for writing; replaces one that exists."""
     *directories, name = path.split("/")
     parent = os.open(directory, os.O_PATH)
     for part in directories:
@@ -63,11 +63,9 @@ def write_file(path: str, content: bytes, directory: str = WORK) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=parent)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        fd = os.open(name, flags, 0o644, dir_fd=parent)
+        return open(os.open(name, flags, 0o644, dir_fd=parent), "wb")
     finally:
         os.close(parent)
-    with open(fd, "wb") as file:
-        file.write(content)
 
 
 def make_directories(path: str) -> None:
@@ -194,7 +192,7 @@ def find(name: str) -> Account:
     for row in _rows("/etc/passwd", 7):
         if row[0] == name:
             uid, gid = int(row[2]), int(row[3])
-            if not _is_mapped(uid):
+            if not is_mapped(uid):
                 raise LookupError(f"user id {uid} does not exist in this sandbox: use Docker")
             members = [(int(row[2]), row[3].split(",")) for row in _rows("/etc/group", 4)]
             groups = [group for group, names in members if name in names]
@@ -204,12 +202,13 @@ def find(name: str) -> Account:
 
 def _rows(path: str, width: int) -> list[list[str]]:
     """The well-formed rows. An agent with user root may have written anything into the file."""
-    text = read_regular(path, MAX_BYTES).decode("utf-8", "replace")
+    with open_regular(path) as file:
+        text = file.read(MAX_BYTES).decode("utf-8", "replace")
     rows = (line.split(":") for line in text.splitlines())
     return [row for row in rows if len(row) == width and row[2].isdecimal()]
 
 
-def _is_mapped(uid: int) -> bool:
+def is_mapped(uid: int) -> bool:
     """Whether `uid` exists here. Without privileges on the host, a sandbox has only one user id."""
     spans = [tuple(map(int, line.split())) for line in kernel.read("self/uid_map").splitlines()]
     return any(first <= uid < first + count for first, _, count in spans)

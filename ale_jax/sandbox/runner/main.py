@@ -4,16 +4,16 @@ import contextlib
 import errno
 import json
 import os
-import socket
+import resource
 import time
 from typing import Any
 
 from . import files, wire
 from .files import WORK, Account
 from .jobs import Job
-from .link import Link, Relay, Stream
+from .link import Link, Relay, Stream, use_socket
 from .loop import READ, WRITE, Loop
-from .processes import Agent, Child, guard
+from .processes import Agent, Child, bound_terminals, guard
 from .rights import Rights
 from .session import EXIT_TIMED_OUT, Session
 from .state import describe
@@ -22,6 +22,8 @@ from .wire import MAIN
 from .world import World
 
 SETTLE_S = 1.0
+MAX_MEMORY = 1 << 30
+SHM = {"/dev/shm": 0o1777}
 NOT_ITS_OWNER = "--no-same-owner"
 Request = dict[str, Any]
 
@@ -43,7 +45,7 @@ class Runner:
         self.directories: dict[str, str] = {}  # where to start sessions that must be reopened
         self.jobs: dict[str, Job] = {}
         self._clear()
-        self._initial = describe(parts, agent.others)
+        self._initial = describe(parts | SHM, agent.others)
 
     def is_busy(self) -> bool:
         """Whether a command or a job is running."""
@@ -197,12 +199,14 @@ class Runner:
         return {}
 
     def _clear(self) -> None:
-        for path, mode in self.parts.items():
+        for path, mode in (self.parts | SHM).items():
             files.empty(path, mode)
 
     async def _prove_initial(self) -> None:
         deadline = time.monotonic() + SETTLE_S
-        while differences := self._initial.differences(describe(self.parts, self.agent.others)):
+        while differences := self._initial.differences(
+            describe(self.parts | SHM, self.agent.others)
+        ):
             if time.monotonic() > deadline:
                 raise RuntimeError(f"it differs from a new sandbox: {differences:.300}")
             await self.loop.sleep(SETTLE_S / 100)  # the kernel frees some files a little later
@@ -219,18 +223,21 @@ class Runner:
     # Files.
 
     async def do_read(self, request: Request, stream: Stream) -> dict:
-        await stream.send(files.read_regular(request["path"], request["max_bytes"]))
+        room = request["max_bytes"]
+        with files.open_regular(request["path"]) as file:
+            while data := file.read(min(room, wire.CHUNK)):
+                await stream.send(data)
+                room -= len(data)
         return {}
 
     async def do_write(self, request: Request, stream: Stream) -> dict:
-        _write(request["files"], await stream.receive_all(), WORK)
+        await _write(request["files"], stream, WORK)
         return {}
 
     async def do_replace(self, request: Request, stream: Stream) -> dict:
         """Replaces whatever is at `path` with a directory that contains only the files."""
-        content = await stream.receive_all()
         files.empty_directory(request["path"])
-        _write(request["files"], content, request["path"])
+        await _write(request["files"], stream, request["path"])
         return {}
 
     async def do_list(self, request: Request, stream: Stream) -> dict:
@@ -320,26 +327,24 @@ class Runner:
         return {}
 
 
-def _write(sizes: list[tuple[str, int]], content: bytes, directory: str) -> None:
-    """Writes files below `directory`. content: the contents of all files, concatenated."""
-    start = 0
+async def _write(sizes: list[tuple[str, int]], stream: Stream, directory: str) -> None:
+    """Writes files below `directory`. stream: the contents of all files, one after the other."""
+    data = b""
     for path, size in sizes:
-        files.write_file(path, content[start : start + size], directory)
-        start += size
+        with files.create(path, directory) as file:
+            while size:
+                data = data or await stream.receive()
+                if not data:
+                    raise RuntimeError(f"the content of {path!r:.80} is incomplete")
+                taken, data = data[:size], data[size:]
+                file.write(taken)
+                size -= len(taken)
 
 
 def _success(what: str, child: Child) -> dict:
     if child.exit_code:
         raise RuntimeError(f"{what} ended with status {child.exit_code}")
     return {}
-
-
-def _use_socket(path: str) -> None:
-    """Replaces the standard streams by a socket; keeps them if it cannot be reached from here."""
-    with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):
-        connection.connect(path)
-        for stream in (0, 1):
-            os.dup2(connection.fileno(), stream)
 
 
 def main(config: dict) -> None:
@@ -350,8 +355,10 @@ def main(config: dict) -> None:
     for number in map(int, os.listdir("/proc/self/fd")):
         with contextlib.suppress(OSError):  # that of the listing itself is closed
             os.set_inheritable(number, number < 3)
+    # Nothing that it does takes this much, as all data travels in pieces.
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     if path := config.pop("socket"):
-        _use_socket(path)
+        config["rights"]["groups"] = use_socket(path)
     loop, parts, memory = Loop(), config.pop("parts"), config.pop("memory_bytes")
     rights = Rights(**config.pop("rights"), denies_hoards=memory > 0)
     world = config.pop("world")
@@ -359,5 +366,7 @@ def main(config: dict) -> None:
     runner = Runner(loop, agent, parts)
     if memory:
         loop.spawn(guard(loop, agent, memory, runner.is_busy))
+    if not world:
+        loop.spawn(bound_terminals(loop, agent, runner.is_busy))
     runner.link.greet()
     loop.run()

@@ -16,10 +16,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 from . import kernel
-from .files import WORK, Account
+from .files import WORK, Account, is_mapped
 from .loop import READ, Event, Loop
-from .rights import Rights
-from .world import World
+from .rights import RUNNER_ID, Rights
+from .sockets import Sockets
+from .world import MAX_TERMINALS, World
 
 DEATH_S = 5.0
 UTF8_LOCALE = "/usr/lib/locale/C.utf8"
@@ -80,9 +81,10 @@ class Agent:
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # which the kernel drops for a process 1
-        # Children inherit the value; writing through this file does not require to be dumpable.
+        # Children inherit the score; writing through this file does not require to be dumpable.
         self._oom_score = os.open("self/oom_score_adj", os.O_WRONLY, dir_fd=kernel.proc())
-        rights.use_for_files()
+        if os.getuid() == 0 and is_mapped(RUNNER_ID):  # otherwise there is one user only
+            rights.separate()
         # Where both have the same uid (bubblewrap), not being dumpable protects this process and
         # the agent's processes, until they execute a program, from ptrace and /proc.
         kernel.call("prctl", PR_SET_DUMPABLE, 0, 0, 0, 0)
@@ -186,7 +188,8 @@ class Agent:
             self._world.make()
         else:
             self._kill_until_none(self.others, at_once=True)
-            _free_ipc_objects()
+            with self.rights.as_agent():
+                _free_ipc_objects()
 
     def _end_world(self) -> None:
         """Kills process 1 of the world, which ends when all others have ended and are reaped."""
@@ -247,7 +250,7 @@ def _is_installed(name: str) -> bool:
     return any(os.access(f"{place}/{name}", os.X_OK) for place in places)
 
 
-BUSY_S, IDLE_S = 0.05, 0.5
+BUSY_S, IDLE_S = 0.02, 0.5
 # Fields of /proc/PID/status. Other memory is not counted: the kernel can drop pages of files, and
 # tmpfs has its own limit.
 COUNTED = (b"RssAnon:", b"RssShmem:")
@@ -255,10 +258,16 @@ COUNTED = (b"RssAnon:", b"RssShmem:")
 
 async def guard(loop: Loop, agent: Agent, limit: int, is_busy: Callable[[], bool]) -> None:
     """Kills the largest process whenever all processes together use more than `limit` bytes, as the
-    kernel would. is_busy: whether a command is running; if so, this polls more often."""
+    kernel would, and all of them if their sockets do. is_busy: whether a command is running; if so,
+    this polls more often."""
+    sockets = Sockets()
     while True:
         sizes = {pid: _resident(pid) for pid in agent.others()}
-        while sum(sizes.values()) > limit:
+        buffered = sockets.memory()
+        while sum(sizes.values()) + buffered > limit and sizes:
+            if buffered > limit // 2:
+                agent.kill()
+                break
             largest = max(sizes, key=sizes.__getitem__)
             del sizes[largest]
             with contextlib.suppress(ProcessLookupError):
@@ -272,3 +281,12 @@ def _resident(pid: int) -> int:
         lines = kernel.read(f"{pid}/status").splitlines()
         return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(COUNTED))
     return 0
+
+
+async def bound_terminals(loop: Loop, agent: Agent, is_busy: Callable[[], bool]) -> None:
+    """Kills all processes of the agent when they hold more than MAX_TERMINALS. Only for where the
+    mount of /dev/pts, which is not this process's own, has no such limit."""
+    while True:
+        if len(os.listdir("/dev/pts")) > MAX_TERMINALS:
+            agent.kill()
+        await loop.sleep(BUSY_S if is_busy() else IDLE_S)

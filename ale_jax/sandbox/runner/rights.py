@@ -2,10 +2,11 @@
 
 All of it is set anew for each process, so that it never depends on what ran before."""
 
+import contextlib
 import os
 import resource
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from . import kernel
 from .files import Account
@@ -13,9 +14,10 @@ from .seccomp import Filter
 
 CAPABILITIES = {
     **{"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7},
-    **{"SETPCAP": 8},
 }
-PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38
+# The user of the runner where the agent is root: one that no image has.
+RUNNER_ID = 2_000_000_000
+PR_SET_KEEPCAPS, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 8, 24, 38
 CAPABILITY_VERSION = 0x20080522
 NO_LIMIT = resource.RLIM_INFINITY
 # Soft and hard limit of each resource that is not unlimited. The kernel counts queued signals, and
@@ -52,17 +54,33 @@ class Rights:
         self._groups = groups
         self._capabilities = [CAPABILITIES[name] for name in capabilities]
         self._excess = _bounding_set() - set(self._capabilities)
-        self._filter = Filter(denies_hoards)
+        self._filter = Filter(denies_hoards, RUNNER_ID)
 
-    def use_for_files(self) -> None:
-        """Makes this process, if it is root and the agent is not, access files with the agent's
-        rights only. Its other ids stay root's, so that the agent can neither signal nor trace it,
-        nor change its limits."""
-        if os.getuid() == 0 and self.uid != 0:
-            os.setgroups([])
-            os.setresgid(self._gid, self._gid, self._gid)
-            os.setresuid(0, self.uid, 0)
-            _use_capabilities()
+    def separate(self) -> None:
+        """Gives this process, which is root, other ids than the agent's, who can therefore neither
+        trace it nor change its limits or priority. Only the ids for file access are the agent's."""
+        os.setgroups([])
+        if self.uid == 0:
+            kernel.call("prctl", PR_SET_KEEPCAPS, 1, 0, 0, 0)
+            os.setresuid(RUNNER_ID, RUNNER_ID, RUNNER_ID)
+        self._access_files()
+
+    def _access_files(self) -> None:
+        permitted = _mask("CapPrm")
+        _set_capabilities(permitted, permitted)
+        kernel.call("setfsgid", self._gid)
+        kernel.call("setfsuid", self.uid)
+
+    @contextlib.contextmanager
+    def as_agent(self) -> Iterator[None]:
+        """Within the block, this process has the agent's user. No process of the agent may live."""
+        own = os.geteuid()
+        os.seteuid(self.uid)
+        try:
+            yield
+        finally:
+            os.seteuid(own)
+            self._access_files()
 
     def take(self, account: Account | None, fds: Iterable[int]) -> None:
         """Gives this process, a new child of the runner, the agent's rights.
@@ -87,19 +105,12 @@ class Rights:
 
 def drop_capabilities(kept: Iterable[int]) -> None:
     """Drops all capabilities of this process except `kept`, which it must have."""
-    _have(sum(1 << number for number in kept))
+    mask = sum(1 << number for number in kept)
+    _set_capabilities(mask, mask)
 
 
-def _use_capabilities() -> None:
-    """Makes those effective that this process still has. Without a runtime's world they are for
-    changing users only; none of them gives access to files."""
-    status = kernel.read("self/status").decode()
-    (permitted,) = [int(line[7:], 16) for line in status.splitlines() if line.startswith("CapPrm")]
-    _have(permitted)
-
-
-def _have(mask: int) -> None:
-    low = struct.pack("3I", mask, mask, 0)  # effective, permitted, inheritable
+def _set_capabilities(effective: int, permitted: int) -> None:
+    low = struct.pack("3I", effective, permitted, 0)  # none is inheritable
     kernel.call("capset", struct.pack("Ii", CAPABILITY_VERSION, 0), low + bytes(12))
 
 
@@ -120,13 +131,14 @@ def _smaller(one: int, other: int) -> int:
 
 
 def _bounding_set() -> set[int]:
-    """The capabilities that a child must drop from its bounding set; none if it may not."""
+    mask = _mask("CapBnd")
+    return {number for number in range(mask.bit_length()) if mask >> number & 1}
+
+
+def _mask(name: str) -> int:
     status = kernel.read("self/status").decode()
     masks = dict(line.split(":\t") for line in status.splitlines() if line.startswith("Cap"))
-    bounding, effective = int(masks["CapBnd"], 16), int(masks["CapEff"], 16)
-    if not effective >> CAPABILITIES["SETPCAP"] & 1:
-        return set()
-    return {number for number in range(bounding.bit_length()) if bounding >> number & 1}
+    return int(masks[name], 16)
 
 
 def _become(account: Account, fds: Iterable[int]) -> None:

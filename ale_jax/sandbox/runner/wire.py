@@ -16,6 +16,10 @@ import json
 import struct
 
 PROTOCOL = 2
+GATES = (
+    b"g"  # the first byte over a direct socket, with descriptors that lead into the control group
+)
+MAX_GATES = 8
 MAIN = "main"  # the session that is opened on demand
 HEAD = struct.Struct(">IIB")
 OPEN, DATA, ERROR, CREDIT, END = range(5)

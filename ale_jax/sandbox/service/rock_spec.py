@@ -154,7 +154,8 @@ def start_request(body: StartBody, id: str, options: RockOptions) -> StartReques
     """Errors: ValueError for anything that cannot be granted.
 
     ROCK's disk is the container's file system. Here files are kept in memory, so the limit on their
-    size is the lesser of disk and memory.
+    size is the lesser of disk and an equal share of the memory for each writable directory, which
+    are /work, /tmp and /dev/shm besides the options'.
     """
     for name, reason in REFUSED.items():
         if (value := getattr(body, name)) not in (None, ""):
@@ -171,7 +172,7 @@ def start_request(body: StartBody, id: str, options: RockOptions) -> StartReques
         cpus=cpus,
         memory_mb=memory_mb,
         pids=options.pids,
-        files_mb=max(MIN_FILES_MB, min(disk_mb, memory_mb)),
+        files_mb=max(MIN_FILES_MB, min(disk_mb, memory_mb // (len(options.writable) + 3))),
         writable=options.writable,
         command_seconds=options.command_seconds,
         output_bytes=options.output_bytes,

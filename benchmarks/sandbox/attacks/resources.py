@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from benchmarks.sandbox.attacks.attack import Arena, Attack, Breach, evidence, require
+from benchmarks.sandbox.attacks.attack import (
+    Arena,
+    Attack,
+    Breach,
+    evidence,
+    require,
+    require_alive,
+)
 from benchmarks.sandbox.host_view import runner_pid
 
 RESOURCES = "resources"
@@ -65,6 +72,53 @@ def _order_of_killing(arena: Arena) -> str:
     runners = Path(f"/proc/{runner_pid(arena.box.later)}/oom_score_adj").read_text().strip()
     seen = f"oom_score_adj {', '.join(scores)}, the runner's {runners}"
     return require(scores == {"1000"} and int(runners) <= 0, seen)
+
+
+# Takes memory in ways that leave no process to blame, and shields itself from the OOM killer.
+SHIELD = "open('/proc/self/oom_score_adj', 'w').write('0')\n"
+HOARDS = {
+    "semaphores": (
+        "import ctypes\nlibc = ctypes.CDLL(None)\nwhile libc.semget(0, 32000, 0o600) >= 0: pass"
+    ),
+    "messages": (
+        "import ctypes\nlibc = ctypes.CDLL(None)\ntext = ctypes.create_string_buffer(b'1' * 8200)\n"
+        "while (queue := libc.msgget(0, 0o600)) >= 0:\n"
+        "    while libc.msgsnd(queue, text, 8192, 0o4000) == 0: pass"
+    ),
+    "socket buffers": (
+        "import os, socket\nfor _ in range(5): os.fork()\nkeep = []\n"
+        "while True:\n"
+        "    keep.append(socket.socketpair())\n"
+        "    keep[-1][0].setblocking(False)\n"
+        "    try:\n"
+        "        while True: keep[-1][0].send(b'x' * 60000)\n"
+        "    except BlockingIOError: pass"
+    ),
+    "many small processes": (
+        "import os, time\nfor _ in range(5): os.fork()\nx = b'x' * (8 << 20)\ntime.sleep(2)"
+    ),
+}
+
+
+def _hoards(what: str) -> Attack:
+    def play(arena: Arena) -> str:
+        arena.box.write({"hoard.py": f"{SHIELD}{HOARDS[what]}\n".encode()})
+        began = arena.box.run("python3 -S hoard.py", timeout=arena.load_seconds + 1)
+        arena.box.kill_processes()
+        require_alive(arena.box)
+        return f"exit code {began.exit_code}, then as new"
+
+    return Attack(f"hoards {what}", RESOURCES, "the runner is outside of the group", play)
+
+
+def _files_like_memory(arena: Arena) -> str:
+    megabytes = arena.spec.memory_mb // 4
+    content = bytes(megabytes << 20)
+    with arena.another(files_mb=megabytes) as box:
+        box.write({"f": content})
+        require(box.read("f", len(content)) == content, "it comes back changed")
+        require_alive(box)
+    return f"{megabytes} MB of {arena.spec.memory_mb} MB, in pieces"
 
 
 def _disk(directory: str) -> Attack:
@@ -147,6 +201,8 @@ ATTACKS = (
     Attack("allocates in several processes", RESOURCES, GROUP_MEMORY, _memory_together),
     Attack("allocates in the shell itself", RESOURCES, GROUP_MEMORY, _shell_memory),
     Attack("lets the runner be killed for it", RESOURCES, "oom_score_adj", _order_of_killing),
+    *(_hoards(what) for what in HOARDS),
+    Attack("a file as large as it may be", RESOURCES, "files travel in pieces", _files_like_memory),
     _disk("/work"),
     _disk("/tmp"),
     Attack("very many files", RESOURCES, "the same tmpfs, the same memory", _many_files),

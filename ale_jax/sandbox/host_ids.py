@@ -1,0 +1,70 @@
+"""User ids of the host, one for each running sandbox.
+
+The kernel counts some resources for each user of the host, whatever the namespace: inotify
+instances, queued signals, descriptors in flight. With a user of its own, a sandbox can exhaust only
+its own share.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import struct
+from pathlib import Path
+
+from ale_jax.sandbox.api import SandboxStartError
+
+VARIABLE = "ALE_SANDBOX_UIDS"
+# Beyond the ids that distributions and systemd assign to users, services and containers.
+DEFAULT = "1879048192-1879113727"
+LOCKS = Path("/run/ale-sandbox-uids")
+# struct flock of 64-bit Linux: type, whence, start, length, pid.
+FLOCK = "hhqqi4x"
+
+
+class HostId:
+    """A user id that no other sandbox has until `release` or the end of this process."""
+
+    def __init__(self, number: int, lock: int):
+        self.number = number
+        self._lock = lock
+
+    def release(self) -> None:
+        """May be called again."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def claim() -> HostId:
+    """A free id. Errors: SandboxStartError, if none is free or the range is invalid."""
+    first, last = _range()
+    # Each id is one byte of a file that every process locks. The kernel frees a lock when the last
+    # descriptor of its open file is closed, so that nothing is left of a process that was killed.
+    lock = os.open(LOCKS, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    count = last - first + 1
+    start = random.randrange(count)  # most likely free, and not one that was used just before
+    for offset in range(count):
+        number = first + (start + offset) % count
+        try:
+            fcntl.fcntl(
+                lock,
+                fcntl.F_OFD_SETLK,
+                struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0),
+            )
+        except BlockingIOError:
+            continue
+        return HostId(number, lock)
+    os.close(lock)
+    raise SandboxStartError(
+        f"all {count} user ids of {VARIABLE}={first}-{last} are in use: extend the range"
+    )
+
+
+def _range() -> tuple[int, int]:
+    text = os.environ.get(VARIABLE, DEFAULT)
+    first, _, last = text.partition("-")
+    if not (first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last) < 1 << 31):
+        raise SandboxStartError(f"{VARIABLE}={text!r:.80} must be a range like {DEFAULT}")
+    return int(first), int(last)

@@ -1,0 +1,55 @@
+"""A reset proves that the sandbox is as new, and otherwise ends it."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ale_jax.sandbox.api import SandboxLost
+from benchmarks.sandbox.host_view import runner_pid
+
+pytestmark = [
+    pytest.mark.each_runtime,
+    pytest.mark.skipif(os.getuid() != 0, reason="users of the host are only root's to choose"),
+]
+
+
+def limit_runner(box, limit: str) -> None:
+    """Sets a limit of its runner, as the user that it has on the host."""
+    pid = runner_pid(box.later)
+    status = dict(
+        line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+    )
+    user, group = (status[name].split()[0] for name in ("Uid", "Gid"))
+    become = ["setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups"]
+    subprocess.run([*become, "prlimit", f"--pid={pid}", limit], check=True)
+
+
+def test_a_file_that_stays_in_use_ends_the_sandbox(own_box):
+    own_box.run("echo x > f")
+    with (
+        open(f"/proc/{runner_pid(own_box.later)}/root/work/f"),
+        pytest.raises(SandboxLost, match="differs from a new sandbox: files"),
+    ):
+        own_box.reset()
+    assert not own_box.alive()
+
+
+def test_another_limit_of_the_runner_ends_the_sandbox(own_box):
+    limit_runner(own_box, "--nofile=100:100")
+    with pytest.raises(SandboxLost, match="differs from a new sandbox: limits"):
+        own_box.reset()
+
+
+def test_an_error_that_is_not_the_agents_loses_the_sandbox(own_box):
+    limit_runner(own_box, "--fsize=8:8")
+    with pytest.raises(SandboxLost, match="the runner cannot work: File too large"):
+        own_box.write({"f": b"x" * 100})
+    assert not own_box.alive()
+
+
+def test_processes_of_all_kinds_end_in_a_reset(own_box):
+    own_box.run("sleep 99 & setsid sleep 99 & (setsid setsid sleep 99 &)")
+    own_box.reset()
+    assert "sleep" not in own_box.run("cat /proc/[0-9]*/cmdline | tr '\\0' ' '").output
