@@ -28,6 +28,7 @@ fi
 
 packages=()
 command -v bwrap > /dev/null || packages+=(bubblewrap)
+command -v mkfs.btrfs > /dev/null || packages+=(btrfs-progs)  # for roots on disk
 # Bubblewrap's sandboxes use this machine's pytest, with which terminal-bench's tasks are judged.
 /usr/bin/python3 -I -c 'import pytest' 2> /dev/null || packages+=(python3-pytest)
 if [ "$with_docker" = yes ]; then

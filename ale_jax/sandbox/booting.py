@@ -78,7 +78,7 @@ def _config(spec: SandboxSpec, surroundings: Surroundings) -> dict[str, Any]:
         "world": files_limit(spec) if surroundings.has_world else None,
         "env": environment(spec),
         "substitutes": dict(surroundings.substitutes),
-        "parts": spec.parts,
+        "parts": {} if spec.disk_mb else spec.parts,  # a root on disk is replaced as a whole
         "memory_bytes": surroundings.memory_bytes,
         "socket": surroundings.socket,
     }

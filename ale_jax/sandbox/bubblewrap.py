@@ -10,35 +10,39 @@ import itertools
 import logging
 import os
 import shutil
-import socket
 import subprocess
 import tarfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from ale_jax.sandbox import cgroups, host_ids
+from ale_jax.sandbox import cgroups, host_ids, toolkit
 from ale_jax.sandbox.api import SandboxStartError
-from ale_jax.sandbox.async_sandbox import COMMAND, AsyncSandbox
+from ale_jax.sandbox.async_sandbox import COMMAND, PROGRAM, AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
 from ale_jax.sandbox.booting import (
     AGENT_ID,
+    ROOT_ID,
     Surroundings,
     boot,
     files_limit,
     log_denial,
     user_id,
 )
+from ale_jax.sandbox.bubblewrap_machine import BubblewrapMachine, Share, Started, start
 from ale_jax.sandbox.cgroups import Owner
+from ale_jax.sandbox.disk import roots
+from ale_jax.sandbox.disk.images import ImageFiles
+from ale_jax.sandbox.disk.references import Reference, is_reference
+from ale_jax.sandbox.disk.roots import HeldRoot, Root, Roots
+from ale_jax.sandbox.disk.sandbox import DiskSandbox
 from ale_jax.sandbox.egress.proxy import Record
 from ale_jax.sandbox.host_ids import HostId
 from ale_jax.sandbox.link import Link
 from ale_jax.sandbox.runner.processes import ENVIRONMENT
-from ale_jax.sandbox.runner.usage import Usage, read_usage
 from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, WORK, SandboxSpec
-from ale_jax.sandbox.vitals import Vitals, first_process, read_vitals
 
 HOST_ETC = Path("/etc")
 ALTERNATIVES, LIBRARIES = "alternatives", "ld.so.cache"
@@ -92,10 +96,9 @@ for name in python3 tar; do
     command -v "$name" > /dev/null || { echo "no $name in /usr; apt-get install $name"; exit 1; }
 done
 """
+PROBE_S = 5.0
 # Open files of a process where there are no cgroups. Bounds what pipes hold, which nobody counts.
 FILES_OF_UNGROUPED = 256
-LEAVE_S, EXIT_S = 0.5, 5.0
-LAST_WORDS_BYTES = 2000
 SYSTEM_DIRS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 # What the runner needs to make namespaces for the agent's processes. It has them in the sandbox's
 # user namespace only, and drops them in every process that it starts.
@@ -125,90 +128,6 @@ log = logging.getLogger(__name__)
 _serial = itertools.count()  # shared by all runtimes of this process, since cgroups are named by it
 
 
-class Share(NamedTuple):
-    """What one sandbox has of the host: the cgroup of its agent, and its user. Each is None where
-    this process may not give it."""
-
-    group: cgroups.Cgroup | None
-    user: HostId | None
-
-    def free(self) -> None:
-        """Errors: OSError, if a process cannot be killed."""
-        if self.group:
-            self.group.remove()
-        if self.user:
-            self.user.release()
-
-
-class Started(NamedTuple):
-    """gates: the descriptors of the runner through which processes enter the agent's cgroup.
-    connection: the socket to the runner."""
-
-    process: subprocess.Popen
-    share: Share
-    gates: list[int]
-    connection: socket.socket
-
-
-class BubblewrapMachine:
-    """A running bwrap with its cgroups and the socket to its runner."""
-
-    def __init__(
-        self,
-        process: subprocess.Popen,
-        link: Link,
-        share: Share,
-        spawner: ThreadPoolExecutor,
-    ):
-        self.link = link
-        self._spawner = spawner  # keeps its thread alive, and with it the process
-        self._process, self._share = process, share
-        self._words = b""
-        self._runner_pid: int | None = None
-        self._destroying = threading.Lock()
-
-    async def alive(self) -> bool:
-        return self._process.poll() is None
-
-    async def destroy(self) -> None:
-        self.link.fail("the sandbox is closed")
-        await asyncio.to_thread(self._end)
-
-    def vitals(self) -> Vitals | None:
-        self._runner_pid = self._runner_pid or first_process(self._process.pid)
-        return read_vitals(self._runner_pid) if self._runner_pid else None
-
-    def usage(self) -> Usage:
-        group = self._share.group
-        return read_usage(group.directories) if group else {}
-
-    def last_words(self) -> str:
-        return self._words.decode("utf-8", "replace")
-
-    def _end(self) -> None:
-        with self._destroying:
-            if self._process.stderr.closed:
-                return
-            try:
-                self._end_process()
-                self._share.free()
-            except (OSError, subprocess.TimeoutExpired) as error:
-                log.warning("bwrap %d is left to the reaper: %s", self._process.pid, error)
-            os.set_blocking(self._process.stderr.fileno(), False)
-            self._words = self._process.stderr.read(LAST_WORDS_BYTES) or b""
-            self._process.stderr.close()
-
-    def _end_process(self) -> None:
-        # The runner exits when its connection closes. As it is process 1, all other processes in
-        # the namespace die with it, and bwrap then reaps it. Killing bwrap instead would leave a
-        # zombie for the host's init.
-        try:
-            self._process.wait(LEAVE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait(EXIT_S)
-
-
 class BubblewrapRuntime(StartsBlocking):
     """Starts sandboxes as child processes, which do not outlive this process."""
 
@@ -219,6 +138,11 @@ class BubblewrapRuntime(StartsBlocking):
         if reason := probe(spec):
             raise SandboxStartError(f"bubblewrap is not usable: {reason}")
         self._owner = Owner.current()
+        # Made with the first sandbox on disk.
+        self._roots: Roots | None = None
+        self._files: ImageFiles | None = None
+        self._unpacked: dict[str, Path] = {}  # by image
+        self._unpacking = threading.Lock()
         # The kernel kills a bwrap when the *thread* that started it ends (PR_SET_PDEATHSIG), so one
         # thread starts all of them and lives as long as this runtime and its machines.
         self._spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bubblewrap-spawner")
@@ -234,81 +158,129 @@ class BubblewrapRuntime(StartsBlocking):
             }
 
     async def prepare(self, spec: SandboxSpec) -> None:
-        """Only checks the spec, as there is no image to build. Errors: SandboxStartError."""
-        self._refuse_unenforceable(spec)
-
-    async def launch(
-        self, spec: SandboxSpec, labels: Mapping[str, str], record: Record = log_denial
-    ) -> AsyncSandbox:
-        """Returns a working sandbox. record: called for each connection that is refused.
+        """Checks the spec and, for roots on disk, unpacks its image, which may take minutes.
 
         Errors: SandboxStartError.
         """
         self._refuse_unenforceable(spec)
-        loop = asyncio.get_running_loop()
-        try:
-            started = await loop.run_in_executor(self._spawner, self._spawn, spec)
-        except (OSError, subprocess.SubprocessError) as error:
-            raise SandboxStartError(f"bubblewrap could not be run: {error}") from error
-        link = Link()
-        await loop.connect_accepted_socket(lambda: link, started.connection)
-        machine = BubblewrapMachine(started.process, link, started.share, self._spawner)
+        if spec.disk_mb:
+            await asyncio.to_thread(self._unpack, spec)
+
+    async def launch(
+        self,
+        spec: SandboxSpec,
+        labels: Mapping[str, str],
+        record: Record = log_denial,
+        snapshot: bytes = b"",
+    ) -> AsyncSandbox:
+        """Returns a working sandbox. record: called for each connection that is refused. snapshot:
+        of a root on disk, with which it starts; empty: none.
+
+        Errors: SandboxStartError.
+        """
+        self._refuse_unenforceable(spec)
+        if spec.disk_mb:
+            return await self._launch_on_disk(spec, record, snapshot)
+        assert not snapshot, "only a root on disk starts with a snapshot"
+        started = await self._in_spawner(self._spawn_in_memory, spec)
         contents = {ETC: etc_archive()} if ETC in spec.writable else {}
-        surroundings = Surroundings(
-            uid=user_id(spec),
-            has_world=True,
-            groups=started.gates,
-            contents=contents,
-            **self._limits(spec),
-        )
-        return await boot(machine, spec, surroundings, record)
+        return await self._boot(started, spec, record, contents=contents)
+
+    async def forget(self, snapshot: bytes) -> None:
+        """Frees what a snapshot holds on this host. Errors: SandboxError."""
+        if is_reference(snapshot) and self._roots:
+            copy, loop = Reference.parse(snapshot), asyncio.get_running_loop()
+            await loop.run_in_executor(self._spawner, self._roots.forget, copy)
 
     def reap(self) -> int:
         """Removes cgroups that dead owners left behind; their processes died with the owner."""
         return self._hierarchy.reap() if self._hierarchy else 0
 
-    def _spawn(self, spec: SandboxSpec) -> Started:
-        share = self._take_share(spec)
-        ours, theirs = socket.socketpair()
-        try:
-            with (
-                theirs,
-                etc_arguments(ETC in spec.writable) as (etc, fds),
-                contextlib.ExitStack() as opened,
-            ):
-                gates = share.group.open_gates() if share.group else []
-                opened.callback(cgroups.close_all, gates)
-                process = subprocess.Popen(
-                    [*_become(share.user), *_mount(spec), *_bwrap(spec, etc), *COMMAND],
-                    stdin=theirs,
-                    stdout=theirs,
-                    stderr=subprocess.PIPE,
-                    pass_fds=[*fds, *gates],
-                    cwd="/",
-                    start_new_session=True,  # Ctrl-C in the terminal must not reach it directly
-                )
-        except OSError:
-            ours.close()
-            share.free()
-            raise
-        return Started(process, share, gates, ours)
+    async def _launch_on_disk(
+        self, spec: SandboxSpec, record: Record, snapshot: bytes
+    ) -> AsyncSandbox:
+        image = self._unpacked.get(spec.image) or await asyncio.to_thread(self._unpack, spec)
 
-    def _take_share(self, spec: SandboxSpec) -> Share:
-        user = _claim_user()
+        async def begin(origin: Reference | None) -> AsyncSandbox:
+            started = await self._in_spawner(self._spawn_on_disk, spec, image, origin)
+            commands = toolkit.PROGRAM_COMMANDS
+            sandbox = await self._boot(started, spec, record, substitutes=commands)
+            await asyncio.to_thread(started.share.root.enclosed)
+            return sandbox
+
+        return DiskSandbox(await begin(Reference.parse(snapshot) if snapshot else None), begin)
+
+    async def _in_spawner(self, spawn: Callable[..., Started], *arguments: object) -> Started:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._spawner, spawn, *arguments)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise SandboxStartError(f"bubblewrap could not be run: {error}") from error
+
+    async def _boot(
+        self, started: Started, spec: SandboxSpec, record: Record, **surroundings: Any
+    ) -> AsyncSandbox:
+        link, loop = Link(), asyncio.get_running_loop()
+        await loop.connect_accepted_socket(lambda: link, started.connection)
+        machine = BubblewrapMachine(started, link, self._spawner)
+        known = Surroundings(
+            uid=user_id(spec),
+            has_world=True,
+            groups=started.gates,
+            **self._limits(spec),
+            **surroundings,
+        )
+        return await boot(machine, spec, known, record)
+
+    def _spawn_in_memory(self, spec: SandboxSpec) -> Started:
+        with etc_arguments(ETC in spec.writable) as (etc, fds):
+            share = self._with_group(spec, Share(user=_claim_user()))
+            line = [*_become(share.user), *_mount(spec), *_bwrap(spec, etc), *COMMAND]
+            return start(share, line, fds)
+
+    def _spawn_on_disk(self, spec: SandboxSpec, image: Path, origin: Reference | None) -> Started:
+        if self._roots is None:
+            self._roots = Roots()
+        tools = self._files.ensure_toolkit()
+        root = self._roots.make(spec, image, origin)
+        try:
+            line = [*_as_user(root.users.first), *_bwrap_on_disk(spec, root, tools)]
+            line += toolkit.python("-s", "-S", "-P", "-c", PROGRAM)
+            started = start(self._with_group(spec, Share()), line, [root.users.namespace])
+        except BaseException:
+            self._roots.release(root)
+            raise
+        held = HeldRoot(self._roots, root, self._spawner)
+        return started._replace(share=started.share._replace(root=held))
+
+    def _with_group(self, spec: SandboxSpec, share: Share) -> Share:
         if self._hierarchy is None:
-            return Share(None, user)
+            return share
         try:
             name = f"{cgroups.PREFIX}{self._owner}-{next(_serial)}"
-            return Share(self._hierarchy.create(name, spec), user)
+            return share._replace(group=self._hierarchy.create(name, spec))
         except OSError:
-            Share(None, user).free()
+            share.free()
             raise
+
+    def _unpack(self, spec: SandboxSpec) -> Path:
+        with self._unpacking:
+            if self._files is None:
+                try:
+                    self._files = ImageFiles(roots.directory())
+                except OSError as error:
+                    raise SandboxStartError(f"bubblewrap: no place on disk: {error}") from error
+            self._files.ensure_toolkit()
+            self._unpacked[spec.image] = self._files.ensure(spec.image)
+            return self._unpacked[spec.image]
 
     def _refuse_unenforceable(self, spec: SandboxSpec) -> None:
         if spec.runtime != "runc":
             raise SandboxStartError(
                 f"bubblewrap has no runtime {spec.runtime!r}: use Docker for it"
             )
+        if spec.disk_mb and (reason := roots.unavailable()):
+            raise SandboxStartError(f"bubblewrap: a root on disk {reason}, or leave disk_mb at 0")
         if spec.cpus and not (self._hierarchy and self._hierarchy.limits_cpus):
             raise SandboxStartError(
                 f"bubblewrap cannot limit a sandbox to {spec.cpus} cpus here: run it as root where "
@@ -338,12 +310,12 @@ def probe(spec: SandboxSpec) -> str | None:
     except (SandboxStartError, OSError) as error:
         return str(error)
     with contextlib.ExitStack() as held, etc_arguments(ETC in spec.writable) as (etc, fds):
-        held.callback(Share(None, user).free)
+        held.callback(Share(user=user).free)
         line = [*_become(user), *_mount(spec), *_bwrap(spec, etc), "bash", "-c", NEEDS]
-        answer = subprocess.run(line, pass_fds=fds, capture_output=True, text=True, timeout=EXIT_S)
+        answer = subprocess.run(line, pass_fds=fds, capture_output=True, text=True, timeout=PROBE_S)
     if answer.returncode:
         return f"it does not work on this host: {answer.stderr.strip() or answer.stdout.strip()}"
-    return None
+    return f"a root on disk {reason}" if spec.disk_mb and (reason := roots.unavailable()) else None
 
 
 def _claim_user() -> HostId | None:
@@ -352,9 +324,11 @@ def _claim_user() -> HostId | None:
 
 
 def _become(user: HostId | None) -> list[str]:
-    if user is None:
-        return []
-    return ["setpriv", f"--reuid={user.number}", f"--regid={user.number}", "--clear-groups"]
+    return [] if user is None else _as_user(user.number)
+
+
+def _as_user(number: int) -> list[str]:
+    return ["setpriv", f"--reuid={number}", f"--regid={number}", "--clear-groups"]
 
 
 def _mount(spec: SandboxSpec) -> list[str]:
@@ -368,13 +342,9 @@ def _mount(spec: SandboxSpec) -> list[str]:
 
 def _bwrap(spec: SandboxSpec, etc: list[str]) -> list[str]:
     """etc: the arguments that put files into /etc."""
-    line = ["bwrap", "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
-    line += ["--as-pid-1", "--clearenv", "--setenv", "PATH", ENVIRONMENT["PATH"]]
-    kept = (*RUNNER_CAPABILITIES, *(ROOT_CAPABILITIES if spec.user == "root" else ()))
-    line += ["--cap-drop", "ALL", *(word for name in kept for word in ("--cap-add", f"CAP_{name}"))]
-    user = str(user_id(spec))
-    line += ["--uid", user, "--gid", user, "--hostname", "sandbox"]
-    line += ["--ro-bind", "/usr", "/usr", "--proc", "/proc", *_devices()]
+    kept = ROOT_CAPABILITIES if spec.user == "root" else ()
+    line = _namespaces(["--unshare-user"], user_id(spec), kept)
+    line += ["--ro-bind", "/usr", "/usr"]
     for name in SYSTEM_DIRS:
         if Path("/", name).is_symlink():
             line += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
@@ -383,15 +353,47 @@ def _bwrap(spec: SandboxSpec, etc: list[str]) -> list[str]:
     line += ["--perms", "0755", "--dir", ETC]
     for number, path in enumerate(spec.parts):
         line += ["--bind", f"{PARTS}/{number}", path]
-    return [*line, *etc, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORK]
+    return [*line, *etc, *_devices(), "--remount-ro", "/", "--chdir", WORK]
+
+
+def _bwrap_on_disk(spec: SandboxSpec, root: Root, tools: Path) -> list[str]:
+    """tools: the files of the toolkit."""
+    # There are several users here, so the runner can be another one than the agent.
+    kept = ROOT_CAPABILITIES if spec.user == "root" else ("SETUID", "SETGID")
+    line = _namespaces(["--userns", str(root.users.namespace)], ROOT_ID, kept)
+    for name, value in toolkit.environment().items():
+        line += ["--setenv", name, value]
+    line += ["--bind", str(root.path), "/", "--ro-bind", str(tools), toolkit.HOME]
+    return [*line, *_devices(), "--chdir", WORK]
+
+
+def _namespaces(users: list[str], user: int, capabilities: Iterable[str]) -> list[str]:
+    """users: the arguments for the user namespace. user: the runner's in it."""
+    line = ["bwrap", *users, "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
+    line += [f"--unshare-{kind}" for kind in ("cgroup-try", "ipc", "net", "pid", "uts")]
+    line += ["--setenv", "PATH", ENVIRONMENT["PATH"], "--hostname", "sandbox", "--cap-drop", "ALL"]
+    for name in (*RUNNER_CAPABILITIES, *capabilities):
+        line += ["--cap-add", f"CAP_{name}"]
+    return [*line, "--uid", str(user), "--gid", str(user)]
 
 
 def _devices() -> list[str]:
     # With bwrap's own --dev, the runner would get a second user namespace, in which it has no
     # power over the first, and could not make pid namespaces more than once.
-    line = ["--perms", "0755", "--tmpfs", "/dev", "--dir", "/dev/pts", "--dir", "/dev/shm"]
+    line = [
+        "--proc",
+        "/proc",
+        "--perms",
+        "0755",
+        "--tmpfs",
+        "/dev",
+        "--dir",
+        "/dev/pts",
+        "--dir",
+        "/dev/shm",
+    ]
     for name in DEVICES:
         line += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
     for name, target in DEVICE_LINKS.items():
         line += ["--symlink", target, f"/dev/{name}"]
-    return line
+    return [*line, "--remount-ro", "/dev"]

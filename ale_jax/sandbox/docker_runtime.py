@@ -121,6 +121,7 @@ class DockerRuntime(StartsBlocking):
 
         Errors: SandboxStartError; ValueError for an invalid recipe.
         """
+        _refuse_disk(spec)
         if reason := _daemon_trouble():
             raise SandboxStartError(f"docker is not usable: {reason}")
         Hub().ensure(spec.image)
@@ -144,15 +145,22 @@ class DockerRuntime(StartsBlocking):
 
     async def prepare(self, spec: SandboxSpec) -> None:
         """Builds the image of `spec` if needed, which may take minutes. Errors: as `__init__`."""
+        _refuse_disk(spec)
         await asyncio.to_thread(Hub().ensure, spec.image)
 
     async def launch(
-        self, spec: SandboxSpec, labels: Mapping[str, str], record: Record = log_denial
+        self,
+        spec: SandboxSpec,
+        labels: Mapping[str, str],
+        record: Record = log_denial,
+        snapshot: bytes = b"",
     ) -> AsyncSandbox:
-        """Returns a working sandbox. record: called for each connection that is refused.
+        """Returns a working sandbox. record: called for each connection that is refused. snapshot:
+        always empty, as there is no root on disk.
 
         Errors: SandboxStartError.
         """
+        _refuse_disk(spec)
         if spec.runtime not in self._oci_runtimes:
             known = ", ".join(sorted(self._oci_runtimes))
             raise SandboxStartError(
@@ -179,6 +187,9 @@ class DockerRuntime(StartsBlocking):
                 socket=docker_socket.TARGET if mounts else "",
             )
             return await boot(machine, spec, surroundings, record)
+
+    async def forget(self, snapshot: bytes) -> None:
+        """Does nothing: a snapshot is all there is."""
 
     def reap(self) -> int:
         """Removes the containers whose owner is dead; returns their number."""
@@ -268,6 +279,14 @@ class DockerRuntime(StartsBlocking):
             raise
 
 
+def _refuse_disk(spec: SandboxSpec) -> None:
+    if spec.disk_mb:
+        raise SandboxStartError(
+            f"docker cannot limit a root on disk to {spec.disk_mb} MB: use the runtime bubblewrap, "
+            "which runs the same images, or leave disk_mb at 0"
+        )
+
+
 def _host_config(plan: Plan, cpus: int) -> dict:
     """cpus: number of CPUs of the daemon, which refuses a limit above it."""
     spec = plan.spec
@@ -316,6 +335,8 @@ def _without(archive: bytes, names: Collection[str]) -> bytes:
 
 def probe(spec: SandboxSpec) -> str | None:
     """Why Docker cannot run `spec` now, with the command to fix it; None if it can."""
+    if spec.disk_mb:
+        return "it cannot limit a root on disk; use bubblewrap"
     if reason := _daemon_trouble():
         return reason
     with daemon.connect() as api:

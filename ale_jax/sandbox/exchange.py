@@ -99,12 +99,17 @@ class Exchange:
     @contextlib.asynccontextmanager
     async def _bounded(self, what: str, seconds: float) -> AsyncIterator[None]:
         """Turns a timeout or a protocol error into the loss of the sandbox."""
+        machine = self._machine
         try:
             async with time_to_answer(seconds, self._machine.vitals):
                 yield
         except TimeoutError:
+            if machine is not self._machine:
+                raise SandboxError(f"the sandbox was reset during {what!r}") from None
             raise await self._lost(f"no answer to {what!r} within {seconds:g} s") from None
         except SandboxLost as error:
+            if machine is not self._machine:
+                raise SandboxError(f"the sandbox was reset during {what!r}") from error
             raise await self._lost(str(error)) from error
 
     async def _made(self, make: Callable[[], T]) -> T:

@@ -22,6 +22,7 @@ OCI_RUNTIMES = ("runc", "runsc", "kata")
 WORK, TMP, ETC, SHM = "/work", "/tmp", "/etc", "/dev/shm"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:@-]{0,254}")
+MIN_DISK_MB = 16
 FILES_PER_MB = 64  # a file costs 1.2 KiB, so 8 % of memory_mb for each writable directory
 # System directories. A writable directory may be neither one of them nor a parent of one.
 SYSTEM = ("/bin", "/dev", "/lib", "/proc", "/sbin", "/sys", "/usr")
@@ -41,6 +42,10 @@ class SandboxSpec:
     pids: maximum number of processes and threads at a time.
     files_mb: size of each writable directory, and of /dev/shm. Files are kept in memory, so all
         of them together must fit into memory_mb.
+    disk_mb: 0: writable directories are in memory, and all else is read-only. Otherwise the whole
+        root is on disk and may hold this much besides the image: user "root" may change all of it,
+        "agent" what belongs to it. Only bubblewrap, run as root, has this; `files_mb` and
+        `max_files` then only limit what is transferred at once.
     writable: writable directories besides /work and /tmp. They are in memory; everything else is
         read-only. The image's contents of each are copied into it at the start. Each holds at most
         `max_files` files. "/etc" requires user "root", which can then add users, but can also put
@@ -59,6 +64,7 @@ class SandboxSpec:
     memory_mb: int = 256
     pids: int = 64
     files_mb: int = 16
+    disk_mb: int = 0
     writable: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     network: EgressPolicy = NO_NETWORK
@@ -77,6 +83,10 @@ class SandboxSpec:
         for name, low in (("memory_mb", 16), ("pids", 8), ("files_mb", 1), ("output_bytes", 64)):
             if getattr(self, name) < low:
                 raise ValueError(f"sandbox {name} {getattr(self, name)} must be at least {low}")
+        if self.disk_mb < 0 or 0 < self.disk_mb < MIN_DISK_MB:
+            raise ValueError(
+                f"sandbox disk_mb {self.disk_mb} must be 0 (in memory) or at least {MIN_DISK_MB}"
+            )
         if not (math.isfinite(self.command_seconds) and self.command_seconds > 0):
             raise ValueError(f"sandbox command_seconds {self.command_seconds} must be more than 0")
         if not (math.isfinite(self.cpus) and self.cpus >= 0):

@@ -22,6 +22,7 @@ from ale_jax.sandbox import bubblewrap, docker_runtime
 from benchmarks.sandbox import (
     crowd,
     deaths,
+    disk,
     hostile,
     latency,
     leaks,
@@ -43,6 +44,7 @@ PARTS: Mapping[str, Callable[[str, Plan], list[Finding]]] = {
     "deaths": deaths.measure,
     "restart": restart.measure,
     "leaks": leaks.measure,
+    "disk": disk.measure,
     "attacks": siege.measure,
     "hostile": hostile.measure,
 }

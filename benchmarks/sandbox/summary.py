@@ -51,6 +51,7 @@ BARS = (
     Bar("reset_ms_p50", "reset, ms", 20.0),
     Bar("snapshot_ms_p50", "snapshot of 10 MB, ms", 50.0),
     Bar("restore_ms_p50", "restore of 10 MB, ms", 50.0),
+    Bar("disk_fork_ms_p50", "fork of a root on disk, ms", 200.0),
     Bar("docker_exec_ratio", "docker exec / session command", 10.0, at_least=True),
     Bar("swe_rex_ratio", "SWE-ReX, local / session command", 10.0, at_least=True),
     Bar("crowd_silent", "sandboxes of the crowd that do not answer", 0),

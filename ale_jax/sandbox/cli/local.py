@@ -19,6 +19,8 @@ from ale_jax.sandbox import bubblewrap, cgroups, docker_runtime
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.cli import tables
 from ale_jax.sandbox.cli.parser import spec_of
+from ale_jax.sandbox.disk import roots
+from ale_jax.sandbox.disk.images import ImageFiles
 from ale_jax.sandbox.docker_runtime import DockerRuntime
 from ale_jax.sandbox.hub.ensure import MISSING, NEVER
 from ale_jax.sandbox.hub.hub import Hub
@@ -183,7 +185,11 @@ def _remove(hub: Hub, arguments: argparse.Namespace) -> int:
 def _prune(hub: Hub, arguments: argparse.Namespace) -> int:
     pruned = hub.prune(arguments.keep)
     rows = [(name, "removed") for name in pruned.removed]
-    tables.show("", ("image", ""), [*rows, *((name, "in use") for name in pruned.in_use)])
+    rows += [(name, "in use") for name in pruned.in_use]
+    if roots.unavailable() is None:
+        unpacked = ImageFiles(roots.directory()).prune()
+        rows += [(name, "its unpacked files were removed") for name in unpacked]
+    tables.show("", ("image", ""), rows)
     return 0
 
 
@@ -207,7 +213,8 @@ class Finding:
 def doctor(spec: SandboxSpec, url: str, token: str | None) -> int:
     """Shows the findings; returns 0 if a runtime can start `spec`, otherwise 1."""
     runtimes = list(_runtimes(spec))
-    findings = [*runtimes, _limits(), _service(url, token)]
+    disk = Finding("roots on disk in bubblewrap", roots.unavailable() or "")
+    findings = [*runtimes, _limits(), disk, _service(url, token)]
     rows = [("works" if not f.trouble else "no", f.what, f.trouble) for f in findings]
     tables.show("", ("", "", ""), rows)
     return 0 if any(not each.trouble for each in runtimes) else 1

@@ -43,7 +43,7 @@ SYMLINK = 1 << 27  # a bit of Go's os.FileMode; its lowest nine bits are those o
 
 def capabilities_of(api: Daemon, image: Image) -> Capabilities:
     """Inspects the files of `image` through a container that is never started."""
-    with asking(f"inspect the files of image {image.id}"), _container(api, image) as container:
+    with asking(f"inspect the files of image {image.id}"), unstarted(api, image) as container:
         has = {name: _has_program(api, container, name) for name in ("bash", "python3", "tar")}
         present = [
             libc
@@ -55,7 +55,8 @@ def capabilities_of(api: Daemon, image: Image) -> Capabilities:
 
 
 @contextlib.contextmanager
-def _container(api: Daemon, image: Image) -> Iterator[str]:
+def unstarted(api: Daemon, image: Image) -> Iterator[str]:
+    """Yields a container of `image` that never runs, for access to the image's files."""
     # By these labels a runtime's reaper recognizes what a dead process left behind.
     labels = {"ale.owner": str(Owner.current()), "ale.deadline": str(int(time.time()) + LOOK_S)}
     container = api.create_container(image.id, ["-"], labels=labels)["Id"]

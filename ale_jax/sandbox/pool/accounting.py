@@ -31,7 +31,7 @@ class Room:
 
     @classmethod
     def of(cls, spec: SandboxSpec, count: int = 1) -> Room:
-        disk_mb = len(spec.parts) * spec.files_mb
+        disk_mb = spec.disk_mb or len(spec.parts) * spec.files_mb
         return cls(count, count * spec.memory_mb, count * spec.cpus, count * disk_mb)
 
     def __add__(self, other: Room) -> Room:

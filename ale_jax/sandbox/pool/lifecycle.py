@@ -15,7 +15,7 @@ from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.exchange import Job
 from ale_jax.sandbox.pool.accounting import UsageLedger, owner_of
 from ale_jax.sandbox.pool.api import Cause, Record, SandboxGone, StartRequest, State
-from ale_jax.sandbox.pool.machines import Machines
+from ale_jax.sandbox.pool.machines import Launch, Machines
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.pool.pooled_sandbox import Heartbeat, PooledSandbox
 from ale_jax.sandbox.pool.snapshots import SnapshotStore, SnapshotStores
@@ -149,16 +149,16 @@ class Lifecycle:
         """Waits for a permit, the runtime and the snapshot's files; `end` cancels it."""
         pooled.start_began = True
         try:
-            if pooled.sandbox is None:
-                await self._launch(pooled)
-            if pooled.request.snapshot and not pooled.is_warm:
+            filled = await self._launch(pooled) if pooled.sandbox is None else ""
+            if pooled.request.snapshot != filled and not pooled.is_warm:
                 await self._fill(pooled)
         except Exception as error:  # every kind of failure must reach the waiting callers
             self._fail(pooled, error)
         else:
             self._started(pooled)
 
-    async def _launch(self, pooled: PooledSandbox) -> None:
+    async def _launch(self, pooled: PooledSandbox) -> str:
+        """Returns the id of the snapshot that it started with; empty: none."""
         pause = 0.0
         if pooled.losses > 1:
             pause = min(FIRST_PAUSE_S * 2 ** (pooled.losses - 2), LAST_PAUSE_S)
@@ -167,15 +167,21 @@ class Lifecycle:
         def record(kind: str, detail: str, **fields: str | int | None) -> None:
             self._note(kind, detail, pooled, **fields)  # adopting a warm sandbox changes its id
 
+        # Adopting a warm sandbox changes the request.
+        spec, store = pooled.request.spec, self._store_of(pooled.request)
+        filled = pooled.request.snapshot if spec.disk_mb else ""
+
+        async def snapshot() -> bytes:
+            return await store.get(filled) if filled else b""
+
         pooled.sandbox = await self._machines.launch(
-            pooled.request.spec,
-            labels,
-            record,
+            Launch(spec, labels, record, snapshot),
             lambda: pooled.to(State.STARTING),
             pooled.after,
             pause,
         )
         pooled.heartbeat = Heartbeat(self._options, phase=next(self._phases))
+        return filled
 
     async def _fill(self, pooled: PooledSandbox) -> None:
         if pooled.life.state is State.READY:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from ale_jax.sandbox.api import SandboxStartError
+from ale_jax.sandbox.api import SandboxError, SandboxStartError
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.pool.accounting import Room, total
 from ale_jax.sandbox.pool.api import Record
@@ -90,11 +90,24 @@ class Launches(Protocol):
     async def prepare(self, spec: SandboxSpec) -> None: ...
 
     async def launch(
-        self, spec: SandboxSpec, labels: Mapping[str, str], record: Record
+        self, spec: SandboxSpec, labels: Mapping[str, str], record: Record, snapshot: bytes
     ) -> AsyncSandbox:
-        """record: is told which network access the sandbox was denied."""
+        """record: is told which network access the sandbox was denied. snapshot: of a root on disk,
+        with which it starts; empty: none."""
+
+    async def forget(self, snapshot: bytes) -> None:
+        """Frees what a snapshot holds outside of itself. Errors: SandboxError."""
 
     def reap(self) -> int: ...
+
+
+class Launch(NamedTuple):
+    """The arguments of a launch. snapshot: reads the snapshot that it starts from; empty: none."""
+
+    spec: SandboxSpec
+    labels: Mapping[str, str]
+    record: Record
+    snapshot: Callable[[], Awaitable[bytes]]
 
 
 class Machines:
@@ -159,17 +172,15 @@ class Machines:
 
     async def launch(
         self,
-        spec: SandboxSpec,
-        labels: Mapping[str, str],
-        record: Record,
+        what: Launch,
         begins: Callable[[], None],
         after: asyncio.Future | None = None,
         pause: float = 0.0,
     ) -> AsyncSandbox:
         """Starts a machine in a reserved slot. Errors: SandboxStartError, and those of the runtime.
 
-        record: for the runtime. begins: called when the launch has its permit. after: the task that
-        ends the slot's previous occupant. pause: seconds to wait first.
+        begins: called when the launch has its permit. after: the task that ends the slot's previous
+        occupant. pause: seconds to wait first.
         """
         try:
             await asyncio.sleep(pause)
@@ -177,14 +188,18 @@ class Machines:
                 await asyncio.shield(after)
             await self._permits.acquire()
         except BaseException:
-            self.give_back(spec, after)
+            self.give_back(what.spec, after)
             raise
         try:
             begins()
-            launch = self._runtime.launch(spec, labels, record)
-            return await self._bounded(asyncio.get_running_loop().create_task(launch), spec)
+            launch = asyncio.get_running_loop().create_task(self._launch(what))
+            return await self._bounded(launch, what.spec)
         finally:
             self._permits.release()
+
+    async def _launch(self, what: Launch) -> AsyncSandbox:
+        snapshot = await what.snapshot()
+        return await self._runtime.launch(what.spec, what.labels, what.record, snapshot)
 
     async def _bounded(self, launch: asyncio.Task[AsyncSandbox], spec: SandboxSpec) -> AsyncSandbox:
         seconds = self._options.launch_seconds
@@ -215,6 +230,16 @@ class Machines:
             self._record("late_start_failed", f"no caller was waiting for it: {error!r}")
         else:
             await self._close(sandbox, "a late start", keep_slot=False)
+
+    def forget(self, snapshot: bytes) -> None:
+        """Frees, in the background, what a snapshot holds outside of itself."""
+        self._spawn(self._forget(snapshot))
+
+    async def _forget(self, snapshot: bytes) -> None:
+        try:
+            await self._runtime.forget(snapshot)
+        except SandboxError as error:
+            self._record("snapshot_left", str(error))
 
     def end(self, sandbox: AsyncSandbox, id: str, keep_slot: bool = False) -> asyncio.Task:
         """Ends a machine in the background. keep_slot: reserves its slot for another launch."""

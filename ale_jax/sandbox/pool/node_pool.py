@@ -48,7 +48,9 @@ class NodePool:
         self._events = EventRing(self._clock, record)
         record = self._events.record
         self._machines = Machines(runtime, options, record)
-        self._stores = SnapshotStores(options.snapshot_directory, options.snapshot_mb << 20, record)
+        self._stores = SnapshotStores(
+            options.snapshot_directory, options.snapshot_mb << 20, record, self._machines.forget
+        )
         self._lifecycle = Lifecycle(self._machines, self._stores, options, record, self._clock)
         at_once = max(1, options.creates_at_once // 2)
         self._warm = WarmPools(self._lifecycle, self._machines, at_once, self._clock)

@@ -9,15 +9,18 @@ import hashlib
 import re
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
 from ale_jax.files import write_atomically
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.cgroups import Owner
+from ale_jax.sandbox.disk.references import held_bytes, is_reference
 from ale_jax.sandbox.pool.api import Record, SnapshotInfo
 
 PREFIX = "ale-snap-"
+MAX_REFERENCE = 1000
 NAME = re.compile(r"[0-9a-f]{64}")
 
 
@@ -27,14 +30,21 @@ class SnapshotStore:
 
     If a new archive does not fit, the least recently used ones are removed, except for pinned ones:
     living sandboxes may have to be started from them again. directory: may hold the archives of an
-    earlier pool; empty: a temporary directory, which `close` removes.
+    earlier pool; empty: a temporary directory, which `close` removes. forget: called with each
+    archive that is removed. An archive may be a `Reference`, whose size is that of the root.
     """
 
-    def __init__(self, directory: str, max_bytes: int, record: Record):
+    def __init__(
+        self,
+        directory: str,
+        max_bytes: int,
+        record: Record,
+        forget: Callable[[bytes], None] = lambda content: None,
+    ):
         self._temporary = None if directory else _temporary_directory()
         self.directory = Path(directory or self._temporary.name)
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.max_bytes, self._record = max_bytes, record
+        self.max_bytes, self._record, self._forget = max_bytes, record, forget
         self._pins: collections.Counter[str] = collections.Counter()
         self._writing = asyncio.Lock()
         self._infos: dict[str, SnapshotInfo] = {}  # the most recently used is the last
@@ -69,9 +79,14 @@ class SnapshotStore:
         async with self._writing:  # one at a time, because each relies on the room that it made
             if id in self._infos:
                 return self._use(id)
-            self._make_room(len(content), self.max_bytes if max_bytes is None else max_bytes)
-            await asyncio.to_thread(write_atomically, self.directory / id, [content])
-            info = self._infos[id] = SnapshotInfo(id, len(content), at)
+            size = held_bytes(content)
+            try:
+                self._make_room(size, self.max_bytes if max_bytes is None else max_bytes)
+                await asyncio.to_thread(write_atomically, self.directory / id, [content])
+            except BaseException:
+                self._forget(content)
+                raise
+            info = self._infos[id] = SnapshotInfo(id, size, at)
             return info
 
     async def get(self, id: str) -> bytes:
@@ -112,24 +127,40 @@ class SnapshotStore:
             )
         for id in victims:
             del self._infos[id]
-            (self.directory / id).unlink(missing_ok=True)
+            path = self.directory / id
+            with contextlib.suppress(FileNotFoundError):
+                if is_reference(head := _head(path)):
+                    self._forget(head)
+                path.unlink()
             self._record("snapshot_removed", f"{id} was removed to make room", snapshot=id)
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MAX_REFERENCE)
 
 
 class SnapshotStores:
     """A store for each owner of sandboxes, so that nobody's snapshots make room for another's, and
-    nobody can use another's. max_bytes: of each."""
+    nobody can use another's. max_bytes: of each. forget: as in `SnapshotStore`."""
 
-    def __init__(self, directory: str, max_bytes: int, record: Record):
-        self.max_bytes, self._record = max_bytes, record
-        self._nobodys = SnapshotStore(directory, max_bytes, record)
+    def __init__(
+        self,
+        directory: str,
+        max_bytes: int,
+        record: Record,
+        forget: Callable[[bytes], None] = lambda content: None,
+    ):
+        self.max_bytes, self._record, self._forget = max_bytes, record, forget
+        self._nobodys = SnapshotStore(directory, max_bytes, record, forget)
         self._stores = {"": self._nobodys}
 
     def of(self, owner: str) -> SnapshotStore:
         if owner not in self._stores:
             # The prefix makes a directory's name of any owner, even of "..".
-            directory = self._nobodys.directory / f"of-{quote(owner, safe='')}"
-            self._stores[owner] = SnapshotStore(str(directory), self.max_bytes, self._record)
+            directory = str(self._nobodys.directory / f"of-{quote(owner, safe='')}")
+            store = SnapshotStore(directory, self.max_bytes, self._record, self._forget)
+            self._stores[owner] = store
         return self._stores[owner]
 
     def close(self) -> None:

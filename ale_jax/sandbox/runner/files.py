@@ -192,7 +192,7 @@ def find(name: str) -> Account:
     for row in _rows("/etc/passwd", 7):
         if row[0] == name:
             uid, gid = int(row[2]), int(row[3])
-            if not _is_mapped(uid):
+            if not is_mapped(uid):
                 raise LookupError(f"user id {uid} does not exist in this sandbox: use Docker")
             members = [(int(row[2]), row[3].split(",")) for row in _rows("/etc/group", 4)]
             groups = [group for group, names in members if name in names]
@@ -208,7 +208,7 @@ def _rows(path: str, width: int) -> list[list[str]]:
     return [row for row in rows if len(row) == width and row[2].isdecimal()]
 
 
-def _is_mapped(uid: int) -> bool:
+def is_mapped(uid: int) -> bool:
     """Whether `uid` exists here. Without privileges on the host, a sandbox has only one user id."""
     spans = [tuple(map(int, line.split())) for line in kernel.read("self/uid_map").splitlines()]
     return any(first <= uid < first + count for first, _, count in spans)

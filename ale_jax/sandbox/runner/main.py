@@ -352,6 +352,9 @@ def main(config: dict) -> None:
     `World` or None; the `parts` of `Runner`; `memory_bytes` of all processes of the agent together,
     if this program must limit it, otherwise 0; and the `socket` to the host."""
     os.umask(0o022)
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # that of the listing itself is closed
+            os.set_inheritable(number, number < 3)
     # Nothing that it does takes this much, as all data travels in pieces.
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     if path := config.pop("socket"):

@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 from . import kernel
-from .files import WORK, Account
+from .files import WORK, Account, is_mapped
 from .loop import READ, Event, Loop
-from .rights import Rights
+from .rights import RUNNER_ID, Rights
 from .sockets import Sockets
 from .world import MAX_TERMINALS, World
 
@@ -83,7 +83,7 @@ class Agent:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # which the kernel drops for a process 1
         # Children inherit the score; writing through this file does not require to be dumpable.
         self._oom_score = os.open("self/oom_score_adj", os.O_WRONLY, dir_fd=kernel.proc())
-        if not world:
+        if os.getuid() == 0 and is_mapped(RUNNER_ID):  # otherwise there is one user only
             rights.separate()
         # Where both have the same uid (bubblewrap), not being dumpable protects this process and
         # the agent's processes, until they execute a program, from ptrace and /proc.

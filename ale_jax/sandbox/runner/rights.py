@@ -52,8 +52,6 @@ class Rights:
         self.uid, self._gid = uid, gid
         self._limits = _attainable(LIMITS | {name: (n, n) for name, n in limits.items()})
         self._groups = groups
-        for group in groups:
-            os.set_inheritable(group, False)
         self._capabilities = [CAPABILITIES[name] for name in capabilities]
         self._excess = _bounding_set() - set(self._capabilities)
         self._filter = Filter(denies_hoards, RUNNER_ID)

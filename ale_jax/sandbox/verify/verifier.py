@@ -191,8 +191,13 @@ def trusted_path(writable: Sequence[str]) -> str:
 
 
 def _environment(sandbox: BlockingSandbox, verifier: Verifier) -> dict[str, str]:
-    scratch = f"{verifier.report}/{SCRATCH}"
-    fresh = {"PATH": trusted_path(sandbox.spec.writable), "HOME": scratch, "TMPDIR": scratch}
+    spec, scratch = sandbox.spec, f"{verifier.report}/{SCRATCH}"
+    if spec.disk_mb and spec.user == "root":
+        raise ValueError(
+            "cannot verify a sandbox on disk in which the agent is root, since it may have changed "
+            "every program: start it with user 'agent', or judge a copy of its files elsewhere"
+        )
+    fresh = {"PATH": trusted_path(spec.writable), "HOME": scratch, "TMPDIR": scratch}
     return {**fresh, **verifier.env}
 
 

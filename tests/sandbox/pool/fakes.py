@@ -118,7 +118,7 @@ class FakeRuntime:
             raise SandboxStartError("no such image")
         self.prepared.append(spec)
 
-    async def launch(self, spec: SandboxSpec, labels, record) -> FakeSandbox:
+    async def launch(self, spec: SandboxSpec, labels, record, snapshot=b"") -> FakeSandbox:
         what = self.plan.popleft() if self.plan else "ok"
         self.labels.append(dict(labels))
         self.existing += 1

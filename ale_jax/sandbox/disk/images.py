@@ -1,0 +1,128 @@
+"""The files of images, unpacked once per host, for sandboxes that do not run in Docker."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from ale_jax.sandbox import toolkit
+from ale_jax.sandbox.api import ImageMissing, SandboxStartError
+from ale_jax.sandbox.hub import daemon, node
+from ale_jax.sandbox.hub.hub import Hub
+
+UNPACK_S = 3600.0
+IMAGES, TOOLS = "images", "tools"
+USED, PARTIAL = ".used", ".partial"
+MAX_WORDS = 1000
+
+
+class ImageFiles:
+    """Directories with the files of images, which all processes of this host share. What a process
+    uses is locked until that process ends.
+
+    directory: has the directories `IMAGES`, which only root may enter, since images contain
+        set-user-id programs, and `TOOLS`. Errors: SandboxStartError.
+    """
+
+    def __init__(self, directory: Path):
+        self._images, self._tools = directory / IMAGES, directory / TOOLS
+        self._locks: dict[Path, int] = {}
+
+    def ensure(self, image: str) -> Path:
+        """Returns the files of an image; builds and unpacks it if needed.
+
+        Errors: ValueError for an invalid recipe.
+        """
+        Hub().ensure(image)
+        with daemon.connect(UNPACK_S) as api:
+            found = daemon.find(api, image)
+            if found is None:
+                raise ImageMissing(f"image {image!r} has just been removed; build it again")
+            name = found.id.rpartition(":")[2]
+            return self._ensure(self._images / name, lambda target: _export(api, found, target))
+
+    def ensure_toolkit(self) -> Path:
+        """Returns the programs that are mounted into every sandbox."""
+        address, packed = toolkit.archive()
+        return self._ensure(self._tools / address, lambda target: _extract([packed], target))
+
+    def prune(self) -> list[str]:
+        """Removes the files of images that the daemon no longer has and no process uses; returns
+        the images' ids."""
+        names = [path.name for path in self._images.iterdir() if path.is_dir()]
+        with daemon.connect() as api:
+            gone = [name for name in names if daemon.find(api, name) is None]
+        return [name for name in gone if self._remove(name)]
+
+    def _ensure(self, target: Path, fill: Callable[[Path], None]) -> Path:
+        try:
+            if target not in self._locks:
+                self._locks[target] = _lock(target.with_suffix(USED), fcntl.LOCK_SH)
+            if not target.is_dir():
+                unpacking = _lock(target.with_suffix(PARTIAL + USED), fcntl.LOCK_EX)
+                try:
+                    if not target.is_dir():
+                        _fill_whole(target, fill)
+                finally:
+                    os.close(unpacking)
+        except (*daemon.TROUBLE, ValueError, subprocess.SubprocessError) as error:
+            raise SandboxStartError(f"cannot unpack {target}: {error}") from error
+        return target
+
+    def _remove(self, name: str) -> bool:
+        target = self._images / name
+        try:
+            lock = _lock(target.with_suffix(USED), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        try:
+            shutil.rmtree(target)
+        finally:
+            os.close(lock)
+        return True
+
+
+def _lock(path: Path, how: int) -> int:
+    """The kernel frees the lock if this process dies."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, how)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _fill_whole(target: Path, fill: Callable[[Path], None]) -> None:
+    """Whoever sees `target` sees all of it."""
+    partial = target.with_suffix(PARTIAL)
+    if partial.exists():  # of a process that was killed
+        shutil.rmtree(partial)
+    partial.mkdir(mode=0o755)
+    fill(partial)
+    partial.rename(target)
+
+
+def _export(api: daemon.Daemon, image: daemon.Image, target: Path) -> None:
+    with node.unstarted(api, image) as container:
+        _extract(api.export(container), target)
+
+
+def _extract(archive: Iterable[bytes], target: Path) -> None:
+    # The daemon packs the files of a container, so nobody chose the entries of this archive; and
+    # tar does not write through a link that it has just unpacked.
+    line = ["tar", "--extract", "--numeric-owner", "--preserve-permissions"]
+    with subprocess.Popen(
+        [*line, "--directory", str(target)], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as tar:
+        with contextlib.suppress(BrokenPipeError), tar.stdin:
+            for piece in archive:
+                tar.stdin.write(piece)
+        words = tar.stderr.read(MAX_WORDS).decode(errors="replace").strip()
+    if tar.returncode:
+        raise OSError(f"tar ended with status {tar.returncode}: {words}")

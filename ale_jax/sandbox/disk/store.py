@@ -1,0 +1,125 @@
+"""The file system in which the writable roots of one process are: a subvolume for each, with a
+quota, and snapshots of them."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import secrets
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from ale_jax.sandbox.disk import btrfs, mounts
+from ale_jax.sandbox.disk.loop import LoopDevice
+
+# Room for the file system's own records, and for what was removed but is not freed yet.
+SPARE_BYTES, SPARE_SHARE = 1 << 30, 0.25
+# Nothing in it outlives this process, so no write has to reach the disk at any particular time.
+OPTIONS = "nobarrier,nodiscard,commit=5"
+FORMAT_S = 30.0
+
+
+class Store:
+    """Subvolumes by name below `top`. For one thread, whose mounts must be private.
+
+    Each subvolume has the room that it was promised: the store is as large as all promises, and
+    reserves that on the host's disk. It never shrinks. Errors of every method: OSError.
+    """
+
+    def __init__(self, directory: Path, top: Path):
+        """directory: on the disk to use. top: an empty directory, over which it is mounted."""
+        self._promised: dict[str, int] = {}
+        self._serial = itertools.count()
+        self._device = LoopDevice(directory, SPARE_BYTES)
+        self._top = top
+        try:
+            self._mount()
+        except BaseException:
+            self._device.close()
+            raise
+
+    def empty(self) -> str:
+        """Creates an empty one. What the caller puts into it has to be little."""
+        name = str(next(self._serial))
+        btrfs.create(self._fd, name)
+        return self._noted(name)
+
+    def writable(self, origin: str, max_bytes: int) -> str:
+        """Creates a copy of `origin` that may hold up to `max_bytes`, including what it copied."""
+        name = self._copy(origin, str(next(self._serial)), read_only=False)
+        self._promise(name, max_bytes)
+        btrfs.limit(self._fd, self._numbers[name], max_bytes)
+        return name
+
+    def freeze(self, origin: str) -> str:
+        """Creates a copy that does not change, with a name that cannot be guessed."""
+        name = self._copy(origin, secrets.token_hex(16), read_only=True)
+        self._promise(name, self.bytes_of(name))
+        return name
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._promised
+
+    def drop(self, name: str) -> None:
+        btrfs.destroy(self._fd, name)
+        del self._promised[name], self._numbers[name]
+
+    def path(self, name: str) -> Path:
+        return self._top / name
+
+    def bytes_of(self, name: str) -> int:
+        """What it holds, shared or not, as of a few seconds ago. Any thread may call this."""
+        return btrfs.referenced(self._groups, self._numbers[name])
+
+    def close(self) -> None:
+        """Lets go of it. It ends with the last sandbox that has a root in it."""
+        mounts.unmount(str(self._top))
+        os.close(self._fd)
+        self._device.close()
+
+    def _mount(self) -> None:
+        line = ["mkfs.btrfs", "--quiet", "--nodiscard", "--metadata", "single", "--data", "single"]
+        subprocess.run(
+            [*line, self._device.path], check=True, capture_output=True, timeout=FORMAT_S
+        )
+        flags = mounts.NOSUID | mounts.NODEV | mounts.NOATIME
+        mounts.mount("btrfs", self._device.path, str(self._top), flags, OPTIONS)
+        self._fd = os.open(self._top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        btrfs.enable_quota(self._fd)
+        self._groups = btrfs.quota_groups(self._fd)
+        self._numbers: dict[str, int] = {}
+
+    def _copy(self, origin: str, name: str, read_only: bool) -> str:
+        with _opened(self._top / origin) as source:
+            btrfs.snapshot(self._fd, source, name, read_only)
+        return self._noted(name)
+
+    def _noted(self, name: str) -> str:
+        with _opened(self._top / name) as subvolume:
+            self._numbers[name] = btrfs.number_of(subvolume)
+        self._promised[name] = 0
+        return name
+
+    def _promise(self, name: str, max_bytes: int) -> None:
+        self._promised[name] = max_bytes
+        needed = SPARE_BYTES + int((1 + SPARE_SHARE) * sum(self._promised.values()))
+        try:
+            if needed > self._device.bytes:
+                self._device.grow(needed)
+                btrfs.grow(self._fd)
+        except OSError as error:
+            self.drop(name)
+            raise OSError(
+                error.errno, f"the disk cannot hold {max_bytes >> 20} MB more: {error.strerror}"
+            ) from error
+
+
+@contextlib.contextmanager
+def _opened(directory: Path) -> Iterator[int]:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
