@@ -34,6 +34,8 @@ class ExecResult:
     output: stdout and stderr in the order in which they were written, with undecodable bytes
         replaced.
     omitted_bytes: number of bytes left out of the middle of `output`.
+    session_ended: the command ended its session (`exit`), or could not be stopped without it. The
+        next command gets a new session, without this one's variables and functions.
     """
 
     output: str
@@ -41,6 +43,7 @@ class ExecResult:
     timed_out: bool
     omitted_bytes: int
     seconds: float
+    session_ended: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,10 +99,13 @@ class Sandbox(Protocol):
     def run(self, command: str, timeout: float | None = None) -> ExecResult:
         """Runs `command` in the session; cwd, variables and functions persist for the next one.
 
-        timeout: seconds, `spec.command_seconds` if None. When it expires, everything that the
-        agent started is killed and the exit code is 124; the next command gets a new session in
-        the same directory. A command that ends its session (`exit`, `exec`) returns the session's
-        exit code, and the next command gets a new session in /work.
+        timeout: seconds, `spec.command_seconds` if None. When it expires, the command is
+            interrupted (Ctrl-C), what it has started is killed soon after, and the exit code is
+            124. The session keeps its state and its earlier background processes. If the shell
+            itself cannot be interrupted, the next command gets a new session in the same directory.
+
+        A command that ends its session (`exit`, `exec`) returns the session's exit code, and the
+        next command gets a new session in /work.
         """
 
     def read(self, path: str, max_bytes: int = 1 << 20) -> bytes:

@@ -130,6 +130,7 @@ class AsyncSandbox(FileCalls):
                 timed_out=bool(reply["timed_out"]),
                 omitted_bytes=int(reply["omitted"]),
                 seconds=time.monotonic() - started,
+                session_ended=bool(reply["session_ended"]),
             )
         )
 

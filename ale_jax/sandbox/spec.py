@@ -46,8 +46,8 @@ class SandboxSpec:
         code into everything that starts later, including verifiers.
     env: further environment variables, each (name, value).
     network: hosts that it may connect to, besides its own loopback.
-    command_seconds: default time limit of a command. When it expires, everything that the
-        command's session started is killed.
+    command_seconds: default time limit of a command. When it expires, the command is interrupted,
+        and everything that it started is killed.
     output_bytes: how much of a command's output is kept (head and tail; the middle is omitted).
     """
 

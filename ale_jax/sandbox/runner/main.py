@@ -76,7 +76,8 @@ class Runner:
         code, timed_out, output = await session.run(
             text, request["timeout"], request["output_bytes"], live
         )
-        if timed_out or code is None:
+        ended = code is None
+        if ended:
             await session.child.ended.wait()
             directory = session.directory if timed_out else WORK
             if self.sessions.get(name) is session:  # otherwise it was closed or reset meanwhile
@@ -84,11 +85,12 @@ class Runner:
         if not request["live"]:
             await stream.send(bytes(output.head))
         await stream.send(output.tail())
-        if code is None:
-            code = EXIT_TIMED_OUT if timed_out else session.child.exit_code
+        if timed_out:
+            code = EXIT_TIMED_OUT
         return {
-            "exit_code": EXIT_TIMED_OUT if timed_out else code,
+            "exit_code": session.child.exit_code if code is None else code,
             "timed_out": timed_out,
+            "session_ended": ended,
             "head": len(output.head),
             "omitted": output.omitted,
         }

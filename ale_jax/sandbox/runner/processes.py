@@ -205,13 +205,28 @@ class Agent:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGKILL)
 
-    def _below_or_stray(self, pid: int) -> set[int]:
-        parents = _parents()
+    def kill_younger(self, child: Child, began: "Birth") -> None:
+        """Kills what `child` has started since `began`, but neither the child nor what descends
+        from an older process. If that is impossible, kills all processes of the agent."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGSTOP)  # or it could start others meanwhile
+            try:
+                self._kill_until_none(lambda: self._below_or_stray(child.pid, began))
+            except RuntimeError:
+                self.kill()
+            os.kill(child.pid, signal.SIGCONT)
+
+    def _below_or_stray(self, pid: int, began: "Birth | None" = None) -> set[int]:
+        """began: without older processes and what descends from them."""
+        parents, births = _parents_and_births()
         spared = self._children.keys() - {pid}
+        if began is not None:
+            older = {each for each in births if births[each] <= began}
+            spared |= older - {pid, 1, os.getpid()}
         return {
             each
             for each in parents.keys() - self._children.keys() - {1, os.getpid()}
-            if not spared & _line(each, parents)
+            if not spared & {each, *_line(each, parents)}
         }
 
     def _kill_until_none(self, find: Callable[[], set[int]], at_once: bool = False) -> None:
@@ -244,15 +259,29 @@ def living() -> set[int]:
     return {int(name) for name in os.listdir("/proc") if name.isdecimal()}
 
 
-def _parents() -> dict[int, int]:
-    """The parent of each process that is not a zombie."""
-    parents = {}
+Birth = tuple[int, int]  # when a process started: clock tick since boot, pid
+
+
+def now() -> Birth:
+    """Before that of every process that starts later, and not before that of any earlier one.
+
+    Many processes start within a tick. Pids tell these apart, because the kernel counts them up.
+    """
+    tick = time.clock_gettime_ns(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK") // 10**9
+    with open("/proc/loadavg", "rb", buffering=0) as file:
+        return tick, int(file.read().split()[-1])
+
+
+def _parents_and_births() -> tuple[dict[int, int], dict[int, Birth]]:
+    """The parent of each process that is not a zombie, and when it started."""
+    parents, births = {}, {}
     for pid in living():
         with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
-            state, parent, *_ = file.read().rpartition(b")")[2].split()
+            state, parent, *rest = file.read().rpartition(b")")[2].split()
             if state != b"Z":
                 parents[pid] = int(parent)
-    return parents
+                births[pid] = int(rest[17]), pid
+    return parents, births
 
 
 def _line(pid: int, parents: Mapping[int, int]) -> set[int]:

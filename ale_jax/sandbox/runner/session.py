@@ -8,7 +8,7 @@ import time
 from .files import Account
 from .link import Stream
 from .loop import READ, WRITE, Event, Loop
-from .processes import Agent
+from .processes import Agent, now
 from .wire import CHUNK, HeadAndTail
 
 FEED_FD, REPLY_FD = 198, 199
@@ -16,17 +16,35 @@ MAX_PIPE = 1 << 20  # the largest pipe buffer that an unprivileged process can s
 GRACE_S = 0.3
 EXIT_TIMED_OUT = 124
 
+# Ctrl-C must drop all of the command, also what follows the interrupted program, as it does in an
+# interactive shell. This trap leaves every loop and function: `continue` and `break` leave the
+# loops of the place where it runs, and a DEBUG trap repeats that and skips each further command
+# (which is what `extdebug` and its status 1 do) until LOOP reads the status.
+LEAVE = (
+    "{ if [[ ${FUNCNAME-source} == source ]]; then builtin continue 999; else builtin break 999; fi"
+    "; } 2> /dev/null"
+)
+SKIP = (
+    "if [[ $BASH_COMMAND == __status=* ]]; then __interrupted=130; builtin trap - DEBUG; "
+    f"builtin shopt -u extdebug; else ! {LEAVE}; fi"
+)
+INTERRUPT = (
+    "if [[ ${__command-} ]]; then "  # not between commands, or the next one would be lost
+    f"builtin shopt -s extdebug; builtin trap '{SKIP}' DEBUG; {LEAVE}; fi"
+).replace("$", r"\$")
+
 # The agent's text is evaluated in this very shell, so that cwd, variables and functions persist.
 # Assigning POSIXLY_CORRECT makes the special builtin `unset` take precedence over a function of
 # that name, so that a redefined `builtin` can be removed. The loop does its work in a `while`
-# condition, which `set -e` does not end, and discards its trace (`set -x`). It is one line, so that
-# bash counts the agent's lines from 1. The trap keeps the shell alive when the command is
-# interrupted; children do not inherit it. The command is sent with its length, because bash reads
-# text of known length from a pipe in blocks, but text that ends with a NUL byte by byte.
+# condition, which `set -e` does not end, and discards its trace (`set -x`). It
+# is one line, so that bash counts the agent's lines from 1. The command is sent with its length,
+# because bash reads text of known length from a pipe in blocks, but text that ends with a NUL byte
+# by byte.
 LOOP = (
     "builtin echo 1000 > /proc/self/oom_score_adj; "  # the OOM killer must not pick the runner
-    "builtin trap : INT; "
-    "while { __status=$?; POSIXLY_CORRECT=1; unset -f builtin; unset POSIXLY_CORRECT; "
+    f'builtin trap "{INTERRUPT}" INT; '  # children do not inherit it
+    "while { __status=${__interrupted:-$?}; __interrupted=; __command=; "
+    "POSIXLY_CORRECT=1; unset -f builtin; unset POSIXLY_CORRECT; "
     r"""[[ ${__token-} ]] && builtin printf '%s %d %s\0' "$__token" "$__status" "$PWD" """
     f">&{REPLY_FD}; "
     f"IFS= builtin read -r -d '' -u {FEED_FD} __token && "
@@ -81,6 +99,9 @@ class Session:
     ) -> tuple[int | None, bool, HeadAndTail]:
         """Runs a command and sends the head of its output to `live` meanwhile.
 
+        When its time is over, it is interrupted, and what it has started is killed, in the
+        background, too. What earlier commands left running stays.
+
         Returns its exit code (None if the session ended with it), whether it timed out, and its
         output.
         """
@@ -97,10 +118,8 @@ class Session:
         sender = live and self._loop.spawn(command.send_head(live))
         timed_out = not await command.over.wait(time.monotonic() + timeout)
         if timed_out:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.child.pid, signal.SIGTERM)
-            await command.over.wait(time.monotonic() + GRACE_S)
-            self._agent.kill_tree(self.child)
+            await self._stop(command, GRACE_S)
+            self._agent.kill_younger(self.child, command.began)
         for task in tasks:
             self._loop.cancel(task)
         self._drain(command, MAX_PIPE)
@@ -112,18 +131,26 @@ class Session:
     async def interrupt(self, seconds: float) -> bool:
         """Sends SIGINT to the command and its children, and SIGKILL if they outlive `seconds`.
 
-        Returns whether there was a command. If it had to be killed, its session ends, too.
+        Returns whether there was a command. If that does not end it, its session ends, too.
         """
         command = self._command
         if command is None:
             return False
+        await self._stop(command, seconds)
+        return True
+
+    async def _stop(self, command: "_Command", grace: float) -> None:
+        """Interrupts the command; kills what it has started if it outlives `grace` seconds; and
+        kills the session if bash itself does not end the command then."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.child.pid, signal.SIGINT)
-        if not await command.over.wait(time.monotonic() + seconds):
+        if await command.over.wait(time.monotonic() + grace):
+            return
+        self._agent.kill_younger(self.child, command.began)
+        if not await command.over.wait(time.monotonic() + GRACE_S):
             self._agent.kill_tree(self.child)
             # Its bash may have reported the end of the command just before it was killed.
             command.outlived = False
-        return True
 
     async def _feed(self, text: bytes) -> None:
         unfed = memoryview(text)
@@ -182,6 +209,7 @@ class _Command:
     def __init__(self, loop: Loop, output_bytes: int):
         # A reply without this command's token is forged or belongs to another command.
         self.token = os.urandom(8).hex()
+        self.began = now()
         self.output = HeadAndTail(output_bytes)
         self.exit_code: int | None = None
         self.outlived = True  # the session outlived the command
