@@ -27,6 +27,7 @@ from ale_jax.sandbox.egress.proxy import Record
 from ale_jax.sandbox.hub import daemon
 from ale_jax.sandbox.hub.hub import Hub
 from ale_jax.sandbox.link import DockerLink
+from ale_jax.sandbox.runner.files import SHM
 from ale_jax.sandbox.runner.usage import Usage
 from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, TMP, WORK, SandboxSpec
 
@@ -195,6 +196,7 @@ def _host_config(spec: SandboxSpec, cpus: int) -> dict:
     user = user_id(spec)
     limits = f"size={spec.files_mb}m,nr_inodes={spec.max_files}"
     tmpfs = f"rw,exec,nosuid,nodev,{limits},uid={user},gid={user}"
+    shared_memory = f"rw,noexec,nosuid,nodev,{limits},uid={user},gid={user},mode=1777"
     writable = dict.fromkeys((WORK, *spec.writable), f"{tmpfs},mode=0755")
     return {
         "auto_remove": True,
@@ -203,7 +205,7 @@ def _host_config(spec: SandboxSpec, cpus: int) -> dict:
         "cap_drop": ["ALL"],
         # Docker's init holds files open that an agent with user root could write to.
         "init": False,
-        "ipc_mode": "none",
+        "ipc_mode": "none",  # no /dev/shm of Docker's, which a reset could not empty
         "log_config": {"type": "none"},
         "mem_limit": f"{spec.memory_mb}m",
         "memswap_limit": f"{spec.memory_mb}m",
@@ -211,7 +213,7 @@ def _host_config(spec: SandboxSpec, cpus: int) -> dict:
         "pids_limit": spec.pids,
         "read_only": True,
         "security_opt": ["no-new-privileges"],
-        "tmpfs": writable | {TMP: f"{tmpfs},mode=1777"},
+        "tmpfs": writable | {TMP: f"{tmpfs},mode=1777", SHM: shared_memory},
         **({"nano_cpus": int(min(spec.cpus, cpus) * 1e9)} if spec.cpus else {}),
         **({"runtime": spec.runtime} if spec.runtime != "runc" else {}),
     }

@@ -11,7 +11,7 @@ import os
 import stat
 from typing import NamedTuple
 
-WORK = "/work"
+WORK, SHM = "/work", "/dev/shm"
 BATCH = 1000
 KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
 

@@ -8,7 +8,7 @@ import socket
 from typing import Any
 
 from . import files, wire
-from .files import WORK, Account
+from .files import SHM, WORK, Account
 from .jobs import Job
 from .link import Link, Relay, Stream
 from .loop import READ, WRITE, Loop
@@ -18,6 +18,7 @@ from .usage import INSIDE, read_usage
 from .wire import MAIN
 
 NOT_ITS_OWNER = "--no-same-owner"
+TAR_CHANGED = 1  # tar's exit code if a file, such as a log, changed while it was packed
 Request = dict[str, Any]
 
 
@@ -32,6 +33,8 @@ class Runner:
 
     def __init__(self, loop: Loop, agent: Agent, parts: dict[str, int]):
         self.loop, self.agent, self.parts = loop, agent, parts
+        # It is no part of a snapshot. Some runtimes mount none, or a new one with each reset.
+        self._emptied = parts | ({SHM: 0o1777} if os.path.ismount(SHM) else {})
         self.link = Link(loop, self.serve)
         self.relay = Relay(loop, self.link)
         self.sessions: dict[str, Session] = {}
@@ -180,13 +183,13 @@ class Runner:
         return {}
 
     async def do_reset(self, request: Request, stream: Stream) -> dict:
-        """Kills all processes, forgets all sessions and empties `parts`."""
+        """Kills all processes, forgets all sessions, and empties `parts` and shared memory."""
         await self.do_kill(request, stream)
         for session in self.sessions.values():
             session.close()
         self.sessions.clear()
         self.directories.clear()
-        for path, mode in self.parts.items():
+        for path, mode in self._emptied.items():
             files.empty(path, mode)
         return {}
 
@@ -259,7 +262,7 @@ class Runner:
         await child.ended.wait()  # past max_bytes, the closed pipe ends it
         if room < 0:
             raise RuntimeError(f"the archive is longer than {request['max_bytes']} bytes")
-        return _success("tar --create", child)
+        return _success("tar --create", child, TAR_CHANGED)
 
     async def do_restore(self, request: Request, stream: Stream) -> dict:
         await self.do_reset(request, stream)
@@ -310,8 +313,8 @@ def _write(sizes: list[tuple[str, int]], content: bytes, directory: str) -> None
         start += size
 
 
-def _success(what: str, child: Child) -> dict:
-    if child.exit_code:
+def _success(what: str, child: Child, also: int = 0) -> dict:
+    if child.exit_code not in (0, also):
         raise RuntimeError(f"{what} ended with status {child.exit_code}")
     return {}
 
