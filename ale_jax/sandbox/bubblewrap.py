@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ale_jax.sandbox import cgroups
-from ale_jax.sandbox.api import SandboxStartError
+from ale_jax.sandbox.api import ImageMissing, SandboxStartError
 from ale_jax.sandbox.async_sandbox import COMMAND, AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
 from ale_jax.sandbox.booting import AGENT_ID, NO_LIMITS, boot, log_denial, user_id
@@ -32,6 +32,12 @@ from ale_jax.sandbox.runner.usage import Usage, read_usage
 from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, WORK, SandboxSpec
 
 HOST_ETC = Path("/etc")
+# Where the programs of this /usr look for certificates: on Debian, Fedora and Arch. None of these
+# directories holds private keys.
+CERTIFICATES = (
+    *("ssl/certs", "ssl/openssl.cnf", "pki/tls/certs", "pki/tls/cert.pem"),
+    *("pki/ca-trust/extracted", "ca-certificates/extracted"),
+)
 ALTERNATIVES, LIBRARIES = "alternatives", "ld.so.cache"
 FILES = {
     "passwd": f"root:x:0:0::/:/bin/sh\nagent:x:{AGENT_ID}:{AGENT_ID}::/work:/bin/bash\n",
@@ -58,7 +64,7 @@ def etc_arguments(is_writable: bool) -> Iterator[tuple[list[str], list[int]]]:
             os.close(fd)
 
 
-def etc_archive() -> bytes:
+def etc_archive(spec: SandboxSpec) -> bytes:
     """All of /etc as a tar archive, from which a sandbox that may change it is reset."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
@@ -66,9 +72,15 @@ def etc_archive() -> bytes:
             member = tarfile.TarInfo(name)
             member.size, member.mode = len(content), 0o644
             tar.addfile(member, io.BytesIO(content))
-        if (HOST_ETC / ALTERNATIVES).is_dir():
-            tar.add(HOST_ETC / ALTERNATIVES, ALTERNATIVES)
+        for name in (ALTERNATIVES, *_certificates(spec)):
+            if (HOST_ETC / name).exists():
+                tar.add(HOST_ETC / name, name)
     return packed.getvalue()
+
+
+def _certificates(spec: SandboxSpec) -> tuple[str, ...]:
+    """What a sandbox with a network needs of the host's /etc."""
+    return CERTIFICATES if spec.network.mode != "none" else ()
 
 
 def _contents() -> dict[str, bytes]:
@@ -208,7 +220,7 @@ class BubblewrapRuntime(StartsBlocking):
         link = Link()
         await loop.connect_accepted_socket(lambda: link, ours)
         machine = BubblewrapMachine(process, link, group, self._spawner)
-        contents = {ETC: etc_archive()} if ETC in spec.writable else {}
+        contents = {ETC: etc_archive(spec)} if ETC in spec.writable else {}
         return await boot(machine, spec, self._limits(spec), contents, {}, record)
 
     def reap(self) -> int:
@@ -242,6 +254,8 @@ class BubblewrapRuntime(StartsBlocking):
         return process, group, ours
 
     def _refuse_unenforceable(self, spec: SandboxSpec) -> None:
+        if reason := _image_trouble(spec):
+            raise ImageMissing(reason)
         if spec.runtime != "runc":
             raise SandboxStartError(
                 f"bubblewrap has no runtime {spec.runtime!r}: use Docker for it"
@@ -260,8 +274,19 @@ class BubblewrapRuntime(StartsBlocking):
         return {"rlimits": rlimits, "memory_bytes": memory}
 
 
+def _image_trouble(spec: SandboxSpec) -> str | None:
+    if spec.image == SandboxSpec.image:
+        return None
+    return (
+        f"bubblewrap has no image {spec.image!r}, only the host's own /usr, which stands for "
+        f"{SandboxSpec.image!r}: use Docker (--runtime=docker) for other images"
+    )
+
+
 def probe(spec: SandboxSpec) -> str | None:
     """Why bubblewrap cannot run `spec` now, with the command to fix it; None if it can."""
+    if reason := _image_trouble(spec):
+        return reason
     if not shutil.which("bwrap"):
         return "bwrap is not installed; type: apt-get install bubblewrap"
     with etc_arguments(ETC in spec.writable) as (etc, fds):
@@ -307,4 +332,7 @@ def _bwrap(spec: SandboxSpec, etc: list[str]) -> list[str]:
     line += ["--perms", "0755", "--dir", ETC]
     for number, path in enumerate(spec.parts):
         line += ["--bind", f"{PARTS}/{number}", path]
+    if ETC not in spec.writable:
+        for name in _certificates(spec):
+            line += ["--ro-bind-try", *[str(HOST_ETC / name)] * 2]
     return [*line, *etc, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORK]

@@ -39,6 +39,17 @@ ENVIRONMENT = {
     "DEBIAN_FRONTEND": "noninteractive",
 }
 
+# In an image without certificates, the packed ones of the host are used for the network.
+BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Alpine, Arch
+    "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/ca-bundle.pem",  # openSUSE
+)
+PACKED_BUNDLE = "/.ale/certificates.pem"
+# For OpenSSL (so python and curl), git, node, and Python's requests.
+BUNDLE_VARIABLES = {"SSL_CERT_FILE", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE"}
+
 
 class Child:
     """A process that the runner started, the leader of its own process group and session."""
@@ -82,6 +93,8 @@ class Agent:
         }
         self.uid, self.limits = uid, limits
         self._environment = ENVIRONMENT | env
+        if "https_proxy" in env and os.path.exists(PACKED_BUNDLE) and not _has_bundle():
+            self._environment |= dict.fromkeys(BUNDLE_VARIABLES - env.keys(), PACKED_BUNDLE)
         if "bash" in self._commands and not os.path.isdir(UTF8_LOCALE):
             self._environment["LC_ALL"] = "C"  # the packed glibc of the host has no locales
         self._children: dict[int, Child] = {}
@@ -247,6 +260,10 @@ def _become(account: Account, pipes: Iterable[int]) -> None:
     os.setgroups(account.groups)
     os.setresgid(account.gid, account.gid, account.gid)
     os.setresuid(account.uid, account.uid, account.uid)
+
+
+def _has_bundle() -> bool:
+    return any(map(os.path.exists, BUNDLES))
 
 
 def _is_installed(name: str) -> bool:
