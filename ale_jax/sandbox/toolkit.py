@@ -39,7 +39,7 @@ LISTING_S = 30.0
 # The modules that `runner/` and its loader import.
 MODULES = (
     *("collections", "contextlib", "ctypes", "errno", "fcntl", "heapq", "itertools", "json", "os"),
-    *("resource", "select", "signal", "socket", "stat", "struct", "sys", "termios", "time"),
+    *("re", "resource", "select", "signal", "socket", "stat", "struct", "sys", "termios", "time"),
     *("types", "typing", "encodings.utf_8", "encodings.ascii", "encodings.latin_1"),
 )
 LISTING = f"""

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import socket
 from typing import Any
 
@@ -15,7 +16,7 @@ from .loop import READ, WRITE, Loop
 from .processes import Agent, Child, Limits, guard, living
 from .session import EXIT_TIMED_OUT, Session
 from .usage import INSIDE, read_usage
-from .wire import MAIN
+from .wire import MAIN, HeadAndTail
 
 NOT_ITS_OWNER = "--no-same-owner"
 TAR_CHANGED = 1  # tar's exit code if a file, such as a log, changed while it was packed
@@ -102,21 +103,50 @@ class Runner:
         session = self.sessions.get(request["session"])
         return {"interrupted": bool(session) and await session.interrupt(request["seconds"])}
 
+    async def do_begin(self, request: Request, stream: Stream) -> dict:
+        """Starts a command on the session's terminal. It has no time limit."""
+        text = await stream.receive_all()
+        self._session(request["session"]).begin(text)
+        return {}
+
+    async def do_send(self, request: Request, stream: Stream) -> dict:
+        text = await stream.receive_all()
+        await self._known(request["session"]).send(text)
+        return {}
+
+    async def do_expect(self, request: Request, stream: Stream) -> dict:
+        """Sends the output on the session's terminal up to a match of `pattern`; if that is None,
+        up to the command's end. See `Session.expect`."""
+        output, pattern = HeadAndTail(request["output_bytes"]), request["pattern"]
+        matched, code = await self._known(request["session"]).expect(
+            None if pattern is None else re.compile(pattern.encode()), request["timeout"], output
+        )
+        await stream.send(bytes(output.head) + output.tail())
+        return {
+            "matched": matched,
+            "exit_code": code,
+            "head": len(output.head),
+            "omitted": output.omitted,
+        }
+
     async def do_close(self, request: Request, stream: Stream) -> dict:
-        session = self.sessions.pop(request["session"], None)
-        if session is None:
-            raise LookupError(f"there is no session {request['session']!r}")
+        session = self._known(request["session"])
+        del self.sessions[request["session"]]
         self.agent.kill_tree(session.child)
         await session.child.ended.wait()
         session.close()
         return {}
 
+    def _known(self, name: str) -> Session:
+        if name not in self.sessions:
+            raise LookupError(f"there is no session {name!r}")
+        return self.sessions[name]
+
     def _session(self, name: str) -> Session:
-        session = self.sessions.get(name)
-        if session is None:
-            if name != MAIN:
-                raise LookupError(f"there is no session {name!r}")
-            session = self.sessions[MAIN] = self._start_session(WORK, {}, None)
+        """For the next command: a session that is not busy, opened again if its bash has ended."""
+        if name == MAIN and name not in self.sessions:
+            self.sessions[MAIN] = self._start_session(WORK, {}, None)
+        session = self._known(name)
         if session.busy:
             raise LookupError(f"session {name!r} is busy")
         if not session.alive:

@@ -2,13 +2,15 @@
 
 import contextlib
 import os
+import re
 import signal
 import time
 
 from .files import Account
 from .link import Stream
-from .loop import READ, WRITE, Event, Loop
+from .loop import READ, WRITE, Event, Loop, Task
 from .processes import Agent, now
+from .terminal import Terminal
 from .wire import CHUNK, HeadAndTail
 
 FEED_FD, REPLY_FD = 198, 199
@@ -81,6 +83,8 @@ class Session:
         os.write(self._feed_w, LOOP.encode() + b"\0")
         self.directory = directory
         self._command: _Command | None = None
+        self._terminal: Terminal | None = None
+        self._begun: _Command | None = None  # the last command on the terminal
 
     @property
     def alive(self) -> bool:
@@ -93,6 +97,8 @@ class Session:
     def close(self) -> None:
         for fd in (self._feed_w, self._reply_r, self._output_r):
             os.close(fd)
+        if self._terminal:
+            self._terminal.close()
 
     async def run(
         self, text: bytes, timeout: float, output_bytes: int, live: Stream | None
@@ -106,15 +112,7 @@ class Session:
         output.
         """
         command = self._command = _Command(self._loop, output_bytes)
-        tasks = [
-            self._loop.spawn(each)
-            for each in (
-                self._feed(f"{command.token}\0{len(text)}\0".encode() + text),
-                self._pump(command),
-                self._take_reply(command),
-                self._watch(command),
-            )
-        ]
+        tasks = [*self._start(command, text), self._loop.spawn(self._pump(command))]
         sender = live and self._loop.spawn(command.send_head(live))
         timed_out = not await command.over.wait(time.monotonic() + timeout)
         if timed_out:
@@ -127,6 +125,48 @@ class Session:
             await command.all_sent()
         self._command = None
         return command.exit_code if command.outlived else None, timed_out, command.output
+
+    def begin(self, text: bytes) -> None:
+        """Starts a command on the session's terminal, for `send` and `expect`."""
+        self._terminal = self._terminal or Terminal(self._loop)
+        self._terminal.clear()
+        command = self._command = self._begun = _Command(self._loop, 0)
+        quoted = b"'" + text.replace(b"'", rb"'\''") + b"'"
+        opened = f" <>{self._terminal.path} >&0 2>&0".encode()
+        tasks = self._start(command, b"builtin eval " + quoted + opened)
+        self._loop.spawn(self._finish(command, tasks))
+
+    async def send(self, data: bytes) -> None:
+        """Errors: LookupError if no command runs on the terminal; RuntimeError."""
+        if self._begun is None or self._begun.over.is_set:
+            raise LookupError("no command runs on the session's terminal: begin one")
+        await self._terminal.send(data)
+
+    async def expect(
+        self, pattern: re.Pattern[bytes] | None, seconds: float, output: HeadAndTail
+    ) -> tuple[bool, int | None]:
+        """Returns whether the output of the command on the terminal matched before the time was
+        over, and the command's exit code, None while it runs. See `Terminal.expect`.
+
+        Errors: LookupError if there was no command on the terminal.
+        """
+        command = self._begun
+        if command is None:
+            raise LookupError("there was no command on the session's terminal: begin one")
+        deadline = time.monotonic() + seconds
+        matched = await self._terminal.expect(pattern, command.over, deadline, output)
+        if not command.over.is_set:
+            return matched, None
+        if command.exit_code is not None and command.outlived:
+            return matched, command.exit_code
+        await self.child.ended.wait()
+        return matched, self.child.exit_code
+
+    async def _finish(self, command: "_Command", tasks: list[Task]) -> None:
+        await command.over.wait()
+        for task in tasks:
+            self._loop.cancel(task)
+        self._command = None
 
     async def interrupt(self, seconds: float) -> bool:
         """Sends SIGINT to the command and its children, and SIGKILL if they outlive `seconds`.
@@ -151,6 +191,17 @@ class Session:
             self._agent.kill_tree(self.child)
             # Its bash may have reported the end of the command just before it was killed.
             command.outlived = False
+
+    def _start(self, command: "_Command", text: bytes) -> list[Task]:
+        """Has bash run a command. The tasks that this takes must be cancelled when it is over."""
+        return [
+            self._loop.spawn(each)
+            for each in (
+                self._feed(f"{command.token}\0{len(text)}\0".encode() + text),
+                self._take_reply(command),
+                self._watch(command),
+            )
+        ]
 
     async def _feed(self, text: bytes) -> None:
         unfed = memoryview(text)
