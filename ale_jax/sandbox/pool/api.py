@@ -154,10 +154,15 @@ class Events:
 
 
 class SandboxGone(SandboxError):
-    """The sandbox no longer exists (410). cause: None if the pool does not know it."""
+    """The sandbox no longer exists (410). cause: None if the pool knows no such sandbox."""
 
     def __init__(self, id: str, cause: Cause | None):
-        super().__init__(f"sandbox {id!r} is gone" + (f": {cause}" if cause else ""))
+        told = {
+            None: f"there is no sandbox {id!r:.140}",
+            Cause.LOST: f"sandbox {id!r:.140} is lost: it or its runner died",
+            Cause.NODE_LOST: f"sandbox {id!r:.140} is lost, with its node",
+        }
+        super().__init__(told.get(cause, f"sandbox {id!r:.140} is gone: {cause}"))
         self.id, self.cause = id, cause
 
     def __reduce__(self):

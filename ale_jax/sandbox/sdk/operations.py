@@ -135,7 +135,11 @@ class BoxOperations:
         ValueError, before anything is sent, if there is a link or a device among them.
         """
         archive = self._client._aside(uploads.pack, directory)
-        return self._client._then(archive, lambda a: self._do(calls.unpack(self.id, a, path)))
+        return self._client._then(archive, lambda a: self.unpack(a, path))
+
+    def unpack(self, archive: bytes, path: str = "/work") -> Any:
+        """Unpacks a tar archive, without links and devices, into a directory. ValueError."""
+        return self._do(calls.unpack(self.id, archive, path))
 
     def download(self, path: str, directory: str | Path, max_bytes: int = uploads.MAX_BYTES) -> Any:
         """Copies the contents of a directory of the sandbox into a local directory.
