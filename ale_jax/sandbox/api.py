@@ -34,6 +34,8 @@ class ExecResult:
     output: stdout and stderr in the order in which they were written, with undecodable bytes
         replaced.
     omitted_bytes: number of bytes left out of the middle of `output`.
+    session_ended: the command ended its session (`exit`), or could not be stopped without it. The
+        next command gets a new session, without this one's variables and functions.
     """
 
     output: str
@@ -41,6 +43,36 @@ class ExecResult:
     timed_out: bool
     omitted_bytes: int
     seconds: float
+    session_ended: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Expected:
+    """What a command on a session's terminal wrote since the last `expect`.
+
+    output: up to the end of the match, with undecodable bytes replaced.
+    matched: False if the command ended or the time was over before there was a match.
+    exit_code: of the command; None while it runs.
+    omitted_bytes: as in `ExecResult`.
+    """
+
+    output: str
+    matched: bool
+    exit_code: int | None
+    omitted_bytes: int
+
+
+MAX_PATTERN = 1000
+
+
+def check_pattern(pattern: str) -> None:
+    """Errors: ValueError if `pattern` is not a regular expression that a sandbox can match."""
+    if len(pattern) > MAX_PATTERN:
+        raise ValueError(f"pattern {pattern!r:.80} must have at most {MAX_PATTERN} characters")
+    try:
+        re.compile(pattern.encode())
+    except (re.error, ValueError, OverflowError, RecursionError) as error:
+        raise ValueError(f"pattern {pattern!r:.80} is no regular expression: {error}") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,10 +128,44 @@ class Sandbox(Protocol):
     def run(self, command: str, timeout: float | None = None) -> ExecResult:
         """Runs `command` in the session; cwd, variables and functions persist for the next one.
 
-        timeout: seconds, `spec.command_seconds` if None. When it expires, everything that the
-        agent started is killed and the exit code is 124; the next command gets a new session in
-        the same directory. A command that ends its session (`exit`, `exec`) returns the session's
-        exit code, and the next command gets a new session in /work.
+        timeout: seconds, `spec.command_seconds` if None. When it expires, the command is
+            interrupted (Ctrl-C), what it has started is killed soon after, and the exit code is
+            124. The session keeps its state and its earlier background processes. If the shell
+            itself cannot be interrupted, the next command gets a new session in the same directory.
+
+        A command that ends its session (`exit`, `exec`) returns the session's exit code, and the
+        next command gets a new session in /work.
+        """
+
+    def begin(self, command: str) -> None:
+        """Starts `command` in the session, on a terminal, and returns. For a dialogue with it:
+
+            box.begin("python3")
+            box.expect(">>> ")
+            box.send("6 * 7\\n")
+            print(box.expect(">>> ").output)
+
+        The session is busy until the command ends. There is no time limit; `interrupt` is Ctrl-C.
+
+        Errors: SandboxError if the session is busy.
+        """
+
+    def send(self, text: str) -> None:
+        """Types `text` (end a line with a newline) into the command that `begin` has started.
+
+        Errors: SandboxError if no such command runs, or it does not read its input.
+        """
+
+    def expect(self, pattern: str | None = None, timeout: float | None = None) -> Expected:
+        """Reads what that command writes until it matches `pattern`, it ends, or time is over.
+
+        pattern: a regular expression of `re`, matched as bytes against at least the last 4 KiB; the
+            rest of the output is left for the next call. None: read until the command ends.
+        timeout: seconds, `spec.command_seconds` if None. When it expires, the command goes on.
+
+        It is matched inside the sandbox, so a pattern that takes very long costs only this sandbox.
+
+        Errors: ValueError for an invalid pattern; SandboxError if there was no such command.
         """
 
     def read(self, path: str, max_bytes: int = 1 << 20) -> bytes:

@@ -14,9 +14,11 @@ from typing import Any
 
 from ale_jax.sandbox.api import (
     ExecResult,
+    Expected,
     ProcessResult,
     SandboxLost,
     SandboxStats,
+    check_pattern,
 )
 from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.egress.proxy import EgressProxy
@@ -33,7 +35,7 @@ COMMAND = ["python3", "-I", "-S", "-c", PROGRAM]
 # In the order in which they import each other.
 MODULES = (
     *("wire", "loop", "link", "kernel", "files", "seccomp", "rights", "world", "sockets"),
-    *("processes", "session", "jobs", "usage", "state", "main"),
+    *("processes", "terminal", "session", "jobs", "archives", "usage", "state", "main"),
 )
 
 # Builds the `runner` package from a JSON frame. `bootstrap` sends it as one line, and PROGRAM reads
@@ -131,6 +133,7 @@ class AsyncSandbox(FileCalls):
                 timed_out=bool(reply["timed_out"]),
                 omitted_bytes=int(reply["omitted"]),
                 seconds=time.monotonic() - started,
+                session_ended=bool(reply["session_ended"]),
             )
         )
 
@@ -166,6 +169,38 @@ class AsyncSandbox(FileCalls):
         """
         request = {"do": "interrupt", "session": session, "seconds": seconds}
         return bool((await self._ask(request, seconds + RUN_GRACE_S))["interrupted"])
+
+    async def begin(self, command: str, session: str = MAIN) -> None:
+        """As `api.Sandbox.begin`."""
+        if "\0" in command:
+            raise ValueError("the command contains a NUL byte")
+        body = [command.encode("utf-8", "replace")]
+        await self._ask({"do": "begin", "session": session}, FILES_S, body)
+
+    async def send(self, text: str, session: str = MAIN) -> None:
+        """As `api.Sandbox.send`."""
+        body = [text.encode("utf-8", "replace")]
+        await self._ask({"do": "send", "session": session}, FILES_S, body)
+
+    async def expect(
+        self, pattern: str | None = None, timeout: float | None = None, session: str = MAIN
+    ) -> Expected:
+        """As `api.Sandbox.expect`."""
+        limit, size = self._limit(timeout), self.spec.output_bytes
+        request = {"do": "expect", "session": session, "pattern": pattern, "timeout": limit}
+        if pattern is not None:
+            check_pattern(pattern)
+        sink = OutputSink(size)
+        reply = await self._ask(request | {"output_bytes": size}, limit + RUN_GRACE_S, b"", sink)
+        code = reply.get("exit_code")
+        return await self._made(
+            lambda: Expected(
+                output=join(bytes(sink.data), int(reply["head"]), int(reply["omitted"])),
+                matched=bool(reply["matched"]),
+                exit_code=None if code is None else int(code),
+                omitted_bytes=int(reply["omitted"]),
+            )
+        )
 
     async def exec(
         self,

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ale_jax.sandbox.api import ExecResult, ProcessResult
+from ale_jax.sandbox.api import ExecResult, Expected, ProcessResult
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.runner.wire import MAIN
@@ -64,6 +64,17 @@ class BlockingSandbox:
 
     def close_session(self, name: str) -> None:
         wait_for(self.later.close_session(name))
+
+    def begin(self, command: str, session: str = MAIN) -> None:
+        wait_for(self.later.begin(command, session))
+
+    def send(self, text: str, session: str = MAIN) -> None:
+        wait_for(self.later.send(text, session))
+
+    def expect(
+        self, pattern: str | None = None, timeout: float | None = None, session: str = MAIN
+    ) -> Expected:
+        return wait_for(self.later.expect(pattern, timeout, session))
 
     def interrupt(self, session: str = MAIN, seconds: float = 2.0) -> bool:
         return wait_for(self.later.interrupt(session, seconds))

@@ -5,25 +5,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import itertools
 import logging
 import os
 import shutil
 import subprocess
-import tarfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from ale_jax.sandbox import cgroups, host_ids, toolkit
-from ale_jax.sandbox.api import SandboxStartError
+from ale_jax.sandbox.api import ImageMissing, SandboxStartError
 from ale_jax.sandbox.async_sandbox import COMMAND, PROGRAM, AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
 from ale_jax.sandbox.booting import (
-    AGENT_ID,
     ROOT_ID,
     Surroundings,
     boot,
@@ -31,6 +28,7 @@ from ale_jax.sandbox.booting import (
     log_denial,
     user_id,
 )
+from ale_jax.sandbox.bubblewrap_etc import HOST_ETC, certificates, etc_archive, etc_arguments
 from ale_jax.sandbox.bubblewrap_machine import BubblewrapMachine, Share, Started, start
 from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.disk import roots
@@ -43,53 +41,6 @@ from ale_jax.sandbox.host_ids import HostId
 from ale_jax.sandbox.link import Link
 from ale_jax.sandbox.runner.processes import ENVIRONMENT
 from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, WORK, SandboxSpec
-
-HOST_ETC = Path("/etc")
-ALTERNATIVES, LIBRARIES = "alternatives", "ld.so.cache"
-FILES = {
-    "passwd": f"root:x:0:0::/:/bin/sh\nagent:x:{AGENT_ID}:{AGENT_ID}::/work:/bin/bash\n",
-    "group": f"root:x:0:\nagent:x:{AGENT_ID}:\n",
-    "hosts": "127.0.0.1 localhost\n",
-}
-
-
-@contextlib.contextmanager
-def etc_arguments(is_writable: bool) -> Iterator[tuple[list[str], list[int]]]:
-    """Yields the bwrap arguments that put files into /etc at the start, and the open file
-    descriptors that these arguments refer to."""
-    how, fds = "--file" if is_writable else "--ro-bind-data", []
-    line = [] if is_writable else ["--ro-bind-try", *[str(HOST_ETC / ALTERNATIVES)] * 2]
-    try:
-        for name, content in _contents().items():
-            fds.append(os.memfd_create(name))
-            os.write(fds[-1], content)
-            os.lseek(fds[-1], 0, os.SEEK_SET)
-            line += ["--perms", "0644", how, str(fds[-1]), str(HOST_ETC / name)]
-        yield line, fds
-    finally:
-        for fd in fds:
-            os.close(fd)
-
-
-def etc_archive() -> bytes:
-    """All of /etc as a tar archive, from which a sandbox that may change it is reset."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
-        for name, content in _contents().items():
-            member = tarfile.TarInfo(name)
-            member.size, member.mode = len(content), 0o644
-            tar.addfile(member, io.BytesIO(content))
-        if (HOST_ETC / ALTERNATIVES).is_dir():
-            tar.add(HOST_ETC / ALTERNATIVES, ALTERNATIVES)
-    return packed.getvalue()
-
-
-def _contents() -> dict[str, bytes]:
-    contents = {name: text.encode() for name, text in FILES.items()}
-    with contextlib.suppress(FileNotFoundError):  # a host without the file does not need it
-        contents[LIBRARIES] = (HOST_ETC / LIBRARIES).read_bytes()
-    return contents
-
 
 NEEDS = """
 for name in python3 tar; do
@@ -183,7 +134,7 @@ class BubblewrapRuntime(StartsBlocking):
             return await self._launch_on_disk(spec, record, snapshot)
         assert not snapshot, "only a root on disk starts with a snapshot"
         started = await self._in_spawner(self._spawn_in_memory, spec)
-        contents = {ETC: etc_archive()} if ETC in spec.writable else {}
+        contents = {ETC: etc_archive(spec)} if ETC in spec.writable else {}
         return await self._boot(started, spec, record, contents=contents)
 
     async def forget(self, snapshot: bytes) -> None:
@@ -275,6 +226,8 @@ class BubblewrapRuntime(StartsBlocking):
             return self._unpacked[spec.image]
 
     def _refuse_unenforceable(self, spec: SandboxSpec) -> None:
+        if reason := _image_trouble(spec):
+            raise ImageMissing(reason)
         if spec.runtime != "runc":
             raise SandboxStartError(
                 f"bubblewrap has no runtime {spec.runtime!r}: use Docker for it"
@@ -301,8 +254,19 @@ class BubblewrapRuntime(StartsBlocking):
         }
 
 
+def _image_trouble(spec: SandboxSpec) -> str | None:
+    if spec.disk_mb or spec.image == SandboxSpec.image:
+        return None
+    return (
+        f"bubblewrap has no image {spec.image!r}, only the host's own /usr, which stands for "
+        f"{SandboxSpec.image!r}: for other images set disk_mb, or use Docker (--runtime=docker)"
+    )
+
+
 def probe(spec: SandboxSpec) -> str | None:
     """Why bubblewrap cannot run `spec` now, with the command to fix it; None if it can."""
+    if reason := _image_trouble(spec):
+        return reason
     if not shutil.which("bwrap"):
         return "bwrap is not installed; type: apt-get install bubblewrap"
     try:
@@ -353,6 +317,9 @@ def _bwrap(spec: SandboxSpec, etc: list[str]) -> list[str]:
     line += ["--perms", "0755", "--dir", ETC]
     for number, path in enumerate(spec.parts):
         line += ["--bind", f"{PARTS}/{number}", path]
+    if ETC not in spec.writable:
+        for name in certificates(spec):
+            line += ["--ro-bind-try", *[str(HOST_ETC / name)] * 2]
     return [*line, *etc, *_devices(), "--remount-ro", "/", "--chdir", WORK]
 
 
@@ -380,18 +347,8 @@ def _namespaces(users: list[str], user: int, capabilities: Iterable[str]) -> lis
 def _devices() -> list[str]:
     # With bwrap's own --dev, the runner would get a second user namespace, in which it has no
     # power over the first, and could not make pid namespaces more than once.
-    line = [
-        "--proc",
-        "/proc",
-        "--perms",
-        "0755",
-        "--tmpfs",
-        "/dev",
-        "--dir",
-        "/dev/pts",
-        "--dir",
-        "/dev/shm",
-    ]
+    line = ["--proc", "/proc", "--perms", "0755", "--tmpfs", "/dev"]
+    line += ["--dir", "/dev/pts", "--dir", "/dev/shm"]
     for name in DEVICES:
         line += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
     for name, target in DEVICE_LINKS.items():

@@ -298,7 +298,7 @@ def _host_config(plan: Plan, cpus: int) -> dict:
         "cap_drop": ["ALL"],
         # Docker's init holds files open that an agent with user root could write to.
         "init": False,
-        "ipc_mode": "none",
+        "ipc_mode": "none",  # no /dev/shm of Docker's, which a reset could not empty
         "log_config": {"type": "none"},
         "mem_limit": f"{spec.memory_mb}m",
         "memswap_limit": f"{spec.memory_mb}m",

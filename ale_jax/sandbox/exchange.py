@@ -265,8 +265,12 @@ class Job:
         self._stream, self._ask = stream, ask
 
     async def write(self, data: bytes) -> None:
-        """Writes to its standard input. Waits while the process does not read."""
-        await self._stream.send(data, even_if_ended=False)
+        """Writes to its standard input, and waits while the process does not read. Empty data
+        closes it."""
+        if data:
+            await self._stream.send(data, even_if_ended=False)
+        else:
+            self.close_stdin()
 
     def close_stdin(self) -> None:
         self._stream.end()

@@ -17,7 +17,6 @@ from typing import Any
 from ale_jax.sandbox.api import SandboxLost
 from ale_jax.sandbox.runner import wire
 
-MAX_STREAMS_OF_RUNNER = 256
 CREDENTIALS = "iII"  # pid, uid and gid of a socket's peer (unix(7))
 Accept = Callable[["Stream", dict[str, Any]], None]
 
@@ -239,7 +238,7 @@ class Link(asyncio.Protocol):
 
     def _accept_stream(self, number: int, request: dict[str, Any]) -> None:
         theirs = sum(1 for open_number in self._streams if open_number % 2 == 0)
-        if self.accept is None or number % 2 or theirs >= MAX_STREAMS_OF_RUNNER:
+        if self.accept is None or number % 2 or theirs >= wire.MAX_STREAMS:
             raise ValueError(f"stream {number} must not be opened")
         stream = self._streams[number] = Stream(self, number)
         self.accept(stream, request)

@@ -26,13 +26,15 @@ MIN_DISK_MB = 16
 FILES_PER_MB = 64  # a file costs 1.2 KiB, so 8 % of memory_mb for each writable directory
 # System directories. A writable directory may be neither one of them nor a parent of one.
 SYSTEM = ("/bin", "/dev", "/lib", "/proc", "/sbin", "/sys", "/usr")
+KERNEL = ("/dev/", "/proc/", "/sys/")  # /dev/shm is writable without being asked for
 
 
 @dataclasses.dataclass(frozen=True)
 class SandboxSpec:
     """What a sandbox is and may use. A limit that the host cannot enforce is an error at start.
 
-    image: name of the image (Docker); bubblewrap uses the host's own /usr read-only.
+    image: name of the image (Docker). On bubblewrap, the default one stands for the host's own
+        /usr, which is read-only, and others are refused.
     runtime: the OCI runtime that Docker uses: "runc", or "runsc" (gVisor) or "kata" for a separate
         kernel.
     user: the agent's user inside: "agent" without privileges, or "root" with only the capabilities
@@ -52,8 +54,8 @@ class SandboxSpec:
         code into everything that starts later, including verifiers.
     env: further environment variables, each (name, value).
     network: hosts that it may connect to, besides its own loopback.
-    command_seconds: default time limit of a command. When it expires, everything that the
-        command's session started is killed.
+    command_seconds: default time limit of a command. When it expires, the command is interrupted,
+        and everything that it started is killed.
     output_bytes: how much of a command's output is kept (head and tail; the middle is omitted).
     """
 
@@ -141,7 +143,8 @@ def _check_writable(path: str, user: str) -> None:
     if not path.startswith("/") or posixpath.normpath(path) != path or path == "/":
         raise ValueError(f"sandbox writable {path!r:.80} must be an absolute path below /")
     system = SYSTEM if user == "root" else (*SYSTEM, ETC)
-    if any(path == part or part.startswith(f"{path}/") for part in system):
+    above = any(path == part or part.startswith(f"{path}/") for part in system)
+    if above or path.startswith(KERNEL):
         raise ValueError(f"sandbox writable {path!r:.80} is part of the system: choose another")
 
 

@@ -4,6 +4,7 @@ libc), and the Docker volume that mounts them read-only into every container.
     ld.so                      the host's dynamic loader, which starts the programs
     lib/                       the shared libraries of the programs
     bin/python3, bash, tar
+    certificates.pem           the host's CA certificates, if it has any
     python/lib/pythonX.Y/      only the modules that the runner imports
 """
 
@@ -13,6 +14,7 @@ import fcntl
 import hashlib
 import io
 import json
+import posixpath
 import py_compile
 import re
 import shutil
@@ -28,6 +30,8 @@ from pathlib import Path
 import docker
 from docker.errors import NotFound
 
+from ale_jax.sandbox.runner.processes import BUNDLES, PACKED_BUNDLE
+
 HOME = "/.ale"
 PROGRAMS = ("bash", "tar")
 VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -35,7 +39,7 @@ LISTING_S = 30.0
 # The modules that `runner/` and its loader import.
 MODULES = (
     *("collections", "contextlib", "ctypes", "errno", "fcntl", "heapq", "itertools", "json", "os"),
-    *("resource", "select", "signal", "socket", "stat", "struct", "sys", "termios", "time"),
+    *("re", "resource", "select", "signal", "socket", "stat", "struct", "sys", "termios", "time"),
     *("types", "typing", "encodings.utf_8", "encodings.ascii", "encodings.latin_1"),
 )
 LISTING = f"""
@@ -88,6 +92,8 @@ def _collect(root: Path) -> None:
     for name, binary in binaries.items():
         shutil.copy(binary, root / "bin" / name)
     shutil.copy(_loader(binaries["python3"]), root / "ld.so")
+    if bundle := next(filter(Path.exists, map(Path, BUNDLES)), None):
+        shutil.copy(bundle, root / posixpath.basename(PACKED_BUNDLE))
     modules = [Path(m) for m in json.loads(_run([sys.executable, "-I", "-S", "-c", LISTING]))]
     for module in modules:
         _copy_module(module, root / "python" / "lib" / VERSION)

@@ -72,6 +72,6 @@ def empty_image():
 
 def processes(box) -> str:
     """The command lines of all that runs in `box`."""
-    result = box.run("tr '\\0' ' ' < <(cat /proc/[0-9]*/cmdline)")
-    assert "bash" in result.output, result
-    return result.output
+    result = box.exec("tr '\\0' ' ' < <(cat /proc/[0-9]*/cmdline)")
+    assert "bash" in result.stdout, result
+    return result.stdout

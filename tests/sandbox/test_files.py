@@ -1,6 +1,8 @@
 """Files go in and out, whatever the agent has built where they lie."""
 
 import dataclasses
+import io
+import tarfile
 
 import pytest
 
@@ -171,3 +173,26 @@ def test_kill_processes_keeps_files(box):
     box.kill_processes()
     assert "sleep" not in processes(box)
     assert box.run("pwd; cat f; echo x=$x").output == "/work\nkept\nx=\n"
+
+
+@pytest.mark.each_runtime
+def test_a_directory_is_packed_while_a_log_in_it_grows(box):
+    grow = "while :; do head -c 100000 /dev/zero > d/log; echo line >> d/log; done"
+    box.run(f"mkdir d; echo kept > d/file; ({grow}) &")
+    for _ in range(10):
+        with tarfile.open(fileobj=io.BytesIO(wait_for(box.later.pack("/work/d")))) as tar:
+            assert tar.extractfile("./file").read() == b"kept\n"
+
+
+LOCK = "python3 -c 'import multiprocessing; multiprocessing.Lock(); print(1)' 2>&1 | tail -n 1"
+
+
+@pytest.mark.each_runtime
+def test_shared_memory_is_writable_limited_and_empty_after_a_reset(box):
+    assert box.run(LOCK).output == "1\n"
+    box.run(f"head -c {2 * SPEC.files_mb << 20} /dev/zero > /dev/shm/much; mkdir -p /dev/shm/a/b")
+    size = int(box.run("stat -c %s /dev/shm/much").output)
+    assert 0 < size <= SPEC.files_mb << 20
+    box.reset()
+    assert box.run("ls -A /dev/shm").output == ""
+    assert box.run(LOCK).output == "1\n"

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from ale_jax.sandbox.blocking import wait_for
+from ale_jax.sandbox.runner import wire
 
 pytestmark = pytest.mark.each_runtime
 
@@ -46,6 +47,25 @@ def test_many_connections_at_once(echoing):
     echoing.write({"client.py": CLIENT.format(port=PORT, size=1 << 18).encode()})
     result = echoing.exec("for i in 1 2 3 4 5 6; do python3 client.py & done; wait")
     assert result.stdout == f"{1 << 18}\n" * 6
+
+
+MANY_CLIENTS = """
+import socket
+socks = [socket.create_connection(("127.0.0.1", {port})) for _ in range({together})]
+for sock in socks:
+    sock.sendall(b"x")
+for sock in socks:
+    assert sock.recv(1) == b"x"
+    sock.close()
+print(len(socks))
+"""
+
+
+def test_connections_beyond_the_limit_wait_for_the_others_to_end(echoing):
+    # The kernel completes connections that the runner has not accepted, up to its backlog.
+    source = MANY_CLIENTS.format(port=PORT, together=wire.MAX_STREAMS + 30)
+    echoing.write({"many.py": source.encode()})
+    assert echoing.exec("python3 many.py").stdout == f"{wire.MAX_STREAMS + 30}\n"
 
 
 def test_a_client_that_hangs_up_is_forgotten(echoing):

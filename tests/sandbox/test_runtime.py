@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from ale_jax.sandbox import bubblewrap, cgroups
-from ale_jax.sandbox.api import SandboxStartError
+from ale_jax.sandbox.api import ImageMissing, SandboxStartError
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
 from tests.sandbox.conftest import SPEC
@@ -51,6 +51,16 @@ def test_image_without_recipe(runtime):
         pytest.skip("images are Docker's")
     with pytest.raises(SandboxStartError, match="'ale-nowhere' is missing: there is no recipe"):
         pick_runtime("docker", SandboxSpec(image="ale-nowhere"))
+
+
+@needs_bubblewrap
+def test_bubblewrap_has_no_image_but_the_hosts_usr():
+    other = SandboxSpec(image="python:3.12")
+    told = r"no image 'python:3.12', only the host's own /usr.*use Docker \(--runtime=docker\)"
+    with pytest.raises(SandboxStartError, match=told):
+        pick_runtime("bubblewrap", other)
+    with pytest.raises(ImageMissing, match=told):
+        pick_runtime("bubblewrap", SPEC).start(other, {})
 
 
 @pytest.fixture

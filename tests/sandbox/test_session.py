@@ -43,7 +43,8 @@ def test_environment_is_clean_and_not_interactive(box):
 @pytest.mark.parametrize("command", ["exit 3", "exec bash -c 'exit 3'", "set -e; (exit 3)"])
 def test_session_that_ends_is_opened_again(box, command):
     box.run("cd /tmp")
-    assert box.run(command).exit_code == 3
+    result = box.run(command)
+    assert (result.exit_code, result.session_ended) == (3, True)
     assert box.run("pwd").output == "/work\n"
 
 
@@ -59,23 +60,83 @@ def test_session_that_died_between_commands_is_opened_again(box):
     assert box.run("echo alive").output == "alive\n"
 
 
-def test_timeout_returns_what_was_written_and_keeps_the_directory(box):
-    box.run("cd /tmp; x=3")
+@pytest.mark.each_runtime
+def test_timeout_returns_what_was_written_and_keeps_the_state(box):
+    box.run("cd /tmp; x=3; greet() { echo hello; }; export COLOUR=green")
     result = box.run("echo before; sleep 60; echo after", timeout=0.3)
     assert (result.output, result.exit_code, result.timed_out) == ("before\n", 124, True)
-    assert result.seconds < 3
-    assert box.run("pwd; echo x=$x").output == "/tmp\nx=\n"
+    assert not result.session_ended
+    state = box.run("pwd; echo $x; greet; env | grep COLOUR").output
+    assert state == "/tmp\n3\nhello\nCOLOUR=green\n"
+
+
+LOOPING = {
+    "a list": "sleep 60; echo after",
+    "lines": "sleep 60\necho after\necho after",
+    "a loop of programs": "while :; do sleep 60; done; echo after",
+    "a loop of builtins": "while :; do :; done; echo after",
+    "a loop until": "until sleep 60; do echo after; done; echo after",
+    "nested loops": "for i in 1 2; do for ((;;)); do ((i++)); done; done; echo after",
+    "a function": "f() { while :; do sleep 60; done; echo after; }; f; echo after",
+    "functions in a loop": "f() { sleep 60; echo after; }; g() { f; }; while g; do echo x; done",
+    "a sourced file": "echo 'sleep 60; echo after' > s; while :; do . ./s; done; echo after",
+    "wait": "sleep 60 & wait; echo after",
+    "a pipe": "yes | while read y; do :; done; echo after",
+    "a substitution": "y=$(sleep 60); echo after",
+    "an inner eval": "eval 'eval \"sleep 60; echo after\"; echo after'; echo after",
+}
+
+
+@pytest.mark.parametrize("command", LOOPING.values(), ids=LOOPING)
+def test_timeout_leaves_all_of_the_command_and_keeps_the_session(box, command):
+    box.run("x=3")
+    result = box.run(command, timeout=0.3)
+    assert (result.output, result.timed_out, result.session_ended) == ("", True, False)
+    # Bash may first report that a background job of the command was killed.
+    left = box.run("echo $x; trap -p DEBUG; shopt -q extdebug")
+    assert left.output.endswith("3\n") and left.exit_code == 1
 
 
 def test_timeout_leaves_a_chance_to_clean_up(box):
-    box.run("trap 'echo cleaned > ~/note; exit' TERM; sleep 60 & wait", timeout=0.2)
+    box.run("bash -c 'trap \"echo cleaned > ~/note; exit\" INT; sleep 60 & wait'", timeout=0.2)
     assert box.read("note") == b"cleaned\n"
 
 
 @pytest.mark.each_runtime
-def test_timeout_kills_what_ignores_being_told(box):
-    box.run("trap '' TERM; setsid sleep 1234 & sleep 1234", timeout=0.2)
-    assert "sleep" not in processes(box)
+def test_timeout_kills_what_ignores_being_told_and_keeps_the_session(box):
+    box.run("x=3")
+    ignores = "bash -c 'trap \"\" INT TERM; setsid sleep 1234 & sleep 1234; sleep 1234'"
+    result = box.run(f"{ignores} & {ignores}; echo after", timeout=0.2)
+    assert "after\n" not in result.output
+    assert (result.timed_out, result.session_ended) == (True, False)
+    assert "1234" not in processes(box)
+    assert box.run("echo $x").output.endswith("3\n")
+
+
+@pytest.mark.parametrize("trap", ["''", ":"])
+def test_a_shell_that_does_not_let_itself_be_interrupted_ends(box, trap):
+    box.run("cd /tmp; x=3")
+    result = box.run(f"trap {trap} INT; while :; do sleep 1234; done", timeout=0.2)
+    assert (result.exit_code, result.timed_out, result.session_ended) == (124, True, True)
+    assert "1234" not in processes(box)
+    assert box.run("pwd; echo x=$x").output == "/tmp\nx=\n"
+
+
+@pytest.mark.each_runtime
+def test_timeout_spares_what_earlier_commands_left_running(box):
+    box.run("(while :; do sleep 0.02; done) & sleep 1234 &")
+    box.run("sleep 2345 & sleep 3456", timeout=0.3)
+    running = processes(box)
+    assert "1234" in running and "2345" not in running and "3456" not in running
+    assert box.run("jobs -pr | wc -l").output.endswith("2\n")
+
+
+def test_an_interrupt_between_commands_costs_nothing(box):
+    box.run("x=3; (for i in {1..100}; do kill -INT $$; done) &")
+    for number in range(20):
+        assert box.run(f"echo $x {number}").output in (f"3 {number}\n", "")
+    box.run("wait")
+    assert box.run("echo $x").output == "3\n"
 
 
 def test_timeout_must_be_positive(box):

@@ -51,6 +51,7 @@ def test_what_is_left_out_has_its_default():
         ({"writable": ["/app/../etc"]}, "must be an absolute path"),
         ({"writable": ["/"]}, "must be an absolute path"),
         ({"writable": ["/usr"]}, "'/usr' is part of the system"),
+        ({"writable": ["/dev/shm"]}, "'/dev/shm' is part of the system"),
         ({"env": [["A"]]}, r"\['A'\] must have 2 items"),
         ({"env": [["A-B", "x"]]}, "'A-B' must be a variable name"),
         ({"env": [["A", "x\0"]]}, "'A' must be a variable name with a value without NUL"),

@@ -4,151 +4,20 @@ remedy."""
 from __future__ import annotations
 
 import argparse
-import asyncio
-import contextlib
 import os
-import posixpath
-import shutil
-import signal
+import shlex
 import sys
-import termios
-import tty
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ale_jax.sandbox.api import SandboxError
-from ale_jax.sandbox.cli import tables
+from ale_jax.sandbox.cli import files, interactive, tables
+from ale_jax.sandbox.cli.completion import script
 from ale_jax.sandbox.cli.parser import TOKEN, make_parser, spec_of
-from ale_jax.sandbox.sdk.client import AsyncSandboxClient, RemoteSandbox, SandboxClient
-from ale_jax.sandbox.sdk.streams import AsyncTerminal
+from ale_jax.sandbox.pool.api import Event
+from ale_jax.sandbox.sdk.client import SandboxClient
 
-MAX_FILE = 64 << 20  # bytes that the service transfers at once
-WORK = "/work"
-
-
-def copy(client: SandboxClient, source: str, target: str) -> None:
-    """Copies files in or out. ValueError unless exactly one is ID:PATH; OSError, SandboxError."""
-    inside = [_split(text) for text in (source, target)]
-    if sum(each is not None for each in inside) != 1:
-        raise ValueError(f"cp {source!r} {target!r}: one of the two must be ID:PATH")
-    if inside[0]:
-        id, path = inside[0]
-        _copy_out(client.attach(id), path, Path(target))
-    else:
-        id, path = inside[1]
-        _copy_in(client.attach(id), Path(source), path)
-
-
-def _split(text: str) -> tuple[str, str] | None:
-    """Returns ID and path; None for a local path, which has no colon or a / before the first."""
-    id, colon, path = text.partition(":")
-    if not colon or "/" in id or not id:
-        return None
-    return id, path or WORK
-
-
-def _copy_in(box: RemoteSandbox, source: Path, path: str) -> None:
-    if source.is_dir():
-        box.upload(source, path)
-        return
-    content = source.read_bytes()
-    inside = posixpath.join(WORK, path)
-    if path.endswith("/") or _is_directory(box, inside):
-        inside = posixpath.join(inside, source.name)
-    if not inside.startswith(f"{WORK}/"):
-        raise ValueError(f"{path!r} is not below {WORK}: single files can be copied only there")
-    box.write({inside.removeprefix(f"{WORK}/"): content})
-
-
-def _copy_out(box: RemoteSandbox, path: str, target: Path) -> None:
-    if _is_directory(box, path):
-        box.download(path, target)
-        return
-    content = box.read(path, MAX_FILE)
-    if len(content) == MAX_FILE:
-        raise ValueError(f"{path!r} has {MAX_FILE} bytes or more: copy its directory")
-    if target.is_dir():
-        target = target / posixpath.basename(path)
-    target.write_bytes(content)
-
-
-def _is_directory(box: RemoteSandbox, path: str) -> bool:
-    try:
-        box.list(path)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-LEAVE = b"\x1d"  # Ctrl-]
-READ = 4096
-LEFT = 0  # exit code if the user leaves before the command ends
-
-
-def shell(url: str, token: str | None, id: str, command: str) -> int:
-    """Returns the command's exit code. ValueError without a terminal; SandboxError."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise ValueError("shell needs a terminal; type: ale-sandbox exec ID COMMAND")
-    return asyncio.run(_attach(url, token, id, command))
-
-
-async def _attach(url: str, token: str | None, id: str, command: str) -> int:
-    async with AsyncSandboxClient(url, token) as client:
-        box = await client.attach(id)
-        columns, rows = shutil.get_terminal_size()
-        async with box.terminal(command, rows, columns) as terminal:
-            with _raw(sys.stdin.fileno()):
-                return await _converse(terminal)
-
-
-async def _converse(terminal: AsyncTerminal) -> int:
-    shown = asyncio.ensure_future(_show(terminal))
-    typed = asyncio.ensure_future(_type(terminal))
-    await asyncio.wait((shown, typed), return_when=asyncio.FIRST_COMPLETED)
-    typed.cancel()
-    if shown.done():
-        shown.result()
-        return terminal.exit_code
-    shown.cancel()
-    return LEFT
-
-
-async def _show(terminal: AsyncTerminal) -> None:
-    async for data in terminal:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-
-
-async def _type(terminal: AsyncTerminal) -> None:
-    """Returns when the user leaves."""
-    loop, keys = asyncio.get_running_loop(), asyncio.Queue()
-    keyboard = sys.stdin.fileno()
-    loop.add_reader(keyboard, lambda: keys.put_nowait(os.read(keyboard, READ)))
-    loop.add_signal_handler(signal.SIGWINCH, lambda: keys.put_nowait(None))
-    try:
-        while (data := await keys.get()) != b"":
-            if data is None:
-                columns, rows = shutil.get_terminal_size()
-                await terminal.resize(rows, columns)
-            elif LEAVE in data:
-                return
-            else:
-                await terminal.send(data)
-    finally:
-        loop.remove_reader(keyboard)
-        loop.remove_signal_handler(signal.SIGWINCH)
-
-
-@contextlib.contextmanager
-def _raw(fd: int) -> Iterator[None]:
-    before = termios.tcgetattr(fd)
-    tty.setraw(fd)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, before)
-
-
+POLL_S = 0.5
 FAILED = 1
 FAILED_EXEC = 125  # as in docker, since 1 could be the command's own exit code
 INTERRUPTED = 130
@@ -163,11 +32,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         with SandboxClient(arguments.url, os.environ.get(TOKEN)) as client:
             return REMOTE[arguments.command](client, arguments)
     except (SandboxError, ValueError, OSError) as error:
-        text = " ".join(str(error).split())
+        text = " ".join(_told(error, arguments).split())
         print(f"ale-sandbox {arguments.command}: {tables.printable(text)}", file=sys.stderr)
         return FAILED_EXEC if arguments.command in ("exec", "shell") else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _told(error: Exception, arguments: argparse.Namespace) -> str:
+    if isinstance(error, PermissionError) and error.errno is None:  # the service refused the token
+        what = str(error).partition(";")[0]
+        return f"{what}; set {TOKEN} to a token of {arguments.url} that permits it"
+    return str(error)
 
 
 def _start(client: SandboxClient, arguments: argparse.Namespace) -> int:
@@ -182,29 +58,38 @@ def _start(client: SandboxClient, arguments: argparse.Namespace) -> int:
 
 
 def _exec(client: SandboxClient, arguments: argparse.Namespace) -> int:
-    words = arguments.words
+    words = arguments.words[1:] if arguments.words[:1] == ["--"] else arguments.words
+    if not words:
+        raise ValueError("name the command: ale-sandbox exec ID COMMAND")
     argv = words[0] if len(words) == 1 else words
-    stdin = sys.stdin.buffer.read() if arguments.stdin else b""
     box = client.attach(arguments.id)
-    with box.spawn(argv, timeout=arguments.timeout, stdin=stdin, cwd=arguments.cwd) as output:
+    if arguments.stdin:
+        command = argv if isinstance(argv, str) else shlex.join(argv)
+        inside = f"cd -- {shlex.quote(arguments.cwd)} || exit {FAILED_EXEC}\n{command}"
+        return interactive.pipe(box, inside, arguments.timeout)
+    with box.spawn(argv, timeout=arguments.timeout, cwd=arguments.cwd) as output:
         for kind, data in output:
-            stream = sys.stdout if kind == "stdout" else sys.stderr
-            stream.buffer.write(data)
-            stream.buffer.flush()
+            interactive.show(kind, data)
     return output.exit_code
 
 
 def _shell(arguments: argparse.Namespace) -> int:
-    return shell(arguments.url, os.environ.get(TOKEN), arguments.id, arguments.run)
+    return interactive.shell(arguments.url, os.environ.get(TOKEN), arguments.id, arguments.run)
 
 
 def _copy(client: SandboxClient, arguments: argparse.Namespace) -> int:
-    copy(client, arguments.source, arguments.target)
+    files.copy(client, arguments.source, arguments.target)
     return 0
 
 
 def _list(client: SandboxClient, arguments: argparse.Namespace) -> int:
-    tables.sandboxes(client.statuses())
+    found = client.statuses()
+    if not arguments.all:
+        found = [status for status in found if status.cause is None]
+    if arguments.quiet:
+        print("".join(f"{status.id}\n" for status in found), end="")
+    else:
+        tables.sandboxes(found)
     return 0
 
 
@@ -230,6 +115,57 @@ def _snapshot(client: SandboxClient, arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _fork(client: SandboxClient, arguments: argparse.Namespace) -> int:
+    for box in client.attach(arguments.id).fork(arguments.count):
+        print(box.id)
+    return 0
+
+
+def _restore(client: SandboxClient, arguments: argparse.Namespace) -> int:
+    client.attach(arguments.id).restore(arguments.snapshot)
+    return 0
+
+
+def _reset(client: SandboxClient, arguments: argparse.Namespace) -> int:
+    client.attach(arguments.id).reset()
+    return 0
+
+
+def _events(client: SandboxClient, arguments: argparse.Namespace) -> int:
+    for event in _follow(client, arguments.follow, ""):
+        print(tables.line(event), flush=True)
+    return 0
+
+
+def _logs(client: SandboxClient, arguments: argparse.Namespace) -> int:
+    client.attach(arguments.id)  # fails if there is no such sandbox
+    for event in _follow(client, arguments.follow, arguments.id):
+        print(tables.line(event), flush=True)
+    return 0
+
+
+def _follow(client: SandboxClient, forever: bool, id: str) -> Iterable[Event]:
+    """The latest events, then the new ones. With an id, only those of that sandbox, to its end."""
+    after = None
+    while True:
+        is_last = not forever or bool(id and client.attach(id).status().cause)
+        answer = client.events(after)
+        yield from (each for each in answer.events if id in ("", each.sandbox))
+        if is_last and (after is None or not answer.events):
+            return
+        after = answer.next
+        time.sleep(0.0 if answer.events else POLL_S)
+
+
+def _wait(client: SandboxClient, arguments: argparse.Namespace) -> int:
+    for id in arguments.ids:
+        box = client.attach(id)
+        while (cause := box.status().cause) is None:
+            time.sleep(POLL_S)
+        print(f"{id} {cause}")
+    return 0
+
+
 def _remove(client: SandboxClient, arguments: argparse.Namespace) -> int:
     ids = arguments.ids
     if arguments.all:
@@ -238,6 +174,11 @@ def _remove(client: SandboxClient, arguments: argparse.Namespace) -> int:
         raise ValueError("name the sandboxes, or use --all")
     for id in ids:
         client.attach(id).close()
+    return 0
+
+
+def _completion(arguments: argparse.Namespace) -> int:
+    print(script(make_parser(), arguments.shell), end="")
     return 0
 
 
@@ -270,6 +211,7 @@ LOCAL: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "serve": _serve,
     "shell": _shell,
     "stop-node": _stop_node,
+    "completion": _completion,
     "images": _images,
     "doctor": _doctor,
 }
@@ -282,6 +224,12 @@ REMOTE: Mapping[str, Callable[[SandboxClient, argparse.Namespace], int]] = {
     "usage": _usage,
     "renew": _renew,
     "snapshot": _snapshot,
+    "restore": _restore,
+    "fork": _fork,
+    "reset": _reset,
+    "logs": _logs,
+    "events": _events,
+    "wait": _wait,
     "rm": _remove,
 }
 

@@ -12,6 +12,8 @@ from ale_jax.sandbox.service.access import FORM, ServiceSettings
 from ale_jax.sandbox.spec import SandboxSpec
 
 URL, TOKEN = "ALE_SANDBOX_URL", "ALE_SANDBOX_TOKEN"
+ID = "ID"  # how all commands call an argument that is a sandbox's id
+SHELLS = ("bash", "zsh")
 DEFAULTS = ServiceSettings()
 CPUS = PoolOptions().cpu_overcommit
 DESCRIPTION = "Sandboxes for agents: serve, start and use them."
@@ -29,34 +31,27 @@ def make_parser() -> argparse.ArgumentParser:
     start.add_argument("--snapshot", default="", help="id of a snapshot to start from")
     start.add_argument("--idle", type=float, default=0.0, help="idle seconds until it is stopped")
     start.add_argument("--deadline", type=float, default=0.0, help="seconds until it is stopped")
-    run = commands.add_parser("exec", help="run a command; its exit code becomes this one's")
-    run.add_argument("id")
-    run.add_argument(
-        "words", nargs="+", help="one word: a bash command line; more: program and arguments"
-    )
-    run.add_argument("-i", "--stdin", action="store_true", help="forward standard input")
-    run.add_argument("--cwd", default="/work")
-    run.add_argument("--timeout", type=float, help="seconds; no limit by default")
+    _add_exec(commands)
     shell = commands.add_parser("shell", help="an interactive terminal; Ctrl-] leaves it")
-    shell.add_argument("id")
+    _add_id(shell)
     shell.add_argument("--run", default="bash -i", metavar="COMMAND")
     copy = commands.add_parser("cp", help="copy a file or directory; source or target is ID:PATH")
     copy.add_argument("source")
     copy.add_argument("target")
-    commands.add_parser("ps", help="list the sandboxes")
-    commands.add_parser("stats", help="show the state of the service and its nodes")
+    _add_states(commands)
+    _add_views(commands)
     commands.add_parser("usage", help="show what your token uses, its limits, and its totals")
     renew = commands.add_parser("renew", help="set how long a sandbox lives from now on")
-    renew.add_argument("id")
+    _add_id(renew)
     renew.add_argument("seconds", type=float, nargs="?", default=0.0, help="as long as you may")
-    snapshot = commands.add_parser("snapshot", help="save a sandbox's files and print the id")
-    snapshot.add_argument("id")
     remove = commands.add_parser("rm", help="stop sandboxes")
-    remove.add_argument("ids", nargs="*", metavar="id")
+    remove.add_argument("ids", nargs="*", metavar=ID)
     remove.add_argument("--all", action="store_true", help="all of yours")
     stop = commands.add_parser("stop-node", help="end the sandboxes that a service has left")
     stop.add_argument("state", metavar="DIR", help="the service's --state")
     _add_images(commands)
+    completion = commands.add_parser("completion", help="print a script that completes commands")
+    completion.add_argument("shell", choices=SHELLS)
     doctor = commands.add_parser("doctor", help="show what works here, and how to fix the rest")
     _add_spec(doctor)
     return parser
@@ -68,6 +63,56 @@ def spec_of(arguments: argparse.Namespace) -> SandboxSpec:
     if arguments.image:
         values["image"] = arguments.image
     return SandboxSpec.from_json(values)
+
+
+def _add_exec(commands: Any) -> None:
+    run = commands.add_parser(
+        "exec",
+        help="run a command; its exit code becomes this one's",
+        usage="ale-sandbox exec [-i] [--cwd CWD] [--timeout SECONDS] ID COMMAND [ARGUMENT ...]",
+    )
+    run.add_argument("-i", "--stdin", action="store_true", help="forward standard input")
+    run.add_argument("--cwd", default="/work", help="working directory (/work)")
+    run.add_argument("--timeout", type=float, help="seconds; no limit by default")
+    _add_id(run)
+    # Everything after the id belongs to the command, also what begins with a dash.
+    run.add_argument(
+        "words",
+        nargs=argparse.REMAINDER,
+        metavar="COMMAND",
+        help="one word: a bash command line; more: program and arguments",
+    )
+
+
+def _add_states(commands: Any) -> None:
+    snapshot = commands.add_parser("snapshot", help="save a sandbox's files and print the id")
+    _add_id(snapshot)
+    restore = commands.add_parser("restore", help="reset a sandbox to a snapshot's files")
+    _add_id(restore)
+    restore.add_argument("snapshot", help="what `snapshot` printed")
+    fork = commands.add_parser("fork", help="start sandboxes with the same files; print their ids")
+    _add_id(fork)
+    fork.add_argument("--count", type=int, default=1, help="how many (1)")
+    reset = commands.add_parser("reset", help="end all processes and remove all files")
+    _add_id(reset)
+
+
+def _add_views(commands: Any) -> None:
+    listing = commands.add_parser("ps", help="list the living sandboxes")
+    listing.add_argument("-a", "--all", action="store_true", help="those that have ended, too")
+    listing.add_argument("-q", "--quiet", action="store_true", help="only ids")
+    commands.add_parser("stats", help="show the state of the service and its nodes")
+    logs = commands.add_parser("logs", help="show what happened to a sandbox")
+    _add_id(logs)
+    events = commands.add_parser("events", help="show what happened to all of yours")
+    for parser in (logs, events):
+        parser.add_argument("-f", "--follow", action="store_true", help="also what happens next")
+    wait = commands.add_parser("wait", help="wait until sandboxes have ended, and print why")
+    wait.add_argument("ids", nargs="+", metavar=ID)
+
+
+def _add_id(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar=ID)
 
 
 def _add_serve(commands: Any) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from ale_jax.sandbox.hub.store import Capabilities, Manifest, Verification
-from ale_jax.sandbox.pool.api import NodeStatus, Status
+from ale_jax.sandbox.pool.api import Event, NodeStatus, Status
 from ale_jax.sandbox.service.records import TenantUsage
 
 DIGITS = 12  # of a digest
@@ -50,6 +51,13 @@ def _usage(status: Status) -> Sequence[object]:
         _mb(stats.disk_bytes),
         stats.processes,
     )
+
+
+def line(event: Event) -> str:
+    at = datetime.fromtimestamp(event.at).astimezone().isoformat(" ", "seconds")
+    fields = " ".join(f"{name}={value}" for name, value in event.fields.items())
+    words = (at, event.sandbox, event.kind, event.detail, fields)
+    return printable("  ".join(word for word in words if word))
 
 
 def nodes(all: Sequence[NodeStatus]) -> None:

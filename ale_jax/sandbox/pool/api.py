@@ -15,6 +15,7 @@ from ale_jax.sandbox.spec import SandboxSpec
 # Methods that `SandboxPool.call` accepts: those of `AsyncSandbox` that exchange plain data.
 METHODS = (
     *("run", "open_session", "close_session", "interrupt", "exec", "kill_processes", "stats"),
+    *("begin", "send", "expect"),
     *("read", "write", "list", "pack", "unpack", "snapshot", "restore", "reset"),
 )
 
@@ -159,10 +160,15 @@ class Events:
 
 
 class SandboxGone(SandboxError):
-    """The sandbox no longer exists (410). cause: None if the pool does not know it."""
+    """The sandbox no longer exists (410). cause: None if the pool knows no such sandbox."""
 
     def __init__(self, id: str, cause: Cause | None):
-        super().__init__(f"sandbox {id!r} is gone" + (f": {cause}" if cause else ""))
+        told = {
+            None: f"there is no sandbox {id!r:.140}",
+            Cause.LOST: f"sandbox {id!r:.140} is lost: it or its runner died",
+            Cause.NODE_LOST: f"sandbox {id!r:.140} is lost, with its node",
+        }
+        super().__init__(told.get(cause, f"sandbox {id!r:.140} is gone: {cause}"))
         self.id, self.cause = id, cause
 
     def __reduce__(self):

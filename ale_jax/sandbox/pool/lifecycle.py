@@ -338,8 +338,10 @@ async def job_output(
 async def job_on_terminal(
     sandbox: AsyncSandbox, command: str, rows: int, columns: int
 ) -> AsyncIterator[Job]:
-    """Runs a bash command on a terminal of its own, and kills it at the end of the block."""
-    job = sandbox.spawn(command, terminal=(rows, columns), env=TERM)
+    """Runs a bash command on a terminal of its own, with 0 rows on pipes instead, and kills it at
+    the end of the block."""
+    size = (rows, columns) if rows else None
+    job = sandbox.spawn(command, terminal=size, env=TERM if rows else None)
     try:
         yield job
     finally:

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import time
 from collections.abc import Mapping
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -36,15 +37,28 @@ def living() -> set[int]:
     return {int(name) for name in os.listdir(proc()) if name.isdecimal()}
 
 
-def parents() -> dict[int, int]:
-    """The parent of each process that is not a zombie."""
-    found = {}
+Birth = tuple[int, int]  # when a process started: clock tick since boot, pid
+
+
+def now() -> Birth:
+    """Before that of every process that starts later, and not before that of any earlier one.
+
+    Many processes start within a tick. Pids tell these apart, because the kernel counts them up.
+    """
+    tick = time.clock_gettime_ns(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK") // 10**9
+    return tick, int(read("loadavg").split()[-1])
+
+
+def parents_and_births() -> tuple[dict[int, int], dict[int, Birth]]:
+    """The parent of each process that is not a zombie, and when it started."""
+    parents, births = {}, {}
     for pid in living():
         with contextlib.suppress(OSError):  # it has ended meanwhile
-            state, parent, *_ = read(f"{pid}/stat").rpartition(b")")[2].split()
+            state, parent, *rest = read(f"{pid}/stat").rpartition(b")")[2].split()
             if state != b"Z":
-                found[pid] = int(parent)
-    return found
+                parents[pid] = int(parent)
+                births[pid] = int(rest[17]), pid
+    return parents, births
 
 
 def ancestors(pid: int, parents: Mapping[int, int]) -> set[int]:

@@ -86,6 +86,8 @@ class Link:
         self._accept = accept
         self._streams: dict[int, Stream] = {}
         self._next = 2
+        self._open = 0  # streams that this side opened and that are not over on both sides
+        self._closed = Event(loop)
         self._outgoing = bytearray()
         self._writing = False
         for fd in (0, 1):
@@ -93,7 +95,14 @@ class Link:
         loop.before_wait = self._flush
         loop.spawn(self._read())
 
+    async def room(self) -> None:
+        """Waits until `open` may be called. The host takes a stream too many for an attack."""
+        while self._open >= wire.MAX_STREAMS:
+            self._closed.clear()
+            await self._closed.wait()
+
     def open(self, request: dict) -> Stream:
+        self._open += 1
         stream = self._streams[self._next] = Stream(self, self._next)
         self._next += 2
         self.post(wire.json_frame(wire.OPEN, stream.number, request))
@@ -109,6 +118,9 @@ class Link:
 
     def forget(self, number: int) -> None:
         del self._streams[number]
+        if number % 2 == 0:
+            self._open -= 1
+            self._closed.set()
 
     def _flush(self) -> None:
         if self._outgoing and not self._writing:
@@ -200,6 +212,7 @@ class Relay:
     async def _accept_forever(self, listener: socket.socket, port: int) -> None:
         while True:
             await self._loop.ready(listener.fileno(), READ)
+            await self._link.room()  # meanwhile, the kernel lets further clients wait
             with contextlib.suppress(OSError):  # the client is gone already
                 sock, _ = listener.accept()
                 stream = self._link.open({"do": "accept", "port": port})

@@ -39,11 +39,11 @@ def _pause():
 
 
 class Loop:
-    """Runs tasks, one at a time. before_wait: called whenever no task is ready."""
+    """Runs tasks, one at a time: `current`. before_wait: called whenever no task is ready."""
 
     def __init__(self):
         self.before_wait: Callable[[], None] = lambda: None
-        self._current: Task | None = None
+        self.current: Task | None = None
         self._poller = select.poll()
         self._watched: dict[int, dict[int, Waiter]] = {}
         self._timers: list[tuple[float, int, Waiter]] = []
@@ -98,7 +98,7 @@ class Loop:
 
     def waiter(self, deadline: float | None) -> Waiter:
         """A handle of the running task, which `wake` or the deadline resumes."""
-        waiter = (self._current, self._current.turn)
+        waiter = (self.current, self.current.turn)
         if deadline is not None:
             if len(self._timers) > STALE_TIMERS:
                 self._timers = [t for t in self._timers if t[2][0].turn == t[2][1]]
@@ -110,7 +110,7 @@ class Loop:
         self._ready.append((*waiter, value))
 
     def _resume(self, task: Task, value: bool) -> None:
-        self._current = task
+        self.current = task
         task.turn += 1
         try:
             task.coroutine.send(None if task.turn == 1 else value)

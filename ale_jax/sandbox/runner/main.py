@@ -4,21 +4,23 @@ import contextlib
 import errno
 import json
 import os
+import re
 import resource
 import time
 from typing import Any
 
 from . import files, wire
+from .archives import Archives
 from .files import WORK, Account
 from .jobs import Job
 from .link import Link, Relay, Stream, use_socket
-from .loop import READ, WRITE, Loop
-from .processes import Agent, Child, bound_terminals, guard
+from .loop import Loop
+from .processes import Agent, bound_terminals, guard
 from .rights import Rights
 from .session import EXIT_TIMED_OUT, Session
 from .state import describe
 from .usage import INSIDE, read_usage
-from .wire import MAIN
+from .wire import MAIN, HeadAndTail
 from .world import World
 
 SETTLE_S = 1.0
@@ -41,6 +43,7 @@ class Runner:
         self.loop, self.agent, self.parts = loop, agent, parts
         self.link = Link(loop, self.serve)
         self.relay = Relay(loop, self.link)
+        self.archives = Archives(loop, agent)
         self.sessions: dict[str, Session] = {}
         self.directories: dict[str, str] = {}  # where to start sessions that must be reopened
         self.jobs: dict[str, Job] = {}
@@ -85,7 +88,8 @@ class Runner:
         code, timed_out, output = await session.run(
             text, request["timeout"], request["output_bytes"], live
         )
-        if timed_out or code is None:
+        ended = code is None
+        if ended:
             await session.child.ended.wait()
             directory = session.directory if timed_out else WORK
             if self.sessions.get(name) is session:  # otherwise it was closed or reset meanwhile
@@ -93,11 +97,12 @@ class Runner:
         if not request["live"]:
             await stream.send(bytes(output.head))
         await stream.send(output.tail())
-        if code is None:
-            code = EXIT_TIMED_OUT if timed_out else session.child.exit_code
+        if timed_out:
+            code = EXIT_TIMED_OUT
         return {
-            "exit_code": EXIT_TIMED_OUT if timed_out else code,
+            "exit_code": session.child.exit_code if code is None else code,
             "timed_out": timed_out,
+            "session_ended": ended,
             "head": len(output.head),
             "omitted": output.omitted,
         }
@@ -106,21 +111,50 @@ class Runner:
         session = self.sessions.get(request["session"])
         return {"interrupted": bool(session) and await session.interrupt(request["seconds"])}
 
+    async def do_begin(self, request: Request, stream: Stream) -> dict:
+        """Starts a command on the session's terminal. It has no time limit."""
+        text = await stream.receive_all()
+        self._session(request["session"]).begin(text)
+        return {}
+
+    async def do_send(self, request: Request, stream: Stream) -> dict:
+        text = await stream.receive_all()
+        await self._known(request["session"]).send(text)
+        return {}
+
+    async def do_expect(self, request: Request, stream: Stream) -> dict:
+        """Sends the output on the session's terminal up to a match of `pattern`; if that is None,
+        up to the command's end. See `Session.expect`."""
+        output, pattern = HeadAndTail(request["output_bytes"]), request["pattern"]
+        matched, code = await self._known(request["session"]).expect(
+            None if pattern is None else re.compile(pattern.encode()), request["timeout"], output
+        )
+        await stream.send(bytes(output.head) + output.tail())
+        return {
+            "matched": matched,
+            "exit_code": code,
+            "head": len(output.head),
+            "omitted": output.omitted,
+        }
+
     async def do_close(self, request: Request, stream: Stream) -> dict:
-        session = self.sessions.pop(request["session"], None)
-        if session is None:
-            raise LookupError(f"there is no session {request['session']!r}")
+        session = self._known(request["session"])
+        del self.sessions[request["session"]]
         self.agent.kill_tree(session.child)
         await session.child.ended.wait()
         session.close()
         return {}
 
+    def _known(self, name: str) -> Session:
+        if name not in self.sessions:
+            raise LookupError(f"there is no session {name!r}")
+        return self.sessions[name]
+
     def _session(self, name: str) -> Session:
-        session = self.sessions.get(name)
-        if session is None:
-            if name != MAIN:
-                raise LookupError(f"there is no session {name!r}")
-            session = self.sessions[MAIN] = self._start_session(WORK, {}, None)
+        """For the next command: a session that is not busy, opened again if its bash has ended."""
+        if name == MAIN and name not in self.sessions:
+            self.sessions[MAIN] = self._start_session(WORK, {}, None)
+        session = self._known(name)
         if session.busy:
             raise LookupError(f"session {name!r} is busy")
         if not session.alive:
@@ -187,8 +221,8 @@ class Runner:
         return {}
 
     async def do_reset(self, request: Request, stream: Stream) -> dict:
-        """Kills all processes, forgets all sessions and empties `parts`. Fails if the state is not
-        that of a new sandbox then."""
+        """Kills all processes, forgets all sessions, and empties `parts` and shared memory. Fails
+        if the state is not that of a new sandbox then."""
         await self.do_kill(request, stream)
         for session in self.sessions.values():
             session.close()
@@ -249,11 +283,11 @@ class Runner:
     async def do_snapshot(self, request: Request, stream: Stream) -> dict:
         """Packs all of `parts` while the agent's processes are stopped."""
         with self.agent.paused():
-            return await self._pack("/", self._snapshot_words(), request, stream)
+            return await self.archives.pack("/", self._snapshot_words(), request, stream)
 
     async def do_pack(self, request: Request, stream: Stream) -> dict:
         """Sends a tar archive of a directory."""
-        return await self._pack(request["path"], ["."], request, stream)
+        return await self.archives.pack(request["path"], ["."], request, stream)
 
     def _snapshot_words(self) -> list[str]:
         """Arguments for tar. Leaves out mounts of the runtime, which are not the agent's files."""
@@ -261,60 +295,18 @@ class Runner:
         words = [f"--exclude={path[1:]}" for path in mounted - self.parts.keys()]
         return ["--anchored", "--no-wildcards", *words, *(path[1:] for path in self.parts)]
 
-    async def _pack(
-        self, directory: str, words: list[str], request: Request, stream: Stream
-    ) -> dict:
-        """Sends a tar archive of what the agent may read. words: tar arguments: which files."""
-        argv = ["tar", "--create", "--sparse", "--ignore-failed-read", "--directory", directory]
-        archive_r, archive_w = os.pipe()
-        try:
-            child = self.agent.spawn([*argv, *words], {1: archive_w}, WORK)
-        finally:
-            os.close(archive_w)
-        os.set_blocking(archive_r, False)
-        room = request["max_bytes"]
-        with open(archive_r, "rb", buffering=0) as archive:
-            while room >= 0:
-                await self.loop.ready(archive_r, READ)
-                if not (chunk := archive.read(wire.CHUNK)):
-                    break
-                await stream.send(chunk)
-                room -= len(chunk)
-        await child.ended.wait()  # past max_bytes, the closed pipe ends it
-        if room < 0:
-            raise RuntimeError(f"the archive is longer than {request['max_bytes']} bytes")
-        return _success("tar --create", child)
-
     async def do_restore(self, request: Request, stream: Stream) -> dict:
         await self.do_reset(request, stream)
         # Root's snapshot may contain files of other users. The owner is restored by number, since
         # the files that define user names are restored as well.
         is_root = self.agent.rights.uid == 0
         owner = ["--same-owner", "--numeric-owner"] if is_root else [NOT_ITS_OWNER]
-        return await self._unpack("/", owner, stream)
+        return await self.archives.unpack("/", owner, stream)
 
     async def do_unpack(self, request: Request, stream: Stream) -> dict:
         """Unpacks a tar archive into a directory, with the agent's rights."""
         files.make_directories(request["path"])
-        return await self._unpack(request["path"], [NOT_ITS_OWNER], stream)
-
-    async def _unpack(self, directory: str, words: list[str], stream: Stream) -> dict:
-        argv = ["tar", "--extract", "--preserve-permissions", *words, "--directory", directory]
-        archive_r, archive_w = os.pipe()
-        try:
-            child = self.agent.spawn(argv, {0: archive_r}, WORK)
-        finally:
-            os.close(archive_r)
-        os.set_blocking(archive_w, False)
-        with contextlib.suppress(BrokenPipeError), open(archive_w, "wb", buffering=0) as archive:
-            while data := await stream.receive():
-                unsent = memoryview(data)
-                while unsent:
-                    unsent = unsent[archive.write(unsent) or 0 :]
-                    if unsent:
-                        await self.loop.ready(archive_w, WRITE)
-        await child.ended.wait()
-        return _success("tar --extract", child)
+        return await self.archives.unpack(request["path"], [NOT_ITS_OWNER], stream)
 
     # Connections.
 
@@ -339,12 +331,6 @@ async def _write(sizes: list[tuple[str, int]], stream: Stream, directory: str) -
                 taken, data = data[:size], data[size:]
                 file.write(taken)
                 size -= len(taken)
-
-
-def _success(what: str, child: Child) -> dict:
-    if child.exit_code:
-        raise RuntimeError(f"{what} ended with status {child.exit_code}")
-    return {}
 
 
 def main(config: dict) -> None:

@@ -39,6 +39,17 @@ ENVIRONMENT = {
     "DEBIAN_FRONTEND": "noninteractive",
 }
 
+# In an image without certificates, the packed ones of the host are used for the network.
+BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Alpine, Arch
+    "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/ca-bundle.pem",  # openSUSE
+)
+PACKED_BUNDLE = "/.ale/certificates.pem"
+# For OpenSSL (so python and curl), git, node, and Python's requests.
+BUNDLE_VARIABLES = {"SSL_CERT_FILE", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE"}
+
 
 class Child:
     """A process that the runner started, the leader of its own process group and session."""
@@ -72,6 +83,8 @@ class Agent:
             name: command for name, command in substitutes.items() if not _is_installed(name)
         }
         self._environment = ENVIRONMENT | env
+        if "https_proxy" in env and os.path.exists(PACKED_BUNDLE) and not _has_bundle():
+            self._environment |= dict.fromkeys(BUNDLE_VARIABLES - env.keys(), PACKED_BUNDLE)
         if "bash" in self._commands and not os.path.isdir(UTF8_LOCALE):
             self._environment["LC_ALL"] = "C"  # the packed glibc of the host has no locales
         self._children: dict[int, Child] = {}
@@ -217,13 +230,29 @@ class Agent:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGKILL)
 
-    def _below_or_stray(self, pid: int) -> set[int]:
-        parents = kernel.parents()
+    def kill_younger(self, child: Child, began: kernel.Birth) -> None:
+        """Kills what `child` has started since `began`, but neither the child nor what descends
+        from an older process. If that is impossible, kills all processes of the agent."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGSTOP)  # or it could start others meanwhile
+            try:
+                self._kill_until_none(lambda: self._below_or_stray(child.pid, began))
+            except RuntimeError:
+                self.kill()
+            os.kill(child.pid, signal.SIGCONT)
+
+    def _below_or_stray(self, pid: int, began: kernel.Birth | None = None) -> set[int]:
+        """began: without older processes and what descends from them."""
+        parents, births = kernel.parents_and_births()
+        others = self.others()
         spared = self._children.keys() - {pid}
+        if began is not None:
+            older = {each for each in births if births[each] <= began}
+            spared |= older & others - {pid}
         return {
             each
-            for each in parents.keys() & self.others() - self._children.keys()
-            if not spared & kernel.ancestors(each, parents)
+            for each in parents.keys() & others - self._children.keys()
+            if not spared & {each, *kernel.ancestors(each, parents)}
         }
 
     def _kill_until_none(self, find: Callable[[], set[int]], at_once: bool = False) -> None:
@@ -243,6 +272,10 @@ def _free_ipc_objects() -> None:
         for row in kernel.read(f"sysvipc/{kind}").splitlines()[1:]:
             words = (0, 0, 0) if kind == "sem" else (0, 0)
             kernel.call(f"{kind}ctl", int(row.split()[1]), *words)
+
+
+def _has_bundle() -> bool:
+    return any(map(os.path.exists, BUNDLES))
 
 
 def _is_installed(name: str) -> bool:

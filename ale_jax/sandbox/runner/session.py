@@ -2,13 +2,16 @@
 
 import contextlib
 import os
+import re
 import signal
 import time
 
 from .files import Account
+from .kernel import now
 from .link import Stream
-from .loop import READ, WRITE, Event, Loop
+from .loop import READ, WRITE, Event, Loop, Task
 from .processes import Agent
+from .terminal import Terminal
 from .wire import CHUNK, HeadAndTail
 
 FEED_FD, REPLY_FD = 198, 199
@@ -16,16 +19,34 @@ MAX_PIPE = 1 << 20  # the largest pipe buffer that an unprivileged process can s
 GRACE_S = 0.3
 EXIT_TIMED_OUT = 124
 
+# Ctrl-C must drop all of the command, also what follows the interrupted program, as it does in an
+# interactive shell. This trap leaves every loop and function: `continue` and `break` leave the
+# loops of the place where it runs, and a DEBUG trap repeats that and skips each further command
+# (which is what `extdebug` and its status 1 do) until LOOP reads the status.
+LEAVE = (
+    "{ if [[ ${FUNCNAME-source} == source ]]; then builtin continue 999; else builtin break 999; fi"
+    "; } 2> /dev/null"
+)
+SKIP = (
+    "if [[ $BASH_COMMAND == __status=* ]]; then __interrupted=130; builtin trap - DEBUG; "
+    f"builtin shopt -u extdebug; else ! {LEAVE}; fi"
+)
+INTERRUPT = (
+    "if [[ ${__command-} ]]; then "  # not between commands, or the next one would be lost
+    f"builtin shopt -s extdebug; builtin trap '{SKIP}' DEBUG; {LEAVE}; fi"
+).replace("$", r"\$")
+
 # The agent's text is evaluated in this very shell, so that cwd, variables and functions persist.
 # Assigning POSIXLY_CORRECT makes the special builtin `unset` take precedence over a function of
 # that name, so that a redefined `builtin` can be removed. The loop does its work in a `while`
-# condition, which `set -e` does not end, and discards its trace (`set -x`). It is one line, so that
-# bash counts the agent's lines from 1. The trap keeps the shell alive when the command is
-# interrupted; children do not inherit it. The command is sent with its length, because bash reads
-# text of known length from a pipe in blocks, but text that ends with a NUL byte by byte.
+# condition, which `set -e` does not end, and discards its trace (`set -x`). It
+# is one line, so that bash counts the agent's lines from 1. The command is sent with its length,
+# because bash reads text of known length from a pipe in blocks, but text that ends with a NUL byte
+# by byte.
 LOOP = (
-    "builtin trap : INT; "
-    "while { __status=$?; POSIXLY_CORRECT=1; unset -f builtin; unset POSIXLY_CORRECT; "
+    f'builtin trap "{INTERRUPT}" INT; '  # children do not inherit it
+    "while { __status=${__interrupted:-$?}; __interrupted=; __command=; "
+    "POSIXLY_CORRECT=1; unset -f builtin; unset POSIXLY_CORRECT; "
     r"""[[ ${__token-} ]] && builtin printf '%s %d %s\0' "$__token" "$__status" "$PWD" """
     f">&{REPLY_FD}; "
     f"IFS= builtin read -r -d '' -u {FEED_FD} __token && "
@@ -62,6 +83,8 @@ class Session:
         os.write(self._feed_w, LOOP.encode() + b"\0")
         self.directory = directory
         self._command: _Command | None = None
+        self._terminal: Terminal | None = None
+        self._begun: _Command | None = None  # the last command on the terminal
 
     @property
     def alive(self) -> bool:
@@ -74,32 +97,27 @@ class Session:
     def close(self) -> None:
         for fd in (self._feed_w, self._reply_r, self._output_r):
             os.close(fd)
+        if self._terminal:
+            self._terminal.close()
 
     async def run(
         self, text: bytes, timeout: float, output_bytes: int, live: Stream | None
     ) -> tuple[int | None, bool, HeadAndTail]:
         """Runs a command and sends the head of its output to `live` meanwhile.
 
+        When its time is over, it is interrupted, and what it has started is killed, in the
+        background, too. What earlier commands left running stays.
+
         Returns its exit code (None if the session ended with it), whether it timed out, and its
         output.
         """
         command = self._command = _Command(self._loop, output_bytes)
-        tasks = [
-            self._loop.spawn(each)
-            for each in (
-                self._feed(f"{command.token}\0{len(text)}\0".encode() + text),
-                self._pump(command),
-                self._take_reply(command),
-                self._watch(command),
-            )
-        ]
+        tasks = [*self._start(command, text), self._loop.spawn(self._pump(command))]
         sender = live and self._loop.spawn(command.send_head(live))
         timed_out = not await command.over.wait(time.monotonic() + timeout)
         if timed_out:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.child.pid, signal.SIGTERM)
-            await command.over.wait(time.monotonic() + GRACE_S)
-            self._agent.kill_tree(self.child)
+            await self._stop(command, GRACE_S)
+            self._agent.kill_younger(self.child, command.began)
         for task in tasks:
             self._loop.cancel(task)
         self._drain(command, MAX_PIPE)
@@ -108,21 +126,82 @@ class Session:
         self._command = None
         return command.exit_code if command.outlived else None, timed_out, command.output
 
+    def begin(self, text: bytes) -> None:
+        """Starts a command on the session's terminal, for `send` and `expect`."""
+        self._terminal = self._terminal or Terminal(self._loop)
+        self._terminal.clear()
+        command = self._command = self._begun = _Command(self._loop, 0)
+        quoted = b"'" + text.replace(b"'", rb"'\''") + b"'"
+        opened = f" <>{self._terminal.path} >&0 2>&0".encode()
+        tasks = self._start(command, b"builtin eval " + quoted + opened)
+        self._loop.spawn(self._finish(command, tasks))
+
+    async def send(self, data: bytes) -> None:
+        """Errors: LookupError if no command runs on the terminal; RuntimeError."""
+        if self._begun is None or self._begun.over.is_set:
+            raise LookupError("no command runs on the session's terminal: begin one")
+        await self._terminal.send(data)
+
+    async def expect(
+        self, pattern: re.Pattern[bytes] | None, seconds: float, output: HeadAndTail
+    ) -> tuple[bool, int | None]:
+        """Returns whether the output of the command on the terminal matched before the time was
+        over, and the command's exit code, None while it runs. See `Terminal.expect`.
+
+        Errors: LookupError if there was no command on the terminal.
+        """
+        command = self._begun
+        if command is None:
+            raise LookupError("there was no command on the session's terminal: begin one")
+        deadline = time.monotonic() + seconds
+        matched = await self._terminal.expect(pattern, command.over, deadline, output)
+        if not command.over.is_set:
+            return matched, None
+        if command.exit_code is not None and command.outlived:
+            return matched, command.exit_code
+        await self.child.ended.wait()
+        return matched, self.child.exit_code
+
+    async def _finish(self, command: "_Command", tasks: list[Task]) -> None:
+        await command.over.wait()
+        for task in tasks:
+            self._loop.cancel(task)
+        self._command = None
+
     async def interrupt(self, seconds: float) -> bool:
         """Sends SIGINT to the command and its children, and SIGKILL if they outlive `seconds`.
 
-        Returns whether there was a command. If it had to be killed, its session ends, too.
+        Returns whether there was a command. If that does not end it, its session ends, too.
         """
         command = self._command
         if command is None:
             return False
+        await self._stop(command, seconds)
+        return True
+
+    async def _stop(self, command: "_Command", grace: float) -> None:
+        """Interrupts the command; kills what it has started if it outlives `grace` seconds; and
+        kills the session if bash itself does not end the command then."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.child.pid, signal.SIGINT)
-        if not await command.over.wait(time.monotonic() + seconds):
+        if await command.over.wait(time.monotonic() + grace):
+            return
+        self._agent.kill_younger(self.child, command.began)
+        if not await command.over.wait(time.monotonic() + GRACE_S):
             self._agent.kill_tree(self.child)
             # Its bash may have reported the end of the command just before it was killed.
             command.outlived = False
-        return True
+
+    def _start(self, command: "_Command", text: bytes) -> list[Task]:
+        """Has bash run a command. The tasks that this takes must be cancelled when it is over."""
+        return [
+            self._loop.spawn(each)
+            for each in (
+                self._feed(f"{command.token}\0{len(text)}\0".encode() + text),
+                self._take_reply(command),
+                self._watch(command),
+            )
+        ]
 
     async def _feed(self, text: bytes) -> None:
         unfed = memoryview(text)
@@ -181,6 +260,7 @@ class _Command:
     def __init__(self, loop: Loop, output_bytes: int):
         # A reply without this command's token is forged or belongs to another command.
         self.token = os.urandom(8).hex()
+        self.began = now()
         self.output = HeadAndTail(output_bytes)
         self.exit_code: int | None = None
         self.outlived = True  # the session outlived the command

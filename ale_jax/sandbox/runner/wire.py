@@ -25,6 +25,7 @@ HEAD = struct.Struct(">IIB")
 OPEN, DATA, ERROR, CREDIT, END, PING = range(6)
 CHUNK = 1 << 16
 WINDOW = 1 << 18
+MAX_STREAMS = 256  # that the runner has open at a time; it accepts no more connections meanwhile
 MAX_FRAME = 1 << 20  # of JSON; data is sent in pieces of at most CHUNK bytes
 
 

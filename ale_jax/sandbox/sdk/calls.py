@@ -15,6 +15,7 @@ import httpx
 
 from ale_jax.sandbox.api import (
     ExecResult,
+    Expected,
     FileInfo,
     ProcessResult,
     SandboxError,
@@ -256,6 +257,25 @@ def interrupt(id: str, session: str, seconds: float) -> Call[bool]:
     return Call(
         "POST", path, lambda answer: answer.json()["interrupted"], id, body={"seconds": seconds}
     )
+
+
+def begin(id: str, command: str, session: str) -> Call[None]:
+    path = _path(id, "sessions", session, "begin")
+    return Call("POST", path, _nothing, id, body={"command": command})
+
+
+def send(id: str, text: str, session: str) -> Call[None]:
+    path = _path(id, "sessions", session, "send")
+    return Call("POST", path, _nothing, id, body={"text": text})
+
+
+def expect(
+    id: str, pattern: str | None, timeout: float | None, session: str, limit: float
+) -> Call[Expected]:
+    """limit: maximum duration in seconds."""
+    path = _path(id, "sessions", session, "expect")
+    body = {"pattern": pattern, "timeout": timeout}
+    return Call("POST", path, _one(Expected), id, body=body, seconds=limit)
 
 
 def read(id: str, path: str, max_bytes: int) -> Call[bytes]:

@@ -17,7 +17,14 @@ from ale_jax.sandbox.pool.api import SandboxGone, StartRequest, Status
 from ale_jax.sandbox.sdk import calls
 from ale_jax.sandbox.sdk.calls import Call, Send, Step, exchange, http_options
 from ale_jax.sandbox.sdk.operations import BoxOperations, ClientOperations
-from ale_jax.sandbox.sdk.streams import AsyncOutput, AsyncTerminal, Output, Terminal, terminal_url
+from ale_jax.sandbox.sdk.streams import (
+    AsyncOutput,
+    AsyncTerminal,
+    Output,
+    Pipes,
+    Terminal,
+    terminal_url,
+)
 from ale_jax.sandbox.spec import SandboxSpec
 
 
@@ -101,6 +108,11 @@ class RemoteSandbox(BoxOperations):
     def terminal(self, command: str = "bash -i", rows: int = 24, columns: int = 80) -> Terminal:
         url = terminal_url(self._client.url, self.id, command, rows, columns)
         return Terminal(url, self._client.token, self.id)
+
+    def pipes(self, command: str) -> Pipes:
+        """Runs a bash command whose input is sent while its output arrives."""
+        url = terminal_url(self._client.url, self.id, command, rows=0, columns=0)
+        return Pipes(url, self._client.token, self.id)
 
     def close(self) -> None:
         """Stops the sandbox, if it still exists."""

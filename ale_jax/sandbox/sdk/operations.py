@@ -105,6 +105,22 @@ class BoxOperations:
         """bool: sends Ctrl-C to the session's command; False if none was running."""
         return self._do(calls.interrupt(self.id, session, seconds))
 
+    def begin(self, command: str, session: str = MAIN) -> Any:
+        """Starts a command in a session, on a terminal. SandboxError if the session is busy."""
+        return self._do(calls.begin(self.id, command, session))
+
+    def send(self, text: str, session: str = MAIN) -> Any:
+        """Types text into the command that `begin` started. SandboxError if none runs."""
+        return self._do(calls.send(self.id, text, session))
+
+    def expect(
+        self, pattern: str | None = None, timeout: float | None = None, session: str = MAIN
+    ) -> Any:
+        """Expected: the output of that command up to a match of a regular expression; for None, up
+        to its end. timeout: seconds; None: the spec's; afterwards it goes on. ValueError."""
+        limit = self._limit(timeout)
+        return self._do(calls.expect(self.id, pattern, timeout, session, limit))
+
     def read(self, path: str, max_bytes: int = 1 << 20) -> Any:
         """bytes: the beginning of a file. FileNotFoundError, ValueError."""
         return self._do(calls.read(self.id, path, max_bytes))
@@ -123,7 +139,11 @@ class BoxOperations:
         ValueError, before anything is sent, if there is a link or a device among them.
         """
         archive = self._client._aside(uploads.pack, directory)
-        return self._client._then(archive, lambda a: self._do(calls.unpack(self.id, a, path)))
+        return self._client._then(archive, lambda a: self.unpack(a, path))
+
+    def unpack(self, archive: bytes, path: str = "/work") -> Any:
+        """Unpacks a tar archive, without links and devices, into a directory. ValueError."""
+        return self._do(calls.unpack(self.id, archive, path))
 
     def download(self, path: str, directory: str | Path, max_bytes: int = uploads.MAX_BYTES) -> Any:
         """Copies the contents of a directory of the sandbox into a local directory.

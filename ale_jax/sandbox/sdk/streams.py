@@ -6,7 +6,9 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import threading
 from collections.abc import AsyncIterator, Iterator
+from typing import Self
 from urllib.parse import quote, urlencode
 
 import httpx
@@ -129,6 +131,7 @@ class AsyncOutput(contextlib.AbstractAsyncContextManager):
 
 
 MAX_FRAME = 1 << 20
+CHANNELS = {b"\1": "stdout", b"\2": "stderr"}
 MAX_SENT = 32 << 10  # bytes per frame; the service accepts up to 64 KiB
 TERMINAL_BROKEN = "the connection broke before the terminal's command ended"
 
@@ -177,21 +180,58 @@ class Terminal(contextlib.AbstractContextManager):
         self._connection.send(json.dumps({"resize": [rows, columns]}))
 
     def __iter__(self) -> Iterator[bytes]:
+        for frame in self._frames():
+            if not isinstance(frame, bytes):
+                self.exit_code = _exit_code(frame, self._id)
+                return
+            yield frame
+
+    def _frames(self) -> Iterator[bytes | str]:
         try:
-            while isinstance(frame := self._connection.recv(), bytes):
-                yield frame
+            while True:
+                yield self._connection.recv()
         except ConnectionClosed as error:
             raise SandboxLost(TERMINAL_BROKEN) from error
-        self.exit_code = _exit_code(frame, self._id)
 
-    def __enter__(self) -> Terminal:
+    def __enter__(self) -> Self:
         with _opening(self._url, self._id):
             connection = connect(self._url, **_options(self._token))
             self._connection = self._open.enter_context(connection)
         return self
 
+    def close(self) -> None:
+        """Ends the command, if it still runs. Any thread may call it."""
+        self._connection.close()
+
     def __exit__(self, *exc: object) -> None:
         self._open.close()
+
+
+MAX_UNREAD = 16  # frames of input that the service has and the command has not
+
+
+class Pipes(Terminal):
+    """Like `Terminal`, for a command on pipes: yields ("stdout" | "stderr", bytes)."""
+
+    def __init__(self, url: str, token: str | None, id: str):
+        super().__init__(url, token, id)
+        self._room = threading.Semaphore(MAX_UNREAD)
+
+    def send(self, data: bytes) -> None:
+        """Sends input, and waits while the command does not read it. Empty data closes it."""
+        for piece in _pieces(data) or [b""]:
+            self._room.acquire()
+            self._connection.send(piece)
+
+    def __iter__(self) -> Iterator[Piece]:
+        for frame in self._frames():
+            if isinstance(frame, bytes):
+                yield CHANNELS[frame[:1]], frame[1:]
+            elif "read" in json.loads(frame):
+                self._room.release()
+            else:
+                self.exit_code = _exit_code(frame, self._id)
+                return
 
 
 class AsyncTerminal(contextlib.AbstractAsyncContextManager):

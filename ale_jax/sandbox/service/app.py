@@ -129,6 +129,8 @@ a command is never an error: check its `exit_code`.
 
 **Terminal.** A WebSocket at `/v1/sandboxes/{id}/terminal?rows=24&columns=80`: binary frames are
 bytes, text frames are JSON (`{"resize": [ROWS, COLUMNS]}` from you, `{"exit": CODE}` at the end).
+With `rows=0` the command has pipes: output frames begin with a byte, 1 for stdout and 2 for stderr,
+an empty frame from you ends the input, and `{"read": BYTES}` acknowledges each frame of input.
 """
 ROUTERS = (
     routes.sandbox_router,

@@ -99,6 +99,27 @@ class RunBody(Body):
     session: str = Field(MAIN, description="Its name; the default one is open from the start.")
 
 
+class BeginBody(Body):
+    """A command for a session's terminal."""
+
+    command: str = Field(description="For bash. It has no time limit.")
+
+
+class SendBody(Body):
+    """Input for the command on a session's terminal."""
+
+    text: str = Field(description="Typed as it is; end a line with a newline.")
+
+
+class ExpectBody(Body):
+    """What to wait for in the output of the command on a session's terminal."""
+
+    pattern: str | None = Field(
+        None, description="Regular expression (Python's re, on bytes); null: until it ends."
+    )
+    timeout: Timeout = None
+
+
 class ProcessBody(Body):
     """A process outside every session."""
 

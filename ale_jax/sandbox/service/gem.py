@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from fastapi import APIRouter, Request
 
-from ale_jax.sandbox.api import ExecResult, Sandbox
+from ale_jax.sandbox.api import ExecResult, Expected, Sandbox
 from ale_jax.sandbox.pool.api import SandboxGone, SandboxPool, StartRequest, State
 from ale_jax.sandbox.service.bodies import ERRORS, Body, By, reply
 from ale_jax.sandbox.service.caller import Caller
@@ -61,6 +61,15 @@ class PoolSandbox:
 
     def run(self, command: str, timeout: float | None = None) -> ExecResult:
         return self._call("run", command=command, timeout=timeout)
+
+    def begin(self, command: str) -> None:
+        self._call("begin", command=command)
+
+    def send(self, text: str) -> None:
+        self._call("send", text=text)
+
+    def expect(self, pattern: str | None = None, timeout: float | None = None) -> Expected:
+        return self._call("expect", pattern=pattern, timeout=timeout)
 
     def read(self, path: str, max_bytes: int = 1 << 20) -> bytes:
         return self._call("read", path=path, max_bytes=max_bytes)

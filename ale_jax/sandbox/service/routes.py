@@ -15,7 +15,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Send
 
-from ale_jax.sandbox.api import ExecResult, FileInfo, ProcessResult
+from ale_jax.sandbox.api import ExecResult, Expected, FileInfo, ProcessResult
 from ale_jax.sandbox.pool.api import SnapshotInfo, Status
 from ale_jax.sandbox.service import uploads
 from ale_jax.sandbox.service.bodies import (
@@ -23,7 +23,9 @@ from ale_jax.sandbox.service.bodies import (
     ERRORS,
     NDJSON,
     TAR,
+    BeginBody,
     By,
+    ExpectBody,
     ForkBody,
     Id,
     InterruptBody,
@@ -31,6 +33,7 @@ from ale_jax.sandbox.service.bodies import (
     RenewBody,
     RestoreBody,
     RunBody,
+    SendBody,
     Session,
     SessionBody,
     StartBody,
@@ -165,6 +168,33 @@ async def interrupt(id: Id, session: Session, body: InterruptBody, by: By) -> Re
     """Sends Ctrl-C to the session's command. `{"interrupted": false}` if none was running."""
     done = await by.call(id, "interrupt", session=session, seconds=body.seconds)
     return reply({"interrupted": done})
+
+
+@command_router.post("/sessions/{session}/begin", status_code=204)
+async def begin(id: Id, session: Session, body: BeginBody, by: By) -> Response:
+    """Starts a command in a session, on a terminal, and answers at once. 409 if it is busy.
+
+    `expect` reads its output, `send` types its input, and `interrupt` is Ctrl-C.
+    """
+    await by.call(id, "begin", command=body.command, session=session)
+    return nothing()
+
+
+@command_router.post("/sessions/{session}/send", status_code=204)
+async def send(id: Id, session: Session, body: SendBody, by: By) -> Response:
+    """Types text into the command that `begin` has started. 409 if none runs, or it does not read
+    its input."""
+    await by.call(id, "send", text=body.text, session=session)
+    return nothing()
+
+
+@command_router.post("/sessions/{session}/expect", response_model=Expected)
+async def expect(id: Id, session: Session, body: ExpectBody, by: By) -> Response:
+    """Reads what the command that `begin` has started writes, until it matches a pattern, the
+    command ends, or the time is over; then the command goes on. 409 if there was no such command.
+    """
+    arguments = {"pattern": body.pattern, "timeout": body.timeout}
+    return reply(await by.call(id, "expect", session=session, **arguments))
 
 
 @command_router.post("/reset", status_code=204)

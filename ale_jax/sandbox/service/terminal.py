@@ -1,4 +1,4 @@
-"""An interactive terminal over a WebSocket."""
+"""An interactive command over a WebSocket: on a terminal, or on pipes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ Message = MutableMapping[str, Any]
 log = logging.getLogger(__name__)
 
 router = APIRouter()
-Size = Annotated[int, Query(ge=1, le=MAX_SIZE)]
+Size = Annotated[int, Query(ge=0, le=MAX_SIZE)]
+# The first byte of a frame with output of pipes.
+CHANNELS = {"stdout": b"\1", "stderr": b"\2"}
 
 
 class Terminal(Protocol):
@@ -46,7 +48,8 @@ class OffersTerminals(Protocol):
     def terminal(
         self, id: str, command: str, rows: int, columns: int
     ) -> AbstractAsyncContextManager[Terminal]:
-        """Runs a bash command on a terminal of its own; it ends with the block."""
+        """Runs a bash command on a terminal of its own; it ends with the block. rows: 0: on pipes;
+        then writing empty data closes its standard input."""
 
 
 @router.websocket("/v1/sandboxes/{id}/terminal")
@@ -55,7 +58,11 @@ async def terminal(
 ) -> None:
     """Binary frames carry the input and output. The client's text frames are
     {"resize": [ROWS, COLUMNS]}; the last frame is text: {"exit": CODE} or {"error": {...}}.
-    The command ends when the client disconnects."""
+    The command ends when the client disconnects.
+
+    With rows=0 it has pipes instead. Output frames then begin with a byte, 1 for stdout and 2 for
+    stderr; an empty frame closes the input; and each frame of input is answered by the text
+    {"read": BYTES} once the command may have the next one."""
     await websocket.accept()
     state = websocket.app.state
     scope = websocket.scope
@@ -63,7 +70,7 @@ async def terminal(
     try:
         await caller.own(id)
         async with _offer(caller.pool).terminal(id, command, rows, columns) as job:
-            code = await _attend(websocket, job)
+            code = await _attend(websocket, job, on_pipes=not rows)
     except WebSocketDisconnect:
         return
     except Exception as error:
@@ -81,14 +88,13 @@ def _offer(pool: SandboxPool) -> OffersTerminals:
     return pool
 
 
-async def _attend(websocket: WebSocket, job: Terminal) -> int:
+async def _attend(websocket: WebSocket, job: Terminal, on_pipes: bool) -> int:
     """Transfers frames both ways until the command ends or the client disconnects
     (WebSocketDisconnect)."""
     frames: asyncio.Queue[Message] = asyncio.Queue(MAX_WAITING)
-    shown = asyncio.ensure_future(_show(websocket, job))
-    others = [
-        asyncio.ensure_future(each) for each in (_listen(websocket, frames), _type(frames, job))
-    ]
+    shown = asyncio.ensure_future(_show(websocket, job, on_pipes))
+    typing = _feed(websocket, frames, job) if on_pipes else _type(frames, job)
+    others = [asyncio.ensure_future(each) for each in (_listen(websocket, frames), typing)]
     try:
         await asyncio.wait((shown, *others), return_when=asyncio.FIRST_COMPLETED)
         for task in others:
@@ -117,10 +123,22 @@ async def _listen(websocket: WebSocket, frames: asyncio.Queue[Message]) -> None:
 async def _type(frames: asyncio.Queue[Message], job: Terminal) -> None:
     while True:
         message = await frames.get()
-        if message.get("bytes") is not None:
+        if message.get("bytes"):
             await job.write(message["bytes"])
-        else:
+        elif message.get("text") is not None:
             await job.resize(*_size(message["text"]))
+
+
+async def _feed(websocket: WebSocket, frames: asyncio.Queue[Message], job: Terminal) -> None:
+    is_open = True
+    while True:
+        data = (await frames.get()).get("bytes")
+        if data is None:
+            raise ValueError("text frames resize a terminal, and this command has none")
+        if is_open:
+            await job.write(data)
+            is_open = bool(data)
+        await websocket.send_text(json.dumps({"read": len(data)}))
 
 
 def _size(text: str) -> tuple[int, int]:
@@ -134,9 +152,10 @@ def _size(text: str) -> tuple[int, int]:
     return rows, columns
 
 
-async def _show(websocket: WebSocket, job: Terminal) -> None:
+async def _show(websocket: WebSocket, job: Terminal, on_pipes: bool) -> None:
     while (piece := await job.receive()) is not None:
-        await websocket.send_bytes(piece[1])
+        kind, data = piece
+        await websocket.send_bytes(CHANNELS[kind] + data if on_pipes else data)
 
 
 async def _end(websocket: WebSocket, content: dict[str, Any], code: int) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import os
 import re
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 
 BOUNDARY = re.compile(r'multipart/form-data\s*;.*boundary=(?:"([^"]{1,70})"|([^;\s]{1,70}))', re.I)
@@ -52,7 +54,7 @@ def _part(piece: bytes) -> Part:
 
 MAX_MEMBERS = 20_000
 MAX_BYTES = 256 << 20
-EXECUTABLE, PRIVATE = 0o755, 0o644
+OWNERS = 0o700  # of every directory, so that what is in it can be written
 
 
 def checked(archive: bytes, max_bytes: int = MAX_BYTES) -> list[tarfile.TarInfo]:
@@ -79,9 +81,11 @@ def checked(archive: bytes, max_bytes: int = MAX_BYTES) -> list[tarfile.TarInfo]
 def unpack(archive: bytes, directory: str | Path, max_bytes: int = MAX_BYTES) -> None:
     """Writes the members of `archive` below `directory`, which is created if it is missing.
 
-    Files get the rights of `pack`, whatever the archive says. If a member is refused, nothing is
-    written. Errors: ValueError like `checked`, or for a link in `directory` that a member's path
-    would follow; OSError.
+    Files keep their permissions, but those that the umask takes away, and never setuid and setgid;
+    files that exist are replaced. If a member is refused, nothing is written.
+
+    Errors: ValueError like `checked`, or for a link in `directory` that a member's path would
+    follow; OSError.
     """
     members, root = checked(archive, max_bytes), Path(directory).resolve()
     for member in members:
@@ -96,36 +100,54 @@ def unpack(archive: bytes, directory: str | Path, max_bytes: int = MAX_BYTES) ->
 
 def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
     if member.isdir():
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(_mode(member.mode) | OWNERS, parents=True, exist_ok=True)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(tar.extractfile(member).read())
-    path.chmod(_mode(member.mode))
+    replace_file(path, tar.extractfile(member).read(), member.mode)
+
+
+def replace_file(path: Path, content: bytes, mode: int) -> None:
+    """Writes a new file, with those permissions of `mode` that the umask leaves. OSError."""
+    path.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with open(os.open(path, flags, _mode(mode)), "wb") as file:
+        file.write(content)
 
 
 def pack(directory: str | Path, max_bytes: int = MAX_BYTES) -> bytes:
-    """Archives the regular files and directories below `directory`, without owners and times.
+    """Archives the regular files and directories below `directory` with their permissions, but
+    without owners and times.
 
     Errors: ValueError for a link or a device (naming it), or for more than `max_bytes`; OSError.
     """
-    root, size = Path(directory), 0
+    root = Path(directory)
     if not root.is_dir():
         raise NotADirectoryError(f"{str(directory)!r} is not a directory")
-    buffer = io.BytesIO()
+    paths = {path: path.relative_to(root).as_posix() for path in sorted(root.rglob("*"))}
+    return _packed(paths, max_bytes)
+
+
+def pack_file(path: str | Path, name: str, max_bytes: int = MAX_BYTES) -> bytes:
+    """As `pack`, for a single file, which gets `name` in the archive."""
+    return _packed({Path(path): name}, max_bytes)
+
+
+def _packed(paths: Mapping[Path, str], max_bytes: int) -> bytes:
+    buffer, size = io.BytesIO(), 0
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for path in sorted(root.rglob("*")):
+        for path, name in paths.items():
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 raise ValueError(f"{str(path)!r} is a link or a device: leave it out")
             size += path.stat().st_size if path.is_file() else 0
             if size > max_bytes:
-                raise ValueError(f"{str(directory)!r} has more than {max_bytes} bytes")
-            _add(tar, path, path.relative_to(root).as_posix())
+                raise ValueError(f"there are more than {max_bytes} bytes up to {str(path)!r}")
+            _add(tar, path, name)
     return buffer.getvalue()
 
 
 def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
     member = tarfile.TarInfo(name)
-    member.mode = EXECUTABLE if path.is_dir() else _mode(path.stat().st_mode)
+    member.mode = _mode(path.stat().st_mode)
     if path.is_dir():
         member.type = tarfile.DIRTYPE
         tar.addfile(member)
@@ -136,7 +158,7 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
 
 
 def _mode(rights: int) -> int:
-    return EXECUTABLE if rights & 0o100 else PRIVATE
+    return rights & 0o777
 
 
 def _check(member: tarfile.TarInfo) -> None:

@@ -7,7 +7,9 @@ import socket
 from collections.abc import Iterator
 
 from ale_jax.sandbox.blocking import BlockingSandbox
+from ale_jax.sandbox.booting import PROXY_PORT
 from ale_jax.sandbox.egress.policy import EgressPolicy
+from ale_jax.sandbox.runner.wire import MAX_STREAMS
 from ale_jax.sandbox.spec import WORK
 from benchmarks.sandbox.attacks.attack import Arena, Attack, evidence, failure, refused, require
 
@@ -20,6 +22,15 @@ for place in sys.argv[1:]:
         print(urllib.request.urlopen(f"http://{place}", timeout=20).status)
     except urllib.error.HTTPError as error:
         print(error.code)
+"""
+BURST = """
+import socket, time
+socks = []
+for _ in range({count}):
+    socks.append(socket.socket())
+    socks[-1].setblocking(False)
+    socks[-1].connect_ex(("127.0.0.1", {port}))
+time.sleep(1)
 """
 ABSTRACT = "socket.socket(socket.AF_UNIX).connect('\\0{name}')"
 ALLOWED = EgressPolicy("allowlist", ("allowed.invalid",))
@@ -68,6 +79,15 @@ def _past_the_proxy(arena: Arena) -> str:
         require(not heard(), "the host's service was reached")
         direct = failure(box.run(f"exec 3<> /dev/tcp/{addresses[0]}/{port}", timeout=3.0))
     return f"403 for {len(places)} places; without the proxy: {direct.rpartition(':')[2].strip()}"
+
+
+def _burst(arena: Arena) -> str:
+    count = 2 * MAX_STREAMS
+    with arena.another(network=ALLOWED) as box:
+        box.write({"burst.py": BURST.format(count=count, port=PROXY_PORT).encode()})
+        box.exec("for i in 1 2 3; do python3 burst.py & done; wait")
+        answers = _fetch(box, "other.invalid")
+    return require(answers == ["403"], f"after {3 * count} connections, the proxy says {answers}")
 
 
 def _past_a_phase(arena: Arena) -> str:
@@ -133,6 +153,7 @@ ATTACKS = (
         "allowlist, no inner address",
         _past_the_proxy,
     ),
+    Attack("floods the proxy with connections", NETWORK, "the runner lets them wait", _burst),
     Attack(
         "keeps the policy of the phase before", NETWORK, "the proxy's policy changes", _past_a_phase
     ),

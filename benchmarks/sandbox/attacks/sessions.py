@@ -66,7 +66,17 @@ def _forges(arena: Arena) -> str:
     return "the session is ended at the next command"
 
 
+def _flooded_dialogue(arena: Arena) -> str:
+    arena.box.begin("yes $(printf 'x%.0s' {1..4000}) | tr -d '\\n'")
+    seen = arena.box.expect(".*never", timeout=arena.load_seconds)
+    require(seen.exit_code is None and not seen.matched, f"it says {seen.output[:40]!r}")
+    arena.box.exec("true")  # its runner has time for others
+    require(arena.box.interrupt(), "it had ended")
+    return f"{seen.omitted_bytes} bytes are left out"
+
+
 ATTACKS = (
     *(_breaks(name, command) for name, command in BREAKERS.items()),
+    Attack("floods a dialogue", SESSION, "only 4 KiB are matched at once", _flooded_dialogue),
     Attack("forges the reply to the next command", SESSION, "a new token per command", _forges),
 )

@@ -47,6 +47,8 @@ def test_a_life(line, tmp_path):
     assert code == 0
     assert line("exec", id, "echo out; echo err >&2; exit 3") == (3, "out\n", "err\n")
     assert line("exec", id, "echo", "$HOME") == (0, "$HOME\n", "")
+    assert line("exec", "--cwd", "/tmp", id, "echo", "-n", "--", "-i") == (0, "-- -i", "")
+    assert line("exec", id, "--", "pwd") == (0, "/work\n", "")
     _, table, _ = line("ps")
     assert id in table and "running" in table
     (tmp_path / "x").write_bytes(b"1")
@@ -60,7 +62,8 @@ def test_a_life(line, tmp_path):
     assert (tmp_path / "back").read_bytes() == b"1"
     assert (tmp_path / "all/e/y").read_bytes() == b"2"
     _, snapshot, _ = line("snapshot", id)
-    _, other, _ = line("start", *SET, "--snapshot", snapshot.strip())
+    snapshot = snapshot.strip()
+    _, other, _ = line("start", *SET, "--snapshot", snapshot)
     assert line("exec", other.strip(), "cat d/x") == (0, "1", "")
     assert line("stats")[0] == 0
     assert line("renew", id, "60") == (0, "", "")
@@ -75,16 +78,147 @@ def test_a_life(line, tmp_path):
     assert err == f"ale-sandbox exec: sandbox '{id}' is gone: stopped\n"
 
 
+@pytest.fixture
+def id(line):
+    _, started, _ = line("start", *SET)
+    yield started.strip()
+    line("rm", started.strip())
+
+
+def test_copies_keep_permissions_and_go_to_any_writable_path(line, id, tmp_path):
+    (tmp_path / "d/e").mkdir(parents=True)
+    for name, mode in (("d/run", 0o750), ("d/e/secret", 0o600)):
+        (tmp_path / name).write_text(name)
+        (tmp_path / name).chmod(mode)
+    (tmp_path / "d/e").chmod(0o700)
+    assert line("cp", str(tmp_path / "d/run"), f"{id}:/tmp/new") == (0, "", "")
+    assert line("cp", str(tmp_path / "d/run"), f"{id}:/tmp/") == (0, "", "")
+    assert line("cp", str(tmp_path / "d"), f"{id}:/tmp/a/b") == (0, "", "")
+    listed = line("exec", id, "cd /tmp; stat -c '%a %n' new run a/b/run a/b/e a/b/e/secret")[1]
+    assert listed == "750 new\n750 run\n750 a/b/run\n700 a/b/e\n600 a/b/e/secret\n"
+    assert line("cp", f"{id}:/tmp/a/b", str(tmp_path / "back")) == (0, "", "")
+    assert line("cp", f"{id}:/tmp/new", str(tmp_path)) == (0, "", "")
+    names = ("back/run", "back/e", "back/e/secret", "new")
+    got = [(tmp_path / name).stat().st_mode & 0o777 for name in names]
+    assert got == [0o750, 0o700, 0o600, 0o750]
+    assert (tmp_path / "back/e/secret").read_text() == "d/e/secret"
+    code, _, err = line("cp", str(tmp_path / "new"), f"{id}:/usr/x")
+    assert code == 1 and "is '/usr' writable" in err
+    code, _, err = line("cp", f"{id}:nothing", str(tmp_path))
+    assert code == 1 and err == f"ale-sandbox cp: there is no '/work/nothing' in sandbox {id}\n"
+
+
+def test_states_are_saved_restored_forked_and_reset(line, id):
+    line("exec", id, "echo 1 > x")
+    _, snapshot, _ = line("snapshot", id)
+    _, forks, _ = line("fork", id, "--count", "2")
+    assert line("reset", id) == (0, "", "")
+    assert line("exec", id, "ls")[1] == ""
+    assert line("restore", id, snapshot.strip()) == (0, "", "")
+    first, second = forks.split()
+    assert [line("exec", each, "cat x")[1] for each in (id, first, second)] == ["1\n"] * 3
+    assert line("rm", first, second)[0] == 0
+
+
+def test_what_lives_and_what_has_ended_are_told_apart(real, line, id):
+    _, other, _ = line("start", *SET)
+    other = other.strip()
+    assert {id, other} <= set(line("ps", "--quiet")[1].split())
+    waiting = threading.Timer(0.5, lambda: real.client().attach(other).close())
+    waiting.start()
+    assert line("wait", other) == (0, f"{other} stopped\n", "")
+    waiting.join()
+    assert id in line("ps", "-q")[1] and other not in line("ps", "-q")[1]
+    assert other in line("ps", "--all")[1]
+    for words in (("logs", other), ("logs", "--follow", other)):
+        started, ended = line(*words)[1].splitlines()
+        assert f"{other}  sandbox_started" in started and "sandbox_ended" in ended
+    events = line("events")[1]
+    assert f"{id}  sandbox_started" in events and f"{other}  sandbox_ended" in events
+
+
+def test_a_lost_sandbox_is_called_lost(real, line, id):
+    pooled = real.pool._lifecycle.sandboxes[id]
+    pooled.sandbox._machine.link.fail("the runner is gone")
+    while line("ps", "-q")[1].count(id):
+        pass
+    code, _, err = line("exec", id, "true")
+    assert (code, err) == (
+        125,
+        f"ale-sandbox exec: sandbox '{id}' is lost: it or its runner died\n",
+    )
+
+
+def exec_in(real, *words, **options):
+    environment = os.environ | {"ALE_SANDBOX_TOKEN": ANN, "ALE_SANDBOX_URL": real.url}
+    return subprocess.Popen([*CLI, "exec", *words], env=environment, **options)
+
+
+def test_input_and_output_are_streamed(real, id):
+    pipe = subprocess.PIPE
+    script = "while read x; do echo got $x; echo err $x >&2; done; exit 5"
+    with exec_in(real, "-i", id, script, stdin=pipe, stdout=pipe, stderr=pipe) as running:
+        for word in (b"one", b"two"):  # each answer comes before the next input is sent
+            running.stdin.write(word + b"\n")
+            running.stdin.flush()
+            assert running.stdout.readline() == b"got " + word + b"\n"
+        running.stdin.close()
+        assert running.wait(30) == 5
+        assert running.stderr.read() == b"err one\nerr two\n"
+
+
+def test_input_that_is_large_or_not_read_ends_with_the_command(real, id):
+    data = os.urandom(3_000_000)
+    pipe = subprocess.PIPE
+    with exec_in(real, "-i", id, "cat", stdin=pipe, stdout=pipe) as running:
+        assert running.communicate(data)[0] == data
+    with exec_in(real, "-i", id, "head -c 3", stdin=pipe, stdout=pipe) as running:
+        assert running.communicate(data)[0] == data[:3]
+        assert running.returncode == 0
+    with (
+        open("/dev/zero") as endless,
+        exec_in(real, "-i", "--timeout", "1", id, "sleep 60", stdin=endless) as running,
+    ):
+        assert running.wait(30) == 124
+
+
+COMPLETE = """
+eval "$(ale-sandbox completion bash)"
+complete_line() {
+    COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _ale_sandbox; echo "${COMPREPLY[*]}"
+}
+complete_line ale-sandbox resto
+complete_line ale-sandbox --url "$ALE_SANDBOX_URL" images pru
+complete_line ale-sandbox exec --time
+complete_line ale-sandbox exec ""
+"""
+
+
+def test_bash_completes_commands_options_and_ids(real, id, tmp_path):
+    program = tmp_path / "ale-sandbox"
+    program.write_text(f'#!/bin/sh\nexec {" ".join(CLI)} "$@"\n')
+    program.chmod(0o755)
+    environment = os.environ | {"ALE_SANDBOX_TOKEN": ANN, "ALE_SANDBOX_URL": real.url}
+    environment["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
+    answer = subprocess.run(["bash", "-c", COMPLETE], env=environment, capture_output=True)
+    command, action, option, ids = answer.stdout.decode().splitlines()
+    assert (command, action, option) == ("restore", "prune", "--timeout")
+    assert id in ids.split()
+
+
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
         (("start", "--set", "memory_md=1"), 1, "did you mean 'memory_mb'?"),
         (("start", "--set", "memory_mb"), 1, "must be FIELD=VALUE"),
-        (("exec", "nobody", "true"), 125, "'nobody' is gone"),
+        (("exec", "nobody", "true"), 125, "there is no sandbox 'nobody'"),
+        (("exec", "nobody"), 125, "name the command: ale-sandbox exec ID COMMAND"),
+        (("logs", "nobody"), 1, "there is no sandbox 'nobody'"),
+        (("wait", "nobody"), 1, "there is no sandbox 'nobody'"),
         (("shell", "nobody"), 125, "needs a terminal; type: ale-sandbox exec"),
         (("cp", "a", "b"), 1, "one of the two must be ID:PATH"),
         (("cp", "x:a", "y:b"), 1, "one of the two must be ID:PATH"),
-        (("cp", "/nothing/x", "nobody:x"), 1, "gone"),
+        (("cp", "/nothing/x", "nobody:x"), 1, "there is no sandbox 'nobody'"),
         (("rm",), 1, "--all"),
         (("serve", "--port", "0", "--runtime", "none"), 1, "runtime 'none'"),
         (("serve", "--host", "0.0.0.0", "--state", "/proc/x"), 1, "there is no token"),
@@ -100,7 +234,8 @@ def test_an_error_is_one_line_with_what_to_do(line, monkeypatch, words, code, to
 def test_a_wrong_token_is_one_line(line, monkeypatch):
     monkeypatch.setenv("ALE_SANDBOX_TOKEN", BOB + "x")
     code, _, err = line("ps")
-    assert code == 1 and err.startswith("ale-sandbox ps: wrong token; send the header")
+    assert code == 1
+    assert err.startswith("ale-sandbox ps: wrong token; set ALE_SANDBOX_TOKEN to a token of http")
 
 
 def test_a_spec_of_the_command_line():

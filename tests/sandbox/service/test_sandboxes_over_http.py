@@ -55,6 +55,19 @@ def test_an_interrupt_reaches_the_command(remote):
     assert results[0].exit_code == 128 + signal.SIGINT
 
 
+def test_a_dialogue_with_a_command(remote):
+    remote.begin("read -p 'name? ' name; echo hello $name; exit 3")
+    first = remote.expect(r"\? ")
+    assert (first.output, first.matched, first.exit_code) == ("name? ", True, None)
+    with pytest.raises(SandboxError, match="busy"):
+        remote.run("true")
+    remote.send("joe\n")
+    last = remote.expect(timeout=5.0)
+    assert (last.output, last.matched, last.exit_code) == ("hello joe\n", False, 3)
+    with pytest.raises(ValueError, match="no regular expression"):
+        remote.expect("(")
+
+
 def test_a_process_has_input_output_and_errors(remote):
     result = remote.exec("cat; echo $X $PWD >&2; exit 4", stdin=b"\0in", cwd="/tmp", env={"X": "1"})
     assert (result.stdout, result.stderr, result.exit_code) == ("\0in", "1 /tmp\n", 4)

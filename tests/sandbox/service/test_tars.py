@@ -77,9 +77,22 @@ def test_a_link_that_lies_there_already_is_not_followed(tmp_path):
     assert os.listdir(tmp_path / "out") == ["a"]
 
 
-def test_the_rights_of_an_archive_are_not_taken_over(tmp_path):
-    uploads.unpack(archive(member("x", mode=0o6777), member("y", mode=0o666)), tmp_path)
-    assert [(tmp_path / name).stat().st_mode & 0o7777 for name in "xy"] == [0o755, 0o644]
+def test_permissions_are_kept_as_far_as_the_umask_and_safety_allow(tmp_path):
+    modes = {"x": 0o6777, "y": 0o666, "z": 0o600, "w": 0o555}
+    (tmp_path / "z").write_bytes(b"before")
+    (tmp_path / "z").chmod(0o644)
+    uploads.unpack(archive(*(member(name, mode=mode) for name, mode in modes.items())), tmp_path)
+    got = [(tmp_path / name).stat().st_mode & 0o7777 for name in modes]
+    umask = os.umask(0)
+    os.umask(umask)
+    assert got == [mode & 0o777 & ~umask for mode in modes.values()]
+
+
+def test_permissions_are_packed(tmp_path):
+    (tmp_path / "d").mkdir(0o750)
+    (tmp_path / "d/x").touch(0o700)
+    (tmp_path / "d/x").chmod(0o4700)
+    assert [each.mode for each in uploads.checked(uploads.pack(tmp_path))] == [0o750, 0o700]
 
 
 @pytest.mark.parametrize(
