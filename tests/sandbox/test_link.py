@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import socket
 import struct
 
 import pytest
@@ -17,12 +19,16 @@ from tests.rows import each_row
 class Wire:
     """Stands in for the transport: keeps what is written."""
 
-    def __init__(self):
+    def __init__(self, far_end: socket.socket | None = None):
+        self.far_end = far_end
         self.written = bytearray()
         self.aborted = False
 
     def write(self, data):
         self.written += data
+
+    def get_extra_info(self, name):
+        return {"socket": self.far_end}[name]
 
     def is_closing(self):
         return self.aborted
@@ -166,8 +172,17 @@ def test_no_bytes_whatever_raise_here(data):
 def test_who_takes_a_link_over_has_it_but_for_standard_error():
     async def test():
         link, attached = _linked(DockerLink)
-        direct, transport = link.direct(), Wire()
-        direct.connection_made(transport)
+        ours, theirs = socket.socketpair()
+        direct, transport = link.direct(), Wire(ours)
+        read_end, write_end = os.pipe()
+        link.gates = [write_end]
+        with ours, theirs:
+            direct.connection_made(transport)
+            first, (gate,), _, _ = socket.recv_fds(theirs, 100, wire.MAX_GATES)
+        os.write(gate, b"0")
+        os.close(gate)
+        assert (first, os.read(read_end, 9), os.read(read_end, 9)) == (wire.GATES, b"0", b"")
+        os.close(read_end)
         stream = link.open({"do": "x"})
         assert not attached.written and len(transport.frames()) == 1
         frames = wire.frame(wire.DATA, 1, b"one")
@@ -180,6 +195,18 @@ def test_who_takes_a_link_over_has_it_but_for_standard_error():
         assert attached.aborted and transport.aborted
         with pytest.raises(SandboxLost):
             link.check()
+
+    run(test)
+
+
+def test_gates_that_no_runner_took_are_closed():
+    async def test():
+        link, _ = _linked(DockerLink)
+        read_end, write_end = os.pipe()
+        link.gates = [write_end]
+        link.fail("over")
+        assert os.read(read_end, 1) == b""
+        os.close(read_end)
 
     run(test)
 
