@@ -18,6 +18,7 @@ from ale_jax.sandbox.api import SandboxStartError
 VARIABLE = "ALE_SANDBOX_UIDS"
 # Beyond the ids that distributions and systemd assign to users, services and containers.
 DEFAULT = "1879048192-1879113727"
+UID_MAP = Path("/proc/self/uid_map")
 LOCKS = Path("/run/ale-sandbox-uids")
 # struct flock of 64-bit Linux: type, whence, start, length, pid.
 FLOCK = "hhqqi4x"
@@ -63,8 +64,16 @@ def claim() -> HostId:
 
 
 def _range() -> tuple[int, int]:
-    text = os.environ.get(VARIABLE, DEFAULT)
+    text = os.environ.get(VARIABLE) or _default()
     first, _, last = text.partition("-")
     if not (first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last) < 1 << 31):
         raise SandboxStartError(f"{VARIABLE}={text!r:.80} must be a range like {DEFAULT}")
     return int(first), int(last)
+
+
+def _default() -> str:
+    """DEFAULT, or the upper half of the ids that exist here, in a container with fewer."""
+    spans = [tuple(map(int, line.split())) for line in UID_MAP.read_text().splitlines()]
+    first, _, count = max(spans, key=lambda span: span[2])
+    last = first + count - 1
+    return DEFAULT if last >= int(DEFAULT.partition("-")[2]) else f"{first + count // 2}-{last}"

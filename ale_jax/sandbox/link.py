@@ -278,8 +278,15 @@ class DockerLink(Link):
     def unwrapped(self, data: bytes) -> None:
         super().data_received(data)
 
+    def take_gates(self) -> list[int]:
+        """The gates, which are the caller's to close then."""
+        gates, self.gates = self.gates, []
+        return gates
+
     def fail(self, reason: str) -> None:
         super().fail(reason)
+        for gate in self.take_gates():
+            os.close(gate)
         if self._attached is not None:
             self._attached.abort()
 
@@ -316,13 +323,13 @@ class _Direct(asyncio.Protocol):
         self.eof_received = link.eof_received
 
     def _send_gates(self, transport: asyncio.Transport) -> None:
-        fds, self._link.gates = self._link.gates, []
+        gates = self._link.take_gates()
         with socket.fromfd(
             transport.get_extra_info("socket").fileno(), socket.AF_UNIX, socket.SOCK_STREAM
         ) as connection:
-            socket.send_fds(connection, [wire.GATES], fds)
-        for fd in fds:
-            os.close(fd)
+            socket.send_fds(connection, [wire.GATES], gates)
+        for gate in gates:
+            os.close(gate)
         self._link.take_over(transport)
 
 

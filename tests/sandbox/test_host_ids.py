@@ -55,11 +55,21 @@ def test_another_process_has_other_ids_and_leaves_them_when_it_is_killed(two_ids
         each.release()
 
 
-@pytest.mark.parametrize("text", ["", "5", "9-5", "a-b", "0-5", "1-99999999999", "1-2-3"])
+@pytest.mark.parametrize("text", ["5", "9-5", "a-b", "0-5", "1-99999999999", "1-2-3"])
 def test_an_invalid_range_is_refused(monkeypatch, text):
     monkeypatch.setenv(host_ids.VARIABLE, text)
     with pytest.raises(SandboxStartError, match="must be a range like"):
         host_ids.claim()
+
+
+def test_a_container_with_few_ids_gives_its_upper_half(monkeypatch, tmp_path):
+    monkeypatch.delenv(host_ids.VARIABLE, raising=False)
+    monkeypatch.setattr(host_ids, "LOCKS", tmp_path / "locks")
+    monkeypatch.setattr(host_ids, "UID_MAP", tmp_path / "uid_map")
+    host_ids.UID_MAP.write_text("0 1000 1\n1 100000 65535\n")
+    user = host_ids.claim()
+    assert 32768 <= user.number <= 65535
+    user.release()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="users of the host are only root's to choose")

@@ -19,17 +19,16 @@ from tests.rows import each_row
 class Wire:
     """Stands in for the transport: keeps what is written."""
 
-    def __init__(self):
+    def __init__(self, far_end: socket.socket | None = None):
+        self.far_end = far_end
         self.written = bytearray()
         self.aborted = False
-        self.socket: socket.socket | None = None
-
-    def get_extra_info(self, name):
-        assert name == "socket"
-        return self.socket
 
     def write(self, data):
         self.written += data
+
+    def get_extra_info(self, name):
+        return {"socket": self.far_end}[name]
 
     def is_closing(self):
         return self.aborted
@@ -192,12 +191,19 @@ def test_a_ping_is_answered_once_and_only_if_it_was_sent():
 def test_who_takes_a_link_over_has_it_but_for_standard_error():
     async def test():
         link, attached = _linked(DockerLink)
-        direct, transport = link.direct(), Wire()
-        transport.socket, other = socket.socketpair()  # this process is both ends
-        with transport.socket, other:
+        ours, theirs = socket.socketpair()  # this process is both ends
+        direct, transport = link.direct(), Wire(ours)
+        read_end, write_end = os.pipe()
+        link.gates = [write_end]
+        with ours, theirs:
             assert link.runner_pid == 0  # not visible
             direct.connection_made(transport)
             assert link.runner_pid == os.getpid()
+            first, (gate,), _, _ = socket.recv_fds(theirs, 100, wire.MAX_GATES)
+        os.write(gate, b"0")
+        os.close(gate)
+        assert (first, os.read(read_end, 9), os.read(read_end, 9)) == (wire.GATES, b"0", b"")
+        os.close(read_end)
         stream = link.open({"do": "x"})
         assert not attached.written and len(transport.frames()) == 1
         frames = wire.frame(wire.DATA, 1, b"one")
@@ -210,6 +216,18 @@ def test_who_takes_a_link_over_has_it_but_for_standard_error():
         assert attached.aborted and transport.aborted
         with pytest.raises(SandboxLost):
             link.check()
+
+    run(test)
+
+
+def test_gates_that_no_runner_took_are_closed():
+    async def test():
+        link, _ = _linked(DockerLink)
+        read_end, write_end = os.pipe()
+        link.gates = [write_end]
+        link.fail("over")
+        assert os.read(read_end, 1) == b""
+        os.close(read_end)
 
     run(test)
 
