@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
+from ale_jax.errors import RunFailed
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.system.fields import flat, meant_fields, unknown_field, wrong_value
 
@@ -69,7 +70,7 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted: the same command continues from the last checkpoint", file=sys.stderr)
         return 130
-    except (ValueError, OSError, SandboxStartError, flags.Error) as error:
+    except (ValueError, OSError, RunFailed, SandboxStartError, flags.Error) as error:
         if "--debug" in argv:
             raise
         print(f"error: {_one_line(error)}", file=sys.stderr)

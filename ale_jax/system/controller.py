@@ -69,10 +69,8 @@ def run(config: RunConfig, workdir: Workdir) -> None:
         events.open(logger.events)
         if restored:
             logger.events.record("resumed", f"from the checkpoint of step {step}", step=step)
-        elif checkpoints.any():
-            logger.note("no checkpoint can be read (see events.jsonl): the run starts over")
         logger.note(f"sandboxes: {_describe(runtime)}; devices: {setting.mesh.devices.size}")
-        start = restored or begin_anew(setting, logger)
+        start = restored or begin_anew(setting, checkpoints, logger)
         session = _Session(setting, start, checkpoints, logger)
         if not restored:
             session.keep_reference()

@@ -10,6 +10,8 @@ import jax
 
 from ale_jax.data.replay import Group, ReplayBuffer
 from ale_jax.data.staleness import Drop, StalenessGate, age
+from ale_jax.errors import RunFailed
+from ale_jax.learn.finite import SkippedUpdates
 from ale_jax.learn.learner import Learner
 from ale_jax.learn.state import TrainState
 from ale_jax.learn.step import fresh_batches, train_rollout_logp_diff
@@ -49,9 +51,11 @@ def train_loop(state: TrainState, cursor: Cursor, parts: TrainParts) -> tuple[Tr
     Consumes: the oldest fresh groups of the replay buffer, one step's worth at a time.
     Waits for: that many complete groups.
     Unblocked by: the rollout scheduler, which adds finished episodes to the buffer.
+
+    Errors: RunFailed if updates are not finite (see SkippedUpdates), or groups fail in a row.
     """
     config, learner, resampler = parts.config, parts.learner, parts.resampler
-    rollouts = _Rollouts(parts, cursor)
+    rollouts, skipped = _Rollouts(parts, cursor), SkippedUpdates(config.learn.max_skipped_updates)
     while cursor.step < config.rl.steps:
         start, params, version = time.monotonic(), state.params, cursor.step
         groups = rollouts.take()
@@ -64,6 +68,7 @@ def train_loop(state: TrainState, cursor: Cursor, parts: TrainParts) -> tuple[Tr
         # Wait for the step before its weights are published, so that versions and metrics do not
         # depend on when the engine picks up the weights.
         sums = jax.device_get(sums)
+        skipped.note(sums, cursor.step + 1)
         if version % LOGP_DIFF_EVERY_STEPS == 0:
             metrics |= rollouts.logp_diff(groups, params, version)
         cursor = rollouts.cursor_after(cursor, groups)
@@ -139,7 +144,7 @@ def take_groups(
 ) -> list[Group]:
     """Waits for a step's groups.
 
-    Errors: RuntimeError if FAILED_STEPS steps' worth of groups fail in a row; the errors of the
+    Errors: RunFailed if FAILED_STEPS steps' worth of groups fail in a row; the errors of the
     scheduler's `check`.
     """
     failed_before = _failed(gate)
@@ -147,7 +152,7 @@ def take_groups(
         scheduler.check()
         failed = _failed(gate) - failed_before
         if failed > FAILED_STEPS * gate.groups_per_step:
-            raise RuntimeError(
+            raise RunFailed(
                 f"{failed} groups in a row had no episode that could be judged: events.jsonl says "
                 "how they ended; if by illegal_calls, raise agent.malformed_limit or train the "
                 "policy to call its tools first"
