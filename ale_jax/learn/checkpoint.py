@@ -98,11 +98,6 @@ class Checkpoints:
         """True if there is a complete checkpoint; it may still be damaged."""
         return bool(self._complete())
 
-    def newest(self) -> int | None:
-        """The step of the newest complete checkpoint; None if there is none."""
-        complete = self._complete()
-        return _step(complete[-1]) if complete else None
-
     def require_room(self, state: Any) -> None:
         """ValueError unless the disk has room for `keep` checkpoints of `state` and the one that is
         written before the oldest is removed. state: arrays, or their abstract form."""

@@ -319,13 +319,16 @@ class CheckpointConfig:
 
     every: RL steps between checkpoints.
     keep: number of checkpoints that are kept, the newest ones.
+    grace_seconds: how long a run that is told to stop may take to save its newest step.
     """
 
     every: int = 20
     keep: int = 2
+    grace_seconds: float = 10.0
 
     def __post_init__(self) -> None:
         require_at_least(1, self, "every", "keep")
+        require_range("grace_seconds", self.grace_seconds, 1.0, 86400.0, "it is in seconds")
 
     def is_due(self, step: int, last: int) -> bool:
         """last: the run's last step."""

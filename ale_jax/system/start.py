@@ -32,6 +32,7 @@ from ale_jax.system.demonstrations import (
 )
 from ale_jax.system.run_logger import RunLogger
 from ale_jax.system.states import abstract_whole, first_state
+from ale_jax.system.stopping import StopSignals
 from ale_jax.system.tasks import Cursor, train_task
 from ale_jax.system.warm_start import (
     full_batches,
@@ -139,7 +140,9 @@ def _require_no_steps(path: Path) -> None:
         )
 
 
-def begin_anew(setting: Setting, checkpoints: Checkpoints, logger: RunLogger) -> Start:
+def begin_anew(
+    setting: Setting, checkpoints: Checkpoints, logger: RunLogger, stop: StopSignals
+) -> Start:
     """Collects demonstrations, trains a tokenizer on them, and trains the policy to imitate them.
     ValueError if the disk has no room for the checkpoints to come.
 
@@ -150,7 +153,7 @@ def begin_anew(setting: Setting, checkpoints: Checkpoints, logger: RunLogger) ->
     source = config.tokenizer.path or config.weights
     domains, probe = [], []
     if warm.max_steps or not source:
-        domains, probe = collect_demonstrations(config, setting.runtime, logger.progress)
+        domains, probe = collect_demonstrations(config, setting.runtime, logger.progress, stop)
     texts, size = itertools.chain(*domains), config.tokenizer.vocab_size
     tokenizer = make_tokenizer(source, size, texts, setting.tokenizer_folder)
     policy = setting.policy(tokenizer)
@@ -168,7 +171,7 @@ def begin_anew(setting: Setting, checkpoints: Checkpoints, logger: RunLogger) ->
         trained = warm_start(
             first_state(config, policy, warm_optimizer, setting.mesh),
             make_supervised_step(model, warm_optimizer),
-            full_batches(mixed_samples(config, domains, tokenizer), shape),
+            stop.checked(full_batches(mixed_samples(config, domains, tokenizer), shape)),
             make_probe([tokenize(each, tokenizer) for each in probe], model, shape),
             warm,
             logger.warm_start_step,

@@ -111,8 +111,8 @@ class Cursor:
     groups: indices that were taken from the task stream and not trained on yet. They are played
         first, again if necessary.
     next_group: the index at which the task stream continues.
-    resampling: result of `Resampler.to_json`; None before the first step, and after steps that are
-        not followed by a checkpoint.
+    resampling: what `Resampler.snapshot` made, in a checkpoint; None before the first step, and in
+        cursors that are not saved.
     """
 
     step: int = 0
