@@ -16,8 +16,9 @@
 
 docs/config.md lists every field with its default and meaning.
 
-Exit code: 0 done, 2 an error that the user can correct (described in one line), 130 interrupted by
-Ctrl-C or SIGTERM.
+Exit code: 0 done; 2 an expected failure, described in one line with its remedy; 130 stopped by
+Ctrl-C or SIGTERM: the newest step is saved within `checkpoint.grace_seconds`, and the same command
+continues (a second signal ends the run at once); 1 a bug, with its traceback.
 """
 
 from __future__ import annotations
@@ -33,13 +34,15 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
+from ale_jax.errors import RunFailed
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.system.fields import flat, meant_fields, unknown_field, wrong_value
+from ale_jax.system.stopping import INTERRUPTED, StopSignals
 
 # Modules that import jax or ray are imported where they are used, so that a mistyped command is
 # answered before they load.
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
     from ale_jax.system.config import RunConfig
     from ale_jax.system.workdir import Workdir
 
-Run = Callable[["RunConfig", "Workdir"], None]
+Run = Callable[["RunConfig", "Workdir", StopSignals], None]
 
 OVERRIDE = re.compile(r"--?(?:no)?config\.([^=]*)")
 CONFIG_FLAG = re.compile(r"--?config=")
@@ -59,29 +62,23 @@ TRACEBACK_FILE = "traceback.txt"
 def main(argv: Sequence[str], run: Run | None = None) -> int:
     """Runs the command line; returns the exit code.
 
-    run: called with the checked config and the claimed folder; the controller's if None.
+    run: called with the checked config, the claimed folder, and what hears of SIGINT and SIGTERM
+        while it runs; the controller's if None.
     """
-    signal.signal(signal.SIGTERM, _interrupt)
+    # Until the run begins, nothing can be lost, and SIGTERM may act like Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     # transformers is only used for tokenizers, so its warning that torch is missing is irrelevant.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     try:
         return _launch(argv, run)
     except KeyboardInterrupt:
         print("interrupted: the same command continues from the last checkpoint", file=sys.stderr)
-        return 130
-    except (ValueError, OSError, SandboxStartError, flags.Error) as error:
+        return INTERRUPTED
+    except (ValueError, OSError, RunFailed, SandboxStartError, flags.Error) as error:
         if "--debug" in argv:
             raise
         print(f"error: {_one_line(error)}", file=sys.stderr)
         return 2
-
-
-def _interrupt(signum: int, frame: object) -> NoReturn:
-    # SIGTERM acts like Ctrl-C, because schedulers and service managers use it to stop a process.
-    # `make` forwards a SIGTERM that its children have already received, and the second one must not
-    # interrupt the shutdown.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise KeyboardInterrupt
 
 
 def _launch(argv: Sequence[str], run: Run | None) -> int:
@@ -250,11 +247,9 @@ def _controller() -> Run:
 
 def _run(run: Run, config: RunConfig, workdir: Workdir) -> None:
     try:
-        run(config, workdir)
+        with StopSignals(config.checkpoint.grace_seconds) as stop:
+            run(config, workdir, stop)
     except Exception as error:
-        # An interrupt inside a lock of Python's surfaces as "cannot release un-acquired lock".
-        if isinstance(error, RuntimeError) and isinstance(error.__context__, KeyboardInterrupt):
-            raise KeyboardInterrupt from error
         path = workdir.path / TRACEBACK_FILE
         # On a full disk the error itself matters more than its traceback.
         with contextlib.suppress(OSError):

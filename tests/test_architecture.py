@@ -42,7 +42,7 @@ LAYERS = (
     ("system",),
     ("rollout", "learn", "gateway", "sandbox", "agent", "envs"),
     ("algo", "model", "data"),
-    ("records", "files"),
+    ("records", "files", "errors"),
 )
 ALSO_ALLOWED = {
     ("system", "monitor"): "the controller is whom a person watches",

@@ -88,6 +88,9 @@ class ExpertStore:
     def __len__(self) -> int:
         return len(self._experts)
 
+    def copy(self) -> ExpertStore:
+        return ExpertStore(self._experts.values())
+
     def get(self, task: Task) -> Expert | None:
         return self._experts.get(task)
 

@@ -6,7 +6,8 @@
         manifest.json   size and SHA-256 of every file above; written last
 
 A folder without a manifest is an interrupted save and is removed. A folder whose files do not match
-the manifest is damaged: it is set aside, and the previous checkpoint is used.
+the manifest is damaged: it stays as it is, and the previous checkpoint is used. A folder that
+cannot be read may be whole, so it is not passed over: the error is raised, and nothing is changed.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class Checkpoints:
                 shutil.rmtree(folder)
         self._keep = keep
         self._record = record
+        self._damaged: set[Path] = set()
         self._writer = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
         self._finisher = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._finishing: Future[None] | None = None
@@ -70,6 +72,8 @@ class Checkpoints:
         """
         self.wait()
         folder = self._folder(step)
+        if folder in self._damaged:
+            self._set_aside(folder)
         assert not (folder / MANIFEST_FILE).exists(), f"step {step} is saved already"
         try:
             shutil.rmtree(folder, ignore_errors=True)  # left by an interrupted save
@@ -94,25 +98,49 @@ class Checkpoints:
         """True if there is a complete checkpoint; it may still be damaged."""
         return bool(self._complete())
 
+    def require_room(self, state: Any) -> None:
+        """ValueError unless the disk has room for `keep` checkpoints of `state` and the one that is
+        written before the oldest is removed. state: arrays, or their abstract form."""
+        each = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+        needed = max(self._keep + 1 - len(self._complete()), 1) * each
+        free = shutil.disk_usage(self._directory).free
+        if free < needed:
+            raise ValueError(
+                f"{self._directory} has {free >> 20} MiB free, but the checkpoints to come need "
+                f"{needed >> 20} MiB (checkpoint.keep {self._keep}, each {each >> 20} MiB, and one "
+                "that is being written): free some space, lower checkpoint.keep, or choose another "
+                "--workdir"
+            )
+
     def restore_latest(self, target: Any) -> tuple[int, Any, dict[str, Any]] | None:
-        """(step, state, host) of the newest checkpoint that is intact; None if there is none.
+        """(step, state, host) of the newest checkpoint that is intact; None if none was saved.
 
         target: a state of the same shapes, or its jax.ShapeDtypeStruct with shardings. The restored
         arrays have the shardings of the target's.
 
         Raises:
-          ValueError: a checkpoint is intact but has another format or is of another model.
+          ValueError: checkpoints exist and all are damaged; or one is intact but has another format
+            or is of another model.
+          OSError: a checkpoint cannot be read, and may be intact.
         """
         for folder in reversed(self._complete()):
             try:
                 manifest = _verify(folder)
                 host = read_json(folder / HOST_FILE)
-            except (ValueError, OSError) as error:
-                self._set_aside(folder, str(error))
+            except ValueError as error:
+                self._note_damage(folder, str(error))
                 continue
+            except OSError as error:
+                raise _not_read(folder, error) from error
             _require_format(folder, manifest)
             state = self._read_state(folder, target)
             return manifest["step"], state, host
+        if self._damaged:
+            raise ValueError(
+                f"all checkpoints in {self._directory} are damaged (steps "
+                f"{', '.join(str(_step(each)) for each in sorted(self._damaged))}); nothing was "
+                "changed: bring one back from a backup, or give --overwrite to start a new run"
+            )
         return None
 
     def close(self) -> None:
@@ -133,8 +161,9 @@ class Checkpoints:
         return self._directory / f"{PREFIX}{step:08d}"
 
     def _complete(self) -> list[Path]:
-        """Folders with a manifest, oldest first."""
-        return [f for f in self._folders() if (f / MANIFEST_FILE).exists()]
+        """Folders with a manifest that are not known to be damaged, oldest first."""
+        folders = (f for f in self._folders() if f not in self._damaged)
+        return [f for f in folders if (f / MANIFEST_FILE).exists()]
 
     def _folders(self) -> list[Path]:
         return sorted(self._directory.glob(f"{PREFIX}*[0-9]"), key=_step)
@@ -159,12 +188,17 @@ class Checkpoints:
                 f"wrote it, or start a new run ({error!s:.300})"
             ) from error
 
-    def _set_aside(self, folder: Path, reason: str) -> None:
+    def _note_damage(self, folder: Path, reason: str) -> None:
         _log.warning("damaged checkpoint, using the previous one: %s", reason)
         self._record("checkpoint_damaged", reason, step=_step(folder))
+        self._damaged.add(folder)
+
+    def _set_aside(self, folder: Path) -> None:
+        """Makes way for a new checkpoint of the same step."""
         aside = folder.with_name(folder.name + DAMAGED_SUFFIX)
         shutil.rmtree(aside, ignore_errors=True)
         folder.rename(aside)
+        self._damaged.remove(folder)
 
     def _not_written(self, error: Exception) -> OSError:
         free = shutil.disk_usage(self._directory).free
@@ -174,6 +208,15 @@ class Checkpoints:
             f"({' '.join(str(error).split())[:300]})",
             str(self._directory),
         )
+
+
+def _not_read(folder: Path, error: OSError) -> OSError:
+    return OSError(
+        error.errno,
+        f"the checkpoint of step {_step(folder)} cannot be read ({error.strerror or error}); "
+        "nothing was changed: check the disk, then the same command continues from it",
+        str(folder),
+    )
 
 
 def _tuples_as_lists(value: Any) -> Any:

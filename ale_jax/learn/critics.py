@@ -18,6 +18,7 @@ from jax.sharding import Mesh
 from ale_jax.algo.hypers import require_range
 from ale_jax.algo.values import critic_loss
 from ale_jax.learn.critic_batches import Rows, returns, value_batches
+from ale_jax.learn.finite import SKIPPED
 from ale_jax.learn.state import (
     OptimizerHypers,
     TrainState,
@@ -105,6 +106,10 @@ class CriticsHypers:
         sizes = {name: getattr(self, name) for name in SIZES}
         return dataclasses.replace(policy, num_experts=0, dense_layers=(), **sizes)
 
+    def model(self, policy: ModelSpec) -> ModelSpec:
+        """Of each critic."""
+        return dataclasses.replace(policy, shape=self.shape(policy.shape))
+
 
 class Critics:
     """The critics of one run.
@@ -113,11 +118,12 @@ class Critics:
     """
 
     def __init__(
-        self, hp: CriticsHypers, model: ModelSpec, state: tuple[TrainState, ...], gamma: float
+        self, hp: CriticsHypers, policy: ModelSpec, state: tuple[TrainState, ...], gamma: float
     ):
-        """model: of each critic. gamma: discount per policy token."""
+        """state: of each critic, new (`make`) or from a checkpoint. gamma: discount per policy
+        token."""
         self.hp, self.gamma, self.state = hp, gamma, state
-        self._model = model
+        self._model = model = hp.model(policy)
         optimizer = table_optimizer(hp.optimizer, value_table(model.shape))
         self._step = make_update_step(
             critic_gradient(model), optimizer, state[0].params, model.mesh
@@ -132,7 +138,7 @@ class Critics:
         Critics of the policy's shape start with its weights, `params`, and a head that predicts 0.
         ValueError if the mesh cannot divide them.
         """
-        model = dataclasses.replace(policy, shape=hp.shape(policy.shape))
+        model = hp.model(policy)
         table = value_table(model.shape)
         optimizer = table_optimizer(hp.optimizer, table)
         places = table_shardings(table, model.mesh)
@@ -145,7 +151,7 @@ class Critics:
                 weights |= {name: trunk[name] for name in table if name != HEAD}
                 weights = jax.device_put(weights, places)
             states.append(begin(weights, optimizer, model.mesh))
-        return cls(hp, model, tuple(states), gamma)
+        return cls(hp, policy, tuple(states), gamma)
 
     @property
     def warming_up(self) -> bool:
@@ -188,6 +194,7 @@ class Critics:
         return {
             "critic_loss": float(sum(sums["squares"] for sums in every_sums) / tokens),
             "critic_grad_norm": float(max(sums["grad_norm"] for sums in every_sums)),
+            "critic_skipped_updates": int(sum(sums[SKIPPED] for sums in every_sums)),
         }
 
 
@@ -221,6 +228,6 @@ def critic_gradient(model: ModelSpec) -> Callable[..., tuple[Params, Metrics]]:
         if stats:
             router = router_sums(stats, rows["segment_BT"].reshape(-1) > 0, model.shape)
             balance = balancing_loss(router, model.shape)
-        return loss + model.balance_weight * balance * share, sums
+        return loss + model.balance_weight * balance * share, sums | {"loss": loss}
 
     return jax.grad(loss_of, has_aux=True)

@@ -16,6 +16,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ale_jax.data.packing import Sample, Shape, pack
+from ale_jax.learn.finite import BROKEN, SKIPPED, all_finite, choose
 from ale_jax.learn.state import TrainState, abstract_trained, place_moments
 from ale_jax.model.compute import EXACT, FLOAT32, Compute
 from ale_jax.model.lora import FULL, LoraShape, trained, with_trained
@@ -76,6 +77,9 @@ def make_train_step(
     The loss of each microbatch is a sum over its tokens, divided by the `loss_denominator` of the
     whole step, so that a different division into microbatches changes nothing but rounding. Metrics
     are sums that are still on the device; reading them blocks until the step is done.
+
+    An update with a loss, gradient or weight that is not finite is not applied: the state stays as
+    it was, and the metrics say so (learn/finite.py).
     """
     weights = abstract_trained(model.shape, model.lora, model.mesh)
     return make_update_step(gradient_function(model, loss_fn), optimizer, weights, model.mesh)
@@ -105,10 +109,15 @@ def make_update_step(
         out_shardings=(places[0], place_moments(optimizer, weights, mesh), None, None),
         donate_argnums=(0, 1),
     )
-    def update(grads, opt_state, moved, step):
+    def update(grads, opt_state, moved, step, loss):
         norm = optax.tree.norm(grads)
-        updates, opt_state = optimizer.update(grads, opt_state, moved)
-        return optax.apply_updates(moved, updates), opt_state, step + 1, norm
+        updates, new_opt_state = optimizer.update(grads, opt_state, moved)
+        new = optax.apply_updates(moved, updates)
+        # On the device, so that the host need not wait for the step before it dispatches the next.
+        fine = jnp.isfinite(norm) & jnp.isfinite(loss) & all_finite(new)
+        new, opt_state = choose(fine, (new, new_opt_state), (moved, opt_state))
+        sums = {"grad_norm": norm, SKIPPED: ~fine, BROKEN: ~all_finite(new)}
+        return new, opt_state, step + fine, sums
 
     def train_step(state, batches, loss_denominator):
         share = 1.0 / len(batches)
@@ -119,9 +128,10 @@ def make_update_step(
                 args = (moved, state.params, to_device(batch, mesh), loss_denominator, share)
                 total = first_gradient(*args) if total is None else add_gradient(total, *args)
             grads, sums = total
-            moved, opt_state, step, norm = update(grads, state.opt_state, moved, state.step)
+            loss = sums["loss"]
+            moved, opt_state, step, more = update(grads, state.opt_state, moved, state.step, loss)
         params = with_trained(state.params, moved)
-        return TrainState(params, opt_state, step), sums | {"grad_norm": norm}
+        return TrainState(params, opt_state, step), sums | more
 
     return train_step
 

@@ -266,6 +266,8 @@ class LearnConfig:
     compute_dtype: type of matrix products and of the activations between layers (see `Compute`).
     remat: what the backward pass recomputes: "none", "dots" (everything except products with dense
         weights) or "layers" (everything within a layer).
+    max_skipped_updates: updates in a row that may be skipped because a loss, a gradient or a weight
+        is not finite; then the run ends.
     """
 
     microbatch_rows: int = 4
@@ -274,9 +276,11 @@ class LearnConfig:
     balance_weight: float = 1e-3
     compute_dtype: str = "float32"
     remat: str = "none"
+    max_skipped_updates: int = 3
 
     def __post_init__(self) -> None:
         require_at_least(1, self, "microbatch_rows", "pack_length", "chunks_per_pack")
+        require_at_least(1, self, "max_skipped_updates")
         require_range("balance_weight", self.balance_weight, 0.0, 1e6, "0 switches it off")
         require_choice("compute_dtype", self.compute_dtype, DTYPES)
         require_choice("remat", self.remat, tuple(REMAT))
@@ -315,13 +319,16 @@ class CheckpointConfig:
 
     every: RL steps between checkpoints.
     keep: number of checkpoints that are kept, the newest ones.
+    grace_seconds: how long a run that is told to stop may take to save its newest step.
     """
 
     every: int = 20
     keep: int = 2
+    grace_seconds: float = 10.0
 
     def __post_init__(self) -> None:
         require_at_least(1, self, "every", "keep")
+        require_range("grace_seconds", self.grace_seconds, 1.0, 86400.0, "it is in seconds")
 
     def is_due(self, step: int, last: int) -> bool:
         """last: the run's last step."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Collection
-from functools import partial
 from typing import NamedTuple
 
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.learner import Learner, LearnerOptions
 from ale_jax.learn.old_policies import load_reference, make_scorer, save_reference
-from ale_jax.learn.state import TrainState
 from ale_jax.learn.step import logp_diff_limit
 from ale_jax.model.compute import sampling_weights
 from ale_jax.model.params import Params
@@ -39,15 +37,20 @@ from ale_jax.system.compilation import STARTED, environment, keep_compiled
 from ale_jax.system.config import RunConfig
 from ale_jax.system.resampling import Resampler
 from ale_jax.system.run_logger import RunLogger, evaluation_line, headline, summarize
+from ale_jax.system.saving import Saver
 from ale_jax.system.start import Setting, Start, begin_anew, play_oracles, restore
 from ale_jax.system.step_metrics import StepReport
+from ale_jax.system.stopping import StopSignals
 from ale_jax.system.tasks import Cursor, evaluation_keys, require_judged, tally
 from ale_jax.system.train_loop import TrainParts, train_loop
 from ale_jax.system.workdir import Workdir
 
 
-def run(config: RunConfig, workdir: Workdir) -> None:
-    """Runs the experiment `config` in `workdir`, or continues it from its newest checkpoint."""
+def run(config: RunConfig, workdir: Workdir, stop: StopSignals) -> None:
+    """Runs the experiment `config` in `workdir`, or continues it from its newest checkpoint.
+
+    KeyboardInterrupt if it was stopped by a signal; the newest step is saved then.
+    """
     keep_compiled(config.compilation_cache)
     runtime = None
     if config.sandboxed:
@@ -69,15 +72,18 @@ def run(config: RunConfig, workdir: Workdir) -> None:
         events.open(logger.events)
         if restored:
             logger.events.record("resumed", f"from the checkpoint of step {step}", step=step)
-        elif checkpoints.any():
-            logger.note("no checkpoint can be read (see events.jsonl): the run starts over")
         logger.note(f"sandboxes: {_describe(runtime)}; devices: {setting.mesh.devices.size}")
-        start = restored or begin_anew(setting, logger)
-        session = _Session(setting, start, checkpoints, logger)
+        start = restored or begin_anew(setting, checkpoints, logger, stop)
+        session = _Session(setting, start, checkpoints, logger, stop)
+        saver = Saver(checkpoints, config, start)
         if not restored:
             session.keep_reference()
-            session.save(start.state, start.cursor)
-        session.reinforce(_open_rollouts(session, stack))
+            saver.save(start.state, start.cursor, lambda: None)
+        try:
+            session.reinforce(_open_rollouts(session, stack), saver)
+        except KeyboardInterrupt:
+            saver.save_newest()
+            raise
 
 
 def _describe(runtime: Runtime | None) -> str:
@@ -121,6 +127,7 @@ class _Session:
     start: Start
     checkpoints: Checkpoints
     logger: RunLogger
+    stop: StopSignals
 
     @property
     def config(self) -> RunConfig:
@@ -130,12 +137,12 @@ class _Session:
     def policy(self) -> PolicyShape:
         return self.setting.policy(self.start.tokenizer)
 
-    def reinforce(self, rollouts: _Rollouts) -> None:
+    def reinforce(self, rollouts: _Rollouts, saver: Saver) -> None:
         """Evaluates, trains, evaluates again, and writes the summary and the report."""
         if self.start.cursor.step == 0:
-            self._evaluate(WARM_START, self.start.cursor, rollouts.scheduler)
-        cursor = self._train(rollouts)
-        self._evaluate(FINAL, cursor, rollouts.scheduler)
+            self.evaluate(WARM_START, self.start.cursor, rollouts.scheduler)
+        cursor = self._train(rollouts, saver)
+        self.evaluate(FINAL, cursor, rollouts.scheduler)
         path, seconds = self.setting.path, self.logger.metrics.seconds()
         summary = summarize(self.config, path, cursor, rollouts.workers.counts, seconds)
         self.checkpoints.wait()
@@ -150,30 +157,27 @@ class _Session:
             record = self.logger.events.record
             save_reference(self.setting.path, self.start.state.params, record)
 
-    def save(self, state: TrainState, cursor: Cursor) -> None:
-        if self.config.checkpoint.is_due(cursor.step, self.config.rl.steps):
-            host = dataclasses.asdict(cursor)
-            self.checkpoints.save(cursor.step, self.start.whole(state), host)
-
     def served(self, params: Params) -> Params:
         """The weights in the form in which the engine samples with them."""
         compute, stored_as = self.config.learn.compute, self.config.engine.weights
         return sampling_weights(params, self.policy, compute, self.setting.mesh, stored_as)
 
-    def publish(self, engine: Engine, params: Params, version: int) -> None:
-        engine.publish(self.served(params), version)
-
-    def _evaluate(self, name: str, cursor: Cursor, scheduler: RolloutScheduler) -> None:
+    def evaluate(self, name: str, cursor: Cursor, scheduler: RolloutScheduler) -> None:
         config, logger = self.config, self.logger
         keys = evaluation_keys(name, config.eval, config.worlds)
         logger.progress.phase(f"evaluation: {name}", len(keys), unit="episodes")
-        played = scheduler.evaluate(keys, config.eval_sampling, logger.progress.update)
+
+        def on_result(done: int) -> None:
+            self.stop.check()
+            logger.progress.update(done)
+
+        played = scheduler.evaluate(keys, config.eval_sampling, on_result)
         evaluation = tally(name, cursor.step, logger.metrics.seconds(), played, config.worlds)
         require_judged(evaluation, len(keys))
         record_evaluation(self.setting.path, evaluation)
         logger.note(evaluation_line(evaluation))
 
-    def _evaluate_if_due(
+    def evaluate_if_due(
         self, cursor: Cursor, scheduler: RolloutScheduler, known: Collection[str] = ()
     ) -> None:
         """Evaluates every `eval.every` steps.
@@ -182,29 +186,17 @@ class _Session:
         """
         every, steps, name = self.config.eval.every, self.config.rl.steps, f"step_{cursor.step}"
         if every and 0 < cursor.step < steps and cursor.step % every == 0 and name not in known:
-            self._evaluate(name, cursor, scheduler)
+            self.evaluate(name, cursor, scheduler)
             self.logger.progress.phase(self.config.algo.name, steps, cursor.step)
 
-    def _train(self, rollouts: _Rollouts) -> Cursor:
+    def _train(self, rollouts: _Rollouts, saver: Saver) -> Cursor:
         config, logger, cursor = self.config, self.logger, self.start.cursor
-        score = make_scorer(
-            self.policy, config.learn.shape, self.setting.mesh, config.learn.compute
-        )
-        limit = logp_diff_limit(config.learn.compute, config.engine.eight_bits)
-
-        def report(step: StepReport) -> None:
-            logger.rl_step(step, rollouts.workers, rollouts.engine.stats.sampled_tokens, limit)
-            logger.sample_trajectories(step, score, config.algo)
-            self._evaluate_if_due(step.cursor, rollouts.scheduler)
-
         # The run may have been stopped between a step and its evaluation.
-        self._evaluate_if_due(cursor, rollouts.scheduler, recorded_names(self.setting.path))
+        self.evaluate_if_due(cursor, rollouts.scheduler, recorded_names(self.setting.path))
         resampler = self._open_resampler(rollouts.scheduler)
         logger.progress.phase(config.algo.name, config.rl.steps, cursor.step)
-        learner, publish = self._learner(), partial(self.publish, rollouts.engine)
-        parts = TrainParts(
-            config, learner, rollouts.scheduler, resampler, publish, self.save, report
-        )
+        callbacks = _Callbacks(self, rollouts, saver)
+        parts = TrainParts(config, self._learner(), rollouts.scheduler, resampler, callbacks)
         _, cursor = train_loop(self.start.state, cursor, parts)
         return cursor
 
@@ -238,3 +230,24 @@ class _Session:
                 experts = play_oracles(self.setting, self.start.tokenizer, self.logger)
             resampler.admit(experts, lambda checks: scheduler.play(checks, config.train_sampling))
         return resampler
+
+
+class _Callbacks:
+    """What the train loop asks of a session, while its rollouts are open."""
+
+    def __init__(self, session: _Session, rollouts: _Rollouts, saver: Saver):
+        config, mesh = session.config, session.setting.mesh
+        self._session, self._rollouts = session, rollouts
+        self._score = make_scorer(session.policy, config.learn.shape, mesh, config.learn.compute)
+        self._logp_diff_limit = logp_diff_limit(config.learn.compute, config.engine.eight_bits)
+        self.save, self.check_stop = saver.save, session.stop.check
+
+    def publish(self, params: Params, version: int) -> None:
+        self._rollouts.engine.publish(self._session.served(params), version)
+
+    def report(self, step: StepReport) -> None:
+        session, rollouts = self._session, self._rollouts
+        tokens = rollouts.engine.stats.sampled_tokens
+        session.logger.rl_step(step, rollouts.workers, tokens, self._logp_diff_limit)
+        session.logger.sample_trajectories(step, self._score, session.config.algo)
+        session.evaluate_if_due(step.cursor, rollouts.scheduler)

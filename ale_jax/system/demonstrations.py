@@ -31,13 +31,14 @@ from envs.transcripts import Transcript
 if TYPE_CHECKING:
     from ale_jax.monitor.progress import Progress
     from ale_jax.system.config import RunConfig
+    from ale_jax.system.stopping import StopSignals
 
 
 WORKERS = 4  # sandboxes in which this process plays oracles concurrently
 
 
 def collect_demonstrations(
-    config: RunConfig, runtime: Runtime | None, progress: Progress
+    config: RunConfig, runtime: Runtime | None, progress: Progress, stop: StopSignals
 ) -> tuple[list[list[Transcript]], list[Transcript]]:
     """Transcripts of each domain, and of the unseen tasks on which the warm start is probed."""
     warm = config.warm_start
@@ -49,7 +50,12 @@ def collect_demonstrations(
     tasks = [*itertools.chain(*lists), *probe_tasks(warm.probe_tasks, families)]
     progress.phase("oracle transcripts", len(tasks), unit="episodes")
     noisy = functools.partial(is_noisy, share=warm.noisy_share)
-    played = iter(demonstrate(runtime, config.sandbox, tasks, noisy, WORKERS, progress.update))
+
+    def on_progress(done: int) -> None:
+        stop.check()
+        progress.update(done)
+
+    played = iter(demonstrate(runtime, config.sandbox, tasks, noisy, WORKERS, on_progress))
     return [list(itertools.islice(played, len(tasks))) for tasks in lists], list(played)
 
 

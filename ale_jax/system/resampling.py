@@ -56,7 +56,7 @@ class Resampler:
 
     All members of a group start from the same state, so that the group's mean reward is a baseline
     of that state. A decision holds until the group is trained on, even if the curriculum changes
-    meanwhile. It is part of `to_json`, so that a resumed run plays its open groups as decided. The
+    meanwhile. It is part of `snapshot`, so that a resumed run plays its open groups as decided. The
     curriculum changes only in `learn`, between two steps, so that a synchronous run does not depend
     on when groups are admitted. An expert whose replay diverges is dropped at once.
 
@@ -72,8 +72,8 @@ class Resampler:
         record: Recorder,
         state: Mapping[str, Any] | None = None,
     ):
-        """task_of: the training task of a given number. state: a result of `to_json` to resume
-        from."""
+        """task_of: the training task of a given number. state: what a `snapshot` made, to
+        resume from."""
         self._hp, self._task_of, self._group_size, self._seed = hp, task_of, group_size, seed
         self._record = record
         self._curriculum = Curriculum(hp.window, hp.memory)
@@ -215,15 +215,18 @@ class Resampler:
     def experts(self) -> ExpertStore:
         return self._experts
 
-    def to_json(self, open_groups: Iterable[int]) -> dict[str, Any]:
-        """The state that a resumed run needs. It includes only the decisions for `open_groups`,
-        which the resumed run plays again."""
+    def snapshot(self, open_groups: Iterable[int]) -> Callable[[], dict[str, Any]]:
+        """Takes the state that a resumed run needs, and returns a function that makes JSON of it:
+        experts are long, and most snapshots are never saved. It includes only the decisions for
+        `open_groups`, which the resumed run plays again."""
         with self._lock:
-            return {
-                "curriculum": self._curriculum.to_json(),
-                "experts": self._experts.to_json(),
-                "decided": [[g, _decision_to_json(self._decided[g])] for g in open_groups],
-            }
+            curriculum, experts = self._curriculum.to_json(), self._experts.copy()
+            decided = [(g, self._decided[g]) for g in open_groups]
+        return lambda: {
+            "curriculum": curriculum,
+            "experts": experts.to_json(),
+            "decided": [[g, _decision_to_json(decision)] for g, decision in decided],
+        }
 
     def _count(self, group: Group, version: int) -> None:
         decision = self._decided[group.index]

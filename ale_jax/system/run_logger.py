@@ -80,6 +80,11 @@ class RunLogger:
         self._sampled_tokens, self._looked = sampled_tokens, now
         values = step_metrics(report) | {"tokens_per_second": rate} | self._compile_time()
         self.metrics.log(report.cursor.step, values, "rl")
+        if values.get("skipped_updates"):
+            detail = (
+                "the loss, a gradient or a weight was not finite, so the update was not applied"
+            )
+            self.events.record("update_skipped", detail, step=report.cursor.step)
         logp_diff = values.get("train_rollout_logp_diff", 0.0)
         if not logp_diff <= logp_diff_limit:  # also true if it is NaN
             detail = (

@@ -19,6 +19,7 @@ from ale_jax.learn.step import ModelSpec
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.monitor.evaluations import EVALUATIONS_FILE, WARM_START, recorded_names
+from ale_jax.monitor.metrics import METRICS_FILE, read_metrics
 from ale_jax.records import Task
 from ale_jax.sandbox.api import Runtime
 from ale_jax.system.config import RunConfig
@@ -30,7 +31,8 @@ from ale_jax.system.demonstrations import (
     tokenize,
 )
 from ale_jax.system.run_logger import RunLogger
-from ale_jax.system.states import first_state
+from ale_jax.system.states import abstract_whole, first_state
+from ale_jax.system.stopping import StopSignals
 from ale_jax.system.tasks import Cursor, train_task
 from ale_jax.system.warm_start import (
     full_batches,
@@ -92,12 +94,15 @@ class Start:
 
 
 def restore(setting: Setting, checkpoints: Checkpoints) -> Start | None:
-    """Restores the newest checkpoint that can be read; None if there is none.
+    """Restores the newest checkpoint that is intact; None if the run has not saved any yet.
 
     Raises:
-      ValueError: the tokenizer or the warm start's evaluation is missing from the run's folder.
+      ValueError: all checkpoints are damaged or missing, or the tokenizer or the warm start's
+        evaluation is missing from the run's folder.
+      OSError: a checkpoint cannot be read.
     """
     if not checkpoints.any():
+        _require_no_steps(setting.path)
         return None
     folder = setting.tokenizer_folder
     if not (folder / "tokenizer.json").exists():
@@ -106,28 +111,40 @@ def restore(setting: Setting, checkpoints: Checkpoints) -> Start | None:
             "tokenizer: restore it, or give --overwrite to start a new run"
         )
     tokenizer = ChatTokenizer.load(folder)
-    policy = setting.policy(tokenizer)
-    blank = first_state(setting.config, policy, setting.optimizer(tokenizer), setting.mesh)
-    critics = _new_critics(setting, tokenizer, blank)
-    target = WholeState(blank, critics.state if critics else ())
+    target = abstract_whole(setting.config, setting.policy(tokenizer), setting.mesh)
+    checkpoints.require_room(target)
     found = checkpoints.restore_latest(target)
-    if found is None:
-        return None
+    assert found is not None, "there is a complete checkpoint"
     step, state, host = found
     if step and WARM_START not in recorded_names(setting.path):
         raise ValueError(
             f"{setting.path / EVALUATIONS_FILE} does not hold the evaluation of the warm start, "
             "which cannot be repeated: restore it, or give --overwrite to start a new run"
         )
-    if critics:
-        critics.state = state.critics
+    critics = None
+    if state.critics:
+        hp, gamma = setting.config.critics, setting.config.algo.gamma
+        critics = Critics(hp, setting.model(tokenizer), state.critics, gamma)
     cursor = Cursor(**host | {"groups": tuple(host["groups"])})
     assert cursor.step == step, (cursor.step, step)
     return Start(tokenizer, state.policy, critics, cursor)
 
 
-def begin_anew(setting: Setting, logger: RunLogger) -> Start:
+def _require_no_steps(path: Path) -> None:
+    """ValueError if the run has made steps, so that it had checkpoints once."""
+    metrics = path / METRICS_FILE
+    if metrics.exists() and any(line["phase"] == "rl" for line in read_metrics(metrics).records):
+        raise ValueError(
+            f"{path} holds the metrics of finished steps, but no checkpoint; nothing was changed: "
+            "bring the folder checkpoints/ back, or give --overwrite to start a new run"
+        )
+
+
+def begin_anew(
+    setting: Setting, checkpoints: Checkpoints, logger: RunLogger, stop: StopSignals
+) -> Start:
     """Collects demonstrations, trains a tokenizer on them, and trains the policy to imitate them.
+    ValueError if the disk has no room for the checkpoints to come.
 
     Nothing is demonstrated if the warm start has no steps and the tokenizer is given: by its path,
     or by `weights`.
@@ -136,11 +153,12 @@ def begin_anew(setting: Setting, logger: RunLogger) -> Start:
     source = config.tokenizer.path or config.weights
     domains, probe = [], []
     if warm.max_steps or not source:
-        domains, probe = collect_demonstrations(config, setting.runtime, logger.progress)
+        domains, probe = collect_demonstrations(config, setting.runtime, logger.progress, stop)
     texts, size = itertools.chain(*domains), config.tokenizer.vocab_size
     tokenizer = make_tokenizer(source, size, texts, setting.tokenizer_folder)
     policy = setting.policy(tokenizer)
     tokenizer.check_fits(policy.vocab_size)
+    checkpoints.require_room(abstract_whole(config, policy, setting.mesh))
     oracles = None
     if config.resampling.wants_oracles:
         # Before training, so that an oracle that is too long for the context is refused early.
@@ -153,10 +171,11 @@ def begin_anew(setting: Setting, logger: RunLogger) -> Start:
         trained = warm_start(
             first_state(config, policy, warm_optimizer, setting.mesh),
             make_supervised_step(model, warm_optimizer),
-            full_batches(mixed_samples(config, domains, tokenizer), shape),
+            stop.checked(full_batches(mixed_samples(config, domains, tokenizer), shape)),
             make_probe([tokenize(each, tokenizer) for each in probe], model, shape),
             warm,
             logger.warm_start_step,
+            config.learn.max_skipped_updates,
         )
         state = begin(trained.params, optimizer, setting.mesh)
     else:

@@ -53,19 +53,22 @@ def newest_state(config: RunConfig, path: Path) -> Newest:
     if not any(folder.glob("*")):
         raise ValueError(f"there is no checkpoint in {folder}: go on with the run")
     tokenizer = ChatTokenizer.load(path / "tokenizer")
-    policy, lora = config.policy_shape(tokenizer.vocab_size), config.lora
-    optimizer = make_optimizer(config.rl_optimizer, policy, lora)
-    mesh = make_mesh(config.mesh)
-    target = WholeState(
-        abstract_state(policy, optimizer, mesh, lora),
-        abstract_critics(config.critics, policy, mesh),
-    )
+    policy = config.policy_shape(tokenizer.vocab_size)
     with Checkpoints(folder, config.checkpoint.keep, _say) as checkpoints:
-        found = checkpoints.restore_latest(target)
+        found = checkpoints.restore_latest(abstract_whole(config, policy, make_mesh(config.mesh)))
     if found is None:
-        raise ValueError(f"no checkpoint in {folder} is whole: go on with the run")
+        raise ValueError(f"no checkpoint in {folder} is complete: go on with the run")
     step, state, host = found
     return Newest(step, state.policy, host, tokenizer)
+
+
+def abstract_whole(config: RunConfig, policy: PolicyShape, mesh: Mesh) -> WholeState:
+    """Shape, dtype and sharding of all that a checkpoint of the run holds."""
+    optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
+    return WholeState(
+        abstract_state(policy, optimizer, mesh, config.lora),
+        abstract_critics(config.critics, policy, mesh),
+    )
 
 
 def _say(kind: str, detail: str, **_: str | int | float) -> None:

@@ -12,6 +12,7 @@ from ale_jax.algo.policy_loss import ratio_figures
 from ale_jax.data.replay import Group
 from ale_jax.data.staleness import age
 from ale_jax.learn.credit import Step
+from ale_jax.learn.finite import SKIPPED
 from ale_jax.learn.step import router_figures
 from ale_jax.model.params import Params
 from ale_jax.records import Status, Trajectory
@@ -101,6 +102,7 @@ def _loss_metrics(arrays: dict[str, np.ndarray]) -> dict[str, float]:
     values = {
         "loss": sums["loss"],
         "grad_norm": sums["grad_norm"],
+        "skipped_updates": sums[SKIPPED],
         "balance": sums["balance"],
         "entropy": sums["entropy"] / tokens,
         "ratio_mean": sums["ratio"] / max(sums["ratios"], 1.0),

@@ -15,6 +15,7 @@ import numpy as np
 
 from ale_jax.data.replay import Group
 from ale_jax.data.staleness import age
+from ale_jax.errors import RunFailed
 from ale_jax.monitor.evaluations import Evaluation, FamilyResult
 from ale_jax.records import EpisodeKey, Task, Trajectory
 from ale_jax.system.config import EvalConfig, WorldsConfig
@@ -69,10 +70,10 @@ def evaluation_keys(name: str, config: EvalConfig, worlds: WorldsConfig) -> list
 
 
 def require_judged(evaluation: Evaluation, episodes: int) -> None:
-    """RuntimeError if less than half of the episodes could be judged: the rate over the rest would
+    """RunFailed if less than half of the episodes could be judged: the rate over the rest would
     depend on which episodes the system could finish, and not only on the policy."""
     if 2 * evaluation.judged < episodes:
-        raise RuntimeError(
+        raise RunFailed(
             f"of {episodes} episodes of evaluation {evaluation.name} only {evaluation.judged} "
             "could be judged: see events.jsonl for how the others ended, remove the cause, and "
             "continue the run with the same command"
@@ -110,8 +111,8 @@ class Cursor:
     groups: indices that were taken from the task stream and not trained on yet. They are played
         first, again if necessary.
     next_group: the index at which the task stream continues.
-    resampling: result of `Resampler.to_json`; None before the first step, and after steps that are
-        not followed by a checkpoint.
+    resampling: what `Resampler.snapshot` made, in a checkpoint; None before the first step, and in
+        cursors that are not saved.
     """
 
     step: int = 0

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import jax
 
 from ale_jax.data.replay import Group, ReplayBuffer
 from ale_jax.data.staleness import Drop, StalenessGate, age
+from ale_jax.errors import RunFailed
+from ale_jax.learn.finite import SkippedUpdates
 from ale_jax.learn.learner import Learner
 from ale_jax.learn.state import TrainState
 from ale_jax.learn.step import fresh_batches, train_rollout_logp_diff
@@ -21,26 +24,38 @@ from ale_jax.system.resampling import Resampler
 from ale_jax.system.step_metrics import StepReport
 from ale_jax.system.tasks import Cursor, GroupStream
 
+Snapshot = Callable[[], dict[str, Any]]  # see Resampler.snapshot
+
 FAILED_STEPS = 20  # so many steps' worth of groups without a valid episode end the run
 WAIT_SECONDS = 0.5  # between two checks that the rollouts are still running
 LOGP_DIFF_EVERY_STEPS = 5  # the train-rollout log-probability difference costs a forward pass
 
 
+class RunCallbacks(Protocol):
+    """What the train loop asks of the run around it."""
+
+    def save(self, state: TrainState, cursor: Cursor, resampling: Snapshot) -> None:
+        """Called after every step with the new state."""
+
+    def publish(self, params: Params, version: int) -> None:
+        """Hands new weights and their version to the engine."""
+
+    def report(self, step: StepReport) -> None:
+        """Called after every publish."""
+
+    def check_stop(self) -> None:
+        """Raises KeyboardInterrupt if the run should stop; called where nothing is half done."""
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainParts:
-    """The components that the train loop joins.
-
-    publish: hands new weights and their version to the engine.
-    save: called after every step with the new state. report: called after every publish.
-    """
+    """The components that the train loop joins."""
 
     config: RunConfig
     learner: Learner
     scheduler: RolloutScheduler
     resampler: Resampler
-    publish: Callable[[Params, int], None]
-    save: Callable[[TrainState, Cursor], None]
-    report: Callable[[StepReport], None]
+    run: RunCallbacks
 
 
 def train_loop(state: TrainState, cursor: Cursor, parts: TrainParts) -> tuple[TrainState, Cursor]:
@@ -49,9 +64,11 @@ def train_loop(state: TrainState, cursor: Cursor, parts: TrainParts) -> tuple[Tr
     Consumes: the oldest fresh groups of the replay buffer, one step's worth at a time.
     Waits for: that many complete groups.
     Unblocked by: the rollout scheduler, which adds finished episodes to the buffer.
+
+    Errors: RunFailed if updates are not finite (see SkippedUpdates), or groups fail in a row.
     """
     config, learner, resampler = parts.config, parts.learner, parts.resampler
-    rollouts = _Rollouts(parts, cursor)
+    rollouts, skipped = _Rollouts(parts, cursor), SkippedUpdates(config.learn.max_skipped_updates)
     while cursor.step < config.rl.steps:
         start, params, version = time.monotonic(), state.params, cursor.step
         groups = rollouts.take()
@@ -64,15 +81,16 @@ def train_loop(state: TrainState, cursor: Cursor, parts: TrainParts) -> tuple[Tr
         # Wait for the step before its weights are published, so that versions and metrics do not
         # depend on when the engine picks up the weights.
         sums = jax.device_get(sums)
+        skipped.note(sums, cursor.step + 1)
         if version % LOGP_DIFF_EVERY_STEPS == 0:
             metrics |= rollouts.logp_diff(groups, params, version)
-        cursor = rollouts.cursor_after(cursor, groups)
+        cursor, resampling = rollouts.position_after(cursor, groups)
         # Save before the gate frees permits, while nothing of the next version is in flight.
-        parts.save(state, cursor)
-        parts.publish(state.params, cursor.step)
+        parts.run.save(state, cursor, resampling)
+        parts.run.publish(state.params, cursor.step)
         rollouts.gate.publish(cursor.step)
         seconds = taken - start, time.monotonic() - taken
-        parts.report(StepReport(cursor, params, groups, made, sums, metrics, *seconds))
+        parts.run.report(StepReport(cursor, params, groups, made, sums, metrics, *seconds))
     parts.scheduler.train(None)
     return state, cursor
 
@@ -98,12 +116,16 @@ class _Rollouts:
 
     def take(self) -> list[Group]:
         """The next step's groups."""
-        groups = take_groups(self._buffer, self._parts.scheduler, self.gate)
+        groups = take_groups(self._buffer, self._check, self.gate)
         for group in groups:
             for trajectory in group.valid:
                 old = age(self.gate.version, trajectory.start_version)
                 assert 0 <= old <= self.gate.max_age, (group.index, old, self.gate.max_age)
         return groups
+
+    def _check(self) -> None:
+        self._parts.scheduler.check()
+        self._parts.run.check_stop()
 
     def logp_diff(self, groups: Sequence[Group], params: Params, version: int) -> dict[str, float]:
         """The difference between train and rollout log-probabilities under the same weights."""
@@ -113,41 +135,38 @@ class _Rollouts:
         learner = self._parts.learner
         return train_rollout_logp_diff(batches, [learner.logp(params, each) for each in batches])
 
-    def cursor_after(self, cursor: Cursor, groups: Sequence[Group]) -> Cursor:
-        """The cursor after an update on `groups`, as a checkpoint stores it."""
-        config, resampler = self._parts.config, self._parts.resampler
+    def position_after(self, cursor: Cursor, groups: Sequence[Group]) -> tuple[Cursor, Snapshot]:
+        """The cursor and the resampler's state after an update on `groups`, for a checkpoint."""
+        resampler = self._parts.resampler
         with self._parts.scheduler.no_admission():
             open_groups = (*self.gate.outstanding(), *self._stream.left_open)
             next_group = self._stream.next_group
             resampler.forget({*open_groups, *self._buffer.whole()})
-            # This holds all experts and is large, so it is built only for a checkpoint.
-            saved = config.checkpoint.is_due(cursor.step + 1, config.rl.steps)
-            resampling = resampler.to_json(open_groups) if saved else None
-        dropped, size = self.gate.counts(), config.rl.group_size
-        return dataclasses.replace(
+            resampling = resampler.snapshot(open_groups)
+        dropped, size = self.gate.counts(), self._parts.config.rl.group_size
+        after = dataclasses.replace(
             cursor.after(groups),
             groups=open_groups,
             next_group=next_group,
             dropped_stale=self._first.dropped_stale + dropped[f"dropped_{Drop.STALE}"] * size,
             dropped_failed=self._first.dropped_failed + dropped[f"dropped_{Drop.FAILED}"] * size,
-            resampling=resampling,
         )
+        return after, resampling
 
 
 def take_groups(
-    buffer: ReplayBuffer, scheduler: RolloutScheduler, gate: StalenessGate
+    buffer: ReplayBuffer, check: Callable[[], None], gate: StalenessGate
 ) -> list[Group]:
     """Waits for a step's groups.
 
-    Errors: RuntimeError if FAILED_STEPS steps' worth of groups fail in a row; the errors of the
-    scheduler's `check`.
+    Errors: RunFailed if FAILED_STEPS steps' worth of groups fail in a row; those of `check`.
     """
     failed_before = _failed(gate)
     while not (groups := buffer.take(timeout=WAIT_SECONDS)):
-        scheduler.check()
+        check()
         failed = _failed(gate) - failed_before
         if failed > FAILED_STEPS * gate.groups_per_step:
-            raise RuntimeError(
+            raise RunFailed(
                 f"{failed} groups in a row had no episode that could be judged: events.jsonl says "
                 "how they ended; if by illegal_calls, raise agent.malformed_limit or train the "
                 "policy to call its tools first"

@@ -11,6 +11,7 @@ import optax
 
 from ale_jax.algo.losses import count_loss_denominator, sft_loss
 from ale_jax.data.packing import Sample, Shape, pack, pack_all
+from ale_jax.learn.finite import SkippedUpdates
 from ale_jax.learn.state import TrainState
 from ale_jax.learn.step import (
     ModelSpec,
@@ -32,16 +33,23 @@ def warm_start(
     probe: Callable[[Params], float],
     config: WarmStartConfig,
     log: Callable[[int, dict[str, float]], None],
+    max_skipped: int,
 ) -> TrainState:
     """Trains on `batches`, which never end, until `probe` of the weights is `target_success`.
 
     train_step: of `make_supervised_step`. `log(step, figures)` is called at each probe.
+    max_skipped: RunFailed after so many updates in a row that are not finite.
     """
+    skipped, unread = SkippedUpdates(max_skipped), []
     for step in range(1, config.max_steps + 1):
         batch = list(itertools.islice(batches, config.batches_per_step))
         state, sums = train_step(state, batch, count_loss_denominator(batch, "tokens"))
+        unread.append(sums)
         if step % config.probe_every:
             continue
+        for number, each in enumerate(jax.device_get(unread), step + 1 - len(unread)):
+            skipped.note(each, number)
+        unread.clear()
         success = probe(state.params)
         figures = {
             "loss": float(sums["nll"] / sums["tokens"]),

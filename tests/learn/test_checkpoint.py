@@ -1,6 +1,7 @@
 """A checkpoint comes back bit for bit, or the one before it does; never anything else."""
 
 import dataclasses
+import errno
 import json
 import os
 import random
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -146,6 +148,69 @@ def test_whichever_file_is_damaged_the_checkpoint_before_is_used(tmp_path, damag
             [(kind, detail, _)] = events
             assert kind == "checkpoint_damaged" and str(name) in detail
         shutil.rmtree(copy)
+
+
+def test_where_all_are_damaged_nothing_is_restored_or_changed(tmp_path):
+    with Checkpoints(tmp_path, 2, Events().record) as checkpoints:
+        checkpoints.save(1, tiny_state(1.0), {})
+        checkpoints.save(2, tiny_state(2.0), {})
+    for step in (1, 2):
+        flip(tmp_path / f"step_0000000{step}" / "host.json")
+    before = files_of(tmp_path)
+    with Checkpoints(tmp_path, 2, Events().record) as checkpoints:
+        with pytest.raises(ValueError, match=r"all checkpoints .* damaged \(steps 1, 2\)"):
+            checkpoints.restore_latest(tiny_state(0.0))
+    assert files_of(tmp_path) == before
+
+
+def test_one_that_cannot_be_read_is_not_passed_over(tmp_path, monkeypatch):
+    with Checkpoints(tmp_path, 2, Events().record) as checkpoints:
+        checkpoints.save(1, tiny_state(1.0), {})
+        checkpoints.save(2, tiny_state(2.0), {})
+        checkpoints.wait()
+        before, events = files_of(tmp_path), Events()
+
+        def broken(path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+        with monkeypatch.context() as patch:
+            patch.setattr("ale_jax.learn.checkpoint._sha256", broken)
+            with pytest.raises(OSError, match="step 2 cannot be read") as error:
+                checkpoints.restore_latest(tiny_state(0.0))
+        assert error.value.errno == errno.EIO
+        assert events == [] and files_of(tmp_path) == before
+        assert checkpoints.restore_latest(tiny_state(0.0))[0] == 2
+
+
+def test_a_damaged_one_is_set_aside_only_by_a_new_one_of_its_step(tmp_path):
+    damaged, aside = tmp_path / "step_00000002", tmp_path / "step_00000002.damaged"
+    with Checkpoints(tmp_path, 2, Events().record) as checkpoints:
+        checkpoints.save(1, tiny_state(1.0), {})
+        checkpoints.save(2, tiny_state(2.0), {})
+        checkpoints.wait()
+        flip(damaged / "host.json")
+        checkpoints.restore_latest(tiny_state(0.0))
+        assert damaged.exists() and not aside.exists()
+        checkpoints.save(2, tiny_state(5.0), {})
+        checkpoints.wait()
+        assert damaged.exists() and aside.exists()
+
+
+def test_room_is_asked_for_what_will_be_kept(tmp_path, monkeypatch):
+    # 8 floats, 8 floats and a number: 68 bytes each; two are kept while a third is written.
+    def free(path):
+        return SimpleNamespace(free=room)
+
+    monkeypatch.setattr("ale_jax.learn.checkpoint.shutil.disk_usage", free)
+    with Checkpoints(tmp_path, 2, Events().record) as checkpoints:
+        room = 3 * 68
+        checkpoints.require_room(tiny_state(0.0))
+        room = 3 * 68 - 1
+        with pytest.raises(ValueError, match=r"checkpoint\.keep 2"):
+            checkpoints.require_room(tiny_state(0.0))
+        checkpoints.save(1, tiny_state(1.0), {})
+        checkpoints.wait()
+        checkpoints.require_room(tiny_state(0.0))
 
 
 def test_what_was_cut_off_is_removed_and_nothing_else(tmp_path):

@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import queue
 import string
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -131,8 +132,22 @@ class FromTheStart:
     def forget(self, groups):
         pass
 
-    def to_json(self, groups):
-        return None
+    def snapshot(self, groups):
+        return lambda: None
+
+
+@dataclasses.dataclass
+class Callbacks:
+    """What the train loop asks of a run that saves nothing."""
+
+    publish: Callable
+    report: Callable
+
+    def save(self, state, cursor, resampling):
+        pass
+
+    def check_stop(self):
+        pass
 
 
 def train(steps, algorithm="ipa", **sections):
@@ -163,9 +178,7 @@ def train(steps, algorithm="ipa", **sections):
             Learner(options, model, optimizer),
             scheduler,
             FromTheStart(config.rl.group_size),
-            engine.publish,
-            lambda state, cursor: None,
-            reports.append,
+            Callbacks(engine.publish, reports.append),
         )
         state, _ = train_loop(state, Cursor(), parts)
     return state, reports

@@ -106,3 +106,5 @@ def test_a_run_that_is_stopped_says_how_to_go_on(tmp_path, runtime_name, sign):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert errors == "interrupted: the same command continues from the last checkpoint\n"
+    checkpoints = [each.name for each in (workdir / "checkpoints").iterdir()]
+    assert f"step_{len(rl_lines(workdir)):08d}" in checkpoints, "the newest step is saved"

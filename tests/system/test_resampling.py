@@ -179,9 +179,9 @@ def test_a_resumed_run_goes_on_where_it_was(rollouts, events):
         resampler.assign(group)
     resampler.learn([rollouts.group(0, resampler.assign(0))], 0, rollouts.replay)
     resampler.forget([1, 2])
-    state = json.loads(json.dumps(resampler.to_json([1, 2])))
+    state = json.loads(json.dumps(resampler.snapshot([1, 2])()))
     again = resampler_of(events, state, **hypers)
-    assert again.to_json([1, 2]) == state
+    assert again.snapshot([1, 2])() == state
     for group in (1, 2, 3):  # two that were open, at the old start, and a new one
         mine, theirs = resampler.assign(group), again.assign(group)
         assert [a.key for a in mine] == [a.key for a in theirs]

@@ -38,6 +38,7 @@ SUMS = {
     "tokens": np.float32(8),
     "loss": np.float32(0.5),
     "grad_norm": np.float32(2),
+    "skipped_updates": np.True_,
     "balance": np.float32(1.5),
     "entropy": np.float32(12),
     "ratio": np.float32(9),
@@ -90,6 +91,7 @@ def test_sums_become_means_over_tokens_or_ratios():
     expected = {
         "loss": 0.5,
         "grad_norm": 2.0,
+        "skipped_updates": 1.0,
         "balance": 1.5,
         "entropy": 1.5,
         "ratio_mean": 1.5,

@@ -1,7 +1,5 @@
 """The learner's loop where it waits."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from ale_jax.data.staleness import Drop, StalenessGate
@@ -23,14 +21,17 @@ class FailingRollouts:
         return ["a step's groups"] if self._waits == self._good_after else []
 
 
+def _nothing():
+    pass
+
+
 def test_a_run_in_which_nothing_can_be_judged_ends_and_says_why():
     gate = StalenessGate(alpha=0.0, groups_per_step=2)
-    scheduler = SimpleNamespace(check=lambda: None)
     with pytest.raises(RuntimeError, match=r"no episode that could be judged.*malformed_limit"):
-        take_groups(FailingRollouts(gate, count=2), scheduler, gate)
+        take_groups(FailingRollouts(gate, count=2), _nothing, gate)
     assert gate.counts()["dropped_failed"] == 2 * (FAILED_STEPS + 1)
     # Those of the steps before are not held against the next one.
-    assert take_groups(FailingRollouts(gate, 2, good_after=FAILED_STEPS), scheduler, gate)
+    assert take_groups(FailingRollouts(gate, 2, good_after=FAILED_STEPS), _nothing, gate)
 
 
 def test_groups_that_a_checkpoint_left_open_are_still_open_until_they_are_asked_for():

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
-import threading
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import ray
 
@@ -24,16 +23,24 @@ def ray_cluster(actors: int, address: str = "") -> Iterator[None]:
     Errors: ValueError if the cluster has too few CPUs, ConnectionError if there is no cluster.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # Ray's logs are off, because lost actors are reported as events of the run.
+    quiet = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+    logging.getLogger("ray").setLevel(logging.CRITICAL)
     options = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
     # "local", because by default Ray would join a cluster that a killed run or another user has
     # left registered on this machine.
     place = {"address": address} if address else {"address": "local", "num_cpus": actors, **options}
-    with warnings.catch_warnings():
+    # From a thread, Ray cannot replace our SIGTERM handler by its own, which would kill its
+    # processes before the rollout workers can shut down. The thread lives until the end, because
+    # the kernel ends Ray's processes together with the thread that started them.
+    with ThreadPoolExecutor(1, thread_name_prefix="ray") as starter, warnings.catch_warnings():
         # JAX warns of every fork, but Ray's forks are followed by exec at once.
         warnings.filterwarnings("ignore", message="os.fork", category=RuntimeWarning)
-        # Ray's logs are off, because lost actors are reported as events of the run.
-        with _sigterm_kept():
-            ray.init(log_to_driver=False, logging_level=logging.CRITICAL, **place)
+        starter.submit(ray.init, **place, **quiet).result()
+        yield from _joined(actors)
+
+
+def _joined(actors: int) -> Iterator[None]:
     try:
         cpus = int(ray.cluster_resources().get("CPU", 0))
         if cpus < actors:
@@ -44,15 +51,3 @@ def ray_cluster(actors: int, address: str = "") -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
-
-
-@contextlib.contextmanager
-def _sigterm_kept() -> Iterator[None]:
-    """Restores our SIGTERM handler after Ray has replaced it. Ray's handler would kill its
-    processes before the rollout workers can shut down."""
-    ours = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, ours)

@@ -14,6 +14,7 @@ import ray
 from ray.exceptions import OutOfMemoryError, RayActorError, RayError
 
 from ale_jax.agent.loop import AgentLimits
+from ale_jax.errors import RunFailed
 from ale_jax.records import EpisodeKey, Prefix
 from ale_jax.rollout.play import EpisodeResult, EpisodeRunner
 from ale_jax.rollout.policy_client import PolicyAddress, PolicyClient
@@ -64,7 +65,7 @@ MAX_LOSSES = 5
 ACTOR_LOST = (RayActorError, OutOfMemoryError)
 
 
-class RolloutWorkersError(RuntimeError):
+class RolloutWorkersError(RunFailed):
     """Episodes cannot be played on this installation; the message holds the actor's last error."""
 
 

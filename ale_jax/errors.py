@@ -1,0 +1,8 @@
+"""Failures that end a run, or a request, in one line instead of a traceback."""
+
+from __future__ import annotations
+
+
+class RunFailed(RuntimeError):
+    """The run cannot go on, for a reason that is not a bug. The message says what happened and what
+    the user can do; the newest checkpoint is intact."""

@@ -1,0 +1,57 @@
+"""Updates that are not finite: not applied on the device, counted on the host.
+
+One infinite gradient would make every weight NaN, and the next checkpoint would replace a good one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ale_jax.errors import RunFailed
+
+# Sums of a step: 1 if its update was not applied; 1 if the weights themselves are not finite.
+SKIPPED, BROKEN = "skipped_updates", "broken_weights"
+
+
+def all_finite(tree: Any) -> jax.Array:
+    """Whether every number of every array is finite, as a bool scalar on the device."""
+    leaves = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]
+    return jnp.stack(leaves).all()
+
+
+def choose(condition: jax.Array, new: Any, old: Any) -> Any:
+    """`new` if the scalar `condition` is true, otherwise `old`; trees of equal structure."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
+
+
+class SkippedUpdates:
+    """Counts updates that were not applied, and ends the run after `limit` in a row."""
+
+    def __init__(self, limit: int):
+        self._limit = limit
+        self._in_a_row = 0
+
+    def note(self, sums: Mapping[str, Any], step: int) -> bool:
+        """Whether the update of `step` was skipped. sums: of the train step, on the host.
+
+        Errors: RunFailed if the weights are not finite, or `limit` updates in a row were skipped.
+        """
+        if sums.get(BROKEN):
+            raise RunFailed(
+                f"step {step}: the weights are not finite, so the step was neither published nor "
+                "saved: the same command continues from the newest checkpoint"
+            )
+        skipped = bool(sums.get(SKIPPED))
+        self._in_a_row = self._in_a_row + 1 if skipped else 0
+        if self._in_a_row >= self._limit:
+            raise RunFailed(
+                f"step {step}: {self._in_a_row} updates in a row had a loss or a gradient that is "
+                "not finite, and were not applied: look at loss and grad_norm in metrics.jsonl; "
+                "lower the learning rate or clip_norm and start anew, or let the same command "
+                "continue from the newest checkpoint"
+            )
+        return skipped

@@ -1,0 +1,58 @@
+"""An update that is not finite changes nothing, and many in a row end the run."""
+
+import jax
+import numpy as np
+import pytest
+
+from ale_jax.data.packing import Shape, pack_all
+from ale_jax.errors import RunFailed
+from ale_jax.learn.finite import BROKEN, SKIPPED, SkippedUpdates
+from ale_jax.learn.state import init_state, make_optimizer
+from ale_jax.learn.step import ModelSpec, make_train_step
+from ale_jax.model.sharding import MeshShape, make_mesh
+from tests.learn.test_step import HYPERS, sample_transcripts, transcript_loss
+from tests.model.shapes import DENSE
+
+
+@pytest.fixture(scope="module")
+def training():
+    """(a state, its train step, a microbatch). The step takes the state's moments over."""
+    mesh, optimizer = make_mesh(MeshShape(data=8)), make_optimizer(HYPERS, DENSE)
+    step = make_train_step(ModelSpec(DENSE, mesh), optimizer, transcript_loss)
+    batches = pack_all(sample_transcripts(8), Shape(8, 64, 8))
+    return lambda: init_state(jax.random.key(0), DENSE, optimizer, mesh), step, batches[:1]
+
+
+def _same(one, other):
+    return all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other)))
+
+
+def test_an_infinite_gradient_leaves_weights_moments_and_count_as_they_were(training):
+    make, step, batches = training
+    before = jax.device_get(make())
+    state, sums = step(make(), batches, 0.0)  # the loss is divided by it
+    assert sums[SKIPPED] and not sums[BROKEN] and not np.isfinite(sums["loss"])
+    assert _same(jax.device_get(state), before)
+    state, sums = step(state, batches, 100.0)
+    assert not sums[SKIPPED] and not sums[BROKEN]
+    assert state.step == 1 and not _same(state.params, before.params)
+
+
+def test_weights_that_are_not_finite_are_told_from_an_update_that_is_not(training):
+    make, step, batches = training
+    state = make()
+    spoilt = state.params | {"embed_VD": state.params["embed_VD"].at[0, 0].set(np.nan)}
+    _, sums = step(state.replace(params=spoilt), batches, 100.0)
+    assert sums[SKIPPED] and sums[BROKEN]
+    with pytest.raises(RunFailed, match="step 7: the weights are not finite"):
+        SkippedUpdates(9).note(jax.device_get(sums), 7)
+
+
+def test_only_skipped_updates_in_a_row_end_the_run():
+    skipped = SkippedUpdates(3)
+    good, bad = {SKIPPED: np.False_, BROKEN: np.False_}, {SKIPPED: np.True_, BROKEN: np.False_}
+    assert [skipped.note(each, 1) for each in (bad, bad, good, bad, bad)] == [1, 1, 0, 1, 1]
+    assert not skipped.note({}, 1), "a step in which nothing had a gradient"
+    assert skipped.note(bad, 2) and skipped.note(bad, 3)
+    with pytest.raises(RunFailed, match="step 4: 3 updates in a row"):
+        skipped.note(bad, 4)

@@ -1,0 +1,89 @@
+"""SIGINT and SIGTERM end a run where it is safe; wherever they land, within the grace."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from ale_jax.system.stopping import SIGNALS, StopSignals
+
+PROGRAM = """
+import os, signal, sys, time
+from ale_jax.system.stopping import StopSignals
+
+def wait(stop):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        stop.check()
+        time.sleep(0.001)
+
+class Dying:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.05)
+
+
+try:
+    with StopSignals(grace_seconds=float(sys.argv[1])) as stop:
+        print("running", flush=True)
+        {body}
+except KeyboardInterrupt:
+    print("saved", flush=True)
+    sys.exit(130)
+"""
+
+
+def _started(body, grace=60.0):
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM.replace("{body}", body), str(grace)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "running\n"
+    return process
+
+
+def _ends(process, says):
+    out, err = process.communicate(timeout=50)
+    assert (process.returncode, out) == (130, says), err
+    return err
+
+
+@pytest.mark.parametrize("sign", SIGNALS)
+def test_a_signal_raises_where_the_run_looks_for_it(sign):
+    process = _started("wait(stop)")
+    process.send_signal(sign)
+    _ends(process, "saved\n")
+
+
+def test_a_signal_that_lands_in_a_finalizer_is_not_lost():
+    _ends(_started("Dying(); wait(stop)"), "saved\n")
+
+
+def test_a_process_that_does_not_look_ends_after_the_grace():
+    process = _started("time.sleep(60)", grace=0.1)
+    process.send_signal(signal.SIGTERM)
+    assert "could not be saved within 0.1 s" in _ends(process, "")
+
+
+def test_signals_in_quick_succession_are_one_and_a_later_one_ends_at_once():
+    process = _started("time.sleep(60)")
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1.2)
+    process.send_signal(signal.SIGTERM)
+    assert "at once" in _ends(process, "")
+
+
+def test_handlers_are_as_before_after_the_block():
+    before = [signal.getsignal(each) for each in SIGNALS]
+    with StopSignals(60.0) as stop:
+        assert not stop.requested()
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            while True:
+                stop.check()
+    assert [signal.getsignal(each) for each in SIGNALS] == before
