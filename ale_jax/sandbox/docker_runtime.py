@@ -27,9 +27,8 @@ from ale_jax.sandbox.egress.proxy import Record
 from ale_jax.sandbox.hub import daemon
 from ale_jax.sandbox.hub.hub import Hub
 from ale_jax.sandbox.link import DockerLink
-from ale_jax.sandbox.runner.files import SHM
 from ale_jax.sandbox.runner.usage import Usage
-from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, TMP, WORK, SandboxSpec
+from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, SHM, TMP, WORK, SandboxSpec
 
 API_S = 30.0
 # Age at which a sandbox counts as abandoned if its owner cannot be checked from here (another host
