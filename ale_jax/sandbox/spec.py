@@ -26,7 +26,8 @@ MIN_DISK_MB = 16
 FILES_PER_MB = 64  # a file costs 1.2 KiB, so 8 % of memory_mb for each writable directory
 # System directories. A writable directory may be neither one of them nor a parent of one.
 SYSTEM = ("/bin", "/dev", "/lib", "/proc", "/sbin", "/sys", "/usr")
-KERNEL = ("/dev/", "/proc/", "/sys/")  # /dev/shm is writable without being asked for
+KERNEL = ("/dev/", "/proc/", "/sys/")
+SHM = "/dev/shm"  # writable in every sandbox; not part of a snapshot
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +113,8 @@ class SandboxSpec:
     @property
     def parts(self) -> dict[str, int]:
         """The writable directories, each with its mode."""
-        return dict.fromkeys((WORK, *self.writable), 0o755) | {TMP: 0o1777}
+        own = (path for path in self.writable if path != SHM)
+        return dict.fromkeys((WORK, *own), 0o755) | {TMP: 0o1777}
 
     @property
     def max_files(self) -> int:
@@ -144,7 +146,7 @@ def _check_writable(path: str, user: str) -> None:
         raise ValueError(f"sandbox writable {path!r:.80} must be an absolute path below /")
     system = SYSTEM if user == "root" else (*SYSTEM, ETC)
     above = any(path == part or part.startswith(f"{path}/") for part in system)
-    if above or path.startswith(KERNEL):
+    if above or (path.startswith(KERNEL) and path != SHM):
         raise ValueError(f"sandbox writable {path!r:.80} is part of the system: choose another")
 
 
