@@ -130,7 +130,7 @@ def empty(directory: str, mode: int) -> None:
     os.chmod(directory, mode)
     prefix, serial = os.urandom(8).hex(), 0
     top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    mounted = mounts_in(directory)
+    mounted = mounts_in(directory) if some_names(top) else set()
     while names := some_names(top, mounted):
         for name in names:
             if unlinked(name, top):

@@ -104,6 +104,7 @@ class Agent:
         loop.spawn(self._reap_forever())
         if world:
             world.make()
+            world.wait()
 
     def spawn(
         self,
@@ -125,6 +126,7 @@ class Agent:
         """
         if self._world and not self._world.init:
             self._world.make()
+            self._world.wait()
         if pid := self._fork():
             child = self._children[pid] = Child(self._loop, pid)
             return child
@@ -197,25 +199,28 @@ class Agent:
     def kill(self) -> None:
         """Kills all processes of the agent, and frees their System V IPC objects."""
         if self._world:
-            self._end_world()
-            self._world.make()
+            self._renew_world()
         else:
             self._kill_until_none(self.others, at_once=True)
             with self.rights.as_agent():
                 _free_ipc_objects()
 
-    def _end_world(self) -> None:
-        """Kills process 1 of the world, which ends when all others have ended and are reaped."""
+    def _renew_world(self) -> None:
+        """Kills process 1 of the world, which ends when all others have ended and are reaped. A new
+        world is made meanwhile, in which none of them is."""
         deadline = time.monotonic() + DEATH_S
-        if self._world.init:
-            os.kill(self._world.init, signal.SIGKILL)
+        old = self._world.init
+        if old:
+            os.kill(old, signal.SIGKILL)
+        self._world.make()
         self._reap()
-        while self._world.init:
+        while old in kernel.living():
             left = deadline - time.monotonic()
             if left < 0:
                 raise RuntimeError(f"processes {sorted(self.others())} cannot be killed")
             select.select([self._wake_r], [], [], left)
             self._reap()
+        self._world.wait()
 
     def kill_tree(self, child: Child) -> None:
         """Kills a child, its descendants, and processes that descend from no child any more.

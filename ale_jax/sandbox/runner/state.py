@@ -9,6 +9,7 @@ from . import kernel
 
 # Sysctls that the owner of an IPC namespace may write.
 SYSCTLS = ("sem", "shmmax", "shmall", "shmmni", "shm_rmid_forced", "msgmax", "msgmnb", "msgmni")
+LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
 
 
 class State(dict):
@@ -25,9 +26,8 @@ class State(dict):
 
 def describe(parts: Iterable[str], others: Callable[[], set[int]]) -> State:
     """parts: directories, which must be empty. others: the pids of the agent's processes."""
-    limits = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
     return State(
-        limits={name: resource.getrlimit(getattr(resource, name)) for name in limits},
+        limits={name: resource.getrlimit(number) for name, number in LIMITS.items()},
         scheduling=(os.nice(0), os.sched_getscheduler(0), sorted(os.sched_getaffinity(0))),
         processes=sorted(others()),
         sysctls={name: kernel.read(f"sys/kernel/{name}") for name in SYSCTLS},

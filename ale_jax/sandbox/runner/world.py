@@ -42,7 +42,8 @@ class World:
         os.close(sysctl)
 
     def make(self) -> None:
-        """Makes new namespaces; the earlier ones must be empty. Errors: OSError."""
+        """Makes new namespaces, which children are born into from now on. Call `wait` before the
+        first one. Errors: OSError."""
         # The kernel makes a pid namespace only for a process whose children live in its own.
         for kind, namespace in self._outside.items():
             kernel.call("setns", namespace, kind)
@@ -52,7 +53,11 @@ class World:
         if not self.init:
             self._be_init(ready_w)
         os.close(ready_w)
-        with open(ready_r, "rb") as ready:
+        self._ready = ready_r
+
+    def wait(self) -> None:
+        """Waits until everything is mounted. Errors: OSError."""
+        with open(self._ready, "rb") as ready:
             answer = ready.read()
         if answer != READY:
             raise OSError(f"no namespaces for the agent: {answer.decode('utf-8', 'replace')}")
