@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.learner import Learner, LearnerOptions
-from ale_jax.learn.old_policies import load_reference, make_scorer, save_reference
+from ale_jax.learn.old_policies import load_reference, save_reference
 from ale_jax.learn.state import TrainState
 from ale_jax.learn.step import logp_diff_limit
 from ale_jax.model.compute import sampling_weights
@@ -187,14 +187,11 @@ class _Session:
 
     def _train(self, rollouts: _Rollouts) -> Cursor:
         config, logger, cursor = self.config, self.logger, self.start.cursor
-        score = make_scorer(
-            self.policy, config.learn.shape, self.setting.mesh, config.learn.compute
-        )
         limit = logp_diff_limit(config.learn.compute, config.engine.eight_bits)
 
         def report(step: StepReport) -> None:
             logger.rl_step(step, rollouts.workers, rollouts.engine.stats.sampled_tokens, limit)
-            logger.sample_trajectories(step, score, config.algo)
+            logger.sample_trajectories(step, config.algo.mismatch)
             self._evaluate_if_due(step.cursor, rollouts.scheduler)
 
         # The run may have been stopped between a step and its evaluation.

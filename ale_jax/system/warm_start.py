@@ -39,7 +39,7 @@ def warm_start(
     """
     for step in range(1, config.max_steps + 1):
         batch = list(itertools.islice(batches, config.batches_per_step))
-        state, sums = train_step(state, batch, count_loss_denominator(batch, "tokens"))
+        state, sums, _ = train_step(state, batch, count_loss_denominator(batch, "tokens"))
         if step % config.probe_every:
             continue
         success = probe(state.params)
