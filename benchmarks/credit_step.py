@@ -133,7 +133,7 @@ class Training:
 
     def __call__(self, batches: list[Batch]) -> None:
         loss_denominator = count_loss_denominator(batches, self._algo.loss.aggregation)
-        self.state, sums = self._step(self.state, batches, loss_denominator)
+        self.state, sums, _ = self._step(self.state, batches, loss_denominator)
         jax.block_until_ready((self.state, sums))
 
 

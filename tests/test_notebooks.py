@@ -19,6 +19,8 @@ PICTURES = {
     "staleness": 2,
     "attention_credit": 2,
     "crucial_chunks": 2,
+    "credit_truth": 3,
+    "compare_runs": 2,
 }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from ale_jax.algo.advantages import Credit, Rewards, credit_chunks
+from ale_jax.algo.advantages import Rewards, credit_chunks
 from ale_jax.algo.algorithm import AdvantageHypers, AlgoConfig
 from ale_jax.algo.baselines import scale_token_advantages, token_returns
 from ale_jax.algo.losses import count_loss_denominator
@@ -16,7 +16,7 @@ from ale_jax.algo.policy_loss import policy_loss
 from ale_jax.data.packing import Sample, Shape, pack_all
 from ale_jax.data.replay import Group
 from ale_jax.data.rewards import RewardTable, credited_samples, tabulate_rewards
-from ale_jax.learn.step import LossFn
+from ale_jax.learn.step import LossFn, TokenUpdate
 from ale_jax.records import Batch
 
 
@@ -39,13 +39,17 @@ def make_loss(algo: AlgoConfig, chunks_per_pack: int) -> LossFn:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """What one update is made of. `samples` are the trajectories that can teach something."""
+    """What one update is made of. `samples` are the trajectories that can teach something.
+
+    updates: what the update was to the tokens of each batch, still on the device; empty before the
+    update, and if there was none.
+    """
 
     batches: list[Batch]
     loss_denominator: np.float32
     table: RewardTable
-    credit: Credit
     samples: list[Sample]
+    updates: Sequence[TokenUpdate] = ()
 
 
 def assemble(
@@ -70,7 +74,7 @@ def assemble(
     batches = pack_all([*with_gradient, *imitated], shape)
     if algo.advantage.estimator == "token_return":
         batches = _credit_tokens(batches, table.tag_G, algo)
-    return Step(batches, loss_denominator, table, credit, with_gradient)
+    return Step(batches, loss_denominator, table, with_gradient)
 
 
 _credit = jax.jit(credit_chunks, static_argnums=(1, 2, 3))

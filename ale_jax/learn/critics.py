@@ -183,7 +183,7 @@ class Critics:
             own = value_batches(batches, return_BT, number, self.hp.count)
             if own:  # else this step has no response for this critic
                 tokens = np.float32(sum(batch.own_BT.sum() for batch in own))
-                state, sums = self._step(state, own, tokens)
+                state, sums, _ = self._step(state, own, tokens)
                 every_sums.append(sums)
             states.append(state)
         self.state = tuple(states)
@@ -216,7 +216,7 @@ def _values(
     return token_values(params, **arrays, shape=shape, compute=compute)[0]
 
 
-def critic_gradient(model: ModelSpec) -> Callable[..., tuple[Params, Metrics]]:
+def critic_gradient(model: ModelSpec) -> Callable[..., tuple[Params, Metrics, None]]:
     """For `make_update_step`: the gradient of one critic's loss on one microbatch."""
 
     def loss_of(moved, params, arrays, loss_denominator, share):
@@ -230,4 +230,4 @@ def critic_gradient(model: ModelSpec) -> Callable[..., tuple[Params, Metrics]]:
             balance = balancing_loss(router, model.shape)
         return loss + model.balance_weight * balance * share, sums | {"loss": loss}
 
-    return jax.grad(loss_of, has_aux=True)
+    return lambda *args: (*jax.grad(loss_of, has_aux=True)(*args), None)

@@ -85,7 +85,8 @@ class Learner:
             return state, made, {}, figures
         sums: Metrics = {}
         if not (self._critics and self._critics.warming_up):
-            state, sums = self._step(state, batches, made.loss_denominator)
+            state, sums, updates = self._step(state, batches, made.loss_denominator)
+            made = dataclasses.replace(made, updates=updates)
         if self._critics:
             figures |= self._critics.learn(batches)
         return state, made, sums, figures

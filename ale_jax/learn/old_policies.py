@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -22,7 +22,6 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ale_jax.algo.algorithm import AlgoConfig
-from ale_jax.data.packing import Sample, Shape, pack_all
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.step import forward, to_device
 from ale_jax.model.compute import EXACT, FLOAT32, Compute
@@ -43,22 +42,6 @@ def make_logp(policy: PolicyShape, mesh: Mesh, compute: Compute = FLOAT32) -> Lo
             return np.asarray(_logp(params, to_device(batch, mesh), policy, compute))
 
     return logp
-
-
-def make_scorer(
-    policy: PolicyShape, shape: Shape, mesh: Mesh, compute: Compute = FLOAT32
-) -> Callable[[Params, Sequence[Sample]], list[np.ndarray]]:
-    """A function (weights, samples) -> per sample, the log-probability of its policy tokens."""
-    logp = make_logp(policy, mesh, compute)
-
-    def score(params: Params, samples: Sequence[Sample]) -> list[np.ndarray]:
-        scores = []
-        for sample in samples:  # each alone in a batch: few are scored, and rarely
-            (batch,) = pack_all([sample], shape)
-            scores.append(logp(params, batch)[batch.chunk_BT >= 0])
-        return scores
-
-    return score
 
 
 # Defined at module level, so that all callers with batches of one shape share one compilation.

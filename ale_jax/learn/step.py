@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,10 +28,23 @@ from ale_jax.model.sharding import batch_sharding
 from ale_jax.records import Batch, Trajectory
 
 Metrics = dict[str, jax.Array]
-# (state, microbatches, loss_denominator) -> (state, sums for the metrics)
-TrainStep = Callable[[TrainState, Sequence[Any], float], tuple[TrainState, Metrics]]
+# (state, microbatches, loss_denominator) -> (state, sums for the metrics, figures of the tokens of
+# each microbatch)
+TrainStep = Callable[[TrainState, Sequence[Any], float], tuple[TrainState, Metrics, list[Any]]]
 # (scores, arrays of the batch, loss_denominator) -> (loss, sums for the metrics)
 LossFn = Callable[[TokenScores, dict[str, jax.Array], jax.Array], tuple[jax.Array, Metrics]]
+
+
+class TokenUpdate(NamedTuple):
+    """What an update was to each token of a microbatch, float32 [B, T].
+
+    logp_BT: log pi of the weights that the update started from. credit_BT: what the gradient of
+    log pi was multiplied by, -Z dL / d log pi, where Z is the loss denominator of the step. A
+    positive credit raises the token's probability.
+    """
+
+    logp_BT: jax.Array
+    credit_BT: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,13 +83,14 @@ def forward(
 def make_train_step(
     model: ModelSpec, optimizer: optax.GradientTransformation, loss_fn: LossFn
 ) -> TrainStep:
-    """Makes a function (state, microbatches, loss_denominator) -> (state, metrics). It donates the
-    moments of the old state, but not the weights, because the engine samples with them until the
-    next publish.
+    """Makes a function (state, microbatches, loss_denominator) -> (state, metrics, `TokenUpdate` of
+    each microbatch). It donates the moments of the old state, but not the weights, because the
+    engine samples with them until the next publish.
 
     The loss of each microbatch is a sum over its tokens, divided by the `loss_denominator` of the
     whole step, so that a different division into microbatches changes nothing but rounding. Metrics
-    are sums that are still on the device; reading them blocks until the step is done.
+    are sums. They and the figures of tokens are still on the device; reading them blocks until the
+    step is done.
 
     An update with a loss, gradient or weight that is not finite is not applied: the state stays as
     it was, and the metrics say so (learn/finite.py).
@@ -86,14 +100,16 @@ def make_train_step(
 
 
 def make_update_step(
-    gradient_of: Callable[..., tuple[Params, Metrics]],
+    gradient_of: Callable[..., tuple[Params, Metrics, Any]],
     optimizer: optax.GradientTransformation,
     weights: Params,
     mesh: Mesh,
 ) -> TrainStep:
     """Like `make_train_step`, for any gradient. weights: those trained, or their abstract form."""
-    # Metrics are replicated, because every process reads them.
-    places = jax.tree.map(lambda w: w.sharding, weights), NamedSharding(mesh, PartitionSpec())
+    # Metrics and figures of tokens are replicated, because every process reads them.
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    trained_places = jax.tree.map(lambda w: w.sharding, weights)
+    places = trained_places, everywhere, everywhere
 
     @functools.partial(jax.jit, out_shardings=places, compiler_options=EXACT)
     def first_gradient(*args):
@@ -101,12 +117,13 @@ def make_update_step(
 
     @functools.partial(jax.jit, out_shardings=places, donate_argnums=0, compiler_options=EXACT)
     def add_gradient(total, *args):
-        return jax.tree.map(jnp.add, total, gradient_of(*args))
+        *found, tokens = gradient_of(*args)
+        return *jax.tree.map(jnp.add, total, found), tokens
 
     # The gradient is donated: the new weights reuse its memory.
     @functools.partial(
         jax.jit,
-        out_shardings=(places[0], place_moments(optimizer, weights, mesh), None, None),
+        out_shardings=(trained_places, place_moments(optimizer, weights, mesh), None, None),
         donate_argnums=(0, 1),
     )
     def update(grads, opt_state, moved, step, loss):
@@ -122,27 +139,31 @@ def make_update_step(
     def train_step(state, batches, loss_denominator):
         share = 1.0 / len(batches)
         moved = trained(state.params)
-        total = None
+        total, every_tokens = (), []
         with jax.set_mesh(mesh):
             for batch in batches:
                 args = (moved, state.params, to_device(batch, mesh), loss_denominator, share)
-                total = first_gradient(*args) if total is None else add_gradient(total, *args)
+                *total, tokens = add_gradient(total, *args) if total else first_gradient(*args)
+                every_tokens.append(tokens)
             grads, sums = total
             loss = sums["loss"]
             moved, opt_state, step, more = update(grads, state.opt_state, moved, state.step, loss)
         params = with_trained(state.params, moved)
-        return TrainState(params, opt_state, step), sums | more
+        return TrainState(params, opt_state, step), sums | more, every_tokens
 
     return train_step
 
 
-def gradient_function(model: ModelSpec, loss_fn: LossFn) -> Callable[..., tuple[Params, Metrics]]:
+def gradient_function(
+    model: ModelSpec, loss_fn: LossFn
+) -> Callable[..., tuple[Params, Metrics, TokenUpdate]]:
     """Makes a function (trained weights, all weights, arrays, loss_denominator, share of the step's
-    microbatches) -> (gradient with respect to the trained weights, metrics)."""
+    microbatches) -> (gradient with respect to the trained weights, metrics, figures of tokens)."""
 
-    def loss_of(moved, params, arrays, loss_denominator, share):
+    def loss_of(moved, shift_BT, params, arrays, loss_denominator, share):
         weights = with_trained(params, moved)
         scores, router = forward(weights, arrays, model.shape, model.compute)
+        scores = scores._replace(logp_BT=scores.logp_BT + shift_BT)
         loss, sums = loss_fn(scores, arrays, loss_denominator)
         balance = balancing_loss(router, model.shape) if router else jnp.zeros(())
         action_mask_BT = arrays["chunk_BT"] >= 0
@@ -153,9 +174,18 @@ def gradient_function(model: ModelSpec, loss_fn: LossFn) -> Callable[..., tuple[
             "best": jnp.where(action_mask_BT, scores.best_BT, False).sum(),
         }
         sums |= router_metrics(router) if router else {}
-        return loss + model.balance_weight * balance * share, sums
+        return loss + model.balance_weight * balance * share, (sums, scores.logp_BT)
 
-    return jax.grad(loss_of, has_aux=True)
+    def gradient_of(moved, params, arrays, loss_denominator, share):
+        # A shift of 0 in the log-probabilities. The gradient with respect to it is what the
+        # backward pass multiplies the gradient of log pi by, at no further cost.
+        shift_BT = jnp.zeros(arrays["chunk_BT"].shape, jnp.float32)
+        (grads, by_logp_BT), (sums, logp_BT) = jax.grad(loss_of, (0, 1), has_aux=True)(
+            moved, shift_BT, params, arrays, loss_denominator, share
+        )
+        return grads, sums, TokenUpdate(logp_BT, -loss_denominator * by_logp_BT)
+
+    return gradient_of
 
 
 def to_device(batch: Any, mesh: Mesh) -> dict[str, jax.Array]:

@@ -108,7 +108,7 @@ def _seconds(number: float) -> str:
 
 
 def _signed(number: float) -> str:
-    return f"{number:+.2f}".replace("-", "\N{MINUS SIGN}")
+    return f"{number:+.3g}".replace("-", "\N{MINUS SIGN}") if number else "0"
 
 
 def _visible_text(value: Any) -> Any:

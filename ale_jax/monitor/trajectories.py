@@ -1,5 +1,12 @@
-"""trajectories.jsonl: a sample of the trajectories that were trained on, with the credit of each
-chunk. Also chooses the episodes that the report shows turn by turn."""
+"""trajectories.jsonl: some trajectories of each step, with the credit of their chunks. Also chooses
+the episodes that the report shows turn by turn.
+
+The credit of a token is what the gradient of its log-probability was multiplied by in the step that
+trained on it: -Z dL / d log pi, where Z is the loss denominator. This is the product of advantage,
+`negative_weight`, ratio or its bound, and mask, plus what a divergence or a penalty on the ratio
+adds. An entropy bonus is not part of it, because it does not act through the log-probability of the
+sampled token. The credit of a chunk is the mean over its tokens.
+"""
 
 from __future__ import annotations
 
@@ -25,26 +32,30 @@ class ChunkTokens:
 
     prompt_ids: the ids between the last chunk and this one. action_ids: the ids that the policy
     wrote; the other fields have one value for each of them.
-    logp_mu: under the sampler. logp_old: under pi_old, as the loss used it. logp: under the weights
-    that the step started from. version: of the weights that wrote the token. advantage: before the
-    loss weights failures by `negative_weight`.
+    logp_mu: under the sampler. logp_old: under pi_old, as the loss used it. version: of the weights
+    that wrote the token. advantage: as the estimator gave it.
+    Only of tokens that were trained on, otherwise None: logp, under the weights that the step
+    started from, and credit.
     """
 
     prompt_ids: tuple[int, ...]
     action_ids: tuple[int, ...]
     logp_mu: tuple[float, ...]
     logp_old: tuple[float, ...]
-    logp: tuple[float, ...]
     version: tuple[int, ...]
     advantage: tuple[float, ...]
+    logp: tuple[float, ...] | None
+    credit: tuple[float, ...] | None
 
     def __post_init__(self) -> None:
-        lengths = {name: len(getattr(self, name)) for name in _PER_TOKEN}
+        values = {name: getattr(self, name) for name in _PER_TOKEN}
+        lengths = {name: len(each) for name, each in values.items() if each is not None}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"a chunk's tokens differ in number: {lengths}")
 
 
-_PER_TOKEN = ("action_ids", "logp_mu", "logp_old", "logp", "version", "advantage")
+OF_TRAINED = ("logp", "credit")
+_PER_TOKEN = ("action_ids", "logp_mu", "logp_old", "version", "advantage", *OF_TRAINED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,26 +63,32 @@ class TurnSample:
     """One chunk as the learner saw it.
 
     prompt: the text between the last chunk and this one. action: what the policy wrote.
-    advantage: the chunk's credit, weighted as in the loss. ratio: its importance weight
-    pi_theta / pi_old.
+    advantage: mean over its tokens, as the estimator gave it.
     kept: False if the mismatch filter removed the whole chunk from the loss.
-    tokens: policy tokens of the chunk. logp_mean: their mean log-probability, natural log.
+    tokens: policy tokens of the chunk.
+    Only of a chunk that was trained on, otherwise None: credit, see above; ratio, the geometric
+    mean of pi / pi_old over its tokens; logp_mean, their mean log-probability, natural log.
     each: the chunk token by token; None in a trajectory of more than MAX_TOKENS.
     """
 
     prompt: str
     action: str
     advantage: float
-    ratio: float
     kept: bool
     tokens: int
-    logp_mean: float
+    credit: float | None
+    ratio: float | None
+    logp_mean: float | None
     each: ChunkTokens | None = None
+
+    @property
+    def masked(self) -> bool:
+        return self.credit is not None and not self.kept
 
 
 @dataclasses.dataclass(frozen=True)
 class TrajectorySample:
-    """A trajectory at the step that trained on it. Versions count updates of the weights.
+    """A trajectory of a step's groups. Versions count updates of the weights.
 
     Samples of one step with the same family and seed are attempts of one group at one task. The
     first `num_prefix_turns` turns were written by an expert, and the episode began after them.
@@ -92,6 +109,10 @@ class TrajectorySample:
         """Number of tokens in the turns that are stored token by token."""
         known = [turn.each for turn in self.turns if turn.each is not None]
         return sum(len(each.prompt_ids) + len(each.action_ids) for each in known)
+
+    @property
+    def trained_on(self) -> bool:
+        return any(turn.credit is not None for turn in self.turns)
 
     @property
     def staleness(self) -> int:
@@ -166,22 +187,28 @@ def _parse_turn(turn: dict[str, Any]) -> TurnSample:
         prompt=str(turn["prompt"]),
         action=str(turn["action"]),
         advantage=float(turn["advantage"]),
-        ratio=float(turn["ratio"]),
         kept=bool(turn["kept"]),
         tokens=int(turn["tokens"]),
-        logp_mean=float(turn["logp_mean"]),
+        credit=_number_or_none(turn["credit"]),
+        ratio=_number_or_none(turn["ratio"]),
+        logp_mean=_number_or_none(turn["logp_mean"]),
         each=None if turn.get("each") is None else _parse_tokens(turn["each"]),
     )
 
 
 def _parse_tokens(each: dict[str, Any]) -> ChunkTokens:
     kinds = {"prompt_ids": int, "action_ids": int, "version": int}
-    return ChunkTokens(
-        **{
-            field.name: tuple(map(kinds.get(field.name, float), each[field.name]))
-            for field in dataclasses.fields(ChunkTokens)
-        }
-    )
+
+    def column(name: str) -> tuple[float, ...] | None:
+        if name in OF_TRAINED and each[name] is None:
+            return None
+        return tuple(map(kinds.get(name, float), each[name]))
+
+    return ChunkTokens(**{f.name: column(f.name) for f in dataclasses.fields(ChunkTokens)})
+
+
+def _number_or_none(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 MAX_EPISODES = 4
@@ -191,8 +218,8 @@ MAX_TINT = 34.0
 
 @dataclasses.dataclass(frozen=True)
 class TurnView:
-    """tint: strength of the credit's colour, in percent. width: share of the policy's tokens, in
-    percent."""
+    """sign: of the credit: "positive", "negative", "zero" or "untrained". tint: strength of its
+    colour, in percent. width: share of the policy's tokens, in percent."""
 
     turn: TurnSample
     sign: str
@@ -216,7 +243,7 @@ def episode_views(samples: Sequence[TrajectorySample]) -> list[EpisodeView]:
     """The episodes to show. The first two are a success and a failure at the same task, if there
     are such."""
     chosen = choose(samples)
-    largest = max((abs(t.advantage) for s in chosen for t in s.turns), default=0.0)
+    largest = max((abs(t.credit or 0.0) for s in chosen for t in s.turns), default=0.0)
     return [
         EpisodeView(s, succeeded(s), tuple(_turn_view(t, s, largest) for t in s.turns))
         for s in chosen
@@ -253,10 +280,16 @@ def _contrast(samples: Sequence[TrajectorySample]) -> list[TrajectorySample]:
 
 def _turn_view(turn: TurnSample, sample: TrajectorySample, largest: float) -> TurnView:
     tokens = sum(t.tokens for t in sample.turns)
-    strength = abs(turn.advantage) / largest if largest else 0.0
+    strength = abs(turn.credit or 0.0) / largest if largest else 0.0
     return TurnView(
         turn=turn,
-        sign="positive" if turn.advantage > 0 else "negative" if turn.advantage < 0 else "zero",
+        sign=_sign(turn.credit),
         tint=round(MAX_TINT * strength, 1),
         width=round(100 * turn.tokens / tokens, 2) if tokens else 0.0,
     )
+
+
+def _sign(credit: float | None) -> str:
+    if credit is None:
+        return "untrained"
+    return "positive" if credit > 0 else "negative" if credit < 0 else "zero"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.learner import Learner, LearnerOptions
-from ale_jax.learn.old_policies import load_reference, make_scorer, save_reference
+from ale_jax.learn.old_policies import load_reference, save_reference
 from ale_jax.learn.step import logp_diff_limit
 from ale_jax.model.compute import sampling_weights
 from ale_jax.model.params import Params
@@ -236,9 +236,8 @@ class _Callbacks:
     """What the train loop asks of a session, while its rollouts are open."""
 
     def __init__(self, session: _Session, rollouts: _Rollouts, saver: Saver):
-        config, mesh = session.config, session.setting.mesh
+        config = session.config
         self._session, self._rollouts = session, rollouts
-        self._score = make_scorer(session.policy, config.learn.shape, mesh, config.learn.compute)
         self._logp_diff_limit = logp_diff_limit(config.learn.compute, config.engine.eight_bits)
         self.save, self.check_stop = saver.save, session.stop.check
 
@@ -249,5 +248,5 @@ class _Callbacks:
         session, rollouts = self._session, self._rollouts
         tokens = rollouts.engine.stats.sampled_tokens
         session.logger.rl_step(step, rollouts.workers, tokens, self._logp_diff_limit)
-        session.logger.sample_trajectories(step, self._score, session.config.algo)
+        session.logger.sample_trajectories(step, session.config.algo.mismatch)
         session.evaluate_if_due(step.cursor, rollouts.scheduler)

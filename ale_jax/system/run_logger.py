@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from ale_jax.algo.algorithm import AlgoConfig
+from ale_jax.algo.algorithm import MismatchHypers
 from ale_jax.monitor.evaluations import (
     EVALUATIONS_FILE,
     FINAL,
@@ -28,7 +28,7 @@ from ale_jax.system.compilation import Compilations
 from ale_jax.system.config import RunConfig
 from ale_jax.system.step_metrics import StepReport, step_metrics
 from ale_jax.system.tasks import Cursor
-from ale_jax.system.trajectory_samples import Score, trajectory_samples
+from ale_jax.system.trajectory_samples import trajectory_samples
 
 
 class RunLogger:
@@ -111,9 +111,9 @@ class RunLogger:
         """Compile time since the last line of metrics."""
         return {"time/compile_s": self._compilations.take_seconds()}
 
-    def sample_trajectories(self, report: StepReport, score: Score, algo: AlgoConfig) -> None:
+    def sample_trajectories(self, report: StepReport, hp: MismatchHypers) -> None:
         """Records the trajectories that `trajectory_samples` chooses."""
-        for sample in trajectory_samples(report, score, algo):
+        for sample in trajectory_samples(report, hp):
             self._trajectories.write(sample)
 
 

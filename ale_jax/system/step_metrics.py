@@ -14,7 +14,6 @@ from ale_jax.data.staleness import age
 from ale_jax.learn.credit import Step
 from ale_jax.learn.finite import SKIPPED
 from ale_jax.learn.step import router_figures
-from ale_jax.model.params import Params
 from ale_jax.records import Status, Trajectory
 from ale_jax.system.tasks import Cursor
 
@@ -23,15 +22,14 @@ from ale_jax.system.tasks import Cursor
 class StepReport:
     """One finished step.
 
-    cursor: after the step. params: the weights that the step started with. made: the batches and
-    credit of the step. sums: of `make_train_step`, on the host; {} if there was nothing to learn.
+    cursor: after the step. made: the batches and credit of the step. sums: of `make_train_step`, on
+    the host; {} if there was nothing to learn.
     extra: metrics of the learner, the log-probability difference and the resampler.
     waiting_seconds: time spent waiting for groups.
     learner_seconds: time from the arrival of the groups to the publication of the weights.
     """
 
     cursor: Cursor
-    params: Params
     groups: list[Group]
     made: Step
     sums: dict[str, np.ndarray]

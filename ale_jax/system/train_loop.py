@@ -90,7 +90,7 @@ def train_loop(state: TrainState, cursor: Cursor, parts: TrainParts) -> tuple[Tr
         parts.run.publish(state.params, cursor.step)
         rollouts.gate.publish(cursor.step)
         seconds = taken - start, time.monotonic() - taken
-        parts.run.report(StepReport(cursor, params, groups, made, sums, metrics, *seconds))
+        parts.run.report(StepReport(cursor, groups, made, sums, metrics, *seconds))
     parts.scheduler.train(None)
     return state, cursor
 

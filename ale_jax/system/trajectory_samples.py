@@ -3,60 +3,55 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from ale_jax.algo.algorithm import AlgoConfig, MismatchHypers
+from ale_jax.algo.algorithm import MismatchHypers
 from ale_jax.algo.ratio import keep_mask
-from ale_jax.data.packing import Sample
-from ale_jax.model.params import Params
+from ale_jax.learn.credit import Step
 from ale_jax.monitor.trajectories import ChunkTokens, TrajectorySample, TurnSample
 from ale_jax.records import Batch, Trajectory, Turn
 from ale_jax.system.step_metrics import StepReport
 
 EVERY_STEPS = 5  # steps between two groups that are recorded
 MOST_MEMBERS = 4  # members of a group that are recorded
-DIGITS = 6  # decimal places of recorded numbers
+DECIMALS = 6  # of recorded log-probabilities
+# Of recorded advantages and credits, which may be as small as one over a trajectory's tokens.
+SIGNIFICANT_DIGITS = 7
 
 
 class Learned(NamedTuple):
-    """What the loss used, per policy token.
+    """What the loss used and what the update was, per policy token.
 
-    credit: the advantage times its weight in the loss. kept: False where the mismatch filter
-    removed the token.
+    kept: False where the mismatch filter removed the token. logp, credit: as in `TokenUpdate`; None
+    if there was no update.
     """
 
     advantage: np.ndarray
-    credit: np.ndarray
     logp_old: np.ndarray
     kept: np.ndarray
+    logp: np.ndarray | None
+    credit: np.ndarray | None
+
+    @property
+    def is_finite(self) -> bool:
+        return all(np.isfinite(values).all() for values in self if values is not None)
 
     def part(self, tokens: slice) -> Learned:
-        return Learned(*(values[tokens] for values in self))
+        return Learned(*(None if values is None else values[tokens] for values in self))
 
 
-Score = Callable[[Params, Sequence[Sample]], list[np.ndarray]]
-
-
-def trajectory_samples(
-    report: StepReport, score: Score, algo: AlgoConfig
-) -> Iterator[TrajectorySample]:
+def trajectory_samples(report: StepReport, hp: MismatchHypers) -> Iterator[TrajectorySample]:
     """Every EVERY_STEPS steps, yields members of a group that has both successes and failures.
-    A member with a value that is not finite is left out.
-
-    score: see `make_scorer`.
-    """
+    A member with a value that is not finite is left out."""
     if report.cursor.step % EVERY_STEPS:
         return
-    members = _contrast(report)
-    samples = [Sample.of(t, np.zeros(_chunks(t), np.float32)) for _, t in members]
-    scores = score(report.params, samples)
-    for (group, trajectory), logp in zip(members, scores, strict=True):
-        learned = _as_learned(report.made.batches, group, trajectory, algo)
-        if np.isfinite([*logp, *learned.advantage, *learned.logp_old]).all():
-            yield _sample(report.cursor.step, trajectory, learned, logp)
+    for group, trajectory in _contrast(report):
+        learned = _as_learned(report.made, group, trajectory, hp)
+        if learned.is_finite:
+            yield _sample(report.cursor.step, trajectory, learned)
 
 
 def _chunks(trajectory: Trajectory) -> int:
@@ -81,23 +76,26 @@ def _contrast(report: StepReport) -> list[tuple[int, Trajectory]]:
     return []
 
 
-def _as_learned(
-    batches: Sequence[Batch], group: int, trajectory: Trajectory, algo: AlgoConfig
-) -> Learned:
-    """The values of one trajectory's policy tokens, in order. A trajectory without credit was not
-    packed: its advantages are 0, pi_old is as recorded, and no filter was applied to it."""
+def _as_learned(made: Step, group: int, trajectory: Trajectory, hp: MismatchHypers) -> Learned:
+    """The values of one trajectory's policy tokens, in order. A trajectory whose advantages are all
+    0 was not packed: pi_old is as recorded, and there was neither a filter nor an update."""
     member = trajectory.episode.key.member
-    for batch in batches:
+    for batch, update in itertools.zip_longest(made.batches, made.updates):
         own_BT = (batch.group_BT == group) & (batch.member_BT == member) & (batch.chunk_BT >= 0)
         if own_BT.any():  # a trajectory is never split between rows
-            advantage, kept_BT = batch.advantage_BT[own_BT], _kept(batch, algo.mismatch)
-            credit = advantage * np.where(advantage < 0.0, algo.loss.negative_weight, 1.0)
-            return Learned(advantage, credit, batch.logp_old_BT[own_BT], kept_BT[own_BT])
+            updated = (
+                (None, None) if update is None else (np.asarray(x_BT)[own_BT] for x_BT in update)
+            )
+            return Learned(
+                batch.advantage_BT[own_BT],
+                batch.logp_old_BT[own_BT],
+                _kept(batch, hp)[own_BT],
+                *updated,
+            )
     old = np.concatenate(
         [turn.logp_old for turn in trajectory.turns[trajectory.num_prefix_turns :]]
     )
-    none = np.zeros_like(old)
-    return Learned(none, none, old, np.ones(old.shape, bool))
+    return Learned(np.zeros_like(old), old, np.ones(old.shape, bool), None, None)
 
 
 def _kept(batch: Batch, hp: MismatchHypers) -> np.ndarray:
@@ -106,15 +104,12 @@ def _kept(batch: Batch, hp: MismatchHypers) -> np.ndarray:
     return np.asarray(keep_mask(gap_BT, batch.chunk_BT, batch.segment_BT, num_chunks, hp))
 
 
-def _sample(
-    step: int, trajectory: Trajectory, learned: Learned, logp: np.ndarray
-) -> TrajectorySample:
-    """logp: of the trajectory's policy tokens, under the weights that the step started from."""
+def _sample(step: int, trajectory: Trajectory, learned: Learned) -> TrajectorySample:
     turns = [_given(turn) for turn in trajectory.turns[: trajectory.num_prefix_turns]]
     at = 0
     for turn in trajectory.turns[trajectory.num_prefix_turns :]:
         own = slice(at, at + len(turn.action_ids))
-        turns.append(_turn(turn, learned.part(own), logp[own]))
+        turns.append(_turn(turn, learned.part(own)))
         at = own.stop
     episode = trajectory.episode
     return TrajectorySample(
@@ -130,45 +125,49 @@ def _sample(
     )
 
 
-def _turn(turn: Turn, learned: Learned, logp: np.ndarray) -> TurnSample:
+def _turn(turn: Turn, learned: Learned) -> TurnSample:
+    figures = dict.fromkeys(("credit", "ratio", "logp_mean"))
+    if learned.credit is not None:
+        figures = {
+            "credit": float(np.mean(learned.credit)),
+            "ratio": float(np.exp(np.mean(learned.logp - learned.logp_old))),
+            "logp_mean": float(np.mean(learned.logp)),
+        }
     return TurnSample(
         prompt=turn.prompt_text,
         action=turn.action_text,
-        advantage=float(np.mean(learned.credit)),
-        ratio=float(np.exp(np.mean(logp - learned.logp_old))),
+        advantage=float(np.mean(learned.advantage)),
         kept=bool(learned.kept.any()),
         tokens=len(turn.action_ids),
-        logp_mean=float(np.mean(logp)),
-        each=_tokens(turn, learned.advantage, learned.logp_old, logp),
+        **figures,
+        each=_tokens(turn, learned),
     )
 
 
 def _given(turn: Turn) -> TurnSample:
-    """A turn of an expert's prefix. It is not part of the loss, so it has no credit."""
-    none = np.zeros(len(turn.action_ids), np.float32)
-    return TurnSample(
-        prompt=turn.prompt_text,
-        action=turn.action_text,
-        advantage=0.0,
-        ratio=1.0,
-        kept=False,
-        tokens=len(turn.action_ids),
-        logp_mean=0.0,
-        each=_tokens(turn, none, none, none),
-    )
+    """A turn of an expert's prefix. It is not part of the loss, so it was not trained on."""
+    zeros = np.zeros(len(turn.action_ids), np.float32)
+    return _turn(turn, Learned(zeros, zeros, zeros.astype(bool), None, None))
 
 
-def _tokens(turn: Turn, advantage: np.ndarray, old: np.ndarray, logp: np.ndarray) -> ChunkTokens:
+def _tokens(turn: Turn, learned: Learned) -> ChunkTokens:
+    trained_on = learned.credit is not None
     return ChunkTokens(
         prompt_ids=tuple(turn.prompt_ids.tolist()),
         action_ids=tuple(turn.action_ids.tolist()),
         logp_mu=_rounded(turn.logp_mu),
-        logp_old=_rounded(old),
-        logp=_rounded(logp),
+        logp_old=_rounded(learned.logp_old),
         version=tuple(turn.version.tolist()),
-        advantage=_rounded(advantage),
+        advantage=_significant(learned.advantage),
+        logp=_rounded(learned.logp) if trained_on else None,
+        credit=_significant(learned.credit) if trained_on else None,
     )
 
 
 def _rounded(values: np.ndarray) -> tuple[float, ...]:
-    return tuple(round(float(value), DIGITS) for value in values)
+    return tuple(round(float(value), DECIMALS) for value in values)
+
+
+def _significant(values: np.ndarray) -> tuple[float, ...]:
+    # Adding 0.0 turns -0.0, the gradient of a masked token, into 0.0.
+    return tuple(float(f"{value:.{SIGNIFICANT_DIGITS}g}") + 0.0 for value in values)

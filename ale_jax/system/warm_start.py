@@ -43,7 +43,7 @@ def warm_start(
     skipped, unread = SkippedUpdates(max_skipped), []
     for step in range(1, config.max_steps + 1):
         batch = list(itertools.islice(batches, config.batches_per_step))
-        state, sums = train_step(state, batch, count_loss_denominator(batch, "tokens"))
+        state, sums, _ = train_step(state, batch, count_loss_denominator(batch, "tokens"))
         unread.append(sums)
         if step % config.probe_every:
             continue

@@ -3,9 +3,9 @@
     python -m benchmarks.experiments.picture NAME [--out=docs/images/experiment_NAME.png]
 
 Draws training success against episodes, with one line per arm, and the final success on unseen
-tasks. For arms that differ in alpha, it draws the final success against alpha, and the loss of
-success seed by seed. With Sequential Rollback, it also draws where episodes start. Error bars are
-one standard error. Needs matplotlib (pip install '.[notebooks]').
+tasks. For arms that differ in alpha, it draws the final success against alpha, and what each seed
+loses. With Sequential Rollback, it also draws where episodes start. Error bars are one standard
+error. Needs matplotlib (pip install '.[notebooks]').
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from ale_jax.algo.resampling import ROLLBACK
 from ale_jax.files import read_json
@@ -29,6 +30,7 @@ from benchmarks.experiments.catalogue import EXPERIMENTS
 from notebooks import style
 
 ALPHA, SCHEME = "rl.alpha", "resampling.scheme"
+MOST_BANDS = 4  # the bands of more arms hide each other
 Arms = Mapping[str, Mapping[str, Any]]
 ByAlpha = Mapping[float, Mapping[int, float]]  # percent or percentage points, by seed
 
@@ -61,13 +63,16 @@ def draw(found: Mapping[str, Any]) -> Figure:
     if len(arms) > len(style.SERIES) and not by_alpha:
         raise ValueError(f"{len(arms)} arms are too many for one picture: see the table")
     if by_alpha:
-        figure, (finals, lost) = plt.subplots(1, 2, figsize=(13, 4.5))
+        figure, (finals, lost) = plt.subplots(1, 2, figsize=(13, 5))
         success = finals_by_alpha(arms)
-        draw_against_alpha(finals, success)
-        finals.set(ylabel="success, %", title="At the end, on unseen tasks")
-        draw_against_alpha(lost, {name: less_the_first(each) for name, each in success.items()})
-        lost.set(ylabel="points", title="What age changes, seed by seed")
-        lost.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        # Its error would be that of the seeds, which is the same for all.
+        draw_against_alpha(finals, success, errors=False)
+        finals.set(ylabel="success, %", title="On unseen tasks, mean of the seeds")
+        losses = {name: less_the_first(each) for name, each in success.items()}
+        draw_against_alpha(lost, losses, errors=True)
+        lost.set(ylabel="points", title="Change against alpha 0 with the same seed")
+        lost.axhline(0, color=style.FAINT, linewidth=1, zorder=0)
+        figure.legend(*lost.get_legend_handles_labels(), loc="outside right center")
     elif any(arm["overrides"].get(SCHEME) == ROLLBACK for arm in arms.values()):
         figure, (starts, axes, finals) = plt.subplots(1, 3, figsize=(15, 4.5))
         draw_curves(starts, arms, "starts")
@@ -88,44 +93,53 @@ def draw_success(axes: Axes, arms: Arms) -> None:
 
 
 def draw_curves(axes: Axes, arms: Arms, curve: str, scale: float = 1) -> None:
-    """Means over seeds, and the range between minimum and maximum. A run without the curve is drawn
-    as 0."""
+    """Means over seeds and, of few arms, the range between minimum and maximum. A run without the
+    curve is drawn as 0."""
     for arm, colour in zip(arms.values(), style.SERIES):
         episodes = [played for played, _ in arm["runs"][0]["curve"]]
         still = [(played, 0.0) for played in episodes]
         curves = [run.get(curve) or still for run in arm["runs"]]
         points = [[scale * value for _, value in seeds] for seeds in zip(*curves)]
-        axes.plot(episodes, list(map(statistics.fmean, points)), color=colour)
-        low, high = list(map(min, points)), list(map(max, points))
-        axes.fill_between(episodes, low, high, color=colour, alpha=0.12, linewidth=0)
+        axes.plot(episodes, list(map(statistics.fmean, points)), color=colour, linewidth=2.2)
+        if len(arms) <= MOST_BANDS:
+            low, high = list(map(min, points)), list(map(max, points))
+            axes.fill_between(episodes, low, high, color=colour, alpha=0.12, linewidth=0)
     axes.set_xlabel("training episodes")
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_ylim(bottom=0)
 
 
 def draw_finals(axes: Axes, arms: Arms) -> None:
-    """Bars are means, and points are seeds."""
+    """Squares are means with their standard errors, and circles are seeds."""
     for place, (arm, colour) in enumerate(zip(arms.values(), style.SERIES)):
         finals = _percent([run["final"] for run in arm["runs"]])
-        error = 100 * (arm["standard_error"] or 0)
-        axes.barh(place, 100 * arm["mean"], xerr=error, color=colour, alpha=0.35, ecolor=style.INK)
-        axes.plot(finals, [place] * len(finals), "o", color=colour, markersize=5)
+        error, mean = 100 * (arm["standard_error"] or 0), 100 * arm["mean"]
+        axes.errorbar(mean, place, xerr=error, fmt="s", color=colour, markersize=9, linewidth=2.5)
+        axes.plot(finals, [place + 0.22] * len(finals), "o", color=colour, mfc="none", markersize=6)
+        axes.text(mean, place - 0.18, f"{mean:.1f}", ha="center", va="bottom", weight="bold")
     axes.set_yticks(range(len(arms)), [name.replace("_", " ") for name in arms])
-    axes.tick_params(axis="y", labelcolor=style.INK)
+    for label, colour in zip(axes.get_yticklabels(), style.SERIES):
+        label.set(color=colour, weight="bold")  # the lines of the other pictures have no legend
     axes.grid(axis="y", visible=False)
-    axes.invert_yaxis()
+    axes.set_ylim(len(arms) - 0.5, -0.6)
     axes.set(xlabel="success, %", title="At the end, on unseen tasks")
+    axes.margins(x=0.12)
 
 
-def draw_against_alpha(axes: Axes, algorithms: Mapping[str, ByAlpha]) -> None:
+def draw_against_alpha(axes: Axes, algorithms: Mapping[str, ByAlpha], errors: bool) -> None:
     for number, ((name, by_alpha), colour) in enumerate(zip(algorithms.items(), style.SERIES)):
         aside = 0.09 * (number - (len(algorithms) - 1) / 2)  # so that bars do not overlap
         values = [list(seeds.values()) for seeds in by_alpha.values()]
         axes.errorbar(
             [place + aside for place in range(len(values))],
             list(map(statistics.fmean, values)),
-            list(map(_standard_error, values)),
+            list(map(_standard_error, values)) if errors else None,
             color=colour,
             marker="o",
+            markersize=7,
+            linewidth=2.2,
+            elinewidth=1.4,
             capsize=3,
             label=name.replace("_", " "),
         )

@@ -109,7 +109,7 @@ def training(shape: PolicyShape, params: Params, mesh: Mesh, calls: int) -> dict
 
     def call() -> None:
         nonlocal state
-        state, sums = step(state, batches, loss_denominator)
+        state, sums, _ = step(state, batches, loss_denominator)
         jax.block_until_ready((state, sums))
 
     times = timed(call, calls)

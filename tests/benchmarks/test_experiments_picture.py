@@ -28,11 +28,14 @@ def results(tmp_path, monkeypatch):
     return write
 
 
-def test_a_bar_is_the_mean_and_a_point_a_seed(results):
+def test_a_square_is_the_mean_and_a_circle_a_seed(results):
     found = results("algorithms", lambda arm: {}, {"ipa": (20, 24, 28), "grpo": (10,)})
     _, finals = picture.draw(found).axes
-    assert [bar.get_width() for bar in finals.patches] == pytest.approx([60, 25])
-    assert list(finals.lines[0].get_xdata()) == pytest.approx([50, 60, 70])
+    squares = [bar.lines[0].get_xdata()[0] for bar in finals.containers]
+    assert squares == pytest.approx([60, 25])
+    circles = [line for line in finals.lines if line.get_marker() == "o"]
+    assert list(circles[0].get_xdata()) == pytest.approx([50, 60, 70])
+    assert [text.get_text() for text in finals.texts] == ["60.0", "25.0"]
     assert [label.get_text() for label in finals.get_yticklabels()] == ["ipa", "grpo"]
 
 

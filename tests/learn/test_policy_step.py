@@ -60,7 +60,7 @@ def train(loss, mesh, shape):
                             logp_mu_BT=(b.logp_old_BT - 0.004 * b.tokens_BT).astype(np.float32))
         for b in batches
     ]  # fmt: skip
-    state, sums = step(state, batches, count_loss_denominator(batches, loss.aggregation))
+    state, sums, _ = step(state, batches, count_loss_denominator(batches, loss.aggregation))
     # Of Adam's the first moment is the gradient, scaled.
     return jax.device_get((state.opt_state, sums)), len(batches)
 

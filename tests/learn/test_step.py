@@ -12,7 +12,7 @@ from jax.sharding import AxisType
 
 from ale_jax.algo.losses import count_loss_denominator, sft_loss
 from ale_jax.data.packing import Shape, demonstration, pack_all
-from ale_jax.learn.old_policies import make_scorer
+from ale_jax.learn.old_policies import make_logp
 from ale_jax.learn.state import OptimizerHypers, init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec, make_train_step
 from ale_jax.model.sharding import MeshShape, check_rows, make_mesh
@@ -69,7 +69,7 @@ def _train(shape, mesh, rows, steps, hypers=HYPERS, balance_weight=0.0, samples=
     batches = pack_all(samples, Shape(rows, 64, 8))
     losses = []
     for _ in range(steps):
-        state, sums = step(state, batches, count_loss_denominator(batches, "tokens"))
+        state, sums, _ = step(state, batches, count_loss_denominator(batches, "tokens"))
         losses.append(float(sums["loss"]))
     return losses, jax.device_get(state.opt_state), len(batches)
 
@@ -139,12 +139,14 @@ def test_a_mesh_trains_as_one_device(shape, axes):
     _assert_same_gradients(optimizer, sharded_optimizer)
 
 
-def test_scorer_says_what_the_logits_say():
+def test_logp_says_what_the_logits_say():
     mesh = _mesh(**ONE)
     params = init_state(jax.random.key(0), MOE, make_optimizer(HYPERS, MOE), mesh).params
     samples = sample_transcripts(3)
-    scores = make_scorer(MOE, Shape(8, 64, 8), mesh)(params, samples)
-    for sample, score in zip(samples, scores, strict=True):
+    logp_of = make_logp(MOE, mesh)
+    for sample in samples:
+        (batch,) = pack_all([sample], Shape(8, 64, 8))
+        score = logp_of(params, batch)[batch.chunk_BT >= 0]
         ids = np.concatenate([x for t in sample.turns for x in (t.prompt_ids, t.action_ids)])
         flags = [
             f for t in sample.turns for f in (0,) * len(t.prompt_ids) + (1,) * len(t.action_ids)

@@ -78,23 +78,25 @@ SOLVED = TrajectorySample(
         TurnSample(
             "You work in a shell. Rename every .txt file in notes to .md, and say done.\n",
             "ls notes",
-            0.31,
-            1.02,
+            0.3,
             True,
             6,
+            0.31,
+            1.02,
             -0.21,
         ),
-        TurnSample("a.txt  b.txt  c.log\n[exit 0]", "cd notes", -0.04, 0.98, True, 5, -0.6),
+        TurnSample("a.txt  b.txt  c.log\n[exit 0]", "cd notes", -0.4, True, 5, -0.04, 0.98, -0.6),
         TurnSample(
             "[exit 0]",
             'for f in *.txt; do mv "$f" "${f%.txt}.md"; done',
-            0.92,
-            1.11,
+            0.83,
             True,
             27,
+            0.92,
+            1.11,
             -0.34,
         ),
-        TurnSample("[exit 0]", "done", 0.55, 0.41, False, 2, -0.02),
+        TurnSample("[exit 0]", "done", 0.55, False, 2, 0.0, 0.41, -0.02),
     ),
 )
 FAILED = dataclasses.replace(
@@ -102,10 +104,12 @@ FAILED = dataclasses.replace(
     status=Status.TURN_LIMIT,
     reward=0.0,
     turns=(
-        dataclasses.replace(SOLVED.turns[0], advantage=-0.12),
-        TurnSample("a.txt  b.txt  c.log\n[exit 0]", "mv *.txt *.md", -0.88, 1.3, True, 9, -0.8),
+        dataclasses.replace(SOLVED.turns[0], advantage=-0.12, credit=-0.012),
         TurnSample(
-            "mv: target '*.md' is not a directory\n[exit 1]", "ls", -0.3, 0.9, True, 3, -1.4
+            "a.txt  b.txt  c.log\n[exit 0]", "mv *.txt *.md", -1.1, True, 9, -0.88, 1.3, -0.8
+        ),
+        TurnSample(
+            "mv: target '*.md' is not a directory\n[exit 1]", "ls", -0.3, True, 3, None, None, None
         ),
     ),
 )

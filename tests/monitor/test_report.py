@@ -51,7 +51,14 @@ def test_the_report_tells_the_run(tmp_path):
     # 23 and 98 of 120 in the trained families, 22 of 40 in the held-out one.
     for told in ("19 %→82 %", "55 %", "5,120", "413,221", "configs/quickstart.py", "10m55s"):
         assert told in text
-    for told in ("find_largest", 'for f in *.txt; do mv "$f"', "+0.92", "−0.88", "masked"):
+    for told in (
+        "find_largest",
+        'for f in *.txt; do mv "$f"',
+        "+0.92",
+        "−0.88",
+        "masked",
+        "not trained on",
+    ):
         assert told in text
     for told in ("1 × actor lost", "signal 9", "algo.gamma", "0.95", "supervised warm start"):
         assert told in text

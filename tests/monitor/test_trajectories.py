@@ -97,6 +97,7 @@ def each(written=2):
         logp=(-0.125,) * written,
         version=(3,) * written,
         advantage=(1.5,) * written,
+        credit=(0.15,) * written,
     )
 
 
@@ -129,10 +130,10 @@ def test_tokens_that_do_not_belong_together_are_damage(tmp_path):
 
 def test_a_chunk_is_coloured_by_its_credit_and_as_wide_as_its_tokens():
     turns = [
-        dataclasses.replace(SOLVED.turns[0], advantage=advantage, tokens=tokens, each=None)
-        for advantage, tokens in ((0.5, 3), (-0.25, 1), (0.0, 4))
+        dataclasses.replace(SOLVED.turns[0], credit=credit, tokens=tokens, each=None)
+        for credit, tokens in ((0.5, 3), (-0.25, 1), (0.0, 2), (None, 2))
     ]
     (view,) = episode_views([dataclasses.replace(SOLVED, turns=tuple(turns))])
-    assert [turn.sign for turn in view.turns] == ["positive", "negative", "zero"]
-    assert [turn.tint for turn in view.turns] == [MAX_TINT, MAX_TINT / 2, 0.0]
-    assert [turn.width for turn in view.turns] == [37.5, 12.5, 50.0]
+    assert [turn.sign for turn in view.turns] == ["positive", "negative", "zero", "untrained"]
+    assert [turn.tint for turn in view.turns] == [MAX_TINT, MAX_TINT / 2, 0.0, 0.0]
+    assert [turn.width for turn in view.turns] == [37.5, 12.5, 25.0, 25.0]

@@ -151,7 +151,8 @@ class Callbacks:
 
 
 def train(steps, algorithm="ipa", **sections):
-    """Trains a small mixture of experts from random weights; (its final state, step reports)."""
+    """Trains a small mixture of experts from random weights; (its weights before, its state after,
+    step reports)."""
     changes = smoke.get_config(algorithm)
     changes.rl.update(steps=steps, groups_per_step=4, group_size=8)
     changes.engine.update(max_sequences=PLACES, max_sequence_length=128, pages=PLACES * 8)
@@ -165,6 +166,7 @@ def train(steps, algorithm="ipa", **sections):
     model = ModelSpec(config.policy_shape(tokenizer.vocab_size), make_mesh(config.mesh))
     optimizer = make_optimizer(config.rl_optimizer, model.shape)
     state = init_state(jax.random.key(config.seed), model.shape, optimizer, model.mesh)
+    before = state.params
     max_age = StalenessGate(config.rl.alpha, config.rl.groups_per_step).max_age
     options = LearnerOptions(
         config.algo, config.attention_credit, config.learn.shape, max_age, config.seed
@@ -181,7 +183,7 @@ def train(steps, algorithm="ipa", **sections):
             Callbacks(engine.publish, reports.append),
         )
         state, _ = train_loop(state, Cursor(), parts)
-    return state, reports
+    return before, state, reports
 
 
 def mean_reward(report):

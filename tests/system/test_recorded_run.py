@@ -47,8 +47,9 @@ def _turn(ids, advantages):
         logp=numbers,
         version=(3,) * len(ids),
         advantage=tuple(advantages),
+        credit=numbers,
     )
-    return TurnSample("read", "wrote", 0.0, 1.0, True, len(ids), 0.0, each)
+    return TurnSample("read", "wrote", 0.0, True, len(ids), 0.0, 1.0, 0.0, each)
 
 
 def test_a_sample_has_the_credit_of_its_own_chunks_and_the_reward_at_its_end():

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 
+from ale_jax.algo.ratio import log_ratio
 from tests.system.in_process import mean_reward, train
 
 # Each step trains on what the weights of the step before sampled. So a change of the sampler, the
@@ -54,18 +55,30 @@ def _moves(before, after):
     return {jax.tree_util.keystr(path, simple=True, separator="/"): n for path, n in paths}
 
 
+def _ipa_credit(batch, update):
+    """The advantage of successes, and 0.1 min(r, 1) times that of failures, with r the geometric
+    mean over a chunk."""
+    places = batch.chunk_BT, batch.segment_BT
+    ratio_BT = np.exp(log_ratio(update.logp_BT, batch.logp_old_BT, *places, "chunk", 32))
+    factor_BT = np.where(batch.advantage_BT < 0, 0.1 * np.minimum(ratio_BT, 1.0), 1.0)
+    return factor_BT * batch.advantage_BT
+
+
 def test_three_steps_of_ipa_compute_what_they_did_before():
-    state, reports = train(3)
+    before, state, reports = train(3)
     steps = [(mean_reward(r), r.sums["loss"], r.sums["grad_norm"]) for r in reports]
     np.testing.assert_allclose(steps, GOLDEN_STEPS, rtol=TOLERANCE)
-    moves = _moves(reports[0].params, state.params)
+    for made in (report.made for report in reports):
+        for batch, update in zip(made.batches, made.updates, strict=True):
+            np.testing.assert_allclose(update.credit_BT, _ipa_credit(batch, update), atol=1e-6)
+    moves = _moves(before, state.params)
     assert moves.keys() == GOLDEN_MOVES.keys()
     np.testing.assert_allclose(list(moves.values()), list(GOLDEN_MOVES.values()), rtol=TOLERANCE)
 
 
 def test_reinforcement_learns():
     rates = {"muon_learning_rate": 0.02, "learning_rate": 5e-3}
-    _, reports = train(30, rl_optimizer=rates)
+    *_, reports = train(30, rl_optimizer=rates)
     rewards = [mean_reward(report) for report in reports]
     assert np.mean(rewards[:5]) < 0.25, rewards  # random weights seldom begin with a capital
     assert np.mean(rewards[-5:]) > 0.75, rewards

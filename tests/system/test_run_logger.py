@@ -24,7 +24,7 @@ GROUP = Group(0, (make_trajectory(0, 0, [make_turn([1], [2, 3])]),))
 )  # fmt: skip
 def test_a_learner_far_from_its_engine_is_an_event(gap, event, tmp_path):
     made = SimpleNamespace(samples=[])  # nothing to learn: no sums
-    report = StepReport(Cursor(step=1), {}, [GROUP], made, {}, gap, 0.1, 0.2)
+    report = StepReport(Cursor(step=1), [GROUP], made, {}, gap, 0.1, 0.2)
     workers = SimpleNamespace(counts=WorkerCounts(1, 0, 0, 0, 0))
     with RunLogger(tmp_path, None) as logger:
         logger.progress.phase("ipa", 1)

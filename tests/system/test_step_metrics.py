@@ -55,7 +55,7 @@ CURSOR = Cursor(step=7, episodes=40, policy_tokens=300, dropped_stale=4, dropped
 
 def _metrics(sums, **extra):
     made = SimpleNamespace(samples=["a", "b"])
-    return step_metrics(StepReport(CURSOR, {}, [GROUP], made, sums, extra, 0.1, 0.2))
+    return step_metrics(StepReport(CURSOR, [GROUP], made, sums, extra, 0.1, 0.2))
 
 
 def test_rollouts_are_those_with_a_valid_reward():

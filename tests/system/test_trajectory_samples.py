@@ -9,22 +9,29 @@ import pytest
 from ale_jax.algo.algorithm import MismatchHypers
 from ale_jax.data.replay import Group
 from ale_jax.learn.credit import assemble
+from ale_jax.learn.step import TokenUpdate
 from ale_jax.system.tasks import Cursor
 from ale_jax.system.trajectory_samples import MOST_MEMBERS, trajectory_samples
 from tests.data.make_trajectories import make_trajectory, make_turn
 from tests.learn.test_credit import EQUAL, IPA, MIXED, SHAPE
 
 
-def logps(params, samples):
-    """Of the policy tokens of each sample: -1, -2, ..."""
-    counts = [sum(len(t.action_ids) for t in s.turns[s.num_prefix_turns :]) for s in samples]
-    return [-1.0 - np.arange(n, dtype=np.float32) for n in counts]
+def updated(made):
+    """As if an update had been made: log-probabilities -1, -2, ... along each trajectory, and ten
+    times the advantage as credit."""
+    updates = []
+    for batch in made.batches:
+        first_BT = (batch.chunk_BT >= 0) & (batch.position_BT == 2)  # after make_turn's two ids
+        count_BT = np.cumsum(batch.chunk_BT >= 0, axis=1)
+        before_BT = np.maximum.accumulate(np.where(first_BT, count_BT - 1, 0), axis=1)
+        updates.append(TokenUpdate(-(count_BT - before_BT).astype(float), 10 * batch.advantage_BT))
+    return dataclasses.replace(made, updates=updates)
 
 
 def recorded(groups, algo=IPA, step=5, hp=IPA.mismatch):
-    made = assemble(groups, algo, SHAPE)
-    report = SimpleNamespace(cursor=Cursor(step=step), params={}, groups=groups, made=made)
-    return list(trajectory_samples(report, logps, dataclasses.replace(algo, mismatch=hp)))
+    made = updated(assemble(groups, algo, SHAPE))
+    report = SimpleNamespace(cursor=Cursor(step=step), groups=groups, made=made)
+    return list(trajectory_samples(report, hp))
 
 
 def test_a_success_and_a_failure_of_one_group_with_their_credit():
@@ -34,6 +41,8 @@ def test_a_success_and_a_failure_of_one_group_with_their_credit():
     assert [turn.advantage for turn in won.turns] == [0.25, 0.5]
     assert won.turns[1].each.advantage == (0.5,) * 3
     assert [turn.advantage for turn in lost.turns] == [-0.25, -0.5]
+    assert [turn.credit for turn in lost.turns] == [-2.5, -5.0]
+    assert won.turns[1].each.credit == (5.0,) * 3
 
 
 def test_token_by_token_it_is_what_was_written():
@@ -48,19 +57,32 @@ def test_token_by_token_it_is_what_was_written():
 def test_pi_old_is_the_one_that_the_loss_took():
     made = assemble([MIXED], IPA, SHAPE)
     rescored = [dataclasses.replace(b, logp_old_BT=b.logp_old_BT - 1.0) for b in made.batches]
-    made = dataclasses.replace(made, batches=rescored)
-    report = SimpleNamespace(cursor=Cursor(step=5), params={}, groups=[MIXED], made=made)
-    won, _ = trajectory_samples(report, logps, IPA)
+    made = updated(dataclasses.replace(made, batches=rescored))
+    report = SimpleNamespace(cursor=Cursor(step=5), groups=[MIXED], made=made)
+    won, _ = trajectory_samples(report, IPA.mismatch)
     np.testing.assert_allclose(won.turns[0].each.logp_old, (-1.015, -1.02), atol=1e-6)
     # Of the means: -1.5 - (-1.0175).
     np.testing.assert_allclose(won.turns[0].ratio, np.exp(-0.4825), rtol=1e-5)
 
 
-def test_whoever_was_not_packed_has_no_credit():
+def test_whoever_was_not_packed_was_not_trained_on():
     advantage = dataclasses.replace(IPA.advantage, mean="none")  # failures then are worth 0
-    _, lost = recorded([MIXED], dataclasses.replace(IPA, advantage=advantage))
+    won, lost = recorded([MIXED], dataclasses.replace(IPA, advantage=advantage))
+    assert won.trained_on and not lost.trained_on
     assert [turn.advantage for turn in lost.turns] == [0.0, 0.0]
+    for turn in lost.turns:
+        assert turn.credit is turn.ratio is turn.logp_mean is None
+        assert turn.each.credit is turn.each.logp is None
     assert lost.turns[0].each.logp_old == (-0.015, -0.02)
+
+
+def test_a_step_without_an_update_trained_on_nobody():
+    made = assemble([MIXED], IPA, SHAPE)  # as while critics warm up
+    report = SimpleNamespace(cursor=Cursor(step=5), groups=[MIXED], made=made)
+    won, lost = trajectory_samples(report, IPA.mismatch)
+    assert not won.trained_on and not lost.trained_on
+    assert [turn.advantage for turn in won.turns] == [0.25, 0.5]
+    assert won.turns[0].each.credit is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,88 @@
+"""Plays many episodes of a fixed policy: engine, agent loop and sandboxes, in one process."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from ale_jax.agent.api import Message, Reply
+from ale_jax.data.packing import text_turn
+from ale_jax.model.params import Params
+from ale_jax.model.tokenizer import ChatTokenizer
+from ale_jax.records import EpisodeKey, Prefix, RolloutRequest, Trajectory
+from ale_jax.rollout.engine import Engine
+from ale_jax.rollout.ledger import Ledger
+from ale_jax.rollout.play import EpisodeRunner
+from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.system.config import RunConfig
+from envs.registry import make_env, needs_sandbox
+
+
+class Player:
+    """The policy `params`, and as many sandboxes as its engine has places. It must be closed."""
+
+    def __init__(self, config: RunConfig, tokenizer: ChatTokenizer, params: Params):
+        self._sampling = config.train_sampling
+        with contextlib.ExitStack() as stack:
+            policy = config.policy_shape(tokenizer.vocab_size)
+            self._engine = Engine(policy, config.engine, tokenizer.stop_ids, params)
+            stack.callback(self._engine.close)
+            self._ledger = Ledger(
+                self._engine, tokenizer, config.seed, config.rollout.max_reply_tokens
+            )
+            runtime = pick_runtime(config.rollout.runtime, config.sandboxed)
+            start = functools.partial(runtime.start, config.sandboxed, {"role": "credit_truth"})
+            self._runner = EpisodeRunner(start, make_env, needs_sandbox, config.agent)
+            stack.callback(self._runner.close)
+            self._pool = stack.enter_context(ThreadPoolExecutor(config.engine.max_sequences))
+            self._stack = stack.pop_all()
+        self._names, self._lock = itertools.count(), threading.Lock()
+
+    def __enter__(self) -> Player:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    def play(self, requests: Iterable[RolloutRequest]) -> Iterator[Trajectory]:
+        """The trajectories, in order. RuntimeError if the system loses one: nothing is left out."""
+        for trajectory in self._pool.map(self._play, requests):
+            self._engine.check()
+            if trajectory.episode.reward is None:
+                raise RuntimeError(f"an episode was lost: {trajectory.episode}")
+            yield trajectory
+
+    def _play(self, request: RolloutRequest) -> Trajectory:
+        with self._lock:
+            name = str(next(self._names))
+        self._ledger.open(name, request.key, self._sampling, request.prefix_turns)
+        conversation = _Conversation(self._ledger, name)
+        played = self._runner.play(request.key, conversation, request.prefix)
+        return self._ledger.close(name, played.episode)
+
+
+class _Conversation:
+    """The agent loop's policy."""
+
+    def __init__(self, ledger: Ledger, name: str):
+        self._ledger, self._name = ledger, name
+
+    def reply(self, new_messages: Sequence[Message]) -> Reply:
+        return self._ledger.reply(self._name, new_messages)
+
+
+def continuation(key: EpisodeKey, trajectory: Trajectory) -> RolloutRequest:
+    """An episode that starts after the first `key.num_prefix_turns` turns of the trajectory."""
+    k, turns = key.num_prefix_turns, trajectory.turns
+    if k == 0:
+        return RolloutRequest(key)
+    prefix_turns = tuple(
+        text_turn(t.prompt_ids, t.action_ids, t.prompt_text, t.action_text) for t in turns[:k]
+    )
+    seen = tuple(turn.prompt_text for turn in turns[: k + 1])
+    actions = tuple(turn.action_text for turn in prefix_turns)
+    return RolloutRequest(key, prefix_turns, Prefix(seen, actions))
