@@ -2,13 +2,23 @@
 
 import asyncio
 import dataclasses
+import math
 import time
 
 import pytest
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost
 from ale_jax.sandbox.pool.accounting import Room
-from ale_jax.sandbox.pool.api import Cause, PoolFull, SandboxGone, StartRequest, State
+from ale_jax.sandbox.pool.api import (
+    Cause,
+    Limits,
+    PoolFull,
+    QuotaExceeded,
+    SandboxGone,
+    StartRequest,
+    State,
+    Status,
+)
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.system.fleet.actor import Report
 from ale_jax.system.fleet.fleet import Fleet
@@ -361,13 +371,36 @@ async def test_what_an_owner_holds_and_has_used_is_summed_over_the_nodes():
     async with MemoryFleet(1, 1) as fleet:
         start = asyncio.ensure_future(fleet.start_many(ann, count=2))
         await asyncio.sleep(0)
-        assert fleet.held("ann") == Room.of(SPEC, 2)  # before anything has started
+        assert await fleet.held("ann") == Room.of(SPEC, 2)  # before anything has started
         first, _ = await start
         for node in fleet._nodes.up():
             await node.pool.tick(seconds=5.0)
         assert (await fleet.usage())["ann"].sandbox_seconds == pytest.approx(10.0, abs=0.1)
         await fleet.stop(first.id)
-        assert (fleet.held("ann"), fleet.held("bob")) == (Room.of(SPEC), Room())
+        assert (await fleet.held("ann"), await fleet.held("bob")) == (Room.of(SPEC), Room())
+
+
+@in_a_loop
+async def test_starts_at_once_leave_as_much_as_they_take():
+    ann = StartRequest(SPEC, labels={"tenant": "ann"})
+    shares = Limits(Room(*[math.inf] * 4), shares=True)
+    three = dataclasses.replace(shares, room=dataclasses.replace(shares.room, sandboxes=3))
+    async with MemoryFleet(2, 2) as fleet:
+        starts = [fleet.start(dataclasses.replace(ann, id=f"s{i}"), shares) for i in range(4)]
+        outcomes = await asyncio.gather(*starts, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [Status, Status, PoolFull, PoolFull]
+        assert (await fleet.start(dataclasses.replace(ann, id="s0"), shares)).id == "s0"
+        with pytest.raises(QuotaExceeded, match="sandboxes 4"):
+            await fleet.start_many(ann, 1, 1, three)
+        snapshots = []
+        fleet.snapshot, take = (
+            lambda *asked: snapshots.append(asked) or take(*asked),
+            fleet.snapshot,
+        )
+        with pytest.raises(QuotaExceeded, match="sandboxes 4"):
+            await fleet.fork("s0", 2, None, three)
+        assert not snapshots
+        assert len(await fleet.fork("s0", 1, None, three)) == 1
 
 
 @in_a_loop
