@@ -12,8 +12,10 @@ from typing import Any
 
 from ale_jax.sandbox.api import ExecResult, FileInfo, ProcessResult, SandboxStats
 from ale_jax.sandbox.node import frames
+from ale_jax.sandbox.pool.accounting import Room, Usage
 from ale_jax.sandbox.pool.api import (
     Events,
+    Limits,
     NodeStatus,
     SnapshotInfo,
     StartRequest,
@@ -43,9 +45,11 @@ def _events(values: Any) -> Events:
 
 # How the values of the pool's methods are read; the others are plain data.
 PARSERS: Mapping[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("start", "status"), status_from),
+    **dict.fromkeys(("start", "status", "renew"), status_from),
     **dict.fromkeys(("start_many", "fork", "statuses"), _many(status_from)),
     "nodes": _many(_one(NodeStatus)),
+    "held": _one(Room),
+    "usage": lambda values: {owner: _one(Usage)(each) for owner, each in values.items()},
     "snapshot": _one(SnapshotInfo),
     "events_after": _events,
 }
@@ -90,19 +94,28 @@ class NodeClient:
         while self._idle:
             self._idle.pop().close()
 
-    async def start(self, request: StartRequest) -> Status:
-        return await self._change("start", request)
+    async def start(self, request: StartRequest, limits: Limits | None = None) -> Status:
+        return await self._change("start", request, terms=_terms(limits))
 
     async def start_many(
-        self, request: StartRequest, count: int, spare: int = 0
+        self, request: StartRequest, count: int, spare: int = 0, limits: Limits | None = None
     ) -> Sequence[Status]:
-        return await self._change("start_many", request, count, spare)
+        return await self._change("start_many", request, count, spare, terms=_terms(limits))
 
     async def stop(self, id: str) -> None:
         await self._change("stop", id)
 
     async def status(self, id: str) -> Status:
         return await self._ask("status", id)
+
+    async def renew(self, id: str, seconds: float) -> Status:
+        return await self._change("renew", id, seconds)
+
+    async def held(self, owner: str) -> Room:
+        return await self._ask("held", owner)
+
+    async def usage(self) -> Mapping[str, Usage]:
+        return await self._ask("usage")
 
     async def statuses(self) -> Sequence[Status]:
         return await self._ask("statuses")
@@ -131,14 +144,17 @@ class NodeClient:
                 _value(answer)
             yield NodeTerminal(connection)
 
-    async def snapshot(self, id: str) -> SnapshotInfo:
-        return await self._change("snapshot", id)
+    async def snapshot(self, id: str, max_bytes: int | None = None) -> SnapshotInfo:
+        return await self._change("snapshot", id, terms={"max_bytes": max_bytes})
 
     async def restore(self, id: str, snapshot: str) -> None:
         await self._change("restore", id, snapshot)
 
-    async def fork(self, id: str, count: int) -> Sequence[Status]:
-        return await self._change("fork", id, count)
+    async def fork(
+        self, id: str, count: int, max_bytes: int | None = None, limits: Limits | None = None
+    ) -> Sequence[Status]:
+        terms = {"max_bytes": max_bytes} | _terms(limits)
+        return await self._change("fork", id, count, terms=terms)
 
     async def warm(self, spec: SandboxSpec, count: int) -> None:
         await self._change("warm", spec, count)
@@ -153,17 +169,22 @@ class NodeClient:
         """Ends the process and all its sandboxes; returns when it has begun to."""
         await self._ask("end")
 
-    async def _change(self, what: str, *arguments: Any, **named: Any) -> Any:
-        """A call that must not be executed twice."""
-        key = self._key and (self._key[0], f"{self._key[1]}/{next(self._numbers)}")
-        return await self._ask(what, *arguments, key=key, **named)
-
-    async def _ask(
-        self, what: str, *arguments: Any, key: tuple[str, str] | None = None, **named: Any
+    async def _change(
+        self, what: str, *arguments: Any, terms: Mapping[str, Any] | None = None, **named: Any
     ) -> Any:
+        """A call that must not be executed twice. terms: arguments that say what the tenant may
+        have. They do not make it another call, as an operator may change them meanwhile."""
+        key = self._key and (self._key[0], f"{self._key[1]}/{next(self._numbers)}")
+        request = _request(what, arguments, named) | {"key": key, "terms": terms or {}}
+        return await self._exchange(request)
+
+    async def _ask(self, what: str, *arguments: Any) -> Any:
+        return await self._exchange(_request(what, arguments, {}))
+
+    async def _exchange(self, request: Mapping[str, Any]) -> Any:
         connection = self._idle.pop() if self._idle else await self._connect()
         try:
-            await connection.send(_request(what, arguments, named, key))
+            await connection.send(request)
             answer = await connection.answer()
         except NodeGone as error:
             connection.close()
@@ -172,7 +193,7 @@ class NodeClient:
             connection.close()
             raise
         self._idle.append(connection)
-        return PARSERS.get(what, lambda plain: plain)(_value(answer))
+        return PARSERS.get(request["do"], lambda plain: plain)(_value(answer))
 
     @contextlib.asynccontextmanager
     async def _conversation(
@@ -181,7 +202,7 @@ class NodeClient:
         """A connection of its own, whose end ends what was asked for."""
         connection = await self._connect()
         try:
-            await connection.send(_request(what, arguments, named, None))
+            await connection.send(_request(what, arguments, named))
             yield connection
         except NodeGone as error:
             raise self._gone(error) from error
@@ -206,10 +227,12 @@ class NodeClient:
         return Refusal(503, "node_gone", message, "restart the service")
 
 
-def _request(
-    what: str, arguments: tuple[Any, ...], named: Mapping[str, Any], key: tuple[str, str] | None
-) -> dict[str, Any]:
-    return {"do": what, "arguments": arguments, "named": named, "key": key}
+def _request(what: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
+    return {"do": what, "arguments": arguments, "named": named, "key": None, "terms": {}}
+
+
+def _terms(limits: Limits | None) -> dict[str, Any]:
+    return {"limits": limits and limits.to_json()}
 
 
 def _value(answer: dict[str, Any]) -> Any:

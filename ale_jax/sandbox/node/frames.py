@@ -20,7 +20,7 @@ from ale_jax.sandbox.api import (
     SandboxLost,
     SandboxStartError,
 )
-from ale_jax.sandbox.pool.api import Cause, PoolFull, SandboxGone
+from ale_jax.sandbox.pool.api import Cause, PoolFull, QuotaExceeded, SandboxGone
 from ale_jax.sandbox.service.records import Refusal
 
 SIZE = struct.Struct(">I")
@@ -80,7 +80,8 @@ ERRORS: Mapping[str, type[Exception]] = {
     kind.__name__: kind
     for kind in (
         # A class comes before its base classes.
-        *(SandboxGone, SandboxLost, PoolFull, ImageMissing, SandboxStartError, SandboxError),
+        *(SandboxGone, SandboxLost, PoolFull, QuotaExceeded),
+        *(ImageMissing, SandboxStartError, SandboxError),
         *(FileNotFoundError, NotADirectoryError, OSError, ValueError, Refusal),
     )
 }

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from ale_jax.sandbox.node import frames
-from ale_jax.sandbox.pool.api import PoolFull, SandboxPool, StartRequest
+from ale_jax.sandbox.pool.api import Limits, PoolFull, SandboxPool, StartRequest
 from ale_jax.sandbox.service.answers import Answers
 from ale_jax.sandbox.service.terminal import Terminal
 from ale_jax.sandbox.spec import SandboxSpec
@@ -20,6 +20,10 @@ from ale_jax.sandbox.spec import SandboxSpec
 OUTCOMES, OUTCOMES_BYTES, OUTCOME_S = 20_000, 256 << 20, 600.0
 HELLO_S = 10.0
 STARTS = ("start", "start_many", "fork")
+AS_THEY_ARE = (  # methods of the pool whose arguments are plain data
+    *("stop", "renew", "status", "statuses", "held", "usage", "call"),
+    *("snapshot", "restore", "fork", "nodes", "events_after"),
+)
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +52,11 @@ class NodeServer:
         self._outcomes: Answers[Outcome] = Answers(OUTCOMES, OUTCOMES_BYTES, OUTCOME_S)
         self._writers: set[Writer] = set()
         self._calls: Mapping[str, Callable[..., Awaitable[Any]]] = {
-            **{name: self._of_pool(name) for name in ("stop", "status", "statuses", "call")},
-            **{name: self._of_pool(name) for name in ("snapshot", "restore", "fork", "nodes")},
-            "events_after": self._of_pool("events_after"),
-            "start": lambda request: pool.start(request_from(request)),
-            "start_many": lambda request, *rest: pool.start_many(request_from(request), *rest),
+            **{name: getattr(pool, name) for name in AS_THEY_ARE},
+            "start": lambda request, **terms: pool.start(request_from(request), **terms),
+            "start_many": lambda request, *counts, **terms: pool.start_many(
+                request_from(request), *counts, **terms
+            ),
             "warm": lambda spec, count: pool.warm(SandboxSpec.from_json(spec), count),
             "end": self._end,
         }
@@ -95,27 +99,25 @@ class NodeServer:
             await writer.drain()
 
     async def _outcome(self, request: dict[str, Any], reader: Reader) -> Outcome:
-        what = [request["do"], request["arguments"], request["named"]]
         if (key := request["key"]) is not None:
+            what = [request[each] for each in ("do", "arguments", "named")]
             digest = hashlib.sha256(frames.pack(what)).digest()
             try:
-                return await self._outcomes.once(tuple(key), digest, lambda: self._do(*what))
+                return await self._outcomes.once(tuple(key), digest, lambda: self._do(request))
             except frames.Refusal as refusal:  # the key was used for another request
                 return _failed(refusal)
         if request["do"] not in STARTS:
-            return await self._do(*what)
+            return await self._do(request)
         # Nobody would learn the ids of these sandboxes, so nobody would end them.
-        return await _unless_gone(self._do(*what), reader)
+        return await _unless_gone(self._do(request), reader)
 
-    async def _do(self, what: str, arguments: list[Any], named: dict[str, Any]) -> Outcome:
+    async def _do(self, request: dict[str, Any]) -> Outcome:
         try:
-            act = self._calls[what]
-            return Outcome(frames.pack({"value": await act(*arguments, **named)}))
+            act = self._calls[request["do"]]
+            named = request["named"] | terms_from(request["terms"])
+            return Outcome(frames.pack({"value": await act(*request["arguments"], **named)}))
         except Exception as error:  # of any kind: the front end is told of it
             return _failed(error)
-
-    def _of_pool(self, name: str) -> Callable[..., Awaitable[Any]]:
-        return getattr(self._pool, name)
 
     async def _end(self) -> None:
         self.ending.set()
@@ -165,6 +167,12 @@ class NodeServer:
 def request_from(values: dict[str, Any]) -> StartRequest:
     """Errors: ValueError, TypeError."""
     return StartRequest(**(values | {"spec": SandboxSpec.from_json(values["spec"])}))
+
+
+def terms_from(values: dict[str, Any]) -> dict[str, Any]:
+    """Errors: KeyError, ValueError, TypeError."""
+    limits = values.get("limits")
+    return values | ({"limits": Limits.from_json(limits)} if limits is not None else {})
 
 
 def _failed(error: Exception) -> Outcome:

@@ -7,7 +7,7 @@ import asyncio
 import dataclasses
 import logging
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from ale_jax.sandbox.pool.accounting import Room, total
@@ -126,6 +126,12 @@ def new_id() -> str:
     return uuid.uuid4().hex[:16]
 
 
+def numbered(request: StartRequest, count: int) -> list[StartRequest]:
+    """`count` requests like `request`; if it has an id, theirs are id-0, id-1, ..."""
+    ids = (request.id and f"{request.id}-{number}" for number in range(count))
+    return [dataclasses.replace(request, id=id) for id in ids]
+
+
 class Admission:
     """Finds or starts the sandbox for each request. Decides at once, without awaiting anything."""
 
@@ -158,26 +164,30 @@ class Admission:
         raise PoolFull(f"node {self._node}: {self._machines.shortage(request.spec)}")
 
     def admit_many(
-        self, request: StartRequest, count: int, spare: int, sandboxes: list[PooledSandbox]
+        self, requests: Sequence[StartRequest], count: int, sandboxes: list[PooledSandbox]
     ) -> None:
-        """Appends `count` sandboxes to `sandboxes`, then up to `spare` more.
+        """Appends the sandboxes for `requests` to `sandboxes`; `count` are needed.
 
         Errors: those of `admit`, if there will be fewer than `count`; the sandboxes that were
         admitted before the error remain in the list.
         """
-        for number in range(count + spare):
-            each = dataclasses.replace(request, id=request.id and f"{request.id}-{number}")
+        for number, request in enumerate(requests, 1):
             try:
-                sandboxes.append(self.admit(each))
+                sandboxes.append(self.admit(request))
             except (PoolFull, SandboxGone):
-                if len(sandboxes) + (count + spare - number - 1) < count:
+                if len(sandboxes) + len(requests) - number < count:
                     raise
+
+    def is_new(self, id: str) -> bool:
+        """Whether no earlier request with this id has started a sandbox."""
+        pooled = self._lifecycle.sandboxes.get(id)
+        return pooled is None or pooled.life.cause is Cause.START_FAILED
 
     def _find(self, request: StartRequest) -> PooledSandbox | None:
         """Returns the sandbox that an earlier request with this id has started, if any."""
-        pooled = self._lifecycle.sandboxes.get(request.id)
-        if pooled is None or pooled.life.cause is Cause.START_FAILED:
+        if self.is_new(request.id):
             return None
+        pooled = self._lifecycle.sandboxes[request.id]
         same = (pooled.request.spec, pooled.request.snapshot) == (request.spec, request.snapshot)
         if not same or pooled.is_warm:
             raise ValueError(

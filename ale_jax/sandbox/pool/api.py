@@ -183,6 +183,63 @@ class QuotaExceeded(SandboxError):
     """The token may not have more (403, 429); the message says of what, and how much."""
 
 
+def excess(name: str, value: float, limit: float) -> str:
+    """The message of an error about a limit of a token."""
+    return f"{name} {value:.12g} is more than this token may use, {limit:.12g}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """How much an owner's sandboxes may take together. A pool checks it in the same step in which
+    the new sandboxes begin to count as held, so that starts at the same time, also those through
+    several front ends, cannot exceed it together.
+
+    room: a field without a limit is infinite. shares: there are other owners, for whom room is left
+    where `room` has no limit.
+    """
+
+    room: Room
+    shares: bool
+
+    def check(self, held: Room, free: Room, more: Room) -> None:
+        """held: what the owner's sandboxes take; more: what is asked for in addition; free: what
+        the pool has left for all owners. Errors: QuotaExceeded, PoolFull."""
+        after = held + more
+        for name, value, limit in after.beyond(self.room):
+            raise QuotaExceeded(excess(name, value, limit))
+        if self.shares:
+            self._check_share(after, more, free - more)
+
+    def _check_share(self, after: Room, more: Room, left: Room) -> None:
+        """Where an owner has no limit, it may hold as much as it leaves free for others. So the
+        next owner always finds half of what is left, however many there are."""
+        for field in dataclasses.fields(Room):
+            value, rest, own, new = (
+                getattr(each, field.name) for each in (after, left, self.room, more)
+            )
+            if math.isinf(own) and new and value > rest:
+                raise PoolFull(
+                    f"{field.name}: with {value:g} for you, only {max(rest, 0):g} would be free for"
+                    " other tokens; a token without a limit of its own may not use more than it"
+                    " leaves"
+                )
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON has no infinity, so that is null."""
+        room = dataclasses.asdict(self.room).items()
+        return {
+            "room": {name: each if math.isfinite(each) else None for name, each in room},
+            "shares": self.shares,
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Limits:
+        """Errors: KeyError, TypeError, ValueError."""
+        room = ((f.name, values["room"][f.name]) for f in dataclasses.fields(Room))
+        limits = {name: math.inf if each is None else float(each) for name, each in room}
+        return cls(Room(**limits), bool(values["shares"]))
+
+
 class Record(Protocol):
     """Called with each event of the pool, for example `monitor.events.EventLog.record`."""
 
@@ -199,16 +256,19 @@ class SandboxPool(Protocol):
     the sandbox is being re-created.
     """
 
-    async def start(self, request: StartRequest) -> Status:
-        """Returns a running sandbox. Errors: SandboxStartError, PoolFull, ValueError.
+    async def start(self, request: StartRequest, limits: Limits | None = None) -> Status:
+        """Returns a running sandbox. limits: of its owner; None: none.
+
+        Errors: SandboxStartError, PoolFull, QuotaExceeded, ValueError.
 
         If a sandbox with the request's id is running or starting, that one is returned; ValueError
         if its spec or snapshot is different. The id of a sandbox that has ended cannot be used
-        again (SandboxGone), unless that sandbox had failed to start.
+        again (SandboxGone), unless that sandbox had failed to start. The limits concern new
+        sandboxes only.
         """
 
     async def start_many(
-        self, request: StartRequest, count: int, spare: int = 0
+        self, request: StartRequest, count: int, spare: int = 0, limits: Limits | None = None
     ) -> Sequence[Status]:
         """Starts `count + spare` identical sandboxes and returns the first `count` that are ready.
 
@@ -227,12 +287,8 @@ class SandboxPool(Protocol):
 
     async def statuses(self) -> Sequence[Status]: ...
 
-    def held(self, owner: str) -> Room:
-        """What the sandboxes of `owner` ask for, including those that are starting. `start` and
-        `start_many` count at once, before they wait for anything."""
-
-    def free(self) -> Room:
-        """What is free on all nodes together. Warm sandboxes count as free, as they make room."""
+    async def held(self, owner: str) -> Room:
+        """What the sandboxes of `owner` ask for, including those that are starting."""
 
     async def usage(self) -> Mapping[str, Usage]:
         """What sandboxes have used, by owner. In a cluster, by those of the present nodes."""
@@ -265,8 +321,11 @@ class SandboxPool(Protocol):
         """Resets the sandbox, then restores a snapshot's files. ValueError if its owner has no such
         snapshot."""
 
-    async def fork(self, id: str, count: int, max_bytes: int | None = None) -> Sequence[Status]:
-        """Starts `count` new sandboxes of the same spec from a new snapshot of its files."""
+    async def fork(
+        self, id: str, count: int, max_bytes: int | None = None, limits: Limits | None = None
+    ) -> Sequence[Status]:
+        """Starts `count` new sandboxes of the same spec from a new snapshot of its files. They
+        belong to the owner of `id`."""
 
     async def warm(self, spec: SandboxSpec, count: int) -> None:
         """Keeps `count` sandboxes of `spec` ready on each node from now on; 0: none.

@@ -13,7 +13,7 @@ from typing import Any
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.exchange import Job
-from ale_jax.sandbox.pool.accounting import UsageLedger, owner_of
+from ale_jax.sandbox.pool.accounting import Room, UsageLedger, owner_of, total
 from ale_jax.sandbox.pool.api import Cause, Record, SandboxGone, StartRequest, State
 from ale_jax.sandbox.pool.machines import Launch, Machines
 from ale_jax.sandbox.pool.options import PoolOptions
@@ -132,6 +132,11 @@ class Lifecycle:
         pooled.to(State.PENDING, f"generation {pooled.generation}")
         pooled.expect()
         self._begin_start(pooled, old)
+
+    def held(self, owner: str) -> Room:
+        living = (each for each in self.sandboxes.values() if each.life.cause is None)
+        requests = (pooled.request for pooled in living if not pooled.is_warm)
+        return total(each.spec for each in requests if owner_of(each.labels) == owner)
 
     def forget(self) -> None:
         """Drops the sandboxes that ended long ago."""

@@ -11,11 +11,12 @@ from typing import Any
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.exchange import Job
 from ale_jax.sandbox.pool.accounting import Room, Usage, owner_of, total
-from ale_jax.sandbox.pool.admission import Admission, Supervisor, WarmPools
+from ale_jax.sandbox.pool.admission import Admission, Supervisor, WarmPools, numbered
 from ale_jax.sandbox.pool.api import (
     METHODS,
     Cause,
     Events,
+    Limits,
     NodeStatus,
     Record,
     SnapshotInfo,
@@ -76,9 +77,12 @@ class NodePool:
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    async def start(self, request: StartRequest, generation: int = 0) -> Status:
+    async def start(
+        self, request: StartRequest, limits: Limits | None = None, generation: int = 0
+    ) -> Status:
         """generation: that of a sandbox which was lost elsewhere and is re-created here."""
         self._check_open()
+        self._check([request], limits)
         pooled = self._admission.admit(request, generation)
         try:
             await first_ready([pooled], 1)
@@ -88,14 +92,16 @@ class NodePool:
         return self._status(pooled)
 
     async def start_many(
-        self, request: StartRequest, count: int, spare: int = 0
+        self, request: StartRequest, count: int, spare: int = 0, limits: Limits | None = None
     ) -> Sequence[Status]:
         if count < 1 or spare < 0:
             raise ValueError(f"count {count} must be at least 1, and spare {spare} at least 0")
         self._check_open()
+        requests = numbered(request, count + spare)
+        self._check(requests, limits)
         sandboxes: list[PooledSandbox] = []
         try:
-            self._admission.admit_many(request, count, spare, sandboxes)
+            self._admission.admit_many(requests, count, sandboxes)
             won = await first_ready(sandboxes, count)
         except BaseException:
             self._give_up(sandboxes, Cause.STOPPED, "others of its request could not be started")
@@ -127,12 +133,11 @@ class NodePool:
         sandboxes = self._lifecycle.sandboxes.items()
         return frozenset(id for id, pooled in sandboxes if pooled.life.cause is None)
 
-    def held(self, owner: str) -> Room:
-        living = (each for each in self._lifecycle.sandboxes.values() if each.life.cause is None)
-        requests = (pooled.request for pooled in living if not pooled.is_warm)
-        return total(each.spec for each in requests if owner_of(each.labels) == owner)
+    async def held(self, owner: str) -> Room:
+        return self._lifecycle.held(owner)
 
     def free(self) -> Room:
+        """Warm sandboxes count as free, as they make room."""
         return self._machines.capacity - self._machines.taken + self._warm.room
 
     async def usage(self) -> Mapping[str, Usage]:
@@ -200,10 +205,14 @@ class NodePool:
         owner = owner_of(self._leases.known(id).request.labels)
         await self.call(id, "restore", snapshot=await self.get_snapshot(snapshot, owner))
 
-    async def fork(self, id: str, count: int, max_bytes: int | None = None) -> Sequence[Status]:
+    async def fork(
+        self, id: str, count: int, max_bytes: int | None = None, limits: Limits | None = None
+    ) -> Sequence[Status]:
+        request = dataclasses.replace(self._leases.known(id).request, id="")
+        self._check(numbered(request, count), limits)  # a snapshot in vain takes time and space
         info = await self.snapshot(id, max_bytes)
-        request = dataclasses.replace(self._leases.known(id).request, id="", snapshot=info.id)
-        return await self.start_many(request, count)
+        request = dataclasses.replace(request, snapshot=info.id)
+        return await self.start_many(request, count, limits=limits)
 
     async def warm(self, spec: SandboxSpec, count: int) -> None:
         if not 0 <= count <= self._options.slots:
@@ -252,6 +261,13 @@ class NodePool:
         await self._machines.settle()
         await self._machines.reap()
         self._stores.close()
+
+    def _check(self, requests: Sequence[StartRequest], limits: Limits | None) -> None:
+        """Errors: those of `Limits.check`. The requests have one owner."""
+        new = [each for each in requests if self._admission.is_new(each.id)]
+        if new and limits is not None:
+            held = self._lifecycle.held(owner_of(new[0].labels))
+            limits.check(held, self.free(), total(each.spec for each in new))
 
     def _give_up(self, sandboxes: Sequence[PooledSandbox], cause: Cause, detail: str) -> None:
         """Ends the sandboxes that were not delivered and that no caller waits for."""

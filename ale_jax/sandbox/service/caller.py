@@ -62,8 +62,8 @@ class Owners:
 @dataclasses.dataclass(frozen=True)
 class Caller:
     """The pool as one tenant may use it, during one call. A call on another tenant's sandbox is a
-    Refusal (404), as if it had never existed, and one beyond the tenant's quota is a Refusal, too;
-    other errors are the pool's."""
+    Refusal (404), as if it had never existed, and what no sandbox of the tenant may have is a
+    Refusal, too; other errors are the pool's."""
 
     pool: SandboxPool
     owners: Owners
@@ -77,21 +77,18 @@ class Caller:
     async def start(self, request: StartRequest) -> Status:
         if request.id and await self._is_others(request.id):
             raise taken(request.id)
-        claimed, is_repeat = self._claimed(request), await self._lives(request.id)
-        if not is_repeat:
-            self.account.check(request.spec, 1, self.pool)
-        return self._noted(await self.pool.start(claimed))
+        claimed = self._claimed(request)
+        return self._noted(await self.pool.start(claimed, self.account.limits))
 
     async def start_many(self, request: StartRequest, count: int, spare: int) -> list[Status]:
         claimed = self._claimed(request)
-        self.account.check(request.spec, count + spare, self.pool)
-        statuses = await self.pool.start_many(claimed, count, spare)
+        statuses = await self.pool.start_many(claimed, count, spare, self.account.limits)
         return [self._noted(status) for status in statuses]
 
     async def fork(self, id: str, count: int) -> list[Status]:
-        spec = (await self.status(id)).spec
-        with self.account.forking(spec, count, self.pool):
-            statuses = await self.pool.fork(id, count, self.account.quota.snapshot_bytes)
+        account = self.account
+        account.check((await self.status(id)).spec)
+        statuses = await self.pool.fork(id, count, account.quota.snapshot_bytes, account.limits)
         for status in statuses:
             self.owners.note(status)
         return list(statuses)
@@ -169,6 +166,7 @@ class Caller:
     def _claimed(self, request: StartRequest) -> StartRequest:
         if request.labels.get(OWNER, self.tenant.name) != self.tenant.name:
             raise ValueError(f"label {OWNER!r} is reserved for the service: leave it out")
+        self.account.check(request.spec)
         times = {
             name: self.account.time_limit(name, getattr(request, name))
             for name in ("idle_seconds", "deadline_seconds")
@@ -182,12 +180,6 @@ class Caller:
             raise taken(status.id)
         self.owners.note(status)
         return status
-
-    async def _lives(self, id: str) -> bool:
-        try:
-            return bool(id) and (await self.pool.status(id)).cause is None
-        except SandboxGone:
-            return False
 
     async def _is_others(self, id: str) -> bool:
         try:

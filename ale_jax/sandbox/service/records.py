@@ -7,7 +7,16 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError, SandboxStats
-from ale_jax.sandbox.pool.api import Cause, Change, Event, PoolFull, SandboxGone, State, Status
+from ale_jax.sandbox.pool.api import (
+    Cause,
+    Change,
+    Event,
+    PoolFull,
+    QuotaExceeded,
+    SandboxGone,
+    State,
+    Status,
+)
 from ale_jax.sandbox.spec import SandboxSpec
 
 BUSY_RETRY_S = 1
@@ -39,6 +48,7 @@ KINDS: tuple[tuple[type[Exception], int, str, str], ...] = (
     (SandboxGone, 410, "sandbox_gone", "start another one"),
     (SandboxLost, 410, "sandbox_lost", "start another one"),
     (PoolFull, 503, "pool_full", "try again later, or stop a sandbox"),
+    (QuotaExceeded, 403, "quota_exceeded", "ask for less, or stop a sandbox"),
     (SandboxStartError, 500, "start_failed", ""),
     (SandboxError, 409, "sandbox_error", ""),
     (FileNotFoundError, 404, "file_not_found", ""),

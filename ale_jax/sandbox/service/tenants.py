@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
 from ale_jax.sandbox.pool.accounting import Room, Usage
-from ale_jax.sandbox.pool.api import PoolFull, SandboxPool
+from ale_jax.sandbox.pool.api import Limits, SandboxPool, excess
 from ale_jax.sandbox.service.records import Refusal, TenantUsage
 from ale_jax.sandbox.spec import SandboxSpec
 
@@ -26,7 +26,7 @@ class Quota:
     """The limits of a token. A value without a limit is infinite.
 
     sandboxes, memory_mb, cpus, disk_mb: what the specs of its living sandboxes may ask for
-        together. Without a limit, see `Account.check_share`.
+        together. Without a limit, see `Limits`.
     snapshot_mb: total size of its snapshots on each node; without a limit: the pool's.
     output_bytes: the largest `output_bytes` of a spec. The service holds that much in memory for
         each command.
@@ -82,8 +82,7 @@ DEFAULT_QUOTA = Quota()
 
 
 def exceeded(name: str, value: float, limit: float, remedy: str, status: int = 403) -> Refusal:
-    message = f"{name} {value:.12g} is more than this token may use, {limit:.12g}"
-    return Refusal(status, "quota_exceeded", message, remedy)
+    return Refusal(status, "quota_exceeded", excess(name, value, limit), remedy)
 
 
 class Account:
@@ -99,42 +98,23 @@ class Account:
         self.name, self.quota = name, quota
         self.calls = self.calls_total = self.bytes_in = self.bytes_out = 0
         self._shares, self._clock = shares, clock
-        self._forking = Room()
         self._buffered = 0
         self._given_back = asyncio.Event()
         self._balance, self._counted_at = quota.bytes_per_second, clock()
 
-    def check(self, spec: SandboxSpec, count: int, pool: SandboxPool) -> None:
-        """Checks whether `count` sandboxes of `spec` may be started in addition. The start must
-        follow before anything else is awaited. Errors: Refusal (403), PoolFull."""
-        quota, more = self.quota, Room.of(spec, count)
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.quota.room, self._shares)
+
+    def check(self, spec: SandboxSpec) -> None:
+        """Checks what does not depend on other sandboxes. Errors: Refusal (403)."""
+        quota = self.quota
         if spec.output_bytes > quota.output_bytes:
             remedy = "ask for less, and write long output to a file"
             raise exceeded("output_bytes", spec.output_bytes, quota.output_bytes, remedy)
         if not spec.cpus and math.isfinite(quota.cpus):
             message = f"cpus 0 (no limit) is more than this token may use, {quota.cpus:g}"
             raise Refusal(403, "quota_exceeded", message, "set cpus in the spec")
-        after = pool.held(self.name) + self._forking + more
-        for name, value, limit in after.beyond(quota.room):
-            raise exceeded(name, value, limit, "ask for less, or stop a sandbox")
-        if self._shares:
-            self.check_share(after, more, pool.free() - more)
-
-    def check_share(self, after: Room, more: Room, left: Room) -> None:
-        """Where a tenant has no limit of its own, it may hold as much as it leaves free for others.
-        So the next tenant always finds half of what is left, however many there are.
-
-        after: what the tenant would hold; more: what it asks for; left: what would stay free.
-        """
-        for name in ROOM:
-            value, rest = getattr(after, name), getattr(left, name)
-            own = math.isfinite(getattr(self.quota, name))
-            if not own and getattr(more, name) and value > rest:
-                raise PoolFull(
-                    f"{name}: with {value:g} for you, only {max(rest, 0):g} would be free for"
-                    " other tokens; a token without a limit of its own may not use more than it"
-                    " leaves"
-                )
 
     def time_limit(self, name: str, seconds: float) -> float:
         """Returns the limit for a request that asks for `seconds`; 0: none. Errors: Refusal."""
@@ -142,16 +122,6 @@ class Account:
         if seconds > limit:
             raise exceeded(name, seconds, limit, "ask for less, and renew the sandbox in time")
         return seconds or (limit if math.isfinite(limit) else 0.0)
-
-    @contextlib.contextmanager
-    def forking(self, spec: SandboxSpec, count: int, pool: SandboxPool) -> Iterator[None]:
-        """Checks a fork, and counts it while its snapshot is taken. Errors: those of `check`."""
-        self.check(spec, count, pool)
-        self._forking += Room.of(spec, count)
-        try:
-            yield
-        finally:
-            self._forking -= Room.of(spec, count)
 
     @contextlib.contextmanager
     def call(self) -> Iterator[Ticket]:
@@ -209,7 +179,7 @@ async def usages(pool: SandboxPool, accounts: Iterable[Account]) -> AsyncIterato
         if not account.name:
             continue
         limits = dataclasses.asdict(account.quota)
-        held = dataclasses.asdict(pool.held(account.name))
+        held = dataclasses.asdict(await pool.held(account.name))
         total = dataclasses.asdict(used.get(account.name, Usage()))
         names = ("bytes_in", "bytes_out")
         total |= {name: getattr(account, name) for name in names} | {"calls": account.calls_total}

@@ -11,10 +11,11 @@ from typing import Any
 
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.pool.accounting import Room, Usage, owner_of, total
-from ale_jax.sandbox.pool.admission import new_id
+from ale_jax.sandbox.pool.admission import numbered
 from ale_jax.sandbox.pool.api import (
     Cause,
     Events,
+    Limits,
     NodeStatus,
     Record,
     SandboxGone,
@@ -67,7 +68,8 @@ class Fleet:
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    async def start(self, request: StartRequest) -> Status:
+    async def start(self, request: StartRequest, limits: Limits | None = None) -> Status:
+        self._check([request], limits)
         route = self._routes.route_for(request)
         if route.was_delivered:
             return await self.status((await self._routes.settled(route.id)).id)
@@ -79,18 +81,18 @@ class Fleet:
         return route.last
 
     async def start_many(
-        self, request: StartRequest, count: int, spare: int = 0
+        self, request: StartRequest, count: int, spare: int = 0, limits: Limits | None = None
     ) -> Sequence[Status]:
         if count < 1 or spare < 0:
             raise ValueError(f"count {count} must be at least 1, and spare {spare} at least 0")
-        prefix, routes = request.id or new_id(), []
+        requests, routes = numbered(request, count + spare), []
+        self._check(requests, limits)
         try:
-            for number in range(count + spare):
+            for number, each in enumerate(requests, 1):
                 try:
-                    one = dataclasses.replace(request, id=f"{prefix}-{number}")
-                    routes.append(self._routes.route_for(one))
+                    routes.append(self._routes.route_for(each))
                 except SandboxGone:  # an earlier call with the same id ended it as redundant
-                    if len(routes) + (count + spare - number - 1) < count:
+                    if len(routes) + len(requests) - number < count:
                         raise
             won = await first_ready(routes, count)
         except BaseException:
@@ -116,12 +118,13 @@ class Fleet:
         route.renew(seconds)
         return status
 
-    def held(self, owner: str) -> Room:
-        requests = (each.request for each in self._routes.routes.values() if not each.is_over)
-        return total(each.spec for each in requests if owner_of(each.labels) == owner)
+    async def held(self, owner: str) -> Room:
+        return self._routes.held(owner)
 
     def free(self) -> Room:
-        return sum((node.capacity - node.taken for node in self._nodes.up()), Room())
+        """What is free on all nodes together, after the starts that no node was given yet."""
+        free = sum((node.capacity - node.taken for node in self._nodes.up()), Room())
+        return free - self._routes.unplaced
 
     async def usage(self) -> Mapping[str, Usage]:
         asked = [node.ask(ASK_S, "usage") for node in self._nodes.up()]
@@ -199,10 +202,14 @@ class Fleet:
         await self._routes.copies.bring(snapshot, owner_of(route.request.labels), route.node)
         await self._routes.ask(route, ASK_S, "restore", id, snapshot)
 
-    async def fork(self, id: str, count: int, max_bytes: int | None = None) -> Sequence[Status]:
+    async def fork(
+        self, id: str, count: int, max_bytes: int | None = None, limits: Limits | None = None
+    ) -> Sequence[Status]:
+        request = dataclasses.replace(self._routes.route(id).request, id="")
+        self._check(numbered(request, count), limits)  # a snapshot in vain takes time and space
         info = await self.snapshot(id, max_bytes)
-        request = dataclasses.replace(self._routes.route(id).request, id="", snapshot=info.id)
-        return await self.start_many(request, count)
+        request = dataclasses.replace(request, snapshot=info.id)
+        return await self.start_many(request, count, limits=limits)
 
     async def warm(self, spec: SandboxSpec, count: int) -> None:
         await self._nodes.keep_warm(spec, count)
@@ -216,6 +223,13 @@ class Fleet:
 
     async def close(self) -> None:
         await self._routes.close()
+
+    def _check(self, requests: Sequence[StartRequest], limits: Limits | None) -> None:
+        """Errors: those of `Limits.check`. The requests have one owner."""
+        new = [each for each in requests if each.id not in self._routes.routes]
+        if new and limits is not None:
+            held = self._routes.held(owner_of(new[0].labels))
+            limits.check(held, self.free(), total(each.spec for each in new))
 
     def _give_up(self, routes: Sequence[Route], cause: Cause) -> None:
         """Ends those that no caller has received or is waiting for."""

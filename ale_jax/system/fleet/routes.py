@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 from typing import Any
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
-from ale_jax.sandbox.pool.accounting import Room, owner_of
+from ale_jax.sandbox.pool.accounting import Room, owner_of, total
 from ale_jax.sandbox.pool.admission import new_id
 from ale_jax.sandbox.pool.api import (
     Cause,
@@ -44,6 +44,7 @@ class Routes:
         self._nodes, self._options, self._record = nodes, options, record
         self._background = Background(record)
         self._is_closed = False
+        self.unplaced = Room()  # of new routes whose background task has not begun
         nodes.on_report, nodes.on_loss = self._note_report, self._note_loss
 
     async def close(self) -> None:
@@ -67,11 +68,13 @@ class Routes:
                 raise SandboxGone(route.id, route.cause)
             return route
         route = self.routes[request.id] = begin(request)
+        self.unplaced += Room.of(request.spec)
         self._background.spawn(self._settle(route))
         return route
 
     async def _settle(self, route: Route) -> None:
         """Starts a new sandbox. If the start fails, its route is removed."""
+        self.unplaced -= Room.of(route.request.spec)  # `_place` counts it before it awaits
         try:
             await self._place(route)
         except Exception as error:  # of any kind; it is raised in the callers that wait
@@ -127,8 +130,8 @@ class Routes:
                 if route.request.snapshot:
                     owner = owner_of(route.request.labels)
                     await self.copies.bring(route.request.snapshot, owner, node)
-                start = route.request, route.generation
-                route.told(await node.ask(START_S, "start", *start))
+                start = node.ask(START_S, "start", route.request, generation=route.generation)
+                route.told(await start)
             except PoolFull:
                 continue  # the node has filled up since its last report
             except NodeLost as error:
@@ -148,6 +151,10 @@ class Routes:
     async def _withdraw(self, id: str, node: Node) -> None:
         with contextlib.suppress(SandboxGone):
             await node.ask(ASK_S, "stop", id)
+
+    def held(self, owner: str) -> Room:
+        requests = (each.request for each in self.routes.values() if not each.is_over)
+        return total(each.spec for each in requests if owner_of(each.labels) == owner)
 
     def route(self, id: str) -> Route:
         if id not in self.routes:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ale_jax.sandbox.api import ImageMissing, SandboxError, SandboxLost
 from ale_jax.sandbox.node import frames
-from ale_jax.sandbox.pool.api import Cause, PoolFull, SandboxGone
+from ale_jax.sandbox.pool.api import Cause, PoolFull, QuotaExceeded, SandboxGone
 from ale_jax.sandbox.service.records import Refusal
 
 
@@ -74,6 +74,7 @@ def test_a_frame_that_breaks_off_is_the_end():
         SandboxGone("a", None),
         SandboxLost("it died"),
         PoolFull("full"),
+        QuotaExceeded("sandboxes 4 is more than this token may use, 3"),
         ImageMissing("no image"),
         SandboxError("no"),
         FileNotFoundError("'x' cannot be read"),

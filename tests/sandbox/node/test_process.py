@@ -10,6 +10,7 @@ import pytest
 
 from ale_jax.sandbox import bubblewrap
 from ale_jax.sandbox.cli.main import main
+from ale_jax.sandbox.pool.api import QuotaExceeded
 from ale_jax.sandbox.sdk.client import SandboxClient
 from benchmarks.sandbox.host_view import is_gone
 from tests.sandbox.conftest import SPEC
@@ -25,7 +26,7 @@ def serve(tmp_path):
     if reason := bubblewrap.probe(SPEC):
         pytest.skip(f"bubblewrap: {reason}")
     tokens, state = tmp_path / "tokens", tmp_path / "state"
-    tokens.write_text(f"ann {ANN}\nbob {BOB}")
+    tokens.write_text(f"ann {ANN}\nbob {BOB} sandboxes=1")
     tokens.chmod(0o600)
     line = [*CLI, "serve", "--runtime", "bubblewrap", "--token-file", str(tokens)]
     services = []
@@ -66,6 +67,20 @@ def test_a_service_that_is_killed_in_the_middle_is_replaced_without_loss(serve):
             terminal.send(b"5\n")
             b"".join(terminal)
         assert terminal.exit_code == 5
+
+
+def test_services_of_one_owner_keep_the_limits_of_a_token_together(serve):
+    (_, one), (_, other) = serve(), serve()
+    with SandboxClient(one, BOB) as here, SandboxClient(other, BOB) as there:
+        box = here.start(SPEC, id="first")
+        with pytest.raises(QuotaExceeded, match=r"sandboxes 2 .* use, 1; .*stop a sandbox"):
+            there.start(SPEC)
+        assert there.start(SPEC, id="first").id == box.id
+        (usage,) = there.usage()
+        assert (usage.now["sandboxes"], usage.limits["sandboxes"]) == (1, 1)
+        there.attach("first").renew(60.0)
+        box.close()
+        there.start(SPEC)
 
 
 def test_what_stays_is_said_and_ended_by_a_command(serve, capsys):

@@ -2,18 +2,32 @@
 
 import asyncio
 import contextlib
+import dataclasses
+import math
 
 import pytest
 
+from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.node import frames
 from ale_jax.sandbox.node.client import NodeClient
 from ale_jax.sandbox.node.process import StateDirectory
 from ale_jax.sandbox.node.server import NodeServer
-from ale_jax.sandbox.pool.api import Cause, PoolFull, SandboxGone, StartRequest, State
+from ale_jax.sandbox.pool.accounting import Room, Usage
+from ale_jax.sandbox.pool.api import (
+    Cause,
+    Limits,
+    PoolFull,
+    QuotaExceeded,
+    SandboxGone,
+    StartRequest,
+    State,
+)
 from ale_jax.sandbox.service.records import Refusal
 from tests.sandbox.pool.fakes import SPEC, FakeRuntime, HandPool, in_a_loop, until
 
 TOKEN = "t" * 32
+LIMITS = Limits(Room(3, math.inf, math.inf, math.inf), shares=False)
+NO_LIMITS = {"limits": {"room": {"sandboxes": "many"}, "shares": True}}
 
 
 class House:
@@ -109,6 +123,69 @@ async def test_a_start_that_found_no_slot_may_be_asked_for_again(state):
 
 
 @in_a_loop
+async def test_two_front_ends_cannot_together_exceed_the_limits_of_a_token(state):
+    async with house(state, slots=9) as here:
+        fronts = [await here.front(), await here.front()]
+        ann = StartRequest(SPEC, labels={"tenant": "ann"})
+
+        def start(front, **more):
+            return front.start(dataclasses.replace(ann, **more), LIMITS)
+
+        starts = [start(fronts[number % 2]) for number in range(6)]
+        outcomes = await asyncio.gather(*starts, return_exceptions=True)
+        (first, *_), refused = _divided(outcomes)
+        assert {type(each) for each in refused} == {QuotaExceeded} and len(refused) == 3
+        assert await fronts[1].held("ann") == Room.of(SPEC, 3)
+        assert [str(each) for each in refused] == [
+            "sandboxes 4 is more than this token may use, 3"
+        ] * 3
+        assert (await start(fronts[1], id=first.id)).id == first.id  # it lives, so it is not new
+        await fronts[0].stop(first.id)
+        with pytest.raises(QuotaExceeded):
+            await fronts[1].start_many(ann, 1, 1, LIMITS)
+        (one,) = await fronts[1].start_many(ann, 1, limits=LIMITS)
+        with pytest.raises(QuotaExceeded):
+            await fronts[0].fork(one.id, 1, 1 << 20, LIMITS)
+        bob = dataclasses.replace(ann, labels={"tenant": "bob"})
+        assert (await fronts[0].start(bob, LIMITS)).labels == {"tenant": "bob"}
+
+
+def _divided(outcomes):
+    done = [each for each in outcomes if not isinstance(each, BaseException)]
+    return done, [each for each in outcomes if isinstance(each, BaseException)]
+
+
+@in_a_loop
+async def test_a_start_that_comes_again_is_the_same_under_other_limits(state):
+    async with house(state) as here:
+        front = await here.front()
+        request = StartRequest(SPEC, labels={"tenant": "ann"})
+        started = await front.for_request("ann", "s").start(request, LIMITS)
+        less = Limits(Room(1, 1, 1.0, 1), shares=False)  # the operator has changed them since
+        assert (await front.for_request("ann", "s").start(request, less)).id == started.id
+        with pytest.raises(QuotaExceeded):
+            await front.for_request("ann", "other").start(request, less)
+
+
+@in_a_loop
+async def test_what_a_token_has_used_and_how_long_it_may_are_told_by_the_owner(state):
+    async with house(state) as here:
+        front = await here.front()
+        request = StartRequest(SPEC, "a", labels={"tenant": "ann"}, deadline_seconds=10.0)
+        await front.start(request)
+        renewed = await front.for_request("ann", "r").renew("a", 50.0)
+        await here.pool.tick(seconds=30.0)
+        again = await front.for_request("ann", "r").renew("a", 50.0)  # has no effect
+        assert again == renewed and (await front.status("a")).state is State.RUNNING
+        assert (await front.usage())["ann"] == Usage(30.0, 0.0)
+        await front.call("a", "write", files=b"too long")
+        with pytest.raises(SandboxError, match="bytes"):
+            await front.snapshot("a", 1)
+        await here.pool.tick(seconds=30.0)
+        assert (await front.status("a")).cause is Cause.DEADLINE
+
+
+@in_a_loop
 async def test_a_start_without_an_id_that_nobody_waits_for_leaves_nothing(state):
     async with house(state) as here:
         here.pool._machines._runtime.plan.append("wait")
@@ -128,7 +205,9 @@ async def test_whoever_lacks_the_token_is_not_served(state):
         with pytest.raises(Refusal, match="gone"):
             await here.front("wrong")
         reader, writer = await asyncio.open_unix_connection(state.path / "node.sock")
-        writer.write(frames.pack({"do": "end", "arguments": [], "named": {}, "key": None}))
+        writer.write(
+            frames.pack({"do": "end", "arguments": [], "named": {}, "key": None, "terms": {}})
+        )
         assert await reader.read() == b""  # the connection is closed without a word
         writer.close()
         await (await here.front()).nodes()
@@ -137,12 +216,20 @@ async def test_whoever_lacks_the_token_is_not_served(state):
 @pytest.mark.parametrize(
     "request_",
     [
-        {"do": "_close", "arguments": [], "named": {}, "key": None},
-        {"do": "close", "arguments": [], "named": {}, "key": None},
-        {"do": "call", "arguments": ["a", "__init__"], "named": {}, "key": None},
-        {"do": "start", "arguments": [{"spec": {"memory_md": 1}}], "named": {}, "key": None},
-        {"do": "start", "arguments": [{"spec": {}, "x": 1}], "named": {}, "key": None},
-        {"do": "stop", "arguments": [], "named": {}, "key": None},
+        {"do": "_close", "arguments": [], "named": {}, "key": None, "terms": {}},
+        {"do": "close", "arguments": [], "named": {}, "key": None, "terms": {}},
+        {"do": "call", "arguments": ["a", "__init__"], "named": {}, "key": None, "terms": {}},
+        {
+            "do": "start",
+            "arguments": [{"spec": {"memory_md": 1}}],
+            "named": {},
+            "key": None,
+            "terms": {},
+        },
+        {"do": "start", "arguments": [{"spec": {}, "x": 1}], "named": {}, "key": None, "terms": {}},
+        {"do": "stop", "arguments": [], "named": {}, "key": None, "terms": {}},
+        {"do": "stop", "arguments": ["a"], "named": {}, "key": None, "terms": {"limits": None}},
+        {"do": "start", "arguments": [{"spec": {}}], "named": {}, "key": None, "terms": NO_LIMITS},
     ],
     ids=lambda each: f"{each['do']}-{each['arguments']}",
 )

@@ -2,13 +2,22 @@
 
 import asyncio
 import dataclasses
+import json
 import math
 
 import pytest
 
 from ale_jax.sandbox import cgroups
 from ale_jax.sandbox.pool.accounting import Room, Usage, cpus_here, memory_here_mb, total
-from ale_jax.sandbox.pool.api import Cause, PoolFull, SandboxGone, StartRequest, State
+from ale_jax.sandbox.pool.api import (
+    Cause,
+    Limits,
+    PoolFull,
+    QuotaExceeded,
+    SandboxGone,
+    StartRequest,
+    State,
+)
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.spec import SandboxSpec
 from tests.rows import each_row
@@ -119,10 +128,52 @@ async def test_what_is_held_is_known_before_a_start_is_done():
     async with HandPool(runtime) as pool:
         start = asyncio.ensure_future(pool.start(StartRequest(SPEC, labels=ANN)))
         await asyncio.sleep(0)
-        assert pool.held("ann") == Room.of(SPEC) and pool.held("bob") == Room()
+        assert (await pool.held("ann"), await pool.held("bob")) == (Room.of(SPEC), Room())
         runtime.go.set()
         await pool.stop((await start).id)
-        assert pool.held("ann") == Room()
+        assert await pool.held("ann") == Room()
+
+
+FOUR = Limits(Room(4, math.inf, math.inf, math.inf), shares=False)
+
+
+@in_a_loop
+async def test_starts_at_once_do_not_exceed_the_limits_together():
+    runtime = FakeRuntime()
+    async with HandPool(runtime, slots=9) as pool:
+        many = StartRequest(SPEC, id="m", labels=ANN)
+        starts = asyncio.gather(
+            pool.start_many(many, 2, 1, FOUR),
+            pool.start(StartRequest(SPEC, id="a", labels=ANN), FOUR),
+            pool.start(StartRequest(SPEC, labels=ANN), FOUR),
+            return_exceptions=True,
+        )
+        *_, refused = await starts
+        assert str(refused) == "sandboxes 5 is more than this token may use, 4"
+        await settle()
+        await pool.start(StartRequest(SPEC, labels=ANN), FOUR)  # in the place of the spare one
+        again = await pool.start_many(many, 2, 1, FOUR)  # none of them is new
+        assert [each.id for each in again] == ["m-0", "m-1"]
+
+
+@in_a_loop
+async def test_a_fork_beyond_the_limits_takes_no_snapshot():
+    async with HandPool(FakeRuntime()) as pool:
+        await pool.start(StartRequest(SPEC, id="a", labels=ANN), FOUR)
+        snapshots = []
+        pool.snapshot, take = lambda *asked: snapshots.append(asked) or take(*asked), pool.snapshot
+        with pytest.raises(QuotaExceeded, match="sandboxes 5"):
+            await pool.fork("a", 4, None, FOUR)
+        assert not snapshots
+        forks = [pool.fork("a", 2, None, FOUR) for _ in range(2)]
+        done, refused = await asyncio.gather(*forks, return_exceptions=True)
+        assert len(done) == 2 and isinstance(refused, QuotaExceeded) and len(snapshots) == 2
+
+
+def test_limits_arrive_as_they_were_sent():
+    limits = Limits(Room(3, 100.5, math.inf, math.inf), shares=True)
+    text = json.dumps(limits.to_json(), allow_nan=False)
+    assert Limits.from_json(json.loads(text)) == limits
 
 
 @in_a_loop

@@ -40,7 +40,13 @@ class MemoryPool:
         self.ring = EventRing(time.time, log_event)
         self.gate: asyncio.Event | None = None  # if set, calls wait for it
 
-    async def start(self, request):
+    def _check(self, limits, request, count):
+        held = self._held(owner_of(request.labels))
+        limits.check(held, self._free(), Room.of(request.spec, count))
+
+    async def start(self, request, limits=None):
+        if limits and request.id not in self.members:
+            self._check(limits, request, 1)
         if self.start_error:
             raise self.start_error
         self.on_start(request)
@@ -56,7 +62,9 @@ class MemoryPool:
             raise SandboxGone(id, self.members[id].cause)
         return self.members[id]
 
-    async def start_many(self, request, count, spare=0):
+    async def start_many(self, request, count, spare=0, limits=None):
+        if limits:
+            self._check(limits, request, count + spare)
         return [await self.start(request) for _ in range(count)]
 
     async def stop(self, id):
@@ -100,8 +108,10 @@ class MemoryPool:
         finally:
             self.closed_streams += 1
 
-    async def fork(self, id, count, max_bytes=None):
+    async def fork(self, id, count, max_bytes=None, limits=None):
         like = self._known(id)
+        if limits:
+            self._check(limits, like, count)
         forks = [dataclasses.replace(like, id=f"{id}-fork-{n}") for n in range(count)]
         self.members |= {each.id: each for each in forks}
         return forks
@@ -117,11 +127,14 @@ class MemoryPool:
         self.calls.append((id, "renew", {"seconds": seconds}))
         return self._known(id)
 
-    def held(self, owner):
+    async def held(self, owner):
+        return self._held(owner)
+
+    def _held(self, owner):
         living = (each for each in self.members.values() if each.cause is None)
         return total(each.spec for each in living if owner_of(each.labels) == owner)
 
-    def free(self):
+    def _free(self):
         living = (each.spec for each in self.members.values() if each.cause is None)
         return self.capacity - total(living)
 

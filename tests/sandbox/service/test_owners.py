@@ -8,9 +8,15 @@ from ale_jax.sandbox.pool.api import SandboxGone, StartRequest
 from ale_jax.sandbox.service.access import Tenant
 from ale_jax.sandbox.service.caller import OWNER_S, Caller, Owners
 from ale_jax.sandbox.service.records import Refusal
+from ale_jax.sandbox.service.tenants import DEFAULT_QUOTA, Account, Ticket
 from tests.sandbox.pool.fakes import SPEC, Clock, FakeRuntime, HandPool, in_a_loop
 
 REQUEST = StartRequest(SPEC, id="x")
+
+
+def caller(pool, owners, name):
+    account = Account(name, DEFAULT_QUOTA, shares=False)
+    return Caller(pool, owners, Tenant(name), Ticket(account))
 
 
 @in_a_loop
@@ -18,7 +24,7 @@ async def test_an_id_that_another_tenant_took_elsewhere_is_no_longer_ones_own():
     async with HandPool(FakeRuntime("fail", "ok")) as pool:
         clock = Clock()
         here, elsewhere = (Owners(pool, clock) for _ in range(2))
-        ann, bob = Caller(pool, here, Tenant("ann")), Caller(pool, elsewhere, Tenant("bob"))
+        ann, bob = caller(pool, here, "ann"), caller(pool, elsewhere, "bob")
         with pytest.raises(Exception, match="no such image"):
             await ann.start(REQUEST)
         assert (await ann.status("x")).cause == "start_failed"  # ann's front end knows it as hers
@@ -39,7 +45,7 @@ async def test_the_owner_of_a_living_sandbox_is_asked_for_now_and_then_only():
             return await status(id)
 
         pool.status, clock = counted, Clock()
-        ann = Caller(pool, Owners(pool, clock), Tenant("ann"))
+        ann = caller(pool, Owners(pool, clock), "ann")
         await ann.start(REQUEST)
         before = len(asked)
         await asyncio.gather(*(ann.call("x", "run", command="true") for _ in range(9)))
@@ -53,7 +59,7 @@ async def test_the_owner_of_a_living_sandbox_is_asked_for_now_and_then_only():
 async def test_what_the_pool_has_forgotten_is_gone_for_its_owner_and_unknown_to_others():
     async with HandPool(FakeRuntime()) as pool:
         owners = Owners(pool, clock := Clock())
-        ann, bob = (Caller(pool, owners, Tenant(name)) for name in ("ann", "bob"))
+        ann, bob = (caller(pool, owners, name) for name in ("ann", "bob"))
         await ann.start(REQUEST)
         await ann.stop("x")
         pool._lifecycle.sandboxes.clear()

@@ -402,34 +402,6 @@ async def test_many_that_are_asked_for_again_are_the_same():
 
 
 @in_a_loop
-async def test_a_node_with_more_free_memory_is_preferred_to_one_with_more_slots():
-    async with MemoryFleet(8, 4) as fleet:
-        small, large = (fleet._nodes[n].pool._machines for n in (0, 1))
-        small.capacity = dataclasses.replace(small.capacity, memory_mb=2 * SPEC.memory_mb)
-        nodes = [(await fleet.start(StartRequest(SPEC, id=f"s{i}"))).node for i in range(6)]
-        # A start takes half of the memory of n0, and a quarter of the slots of n1.
-        assert nodes == ["n1", "n0", "n1", "n1", "n0", "n1"]
-        assert fleet.free().memory_mb == large.capacity.memory_mb - 4 * SPEC.memory_mb
-        with pytest.raises(PoolFull, match="none of the 2 nodes that are up has room"):
-            await fleet.start(StartRequest(SPEC))
-
-
-@in_a_loop
-async def test_what_an_owner_holds_and_has_used_is_summed_over_the_nodes():
-    ann = StartRequest(SPEC, labels={"tenant": "ann"})
-    async with MemoryFleet(1, 1) as fleet:
-        start = asyncio.ensure_future(fleet.start_many(ann, count=2))
-        await asyncio.sleep(0)
-        assert fleet.held("ann") == Room.of(SPEC, 2)  # before anything has started
-        first, _ = await start
-        for node in fleet._nodes.up():
-            await node.pool.tick(seconds=5.0)
-        assert (await fleet.usage())["ann"].sandbox_seconds == pytest.approx(10.0, abs=0.1)
-        await fleet.stop(first.id)
-        assert (fleet.held("ann"), fleet.held("bob")) == (Room.of(SPEC), Room())
-
-
-@in_a_loop
 async def test_a_renewed_sandbox_keeps_its_new_deadline_on_another_node():
     async with MemoryFleet(1, 1) as fleet:
         await fleet.start(dataclasses.replace(AGAIN, deadline_seconds=50.0))
