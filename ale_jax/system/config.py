@@ -165,8 +165,7 @@ class RolloutConfig:
     actors: rollout worker processes.
     episodes_per_actor: episodes that each worker plays concurrently.
     max_reply_tokens: maximum tokens of one reply.
-    retries: how many times an episode is played again that was rejected, or that failed for a
-        reason that lies in the system and not in the policy.
+    retries: how often an episode is repeated that was rejected, or that the system failed.
     """
 
     runtime: str = "auto"
@@ -264,10 +263,9 @@ class LearnConfig:
     chunks_per_pack: maximum number of chunks in a row.
     balance_weight: weight of the router's load-balancing loss.
     compute_dtype: type of matrix products and of the activations between layers (see `Compute`).
-    remat: what the backward pass recomputes: "none", "dots" (everything except products with dense
-        weights) or "layers" (everything within a layer).
-    max_skipped_updates: updates in a row that may be skipped because a loss, a gradient or a weight
-        is not finite; then the run ends.
+    remat: what the backward pass recomputes: "none", "dots" (all but products with dense weights)
+        or "layers" (all within a layer).
+    max_skipped_updates: so many updates in a row that are not finite end the run.
     """
 
     microbatch_rows: int = 4
@@ -279,8 +277,8 @@ class LearnConfig:
     max_skipped_updates: int = 3
 
     def __post_init__(self) -> None:
-        require_at_least(1, self, "microbatch_rows", "pack_length", "chunks_per_pack")
-        require_at_least(1, self, "max_skipped_updates")
+        require_at_least(1, self, "microbatch_rows", "pack_length")
+        require_at_least(1, self, "chunks_per_pack", "max_skipped_updates")
         require_range("balance_weight", self.balance_weight, 0.0, 1e6, "0 switches it off")
         require_choice("compute_dtype", self.compute_dtype, DTYPES)
         require_choice("remat", self.remat, tuple(REMAT))

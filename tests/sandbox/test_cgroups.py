@@ -96,8 +96,9 @@ def test_a_group_of_that_name_is_left_to_its_owner(tmp_path):
 
 
 def test_what_is_mounted_decides_the_version(tmp_path, monkeypatch):
-    monkeypatch.setattr(cgroups, "_own_groups", dict)
-    monkeypatch.setattr(cgroups, "_delegate", lambda top: None)
+    controllers = ("memory", "pids", "cpu")
+    monkeypatch.setattr(cgroups, "_groups", lambda pid="self": {})
+    monkeypatch.setattr(cgroups, "_delegate", lambda parent: dict.fromkeys(controllers, parent))
     monkeypatch.setattr(cgroups, "_prove", lambda hierarchy: None)
     memory, pids = tmp_path / "memory", tmp_path / "pids"
 
@@ -109,7 +110,7 @@ def test_what_is_mounted_decides_the_version(tmp_path, monkeypatch):
     assert found(**split, **{"": tmp_path}) == cgroups.Hierarchy(
         1, split, frozenset(split.values())
     )
-    whole = dict.fromkeys(("memory", "pids", "cpu"), tmp_path)
+    whole = dict.fromkeys(controllers, tmp_path)
     assert found(**{"": tmp_path}) == cgroups.Hierarchy(2, whole, frozenset([tmp_path]))
     with pytest.raises(cgroups.CgroupsUnavailable, match="no memory and pids"):
         found(memory=memory)

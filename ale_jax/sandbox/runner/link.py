@@ -182,6 +182,8 @@ def use_socket(path: str) -> list[int]:
         except OSError:
             return []
         _, gates, _, _ = socket.recv_fds(connection, len(wire.GATES), wire.MAX_GATES)
+        for gate in gates:  # received descriptors are inheritable, unlike opened ones
+            os.set_inheritable(gate, False)
         for stream in (0, 1):
             os.dup2(connection.fileno(), stream)
     return gates

@@ -53,6 +53,6 @@ async def test_a_snapshot_that_does_not_fit_is_not_kept(disk_runtime):
         box = await pool.start(StartRequest(dataclasses.replace(SPEC)))
         await text(pool, box.id, "head -c 30M /dev/urandom > /var/f")
         before = set(disk_runtime._roots._store._promised)
-        with pytest.raises(SandboxError, match="raise pool snapshot_mb"):
+        with pytest.raises(SandboxError, match="raise snapshot_mb"):
             await pool.snapshot(box.id)
         await until(lambda: set(disk_runtime._roots._store._promised) == before)
