@@ -132,6 +132,7 @@ class DockerRuntime(StartsBlocking):
         try:
             self._toolkit = toolkit.ensure_volume(self._api, spec.image)
             self._sockets = docker_socket.Sockets(self._api, spec.image, self._owner)
+            self._accounts.learn(spec.image)
         except (*TROUBLE, ValueError, subprocess.SubprocessError) as error:
             raise SandboxStartError(f"docker: cannot make the runner's mounts: {error}") from error
         self._hierarchy, memory = None, "cgroup"
