@@ -176,6 +176,7 @@ def test_who_takes_a_link_over_has_it_but_for_standard_error():
         direct, transport = link.direct(), Wire(ours)
         read_end, write_end = os.pipe()
         link.gates = [write_end]
+        os.set_blocking(read_end, False)
         with ours, theirs:
             direct.connection_made(transport)
             first, (gate,), _, _ = socket.recv_fds(theirs, 100, wire.MAX_GATES)
@@ -204,6 +205,7 @@ def test_gates_that_no_runner_took_are_closed():
         link, _ = _linked(DockerLink)
         read_end, write_end = os.pipe()
         link.gates = [write_end]
+        os.set_blocking(read_end, False)
         link.fail("over")
         assert os.read(read_end, 1) == b""
         os.close(read_end)
