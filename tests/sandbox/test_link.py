@@ -195,6 +195,7 @@ def test_who_takes_a_link_over_has_it_but_for_standard_error():
         direct, transport = link.direct(), Wire(ours)
         read_end, write_end = os.pipe()
         link.gates = [write_end]
+        os.set_blocking(read_end, False)
         with ours, theirs:
             assert link.runner_pid == 0  # not visible
             direct.connection_made(transport)
@@ -225,6 +226,7 @@ def test_gates_that_no_runner_took_are_closed():
         link, _ = _linked(DockerLink)
         read_end, write_end = os.pipe()
         link.gates = [write_end]
+        os.set_blocking(read_end, False)
         link.fail("over")
         assert os.read(read_end, 1) == b""
         os.close(read_end)
