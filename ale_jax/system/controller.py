@@ -83,6 +83,8 @@ def run(config: RunConfig, workdir: Workdir, stop: StopSignals) -> None:
             session.reinforce(_open_rollouts(session, stack), saver)
         except KeyboardInterrupt:
             saver.save_newest()
+            checkpoints.wait()
+            stop.note_saved()
             raise
 
 

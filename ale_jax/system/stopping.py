@@ -6,6 +6,7 @@ would land anywhere: inside a lock, or in a `__del__`, where Python swallows it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -22,6 +23,7 @@ INTERRUPTED = 130  # the exit code; shells use it for Ctrl-C
 # Signals that follow the first one as quickly are the same request: `make` and a terminal send one
 # each to the same process.
 SAME_S = 1.0
+HANDLED = b"\0"  # from the Python handler; the C handler sends a signal's number
 
 
 class StopSignals:
@@ -30,20 +32,28 @@ class StopSignals:
     The first one makes `check` raise. If the process has not ended `grace_seconds` later, or when a
     second signal arrives, the process ends at once with exit code 130.
 
-    A thread hears of signals through a socket that Python's C handler writes to, so that this works
-    while the main thread compiles or waits for a device, where no Python handler can run.
+    A thread hears of each signal twice: from Python's C handler, through a socket, also while the
+    main thread compiles or waits for a device, and from the Python handler, since event loops of
+    other libraries in the main thread take the C handler's socket away.
     """
 
     def __init__(self, grace_seconds: float):
         self._grace_seconds = grace_seconds
         self._requested = threading.Event()
+        self._is_saved = False
+        self._by_socket = self._by_handler = 0
+
+    def note_saved(self) -> None:
+        """Nothing is lost any more if the process ends at once, without cleaning up."""
+        self._is_saved = True
 
     def requested(self) -> bool:
         return self._requested.is_set()
 
     def check(self) -> None:
-        """Raises KeyboardInterrupt if the run should stop. To be called where nothing is half
-        done."""
+        """Raises KeyboardInterrupt if the run should stop. To be called by the main thread, where
+        nothing is half done."""
+        signal.set_wakeup_fd(self._tells.fileno(), warn_on_full_buffer=False)
         if self._requested.is_set():
             raise KeyboardInterrupt
 
@@ -54,11 +64,10 @@ class StopSignals:
             yield item
 
     def __enter__(self) -> StopSignals:
-        self._hears, tells = socket.socketpair()
-        tells.setblocking(False)
-        self._tells = tells
-        self._fd_before = signal.set_wakeup_fd(tells.fileno(), warn_on_full_buffer=False)
-        self._before = {each: signal.signal(each, lambda *_: None) for each in SIGNALS}
+        self._hears, self._tells = socket.socketpair()
+        self._tells.setblocking(False)
+        self._fd_before = signal.set_wakeup_fd(self._tells.fileno(), warn_on_full_buffer=False)
+        self._before = {each: signal.signal(each, self._handle) for each in SIGNALS}
         threading.Thread(target=self._listen, name="stop-signals", daemon=True).start()
         return self
 
@@ -68,31 +77,41 @@ class StopSignals:
         signal.set_wakeup_fd(self._fd_before)
         self._tells.close()  # ends the thread
 
+    def _handle(self, number: int, frame: object) -> None:
+        self._by_handler += 1
+        with contextlib.suppress(BlockingIOError):  # then the thread has enough to read
+            self._tells.send(HANDLED)
+
     def _listen(self) -> None:
         with self._hears:
-            if not self._next_signal():
+            if not self._next_signal(0):
                 return
             first = time.monotonic()
             self._requested.set()
+            heard = 1
             try:
-                while self._next_signal(first + self._grace_seconds):
+                while heard := self._next_signal(heard, first + self._grace_seconds):
                     if time.monotonic() - first > SAME_S:
-                        _leave("at once, without saving")
+                        self._leave("at once, without saving")
             except TimeoutError:
-                _leave(f"the newest step could not be saved within {self._grace_seconds:g} s")
+                self._leave(f"the newest step could not be saved within {self._grace_seconds:g} s")
 
-    def _next_signal(self, deadline: float | None = None) -> bool:
-        """Waits for SIGINT or SIGTERM; False if the block has ended. TimeoutError at `deadline`."""
-        while True:
+    def _next_signal(self, heard: int, deadline: float | None = None) -> int:
+        """Waits for more than `heard` signals; returns their number, or 0 if the block has ended.
+        TimeoutError at `deadline`."""
+        while max(self._by_socket, self._by_handler) <= heard:
             if deadline is not None:
                 self._hears.settimeout(max(deadline - time.monotonic(), 1e-3))
             received = self._hears.recv(1)
-            if not received or received[0] in SIGNALS:
-                return bool(received)
+            if not received:
+                return 0
+            self._by_socket += received[0] in SIGNALS
+        return max(self._by_socket, self._by_handler)
 
-
-def _leave(why: str) -> None:
-    # Neither exception handlers nor atexit run: the main thread may be stuck.
-    text = f"interrupted ({why}): the same command continues from the last checkpoint\n"
-    os.write(sys.stderr.fileno(), text.encode())
-    os._exit(INTERRUPTED)
+    def _leave(self, why: str) -> None:
+        # Neither exception handlers nor atexit run: the main thread may be stuck. Sandboxes and
+        # Ray's processes end with this one.
+        reason = "" if self._is_saved else f" ({why})"
+        text = f"interrupted{reason}: the same command continues from the last checkpoint\n"
+        os.write(sys.stderr.fileno(), text.encode())
+        os._exit(INTERRUPTED)

@@ -161,6 +161,7 @@ def take_groups(
 
     Errors: RunFailed if FAILED_STEPS steps' worth of groups fail in a row; those of `check`.
     """
+    check()  # also if the groups are there already
     failed_before = _failed(gate)
     while not (groups := buffer.take(timeout=WAIT_SECONDS)):
         check()

@@ -129,7 +129,7 @@ def test_what_cannot_be_exported_is_refused_and_nothing_is_written(run, export, 
     for damaged in (path / "checkpoints").glob("*/manifest.json"):
         damaged.write_text("{}")
     code, _, err = export(path, f"--out={out}", "--config.mesh.fsdp=2")
-    assert code == 2 and "is whole: go on with the run" in err
+    assert code == 2 and "are damaged (steps 1, 2)" in err
     for folder in Path(path / "checkpoints").iterdir():
         folder.rename(tmp_path / folder.name)
     code, _, err = export(path, f"--out={out}")

@@ -87,3 +87,17 @@ def test_handlers_are_as_before_after_the_block():
             while True:
                 stop.check()
     assert [signal.getsignal(each) for each in SIGNALS] == before
+
+
+def test_what_is_saved_is_not_waited_for_and_not_called_lost():
+    process = _started("stop.note_saved(); time.sleep(60)", grace=0.1)
+    process.send_signal(signal.SIGTERM)
+    assert _ends(process, "") == (
+        "interrupted: the same command continues from the last checkpoint\n"
+    )
+
+
+def test_a_signal_is_heard_though_another_library_took_the_socket_away():
+    process = _started("signal.set_wakeup_fd(-1); time.sleep(0.2); wait(stop)")
+    process.send_signal(signal.SIGTERM)
+    _ends(process, "saved\n")

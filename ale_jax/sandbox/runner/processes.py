@@ -227,6 +227,9 @@ class Agent:
 
         If they multiply faster than they can be killed, kills all processes of the agent.
         """
+        if child.exit_code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGSTOP)  # or it could start another one at the end
         try:
             self._kill_until_none(lambda: self._below_or_stray(child.pid))
         except RuntimeError:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
+import threading
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +39,14 @@ def ray_cluster(actors: int, address: str = "") -> Iterator[None]:
         # JAX warns of every fork, but Ray's forks are followed by exec at once.
         warnings.filterwarnings("ignore", message="os.fork", category=RuntimeWarning)
         starter.submit(ray.init, **place, **quiet).result()
+        _restore_sigterm()
         yield from _joined(actors)
+
+
+def _restore_sigterm() -> None:
+    """Puts Python's handler back in the place of the one of Ray's C++ code, which aborts."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
 
 def _joined(actors: int) -> Iterator[None]:

@@ -11,8 +11,8 @@ STARTING, RUNNING = (
     for state in (State.STARTING, State.RUNNING)
 )
 NODES = [
-    NodeStatus("a", True, 9, 4, 3, 2, 12.34, 5, 6),
-    NodeStatus('"b\\', False, 0, 0, 0, 0, 0.0, 0, 0),
+    NodeStatus("a", True, 9, 4, 3, 2, 12.34, 5, 6, 7, 8, 1.5, 0.5),
+    NodeStatus('"b\\', False, 0, 0, 0, 0, 0.0, 0, 0, 0, 0, 0.0, 0.0),
 ]
 
 SECTIONS = {
