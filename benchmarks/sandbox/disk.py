@@ -12,7 +12,7 @@ from ale_jax.sandbox.pool.api import StartRequest
 from ale_jax.sandbox.pool.node_pool import NodePool
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.runtime import pick_runtime
-from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.sandbox.spec import WORK, SandboxSpec
 from benchmarks.sandbox.findings import Figure, Finding, Sample, say
 from benchmarks.sandbox.plan import Plan
 
@@ -43,7 +43,7 @@ for n in range({FILES}):
     with open(f"repository/{{n // 500}}/{{n}}.txt", "w") as file:
         file.write(f"line {{n}}\\n" * 50)
 """
-GIT = "/work/git -c user.name=me -c user.email=me@localhost -c init.defaultBranch=main"
+GIT = f"{WORK}/git -c user.name=me -c user.email=me@localhost -c init.defaultBranch=main"
 
 
 def measure(name: str, plan: Plan) -> list[Finding]:
@@ -80,9 +80,9 @@ async def _fill(pool: NodePool, box: str) -> list[tuple[str, str, float]]:
     pip_s = await _run(
         pool, box, f"{install} && cd / && python3 -c 'import big; assert big.ANSWER'"
     )
-    make = f"cd /work; python3 -c '{MAKE_REPOSITORY}'; cd repository; {GIT} init -q"
+    make = f"cd {WORK}; python3 -c '{MAKE_REPOSITORY}'; cd repository; {GIT} init -q"
     await _run(pool, box, f"{make} && {GIT} add . && {GIT} commit -qm all")
-    await _run(pool, box, "rm -r /work/repository/[0-9]*")
+    await _run(pool, box, f"rm -r {WORK}/repository/[0-9]*")
     git_s = await _run(pool, box, f"{GIT} checkout -q . && test $(cat */*.txt | wc -l) = {LINES}")
     return [
         ("disk_pip_s", "pip install of a wheel of 100 MB, s", pip_s),
@@ -110,7 +110,7 @@ async def _started(pool: NodePool) -> float:
 async def _fork_ms(pool: NodePool, box: str) -> float:
     began = time.perf_counter()
     (fork,) = await pool.fork(box, 1)
-    await _run(pool, fork.id, "test -s /work/repository/99/49999.txt")
+    await _run(pool, fork.id, f"test -s {WORK}/repository/99/49999.txt")
     milliseconds = 1e3 * (time.perf_counter() - began)
     await pool.stop(fork.id)
     return round(milliseconds, 1)
@@ -129,5 +129,5 @@ async def _round(pool: NodePool, box: str, snapshot: str) -> dict[str, float]:
         began = time.perf_counter()
         await call()
         times[what] = 1e3 * (time.perf_counter() - began)
-    await _run(pool, box, "test -s /work/repository/99/49999.txt")
+    await _run(pool, box, f"test -s {WORK}/repository/99/49999.txt")
     return times

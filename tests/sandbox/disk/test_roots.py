@@ -28,7 +28,7 @@ thing; stat -c %u:%g /usr/bin/thing
 def test_a_package_is_installed_and_a_reset_undoes_all(disk_box):
     disk_box.reset()
     assert disk_box.run(INSTALL).output == "installed\n7:42\n", disk_box.run("cat log").output
-    disk_box.run("rm -r /usr/share/bash-completion /etc/passwd; echo mine > /work/f")
+    disk_box.run("rm -r /usr/share/bash-completion /etc/passwd; echo mine > ~/f")
     disk_box.reset()
     result = disk_box.run("thing; ls /work; grep -c agent /etc/passwd; pwd")
     assert result.output.endswith("thing: command not found\n1\n/work\n")
@@ -36,7 +36,7 @@ def test_a_package_is_installed_and_a_reset_undoes_all(disk_box):
 
 def test_the_agent_may_write_what_belongs_to_it(disk_runtime):
     with disk_runtime.start(AGENT, {}) as box:
-        assert box.run("id -u; touch /work/f /tmp/f /tests/f /opt/mine/f; echo $?").output == (
+        assert box.run("id -u; touch ~/f /tmp/f /tests/f /opt/mine/f; echo $?").output == (
             "1000\n0\n"
         )
         assert "Permission denied" in box.run("touch /usr/bin/f").output
@@ -46,7 +46,7 @@ def test_the_agent_may_write_what_belongs_to_it(disk_runtime):
 def test_no_file_gives_rights_and_no_device_can_be_made(disk_box):
     options = disk_box.run("grep ' / ' /proc/mounts").output
     assert "nosuid" in options and "nodev" in options
-    assert "not permitted" in disk_box.run("mknod /work/null c 1 3").output
+    assert "not permitted" in disk_box.run("mknod ~/null c 1 3").output
     assert disk_box.run("unshare --user true").exit_code != 0
     assert disk_box.run("ls -l /proc/self/fd | grep -c user:").output == "0\n"
 
@@ -68,16 +68,16 @@ def test_the_quota_holds_and_a_neighbour_does_not_notice(disk_box, disk_runtime)
 
 
 def test_a_snapshot_is_a_copy_of_everything_and_does_not_disturb(disk_box, disk_runtime):
-    disk_box.run("variable=kept; sleep 1000 & echo first | tee /usr/bin/mark /work/f > /dev/null")
+    disk_box.run("variable=kept; sleep 1000 & echo first | tee /usr/bin/mark ~/f > /dev/null")
     snapshot = disk_box.snapshot()
     assert disk_box.run("echo $variable; jobs -r | wc -l").output == "kept\n1\n"
-    disk_box.run("echo second | tee /usr/bin/mark > /work/f; rm /usr/bin/env")
+    disk_box.run("echo second | tee /usr/bin/mark > ~/f; rm /usr/bin/env")
     with disk_runtime.start(SPEC, {}) as other:
         other.restore(snapshot)
-        assert other.run("cat /usr/bin/mark /work/f").output == "first\nfirst\n"
-        other.run("echo third > /work/f")
+        assert other.run("cat /usr/bin/mark ~/f").output == "first\nfirst\n"
+        other.run("echo third > ~/f")
     disk_box.restore(snapshot)
-    assert disk_box.run("cat /work/f; env true; echo $?").output == "first\n0\n"
+    assert disk_box.run("cat ~/f; env true; echo $?").output == "first\n0\n"
     wait_for(disk_runtime.forget(snapshot))
 
 
