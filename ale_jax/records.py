@@ -26,7 +26,9 @@ class Status(enum.StrEnum):
     SANDBOX_LOST = "sandbox_lost"
     MODEL_ERROR = "model_error"  # the policy's engine did not answer
     VERIFIER_ERROR = "verifier_error"  # the verifier gives no verdict on the untouched task either
+    ENV_ERROR = "env_error"  # the world's own code raised an error
     ACTOR_LOST = "actor_lost"  # the process that played the episode died
+    DEADLINE = "deadline"  # a deadline of the config's section `deadlines` was missed
     CANCELLED = "cancelled"  # stopped: at shutdown, or because it became too old to be trained on
     REPLAY_DIVERGED = "replay_diverged"  # the prefix turns led to other observations than before
     NOT_REPRODUCED = "not_reproduced"  # its replies, replayed, led to other observations
@@ -60,7 +62,9 @@ STATUS_RULES: dict[Status, StatusRule] = {
     Status.SANDBOX_LOST: StatusRule(reward_valid=False, retry=True, infra=True),
     Status.MODEL_ERROR: StatusRule(reward_valid=False, retry=True, infra=True),
     Status.VERIFIER_ERROR: StatusRule(reward_valid=False, retry=True, infra=True),
+    Status.ENV_ERROR: StatusRule(reward_valid=False, retry=True, infra=True),
     Status.ACTOR_LOST: StatusRule(reward_valid=False, retry=True, infra=True),
+    Status.DEADLINE: StatusRule(reward_valid=False, retry=True, infra=True),
     Status.CANCELLED: StatusRule(reward_valid=False, retry=False, infra=False),
     Status.REPLAY_DIVERGED: StatusRule(reward_valid=False, retry=True, infra=True, redraw=True),
     Status.NOT_REPRODUCED: StatusRule(reward_valid=False, retry=True, infra=True, redraw=True),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -33,6 +35,15 @@ class NotReproducedError(Exception):
     """Replaying the episode's own replies did not give the same observations and reward."""
 
 
+class EnvError(Exception):
+    """The environment raised an error that its contract does not name."""
+
+    @classmethod
+    def of(cls, error: Exception) -> EnvError:
+        *_, frame = traceback.extract_tb(error.__traceback__)
+        return cls(f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})")
+
+
 # The first match counts. Any other exception is a bug and is not caught.
 FAILURES: tuple[tuple[type[Exception], Status], ...] = (
     (SandboxStartError, Status.SANDBOX_START_FAILED),
@@ -41,7 +52,9 @@ FAILURES: tuple[tuple[type[Exception], Status], ...] = (
     (PolicyError, Status.MODEL_ERROR),
     (ReplayDivergedError, Status.REPLAY_DIVERGED),
     (NotReproducedError, Status.NOT_REPRODUCED),
+    (EnvError, Status.ENV_ERROR),
 )
+EXPECTED = (SandboxError, VerifierError, NoVerdictError)  # what an environment may raise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,6 +277,11 @@ class _Playing:
         start = time.monotonic()
         try:
             return call(*args)
+        except EXPECTED:
+            raise
+        except Exception as error:
+            # A bug in one world must not end a run in which all other worlds work.
+            raise EnvError.of(error) from error
         finally:
             self.env_seconds += time.monotonic() - start
 

@@ -47,18 +47,39 @@ class EpisodeRunner:
         self._lock = threading.Lock()
         self._idle: list[Sandbox] = []
         self._up: set[Sandbox] = set()
+        self._playing: dict[EpisodeKey, Sandbox] = {}
+        self._cancelled: set[EpisodeKey] = set()
         self._given_up = 0
         self._closed = False
 
     def play(self, key: EpisodeKey, policy: Policy, prefix: Prefix | None = None) -> EpisodeResult:
         """Plays `key.task` to its end. Failures of the system become the episode's status."""
-        if self._needs_sandbox(key.task):
-            episode = self._play_in_sandbox(key, policy, prefix)
-        else:
-            env = self._make_env(key.task, None)
-            episode = loop.play(env, policy, key, self._limits, prefix, self._memory)
+        start = time.monotonic()
+        with self._lock:
+            self._playing[key] = None
+        try:
+            if self._needs_sandbox(key.task):
+                episode = self._play_in_sandbox(key, policy, prefix)
+            else:
+                episode = self._play(key, None, policy, prefix)
+        except (SandboxStartError, loop.EnvError) as error:
+            episode = _not_begun(key, error, time.monotonic() - start)
+        finally:
+            with self._lock:
+                del self._playing[key]
+                self._cancelled.discard(key)
         with self._lock:
             return EpisodeResult(episode, len(self._up), self._given_up)
+
+    def cancel(self, key: EpisodeKey) -> None:
+        """Ends an episode in progress by closing its sandbox, if it has one."""
+        with self._lock:
+            if key not in self._playing:
+                return  # it has ended meanwhile
+            self._cancelled.add(key)
+            sandbox = self._playing[key]
+        if sandbox is not None:
+            sandbox.close()
 
     def close(self) -> None:
         """Closes all sandboxes, which ends the episodes in progress."""
@@ -69,31 +90,45 @@ class EpisodeRunner:
             sandbox.close()
 
     def _play_in_sandbox(self, key: EpisodeKey, policy: Policy, prefix: Prefix | None) -> Episode:
-        start = time.monotonic()
-        try:
-            sandbox = self._take()
-        except SandboxStartError as error:
-            return _not_begun(key, error, time.monotonic() - start)
+        sandbox = self._take(key)
         usable = False
         try:
-            env = self._make_env(key.task, sandbox)
-            episode = loop.play(env, policy, key, self._limits, prefix, self._memory)
-            usable = not STATUS_RULES[episode.status].infra
+            episode = self._play(key, sandbox, policy, prefix)
+            usable = not STATUS_RULES[episode.status].infra and not self._is_cancelled(key)
             return episode
         finally:
             self._put_back(sandbox, usable)
 
-    def _take(self) -> Sandbox:
+    def _play(
+        self, key: EpisodeKey, sandbox: Sandbox | None, policy: Policy, prefix: Prefix | None
+    ) -> Episode:
+        """EnvError if the environment cannot be made."""
+        try:
+            env = self._make_env(key.task, sandbox)
+        except Exception as error:
+            raise loop.EnvError.of(error) from error
+        return loop.play(env, policy, key, self._limits, prefix, self._memory)
+
+    def _is_cancelled(self, key: EpisodeKey) -> bool:
         with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        sandbox = self._start_sandbox()
+            return key in self._cancelled
+
+    def _take(self, key: EpisodeKey) -> Sandbox:
         with self._lock:
-            if not self._closed:
+            sandbox = self._idle.pop() if self._idle else None
+        sandbox = sandbox or self._start_sandbox()
+        with self._lock:
+            is_closed, is_cancelled = self._closed, key in self._cancelled
+            if not is_closed:
                 self._up.add(sandbox)
-                return sandbox
-        sandbox.close()
-        raise SandboxStartError("the rollout worker was closed while the sandbox started")
+                self._playing[key] = sandbox
+        if is_closed:
+            sandbox.close()
+            raise SandboxStartError("the rollout worker was closed while the sandbox started")
+        if is_cancelled:
+            self._put_back(sandbox, usable=False)
+            raise SandboxStartError("the episode was cancelled while its sandbox started")
+        return sandbox
 
     def _put_back(self, sandbox: Sandbox, usable: bool) -> None:
         with self._lock:
@@ -107,7 +142,7 @@ class EpisodeRunner:
         sandbox.close()
 
 
-def _not_begun(key: EpisodeKey, error: SandboxStartError, seconds: float) -> Episode:
+def _not_begun(key: EpisodeKey, error: Exception, seconds: float) -> Episode:
     return Episode(
         key=key,
         status=loop.status_of(error),

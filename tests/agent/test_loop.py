@@ -1,5 +1,7 @@
 """The agent loop against a fake environment: what is said, what is counted, how it ends."""
 
+import re
+
 import pytest
 
 from ale_jax.agent import loop
@@ -147,9 +149,24 @@ def test_a_policy_that_does_not_answer_is_a_model_error():
     assert (episode.turns, episode.malformed_calls) == (2, 1)
 
 
-def test_a_bug_is_not_taken_for_trouble():
+@each_row("where", ["reset", "step", "grade"])
+def test_a_bug_in_a_world_ends_its_episode_and_names_its_line(where):
+    env = FakeEnv(where, KeyError("typo"))
+    episode = play(env, ScriptedPolicy(["a"] * LIMITS.turns), KEY, LIMITS)
+    assert (episode.status, episode.reward) == (Status.ENV_ERROR, None)
+    assert re.fullmatch(r"EnvError: KeyError: 'typo' \(test_loop\.py:\d+\)", episode.detail)
+    rule = STATUS_RULES[Status.ENV_ERROR]
+    assert rule.retry and not rule.reward_valid
+
+
+class BrokenPolicy:
+    def reply(self, new_messages):
+        raise KeyError("typo")
+
+
+def test_a_bug_of_our_own_is_not_taken_for_trouble():
     with pytest.raises(KeyError):
-        play(FakeEnv("step", KeyError("typo")), ScriptedPolicy(["a"]), KEY, LIMITS)
+        play(FakeEnv(), BrokenPolicy(), KEY, LIMITS)
 
 
 def test_time_in_the_environment_is_told_from_the_rest(monkeypatch):

@@ -2,8 +2,6 @@
 
 import dataclasses
 
-import pytest
-
 from ale_jax.agent.loop import AgentLimits, ScriptedPolicy
 from ale_jax.records import EpisodeKey, Status, Task
 from ale_jax.rollout.play import EpisodeRunner
@@ -93,12 +91,66 @@ def test_a_sandbox_that_does_not_start_is_a_status():
     assert played.sandboxes_up == 0
 
 
-def test_a_bug_is_raised_and_its_sandbox_not_used_again():
+def test_a_bug_in_a_world_is_a_status_and_its_sandbox_not_used_again():
     machines = Machines()
     runner = runner_on(machines.start)
-    with pytest.raises(ZeroDivisionError):
-        runner.play(KEY, ScriptedPolicy(["bug"]))
+    broken = runner.play(KEY, ScriptedPolicy(["bug"])).episode
+    assert broken.status == Status.ENV_ERROR and "ZeroDivisionError" in broken.detail
     assert [sandbox.closed for sandbox in machines.made] == [True]
+
+
+def test_a_world_that_cannot_be_made_is_a_status():
+    def refuse(task, sandbox):
+        raise LookupError("no such world")
+
+    runner = EpisodeRunner(Machines().start, refuse, lambda task: True, AgentLimits(turns=1))
+    played = runner.play(KEY, ScriptedPolicy([]))
+    assert (played.episode.status, played.sandboxes_up) == (Status.ENV_ERROR, 0)
+    assert "LookupError: no such world" in played.episode.detail
+
+
+class Cancelling(ScriptedPolicy):
+    """Cancels its own episode before it replies."""
+
+    def __init__(self, cancel, replies):
+        super().__init__(replies)
+        self._cancel = cancel
+
+    def reply(self, new_messages):
+        self._cancel()
+        return super().reply(new_messages)
+
+
+def test_a_cancelled_episode_frees_its_sandbox():
+    machines = Machines()
+    runner = runner_on(machines.start)
+    played = runner.play(KEY, Cancelling(lambda: runner.cancel(KEY), ["win"]))
+    assert [sandbox.closed for sandbox in machines.made] == [True]
+    assert (played.sandboxes_up, played.sandboxes_restarted) == (0, 1)
+    again = runner.play(KEY, ScriptedPolicy(["win"]))  # by the next attempt at the same episode
+    assert (again.episode.reward, again.sandboxes_up) == (1.0, 1)
+
+
+def test_an_episode_that_is_cancelled_while_its_sandbox_starts_does_not_begin():
+    machines = Machines()
+
+    def start():
+        runner.cancel(KEY)
+        return machines.start()
+
+    runner = runner_on(start)
+    played = runner.play(KEY, ScriptedPolicy(["win"]))
+    assert played.episode.status == Status.SANDBOX_START_FAILED
+    assert [sandbox.closed for sandbox in machines.made] == [True]
+
+
+def test_a_cancellation_that_comes_too_late_changes_nothing():
+    machines = Machines()
+    runner = runner_on(machines.start)
+    runner.play(KEY, ScriptedPolicy(["win"]))
+    runner.cancel(KEY)
+    assert runner.play(KEY, ScriptedPolicy(["win"])).episode.reward == 1.0
+    assert len(machines.made) == 1
 
 
 def test_a_closed_player_has_no_sandboxes_and_starts_none():
