@@ -267,6 +267,12 @@ class Progress:
             if done == self._total or self._clock() - self._printed >= PLAIN_SECONDS:
                 self._print_line()
 
+    def position(self) -> tuple[str, int]:
+        """The phase, or what is being compiled in it, and the number of its finished steps."""
+        with self._lock:
+            compiling = f"compiling {', '.join(self._compiling)}" if self._compiling else ""
+            return compiling or self._name, self._done
+
     def note(self, text: str) -> None:
         """Prints a line above the live display. Control characters are replaced, because the text
         may quote a sandbox."""

@@ -331,7 +331,17 @@ def _bars(values: Mapping[str, float]) -> list[Bar]:
 
 def _tone(kind: str) -> str:
     words = set(kind.split("_"))
-    if words & {"lost", "failed", "error", "killed", "crashed", "nonfinite", "gap"}:
+    if words & {
+        "lost",
+        "failed",
+        "error",
+        "killed",
+        "crashed",
+        "nonfinite",
+        "gap",
+        "stalled",
+        "paused",
+    }:
         return "bad"
     if words & {"resumed", "restarted", "restart", "started", "recovered"}:
         return "good"

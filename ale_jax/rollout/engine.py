@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from ale_jax.errors import RunFailed
+from ale_jax.errors import RolloutsFailed
 from ale_jax.model.cache import Cache, cache_sharding, empty_cache
 from ale_jax.model.generate import Burst, read_and_write
 from ale_jax.model.params import Params
@@ -50,7 +50,7 @@ class EngineStats:
     busy_seconds: float = 0.0
 
 
-class EngineStopped(RunFailed):
+class EngineStopped(RolloutsFailed):
     """The engine was closed, or its thread failed (the cause is attached)."""
 
 

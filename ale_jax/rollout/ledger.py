@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,11 +21,48 @@ from ale_jax.records import Episode, EpisodeKey, Trajectory, Turn
 from ale_jax.rollout.engine import Engine
 
 
+@dataclasses.dataclass(frozen=True)
+class Activity:
+    """What the agent's side of a conversation does, as far as its questions to the policy tell.
+
+    asked: whether it has asked for its first reply. waits: whether it waits for a reply.
+    turn_seconds: for how long it has been its turn; 0 while it waits. total_seconds: all its turns.
+    """
+
+    asked: bool
+    waits: bool
+    turn_seconds: float
+    total_seconds: float
+
+
+@dataclasses.dataclass
+class AgentClock:
+    """Measures the agent's turns. The first one, before its first question, is no turn yet."""
+
+    since: float  # the beginning of its turn
+    asked: bool = False
+    waits: bool = False
+    total: float = 0.0
+
+    def ask(self, now: float) -> None:
+        self.total += now - self.since if self.asked else 0.0
+        self.asked = self.waits = True
+
+    def answer(self, now: float) -> None:
+        self.waits, self.since = False, now
+
+    def read(self, now: float) -> Activity:
+        seconds = 0.0 if self.waits else now - self.since
+        total = self.total + seconds if self.asked else 0.0
+        return Activity(self.asked, self.waits, seconds, total)
+
+
 @dataclasses.dataclass
 class _Conversation:
     id: int  # of the engine
     key: np.ndarray
     sampling: Sampling
+    agent: AgentClock
     prefix_turns: tuple[Turn, ...] = ()
     turns: list[Turn] = dataclasses.field(default_factory=list)  # the policy's own
     expert_TLK: list[np.ndarray] = dataclasses.field(default_factory=list)  # one per reply
@@ -68,7 +106,10 @@ class Ledger:
         `conversation_key`.
         """
         sampling_key = conversation_key(self._seed, key, redraw)
-        conversation = _Conversation(self._engine.open(), sampling_key, sampling, prefix_turns)
+        agent = AgentClock(time.monotonic())
+        conversation = _Conversation(
+            self._engine.open(), sampling_key, sampling, agent, prefix_turns
+        )
         with self._lock:
             assert name not in self._open, "a conversation's name is used once"
             self._open[name] = conversation
@@ -80,6 +121,13 @@ class Ledger:
         """
         with self._lock:
             conversation = self._open[name]
+        conversation.agent.ask(time.monotonic())
+        try:
+            return self._sample(conversation, new_messages)
+        finally:
+            conversation.agent.answer(time.monotonic())
+
+    def _sample(self, conversation: _Conversation, new_messages: Sequence[Message]) -> Reply:
         prompt_ids = self._prompt_ids(conversation, new_messages)
         unread = () if conversation.turns else conversation.prefix_turns
         before = [ids for turn in unread for ids in (turn.prompt_ids, turn.action_ids)]
@@ -105,6 +153,17 @@ class Ledger:
             )
             conversation.turns.append(turn)
         return Reply(text, sampled.stop)
+
+    def activity(self, name: str) -> Activity:
+        """What the agent's side of an open conversation does at present."""
+        with self._lock:
+            return self._open[name].agent.read(time.monotonic())
+
+    def stop(self, name: str) -> None:
+        """Lets a reply in progress and all later ones fail. The conversation stays open."""
+        with self._lock:
+            conversation = self._open[name]
+        self._engine.end(conversation.id)
 
     def close(self, name: str, episode: Episode | None) -> Trajectory | None:
         """Ends a conversation and frees its cache slot.

@@ -30,6 +30,12 @@ def check_sections(config: RunConfig) -> None:
             "train_sampling.temperature 0.0 makes all members of a group identical, so that "
             "nothing can be learned from them: set it above 0, 1.0 is usual"
         )
+    slowest, turn = config.sandbox.command_seconds, config.deadlines.turn_seconds
+    if config.sandboxed and turn <= slowest:
+        raise ValueError(
+            f"deadlines.turn_seconds {turn:g} must be more than sandbox.command_seconds "
+            f"{slowest:g}, or a slow command would cancel the episode"
+        )
     if config.rl.router_replay and not config.model.policy_shape(1).is_moe:
         raise ValueError(
             "rl.router_replay True needs a mixture of experts, and no layer of model has experts: "

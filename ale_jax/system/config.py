@@ -22,6 +22,7 @@ from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import MeshShape
 from ale_jax.rollout.engine import EngineShape
 from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.system.survival_config import CheckpointConfig, DeadlinesConfig
 from envs.registry import all_families, kind_of
 
 RUNTIMES = ("auto", "docker", "bubblewrap")
@@ -312,28 +313,6 @@ class EvalConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckpointConfig:
-    """When the state is saved. The end of the warm start and the last step are always saved.
-
-    every: RL steps between checkpoints.
-    keep: number of checkpoints that are kept, the newest ones.
-    grace_seconds: how long a run that is told to stop may take to save its newest step.
-    """
-
-    every: int = 20
-    keep: int = 2
-    grace_seconds: float = 10.0
-
-    def __post_init__(self) -> None:
-        require_at_least(1, self, "every", "keep")
-        require_range("grace_seconds", self.grace_seconds, 1.0, 86400.0, "it is in seconds")
-
-    def is_due(self, step: int, last: int) -> bool:
-        """last: the run's last step."""
-        return step % self.every == 0 or step == last
-
-
-@dataclasses.dataclass(frozen=True)
 class RunConfig:
     """The whole config of a run. It is stored as config.json in the run's folder.
 
@@ -373,6 +352,7 @@ class RunConfig:
     eval_sampling: Sampling = dataclasses.field(default_factory=Sampling)
     eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
+    deadlines: DeadlinesConfig = dataclasses.field(default_factory=DeadlinesConfig)
 
     def __post_init__(self) -> None:
         require_at_least(0, self, "seed")

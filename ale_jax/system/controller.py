@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Collection
 from typing import NamedTuple
 
 from ale_jax.data.staleness import StalenessGate
+from ale_jax.errors import RolloutsFailed
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.learner import Learner, LearnerOptions
 from ale_jax.learn.old_policies import load_reference, save_reference
@@ -32,6 +34,7 @@ from ale_jax.sandbox.api import Runtime
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.system.actors.cluster import ray_cluster
 from ale_jax.system.actors.rollout_scheduler import RolloutScheduler
+from ale_jax.system.actors.rollout_worker import WorkerSpec
 from ale_jax.system.actors.rollout_workers import RolloutWorkers
 from ale_jax.system.compilation import STARTED, environment, keep_compiled
 from ale_jax.system.config import RunConfig
@@ -43,6 +46,7 @@ from ale_jax.system.step_metrics import StepReport
 from ale_jax.system.stopping import StopSignals
 from ale_jax.system.tasks import Cursor, evaluation_keys, require_judged, tally
 from ale_jax.system.train_loop import TrainParts, train_loop
+from ale_jax.system.watchdog import Sign, Watchdog
 from ale_jax.system.workdir import Workdir
 
 
@@ -75,13 +79,17 @@ def run(config: RunConfig, workdir: Workdir, stop: StopSignals) -> None:
         logger.note(f"sandboxes: {_describe(runtime)}; devices: {setting.mesh.devices.size}")
         start = restored or begin_anew(setting, checkpoints, logger, stop)
         session = _Session(setting, start, checkpoints, logger, stop)
+        look = _Look(logger)
+        say = functools.partial(logger.record, "stalled")
+        stack.enter_context(Watchdog(config.deadlines.watchdog_seconds, look, say))
         saver = Saver(checkpoints, config, start)
         if not restored:
             session.keep_reference()
             saver.save(start.state, start.cursor, lambda: None)
         try:
-            session.reinforce(_open_rollouts(session, stack), saver)
-        except KeyboardInterrupt:
+            look.rollouts = _open_rollouts(session, stack)
+            session.reinforce(look.rollouts, saver)
+        except (KeyboardInterrupt, RolloutsFailed):
             saver.save_newest()
             checkpoints.wait()
             stop.note_saved()
@@ -103,10 +111,27 @@ class _Rollouts(NamedTuple):
     scheduler: RolloutScheduler
 
 
+class _Look:
+    """What the watchdog sees of a run. rollouts: None before they are opened."""
+
+    def __init__(self, logger: RunLogger):
+        self._logger = logger
+        self.rollouts: _Rollouts | None = None
+
+    def __call__(self) -> Sign:
+        phase, done = progress = self._logger.progress.position()
+        waits_for = f"{phase}, after step {done}"
+        if self.rollouts is None:
+            return Sign(progress, waits_for)
+        workers, engine, scheduler = self.rollouts
+        played = scheduler.delivered, engine.stats.sampled_tokens
+        return Sign((progress, played), f"{waits_for}; {workers.waiting_for() or 'no episodes'}")
+
+
 def _open_rollouts(session: _Session, stack: contextlib.ExitStack) -> _Rollouts:
     """Starts Ray, the engine, the policy server and the rollout workers; `stack` closes them."""
     config, tokenizer = session.config, session.start.tokenizer
-    stack.enter_context(ray_cluster(config.rollout.actors))
+    cluster = stack.enter_context(ray_cluster(config.rollout.actors))
     weights, mesh = session.served(session.start.state.params), session.setting.mesh
     replay = config.rl.router_replay
     engine = Engine(session.policy, config.engine, tokenizer.stop_ids, weights, mesh, replay)
@@ -114,11 +139,16 @@ def _open_rollouts(session: _Session, stack: contextlib.ExitStack) -> _Rollouts:
     engine.publish(weights, session.start.cursor.step)
     ledger = Ledger(engine, tokenizer, config.seed, config.rollout.max_reply_tokens)
     server = stack.enter_context(PolicyServer(ledger))
-    record = session.logger.events.record
+    spec = WorkerSpec(config.rollout.runtime, config.sandboxed, config.agent, server.address)
     workers = stack.enter_context(
-        RolloutWorkers(config.rollout, config.sandboxed, config.agent, ledger, server, record)
+        RolloutWorkers(config.rollout, config.deadlines, spec, ledger, session.logger.record)
     )
-    return _Rollouts(workers, engine, stack.enter_context(RolloutScheduler(workers, engine.check)))
+
+    def check_system() -> None:
+        engine.check()
+        cluster.check()
+
+    return _Rollouts(workers, engine, stack.enter_context(RolloutScheduler(workers, check_system)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,6 +30,9 @@ from ale_jax.system.step_metrics import StepReport, step_metrics
 from ale_jax.system.tasks import Cursor
 from ale_jax.system.trajectory_samples import trajectory_samples
 
+# Events that are shown in the terminal, too: what makes a run slower, or its results smaller.
+SHOWN = ("actor_lost", "episodes_paused", "episodes_resumed", "group_dropped", "stalled")
+
 
 class RunLogger:
     """Opens the run's records, and removes what was written after the checkpoint from which the
@@ -61,6 +64,12 @@ class RunLogger:
 
     def note(self, text: str) -> None:
         self.progress.note(text)
+
+    def record(self, kind: str, detail: str, **fields: str | int) -> None:
+        """Records an event, and shows it if whoever watches the run should know."""
+        self.events.record(kind, detail, **fields)
+        if kind in SHOWN:
+            self.note(f"{kind.replace('_', ' ')}: {detail}")
 
     def warm_start_step(self, step: int, values: dict[str, float]) -> None:
         self.metrics.log(step, values | self._compile_time(), "sft")

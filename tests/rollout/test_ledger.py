@@ -12,8 +12,8 @@ from ale_jax.model.params import init_params
 from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import Episode, EpisodeKey, Status, Task
-from ale_jax.rollout.engine import Engine
-from ale_jax.rollout.ledger import Ledger, conversation_key
+from ale_jax.rollout.engine import Engine, EngineStopped
+from ale_jax.rollout.ledger import Activity, AgentClock, Ledger, conversation_key
 from tests.model.shapes import MOE
 from tests.rollout.shapes import engine_shape
 
@@ -162,3 +162,27 @@ def test_an_episode_after_rejected_ones_draws_other_numbers():
     keys = {tuple(conversation_key(0, KEY, redraw)) for redraw in range(4)}
     assert len(keys) == 4
     assert tuple(conversation_key(0, KEY)) in keys
+
+
+def test_the_agents_turns_are_timed_and_the_policys_are_not():
+    clock = AgentClock(100.0)
+    assert clock.read(103.0) == Activity(False, False, 3.0, 0.0)  # it sets the task up
+    clock.ask(104.0)
+    assert clock.read(110.0) == Activity(True, True, 0.0, 0.0)
+    clock.answer(120.0)
+    assert clock.read(125.0) == Activity(True, False, 5.0, 5.0)
+    clock.ask(127.0)
+    clock.answer(130.0)
+    assert clock.read(131.0) == Activity(True, False, 1.0, 8.0)
+
+
+def test_a_stopped_conversation_fails_its_replies_and_stays_open(engine, tokenizer):
+    ledger = Ledger(engine, tokenizer, seed=0, max_reply_tokens=9)
+    ledger.open("a", KEY, Sampling())
+    assert not ledger.activity("a").asked
+    ledger.reply("a", FIRST)
+    assert ledger.activity("a").asked and not ledger.activity("a").waits
+    ledger.stop("a")
+    with pytest.raises(EngineStopped, match="was ended"):
+        ledger.reply("a", OBSERVATION)
+    assert len(ledger.close("a", _episode(None)).turns) == 1

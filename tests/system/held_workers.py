@@ -9,8 +9,10 @@ from ale_jax.model.sampler import Sampling
 from ale_jax.records import EpisodeKey, RolloutRequest, Task
 from ale_jax.rollout.policy_server import PolicyServer
 from ale_jax.system.actors.cluster import ray_cluster
+from ale_jax.system.actors.rollout_worker import WorkerSpec
 from ale_jax.system.actors.rollout_workers import RolloutWorkers
 from ale_jax.system.config import RolloutConfig
+from ale_jax.system.survival_config import DeadlinesConfig
 from tests.system.conftest import SPEC
 from tests.system.oracle_ledger import OracleLedger
 
@@ -25,7 +27,8 @@ def main(runtime: str) -> None:
         pids.append(fields["pid"])
 
     with ray_cluster(rollout.actors), PolicyServer(ledger) as server:
-        with RolloutWorkers(rollout, SPEC, AgentLimits(turns=9), ledger, server, record) as workers:
+        spec = WorkerSpec(runtime, SPEC, AgentLimits(turns=9), server.address)
+        with RolloutWorkers(rollout, DeadlinesConfig(), spec, ledger, record) as workers:
             for group in range(4):
                 key = EpisodeKey("train", group, 0, Task("count", group, "train"))
                 workers.submit(RolloutRequest(key), Sampling())

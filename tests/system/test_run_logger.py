@@ -33,3 +33,13 @@ def test_a_learner_far_from_its_engine_is_an_event(gap, event, tmp_path):
     assert gap.keys() == line.keys() & {"train_rollout_logp_diff"}
     kinds = [e.kind for e in read_events(tmp_path / "events.jsonl").records]
     assert kinds == ["train_rollout_logp_diff"] * event
+
+
+def test_what_slows_a_run_down_is_shown_and_the_rest_only_recorded(tmp_path, capsys):
+    with RunLogger(tmp_path, None) as logger:
+        logger.record("actor_started", "actor 0 plays in process 7")
+        logger.record("episodes_paused", "4 of the last 8 attempts failed")
+    said = capsys.readouterr().out
+    assert "episodes paused: 4 of the last 8 attempts failed" in said and "process 7" not in said
+    kinds = [e.kind for e in read_events(tmp_path / "events.jsonl").records]
+    assert kinds == ["actor_started", "episodes_paused"]

@@ -39,9 +39,10 @@ class RolloutScheduler:
 
     POLL = 0.02  # seconds
 
-    def __init__(self, workers: RolloutWorkers, check_policy: Callable[[], None]):
-        """check_policy: raises if the policy's engine has failed."""
-        self._workers, self._check_policy = workers, check_policy
+    def __init__(self, workers: RolloutWorkers, check_system: Callable[[], None]):
+        """check_system: raises if the policy's engine or Ray has failed."""
+        self._workers, self._check_system = workers, check_system
+        self.delivered = 0  # finished episodes
         self._lock = threading.Lock()
         self._queue: deque[tuple[RolloutRequest, Sampling]] = deque()
         self._training: Training | None = None
@@ -72,9 +73,9 @@ class RolloutScheduler:
         self.close()
 
     def check(self) -> None:
-        """Raises the error that ended the scheduler or the policy's engine, if there is one. After
-        that no results come back, or only results that do not depend on the policy."""
-        self._check_policy()
+        """Raises the error that ended the scheduler, the policy's engine or Ray, if there is one.
+        After that no results come back, or only results that do not depend on the policy."""
+        self._check_system()
         if self._failure is not None:
             raise self._failure
 
@@ -148,6 +149,7 @@ class RolloutScheduler:
 
     def _deliver(self, trajectory: Trajectory) -> None:
         key = trajectory.episode.key
+        self.delivered += 1
         with self._lock:
             collect = self._collecting.pop(key, None)
             training = self._training

@@ -5,16 +5,20 @@ The worker is a thin wrapper around `rollout.play`, and never imports JAX.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
+import signal
 from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 import ray
-from ray.exceptions import OutOfMemoryError, RayActorError, RayError
+from ray.exceptions import OutOfMemoryError, RayActorError
 
 from ale_jax.agent.loop import AgentLimits
-from ale_jax.errors import RunFailed
+from ale_jax.errors import RolloutsFailed
 from ale_jax.records import EpisodeKey, Prefix
 from ale_jax.rollout.play import EpisodeResult, EpisodeRunner
 from ale_jax.rollout.policy_client import PolicyAddress, PolicyClient
@@ -35,6 +39,13 @@ class WorkerSpec:
     server: PolicyAddress
 
 
+class Birth(NamedTuple):
+    """Where an actor lives. node: Ray's id of the machine."""
+
+    pid: int
+    node: str
+
+
 class RolloutWorker:
     """`WorkerHandle` makes it a Ray actor. Its methods are called from several threads at once."""
 
@@ -43,12 +54,15 @@ class RolloutWorker:
         self._runner = EpisodeRunner(start_sandbox, make_env, needs_sandbox, spec.limits)
         self._server = spec.server
 
-    def pid(self) -> int:
-        return os.getpid()
+    def birth(self) -> Birth:
+        return Birth(os.getpid(), ray.get_runtime_context().get_node_id())
 
     def play(self, key: EpisodeKey, conversation: str, prefix: Prefix | None) -> EpisodeResult:
         with PolicyClient(self._server, conversation) as policy:
             return self._runner.play(key, policy, prefix)
+
+    def cancel(self, key: EpisodeKey) -> None:
+        self._runner.cancel(key)
 
     def close(self) -> None:
         self._runner.close()
@@ -63,10 +77,6 @@ def _starter(runtime_name: str, spec: SandboxSpec) -> Callable[[], Sandbox]:
 MAX_LOSSES = 5
 # What the call of an actor that died raises; the second if Ray killed it because memory ran out.
 ACTOR_LOST = (RayActorError, OutOfMemoryError)
-
-
-class RolloutWorkersError(RunFailed):
-    """Episodes cannot be played on this installation; the message holds the actor's last error."""
 
 
 class WorkerHandle:
@@ -87,10 +97,11 @@ class WorkerHandle:
         self._start()
 
     def _start(self) -> None:
-        # One thread more than episodes, so that `pid` and `close` are answered at any time.
+        # One thread more than episodes, so that other calls are answered at any time.
         options = {"num_cpus": 1, "max_concurrency": self._places + 1}
         self._actor = ray.remote(RolloutWorker).options(**options).remote(self._spec)
-        self.birth: ray.ObjectRef = self._actor.pid.remote()
+        self._pid: int | None = None  # if it lives on this machine
+        self.birth: ray.ObjectRef = self._actor.birth.remote()
 
     @property
     def free(self) -> int:
@@ -103,20 +114,27 @@ class WorkerHandle:
     def play(self, key: EpisodeKey, conversation: str, prefix: Prefix | None) -> ray.ObjectRef:
         return self._actor.play.remote(key, conversation, prefix)
 
+    def cancel(self, key: EpisodeKey) -> None:
+        self._actor.cancel.remote(key)
+
+    def note_birth(self, birth: Birth) -> None:
+        if birth.node == ray.get_runtime_context().get_node_id():
+            self._pid = birth.pid
+
     def note(self, played: EpisodeResult) -> None:
         self._losses = 0
         self.sandboxes_up = played.sandboxes_up
         self._restarted = max(self._restarted, played.sandboxes_restarted)
 
-    def replace(self, error: RayError) -> None:
-        """Starts a new actor. RolloutWorkersError if MAX_LOSSES were lost in a row."""
+    def replace(self, error: Exception) -> None:
+        """Starts a new actor. RolloutsFailed if MAX_LOSSES were lost in a row."""
         self._losses += 1
         if self._losses >= MAX_LOSSES:
-            raise RolloutWorkersError(
+            raise RolloutsFailed(
                 f"{self._losses} actors in a row were lost before they played an episode; "
                 f"the last error was: {error}"
             ) from error
-        ray.kill(self._actor)  # it may only be unreachable, and must not come back
+        self.kill()  # it may only be unreachable, and must not come back
         self.generation += 1
         self.sandboxes_up = 0
         self._restarted_before += self._restarted
@@ -128,3 +146,15 @@ class WorkerHandle:
 
     def kill(self) -> None:
         ray.kill(self._actor)
+        if self._pid is not None and _is_ray_actor(self._pid):
+            # Ray asks the process to end, which a stopped one does not hear.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+
+
+def _is_ray_actor(pid: int) -> bool:
+    """False if the process has ended, and its pid belongs to somebody else by now."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::")
+    except OSError:
+        return False

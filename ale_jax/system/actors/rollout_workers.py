@@ -1,17 +1,16 @@
-"""The rollout workers: Ray actors that play episodes, with retries after the loss of an actor or a
-sandbox."""
+"""The rollout workers: Ray actors that play episodes, with deadlines, and with retries after what
+the system failed."""
 
 from __future__ import annotations
 
 import dataclasses
 import secrets
 import time
+from collections.abc import Collection
 from typing import Protocol
 
 import ray
-from ray.exceptions import RayError
 
-from ale_jax.agent.loop import AgentLimits
 from ale_jax.model.sampler import Sampling
 from ale_jax.monitor.events import Recorder
 from ale_jax.records import (
@@ -23,14 +22,18 @@ from ale_jax.records import (
     Trajectory,
     Turn,
 )
+from ale_jax.rollout.ledger import Activity
 from ale_jax.rollout.play import EpisodeResult
-from ale_jax.rollout.policy_server import PolicyServer
-from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.system.actors.breaker import SYSTEM_FAULTS, Breaker, Job, RetryQueue, backoff
 from ale_jax.system.actors.rollout_worker import ACTOR_LOST, WorkerHandle, WorkerSpec
 from ale_jax.system.config import RolloutConfig
+from ale_jax.system.survival_config import DeadlinesConfig
 
 NAME_BYTES = 16  # of a conversation's name, which is a secret: it gives access to the conversation
 CLOSE_S = 3.0
+LOOK_S = 0.05  # between two looks at whether a retry may begin
+CHECK_S = 0.5  # between two looks at the deadlines
+CANCEL_S = 10.0  # what is not over so long after it was cancelled ends with its actor
 SANDBOX_FAILURES = (Status.SANDBOX_START_FAILED, Status.SANDBOX_LOST)
 
 
@@ -61,21 +64,35 @@ class Conversations(Protocol):
         redraw: int,
     ) -> None: ...
 
+    def activity(self, name: str) -> Activity: ...
+
+    def stop(self, name: str) -> None: ...
+
     def close(self, name: str, episode: Episode | None) -> Trajectory | None: ...
 
 
 @dataclasses.dataclass(frozen=True)
 class _Attempt:
-    request: RolloutRequest
-    sampling: Sampling
-    rejected: tuple[Status, ...]  # how the attempts before this one ended
+    """is_trial: whether it was begun to see if the system works again (see Breaker)."""
+
+    job: Job
     conversation: str
     worker: WorkerHandle
     generation: int  # of the worker's actor that plays it
+    is_trial: bool
 
     @property
-    def number(self) -> int:
-        return len(self.rejected) + 1
+    def key(self) -> EpisodeKey:
+        return self.job.request.key
+
+
+@dataclasses.dataclass(frozen=True)
+class _Cancelled:
+    """An attempt that was told to end. reason: the deadline that it missed; None if nobody wants
+    its result. until: when its actor is replaced if it has not ended."""
+
+    reason: str | None
+    until: float
 
 
 class RolloutWorkers:
@@ -87,32 +104,37 @@ class RolloutWorkers:
     Unblocked by: the first answer that ends a key, or the timeout.
 
     Attempts that failed for a reason in the system, or that were rejected, are repeated from the
-    same initial state in a new conversation, up to `rollout.retries` times. This happens inside
-    `next_result`.
+    same initial state in a new conversation, up to `rollout.retries` times. While a breaker is open
+    (see Breaker), nothing begins but its trials, and attempts that had begun before fail without
+    using up a retry. An attempt that misses a deadline is cancelled; an actor that does not end it
+    within CANCEL_S is replaced. All of this happens inside `next_result`.
 
-    It has no thread of its own: one thread calls `submit` and `next_result`. The actors talk to the
-    policy directly.
+    It has no thread of its own: one thread calls all methods but `waiting_for`. The actors talk to
+    the policy directly.
     """
 
     def __init__(
         self,
         rollout: RolloutConfig,
-        sandbox: SandboxSpec | None,
-        limits: AgentLimits,
+        deadlines: DeadlinesConfig,
+        spec: WorkerSpec,
         ledger: Conversations,
-        server: PolicyServer,
         record: Recorder,
     ):
-        """sandbox: None if no task needs one. record: `EventLog.record`, called for lost and
-        started actors and for failed attempts."""
+        """record: `EventLog.record`, called for lost and started actors, for failed attempts and
+        for pauses."""
         self._ledger, self._record, self._retries = ledger, record, rollout.retries
-        spec = WorkerSpec(rollout.runtime, sandbox, limits, server.address)
+        self._deadlines = deadlines
         places = rollout.episodes_per_actor
         self._workers = [WorkerHandle(i, spec, places) for i in range(rollout.actors)]
         self._births: dict[ray.ObjectRef, WorkerHandle] = {
             worker.birth: worker for worker in self._workers
         }
         self._attempts: dict[ray.ObjectRef, _Attempt] = {}
+        self._cancelled: dict[ray.ObjectRef, _Cancelled] = {}
+        self._waiting = RetryQueue()
+        self._breaker = Breaker(deadlines.outage_seconds, record)
+        self._next_check, self._asking = 0.0, 0
         self._sandbox_failures = 0
 
     def __enter__(self) -> RolloutWorkers:
@@ -123,8 +145,14 @@ class RolloutWorkers:
 
     @property
     def free_places(self) -> int:
-        """Number of keys that can be submitted now."""
-        return sum(worker.free for worker in self._workers)
+        """Number of keys that can be submitted now. Retries have a place before new keys."""
+        return max(self._free_places() - len(self._waiting), 0)
+
+    def _free_places(self) -> int:
+        places = sum(worker.free for worker in self._workers)
+        if self._breaker.is_open:
+            return min(places, int(self._breaker.may_begin))
+        return places
 
     @property
     def counts(self) -> WorkerCounts:
@@ -139,27 +167,49 @@ class RolloutWorkers:
     def submit(self, request: RolloutRequest, sampling: Sampling) -> None:
         """Starts an episode; there must be a free place."""
         assert self.free_places > 0, "every place is taken"
-        self._begin(request, sampling, rejected=())
+        self._begin(Job(request, sampling))
 
     def next_result(self, timeout: float) -> Trajectory | None:
         """The next finished trajectory; None if there is none within `timeout` seconds.
 
-        Errors: RolloutWorkersError if actors cannot be kept alive; RayTaskError, with its
-        traceback, if an episode failed for a reason that no status describes, which is a bug.
+        Errors: RolloutsFailed if actors cannot be kept alive, or if all attempts have failed for
+        `outage_seconds`; RayTaskError, with its traceback, if an episode failed for a reason that
+        no status describes, which is a bug.
         """
         deadline = time.monotonic() + timeout
-        while answers := [*self._births, *self._attempts]:
+        while True:
+            self._begin_retries()
+            self._check()
             left = max(deadline - time.monotonic(), 0.0)
-            ready, _ = ray.wait(answers, timeout=left)
-            if not ready:
+            if answer := self._next_answer(min(left, LOOK_S)):
+                if answer in self._births:
+                    self._welcome(self._births.pop(answer), answer)
+                elif trajectory := self._take(answer):
+                    return trajectory
+            elif not left:
                 return None
-            if ready[0] in self._births:
-                self._welcome(self._births.pop(ready[0]), ready[0])
-            elif trajectory := self._take(ready[0]):
-                return trajectory
-        # Nothing is in progress. Without this, a caller's loop would be a busy loop.
-        time.sleep(max(deadline - time.monotonic(), 0.0))
-        return None
+
+    def abandon(self, groups: Collection[int]) -> None:
+        """Ends all attempts at episodes of these training groups. They have no result."""
+        self._waiting.discard(groups)
+        for answer, attempt in self._attempts.items():
+            if attempt.job.is_of(groups):
+                self._cancel(answer, attempt, None)
+
+    def waiting_for(self) -> str:
+        """What the next result depends on, in words; empty if no episode is wanted. May be called
+        from any thread."""
+        if paused := self._breaker.state():
+            return paused
+        attempts = list(self._attempts.values())
+        if not attempts:
+            return f"{len(self._waiting)} episodes wait for another attempt" * bool(self._waiting)
+        oldest, task = attempts[0], attempts[0].key.task
+        return (
+            f"{len(attempts)} episodes are in progress, {self._asking} of which wait for the "
+            f"policy; the oldest one is attempt {oldest.job.attempt} at task {task.seed} of "
+            f"{task.family}, on actor {oldest.worker.number}"
+        )
 
     def close(self) -> None:
         """Ends all actors and their sandboxes. Episodes in progress give no result."""
@@ -171,33 +221,88 @@ class RolloutWorkers:
         for worker in self._workers:
             worker.kill()
 
-    def _begin(
-        self, request: RolloutRequest, sampling: Sampling, rejected: tuple[Status, ...]
-    ) -> None:
+    def _next_answer(self, timeout: float) -> ray.ObjectRef | None:
+        answers = [*self._births, *self._attempts]
+        if not answers:
+            time.sleep(timeout)
+            return None
+        ready, _ = ray.wait(answers, timeout=timeout)
+        return ready[0] if ready else None
+
+    def _begin_retries(self) -> None:
+        while self._free_places() > 0 and (job := self._waiting.next_ready()):
+            self._begin(job)
+
+    def _begin(self, job: Job) -> None:
         worker = max(self._workers, key=lambda worker: worker.free)
         conversation = secrets.token_urlsafe(NAME_BYTES)
-        key, prefix_turns = request.key, request.prefix_turns
-        redraw = sum(STATUS_RULES[status].redraw for status in rejected)
-        self._ledger.open(conversation, key, sampling, prefix_turns, redraw)
-        attempt = _Attempt(request, sampling, rejected, conversation, worker, worker.generation)
-        self._attempts[worker.play(key, conversation, request.prefix)] = attempt
+        request = job.request
+        redraw = sum(STATUS_RULES[status].redraw for status in job.rejected)
+        self._ledger.open(conversation, request.key, job.sampling, request.prefix_turns, redraw)
+        is_trial = self._breaker.begin()
+        attempt = _Attempt(job, conversation, worker, worker.generation, is_trial)
+        self._attempts[worker.play(request.key, conversation, request.prefix)] = attempt
         worker.busy += 1
 
+    def _check(self) -> None:
+        """Cancels attempts that miss a deadline, and replaces actors that do not end theirs."""
+        now = time.monotonic()
+        if now < self._next_check:
+            return
+        self._next_check = now + CHECK_S
+        self._breaker.check()
+        asking = 0
+        for answer, attempt in list(self._attempts.items()):
+            if cancelled := self._cancelled.get(answer):
+                if now > cancelled.until:
+                    self._give_up(attempt, cancelled)
+                continue
+            activity = self._ledger.activity(attempt.conversation)
+            asking += activity.waits
+            if reason := _missed(activity, self._deadlines):
+                self._cancel(answer, attempt, reason)
+        self._asking = asking
+
+    def _give_up(self, attempt: _Attempt, cancelled: _Cancelled) -> None:
+        why = f" ({cancelled.reason})" * bool(cancelled.reason)
+        text = f"an episode was not over {CANCEL_S:g} s after it was cancelled{why}"
+        self._replace(attempt.worker, attempt.generation, TimeoutError(text))
+
+    def _cancel(self, answer: ray.ObjectRef, attempt: _Attempt, reason: str | None) -> None:
+        self._ledger.stop(attempt.conversation)
+        attempt.worker.cancel(attempt.key)
+        self._cancelled[answer] = _Cancelled(reason, time.monotonic() + CANCEL_S)
+
     def _take(self, answer: ray.ObjectRef) -> Trajectory | None:
-        """Ends one attempt: returns the key's trajectory, or starts the next attempt."""
-        attempt = self._attempts.pop(answer)
+        """Ends one attempt: returns the key's trajectory, or lets the next attempt wait."""
+        attempt, cancelled = self._attempts.pop(answer), self._cancelled.pop(answer, None)
         attempt.worker.busy -= 1
         episode = self._episode(attempt, answer)
-        rule = STATUS_RULES[episode.status]
-        again = rule.retry and attempt.number <= self._retries
+        if cancelled:
+            if cancelled.reason is None:
+                self._breaker.void(attempt.is_trial)
+                self._ledger.close(attempt.conversation, None)
+                return None
+            episode = _failed(attempt.key, Status.DEADLINE, cancelled.reason)
+        return self._judge(attempt, episode)
+
+    def _judge(self, attempt: _Attempt, episode: Episode) -> Trajectory | None:
+        job, status, rule = attempt.job, episode.status, STATUS_RULES[episode.status]
+        fault = f"{status.value}: {episode.detail}" if status in SYSTEM_FAULTS else ""
+        self._breaker.note(attempt.key.task, fault, attempt.is_trial)
+        # An attempt that had begun before an outage says nothing of its task.
+        is_free = bool(fault) and self._breaker.is_open and not attempt.is_trial
+        again = rule.retry and (is_free or job.attempt <= self._retries)
         if rule.retry:
             self._note_failure(attempt, episode, again)
         if not again:
             trajectory = self._ledger.close(attempt.conversation, episode)
-            return dataclasses.replace(trajectory, rejected=attempt.rejected)
+            return dataclasses.replace(trajectory, rejected=job.rejected)
         self._ledger.close(attempt.conversation, None)
-        rejected = (*attempt.rejected, episode.status)
-        self._begin(attempt.request, attempt.sampling, rejected)
+        rejected = job.rejected if is_free else (*job.rejected, status)
+        # What was rejected for its behaviour is drawn anew, and there is nothing to wait for.
+        delay = backoff(len(rejected) or 1) if rule.infra and not rule.redraw else 0.0
+        self._waiting.put(job._replace(rejected=rejected), delay)
         return None
 
     def _episode(self, attempt: _Attempt, answer: ray.ObjectRef) -> Episode:
@@ -205,22 +310,24 @@ class RolloutWorkers:
             played: EpisodeResult = ray.get(answer)
         except ACTOR_LOST as error:
             self._replace(attempt.worker, attempt.generation, error)
-            return _lost(attempt.request.key, error)
+            return _failed(attempt.key, Status.ACTOR_LOST, f"{type(error).__name__}: {error}")
         if attempt.generation == attempt.worker.generation:
             attempt.worker.note(played)
         return played.episode
 
-    def _welcome(self, worker: WorkerHandle, birth: ray.ObjectRef) -> None:
+    def _welcome(self, worker: WorkerHandle, answer: ray.ObjectRef) -> None:
         generation = worker.generation
         try:
-            pid = ray.get(birth)
+            birth = ray.get(answer)
         except ACTOR_LOST as error:
             self._replace(worker, generation, error)
         else:
-            detail = f"actor {worker.number} plays in process {pid}"
-            self._record("actor_started", detail, actor=worker.number, pid=pid, restarts=generation)
+            worker.note_birth(birth)
+            detail = f"actor {worker.number} plays in process {birth.pid}"
+            fields = {"actor": worker.number, "pid": birth.pid, "restarts": generation}
+            self._record("actor_started", detail, **fields)
 
-    def _replace(self, worker: WorkerHandle, generation: int, error: RayError) -> None:
+    def _replace(self, worker: WorkerHandle, generation: int, error: Exception) -> None:
         if generation != worker.generation:
             return  # another episode of the same actor has reported the loss already
         self._record("actor_lost", str(error), actor=worker.number, restarts=generation)
@@ -230,7 +337,7 @@ class RolloutWorkers:
 
     def _note_failure(self, attempt: _Attempt, episode: Episode, again: bool) -> None:
         self._sandbox_failures += episode.status in SANDBOX_FAILURES
-        key = attempt.request.key
+        key = attempt.key
         self._record(
             "attempt_failed" if STATUS_RULES[episode.status].infra else "attempt_rejected",
             episode.detail,
@@ -238,20 +345,37 @@ class RolloutWorkers:
             phase=key.phase,
             group=key.group,
             member=key.member,
+            family=key.task.family,
+            seed=key.task.seed,
             num_prefix_turns=key.num_prefix_turns,
-            attempt=attempt.number,
+            attempt=attempt.job.attempt,
             retried=again,
         )
 
 
-def _lost(key: EpisodeKey, error: RayError) -> Episode:
+def _missed(activity: Activity, deadlines: DeadlinesConfig) -> str:
+    """The deadline that an attempt has missed, in words; empty if it has missed none."""
+    if activity.waits:
+        return ""  # for the policy, which is not the attempt's fault
+    if not activity.asked:
+        return _late("did not begin", activity.turn_seconds, deadlines.placement_seconds)
+    return _late(
+        "took too long for a turn", activity.turn_seconds, deadlines.turn_seconds
+    ) or _late("took too long", activity.total_seconds, deadlines.episode_seconds)
+
+
+def _late(what: str, seconds: float, limit: float) -> str:
+    return f"the episode {what}: {seconds:.0f} s, and {limit:g} s are allowed" * (seconds > limit)
+
+
+def _failed(key: EpisodeKey, status: Status, detail: str) -> Episode:
     return Episode(
         key=key,
-        status=Status.ACTOR_LOST,
+        status=status,
         reward=None,
         turns=0,
         malformed_calls=0,
         seconds=0.0,
         env_seconds=0.0,
-        detail=f"{type(error).__name__}: {error}",
+        detail=detail,
     )

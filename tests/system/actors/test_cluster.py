@@ -3,6 +3,28 @@
 import subprocess
 import sys
 
+import pytest
+
+LOSE = """
+import os, signal, sys, time
+from pathlib import Path
+from ale_jax.errors import RolloutsFailed
+from ale_jax.system.actors.cluster import ray_cluster
+with ray_cluster(1) as cluster:
+    cluster.check()
+    children = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    pids = [pid for each in children for pid in each.read_text().split()]
+    (victim,) = [p for p in pids if sys.argv[1] in Path(f"/proc/{p}/cmdline").read_text()[:200]]
+    os.kill(int(victim), signal.SIGKILL)
+    while True:
+        time.sleep(0.1)
+        try:
+            cluster.check()
+        except RolloutsFailed as error:
+            print(error, flush=True)
+            break
+print("left")
+"""
 HOLD = """
 import sys, ray
 from ale_jax.system.actors.cluster import ray_cluster
@@ -42,3 +64,16 @@ def test_a_cluster_that_was_killed_is_in_nobodys_way():
     assert after.stdout.readline(), after.communicate("", timeout=60)
     after.communicate("", timeout=60)
     assert after.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("victim", "reason"), [("gcs_server", "Ray's head ended"), ("raylet/raylet", "(raylet) ended")]
+)
+def test_a_cluster_that_is_gone_is_noticed_and_left(victim, reason):
+    result = subprocess.run(
+        [sys.executable, "-c", LOSE, victim], capture_output=True, text=True, timeout=120
+    )
+    said = result.stdout.splitlines()
+    assert result.returncode == 0 and said[-1] == "left", result.stderr
+    *_, error, _ = said  # after what Ray itself says
+    assert reason in error and "the same command continues" in error

@@ -1,0 +1,181 @@
+"""When attempts at episodes may begin: after a back-off, and not while the system fails all."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from ale_jax.errors import RolloutsFailed
+from ale_jax.model.sampler import Sampling
+from ale_jax.monitor.events import Recorder
+from ale_jax.monitor.progress import duration
+from ale_jax.records import TRAIN, RolloutRequest, Status, Task
+
+# Faults that other tasks would meet, too. A world's own error is not among them: pausing would not
+# mend it, and the others can go on.
+SYSTEM_FAULTS = (
+    Status.SANDBOX_START_FAILED,
+    Status.SANDBOX_LOST,
+    Status.MODEL_ERROR,
+    Status.VERIFIER_ERROR,
+    Status.ACTOR_LOST,
+    Status.DEADLINE,
+)
+FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.25, 30.0
+
+
+class Job(NamedTuple):
+    """An episode that is played until it has a result. rejected: how its attempts so far ended."""
+
+    request: RolloutRequest
+    sampling: Sampling
+    rejected: tuple[Status, ...] = ()
+
+    @property
+    def attempt(self) -> int:
+        """The number of its next attempt, from 1."""
+        return len(self.rejected) + 1
+
+    def is_of(self, groups: Collection[int]) -> bool:
+        """Whether it is an episode of one of these training groups."""
+        return self.request.key.phase == TRAIN and self.request.key.group in groups
+
+
+def backoff(failures: int) -> float:
+    """Seconds before the attempt that follows `failures` failures: doubled each time up to a cap,
+    and shortened by chance, so that attempts that failed together do not come back together."""
+    return min(FIRST_BACKOFF_S * 2 ** (failures - 1), MAX_BACKOFF_S) * random.uniform(0.5, 1.0)
+
+
+class RetryQueue:
+    """Jobs that wait for their next attempt; the one that may begin first comes first."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self._clock = clock
+        self._heap: list[tuple[float, int, Job]] = []
+        self._count = itertools.count()  # jobs of the same moment in the order of their arrival
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def put(self, job: Job, delay: float) -> None:
+        heapq.heappush(self._heap, (self._clock() + delay, next(self._count), job))
+
+    def next_ready(self) -> Job | None:
+        """Takes out a job whose delay is over; None if there is none."""
+        if self._heap and self._heap[0][0] <= self._clock():
+            return heapq.heappop(self._heap)[-1]
+        return None
+
+    def discard(self, groups: Collection[int]) -> None:
+        """Forgets the jobs of these training groups."""
+        self._heap = [entry for entry in self._heap if not entry[-1].is_of(groups)]
+        heapq.heapify(self._heap)
+
+
+class Breaker:
+    """Pauses all attempts while the system fails them, instead of letting their work fail.
+
+    It opens when at least half of the last WINDOW attempts, of more than one task, were failed by
+    the system. A single task that breaks its sandbox therefore cannot stop the others. While it is
+    open, one attempt at a time is tried, after a pause that doubles with each failed trial. The
+    first attempt that the system does not fail closes it.
+    """
+
+    WINDOW, MIN_FAILURES, MIN_TASKS = 8, 4, 2
+    FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 30.0
+
+    def __init__(
+        self,
+        outage_seconds: float,
+        record: Recorder,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        """record: called when the breaker opens and when it closes."""
+        self._outage_seconds, self._record, self._clock = outage_seconds, record, clock
+        self._recent: deque[tuple[Task, bool]] = deque(maxlen=self.WINDOW)  # task, failed
+        self._open_since: float | None = None
+        self._pause, self._trial_at = self.FIRST_PAUSE_S, 0.0
+        self._in_trial = False
+        self._last_failure = ""
+
+    @property
+    def is_open(self) -> bool:
+        return self._open_since is not None
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether an attempt may begin now; while the breaker is open, that attempt is a trial."""
+        if not self.is_open:
+            return True
+        return not self._in_trial and self._clock() >= self._trial_at
+
+    def begin(self) -> bool:
+        """Notes that an attempt begins, and returns whether it is a trial."""
+        assert self.may_begin
+        self._in_trial = self.is_open
+        return self._in_trial
+
+    def note(self, task: Task, failure: str, is_trial: bool) -> None:
+        """Notes how an attempt ended. failure: how the system failed it; empty if it did not."""
+        if is_trial:
+            self._in_trial = False
+        if failure:
+            self._last_failure = failure
+        if not self.is_open:
+            self._recent.append((task, bool(failure)))
+            if self._must_open():
+                self._open()
+        elif not failure:
+            self._close()
+        elif is_trial:
+            self._pause = min(2 * self._pause, self.MAX_PAUSE_S)
+            self._trial_at = self._clock() + self._pause
+
+    def void(self, is_trial: bool) -> None:
+        """Notes that an attempt ended without saying anything about the system."""
+        if is_trial:
+            self._in_trial = False
+
+    def check(self) -> None:
+        """RolloutsFailed if the breaker has been open for longer than `outage_seconds`."""
+        if self.is_open and (seconds := self._clock() - self._open_since) > self._outage_seconds:
+            raise RolloutsFailed(
+                f"for {duration(seconds)} no episode could be played; the last attempt ended with "
+                f"{self._last_failure}: remove the cause, then the same command continues"
+            )
+
+    def state(self) -> str:
+        """Why nothing begins; empty while the breaker is closed."""
+        if not self.is_open:
+            return ""
+        wait = max(self._trial_at - self._clock(), 0.0)
+        when = "a trial is being played" if self._in_trial else f"the next trial is in {wait:.0f} s"
+        return f"episodes are paused, since the last one ended with {self._last_failure}; {when}"
+
+    def _must_open(self) -> bool:
+        failed = [task for task, is_failure in self._recent if is_failure]
+        enough = len(failed) >= max(self.MIN_FAILURES, len(self._recent) / 2)
+        return enough and len(set(failed)) >= self.MIN_TASKS
+
+    def _open(self) -> None:
+        self._open_since = self._clock()
+        self._pause = self.FIRST_PAUSE_S
+        self._trial_at = self._open_since + self._pause
+        failures = sum(is_failure for _, is_failure in self._recent)
+        self._record(
+            "episodes_paused",
+            f"{failures} of the last {len(self._recent)} attempts failed; the last one ended with "
+            f"{self._last_failure}",
+        )
+
+    def _close(self) -> None:
+        seconds = self._clock() - self._open_since
+        self._open_since = None
+        self._recent.clear()
+        self._record("episodes_resumed", f"after a pause of {duration(seconds)}")

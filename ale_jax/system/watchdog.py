@@ -1,0 +1,62 @@
+"""Says what a run waits for once nothing has been finished for a long time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
+
+from ale_jax.monitor.progress import duration
+
+LOOK_S = 1.0  # between two looks
+
+
+class Sign(NamedTuple):
+    """progress: changes when something is finished. waits_for: what the next thing depends on."""
+
+    progress: Hashable
+    waits_for: str
+
+
+class Watchdog:
+    """Looks at a run from a thread of its own, within a `with` block, because all other threads may
+    be stuck. It only speaks; deadlines act.
+
+    After `seconds` without progress it calls `say` with what the run waits for, and again after
+    twice as long, and so on.
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        look: Callable[[], Sign],
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._seconds, self._look, self._say, self._clock = seconds, look, say, clock
+        self._progress: Hashable = None
+        self._since, self._patience = clock(), seconds
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+
+    def __enter__(self) -> Watchdog:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._closing.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closing.wait(LOOK_S):
+            self.look()
+
+    def look(self) -> None:
+        """Compares with the look before."""
+        sign, now = self._look(), self._clock()
+        if sign.progress != self._progress:
+            self._progress, self._since, self._patience = sign.progress, now, self._seconds
+        elif now - self._since >= self._patience:
+            self._patience *= 2
+            self._say(f"nothing was finished for {duration(now - self._since)}: {sign.waits_for}")

@@ -1,0 +1,142 @@
+"""Attempts that hang are played again, and an outage pauses the workers and drops nothing."""
+
+import dataclasses
+import os
+import signal
+import time
+
+import pytest
+
+from ale_jax.agent.tools import bash, render_tool_call
+from ale_jax.errors import RolloutsFailed
+from ale_jax.model.sampler import Sampling
+from ale_jax.records import RolloutRequest, Status
+from ale_jax.rollout.engine import EngineStopped
+from ale_jax.system.survival_config import DeadlinesConfig
+from tests.system import sandboxes
+from tests.system.actors.workers import (
+    LIMIT_S,
+    Events,
+    SilentLedger,
+    keys,
+    next_episode,
+    play_all,
+    run_until,
+    wait_until,
+    workers_of,
+)
+from tests.system.oracle_ledger import OracleLedger
+
+SHORT = DeadlinesConfig(placement_seconds=60.0, turn_seconds=6.0, episode_seconds=60.0)
+
+
+def test_an_episode_of_a_stopped_actor_is_played_again_by_another(ray, runtime_name):
+    ledger, events, (key,) = OracleLedger(), Events(), keys(1)
+    ledger.gate.clear()
+    with workers_of(runtime_name, ledger, events, actors=1, deadlines=SHORT) as workers:
+        workers.submit(RolloutRequest(key), Sampling())
+        run_until(workers, lambda: ledger.asked == 1 and events)
+        pid = events[0]["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        held = sandboxes.of(runtime_name, pid)
+        ledger.gate.set()
+        episode = next_episode(workers)
+        assert (episode.status, episode.reward) == (Status.FINISHED, 1.0)
+        wait_until(lambda: not sandboxes.process_exists(pid))
+        assert held
+        wait_until(lambda: not any(sandboxes.exists(runtime_name, each) for each in held))
+    (failure,) = events.of("attempt_failed")
+    assert (failure["status"], failure["retried"]) == ("deadline", True)
+    assert (
+        "took too long for a turn" in failure["detail"] and "6 s are allowed" in failure["detail"]
+    )
+    (lost,) = events.of("actor_lost")
+    assert "was not over 10 s after it was cancelled" in lost["detail"]
+
+
+class SleepingLedger(OracleLedger):
+    """Its first conversation sleeps until the deadline, and longer than a command may."""
+
+    def open(self, name, key, *rest):
+        super().open(name, key, *rest)
+        if len(self.opened) == 1:
+            sleep = render_tool_call(bash("sleep 4"))
+            self._scripts[name] = [sleep] * 9
+
+
+def test_an_episode_that_takes_too_long_is_cancelled_and_its_sandbox_freed(ray, each_runtime):
+    ledger, events, (key,) = SleepingLedger(), Events(), keys(1)
+    deadlines = dataclasses.replace(SHORT, episode_seconds=6.0)
+    with workers_of(each_runtime, ledger, events, actors=1, deadlines=deadlines) as workers:
+        workers.submit(RolloutRequest(key), Sampling())
+        assert next_episode(workers).reward == 1.0
+        assert workers.counts.sandboxes_restarted == 1
+        assert workers.counts.actor_restarts == 0
+    (failure,) = events.of("attempt_failed")
+    assert failure["status"] == "deadline" and "the episode took too long" in failure["detail"]
+
+
+def test_a_policy_that_takes_its_time_misses_no_deadline(ray, runtime_name):
+    ledger, events, (key,) = OracleLedger(), Events(), keys(1)
+    deadlines = DeadlinesConfig(placement_seconds=60.0, turn_seconds=5.5, episode_seconds=5.5)
+    ledger.gate.clear()
+    with workers_of(runtime_name, ledger, events, actors=1, deadlines=deadlines) as workers:
+        workers.submit(RolloutRequest(key), Sampling())
+        until = time.monotonic() + 8.0
+        run_until(workers, lambda: time.monotonic() > until)
+        ledger.gate.set()
+        assert next_episode(workers).reward == 1.0
+    assert not events.of("attempt_failed")
+
+
+def test_abandoned_groups_have_no_result_and_leave_their_places(ray, runtime_name):
+    ledger, events, wanted = OracleLedger(), Events(), keys(3)
+    ledger.gate.clear()
+    with workers_of(runtime_name, ledger, events, actors=1, episodes_per_actor=3) as workers:
+        for key in wanted:
+            workers.submit(RolloutRequest(key), Sampling())
+        run_until(workers, lambda: ledger.asked == 3)
+        assert "3 episodes are in progress, " in workers.waiting_for()
+        workers.abandon({0, 2})
+        ledger.gate.set()
+        assert next_episode(workers).key == wanted[1]
+        run_until(workers, lambda: workers.free_places == 3)
+    assert ledger.open_conversations == 0
+    assert not events.of("attempt_failed")
+
+
+class RecoveringLedger(OracleLedger):
+    """Its engine fails the first `failures` replies."""
+
+    def __init__(self, failures):
+        super().__init__()
+        self._failures = failures
+
+    def reply(self, name, new_messages):
+        with self._lock:
+            self._failures -= 1
+            if self._failures >= 0:
+                raise EngineStopped("engine closed")
+        return super().reply(name, new_messages)
+
+
+def test_an_outage_pauses_episodes_and_drops_none(ray, runtime_name):
+    # 4 attempts open the breaker, 2 were begun before, and 3 trials fail.
+    ledger, events, wanted = RecoveringLedger(9), Events(), keys(6)
+    with workers_of(runtime_name, ledger, events, episodes_per_actor=3, retries=2) as workers:
+        episodes = play_all(workers, wanted)
+    assert [e.reward for e in episodes] == [1.0] * 6
+    (paused,), (resumed,) = events.of("episodes_paused"), events.of("episodes_resumed")
+    assert "model_error: PolicyError: the policy did not answer" in paused["detail"]
+    assert resumed["detail"].startswith("after a pause of ")
+    assert all(e["retried"] for e in events.of("attempt_failed"))
+
+
+def test_an_outage_that_lasts_ends_the_run_in_one_line(ray, runtime_name):
+    deadlines = dataclasses.replace(SHORT, outage_seconds=3.0)
+    options = {"episodes_per_actor": 3, "retries": 9, "deadlines": deadlines}
+    with workers_of(runtime_name, SilentLedger(), Events(), **options) as workers:
+        for key in keys(4):
+            workers.submit(RolloutRequest(key), Sampling())
+        with pytest.raises(RolloutsFailed, match=r"no episode could be played.*engine closed"):
+            workers.next_result(LIMIT_S)

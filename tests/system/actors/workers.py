@@ -1,0 +1,91 @@
+"""Rollout workers on real Ray actors and sandboxes, with a policy that knows every answer."""
+
+import contextlib
+import time
+
+from ale_jax.agent.loop import AgentLimits
+from ale_jax.model.sampler import Sampling
+from ale_jax.records import EpisodeKey, RolloutRequest, Task
+from ale_jax.rollout.engine import EngineStopped
+from ale_jax.rollout.policy_server import PolicyServer
+from ale_jax.system.actors.rollout_worker import WorkerSpec
+from ale_jax.system.actors.rollout_workers import RolloutWorkers
+from ale_jax.system.config import RolloutConfig
+from ale_jax.system.survival_config import DeadlinesConfig
+from envs.shell.families import TRAIN_FAMILIES
+from tests.system.conftest import SPEC
+from tests.system.oracle_ledger import OracleLedger
+
+LIMIT_S = 60.0
+LIMITS = AgentLimits(turns=20)
+LONG = DeadlinesConfig()
+
+
+class Events(list):
+    def __call__(self, kind, detail, **fields):
+        self.append({"kind": kind, "detail": detail} | fields)
+
+    def of(self, kind):
+        return [event for event in self if event["kind"] == kind]
+
+
+def keys(count):
+    tasks = [Task(TRAIN_FAMILIES[i % len(TRAIN_FAMILIES)], i, "train") for i in range(count)]
+    return [EpisodeKey("train", i, 0, task) for i, task in enumerate(tasks)]
+
+
+@contextlib.contextmanager
+def workers_of(
+    runtime,
+    ledger,
+    events,
+    retries=1,
+    actors=2,
+    episodes_per_actor=2,
+    sandbox=SPEC,
+    limits=LIMITS,
+    deadlines=LONG,
+):
+    rollout = RolloutConfig(runtime, actors, episodes_per_actor, 64, retries)
+    with PolicyServer(ledger) as server:
+        spec = WorkerSpec(runtime, sandbox, limits, server.address)
+        with RolloutWorkers(rollout, deadlines, spec, ledger, events) as workers:
+            yield workers
+
+
+def next_episode(workers):
+    trajectory = workers.next_result(LIMIT_S)
+    assert trajectory is not None, "nothing came back"
+    return trajectory.episode
+
+
+def play_all(workers, wanted):
+    waiting, episodes = list(wanted), []
+    while len(episodes) < len(wanted):
+        while waiting and workers.free_places:
+            workers.submit(RolloutRequest(waiting.pop(0)), Sampling())
+        episodes.append(next_episode(workers))
+    assert workers.next_result(0.2) is None, "something came back twice"
+    return episodes
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+def run_until(workers, condition):
+    """Lets the workers do its work, with nothing to come back, until `condition` holds."""
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert workers.next_result(0.05) is None
+        assert time.monotonic() < deadline, "waited in vain"
+
+
+class SilentLedger(OracleLedger):
+    """Its engine is gone."""
+
+    def reply(self, name, new_messages):
+        raise EngineStopped("engine closed")

@@ -1,0 +1,57 @@
+"""Says what a run waits for, when nothing happens for long enough, and only then."""
+
+from ale_jax.system.watchdog import Sign, Watchdog
+
+
+class Rig:
+    def __init__(self):
+        self.now, self.done, self.said = 0.0, 0, []
+        look = lambda: Sign(self.done, "episode 7")  # noqa: E731
+        self.watchdog = Watchdog(10.0, look, self.said.append, lambda: self.now)
+        self.watchdog.look()
+
+    def look_after(self, seconds):
+        self.now += seconds
+        self.watchdog.look()
+
+
+def test_a_run_that_makes_progress_is_left_alone():
+    rig = Rig()
+    for _ in range(5):
+        rig.done += 1
+        rig.look_after(9.0)
+        rig.look_after(0.5)
+    assert not rig.said
+
+
+def test_a_run_that_stands_still_is_described_at_doubling_intervals():
+    rig = Rig()
+    for _ in range(45):
+        rig.look_after(1.0)
+    assert rig.said == [
+        f"nothing was finished for {seconds}s: episode 7" for seconds in (10, 20, 40)
+    ]
+
+
+def test_progress_starts_the_wait_anew():
+    rig = Rig()
+    rig.look_after(10.0)
+    rig.done += 1
+    rig.look_after(9.0)
+    rig.look_after(9.0)
+    assert len(rig.said) == 1
+    rig.look_after(1.0)
+    assert len(rig.said) == 2
+
+
+def test_it_looks_from_a_thread_of_its_own():
+    looked = []
+
+    def look():
+        looked.append(1)
+        return Sign(len(looked), "")
+
+    with Watchdog(10.0, look, print) as watchdog:
+        while not looked:
+            pass
+    assert not watchdog._thread.is_alive()
