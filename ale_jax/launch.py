@@ -26,11 +26,13 @@ from __future__ import annotations
 import ast
 import contextlib
 import errno
+import logging
 import os
 import re
 import runpy
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -40,6 +42,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from ale_jax.errors import RunFailed
+from ale_jax.monitor.library_log import LibraryLog
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.system.fields import flat, meant_fields, unknown_field, wrong_value
 from ale_jax.system.stopping import INTERRUPTED, StopSignals
@@ -247,7 +250,7 @@ def _controller() -> Run:
 
 def _run(run: Run, config: RunConfig, workdir: Workdir) -> None:
     try:
-        with StopSignals(config.checkpoint.grace_seconds) as stop:
+        with LibraryLog(workdir.path), StopSignals(config.checkpoint.grace_seconds) as stop:
             run(config, workdir, stop)
     except Exception as error:
         path = workdir.path / TRACEBACK_FILE
@@ -266,5 +269,15 @@ def _one_line(error: BaseException) -> str:
     return " ".join((text + notes).split())
 
 
+def _main_program() -> int:
+    code = main(sys.argv)
+    if code == 2:
+        # What ended the run, such as a full disk, also fails the clean-up of libraries at exit. It
+        # has been said in one line, which should stay the last one.
+        sys.unraisablehook = threading.excepthook = lambda _: None
+        logging.disable()
+    return code
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    sys.exit(_main_program())

@@ -27,7 +27,8 @@ BASES = (".", "ale_jax", "docs", "envs", "ale_jax/sandbox")
 MADE_ELSEWHERE = (
     *("runs/", "tensorboard/", "tokenizer/", "checkpoints/", "benchmarks/results/experiments/NAME"),
     *("config.json", "metrics.jsonl", "evaluations.json", "events.jsonl", "trajectories.jsonl"),
-    *("summary.json", "report.html", "reward.txt", "reward.json", "build.sh", "run-tests.sh"),
+    *("summary.json", "report.html", "traceback.txt", "library.log", "reward.txt", "reward.json"),
+    *("build.sh", "run-tests.sh"),
     *("envs/shell/families/NAME", "envs/NAME", "utils.py"),
 )
 # A quoted word is a path if it begins or ends like one.
