@@ -162,3 +162,12 @@ def test_an_episode_after_rejected_ones_draws_other_numbers():
     keys = {tuple(conversation_key(0, KEY, redraw)) for redraw in range(4)}
     assert len(keys) == 4
     assert tuple(conversation_key(0, KEY)) in keys
+
+
+def test_a_conversation_starts_with_the_version_of_its_first_token(engine, tokenizer):
+    ledger = Ledger(engine, tokenizer, seed=0, max_reply_tokens=4)
+    ledger.open("a", KEY, Sampling(), (text_turn([1], [2]),))
+    assert ledger.start_version("a") is None, "the prefix turns were not sampled here"
+    ledger.reply("a", FIRST)
+    assert ledger.start_version("a") == 5
+    ledger.close("a", None)

@@ -33,6 +33,9 @@ class OracleLedger:
         assert self.gate.wait(60)
         return Reply(script.pop(0), "stop")
 
+    def start_version(self, name):
+        return 0 if self.asked else None
+
     def close(self, name, episode):
         del self._scripts[name]
         return episode and Trajectory(episode, turns=(), start_version=0)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import time
+from collections.abc import Collection
 from typing import Protocol
 
 import ray
@@ -61,6 +62,8 @@ class Conversations(Protocol):
         redraw: int,
     ) -> None: ...
 
+    def start_version(self, name: str) -> int | None: ...
+
     def close(self, name: str, episode: Episode | None) -> Trajectory | None: ...
 
 
@@ -79,7 +82,8 @@ class _Attempt:
 
 
 class RolloutWorkers:
-    """Plays episodes on `rollout.actors` actors; there is exactly one result for every key.
+    """Plays episodes on `rollout.actors` actors; there is exactly one result for every key,
+    and none for the keys of an abandoned group.
 
     Consumes: keys, by `submit`, as long as `free_places` > 0.
     Waits for: any actor's answer, in `next_result`: an episode, or that an actor is up, or that one
@@ -90,8 +94,8 @@ class RolloutWorkers:
     same initial state in a new conversation, up to `rollout.retries` times. This happens inside
     `next_result`.
 
-    It has no thread of its own: one thread calls `submit` and `next_result`. The actors talk to the
-    policy directly.
+    It has no thread of its own: one thread calls `submit`, `next_result` and `abandon`. The actors
+    talk to the policy directly.
     """
 
     def __init__(
@@ -113,6 +117,7 @@ class RolloutWorkers:
             worker.birth: worker for worker in self._workers
         }
         self._attempts: dict[ray.ObjectRef, _Attempt] = {}
+        self._abandoned: set[ray.ObjectRef] = set()  # of the attempts
         self._sandbox_failures = 0
 
     def __enter__(self) -> RolloutWorkers:
@@ -161,10 +166,38 @@ class RolloutWorkers:
         time.sleep(max(deadline - time.monotonic(), 0.0))
         return None
 
+    def start_versions(self) -> dict[int, int]:
+        """Training group -> the oldest start version of its conversations in progress. Groups whose
+        conversations have no reply yet are left out."""
+        oldest: dict[int, int] = {}
+        for _, attempt in self._training():
+            start = self._ledger.start_version(attempt.conversation)
+            if start is not None:
+                group = attempt.request.key.group
+                oldest[group] = min(start, oldest.get(group, start))
+        return oldest
+
+    def abandon(self, groups: Collection[int]) -> None:
+        """Ends the attempts of these training groups, which give no result. A place is free again
+        when its actor has noticed that the conversation has ended."""
+        for answer, attempt in self._training():
+            if attempt.request.key.group in groups:
+                self._ledger.close(attempt.conversation, None)
+                self._abandoned.add(answer)
+
+    def _training(self) -> list[tuple[ray.ObjectRef, _Attempt]]:
+        """The attempts at training episodes that are not abandoned."""
+        return [
+            (answer, attempt)
+            for answer, attempt in self._attempts.items()
+            if attempt.request.key.is_trained_on and answer not in self._abandoned
+        ]
+
     def close(self) -> None:
         """Ends all actors and their sandboxes. Episodes in progress give no result."""
-        for attempt in self._attempts.values():
-            self._ledger.close(attempt.conversation, None)
+        for answer, attempt in self._attempts.items():
+            if answer not in self._abandoned:
+                self._ledger.close(attempt.conversation, None)
         self._attempts.clear()
         goodbyes = [worker.say_goodbye() for worker in self._workers]
         ray.wait(goodbyes, num_returns=len(goodbyes), timeout=CLOSE_S)
@@ -188,6 +221,9 @@ class RolloutWorkers:
         attempt = self._attempts.pop(answer)
         attempt.worker.busy -= 1
         episode = self._episode(attempt, answer)
+        if answer in self._abandoned:
+            self._abandoned.remove(answer)
+            return None
         rule = STATUS_RULES[episode.status]
         again = rule.retry and attempt.number <= self._retries
         if rule.retry:

@@ -188,6 +188,24 @@ def test_a_killed_sandbox_is_replaced_and_its_episode_played_again(ray, each_run
     assert len(ledger.opened) == 3
 
 
+def test_abandoned_groups_give_no_result_and_free_their_places(ray, runtime_name):
+    ledger, events = OracleLedger(), Events()
+    ledger.gate.clear()
+    with workers_of(runtime_name, ledger, events) as workers:
+        assert workers.start_versions() == {}
+        for key in keys(2):
+            workers.submit(RolloutRequest(key), Sampling())
+        run_until(workers, lambda: ledger.asked == 2)
+        assert workers.start_versions() == {0: 0, 1: 0}
+        workers.abandon([0])
+        assert workers.start_versions() == {1: 0}
+        assert ledger.open_conversations == 1
+        ledger.gate.set()
+        assert next_episode(workers).key.group == 1
+        run_until(workers, lambda: workers.free_places == 4)
+    assert not events.of("attempt_failed"), "what was abandoned is not repeated"
+
+
 class SilentLedger(OracleLedger):
     """Its engine is gone."""
 
