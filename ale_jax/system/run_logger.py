@@ -6,9 +6,11 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 from ale_jax.algo.algorithm import MismatchHypers
+from ale_jax.data.replay import DroppedGroup
 from ale_jax.monitor.evaluations import (
     EVALUATIONS_FILE,
     FINAL,
@@ -19,16 +21,21 @@ from ale_jax.monitor.evaluations import (
     read_evaluations,
     wilson_interval,
 )
-from ale_jax.monitor.events import EventLog
+from ale_jax.monitor.events import GROUP_DROPPED, EventLog
 from ale_jax.monitor.metrics import METRICS_FILE, MetricsWriter, read_metrics
 from ale_jax.monitor.progress import make_progress
+from ale_jax.monitor.schedule import ScheduleWriter
 from ale_jax.monitor.trajectories import TrajectoryWriter
+from ale_jax.records import Task
 from ale_jax.system.actors.rollout_workers import RolloutWorkers, WorkerCounts
 from ale_jax.system.compilation import Compilations
 from ale_jax.system.config import RunConfig
 from ale_jax.system.step_metrics import StepReport, step_metrics
+from ale_jax.system.step_schedule import step_schedule
 from ale_jax.system.tasks import Cursor
 from ale_jax.system.trajectory_samples import trajectory_samples
+
+NONE_BACK = "none came back"
 
 
 class RunLogger:
@@ -46,6 +53,7 @@ class RunLogger:
             self.metrics = stack.enter_context(
                 MetricsWriter(workdir, resume_step=step, resume_phase=phase)
             )
+            self._schedule = stack.enter_context(ScheduleWriter(workdir, resume_step=step))
             self._trajectories = stack.enter_context(TrajectoryWriter(workdir, resume_step=step))
             self.progress = stack.enter_context(make_progress(sys.stdout))
             self._compilations = stack.enter_context(Compilations(self.progress))
@@ -80,6 +88,7 @@ class RunLogger:
         self._sampled_tokens, self._looked = sampled_tokens, now
         values = step_metrics(report) | {"tokens_per_second": rate} | self._compile_time()
         self.metrics.log(report.cursor.step, values, "rl")
+        self._schedule.write(step_schedule(report))
         if values.get("skipped_updates"):
             detail = (
                 "the loss, a gradient or a weight was not finite, so the update was not applied"
@@ -105,6 +114,20 @@ class RunLogger:
             sandboxes_up=counts.sandboxes_up,
             sandboxes_busy=counts.sandboxes_busy,
             sandboxes_restarted=counts.sandboxes_restarted,
+        )
+
+    def note_dropped(self, group: DroppedGroup, task: Task) -> None:
+        """Records that a group is not trained on, which task it was, and how its episodes ended."""
+        counts = Counter(trajectory.episode.status.value for trajectory in group.members)
+        statuses = ", ".join(f"{count} {status}" for status, count in counts.most_common())
+        self.events.record(
+            GROUP_DROPPED,
+            next((t.episode.detail for t in group.members if t.episode.detail), ""),
+            group=group.index,
+            reason=group.reason.value,
+            family=task.family,
+            seed=task.seed,
+            statuses=statuses or NONE_BACK,
         )
 
     def _compile_time(self) -> dict[str, float]:
