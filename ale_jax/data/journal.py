@@ -1,16 +1,15 @@
 """The journal: trajectories that came back and were not trained on, for a run that is resumed.
 
-It is a cache. An entry stands for what an episode of the same key would give if it were played
-again, so a lost entry costs time and nothing else. What must not happen is that an entry is used
-after which the resumed run differs from one that was never interrupted: a group trained on twice, a
-token of weights that no longer exist, an age outside of the bound. Therefore
+It is a cache: a lost entry costs the time to play an episode again, and nothing else. But no entry
+may lead to a group that is trained on twice, to a token of weights that never led to the restored
+ones, or to an age outside of the bound. Therefore
 
-- the checkpoint alone decides which groups are played. An entry is looked up when its group is
-  admitted, so one whose group was trained on is never used;
+- the checkpoint alone decides which groups are admitted, and entries are looked up then;
 - an entry is used only if the restored version or an older one sampled all its tokens. Newer
   weights were lost with the interruption, and the resumed run makes others of the same number;
-- entries are used only until the resumed run publishes. A group that is admitted later starts at
-  its admission, on which the proof that no run waits for ever depends (docs/staleness.md);
+- entries are used only until the resumed run publishes, and those of older weights for no more
+  groups than the headroom has. Otherwise groups of the oldest allowed age could hold all permits,
+  and a step would wait for ever (docs/staleness.md);
 - entries that are used are written again, as results of the resumed run, and the segments that it
   found are deleted before its first checkpoint is begun. So all entries are of weights that led to
   the newest checkpoint, or were sampled since.
@@ -142,6 +141,7 @@ class Recall:
         self, version: int, trajectories: Iterable[Trajectory], record: Callable[..., None]
     ):
         self._version, self._record = version, record
+        self._older_groups = 0  # taken, with a start before `version`
         self._entries: dict[EpisodeKey, Trajectory] = {t.episode.key: t for t in trajectories}
 
     def take(self, requests: Sequence[RolloutRequest], gate: StalenessGate) -> list[Trajectory]:
@@ -156,6 +156,10 @@ class Recall:
             and _continues(trajectory, request)
             and not gate.too_old(trajectory.start_version)
         ]
+        if any(trajectory.start_version < self._version for trajectory in known):
+            if self._older_groups == gate.headroom:
+                return []  # the other P permits are for groups that start now
+            self._older_groups += 1
         if known:
             group, of = known[0].episode.key.group, len(requests)
             detail = f"group {group}: {len(known)} of {of} episodes were played already"

@@ -80,6 +80,13 @@ def test_nothing_is_used_that_is_too_old(tmp_path):
     assert groups(recall(tmp_path), gate(alpha=1.0)) == [1]
 
 
+def test_of_older_weights_no_more_groups_are_used_than_the_headroom_has(tmp_path):
+    """Alpha 0.5 of two groups: one of a batch may be a version old, and a batch must be possible."""
+    old, new = [played(group, versions=(4,)) for group in (0, 1)], [played(2), played(3)]
+    write(tmp_path, *old, *new)
+    assert groups(recall(tmp_path), gate(alpha=0.5)) == [0, 2, 3]
+
+
 def test_after_the_next_publish_nothing_is_used(tmp_path):
     write(tmp_path, played(0), played(1))
     recalled, now = recall(tmp_path), gate()
