@@ -81,7 +81,7 @@ def test_nothing_is_used_that_is_too_old(tmp_path):
 
 
 def test_of_older_weights_no_more_groups_are_used_than_the_headroom_has(tmp_path):
-    """Alpha 0.5 of two groups: one of a batch may be a version old, and a batch must be possible."""
+    """Alpha 0.5 of two groups: one of a batch may be a version old, so the other must be new."""
     old, new = [played(group, versions=(4,)) for group in (0, 1)], [played(2), played(3)]
     write(tmp_path, *old, *new)
     assert groups(recall(tmp_path), gate(alpha=0.5)) == [0, 2, 3]
