@@ -100,7 +100,8 @@ class Journal:
         usable = (
             trajectory
             for trajectory in read
-            if is_open(trajectory.episode.key.group) and _versions(trajectory) <= set(versions)
+            if is_open(trajectory.episode.key.group)
+            and all(version in versions for version in _versions(trajectory))
         )
         return Recall(versions[-1], usable, self._record)
 
