@@ -1,4 +1,4 @@
-"""Trajectories between rollouts and learner: staleness, buffering, the journal, rewards, experts and
+"""Trajectories between rollouts and learner: staleness, buffering, journal, rewards, experts and
 packing.
 
 Shape suffixes:

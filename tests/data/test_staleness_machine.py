@@ -99,13 +99,32 @@ class StalenessMachine(RuleBasedStateMachine):
             if start is not None:
                 oldest[group] = min(start, oldest.get(group, start))
         overdue = self.buffer.drop_overdue(oldest)
-        limit = self.gate.version - math.ceil(self.alpha)
+        # Alpha acts in steps of 1 / P.
+        whole = math.ceil(
+            Fraction(math.floor(self.alpha * self.groups_per_step), self.groups_per_step)
+        )
+        limit = self.gate.version - whole
         for group in self.in_flight():
             back = [start for start, valid in self.played[group] if valid]
             going_on = [oldest[group]] if group in oldest else []
             assert (group in overdue) == any(start < limit for start in back + going_on)
         self.aborted |= set(overdue)
         self.starts = {key: start for key, start in self.starts.items() if key[0] not in overdue}
+
+    @precondition(lambda self: self.starts and not self.fill)
+    @rule(data=st.data(), steps=st.integers(1, 4), first=st.sampled_from(Status))
+    def one_group_is_slow(self, data, steps, first):
+        """One member of it may be back. All others come back and are trained on meanwhile."""
+        slow = data.draw(st.sampled_from(sorted(self.starts)))
+        self.starts[slow] = self.gate.version if self.starts[slow] is None else self.starts[slow]
+        for key in sorted(self.starts):
+            if key[0] == slow[0] and key != slow and data.draw(st.booleans()):
+                self.finish(key, first)
+        for _ in range(steps):
+            for key in sorted(key for key in self.starts if key[0] != slow[0]):
+                self.finish(key, Status.FINISHED)
+            self.fill_permits()
+            self.train()
 
     @rule()
     def a_step_is_always_within_reach(self):
