@@ -25,7 +25,8 @@ README_WORDS = 1200
 BASES = (".", "ale_jax", "docs", "envs", "ale_jax/sandbox")
 # What a run, a user or another project makes: a path that begins so is not in the repository.
 MADE_ELSEWHERE = (
-    *("runs/", "tensorboard/", "tokenizer/", "checkpoints/", "benchmarks/results/experiments/NAME"),
+    *("runs/", "tensorboard/", "tokenizer/", "checkpoints/", "journal/", "schedule.jsonl"),
+    "benchmarks/results/experiments/NAME",
     *("config.json", "metrics.jsonl", "evaluations.json", "events.jsonl", "trajectories.jsonl"),
     *("summary.json", "report.html", "traceback.txt", "library.log", "reward.txt", "reward.json"),
     *("build.sh", "run-tests.sh"),

@@ -1,4 +1,5 @@
-"""Trajectories between rollouts and learner: staleness, buffering, rewards, experts and packing.
+"""Trajectories between rollouts and learner: staleness, buffering, journal, rewards, experts and
+packing.
 
 Shape suffixes:
     B  rows of packed tokens

@@ -4,27 +4,45 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections.abc import Callable, Mapping
 
-from ale_jax.data.staleness import Drop, StalenessGate, age
+from ale_jax.data.staleness import Admission, Drop, StalenessGate, age
 from ale_jax.records import STATUS_RULES, Trajectory
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """All attempts at one task, ordered by member, including those whose reward is not valid."""
+    """All attempts at one task, ordered by member, including those whose reward is not valid.
+
+    admission: None if the group did not come through a gate.
+    """
 
     index: int
     members: tuple[Trajectory, ...]
+    admission: Admission | None = None
 
     @property
     def valid(self) -> tuple[Trajectory, ...]:
         """The members whose reward is a valid judgement of the policy."""
-        return tuple(t for t in self.members if STATUS_RULES[t.episode.status].reward_valid)
+        return tuple(filter(_is_valid, self.members))
 
     @property
     def start_version(self) -> int:
         """Version of the weights at the first token of any valid member. ValueError without one."""
         return min(t.start_version for t in self.valid)
+
+
+@dataclasses.dataclass(frozen=True)
+class DroppedGroup:
+    """A group that is not trained on. members: those that came back until then."""
+
+    index: int
+    reason: Drop
+    members: tuple[Trajectory, ...]
+
+
+def _ignore(dropped: DroppedGroup) -> None:
+    """For those who do not ask."""
 
 
 class ReplayBuffer:
@@ -36,9 +54,18 @@ class ReplayBuffer:
     max_uses: how often one group may be trained on while it is fresh enough.
     fill: a step waits until the rollouts are as far ahead as they may be, so that ages depend on
         alpha alone, and not on whether rollouts or learner are slower.
+    on_drop: called with each group that leaves without being trained on, in the thread that notices
+        it, before the permit returns. It must not call the buffer.
     """
 
-    def __init__(self, gate: StalenessGate, group_size: int, max_uses: int = 1, fill: bool = False):
+    def __init__(
+        self,
+        gate: StalenessGate,
+        group_size: int,
+        max_uses: int = 1,
+        fill: bool = False,
+        on_drop: Callable[[DroppedGroup], None] = _ignore,
+    ):
         if group_size < 1 or max_uses < 1:
             raise ValueError(
                 f"group_size {group_size} and max_uses {max_uses} must both be at least 1"
@@ -47,6 +74,7 @@ class ReplayBuffer:
         self._group_size = group_size
         self._max_uses = max_uses
         self._fill = fill
+        self._on_drop = on_drop
         self._partial: dict[int, dict[int, Trajectory]] = {}
         self._whole: dict[int, Group] = {}
         self._uses: dict[int, int] = {}
@@ -66,15 +94,38 @@ class ReplayBuffer:
                 self._finish(key.group)
 
     def _finish(self, index: int) -> None:
-        members = self._partial.pop(index)
-        group = Group(index, tuple(members[m] for m in sorted(members)))
-        if not group.valid:
-            self._gate.drop(index, Drop.FAILED)
+        members = _in_order(self._partial.pop(index))
+        if not any(map(_is_valid, members)):
+            self._drop(index, Drop.FAILED, members)
             return
-        self._gate.complete(index)
-        self._whole[index] = group
+        self._whole[index] = Group(index, members, self._gate.complete(index))
         self._uses[index] = 0
         self._changed.notify_all()
+
+    def drop_overdue(self, started: Mapping[int, int]) -> list[int]:
+        """Drops the groups in flight that would be too old when they are complete, and returns
+        their indices. None of their members may be added any more.
+
+        started: group -> the oldest start version of its episodes in progress.
+        """
+        with self._changed:
+            overdue = [
+                index
+                for index in sorted(self._partial.keys() | started)
+                if self._gate.in_flight(index) and self._is_overdue(index, started)
+            ]
+            for index in overdue:
+                self._drop(index, Drop.STALE, _in_order(self._partial.pop(index, {})))
+            return overdue
+
+    def _is_overdue(self, index: int, started: Mapping[int, int]) -> bool:
+        back = filter(_is_valid, self._partial.get(index, {}).values())
+        starts = [started[index]] if index in started else []
+        return any(map(self._gate.too_old, [*starts, *(t.start_version for t in back)]))
+
+    def _drop(self, index: int, reason: Drop, members: tuple[Trajectory, ...]) -> None:
+        self._on_drop(DroppedGroup(index, reason, members))
+        self._gate.drop(index, reason)
 
     def take(self, timeout: float = 0.0) -> list[Group]:
         """The groups of one step: those with the lowest index that are fresh at the gate's version.
@@ -120,10 +171,10 @@ class ReplayBuffer:
         return chosen[: gate.groups_per_step]
 
     def _evict(self, index: int) -> None:
-        del self._whole[index]
+        group = self._whole.pop(index)
         # A group that has been used has spent its permit, so there is none to return.
         if self._uses.pop(index) == 0:
-            self._gate.drop(index, Drop.STALE)
+            self._drop(index, Drop.STALE, group.members)
 
     def _use(self, index: int) -> Group:
         if self._uses[index] == 0:
@@ -133,3 +184,11 @@ class ReplayBuffer:
         if self._uses[index] == self._max_uses:
             del self._whole[index], self._uses[index]
         return group
+
+
+def _is_valid(trajectory: Trajectory) -> bool:
+    return STATUS_RULES[trajectory.episode.status].reward_valid
+
+
+def _in_order(members: Mapping[int, Trajectory]) -> tuple[Trajectory, ...]:
+    return tuple(members[number] for number in sorted(members))

@@ -13,12 +13,14 @@ is played and one when it is used (docs/staleness.md has the proofs):
    at that version.
 2. Age. Permits alone cannot stop one slow group from coming back late. Therefore a group's age,
    counted from the version at its first sampled token, is checked again when the group is used. A
-   group older than `max_age` is dropped, counted, and never trained on.
+   group older than `max_age` is dropped, counted, and never trained on: while it is played, as soon
+   as a publish makes it so, and at the latest when it would be used.
 """
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import enum
 import math
 import threading
@@ -33,7 +35,19 @@ class Drop(enum.StrEnum):
     """Why a group left without being trained on."""
 
     FAILED = "failed"  # no member has a valid reward
-    STALE = "stale"  # too old when it would have been used
+    STALE = "stale"  # too old to be trained on
+
+
+@dataclasses.dataclass(frozen=True)
+class Admission:
+    """When a group was admitted.
+
+    order: number of groups admitted before it, since the run was started or resumed. version: the
+    gate's.
+    """
+
+    order: int
+    version: int
 
 
 class StalenessGate:
@@ -57,8 +71,9 @@ class StalenessGate:
         self.groups_per_step = groups_per_step
         self._version = version
         self._trained = version * groups_per_step
-        self._in_flight: set[int] = set()
-        self._waiting: set[int] = set()
+        self._admitted = 0
+        self._in_flight: dict[int, Admission] = {}
+        self._waiting: dict[int, Admission] = {}
         self._dropped: collections.Counter[Drop] = collections.Counter()
         self._changed = threading.Condition()
 
@@ -97,10 +112,11 @@ class StalenessGate:
     def admit(self, group: int, timeout: float = 0.0) -> bool:
         """Takes a permit for `group`, waiting up to `timeout` seconds; False if none came."""
         with self._changed:
-            assert group not in self._in_flight | self._waiting, f"group {group} is out already"
+            assert group not in self._in_flight.keys() | self._waiting, f"{group} is out already"
             if not self._changed.wait_for(lambda: self._accepted() < self.capacity, timeout):
                 return False
-            self._in_flight.add(group)
+            self._in_flight[group] = Admission(self._admitted, self._version)
+            self._admitted += 1
             return True
 
     def has_permit(self) -> bool:
@@ -118,18 +134,18 @@ class StalenessGate:
         with self._changed:
             return group in self._in_flight
 
-    def complete(self, group: int) -> None:
+    def complete(self, group: int) -> Admission:
         """All members are back. The group keeps its permit and waits for its use."""
         with self._changed:
             assert group in self._in_flight, f"group {group} is not in flight"
-            self._in_flight.remove(group)
-            self._waiting.add(group)
+            self._waiting[group] = self._in_flight.pop(group)
+            return self._waiting[group]
 
     def train(self, group: int) -> None:
         """The group is used. Its permit is not returned; `publish` brings new permits."""
         with self._changed:
             assert group in self._waiting, f"group {group} is not waiting"
-            self._waiting.remove(group)
+            del self._waiting[group]
             self._trained += 1
 
     def drop(self, group: int, reason: Drop) -> None:
@@ -137,7 +153,7 @@ class StalenessGate:
         with self._changed:
             home = self._in_flight if group in self._in_flight else self._waiting
             assert group in home, f"group {group} is neither in flight nor waiting"
-            home.remove(group)
+            del home[group]
             self._dropped[reason] += 1
             self._changed.notify_all()
 
@@ -151,11 +167,11 @@ class StalenessGate:
     def outstanding(self) -> list[int]:
         """Indices of the groups in flight and waiting, ascending.
 
-        A checkpoint stores them: a resumed run plays exactly these again, so that no task is
-        skipped and none is trained on twice. In a synchronous run it is empty between two steps.
+        A checkpoint stores them: a resumed run admits these first, so that no task is skipped and
+        none is trained on twice. In a synchronous run it is empty between two steps.
         """
         with self._changed:
-            return sorted(self._in_flight | self._waiting)
+            return sorted(self._in_flight.keys() | self._waiting)
 
     def counts(self) -> dict[str, int]:
         """For the metrics: groups in flight, waiting, trained, and dropped by reason."""

@@ -14,6 +14,8 @@ from ale_jax.monitor.text import clip
 EVENTS_FILE = "events.jsonl"
 MAX_DETAIL_CHARS = 2000
 MAX_TIME = 1e11  # the year 5138
+GROUP_DROPPED = "group_dropped"  # an event with the fields:
+DROPPED_FIELDS = ("group", "reason", "family", "seed", "statuses")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -57,6 +57,7 @@ def render(run: RunFiles) -> str:
             time_splits=sections.time_splits(run),
             compile_seconds=sections.compile_seconds(run),
             small_charts=sections.small_charts(run),
+            dropped_rows=sections.dropped_rows(run),
             event_counts=sections.event_counts(run),
             event_rows=sections.event_rows(run),
             episodes=episode_views(run.trajectories),

@@ -27,11 +27,13 @@ from ale_jax.monitor.evaluations import (
     FamilyResult,
     wilson_interval,
 )
+from ale_jax.monitor.events import DROPPED_FIELDS, GROUP_DROPPED
 from ale_jax.monitor.metrics import STALENESS_COUNTS
 from ale_jax.monitor.run_files import RunFiles
 
 SFT, RL = "sft", "rl"
 MAX_EVENTS = 300
+MAX_DROPPED = 50
 MAX_AGES = 64
 # Sums and differences of plotted values must stay finite.
 PLOT_LIMIT = 1e100
@@ -262,6 +264,14 @@ def event_rows(run: RunFiles) -> list[EventRow]:
             fields=event.fields,
         )
         for event in run.events[-MAX_EVENTS:]
+    ]
+
+
+def dropped_rows(run: RunFiles) -> list[Mapping[str, Any]]:
+    """The last MAX_DROPPED groups that were dropped: what DROPPED_FIELDS says of each."""
+    dropped = [event.fields for event in run.events if event.kind == GROUP_DROPPED]
+    return [
+        {name: fields.get(name, "") for name in DROPPED_FIELDS} for fields in dropped[-MAX_DROPPED:]
     ]
 
 

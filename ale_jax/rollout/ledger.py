@@ -165,6 +165,13 @@ class Ledger:
             conversation = self._open[name]
         self._engine.end(conversation.id)
 
+    def start_version(self, name: str) -> int | None:
+        """The version that sampled the first token of an open conversation; None before its first
+        reply."""
+        with self._lock:
+            turns = self._open[name].turns
+        return int(turns[0].version[0]) if turns else None
+
     def close(self, name: str, episode: Episode | None) -> Trajectory | None:
         """Ends a conversation and frees its cache slot.
 

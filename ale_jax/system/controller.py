@@ -8,6 +8,7 @@ import functools
 from collections.abc import Collection
 from typing import NamedTuple
 
+from ale_jax.data.journal import JOURNAL_DIR, Journal
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.errors import RolloutsFailed
 from ale_jax.learn.checkpoint import Checkpoints
@@ -76,13 +77,13 @@ def run(config: RunConfig, workdir: Workdir, stop: StopSignals) -> None:
         events.open(logger.events)
         if restored:
             logger.events.record("resumed", f"from the checkpoint of step {step}", step=step)
+        look, say = _Look(logger), functools.partial(logger.record, "stalled")
+        stack.enter_context(Watchdog(config.deadlines.watchdog_seconds, look, say))
         logger.note(f"sandboxes: {_describe(runtime)}; devices: {setting.mesh.devices.size}")
         start = restored or begin_anew(setting, checkpoints, logger, stop)
-        session = _Session(setting, start, checkpoints, logger, stop)
-        look = _Look(logger)
-        say = functools.partial(logger.record, "stalled")
-        stack.enter_context(Watchdog(config.deadlines.watchdog_seconds, look, say))
-        saver = Saver(checkpoints, config, start)
+        journal = stack.enter_context(Journal(workdir.path / JOURNAL_DIR, logger.events.record))
+        session = _Session(setting, start, checkpoints, journal, logger, stop)
+        saver = Saver(checkpoints, journal, config, start)
         if not restored:
             session.keep_reference()
             saver.save(start.state, start.cursor, lambda: None)
@@ -158,6 +159,7 @@ class _Session:
     setting: Setting
     start: Start
     checkpoints: Checkpoints
+    journal: Journal
     logger: RunLogger
     stop: StopSignals
 
@@ -228,7 +230,9 @@ class _Session:
         resampler = self._open_resampler(rollouts.scheduler)
         logger.progress.phase(config.algo.name, config.rl.steps, cursor.step)
         callbacks = _Callbacks(self, rollouts, saver)
-        parts = TrainParts(config, self._learner(), rollouts.scheduler, resampler, callbacks)
+        parts = TrainParts(
+            config, self._learner(), rollouts.scheduler, resampler, self.journal, callbacks
+        )
         _, cursor = train_loop(self.start.state, cursor, parts)
         return cursor
 
@@ -272,6 +276,7 @@ class _Callbacks:
         self._session, self._rollouts = session, rollouts
         self._logp_diff_limit = logp_diff_limit(config.learn.compute, config.engine.eight_bits)
         self.save, self.check_stop = saver.save, session.stop.check
+        self.note_dropped = session.logger.note_dropped
 
     def publish(self, params: Params, version: int) -> None:
         self._rollouts.engine.publish(self._session.served(params), version)

@@ -6,9 +6,12 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 from ale_jax.algo.algorithm import MismatchHypers
+from ale_jax.data.replay import DroppedGroup
+from ale_jax.data.staleness import Drop
 from ale_jax.monitor.evaluations import (
     EVALUATIONS_FILE,
     FINAL,
@@ -19,19 +22,23 @@ from ale_jax.monitor.evaluations import (
     read_evaluations,
     wilson_interval,
 )
-from ale_jax.monitor.events import EventLog
+from ale_jax.monitor.events import GROUP_DROPPED, EventLog
 from ale_jax.monitor.metrics import METRICS_FILE, MetricsWriter, read_metrics
 from ale_jax.monitor.progress import make_progress
+from ale_jax.monitor.schedule import ScheduleWriter
 from ale_jax.monitor.trajectories import TrajectoryWriter
+from ale_jax.records import Task
 from ale_jax.system.actors.rollout_workers import RolloutWorkers, WorkerCounts
 from ale_jax.system.compilation import Compilations
 from ale_jax.system.config import RunConfig
 from ale_jax.system.step_metrics import StepReport, step_metrics
+from ale_jax.system.step_schedule import step_schedule
 from ale_jax.system.tasks import Cursor
 from ale_jax.system.trajectory_samples import trajectory_samples
 
 # Events that are shown in the terminal, too: what makes a run slower, or its results smaller.
-SHOWN = ("actor_lost", "episodes_paused", "episodes_resumed", "group_dropped", "stalled")
+SHOWN = ("actor_lost", "episodes_paused", "episodes_resumed", GROUP_DROPPED, "stalled")
+NONE_BACK = "none came back"
 
 
 class RunLogger:
@@ -49,6 +56,7 @@ class RunLogger:
             self.metrics = stack.enter_context(
                 MetricsWriter(workdir, resume_step=step, resume_phase=phase)
             )
+            self._schedule = stack.enter_context(ScheduleWriter(workdir, resume_step=step))
             self._trajectories = stack.enter_context(TrajectoryWriter(workdir, resume_step=step))
             self.progress = stack.enter_context(make_progress(sys.stdout))
             self._compilations = stack.enter_context(Compilations(self.progress))
@@ -89,6 +97,7 @@ class RunLogger:
         self._sampled_tokens, self._looked = sampled_tokens, now
         values = step_metrics(report) | {"tokens_per_second": rate} | self._compile_time()
         self.metrics.log(report.cursor.step, values, "rl")
+        self._schedule.write(step_schedule(report))
         if values.get("skipped_updates"):
             detail = (
                 "the loss, a gradient or a weight was not finite, so the update was not applied"
@@ -114,6 +123,24 @@ class RunLogger:
             sandboxes_up=counts.sandboxes_up,
             sandboxes_busy=counts.sandboxes_busy,
             sandboxes_restarted=counts.sandboxes_restarted,
+        )
+
+    def note_dropped(self, group: DroppedGroup, task: Task) -> None:
+        """Records that a group is not trained on, which task it was, and how its episodes ended."""
+        counts = Counter(trajectory.episode.status.value for trajectory in group.members)
+        statuses = ", ".join(f"{count} {status}" for status, count in counts.most_common())
+        statuses = statuses or NONE_BACK
+        why = next((t.episode.detail for t in group.members if t.episode.detail), "")
+        # Stale groups belong to asynchronous runs; failed ones are a loss that can be mended.
+        record = self.record if group.reason == Drop.FAILED else self.events.record
+        record(
+            GROUP_DROPPED,
+            f"task {task.seed} of {task.family}: {statuses}" + f" ({why})" * bool(why),
+            group=group.index,
+            reason=group.reason.value,
+            family=task.family,
+            seed=task.seed,
+            statuses=statuses,
         )
 
     def _compile_time(self) -> dict[str, float]:

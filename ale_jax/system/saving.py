@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ale_jax.data.journal import Journal
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.state import TrainState, WholeState
 from ale_jax.system.config import RunConfig
@@ -22,9 +23,11 @@ class _Point(NamedTuple):
 class Saver:
     """Saves states that are due, and holds the newest one, in case the run is stopped after it."""
 
-    def __init__(self, checkpoints: Checkpoints, config: RunConfig, start: Start):
-        self._checkpoints, self._config, self._start = checkpoints, config, start
+    def __init__(self, checkpoints: Checkpoints, journal: Journal, config: RunConfig, start: Start):
+        self._checkpoints, self._journal = checkpoints, journal
+        self._config, self._start = config, start
         self._newest: _Point | None = None  # of the states that are not saved
+        self._saved = start.cursor  # of the last checkpoint that was begun
 
     def save(
         self, state: TrainState, cursor: Cursor, resampling: Callable[[], dict[str, Any] | None]
@@ -39,5 +42,7 @@ class Saver:
         two steps: an update takes over the memory of the state before it."""
         point, self._newest = self._newest, None
         if point is not None:
-            cursor = dataclasses.replace(point.cursor, resampling=point.resampling())
+            self._checkpoints.wait()  # so that the last one is durable
+            self._journal.begin_segment(self._saved.is_open)
+            self._saved = cursor = dataclasses.replace(point.cursor, resampling=point.resampling())
             self._checkpoints.save(cursor.step, point.state, dataclasses.asdict(cursor))

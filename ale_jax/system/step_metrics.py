@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 import numpy as np
 
 from ale_jax.algo.policy_loss import ratio_figures
-from ale_jax.data.replay import Group
+from ale_jax.data.replay import DroppedGroup, Group
 from ale_jax.data.staleness import age
 from ale_jax.learn.credit import Step
 from ale_jax.learn.finite import SKIPPED
@@ -27,6 +27,7 @@ class StepReport:
     extra: metrics of the learner, the log-probability difference and the resampler.
     waiting_seconds: time spent waiting for groups.
     learner_seconds: time from the arrival of the groups to the publication of the weights.
+    dropped: the groups that were dropped since the step before.
     """
 
     cursor: Cursor
@@ -36,6 +37,7 @@ class StepReport:
     extra: dict[str, float]
     waiting_seconds: float
     learner_seconds: float
+    dropped: tuple[DroppedGroup, ...] = ()
 
     @property
     def trajectories(self) -> list[Trajectory]:

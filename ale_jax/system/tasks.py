@@ -125,6 +125,10 @@ class Cursor:
     max_staleness: int = 0
     resampling: dict[str, Any] | None = None
 
+    def is_open(self, group: int) -> bool:
+        """Whether a run that continues here still plays the group."""
+        return group in self.groups or group >= self.next_group
+
     def after(self, groups: Sequence[Group]) -> Cursor:
         """The cursor after an update on `groups`, which increments the version of the weights."""
         members = [t for group in groups for t in group.members]

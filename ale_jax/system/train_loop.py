@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import jax
 
-from ale_jax.data.replay import Group, ReplayBuffer
+from ale_jax.data.journal import Journal
+from ale_jax.data.replay import DroppedGroup, Group, ReplayBuffer
 from ale_jax.data.staleness import Drop, StalenessGate, age
 from ale_jax.errors import RunFailed
 from ale_jax.learn.finite import SkippedUpdates
@@ -17,7 +19,7 @@ from ale_jax.learn.learner import Learner
 from ale_jax.learn.state import TrainState
 from ale_jax.learn.step import fresh_batches, train_rollout_logp_diff
 from ale_jax.model.params import Params
-from ale_jax.records import RolloutRequest, Trajectory
+from ale_jax.records import RolloutRequest, Task, Trajectory
 from ale_jax.system.actors.rollout_scheduler import RolloutScheduler, Training
 from ale_jax.system.config import RunConfig
 from ale_jax.system.resampling import Resampler
@@ -43,6 +45,9 @@ class RunCallbacks(Protocol):
     def report(self, step: StepReport) -> None:
         """Called after every publish."""
 
+    def note_dropped(self, group: DroppedGroup, task: Task) -> None:
+        """Called when a group is dropped, from any thread."""
+
     def check_stop(self) -> None:
         """Raises KeyboardInterrupt if the run should stop; called where nothing is half done."""
 
@@ -55,6 +60,7 @@ class TrainParts:
     learner: Learner
     scheduler: RolloutScheduler
     resampler: Resampler
+    journal: Journal
     run: RunCallbacks
 
 
@@ -89,8 +95,8 @@ def train_loop(state: TrainState, cursor: Cursor, parts: TrainParts) -> tuple[Tr
         parts.run.save(state, cursor, resampling)
         parts.run.publish(state.params, cursor.step)
         rollouts.gate.publish(cursor.step)
-        seconds = taken - start, time.monotonic() - taken
-        parts.run.report(StepReport(cursor, groups, made, sums, metrics, *seconds))
+        seconds, dropped = (taken - start, time.monotonic() - taken), rollouts.take_dropped()
+        parts.run.report(StepReport(cursor, groups, made, sums, metrics, *seconds, dropped))
     parts.scheduler.train(None)
     return state, cursor
 
@@ -101,15 +107,45 @@ class _Rollouts:
     def __init__(self, parts: TrainParts, cursor: Cursor):
         rl = parts.config.rl
         self._parts, self._first = parts, cursor
+        self._dropped: deque[DroppedGroup] = deque()  # since the last report
         self.gate = StalenessGate(rl.alpha, rl.groups_per_step, version=cursor.step)
-        self._buffer = ReplayBuffer(self.gate, rl.group_size, rl.max_uses, rl.fill_queue)
+        self._buffer = ReplayBuffer(
+            self.gate, rl.group_size, rl.max_uses, rl.fill_queue, self._note_dropped
+        )
         self._stream = GroupStream(cursor)
-        sampling, assign = parts.config.train_sampling, parts.resampler.assign
-        parts.scheduler.train(Training(self.gate, self._stream, assign, self._deliver, sampling))
+        # To recompute the log-probabilities under the weights that sampled a token, the learner
+        # must have them, and none older than the checkpoint's survive an interruption.
+        oldest = cursor.step if parts.config.algo.old_logp == "generating" else 0
+        self._recalled = parts.journal.recall(range(oldest, cursor.step + 1), cursor.is_open)
+        training = Training(
+            self.gate,
+            self._stream,
+            parts.resampler.assign,
+            self._recall,
+            self._deliver,
+            self._buffer.drop_overdue,
+            parts.config.train_sampling,
+        )
+        parts.scheduler.train(training)
+
+    def _recall(self, requests: Sequence[RolloutRequest]) -> list[Trajectory]:
+        return self._recalled.take(requests, self.gate)
 
     def _deliver(self, trajectory: Trajectory) -> None:
+        self._parts.journal.append(trajectory)
         self._parts.resampler.note(trajectory)
         self._buffer.add(trajectory)
+
+    def _note_dropped(self, group: DroppedGroup) -> None:
+        self._dropped.append(group)
+        # It was decided at the group's admission, and some groups are dropped before an episode
+        # that knows its task has come back.
+        task = self._parts.resampler.assign(group.index)[0].key.task
+        self._parts.run.note_dropped(group, task)
+
+    def take_dropped(self) -> tuple[DroppedGroup, ...]:
+        """The groups that were dropped since the last call."""
+        return tuple(self._dropped.popleft() for _ in range(len(self._dropped)))
 
     def replay(self, requests: Sequence[RolloutRequest]) -> list[Trajectory]:
         return self._parts.scheduler.play(requests, self._parts.config.train_sampling)

@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from ale_jax.data.replay import ReplayBuffer
-from ale_jax.data.staleness import StalenessGate
+from ale_jax.data.staleness import Drop, StalenessGate
 from ale_jax.records import Status
 from tests.data.make_trajectories import make_trajectory
 from tests.rows import each_row
@@ -97,6 +97,51 @@ def test_a_stale_group_is_never_handed_out():
     play(gate, buffer, 2, start_version=1)
     assert indices(buffer.take()) == [2]
     assert gate.counts()["dropped_stale"] == 2
+
+
+def test_a_group_that_can_only_come_back_too_old_is_dropped_while_it_is_played():
+    gate, buffer = make(alpha=1, groups_per_step=2, group_size=2)
+    for group in range(4):
+        assert gate.admit(group)
+    buffer.add(make_trajectory(0, 0, start_version=0))
+    lost = {"status": Status.SANDBOX_LOST, "reward": None}
+    buffer.add(make_trajectory(1, 0, start_version=0, **lost))  # it does not count
+    started = {2: 0, 3: 1}
+    gate.publish(1)
+    assert buffer.drop_overdue(started) == []
+    gate.publish(2)
+    assert buffer.drop_overdue(started) == [0, 2]
+    assert gate.outstanding() == [1, 3]
+    assert gate.counts()["dropped_stale"] == 2
+    assert [t.episode.key.group for t in buffer.held()] == [1]
+    assert buffer.drop_overdue(started) == [], "each of them once"
+
+
+def test_who_asks_is_told_of_each_group_that_is_dropped():
+    dropped = []
+    gate = StalenessGate(alpha=1, groups_per_step=1)
+    buffer = ReplayBuffer(gate, 2, on_drop=dropped.append)
+    play(gate, buffer, 0, statuses=(Status.SANDBOX_LOST, Status.CANCELLED))
+    play(gate, buffer, 1, start_version=0)
+    gate.admit(2)
+    gate.publish(1)
+    gate.publish(2)
+    buffer.drop_overdue({2: 0})
+    assert buffer.take() == []
+    assert [(d.index, d.reason, len(d.members)) for d in dropped] == [
+        (0, Drop.FAILED, 2),
+        (2, Drop.STALE, 0),
+        (1, Drop.STALE, 2),
+    ]
+
+
+def test_a_group_knows_when_it_was_admitted():
+    gate, buffer = make(alpha=1, groups_per_step=1)
+    play(gate, buffer, 7)
+    gate.publish(1)
+    play(gate, buffer, 3)
+    groups = buffer.take()
+    assert [(g.index, g.admission.order, g.admission.version) for g in groups] == [(3, 1, 1)]
 
 
 def test_fractional_alpha_limits_how_many_are_one_version_older():

@@ -33,6 +33,7 @@ class StalenessMachine(RuleBasedStateMachine):
         self.starts = {}  # (group, member) out there -> version at its first token, None before
         self.played = {}  # group -> [(start version, valid reward?)] of the members that are back
         self.uses = {}  # group -> times trained on
+        self.aborted = set()
 
     def limit(self):
         return math.floor((self.alpha + self.gate.version + 1) * self.groups_per_step)
@@ -89,6 +90,42 @@ class StalenessMachine(RuleBasedStateMachine):
         assert max(ages) <= math.ceil(self.alpha)
         assert sum(ages) <= self.alpha * len(ages)
         self.gate.publish(now + 1)
+        self.abort_overdue()
+
+    def abort_overdue(self):
+        """Ends the groups in flight that would be too old when they come back."""
+        oldest = {}
+        for (group, _), start in self.starts.items():
+            if start is not None:
+                oldest[group] = min(start, oldest.get(group, start))
+        overdue = self.buffer.drop_overdue(oldest)
+        # Alpha acts in steps of 1 / P.
+        whole = math.ceil(
+            Fraction(math.floor(self.alpha * self.groups_per_step), self.groups_per_step)
+        )
+        limit = self.gate.version - whole
+        for group in self.in_flight():
+            back = [start for start, valid in self.played[group] if valid]
+            going_on = [oldest[group]] if group in oldest else []
+            assert (group in overdue) == any(start < limit for start in back + going_on)
+        self.aborted |= set(overdue)
+        self.starts = {key: start for key, start in self.starts.items() if key[0] not in overdue}
+
+    @precondition(lambda self: self.starts and not self.fill)
+    @rule(data=st.data(), steps=st.integers(1, 4), first=st.sampled_from(Status))
+    def one_group_is_slow(self, data, steps, first):
+        """One member of it may be back. All others come back and are trained on meanwhile."""
+        slow = data.draw(st.sampled_from(sorted(self.starts)))
+        if self.starts[slow] is None and data.draw(st.booleans()):
+            self.starts[slow] = self.gate.version
+        for key in sorted(self.starts):
+            if key[0] == slow[0] and key != slow and data.draw(st.booleans()):
+                self.finish(key, first)
+        for _ in range(steps):
+            for key in sorted(key for key in self.starts if key[0] != slow[0]):
+                self.finish(key, Status.FINISHED)
+            self.fill_permits()
+            self.train()
 
     @rule()
     def a_step_is_always_within_reach(self):
@@ -127,9 +164,10 @@ class StalenessMachine(RuleBasedStateMachine):
             dead = [
                 g
                 for g, members in self.played.items()
-                if g not in self.in_flight() and not any(valid for _, valid in members)
+                if g not in self.in_flight() | self.aborted and not any(v for _, v in members)
             ]
             assert counts["dropped_failed"] == len(dead)
+            assert counts["dropped_stale"] >= len(self.aborted)
 
 
 TestStalenessMachine = StalenessMachine.TestCase

@@ -10,6 +10,7 @@ import pytest
 from ale_jax.files import write_json
 from ale_jax.monitor.events import EventLog
 from ale_jax.monitor.report import main, write_report
+from ale_jax.monitor.report_sections import MAX_DROPPED
 from ale_jax.monitor.trajectories import TrajectoryWriter, choose
 from tests.monitor.fake_run import FAILED, OTHER, SOLVED, write_run
 
@@ -114,6 +115,19 @@ def test_each_file_may_be_missing_empty_or_damaged(tmp_path, name, capsys):
     assert f"{name} is empty" in page(tmp_path).text
     (tmp_path / name).unlink()
     assert f"{name} is missing" in page(tmp_path).text
+
+
+def test_groups_that_were_dropped_are_listed_if_there_are_any(tmp_path):
+    assert "Dropped groups" not in page(write_run(tmp_path)).text
+    with EventLog(tmp_path) as events:
+        for group in range(MAX_DROPPED + 2):
+            fields = {"reason": "failed", "family": "count", "statuses": "8 sandbox_lost"}
+            events.record("group_dropped", "", group=1000 + group, seed=4242, **fields)
+        events.record("group_dropped", "by another version")
+    table = page(tmp_path).text.partition("Dropped groups")[2].partition("Events")[0]
+    assert f"the last {MAX_DROPPED}" in table
+    assert "1002" not in table and "1003" in table and f"{1000 + MAX_DROPPED + 1}" in table
+    assert table.count("8 sandbox_lost") == table.count("4242") == MAX_DROPPED - 1
 
 
 def test_a_cut_last_line_is_told(tmp_path):

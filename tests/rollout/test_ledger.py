@@ -186,3 +186,12 @@ def test_a_stopped_conversation_fails_its_replies_and_stays_open(engine, tokeniz
     with pytest.raises(EngineStopped, match="was ended"):
         ledger.reply("a", OBSERVATION)
     assert len(ledger.close("a", _episode(None)).turns) == 1
+
+
+def test_a_conversation_starts_with_the_version_of_its_first_token(engine, tokenizer):
+    ledger = Ledger(engine, tokenizer, seed=0, max_reply_tokens=4)
+    ledger.open("a", KEY, Sampling(), (text_turn([1], [2]),))
+    assert ledger.start_version("a") is None, "the prefix turns were not sampled here"
+    ledger.reply("a", FIRST)
+    assert ledger.start_version("a") == 5
+    ledger.close("a", None)

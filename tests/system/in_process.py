@@ -10,14 +10,17 @@ import dataclasses
 import itertools
 import queue
 import string
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 
 import jax
 import numpy as np
 
 from ale_jax.agent.loop import AgentLimits
+from ale_jax.data.journal import Journal
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.learn.learner import Learner, LearnerOptions
 from ale_jax.learn.state import init_state, make_optimizer
@@ -67,6 +70,7 @@ class ThreadWorkers:
         self._runner, self._ledger = runner, ledger
         self._pool = ThreadPoolExecutor(PLACES)
         self._names, self._results = itertools.count(), queue.Queue()
+        self._groups = {}  # name of a conversation -> its group
         self._busy = 0
 
     @property
@@ -77,23 +81,38 @@ class ThreadWorkers:
         self._busy += 1
         name = str(next(self._names))
         self._ledger.open(name, request.key, sampling)
+        self._groups[name] = request.key.group
         future = self._pool.submit(self._play, name, request)
-        future.add_done_callback(self._results.put)
+        future.add_done_callback(lambda done: self._results.put((name, done)))
 
     def next_result(self, timeout):
         try:
-            trajectory = self._results.get(timeout=timeout).result()
+            name, done = self._results.get(timeout=timeout)
         except queue.Empty:
             return None
         self._busy -= 1
-        return trajectory
+        if self._groups.pop(name, None) is None:
+            return None  # abandoned
+        return self._ledger.close(name, done.result())
+
+    def start_versions(self):
+        oldest = {}
+        for name, group in self._groups.items():
+            start = self._ledger.start_version(name)
+            if start is not None:
+                oldest[group] = min(start, oldest.get(group, start))
+        return oldest
+
+    def abandon(self, groups):
+        for name in [name for name, group in self._groups.items() if group in groups]:
+            del self._groups[name]
+            self._ledger.close(name, None)
 
     def close(self):
         self._pool.shutdown()
 
     def _play(self, name, request):
-        episode = self._runner.play(request.key, _Conversation(self._ledger, name)).episode
-        return self._ledger.close(name, episode)
+        return self._runner.play(request.key, _Conversation(self._ledger, name)).episode
 
 
 @dataclasses.dataclass
@@ -138,52 +157,85 @@ class FromTheStart:
 
 @dataclasses.dataclass
 class Callbacks:
-    """What the train loop asks of a run that saves nothing."""
+    """What the train loop asks of a run."""
 
     publish: Callable
     report: Callable
+    save: Callable
+    dropped: list = dataclasses.field(default_factory=list)
 
-    def save(self, state, cursor, resampling):
-        pass
+    def note_dropped(self, group, task):
+        self.dropped.append((group, task))
 
     def check_stop(self):
         pass
 
 
+def _save_nothing(state, cursor, resampling):
+    pass
+
+
 def train(steps, algorithm="ipa", **sections):
     """Trains a small mixture of experts from random weights; (its weights before, its state after,
     step reports)."""
-    changes = smoke.get_config(algorithm)
-    changes.rl.update(steps=steps, groups_per_step=4, group_size=8)
-    changes.engine.update(max_sequences=PLACES, max_sequence_length=128, pages=PLACES * 8)
-    changes.rollout.max_reply_tokens = 3
-    for name, fields in sections.items():
-        changes[name].update(fields)
-    config = build_config(changes.to_dict())
-    words = [Capitals.system_prompt, "Say something, 0123456789.", "And again.", string.printable]
-    messages = [{"role": "user", "content": text} for text in words]
-    tokenizer = ChatTokenizer(train_bpe(messages, config.tokenizer.vocab_size))
-    model = ModelSpec(config.policy_shape(tokenizer.vocab_size), make_mesh(config.mesh))
-    optimizer = make_optimizer(config.rl_optimizer, model.shape)
-    state = init_state(jax.random.key(config.seed), model.shape, optimizer, model.mesh)
-    before = state.params
-    max_age = StalenessGate(config.rl.alpha, config.rl.groups_per_step).max_age
-    options = LearnerOptions(
-        config.algo, config.attention_credit, config.learn.shape, max_age, config.seed
-    )
-    engine = Engine(model.shape, config.engine, tokenizer.stop_ids, state.params)
-    workers = ThreadWorkers(Ledger(engine, tokenizer, config.seed, config.rollout.max_reply_tokens))
-    reports = []
-    with closing(engine), closing(workers), RolloutScheduler(workers, engine.check) as scheduler:
-        parts = TrainParts(
-            config,
-            Learner(options, model, optimizer),
-            scheduler,
-            FromTheStart(config.rl.group_size),
-            Callbacks(engine.publish, reports.append),
+    with tempfile.TemporaryDirectory() as folder, Journal(Path(folder), _no_events) as journal:
+        run = Run(steps, algorithm, **sections)
+        before, reports = run.state.params, []
+        state = run.train(Cursor(), journal, reports.append, _save_nothing)
+        return before, state, reports
+
+
+def _no_events(kind, detail, **fields):
+    raise AssertionError((kind, detail))
+
+
+class Run:
+    """The parts of a run that are there before it trains, and their training."""
+
+    def __init__(self, steps, algorithm="ipa", **sections):
+        changes = smoke.get_config(algorithm)
+        changes.rl.update(steps=steps, groups_per_step=4, group_size=8)
+        changes.engine.update(max_sequences=PLACES, max_sequence_length=128, pages=PLACES * 8)
+        changes.rollout.max_reply_tokens = 3
+        for name, fields in sections.items():
+            changes[name].update(fields)
+        self.config = config = build_config(changes.to_dict())
+        words = [Capitals.system_prompt, "Say something, 0123456789.", "And again."]
+        messages = [{"role": "user", "content": text} for text in [*words, string.printable]]
+        self.tokenizer = ChatTokenizer(train_bpe(messages, config.tokenizer.vocab_size))
+        shape = config.policy_shape(self.tokenizer.vocab_size)
+        self._model = ModelSpec(shape, make_mesh(config.mesh))
+        self._optimizer = make_optimizer(config.rl_optimizer, shape)
+        key = jax.random.key(config.seed)
+        self.state = init_state(key, shape, self._optimizer, self._model.mesh)
+
+    def train(self, cursor, journal, report, save):
+        """The state after the last step, from that at `cursor`."""
+        config, model = self.config, self._model
+        max_age = StalenessGate(config.rl.alpha, config.rl.groups_per_step).max_age
+        options = LearnerOptions(
+            config.algo, config.attention_credit, config.learn.shape, max_age, config.seed
         )
-        state, _ = train_loop(state, Cursor(), parts)
-    return before, state, reports
+        stop_ids = self.tokenizer.stop_ids
+        engine = Engine(model.shape, config.engine, stop_ids, self.state.params)
+        if cursor.step:
+            engine.publish(self.state.params, cursor.step)
+        limit = config.rollout.max_reply_tokens
+        workers = ThreadWorkers(Ledger(engine, self.tokenizer, config.seed, limit))
+        with (
+            closing(engine),
+            closing(workers),
+            RolloutScheduler(workers, engine.check) as scheduler,
+        ):
+            parts = TrainParts(
+                config,
+                Learner(options, model, self._optimizer),
+                scheduler,
+                FromTheStart(config.rl.group_size),
+                journal,
+                Callbacks(engine.publish, report, save),
+            )
+            return train_loop(self.state, cursor, parts)[0]
 
 
 def mean_reward(report):

@@ -91,6 +91,16 @@ def test_a_killed_synchronous_run_ends_like_an_unbroken_one(unbroken, tmp_path, 
     jax.tree.map(np.testing.assert_array_equal, last_state(workdir), last_state(expected))
 
 
+def test_the_number_of_workers_does_not_change_a_synchronous_run(unbroken, tmp_path, runtime_name):
+    expected, _ = unbroken
+    actors = json.loads((expected / "config.json").read_text())["rollout"]["actors"]
+    workdir = tmp_path / "other"
+    others = [f"--config.rollout.actors={actors + 1}", "--config.rollout.episodes_per_actor=3"]
+    run(workdir, runtime_name, *SYNCHRONOUS, *others)
+    assert rl_lines(workdir) == rl_lines(expected)
+    jax.tree.map(np.testing.assert_array_equal, last_state(workdir), last_state(expected))
+
+
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_stopped_says_how_to_go_on(tmp_path, runtime_name, sign):
     workdir = tmp_path / "interrupted"

@@ -1,19 +1,35 @@
 """What a step leaves in the run's records."""
 
+import dataclasses
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from ale_jax.data.replay import Group
+from ale_jax.data.packing import text_turn
+from ale_jax.data.replay import DroppedGroup, Group
+from ale_jax.data.staleness import Admission, Drop
 from ale_jax.monitor.events import read_events
 from ale_jax.monitor.metrics import read_metrics
+from ale_jax.monitor.schedule import ScheduledGroup, ScheduledStep, read_schedule
+from ale_jax.records import Status, Task
 from ale_jax.system.actors.rollout_workers import WorkerCounts
 from ale_jax.system.run_logger import RunLogger
 from ale_jax.system.step_metrics import StepReport
 from ale_jax.system.tasks import Cursor
 from tests.data.make_trajectories import make_trajectory, make_turn
 
-GROUP = Group(0, (make_trajectory(0, 0, [make_turn([1], [2, 3])]),))
+GROUP = Group(0, (make_trajectory(0, 0, [make_turn([1], [2, 3])]),), Admission(0, 0))
+
+
+NOTHING_LEARNED = SimpleNamespace(samples=[])  # so there are no sums
+
+
+def _log(workdir, report):
+    workers = SimpleNamespace(counts=WorkerCounts(1, 0, 0, 0, 0))
+    with RunLogger(workdir, None) as logger:
+        logger.progress.phase("ipa", 1)
+        logger.rl_step(report, workers, sampled_tokens=10, logp_diff_limit=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -23,12 +39,7 @@ GROUP = Group(0, (make_trajectory(0, 0, [make_turn([1], [2, 3])]),))
      ({"train_rollout_logp_diff": float("nan")}, True)],
 )  # fmt: skip
 def test_a_learner_far_from_its_engine_is_an_event(gap, event, tmp_path):
-    made = SimpleNamespace(samples=[])  # nothing to learn: no sums
-    report = StepReport(Cursor(step=1), [GROUP], made, {}, gap, 0.1, 0.2)
-    workers = SimpleNamespace(counts=WorkerCounts(1, 0, 0, 0, 0))
-    with RunLogger(tmp_path, None) as logger:
-        logger.progress.phase("ipa", 1)
-        logger.rl_step(report, workers, sampled_tokens=10, logp_diff_limit=1e-3)
+    _log(tmp_path, StepReport(Cursor(step=1), [GROUP], NOTHING_LEARNED, {}, gap, 0.1, 0.2))
     (line,) = read_metrics(tmp_path / "metrics.jsonl").records
     assert gap.keys() == line.keys() & {"train_rollout_logp_diff"}
     kinds = [e.kind for e in read_events(tmp_path / "events.jsonl").records]
@@ -43,3 +54,55 @@ def test_what_slows_a_run_down_is_shown_and_the_rest_only_recorded(tmp_path, cap
     assert "episodes paused: 4 of the last 8 attempts failed" in said and "process 7" not in said
     kinds = [e.kind for e in read_events(tmp_path / "events.jsonl").records]
     assert kinds == ["actor_started", "episodes_paused"]
+
+
+def test_a_step_leaves_what_a_replay_needs(tmp_path):
+    """Of two members, one went on after a publish, and the other one after an expert's turn."""
+    went_on = make_trajectory(
+        5, 0, [make_turn([1], [2, 3], version=6), make_turn([4], [5], version=7)], start_version=6
+    )
+    two_weights = dataclasses.replace(make_turn([8], [6, 7, 8]), version=np.array([7, 8, 8]))
+    turns = [text_turn([1], [2]), two_weights]
+    resampled = dataclasses.replace(
+        make_trajectory(5, 1, turns, start_version=7), num_prefix_turns=1
+    )
+    group = Group(5, (went_on, resampled), Admission(order=11, version=6))
+    dropped = (DroppedGroup(3, Drop.STALE, ()), DroppedGroup(4, Drop.FAILED, ()))
+    _log(tmp_path, StepReport(Cursor(step=9), [group], NOTHING_LEARNED, {}, {}, 0.1, 0.2, dropped))
+    assert read_schedule(tmp_path / "schedule.jsonl").records == (
+        ScheduledStep(
+            step=9,
+            groups=(
+                ScheduledGroup(
+                    index=5,
+                    order=11,
+                    version=6,
+                    starts=(6, 7),
+                    ages=(2, 1),
+                    versions=(((6, 2), (7, 1)), ((7, 1), (8, 2))),
+                ),
+            ),
+            dropped=((3, "stale"), (4, "failed")),
+        ),
+    )
+
+
+def test_a_dropped_group_is_named_with_its_task_and_how_its_episodes_ended(tmp_path):
+    def lost(member, status):
+        return make_trajectory(3, member, status=status, reward=None)
+
+    statuses = (Status.SANDBOX_LOST, Status.ACTOR_LOST, Status.SANDBOX_LOST)
+    members = tuple(lost(member, status) for member, status in enumerate(statuses))
+    with RunLogger(tmp_path, None) as logger:
+        logger.note_dropped(DroppedGroup(3, Drop.FAILED, members), Task("count", 77, "train"))
+        logger.note_dropped(DroppedGroup(4, Drop.STALE, ()), Task("trail", 78, "train"))
+    failed, stale = read_events(tmp_path / "events.jsonl").records
+    assert failed.kind == stale.kind == "group_dropped"
+    assert failed.fields == {
+        "group": 3,
+        "reason": "failed",
+        "family": "count",
+        "seed": 77,
+        "statuses": "2 sandbox_lost, 1 actor_lost",
+    }
+    assert (stale.fields["reason"], stale.fields["statuses"]) == ("stale", "none came back")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.model.sampler import Sampling
@@ -15,16 +15,21 @@ from ale_jax.system.actors.rollout_workers import RolloutWorkers
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """What the scheduler needs to play training groups.
+    """What the scheduler needs to play training groups. All functions are called by its thread.
 
     groups: indices of the groups to play, in order. assign: returns a group's attempts; called when
-    the group is admitted. deliver: receives each finished trajectory.
+    the group is admitted. recall: returns the results of those attempts that were played before the
+    run was interrupted. deliver: receives each finished trajectory. drop_overdue: given the oldest
+    start version of the episodes in progress of each group, drops the groups that have become too
+    old, and returns them.
     """
 
     gate: StalenessGate
     groups: Iterator[int]
     assign: Callable[[int], list[RolloutRequest]]
+    recall: Callable[[Sequence[RolloutRequest]], list[Trajectory]]
     deliver: Callable[[Trajectory], None]
+    drop_overdue: Callable[[Mapping[int, int]], list[int]]
     sampling: Sampling
 
 
@@ -32,7 +37,8 @@ class RolloutScheduler:
     """Plays evaluations and training groups on the rollout workers.
 
     Consumes: episodes of `evaluate` and `play` first, because callers wait for them, and then
-    training groups as far as the staleness gate admits them.
+    training groups as far as the staleness gate admits them. Ends the episodes of groups that have
+    become too old to be trained on.
     Waits for: a free slot of a worker, or the next finished episode.
     Unblocked by: the workers' results, `evaluate`, `train`, a publish (within POLL s).
     """
@@ -55,6 +61,7 @@ class RolloutScheduler:
     def _run(self) -> None:
         try:
             while not self._closing.is_set():
+                self._abandon_overdue()
                 self._fill()
                 trajectory = self._workers.next_result(timeout=self.POLL)
                 if trajectory is not None:
@@ -129,23 +136,43 @@ class RolloutScheduler:
     def _fill(self) -> None:
         while self._workers.free_places > 0:
             with self._lock:
-                if not self._queue and not self._admit():
-                    return
-                request, sampling = self._queue.popleft()
-            self._workers.submit(request, sampling)
+                recalled = [] if self._queue else self._admit()
+                waiting = self._queue.popleft() if self._queue else None
+            for trajectory in recalled:  # without the lock: others wait for it
+                self._deliver(trajectory)
+            if waiting is not None:
+                self._workers.submit(*waiting)
+            elif not recalled:
+                return
 
-    def _admit(self) -> bool:
-        """Queues the next training group if there is one and the gate admits it."""
+    def _admit(self) -> list[Trajectory]:
+        """Queues the next training group if there is one and the gate admits it. Those of its
+        attempts that were played already are returned instead."""
         training = self._training
         if training is None or not training.gate.has_permit():
-            return False
+            return []
         group = next(training.groups, None)
         if group is None:
-            return False
+            return []
         admitted = training.gate.admit(group)
         assert admitted, "only this thread takes permits"
-        self._queue.extend((each, training.sampling) for each in training.assign(group))
-        return True
+        requests = training.assign(group)
+        recalled = training.recall(requests)
+        known = {trajectory.episode.key for trajectory in recalled}
+        self._queue.extend((each, training.sampling) for each in requests if each.key not in known)
+        return recalled
+
+    def _abandon_overdue(self) -> None:
+        with self._lock:
+            training = self._training
+        if training is None:
+            return
+        overdue = training.drop_overdue(self._workers.start_versions())
+        if overdue:
+            with self._lock:
+                left = (each for each in self._queue if not _is_of(each[0].key, overdue))
+                self._queue = deque(left)
+            self._workers.abandon(overdue)
 
     def _deliver(self, trajectory: Trajectory) -> None:
         key = trajectory.episode.key
@@ -155,5 +182,10 @@ class RolloutScheduler:
             training = self._training
         if collect is not None:
             collect(trajectory)
-        elif training is not None:
+        # Nobody waits for a result of a group that was dropped meanwhile.
+        elif training is not None and training.gate.in_flight(key.group):
             training.deliver(trajectory)
+
+
+def _is_of(key: EpisodeKey, groups: Collection[int]) -> bool:
+    return key.is_trained_on and key.group in groups

@@ -24,6 +24,7 @@ from ale_jax.records import (
 )
 from ale_jax.rollout.ledger import Activity
 from ale_jax.rollout.play import EpisodeResult
+from ale_jax.system.actors.attempts import Attempt, Cancelled, failed, missed
 from ale_jax.system.actors.breaker import SYSTEM_FAULTS, Breaker, Job, RetryQueue, backoff
 from ale_jax.system.actors.rollout_worker import ACTOR_LOST, WorkerHandle, WorkerSpec
 from ale_jax.system.config import RolloutConfig
@@ -68,35 +69,14 @@ class Conversations(Protocol):
 
     def stop(self, name: str) -> None: ...
 
+    def start_version(self, name: str) -> int | None: ...
+
     def close(self, name: str, episode: Episode | None) -> Trajectory | None: ...
 
 
-@dataclasses.dataclass(frozen=True)
-class _Attempt:
-    """is_trial: whether it was begun to see if the system works again (see Breaker)."""
-
-    job: Job
-    conversation: str
-    worker: WorkerHandle
-    generation: int  # of the worker's actor that plays it
-    is_trial: bool
-
-    @property
-    def key(self) -> EpisodeKey:
-        return self.job.request.key
-
-
-@dataclasses.dataclass(frozen=True)
-class _Cancelled:
-    """An attempt that was told to end. reason: the deadline that it missed; None if nobody wants
-    its result. until: when its actor is replaced if it has not ended."""
-
-    reason: str | None
-    until: float
-
-
 class RolloutWorkers:
-    """Plays episodes on `rollout.actors` actors; there is exactly one result for every key.
+    """Plays episodes on `rollout.actors` actors; there is exactly one result for every key,
+    and none for the keys of an abandoned group.
 
     Consumes: keys, by `submit`, as long as `free_places` > 0.
     Waits for: any actor's answer, in `next_result`: an episode, or that an actor is up, or that one
@@ -130,8 +110,8 @@ class RolloutWorkers:
         self._births: dict[ray.ObjectRef, WorkerHandle] = {
             worker.birth: worker for worker in self._workers
         }
-        self._attempts: dict[ray.ObjectRef, _Attempt] = {}
-        self._cancelled: dict[ray.ObjectRef, _Cancelled] = {}
+        self._attempts: dict[ray.ObjectRef, Attempt] = {}
+        self._cancelled: dict[ray.ObjectRef, Cancelled] = {}
         self._waiting = RetryQueue()
         self._breaker = Breaker(deadlines.outage_seconds, record)
         self._next_check, self._asking = 0.0, 0
@@ -211,6 +191,18 @@ class RolloutWorkers:
             f"{task.family}, on actor {oldest.worker.number}"
         )
 
+    def start_versions(self) -> dict[int, int]:
+        """Training group -> the oldest start version of its conversations in progress. Groups whose
+        conversations have no reply yet are left out."""
+        oldest: dict[int, int] = {}
+        for answer, attempt in self._attempts.items():
+            if not attempt.key.is_trained_on or answer in self._cancelled:
+                continue
+            start, group = self._ledger.start_version(attempt.conversation), attempt.key.group
+            if start is not None:
+                oldest[group] = min(start, oldest.get(group, start))
+        return oldest
+
     def close(self) -> None:
         """Ends all actors and their sandboxes. Episodes in progress give no result."""
         for attempt in self._attempts.values():
@@ -240,7 +232,7 @@ class RolloutWorkers:
         redraw = sum(STATUS_RULES[status].redraw for status in job.rejected)
         self._ledger.open(conversation, request.key, job.sampling, request.prefix_turns, redraw)
         is_trial = self._breaker.begin()
-        attempt = _Attempt(job, conversation, worker, worker.generation, is_trial)
+        attempt = Attempt(job, conversation, worker, worker.generation, is_trial)
         self._attempts[worker.play(request.key, conversation, request.prefix)] = attempt
         worker.busy += 1
 
@@ -259,19 +251,19 @@ class RolloutWorkers:
                 continue
             activity = self._ledger.activity(attempt.conversation)
             asking += activity.waits
-            if reason := _missed(activity, self._deadlines):
+            if reason := missed(activity, self._deadlines):
                 self._cancel(answer, attempt, reason)
         self._asking = asking
 
-    def _give_up(self, attempt: _Attempt, cancelled: _Cancelled) -> None:
+    def _give_up(self, attempt: Attempt, cancelled: Cancelled) -> None:
         why = f" ({cancelled.reason})" * bool(cancelled.reason)
         text = f"an episode was not over {CANCEL_S:g} s after it was cancelled{why}"
         self._replace(attempt.worker, attempt.generation, TimeoutError(text))
 
-    def _cancel(self, answer: ray.ObjectRef, attempt: _Attempt, reason: str | None) -> None:
+    def _cancel(self, answer: ray.ObjectRef, attempt: Attempt, reason: str | None) -> None:
         self._ledger.stop(attempt.conversation)
         attempt.worker.cancel(attempt.key)
-        self._cancelled[answer] = _Cancelled(reason, time.monotonic() + CANCEL_S)
+        self._cancelled[answer] = Cancelled(reason, time.monotonic() + CANCEL_S)
 
     def _take(self, answer: ray.ObjectRef) -> Trajectory | None:
         """Ends one attempt: returns the key's trajectory, or lets the next attempt wait."""
@@ -283,10 +275,10 @@ class RolloutWorkers:
                 self._breaker.void(attempt.is_trial)
                 self._ledger.close(attempt.conversation, None)
                 return None
-            episode = _failed(attempt.key, Status.DEADLINE, cancelled.reason)
+            episode = failed(attempt.key, Status.DEADLINE, cancelled.reason)
         return self._judge(attempt, episode)
 
-    def _judge(self, attempt: _Attempt, episode: Episode) -> Trajectory | None:
+    def _judge(self, attempt: Attempt, episode: Episode) -> Trajectory | None:
         job, status, rule = attempt.job, episode.status, STATUS_RULES[episode.status]
         fault = f"{status.value}: {episode.detail}" if status in SYSTEM_FAULTS else ""
         self._breaker.note(attempt.key.task, fault, attempt.is_trial)
@@ -305,12 +297,12 @@ class RolloutWorkers:
         self._waiting.put(job._replace(rejected=rejected), delay)
         return None
 
-    def _episode(self, attempt: _Attempt, answer: ray.ObjectRef) -> Episode:
+    def _episode(self, attempt: Attempt, answer: ray.ObjectRef) -> Episode:
         try:
             played: EpisodeResult = ray.get(answer)
         except ACTOR_LOST as error:
             self._replace(attempt.worker, attempt.generation, error)
-            return _failed(attempt.key, Status.ACTOR_LOST, f"{type(error).__name__}: {error}")
+            return failed(attempt.key, Status.ACTOR_LOST, f"{type(error).__name__}: {error}")
         if attempt.generation == attempt.worker.generation:
             attempt.worker.note(played)
         return played.episode
@@ -335,7 +327,7 @@ class RolloutWorkers:
         worker.replace(error)
         self._births[worker.birth] = worker
 
-    def _note_failure(self, attempt: _Attempt, episode: Episode, again: bool) -> None:
+    def _note_failure(self, attempt: Attempt, episode: Episode, again: bool) -> None:
         self._sandbox_failures += episode.status in SANDBOX_FAILURES
         key = attempt.key
         self._record(
@@ -351,31 +343,3 @@ class RolloutWorkers:
             attempt=attempt.job.attempt,
             retried=again,
         )
-
-
-def _missed(activity: Activity, deadlines: DeadlinesConfig) -> str:
-    """The deadline that an attempt has missed, in words; empty if it has missed none."""
-    if activity.waits:
-        return ""  # for the policy, which is not the attempt's fault
-    if not activity.asked:
-        return _late("did not begin", activity.turn_seconds, deadlines.placement_seconds)
-    return _late(
-        "took too long for a turn", activity.turn_seconds, deadlines.turn_seconds
-    ) or _late("took too long", activity.total_seconds, deadlines.episode_seconds)
-
-
-def _late(what: str, seconds: float, limit: float) -> str:
-    return f"the episode {what}: {seconds:.0f} s, and {limit:g} s are allowed" * (seconds > limit)
-
-
-def _failed(key: EpisodeKey, status: Status, detail: str) -> Episode:
-    return Episode(
-        key=key,
-        status=status,
-        reward=None,
-        turns=0,
-        malformed_calls=0,
-        seconds=0.0,
-        env_seconds=0.0,
-        detail=detail,
-    )

@@ -25,6 +25,8 @@ class HandWorkers:
         self.begun: queue.Queue[EpisodeKey] = queue.Queue()
         self._ended: queue.Queue[EpisodeKey | Exception] = queue.Queue()
         self._under_way = 0
+        self.starts: dict[int, int] = {}  # as `start_versions` returns it
+        self.abandoned: queue.Queue[list[int]] = queue.Queue()
 
     @property
     def free_places(self):
@@ -43,10 +45,13 @@ class HandWorkers:
         if isinstance(ended, Exception):
             raise ended
         self._under_way -= 1
-        turns = [make_turn([1], [2], reward=1.0)]
-        trajectory = make_trajectory(ended.group, ended.member, turns)
-        episode = dataclasses.replace(trajectory.episode, key=ended)
-        return dataclasses.replace(trajectory, episode=episode)
+        return _result_of(ended, self.starts.get(ended.group, 0))
+
+    def start_versions(self):
+        return dict(self.starts)
+
+    def abandon(self, groups):
+        self.abandoned.put(groups)
 
     # The test's side.
 
@@ -58,6 +63,13 @@ class HandWorkers:
 
     def fail(self, error):
         self._ended.put(error)
+
+
+def _result_of(key, start=0):
+    turns = [make_turn([1], [2], reward=1.0, version=start)]
+    trajectory = make_trajectory(key.group, key.member, turns, start_version=start)
+    episode = dataclasses.replace(trajectory.episode, key=key)
+    return dataclasses.replace(trajectory, episode=episode)
 
 
 def _assign(group):
@@ -74,7 +86,15 @@ def rig():
     workers = HandWorkers()
     gate = StalenessGate(alpha=0.0, groups_per_step=2)
     buffer = ReplayBuffer(gate, GROUP_SIZE)
-    training = Training(gate, iter(range(100)), _assign, buffer.add, Sampling())
+    training = Training(
+        gate,
+        iter(range(100)),
+        _assign,
+        lambda requests: [],
+        buffer.add,
+        buffer.drop_overdue,
+        Sampling(),
+    )
     with RolloutScheduler(workers, lambda: None) as scheduler:
         yield SimpleNamespace(
             workers=workers, gate=gate, buffer=buffer, training=training, scheduler=scheduler
@@ -174,3 +194,48 @@ def test_no_group_is_admitted_while_admission_is_held(rig):
         assert rig.gate.outstanding() == []
     assert rig.workers.next_begun().group == 0
     assert 0 in rig.gate.outstanding()
+
+
+def test_what_was_played_before_an_interruption_is_delivered_and_not_played(rig):
+    """Group 0 is known, and one member of group 1."""
+    delivered = queue.Queue()
+
+    def recall(requests):
+        keys = [each.key for each in requests if each.key.group == 0 or each.key.member == 1]
+        return [_result_of(key) for key in keys]
+
+    def deliver(trajectory):
+        with rig.scheduler.no_admission():  # is free: the learner may wait for it
+            rig.buffer.add(trajectory)
+        delivered.put(trajectory.episode.key)
+
+    rig.scheduler.train(dataclasses.replace(rig.training, recall=recall, deliver=deliver))
+    left = rig.workers.next_begun()
+    assert (left.group, left.member) == (1, 0)
+    rig.workers.end(left)
+    keys = [delivered.get(timeout=LIMIT_S) for _ in range(4)]
+    assert [(key.group, key.member) for key in keys] == [(0, 0), (0, 1), (1, 1), (1, 0)]
+    assert [group.index for group in rig.buffer.take(timeout=LIMIT_S)] == [0, 1]
+    assert rig.workers.begun.empty()
+
+
+def test_a_publish_ends_the_groups_that_it_makes_too_old(rig):
+    gate = StalenessGate(alpha=0.5, groups_per_step=2)
+    buffer = ReplayBuffer(gate, GROUP_SIZE)
+    changes = {"gate": gate, "deliver": buffer.add, "drop_overdue": buffer.drop_overdue}
+    rig.scheduler.train(dataclasses.replace(rig.training, **changes))
+    first = [rig.workers.next_begun() for _ in range(4)]  # of three groups that are admitted
+    rig.workers.end(first[0])
+    first.append(rig.workers.next_begun())
+    assert [(key.group, key.member) for key in first[3:]] == [(1, 1), (2, 0)]  # (2, 1) waits
+    rig.workers.starts |= {1: 1, 2: 0}
+    gate.publish(1)
+    gate.publish(2)  # what started in 0 is too old, what started in 1 is not
+    assert rig.workers.abandoned.get(timeout=LIMIT_S) == [0, 2]
+    assert gate.counts()["dropped_stale"] == 2
+    for key in first[1:]:  # results of groups 0 and 2 that were under way are of no use
+        rig.workers.end(key)
+    begun = [rig.workers.next_begun() for _ in range(4)]
+    assert [(key.group, key.member) for key in begun] == [(3, 0), (3, 1), (4, 0), (4, 1)]
+    assert [t.episode.key for t in buffer.held()] == first[2:4]
+    rig.scheduler.check()

@@ -1,0 +1,176 @@
+"""Trajectories as checksummed binary frames, restored bit for bit and without pickle.
+
+    frame = MAGIC, length of the body, SHA-256 of the body, CRC-32 of these three; the body
+    body  = length of the header; the header, as JSON; the bytes of all arrays, in order
+
+The header holds the trajectory's plain fields, and dtype and shape of each array. The prefix has a
+checksum of its own, so that a frame which was cut off can be told from one with a damaged length.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any
+
+import numpy as np
+
+from ale_jax.files import parse_json
+from ale_jax.records import STATUS_RULES, Episode, EpisodeKey, Status, Task, Trajectory, Turn
+
+MAGIC = b"ALE1"
+MAX_BODY_BYTES = 1 << 30
+MAX_HEADER_BYTES = 64 << 20
+MAX_TURNS = 1 << 16
+
+_PREFIX = struct.Struct("<4sQ32s")
+_CRC = struct.Struct("<I")
+_HEADER_LENGTH = struct.Struct("<I")
+
+# Of each turn, in this order.
+_TURN_ARRAYS = {
+    "prompt_ids": "<i4",
+    "action_ids": "<i4",
+    "logp_mu": "<f4",
+    "logp_old": "<f4",
+    "version": "<i4",
+}
+_EXPERTS = "<i2"
+
+
+class DamagedFrame(ValueError):
+    """The bytes at a position are not a frame as it was written."""
+
+
+def encode_frame(trajectory: Trajectory) -> bytes | None:
+    """The trajectory as one frame; None if it is larger than `read_frames` accepts."""
+    turns, expert_TLK = trajectory.turns, trajectory.expert_TLK
+    arrays = [
+        np.asarray(getattr(turn, name)).astype(dtype, casting="equiv", copy=False)
+        for turn in turns
+        for name, dtype in _TURN_ARRAYS.items()
+    ]
+    if expert_TLK is not None:
+        arrays.append(expert_TLK.astype(_EXPERTS, casting="equiv", copy=False))
+    fields = {
+        "episode": dataclasses.asdict(trajectory.episode),
+        "start_version": trajectory.start_version,
+        "num_prefix_turns": trajectory.num_prefix_turns,
+        "rejected": list(trajectory.rejected),
+        "turns": [[turn.prompt_text, turn.action_text, turn.reward] for turn in turns],
+        "has_experts": expert_TLK is not None,
+        "arrays": [[array.dtype.str, array.shape] for array in arrays],
+    }
+    header = json.dumps(fields, allow_nan=False).encode()
+    parts = [_HEADER_LENGTH.pack(len(header)), header, *(array.tobytes() for array in arrays)]
+    length = sum(map(len, parts))
+    if length > MAX_BODY_BYTES or len(header) > MAX_HEADER_BYTES or len(turns) > MAX_TURNS:
+        return None
+    body = b"".join(parts)
+    prefix = _PREFIX.pack(MAGIC, length, hashlib.sha256(body).digest())
+    return prefix + _CRC.pack(zlib.crc32(prefix)) + body
+
+
+def read_frames(file: IO[bytes]) -> Iterator[Trajectory]:
+    """The trajectories of a file that was only appended to. A last frame that was cut off, because
+    the writer was killed, ends the reading. DamagedFrame at any other damage."""
+    size = _PREFIX.size + _CRC.size
+    while len(start := file.read(size)) == size:
+        prefix, (crc,) = start[: _PREFIX.size], _CRC.unpack(start[_PREFIX.size :])
+        magic, length, digest = _PREFIX.unpack(prefix)
+        if magic != MAGIC or crc != zlib.crc32(prefix) or length > MAX_BODY_BYTES:
+            raise DamagedFrame("not the start of a frame")
+        body = file.read(length)
+        if len(body) < length:
+            return
+        if hashlib.sha256(body).digest() != digest:
+            raise DamagedFrame("the checksum does not match")
+        try:
+            trajectory = _decode(body)
+        # Another version of the program wrote it, or somebody who can compute a checksum.
+        except (AssertionError, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise DamagedFrame(f"not a trajectory ({error!r:.200})") from error
+        yield trajectory
+
+
+def _decode(body: bytes) -> Trajectory:
+    (length,) = _unpack_length(body)
+    _require(length <= MAX_HEADER_BYTES, "header length", length)
+    start = _HEADER_LENGTH.size
+    fields = parse_json(body[start : start + length])
+    texts, num_prefix_turns = fields["turns"], int(fields["num_prefix_turns"])
+    _require(len(texts) <= MAX_TURNS, "turns", len(texts))
+    _require(0 <= num_prefix_turns <= len(texts), "prefix turns", num_prefix_turns)
+    dtypes = list(_TURN_ARRAYS.values()) * len(texts) + [_EXPERTS] * bool(fields["has_experts"])
+    arrays = _arrays(body, start + length, fields["arrays"], dtypes)
+    width = len(_TURN_ARRAYS)
+    turns = tuple(
+        _turn(text, arrays[number * width : (number + 1) * width])
+        for number, text in enumerate(texts)
+    )
+    expert_TLK = arrays[-1] if fields["has_experts"] else None
+    trajectory = Trajectory(
+        episode=_episode(fields["episode"]),
+        turns=turns,
+        start_version=int(fields["start_version"]),
+        expert_TLK=expert_TLK,
+        num_prefix_turns=num_prefix_turns,
+        rejected=tuple(map(Status, fields["rejected"])),
+    )
+    if expert_TLK is not None:
+        _require(expert_TLK.ndim == 3, "axes of the experts", expert_TLK.ndim)
+        _require(len(expert_TLK) == trajectory.num_tokens, "tokens with experts", len(expert_TLK))
+    return trajectory
+
+
+def _unpack_length(body: bytes) -> tuple[int]:
+    _require(len(body) >= _HEADER_LENGTH.size, "body length", len(body))
+    return _HEADER_LENGTH.unpack_from(body)
+
+
+def _arrays(
+    body: bytes, offset: int, table: Sequence[Sequence[Any]], dtypes: Sequence[str]
+) -> list[np.ndarray]:
+    """Copies of the arrays in `table`, which must have the given dtypes and fill the body."""
+    _require([dtype for dtype, _ in table] == dtypes, "dtypes", len(table))
+    arrays = []
+    for dtype, shape in table:
+        _require(len(shape) <= 3 and all(0 <= n <= MAX_BODY_BYTES for n in shape), "shape", shape)
+        count = math.prod(shape)
+        _require(offset + count * np.dtype(dtype).itemsize <= len(body), "shape", shape)
+        array = np.frombuffer(body, dtype, count, offset).reshape(shape).copy()
+        offset += array.nbytes
+        arrays.append(array)
+    _require(offset == len(body), "bytes after the arrays", len(body) - offset)
+    return arrays
+
+
+def _turn(text: Sequence[Any], arrays: Sequence[np.ndarray]) -> Turn:
+    prompt_text, action_text, reward = text
+    _require(isinstance(prompt_text, str) and isinstance(action_text, str), "texts", text)
+    turn = Turn(
+        **dict(zip(_TURN_ARRAYS, arrays, strict=True)),
+        action_text=action_text,
+        prompt_text=prompt_text,
+        reward=float(reward),
+    )
+    tokens = {len(array) for array in arrays[1:]}  # one entry per sampled token in each of them
+    _require(all(array.ndim == 1 for array in arrays) and len(tokens) == 1, "tokens", tokens)
+    return turn
+
+
+def _episode(fields: Mapping[str, Any]) -> Episode:
+    key, status, reward = fields["key"], Status(fields["status"]), fields["reward"]
+    _require(isinstance(reward, float) == STATUS_RULES[status].reward_valid, "reward", reward)
+    key = EpisodeKey(**key | {"task": Task(**key["task"])})
+    return Episode(**fields | {"key": key, "status": status})
+
+
+def _require(holds: bool, what: str, found: Any) -> None:
+    if not holds:
+        raise ValueError(f"{what}: {found!r:.100}")

@@ -1,0 +1,64 @@
+"""Attempts at episodes: what is known of each while it is played, and the deadlines it may miss."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ale_jax.records import Episode, EpisodeKey, Status
+from ale_jax.rollout.ledger import Activity
+from ale_jax.system.actors.breaker import Job
+from ale_jax.system.actors.rollout_worker import WorkerHandle
+from ale_jax.system.survival_config import DeadlinesConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Attempt:
+    """is_trial: whether it was begun to see if the system works again (see Breaker)."""
+
+    job: Job
+    conversation: str
+    worker: WorkerHandle
+    generation: int  # of the worker's actor that plays it
+    is_trial: bool
+
+    @property
+    def key(self) -> EpisodeKey:
+        return self.job.request.key
+
+
+@dataclasses.dataclass(frozen=True)
+class Cancelled:
+    """An attempt that was told to end. reason: the deadline that it missed; None if nobody wants
+    its result. until: when its actor is replaced if it has not ended."""
+
+    reason: str | None
+    until: float
+
+
+def missed(activity: Activity, deadlines: DeadlinesConfig) -> str:
+    """The deadline that an attempt has missed, in words; empty if it has missed none."""
+    if activity.waits:
+        return ""  # for the policy, which is not the attempt's fault
+    if not activity.asked:
+        return _late("did not begin", activity.turn_seconds, deadlines.placement_seconds)
+    return _late(
+        "took too long for a turn", activity.turn_seconds, deadlines.turn_seconds
+    ) or _late("took too long", activity.total_seconds, deadlines.episode_seconds)
+
+
+def _late(what: str, seconds: float, limit: float) -> str:
+    return f"the episode {what}: {seconds:.0f} s, and {limit:g} s are allowed" * (seconds > limit)
+
+
+def failed(key: EpisodeKey, status: Status, detail: str) -> Episode:
+    """The report of an episode in place of its worker, which could not report."""
+    return Episode(
+        key=key,
+        status=status,
+        reward=None,
+        turns=0,
+        malformed_calls=0,
+        seconds=0.0,
+        env_seconds=0.0,
+        detail=detail,
+    )

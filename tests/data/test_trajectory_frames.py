@@ -1,0 +1,112 @@
+"""Frames of trajectories: every bit comes back, or nothing does."""
+
+import dataclasses
+import io
+
+import numpy as np
+import pytest
+
+from ale_jax.data import trajectory_frames
+from ale_jax.data.packing import text_turn
+from ale_jax.data.trajectory_frames import DamagedFrame, encode_frame, read_frames
+from ale_jax.records import Status
+from tests.data.make_trajectories import make_trajectory, make_turn
+
+PLAIN = make_trajectory(3, 1, [make_turn([1, 2], [3], version=4)], start_version=4)
+
+
+def full():
+    """A trajectory in which every field is set, with numbers that text would change."""
+    turn = make_turn([5], [6, 7, 8], reward=0.1 + 0.2, version=2)
+    logp = np.array([-0.0, np.nan, -np.float32(1) / 3], np.float32)
+    turn = dataclasses.replace(
+        turn, logp_mu=logp, version=np.array([2, 2, 3], np.int32), action_text="\ud800\x00é"
+    )
+    made = make_trajectory(9, 0, [text_turn([1, 2], [3], "look", "ls"), turn], start_version=2)
+    key = dataclasses.replace(made.episode.key, num_prefix_turns=1)
+    episode = dataclasses.replace(
+        made.episode, key=key, status=Status.TURN_LIMIT, reward=0.25, detail="at the limit"
+    )
+    return dataclasses.replace(
+        made,
+        episode=episode,
+        num_prefix_turns=1,
+        expert_TLK=np.arange(7 * 2 * 3, dtype=np.int16).reshape(7, 2, 3) - 1,
+        rejected=(Status.SANDBOX_LOST, Status.REPLAY_DIVERGED),
+    )
+
+
+def read(content):
+    return list(read_frames(io.BytesIO(content)))
+
+
+def assert_same(found, wanted):
+    if isinstance(wanted, np.ndarray):
+        assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+        assert found.tobytes() == wanted.tobytes() and found.flags.writeable
+    elif dataclasses.is_dataclass(wanted):
+        assert type(found) is type(wanted)
+        for field in dataclasses.fields(wanted):
+            assert_same(getattr(found, field.name), getattr(wanted, field.name))
+    elif isinstance(wanted, tuple):
+        assert len(found) == len(wanted)
+        for pair in zip(found, wanted):
+            assert_same(*pair)
+    else:
+        assert type(found) is type(wanted) and found == wanted
+
+
+def test_every_bit_comes_back():
+    never_wrote = make_trajectory(0, 0, status=Status.NO_VERDICT, reward=0.0)
+    wanted = [full(), PLAIN, never_wrote]
+    assert_same(tuple(read(b"".join(map(encode_frame, wanted)))), tuple(wanted))
+
+
+def test_a_last_frame_that_was_cut_off_is_left_out():
+    whole = encode_frame(PLAIN)
+    for length in range(len(whole)):
+        (found,) = read(whole + whole[:length])
+        assert_same(found, PLAIN)
+
+
+def test_no_flipped_bit_goes_unnoticed():
+    whole = encode_frame(PLAIN)
+    for position in range(len(whole)):
+        damaged = bytearray(whole + whole)
+        damaged[position] ^= 1 << position % 8
+        with pytest.raises(DamagedFrame):
+            read(damaged)
+
+
+def test_a_frame_with_a_checksum_is_not_believed_for_that(monkeypatch):
+    """Written with tables of other arrays than those that the reader expects."""
+    for name, dtype in (("version", "<f4"), ("prompt_ids", "|O"), ("action_ids", "<i8")):
+        arrays = trajectory_frames._TURN_ARRAYS | {name: dtype}
+        turn = make_turn([1], [2])
+        turn = dataclasses.replace(turn, **{name: getattr(turn, name).astype(dtype)})
+        with monkeypatch.context() as patch:
+            patch.setattr(trajectory_frames, "_TURN_ARRAYS", arrays)
+            frame = encode_frame(make_trajectory(0, 0, [turn]))
+        with pytest.raises(DamagedFrame, match="not a trajectory"):
+            read(frame)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        dataclasses.replace(full(), num_prefix_turns=3),
+        dataclasses.replace(full(), expert_TLK=np.zeros((6, 2, 3), np.int16)),
+        dataclasses.replace(PLAIN, episode=dataclasses.replace(PLAIN.episode, reward=None)),
+        make_trajectory(
+            0, 0, [dataclasses.replace(make_turn([1], [2]), logp_mu=np.zeros(2, "f4"))]
+        ),
+    ],
+)
+def test_fields_that_do_not_fit_each_other_are_damage(wrong):
+    with pytest.raises(DamagedFrame, match="not a trajectory"):
+        read(encode_frame(wrong))
+
+
+def test_what_would_not_be_read_is_not_written(monkeypatch):
+    monkeypatch.setattr(trajectory_frames, "MAX_BODY_BYTES", len(encode_frame(PLAIN)) - 100)
+    assert encode_frame(PLAIN) is None
