@@ -37,6 +37,13 @@ def living() -> set[int]:
     return {int(name) for name in os.listdir(proc()) if name.isdecimal()}
 
 
+def state(pid: int) -> bytes:
+    """The letter that /proc shows for the state of a process; b"" if there is none."""
+    with contextlib.suppress(OSError):
+        return read(f"{pid}/stat").rpartition(b")")[2].split()[0]
+    return b""
+
+
 Birth = tuple[int, int]  # when a process started: clock tick since boot, pid
 
 

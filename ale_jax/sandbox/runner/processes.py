@@ -23,6 +23,7 @@ from .sockets import Sockets
 from .world import MAX_TERMINALS, World
 
 DEATH_S = 5.0
+STOPPED_STATES = (b"T", b"t", b"Z", b"X", b"")  # the last of a process that is gone
 UTF8_LOCALE = "/usr/lib/locale/C.utf8"
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 
@@ -227,10 +228,9 @@ class Agent:
 
         If they multiply faster than they can be killed, kills all processes of the agent.
         """
-        if child.exit_code is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child.pid, signal.SIGSTOP)  # or it could start another one at the end
         try:
+            if child.exit_code is None:
+                _stop(child.pid)  # or it could start another one at the end
             self._kill_until_none(lambda: self._below_or_stray(child.pid))
         except RuntimeError:
             self.kill()
@@ -241,12 +241,12 @@ class Agent:
     def kill_younger(self, child: Child, began: kernel.Birth) -> None:
         """Kills what `child` has started since `began`, but neither the child nor what descends
         from an older process. If that is impossible, kills all processes of the agent."""
+        try:
+            _stop(child.pid)  # or it could start others meanwhile
+            self._kill_until_none(lambda: self._below_or_stray(child.pid, began))
+        except RuntimeError:
+            self.kill()
         with contextlib.suppress(ProcessLookupError):
-            os.kill(child.pid, signal.SIGSTOP)  # or it could start others meanwhile
-            try:
-                self._kill_until_none(lambda: self._below_or_stray(child.pid, began))
-            except RuntimeError:
-                self.kill()
             os.kill(child.pid, signal.SIGCONT)
 
     def _below_or_stray(self, pid: int, began: kernel.Birth | None = None) -> set[int]:
@@ -273,6 +273,22 @@ class Agent:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.0005)
             self._reap()
+
+
+def _stop(pid: int) -> None:
+    """Stops a process, if there is one, and returns when it has stopped. RuntimeError if it cannot
+    be stopped.
+
+    A fork that the signal meets is finished first, unlike one that SIGKILL meets, so for a moment
+    the new process may not be listed yet.
+    """
+    deadline = time.monotonic() + DEATH_S
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGSTOP)
+        while kernel.state(pid) not in STOPPED_STATES:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"process {pid} cannot be stopped")
+            time.sleep(0.0005)
 
 
 def _free_ipc_objects() -> None:

@@ -165,7 +165,8 @@ async def test_many_starts_that_are_cancelled_leave_nothing(runtime):
         up = [answer for answer in answers if not isinstance(answer, asyncio.CancelledError)]
         await until(lambda: pool._machines.slots - pool._machines.free == len(up))
         assert up  # all 64 where this loop was kept waiting for that long
-    assert set(leftovers(runtime.name, str(Owner.current()))) == before
+    # What an earlier test left may go meanwhile.
+    assert set(leftovers(runtime.name, str(Owner.current()))) <= before
 
 
 @pytest.mark.parametrize(
