@@ -63,9 +63,11 @@ def pytest_sessionstart(session):
             pass  # another process was first
 
 
-def pytest_collection_modifyitems(items):
-    # So that no process is left alone with a slow file at the end.
-    items.sort(key=lambda item: not item.nodeid.startswith(SLOW))
+def pytest_collection_modifyitems(config, items):
+    # So that no process is left alone with a slow file at the end. A single process keeps the order
+    # that was asked for.
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: not item.nodeid.startswith(SLOW))
 
 
 class ByFile(LoadScopeScheduling):
