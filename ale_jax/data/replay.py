@@ -145,10 +145,13 @@ class ReplayBuffer:
         return enough and (not self._fill or self._gate.is_played_out())
 
     def held(self) -> list[Trajectory]:
-        """All trajectories in the buffer, including incomplete groups. They stay in it."""
+        """All trajectories in the buffer, including incomplete groups, in the order of groups and
+        members. They stay in it."""
         with self._changed:
             whole = [t for group in self._whole.values() for t in group.members]
-            return whole + [t for members in self._partial.values() for t in members.values()]
+            partial = [t for members in self._partial.values() for t in members.values()]
+        # Not in the order of their arrival, on which sums over them would depend in the last digit.
+        return sorted(whole + partial, key=lambda t: (t.episode.key.group, t.episode.key.member))
 
     def whole(self) -> list[int]:
         """Indices of the complete groups, which wait for their first use or another one."""
