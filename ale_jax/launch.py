@@ -42,9 +42,9 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from ale_jax.errors import RunFailed
-from ale_jax.monitor.library_log import LibraryLog
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.system.fields import flat, meant_fields, unknown_field, wrong_value
+from ale_jax.system.library_log import LibraryLog
 from ale_jax.system.stopping import INTERRUPTED, StopSignals
 
 # Modules that import jax or ray are imported where they are used, so that a mistyped command is
@@ -269,8 +269,9 @@ def _one_line(error: BaseException) -> str:
     return " ".join((text + notes).split())
 
 
-def _main_program() -> int:
-    code = main(sys.argv)
+def main_program(argv: Sequence[str]) -> int:
+    """`main` as the whole of a process, which exits with the code that it returns."""
+    code = main(argv)
     if code == 2:
         # What ended the run, such as a full disk, also fails the clean-up of libraries at exit. It
         # has been said in one line, which should stay the last one.
@@ -280,4 +281,4 @@ def _main_program() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_main_program())
+    sys.exit(main_program(sys.argv))

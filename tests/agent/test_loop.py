@@ -5,17 +5,10 @@ import re
 import pytest
 
 from ale_jax.agent import loop
-from ale_jax.agent.api import (
-    Message,
-    NoVerdictError,
-    PolicyError,
-    Reply,
-    StateMemory,
-    VerifierError,
-)
+from ale_jax.agent.api import Message, NoVerdictError, PolicyError, Reply, VerifierError
 from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
 from ale_jax.records import STATUS_RULES, EpisodeKey, Prefix, Status, Task
-from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError, SavedState
+from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
 from tests.rows import each_row
 
 KEY = EpisodeKey("train", 0, 0, Task("trail", 7, "train"))
@@ -228,38 +221,6 @@ def test_text_turns_leave_as_many_turns_as_were_left_then():
     env = FakeEnv()
     episode = play(env, ScriptedPolicy(list("cdef")), KEY, LIMITS, GIVEN)
     assert (episode.status, episode.turns, env.actions) == (Status.TURN_LIMIT, 2, list("abcd"))
-
-
-class SavingEnv(FakeEnv):
-    """Can be brought back to where its prefix led, unless `loads` is False."""
-
-    def __init__(self, loads=True):
-        super().__init__()
-        self._loads, self.loaded = loads, []
-
-    def save(self):
-        return SavedState(b"after " + "".join(self.actions).encode(), "here")
-
-    def load(self, seed, saved):
-        self.loaded.append((seed, saved.files))
-        return self._loads
-
-
-def test_a_slow_prefix_is_replayed_once_and_then_restored():
-    memory, first, second = StateMemory(slow_s=0.0), SavingEnv(), SavingEnv()
-    play(first, ScriptedPolicy(["end"]), KEY, LIMITS, GIVEN, memory)
-    assert (first.actions, first.loaded) == (["a", "b", "end"], [])
-    episode = play(second, ScriptedPolicy(["end"]), KEY, LIMITS, GIVEN, memory)
-    assert (second.actions, second.loaded) == (["end"], [(7, b"after ab")])
-    assert (episode.status, episode.reward, episode.turns) == (Status.FINISHED, 1.0, 1)
-
-
-def test_a_state_that_cannot_be_restored_is_replayed_and_not_tried_again():
-    memory, envs = StateMemory(slow_s=0.0), [SavingEnv(loads=False) for _ in range(3)]
-    for env in envs:
-        play(env, ScriptedPolicy(["end"]), KEY, LIMITS, GIVEN, memory)
-        assert env.actions == ["a", "b", "end"]
-    assert [len(env.loaded) for env in envs] == [0, 1, 0]
 
 
 def test_a_whole_episode_is_replayed_without_a_policy():

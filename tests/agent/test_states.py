@@ -1,8 +1,10 @@
 """Which states are kept, and for how long."""
 
 from ale_jax.agent.api import StateMemory
-from ale_jax.records import Prefix, Task
+from ale_jax.agent.loop import ScriptedPolicy, play
+from ale_jax.records import Prefix, Status, Task
 from ale_jax.sandbox.api import SavedState
+from tests.agent.test_loop import GIVEN, KEY, LIMITS, FakeEnv
 
 
 def key(number):
@@ -43,3 +45,35 @@ def test_those_not_used_for_longest_make_room():
     assert [memory.get(key(n)) is not None for n in (0, 1, 2)] == [True, False, True]
     memory.keep(key(3), state(11))
     assert all(memory.get(key(n)) is None for n in range(4))
+
+
+class SavingEnv(FakeEnv):
+    """Can be brought back to where its prefix led, unless `loads` is False."""
+
+    def __init__(self, loads=True):
+        super().__init__()
+        self._loads, self.loaded = loads, []
+
+    def save(self):
+        return SavedState(b"after " + "".join(self.actions).encode(), "here")
+
+    def load(self, seed, saved):
+        self.loaded.append((seed, saved.files))
+        return self._loads
+
+
+def test_a_slow_prefix_is_replayed_once_and_then_restored():
+    memory, first, second = StateMemory(slow_s=0.0), SavingEnv(), SavingEnv()
+    play(first, ScriptedPolicy(["end"]), KEY, LIMITS, GIVEN, memory)
+    assert (first.actions, first.loaded) == (["a", "b", "end"], [])
+    episode = play(second, ScriptedPolicy(["end"]), KEY, LIMITS, GIVEN, memory)
+    assert (second.actions, second.loaded) == (["end"], [(7, b"after ab")])
+    assert (episode.status, episode.reward, episode.turns) == (Status.FINISHED, 1.0, 1)
+
+
+def test_a_state_that_cannot_be_restored_is_replayed_and_not_tried_again():
+    memory, envs = StateMemory(slow_s=0.0), [SavingEnv(loads=False) for _ in range(3)]
+    for env in envs:
+        play(env, ScriptedPolicy(["end"]), KEY, LIMITS, GIVEN, memory)
+        assert env.actions == ["a", "b", "end"]
+    assert [len(env.loaded) for env in envs] == [0, 1, 0]

@@ -41,9 +41,9 @@ def test_a_group_waits_for_its_last_member():
 def test_what_is_held_is_seen_and_stays():
     gate, buffer = make(groups_per_step=1)
     assert buffer.held() == []
-    play(gate, buffer, 0)
     gate.admit(1)
     buffer.add(make_trajectory(1, member=1))
+    play(gate, buffer, 0)
     seen = [(t.episode.key.group, t.episode.key.member) for t in buffer.held()]
     assert seen == [(0, 0), (0, 1), (1, 1)]
     assert indices(buffer.take()) == [0]

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 
-from ale_jax.monitor.library_log import LIBRARY_LOG_FILE, LibraryLog
+from ale_jax.system.library_log import LIBRARY_LOG_FILE, LibraryLog
 
 FULL = "/dev/full"  # every write to it fails for want of space
 
@@ -57,7 +57,7 @@ def main(argv):
     print("error: the one line", file=sys.stderr)
     return int(argv[1])
 launch.main = main
-code = launch._main_program()
+code = launch.main_program(sys.argv)
 thread = threading.Thread(target=lambda: 1 / 0)
 thread.start()
 thread.join()
