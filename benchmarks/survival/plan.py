@@ -83,5 +83,5 @@ QUICK = Plan(
     chaos_options=(*LEARNS, "--config.rl.steps=12"),
     calm_runs=1,
     kill_every_s=3.0,
-    hung_share=0.2,
+    hung_share=0.5,
 )
