@@ -37,10 +37,12 @@ def metrics_lines(folder: Path) -> int:
 
 def newest_step(folder: Path) -> int:
     """0 before the first."""
-    for line in reversed(_lines(folder)):
-        if (content := json.loads(line))["phase"] == "rl":
-            return content["step"]
-    return 0
+    return _newest(folder).get("step", 0)
+
+
+def dropped_episodes(folder: Path) -> int:
+    """Those of groups without any verdict, until the newest step."""
+    return _newest(folder).get("dropped_failed", 0)
 
 
 def checkpoints(folder: Path) -> dict[int, Path]:
@@ -98,6 +100,14 @@ class Goods:
         if tuple(_lines(self.folder)[: len(self.lines)]) != self.lines:
             faults.append(f"{METRICS_FILE} lost lines, or they were changed")
         return faults
+
+
+def _newest(folder: Path) -> dict[str, Any]:
+    """The last line of the reinforcement phase; {} before the first."""
+    for line in reversed(_lines(folder)):
+        if (content := json.loads(line))["phase"] == "rl":
+            return content
+    return {}
 
 
 def _is_before(line: bytes, step: int) -> bool:

@@ -29,10 +29,11 @@ from benchmarks.survival.runs import Bench, Run, continue_from
 from benchmarks.survival.trials import HEALED, Trial, judge
 
 POISON = "ALE_SURVIVAL_POISON"
-# The steps in progress when a fault comes may still be made of finished groups: with alpha 1, two.
+# With alpha 1, the first two may be made of groups that were finished when the fault came.
 HEALED_STEPS = 3
 STEPS_BEFORE = 2
 TMPFS_MB = 8
+AWAY = "away"
 WITH_SANDBOXES = (
     *LEARNS,
     "--config.worlds.train_families=('trail',)",
@@ -55,16 +56,20 @@ def _nothing(run: Run) -> Iterator[tuple[int, ...]]:
 @dataclasses.dataclass(frozen=True)
 class Fault:
     """deadline_s: after which the run must have noticed. strike: called while it trains; None if
-    the fault is there from the start, or comes from within. within: of the launcher; its mark says
-    when it happened. variables: of the run's environment."""
+    the fault is there from the start, or comes from within. settled_s: after which the fault has
+    all its effects. within: of the launcher. marked: the run's mark says when it happened.
+    variables: of the run's environment. may_drop: groups that cannot be judged, which for any other
+    fault are lost for a reason that was not theirs."""
 
     deadline_s: float = 0.0
     strike: Callable[[Run], None] | None = None
+    settled_s: float = 5.0
     prepare: Prepare = _nothing
     within: str = ""
     marked: bool = False
     sandboxes: bool = False
     variables: tuple[tuple[str, str], ...] = ()
+    may_drop: bool = False
 
     @property
     def at_start(self) -> bool:
@@ -85,21 +90,23 @@ def _kill_sandbox(run: Run) -> None:
 
 @contextlib.contextmanager
 def _runtime_that_can_go(run: Run) -> Iterator[tuple[int, ...]]:
-    """Puts a `bwrap` first on the run's PATH that fails while a file says so."""
+    """Puts the program with which the start of a sandbox begins first on the run's PATH, in a form
+    that fails while a file says so. bwrap itself is found only later, in another view of the disk.
+    """
     programs = run.mark.with_suffix(".programs")
     programs.mkdir()
-    program, away = programs / "bwrap", programs / "away"
-    program.write_text(
-        f'#!/bin/sh\n[ -e {away} ] && {{ echo "bwrap: it is away" >&2; exit 1; }}\n'
-        f'exec {shutil.which("bwrap")} "$@"\n'
+    starter = programs / ("setpriv" if os.getuid() == 0 else "unshare")
+    starter.write_text(
+        f'#!/bin/sh\n[ -e {programs}/{AWAY} ] && {{ echo "it is away" >&2; exit 1; }}\n'
+        f'exec {shutil.which(starter.name)} "$@"\n'
     )
-    program.chmod(0o755)
+    starter.chmod(0o755)
     run.variables["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"
     yield ()
 
 
 def _runtime_away(run: Run) -> None:
-    away = run.mark.with_suffix(".programs") / "away"
+    away = run.mark.with_suffix(".programs") / AWAY
     away.touch()
     for sandbox in run.family.sandboxes():
         kill(sandbox)
@@ -149,14 +156,17 @@ OUTAGE_S = DEADLINES.get("outage_seconds", 0.0)
 FAULTS: dict[str, Fault] = {
     "worker_stopped": Fault(REPLACED_S, _signal_worker(signal.SIGSTOP)),
     "worker_killed": Fault(0.0, _signal_worker(signal.SIGKILL)),
-    "raylet_killed": Fault(OUTAGE_S, _kill_program("raylet")),
-    "ray_head_killed": Fault(OUTAGE_S, _kill_program("gcs_server")),
+    "raylet_killed": Fault(OUTAGE_S, _kill_program("raylet"), 20.0),
+    # Ray's own processes wait for their head for a minute.
+    "ray_head_killed": Fault(OUTAGE_S, _kill_program("gcs_server"), 75.0),
     "engine_fails": Fault(within="engine_fails", marked=True),
     "sandbox_killed": Fault(REPLACED_S, _kill_sandbox, sandboxes=True),
     "runtime_away": Fault(
-        RUNTIME_AWAY_S, _runtime_away, prepare=_runtime_that_can_go, sandboxes=True
+        *(RUNTIME_AWAY_S, _runtime_away, RUNTIME_AWAY_S),
+        prepare=_runtime_that_can_go,
+        sandboxes=True,
     ),
-    "poison_task": Fault(marked=True, variables=((POISON, "1"),)),
+    "poison_task": Fault(marked=True, variables=((POISON, "1"),), may_drop=True),
     "nan_in_gradient": Fault(within="nan_in_gradient", marked=True),
     "nan_in_weights": Fault(within="nan_in_weights", marked=True),
     "disk_full": Fault(0.0, _fill_disk, prepare=_small_disk),
@@ -185,7 +195,7 @@ def try_fault(bench: Bench, base: Path, name: str) -> Trial:
     try:
         with fault.prepare(run) as damaged:
             goods, began = _until_struck(run, fault, damaged)
-            return _outcome(name, run, goods, began, fault.deadline_s + REACTION_S)
+            return _outcome(name, run, goods, began)
     finally:
         run.end()
 
@@ -206,12 +216,25 @@ def _until_struck(run: Run, fault: Fault, damaged: tuple[int, ...]) -> tuple[Goo
     return goods, began
 
 
-def _outcome(name: str, run: Run, goods: Goods, began: float, limit_s: float) -> Trial:
-    wanted = run.step() + HEALED_STEPS
-    goes_on = run.until(lambda: run.step() >= wanted, limit_s)
-    seconds, code, last_line = time.monotonic() - began, run.code, run.last_line()
-    outcome = judge(goes_on, code, run.printed())
-    notes = goods.lost()
+def _outcome(name: str, run: Run, goods: Goods, began: float) -> Trial:
+    limit_s = FAULTS[name].deadline_s + REACTION_S
+    goes_on = _goes_on(run, limit_s)
+    seconds, last_line = time.monotonic() - began, run.last_line()
+    if goes_on:
+        run.finish(began + FAULTS[name].settled_s - time.monotonic())
+        goes_on = _goes_on(run, limit_s)
+    if not goes_on:
+        seconds, last_line = time.monotonic() - began, run.last_line()
+    code = run.code
+    outcome, notes = judge(goes_on, code, run.printed())
+    notes += goods.lost()
+    if not FAULTS[name].may_drop and (dropped := evidence.dropped_episodes(run.folder)):
+        notes.append(f"{dropped} episodes were dropped")
     if outcome == HEALED and code is None and run.stop(STOP_S) is None:
         notes.append(f"SIGTERM did not end it within {STOP_S:g} s")
     return Trial.of(name, outcome, round(seconds, 1), code, last_line, notes)
+
+
+def _goes_on(run: Run, limit_s: float) -> bool:
+    wanted = run.step() + HEALED_STEPS
+    return run.until(lambda: run.step() >= wanted, limit_s)

@@ -38,12 +38,21 @@ class Trial:
         return cls(fault, wrong, seconds, code, last_line, tuple(notes))
 
 
-def judge(goes_on: bool, code: int | None, printed: str) -> str:
-    """goes_on: whether the run made enough further steps. printed: all that it has printed."""
+def judge(goes_on: bool, code: int | None, printed: str) -> tuple[str, list[str]]:
+    """The outcome, and what makes it a bug.
+
+    goes_on: whether the run made enough further steps. printed: all that it has printed.
+    """
     if code is None:
-        return HEALED if goes_on else HUNG
+        return (HEALED if goes_on else HUNG), []
     if code == DONE:
-        return HEALED
+        return HEALED, []
     lines = [line for line in printed.splitlines() if line.strip()]
-    in_one_line = bool(lines) and lines[-1].startswith(ERROR) and TRACEBACK not in printed
-    return SAID if code == EXPECTED and in_one_line else BUG
+    wrong = []
+    if code != EXPECTED:
+        wrong.append(f"it ended by {code}")
+    if TRACEBACK in printed:
+        wrong.append("the terminal shows a traceback")
+    if not lines or not lines[-1].startswith(ERROR):
+        wrong.append("the last line is not the error")
+    return (BUG if wrong else SAID), wrong

@@ -130,7 +130,8 @@ def test_what_is_lost_is_noticed(run_folder, harm):
     ],
 )
 def test_an_outcome_is_judged_by_exit_code_and_terminal(goes_on, code, printed, outcome):
-    assert trials.judge(goes_on, code, printed) == outcome
+    judged, wrong = trials.judge(goes_on, code, printed)
+    assert judged == outcome and bool(wrong) == (outcome == BUG)
 
 
 def test_what_was_lost_makes_a_healed_fault_a_bug_but_a_hang_stays_one():
