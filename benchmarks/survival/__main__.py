@@ -111,7 +111,7 @@ def main(arguments: list[str]) -> int:
     """Returns the exit code: 1 if a part could not be measured."""
     options = _parse(arguments)
     # SIGTERM is handled like an interrupt at the terminal, so that everything is cleaned up.
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with Bench.open() as bench:
             measurement = Measurement(bench, QUICK if options.quick else FULL)

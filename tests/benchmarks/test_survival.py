@@ -32,15 +32,13 @@ def trained(step, *groups, oldest=0):
     return {"kind": "trained", "step": step, "groups": groups, "oldest": oldest}
 
 
+def dropped(group):
+    return {"kind": "dropped", "group": group}
+
+
 def test_an_interruption_undoes_steps_and_drops_after_the_checkpoint():
-    lines = [
-        restored(0),
-        trained(1, 0),
-        {"kind": "dropped", "group": 9},
-        trained(2, 1),
-        trained(3, 2),
-    ]
-    lines += [{"kind": "dropped", "group": 8}, restored(2), trained(3, 3, oldest=2)]
+    lines = [restored(0), trained(1, 0), dropped(9), trained(2, 1), dropped(8), trained(3, 2)]
+    lines += [trained(4, 7), dropped(6), restored(2), trained(3, 3, oldest=2)]
     found = history.follow(lines, max_age=2)
     assert found.trained == [0, 1, 3] and found.dropped == {9: 1} and found.oldest == 2
     assert found.lost(open_groups=[2, 5], next_group=6) == {4}
