@@ -180,4 +180,4 @@ FAULTS: dict[str, Callable[[], None]] = {
 
 if __name__ == "__main__":
     FAULTS[sys.argv[1]]()
-    sys.exit(launch.main(["ale_jax.launch", *sys.argv[2:]]))
+    sys.exit(launch.main_program(["ale_jax.launch", *sys.argv[2:]]))
