@@ -24,7 +24,8 @@ LIMIT_S = 120.0
 GRACE_S = 10.0
 # A fault's run that takes more than twice as long as the unmutated one hangs.
 HANGS_FROM = 0.5
-FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+# Of the summary; a line of a captured log may begin with ERROR, too.
+FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+\.py\S*)", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)

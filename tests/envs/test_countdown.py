@@ -7,7 +7,7 @@ import pytest
 
 from envs.countdown.env import CountdownEnv
 from envs.countdown.expression import MAX_CHARS, ExpressionError, evaluate
-from envs.countdown.puzzle import FAMILIES, HIGHEST, generate, owner
+from envs.countdown.puzzle import FAMILIES, HIGHEST, _results, generate, owner
 from tests.rows import each_row
 
 EVERY_FAMILY = pytest.mark.parametrize("family", FAMILIES)
@@ -76,6 +76,13 @@ def test_the_solution_solves_the_puzzle_and_its_steps_are_true(family):
             assert evaluate(left)[0] == int(right) and 1 <= int(right) <= HIGHEST
         said = f"{puzzle.target} {puzzle.numbers}"
         assert re.findall(r"\d+", puzzle.instruction) == re.findall(r"\d+", said)
+
+
+def test_operations_stay_within_the_highest_value_and_are_not_trivial():
+    assert _results(98, 1) == {"+": HIGHEST, "-": 97}
+    assert _results(98, 2) == {"-": 96, "/": 49}
+    assert _results(9, 11) == {"+": 20, "*": HIGHEST}
+    assert _results(3, 3) == {"+": 6, "*": 9, "/": 1}
 
 
 @EVERY_FAMILY

@@ -47,6 +47,7 @@ def test_an_evaluation_made_again_replaces_the_first(tmp_path):
 def test_totals_keep_held_out_families_apart():
     assert EVALUATIONS[0].total(held_out=False) == FamilyResult(23, 120, False)
     assert EVALUATIONS[0].total(held_out=True) == FamilyResult(5, 40, True)
+    assert EVALUATIONS[0].judged == 160
 
 
 def test_more_successes_than_tasks_are_refused():
