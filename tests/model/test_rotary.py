@@ -20,9 +20,7 @@ def test_llama_3_slows_down_what_has_few_waves_in_the_trained_positions():
     # 8192 positions hold 1304, 130 and 13 waves of the first three, which are more than 4. Of the
     # last they hold 1.3038, which is kept to (1.3038 - 1) / (4 - 1) = 0.10127 and else slowed down
     # to an eighth: 0.10127 + 0.89873 / 8 = 0.21361.
-    np.testing.assert_allclose(
-        rotary_frequencies(SCALED), [1.0, 0.1, 0.01, 0.00021361], rtol=1e-4
-    )
+    np.testing.assert_allclose(rotary_frequencies(SCALED), [1.0, 0.1, 0.01, 0.00021361], rtol=1e-4)
 
 
 def test_llama_3_divides_what_has_less_than_one_wave_by_the_factor():
