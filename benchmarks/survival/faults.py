@@ -41,6 +41,7 @@ WITH_SANDBOXES = (
     "--config.eval.held_out_tasks=0",
     "--config.eval.tasks=1",
     "--config.rollout.runtime=bubblewrap",
+    "--config.sandbox.command_seconds=4.0",  # less than a turn's deadline
 )
 EVERY_STEP = (ENDLESS, "--config.checkpoint.every=1")
 
