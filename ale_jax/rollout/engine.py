@@ -307,7 +307,10 @@ class Engine:
         with self._wake:
             self._closed = True
             cause = f"the engine failed: {self._failure!r}" if self._failure else "engine closed"
-            requests = [*self._waiting, *(s.request for s in self._slots if s.request)]
-            for request in requests:
+            for request in self._waiting:
                 request.future.set_exception(EngineStopped(cause))
             self._waiting.clear()
+            # Freed, or a conversation that is ended later would fail its request once more.
+            for slot in self._of.values():
+                slot.free(EngineStopped(cause))
+            self._of.clear()

@@ -147,11 +147,13 @@ def test_an_engine_whose_thread_has_failed_says_so_to_whoever_asks(policy, monke
 
     monkeypatch.setattr(engine, "_perform", out_of_memory)
     monkeypatch.setattr(threading, "excepthook", lambda failed: None)
-    reply = engine.reply(engine.open(), prompt(1, 6), 8, PLAIN, key(1))
+    conversation = engine.open()
+    reply = engine.reply(conversation, prompt(1, 6), 8, PLAIN, key(1))
     with pytest.raises(EngineStopped, match="has none left"):
         reply.result(60)
     with pytest.raises(EngineStopped, match="has none left"):
         engine.check()
+    engine.end(conversation)  # as its owner does, whatever became of the reply
     engine.close()
 
 
