@@ -26,7 +26,7 @@ SITE = Path(__file__).parent / "site"
 QUICK_COMPILE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 POLL_S = 0.02
 START_S = 240.0  # a run that has made no step by then, without any fault, is no measurement
-EARLY_S = 10.0  # moments during the start are drawn from the first seconds
+EARLY_S = 15.0  # moments during the start, until the first step is made, are drawn from these
 EARLY_SHARE = 0.2
 
 
@@ -172,12 +172,15 @@ class Run:
         return self.finish(limit_s)
 
     def wait_for_random_moment(self, chance: random.Random, window_s: float) -> None:
-        """Either within the start, or within `window_s` of the training steps."""
+        """Either within the start, or within `window_s` of the first step that this start makes.
+        Returns early if the run ends by itself."""
         if chance.random() < EARLY_SHARE:
             self.until(lambda: False, chance.uniform(0.0, EARLY_S))
-        else:
-            self.require(self.trains, "it does not train")
-            self.until(lambda: False, chance.uniform(0.0, window_s))
+            return
+        self.until(self.trains, START_S)
+        made = self.step()
+        self.until(lambda: self.step() > made, START_S)
+        self.until(lambda: False, chance.uniform(0.0, window_s))
 
     def end(self) -> int:
         """Kills all its processes, also orphans; returns how many there were."""
