@@ -8,6 +8,7 @@ import pytest
 
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.blocking import wait_for
+from ale_jax.sandbox.spec import WORK
 from tests.sandbox.conftest import SPEC, processes
 
 
@@ -180,7 +181,7 @@ def test_a_directory_is_packed_while_a_log_in_it_grows(box):
     grow = "while :; do head -c 100000 /dev/zero > d/log; echo line >> d/log; done"
     box.run(f"mkdir d; echo kept > d/file; ({grow}) &")
     for _ in range(10):
-        with tarfile.open(fileobj=io.BytesIO(wait_for(box.later.pack("/work/d")))) as tar:
+        with tarfile.open(fileobj=io.BytesIO(wait_for(box.later.pack(f"{WORK}/d")))) as tar:
             assert tar.extractfile("./file").read() == b"kept\n"
 
 
