@@ -263,7 +263,9 @@ class RolloutWorkers:
     def _cancel(self, answer: ray.ObjectRef, attempt: Attempt, reason: str | None) -> None:
         self._ledger.stop(attempt.conversation)
         attempt.worker.cancel(attempt.key)
-        self._cancelled[answer] = Cancelled(reason, time.monotonic() + CANCEL_S)
+        # An abandoned attempt may still be within a turn, and nothing is wrong with its actor.
+        patience = CANCEL_S if reason else CANCEL_S + self._deadlines.turn_seconds
+        self._cancelled[answer] = Cancelled(reason, time.monotonic() + patience)
 
     def _take(self, answer: ray.ObjectRef) -> Trajectory | None:
         """Ends one attempt: returns the key's trajectory, or lets the next attempt wait."""

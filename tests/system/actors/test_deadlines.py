@@ -12,6 +12,7 @@ from ale_jax.errors import RolloutsFailed
 from ale_jax.model.sampler import Sampling
 from ale_jax.records import RolloutRequest, Status
 from ale_jax.rollout.engine import EngineStopped
+from ale_jax.system.actors import rollout_workers
 from ale_jax.system.survival_config import DeadlinesConfig
 from tests.system import sandboxes
 from tests.system.actors.workers import (
@@ -103,6 +104,26 @@ def test_abandoned_groups_have_no_result_and_leave_their_places(ray, runtime_nam
         run_until(workers, lambda: workers.free_places == 3)
     assert ledger.open_conversations == 0
     assert not events.of("attempt_failed")
+
+
+def test_an_actor_is_not_replaced_for_an_abandoned_turn_that_may_go_on(
+    ray, runtime_name, monkeypatch
+):
+    monkeypatch.setattr(rollout_workers, "CANCEL_S", 0.0)
+    ledger, events, (key, other) = OracleLedger(), Events(), keys(2)
+    ledger.gate.clear()
+    with workers_of(runtime_name, ledger, events, actors=1) as workers:
+        workers.submit(RolloutRequest(key), Sampling())
+        run_until(workers, lambda: ledger.asked == 1 and events)
+        workers.abandon({key.group})
+        for _ in range(3):
+            workers._next_check = 0.0
+            assert workers.next_result(0.05) is None
+        ledger.gate.set()
+        run_until(workers, lambda: workers.free_places == 2)
+        workers.submit(RolloutRequest(other), Sampling())
+        assert next_episode(workers).reward == 1.0
+    assert not events.of("actor_lost")
 
 
 class RecoveringLedger(OracleLedger):
