@@ -49,6 +49,11 @@ def test_worlds_without_sandboxes_ask_for_no_runtime(arithmetic):
     assert read_summary(workdir / "summary.json").episodes == 2 * 2 * 2
 
 
+def test_the_last_line_of_a_run_is_its_result(arithmetic):
+    _, said = arithmetic
+    assert said.rstrip().splitlines()[-1].endswith(" minutes")  # and no warning of Ray's
+
+
 def test_an_evaluation_that_is_due_where_a_run_goes_on_is_made_there(arithmetic, tmp_path):
     workdir = shutil.copytree(arithmetic[0], tmp_path / "run")
     run(workdir, "auto", *ARITHMETIC, "--config.rl.steps=3", "--resume")

@@ -134,7 +134,7 @@ class WorkerHandle:
                 f"{self._losses} actors in a row were lost before they played an episode; "
                 f"the last error was: {error}"
             ) from error
-        self.kill()  # it may only be unreachable, and must not come back
+        self.kill(answers=False)  # it may only be unreachable, and must not come back
         self.generation += 1
         self.sandboxes_up = 0
         self._restarted_before += self._restarted
@@ -144,10 +144,12 @@ class WorkerHandle:
     def say_goodbye(self) -> ray.ObjectRef:
         return self._actor.close.remote()
 
-    def kill(self) -> None:
+    def kill(self, answers: bool) -> None:
+        """answers: whether the actor still answers calls."""
         ray.kill(self._actor)
-        if self._pid is not None and _is_ray_actor(self._pid):
-            # Ray asks the process to end, which a stopped one does not hear.
+        if not answers and self._pid is not None and _is_ray_actor(self._pid):
+            # Ray asks the process to end, which a stopped one does not hear. Otherwise it is left
+            # to Ray, which prints a warning of a process that it did not end itself.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
 

@@ -209,9 +209,9 @@ class RolloutWorkers:
             self._ledger.close(attempt.conversation, None)
         self._attempts.clear()
         goodbyes = [worker.say_goodbye() for worker in self._workers]
-        ray.wait(goodbyes, num_returns=len(goodbyes), timeout=CLOSE_S)
-        for worker in self._workers:
-            worker.kill()
+        answered, _ = ray.wait(goodbyes, num_returns=len(goodbyes), timeout=CLOSE_S)
+        for worker, goodbye in zip(self._workers, goodbyes, strict=True):
+            worker.kill(answers=goodbye in answered)
 
     def _next_answer(self, timeout: float) -> ray.ObjectRef | None:
         answers = [*self._births, *self._attempts]
