@@ -34,6 +34,7 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -277,6 +278,7 @@ def main_program(argv: Sequence[str]) -> int:
         # has been said in one line, which should stay the last one.
         sys.unraisablehook = threading.excepthook = lambda _: None
         logging.disable()
+        warnings.simplefilter("ignore")
     return code
 
 

@@ -18,8 +18,8 @@ _log = logging.getLogger("ale_jax")
 
 
 class LibraryLog:
-    """Within a `with` block, Python's log goes to a file in the run's folder instead of stderr,
-    together with exceptions that end a thread or that nobody can catch."""
+    """Within a `with` block, Python's log and warnings go to a file in the run's folder instead of
+    stderr, together with exceptions that end a thread or that nobody can catch."""
 
     def __init__(self, workdir: Path):
         self._handler = _Handler(workdir / LIBRARY_LOG_FILE, delay=True)
@@ -31,11 +31,13 @@ class LibraryLog:
         root = logging.getLogger()
         self._before = root.handlers, threading.excepthook, sys.unraisablehook
         root.handlers = [self._handler]
+        logging.captureWarnings(True)
         threading.excepthook, sys.unraisablehook = _ended_thread, _unraisable
         return self
 
     def __exit__(self, *exc: object) -> None:
         root = logging.getLogger()
+        logging.captureWarnings(False)
         root.handlers, threading.excepthook, sys.unraisablehook = self._before
         with contextlib.suppress(OSError):  # as in `handleError`
             self._handler.close()

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
 
 from ale_jax.system.library_log import LIBRARY_LOG_FILE, LibraryLog
 
@@ -24,12 +25,13 @@ def test_logs_and_failed_threads_and_what_nobody_can_catch_are_kept(tmp_path, ca
     hooks = threading.excepthook, sys.unraisablehook, logging.getLogger().handlers
     with LibraryLog(tmp_path):
         logging.getLogger("orbax").warning("a slow disk")
+        warnings.warn("never awaited", RuntimeWarning, stacklevel=1)
         thread = threading.Thread(target=_fail, name="writer")
         thread.start()
         thread.join()
         Dying()
     text = (tmp_path / LIBRARY_LOG_FILE).read_text()
-    assert "WARNING orbax: a slow disk\n" in text
+    assert "WARNING orbax: a slow disk\n" in text and "RuntimeWarning: never awaited" in text
     assert "the thread writer ended\nTraceback" in text and "no space for the library" in text
     assert "Dying.__del__" in text and "no space at the end" in text
     assert capfd.readouterr() == ("", "")
@@ -50,7 +52,7 @@ def test_a_full_disk_does_not_make_the_log_speak(tmp_path, capfd):
 
 
 FAILS = """
-import atexit, logging, sys, threading
+import atexit, logging, sys, threading, warnings
 from ale_jax import launch
 def main(argv):
     atexit.register(lambda: 1 / 0)
@@ -62,6 +64,7 @@ thread = threading.Thread(target=lambda: 1 / 0)
 thread.start()
 thread.join()
 logging.getLogger("library").error("at exit")
+warnings.warn("never awaited", RuntimeWarning)
 sys.exit(code)
 """
 
@@ -72,4 +75,5 @@ def _exit(code):
 
 def test_an_expected_failure_has_the_last_word():
     assert _exit(2).stderr == "error: the one line\n"
-    assert _exit(1).stderr.count("ZeroDivisionError") == 2  # nothing of a bug is hidden
+    bug = _exit(1).stderr  # nothing of it is hidden
+    assert bug.count("ZeroDivisionError") == 2 and "never awaited" in bug
