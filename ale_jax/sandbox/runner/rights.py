@@ -3,6 +3,7 @@
 All of it is set anew for each process, so that it never depends on what ran before."""
 
 import contextlib
+import fcntl
 import os
 import resource
 import struct
@@ -19,6 +20,7 @@ CAPABILITIES = {
 RUNNER_ID = 2_000_000_000
 PR_SET_KEEPCAPS, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 8, 24, 38
 CAPABILITY_VERSION = 0x20080522
+LOWEST_GROUP = 512  # above every descriptor of a session or a job
 NO_LIMIT = resource.RLIM_INFINITY
 # Soft and hard limit of each resource that is not unlimited. The kernel counts queued signals, and
 # descriptors that are sent over sockets, for each user of the host, so they are bounded. A POSIX
@@ -51,7 +53,7 @@ class Rights:
     ):
         self.uid, self._gid = uid, gid
         self._limits = _attainable(LIMITS | {name: (n, n) for name, n in limits.items()})
-        self._groups = groups
+        self._groups = list(map(_move_up, groups))
         self._capabilities = [CAPABILITIES[name] for name in capabilities]
         self._excess = _bounding_set() - set(self._capabilities)
         self._filter = Filter(denies_hoards, RUNNER_ID)
@@ -101,6 +103,14 @@ class Rights:
             os.setresuid(self.uid, self.uid, self.uid)
         drop_capabilities(self._capabilities if os.getuid() == self.uid else ())
         self._filter.apply()
+
+
+def _move_up(number: int) -> int:
+    """Moves a descriptor out of the way of those that children are given. It is inherited from the
+    host's process under its number there, which may be any."""
+    moved = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, LOWEST_GROUP)
+    os.close(number)
+    return moved
 
 
 def drop_capabilities(kept: Iterable[int]) -> None:
