@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import dataclasses
 import signal
 import subprocess
 import sys
@@ -20,6 +21,8 @@ from ale_jax.sandbox.sdk.client import AsyncRemoteSandbox, AsyncSandboxClient
 from benchmarks.sandbox.findings import Figure, Finding, Sample, say
 from benchmarks.sandbox.plan import SPEC, Plan
 
+# A service gives out no more memory than the machine has.
+SMALL = dataclasses.replace(SPEC, memory_mb=64)
 # A command that is run twice, or not at all, shows in every later answer.
 COUNT = "n=$((n + 1)); echo $n"
 TOKEN = "benchmark-of-restarts"
@@ -141,7 +144,7 @@ async def _boxes(
     url: str, count: int
 ) -> AsyncIterator[tuple[AsyncSandboxClient, list[AsyncRemoteSandbox]]]:
     async with AsyncSandboxClient(url, TOKEN) as client:
-        yield client, await client.start_many(SPEC, count)
+        yield client, await client.start_many(SMALL, count)
 
 
 async def _restart(service: Service, seconds: float) -> tuple[float, float]:
