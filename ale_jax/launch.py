@@ -11,6 +11,9 @@
                 or eval.every that do not affect a step (with the same config a run continues
                 without this flag)
   --overwrite   move the run in DIR aside and start over
+  --spawn=N     train on N processes of this machine instead of one
+  --coordinator=HOST:PORT --processes=N --process=K   train as process K of N; all are started with
+                the same line but for K. Not needed where a cluster says it (Cloud TPU, Slurm)
   --debug       show the traceback of an error
   --help        print this text and the available configs and algorithms
 
@@ -52,11 +55,14 @@ from ale_jax.system.stopping import INTERRUPTED, StopSignals
 # answered before they load.
 if TYPE_CHECKING:
     from ale_jax.system.config import RunConfig
+    from ale_jax.system.hosts.commands import Processes
+    from ale_jax.system.hosts.start import HostOptions
     from ale_jax.system.workdir import Workdir
 
-Run = Callable[["RunConfig", "Workdir", StopSignals], None]
+Run = Callable[["RunConfig", "Workdir", StopSignals, "Processes"], None]
 
 OVERRIDE = re.compile(r"--?(?:no)?config\.([^=]*)")
+SPAWN_FLAG = re.compile(r"--?spawn=")
 CONFIG_FLAG = re.compile(r"--?config=")
 WRONG_VALUE = re.compile(r"flag --config\.([\w.]+)=(.*?): ")  # how absl's message begins
 ALGORITHMS = Path("configs/algorithms.py")
@@ -106,14 +112,44 @@ def _launch(argv: Sequence[str], run: Run | None) -> int:
     if options.mode == "export":
         return _export(values, options)
 
+    from ale_jax.system.hosts.start import HostOptions, spawned
+
+    if options.spawn < 2:
+        host = HostOptions(options.coordinator, options.processes, options.process)
+        return _train(values, options, host, run)
+    if options.processes > 1:
+        raise ValueError("--spawn starts all processes by itself: leave out --processes")
+    own = [argument for argument in arguments if not SPAWN_FLAG.match(argument)]
+    with spawned(options.spawn, own) as host:
+        return _train(values, options, host, run)
+
+
+def _train(
+    values: dict[str, Any], options: flags.FlagValues, host: HostOptions, run: Run | None
+) -> int:
+    from ale_jax.system.hosts.start import initialize
+
+    initialize(host)
+
+    import jax
+
     from ale_jax.system.build_config import build_config
+    from ale_jax.system.hosts.run import follow_run, led
+
+    config, path = build_config(values), Path(options.workdir)
+    if jax.process_index() > 0:
+        return follow_run(config, path)
+    with led(config, host.coordinator) as processes:
+        return _control(config, options, processes, run)
+
+
+def _control(
+    config: RunConfig, options: flags.FlagValues, processes: Processes, run: Run | None
+) -> int:
     from ale_jax.system.checks import check_devices
-
-    config = build_config(values)
-    check_devices(config)
-
     from ale_jax.system.workdir import RunState, Workdir
 
+    check_devices(config)
     with Workdir.claim(Path(options.workdir), config, options.resume, options.overwrite) as workdir:
         if workdir.moved:
             print(f"the previous run in {workdir.path} is now in {workdir.moved}")
@@ -122,7 +158,7 @@ def _launch(argv: Sequence[str], run: Run | None) -> int:
             return 0
         if workdir.state is RunState.UNFINISHED:
             print(f"continuing the unfinished run in {workdir.path}")
-        _run(_controller() if run is None else run, config, workdir)
+        _run(_controller() if run is None else run, config, workdir, processes)
     return 0
 
 
@@ -159,6 +195,10 @@ def _parse_options(argv: Sequence[str]) -> flags.FlagValues:
         ("mode", flags.DEFINE_string, "train"),
         ("workdir", flags.DEFINE_string, ""),
         ("out", flags.DEFINE_string, ""),
+        ("spawn", flags.DEFINE_integer, 1),
+        ("coordinator", flags.DEFINE_string, ""),
+        ("processes", flags.DEFINE_integer, 1),
+        ("process", flags.DEFINE_integer, 0),
         ("adapter", flags.DEFINE_bool, False),
         ("resume", flags.DEFINE_bool, False),
         ("overwrite", flags.DEFINE_bool, False),
@@ -249,10 +289,10 @@ def _controller() -> Run:
     return controller.run
 
 
-def _run(run: Run, config: RunConfig, workdir: Workdir) -> None:
+def _run(run: Run, config: RunConfig, workdir: Workdir, processes: Processes) -> None:
     try:
         with LibraryLog(workdir.path), StopSignals(config.checkpoint.grace_seconds) as stop:
-            run(config, workdir, stop)
+            run(config, workdir, stop, processes)
     except Exception as error:
         path = workdir.path / TRACEBACK_FILE
         # On a full disk the error itself matters more than its traceback.

@@ -24,7 +24,8 @@ from jax.sharding import Mesh
 from ale_jax.learn.critic_batches import ValueBatch
 from ale_jax.learn.critic_credit import credit_by_critics
 from ale_jax.learn.critics import SIZES, Critics, CriticsHypers, critic_gradient
-from ale_jax.learn.step import ModelSpec, to_device
+from ale_jax.learn.rows import to_device
+from ale_jax.learn.step import ModelSpec
 from ale_jax.model.compute import EXACT
 from ale_jax.model.params import count_params
 from ale_jax.model.shape import PolicyShape

@@ -23,7 +23,7 @@ class Runs:
         self.seen = []
         self.error = error
 
-    def __call__(self, config, workdir, stop):
+    def __call__(self, config, workdir, stop, processes):
         self.seen.append((config, workdir.state))
         (workdir.path / "metrics.jsonl").write_text("{}\n")
         if self.error:
@@ -226,7 +226,7 @@ def test_help_names_configs_and_algorithms(launch):
 RUN_UNTIL_INTERRUPTED = """
 import sys, time
 from ale_jax.launch import main
-def run(config, workdir, stop):
+def run(config, workdir, stop, processes):
     print("running", flush=True)
     while True:
         stop.check()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,7 +20,7 @@ from ale_jax.algo.attention_credit import (
 )
 from ale_jax.data.packing import Sample, Shape, pack_all
 from ale_jax.data.selection import Selection, select_segments
-from ale_jax.learn.step import to_device
+from ale_jax.learn.rows import own_rows, to_device, with_rows
 from ale_jax.model.attention_credit import attention_statistics, middle_layers
 from ale_jax.model.compute import EXACT, FLOAT32, Compute
 from ale_jax.model.params import Params
@@ -63,39 +64,67 @@ def make_attention_credit(
     mesh: Mesh,
     compute: Compute = FLOAT32,
 ) -> Stage:
-    """Makes the stage, which can follow any estimator of advantages. Its key is that of the
-    position in the run (seed and step); the credit "random" draws from it.
-
-    Only trajectories with a positive advantage are analysed, because the advantages of the others
-    would not change. They are repacked, with at most `segments_per_row` in a row (the number of
-    chunks that a row can have is enough).
-    """
-    assert hp.credit != "none", "there is nothing to amplify"
+    """Makes the stage for weights that are at hand. See `amplify_by_attention`."""
+    factors = make_factors(policy, hp, segments_per_row, mesh, compute)
 
     def stage(
         params: Params, batches: Sequence[Batch], key: jax.Array
     ) -> tuple[list[Batch], dict[str, float]]:
-        gains = [b.advantage_BT > 0 for b in batches]
-        chosen = select_segments([b.segment_BT for b in batches], gains, segments_per_row)
-        if not chosen.moves:
-            return list(batches), {}
-        factors = []
-        with jax.set_mesh(mesh):
-            for number, rows in enumerate(_take(chosen, batches)):
-                arrays, own_key = to_device(rows, mesh), jax.random.fold_in(key, number)
-                args = arrays, own_key, policy, hp, segments_per_row, compute
-                factors.append(_factor(params, *args))
-        ones = [np.ones(b.advantage_BT.shape, np.float32) for b in batches]
-        factors = chosen.put_back(jax.device_get(factors), ones)
-        gained = sum(int(gain_BT.sum()) for gain_BT in gains)
-        raised = sum(int(((f > 1) & g).sum()) for f, g in zip(factors, gains, strict=True))
-        amplified = [
-            dataclasses.replace(b, advantage_BT=np.asarray(amplify(b.advantage_BT, factor_BT)))
-            for b, factor_BT in zip(batches, factors, strict=True)
-        ]
-        return amplified, {"amplified_by_attention": raised / gained}
+        return amplify_by_attention(
+            batches, lambda rows: factors(params, rows, key), segments_per_row
+        )
 
     return stage
+
+
+def make_factors(
+    policy: PolicyShape,
+    hp: AttentionCreditHypers,
+    segments_per_row: int,
+    mesh: Mesh,
+    compute: Compute = FLOAT32,
+) -> Callable[[Params, Sequence[Any], jax.Array], list[np.ndarray]]:
+    """Makes the function (weights, rows, key) -> factors on positive advantages, float32 [B, T] for
+    each of the rows; of the rows of this process."""
+    assert hp.credit != "none", "there is nothing to amplify"
+
+    def factors(params: Params, every: Sequence[Any], key: jax.Array) -> list[np.ndarray]:
+        found = []
+        with jax.set_mesh(mesh):
+            for number, rows in enumerate(every):
+                arrays, own_key = to_device(rows, mesh), jax.random.fold_in(key, number)
+                args = arrays, own_key, policy, hp, segments_per_row, compute
+                found.append(_factor(params, *args))
+        return list(map(own_rows, found))
+
+    return factors
+
+
+def amplify_by_attention(
+    batches: Sequence[Batch],
+    factors: Callable[[Sequence[Any]], list[np.ndarray]],
+    segments_per_row: int,
+) -> tuple[list[Batch], dict[str, float]]:
+    """The batches with amplified advantages, of any estimator, and figures.
+
+    factors: of `make_factors`, for the weights and the key of the position in the run (seed and
+    step), from which the credit "random" draws. Only trajectories with a positive advantage are
+    analysed, because the advantages of the others would not change. They are repacked, with at most
+    `segments_per_row` in a row (the number of chunks that a row can have is enough).
+    """
+    gains = [b.advantage_BT > 0 for b in batches]
+    chosen = select_segments([b.segment_BT for b in batches], gains, segments_per_row)
+    if not chosen.moves:
+        return list(batches), {}
+    ones = [np.ones(b.advantage_BT.shape, np.float32) for b in batches]
+    found = chosen.put_back(factors(_take(chosen, batches)), ones)
+    gained = sum(int(gain_BT.sum()) for gain_BT in gains)
+    raised = sum(int(((f > 1) & g).sum()) for f, g in zip(found, gains, strict=True))
+    amplified = [
+        dataclasses.replace(b, advantage_BT=np.asarray(amplify(b.advantage_BT, factor_BT)))
+        for b, factor_BT in zip(batches, found, strict=True)
+    ]
+    return amplified, {"amplified_by_attention": raised / gained}
 
 
 def _take(chosen: Selection, batches: Sequence[Batch]) -> list[_Rows]:
@@ -169,4 +198,4 @@ _attention_credit = _compiled(_statistics_and_factor)
 @_compiled
 def _factor(*args) -> jax.Array:
     """The factor alone: "random" does not read the statistics, so the compiler omits the pass."""
-    return _statistics_and_factor(*args)[1]
+    return with_rows(_statistics_and_factor(*args)[1])

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import orbax.checkpoint as ocp
@@ -38,6 +38,40 @@ DAMAGED_SUFFIX = ".damaged"
 _log = logging.getLogger(__name__)
 
 
+class StateFiles(Protocol):
+    """Writes and reads the state in a checkpoint, which is a tree of arrays, or whatever names one
+    for these files."""
+
+    def write(self, folder: Path, state: Any) -> None:
+        """Copies the state off the devices and returns; it is written in the background."""
+
+    def wait(self) -> None:
+        """Returns when the last state is written."""
+
+    def read(self, folder: Path, target: Any) -> Any: ...
+
+
+class OrbaxFiles:
+    """By Orbax, which writes the parts of all processes of a run that make the same calls."""
+
+    def __init__(self) -> None:
+        self._writer = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
+
+    def write(self, folder: Path, state: Any) -> None:
+        self._writer.save(folder, args=ocp.args.StandardSave(state))
+
+    def wait(self) -> None:
+        self._writer.wait_until_finished()
+
+    def read(self, folder: Path, target: Any) -> Any:
+        """target: as in `Checkpoints.restore_latest`."""
+        abstract = jax.tree.map(_abstract, target)
+        return self._writer.restore(folder, args=ocp.args.StandardRestore(abstract))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
 class Checkpoints:
     """The `keep` newest checkpoints of one run. To be used from one thread only.
 
@@ -45,7 +79,14 @@ class Checkpoints:
     thread.
     """
 
-    def __init__(self, directory: Path, keep: int, record: Callable[..., None]):
+    def __init__(
+        self,
+        directory: Path,
+        keep: int,
+        record: Callable[..., None],
+        files: StateFiles | None = None,
+    ):
+        """files: writes and reads the states; Orbax in this process alone if None."""
         assert keep >= 1, keep
         self._directory = Path(directory).resolve()
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -55,7 +96,7 @@ class Checkpoints:
         self._keep = keep
         self._record = record
         self._damaged: set[Path] = set()
-        self._writer = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
+        self._files, self._owns_files = files or OrbaxFiles(), files is None
         self._finisher = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._finishing: Future[None] | None = None
 
@@ -80,7 +121,7 @@ class Checkpoints:
             write_json(folder / HOST_FILE, host, indent=None)
             if read_json(folder / HOST_FILE) != _tuples_as_lists(host):
                 raise ValueError(f"host state {host!r:.200} is not plain JSON")
-            self._writer.save(folder / STATE_DIR, args=ocp.args.StandardSave(state))
+            self._files.write(folder / STATE_DIR, state)
         except OSError as error:
             raise self._not_written(error) from error
         self._finishing = self._finisher.submit(self._finish, folder, time.monotonic())
@@ -149,7 +190,8 @@ class Checkpoints:
             self.wait()
         finally:
             self._finisher.shutdown()
-            self._writer.close()
+            if self._owns_files:
+                self._files.close()
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -170,7 +212,7 @@ class Checkpoints:
 
     def _finish(self, folder: Path, started: float) -> None:
         """Completes a save after Orbax has written the state; runs in its own thread."""
-        self._writer.wait_until_finished()
+        self._files.wait()
         _write_manifest(folder)
         for old in self._complete()[: -self._keep]:
             (old / MANIFEST_FILE).unlink()  # first, or half-deleted it would look complete
@@ -179,9 +221,8 @@ class Checkpoints:
         self._record("checkpoint_saved", f"step {step}", step=step, save_seconds=seconds)
 
     def _read_state(self, folder: Path, target: Any) -> Any:
-        abstract = jax.tree.map(_abstract, target)
         try:
-            return self._writer.restore(folder / STATE_DIR, args=ocp.args.StandardRestore(abstract))
+            return self._files.read(folder / STATE_DIR, target)
         except ValueError as error:
             raise ValueError(
                 f"{folder} does not fit the model and optimizer of this config: use those that "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
@@ -41,15 +41,15 @@ def make_loss(algo: AlgoConfig, chunks_per_pack: int) -> LossFn:
 class Step:
     """What one update is made of. `samples` are the trajectories that can teach something.
 
-    updates: what the update was to the tokens of each batch, still on the device; empty before the
-    update, and if there was none.
+    read_updates: reads what the update was to the tokens of each batch, until the next update; []
+    if there was none.
     """
 
     batches: list[Batch]
     loss_denominator: np.float32
     table: RewardTable
     samples: list[Sample]
-    updates: Sequence[TokenUpdate] = ()
+    read_updates: Callable[[], Sequence[TokenUpdate]] = list
 
 
 def assemble(

@@ -14,18 +14,13 @@ from ale_jax.records import Batch
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
-    """A critic's input, in the form of a `Batch`."""
+class ValueBatch:
+    """A critic's input, in the form of a `Batch`, with its targets: the return of each token that
+    the critic learns from (own_BT)."""
 
     tokens_BT: np.ndarray
     position_BT: np.ndarray
     segment_BT: np.ndarray
-
-
-@dataclasses.dataclass(frozen=True)
-class ValueBatch(Rows):
-    """The input with its targets: the return of each token that the critic learns from (own_BT)."""
-
     return_BT: np.ndarray
     own_BT: np.ndarray
 

@@ -1,23 +1,62 @@
-"""Credit from critics: GAE on their mean value, and the masks by how far they agree (AsyPPO)."""
+"""Credit from critics: GAE on their mean value, and the masks by how far they agree (AsyPPO); and
+the returns that they learn from."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
+import jax
 import numpy as np
 
 from ale_jax.algo.values import agreement_masks, explained_variance
-from ale_jax.learn.critic_batches import gae_advantage, returns
-from ale_jax.learn.critics import Critics
+from ale_jax.learn.critic_batches import ValueBatch, gae_advantage, returns, value_batches
+from ale_jax.learn.finite import SKIPPED
 from ale_jax.records import Batch
 
 # All batches of a step -> the same batches with scaled advantages.
 ScaleAdvantages = Callable[[list[Batch]], list[Batch]]
 
 
+class ValueModels(Protocol):
+    """The critics, as far as credit needs them; see `ale_jax.learn.critics.Critics`."""
+
+    hp: Any
+    gamma: float
+
+    def values(self, batches: Sequence[Batch]) -> list[Sequence[np.ndarray]]: ...
+
+    def update(
+        self, batches: Sequence[ValueBatch], number: int, tokens: int
+    ) -> Mapping[str, jax.Array]: ...
+
+
+def learn_values(critics: ValueModels, batches: Sequence[Batch]) -> dict[str, float]:
+    """One update of each critic towards the returns of its own members of each group; figures.
+
+    A return is the discounted sum of the rewards from a token on, without any critic's estimate (R
+    in the paper). critic_loss: mean square error over all policy tokens, before the update.
+    """
+    return_BT, every_sums = returns(batches, critics.gamma), []
+    for number in range(critics.hp.count):
+        own = value_batches(batches, return_BT, number, critics.hp.count)
+        if own:  # else this step has no response for this critic
+            tokens = int(sum(batch.own_BT.sum() for batch in own))
+            every_sums.append(critics.update(own, number, tokens))
+    every_sums = jax.device_get(every_sums)
+    tokens = sum(sums["tokens"] for sums in every_sums)
+    if not tokens:
+        return {}
+    return {
+        "critic_loss": float(sum(sums["squares"] for sums in every_sums) / tokens),
+        "critic_grad_norm": float(max(sums["grad_norm"] for sums in every_sums)),
+        "critic_skipped_updates": int(sum(sums[SKIPPED] for sums in every_sums)),
+    }
+
+
 def credit_by_critics(
-    critics: Critics, batches: Sequence[Batch], scale: ScaleAdvantages = list
+    critics: ValueModels, batches: Sequence[Batch], scale: ScaleAdvantages = list
 ) -> tuple[list[Batch], dict[str, float]]:
     """The batches with advantages and entropy weights, and figures of the values.
 
@@ -25,12 +64,12 @@ def credit_by_critics(
     bonus is off where they differ most. scale: applied to the step's advantages before the mask,
     because subtracting a mean afterwards would undo it (see `credit.scale_advantages`).
 
-    Call this before `Critics.learn`: critics that have learned from these returns predict them, and
+    Call this before `learn_values`: critics that have learned from these returns predict them, and
     would leave no advantage.
     """
     if not batches:
         return [], {}
-    hp, values = critics.hp, critics.values(batches)
+    hp, values = critics.hp, [np.stack(every) for every in critics.values(batches)]
     means = [value_QBT.mean(axis=0) for value_QBT in values]
     action_masks = [batch.chunk_BT >= 0 for batch in batches]
     spread_U = _policy_tokens([value_QBT.std(axis=0) for value_QBT in values], action_masks)

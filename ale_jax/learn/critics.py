@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +18,9 @@ from jax.sharding import Mesh
 
 from ale_jax.algo.hypers import require_range
 from ale_jax.algo.values import critic_loss
-from ale_jax.learn.critic_batches import Rows, returns, value_batches
-from ale_jax.learn.finite import SKIPPED
+from ale_jax.learn.critic_batches import ValueBatch
+from ale_jax.learn.critic_credit import learn_values
+from ale_jax.learn.rows import own_rows, to_device, with_rows
 from ale_jax.learn.state import (
     OptimizerHypers,
     TrainState,
@@ -27,7 +29,7 @@ from ale_jax.learn.state import (
     begin,
     table_optimizer,
 )
-from ale_jax.learn.step import Metrics, ModelSpec, make_update_step, to_device
+from ale_jax.learn.step import Metrics, ModelSpec, make_update_step
 from ale_jax.model.compute import EXACT, Compute
 from ale_jax.model.lora import merged
 from ale_jax.model.moe import balancing_loss, router_sums
@@ -37,6 +39,7 @@ from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import table_shardings
 from ale_jax.records import Batch
 
+INPUTS = ("tokens_BT", "position_BT", "segment_BT")
 SIZES = ("width", "num_layers", "num_heads", "num_kv_heads", "head_width", "mlp_width")
 
 
@@ -158,44 +161,29 @@ class Critics:
         """Whether the policy must wait, counted by the critics' own updates."""
         return max(int(state.step) for state in self.state) < self.hp.warmup_steps
 
-    def values(self, batches: Sequence[Batch]) -> list[np.ndarray]:
-        """Each critic's prediction before each token, float32 [Q, B, T] for each batch."""
+    def values(self, batches: Sequence[Batch]) -> list[list[np.ndarray]]:
+        """For each batch, each critic's prediction before each token, float32 [B, T]; of the rows
+        of this process."""
         model, found = self._model, []
         with jax.set_mesh(model.mesh):
             for batch in batches:
-                rows = Rows(batch.tokens_BT, batch.position_BT, batch.segment_BT)
-                arrays = to_device(rows, model.mesh)
+                rows = {name: getattr(batch, name) for name in INPUTS}
+                arrays = to_device(SimpleNamespace(**rows), model.mesh)
                 found.append(
                     [_values(s.params, arrays, model.shape, model.compute) for s in self.state]
                 )
-        return [np.stack(every) for every in jax.device_get(found)]
+        return [[own_rows(value_BT) for value_BT in every] for every in found]
+
+    def update(self, batches: Sequence[ValueBatch], number: int, tokens: int) -> Metrics:
+        """One update of critic `number`, from the sum over `tokens` tokens. The sums are still on
+        the device."""
+        state, sums, _ = self._step(self.state[number], batches, np.float32(tokens))
+        self.state = (*self.state[:number], state, *self.state[number + 1 :])
+        return sums
 
     def learn(self, batches: Sequence[Batch]) -> dict[str, float]:
-        """One update of each critic towards the returns of its own members of each group.
-
-        A return is the discounted sum of the rewards from a token on, without any critic's
-        estimate (R in the paper). critic_loss: mean square error over all policy tokens, before
-        the update.
-        """
-        return_BT = returns(batches, self.gamma)
-        states, every_sums = [], []
-        for number, state in enumerate(self.state):
-            own = value_batches(batches, return_BT, number, self.hp.count)
-            if own:  # else this step has no response for this critic
-                tokens = np.float32(sum(batch.own_BT.sum() for batch in own))
-                state, sums, _ = self._step(state, own, tokens)
-                every_sums.append(sums)
-            states.append(state)
-        self.state = tuple(states)
-        every_sums = jax.device_get(every_sums)
-        tokens = sum(sums["tokens"] for sums in every_sums)
-        if not tokens:
-            return {}
-        return {
-            "critic_loss": float(sum(sums["squares"] for sums in every_sums) / tokens),
-            "critic_grad_norm": float(max(sums["grad_norm"] for sums in every_sums)),
-            "critic_skipped_updates": int(sum(sums[SKIPPED] for sums in every_sums)),
-        }
+        """See `learn_values`."""
+        return learn_values(self, batches)
 
 
 def abstract_critics(hp: CriticsHypers, policy: PolicyShape, mesh: Mesh) -> tuple[TrainState, ...]:
@@ -213,7 +201,7 @@ def abstract_critics(hp: CriticsHypers, policy: PolicyShape, mesh: Mesh) -> tupl
 def _values(
     params: Params, arrays: dict[str, jax.Array], shape: PolicyShape, compute: Compute
 ) -> jax.Array:
-    return token_values(params, **arrays, shape=shape, compute=compute)[0]
+    return with_rows(token_values(params, **arrays, shape=shape, compute=compute)[0])
 
 
 def critic_gradient(model: ModelSpec) -> Callable[..., tuple[Params, Metrics, None]]:
@@ -221,7 +209,7 @@ def critic_gradient(model: ModelSpec) -> Callable[..., tuple[Params, Metrics, No
 
     def loss_of(moved, params, arrays, loss_denominator, share):
         del params  # every weight of a critic is trained
-        rows = {name: arrays[name] for name in ("tokens_BT", "position_BT", "segment_BT")}
+        rows = {name: arrays[name] for name in INPUTS}
         value_BT, stats = token_values(moved, **rows, shape=model.shape, compute=model.compute)
         loss, sums = critic_loss(value_BT, arrays["return_BT"], arrays["own_BT"], loss_denominator)
         balance = jnp.zeros(())

@@ -3,108 +3,125 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, Protocol
 
 import jax
-import optax
+import numpy as np
 
 from ale_jax.algo.algorithm import AlgoConfig
-from ale_jax.algo.attention_credit import AttentionCreditHypers
 from ale_jax.data.packing import Sample, Shape
 from ale_jax.data.replay import Group
-from ale_jax.learn.attention_credit import make_attention_credit
-from ale_jax.learn.credit import Step, assemble, make_loss, scale_advantages
-from ale_jax.learn.critic_credit import credit_by_critics
-from ale_jax.learn.critics import Critics
-from ale_jax.learn.old_policies import WeightHistory, make_logp, make_stage
-from ale_jax.learn.state import TrainState
-from ale_jax.learn.step import Metrics, ModelSpec, make_train_step
-from ale_jax.model.params import Params
+from ale_jax.learn.attention_credit import amplify_by_attention
+from ale_jax.learn.credit import Step, assemble, scale_advantages
+from ale_jax.learn.critic_credit import ValueModels, credit_by_critics, learn_values
+from ale_jax.learn.critics import CriticsHypers
+from ale_jax.learn.old_policies import make_stage
+from ale_jax.learn.step import TokenUpdate
 from ale_jax.records import Batch
 
-ATTENTION_CREDIT_STREAM = 2  # of the run's key
+Metrics = Mapping[str, jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
 class LearnerOptions:
     """What a learner does with a step's groups.
 
-    shape: of the packed batches. max_age: of the trajectories, in versions of the weights.
-    seed: of the run.
+    shape: of the packed batches.
+    attention_credit: whether advantages are amplified by attention.
     """
 
     algo: AlgoConfig
-    attention_credit: AttentionCreditHypers
+    critics: CriticsHypers
+    attention_credit: bool
     shape: Shape
-    max_age: int
-    seed: int
+
+
+class Programs(Protocol):
+    """The compiled programs of an update, with the weights that they run on. Weights are named by
+    their version.
+
+    warming_up: whether only the critics learn.
+    """
+
+    warming_up: bool
+
+    def begin_step(self, *, version: int) -> None: ...
+
+    def logp(self, batches: Sequence[Batch], *, weights: int | str) -> list[np.ndarray]: ...
+
+    def values(self, batches: Sequence[Batch]) -> list[Sequence[np.ndarray]]: ...
+
+    def attention_factors(self, batches: Sequence[Any], *, version: int) -> list[np.ndarray]: ...
+
+    def update(self, batches: Sequence[Batch], *, loss_denominator: float) -> Metrics: ...
+
+    def token_updates(self) -> list[TokenUpdate]: ...
+
+    def update_critic(self, batches: Sequence[Any], *, number: int, tokens: int) -> Metrics: ...
 
 
 class Learner:
-    """The compiled programs of an update, and the old weights that they need."""
+    """Makes each step's update with the programs of a trainer."""
 
-    def __init__(
-        self,
-        options: LearnerOptions,
-        model: ModelSpec,
-        optimizer: optax.GradientTransformation,
-        critics: Critics | None = None,
-        reference: Params | None = None,
-    ):
-        """critics: required by the estimator gae, and only by it. reference: weights of the
-        reference policy, if the loss has a divergence from it."""
+    def __init__(self, options: LearnerOptions, trainer: Programs):
         algo = options.algo
-        assert (critics is not None) == (algo.advantage.estimator == "gae")
-        self._options, self._critics = options, critics
-        chunks_per_pack = options.shape.chunks_per_pack
-        self._step = make_train_step(model, optimizer, make_loss(algo, chunks_per_pack))
-        self.logp = make_logp(model.shape, model.mesh, model.compute)
-        keeps_history = algo.old_logp == "generating"
-        self._history = WeightHistory(options.max_age) if keeps_history else None
-        self._old_policies = make_stage(algo, self.logp, self._history, reference)
-        self._attention_credit = None
-        if options.attention_credit.credit != "none":
-            self._attention_credit = make_attention_credit(
-                model.shape, options.attention_credit, chunks_per_pack, model.mesh, model.compute
+        assert (options.critics.count > 0) == (algo.advantage.estimator == "gae")
+        self._options, self._trainer = options, trainer
+        self._old_policies = make_stage(algo, self.logp)
+        self._critics: ValueModels | None = None
+        if options.critics.count:
+            self._critics = SimpleNamespace(
+                hp=options.critics,
+                gamma=algo.gamma,
+                values=trainer.values,
+                update=lambda batches, number, tokens: trainer.update_critic(
+                    batches, number=number, tokens=tokens
+                ),
             )
 
-    def learn(
-        self, state: TrainState, groups: Sequence[Group], imitated: Sequence[Sample], version: int
-    ) -> tuple[TrainState, Step, Metrics, dict[str, float]]:
-        """(new state, the step's batches and credit, sums of `make_train_step`, figures).
+    def logp(self, weights: int | str, batch: Batch) -> np.ndarray:
+        """The log-probability of each policy token, float32 [B, T]; 0 elsewhere. weights: a version
+        that the trainer keeps, or REFERENCE."""
+        return self._trainer.logp([batch], weights=weights)[0]
 
-        imitated: samples of the imitation term. version: of the state's weights. The sums are still
+    def learn(
+        self, groups: Sequence[Group], imitated: Sequence[Sample], version: int
+    ) -> tuple[Step, Metrics, dict[str, float]]:
+        """(the step's batches and credit, sums of `make_train_step`, figures).
+
+        imitated: samples of the imitation term. version: of the present weights. The sums are still
         on the device. They are empty if nothing has a gradient, and during the critics' warm-up.
         """
-        if self._history:
-            self._history.keep(version, state.params)
+        self._trainer.begin_step(version=version)
         made = assemble(groups, self._options.algo, self._options.shape, imitated)
-        batches, figures = self._credited(state.params, made, version)
+        batches, figures = self._credited(made, version)
         made = dataclasses.replace(made, batches=batches)
         if not batches:  # every group's outcomes were equal
-            return state, made, {}, figures
+            return made, {}, figures
         sums: Metrics = {}
-        if not (self._critics and self._critics.warming_up):
-            state, sums, updates = self._step(state, batches, made.loss_denominator)
-            made = dataclasses.replace(made, updates=updates)
+        if not self._trainer.warming_up:
+            denominator = float(made.loss_denominator)
+            sums = self._trainer.update(batches, loss_denominator=denominator)
+            made = dataclasses.replace(made, read_updates=self._trainer.token_updates)
         if self._critics:
-            figures |= self._critics.learn(batches)
-        return state, made, sums, figures
+            figures |= learn_values(self._critics, batches)
+        return made, sums, figures
 
-    def _credited(
-        self, params: Params, made: Step, version: int
-    ) -> tuple[list[Batch], dict[str, float]]:
+    def _credited(self, made: Step, version: int) -> tuple[list[Batch], dict[str, float]]:
         """The batches as the loss takes them."""
-        batches, figures = self._old_policies(params, made.batches), {}
+        batches, figures = self._old_policies(version, made.batches), {}
         if self._critics:
             hp = self._options.algo.advantage
             batches, figures = credit_by_critics(
                 self._critics, batches, lambda b: scale_advantages(b, made.table.tag_G, hp)
             )
-        if self._attention_credit:
-            key = jax.random.fold_in(jax.random.key(self._options.seed), ATTENTION_CREDIT_STREAM)
-            batches, more = self._attention_credit(
-                params, batches, jax.random.fold_in(key, version)
+        if self._options.attention_credit:
+            batches, more = amplify_by_attention(
+                batches,
+                lambda rows: self._trainer.attention_factors(rows, version=version),
+                self._options.shape.chunks_per_pack,
             )
             figures |= more
         return batches, figures

@@ -15,6 +15,7 @@ import functools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,10 +23,10 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ale_jax.algo.algorithm import AlgoConfig
-from ale_jax.learn.checkpoint import Checkpoints
-from ale_jax.learn.step import forward, to_device
+from ale_jax.learn.checkpoint import Checkpoints, StateFiles
+from ale_jax.learn.rows import own_rows, to_device, with_rows
+from ale_jax.learn.step import forward
 from ale_jax.model.compute import EXACT, FLOAT32, Compute
-from ale_jax.model.lora import trained, with_trained
 from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
 from ale_jax.records import Batch
@@ -35,11 +36,11 @@ Logp = Callable[[Params, Batch], np.ndarray]
 
 
 def make_logp(policy: PolicyShape, mesh: Mesh, compute: Compute = FLOAT32) -> Logp:
-    """Makes a function that runs one forward pass per call."""
+    """Makes a function that runs one forward pass per call. It returns the rows of this process."""
 
     def logp(params: Params, batch: Batch) -> np.ndarray:
         with jax.set_mesh(mesh):
-            return np.asarray(_logp(params, to_device(batch, mesh), policy, compute))
+            return own_rows(_logp(params, to_device(batch, mesh), policy, compute))
 
     return logp
 
@@ -50,11 +51,15 @@ def _logp(
     params: Params, arrays: dict[str, jax.Array], policy: PolicyShape, compute: Compute
 ) -> jax.Array:
     logp_BT = forward(params, arrays, policy, compute)[0].logp_BT
-    return jnp.where(arrays["chunk_BT"] >= 0, logp_BT, 0.0)
+    return with_rows(jnp.where(arrays["chunk_BT"] >= 0, logp_BT, 0.0))
 
 
-# (weights that the step starts from, its batches) -> the batches with log-probabilities filled in
-Stage = Callable[[Params, list[Batch]], list[Batch]]
+REFERENCE = "reference"
+
+# (version of the weights, or REFERENCE; batch) -> as of `Logp`
+LogpUnder = Callable[[int | str, Batch], np.ndarray]
+# (version that the step starts from, its batches) -> the batches with log-probabilities filled in
+Stage = Callable[[int, list[Batch]], list[Batch]]
 
 
 class WeightHistory:
@@ -83,64 +88,64 @@ class WeightHistory:
         return self._by_version[version]
 
 
-def generating_logp(batch: Batch, history: WeightHistory, logp: Logp) -> np.ndarray:
+def generating_logp(batch: Batch, logp: LogpUnder) -> np.ndarray:
     """Each policy token's log-probability under the weights that generated it, float32 [B, T]; 0
     elsewhere. One forward pass per version that generated tokens of the batch."""
     action_mask_BT = batch.chunk_BT >= 0
     found_BT = np.zeros(batch.chunk_BT.shape, np.float32)
     for version in np.unique(batch.version_BT[action_mask_BT]):
         own_BT = action_mask_BT & (batch.version_BT == version)
-        found_BT[own_BT] = logp(history[int(version)], batch)[own_BT]
+        found_BT[own_BT] = logp(int(version), batch)[own_BT]
     return found_BT
 
 
-def make_stage(
-    algo: AlgoConfig, logp: Logp, history: WeightHistory | None, reference: Params | None
-) -> Stage:
+def make_stage(algo: AlgoConfig, logp: LogpUnder) -> Stage:
     """Makes the stage that fills in those of logp_old_BT, logp_prox_BT and logp_ref_BT that `algo`
-    reads.
+    reads."""
 
-    history: given exactly if old_logp is "generating"; reference: exactly if kl_weight is not 0.
-    """
-    assert (history is not None) == (algo.old_logp == "generating")
-    assert (reference is not None) == (algo.loss.kl_weight > 0)
-
-    def fill(params: Params, batch: Batch) -> Batch:
+    def fill(version: int, batch: Batch) -> Batch:
         found = {}
         if algo.old_logp == "generating":
-            found["logp_old_BT"] = generating_logp(batch, history, logp)
+            found["logp_old_BT"] = generating_logp(batch, logp)
         if algo.old_logp == "step":
-            found["logp_old_BT"] = logp(params, batch)
+            found["logp_old_BT"] = logp(version, batch)
         if algo.loss.kind == "decoupled_ppo":
-            found["logp_prox_BT"] = logp(params, batch)
-        if reference is not None:
-            found["logp_ref_BT"] = logp(reference, batch)
+            found["logp_prox_BT"] = logp(version, batch)
+        if algo.loss.kl_weight > 0:
+            found["logp_ref_BT"] = logp(REFERENCE, batch)
         return dataclasses.replace(batch, **found)
 
-    return lambda params, batches: [fill(params, batch) for batch in batches]
+    return lambda version, batches: [fill(version, batch) for batch in batches]
 
 
 REFERENCE_DIR = "reference"
 
 
-def save_reference(run: Path, params: Params, record: Callable[..., None]) -> None:
-    """Writes the reference policy to the run's folder, replacing that of an interrupted start."""
+def save_reference(
+    run: Path, weights: Any, record: Callable[..., None], files: StateFiles | None = None
+) -> None:
+    """Writes the reference policy to the run's folder, replacing that of an interrupted start.
+
+    weights: those that are trained, as `files` takes a state.
+    """
     shutil.rmtree(run / REFERENCE_DIR, ignore_errors=True)
-    with Checkpoints(run / REFERENCE_DIR, 1, record) as store:
-        store.save(0, trained(params), {})
+    with Checkpoints(run / REFERENCE_DIR, 1, record, files) as store:
+        store.save(0, weights, {})
 
 
-def load_reference(run: Path, params: Params, record: Callable[..., None]) -> Params:
-    """The reference policy, with the shardings of `params`, whose untrained weights it shares.
+def load_reference(
+    run: Path, target: Any, record: Callable[..., None], files: StateFiles | None = None
+) -> Any:
+    """The trained weights of the reference policy, as `files` reads a state like `target`.
 
     Raises:
       ValueError: it is missing or damaged.
     """
-    with Checkpoints(run / REFERENCE_DIR, 1, record) as store:
-        found = store.restore_latest(trained(params))
+    with Checkpoints(run / REFERENCE_DIR, 1, record, files) as store:
+        found = store.restore_latest(target)
     if found is None:
         raise ValueError(
             f"the reference policy {run / REFERENCE_DIR} is missing or damaged, but kl_weight is "
             "not 0: restore the folder, or start over with --overwrite"
         )
-    return with_trained(params, found[1])
+    return found[1]

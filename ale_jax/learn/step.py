@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ale_jax.data.packing import Sample, Shape, pack
 from ale_jax.learn.finite import BROKEN, SKIPPED, all_finite, choose
+from ale_jax.learn.rows import to_device
 from ale_jax.learn.state import TrainState, abstract_trained, place_moments
 from ale_jax.model.compute import EXACT, FLOAT32, Compute
 from ale_jax.model.lora import FULL, LoraShape, trained, with_trained
@@ -89,8 +90,8 @@ def make_train_step(
 
     The loss of each microbatch is a sum over its tokens, divided by the `loss_denominator` of the
     whole step, so that a different division into microbatches changes nothing but rounding. Metrics
-    are sums. They and the figures of tokens are still on the device; reading them blocks until the
-    step is done.
+    are sums, replicated; the figures of tokens are sharded like their rows. Both are still on the
+    device; reading them blocks until the step is done.
 
     An update with a loss, gradient or weight that is not finite is not applied: the state stays as
     it was, and the metrics say so (learn/finite.py).
@@ -106,10 +107,10 @@ def make_update_step(
     mesh: Mesh,
 ) -> TrainStep:
     """Like `make_train_step`, for any gradient. weights: those trained, or their abstract form."""
-    # Metrics and figures of tokens are replicated, because every process reads them.
+    # Metrics are replicated, because every process reads them; each token stays with its row.
     everywhere = NamedSharding(mesh, PartitionSpec())
     trained_places = jax.tree.map(lambda w: w.sharding, weights)
-    places = trained_places, everywhere, everywhere
+    places = trained_places, everywhere, batch_sharding(mesh)
 
     @functools.partial(jax.jit, out_shardings=places, compiler_options=EXACT)
     def first_gradient(*args):
@@ -186,17 +187,6 @@ def gradient_function(
         return grads, sums, TokenUpdate(logp_BT, -loss_denominator * by_logp_BT)
 
     return gradient_of
-
-
-def to_device(batch: Any, mesh: Mesh) -> dict[str, jax.Array]:
-    """The arrays of a `Batch` or a similar record by name, with rows sharded over the mesh's data
-    axes."""
-    sharding = batch_sharding(mesh)
-    return {
-        name: jax.device_put(np.asarray(array), sharding)
-        for name, array in vars(batch).items()
-        if array is not None
-    }
 
 
 def fresh_batches(trajectories: Iterable[Trajectory], version: int, shape: Shape) -> list[Batch]:

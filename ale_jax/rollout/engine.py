@@ -28,6 +28,7 @@ from jax.sharding import Mesh
 
 from ale_jax.errors import RolloutsFailed
 from ale_jax.model.cache import Cache, cache_sharding, empty_cache
+from ale_jax.model.device_order import dispatching
 from ale_jax.model.generate import Burst, read_and_write
 from ale_jax.model.params import Params
 from ale_jax.model.sampler import Sampling
@@ -266,19 +267,20 @@ class Engine:
         return None if self._shape.share_across_versions else version
 
     def _perform(self, dispatch: Dispatch) -> Burst:
-        self._cache, burst = read_and_write(
-            dispatch.params,
-            self._cache,
-            dispatch.page_SW,
-            dispatch.chunks,
-            dispatch.state,
-            shape=self._policy,
-            sizes=self._shape.prefill_tokens,
-            steps=self._shape.decode_steps,
-            stop_ids=self._stop_ids,
-            platform=self._platform,
-            record_experts=self._record is not None,
-        )
+        with dispatching(self._mesh):
+            self._cache, burst = read_and_write(
+                dispatch.params,
+                self._cache,
+                dispatch.page_SW,
+                dispatch.chunks,
+                dispatch.state,
+                shape=self._policy,
+                sizes=self._shape.prefill_tokens,
+                steps=self._shape.decode_steps,
+                stop_ids=self._stop_ids,
+                platform=self._platform,
+                record_experts=self._record is not None,
+            )
         if not dispatch.chunks.num_batches:
             burst = burst.replace(read_QRTLK=None)  # empty, so it need not be copied to the host
         return jax.device_get(burst)

@@ -9,14 +9,11 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from ale_jax.data.journal import JOURNAL_DIR, Journal
-from ale_jax.data.staleness import StalenessGate
 from ale_jax.errors import RolloutsFailed
 from ale_jax.learn.checkpoint import Checkpoints
-from ale_jax.learn.learner import Learner, LearnerOptions
-from ale_jax.learn.old_policies import load_reference, save_reference
+from ale_jax.learn.learner import Learner
+from ale_jax.learn.old_policies import REFERENCE, load_reference, save_reference
 from ale_jax.learn.step import logp_diff_limit
-from ale_jax.model.compute import sampling_weights
-from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import make_mesh
 from ale_jax.monitor.evaluations import (
@@ -39,6 +36,7 @@ from ale_jax.system.actors.rollout_worker import WorkerSpec
 from ale_jax.system.actors.rollout_workers import RolloutWorkers
 from ale_jax.system.compilation import STARTED, environment, keep_compiled
 from ale_jax.system.config import RunConfig
+from ale_jax.system.hosts.commands import Processes
 from ale_jax.system.resampling import Resampler
 from ale_jax.system.run_logger import RunLogger, evaluation_line, headline, summarize
 from ale_jax.system.saving import Saver
@@ -47,12 +45,15 @@ from ale_jax.system.step_metrics import StepReport
 from ale_jax.system.stopping import StopSignals
 from ale_jax.system.tasks import Cursor, evaluation_keys, require_judged, tally
 from ale_jax.system.train_loop import TrainParts, train_loop
+from ale_jax.system.trainer import TrainerFiles
 from ale_jax.system.watchdog import Sign, Watchdog
 from ale_jax.system.workdir import Workdir
 
 
-def run(config: RunConfig, workdir: Workdir, stop: StopSignals) -> None:
+def run(config: RunConfig, workdir: Workdir, stop: StopSignals, processes: Processes) -> None:
     """Runs the experiment `config` in `workdir`, or continues it from its newest checkpoint.
+
+    processes: those that train.
 
     KeyboardInterrupt if it was stopped by a signal; the newest step is saved then.
     """
@@ -63,11 +64,14 @@ def run(config: RunConfig, workdir: Workdir, stop: StopSignals) -> None:
         runtime.reap()
         rollout = dataclasses.replace(config.rollout, runtime=runtime.name)
         config = dataclasses.replace(config, rollout=rollout)
-    setting = Setting(config, workdir.path, make_mesh(config.mesh), runtime)
+    files = TrainerFiles()
+    setting = Setting(config, workdir.path, make_mesh(config.mesh), runtime, processes, files)
     with contextlib.ExitStack() as stack:
         events = EarlyEvents()
-        kept = config.checkpoint.keep
-        checkpoints = stack.enter_context(Checkpoints(workdir.checkpoints, kept, events.record))
+        stack.callback(files.close)
+        checkpoints = stack.enter_context(
+            Checkpoints(workdir.checkpoints, config.checkpoint.keep, events.record, files)
+        )
         restored = restore(setting, checkpoints)
         step = restored.cursor.step if restored else None
         logger = stack.enter_context(RunLogger(workdir.path, step))
@@ -83,10 +87,10 @@ def run(config: RunConfig, workdir: Workdir, stop: StopSignals) -> None:
         start = restored or begin_anew(setting, checkpoints, logger, stop)
         journal = stack.enter_context(Journal(workdir.path / JOURNAL_DIR, logger.events.record))
         session = _Session(setting, start, checkpoints, journal, logger, stop)
-        saver = Saver(checkpoints, journal, config, start)
+        saver = Saver(checkpoints, journal, config, start.trainer, start.cursor)
         if not restored:
             session.keep_reference()
-            saver.save(start.state, start.cursor, lambda: None)
+            saver.save(start.cursor, lambda: None)
         try:
             look.rollouts = _open_rollouts(session, stack)
             session.reinforce(look.rollouts, saver)
@@ -133,11 +137,9 @@ def _open_rollouts(session: _Session, stack: contextlib.ExitStack) -> _Rollouts:
     """Starts Ray, the engine, the policy server and the rollout workers; `stack` closes them."""
     config, tokenizer = session.config, session.start.tokenizer
     cluster = stack.enter_context(ray_cluster(config.rollout.actors))
-    weights, mesh = session.served(session.start.state.params), session.setting.mesh
-    replay = config.rl.router_replay
-    engine = Engine(session.policy, config.engine, tokenizer.stop_ids, weights, mesh, replay)
+    session.start.trainer.publish(version=session.start.cursor.step)
+    engine = session.start.trainer.open_engine(tokenizer.stop_ids)
     stack.callback(engine.close)
-    engine.publish(weights, session.start.cursor.step)
     ledger = Ledger(engine, tokenizer, config.seed, config.rollout.max_reply_tokens)
     server = stack.enter_context(PolicyServer(ledger))
     spec = WorkerSpec(config.rollout.runtime, config.sandboxed, config.agent, server.address)
@@ -148,6 +150,7 @@ def _open_rollouts(session: _Session, stack: contextlib.ExitStack) -> _Rollouts:
     def check_system() -> None:
         engine.check()
         cluster.check()
+        session.setting.processes.check()
 
     return _Rollouts(workers, engine, stack.enter_context(RolloutScheduler(workers, check_system)))
 
@@ -188,13 +191,8 @@ class _Session:
         """Stores the reference policy if the loss has a KL term. Later checkpoints do not contain
         it, as they hold later weights."""
         if self.config.algo.loss.kl_weight > 0:
-            record = self.logger.events.record
-            save_reference(self.setting.path, self.start.state.params, record)
-
-    def served(self, params: Params) -> Params:
-        """The weights in the form in which the engine samples with them."""
-        compute, stored_as = self.config.learn.compute, self.config.engine.weights
-        return sampling_weights(params, self.policy, compute, self.setting.mesh, stored_as)
+            path, record = self.setting.path, self.logger.events.record
+            save_reference(path, REFERENCE, record, self.setting.files)
 
     def evaluate(self, name: str, cursor: Cursor, scheduler: RolloutScheduler) -> None:
         config, logger = self.config, self.logger
@@ -233,21 +231,14 @@ class _Session:
         parts = TrainParts(
             config, self._learner(), rollouts.scheduler, resampler, self.journal, callbacks
         )
-        _, cursor = train_loop(self.start.state, cursor, parts)
-        return cursor
+        return train_loop(cursor, parts)
 
     def _learner(self) -> Learner:
-        config, reference = self.config, None
+        config = self.config
         if config.algo.loss.kl_weight > 0:
-            params, record = self.start.state.params, self.logger.events.record
-            reference = load_reference(self.setting.path, params, record)
-        max_age = StalenessGate(config.rl.alpha, config.rl.groups_per_step).max_age
-        options = LearnerOptions(
-            config.algo, config.attention_credit, config.learn.shape, max_age, config.seed
-        )
-        tokenizer = self.start.tokenizer
-        model, optimizer = self.setting.model(tokenizer), self.setting.optimizer(tokenizer)
-        return Learner(options, model, optimizer, self.start.critics, reference)
+            path, record = self.setting.path, self.logger.events.record
+            load_reference(path, REFERENCE, record, self.setting.files)
+        return self.start.trainer.make_learner()
 
     def _open_resampler(self, scheduler: RolloutScheduler) -> Resampler:
         """The resampler of the checkpoint, or a new one, which may start with oracle experts."""
@@ -278,8 +269,8 @@ class _Callbacks:
         self.save, self.check_stop = saver.save, session.stop.check
         self.note_dropped = session.logger.note_dropped
 
-    def publish(self, params: Params, version: int) -> None:
-        self._rollouts.engine.publish(self._session.served(params), version)
+    def publish(self, version: int) -> None:
+        self._session.start.trainer.publish(version=version)
 
     def report(self, step: StepReport) -> None:
         session, rollouts = self._session, self._rollouts

@@ -21,8 +21,8 @@ class LibraryLog:
     """Within a `with` block, Python's log and warnings go to a file in the run's folder instead of
     stderr, together with exceptions that end a thread or that nobody can catch."""
 
-    def __init__(self, workdir: Path):
-        self._handler = _Handler(workdir / LIBRARY_LOG_FILE, delay=True)
+    def __init__(self, workdir: Path, name: str = LIBRARY_LOG_FILE):
+        self._handler = _Handler(workdir / name, delay=True)
         self._handler.setFormatter(
             logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
         )

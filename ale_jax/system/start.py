@@ -7,15 +7,11 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-import jax
-import optax
 from jax.sharding import Mesh
 
 from ale_jax.data.experts import Expert
+from ale_jax.data.packing import pack_all
 from ale_jax.learn.checkpoint import Checkpoints
-from ale_jax.learn.critics import Critics
-from ale_jax.learn.state import TrainState, WholeState, begin, make_optimizer
-from ale_jax.learn.step import ModelSpec
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.monitor.evaluations import EVALUATIONS_FILE, WARM_START, recorded_names
@@ -30,28 +26,28 @@ from ale_jax.system.demonstrations import (
     oracle_experts,
     tokenize,
 )
+from ale_jax.system.hosts.commands import Processes
 from ale_jax.system.run_logger import RunLogger
-from ale_jax.system.states import abstract_whole, first_state
 from ale_jax.system.stopping import StopSignals
 from ale_jax.system.tasks import Cursor, train_task
-from ale_jax.system.warm_start import (
-    full_batches,
-    make_probe,
-    make_supervised_step,
-    warm_start,
-)
-
-CRITICS_STREAM = 1  # of the run's key
+from ale_jax.system.trainer import STATE, Trainer, TrainerFiles
+from ale_jax.system.warm_start import full_batches, warm_start
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What is known of a run before it has a state. runtime: None if no task needs a sandbox."""
+    """What is known of a run before it has a state.
+
+    path: the run's folder. runtime: None if no task needs a sandbox. processes: those that train.
+    files: of the trainer.
+    """
 
     config: RunConfig
-    path: Path  # the run's folder
+    path: Path
     mesh: Mesh
     runtime: Runtime | None
+    processes: Processes
+    files: TrainerFiles
 
     @property
     def tokenizer_folder(self) -> Path:
@@ -60,14 +56,13 @@ class Setting:
     def policy(self, tokenizer: ChatTokenizer) -> PolicyShape:
         return self.config.policy_shape(tokenizer.vocab_size)
 
-    def model(self, tokenizer: ChatTokenizer) -> ModelSpec:
-        config, learn = self.config, self.config.learn
+    def make_trainer(self, tokenizer: ChatTokenizer) -> Trainer:
+        """The trainer of every process, of this one."""
         policy = self.policy(tokenizer)
-        return ModelSpec(policy, self.mesh, learn.compute, config.lora, learn.balance_weight)
-
-    def optimizer(self, tokenizer: ChatTokenizer) -> optax.GradientTransformation:
-        config = self.config
-        return make_optimizer(config.rl_optimizer, self.policy(tokenizer), config.lora)
+        rows = self.config.learn.microbatch_rows
+        self.processes.begin(tokenizer.vocab_size, self.mesh, rows)
+        self.files.trainer = Trainer(self.config, policy, self.mesh, self.processes)
+        return self.files.trainer
 
     def train_task(self, number: int) -> Task:
         worlds, seed = self.config.worlds, self.config.seed
@@ -78,19 +73,14 @@ class Setting:
 class Start:
     """Where reinforcement learning starts.
 
-    critics: with their state; None if the algorithm has none.
-    oracles: the experts of all training tasks, if they have been played already.
+    trainer: with its state. oracles: the experts of all training tasks, if they have been played
+    already.
     """
 
     tokenizer: ChatTokenizer
-    state: TrainState
-    critics: Critics | None
+    trainer: Trainer
     cursor: Cursor
     oracles: Sequence[Expert] | None = None
-
-    def whole(self, state: TrainState) -> WholeState:
-        """`state` and the critics' state, as a checkpoint stores them."""
-        return WholeState(state, self.critics.state if self.critics else ())
 
 
 def restore(setting: Setting, checkpoints: Checkpoints) -> Start | None:
@@ -111,23 +101,19 @@ def restore(setting: Setting, checkpoints: Checkpoints) -> Start | None:
             "tokenizer: restore it, or give --overwrite to start a new run"
         )
     tokenizer = ChatTokenizer.load(folder)
-    target = abstract_whole(setting.config, setting.policy(tokenizer), setting.mesh)
-    checkpoints.require_room(target)
-    found = checkpoints.restore_latest(target)
+    trainer = setting.make_trainer(tokenizer)
+    checkpoints.require_room(trainer.whole)
+    found = checkpoints.restore_latest(STATE)
     assert found is not None, "there is a complete checkpoint"
-    step, state, host = found
+    step, _, host = found
     if step and WARM_START not in recorded_names(setting.path):
         raise ValueError(
             f"{setting.path / EVALUATIONS_FILE} does not hold the evaluation of the warm start, "
             "which cannot be repeated: restore it, or give --overwrite to start a new run"
         )
-    critics = None
-    if state.critics:
-        hp, gamma = setting.config.critics, setting.config.algo.gamma
-        critics = Critics(hp, setting.model(tokenizer), state.critics, gamma)
     cursor = Cursor(**host | {"groups": tuple(host["groups"])})
     assert cursor.step == step, (cursor.step, step)
-    return Start(tokenizer, state.policy, critics, cursor)
+    return Start(tokenizer, trainer, cursor)
 
 
 def _require_no_steps(path: Path) -> None:
@@ -156,31 +142,28 @@ def begin_anew(
         domains, probe = collect_demonstrations(config, setting.runtime, logger.progress, stop)
     texts, size = itertools.chain(*domains), config.tokenizer.vocab_size
     tokenizer = make_tokenizer(source, size, texts, setting.tokenizer_folder)
-    policy = setting.policy(tokenizer)
-    tokenizer.check_fits(policy.vocab_size)
-    checkpoints.require_room(abstract_whole(config, policy, setting.mesh))
+    tokenizer.check_fits(setting.policy(tokenizer).vocab_size)
+    trainer = setting.make_trainer(tokenizer)
+    checkpoints.require_room(trainer.whole)
     oracles = None
     if config.resampling.wants_oracles:
         # Before training, so that an oracle that is too long for the context is refused early.
         oracles = play_oracles(setting, tokenizer, logger)
-    optimizer = setting.optimizer(tokenizer)
     if warm.max_steps:
-        warm_optimizer = make_optimizer(config.warm_start_optimizer, policy, config.lora)
         logger.progress.phase("warm start", warm.max_steps, target=warm.target_success)
-        model, shape = setting.model(tokenizer), config.learn.shape
-        trained = warm_start(
-            first_state(config, policy, warm_optimizer, setting.mesh),
-            make_supervised_step(model, warm_optimizer),
-            stop.checked(full_batches(mixed_samples(config, domains, tokenizer), shape)),
-            make_probe([tokenize(each, tokenizer) for each in probe], model, shape),
+        trainer.begin_warm_start()
+        samples, shape = mixed_samples(config, domains, tokenizer), config.learn.shape
+        probed = pack_all([tokenize(each, tokenizer) for each in probe], shape)
+        warm_start(
+            trainer,
+            stop.checked(full_batches(samples, shape)),
+            lambda: trainer.probability(probed) / len(probe),
             warm,
             logger.warm_start_step,
             config.learn.max_skipped_updates,
         )
-        state = begin(trained.params, optimizer, setting.mesh)
-    else:
-        state = first_state(config, policy, optimizer, setting.mesh)
-    return Start(tokenizer, state, _new_critics(setting, tokenizer, state), Cursor(), oracles)
+    trainer.begin()
+    return Start(tokenizer, trainer, Cursor(), oracles)
 
 
 def play_oracles(setting: Setting, tokenizer: ChatTokenizer, logger: RunLogger) -> Sequence[Expert]:
@@ -190,11 +173,3 @@ def play_oracles(setting: Setting, tokenizer: ChatTokenizer, logger: RunLogger) 
     tasks = list(map(setting.train_task, range(count)))
     logger.progress.phase("oracle experts", len(tasks), unit="episodes")
     return oracle_experts(setting.config, tasks, setting.runtime, tokenizer, logger.progress.update)
-
-
-def _new_critics(setting: Setting, tokenizer: ChatTokenizer, state: TrainState) -> Critics | None:
-    hp, gamma = setting.config.critics, setting.config.algo.gamma
-    if not hp.count:
-        return None
-    key = jax.random.fold_in(jax.random.key(setting.config.seed), CRITICS_STREAM)
-    return Critics.make(hp, setting.model(tokenizer), state.params, gamma, key)

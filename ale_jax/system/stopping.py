@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -37,8 +37,9 @@ class StopSignals:
     other libraries in the main thread take the C handler's socket away.
     """
 
-    def __init__(self, grace_seconds: float):
-        self._grace_seconds = grace_seconds
+    def __init__(self, grace_seconds: float, on_request: Callable[[], None] = lambda: None):
+        """on_request: called at the first signal, by another thread."""
+        self._grace_seconds, self._on_request = grace_seconds, on_request
         self._requested = threading.Event()
         self._is_saved = False
         self._by_socket = self._by_handler = 0
@@ -88,6 +89,7 @@ class StopSignals:
                 return
             first = time.monotonic()
             self._requested.set()
+            self._on_request()
             heard = 1
             try:
                 while heard := self._next_signal(heard, first + self._grace_seconds):

@@ -16,9 +16,7 @@ from ale_jax.data.staleness import Drop, StalenessGate, age
 from ale_jax.errors import RunFailed
 from ale_jax.learn.finite import SkippedUpdates
 from ale_jax.learn.learner import Learner
-from ale_jax.learn.state import TrainState
 from ale_jax.learn.step import fresh_batches, train_rollout_logp_diff
-from ale_jax.model.params import Params
 from ale_jax.records import RolloutRequest, Task, Trajectory
 from ale_jax.system.actors.rollout_scheduler import RolloutScheduler, Training
 from ale_jax.system.config import RunConfig
@@ -36,11 +34,11 @@ LOGP_DIFF_EVERY_STEPS = 5  # the train-rollout log-probability difference costs 
 class RunCallbacks(Protocol):
     """What the train loop asks of the run around it."""
 
-    def save(self, state: TrainState, cursor: Cursor, resampling: Snapshot) -> None:
-        """Called after every step with the new state."""
+    def save(self, cursor: Cursor, resampling: Snapshot) -> None:
+        """Called after every step."""
 
-    def publish(self, params: Params, version: int) -> None:
-        """Hands new weights and their version to the engine."""
+    def publish(self, version: int) -> None:
+        """Hands the new weights and their version to the engine."""
 
     def report(self, step: StepReport) -> None:
         """Called after every publish."""
@@ -64,7 +62,7 @@ class TrainParts:
     run: RunCallbacks
 
 
-def train_loop(state: TrainState, cursor: Cursor, parts: TrainParts) -> tuple[TrainState, Cursor]:
+def train_loop(cursor: Cursor, parts: TrainParts) -> Cursor:
     """Trains until `rl.steps` updates are made.
 
     Consumes: the oldest fresh groups of the replay buffer, one step's worth at a time.
@@ -76,11 +74,11 @@ def train_loop(state: TrainState, cursor: Cursor, parts: TrainParts) -> tuple[Tr
     config, learner, resampler = parts.config, parts.learner, parts.resampler
     rollouts, skipped = _Rollouts(parts, cursor), SkippedUpdates(config.learn.max_skipped_updates)
     while cursor.step < config.rl.steps:
-        start, params, version = time.monotonic(), state.params, cursor.step
+        start, version = time.monotonic(), cursor.step
         groups = rollouts.take()
         taken = time.monotonic()
         imitated = resampler.imitation(groups, config.algo.gamma)
-        state, made, sums, metrics = learner.learn(state, groups, imitated, version)
+        made, sums, metrics = learner.learn(groups, imitated, version)
         # The step runs on the device while the host updates the curriculum.
         resampler.learn(groups, version, rollouts.replay)
         metrics |= resampler.figures(groups, version)
@@ -89,16 +87,16 @@ def train_loop(state: TrainState, cursor: Cursor, parts: TrainParts) -> tuple[Tr
         sums = jax.device_get(sums)
         skipped.note(sums, cursor.step + 1)
         if version % LOGP_DIFF_EVERY_STEPS == 0:
-            metrics |= rollouts.logp_diff(groups, params, version)
+            metrics |= rollouts.logp_diff(groups, version)
         cursor, resampling = rollouts.position_after(cursor, groups)
         # Save before the gate frees permits, while nothing of the next version is in flight.
-        parts.run.save(state, cursor, resampling)
-        parts.run.publish(state.params, cursor.step)
+        parts.run.save(cursor, resampling)
+        parts.run.publish(cursor.step)
         rollouts.gate.publish(cursor.step)
         seconds, dropped = (taken - start, time.monotonic() - taken), rollouts.take_dropped()
         parts.run.report(StepReport(cursor, groups, made, sums, metrics, *seconds, dropped))
     parts.scheduler.train(None)
-    return state, cursor
+    return cursor
 
 
 class _Rollouts:
@@ -163,13 +161,14 @@ class _Rollouts:
         self._parts.scheduler.check()
         self._parts.run.check_stop()
 
-    def logp_diff(self, groups: Sequence[Group], params: Params, version: int) -> dict[str, float]:
-        """The difference between train and rollout log-probabilities under the same weights."""
+    def logp_diff(self, groups: Sequence[Group], version: int) -> dict[str, float]:
+        """The difference between train and rollout log-probabilities under the weights of
+        `version`, with which the step began."""
         # Trained groups are often a version old; the buffer holds trajectories of this version.
         known = [*(t for group in groups for t in group.members), *self._buffer.held()]
         batches = fresh_batches(known, version, self._parts.config.learn.shape)
         learner = self._parts.learner
-        return train_rollout_logp_diff(batches, [learner.logp(params, each) for each in batches])
+        return train_rollout_logp_diff(batches, [learner.logp(version, each) for each in batches])
 
     def position_after(self, cursor: Cursor, groups: Sequence[Group]) -> tuple[Cursor, Snapshot]:
         """The cursor and the resampler's state after an update on `groups`, for a checkpoint."""

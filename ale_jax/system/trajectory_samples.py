@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from ale_jax.algo.algorithm import MismatchHypers
 from ale_jax.algo.ratio import keep_mask
-from ale_jax.learn.credit import Step
+from ale_jax.learn.step import TokenUpdate
 from ale_jax.monitor.trajectories import ChunkTokens, TrajectorySample, TurnSample
 from ale_jax.records import Batch, Trajectory, Turn
 from ale_jax.system.step_metrics import StepReport
@@ -48,8 +48,10 @@ def trajectory_samples(report: StepReport, hp: MismatchHypers) -> Iterator[Traje
     A member with a value that is not finite is left out."""
     if report.cursor.step % EVERY_STEPS:
         return
-    for group, trajectory in _contrast(report):
-        learned = _as_learned(report.made, group, trajectory, hp)
+    chosen = _contrast(report)
+    updates = report.made.read_updates() if chosen else ()
+    for group, trajectory in chosen:
+        learned = _as_learned(report.made.batches, updates, group, trajectory, hp)
         if learned.is_finite:
             yield _sample(report.cursor.step, trajectory, learned)
 
@@ -76,16 +78,20 @@ def _contrast(report: StepReport) -> list[tuple[int, Trajectory]]:
     return []
 
 
-def _as_learned(made: Step, group: int, trajectory: Trajectory, hp: MismatchHypers) -> Learned:
+def _as_learned(
+    batches: Sequence[Batch],
+    updates: Sequence[TokenUpdate],
+    group: int,
+    trajectory: Trajectory,
+    hp: MismatchHypers,
+) -> Learned:
     """The values of one trajectory's policy tokens, in order. A trajectory whose advantages are all
     0 was not packed: pi_old is as recorded, and there was neither a filter nor an update."""
     member = trajectory.episode.key.member
-    for batch, update in itertools.zip_longest(made.batches, made.updates):
+    for batch, update in itertools.zip_longest(batches, updates):
         own_BT = (batch.group_BT == group) & (batch.member_BT == member) & (batch.chunk_BT >= 0)
         if own_BT.any():  # a trajectory is never split between rows
-            updated = (
-                (None, None) if update is None else (np.asarray(x_BT)[own_BT] for x_BT in update)
-            )
+            updated = (None, None) if update is None else (x_BT[own_BT] for x_BT in update)
             return Learned(
                 batch.advantage_BT[own_BT],
                 batch.logp_old_BT[own_BT],

@@ -2,55 +2,70 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from ale_jax.algo.losses import count_loss_denominator, sft_loss
-from ale_jax.data.packing import Sample, Shape, pack, pack_all
+from ale_jax.data.packing import Sample, Shape, pack
 from ale_jax.learn.finite import SkippedUpdates
-from ale_jax.learn.state import TrainState
+from ale_jax.learn.rows import to_device
 from ale_jax.learn.step import (
     ModelSpec,
     TrainStep,
     forward,
     make_train_step,
     router_figures,
-    to_device,
 )
 from ale_jax.model.params import Params
 from ale_jax.records import Batch
 from ale_jax.system.config import WarmStartConfig
 
 
+class Supervised(Protocol):
+    """A trainer of the supervised loss."""
+
+    def supervise(
+        self, batches: Sequence[Batch], *, loss_denominator: float
+    ) -> Mapping[str, jax.Array]: ...
+
+
 def warm_start(
-    state: TrainState,
-    train_step: TrainStep,
+    trainer: Supervised,
     batches: Iterator[Batch],
-    probe: Callable[[Params], float],
+    probe: Callable[[], float],
     config: WarmStartConfig,
     log: Callable[[int, dict[str, float]], None],
     max_skipped: int,
-) -> TrainState:
-    """Trains on `batches`, which never end, until `probe` of the weights is `target_success`.
+) -> None:
+    """Trains on `batches`, which never end, until `probe` is `target_success`.
 
-    train_step: of `make_supervised_step`. `log(step, figures)` is called at each probe.
-    max_skipped: RunFailed after so many updates in a row that are not finite.
+    probe: an estimate of success that needs no episode, the mean probability of oracles'
+    transcripts. This probability, the product over the policy tokens, is the chance that the
+    policy, sampled at temperature 1, writes exactly this transcript. The mean over unseen tasks
+    estimates success smoothly, and a little low, because a task has other solutions.
+
+    `log(step, figures)` is called at each probe. max_skipped: RunFailed after so many updates in a
+    row that are not finite.
     """
     skipped, unread = SkippedUpdates(max_skipped), []
     for step in range(1, config.max_steps + 1):
         batch = list(itertools.islice(batches, config.batches_per_step))
-        state, sums, _ = train_step(state, batch, count_loss_denominator(batch, "tokens"))
+        tokens = float(count_loss_denominator(batch, "tokens"))
+        sums = trainer.supervise(batch, loss_denominator=tokens)
         unread.append(sums)
         if step % config.probe_every:
             continue
         for number, each in enumerate(jax.device_get(unread), step + 1 - len(unread)):
             skipped.note(each, number)
         unread.clear()
-        success = probe(state.params)
+        success = probe()
         figures = {
             "loss": float(sums["nll"] / sums["tokens"]),
             "token_accuracy": float(sums["best"] / sums["tokens"]),
@@ -61,7 +76,6 @@ def warm_start(
         log(step, figures)
         if success >= config.target_success:
             break
-    return state
 
 
 def make_supervised_step(model: ModelSpec, optimizer: optax.GradientTransformation) -> TrainStep:
@@ -85,19 +99,12 @@ def full_batches(samples: Iterator[Sample], shape: Shape) -> Iterator[Batch]:
             yield batch
 
 
-def make_probe(
-    samples: Sequence[Sample], model: ModelSpec, shape: Shape
-) -> Callable[[Params], float]:
-    """An estimate of success that needs no episode: weights -> mean probability of `samples`.
-
-    The probability of an oracle's transcript, the product over its policy tokens, is the chance
-    that the policy, sampled at temperature 1, writes exactly this transcript. The mean over unseen
-    tasks estimates success smoothly, and a little low, because a task has other solutions.
-    """
-    batches = pack_all(samples, shape)
+def make_probability(model: ModelSpec, shape: Shape) -> Callable[[Params, Batch], float]:
+    """Makes a function (weights, batch) -> sum over the batch's samples of the probability of their
+    policy tokens."""
     segments = shape.chunks_per_pack + 1  # 0 is padding; a row has no more samples than chunks
 
-    @jax.jit
+    @functools.partial(jax.jit, out_shardings=NamedSharding(model.mesh, PartitionSpec()))
     def probability(params, arrays):
         scores, _ = forward(params, arrays, model.shape, model.compute)
         logp_BT = jnp.where(arrays["chunk_BT"] >= 0, scores.logp_BT, 0.0)
@@ -106,9 +113,8 @@ def make_probe(
         real_BJ = jnp.arange(segments)[None, :] <= arrays["segment_BT"].max(axis=1)[:, None]
         return jnp.where(real_BJ, jnp.exp(logp_BJ), 0.0)[:, 1:].sum()
 
-    def ask(params: Params) -> float:
+    def ask(params: Params, batch: Batch) -> float:
         with jax.set_mesh(model.mesh):
-            total = sum(float(probability(params, to_device(b, model.mesh))) for b in batches)
-        return total / len(samples)
+            return float(probability(params, to_device(batch, model.mesh)))
 
     return ask

@@ -93,7 +93,7 @@ def _written(arrays, batches):
 
 def test_a_value_is_of_what_stands_before_the_token():
     critics, batch = _with_heads(_critics()), rewarded_batches()[0]
-    (value_QBT,) = critics.values([batch])
+    value_QBT = np.stack(critics.values([batch])[0])
     shape = MINI.shape(MOE)
     for value_BT, state in zip(value_QBT, critics.state, strict=True):
         rows = batch.tokens_BT, batch.position_BT, batch.segment_BT

@@ -10,6 +10,7 @@ import pytest
 from ale_jax.algo.algorithm import AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
 from ale_jax.data.packing import Sample, Shape, pack
 from ale_jax.learn.old_policies import (
+    REFERENCE,
     WeightHistory,
     generating_logp,
     load_reference,
@@ -18,7 +19,7 @@ from ale_jax.learn.old_policies import (
     save_reference,
 )
 from ale_jax.learn.state import with_new_adapters
-from ale_jax.model.lora import LoraShape
+from ale_jax.model.lora import LoraShape, trained, with_trained
 from ale_jax.model.params import init_params
 from ale_jax.model.sharding import MeshShape, make_mesh
 from tests.data.make_trajectories import make_turn
@@ -63,15 +64,8 @@ def batch():
     return packed
 
 
-def history_of(first, weights):
-    history = WeightHistory(len(weights) - 1)
-    for version, params in enumerate(weights, first):
-        history.keep(version, params)
-    return history
-
-
 def test_each_token_is_scored_by_the_weights_that_wrote_it(batch, logp):
-    found_BT = generating_logp(batch, history_of(4, WEIGHTS), logp)
+    found_BT = generating_logp(batch, lambda version, rows: logp(WEIGHTS[version - 4], rows))
     alone = {version: logp(params, batch) for version, params in enumerate(WEIGHTS, 4)}
     action_mask_BT = batch.chunk_BT >= 0
     assert sorted(np.unique(batch.version_BT[action_mask_BT])) == [4, 5, 6]
@@ -87,32 +81,32 @@ def test_the_history_is_bounded_and_knows_when_it_is_asked_too_much(batch, logp)
         history.keep(version, params)
     assert history[6] is WEIGHTS[2] and history[5] is WEIGHTS[1]
     with pytest.raises(AssertionError, match=r"4, \[5, 6\]"):
-        generating_logp(batch, history, logp)
+        generating_logp(batch, lambda version, rows: logp(history[version], rows))
     with pytest.raises(AssertionError):
         history.keep(8, WEIGHTS[0])
 
 
 def test_only_what_is_read_is_computed(batch, logp):
-    asked = []
+    asked, by_name = [], {4: WEIGHTS[0], 5: WEIGHTS[1], 6: WEIGHTS[2], REFERENCE: WEIGHTS[0]}
 
-    def counting(params, batch):
-        asked.append(next(i for i, each in enumerate(WEIGHTS) if each is params))
-        return logp(params, batch)
+    def counting(weights, batch):
+        asked.append(weights)
+        return logp(by_name[weights], batch)
 
-    def fill(algo, history=None, reference=None):
+    def fill(algo):
         asked.clear()
-        (filled,) = make_stage(algo, counting, history, reference)(WEIGHTS[2], [batch])
+        (filled,) = make_stage(algo, counting)(6, [batch])
         return filled
 
-    every = fill(ALGO, history_of(4, WEIGHTS), WEIGHTS[0])
-    assert sorted(asked) == [0, 0, 1, 2, 2]  # three versions, the proximal, the reference
+    every = fill(ALGO)
+    assert asked == [4, 5, 6, 6, REFERENCE]  # three versions, the proximal, the reference
     np.testing.assert_array_equal(every.logp_prox_BT, logp(WEIGHTS[2], batch))
     np.testing.assert_array_equal(every.logp_ref_BT, logp(WEIGHTS[0], batch))
     assert not np.array_equal(every.logp_old_BT, batch.logp_old_BT)
 
     plain = dataclasses.replace(ALGO, loss=LossHypers("ppo", clip_low=0.2, clip_high=0.2))
     start = fill(dataclasses.replace(plain, old_logp="step"))
-    assert asked == [2] and start.logp_prox_BT is None and start.logp_ref_BT is None
+    assert asked == [6] and start.logp_prox_BT is None and start.logp_ref_BT is None
     np.testing.assert_array_equal(start.logp_old_BT, logp(WEIGHTS[2], batch))
 
     recorded = fill(dataclasses.replace(plain, old_logp="sampler"))
@@ -124,9 +118,10 @@ def nothing(*args, **fields):
 
 
 def test_the_reference_outlives_the_process(tmp_path):
-    save_reference(tmp_path, WEIGHTS[0], nothing)
-    save_reference(tmp_path, WEIGHTS[1], nothing)  # the start before was interrupted
-    found = load_reference(tmp_path, WEIGHTS[2], nothing)
+    save_reference(tmp_path, trained(WEIGHTS[0]), nothing)
+    save_reference(tmp_path, trained(WEIGHTS[1]), nothing)  # the start before was interrupted
+    found = load_reference(tmp_path, trained(WEIGHTS[2]), nothing)
+    found = with_trained(WEIGHTS[2], found)
     jax.tree.map(np.testing.assert_array_equal, found, WEIGHTS[1])
 
 
@@ -135,8 +130,8 @@ def test_with_adapters_the_reference_is_their_values_alone(tmp_path):
     then, now = (
         with_new_adapters(jax.random.key(seed), WEIGHTS[0], DENSE, lora, MESH) for seed in (7, 8)
     )
-    save_reference(tmp_path, then, nothing)
-    found = load_reference(tmp_path, now, nothing)
+    save_reference(tmp_path, trained(then), nothing)
+    found = with_trained(now, load_reference(tmp_path, trained(now), nothing))
     jax.tree.map(np.testing.assert_array_equal, found["adapters"], then["adapters"])
     assert found["layers"] is now["layers"]
     weights = sum(f.stat().st_size for f in Path(tmp_path).rglob("*") if f.is_file())
@@ -145,4 +140,4 @@ def test_with_adapters_the_reference_is_their_values_alone(tmp_path):
 
 def test_a_reference_that_is_gone_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"reference is missing or damaged.*--overwrite"):
-        load_reference(tmp_path, WEIGHTS[0], nothing)
+        load_reference(tmp_path, trained(WEIGHTS[0]), nothing)

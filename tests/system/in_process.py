@@ -16,27 +16,24 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
-import jax
 import numpy as np
 
 from ale_jax.agent.loop import AgentLimits
 from ale_jax.data.journal import Journal
-from ale_jax.data.staleness import StalenessGate
-from ale_jax.learn.learner import Learner, LearnerOptions
-from ale_jax.learn.state import init_state, make_optimizer
-from ale_jax.learn.step import ModelSpec
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import EpisodeKey, RolloutRequest, Task
-from ale_jax.rollout.engine import Engine
 from ale_jax.rollout.ledger import Ledger
 from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.system.actors.rollout_scheduler import RolloutScheduler
 from ale_jax.system.build_config import build_config
+from ale_jax.system.hosts.commands import Alone
 from ale_jax.system.tasks import Cursor
 from ale_jax.system.train_loop import TrainParts, train_loop
+from ale_jax.system.trainer import Trainer
 from configs import smoke
 
+ALONE = Alone()
 TURNS = 2
 PLACES = 8
 
@@ -171,7 +168,7 @@ class Callbacks:
         pass
 
 
-def _save_nothing(state, cursor, resampling):
+def _save_nothing(cursor, resampling):
     pass
 
 
@@ -179,47 +176,51 @@ def train(steps, algorithm="ipa", **sections):
     """Trains a small mixture of experts from random weights; (its weights before, its state after,
     step reports)."""
     with tempfile.TemporaryDirectory() as folder, Journal(Path(folder), _no_events) as journal:
-        run = Run(steps, algorithm, **sections)
-        before, reports = run.state.params, []
-        state = run.train(Cursor(), journal, reports.append, _save_nothing)
-        return before, state, reports
+        run = Run(run_config(steps, algorithm, **sections))
+        before, reports = run.trainer.state.params, []
+
+        def keep(report):
+            updates = report.made.read_updates()
+            made = dataclasses.replace(report.made, read_updates=lambda: updates)
+            reports.append(dataclasses.replace(report, made=made))
+
+        run.train(Cursor(), journal, keep, _save_nothing)
+        return before, run.trainer.state, reports
 
 
 def _no_events(kind, detail, **fields):
     raise AssertionError((kind, detail))
 
 
+def run_config(steps, algorithm="ipa", **sections):
+    changes = smoke.get_config(algorithm)
+    changes.rl.update(steps=steps, groups_per_step=4, group_size=8)
+    changes.engine.update(max_sequences=PLACES, max_sequence_length=128, pages=PLACES * 8)
+    changes.rollout.max_reply_tokens = 3
+    for name, fields in sections.items():
+        changes[name].update(fields)
+    return build_config(changes.to_dict())
+
+
 class Run:
     """The parts of a run that are there before it trains, and their training."""
 
-    def __init__(self, steps, algorithm="ipa", **sections):
-        changes = smoke.get_config(algorithm)
-        changes.rl.update(steps=steps, groups_per_step=4, group_size=8)
-        changes.engine.update(max_sequences=PLACES, max_sequence_length=128, pages=PLACES * 8)
-        changes.rollout.max_reply_tokens = 3
-        for name, fields in sections.items():
-            changes[name].update(fields)
-        self.config = config = build_config(changes.to_dict())
+    def __init__(self, config, processes=ALONE):
+        self.config = config
         words = [Capitals.system_prompt, "Say something, 0123456789.", "And again."]
         messages = [{"role": "user", "content": text} for text in [*words, string.printable]]
         self.tokenizer = ChatTokenizer(train_bpe(messages, config.tokenizer.vocab_size))
         shape = config.policy_shape(self.tokenizer.vocab_size)
-        self._model = ModelSpec(shape, make_mesh(config.mesh))
-        self._optimizer = make_optimizer(config.rl_optimizer, shape)
-        key = jax.random.key(config.seed)
-        self.state = init_state(key, shape, self._optimizer, self._model.mesh)
+        mesh = make_mesh(config.mesh)
+        processes.begin(self.tokenizer.vocab_size, mesh, config.learn.microbatch_rows)
+        self.trainer = Trainer(config, shape, mesh, processes)
+        self.trainer.begin()
 
     def train(self, cursor, journal, report, save):
-        """The state after the last step, from that at `cursor`."""
-        config, model = self.config, self._model
-        max_age = StalenessGate(config.rl.alpha, config.rl.groups_per_step).max_age
-        options = LearnerOptions(
-            config.algo, config.attention_credit, config.learn.shape, max_age, config.seed
-        )
-        stop_ids = self.tokenizer.stop_ids
-        engine = Engine(model.shape, config.engine, stop_ids, self.state.params)
-        if cursor.step:
-            engine.publish(self.state.params, cursor.step)
+        """Trains from the state at `cursor` to the last step."""
+        config, trainer, stop_ids = self.config, self.trainer, self.tokenizer.stop_ids
+        trainer.publish(version=cursor.step)
+        engine = trainer.open_engine(stop_ids)
         limit = config.rollout.max_reply_tokens
         workers = ThreadWorkers(Ledger(engine, self.tokenizer, config.seed, limit))
         with (
@@ -229,13 +230,13 @@ class Run:
         ):
             parts = TrainParts(
                 config,
-                Learner(options, model, self._optimizer),
+                trainer.make_learner(),
                 scheduler,
                 FromTheStart(config.rl.group_size),
                 journal,
-                Callbacks(engine.publish, report, save),
+                Callbacks(lambda version: trainer.publish(version=version), report, save),
             )
-            return train_loop(self.state, cursor, parts)[0]
+            train_loop(cursor, parts)
 
 
 def mean_reward(report):

@@ -14,7 +14,8 @@ from ale_jax.algo.algorithm import LOSSES, AlgoConfig, LossHypers, MismatchHyper
 from ale_jax.data.packing import Shape
 from ale_jax.learn.credit import assemble, make_loss
 from ale_jax.learn.old_policies import make_logp
-from ale_jax.learn.step import ModelSpec, gradient_function, to_device
+from ale_jax.learn.rows import to_device
+from ale_jax.learn.step import ModelSpec, gradient_function
 from ale_jax.model.params import init_table, param_table
 from ale_jax.model.policy import TokenScores
 from ale_jax.model.sharding import MeshShape
@@ -78,7 +79,7 @@ def _trained(algo):
             gradient(params, params, to_device(b, mesh), made.loss_denominator, 1.0)[-1]
             for b in batches
         ]
-    made = dataclasses.replace(made, batches=batches, updates=updates)
+    made = dataclasses.replace(made, batches=batches, read_updates=lambda: updates)
     return SimpleNamespace(cursor=Cursor(step=5), groups=[EQUAL, MIXED], made=made), logps
 
 

@@ -8,6 +8,7 @@ it is asynchronous.
 import dataclasses
 import signal
 import subprocess
+from contextlib import closing
 
 import jax
 import numpy as np
@@ -18,10 +19,10 @@ from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.monitor.events import read_events
 from ale_jax.monitor.schedule import read_schedule
 from ale_jax.system.saving import Saver
-from ale_jax.system.start import Start
 from ale_jax.system.step_metrics import step_metrics
 from ale_jax.system.tasks import Cursor
-from tests.system.in_process import Run, train
+from ale_jax.system.trainer import STATE, TrainerFiles
+from tests.system.in_process import Run, run_config, train
 from tests.system.untimed import TIME_PREFIX, rl_lines
 from tests.system.whole_runs import command, environment, interrupt, last_state, run
 
@@ -51,7 +52,7 @@ class Lives:
     def live(self, killed_after=None):
         """Trains from the newest checkpoint to the end, or until a step has been published."""
         sections = {"rl": RL, "checkpoint": {"every": self._every}, "algo": self._algo}
-        run, cursor = Run(STEPS, **sections), Cursor()
+        run, cursor = Run(run_config(STEPS, **sections)), Cursor()
 
         def report(step):
             self.reports[step.cursor.step] = step
@@ -59,18 +60,19 @@ class Lives:
                 raise Killed
 
         with (
-            Checkpoints(self._folder / "checkpoints", 2, self._record) as checkpoints,
+            closing(TrainerFiles()) as files,
+            Checkpoints(self._folder / "checkpoints", 2, self._record, files) as checkpoints,
             Journal(self._folder / "journal", self._record) as journal,
         ):
-            if found := checkpoints.restore_latest(
-                Start(None, run.state, None, cursor).whole(run.state)
-            ):
-                _, whole, host = found
-                run.state, cursor = whole.policy, Cursor(**host | {"groups": tuple(host["groups"])})
-            saver = Saver(checkpoints, journal, run.config, Start(None, run.state, None, cursor))
+            files.trainer = run.trainer
+            if found := checkpoints.restore_latest(STATE):
+                _, _, host = found
+                cursor = Cursor(**host | {"groups": tuple(host["groups"])})
+            saver = Saver(checkpoints, journal, run.config, run.trainer, cursor)
             if not found:
-                saver.save(run.state, cursor, lambda: None)
-            return run.train(cursor, journal, report, saver.save)
+                saver.save(cursor, lambda: None)
+            run.train(cursor, journal, report, saver.save)
+        return run.trainer.state
 
     def _record(self, kind, detail, **fields):
         self.events.append({"kind": kind, "detail": detail} | fields)

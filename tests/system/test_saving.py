@@ -46,13 +46,28 @@ def test_the_journal_keeps_what_the_newest_durable_checkpoint_needs(tmp_path):
         return [trajectory.episode.key.group for trajectory in found]
 
     checkpoints.look = look
-    start = SimpleNamespace(cursor=Cursor(), whole=lambda state: state)
+    trainer = SimpleNamespace(updates=0)
     config = smoke_config(checkpoint={"every": 1}, rl={"steps": 9})
     with Journal(folder, _ignore) as journal:
-        saver = Saver(checkpoints, journal, config, start)
+        saver = Saver(checkpoints, journal, config, trainer, Cursor())
         for step, open_groups, next_group in ((0, (), 0), (1, (0, 1), 2), (2, (2,), 3), (3, (), 4)):
-            saver.save(None, Cursor(step, open_groups, next_group), lambda: None)
+            saver.save(Cursor(step, open_groups, next_group), lambda: None)
             journal.append(make_trajectory(step, 0))
-        saver.save(None, Cursor(4, (), 4), lambda: None)
+        saver.save(Cursor(4, (), 4), lambda: None)
     # In the save after step 2, that of step 1 is durable, and so on.
     assert checkpoints.looks == [None, [0], [0, 1], [2], []]
+
+
+def test_a_state_that_the_next_step_has_changed_is_not_saved_as_the_last_one(tmp_path):
+    checkpoints, trainer = SlowCheckpoints(), SimpleNamespace(updates=1)
+    checkpoints.look = lambda: None
+    config = smoke_config(checkpoint={"every": 5}, rl={"steps": 9})
+    with Journal(tmp_path / "journal", _ignore) as journal:
+        saver = Saver(checkpoints, journal, config, trainer, Cursor())
+        saver.save(Cursor(1), lambda: None)
+        trainer.updates += 1  # and then the rollouts fail
+        saver.save_newest()
+        assert checkpoints.looks == []
+        saver.save(Cursor(2), lambda: None)
+        saver.save_newest()
+    assert len(checkpoints.looks) == 1

@@ -25,7 +25,7 @@ def updated(made):
         count_BT = np.cumsum(batch.chunk_BT >= 0, axis=1)
         before_BT = np.maximum.accumulate(np.where(first_BT, count_BT - 1, 0), axis=1)
         updates.append(TokenUpdate(-(count_BT - before_BT).astype(float), 10 * batch.advantage_BT))
-    return dataclasses.replace(made, updates=updates)
+    return dataclasses.replace(made, read_updates=lambda: updates)
 
 
 def recorded(groups, algo=IPA, step=5, hp=IPA.mismatch):

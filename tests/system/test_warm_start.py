@@ -6,11 +6,11 @@ import jax
 import numpy as np
 
 from ale_jax.data.mixing import mix
-from ale_jax.data.packing import Shape, demonstration
+from ale_jax.data.packing import Shape, demonstration, pack_all
 from ale_jax.learn.step import ModelSpec
 from ale_jax.model.params import init_params
 from ale_jax.model.sharding import MeshShape, make_mesh
-from ale_jax.system.warm_start import full_batches, make_probe
+from ale_jax.system.warm_start import full_batches, make_probability
 from tests.model.alone import logp_after
 from tests.model.shapes import MOE
 
@@ -39,9 +39,10 @@ def _probability(params, sample):
 def test_the_probe_is_the_mean_probability_of_whole_transcripts():
     samples = _samples(40)  # more than one batch holds
     params = jax.tree.map(lambda w: 0.1 * w, init_params(jax.random.key(0), MOE))
-    ask = make_probe(samples, ModelSpec(MOE, make_mesh(MeshShape(data=8))), SHAPE)
+    probability = make_probability(ModelSpec(MOE, make_mesh(MeshShape(data=8))), SHAPE)
+    found = sum(probability(params, batch) for batch in pack_all(samples, SHAPE)) / len(samples)
     expected = np.mean([_probability(params, sample) for sample in samples])
-    np.testing.assert_allclose(ask(params), expected, rtol=1e-4)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
 def test_batches_are_full_and_no_sample_is_forgotten():

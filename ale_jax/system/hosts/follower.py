@@ -1,0 +1,102 @@
+"""A process of a run that is not the first: it executes the leader's log, in order."""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+
+from ale_jax.learn.rows import Part
+from ale_jax.system.hosts.commands import COMMANDS, perform
+from ale_jax.system.hosts.connection import Connection, Frame, Gone
+
+LEAVE_S = 10.0  # for the main thread to end after the leader ends or is lost
+FAILED = 2
+
+
+def follow(connection: Connection, make_trainer: Callable[[int], Any]) -> int:
+    """Executes commands until the leader ends the log; returns the exit code that it names.
+
+    make_trainer: called with the number of the tokenizer's tokens.
+    """
+    log, trainer, kept = _Log(connection), None, {}
+    while True:
+        header, arrays = log.next()
+        if header["kind"] == "begin":
+            trainer = make_trainer(header["tokenizer_size"])
+        elif header["kind"] == "command":
+            _execute(connection, trainer, header, arrays, kept)
+        else:
+            if trainer is not None:
+                trainer.close()
+            connection.send({"kind": "bye"})
+            return header["code"]
+
+
+def _execute(
+    connection: Connection,
+    trainer: Any,
+    header: dict[str, Any],
+    arrays: Sequence[np.ndarray],
+    kept: dict[int, np.ndarray],
+) -> None:
+    """kept: arrays that later commands may name, by their number."""
+    try:
+        name, described = header["name"], header["batches"]
+        if COMMANDS[name].forgets:
+            kept.clear()
+        fresh = iter(arrays)
+        batches = [
+            SimpleNamespace(
+                **{
+                    field: Part(_kept(kept, number, fresh), tuple(shape))
+                    for field, (number, shape) in batch.items()
+                }
+            )
+            for batch in described
+        ]
+        result = perform(trainer, name, batches, header["scalars"])
+        if COMMANDS[name].rows:
+            connection.send({"kind": "rows"}, jax.tree.leaves(result))
+    except Exception as error:
+        connection.send({"kind": "failed", "error": f"{type(error).__name__}: {error}"[:1000]})
+        raise
+
+
+def _kept(kept: dict[int, np.ndarray], number: int, fresh: Any) -> np.ndarray:
+    if number not in kept:
+        kept[number] = next(fresh)
+    return kept[number]
+
+
+class _Log:
+    """Receives frames in a thread of its own, which ends the process if the leader is lost while
+    the main thread waits for devices that will not answer."""
+
+    def __init__(self, connection: Connection):
+        self._connection = connection
+        self._frames: queue.Queue[Frame] = queue.Queue()
+        threading.Thread(target=self._receive, name="log", daemon=True).start()
+
+    def next(self) -> Frame:
+        return self._frames.get()
+
+    def _receive(self) -> None:
+        try:
+            while True:
+                frame = self._connection.receive()
+                self._frames.put(frame)
+                if frame[0]["kind"] == "end":
+                    threading.Event().wait(LEAVE_S)
+                    os._exit(frame[0]["code"])
+        except Gone as error:
+            text = f"error: the first process of this run is lost ({error})\n"
+            os.write(sys.stderr.fileno(), text.encode())
+            os._exit(FAILED)

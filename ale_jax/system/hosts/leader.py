@@ -1,0 +1,173 @@
+"""The first process of a run that has several: it decides, and logs each command to the followers.
+
+Each follower executes the log in order, as this process does. The end of a log's connection is the
+sign that a process has died. The others then end, because programs on shared devices would wait for
+it forever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from ale_jax.errors import RunFailed
+from ale_jax.learn.rows import join_rows, process_rows
+from ale_jax.system.hosts.commands import COMMANDS, perform
+from ale_jax.system.hosts.connection import Connection, Gone
+
+LEAVE_S = 10.0  # for the main thread, which may be stuck in a program, to end after a loss
+FAILED = 2  # the exit code of an expected failure
+
+
+class Leader:
+    """`Processes`, as the first of them. All methods are called by the main thread."""
+
+    def __init__(self, connections: Mapping[int, Connection]):
+        """connections: to each follower, by its number."""
+        self._number = 0
+        self._lost: str | None = None
+        self._ending = False
+        self._rows: dict[int, np.ndarray] = {}  # of a batch, on each process
+        self._followers = [_Follower(n, each, self._lose) for n, each in connections.items()]
+
+    @property
+    def sent_bytes(self) -> list[int]:
+        """Bytes that were sent to each follower."""
+        return [each.connection.sent_bytes for each in self._followers]
+
+    def begin(self, tokenizer_size: int, mesh: Mesh, num_rows: int) -> None:
+        self._rows = {0: process_rows(mesh, num_rows, 0)}
+        for follower in self._followers:
+            self._rows[follower.number] = process_rows(mesh, num_rows, follower.number)
+            follower.send({"kind": "begin", "tokenizer_size": tokenizer_size})
+
+    def run(self, target: Any, name: str, batches: Sequence[Any], scalars: dict[str, Any]) -> Any:
+        self.check()
+        self._number += 1
+        header = {"kind": "command", "number": self._number, "name": name, "scalars": scalars}
+        for follower in self._followers:
+            follower.send_command(header, batches, self._rows.get(follower.number))
+        result = perform(target, name, batches, scalars)
+        return self._whole(result) if COMMANDS[name].rows else result
+
+    def check(self) -> None:
+        """RunFailed if a follower is lost, or could not execute a command."""
+        if self._lost:
+            raise RunFailed(self._lost)
+
+    def end(self, code: int) -> None:
+        """Lets the followers exit with `code`, and waits until they are about to."""
+        self._ending = True
+        for follower in self._followers:
+            follower.send({"kind": "end", "code": code})
+        for follower in self._followers:
+            with contextlib.suppress(queue.Empty):
+                follower.replies.get(timeout=LEAVE_S)
+            follower.connection.close()
+
+    def _whole(self, own: Any) -> Any:
+        """A tree of whole arrays, from the rows of this process and those of the followers."""
+        leaves, tree = jax.tree.flatten(own)
+        parts = {0: leaves} | {each.number: self._reply(each) for each in self._followers}
+        joined = [
+            join_rows([(self._rows[n], arrays[i]) for n, arrays in parts.items()])
+            for i in range(len(leaves))
+        ]
+        return jax.tree.unflatten(tree, joined)
+
+    def _reply(self, follower: _Follower) -> list[np.ndarray]:
+        while True:
+            self.check()
+            with contextlib.suppress(queue.Empty):
+                return follower.replies.get(timeout=0.5)
+
+    def _lose(self, process: int, why: str) -> None:
+        """Ends this process, since a follower is lost. Called by the thread that listens to it."""
+        if self._ending or self._lost:
+            return
+        self._lost = (
+            f"process {process} of this run {why}, and the others end: the same command continues "
+            "from the last checkpoint"
+        )
+        for follower in self._followers:
+            follower.send({"kind": "end", "code": FAILED})
+        timer = threading.Timer(LEAVE_S, self._leave)
+        timer.daemon = True
+        timer.start()
+
+    def _leave(self) -> None:
+        # The main thread waits for devices that will not answer. Sandboxes and Ray's processes end
+        # with this process.
+        os.write(sys.stderr.fileno(), f"error: {self._lost}\n".encode())
+        os._exit(FAILED)
+
+
+class _Follower:
+    """A follower, as the leader sees it.
+
+    replies: the rows that it returns, in order, and at the end an empty list.
+    """
+
+    def __init__(self, number: int, connection: Connection, lose: Callable[[int, str], None]):
+        self.number, self.connection = number, connection
+        self.replies: queue.Queue[list[np.ndarray]] = queue.Queue()
+        self._lose = lose
+        self._kept: dict[int, tuple[np.ndarray, int]] = {}  # id of an array -> it, its number
+        self._arrays_sent = 0
+        threading.Thread(target=self._listen, name=f"follower-{number}", daemon=True).start()
+
+    def send(self, header: dict[str, Any], arrays: Sequence[np.ndarray] = ()) -> None:
+        # If it is gone, the thread that listens notices it, too, and says so.
+        with contextlib.suppress(Gone):
+            self.connection.send(header, arrays)
+
+    def send_command(
+        self, header: dict[str, Any], batches: Sequence[Any], rows: np.ndarray
+    ) -> None:
+        """Sends the command with this follower's rows of the batches. It still has what it was sent
+        since the last command that forgets, and is only told its number."""
+        if COMMANDS[header["name"]].forgets:
+            self._kept.clear()
+        arrays: list[np.ndarray] = []
+        described = [dict(self._describe(batch, arrays, rows)) for batch in batches]
+        self.send(header | {"batches": described}, arrays)
+
+    def _describe(
+        self, batch: Any, arrays: list[np.ndarray], rows: np.ndarray
+    ) -> Iterator[tuple[str, Any]]:
+        """(name, [number, shape]) of each array; adds those that are new to `arrays`."""
+        for name, array in vars(batch).items():
+            if array is None:
+                continue
+            if id(array) not in self._kept:
+                whole = np.asarray(array)
+                self._kept[id(array)] = array, self._arrays_sent
+                self._arrays_sent += 1
+                arrays.append(whole[rows])
+            yield name, [self._kept[id(array)][1], np.shape(array)]
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                header, arrays = self.connection.receive()
+                if header["kind"] == "rows":
+                    self.replies.put(arrays)
+                elif header["kind"] == "bye":
+                    self.replies.put([])
+                    return
+                elif header["kind"] == "stop":  # somebody interrupted it: like us
+                    os.kill(os.getpid(), signal.SIGTERM)
+                else:
+                    return self._lose(self.number, f"failed ({header['error']})")
+        except (Gone, KeyError) as error:
+            self._lose(self.number, f"is lost ({error})")

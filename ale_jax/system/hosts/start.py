@@ -1,0 +1,178 @@
+"""How the processes of a run find each other."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from ale_jax.system.hosts.connection import Connection, Gone
+
+TOKEN_BYTES = 32
+ADDRESS_BYTES = 512
+CONNECT_S = 60.0  # for all followers to connect, once jax has found them
+PACKAGES = ("jax", "jaxlib", "numpy", "ale-jax")
+# Variables by which a cluster tells each process how many there are.
+CLUSTER_SIZES = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "MEGASCALE_NUM_SLICES")
+TPU_HOSTS = "TPU_WORKER_HOSTNAMES"  # separated by commas
+
+
+@dataclasses.dataclass(frozen=True)
+class HostOptions:
+    """Which of the processes of a run this is.
+
+    coordinator: HOST:PORT at which the first process listens; empty: as the cluster says, if it
+        does. processes: number of processes. process: number of this one, from 0.
+    """
+
+    coordinator: str = ""
+    processes: int = 1
+    process: int = 0
+
+    def __post_init__(self) -> None:
+        if self.processes < 1:
+            raise ValueError(f"--processes={self.processes} must be at least 1")
+        if not 0 <= self.process < self.processes:
+            raise ValueError(
+                f"--process={self.process} must be from 0 to {self.processes - 1}, as there are "
+                f"--processes={self.processes}"
+            )
+        if self.processes > 1 and not self.coordinator:
+            raise ValueError(
+                "--coordinator is missing: give HOST:PORT of the first process, the same for all"
+            )
+        if self.coordinator and not self.coordinator.rpartition(":")[2].isdecimal():
+            raise ValueError(f"--coordinator={self.coordinator} must be HOST:PORT")
+
+
+def initialize(options: HostOptions) -> None:
+    """Joins jax's processes; nothing if there is only this one. Must precede all other use of jax.
+
+    jax would handle SIGTERM by itself. Here the first process hears of it from whichever process
+    got it, and then all of them save the same step, as its log says.
+    """
+    jax.config.update("jax_enable_preemption_service", False)
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    if options.processes > 1:
+        jax.distributed.initialize(options.coordinator, options.processes, options.process)
+    elif _is_in_cluster(os.environ):
+        jax.distributed.initialize()
+
+
+def _is_in_cluster(environment: Mapping[str, str]) -> bool:
+    """Whether a cluster started several processes of this run."""
+    sizes = (environment.get(name, "1") for name in CLUSTER_SIZES)
+    hosts = environment.get(TPU_HOSTS, "").split(",")
+    return len(hosts) > 1 or any(size.isdecimal() and int(size) > 1 for size in sizes)
+
+
+@contextmanager
+def spawned(count: int, argv: Sequence[str]) -> Iterator[HostOptions]:
+    """Starts processes 1 to count - 1 on this machine, with the arguments `argv` of this one.
+
+    They end with this process, whose end closes their logs.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        coordinator = f"127.0.0.1:{free.getsockname()[1]}"
+    children = []
+    for process in range(1, count):
+        own = [f"--coordinator={coordinator}", f"--processes={count}", f"--process={process}"]
+        line = [sys.executable, "-m", "ale_jax.launch", *argv, *own]
+        # Ctrl-C at the terminal is for the first process alone, which tells the others.
+        children.append(subprocess.Popen(line, stdin=subprocess.DEVNULL, start_new_session=True))
+    try:
+        yield HostOptions(coordinator, count, 0)
+    finally:
+        _end(children)
+
+
+def _end(children: Sequence[subprocess.Popen]) -> None:
+    deadline = time.monotonic() + CONNECT_S
+    for child in children:
+        try:
+            child.wait(max(deadline - time.monotonic(), 0.0))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def digest(config: Mapping[str, Any]) -> str:
+    """Of what must be the same in all processes, or they would compile different programs."""
+    content = [config, [version(name) for name in PACKAGES], jax.device_count()]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def accept_followers(coordinator: str, own_digest: str) -> dict[int, Connection]:
+    """The connections to all followers, in the first process.
+
+    The address and a secret reach them through jax's own connections. Followers must run the same
+    programs: ValueError if the digest of one of them differs.
+    """
+    host = coordinator.rpartition(":")[0] or socket.gethostbyname(socket.gethostname())
+    with socket.create_server((host, 0), backlog=jax.process_count()) as server:
+        server.settimeout(CONNECT_S)
+        token = secrets.token_hex(TOKEN_BYTES)
+        _broadcast(json.dumps([host, server.getsockname()[1], token]))
+        found: dict[int, Connection] = {}
+        while len(found) < jax.process_count() - 1:
+            connected, address = server.accept()
+            connection = Connection(connected)
+            try:
+                hello, _ = connection.receive()
+            except Gone:
+                hello = {}
+            if not hmac.compare_digest(str(hello.get("token")).encode(), token.encode()):
+                connection.close()
+                continue
+            process = int(hello["process"])
+            if hello["digest"] != own_digest:
+                text = (
+                    f"process {process} at {address[0]} has another config, other versions of "
+                    f"{', '.join(PACKAGES)}, or sees another number of devices: start all "
+                    "processes with the same line, on machines that were installed alike"
+                )
+                connection.send({"kind": "refused", "why": text})
+                raise ValueError(text)
+            found[process] = connection
+    for connection in found.values():
+        connection.send({"kind": "welcome"})
+    return found
+
+
+def connect_to_leader(own_digest: str) -> Connection:
+    """The connection of a follower. ValueError if the leader refuses it."""
+    host, port, token = json.loads(_broadcast(""))
+    connection = Connection(socket.create_connection((host, port), timeout=CONNECT_S))
+    process = jax.process_index()
+    connection.send({"kind": "hello", "token": token, "process": process, "digest": own_digest})
+    try:
+        answer, _ = connection.receive()
+    except Gone as error:
+        raise ValueError(f"the first process of this run refused the connection: {error}") from None
+    if answer["kind"] != "welcome":
+        raise ValueError(answer["why"])
+    return connection
+
+
+def _broadcast(text: str) -> str:
+    """`text` of the first process, in all of them."""
+    own = np.zeros(ADDRESS_BYTES, np.uint8)
+    data = text.encode()
+    own[: len(data)] = list(data)
+    return bytes(multihost_utils.broadcast_one_to_all(own)).rstrip(b"\0").decode()

@@ -1,0 +1,245 @@
+"""The training state of a run and everything that changes it, on the devices of all its processes.
+
+Each process has a Trainer. Its commands are called by the first process and executed by all of
+them. What they need besides batches and scalars (the weights of a version, moments, critics) stays
+on the devices, so that nothing but rows is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from ale_jax.data.staleness import StalenessGate
+from ale_jax.learn.attention_credit import make_factors
+from ale_jax.learn.checkpoint import OrbaxFiles
+from ale_jax.learn.credit import make_loss
+from ale_jax.learn.critics import Critics
+from ale_jax.learn.learner import Learner, LearnerOptions
+from ale_jax.learn.old_policies import REFERENCE, WeightHistory, make_logp
+from ale_jax.learn.rows import own_rows
+from ale_jax.learn.state import TrainState, WholeState, begin, make_optimizer
+from ale_jax.learn.step import Metrics, ModelSpec, TokenUpdate, make_train_step
+from ale_jax.model.lora import trained, with_trained
+from ale_jax.model.params import Params
+from ale_jax.model.replicas import engine_mesh, make_sampling_copy
+from ale_jax.model.shape import PolicyShape
+from ale_jax.rollout.engine import Engine
+from ale_jax.system.config import RunConfig
+from ale_jax.system.hosts.commands import Alone, Processes, command
+from ale_jax.system.states import abstract_whole, first_state
+from ale_jax.system.warm_start import make_probability, make_supervised_step
+
+STATE = "state"
+CRITICS_STREAM, ATTENTION_CREDIT_STREAM = 1, 2  # of the run's key
+
+
+class Trainer:
+    """state: of the policy; None before the first command that makes one. updates: how many
+    commands have changed it or a critic."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        policy: PolicyShape,
+        mesh: Mesh,
+        processes: Processes = Alone(),  # noqa: B008 (it has no state)
+    ):
+        self.config, self.policy, self.mesh, self.processes = config, policy, mesh, processes
+        learn, algo, self.shape = config.learn, config.algo, config.learn.shape
+        self.model = ModelSpec(policy, mesh, learn.compute, config.lora, learn.balance_weight)
+        self.state: TrainState | None = None
+        self.updates = 0
+        self.critics: Critics | None = None
+        optimizer = self._optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
+        loss = make_loss(algo, self.shape.chunks_per_pack)
+        self._step = make_train_step(self.model, optimizer, loss)
+        self._token_updates: list[TokenUpdate] = []
+        self._logp = make_logp(policy, mesh, learn.compute)
+        gate = StalenessGate(config.rl.alpha, config.rl.groups_per_step)
+        self._history = WeightHistory(gate.max_age if algo.old_logp == "generating" else 0)
+        self._reference: Params | None = None
+        stored_as = config.engine.weights
+        self._sampling_copy = make_sampling_copy(policy, learn.compute, mesh, stored_as)
+        self._published: tuple[Params, int] | None = None
+        self.engine: Engine | None = None
+
+    def make_learner(self) -> Learner:
+        """What decides, in the first process, on the updates that this trainer makes."""
+        config = self.config
+        amplified = config.attention_credit.credit != "none"
+        return Learner(LearnerOptions(config.algo, config.critics, amplified, self.shape), self)
+
+    @property
+    def warming_up(self) -> bool:
+        """Whether only the critics learn."""
+        return self.critics is not None and self.critics.warming_up
+
+    @property
+    def whole(self) -> WholeState:
+        """What a checkpoint stores, or, before there is a state, its shapes and shardings."""
+        if self.state is None:
+            return abstract_whole(self.config, self.policy, self.mesh)
+        return WholeState(self.state, self.critics.state if self.critics else ())
+
+    # Where training starts.
+
+    @command()
+    def begin_warm_start(self) -> None:
+        """Makes the first weights, and the programs of supervised training."""
+        config = self.config
+        optimizer = make_optimizer(config.warm_start_optimizer, self.policy, config.lora)
+        self.state = first_state(config, self.policy, optimizer, self.mesh)
+        self._supervised_step = make_supervised_step(self.model, optimizer)
+        self._probability = make_probability(self.model, self.shape)
+
+    @command(forgets=True)
+    def supervise(self, batches: Sequence[Any], loss_denominator: float) -> Metrics:
+        """One update of the supervised loss, Eq 1. The sums are still on the device."""
+        denominator = np.float32(loss_denominator)
+        self.state, sums, _ = self._supervised_step(self.state, batches, denominator)
+        return sums
+
+    @command(forgets=True)
+    def probability(self, batches: Sequence[Any]) -> float:
+        """The sum over all samples of the probability of their policy tokens."""
+        return sum(self._probability(self.state.params, batch) for batch in batches)
+
+    @command()
+    def begin(self) -> None:
+        """Begins reinforcement learning, with the weights of the warm start if there was one."""
+        config = self.config
+        if self.state is None:
+            self.state = first_state(config, self.policy, self._optimizer, self.mesh)
+        else:
+            self.state = begin(self.state.params, self._optimizer, self.mesh)
+        if config.critics.count:
+            key = jax.random.fold_in(jax.random.key(config.seed), CRITICS_STREAM)
+            params, gamma = self.state.params, config.algo.gamma
+            self.critics = Critics.make(config.critics, self.model, params, gamma, key)
+
+    # A step of reinforcement learning, in this order.
+
+    @command(forgets=True)
+    def begin_step(self, version: int) -> None:
+        """version: of the present weights, which are kept as long as tokens of theirs may come."""
+        self._history.keep(version, self.state.params)
+
+    @command(rows=True)
+    def logp(self, batches: Sequence[Any], weights: int | str) -> list[np.ndarray]:
+        """The log-probability of each policy token, float32 [B, T] for each batch; 0 elsewhere.
+        weights: a version, or REFERENCE."""
+        params = self._reference if weights == REFERENCE else self._history[weights]
+        return [self._logp(params, batch) for batch in batches]
+
+    @command(rows=True)
+    def values(self, batches: Sequence[Any]) -> list[list[np.ndarray]]:
+        """See `Critics.values`."""
+        return self.critics.values(batches)
+
+    @command(rows=True)
+    def attention_factors(self, batches: Sequence[Any], version: int) -> list[np.ndarray]:
+        """See `make_factors`."""
+        hp, chunks = self.config.attention_credit, self.shape.chunks_per_pack
+        key = jax.random.fold_in(jax.random.key(self.config.seed), ATTENTION_CREDIT_STREAM)
+        factors = make_factors(self.policy, hp, chunks, self.mesh, self.model.compute)
+        return factors(self.state.params, batches, jax.random.fold_in(key, version))
+
+    @command()
+    def update(self, batches: Sequence[Any], loss_denominator: float) -> Metrics:
+        """One update of the policy. The sums are still on the device."""
+        self.updates += 1
+        denominator = np.float32(loss_denominator)
+        self.state, sums, self._token_updates = self._step(self.state, batches, denominator)
+        return sums
+
+    @command(rows=True)
+    def token_updates(self) -> list[TokenUpdate]:
+        """What the last update was to the tokens of each of its batches."""
+        return [TokenUpdate(*map(own_rows, each)) for each in self._token_updates]
+
+    @command()
+    def update_critic(self, batches: Sequence[Any], number: int, tokens: int) -> Metrics:
+        """See `Critics.update`."""
+        self.updates += 1
+        return self.critics.update(batches, number, tokens)
+
+    # Weights and files.
+
+    @command()
+    def publish(self, version: int) -> None:
+        """Hands the weights, as `version`, to this process's engine, or holds them until it is
+        there."""
+        weights = self._sampling_copy(self.state.params)
+        if self.engine is None:
+            self._published = weights, version
+        else:
+            self.engine.publish(weights, version)
+
+    def open_engine(self, stop_ids: tuple[int, ...]) -> Engine:
+        """This process's engine, with the weights that were published."""
+        config, (weights, version) = self.config, self._published
+        mesh, replay = engine_mesh(self.mesh), config.rl.router_replay
+        self.engine = Engine(self.policy, config.engine, stop_ids, weights, mesh, replay)
+        self.engine.publish(weights, version)
+        self._published = None
+        return self.engine
+
+    @command()
+    def write(self, folder: str, what: str) -> None:
+        """Copies the state off the devices and writes it in the background. what: STATE for all
+        that a checkpoint holds, or REFERENCE for the trained weights."""
+        state = self.whole if what == STATE else trained(self.state.params)
+        self.files.write(Path(folder), state)
+
+    @command()
+    def read(self, folder: str, what: str) -> None:
+        """Takes over what `write` wrote: continues with it, or has it for a reference policy."""
+        if what == REFERENCE:
+            found = self.files.read(Path(folder), trained(self.state.params))
+            self._reference = with_trained(self.state.params, found)
+            return
+        whole = self.files.read(Path(folder), self.whole)
+        self.state = whole.policy
+        if whole.critics:
+            hp, gamma = self.config.critics, self.config.algo.gamma
+            self.critics = Critics(hp, self.model, whole.critics, gamma)
+
+    @cached_property
+    def files(self) -> OrbaxFiles:
+        """Of this process."""
+        return OrbaxFiles()
+
+    def close(self) -> None:
+        """Waits for the last `write`."""
+        if "files" in vars(self):
+            self.files.close()
+
+
+class TrainerFiles:
+    """For `Checkpoints`: the files of a trainer on all processes. States are called by name.
+
+    trainer: set as soon as the model is known, which may be read from the run's folder.
+    """
+
+    def __init__(self) -> None:
+        self.trainer: Trainer | None = None
+
+    def write(self, folder: Path, state: str) -> None:
+        self.trainer.write(folder=str(folder), what=state)
+
+    def wait(self) -> None:
+        self.trainer.files.wait()  # until every process has written its part
+
+    def read(self, folder: Path, target: str) -> None:
+        self.trainer.read(folder=str(folder), what=target)
+
+    def close(self) -> None:
+        if self.trainer is not None:
+            self.trainer.close()

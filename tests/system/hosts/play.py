@@ -1,0 +1,71 @@
+"""A process of runs of the word game, alone or with others:
+
+    python -m tests.system.hosts.play ADDRESS PROCESSES NUMBER FOLDER STEPS ALGORITHM...
+
+The first process writes what each algorithm computed to FOLDER/ALGORITHM.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from ale_jax.data.journal import Journal
+from ale_jax.learn.old_policies import REFERENCE, load_reference, save_reference
+from ale_jax.system.hosts.run import follow_run, led
+from ale_jax.system.hosts.start import HostOptions, initialize
+from ale_jax.system.step_metrics import step_metrics
+from ale_jax.system.tasks import Cursor
+from ale_jax.system.trainer import STATE, TrainerFiles
+from tests.system.in_process import Run, run_config
+from tests.system.untimed import TIME_PREFIX
+
+SYNCHRONOUS = {"alpha": 0.0, "groups_per_step": 2, "group_size": 4}
+
+
+def config_of(algorithm, steps):
+    attention = {"credit": "coupled"} if algorithm == "grpo" else {}
+    return run_config(steps, algorithm, rl=SYNCHRONOUS, attention_credit=attention)
+
+
+def play(config, processes, folder):
+    """Trains, and writes the steps' metrics and the state to `folder`."""
+    run, lines = Run(config, processes), []
+
+    def report(step):
+        values = step_metrics(step)
+        lines.append({k: v for k, v in values.items() if not k.startswith(TIME_PREFIX)})
+
+    files = TrainerFiles()
+    files.trainer = run.trainer
+    if config.algo.loss.kl_weight > 0:
+        save_reference(folder, REFERENCE, _ignore, files)
+        load_reference(folder, REFERENCE, _ignore, files)
+    with tempfile.TemporaryDirectory() as journal_folder:
+        with Journal(Path(journal_folder), _ignore) as journal:
+            run.train(Cursor(), journal, report, lambda cursor, resampling: None)
+    files.write(folder / "state", STATE)
+    files.close()
+    (folder / "metrics.json").write_text(json.dumps(lines))
+
+
+def _ignore(kind, detail, **fields):
+    pass
+
+
+def main(address, processes, number, folder, steps, *algorithms):
+    initialize(HostOptions(address, int(processes), int(number)))
+    for algorithm in algorithms:
+        config, own = config_of(algorithm, int(steps)), Path(folder, algorithm)
+        if int(number):
+            assert follow_run(config, Path(folder)) == 0
+            continue
+        own.mkdir(parents=True)
+        with led(config, address) as leader:
+            play(config, leader, own)
+        sent = getattr(leader, "sent_bytes", [])
+        (own / "sent.json").write_text(json.dumps(sent))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,132 @@
+"""The leader's log and a follower that executes it, in one process, with a target that counts."""
+
+import queue
+import socket
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from ale_jax.errors import RunFailed
+from ale_jax.system.hosts import leader as leader_module
+from ale_jax.system.hosts.commands import COMMANDS, command
+from ale_jax.system.hosts.connection import Connection
+from ale_jax.system.hosts.follower import follow
+from ale_jax.system.hosts.leader import Leader
+
+ROWS = {0: np.array([0, 1]), 1: np.array([2, 3])}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def commands():
+    """Commands of a toy, beside those of the trainer."""
+    before = dict(COMMANDS)
+
+    class Toy:
+        mesh = None
+
+        def __init__(self, processes, process):
+            self.processes, self.process, self.seen = processes, process, []
+            self.closed = False
+
+        @command()
+        def toy_add(self, amount):
+            self.seen.append(amount)
+            return sum(self.seen)
+
+        @command(rows=True)
+        def toy_double(self, batches):
+            self.seen.append([_own(b.tokens_BT, self.process).tolist() for b in batches])
+            return [2 * _own(b.tokens_BT, self.process) for b in batches]
+
+        @command(forgets=True)
+        def toy_forget(self):
+            pass
+
+        def close(self):
+            self.closed = True
+
+    yield Toy
+    COMMANDS.clear()
+    COMMANDS.update(before)
+
+
+def _own(array, process):
+    return array.own if process else array[ROWS[0]]
+
+
+class Run:
+    def __init__(self, monkeypatch, toy):
+        monkeypatch.setattr(leader_module, "process_rows", lambda mesh, rows, n: ROWS[n])
+        ours, theirs = map(Connection, socket.socketpair())
+        self.leader, self.ended = Leader({1: ours}), queue.Queue()
+        self.follower = toy(None, 1)
+        self.target = toy(self.leader, 0)
+        self._thread = threading.Thread(target=self._follow, args=(theirs,), daemon=True)
+        self._thread.start()
+        self.leader.begin(320, None, 4)
+
+    def _follow(self, connection):
+        try:
+            self.ended.put(follow(connection, lambda size: self._begun(size)))
+        except ValueError as error:
+            self.ended.put(error)
+
+    def _begun(self, tokenizer_size):
+        assert tokenizer_size == 320
+        return self.follower
+
+
+@pytest.fixture
+def run(monkeypatch, commands):
+    return Run(monkeypatch, commands)
+
+
+def _batch():
+    return SimpleNamespace(tokens_BT=np.arange(8).reshape(4, 2), version_BT=None)
+
+
+def test_all_processes_make_the_same_calls_in_one_order(run):
+    assert [run.target.toy_add(amount=each) for each in (3, 5, 2)] == [3, 8, 10]
+    run.leader.end(0)
+    assert run.ended.get(timeout=5) == 0
+    assert run.follower.seen == [3, 5, 2] and run.follower.closed
+
+
+def test_each_gets_its_own_rows_and_the_first_one_all_results(run):
+    (found,) = run.target.toy_double([_batch()])
+    np.testing.assert_array_equal(found, 2 * np.arange(8).reshape(4, 2))
+    assert run.target.seen == [[[[0, 1], [2, 3]]]]
+    assert run.follower.seen == [[[[4, 5], [6, 7]]]]
+    run.leader.end(0)
+
+
+def test_rows_are_sent_once_until_they_are_forgotten(run):
+    batch, sent = _batch(), []
+    for _ in range(3):
+        before = run.leader.sent_bytes[0]
+        np.testing.assert_array_equal(run.target.toy_double([batch])[0], 2 * batch.tokens_BT)
+        sent.append(run.leader.sent_bytes[0] - before)
+    own = batch.tokens_BT[ROWS[1]].nbytes
+    assert sent[0] - sent[1] >= own and sent[1] == sent[2]
+    run.target.toy_forget()
+    before = run.leader.sent_bytes[0]
+    run.target.toy_double([batch])
+    assert run.leader.sent_bytes[0] - before >= own + sent[1]
+    assert run.follower.seen == 4 * [[[[4, 5], [6, 7]]]]
+    run.leader.end(0)
+
+
+def test_a_follower_that_cannot_go_on_ends_the_run(run, monkeypatch):
+    monkeypatch.setattr(leader_module, "LEAVE_S", 60.0)  # this process is not to be ended
+
+    def fail(*_):
+        raise ValueError("the disk is full")
+
+    run.follower.seen = SimpleNamespace(append=fail)
+    run.target.toy_add(amount=1)
+    assert isinstance(run.ended.get(timeout=5), ValueError)
+    with pytest.raises(RunFailed, match=r"process 1 of this run failed \(ValueError: the disk is"):
+        while True:
+            run.leader.check()
