@@ -319,7 +319,17 @@ def main_program(argv: Sequence[str]) -> int:
         sys.unraisablehook = threading.excepthook = lambda _: None
         logging.disable()
         warnings.simplefilter("ignore")
+        _leave_others(code)
     return code
+
+
+def _leave_others(code: int) -> None:
+    """Exits at once if jax has other processes, for which its clean-up would wait in vain."""
+    jax = sys.modules.get("jax")
+    if jax is not None and jax.distributed.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 if __name__ == "__main__":

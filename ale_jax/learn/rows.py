@@ -19,8 +19,8 @@ from ale_jax.model.sharding import batch_sharding, row_axes
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
-    """One process's rows of an array. own: these rows, in order; shape: of the whole array."""
+class OwnRows:
+    """The rows of an array that one process has. own: these, in order; shape: of the whole."""
 
     own: np.ndarray
     shape: tuple[int, ...]
@@ -28,7 +28,7 @@ class Part:
 
 def to_device(batch: Any, mesh: Mesh) -> dict[str, jax.Array]:
     """The arrays of a `Batch` or a similar record by name, with rows sharded over the mesh's data
-    axes. Its arrays are whole, or the `Part` of this process."""
+    axes. Its arrays are whole, or the `OwnRows` of this process."""
     sharding = batch_sharding(mesh)
     return {
         name: _place(array, sharding) for name, array in vars(batch).items() if array is not None
@@ -38,10 +38,10 @@ def to_device(batch: Any, mesh: Mesh) -> dict[str, jax.Array]:
 def _place(array: Any, sharding: NamedSharding) -> jax.Array:
     if sharding.is_fully_addressable:
         return jax.device_put(np.asarray(array), sharding)
-    if not isinstance(array, Part):
+    if not isinstance(array, OwnRows):
         whole = np.asarray(array)
         rows = process_rows(sharding.mesh, len(whole), jax.process_index())
-        array = Part(whole[rows], whole.shape)
+        array = OwnRows(whole[rows], whole.shape)
     return jax.make_array_from_process_local_data(sharding, array.own, array.shape)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -19,6 +19,10 @@ from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.records import Episode, EpisodeKey, Trajectory, Turn
 from ale_jax.rollout.engine import Engine
+
+# (name of the conversation; "asked" or "answered"; version that sampled its first token, if it has
+# one; tokens that the engine has sampled) -> None
+Observer = Callable[[str, str, int | None, int], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +71,10 @@ class _Conversation:
     turns: list[Turn] = dataclasses.field(default_factory=list)  # the policy's own
     expert_TLK: list[np.ndarray] = dataclasses.field(default_factory=list)  # one per reply
 
+    @property
+    def start_version(self) -> int | None:
+        return int(self.turns[0].version[0]) if self.turns else None
+
 
 def conversation_key(seed: int, key: EpisodeKey, redraw: int = 0) -> np.ndarray:
     """Threefry key data [2] of an episode's conversation. It only depends on the episode's position
@@ -89,6 +97,12 @@ class Ledger:
         self._seed, self._max_reply_tokens = seed, max_reply_tokens
         self._lock = threading.Lock()
         self._open: dict[str, _Conversation] = {}
+        self._observer: Observer | None = None
+
+    def observe(self, observer: Observer) -> None:
+        """Calls `observer` whenever an agent begins or ends to wait for a reply, from the thread
+        that asks for it."""
+        self._observer = observer
 
     def open(
         self,
@@ -122,10 +136,17 @@ class Ledger:
         with self._lock:
             conversation = self._open[name]
         conversation.agent.ask(time.monotonic())
+        self._tell(name, "asked", conversation)
         try:
             return self._sample(conversation, new_messages)
         finally:
             conversation.agent.answer(time.monotonic())
+            self._tell(name, "answered", conversation)
+
+    def _tell(self, name: str, what: str, conversation: _Conversation) -> None:
+        if self._observer is not None:
+            tokens = self._engine.stats.sampled_tokens
+            self._observer(name, what, conversation.start_version, tokens)
 
     def _sample(self, conversation: _Conversation, new_messages: Sequence[Message]) -> Reply:
         prompt_ids = self._prompt_ids(conversation, new_messages)
@@ -169,8 +190,7 @@ class Ledger:
         """The version that sampled the first token of an open conversation; None before its first
         reply."""
         with self._lock:
-            turns = self._open[name].turns
-        return int(turns[0].version[0]) if turns else None
+            return self._open[name].start_version
 
     def close(self, name: str, episode: Episode | None) -> Trajectory | None:
         """Ends a conversation and frees its cache slot.

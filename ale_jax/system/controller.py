@@ -25,12 +25,12 @@ from ale_jax.monitor.evaluations import (
 )
 from ale_jax.monitor.events import EarlyEvents
 from ale_jax.monitor.report import write_report
-from ale_jax.rollout.engine import Engine
 from ale_jax.rollout.ledger import Ledger
 from ale_jax.rollout.policy_server import PolicyServer
 from ale_jax.sandbox.api import Runtime
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.system.actors.cluster import ray_cluster
+from ale_jax.system.actors.policy_replicas import PolicyReplica, PolicyReplicas
 from ale_jax.system.actors.rollout_scheduler import RolloutScheduler
 from ale_jax.system.actors.rollout_worker import WorkerSpec
 from ale_jax.system.actors.rollout_workers import RolloutWorkers
@@ -112,7 +112,7 @@ class _Rollouts(NamedTuple):
     """The rollout side of a run."""
 
     workers: RolloutWorkers
-    engine: Engine
+    replicas: PolicyReplicas
     scheduler: RolloutScheduler
 
 
@@ -128,31 +128,37 @@ class _Look:
         waits_for = f"{phase}, after step {done}"
         if self.rollouts is None:
             return Sign(progress, waits_for)
-        workers, engine, scheduler = self.rollouts
-        played = scheduler.delivered, engine.stats.sampled_tokens
+        workers, replicas, scheduler = self.rollouts
+        played = scheduler.delivered, replicas.sampled_tokens()
         return Sign((progress, played), f"{waits_for}; {workers.waiting_for() or 'no episodes'}")
 
 
 def _open_rollouts(session: _Session, stack: contextlib.ExitStack) -> _Rollouts:
     """Starts Ray, the engine, the policy server and the rollout workers; `stack` closes them."""
     config, tokenizer = session.config, session.start.tokenizer
+    processes = session.setting.processes
     cluster = stack.enter_context(ray_cluster(config.rollout.actors))
     session.start.trainer.publish(version=session.start.cursor.step)
     engine = session.start.trainer.open_engine(tokenizer.stop_ids)
     stack.callback(engine.close)
     ledger = Ledger(engine, tokenizer, config.seed, config.rollout.max_reply_tokens)
-    server = stack.enter_context(PolicyServer(ledger))
-    spec = WorkerSpec(config.rollout.runtime, config.sandboxed, config.agent, server.address)
+    server = stack.enter_context(PolicyServer(ledger, processes.address))
+    own = PolicyReplica(ledger, server.address, lambda: engine.stats.sampled_tokens)
+    folder = session.setting.tokenizer_folder
+    files = {file.name: file.read_text() for file in folder.iterdir()}
+    replicas = PolicyReplicas([own, *processes.open_replicas(files)])
+    spec = WorkerSpec(config.rollout.runtime, config.sandboxed, config.agent)
     workers = stack.enter_context(
-        RolloutWorkers(config.rollout, config.deadlines, spec, ledger, session.logger.record)
+        RolloutWorkers(config.rollout, config.deadlines, spec, replicas, session.logger.record)
     )
 
     def check_system() -> None:
         engine.check()
         cluster.check()
-        session.setting.processes.check()
+        processes.check()
 
-    return _Rollouts(workers, engine, stack.enter_context(RolloutScheduler(workers, check_system)))
+    scheduler = stack.enter_context(RolloutScheduler(workers, check_system))
+    return _Rollouts(workers, replicas, scheduler)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -274,7 +280,7 @@ class _Callbacks:
 
     def report(self, step: StepReport) -> None:
         session, rollouts = self._session, self._rollouts
-        tokens = rollouts.engine.stats.sampled_tokens
+        tokens = rollouts.replicas.sampled_tokens()
         session.logger.rl_step(step, rollouts.workers, tokens, self._logp_diff_limit)
         session.logger.sample_trajectories(step, session.config.algo.mismatch)
         session.evaluate_if_due(step.cursor, rollouts.scheduler)

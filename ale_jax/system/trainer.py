@@ -172,7 +172,7 @@ class Trainer:
 
     # Weights and files.
 
-    @command()
+    @command(waits=True)
     def publish(self, version: int) -> None:
         """Hands the weights, as `version`, to this process's engine, or holds them until it is
         there."""

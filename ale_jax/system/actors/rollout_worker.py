@@ -36,7 +36,6 @@ class WorkerSpec:
     runtime: str
     sandbox: SandboxSpec | None
     limits: AgentLimits
-    server: PolicyAddress
 
 
 class Birth(NamedTuple):
@@ -52,13 +51,14 @@ class RolloutWorker:
     def __init__(self, spec: WorkerSpec):
         start_sandbox = _starter(spec.runtime, spec.sandbox) if spec.sandbox else None
         self._runner = EpisodeRunner(start_sandbox, make_env, needs_sandbox, spec.limits)
-        self._server = spec.server
 
     def birth(self) -> Birth:
         return Birth(os.getpid(), ray.get_runtime_context().get_node_id())
 
-    def play(self, key: EpisodeKey, conversation: str, prefix: Prefix | None) -> EpisodeResult:
-        with PolicyClient(self._server, conversation) as policy:
+    def play(
+        self, key: EpisodeKey, server: PolicyAddress, conversation: str, prefix: Prefix | None
+    ) -> EpisodeResult:
+        with PolicyClient(server, conversation) as policy:
             return self._runner.play(key, policy, prefix)
 
     def cancel(self, key: EpisodeKey) -> None:
@@ -111,8 +111,10 @@ class WorkerHandle:
     def sandboxes_restarted(self) -> int:
         return self._restarted_before + self._restarted
 
-    def play(self, key: EpisodeKey, conversation: str, prefix: Prefix | None) -> ray.ObjectRef:
-        return self._actor.play.remote(key, conversation, prefix)
+    def play(
+        self, key: EpisodeKey, server: PolicyAddress, conversation: str, prefix: Prefix | None
+    ) -> ray.ObjectRef:
+        return self._actor.play.remote(key, server, conversation, prefix)
 
     def cancel(self, key: EpisodeKey) -> None:
         self._actor.cancel.remote(key)

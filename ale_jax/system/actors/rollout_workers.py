@@ -7,7 +7,6 @@ import dataclasses
 import secrets
 import time
 from collections.abc import Collection
-from typing import Protocol
 
 import ray
 
@@ -16,16 +15,14 @@ from ale_jax.monitor.events import Recorder
 from ale_jax.records import (
     STATUS_RULES,
     Episode,
-    EpisodeKey,
     RolloutRequest,
     Status,
     Trajectory,
-    Turn,
 )
-from ale_jax.rollout.ledger import Activity
 from ale_jax.rollout.play import EpisodeResult
 from ale_jax.system.actors.attempts import Attempt, Cancelled, failed, missed
 from ale_jax.system.actors.breaker import SYSTEM_FAULTS, Breaker, Job, RetryQueue, backoff
+from ale_jax.system.actors.policy_replicas import PolicyReplicas
 from ale_jax.system.actors.rollout_worker import ACTOR_LOST, WorkerHandle, WorkerSpec
 from ale_jax.system.config import RolloutConfig
 from ale_jax.system.survival_config import DeadlinesConfig
@@ -53,27 +50,6 @@ class WorkerCounts:
     actor_restarts: int
 
 
-class Conversations(Protocol):
-    """The part of the ledger that the workers use."""
-
-    def open(
-        self,
-        name: str,
-        key: EpisodeKey,
-        sampling: Sampling,
-        prefix_turns: tuple[Turn, ...],
-        redraw: int,
-    ) -> None: ...
-
-    def activity(self, name: str) -> Activity: ...
-
-    def stop(self, name: str) -> None: ...
-
-    def start_version(self, name: str) -> int | None: ...
-
-    def close(self, name: str, episode: Episode | None) -> Trajectory | None: ...
-
-
 class RolloutWorkers:
     """Plays episodes on `rollout.actors` actors; there is exactly one result for every key,
     and none for the keys of an abandoned group.
@@ -98,12 +74,12 @@ class RolloutWorkers:
         rollout: RolloutConfig,
         deadlines: DeadlinesConfig,
         spec: WorkerSpec,
-        ledger: Conversations,
+        replicas: PolicyReplicas,
         record: Recorder,
     ):
         """record: `EventLog.record`, called for lost and started actors, for failed attempts and
         for pauses."""
-        self._ledger, self._record, self._retries = ledger, record, rollout.retries
+        self._replicas, self._record, self._retries = replicas, record, rollout.retries
         self._deadlines = deadlines
         places = rollout.episodes_per_actor
         self._workers = [WorkerHandle(i, spec, places) for i in range(rollout.actors)]
@@ -198,7 +174,7 @@ class RolloutWorkers:
         for answer, attempt in self._attempts.items():
             if not attempt.key.is_trained_on or answer in self._cancelled:
                 continue
-            start, group = self._ledger.start_version(attempt.conversation), attempt.key.group
+            start, group = self._replicas.start_version(attempt.conversation), attempt.key.group
             if start is not None:
                 oldest[group] = min(start, oldest.get(group, start))
         return oldest
@@ -206,7 +182,7 @@ class RolloutWorkers:
     def close(self) -> None:
         """Ends all actors and their sandboxes. Episodes in progress give no result."""
         for attempt in self._attempts.values():
-            self._ledger.close(attempt.conversation, None)
+            self._replicas.close(attempt.conversation, None)
         self._attempts.clear()
         goodbyes = [worker.say_goodbye() for worker in self._workers]
         answered, _ = ray.wait(goodbyes, num_returns=len(goodbyes), timeout=CLOSE_S)
@@ -230,10 +206,13 @@ class RolloutWorkers:
         conversation = secrets.token_urlsafe(NAME_BYTES)
         request = job.request
         redraw = sum(STATUS_RULES[status].redraw for status in job.rejected)
-        self._ledger.open(conversation, request.key, job.sampling, request.prefix_turns, redraw)
+        server = self._replicas.open(
+            conversation, request.key, job.sampling, request.prefix_turns, redraw
+        )
         is_trial = self._breaker.begin()
         attempt = Attempt(job, conversation, worker, worker.generation, is_trial)
-        self._attempts[worker.play(request.key, conversation, request.prefix)] = attempt
+        answer = worker.play(request.key, server, conversation, request.prefix)
+        self._attempts[answer] = attempt
         worker.busy += 1
 
     def _check(self) -> None:
@@ -249,7 +228,7 @@ class RolloutWorkers:
                 if now > cancelled.until:
                     self._give_up(attempt, cancelled)
                 continue
-            activity = self._ledger.activity(attempt.conversation)
+            activity = self._replicas.activity(attempt.conversation)
             asking += activity.waits
             if reason := missed(activity, self._deadlines):
                 self._cancel(answer, attempt, reason)
@@ -261,7 +240,7 @@ class RolloutWorkers:
         self._replace(attempt.worker, attempt.generation, TimeoutError(text))
 
     def _cancel(self, answer: ray.ObjectRef, attempt: Attempt, reason: str | None) -> None:
-        self._ledger.stop(attempt.conversation)
+        self._replicas.stop(attempt.conversation)
         attempt.worker.cancel(attempt.key)
         # An abandoned attempt may still be within a turn, and nothing is wrong with its actor.
         patience = CANCEL_S if reason else CANCEL_S + self._deadlines.turn_seconds
@@ -275,7 +254,7 @@ class RolloutWorkers:
         if cancelled:
             if cancelled.reason is None:
                 self._breaker.void(attempt.is_trial)
-                self._ledger.close(attempt.conversation, None)
+                self._replicas.close(attempt.conversation, None)
                 return None
             episode = failed(attempt.key, Status.DEADLINE, cancelled.reason)
         return self._judge(attempt, episode)
@@ -290,9 +269,9 @@ class RolloutWorkers:
         if rule.retry:
             self._note_failure(attempt, episode, again)
         if not again:
-            trajectory = self._ledger.close(attempt.conversation, episode)
+            trajectory = self._replicas.close(attempt.conversation, episode)
             return dataclasses.replace(trajectory, rejected=job.rejected)
-        self._ledger.close(attempt.conversation, None)
+        self._replicas.close(attempt.conversation, None)
         rejected = job.rejected if is_free else (*job.rejected, status)
         # What was rejected for its behaviour is drawn anew, and there is nothing to wait for.
         delay = backoff(len(rejected) or 1) if rule.infra and not rule.redraw else 0.0

@@ -10,30 +10,38 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from jax.sharding import Mesh
 
 from ale_jax.model.device_order import dispatching
+from ale_jax.system.actors.policy_replicas import PolicyReplica
 
 
 @dataclasses.dataclass(frozen=True)
 class Command:
     """rows: whether the result is a tree of rows, of which each process has its own. forgets:
-    whether no later command is given the arrays of earlier ones."""
+    whether no later command is given the arrays of earlier ones. waits: whether the first process
+    waits until all have made the call."""
 
     call: Callable[..., Any]
     takes_batches: bool
     rows: bool
     forgets: bool
+    waits: bool
 
 
 COMMANDS: dict[str, Command] = {}
 
 
 class Processes(Protocol):
-    """The processes that train together."""
+    """The processes that train together.
+
+    address: of this one, as rollout workers reach it.
+    """
+
+    address: str
 
     def begin(self, tokenizer_size: int, mesh: Mesh, num_rows: int) -> None:
         """Lets all of them make their trainer. tokenizer_size: number of the tokenizer's tokens.
@@ -43,6 +51,10 @@ class Processes(Protocol):
         """Calls the command of `target` on all processes. Returns the result of this one; that of a
         command of rows is whole."""
 
+    def open_replicas(self, tokenizer_files: Mapping[str, str]) -> list[PolicyReplica]:
+        """Lets the other processes open an engine, with the weights that were published; returns
+        them. tokenizer_files: the texts of the tokenizer's files, by name."""
+
     def check(self) -> None:
         """RunFailed if one of them is lost."""
 
@@ -50,18 +62,23 @@ class Processes(Protocol):
 class Alone:
     """A run of one process."""
 
+    address = "127.0.0.1"
+
     def begin(self, tokenizer_size: int, mesh: Mesh, num_rows: int) -> None:
         pass
 
     def run(self, target: Any, name: str, batches: Sequence[Any], scalars: dict[str, Any]) -> Any:
         return perform(target, name, batches, scalars)
 
+    def open_replicas(self, tokenizer_files: Mapping[str, str]) -> list[PolicyReplica]:
+        return []
+
     def check(self) -> None:
         pass
 
 
 def command(
-    rows: bool = False, forgets: bool = False
+    rows: bool = False, forgets: bool = False, waits: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Makes a method a command of its object, which has `processes` and a `mesh`.
 
@@ -74,7 +91,7 @@ def command(
     def register(method: Callable[..., Any]) -> Callable[..., Any]:
         name, takes_batches = method.__name__, "batches" in inspect.signature(method).parameters
         assert name not in COMMANDS, name
-        COMMANDS[name] = Command(method, takes_batches, rows, forgets)
+        COMMANDS[name] = Command(method, takes_batches, rows, forgets, waits)
 
         @functools.wraps(method)
         def call(self: Any, *batches: Sequence[Any], **scalars: Any) -> Any:

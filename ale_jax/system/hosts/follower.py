@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import queue
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
-from ale_jax.learn.rows import Part
+from ale_jax.learn.rows import OwnRows
+from ale_jax.rollout.policy_client import PolicyAddress
 from ale_jax.system.hosts.commands import COMMANDS, perform
 from ale_jax.system.hosts.connection import Connection, Frame, Gone
 
@@ -21,22 +23,33 @@ LEAVE_S = 10.0  # for the main thread to end after the leader ends or is lost
 FAILED = 2
 
 
-def follow(connection: Connection, make_trainer: Callable[[int], Any]) -> int:
-    """Executes commands until the leader ends the log; returns the exit code that it names.
+class Part(Protocol):
+    """What a follower has of the run."""
 
-    make_trainer: called with the number of the tokenizer's tokens.
-    """
-    log, trainer, kept = _Log(connection), None, {}
+    trainer: Any
+
+    def begin(self, tokenizer_size: int) -> None:
+        """Makes the trainer."""
+
+    def open_engine(self, tokenizer_files: dict[str, str]) -> PolicyAddress:
+        """Opens the engine and the server of its conversations."""
+
+
+def follow(connection: Connection, part: Part) -> int:
+    """Executes commands until the leader ends the log; returns the exit code that it names."""
+    log, kept = _Log(connection), {}
     while True:
         header, arrays = log.next()
         if header["kind"] == "begin":
-            trainer = make_trainer(header["tokenizer_size"])
+            part.begin(header["tokenizer_size"])
+        elif header["kind"] == "open_engine":
+            address = dataclasses.astuple(part.open_engine(header["files"]))
+            connection.send({"kind": "answer", "address": address})
         elif header["kind"] == "command":
-            _execute(connection, trainer, header, arrays, kept)
+            _execute(connection, part.trainer, header, arrays, kept)
         else:
-            if trainer is not None:
-                trainer.close()
             connection.send({"kind": "bye"})
+            log.ended.set()
             return header["code"]
 
 
@@ -56,15 +69,15 @@ def _execute(
         batches = [
             SimpleNamespace(
                 **{
-                    field: Part(_kept(kept, number, fresh), tuple(shape))
+                    field: OwnRows(_kept(kept, number, fresh), tuple(shape))
                     for field, (number, shape) in batch.items()
                 }
             )
             for batch in described
         ]
         result = perform(trainer, name, batches, header["scalars"])
-        if COMMANDS[name].rows:
-            connection.send({"kind": "rows"}, jax.tree.leaves(result))
+        if COMMANDS[name].rows or COMMANDS[name].waits:
+            connection.send({"kind": "answer"}, jax.tree.leaves(result))
     except Exception as error:
         connection.send({"kind": "failed", "error": f"{type(error).__name__}: {error}"[:1000]})
         raise
@@ -83,6 +96,7 @@ class _Log:
     def __init__(self, connection: Connection):
         self._connection = connection
         self._frames: queue.Queue[Frame] = queue.Queue()
+        self.ended = threading.Event()
         threading.Thread(target=self._receive, name="log", daemon=True).start()
 
     def next(self) -> Frame:
@@ -94,8 +108,9 @@ class _Log:
                 frame = self._connection.receive()
                 self._frames.put(frame)
                 if frame[0]["kind"] == "end":
-                    threading.Event().wait(LEAVE_S)
-                    os._exit(frame[0]["code"])
+                    if not self.ended.wait(LEAVE_S):
+                        os._exit(frame[0]["code"])
+                    return
         except Gone as error:
             text = f"error: the first process of this run is lost ({error})\n"
             os.write(sys.stderr.fileno(), text.encode())

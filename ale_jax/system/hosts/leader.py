@@ -22,8 +22,11 @@ from jax.sharding import Mesh
 
 from ale_jax.errors import RunFailed
 from ale_jax.learn.rows import join_rows, process_rows
+from ale_jax.rollout.policy_client import PolicyAddress
+from ale_jax.system.actors.policy_replicas import PolicyReplica
 from ale_jax.system.hosts.commands import COMMANDS, perform
-from ale_jax.system.hosts.connection import Connection, Gone
+from ale_jax.system.hosts.connection import Connection, Frame, Gone
+from ale_jax.system.hosts.conversations import RemoteLedger
 
 LEAVE_S = 10.0  # for the main thread, which may be stuck in a program, to end after a loss
 FAILED = 2  # the exit code of an expected failure
@@ -32,13 +35,15 @@ FAILED = 2  # the exit code of an expected failure
 class Leader:
     """`Processes`, as the first of them. All methods are called by the main thread."""
 
-    def __init__(self, connections: Mapping[int, Connection]):
-        """connections: to each follower, by its number."""
+    def __init__(self, connections: Mapping[int, tuple[Connection, Connection]], address: str):
+        """connections: to each follower, by its number: of its log, and of its conversations.
+        address: of this machine, as rollout workers reach it."""
+        self.address = address
         self._number = 0
         self._lost: str | None = None
         self._ending = False
         self._rows: dict[int, np.ndarray] = {}  # of a batch, on each process
-        self._followers = [_Follower(n, each, self._lose) for n, each in connections.items()]
+        self._followers = [_Follower(n, *both, self._lose) for n, both in connections.items()]
 
     @property
     def sent_bytes(self) -> list[int]:
@@ -58,7 +63,20 @@ class Leader:
         for follower in self._followers:
             follower.send_command(header, batches, self._rows.get(follower.number))
         result = perform(target, name, batches, scalars)
+        if COMMANDS[name].waits:
+            for follower in self._followers:
+                self._reply(follower)
         return self._whole(result) if COMMANDS[name].rows else result
+
+    def open_replicas(self, tokenizer_files: Mapping[str, str]) -> list[PolicyReplica]:
+        for follower in self._followers:
+            follower.send({"kind": "open_engine", "files": dict(tokenizer_files)})
+        return [self._opened(follower) for follower in self._followers]
+
+    def _opened(self, follower: _Follower) -> PolicyReplica:
+        header, _ = self._reply(follower)
+        ledger = RemoteLedger(follower.conversations)
+        return PolicyReplica(ledger, PolicyAddress(*header["address"]), ledger.sampled_tokens)
 
     def check(self) -> None:
         """RunFailed if a follower is lost, or could not execute a command."""
@@ -74,18 +92,19 @@ class Leader:
             with contextlib.suppress(queue.Empty):
                 follower.replies.get(timeout=LEAVE_S)
             follower.connection.close()
+            follower.conversations.close()
 
     def _whole(self, own: Any) -> Any:
         """A tree of whole arrays, from the rows of this process and those of the followers."""
         leaves, tree = jax.tree.flatten(own)
-        parts = {0: leaves} | {each.number: self._reply(each) for each in self._followers}
+        parts = {0: leaves} | {each.number: self._reply(each)[1] for each in self._followers}
         joined = [
             join_rows([(self._rows[n], arrays[i]) for n, arrays in parts.items()])
             for i in range(len(leaves))
         ]
         return jax.tree.unflatten(tree, joined)
 
-    def _reply(self, follower: _Follower) -> list[np.ndarray]:
+    def _reply(self, follower: _Follower) -> Frame:
         while True:
             self.check()
             with contextlib.suppress(queue.Empty):
@@ -115,12 +134,18 @@ class Leader:
 class _Follower:
     """A follower, as the leader sees it.
 
-    replies: the rows that it returns, in order, and at the end an empty list.
+    replies: its answers, in order.
     """
 
-    def __init__(self, number: int, connection: Connection, lose: Callable[[int, str], None]):
-        self.number, self.connection = number, connection
-        self.replies: queue.Queue[list[np.ndarray]] = queue.Queue()
+    def __init__(
+        self,
+        number: int,
+        connection: Connection,
+        conversations: Connection,
+        lose: Callable[[int, str], None],
+    ):
+        self.number, self.connection, self.conversations = number, connection, conversations
+        self.replies: queue.Queue[Frame] = queue.Queue()
         self._lose = lose
         self._kept: dict[int, tuple[np.ndarray, int]] = {}  # id of an array -> it, its number
         self._arrays_sent = 0
@@ -160,11 +185,10 @@ class _Follower:
         try:
             while True:
                 header, arrays = self.connection.receive()
-                if header["kind"] == "rows":
-                    self.replies.put(arrays)
-                elif header["kind"] == "bye":
-                    self.replies.put([])
-                    return
+                if header["kind"] in ("answer", "bye"):
+                    self.replies.put((header, arrays))
+                    if header["kind"] == "bye":
+                        return
                 elif header["kind"] == "stop":  # somebody interrupted it: like us
                     os.kill(os.getpid(), signal.SIGTERM)
                 else:

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 
+from ale_jax.errors import RolloutsFailed
 from ale_jax.model.sharding import make_mesh
+from ale_jax.model.tokenizer import ChatTokenizer
+from ale_jax.rollout.engine import Engine
+from ale_jax.rollout.ledger import Ledger
+from ale_jax.rollout.policy_client import PolicyAddress
+from ale_jax.rollout.policy_server import PolicyServer
 from ale_jax.system.compilation import keep_compiled
 from ale_jax.system.config import RunConfig
 from ale_jax.system.hosts.commands import Alone, Processes
+from ale_jax.system.hosts.connection import Connection
+from ale_jax.system.hosts.conversations import ConversationService
 from ale_jax.system.hosts.follower import follow
 from ale_jax.system.hosts.leader import Leader
-from ale_jax.system.hosts.start import accept_followers, connect_to_leader, digest
+from ale_jax.system.hosts.start import accept_followers, connect_to_leader, digest, own_address
 from ale_jax.system.library_log import LibraryLog
 from ale_jax.system.stopping import INTERRUPTED, StopSignals
 from ale_jax.system.trainer import Trainer
 
 FAILED = 2
 GRACE_MORE_S = 10.0  # for a follower, to whom nothing is left to save
+LOOK_S = 1.0  # between two looks at the engine
 
 
 @contextlib.contextmanager
@@ -29,7 +40,8 @@ def led(config: RunConfig, coordinator: str) -> Iterator[Processes]:
     if jax.process_count() == 1:
         yield Alone()
         return
-    leader = Leader(accept_followers(coordinator, digest(config.to_json())))
+    address = own_address(coordinator)
+    leader = Leader(accept_followers(address, digest(config.to_json())), address)
     code = FAILED
     try:
         yield leader
@@ -39,21 +51,69 @@ def led(config: RunConfig, coordinator: str) -> Iterator[Processes]:
         raise
     finally:
         leader.end(code)
+        if code != FAILED:
+            jax.distributed.shutdown()  # all of them at once, as it waits for the others
 
 
 def follow_run(config: RunConfig, path: Path) -> int:
     """Takes part in the run in `path` until its first process ends it; returns the exit code."""
-    connection = connect_to_leader(digest(config.to_json()))
+    log, conversations, address = connect_to_leader(digest(config.to_json()))
     keep_compiled(config.compilation_cache)
-    mesh, number = make_mesh(config.mesh), jax.process_index()
-
-    def make_trainer(tokenizer_size: int) -> Trainer:
-        return Trainer(config, config.policy_shape(tokenizer_size), mesh)
-
     # The first process takes up to the grace to save, and this one ends after it.
     grace = config.checkpoint.grace_seconds + GRACE_MORE_S
     with (
-        LibraryLog(path, f"library.{number}.log"),
-        StopSignals(grace, lambda: connection.send({"kind": "stop"})),
+        LibraryLog(path, f"library.{jax.process_index()}.log"),
+        StopSignals(grace, lambda: log.send({"kind": "stop"})),
+        _Part(config, log, conversations, address) as part,
     ):
-        return follow(connection, make_trainer)
+        code = follow(log, part)
+    if code != FAILED:
+        jax.distributed.shutdown()
+    return code
+
+
+class _Part:
+    """A follower's trainer and engine, and the doors of the engine's conversations.
+
+    address: of this machine, as rollout workers reach it.
+    """
+
+    def __init__(self, config: RunConfig, log: Connection, conversations: Connection, address: str):
+        self._config, self._log, self._conversations = config, log, conversations
+        self._address = address
+        self._ended = threading.Event()
+        self.trainer: Trainer | None = None
+
+    def begin(self, tokenizer_size: int) -> None:
+        config = self._config
+        policy = config.policy_shape(tokenizer_size)
+        self.trainer = Trainer(config, policy, make_mesh(config.mesh))
+
+    def open_engine(self, tokenizer_files: dict[str, str]) -> PolicyAddress:
+        with tempfile.TemporaryDirectory(prefix="ale-tokenizer-") as folder:
+            for name, text in tokenizer_files.items():
+                Path(folder, Path(name).name).write_text(text)
+            tokenizer = ChatTokenizer.load(folder)
+        config = self._config
+        engine = self.trainer.open_engine(tokenizer.stop_ids)
+        ledger = Ledger(engine, tokenizer, config.seed, config.rollout.max_reply_tokens)
+        ConversationService(self._conversations, ledger)
+        threading.Thread(target=self._watch, args=(engine,), daemon=True).start()
+        # Both end with this process, which nobody asks for a reply when the run has ended.
+        return PolicyServer(ledger, self._address).address
+
+    def _watch(self, engine: Engine) -> None:
+        while not self._ended.wait(LOOK_S):
+            try:
+                engine.check()
+            except RolloutsFailed as error:
+                self._log.send({"kind": "failed", "error": str(error)})
+                return
+
+    def __enter__(self) -> _Part:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._ended.set()
+        if self.trainer is not None:
+            self.trainer.close()

@@ -23,6 +23,7 @@ from jax.experimental import multihost_utils
 
 from ale_jax.system.hosts.connection import Connection, Gone
 
+LOG, CONVERSATIONS = "log", "conversations"  # what a connection is for
 TOKEN_BYTES = 32
 ADDRESS_BYTES = 512
 CONNECT_S = 60.0  # for all followers to connect, once jax has found them
@@ -118,19 +119,19 @@ def digest(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def accept_followers(coordinator: str, own_digest: str) -> dict[int, Connection]:
-    """The connections to all followers, in the first process.
+def accept_followers(host: str, own_digest: str) -> dict[int, tuple[Connection, Connection]]:
+    """The connections to all followers, in the first process, at its address `host`: of the log,
+    and of conversations.
 
     The address and a secret reach them through jax's own connections. Followers must run the same
     programs: ValueError if the digest of one of them differs.
     """
-    host = coordinator.rpartition(":")[0] or socket.gethostbyname(socket.gethostname())
     with socket.create_server((host, 0), backlog=jax.process_count()) as server:
         server.settimeout(CONNECT_S)
         token = secrets.token_hex(TOKEN_BYTES)
         _broadcast(json.dumps([host, server.getsockname()[1], token]))
-        found: dict[int, Connection] = {}
-        while len(found) < jax.process_count() - 1:
+        found: dict[tuple[int, str], Connection] = {}
+        while len(found) < 2 * (jax.process_count() - 1):
             connected, address = server.accept()
             connection = Connection(connected)
             try:
@@ -149,25 +150,42 @@ def accept_followers(coordinator: str, own_digest: str) -> dict[int, Connection]
                 )
                 connection.send({"kind": "refused", "why": text})
                 raise ValueError(text)
-            found[process] = connection
+            found[process, hello["for"]] = connection
     for connection in found.values():
         connection.send({"kind": "welcome"})
-    return found
+    return {
+        process: (found[process, LOG], found[process, CONVERSATIONS])
+        for process in range(1, jax.process_count())
+    }
 
 
-def connect_to_leader(own_digest: str) -> Connection:
-    """The connection of a follower. ValueError if the leader refuses it."""
+def connect_to_leader(own_digest: str) -> tuple[Connection, Connection, str]:
+    """The connections of a follower, of the log and of conversations, and this machine's address as
+    the others see it. ValueError if the leader refuses them."""
     host, port, token = json.loads(_broadcast(""))
-    connection = Connection(socket.create_connection((host, port), timeout=CONNECT_S))
-    process = jax.process_index()
-    connection.send({"kind": "hello", "token": token, "process": process, "digest": own_digest})
-    try:
-        answer, _ = connection.receive()
-    except Gone as error:
-        raise ValueError(f"the first process of this run refused the connection: {error}") from None
-    if answer["kind"] != "welcome":
-        raise ValueError(answer["why"])
-    return connection
+    hello = {"token": token, "process": jax.process_index(), "digest": own_digest}
+    found = []
+    for purpose in (LOG, CONVERSATIONS):
+        connected = socket.create_connection((host, port), timeout=CONNECT_S)
+        address = connected.getsockname()[0]
+        found.append(Connection(connected))
+        found[-1].send(hello | {"for": purpose})
+    for connection in found:
+        try:
+            answer, _ = connection.receive()
+        except Gone as error:
+            raise ValueError(f"the first process of this run refused us: {error}") from None
+        if answer["kind"] != "welcome":
+            raise ValueError(answer["why"])
+    return *found, address
+
+
+def own_address(coordinator: str) -> str:
+    """The address at which the other processes of a run reach this one, which is the first."""
+    host = coordinator.rpartition(":")[0]
+    if host in ("127.0.0.1", "localhost"):
+        return "127.0.0.1"
+    return socket.gethostbyname(socket.gethostname())
 
 
 def _broadcast(text: str) -> str:

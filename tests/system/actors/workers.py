@@ -8,6 +8,7 @@ from ale_jax.model.sampler import Sampling
 from ale_jax.records import EpisodeKey, RolloutRequest, Task
 from ale_jax.rollout.engine import EngineStopped
 from ale_jax.rollout.policy_server import PolicyServer
+from ale_jax.system.actors.policy_replicas import PolicyReplica, PolicyReplicas
 from ale_jax.system.actors.rollout_worker import WorkerSpec
 from ale_jax.system.actors.rollout_workers import RolloutWorkers
 from ale_jax.system.config import RolloutConfig
@@ -48,8 +49,9 @@ def workers_of(
 ):
     rollout = RolloutConfig(runtime, actors, episodes_per_actor, 64, retries)
     with PolicyServer(ledger) as server:
-        spec = WorkerSpec(runtime, sandbox, limits, server.address)
-        with RolloutWorkers(rollout, deadlines, spec, ledger, events) as workers:
+        spec = WorkerSpec(runtime, sandbox, limits)
+        replicas = PolicyReplicas([PolicyReplica(ledger, server.address, lambda: 0)])
+        with RolloutWorkers(rollout, deadlines, spec, replicas, events) as workers:
             yield workers
 
 

@@ -28,7 +28,6 @@ def commands():
 
         def __init__(self, processes, process):
             self.processes, self.process, self.seen = processes, process, []
-            self.closed = False
 
         @command()
         def toy_add(self, amount):
@@ -44,9 +43,6 @@ def commands():
         def toy_forget(self):
             pass
 
-        def close(self):
-            self.closed = True
-
     yield Toy
     COMMANDS.clear()
     COMMANDS.update(before)
@@ -60,7 +56,9 @@ class Run:
     def __init__(self, monkeypatch, toy):
         monkeypatch.setattr(leader_module, "process_rows", lambda mesh, rows, n: ROWS[n])
         ours, theirs = map(Connection, socket.socketpair())
-        self.leader, self.ended = Leader({1: ours}), queue.Queue()
+        others = map(Connection, socket.socketpair())  # of conversations
+        self.leader = Leader({1: (ours, next(others))}, "127.0.0.1")
+        self.ended = queue.Queue()
         self.follower = toy(None, 1)
         self.target = toy(self.leader, 0)
         self._thread = threading.Thread(target=self._follow, args=(theirs,), daemon=True)
@@ -69,13 +67,13 @@ class Run:
 
     def _follow(self, connection):
         try:
-            self.ended.put(follow(connection, lambda size: self._begun(size)))
+            self.ended.put(follow(connection, self))
         except ValueError as error:
             self.ended.put(error)
 
-    def _begun(self, tokenizer_size):
+    def begin(self, tokenizer_size):
         assert tokenizer_size == 320
-        return self.follower
+        self.trainer = self.follower
 
 
 @pytest.fixture
@@ -91,7 +89,7 @@ def test_all_processes_make_the_same_calls_in_one_order(run):
     assert [run.target.toy_add(amount=each) for each in (3, 5, 2)] == [3, 8, 10]
     run.leader.end(0)
     assert run.ended.get(timeout=5) == 0
-    assert run.follower.seen == [3, 5, 2] and run.follower.closed
+    assert run.follower.seen == [3, 5, 2]
 
 
 def test_each_gets_its_own_rows_and_the_first_one_all_results(run):

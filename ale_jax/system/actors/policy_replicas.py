@@ -1,0 +1,110 @@
+"""The engines that episodes talk to, and the choice among them.
+
+Where several processes train together, each has an engine with a ledger and a policy server of its
+own. A rollout worker talks to the server directly, so that text and tokens do not pass through the
+controller.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ale_jax.model.sampler import Sampling
+from ale_jax.records import Episode, EpisodeKey, Trajectory, Turn
+from ale_jax.rollout.ledger import Activity
+from ale_jax.rollout.policy_client import PolicyAddress
+
+
+class Conversations(Protocol):
+    """The part of a ledger that the controller uses; see `ale_jax.rollout.ledger.Ledger`."""
+
+    def open(
+        self,
+        name: str,
+        key: EpisodeKey,
+        sampling: Sampling,
+        prefix_turns: tuple[Turn, ...],
+        redraw: int,
+    ) -> None: ...
+
+    def activity(self, name: str) -> Activity: ...
+
+    def stop(self, name: str) -> None: ...
+
+    def start_version(self, name: str) -> int | None: ...
+
+    def close(self, name: str, episode: Episode | None) -> Trajectory | None: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyReplica:
+    """An engine. server: of its conversations. sampled_tokens: counts since the start."""
+
+    conversations: Conversations
+    server: PolicyAddress
+    sampled_tokens: Callable[[], int]
+
+
+class PolicyReplicas:
+    """Sends each conversation to the engine with the fewest, and the members of a group to one
+    engine if it is as free as the others, because they share the pages of their prompt.
+
+    What a conversation samples depends on its key alone, not on the engine. One thread calls all
+    methods but `sampled_tokens`.
+    """
+
+    def __init__(self, replicas: Sequence[PolicyReplica]):
+        self._replicas = replicas
+        self._of: dict[str, tuple[int, tuple[str, int]]] = {}  # conversation -> replica, its group
+        self._open = Counter(dict.fromkeys(range(len(replicas)), 0))
+        self._groups: Counter[tuple[int, tuple[str, int]]] = Counter()
+
+    def open(
+        self,
+        name: str,
+        key: EpisodeKey,
+        sampling: Sampling,
+        prefix_turns: tuple[Turn, ...],
+        redraw: int,
+    ) -> PolicyAddress:
+        """Opens a conversation; returns the server that serves it."""
+        group = key.phase, key.group
+
+        def load(number: int) -> tuple[int, int]:
+            return self._open[number], -self._groups[number, group]
+
+        number = min(self._open, key=load)
+        replica = self._replicas[number]
+        replica.conversations.open(name, key, sampling, prefix_turns, redraw)
+        self._of[name] = number, group
+        self._open[number] += 1
+        self._groups[number, group] += 1
+        return replica.server
+
+    def activity(self, name: str) -> Activity:
+        return self._conversations(name).activity(name)
+
+    def stop(self, name: str) -> None:
+        self._conversations(name).stop(name)
+
+    def start_version(self, name: str) -> int | None:
+        return self._conversations(name).start_version(name)
+
+    def close(self, name: str, episode: Episode | None) -> Trajectory | None:
+        conversations = self._conversations(name)
+        number, group = self._of.pop(name)
+        self._open[number] -= 1
+        self._groups[number, group] -= 1
+        if not self._groups[number, group]:
+            del self._groups[number, group]
+        return conversations.close(name, episode)
+
+    def sampled_tokens(self) -> int:
+        """Tokens that all engines have sampled since the start."""
+        return sum(replica.sampled_tokens() for replica in self._replicas)
+
+    def _conversations(self, name: str) -> Conversations:
+        return self._replicas[self._of[name][0]].conversations

@@ -1,0 +1,161 @@
+"""The conversations of a follower's engine, as the controller in the first process sees them.
+
+The controller opens and closes conversations, and gets the trajectory. Whether an agent waits for a
+reply is told whenever it changes, so that nothing is asked in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ale_jax.data.trajectory_frames import encode_frame, read_frames
+from ale_jax.model.sampler import Sampling
+from ale_jax.records import Episode, EpisodeKey, Status, Task, Trajectory, Turn
+from ale_jax.rollout.engine import EngineStopped
+from ale_jax.rollout.ledger import Activity, AgentClock, Ledger
+from ale_jax.system.hosts.connection import Connection, Frame, Gone
+
+ANSWER_S = 30.0  # of a follower, to a question that its devices have no part in
+TURN_ARRAYS = ("prompt_ids", "action_ids", "logp_mu", "logp_old", "version")
+
+
+@dataclasses.dataclass
+class _Seen:
+    agent: AgentClock
+    start_version: int | None = None
+
+
+class RemoteLedger:
+    """`Conversations` of a follower. All methods but `sampled_tokens` are called by one thread.
+
+    If the follower is lost, its conversations are silent. The leader's log notices the loss.
+    """
+
+    def __init__(self, connection: Connection):
+        self._connection = connection
+        self._answers: queue.Queue[Frame] = queue.Queue()
+        self._seen: dict[str, _Seen] = {}
+        self._tokens = 0
+        threading.Thread(target=self._listen, name="conversations", daemon=True).start()
+
+    def open(
+        self,
+        name: str,
+        key: EpisodeKey,
+        sampling: Sampling,
+        prefix_turns: tuple[Turn, ...],
+        redraw: int,
+    ) -> None:
+        fields = {"key": dataclasses.asdict(key), "sampling": dataclasses.asdict(sampling)}
+        texts = [[turn.prompt_text, turn.action_text, turn.reward] for turn in prefix_turns]
+        arrays = [getattr(turn, each) for turn in prefix_turns for each in TURN_ARRAYS]
+        self._seen[name] = _Seen(AgentClock(time.monotonic()))
+        self._ask({"do": "open", "name": name, "texts": texts, "redraw": redraw} | fields, arrays)
+
+    def activity(self, name: str) -> Activity:
+        return self._seen[name].agent.read(time.monotonic())
+
+    def stop(self, name: str) -> None:
+        self._ask({"do": "stop", "name": name})
+
+    def start_version(self, name: str) -> int | None:
+        return self._seen[name].start_version
+
+    def close(self, name: str, episode: Episode | None) -> Trajectory | None:
+        del self._seen[name]
+        header = {"do": "close", "name": name}
+        if episode is None:
+            with contextlib.suppress(EngineStopped):  # then it has ended anyway
+                self._ask(header | {"episode": None})
+            return None
+        _, arrays = self._ask(header | {"episode": dataclasses.asdict(episode)})
+        (trajectory,) = read_frames(io.BytesIO(arrays[0].tobytes()))
+        return trajectory
+
+    def sampled_tokens(self) -> int:
+        return self._tokens
+
+    def _ask(self, header: dict[str, Any], arrays: Sequence[np.ndarray] = ()) -> Frame:
+        try:
+            self._connection.send(header, arrays)
+            return self._answers.get(timeout=ANSWER_S)
+        except (Gone, queue.Empty) as error:
+            raise EngineStopped(f"a process of this run does not answer: {error!r}") from error
+
+    def _listen(self) -> None:
+        with contextlib.suppress(Gone):
+            while True:
+                header, arrays = self._connection.receive()
+                if header["kind"] == "answer":
+                    self._answers.put((header, arrays))
+                elif seen := self._seen.get(header["name"]):
+                    self._tokens = header["sampled_tokens"]
+                    seen.start_version = header["start_version"]
+                    turn = seen.agent.ask if header["kind"] == "asked" else seen.agent.answer
+                    turn(time.monotonic())
+
+
+class ConversationService:
+    """Lets the controller use a follower's ledger, in a thread that ends with the connection."""
+
+    def __init__(self, connection: Connection, ledger: Ledger):
+        self._connection, self._ledger = connection, ledger
+        ledger.observe(self._tell)
+        threading.Thread(target=self._serve, name="conversations", daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(Gone):
+            while True:
+                header, arrays = self._connection.receive()
+                self._connection.send({"kind": "answer"}, self._do(header, arrays))
+
+    def _do(self, header: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        name = header["name"]
+        if header["do"] == "open":
+            key, sampling = _key(header["key"]), Sampling(**header["sampling"])
+            turns = _turns(header["texts"], arrays)
+            self._ledger.open(name, key, sampling, turns, header["redraw"])
+        elif header["do"] == "stop":
+            self._ledger.stop(name)
+        else:
+            trajectory = self._ledger.close(name, header["episode"] and _episode(header["episode"]))
+            if trajectory is not None:
+                frame = encode_frame(trajectory)
+                assert frame is not None, "a trajectory of more than a gigabyte"
+                return [np.frombuffer(frame, np.uint8)]
+        return []
+
+    def _tell(self, name: str, kind: str, start_version: int | None, sampled_tokens: int) -> None:
+        fields = {"start_version": start_version, "sampled_tokens": sampled_tokens}
+        with contextlib.suppress(Gone):
+            self._connection.send({"kind": kind, "name": name} | fields)
+
+
+def _key(fields: dict[str, Any]) -> EpisodeKey:
+    return EpisodeKey(**fields | {"task": Task(**fields["task"])})
+
+
+def _episode(fields: dict[str, Any]) -> Episode:
+    return Episode(**fields | {"key": _key(fields["key"]), "status": Status(fields["status"])})
+
+
+def _turns(texts: Sequence[Sequence[Any]], arrays: Sequence[np.ndarray]) -> tuple[Turn, ...]:
+    width = len(TURN_ARRAYS)
+    return tuple(
+        Turn(
+            **dict(zip(TURN_ARRAYS, arrays[number * width : (number + 1) * width], strict=True)),
+            prompt_text=prompt,
+            action_text=action,
+            reward=reward,
+        )
+        for number, (prompt, action, reward) in enumerate(texts)
+    )
