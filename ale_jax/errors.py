@@ -10,3 +10,6 @@ class RunFailed(RuntimeError):
 
 class RolloutsFailed(RunFailed):
     """No further episode can be played. The learner's state is good, and can still be saved."""
+
+
+EXIT_FAILED = 2  # the exit code of an expected failure, which was described in one line

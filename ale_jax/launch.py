@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from ale_jax.errors import RunFailed
+from ale_jax.errors import EXIT_FAILED, RunFailed
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.system.fields import flat, meant_fields, unknown_field, wrong_value
 from ale_jax.system.library_log import LibraryLog
@@ -88,7 +88,7 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
         if "--debug" in argv:
             raise
         print(f"error: {_one_line(error)}", file=sys.stderr)
-        return 2
+        return EXIT_FAILED
 
 
 def _launch(argv: Sequence[str], run: Run | None) -> int:
@@ -127,7 +127,7 @@ def _launch(argv: Sequence[str], run: Run | None) -> int:
 def _train(
     values: dict[str, Any], options: flags.FlagValues, host: HostOptions, run: Run | None
 ) -> int:
-    from ale_jax.system.hosts.start import initialize
+    from ale_jax.system.hosts.start import disconnect, initialize
 
     initialize(host)
 
@@ -137,10 +137,18 @@ def _train(
     from ale_jax.system.hosts.run import follow_run, led
 
     config, path = build_config(values), Path(options.workdir)
-    if jax.process_index() > 0:
-        return follow_run(config, path)
-    with led(config, host.coordinator) as processes:
-        return _control(config, options, processes, run)
+    try:
+        if jax.process_index() > 0:
+            code = follow_run(config, path)
+        else:
+            with led(config, host.coordinator) as processes:
+                code = _control(config, options, processes, run)
+    except KeyboardInterrupt:
+        disconnect()
+        raise
+    if code != EXIT_FAILED:
+        disconnect()
+    return code
 
 
 def _control(
@@ -313,7 +321,7 @@ def _one_line(error: BaseException) -> str:
 def main_program(argv: Sequence[str]) -> int:
     """`main` as the whole of a process, which exits with the code that it returns."""
     code = main(argv)
-    if code == 2:
+    if code == EXIT_FAILED:
         # What ended the run, such as a full disk, also fails the clean-up of libraries at exit. It
         # has been said in one line, which should stay the last one.
         sys.unraisablehook = threading.excepthook = lambda _: None

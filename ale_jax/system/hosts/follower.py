@@ -14,13 +14,13 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from ale_jax.errors import EXIT_FAILED
 from ale_jax.learn.rows import OwnRows
 from ale_jax.rollout.policy_client import PolicyAddress
 from ale_jax.system.hosts.commands import COMMANDS, perform
 from ale_jax.system.hosts.connection import Connection, Frame, Gone
 
 LEAVE_S = 10.0  # for the main thread to end after the leader ends or is lost
-FAILED = 2
 
 
 class Part(Protocol):
@@ -114,4 +114,4 @@ class _Log:
         except Gone as error:
             text = f"error: the first process of this run is lost ({error})\n"
             os.write(sys.stderr.fileno(), text.encode())
-            os._exit(FAILED)
+            os._exit(EXIT_FAILED)

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from ale_jax.errors import RunFailed
+from ale_jax.errors import EXIT_FAILED, RunFailed
 from ale_jax.learn.rows import join_rows, process_rows
 from ale_jax.rollout.policy_client import PolicyAddress
 from ale_jax.system.actors.policy_replicas import PolicyReplica
@@ -29,7 +29,6 @@ from ale_jax.system.hosts.connection import Connection, Frame, Gone
 from ale_jax.system.hosts.conversations import RemoteLedger
 
 LEAVE_S = 10.0  # for the main thread, which may be stuck in a program, to end after a loss
-FAILED = 2  # the exit code of an expected failure
 
 
 class Leader:
@@ -119,7 +118,7 @@ class Leader:
             "from the last checkpoint"
         )
         for follower in self._followers:
-            follower.send({"kind": "end", "code": FAILED})
+            follower.send({"kind": "end", "code": EXIT_FAILED})
         timer = threading.Timer(LEAVE_S, self._leave)
         timer.daemon = True
         timer.start()
@@ -128,7 +127,7 @@ class Leader:
         # The main thread waits for devices that will not answer. Sandboxes and Ray's processes end
         # with this process.
         os.write(sys.stderr.fileno(), f"error: {self._lost}\n".encode())
-        os._exit(FAILED)
+        os._exit(EXIT_FAILED)
 
 
 class _Follower:

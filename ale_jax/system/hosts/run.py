@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jax
 
-from ale_jax.errors import RolloutsFailed
+from ale_jax.errors import EXIT_FAILED, RolloutsFailed
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.rollout.engine import Engine
@@ -29,7 +29,6 @@ from ale_jax.system.library_log import LibraryLog
 from ale_jax.system.stopping import INTERRUPTED, StopSignals
 from ale_jax.system.trainer import Trainer
 
-FAILED = 2
 GRACE_MORE_S = 10.0  # for a follower, to whom nothing is left to save
 LOOK_S = 1.0  # between two looks at the engine
 
@@ -42,7 +41,7 @@ def led(config: RunConfig, coordinator: str) -> Iterator[Processes]:
         return
     address = own_address(coordinator)
     leader = Leader(accept_followers(address, digest(config.to_json())), address)
-    code = FAILED
+    code = EXIT_FAILED
     try:
         yield leader
         code = 0
@@ -51,8 +50,6 @@ def led(config: RunConfig, coordinator: str) -> Iterator[Processes]:
         raise
     finally:
         leader.end(code)
-        if code != FAILED:
-            jax.distributed.shutdown()  # all of them at once, as it waits for the others
 
 
 def follow_run(config: RunConfig, path: Path) -> int:
@@ -66,10 +63,7 @@ def follow_run(config: RunConfig, path: Path) -> int:
         StopSignals(grace, lambda: log.send({"kind": "stop"})),
         _Part(config, log, conversations, address) as part,
     ):
-        code = follow(log, part)
-    if code != FAILED:
-        jax.distributed.shutdown()
-    return code
+        return follow(log, part)
 
 
 class _Part:

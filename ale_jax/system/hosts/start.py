@@ -75,6 +75,12 @@ def initialize(options: HostOptions) -> None:
         jax.distributed.initialize()
 
 
+def disconnect() -> None:
+    """Leaves jax's processes. All of them must call it, since each waits for the others."""
+    if jax.distributed.is_initialized():
+        jax.distributed.shutdown()
+
+
 def _is_in_cluster(environment: Mapping[str, str]) -> bool:
     """Whether a cluster started several processes of this run."""
     sizes = (environment.get(name, "1") for name in CLUSTER_SIZES)
