@@ -114,7 +114,9 @@ def _launch(argv: Sequence[str], run: Run | None) -> int:
 
     from ale_jax.system.hosts.start import HostOptions, spawned
 
-    if options.spawn < 2:
+    if options.spawn < 1:
+        raise ValueError(f"--spawn={options.spawn} must be at least 1")
+    if options.spawn == 1:
         host = HostOptions(options.coordinator, options.processes, options.process)
         return _train(values, options, host, run)
     if options.processes > 1:

@@ -156,9 +156,8 @@ def accept_followers(host: str, own_digest: str) -> dict[int, tuple[Connection, 
                 )
                 connection.send({"kind": "refused", "why": text})
                 raise ValueError(text)
+            connection.send({"kind": "welcome"})
             found[process, hello["for"]] = connection
-    for connection in found.values():
-        connection.send({"kind": "welcome"})
     return {
         process: (found[process, LOG], found[process, CONVERSATIONS])
         for process in range(1, jax.process_count())
@@ -174,10 +173,10 @@ def connect_to_leader(own_digest: str) -> tuple[Connection, Connection, str]:
     for purpose in (LOG, CONVERSATIONS):
         connected = socket.create_connection((host, port), timeout=CONNECT_S)
         address = connected.getsockname()[0]
-        found.append(Connection(connected))
-        found[-1].send(hello | {"for": purpose})
-    for connection in found:
+        connection = Connection(connected)
+        found.append(connection)
         try:
+            connection.send(hello | {"for": purpose})
             answer, _ = connection.receive()
         except Gone as error:
             raise ValueError(f"the first process of this run refused us: {error}") from None

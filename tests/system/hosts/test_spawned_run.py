@@ -1,0 +1,126 @@
+"""Runs of two processes, as a user starts them, also if a process dies or is stopped."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.quick_compile import QUICK_COMPILE
+from tests.system.untimed import rl_lines
+from tests.system.whole_runs import command, interrupt
+
+STEPS = 5
+# Failures are punished, so that there is something to learn from a policy that knows nothing.
+OVERRIDES = (
+    "--config.worlds.train_families=('countdown3',)",
+    "--config.worlds.held_out_families=()",
+    "--config.eval.held_out_tasks=0",
+    "--config.rl.alpha=0.0",
+    f"--config.rl.steps={STEPS}",
+    "--config.algo.advantage.mean=none",
+    "--config.algo.advantage.failure_reward=-1.0",
+)
+ENDS_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """Starts a run on `processes` processes, which have four devices together."""
+    compiled = tmp_path_factory.mktemp("compiled")
+
+    def call(workdir, processes):
+        flags = f"--xla_force_host_platform_device_count={4 // processes} {QUICK_COMPILE}"
+        line = command(workdir, "auto", *OVERRIDES, f"--config.compilation_cache={compiled}")
+        return subprocess.Popen(
+            [*line, f"--spawn={processes}"],
+            env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    return call
+
+
+def finish(process):
+    """(exit code, what it printed last)."""
+    printed, _ = process.communicate(timeout=300)
+    lines = [line for line in printed.splitlines() if "[Gloo]" not in line]
+    return process.returncode, lines[-1]
+
+
+def follower(leader):
+    """The pid of the run's other process."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            words = (folder / "cmdline").read_bytes()
+        except OSError:  # it has ended
+            continue
+        if parent == leader.pid and b"--process=1" in words:
+            return int(folder.name)
+    raise AssertionError("there is no other process")
+
+
+@pytest.fixture(scope="module")
+def unbroken(start, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("unbroken") / "run"
+    code, last = finish(start(workdir, 2))
+    assert code == 0, last
+    return rl_lines(workdir)
+
+
+def assert_same(workdir, unbroken):
+    lines = rl_lines(workdir)
+    assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
+    for line, other in zip(lines, unbroken, strict=True):
+        assert line.keys() == other.keys() and line["tokens_crc32"] == other["tokens_crc32"]
+        for name, value in line.items():
+            if isinstance(value, float):
+                np.testing.assert_allclose(value, other[name], rtol=1e-5, atol=1e-7, err_msg=name)
+    assert any(line.get("grad_norm", 0) > 0 for line in lines), "nothing was learned"
+
+
+def test_a_lost_process_ends_the_others_and_the_run_goes_on_with_fewer(start, unbroken, tmp_path):
+    workdir = tmp_path / "run"
+    leader = start(workdir, 2)
+    interrupt(leader, workdir, 0, step=2)
+    os.kill(follower(leader), signal.SIGKILL)
+    began = time.monotonic()
+    code, last = finish(leader)
+    assert code == 2 and time.monotonic() - began < ENDS_S
+    assert last.startswith("error: process 1 of this run is lost") and "same command" in last
+    code, last = finish(start(workdir, 1))
+    assert code == 0, last
+    assert_same(workdir, unbroken)
+
+
+def test_a_signal_to_any_process_saves_one_step_of_all(start, unbroken, tmp_path):
+    workdir = tmp_path / "run"
+    leader = start(workdir, 2)
+    interrupt(leader, workdir, 0, step=2)
+    os.kill(follower(leader), signal.SIGTERM)
+    began = time.monotonic()
+    code, last = finish(leader)
+    assert code == 130 and time.monotonic() - began < ENDS_S
+    assert last == "interrupted: the same command continues from the last checkpoint"
+    saved = max(p.name for p in (workdir / "checkpoints").iterdir())
+    assert saved == f"step_{max(line['step'] for line in rl_lines(workdir)):08d}"
+    code, last = finish(start(workdir, 2))
+    assert code == 0, last
+    assert_same(workdir, unbroken)
+
+
+def test_a_lost_first_process_ends_the_others(start, tmp_path):
+    workdir = tmp_path / "run"
+    leader = start(workdir, 2)
+    interrupt(leader, workdir, signal.SIGKILL, step=1)
+    began = time.monotonic()
+    _, last = finish(leader)  # when no process has the output any more, which both of them have
+    assert time.monotonic() - began < ENDS_S
+    assert last.startswith("error: the first process of this run is lost")

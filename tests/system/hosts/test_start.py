@@ -1,0 +1,104 @@
+"""How processes find each other, and whom they refuse."""
+
+import json
+import queue
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from ale_jax.system.hosts import start
+from ale_jax.system.hosts.start import (
+    HostOptions,
+    _is_in_cluster,
+    accept_followers,
+    connect_to_leader,
+    digest,
+    own_address,
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("", 0, 0), "--processes=0 must be at least 1"),
+        (("h:1", 2, 2), r"--process=2 must be from 0 to 1"),
+        (("h:1", 2, -1), r"--process=-1 must be from 0 to 1"),
+        (("", 2, 0), "--coordinator is missing"),
+        (("h", 2, 0), "--coordinator=h must be HOST:PORT"),
+    ],
+)
+def test_what_names_no_process_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        HostOptions(*options)
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, False),
+        ({"SLURM_NTASKS": "1", "TPU_WORKER_HOSTNAMES": "localhost"}, False),
+        ({"SLURM_NTASKS": "8"}, True),
+        ({"TPU_WORKER_HOSTNAMES": "a,b"}, True),
+        ({"MEGASCALE_NUM_SLICES": "2"}, True),
+    ],
+)
+def test_a_cluster_is_recognized_by_the_number_of_its_processes(variables, expected):
+    assert _is_in_cluster(variables) == expected
+
+
+def test_the_address_is_as_private_as_the_coordinators():
+    assert own_address("127.0.0.1:80") == own_address("localhost:80") == "127.0.0.1"
+
+
+@pytest.fixture
+def two(monkeypatch):
+    """This process for both of a run, where the secret travels by a queue."""
+    told = queue.Queue()
+
+    def broadcast(text):
+        if text:
+            told.put(text)
+            return text
+        return told.get(timeout=10)
+
+    monkeypatch.setattr(start, "_broadcast", broadcast)
+    monkeypatch.setattr(start.jax, "process_count", lambda: 2)
+    monkeypatch.setattr(start.jax, "process_index", lambda: 1)
+    return told
+
+
+def _close(connections):
+    for connection in connections:
+        connection.close()
+
+
+def test_a_follower_is_welcome_and_a_stranger_is_not(two):
+    own = digest({"seed": 1})
+    with ThreadPoolExecutor(2) as pool:
+        accepted = pool.submit(accept_followers, "127.0.0.1", own)
+        host, port, token = json.loads(text := two.get(timeout=10))
+        strangers = [socket.create_connection((host, port)) for _ in range(2)]
+        strangers[0].sendall(b"GET / HTTP/1.1\r\n\r\n")
+        impostor = start.Connection(strangers[1])
+        impostor.send({"kind": "hello", "token": "x" * len(token), "process": 1, "digest": own})
+        two.put(text)
+        log, conversations, address = connect_to_leader(own)
+        (pair,) = accepted.result(timeout=20).values()
+        pair[0].send({"kind": "one"})
+        pair[1].send({"kind": "two"})
+        assert log.receive()[0] == {"kind": "one"}
+        assert conversations.receive()[0] == {"kind": "two"}
+        assert address == "127.0.0.1"
+        with pytest.raises(start.Gone):
+            impostor.receive()
+        _close([*pair, log, conversations, impostor])
+
+
+def test_another_config_is_refused_on_both_sides(two):
+    with ThreadPoolExecutor(1) as pool:
+        accepted = pool.submit(accept_followers, "127.0.0.1", digest({"seed": 1}))
+        with pytest.raises(ValueError, match=r"process 1 at .* has another config"):
+            connect_to_leader(digest({"seed": 2}))
+        with pytest.raises(ValueError, match="start all processes with the same line"):
+            accepted.result(timeout=20)
