@@ -322,24 +322,34 @@ def _one_line(error: BaseException) -> str:
 
 def main_program(argv: Sequence[str]) -> int:
     """`main` as the whole of a process, which exits with the code that it returns."""
-    code = main(argv)
+    try:
+        code = main(argv)
+    except Exception:  # a bug
+        if _has_others():
+            traceback.print_exc()
+            _leave_others(1)
+        raise
     if code == EXIT_FAILED:
         # What ended the run, such as a full disk, also fails the clean-up of libraries at exit. It
         # has been said in one line, which should stay the last one.
         sys.unraisablehook = threading.excepthook = lambda _: None
         logging.disable()
         warnings.simplefilter("ignore")
-        _leave_others(code)
+        if _has_others():
+            _leave_others(code)
     return code
 
 
-def _leave_others(code: int) -> None:
-    """Exits at once if jax has other processes, for which its clean-up would wait in vain."""
+def _has_others() -> bool:
+    """Whether jax has other processes, for which its clean-up would wait in vain."""
     jax = sys.modules.get("jax")
-    if jax is not None and jax.distributed.is_initialized():
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    return jax is not None and jax.distributed.is_initialized()
+
+
+def _leave_others(code: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from ale_jax.model.sampler import Sampling
 from ale_jax.records import EpisodeKey, RolloutRequest, Task
 from ale_jax.rollout.policy_server import PolicyServer
 from ale_jax.system.actors.cluster import ray_cluster
+from ale_jax.system.actors.policy_replicas import PolicyReplica, PolicyReplicas
 from ale_jax.system.actors.rollout_worker import WorkerSpec
 from ale_jax.system.actors.rollout_workers import RolloutWorkers
 from ale_jax.system.config import RolloutConfig
@@ -27,8 +28,9 @@ def main(runtime: str) -> None:
         pids.append(fields["pid"])
 
     with ray_cluster(rollout.actors), PolicyServer(ledger) as server:
-        spec = WorkerSpec(runtime, SPEC, AgentLimits(turns=9), server.address)
-        with RolloutWorkers(rollout, DeadlinesConfig(), spec, ledger, record) as workers:
+        spec = WorkerSpec(runtime, SPEC, AgentLimits(turns=9))
+        replicas = PolicyReplicas([PolicyReplica(ledger, server.address, lambda: 0)])
+        with RolloutWorkers(rollout, DeadlinesConfig(), spec, replicas, record) as workers:
             for group in range(4):
                 key = EpisodeKey("train", group, 0, Task("count", group, "train"))
                 workers.submit(RolloutRequest(key), Sampling())

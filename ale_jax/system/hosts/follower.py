@@ -37,7 +37,15 @@ class Part(Protocol):
 
 def follow(connection: Connection, part: Part) -> int:
     """Executes commands until the leader ends the log; returns the exit code that it names."""
-    log, kept = _Log(connection), {}
+    log = _Log(connection)
+    try:
+        return _follow(log, connection, part)
+    finally:
+        log.ended.set()
+
+
+def _follow(log: _Log, connection: Connection, part: Part) -> int:
+    kept: dict[int, np.ndarray] = {}
     while True:
         header, arrays = log.next()
         if header["kind"] == "begin":
@@ -49,7 +57,6 @@ def follow(connection: Connection, part: Part) -> int:
             _execute(connection, part.trainer, header, arrays, kept)
         else:
             connection.send({"kind": "bye"})
-            log.ended.set()
             return header["code"]
 
 
@@ -112,6 +119,8 @@ class _Log:
                         os._exit(frame[0]["code"])
                     return
         except Gone as error:
+            if self.ended.is_set():
+                return
             text = f"error: the first process of this run is lost ({error})\n"
             os.write(sys.stderr.fileno(), text.encode())
             os._exit(EXIT_FAILED)

@@ -41,6 +41,7 @@ class Leader:
         self._number = 0
         self._lost: str | None = None
         self._ending = False
+        self._timer: threading.Timer | None = None
         self._rows: dict[int, np.ndarray] = {}  # of a batch, on each process
         self._followers = [_Follower(n, *both, self._lose) for n, both in connections.items()]
 
@@ -85,6 +86,8 @@ class Leader:
     def end(self, code: int) -> None:
         """Lets the followers exit with `code`, and waits until they are about to."""
         self._ending = True
+        if self._timer:
+            self._timer.cancel()  # the main thread is here
         for follower in self._followers:
             follower.send({"kind": "end", "code": code})
         for follower in self._followers:
@@ -119,9 +122,9 @@ class Leader:
         )
         for follower in self._followers:
             follower.send({"kind": "end", "code": EXIT_FAILED})
-        timer = threading.Timer(LEAVE_S, self._leave)
-        timer.daemon = True
-        timer.start()
+        self._timer = threading.Timer(LEAVE_S, self._leave)
+        self._timer.daemon = True
+        self._timer.start()
 
     def _leave(self) -> None:
         # The main thread waits for devices that will not answer. Sandboxes and Ray's processes end

@@ -128,3 +128,4 @@ def test_a_follower_that_cannot_go_on_ends_the_run(run, monkeypatch):
     with pytest.raises(RunFailed, match=r"process 1 of this run failed \(ValueError: the disk is"):
         while True:
             run.leader.check()
+    run.leader.end(2)
