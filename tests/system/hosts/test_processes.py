@@ -13,7 +13,7 @@ import pytest
 
 from tests.quick_compile import QUICK_COMPILE
 
-TIME_S = 400
+TIME_S = 800
 STEPS = 3
 # Attention credit and a divergence from the reference; critics, values and masks.
 ALGORITHMS = ("grpo", "asyppo")
