@@ -20,6 +20,7 @@ import numpy as np
 
 HEARTBEAT_S = 1.0
 SILENCE_S = 15.0  # without any frame, the other end counts as dead
+PIECE_BYTES = 1 << 20
 MAX_HEADER_BYTES = 256 << 20  # a tokenizer's file is in a header
 MAX_PAYLOAD_BYTES = 1 << 40
 _LENGTHS = struct.Struct(">QQ")
@@ -53,8 +54,10 @@ class Connection:
         lengths = _LENGTHS.pack(len(text), sum(map(len, payload)))
         try:
             with self._sending:
-                for part in (lengths + text, *payload):
-                    self._socket.sendall(part)
+                for part in (memoryview(lengths + text), *payload):
+                    # In pieces, since the limit is for the other end's silence, not for a batch.
+                    for start in range(0, len(part), PIECE_BYTES):
+                        self._socket.sendall(part[start : start + PIECE_BYTES])
                     self.sent_bytes += len(part)
         except OSError as error:
             raise Gone(f"the connection ended ({error})") from error

@@ -5,6 +5,7 @@ import json
 import socket
 import struct
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -96,3 +97,16 @@ def test_silence_is_told_from_waiting(monkeypatch):
         assert other.receive()[0] == {"kind": "end"}
     with _against_raw() as (end, _), pytest.raises(Gone, match=r"nothing was heard for 0\.5 s"):
         end.receive()
+
+
+def test_a_batch_may_take_longer_than_a_silence(monkeypatch):
+    monkeypatch.setattr(module, "SILENCE_S", 1.0)
+    array = np.arange(4 << 20, dtype=np.int32)
+    with _against_raw() as (end, theirs), ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(end.send, {"kind": "rows"}, [array])
+        received = bytearray()
+        while len(received) < array.nbytes:  # for about two seconds
+            received += theirs.recv(1 << 20, socket.MSG_WAITALL)
+            time.sleep(0.12)
+        sending.result(timeout=10)
+    assert array.tobytes()[: 1 << 20] in received
