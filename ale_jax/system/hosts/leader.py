@@ -84,15 +84,17 @@ class Leader:
             raise RunFailed(self._lost)
 
     def end(self, code: int) -> None:
-        """Lets the followers exit with `code`, and waits until they are about to."""
+        """Lets the followers exit with `code`, and waits until they are about to, unless one of
+        them is lost, since the others may wait for it."""
         self._ending = True
         if self._timer:
             self._timer.cancel()  # the main thread is here
         for follower in self._followers:
             follower.send({"kind": "end", "code": code})
         for follower in self._followers:
-            with contextlib.suppress(queue.Empty):
-                follower.replies.get(timeout=LEAVE_S)
+            if not self._lost:
+                with contextlib.suppress(queue.Empty):
+                    follower.replies.get(timeout=LEAVE_S)
             follower.connection.close()
             follower.conversations.close()
 

@@ -101,12 +101,12 @@ def test_silence_is_told_from_waiting(monkeypatch):
 
 def test_a_batch_may_take_longer_than_a_silence(monkeypatch):
     monkeypatch.setattr(module, "SILENCE_S", 1.0)
-    array = np.arange(4 << 20, dtype=np.int32)
+    array = np.ones(4 << 20, np.int32)
     with _against_raw() as (end, theirs), ThreadPoolExecutor(1) as pool:
-        sending = pool.submit(end.send, {"kind": "rows"}, [array])
-        received = bytearray()
-        while len(received) < array.nbytes:  # for about two seconds
-            received += theirs.recv(1 << 20, socket.MSG_WAITALL)
-            time.sleep(0.12)
-        sending.result(timeout=10)
-    assert array.tobytes()[: 1 << 20] in received
+        theirs.settimeout(5.0)
+        sending, received = pool.submit(end.send, {"kind": "rows"}, [array]), 0
+        while not sending.done():  # for more than two seconds
+            received += len(theirs.recv(1 << 17))
+            time.sleep(0.02)
+        sending.result()
+        assert received > array.nbytes // 2  # the rest is in the socket
