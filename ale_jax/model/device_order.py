@@ -18,8 +18,8 @@ _DISPATCHING = threading.RLock()
 
 @contextlib.contextmanager
 def dispatching(mesh: Mesh | None) -> Iterator[None]:
-    """Within the block, no other thread dispatches programs. To be held until a program is
-    dispatched, and not until it is done. A mesh of one device needs no order."""
+    """Within the block, no other thread dispatches programs. Whoever need not read the result there
+    should leave it when the program is dispatched. A mesh of one device needs no order."""
     if mesh is None or mesh.devices.size == 1:
         yield
         return

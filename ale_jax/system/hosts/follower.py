@@ -46,6 +46,7 @@ def follow(connection: Connection, part: Part) -> int:
 
 def _follow(log: _Log, connection: Connection, part: Part) -> int:
     kept: dict[int, np.ndarray] = {}
+    commands = 0
     while True:
         header, arrays = log.next()
         if header["kind"] == "begin":
@@ -54,6 +55,8 @@ def _follow(log: _Log, connection: Connection, part: Part) -> int:
             address = dataclasses.astuple(part.open_engine(header["files"]))
             connection.send({"kind": "answer", "address": address})
         elif header["kind"] == "command":
+            commands += 1
+            assert header["number"] == commands, (header["number"], commands)
             _execute(connection, part.trainer, header, arrays, kept)
         else:
             connection.send({"kind": "bye"})

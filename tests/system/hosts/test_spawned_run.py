@@ -54,6 +54,14 @@ def finish(process):
     return process.returncode, lines[-1]
 
 
+def finish_soon(process):
+    """Like `finish`, of a run that something has ended."""
+    began = time.monotonic()
+    found = finish(process)
+    assert time.monotonic() - began < ENDS_S
+    return found
+
+
 def follower(leader):
     """The pid of the run's other process."""
     for folder in Path("/proc").glob("[0-9]*"):
@@ -91,9 +99,8 @@ def test_a_lost_process_ends_the_others_and_the_run_goes_on_with_fewer(start, un
     leader = start(workdir, 2)
     interrupt(leader, workdir, 0, step=2)
     os.kill(follower(leader), signal.SIGKILL)
-    began = time.monotonic()
-    code, last = finish(leader)
-    assert code == 2 and time.monotonic() - began < ENDS_S
+    code, last = finish_soon(leader)
+    assert code == 2
     assert last.startswith("error: process 1 of this run is lost") and "same command" in last
     code, last = finish(start(workdir, 1))
     assert code == 0, last
@@ -105,9 +112,8 @@ def test_a_signal_to_any_process_saves_one_step_of_all(start, unbroken, tmp_path
     leader = start(workdir, 2)
     interrupt(leader, workdir, 0, step=2)
     os.kill(follower(leader), signal.SIGTERM)
-    began = time.monotonic()
-    code, last = finish(leader)
-    assert code == 130 and time.monotonic() - began < ENDS_S
+    code, last = finish_soon(leader)
+    assert code == 130
     assert last == "interrupted: the same command continues from the last checkpoint"
     saved = max(p.name for p in (workdir / "checkpoints").iterdir())
     assert saved == f"step_{max(line['step'] for line in rl_lines(workdir)):08d}"
@@ -120,7 +126,5 @@ def test_a_lost_first_process_ends_the_others(start, tmp_path):
     workdir = tmp_path / "run"
     leader = start(workdir, 2)
     interrupt(leader, workdir, signal.SIGKILL, step=1)
-    began = time.monotonic()
-    _, last = finish(leader)  # when no process has the output any more, which both of them have
-    assert time.monotonic() - began < ENDS_S
+    _, last = finish_soon(leader)  # when no process has the output any more; both have it
     assert last.startswith("error: the first process of this run is lost")
