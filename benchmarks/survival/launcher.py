@@ -25,7 +25,7 @@ import jax.numpy as jnp
 
 from ale_jax import launch
 from ale_jax.learn import checkpoint, step
-from ale_jax.learn.checkpoint import Checkpoints
+from ale_jax.learn.checkpoint import OrbaxFiles
 from ale_jax.learn.learner import Learner
 from ale_jax.rollout.engine import Engine
 from benchmarks.survival.processes import MARK
@@ -144,8 +144,8 @@ def memory() -> None:
     def live_bytes() -> int:
         return sum(array.nbytes for array in jax.live_arrays())
 
-    def measuring(restore: Callable) -> Callable:
-        def restored(self, target):
+    def measuring(read: Callable) -> Callable:
+        def measured(self, folder, target):
             peak, over = [live_bytes()], threading.Event()
 
             def look() -> None:
@@ -154,17 +154,17 @@ def memory() -> None:
 
             looking = threading.Thread(target=look)
             looking.start()
-            found = restore(self, target)
+            found = read(self, folder, target)
             over.set()
             looking.join()
             peak.append(live_bytes())
-            state = sum(array.nbytes for array in jax.tree.leaves(found[1]))
+            state = sum(array.nbytes for array in jax.tree.leaves(found))
             happened(json.dumps({"peak": max(peak), "state": state, "looks": len(peak)}))
             raise KeyboardInterrupt
 
-        return restored
+        return measured
 
-    replace(Checkpoints, "restore_latest", measuring)
+    replace(OrbaxFiles, "read", measuring)
 
 
 FAULTS: dict[str, Callable[[], None]] = {

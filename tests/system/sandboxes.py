@@ -47,5 +47,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _containers(pid: int) -> list[str]:
-    listed = docker.from_env().containers.list(filters={"label": "ale.owner"})
+    # Those of other tests may be removed meanwhile.
+    labelled = {"label": "ale.owner"}
+    listed = docker.from_env().containers.list(filters=labelled, ignore_removed=True)
     return [each.id for each in listed if Owner.parse(each.labels["ale.owner"]).pid == pid]
