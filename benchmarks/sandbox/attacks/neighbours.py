@@ -9,6 +9,7 @@ FIRST = """
 import array, ctypes, os, signal, socket, time
 libc = ctypes.CDLL(None, use_errno=True)
 """
+LAST = "print('all'); time.sleep(40)\n"
 # What takes all that it can get, and what another sandbox must still be able to do.
 HOARDS = {
     "inotify instances": (
@@ -50,10 +51,11 @@ def _takes_all(what: str) -> Attack:
     def play(arena: Arena) -> str:
         with arena.another() as other:
             other.write({"need.py": f"{FIRST}{need}\n".encode()})
-            arena.box.write({"hoard.py": f"{FIRST}{hoard}\nprint('all'); time.sleep(9)\n".encode()})
+            arena.box.write({"hoard.py": f"{FIRST}{hoard}\n{LAST}".encode()})
             takers = f"for i in $(seq {TAKERS}); do python3 -u hoard.py >> out & done"
-            waits = f"until [ $(grep -c all out) = {TAKERS} ]; do sleep 0.05; done"
-            taken = arena.box.run(f"touch out; {takers}; {waits}", timeout=5.0)
+            # Words are counted, as two processes may write theirs before either ends its line.
+            waits = f"until [ $(grep -o all out | wc -l) = {TAKERS} ]; do sleep 0.05; done"
+            taken = arena.box.run(f"touch out; {takers}; {waits}", timeout=30.0)
             require(not taken.timed_out, "could not be tried")
             answer = other.run(f"{RETRY} python3 need.py 2>&1 && break; sleep 0.05; done").output
         return require(answer.endswith("True\n"), f"the other says {answer.strip()[-50:]}")
