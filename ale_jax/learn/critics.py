@@ -29,7 +29,7 @@ from ale_jax.learn.state import (
     begin,
     table_optimizer,
 )
-from ale_jax.learn.step import Metrics, ModelSpec, make_update_step
+from ale_jax.learn.step import Metrics, ModelSpec, UpdateStep
 from ale_jax.model.compute import EXACT, Compute
 from ale_jax.model.lora import merged
 from ale_jax.model.moe import balancing_loss, router_sums
@@ -128,9 +128,7 @@ class Critics:
         self.hp, self.gamma, self.state = hp, gamma, state
         self._model = model = hp.model(policy)
         optimizer = table_optimizer(hp.optimizer, value_table(model.shape))
-        self._step = make_update_step(
-            critic_gradient(model), optimizer, state[0].params, model.mesh
-        )
+        self._step = UpdateStep(critic_gradient(model), optimizer, state[0].params, model.mesh)
 
     @classmethod
     def make(
@@ -205,7 +203,7 @@ def _values(
 
 
 def critic_gradient(model: ModelSpec) -> Callable[..., tuple[Params, Metrics, None]]:
-    """For `make_update_step`: the gradient of one critic's loss on one microbatch."""
+    """For `UpdateStep`: the gradient of one critic's loss on one microbatch."""
 
     def loss_of(moved, params, arrays, loss_denominator, share):
         del params  # every weight of a critic is trained

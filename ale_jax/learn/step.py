@@ -97,62 +97,83 @@ def make_train_step(
     it was, and the metrics say so (learn/finite.py).
     """
     weights = abstract_trained(model.shape, model.lora, model.mesh)
-    return make_update_step(gradient_function(model, loss_fn), optimizer, weights, model.mesh)
+    return UpdateStep(gradient_function(model, loss_fn), optimizer, weights, model.mesh)
 
 
-def make_update_step(
-    gradient_of: Callable[..., tuple[Params, Metrics, Any]],
-    optimizer: optax.GradientTransformation,
-    weights: Params,
-    mesh: Mesh,
-) -> TrainStep:
-    """Like `make_train_step`, for any gradient. weights: those trained, or their abstract form."""
-    # Metrics are replicated, because every process reads them; each token stays with its row.
-    everywhere = NamedSharding(mesh, PartitionSpec())
-    trained_places = jax.tree.map(lambda w: w.sharding, weights)
-    places = trained_places, everywhere, batch_sharding(mesh)
+class UpdateStep:
+    """A `TrainStep` for any gradient.
 
-    @functools.partial(jax.jit, out_shardings=places, compiler_options=EXACT)
-    def first_gradient(*args):
-        return gradient_of(*args)
+    add_gradient: adds the gradient and the metrics of a microbatch to a total. update: of weights
+    and moments by the total. Both are compiled, and reuse the memory of the totals and moments that
+    they are given.
+    """
 
-    @functools.partial(jax.jit, out_shardings=places, donate_argnums=0, compiler_options=EXACT)
-    def add_gradient(total, *args):
-        *found, tokens = gradient_of(*args)
-        return *jax.tree.map(jnp.add, total, found), tokens
+    def __init__(
+        self,
+        gradient_of: Callable[..., tuple[Params, Metrics, Any]],
+        optimizer: optax.GradientTransformation,
+        weights: Params,
+        mesh: Mesh,
+    ):
+        """weights: those trained, or their abstract form."""
+        self._mesh = mesh
+        # Metrics are replicated, because every process reads them; each token stays with its row.
+        everywhere = NamedSharding(mesh, PartitionSpec())
+        trained_places = jax.tree.map(lambda w: w.sharding, weights)
+        totals = trained_places, everywhere
 
-    # The gradient is donated: the new weights reuse its memory.
-    @functools.partial(
-        jax.jit,
-        out_shardings=(trained_places, place_moments(optimizer, weights, mesh), None, None),
-        donate_argnums=(0, 1),
-    )
-    def update(grads, opt_state, moved, step, loss):
-        norm = optax.tree.norm(grads)
-        updates, new_opt_state = optimizer.update(grads, opt_state, moved)
-        new = optax.apply_updates(moved, updates)
-        # On the device, so that the host need not wait for the step before it dispatches the next.
-        fine = jnp.isfinite(norm) & jnp.isfinite(loss) & all_finite(new)
-        new, opt_state = choose(fine, (new, new_opt_state), (moved, opt_state))
-        sums = {"grad_norm": norm, SKIPPED: ~fine, BROKEN: ~all_finite(new)}
-        return new, opt_state, step + fine, sums
+        @functools.partial(jax.jit, out_shardings=totals)
+        def nothing(*args):
+            *total, _ = jax.eval_shape(gradient_of, *args)
+            return jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), tuple(total))
 
-    def train_step(state, batches, loss_denominator):
+        @functools.partial(
+            jax.jit,
+            out_shardings=(totals, batch_sharding(mesh)),
+            donate_argnums=0,
+            compiler_options=EXACT,
+        )
+        def add_gradient(total, *args):
+            *found, tokens = gradient_of(*args)
+            return jax.tree.map(jnp.add, total, tuple(found)), tokens
+
+        # The gradient is donated: the new weights reuse its memory.
+        @functools.partial(
+            jax.jit,
+            out_shardings=(trained_places, place_moments(optimizer, weights, mesh), None, None),
+            donate_argnums=(0, 1),
+        )
+        def update(grads, opt_state, moved, step, loss):
+            norm = optax.tree.norm(grads)
+            updates, new_opt_state = optimizer.update(grads, opt_state, moved)
+            new = optax.apply_updates(moved, updates)
+            # On the device, so that the host need not wait for the step before it dispatches the
+            # next.
+            fine = jnp.isfinite(norm) & jnp.isfinite(loss) & all_finite(new)
+            new, opt_state = choose(fine, (new, new_opt_state), (moved, opt_state))
+            sums = {"grad_norm": norm, SKIPPED: ~fine, BROKEN: ~all_finite(new)}
+            return new, opt_state, step + fine, sums
+
+        self.nothing, self.add_gradient, self.update = nothing, add_gradient, update
+
+    def __call__(
+        self, state: TrainState, batches: Sequence[Any], loss_denominator: float
+    ) -> tuple[TrainState, Metrics, list[Any]]:
         share = 1.0 / len(batches)
         moved = trained(state.params)
-        total, every_tokens = (), []
-        with jax.set_mesh(mesh):
+        total, every_tokens = None, []
+        with jax.set_mesh(self._mesh):
             for batch in batches:
-                args = (moved, state.params, to_device(batch, mesh), loss_denominator, share)
-                *total, tokens = add_gradient(total, *args) if total else first_gradient(*args)
+                arrays = to_device(batch, self._mesh)
+                args = (moved, state.params, arrays, loss_denominator, share)
+                total, tokens = self.add_gradient(total or self.nothing(*args), *args)
                 every_tokens.append(tokens)
             grads, sums = total
-            loss = sums["loss"]
-            moved, opt_state, step, more = update(grads, state.opt_state, moved, state.step, loss)
+            moved, opt_state, step, more = self.update(
+                grads, state.opt_state, moved, state.step, sums["loss"]
+            )
         params = with_trained(state.params, moved)
         return TrainState(params, opt_state, step), sums | more, every_tokens
-
-    return train_step
 
 
 def gradient_function(

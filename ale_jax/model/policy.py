@@ -14,6 +14,7 @@ from ale_jax.model.attention import packed_attention
 from ale_jax.model.blockwise_attention import Places
 from ale_jax.model.compute import FLOAT32, Compute, cast_layer, product, recomputed
 from ale_jax.model.context import SequencePermutation
+from ale_jax.model.layer_scan import apply_in_turn
 from ale_jax.model.layers import feed_forward, project_out, project_qkv, rms_norm
 from ale_jax.model.lora import adapted_layers, merge_layer
 from ale_jax.model.moe import RouterStats
@@ -45,17 +46,23 @@ def hidden_states(
     places = Places(segment_BT, position_BT)
     replays = replay_by_layer(permutation, replay_BTLK, shape)
 
-    def apply_layer(layer, adapters, x_BTD, replay_BTK):
-        layer = cast_layer(merge_layer(layer, adapters), compute.dtype)
-        return decoder_layer(layer, x_BTD, places, shape, replay_BTK)
+    def apply_layer(x_BTD, layer):
+        weights, adapters, replay_BTK = layer
+        weights = cast_layer(merge_layer(weights, adapters), compute.dtype)
+        return decoder_layer(weights, x_BTD, places, shape, replay_BTK)
 
-    apply_layer = recomputed(apply_layer, compute.remat)
+    def for_scan(layer):
+        weights, adapters, replay_BTK = layer
+        # Adapters are added before the weights are rounded.
+        weights = weights if adapters else cast_layer(weights, compute.dtype)
+        return weights, adapters, replay_BTK
+
+    layers = [(*each, replay) for each, replay in zip(adapted_layers(params), replays, strict=True)]
     x_BTD = embed_tokens(params, tokens_BT, compute)
-    every_stats = []
-    for (layer, adapters), replay_BTK in zip(adapted_layers(params), replays, strict=True):
-        x_BTD, stats = apply_layer(layer, adapters, x_BTD, replay_BTK)
-        if stats is not None:
-            every_stats.append(permutation.collect_stats(stats, len(tokens_BT)))
+    x_BTD, stats = apply_in_turn(recomputed(apply_layer, compute.remat), x_BTD, layers, for_scan)
+    every_stats = [
+        permutation.collect_stats(each, len(tokens_BT)) for each in stats if each is not None
+    ]
     hidden_BTD = rms_norm(x_BTD, params["final_norm_D"], shape.norm_eps)
     return permutation.collect(hidden_BTD), every_stats
 

@@ -1,0 +1,66 @@
+"""A deep model is scanned, one layer of each form, and computes what its layers compute."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ale_jax.model import layer_scan
+from ale_jax.model.compute import Compute
+from ale_jax.model.lora import TARGETS, LoraShape, new_adapters, trained, with_trained
+from ale_jax.model.params import init_params
+from ale_jax.model.policy import hidden_states
+from ale_jax.model.sharding import MeshShape, make_mesh
+from tests.model.shapes import MOE
+
+# One layer without experts in front, and one between the two runs that are scanned.
+DEEP = dataclasses.replace(MOE, num_layers=8, dense_layers=(0, 4))
+RUN = 3
+LORA = LoraShape(rank=4, alpha=8.0, targets=TARGETS)
+TOKENS_BT = np.random.default_rng(0).integers(0, 96, (8, 16))
+MESHES = {"alone": {}, "on a mesh": {"data": 2, "expert": 2, "context": 2}}
+
+
+def computed(monkeypatch, adapted, compute, mesh, scanned):
+    """Gradient and router statistics, and the program, with runs of `scanned` layers scanned."""
+    monkeypatch.setattr(layer_scan, "SCANNED", scanned)
+    params = init_params(jax.random.key(0), DEEP)
+    if adapted:
+        params |= new_adapters(jax.random.key(1), DEEP, LORA)
+        # Adapters that change something.
+        params = with_trained(params, jax.tree.map(lambda each: each + 0.02, trained(params)))
+
+    def loss(moved, tokens_BT):
+        position_BT = jnp.broadcast_to(jnp.arange(16), tokens_BT.shape)
+        weights = with_trained(params, moved)
+        hidden_BTD, stats = hidden_states(
+            weights, tokens_BT, position_BT, jnp.ones_like(tokens_BT), DEEP, compute
+        )
+        target_BTD = jnp.sin(jnp.arange(hidden_BTD.size)).reshape(hidden_BTD.shape)
+        return (hidden_BTD * target_BTD).astype(jnp.float32).mean(), stats
+
+    with jax.set_mesh(make_mesh(MeshShape(**mesh))):
+        compiled = jax.jit(jax.grad(loss, has_aux=True)).lower(trained(params), TOKENS_BT).compile()
+        return compiled(trained(params), TOKENS_BT), compiled.as_text()
+
+
+@pytest.mark.parametrize(
+    ("mesh", "adapted", "remat"),
+    [("alone", False, "none"), ("alone", True, "layers"), ("on a mesh", False, "layers")],
+)
+def test_a_scan_computes_what_the_layers_compute(monkeypatch, mesh, adapted, remat):
+    compute = Compute("float32", remat)
+    (grads, stats), text = computed(monkeypatch, adapted, compute, MESHES[mesh], RUN)
+    (expected, expected_stats), unrolled = computed(
+        monkeypatch, adapted, compute, MESHES[mesh], 100
+    )
+    assert len(stats) == len(expected_stats) == 2 * RUN
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-7), grads, expected
+    )
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), stats, expected_stats
+    )
+    assert len(text) < len(unrolled), "nothing was scanned"
