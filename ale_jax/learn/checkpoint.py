@@ -26,6 +26,7 @@ from typing import Any, Protocol
 import jax
 import orbax.checkpoint as ocp
 
+from ale_jax.errors import RunFailed
 from ale_jax.files import read_json, write_json
 
 FORMAT = 1
@@ -85,8 +86,10 @@ class Checkpoints:
         keep: int,
         record: Callable[..., None],
         files: StateFiles | None = None,
+        require_lease: Callable[[], None] = lambda: None,
     ):
-        """files: writes and reads the states; Orbax in this process alone if None."""
+        """files: writes and reads the states; Orbax in this process alone if None. require_lease:
+        raises if another process may write to the directory by now."""
         assert keep >= 1, keep
         self._directory = Path(directory).resolve()
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -94,7 +97,7 @@ class Checkpoints:
             if not (folder / MANIFEST_FILE).exists():  # an interrupted save or removal
                 shutil.rmtree(folder)
         self._keep = keep
-        self._record = record
+        self._record, self._require_lease = record, require_lease
         self._damaged: set[Path] = set()
         self._files, self._owns_files = files or OrbaxFiles(), files is None
         self._finisher = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -127,11 +130,19 @@ class Checkpoints:
         self._finishing = self._finisher.submit(self._finish, folder, time.monotonic())
 
     def wait(self) -> None:
-        """Returns when the last save is complete. OSError if it could not be written."""
+        """Returns when the last save is complete.
+
+        Raises:
+          OSError: it could not be written.
+          RunFailed: another process has taken over the directory.
+        """
+        self._require_lease()
         finishing, self._finishing = self._finishing, None
         try:
             if finishing:
                 finishing.result()
+        except RunFailed:
+            raise
         except Exception as error:  # tensorstore reports a full disk by its own exception types
             raise self._not_written(error) from error
 
@@ -213,6 +224,8 @@ class Checkpoints:
     def _finish(self, folder: Path, started: float) -> None:
         """Completes a save after Orbax has written the state; runs in its own thread."""
         self._files.wait()
+        # Whoever took over meanwhile has removed this folder as an interrupted save, or will.
+        self._require_lease()
         _write_manifest(folder)
         for old in self._complete()[: -self._keep]:
             (old / MANIFEST_FILE).unlink()  # first, or half-deleted it would look complete

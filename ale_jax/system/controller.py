@@ -65,12 +65,16 @@ def run(config: RunConfig, workdir: Workdir, stop: StopSignals, processes: Proce
         rollout = dataclasses.replace(config.rollout, runtime=runtime.name)
         config = dataclasses.replace(config, rollout=rollout)
     files = TrainerFiles()
-    setting = Setting(config, workdir.path, make_mesh(config.mesh), runtime, processes, files)
+    setting = Setting(config, workdir, make_mesh(config.mesh), runtime, processes, files)
     with contextlib.ExitStack() as stack:
         events = EarlyEvents()
         stack.callback(files.close)
         checkpoints = stack.enter_context(
-            Checkpoints(workdir.checkpoints, config.checkpoint.keep, events.record, files)
+            Checkpoints(
+                *(workdir.checkpoints, config.checkpoint.keep, events.record),
+                files,
+                workdir.lease.check,
+            )
         )
         restored = restore(setting, checkpoints)
         step = restored.cursor.step if restored else None
@@ -153,6 +157,7 @@ def _open_rollouts(session: _Session, stack: contextlib.ExitStack) -> _Rollouts:
     )
 
     def check_system() -> None:
+        session.setting.workdir.lease.check()
         engine.check()
         cluster.check()
         processes.check()

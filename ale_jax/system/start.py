@@ -32,22 +32,27 @@ from ale_jax.system.stopping import StopSignals
 from ale_jax.system.tasks import Cursor, train_task
 from ale_jax.system.trainer import STATE, Trainer, TrainerFiles
 from ale_jax.system.warm_start import full_batches, warm_start
+from ale_jax.system.workdir import Workdir
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
     """What is known of a run before it has a state.
 
-    path: the run's folder. runtime: None if no task needs a sandbox. processes: those that train.
-    files: of the trainer.
+    runtime: None if no task needs a sandbox. processes: those that train. files: of the trainer.
     """
 
     config: RunConfig
-    path: Path
+    workdir: Workdir
     mesh: Mesh
     runtime: Runtime | None
     processes: Processes
     files: TrainerFiles
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self.workdir.path
 
     @property
     def tokenizer_folder(self) -> Path:

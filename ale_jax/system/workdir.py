@@ -1,16 +1,16 @@
-"""The folder of a run. Only one process at a time can claim it, and it is never deleted."""
+"""The folder of a run. Only one process at a time can claim it, and it is never deleted.
+
+The folder of its lease marks it as the folder of a run.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-import fcntl
 import itertools
 import json
-import os
-import socket
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ale_jax.files import read_json, write_json
 from ale_jax.monitor.evaluations import SUMMARY_FILE
@@ -18,8 +18,8 @@ from ale_jax.monitor.metrics import METRICS_FILE
 from ale_jax.monitor.run_files import CONFIG_FILE
 from ale_jax.system.config import RunConfig
 from ale_jax.system.fields import MAX_SHOWN, described_changes, differing_fields, flat
+from ale_jax.system.lease import LEASE_DIR, Lease
 
-LOCK_FILE = "run.lock"  # its presence marks a folder as the folder of a run
 CHECKPOINTS_DIR = "checkpoints"
 
 # Fields that may change when a run is resumed: how long it is, how it is monitored, and where
@@ -56,15 +56,16 @@ class RunState(enum.StrEnum):
 
 @dataclasses.dataclass
 class Workdir:
-    """A claimed folder. Use it in a `with` block; it is also released if the process is killed.
+    """A claimed folder. Use it in a `with` block.
 
-    state: the state in which it was found. moved: the new folder of an overwritten run.
+    state: the state in which it was found. moved: the new folder of an overwritten run. lease: to
+    be checked before something is written.
     """
 
     path: Path
     state: RunState
     moved: Path | None
-    _lock: IO[str]
+    lease: Lease
 
     @classmethod
     def claim(
@@ -100,9 +101,9 @@ class Workdir:
           ValueError: there is no run, it is in use, or it has another config.
         """
         path = Path(path).resolve()
-        if not (path / LOCK_FILE).is_file() or not (path / CONFIG_FILE).is_file():
+        if not (path / LEASE_DIR).is_dir() or not (path / CONFIG_FILE).is_file():
             raise ValueError(f"workdir {path} holds no run: check --workdir")
-        lock = _lock(path)
+        lease = _lease(path)
         try:
             stored, wanted = _stored(path), json.loads(json.dumps(config.to_json()))
             differing = [n for n in differing_fields(flat(stored), flat(wanted)) if not _is_free(n)]
@@ -113,31 +114,32 @@ class Workdir:
                     "give that config"
                 )
         except BaseException:
-            lock.close()
+            lease.close()
             raise
-        return cls(path, _state(path), None, lock)
+        return cls(path, _state(path), None, lease)
 
     @classmethod
     def _claim(cls, path: Path, config: RunConfig, resume: bool, overwrite: bool) -> Workdir:
-        lock = _lock(path)
+        lease = _lease(path)
         moved = None
         try:
             if overwrite and _has_results(path):
                 moved = _move_aside(path)
-                lock.close()
-                lock = _lock(path)
+                lease.moved_to(moved)
+                lease.close()
+                lease = _lease(path)
             state = _enter(path, config, resume)
         except BaseException:
-            lock.close()
+            lease.close()
             raise
-        return cls(path, state, moved, lock)
+        return cls(path, state, moved, lease)
 
     @property
     def checkpoints(self) -> Path:
         return self.path / CHECKPOINTS_DIR
 
     def close(self) -> None:
-        self._lock.close()
+        self.lease.close()
 
     def __enter__(self) -> Workdir:
         return self
@@ -146,26 +148,11 @@ class Workdir:
         self.close()
 
 
-def _lock(path: Path) -> IO[str]:
+def _lease(path: Path) -> Lease:
     path.mkdir(parents=True, exist_ok=True)
-    lock_path = path / LOCK_FILE
-    if not lock_path.exists() and any(path.iterdir()):
+    if not (path / LEASE_DIR).exists() and any(path.iterdir()):
         raise ValueError(f"workdir {path} is not empty and holds no run: choose a new folder")
-    lock = lock_path.open("a+")
-    try:
-        # The kernel releases the lock when the process ends, however it ends.
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.seek(0)
-        owner = lock.read(200).strip() or "another process"
-        lock.close()
-        raise ValueError(
-            f"workdir {path} is in use by {owner}: wait for it, stop it, or choose another folder"
-        ) from None
-    lock.truncate(0)
-    lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-    lock.flush()
-    return lock
+    return Lease.take(path)
 
 
 def _enter(path: Path, config: RunConfig, resume: bool) -> RunState:

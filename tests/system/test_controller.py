@@ -91,6 +91,38 @@ def test_a_killed_synchronous_run_ends_like_an_unbroken_one(unbroken, tmp_path, 
     jax.tree.map(np.testing.assert_array_equal, last_state(workdir), last_state(expected))
 
 
+def test_a_run_that_was_stopped_for_long_makes_way_for_the_same_command(
+    unbroken, tmp_path, runtime_name
+):
+    expected, _ = unbroken
+    workdir = tmp_path / "stopped"
+    stopped = subprocess.Popen(
+        command(workdir, runtime_name, *SYNCHRONOUS),
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    interrupt(stopped, workdir, signal.SIGSTOP, step=2)
+    assert "continuing the unfinished run" in run(workdir, runtime_name, *SYNCHRONOUS)
+    files = contents(workdir)
+    stopped.send_signal(signal.SIGCONT)
+    assert stopped.wait(60) == 2
+    assert "has taken over" in stopped.stderr.read().splitlines()[-1]
+    assert rl_lines(workdir) == rl_lines(expected)
+    jax.tree.map(np.testing.assert_array_equal, last_state(workdir), last_state(expected))
+    # It recorded why it ended, and touched nothing else but its own curves.
+    changed = {name for name, content in contents(workdir).items() if files.get(name) != content}
+    records = {"traceback.txt", "library.log", "events.jsonl"}
+    assert {name for name in changed if not name.startswith("tensorboard/")} <= records
+
+
+def contents(workdir):
+    files = (file for file in workdir.rglob("*") if file.is_file())
+    return {str(file.relative_to(workdir)): file.read_bytes() for file in files}
+
+
 def test_the_number_of_workers_does_not_change_a_synchronous_run(unbroken, tmp_path, runtime_name):
     expected, _ = unbroken
     actors = json.loads((expected / "config.json").read_text())["rollout"]["actors"]
