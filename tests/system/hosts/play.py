@@ -63,8 +63,6 @@ def main(address, processes, number, folder, steps, *algorithms):
         own.mkdir(parents=True)
         with led(config, address) as leader:
             play(config, leader, own)
-        sent = getattr(leader, "sent_bytes", [])
-        (own / "sent.json").write_text(json.dumps(sent))
 
 
 if __name__ == "__main__":

@@ -17,8 +17,6 @@ TIME_S = 800
 STEPS = 3
 # Attention credit and a divergence from the reference; critics, values and masks.
 ALGORITHMS = ("grpo", "asyppo")
-# 12 arrays of 4 bytes for each token of a batch, and 1 that is recomputed.
-BYTES_RATIO = 1.1
 
 
 def free_address():
