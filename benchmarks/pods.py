@@ -1,10 +1,11 @@
-"""Do the configs of TPU pods fit their chips? Compiles some of their layers for the real topology.
+"""Do the configs of TPU pods compile, and do they fit? Asks the TPU's own compiler, without a TPU.
 
-    python -m benchmarks.pods LIBTPU [--configs=qwen3_30b_a3b_v5p,...] [--layers=1,2]
+    python -m benchmarks.pods LIBTPU [--quick] [--configs=qwen3_30b_a3b_v5p,...] [--slices=1,2]
 
-LIBTPU is the libtpu.so of PyPI's libtpu, which can compile without a TPU. The gradient of one
-microbatch is compiled with each of the given numbers of layers, and extrapolated to all layers:
-every further layer needs the same memory.
+LIBTPU is the libtpu.so of PyPI's libtpu. All programs of a learner's step are compiled for the
+whole topology: the gradient of one microbatch, the update, and the publish. The compiler refuses a
+program that does not fit the chip. With more slices, each has a copy of the weights (mesh.data).
+--quick compiles two layers of the first config.
 """
 
 from __future__ import annotations
@@ -16,18 +17,23 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
+from functools import partial
 from importlib.metadata import version
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import topologies
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from ale_jax.learn.state import abstract_trained
-from ale_jax.learn.step import forward
-from ale_jax.model.lora import FULL
-from ale_jax.model.moe import balancing_loss
+from ale_jax.data.packing import pack
+from ale_jax.learn.credit import make_loss
+from ale_jax.learn.state import abstract_state, make_optimizer
+from ale_jax.learn.step import ModelSpec, make_train_step
+from ale_jax.model.compute import sampling_weights
+from ale_jax.model.lora import trained
 from ale_jax.model.sharding import batch_sharding, mesh_sizes
 from ale_jax.system.build_config import build_config
 from ale_jax.system.config import RunConfig
@@ -35,78 +41,140 @@ from ale_jax.system.plan import GIB, make_plan
 
 # The topology's name, with the chips along each axis, by a config's chip and devices.
 TOPOLOGIES = {("v5p", 32): "v5p:2x4x4", ("v6e", 64): "v6e:8x8"}
+CONFIGS = ("qwen3_30b_a3b_v5p", "qwen3_30b_a3b_v6e")
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("libtpu")
-    parser.add_argument("--configs", default="qwen3_30b_a3b_v5p,qwen3_30b_a3b_v6e")
-    parser.add_argument("--layers", default="1,2")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--configs", type=lambda text: text.split(","), default=CONFIGS)
+    parser.add_argument("--slices", type=lambda text: [*map(int, text.split(","))], default=[1, 2])
     options = parser.parse_args(arguments)
     # There is no TPU, so its metadata must not be queried.
     os.environ |= {"TPU_LIBRARY_PATH": options.libtpu, "TPU_SKIP_MDS_QUERY": "1"}
     results = []
-    for name in options.configs.split(","):
-        module = importlib.import_module(f"configs.{name}")
-        config = build_config(module.get_config().to_dict())
-        slices = [compile_slice(config, int(layers)) for layers in options.layers.split(",")]
-        results.append({"config": name, "slices": slices, **extrapolate(config, slices)})
-        print(json.dumps(results[-1], indent=1))
+    for name in options.configs[:1] if options.quick else options.configs:
+        config = build_config(importlib.import_module(f"configs.{name}").get_config().to_dict())
+        if options.quick:
+            model = dataclasses.replace(config.model, num_layers=2)
+            config = dataclasses.replace(config, model=model)
+        for slices in options.slices[:1] if options.quick else options.slices:
+            found = compile_learner(config, slices)
+            results.append({"config": name, "slices": slices, **found})
+            print(table(results[-1]), flush=True)
     versions = {name: version(name) for name in ("jax", "jaxlib")}
     print(json.dumps({"benchmark": "pods", "versions": versions, "results": results}))
     return 0
 
 
-def compile_slice(config: RunConfig, layers: int) -> dict[str, float]:
-    """GiB of one device: input weights, output gradients, and temporaries in between."""
-    mesh, policy = _mesh(config), config.model.policy_shape(config.tokenizer.vocab_size)
-    policy = dataclasses.replace(policy, num_layers=layers)
-    params, began = abstract_trained(policy, FULL, mesh), time.monotonic()
-    size = (config.learn.microbatch_rows, config.learn.pack_length)
-    numbers = jax.ShapeDtypeStruct(size, jnp.int32, sharding=batch_sharding(mesh))
-    batch = dict.fromkeys(("tokens_BT", "position_BT", "segment_BT"), numbers)
-
-    def loss(params, batch):
-        scores, router = forward(params, batch, policy, config.learn.compute)
-        return scores.logp_BT.sum() + scores.entropy_BT.sum() + balancing_loss(router, policy)
-
-    places = jax.tree.map(lambda weight: weight.sharding, params)
-    with jax.set_mesh(mesh):
-        compiled = jax.jit(jax.grad(loss), out_shardings=places).lower(params, batch).compile()
-    memory = compiled.memory_analysis()
-    return {
-        "layers": layers,
-        "weights_gib": memory.argument_size_in_bytes / GIB,
-        "gradients_gib": memory.output_size_in_bytes / GIB,
-        "between_gib": memory.temp_size_in_bytes / GIB,
-        "seconds": time.monotonic() - began,
-    }
-
-
-def _mesh(config: RunConfig) -> Mesh:
-    hardware = config.hardware
-    topology = topologies.get_topology_desc(
-        platform="tpu", topology_name=TOPOLOGIES[hardware.chip, hardware.devices]
+def table(result: dict[str, Any]) -> str:
+    head = f"{result['config']}, slices: {result['slices']}"
+    rows = [
+        f"  {name:10} {each['minutes']:6.2f} min {each['gib']:8.2f} GiB"
+        for name, each in result["programs"].items()
+    ]
+    return "\n".join(
+        [
+            head,
+            *rows,
+            f"  peak {result['peak_gib']:.2f} GiB, planned {result['plan_gib']:.2f}, "
+            f"of {result['chip_gib']:.0f} GiB",
+        ]
     )
-    sizes = mesh_sizes(config.mesh, hardware.devices)
-    devices = np.array(topology.devices).reshape(*sizes.values())
-    return Mesh(devices, tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
 
 
-def extrapolate(config: RunConfig, slices: list[dict[str, float]]) -> dict[str, float]:
-    """The compiler's temporaries, extrapolated to all layers, and the plan's estimate of them."""
-    first, last = slices[0], slices[-1]
-    added = (last["between_gib"] - first["between_gib"]) / (last["layers"] - first["layers"])
-    layers = config.model.num_layers
+def compile_learner(config: RunConfig, slices: int) -> dict[str, Any]:
+    """Minutes to compile each program and the GiB of a device that it needs while it runs. The
+    peak adds what else the learner and the engine hold meanwhile, by the plan."""
+    config = on_slices(config, slices)
+    programs = {}
+    for name, program in learner_programs(config, topology_mesh(config, slices)):
+        began = time.monotonic()
+        memory = program.compile().memory_analysis()
+        used = memory.argument_size_in_bytes + memory.temp_size_in_bytes
+        # What replaces an argument takes no memory of its own.
+        used += memory.output_size_in_bytes - memory.alias_size_in_bytes
+        programs[name] = {"minutes": (time.monotonic() - began) / 60, "gib": used / GIB}
     plan = make_plan(config)
-    state = ("weights", "moments", "gradients", "keys")
-    planned = sum(need.bytes for need in plan.needs if not need.what.startswith(state)) / GIB
+    beside = ("moments", "weights of the sampler", "keys", "critics", "weights of older")
+    held = sum(need.bytes for need in plan.needs if need.what.startswith(beside)) / GIB
     return {
-        "between_all_layers_gib": first["between_gib"] + added * (layers - first["layers"]),
-        "between_planned_gib": planned,
+        "programs": programs,
+        "minutes": sum(each["minutes"] for each in programs.values()),
+        "peak_gib": programs["gradient"]["gib"] + held,
         "plan_gib": plan.total / GIB,
         "chip_gib": plan.has / GIB,
     }
+
+
+def on_slices(config: RunConfig, slices: int) -> RunConfig:
+    """The config for `slices` times as many chips, each of which computes as much as before."""
+    return dataclasses.replace(
+        config,
+        mesh=dataclasses.replace(config.mesh, data=slices),
+        hardware=dataclasses.replace(config.hardware, devices=slices * config.hardware.devices),
+        learn=dataclasses.replace(
+            config.learn, microbatch_rows=slices * config.learn.microbatch_rows
+        ),
+        engine=dataclasses.replace(
+            config.engine,
+            pages=slices * config.engine.pages,
+            max_sequences=slices * config.engine.max_sequences,
+        ),
+    )
+
+
+def topology_mesh(config: RunConfig, slices: int) -> Mesh:
+    hardware = config.hardware
+    name = TOPOLOGIES[hardware.chip, hardware.devices // slices]
+    topology = topologies.get_topology_desc(
+        platform="tpu", topology_name=name, **({"num_slices": slices} if slices > 1 else {})
+    )
+    sizes = mesh_sizes(config.mesh, hardware.devices)
+    devices = sorted(topology.devices, key=lambda d: (getattr(d, "slice_index", 0), d.id))
+    kinds = (AxisType.Auto,) * len(sizes)
+    return Mesh(np.array(devices).reshape(*sizes.values()), tuple(sizes), axis_types=kinds)
+
+
+def learner_programs(config: RunConfig, mesh: Mesh) -> Iterator[tuple[str, Any]]:
+    """(name, lowered program) of what the devices compute in a step."""
+    learn, policy = config.learn, config.model.policy_shape(config.tokenizer.vocab_size)
+    optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
+    model = ModelSpec(policy, mesh, learn.compute, config.lora, learn.balance_weight)
+    step = make_train_step(model, optimizer, make_loss(config.algo, learn.shape.chunks_per_pack))
+    state = abstract_state(policy, optimizer, mesh, config.lora)
+    moved, number = trained(state.params), everywhere(mesh)
+    args = (moved, state.params, abstract_batch(config, mesh), number, number)
+    with jax.set_mesh(mesh):
+        grads, sums = jax.eval_shape(step.nothing, *args)
+        sums = jax.tree.map(lambda x: everywhere(mesh, x.shape, x.dtype), sums)
+        grads = jax.tree.map(lambda _, weight: weight, grads, moved)
+        yield "gradient", step.add_gradient.lower((grads, sums), *args)
+        yield "update", step.update.lower(grads, state.opt_state, moved, state.step, sums["loss"])
+        stored_as = config.engine.weights
+        publish = partial(
+            sampling_weights,
+            shape=policy,
+            compute=learn.compute,
+            mesh=mesh,
+            stored_as=stored_as,
+        )
+        yield "publish", jax.jit(publish).lower(state.params)
+
+
+def abstract_batch(config: RunConfig, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
+    batch, _ = pack([], config.learn.shape)
+    place = batch_sharding(mesh)
+    return {
+        name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=place)
+        for name, array in vars(batch).items()
+        if array is not None
+    }
+
+
+def everywhere(mesh: Mesh, shape: tuple[int, ...] = (), dtype: Any = jnp.float32) -> Any:
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec()))
 
 
 if __name__ == "__main__":
