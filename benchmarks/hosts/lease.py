@@ -12,7 +12,7 @@ from benchmarks.survival.plan import NO_SANDBOXES
 from benchmarks.survival.runs import Bench, NoMeasurement
 from benchmarks.survival.trials import DONE
 
-STEPS = 12
+STEPS = 200
 REFUSED = 2
 LIMIT_S = 600.0
 # Another machine has another name and does not see our processes.
