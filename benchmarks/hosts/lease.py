@@ -23,18 +23,19 @@ ELSEWHERE += ["sh", "-c", 'hostname elsewhere && exec "$@"', "sh"]
 @dataclasses.dataclass(frozen=True)
 class Fenced:
     """refused_seconds: from the start of a second run until it ended. old_code: of a run that was
-    stopped, replaced, and continued. differing: of the run that replaced it, from an unbroken one.
+    stopped, replaced, and continued; told: whether it said so. differing: of the run that replaced
+    it, from an unbroken one.
     """
 
     refused_code: int | None
     refused_seconds: float
     old_code: int | None
-    old_says: str
+    told: bool
     differing: list[str]
 
     @property
     def right(self) -> bool:
-        return self.refused_code == self.old_code == REFUSED and not self.differing
+        return self.refused_code == self.old_code == REFUSED and self.told and not self.differing
 
 
 def measure(bench: Bench, say: Callable[[str], None]) -> Fenced:
@@ -56,8 +57,9 @@ def measure(bench: Bench, say: Callable[[str], None]) -> Fenced:
     second.require(lambda: second.step() > old.step() or second.trains(), "it did not take over")
     old.send(signal.SIGCONT)
     old_code = old.finish(LIMIT_S)
-    say(f"the old run ended with {old_code}: {old.last_line()}")
+    told = "has taken over" in old.printed()
+    say(f"the old run ended with {old_code}, and said that it was replaced: {told}")
     if second.finish(LIMIT_S) != DONE:
         raise NoMeasurement(f"the run that took over ended by {second.last_line()!r}")
     differing = differences(second.folder, unbroken.folder)
-    return Fenced(code, round(seconds, 1), old_code, old.last_line(), differing)
+    return Fenced(code, round(seconds, 1), old_code, told, differing)
