@@ -1,8 +1,9 @@
 """Does the paper's model train on a TPU v5p-64, 32 chips? Expect: it fits; nothing was run yet.
 python -m ale_jax.launch --config=configs/qwen3_30b_a3b_v5p.py --config.weights=DIR --workdir=...
 
-Like configs/qwen3_30b_a3b.py, with the experts sharded over eight chips, in four groups.
-Hardware: Cloud TPU v5p-64. Memory by --mode=plan: 47.3 GiB of each device.
+Like configs/qwen3_30b_a3b.py, with the experts sharded over the four chips of a host, each of which
+samples by itself.
+Hardware: Cloud TPU v5p-64. Memory by --mode=plan: 54.8 GiB of each device.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +15,7 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c = qwen3_30b_a3b.get_config(algorithm)
     c.name = "qwen3_30b_a3b_v5p"
     c.hardware = {"chip": "v5p", "devices": 32}
-    c.mesh.update(fsdp=4, expert=8)
+    c.mesh.update(fsdp=8, expert=4)
     c.learn.microbatch_rows = 32
     c.engine.pages = 64 * 128
     return c

@@ -1,8 +1,9 @@
 """Does the paper's model train on a TPU v6e-64, 64 chips? Expect: it fits; nothing was run yet.
 python -m ale_jax.launch --config=configs/qwen3_30b_a3b_v6e.py --config.weights=DIR --workdir=...
 
-Like configs/qwen3_30b_a3b.py, with attention heads and feed-forward blocks also sharded four ways.
-Hardware: Cloud TPU v6e-64. Memory by --mode=plan: 22.4 GiB of each device.
+Like configs/qwen3_30b_a3b.py, with experts, heads and feed-forward blocks sharded over the four
+chips of a host, each of which samples by itself, and with the sampler's weights in eight bits.
+Hardware: Cloud TPU v6e-64. Memory by --mode=plan: 25.8 GiB of each device.
 """
 
 from ml_collections import ConfigDict
@@ -14,6 +15,7 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c = qwen3_30b_a3b.get_config(algorithm)
     c.name = "qwen3_30b_a3b_v6e"
     c.hardware = {"chip": "v6e", "devices": 64}
-    c.mesh.update(expert=8, tensor=4)
-    c.learn.microbatch_rows = 16
+    c.mesh.update(fsdp=16, expert=2, tensor=2)
+    c.learn.microbatch_rows = 32
+    c.engine.update(pages=64 * 128, weights="int8")
     return c

@@ -29,7 +29,7 @@ def apply_in_turn(
     layer is stacked, which `apply` must accept in its place. Smaller is better.
     """
     outs: list[Any] = []
-    for alike in _runs(layers):
+    for alike in runs(layers):
         if len(alike) < SCANNED:
             for layer in alike:
                 x, out = apply(x, layer)
@@ -41,7 +41,13 @@ def apply_in_turn(
     return x, outs
 
 
-def _runs(layers: Sequence[Any]) -> Iterator[list[Any]]:
+def scanned(layers: Sequence[Any]) -> list[Any]:
+    """Those of the layers that are scanned."""
+    return [layer for alike in runs(layers) if len(alike) >= SCANNED for layer in alike]
+
+
+def runs(layers: Sequence[Any]) -> Iterator[list[Any]]:
+    """The layers, in runs of one form."""
     for _, alike in itertools.groupby(layers, key=_form):
         yield list(alike)
 

@@ -18,6 +18,7 @@ from ale_jax.learn.state import abstract_trained, make_optimizer, place_moments
 from ale_jax.model.cache import cache_sharding, empty_cache
 from ale_jax.model.capacity_dispatch import SLACK
 from ale_jax.model.compute import SAME, has_own_weights, sampler_shardings, served_weights
+from ale_jax.model.layer_scan import scanned
 from ale_jax.model.lora import FULL
 from ale_jax.model.policy import SCORE_BLOCK
 from ale_jax.model.shape import PolicyShape
@@ -121,7 +122,10 @@ def _always(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Itera
 def _computing(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
     moved, compute = abstract_trained(policy, config.lora, mesh), config.learn.compute
     # The second copy is the gradient of the microbatch that is being computed.
-    yield Need("gradients, float32: the sum and one more", 2 * _bytes(moved))
+    alone, stacked = _gradient_bytes(config, policy, mesh)
+    yield Need("gradients, float32: the sum and one more", _bytes(moved) + alone)
+    if stacked:
+        yield Need("weights of the layers, stacked, and their gradient", stacked)
     tokens = _tokens_per_device(config, mesh)
     kept = _kept_per_token(policy, compute.remat, mesh) * jnp.dtype(compute.dtype).itemsize
     yield Need("activations kept for the backward pass", tokens * policy.num_layers * kept)
@@ -143,6 +147,19 @@ def _bytes(tree: Any) -> int:
     return sum(
         math.prod(x.sharding.shard_shape(x.shape)) * jnp.dtype(x.dtype).itemsize for x in leaves
     )
+
+
+def _gradient_bytes(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> tuple[int, int]:
+    """Of a microbatch's gradient: what lies in the weights' own form, and, for layers that are
+    scanned, what lies in stacks, together with the stack of the weights.
+
+    Adapters are small. The weights to which they are added are stacked, and have no gradient.
+    """
+    moved = abstract_trained(policy, config.lora, mesh)
+    layers = _bytes(scanned(abstract_trained(policy, FULL, mesh)["layers"]))
+    if config.lora.rank:
+        return _bytes(moved), layers
+    return _bytes(moved) - layers, 2 * layers * jnp.dtype(config.learn.compute_dtype).itemsize // 4
 
 
 def _placed(tree: Any, places: Any) -> Any:
