@@ -18,7 +18,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -32,18 +31,21 @@ from ale_jax.data.packing import pack
 from ale_jax.learn.credit import make_loss
 from ale_jax.learn.state import abstract_state, make_optimizer
 from ale_jax.learn.step import ModelSpec, make_train_step
-from ale_jax.model.compute import sampling_weights
+from ale_jax.model.compute import DTYPES, STORED_AS, in_parts, sampling_part
 from ale_jax.model.lora import trained
 from ale_jax.model.sharding import batch_sharding, mesh_sizes
 from ale_jax.system.build_config import build_config
 from ale_jax.system.config import RunConfig
-from ale_jax.system.plan import GIB, make_plan
+from ale_jax.system.plan import GIB, Plan, make_plan
 
 # The topology's name, with the chips along each axis, by a config's chip and devices.
 TOPOLOGIES = {("v5p", 32): "v5p:2x4x4", ("v6e", 64): "v6e:8x8"}
-# How the plan calls what is in the memory beside a program.
-HELD = ("moments", "keys and values", "critics", "weights of older", "weights of the sampler")
-NEXT, BEFORE = "next version", "weights before"
+SAMPLER = tuple(f"weights of the sampler, {form}" for form in (*DTYPES, *STORED_AS[1:]))
+# How the plan calls what is in the memory beside the gradient's program, and what more there is
+# when weights are published.
+HELD = ("moments", "keys and values", "critics", "weights of older", *SAMPLER)
+PUBLISHED = ("weights, float32", "weights before", "weights of the sampler, next")
+PUBLISH = "publish"
 CONFIGS = ("qwen3_30b_a3b_v5p", "qwen3_30b_a3b_v6e")
 
 
@@ -95,14 +97,18 @@ def compile_learner(config: RunConfig, slices: int) -> dict[str, Any]:
     for name, program in learner_programs(config, topology_mesh(config, slices)):
         began = time.monotonic()
         memory = program.compile().memory_analysis()
-        used = memory.argument_size_in_bytes + memory.temp_size_in_bytes
         # What replaces an argument takes no memory of its own.
-        used += memory.output_size_in_bytes - memory.alias_size_in_bytes
-        programs[name] = {"minutes": (time.monotonic() - began) / 60, "gib": used / GIB}
+        ends = memory.output_size_in_bytes - memory.alias_size_in_bytes
+        temporary = memory.temp_size_in_bytes / GIB
+        programs[name] = {
+            "minutes": (time.monotonic() - began) / 60,
+            "gib": (memory.argument_size_in_bytes + ends) / GIB + temporary,
+            "temporary_gib": temporary,
+        }
     plan = make_plan(config)
-    held = sum(need.bytes for need in plan.needs if _is_held(need.what)) / GIB
-    before = sum(need.bytes for need in plan.needs if need.what.startswith(BEFORE)) / GIB
-    peak = held + max(programs["gradient"]["gib"], programs["publish"]["gib"] + before)
+    temporary = max(p["temporary_gib"] for name, p in programs.items() if name.startswith(PUBLISH))
+    computing = _planned(plan, HELD) + programs["gradient"]["gib"]
+    peak = max(computing, _planned(plan, (*HELD, *PUBLISHED)) + temporary)
     return {
         "programs": programs,
         "minutes": sum(each["minutes"] for each in programs.values()),
@@ -112,8 +118,9 @@ def compile_learner(config: RunConfig, slices: int) -> dict[str, Any]:
     }
 
 
-def _is_held(what: str) -> bool:
-    return what.startswith(HELD) and NEXT not in what
+def _planned(plan: Plan, names: tuple[str, ...]) -> float:
+    """GiB that the plan counts under these names."""
+    return sum(need.bytes for need in plan.needs if need.what.startswith(names)) / GIB
 
 
 def on_slices(config: RunConfig, slices: int) -> RunConfig:
@@ -146,7 +153,8 @@ def topology_mesh(config: RunConfig, slices: int) -> Mesh:
 
 
 def learner_programs(config: RunConfig, mesh: Mesh) -> Iterator[tuple[str, Any]]:
-    """(name, lowered program) of what the devices compute in a step."""
+    """(name, lowered program) of what the devices compute in a step. Publishing has one program for
+    each form of layer, and one for what is outside of the layers."""
     learn, policy = config.learn, config.model.policy_shape(config.tokenizer.vocab_size)
     optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
     model = ModelSpec(policy, mesh, learn.compute, config.lora, learn.balance_weight)
@@ -160,15 +168,10 @@ def learner_programs(config: RunConfig, mesh: Mesh) -> Iterator[tuple[str, Any]]
         grads = jax.tree.map(lambda _, weight: weight, grads, moved)
         yield "gradient", step.add_gradient.lower((grads, sums), *args)
         yield "update", step.update.lower(grads, state.opt_state, moved, state.step, sums["loss"])
-        stored_as = config.engine.weights
-        publish = partial(
-            sampling_weights,
-            shape=policy,
-            compute=learn.compute,
-            mesh=mesh,
-            stored_as=stored_as,
-        )
-        yield "publish", jax.jit(publish).lower(state.params)
+        dtype, stored_as = learn.compute.dtype, config.engine.weights
+        parts = {shape: part for part, shape in in_parts(state.params, policy)}
+        for number, (shape, part) in enumerate(parts.items()):
+            yield f"{PUBLISH} {number}", sampling_part.lower(part, shape, dtype, mesh, stored_as)
 
 
 def abstract_batch(config: RunConfig, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -138,7 +138,38 @@ def sampling_weights(
     """
     if not has_own_weights(compute, "adapters" in params, mesh, stored_as):
         return params
-    return _sampling_weights(params, shape, compute.dtype, mesh, stored_as)
+    return join_parts(
+        [
+            sampling_part(part, part_shape, compute.dtype, mesh, stored_as)
+            for part, part_shape in in_parts(params, shape)
+        ]
+    )
+
+
+def in_parts(params: Params, shape: PolicyShape) -> list[tuple[Params, PolicyShape]]:
+    """Weights as what is outside of the layers, and each layer with its adapters; and the shape of
+    a model that has this part alone.
+
+    One program for all of them would hold all layers twice: in the places from which a decode step
+    reads them, and on the way there. Layers of one form share a program.
+    """
+    no_layers = dataclasses.replace(shape, num_layers=0, dense_layers=())
+    outside = {k: w for k, w in params.items() if k not in ("adapters", "adapter_scale")}
+    parts = [(outside | {"layers": []}, no_layers)]
+    for number, layer in enumerate(params["layers"]):
+        part: Params = {"layers": [layer]}
+        if "adapters" in params:
+            part["adapters"] = [params["adapters"][number]]
+            part["adapter_scale"] = params["adapter_scale"]
+        dense = () if shape.has_experts(number) else (0,)
+        parts.append((part, dataclasses.replace(shape, num_layers=1, dense_layers=dense)))
+    return parts
+
+
+def join_parts(parts: Sequence[Params]) -> Params:
+    """The whole of what was made of the parts."""
+    outside, *layers = parts
+    return outside | {"layers": [layer for part in layers for layer in part["layers"]]}
 
 
 def has_own_weights(
@@ -150,9 +181,10 @@ def has_own_weights(
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))
-def _sampling_weights(
+def sampling_part(
     params: Params, shape: PolicyShape, dtype: str, mesh: Mesh | None, stored_as: str
 ) -> Params:
+    """A part of `sampling_weights`; see `in_parts`."""
     params = served_weights(params, shape, dtype, stored_as)
     if mesh is None:
         return params
@@ -161,7 +193,8 @@ def _sampling_weights(
 
 
 def sampler_shardings(params: Params, shape: PolicyShape, mesh: AbstractMesh | Mesh) -> Params:
-    """The sharding of each array of a sampler's weights. params: these weights, or their shapes."""
+    """The sharding of each array of a sampler's weights. params: these weights, or their shapes, or
+    a part of them."""
 
     def place(sharding: NamedSharding, stored: Weight) -> NamedSharding | Quantised:
         if not isinstance(stored, Quantised):
@@ -171,11 +204,12 @@ def sampler_shardings(params: Params, shape: PolicyShape, mesh: AbstractMesh | M
         spec = PartitionSpec(*(axes if size > 1 else None for size, axes in cut))
         return Quantised(sharding, NamedSharding(mesh, spec))
 
-    return jax.tree.map(place, param_shardings(shape, mesh, SAMPLER_RULES), params)
+    places = param_shardings(shape, mesh, SAMPLER_RULES)
+    return jax.tree.map(place, {name: places[name] for name in params}, params)
 
 
 def served_weights(params: Params, shape: PolicyShape, dtype: str, stored_as: str) -> Params:
-    """The values that a sampler is given, without their sharding."""
+    """The values that a sampler is given, without their sharding, of all weights or a part."""
     params = merged(params)
     if stored_as != SAME:
         params = quantise_layers(params, shape, stored_as)

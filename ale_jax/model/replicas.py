@@ -2,7 +2,8 @@
 
 Where several processes train together, the learner's mesh spans their devices. A decode step must
 not wait for other hosts, so each process has an engine of its own, with a whole copy of the weights
-divided over its devices. One program makes all copies from the learner's shards.
+divided over its devices. One program for each form of layer makes all copies from the learner's
+shards.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from ale_jax.model.compute import Compute, sampler_shardings, sampling_weights, served_weights
+from ale_jax.model.compute import (
+    Compute,
+    in_parts,
+    join_parts,
+    sampler_shardings,
+    sampling_weights,
+    served_weights,
+)
 from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
 
@@ -71,18 +79,21 @@ def make_sampling_copy(
         return lambda params: sampling_weights(params, policy, compute, mesh, stored_as)
     own, blocks = engine_mesh(mesh), _by_process(mesh)
     copies = Mesh(blocks.reshape(len(blocks), *own.devices.shape), (REPLICA, *own.axis_names))
-    programs = {}
+    programs: dict[PolicyShape, tuple[Callable[[Params], Params], Params]] = {}
 
-    def serve(params: Params) -> Params:
-        return served_weights(params, policy, compute.dtype, stored_as)
+    def copy_part(part: Params, shape: PolicyShape) -> Params:
+        def serve(weights: Params) -> Params:
+            return served_weights(weights, shape, compute.dtype, stored_as)
+
+        if shape not in programs:
+            places = sampler_shardings(jax.eval_shape(serve, part), shape, own)
+            spread = jax.tree.map(lambda place: NamedSharding(copies, place.spec), places)
+            programs[shape] = jax.jit(serve, out_shardings=spread), places
+        program, places = programs[shape]
+        return jax.tree.map(_local, program(part), places)
 
     def copy(params: Params) -> Params:
-        if not programs:
-            places = sampler_shardings(jax.eval_shape(serve, params), policy, own)
-            spread = jax.tree.map(lambda place: NamedSharding(copies, place.spec), places)
-            programs["copy"] = jax.jit(serve, out_shardings=spread)
-            programs["places"] = places
-        return jax.tree.map(_local, programs["copy"](params), programs["places"])
+        return join_parts([copy_part(*each) for each in in_parts(params, policy)])
 
     return copy
 

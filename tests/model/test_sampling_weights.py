@@ -1,13 +1,15 @@
 """What the sampler is given on a mesh: each weight where a decode step wants it."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
-from ale_jax.model.compute import FLOAT32, Compute, sampling_weights
+from ale_jax.model.compute import FLOAT32, Compute, sampling_part, sampling_weights
 from ale_jax.model.params import init_params
 from ale_jax.model.sharding import MeshShape, make_mesh, param_shardings
-from tests.model.shapes import MOE
+from tests.model.shapes import MIXED, MOE
 
 PARAMS = init_params(jax.random.key(0), MOE)
 
@@ -35,6 +37,15 @@ def test_weights_that_are_cut_along_fsdp_are_served_whole(dtype):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0.01), served, PARAMS)
     again = sampling_weights(learned, MOE, Compute(dtype), mesh)
     assert jax.tree.map(lambda a: a.sharding, served) == jax.tree.map(lambda a: a.sharding, again)
+
+
+def test_layers_of_one_form_share_a_program():
+    deep = dataclasses.replace(MIXED, num_layers=5, vocab_size=95)
+    programs = sampling_part._cache_size()
+    served = sampling_weights(init_params(jax.random.key(0), deep), deep, Compute("bfloat16"))
+    assert len(served["layers"]) == 5
+    # One for what is outside of the layers, and one for each form.
+    assert sampling_part._cache_size() == programs + 3
 
 
 def test_where_nothing_is_cut_the_learners_own_arrays_are_served():
