@@ -17,6 +17,7 @@ REQUIRES = [
     "numpy>=2.0",
     "optax>=0.2.6",
     "orbax-checkpoint>=0.11.30",
+    "packaging>=24",
     "pydantic>=2.9",
     "pyyaml>=6.0",
     "ray>=2.50",

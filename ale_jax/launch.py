@@ -2,6 +2,8 @@
 
   --mode=plan   print how much memory the run needs on each device, and whether it fits; needs
                 neither --workdir nor the devices
+  --mode=doctor check whether this machine can run the config (with --workdir: there) or, started
+                with the same line on all hosts, whether all of them can together
   --mode=export --out=FOLDER   write the newest weights of the run in DIR, with tokenizer and chat
                 template, to a new folder that transformers can load; adapters are merged
   --adapter     with --mode=export: write only the adapters, in PEFT's format
@@ -29,6 +31,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import errno
+import functools
 import logging
 import os
 import re
@@ -55,6 +58,7 @@ from ale_jax.system.stopping import INTERRUPTED, StopSignals
 # answered before they load.
 if TYPE_CHECKING:
     from ale_jax.system.config import RunConfig
+    from ale_jax.system.doctor.findings import Report
     from ale_jax.system.hosts.commands import Processes
     from ale_jax.system.hosts.start import HostOptions
     from ale_jax.system.workdir import Workdir
@@ -105,9 +109,15 @@ def _launch(argv: Sequence[str], run: Run | None) -> int:
     values = _read_config(_config_path(file), choice, overrides)
     if options.mode == "plan":
         return _plan(values)
-    if options.mode not in ("train", "export"):
-        raise ValueError(f"--mode={options.mode} is unknown: choose train, plan or export")
-    if not options.workdir:
+    if options.mode not in ("train", "export", "doctor"):
+        raise ValueError(f"--mode={options.mode} is unknown: choose train, plan, doctor or export")
+    act = functools.partial(_train, run=run)
+    if options.mode == "doctor":
+        from ale_jax.system.doctor.software import software_report
+
+        # Before jax is imported, which wrong versions may prevent.
+        act = functools.partial(_doctor, report=software_report(options.process))
+    elif not options.workdir:
         raise ValueError("--workdir is missing: give a folder for the run, e.g. runs/first")
     if options.mode == "export":
         return _export(values, options)
@@ -118,12 +128,12 @@ def _launch(argv: Sequence[str], run: Run | None) -> int:
         raise ValueError(f"--spawn={options.spawn} must be at least 1")
     if options.spawn == 1:
         host = HostOptions(options.coordinator, options.processes, options.process)
-        return _train(values, options, host, run)
+        return act(values, options, host)
     if options.processes > 1:
         raise ValueError("--spawn starts all processes by itself: leave out --processes")
     own = [argument for argument in arguments if not SPAWN_FLAG.match(argument)]
     with spawned(options.spawn, own) as host:
-        return _train(values, options, host, run)
+        return act(values, options, host)
 
 
 def _train(
@@ -170,6 +180,16 @@ def _control(
             print(f"continuing the unfinished run in {workdir.path}")
         _run(_controller() if run is None else run, config, workdir, processes)
     return 0
+
+
+def _doctor(
+    values: dict[str, Any], options: flags.FlagValues, host: HostOptions, report: Report
+) -> int:
+    from ale_jax.system.build_config import build_config
+    from ale_jax.system.doctor.examination import examine
+
+    workdir = Path(options.workdir).resolve() if options.workdir else None
+    return examine(build_config(values), host, workdir, report)
 
 
 def _plan(values: dict[str, Any]) -> int:
