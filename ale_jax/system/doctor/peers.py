@@ -72,10 +72,10 @@ def compare(
 
     Errors: OSError if one of them is gone, ValueError if it sent something else.
     """
-    trips = {process: travel(connection, clock) for process, connection in followers.items()}
+    trips = {process: travel(process, each, clock) for process, each in followers.items()}
     yield describe_trips(trips)
     yield check_clocks({process: trip.ahead for process, trip in trips.items()})
-    told = {process: _ask(each, "tell", list) for process, each in followers.items()}
+    told = {process: _ask(process, each, "tell", list) for process, each in followers.items()}
     yield check_alike(facts, {process: answer[0] for process, answer in told.items()})
     for process, (_, *findings) in told.items():
         yield from others_findings(process, findings)
@@ -118,13 +118,13 @@ def follow(
         leader.send({"kind": "answer", "answer": answer})
 
 
-def travel(connection: Connection, clock: Clock) -> Trip:
+def travel(process: int, connection: Connection, clock: Clock) -> Trip:
     """Asks a process for its time. Its clock was read at some moment of the trip, so that how far
     it is ahead is known up to half of the trip's duration."""
     trips = []
     for _ in range(ROUNDS):
         sent, began = clock(), time.perf_counter()
-        there = _ask(connection, "time", float)
+        there = _ask(process, connection, "time", float)
         duration = time.perf_counter() - began
         trips.append(Trip(duration, there - (sent + duration / 2)))
     return min(trips, key=lambda trip: trip.round_trip)
@@ -177,10 +177,13 @@ def others_findings(process: int, sent: Sequence[Any]) -> Iterator[Finding]:
         yield ok(f"process {process}", f"{len(findings)} checks of its own, all ok")
 
 
-def _ask(connection: Connection, kind: str, expected: type) -> Any:
-    """The answer to a question. Errors: OSError if there is none of the expected type."""
-    connection.send({"kind": kind})
-    answer = connection.receive()[0].get("answer")
+def _ask(process: int, connection: Connection, kind: str, expected: type) -> Any:
+    """The answer to a question. Errors: ConnectionError if there is none of the expected type."""
+    try:
+        connection.send({"kind": kind})
+        answer = connection.receive()[0].get("answer")
+    except Gone as error:
+        raise ConnectionError(f"process {process} is gone: {error}; see its own lines") from error
     if not isinstance(answer, expected):
-        raise ConnectionError(f"a process answered {kind} with {answer!r:.80}")
+        raise ConnectionError(f"process {process} answered {kind} with {answer!r:.80}")
     return answer

@@ -113,6 +113,6 @@ def test_text_of_others_cannot_control_the_terminal():
     sent = ["x" * 100, "FAIL", "\x1b[2J\nok    forged", ""]
     line = str(Finding.parse(sent))
     assert line.isprintable() and len(line.splitlines()) == 1
-    for wrong in ("text", ["a", "b"], ["a", "fine", "c", "d"]):
+    for wrong in (5, ["a", "b"], ["a", "fine", "c", "d"]):
         with pytest.raises(ValueError):
             Finding.parse(wrong)

@@ -65,6 +65,11 @@ def test_the_accelerators_pair_is_exact_where_jaxs_own_range_is_not():
     assert finding.state is State.FAIL and finding.found.startswith("jaxlib is 0.10.1")
 
 
+def test_what_is_wrong_without_an_accelerator_is_not_said_twice():
+    finding = check_accelerator(JAX, (GOOD | {"libtpu": "0.0.42", "numpy": "1.26.4"}).get)
+    assert finding.state is State.OK
+
+
 def test_no_accelerator_is_no_failure():
     finding = check_accelerator(JAX, GOOD.get)
     assert finding.state is State.OK and "on the CPU" in finding.found
