@@ -70,7 +70,9 @@ def _join(host: HostOptions) -> Finding:
         count, own = jax.process_count(), jax.local_device_count()
     except RuntimeError as error:  # jax has no class of its own for this
         raise ConnectionError(f"jax does not start: {error}") from error
-    return ok("processes", f"{count}; number {jax.process_index()} is this one, of {own} devices")
+    return ok(
+        "processes", f"{count}, this one is number {jax.process_index()}; devices of its own: {own}"
+    )
 
 
 def _connect(host: HostOptions, report: Report) -> dict[int, Connection] | None:

@@ -93,7 +93,7 @@ class Report:
         states = [finding.state for finding in self.findings]
         failures, warnings = states.count(State.FAIL), states.count(State.WARN)
         verdict = "not ready" if failures else "ready"
-        self.say(f"{verdict}: {len(states)} checks, {failures} failed, {warnings} warnings")
+        self.say(f"{verdict}: {len(states)} checks, failed: {failures}, warnings: {warnings}")
 
     def say(self, line: str) -> None:
         print(f"process {self.process}: {line}" if self.process else line, flush=True)
