@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -20,8 +20,9 @@ from ale_jax.system.workdir import CHECKPOINTS_DIR
 
 
 def check_folder(name: str, folder: Path, remedy: str) -> Finding:
-    """Whether files in `folder` can be written, synchronized, replaced and locked, and folders
-    renamed. Tries it in the folder, or where that would be made, and leaves nothing there."""
+    """Whether files in `folder` can be written, synchronized, replaced and claimed by a lease, and
+    folders renamed. Tries it in the folder, or where that would be made, and leaves nothing there.
+    """
     place = existing(folder)
     try:
         with tempfile.TemporaryDirectory(prefix=".ale-doctor-", dir=place) as own:
@@ -29,7 +30,7 @@ def check_folder(name: str, folder: Path, remedy: str) -> Finding:
     except OSError as error:
         return fail(name, f"{folder} cannot be used ({error.strerror}: {error.filename})", remedy)
     where = folder if folder == place else f"{folder} (to be made in {place})"
-    return ok(name, f"{where} can be written, synchronized, renamed in and locked")
+    return ok(name, f"{where} can be written, synchronized, renamed in and leased")
 
 
 def _write_as_a_run_does(folder: Path) -> None:
@@ -37,8 +38,8 @@ def _write_as_a_run_does(folder: Path) -> None:
     file = folder / "file"
     for content in (b"old", b"new"):
         write_atomically(file, [content])
-    with file.open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    (folder / "lease").open("x").close()
+    os.utime(folder / "lease")
     (folder / "unfinished").mkdir()
     (folder / "unfinished").rename(folder / "finished")
 
