@@ -186,11 +186,21 @@ def connect_to_leader(own_digest: str) -> tuple[Connection, Connection, str]:
 
 
 def own_address(coordinator: str) -> str:
-    """The address at which the other processes of a run reach this one, which is the first."""
+    """The address at which the other processes of a run reach this one, which is the first: the
+    coordinator's, or, where a cluster knows it, that of this machine's name.
+
+    ValueError if other machines cannot reach it.
+    """
     host = coordinator.rpartition(":")[0]
-    if host in ("127.0.0.1", "localhost"):
-        return "127.0.0.1"
-    return socket.gethostbyname(socket.gethostname())
+    if not host:
+        return socket.gethostbyname(socket.gethostname())
+    address = socket.gethostbyname(host)
+    if address.startswith("127.") and host not in ("127.0.0.1", "localhost"):  # as Debian has it
+        raise ValueError(
+            f"--coordinator={coordinator}: here {host} is {address}, which no other machine can "
+            "reach: give this machine's address instead of its name"
+        )
+    return address
 
 
 def _broadcast(text: str) -> str:

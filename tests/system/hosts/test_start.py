@@ -47,8 +47,13 @@ def test_a_cluster_is_recognized_by_the_number_of_its_processes(variables, expec
     assert _is_in_cluster(variables) == expected
 
 
-def test_the_address_is_as_private_as_the_coordinators():
+def test_the_address_is_as_private_as_the_coordinators(monkeypatch):
     assert own_address("127.0.0.1:80") == own_address("localhost:80") == "127.0.0.1"
+    assert own_address("10.0.0.5:80") == "10.0.0.5"
+    # Debian gives a machine's own name an address of loopback.
+    monkeypatch.setattr(start.socket, "gethostbyname", {"gpu0": "127.0.1.1"}.get)
+    with pytest.raises(ValueError, match=r"here gpu0 is 127\.0\.1\.1, which no other machine"):
+        own_address("gpu0:80")
 
 
 @pytest.fixture
