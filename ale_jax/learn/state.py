@@ -164,7 +164,10 @@ def begin(params: Params, optimizer: optax.GradientTransformation, mesh: Mesh) -
     """The state at step 0 of training `params`. Moments are sharded like their weights."""
     moved = trained(params)
     places = place_moments(optimizer, moved, mesh)
-    step = jax.device_put(jnp.zeros((), jnp.int32), NamedSharding(mesh, PartitionSpec()))
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    # By a program: where each of several processes has one device, jax 0.10.2 misreads the shards
+    # of an array of its own after `device_put`.
+    step = jax.jit(lambda: jnp.zeros((), jnp.int32), out_shardings=everywhere)()
     return TrainState(params, jax.jit(optimizer.init, out_shardings=places)(moved), step)
 
 
