@@ -68,7 +68,7 @@ KNOWN_HOSTS = {"arxiv.org", "keepachangelog.com", "www.apache.org", "localhost",
 # They only look like hosts: the prefixes of what Kubernetes' objects and labels are called.
 KNOWN_HOSTS |= {"ray.io", "networking.k8s.io", "pod-security.kubernetes.io"}
 KNOWN_HOSTS |= {"jobset.x-k8s.io", "jobset.sigs.k8s.io", "alpha.jobset.sigs.k8s.io"}
-KNOWN_HOSTS |= {"cloud.google.com", "google.com"}
+KNOWN_HOSTS |= {"batch.kubernetes.io", "cloud.google.com", "google.com"}
 KNOWN_HOSTS |= {"metadata.google.internal"}  # by which a machine of Google's learns its place
 HOST = re.compile(r"://([\w.-]+)|([\w-]+(?:\.[\w-]+)*\.(?:io|com|net|org|dev))/")
 MACHINE_PATH = re.compile(r"/(?:home|Users|root)/\w")
