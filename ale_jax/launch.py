@@ -15,7 +15,7 @@
   --overwrite   move the run in DIR aside and start over
   --spawn=N     train on N processes of this machine instead of one
   --coordinator=HOST:PORT --processes=N --process=K   train as process K of N; all are started with
-                the same line but for K. Not needed where a cluster says it (Cloud TPU, Slurm)
+                the same line but for K. Not needed where a cluster says it (TPU slices of GKE, Slurm)
   --debug       show the traceback of an error
   --help        print this text and the available configs and algorithms
 
