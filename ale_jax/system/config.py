@@ -22,6 +22,7 @@ from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import MeshShape
 from ale_jax.rollout.engine import EngineShape
 from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.system.placement_config import PlacementConfig
 from ale_jax.system.survival_config import CheckpointConfig, DeadlinesConfig
 from envs.registry import all_families, kind_of
 
@@ -174,6 +175,7 @@ class RolloutConfig:
     episodes_per_actor: int = 10
     max_reply_tokens: int = 64
     retries: int = 2
+    placement: PlacementConfig = dataclasses.field(default_factory=PlacementConfig)
 
     def __post_init__(self) -> None:
         require_choice("runtime", self.runtime, RUNTIMES)

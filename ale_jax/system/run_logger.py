@@ -37,7 +37,10 @@ from ale_jax.system.tasks import Cursor
 from ale_jax.system.trajectory_samples import trajectory_samples
 
 # Events that are shown in the terminal, too: what makes a run slower, or its results smaller.
-SHOWN = ("actor_lost", "episodes_paused", "episodes_resumed", GROUP_DROPPED, "stalled")
+SHOWN = (
+    *("actor_lost", "actors_unplaced", "episodes_paused", "episodes_resumed"),
+    *(GROUP_DROPPED, "stalled"),
+)
 NONE_BACK = "none came back"
 
 

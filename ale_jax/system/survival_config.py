@@ -40,7 +40,8 @@ class DeadlinesConfig:
     policy's time does not count: a queue or a compilation is not the attempt's fault.
 
     placement_seconds: from the request until the agent's first question to the policy, i.e. for the
-        rollout worker and the sandbox to start, and for the task to be set up.
+        sandbox to start, and for the task to be set up. Also for a rollout worker to start: one
+        that has no node for so long is reported, and if there is no other, the run ends.
     turn_seconds: from a reply of the policy until the next question, or until the verdict.
     episode_seconds: all turns of an attempt together.
     outage_seconds: if every attempt fails for so long for reasons in the system, the run ends.

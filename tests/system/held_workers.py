@@ -20,6 +20,7 @@ from tests.system.oracle_ledger import OracleLedger
 
 def main(runtime: str) -> None:
     rollout = RolloutConfig(runtime, actors=2, episodes_per_actor=2, max_reply_tokens=64, retries=0)
+    waiting = [EpisodeKey("train", group, 0, Task("count", group, "train")) for group in range(4)]
     pids = []
     ledger = OracleLedger()
     ledger.gate.clear()
@@ -31,14 +32,13 @@ def main(runtime: str) -> None:
         spec = WorkerSpec(runtime, SPEC, AgentLimits(turns=9))
         replicas = PolicyReplicas([PolicyReplica(ledger, server.address, lambda: 0)])
         with RolloutWorkers(rollout, DeadlinesConfig(), spec, replicas, record) as workers:
-            for group in range(4):
-                key = EpisodeKey("train", group, 0, Task("count", group, "train"))
-                workers.submit(RolloutRequest(key), Sampling())
             while ledger.asked < 4 or len(pids) < 2:
-                workers.next_result(0.1)
+                while waiting and workers.free_places:
+                    workers.submit(RolloutRequest(waiting.pop()), Sampling())
+                assert not [*workers.results(0.1)]
             print(json.dumps(pids), flush=True)
             while True:
-                workers.next_result(1.0)
+                assert not [*workers.results(1.0)]
 
 
 if __name__ == "__main__":

@@ -82,15 +82,14 @@ class ThreadWorkers:
         future = self._pool.submit(self._play, name, request)
         future.add_done_callback(lambda done: self._results.put((name, done)))
 
-    def next_result(self, timeout):
+    def results(self, timeout):
         try:
             name, done = self._results.get(timeout=timeout)
         except queue.Empty:
-            return None
+            return
         self._busy -= 1
-        if self._groups.pop(name, None) is None:
-            return None  # abandoned
-        return self._ledger.close(name, done.result())
+        if self._groups.pop(name, None) is not None:  # it was not abandoned
+            yield self._ledger.close(name, done.result())
 
     def start_versions(self):
         oldest = {}

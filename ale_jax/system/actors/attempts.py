@@ -13,12 +13,14 @@ from ale_jax.system.survival_config import DeadlinesConfig
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:
-    """is_trial: whether it was begun to see if the system works again (see Breaker)."""
+    """generation, node: of the worker's actor that plays it. is_trial: whether it was begun to see
+    if the system works again (see Breaker)."""
 
     job: Job
     conversation: str
     worker: WorkerHandle
-    generation: int  # of the worker's actor that plays it
+    generation: int
+    node: str
     is_trial: bool
 
     @property

@@ -1,5 +1,5 @@
-"""Starts Ray on this machine, or joins a running cluster, without output and usage statistics, and
-notices when it is gone."""
+"""Starts Ray on this machine, or joins the users' cluster, without output and usage statistics, and
+notices when it, or one of its nodes, is gone."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import ray
+from ray.util import get_node_ip_address
 
 from ale_jax.errors import RolloutsFailed
 
 # Results are small and are returned inline; Ray's default would reserve a third of the memory.
 OBJECT_STORE_BYTES = 100 << 20
 
-
+AUTO = "auto"  # the cluster that this machine is part of, by Ray's own rules
 LOOK_S = 2.0  # between two looks at the cluster
-ANSWER_S = 2.0  # for Ray's head to accept a connection
+ANSWER_S = 2.0  # for Ray's head, or the Ray process of a node, to accept a connection
 GONE_AFTER = 3  # looks in a row that Ray's head did not answer
 
 
@@ -31,12 +32,17 @@ class Cluster:
 
     Ray itself says nothing of either for a minute, and then ends this process from C++, without
     running any `finally`.
+
+    address: of this machine, as actors on other nodes reach it; empty if there are no other nodes,
+    because Ray was started here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_ours: bool) -> None:
         context = ray.get_runtime_context()
         host, _, port = context.gcs_address.rpartition(":")
         self._head, self._node = (host, int(port)), context.get_node_id()
+        self.address = "" if is_ours else get_node_ip_address()
+        self._remedy = "starts Ray anew" if is_ours else "joins the cluster once it runs again"
         self._failure = ""
         self._closing = threading.Event()
         threading.Thread(target=self._watch, name="ray-cluster", daemon=True).start()
@@ -44,7 +50,7 @@ class Cluster:
     def check(self) -> None:
         """RolloutsFailed if the cluster is gone."""
         if self._failure:
-            raise RolloutsFailed(f"{self._failure}: the same command continues and starts Ray anew")
+            raise RolloutsFailed(f"{self._failure}: the same command continues, and {self._remedy}")
 
     def close(self) -> None:
         self._closing.set()
@@ -62,22 +68,59 @@ class Cluster:
                 return
 
     def _head_answers(self) -> bool:
-        try:
-            with socket.create_connection(self._head, timeout=ANSWER_S):
-                return True
-        except OSError:
-            return False
+        return answers(self._head)
 
     def _node_is_alive(self) -> bool:
-        return any(node["NodeID"] == self._node and node["Alive"] for node in ray.nodes())
+        return self._node in alive_nodes()
+
+
+def check_address(address: str) -> None:
+    """ValueError unless a cluster can be joined at `address`: HOST:PORT of its head, or "auto".
+
+    Ray is only started after the warm start, and a typing error should not wait for that.
+    """
+    host, _, port = address.rpartition(":")
+    if address == AUTO:
+        return
+    if not host or "/" in host or not port.isdecimal():
+        raise ValueError(
+            f"--ray-address={address} must be HOST:PORT of the cluster's head, or {AUTO}, on a "
+            "machine that is a node of the cluster"
+        )
+    if not answers((host, int(port))):
+        raise ValueError(
+            f"--ray-address={address}: no connection within {ANSWER_S:g} s: see whether Ray's head "
+            "runs there (ray status)"
+        )
+
+
+def alive_nodes() -> frozenset[str]:
+    """Ray's ids of the nodes that it believes to be there."""
+    return frozenset(node["NodeID"] for node in ray.nodes() if node["Alive"])
+
+
+def raylet_of(node: str) -> tuple[str, int]:
+    """Address and port of Ray's process (raylet) on the node with this id of Ray's."""
+    (found,) = (each for each in ray.nodes() if each["NodeID"] == node)
+    return found["NodeManagerAddress"], found["NodeManagerPort"]
+
+
+def answers(address: tuple[str, int]) -> bool:
+    """Whether something accepts a connection at this address and port within ANSWER_S."""
+    try:
+        with socket.create_connection(address, timeout=ANSWER_S):
+            return True
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager
 def ray_cluster(actors: int, address: str = "") -> Iterator[Cluster]:
-    """Ray with a CPU for each of `actors`, until the block ends.
+    """Ray with a CPU for each of `actors`, until the block ends; or the cluster at `address`, of
+    whatever size, since nodes may join it later.
 
     address: of a cluster to join ("auto", or host:port of its head); empty: start a local one.
-    Errors: ValueError if the cluster has too few CPUs, ConnectionError if there is no cluster.
+    Errors: ValueError if there is no cluster at `address`, or it cannot be joined from here.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     # Ray's logs are off, because lost actors are reported as events of the run.
@@ -93,9 +136,17 @@ def ray_cluster(actors: int, address: str = "") -> Iterator[Cluster]:
     with ThreadPoolExecutor(1, thread_name_prefix="ray") as starter, warnings.catch_warnings():
         # JAX warns of every fork, but Ray's forks are followed by exec at once.
         warnings.filterwarnings("ignore", message="os.fork", category=RuntimeWarning)
-        starter.submit(ray.init, **place, **quiet).result()
+        try:
+            starter.submit(ray.init, **place, **quiet).result()
+        except (RuntimeError, ConnectionError) as error:
+            if not address:
+                raise
+            raise ValueError(
+                f"the Ray cluster at {address} cannot be joined ({error}): see whether it runs, "
+                "with the same Python and Ray, and whether this machine is a node of it"
+            ) from error
         _restore_sigterm()
-        yield from _joined(actors)
+        yield from _joined(is_ours=not address)
 
 
 def _restore_sigterm() -> None:
@@ -104,16 +155,10 @@ def _restore_sigterm() -> None:
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
 
-def _joined(actors: int) -> Iterator[Cluster]:
+def _joined(is_ours: bool) -> Iterator[Cluster]:
     cluster = None
     try:
-        cpus = int(ray.cluster_resources().get("CPU", 0))
-        if cpus < actors:
-            raise ValueError(
-                f"rollout.actors {actors} need a CPU each, and the cluster has only {cpus}: "
-                f"lower rollout.actors or add machines"
-            )
-        cluster = Cluster()
+        cluster = Cluster(is_ours)
         yield cluster
     finally:
         if cluster:

@@ -63,8 +63,7 @@ class RolloutScheduler:
             while not self._closing.is_set():
                 self._abandon_overdue()
                 self._fill()
-                trajectory = self._workers.next_result(timeout=self.POLL)
-                if trajectory is not None:
+                for trajectory in self._workers.results(timeout=self.POLL):
                     self._deliver(trajectory)
         except Exception as error:  # raised in the threads that wait for results, by `check`
             self._failure = error

@@ -10,12 +10,14 @@ import dataclasses
 import functools
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import ray
 from ray.exceptions import OutOfMemoryError, RayActorError
+from ray.util import get_node_ip_address
 
 from ale_jax.agent.loop import AgentLimits
 from ale_jax.errors import RolloutsFailed
@@ -25,6 +27,9 @@ from ale_jax.rollout.policy_client import PolicyAddress, PolicyClient
 from ale_jax.sandbox.api import Sandbox
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.system.actors.cluster import alive_nodes
+from ale_jax.system.actors.code_version import own_code
+from ale_jax.system.actors.role import Role, start_actor
 from envs.registry import make_env, needs_sandbox
 
 
@@ -39,21 +44,34 @@ class WorkerSpec:
 
 
 class Birth(NamedTuple):
-    """Where an actor lives. node: Ray's id of the machine."""
+    """Where an actor lives, and which code it runs (see `own_code`). node: Ray's id of the node.
+    address: of the node."""
 
     pid: int
     node: str
+    address: str
+    code: dict[str, str]
 
 
 class RolloutWorker:
-    """`WorkerHandle` makes it a Ray actor. Its methods are called from several threads at once."""
+    """`WorkerHandle` makes it a Ray actor. Its methods are called from several threads at once.
+
+    It plays once `birth` has found that it runs the code of its caller, and not before: other code
+    may fail at anything, and would say something else than that.
+    """
 
     def __init__(self, spec: WorkerSpec):
-        start_sandbox = _starter(spec.runtime, spec.sandbox) if spec.sandbox else None
-        self._runner = EpisodeRunner(start_sandbox, make_env, needs_sandbox, spec.limits)
+        self._spec = spec
+        self._runner: EpisodeRunner | None = None
 
-    def birth(self) -> Birth:
-        return Birth(os.getpid(), ray.get_runtime_context().get_node_id())
+    def birth(self, code: dict[str, str]) -> Birth:
+        """code: of the caller."""
+        if own_code() == code:
+            spec = self._spec
+            start_sandbox = _starter(spec.runtime, spec.sandbox) if spec.sandbox else None
+            self._runner = EpisodeRunner(start_sandbox, make_env, needs_sandbox, spec.limits)
+        node = ray.get_runtime_context().get_node_id()
+        return Birth(os.getpid(), node, get_node_ip_address(), own_code())
 
     def play(
         self, key: EpisodeKey, server: PolicyAddress, conversation: str, prefix: Prefix | None
@@ -65,7 +83,8 @@ class RolloutWorker:
         self._runner.cancel(key)
 
     def close(self) -> None:
-        self._runner.close()
+        if self._runner:
+            self._runner.close()
 
 
 def _starter(runtime_name: str, spec: SandboxSpec) -> Callable[[], Sandbox]:
@@ -83,29 +102,31 @@ class WorkerHandle:
     """An actor and its counts. A lost actor is replaced, at most MAX_LOSSES - 1 times in a row.
 
     generation: number of actors that were replaced. busy: episodes in progress.
+    born: where the actor lives; None until then. asked_at: when Ray was asked to place it, and
+    candidates: the nodes that Ray had then.
     sandboxes_up, sandboxes_restarted: as of the last finished episode.
     """
 
-    def __init__(self, number: int, spec: WorkerSpec, places: int):
+    def __init__(self, number: int, role: Role, spec: WorkerSpec, places: int):
         self.number = number
         self.generation = 0
         self.busy = 0
         self.sandboxes_up = 0
         self._restarted_before = self._restarted = 0
         self._losses = 0  # actors lost since an episode was last finished
-        self._spec, self._places = spec, places
+        self._role, self._spec, self._places = role, spec, places
         self._start()
 
     def _start(self) -> None:
-        # One thread more than episodes, so that other calls are answered at any time.
-        options = {"num_cpus": 1, "max_concurrency": self._places + 1}
-        self._actor = ray.remote(RolloutWorker).options(**options).remote(self._spec)
-        self._pid: int | None = None  # if it lives on this machine
-        self.birth: ray.ObjectRef = self._actor.birth.remote()
+        self._actor = start_actor(self._role, self._spec)
+        self.born: Birth | None = None
+        self.asked_at, self.candidates = time.monotonic(), alive_nodes()
+        self.birth: ray.ObjectRef = self._actor.birth.remote(own_code())
 
     @property
     def free(self) -> int:
-        return self._places - self.busy
+        """Episodes that it can be given. None before its birth, which may never come."""
+        return self._places - self.busy if self.born else 0
 
     @property
     def sandboxes_restarted(self) -> int:
@@ -119,18 +140,15 @@ class WorkerHandle:
     def cancel(self, key: EpisodeKey) -> None:
         self._actor.cancel.remote(key)
 
-    def note_birth(self, birth: Birth) -> None:
-        if birth.node == ray.get_runtime_context().get_node_id():
-            self._pid = birth.pid
-
     def note(self, played: EpisodeResult) -> None:
         self._losses = 0
         self.sandboxes_up = played.sandboxes_up
         self._restarted = max(self._restarted, played.sandboxes_restarted)
 
-    def replace(self, error: Exception) -> None:
-        """Starts a new actor. RolloutsFailed if MAX_LOSSES were lost in a row."""
-        self._losses += 1
+    def replace(self, error: Exception, is_its_fault: bool) -> None:
+        """Starts a new actor. RolloutsFailed if MAX_LOSSES were lost in a row by their own fault,
+        i.e. not together with their node."""
+        self._losses += is_its_fault
         if self._losses >= MAX_LOSSES:
             raise RolloutsFailed(
                 f"{self._losses} actors in a row were lost before they played an episode; "
@@ -143,17 +161,23 @@ class WorkerHandle:
         self._restarted = 0
         self._start()
 
+    def ask_again(self) -> None:
+        """Withdraws the request for an actor that was not born in time, and repeats it."""
+        ray.kill(self._actor)
+        self._start()
+
     def say_goodbye(self) -> ray.ObjectRef:
         return self._actor.close.remote()
 
     def kill(self, answers: bool) -> None:
         """answers: whether the actor still answers calls."""
         ray.kill(self._actor)
-        if not answers and self._pid is not None and _is_ray_actor(self._pid):
+        here = ray.get_runtime_context().get_node_id()
+        if not answers and self.born and self.born.node == here and _is_ray_actor(self.born.pid):
             # Ray asks the process to end, which a stopped one does not hear. Otherwise it is left
             # to Ray, which prints a warning of a process that it did not end itself.
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
+                os.kill(self.born.pid, signal.SIGKILL)
 
 
 def _is_ray_actor(pid: int) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import ray
 
@@ -23,12 +23,12 @@ from ale_jax.rollout.play import EpisodeResult
 from ale_jax.system.actors.attempts import Attempt, Cancelled, failed, missed
 from ale_jax.system.actors.breaker import SYSTEM_FAULTS, Breaker, Job, RetryQueue, backoff
 from ale_jax.system.actors.policy_replicas import PolicyReplicas
-from ale_jax.system.actors.rollout_worker import ACTOR_LOST, WorkerHandle, WorkerSpec
+from ale_jax.system.actors.rollout_worker import ACTOR_LOST, WorkerSpec
+from ale_jax.system.actors.worker_pool import WorkerPool
 from ale_jax.system.config import RolloutConfig
 from ale_jax.system.survival_config import DeadlinesConfig
 
 NAME_BYTES = 16  # of a conversation's name, which is a secret: it gives access to the conversation
-CLOSE_S = 3.0
 LOOK_S = 0.05  # between two looks at whether a retry may begin
 CHECK_S = 0.5  # between two looks at the deadlines
 CANCEL_S = 10.0  # what is not over so long after it was cancelled ends with its actor
@@ -55,15 +55,19 @@ class RolloutWorkers:
     and none for the keys of an abandoned group.
 
     Consumes: keys, by `submit`, as long as `free_places` > 0.
-    Waits for: any actor's answer, in `next_result`: an episode, or that an actor is up, or that one
-    is lost. Each attempt has one answer, so a dead actor's episodes end one by one.
+    Waits for: any actor's answer, in `results`: an episode, or that an actor is up, or that one is
+    lost. Each attempt has one answer, so a dead actor's episodes end one by one.
     Unblocked by: the first answer that ends a key, or the timeout.
 
     Attempts that failed for a reason in the system, or that were rejected, are repeated from the
     same initial state in a new conversation, up to `rollout.retries` times. While a breaker is open
     (see Breaker), nothing begins but its trials, and attempts that had begun before fail without
     using up a retry. An attempt that misses a deadline is cancelled; an actor that does not end it
-    within CANCEL_S is replaced. All of this happens inside `next_result`.
+    within CANCEL_S is replaced. All of this happens inside `results`.
+
+    An actor is given episodes from its birth on, which is when a node has room for it. So the
+    actors that there are go on while others wait for a node: at the start of the run, or after
+    theirs has left. What was played on a node that left is played again, and no retry is used up.
 
     It has no thread of its own: one thread calls all methods but `waiting_for`. The actors talk to
     the policy directly.
@@ -77,15 +81,11 @@ class RolloutWorkers:
         replicas: PolicyReplicas,
         record: Recorder,
     ):
-        """record: `EventLog.record`, called for lost and started actors, for failed attempts and
-        for pauses."""
+        """record: `EventLog.record`, called for lost, started and unplaced actors, for failed
+        attempts and for pauses."""
         self._replicas, self._record, self._retries = replicas, record, rollout.retries
         self._deadlines = deadlines
-        places = rollout.episodes_per_actor
-        self._workers = [WorkerHandle(i, spec, places) for i in range(rollout.actors)]
-        self._births: dict[ray.ObjectRef, WorkerHandle] = {
-            worker.birth: worker for worker in self._workers
-        }
+        self._pool = WorkerPool(rollout, spec, deadlines.placement_seconds, record)
         self._attempts: dict[ray.ObjectRef, Attempt] = {}
         self._cancelled: dict[ray.ObjectRef, Cancelled] = {}
         self._waiting = RetryQueue()
@@ -105,19 +105,20 @@ class RolloutWorkers:
         return max(self._free_places() - len(self._waiting), 0)
 
     def _free_places(self) -> int:
-        places = sum(worker.free for worker in self._workers)
+        places = self._pool.free
         if self._breaker.is_open:
             return min(places, int(self._breaker.may_begin))
         return places
 
     @property
     def counts(self) -> WorkerCounts:
+        workers = self._pool.workers
         return WorkerCounts(
-            sandboxes_up=sum(worker.sandboxes_up for worker in self._workers),
+            sandboxes_up=sum(worker.sandboxes_up for worker in workers),
             sandboxes_busy=len(self._attempts),
-            sandboxes_restarted=sum(worker.sandboxes_restarted for worker in self._workers),
+            sandboxes_restarted=sum(worker.sandboxes_restarted for worker in workers),
             sandbox_failures=self._sandbox_failures,
-            actor_restarts=sum(worker.generation for worker in self._workers),
+            actor_restarts=sum(worker.generation for worker in workers),
         )
 
     def submit(self, request: RolloutRequest, sampling: Sampling) -> None:
@@ -125,25 +126,28 @@ class RolloutWorkers:
         assert self.free_places > 0, "every place is taken"
         self._begin(Job(request, sampling))
 
-    def next_result(self, timeout: float) -> Trajectory | None:
-        """The next finished trajectory; None if there is none within `timeout` seconds.
+    def results(self, timeout: float) -> Iterator[Trajectory]:
+        """Yields the trajectories that have finished, as soon as there is one; none if there is
+        none within `timeout` seconds. Those that a caller leaves come with the next call.
 
-        Errors: RolloutsFailed if actors cannot be kept alive, or if all attempts have failed for
-        `outage_seconds`; RayTaskError, with its traceback, if an episode failed for a reason that
-        no status describes, which is a bug.
+        Errors: RolloutsFailed if actors cannot be placed or kept alive, or run other code, or if
+        all attempts have failed for `outage_seconds`; RayTaskError, with its traceback, if an
+        episode failed for a reason that no status describes, which is a bug.
         """
-        deadline = time.monotonic() + timeout
-        while True:
+        deadline, is_over = time.monotonic() + timeout, False
+        while not is_over:
             self._begin_retries()
             self._check()
             left = max(deadline - time.monotonic(), 0.0)
-            if answer := self._next_answer(min(left, LOOK_S)):
-                if answer in self._births:
-                    self._welcome(self._births.pop(answer), answer)
-                elif trajectory := self._take(answer):
-                    return trajectory
-            elif not left:
-                return None
+            answers = self._answers(min(left, LOOK_S))
+            is_over = not answers and not left
+            for answer in answers:
+                if answer in self._pool.births:
+                    self._pool.welcome(answer)
+                # The others are of actors that were replaced since.
+                elif answer in self._attempts and (trajectory := self._take(answer)):
+                    is_over = True
+                    yield trajectory
 
     def abandon(self, groups: Collection[int]) -> None:
         """Ends all attempts at episodes of these training groups. They have no result."""
@@ -159,7 +163,8 @@ class RolloutWorkers:
             return paused
         attempts = list(self._attempts.values())
         if not attempts:
-            return f"{len(self._waiting)} episodes wait for another attempt" * bool(self._waiting)
+            again = f"{len(self._waiting)} episodes wait for another attempt" * bool(self._waiting)
+            return self._pool.waiting_for() or again
         oldest, task = attempts[0], attempts[0].key.task
         return (
             f"{len(attempts)} episodes are in progress, {self._asking} of which wait for the "
@@ -184,25 +189,25 @@ class RolloutWorkers:
         for attempt in self._attempts.values():
             self._replicas.close(attempt.conversation, None)
         self._attempts.clear()
-        goodbyes = [worker.say_goodbye() for worker in self._workers]
-        answered, _ = ray.wait(goodbyes, num_returns=len(goodbyes), timeout=CLOSE_S)
-        for worker, goodbye in zip(self._workers, goodbyes, strict=True):
-            worker.kill(answers=goodbye in answered)
+        self._pool.close()
 
-    def _next_answer(self, timeout: float) -> ray.ObjectRef | None:
-        answers = [*self._births, *self._attempts]
-        if not answers:
+    def _answers(self, timeout: float) -> list[ray.ObjectRef]:
+        """All answers that have come, as soon as there is one; none after `timeout` seconds."""
+        awaited = [*self._pool.births, *self._attempts]
+        if not awaited:
             time.sleep(timeout)
-            return None
-        ready, _ = ray.wait(answers, timeout=timeout)
-        return ready[0] if ready else None
+            return []
+        ready, _ = ray.wait(awaited, timeout=timeout)
+        if ready:
+            ready, _ = ray.wait(awaited, num_returns=len(awaited), timeout=0)
+        return ready
 
     def _begin_retries(self) -> None:
         while self._free_places() > 0 and (job := self._waiting.next_ready()):
             self._begin(job)
 
     def _begin(self, job: Job) -> None:
-        worker = max(self._workers, key=lambda worker: worker.free)
+        worker = self._pool.freest()
         conversation = secrets.token_urlsafe(NAME_BYTES)
         request = job.request
         redraw = sum(STATUS_RULES[status].redraw for status in job.rejected)
@@ -210,7 +215,8 @@ class RolloutWorkers:
             conversation, request.key, job.sampling, request.prefix_turns, redraw
         )
         is_trial = self._breaker.begin()
-        attempt = Attempt(job, conversation, worker, worker.generation, is_trial)
+        node = worker.born.node
+        attempt = Attempt(job, conversation, worker, worker.generation, node, is_trial)
         answer = worker.play(request.key, server, conversation, request.prefix)
         self._attempts[answer] = attempt
         worker.busy += 1
@@ -222,6 +228,7 @@ class RolloutWorkers:
             return
         self._next_check = now + CHECK_S
         self._breaker.check()
+        self._pool.check()
         asking = 0
         for answer, attempt in list(self._attempts.items()):
             if cancelled := self._cancelled.get(answer):
@@ -237,7 +244,7 @@ class RolloutWorkers:
     def _give_up(self, attempt: Attempt, cancelled: Cancelled) -> None:
         why = f" ({cancelled.reason})" * bool(cancelled.reason)
         text = f"an episode was not over {CANCEL_S:g} s after it was cancelled{why}"
-        self._replace(attempt.worker, attempt.generation, TimeoutError(text))
+        self._pool.replace(attempt.worker, attempt.generation, TimeoutError(text))
 
     def _cancel(self, answer: ray.ObjectRef, attempt: Attempt, reason: str | None) -> None:
         self._replicas.stop(attempt.conversation)
@@ -262,9 +269,13 @@ class RolloutWorkers:
     def _judge(self, attempt: Attempt, episode: Episode) -> Trajectory | None:
         job, status, rule = attempt.job, episode.status, STATUS_RULES[episode.status]
         fault = f"{status.value}: {episode.detail}" if status in SYSTEM_FAULTS else ""
-        self._breaker.note(attempt.key.task, fault, attempt.is_trial)
-        # An attempt that had begun before an outage says nothing of its task.
-        is_free = bool(fault) and self._breaker.is_open and not attempt.is_trial
+        has_left = status is Status.ACTOR_LOST and self._pool.node_has_left(attempt.node)
+        if has_left:
+            self._breaker.void(attempt.is_trial)
+        else:
+            self._breaker.note(attempt.key.task, fault, attempt.is_trial)
+        # An attempt whose node left, or that had begun before an outage, says nothing of its task.
+        is_free = has_left or (bool(fault) and self._breaker.is_open and not attempt.is_trial)
         again = rule.retry and (is_free or job.attempt <= self._retries)
         if rule.retry:
             self._note_failure(attempt, episode, again)
@@ -282,31 +293,11 @@ class RolloutWorkers:
         try:
             played: EpisodeResult = ray.get(answer)
         except ACTOR_LOST as error:
-            self._replace(attempt.worker, attempt.generation, error)
+            self._pool.replace(attempt.worker, attempt.generation, error)
             return failed(attempt.key, Status.ACTOR_LOST, f"{type(error).__name__}: {error}")
         if attempt.generation == attempt.worker.generation:
             attempt.worker.note(played)
         return played.episode
-
-    def _welcome(self, worker: WorkerHandle, answer: ray.ObjectRef) -> None:
-        generation = worker.generation
-        try:
-            birth = ray.get(answer)
-        except ACTOR_LOST as error:
-            self._replace(worker, generation, error)
-        else:
-            worker.note_birth(birth)
-            detail = f"actor {worker.number} plays in process {birth.pid}"
-            fields = {"actor": worker.number, "pid": birth.pid, "restarts": generation}
-            self._record("actor_started", detail, **fields)
-
-    def _replace(self, worker: WorkerHandle, generation: int, error: Exception) -> None:
-        if generation != worker.generation:
-            return  # another episode of the same actor has reported the loss already
-        self._record("actor_lost", str(error), actor=worker.number, restarts=generation)
-        self._births.pop(worker.birth, None)
-        worker.replace(error)
-        self._births[worker.birth] = worker
 
     def _note_failure(self, attempt: Attempt, episode: Episode, again: bool) -> None:
         self._sandbox_failures += episode.status in SANDBOX_FAILURES

@@ -16,11 +16,11 @@ from ale_jax.system.actors import rollout_workers
 from ale_jax.system.survival_config import DeadlinesConfig
 from tests.system import sandboxes
 from tests.system.actors.workers import (
-    LIMIT_S,
     Events,
     SilentLedger,
     keys,
     next_episode,
+    next_result,
     play_all,
     run_until,
     wait_until,
@@ -118,7 +118,7 @@ def test_an_actor_is_not_replaced_for_an_abandoned_turn_that_may_go_on(
         workers.abandon({key.group})
         for _ in range(3):
             workers._next_check = 0.0
-            assert workers.next_result(0.05) is None
+            assert next_result(workers, 0.05) is None
         ledger.gate.set()
         run_until(workers, lambda: workers.free_places == 2)
         workers.submit(RolloutRequest(other), Sampling())
@@ -160,4 +160,4 @@ def test_an_outage_that_lasts_ends_the_run_in_one_line(ray, runtime_name):
         for key in keys(4):
             workers.submit(RolloutRequest(key), Sampling())
         with pytest.raises(RolloutsFailed, match=r"no episode could be played.*engine closed"):
-            workers.next_result(LIMIT_S)
+            next_result(workers)

@@ -37,15 +37,15 @@ class HandWorkers:
         self._under_way += 1
         self.begun.put(request.key)
 
-    def next_result(self, timeout):
+    def results(self, timeout):
         try:
             ended = self._ended.get(timeout=timeout)
         except queue.Empty:
-            return None
+            return
         if isinstance(ended, Exception):
             raise ended
         self._under_way -= 1
-        return _result_of(ended, self.starts.get(ended.group, 0))
+        yield _result_of(ended, self.starts.get(ended.group, 0))
 
     def start_versions(self):
         return dict(self.starts)

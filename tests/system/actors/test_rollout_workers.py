@@ -19,12 +19,12 @@ from ale_jax.system.actors.rollout_workers import WorkerCounts
 from envs.shell.families import generate
 from tests.system import sandboxes
 from tests.system.actors.workers import (
-    LIMIT_S,
     LIMITS,
     Events,
     SilentLedger,
     keys,
     next_episode,
+    next_result,
     play_all,
     run_until,
     wait_until,
@@ -57,7 +57,7 @@ def test_slots_are_spread_over_the_actors(ray, runtime_name):
         for key in keys(2):
             workers.submit(RolloutRequest(key), Sampling())
         run_until(workers, lambda: len(events.of("actor_started")) == 2 and ledger.asked == 2)
-        assert [worker.busy for worker in workers._workers] == [1, 1]
+        assert [worker.busy for worker in workers._pool.workers] == [1, 1]
         assert (workers.counts.sandboxes_busy, workers.free_places) == (2, 2)
         ledger.gate.set()
 
@@ -161,7 +161,7 @@ def test_rejected_calls_are_drawn_anew_and_then_dropped(ray, runtime_name):
     limits = AgentLimits(turns=20, malformed_limit=3)
     with workers_of(runtime_name, ledger, events, retries=2, actors=1, limits=limits) as workers:
         workers.submit(RolloutRequest(wanted[0]), Sampling())
-        trajectory = workers.next_result(LIMIT_S)
+        trajectory = next_result(workers)
         assert workers.counts.sandboxes_restarted == 0  # nothing is wrong with the sandbox
     episode = trajectory.episode
     assert (episode.status, episode.reward, episode.turns) == (Status.ILLEGAL_CALLS, None, 3)
@@ -223,7 +223,7 @@ def test_a_replay_that_shows_something_else_is_rejected(ray, runtime_name):
     chance = given_after(key, ("echo $RANDOM $RANDOM $RANDOM", "1 2 3"))
     with workers_of(runtime_name, ledger, events, retries=1, actors=1) as workers:
         workers.submit(chance, Sampling())
-        trajectory = workers.next_result(LIMIT_S)
+        trajectory = next_result(workers)
     assert trajectory.episode.status == Status.REPLAY_DIVERGED
     assert trajectory.rejected == (Status.REPLAY_DIVERGED,)
     assert trajectory.turns == () and ledger.asked == 0
@@ -249,7 +249,7 @@ def test_what_is_no_answer_twice_is_not_trained_on(ray, each_runtime, ledger, en
     key = EpisodeKey("train", 0, 0, Task("log", 3, "train"))
     with workers_of(each_runtime, ledger, Events(), retries=1, actors=1, limits=limits) as workers:
         workers.submit(RolloutRequest(key), Sampling())
-        trajectory = workers.next_result(LIMIT_S)
+        trajectory = next_result(workers)
     episode, rejected = trajectory.episode, trajectory.rejected
     assert (episode.status, episode.reward) == (ended, 1.0 if ended == Status.FINISHED else None)
     assert rejected == ((ended,) if ended == Status.NOT_REPRODUCED else ())
@@ -258,13 +258,13 @@ def test_what_is_no_answer_twice_is_not_trained_on(ray, each_runtime, ledger, en
 def test_actors_that_cannot_start_end_in_their_last_words(ray):
     nothing = dataclasses.replace(SPEC, image="ale-nothing")
     events = Events()
-    with workers_of("docker", OracleLedger(), events, actors=1, sandbox=nothing) as workers:
-        workers.submit(RolloutRequest(keys(1)[0]), Sampling())
+    options = {"actors": 1, "sandbox": nothing, "are_up": False}
+    with workers_of("docker", OracleLedger(), events, **options) as workers:
+        assert workers.free_places == 0
         with pytest.raises(
             RolloutsFailed, match=r"docker is not usable|image 'ale-nothing' is missing"
         ):
-            while True:
-                workers.next_result(LIMIT_S)
+            next_result(workers)
     assert not events.of("actor_started")
 
 

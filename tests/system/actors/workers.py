@@ -12,6 +12,7 @@ from ale_jax.system.actors.policy_replicas import PolicyReplica, PolicyReplicas
 from ale_jax.system.actors.rollout_worker import WorkerSpec
 from ale_jax.system.actors.rollout_workers import RolloutWorkers
 from ale_jax.system.config import RolloutConfig
+from ale_jax.system.placement_config import PlacementConfig
 from ale_jax.system.survival_config import DeadlinesConfig
 from envs.shell.families import TRAIN_FAMILIES
 from tests.system.conftest import SPEC
@@ -20,6 +21,7 @@ from tests.system.oracle_ledger import OracleLedger
 LIMIT_S = 60.0
 LIMITS = AgentLimits(turns=20)
 LONG = DeadlinesConfig()
+ANYWHERE = PlacementConfig()
 
 
 class Events(list):
@@ -46,17 +48,26 @@ def workers_of(
     sandbox=SPEC,
     limits=LIMITS,
     deadlines=LONG,
+    placement=ANYWHERE,
+    are_up=True,
 ):
-    rollout = RolloutConfig(runtime, actors, episodes_per_actor, 64, retries)
+    """are_up: whether all actors are up when it is given."""
+    rollout = RolloutConfig(runtime, actors, episodes_per_actor, 64, retries, placement)
     with PolicyServer(ledger) as server:
         spec = WorkerSpec(runtime, sandbox, limits)
         replicas = PolicyReplicas([PolicyReplica(ledger, server.address, lambda: 0)])
         with RolloutWorkers(rollout, deadlines, spec, replicas, events) as workers:
+            if are_up:
+                run_until(workers, lambda: workers.free_places == actors * episodes_per_actor)
             yield workers
 
 
+def next_result(workers, timeout=LIMIT_S):
+    return next(workers.results(timeout), None)
+
+
 def next_episode(workers):
-    trajectory = workers.next_result(LIMIT_S)
+    trajectory = next_result(workers)
     assert trajectory is not None, "nothing came back"
     return trajectory.episode
 
@@ -67,12 +78,12 @@ def play_all(workers, wanted):
         while waiting and workers.free_places:
             workers.submit(RolloutRequest(waiting.pop(0)), Sampling())
         episodes.append(next_episode(workers))
-    assert workers.next_result(0.2) is None, "something came back twice"
+    assert next_result(workers, 0.2) is None, "something came back twice"
     return episodes
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + LIMIT_S
+def wait_until(condition, seconds=LIMIT_S):
+    deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.01)
@@ -82,7 +93,7 @@ def run_until(workers, condition):
     """Lets the workers do its work, with nothing to come back, until `condition` holds."""
     deadline = time.monotonic() + LIMIT_S
     while not condition():
-        assert workers.next_result(0.05) is None
+        assert next_result(workers, 0.05) is None
         assert time.monotonic() < deadline, "waited in vain"
 
 
