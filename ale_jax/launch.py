@@ -16,6 +16,8 @@
   --spawn=N     train on N processes of this machine instead of one
   --coordinator=HOST:PORT --processes=N --process=K   train as process K of N; all are started with
                 the same line but for K. Not needed where a cluster says it (TPU slices of GKE, Slurm)
+  --ray-address=HOST:PORT   play the episodes on the nodes of a Ray cluster that runs, and that this
+                machine is part of (auto: the one that it is part of), instead of on this machine
   --debug       show the traceback of an error
   --help        print this text and the available configs and algorithms
 
@@ -178,7 +180,7 @@ def _control(
             return 0
         if workdir.state is RunState.UNFINISHED:
             print(f"continuing the unfinished run in {workdir.path}")
-        _run(_controller() if run is None else run, config, workdir, processes)
+        _run(_controller(options) if run is None else run, config, workdir, processes)
     return 0
 
 
@@ -229,6 +231,7 @@ def _parse_options(argv: Sequence[str]) -> flags.FlagValues:
         ("coordinator", flags.DEFINE_string, ""),
         ("processes", flags.DEFINE_integer, 1),
         ("process", flags.DEFINE_integer, 0),
+        ("ray-address", flags.DEFINE_string, ""),
         ("adapter", flags.DEFINE_bool, False),
         ("resume", flags.DEFINE_bool, False),
         ("overwrite", flags.DEFINE_bool, False),
@@ -313,10 +316,10 @@ def _load(path: Path, choice: str = "") -> ConfigDict:
     return config
 
 
-def _controller() -> Run:
+def _controller(options: flags.FlagValues) -> Run:
     from ale_jax.system import controller
 
-    return controller.run
+    return functools.partial(controller.run, ray_address=options["ray-address"].value)
 
 
 def _run(run: Run, config: RunConfig, workdir: Workdir, processes: Processes) -> None:

@@ -29,7 +29,7 @@ from ale_jax.rollout.ledger import Ledger
 from ale_jax.rollout.policy_server import PolicyServer
 from ale_jax.sandbox.api import Runtime
 from ale_jax.sandbox.runtime import pick_runtime
-from ale_jax.system.actors.cluster import ray_cluster
+from ale_jax.system.actors.cluster import check_address, ray_cluster
 from ale_jax.system.actors.policy_replicas import PolicyReplica, PolicyReplicas
 from ale_jax.system.actors.rollout_scheduler import RolloutScheduler
 from ale_jax.system.actors.rollout_worker import WorkerSpec
@@ -37,6 +37,7 @@ from ale_jax.system.actors.rollout_workers import RolloutWorkers
 from ale_jax.system.compilation import STARTED, environment, keep_compiled
 from ale_jax.system.config import RunConfig
 from ale_jax.system.hosts.commands import Processes
+from ale_jax.system.placement_config import PlacementConfig
 from ale_jax.system.resampling import Resampler
 from ale_jax.system.run_logger import RunLogger, evaluation_line, headline, summarize
 from ale_jax.system.saving import Saver
@@ -50,13 +51,22 @@ from ale_jax.system.watchdog import Sign, Watchdog
 from ale_jax.system.workdir import Workdir
 
 
-def run(config: RunConfig, workdir: Workdir, stop: StopSignals, processes: Processes) -> None:
+def run(
+    config: RunConfig,
+    workdir: Workdir,
+    stop: StopSignals,
+    processes: Processes,
+    ray_address: str = "",
+) -> None:
     """Runs the experiment `config` in `workdir`, or continues it from its newest checkpoint.
 
-    processes: those that train.
+    processes: those that train. ray_address: of the Ray cluster that plays the episodes; empty: Ray
+    is started on this machine.
 
     KeyboardInterrupt if it was stopped by a signal; the newest step is saved then.
     """
+    if ray_address:
+        check_address(ray_address)
     keep_compiled(config.compilation_cache)
     runtime = None
     if config.sandboxed:
@@ -96,7 +106,7 @@ def run(config: RunConfig, workdir: Workdir, stop: StopSignals, processes: Proce
             session.keep_reference()
             saver.save(start.cursor, lambda: None)
         try:
-            look.rollouts = _open_rollouts(session, stack)
+            look.rollouts = _open_rollouts(session, ray_address, stack)
             session.reinforce(look.rollouts, saver)
         except (KeyboardInterrupt, RolloutsFailed):
             saver.save_newest()
@@ -137,23 +147,26 @@ class _Look:
         return Sign((progress, played), f"{waits_for}; {workers.waiting_for() or 'no episodes'}")
 
 
-def _open_rollouts(session: _Session, stack: contextlib.ExitStack) -> _Rollouts:
-    """Starts Ray, the engine, the policy server and the rollout workers; `stack` closes them."""
+def _open_rollouts(session: _Session, ray_address: str, stack: contextlib.ExitStack) -> _Rollouts:
+    """Starts or joins Ray, and starts the engine, the policy server and the rollout workers;
+    `stack` closes them."""
     config, tokenizer = session.config, session.start.tokenizer
-    processes = session.setting.processes
-    cluster = stack.enter_context(ray_cluster(config.rollout.actors))
+    rollout, processes = config.rollout, session.setting.processes
+    cluster = stack.enter_context(ray_cluster(rollout.actors, ray_address))
+    if not ray_address:  # there is one node, and nothing to choose
+        rollout = dataclasses.replace(rollout, placement=PlacementConfig())
     session.start.trainer.publish(version=session.start.cursor.step)
     engine = session.start.trainer.open_engine(tokenizer.stop_ids)
     stack.callback(engine.close)
     ledger = Ledger(engine, tokenizer, config.seed, config.rollout.max_reply_tokens)
-    server = stack.enter_context(PolicyServer(ledger, processes.address))
+    server = stack.enter_context(PolicyServer(ledger, cluster.address or processes.address))
     own = PolicyReplica(ledger, server.address, lambda: engine.stats.sampled_tokens)
     folder = session.setting.tokenizer_folder
     files = {file.name: file.read_text() for file in folder.iterdir()}
-    replicas = PolicyReplicas([own, *processes.open_replicas(files)])
+    replicas = PolicyReplicas([own, *processes.open_replicas(files, cluster.address)])
     spec = WorkerSpec(config.rollout.runtime, config.sandboxed, config.agent)
     workers = stack.enter_context(
-        RolloutWorkers(config.rollout, config.deadlines, spec, replicas, session.logger.record)
+        RolloutWorkers(rollout, config.deadlines, spec, replicas, session.logger.record)
     )
 
     def check_system() -> None:

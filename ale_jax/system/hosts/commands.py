@@ -51,9 +51,12 @@ class Processes(Protocol):
         """Calls the command of `target` on all processes. Returns the result of this one; that of a
         command of rows is whole."""
 
-    def open_replicas(self, tokenizer_files: Mapping[str, str]) -> list[PolicyReplica]:
+    def open_replicas(
+        self, tokenizer_files: Mapping[str, str], cluster_address: str
+    ) -> list[PolicyReplica]:
         """Lets the other processes open an engine, with the weights that were published; returns
-        them. tokenizer_files: the texts of the tokenizer's files, by name."""
+        them. tokenizer_files: the texts of the tokenizer's files, by name. cluster_address: of this
+        machine, as rollout workers on other nodes reach it; empty if there are none."""
 
     def check(self) -> None:
         """RunFailed if one of them is lost."""
@@ -70,7 +73,9 @@ class Alone:
     def run(self, target: Any, name: str, batches: Sequence[Any], scalars: dict[str, Any]) -> Any:
         return perform(target, name, batches, scalars)
 
-    def open_replicas(self, tokenizer_files: Mapping[str, str]) -> list[PolicyReplica]:
+    def open_replicas(
+        self, tokenizer_files: Mapping[str, str], cluster_address: str
+    ) -> list[PolicyReplica]:
         return []
 
     def check(self) -> None:

@@ -31,8 +31,9 @@ class Part(Protocol):
     def begin(self, tokenizer_size: int) -> None:
         """Makes the trainer."""
 
-    def open_engine(self, tokenizer_files: dict[str, str]) -> PolicyAddress:
-        """Opens the engine and the server of its conversations."""
+    def open_engine(self, tokenizer_files: dict[str, str], cluster_address: str) -> PolicyAddress:
+        """Opens the engine and the server of its conversations. cluster_address: of the leader's
+        machine, as rollout workers on other nodes reach it; empty if there are none."""
 
 
 def follow(connection: Connection, part: Part) -> int:
@@ -52,8 +53,8 @@ def _follow(log: _Log, connection: Connection, part: Part) -> int:
         if header["kind"] == "begin":
             part.begin(header["tokenizer_size"])
         elif header["kind"] == "open_engine":
-            address = dataclasses.astuple(part.open_engine(header["files"]))
-            connection.send({"kind": "answer", "address": address})
+            address = part.open_engine(header["files"], header["address"])
+            connection.send({"kind": "answer", "address": dataclasses.astuple(address)})
         elif header["kind"] == "command":
             commands += 1
             assert header["number"] == commands, (header["number"], commands)

@@ -68,9 +68,12 @@ class Leader:
                 self._reply(follower)
         return self._whole(result) if COMMANDS[name].rows else result
 
-    def open_replicas(self, tokenizer_files: Mapping[str, str]) -> list[PolicyReplica]:
+    def open_replicas(
+        self, tokenizer_files: Mapping[str, str], cluster_address: str
+    ) -> list[PolicyReplica]:
+        files = dict(tokenizer_files)
         for follower in self._followers:
-            follower.send({"kind": "open_engine", "files": dict(tokenizer_files)})
+            follower.send({"kind": "open_engine", "files": files, "address": cluster_address})
         return [self._opened(follower) for follower in self._followers]
 
     def _opened(self, follower: _Follower) -> PolicyReplica:

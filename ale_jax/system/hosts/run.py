@@ -24,7 +24,13 @@ from ale_jax.system.hosts.connection import Connection
 from ale_jax.system.hosts.conversations import ConversationService
 from ale_jax.system.hosts.follower import follow
 from ale_jax.system.hosts.leader import Leader
-from ale_jax.system.hosts.start import accept_followers, connect_to_leader, digest, own_address
+from ale_jax.system.hosts.start import (
+    accept_followers,
+    connect_to_leader,
+    digest,
+    own_address,
+    served_at,
+)
 from ale_jax.system.library_log import LibraryLog
 from ale_jax.system.stopping import INTERRUPTED, StopSignals
 from ale_jax.system.trainer import Trainer
@@ -83,7 +89,7 @@ class _Part:
         policy = config.policy_shape(tokenizer_size)
         self.trainer = Trainer(config, policy, make_mesh(config.mesh))
 
-    def open_engine(self, tokenizer_files: dict[str, str]) -> PolicyAddress:
+    def open_engine(self, tokenizer_files: dict[str, str], cluster_address: str) -> PolicyAddress:
         with tempfile.TemporaryDirectory(prefix="ale-tokenizer-") as folder:
             for name, text in tokenizer_files.items():
                 Path(folder, Path(name).name).write_text(text)
@@ -94,7 +100,7 @@ class _Part:
         ConversationService(self._conversations, ledger)
         threading.Thread(target=self._watch, args=(engine,), daemon=True).start()
         # Both end with this process, which nobody asks for a reply when the run has ended.
-        return PolicyServer(ledger, self._address).address
+        return PolicyServer(ledger, served_at(self._address, cluster_address)).address
 
     def _watch(self, engine: Engine) -> None:
         while not self._ended.wait(LOOK_S):

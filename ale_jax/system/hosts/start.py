@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import hmac
+import ipaddress
 import json
 import os
 import secrets
@@ -201,6 +202,17 @@ def own_address(coordinator: str) -> str:
             "reach: give this machine's address instead of its name"
         )
     return address
+
+
+def served_at(own: str, cluster_address: str) -> str:
+    """Where a follower serves the rollout workers. own: its address as the first process sees it,
+    which is loopback on the same machine, where other nodes could not reach it.
+
+    cluster_address: of the first process's machine, as other nodes reach it; empty if there are
+    none.
+    """
+    is_beside_the_first = ipaddress.ip_address(own).is_loopback
+    return cluster_address if cluster_address and is_beside_the_first else own
 
 
 def _broadcast(text: str) -> str:

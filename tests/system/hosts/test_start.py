@@ -15,6 +15,7 @@ from ale_jax.system.hosts.start import (
     connect_to_leader,
     digest,
     own_address,
+    served_at,
 )
 
 
@@ -31,6 +32,19 @@ from ale_jax.system.hosts.start import (
 def test_what_names_no_process_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         HostOptions(*options)
+
+
+@pytest.mark.parametrize(
+    ("own", "cluster_address", "expected"),
+    [
+        ("127.0.0.1", "", "127.0.0.1"),  # all rollout workers are on this machine
+        ("127.0.0.1", "10.0.0.1", "10.0.0.1"),  # another process of the first one's machine
+        ("10.0.0.2", "10.0.0.1", "10.0.0.2"),
+        ("10.0.0.2", "", "10.0.0.2"),
+    ],
+)
+def test_a_follower_serves_where_rollout_workers_reach_it(own, cluster_address, expected):
+    assert served_at(own, cluster_address) == expected
 
 
 @pytest.mark.parametrize(

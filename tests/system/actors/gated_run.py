@@ -1,0 +1,71 @@
+"""A run that waits where a test needs time, and notes which episodes come back:
+
+    python -m tests.system.actors.gated_run FOLDER PLACES FLAGS-OF-LAUNCH...
+
+Training replies wait, from when PLACES episodes have asked (FOLDER/held), for FOLDER/go_on; the end
+of the first step (FOLDER/step) for FOLDER/joined.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from ale_jax.data.replay import ReplayBuffer
+from ale_jax.launch import main_program
+from ale_jax.rollout.ledger import Ledger
+from ale_jax.system.run_logger import RunLogger
+
+LIMIT_S = 120.0
+
+
+class Gates:
+    def __init__(self, folder, places):
+        self._folder, self._places = folder, places
+        self._trains, self._asked = False, 0
+
+    def opened(self, buffer, *arguments):
+        self._trains = True
+
+    def added(self, buffer, trajectory):
+        key = trajectory.episode.key
+        line = [key.group, key.member, trajectory.episode.status]
+        with (self._folder / "back").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def replied(self, ledger, *arguments):
+        if self._trains:
+            self._asked += 1
+            if self._asked == self._places:
+                (self._folder / "held").touch()
+            self._wait_for("go_on")
+
+    def stepped(self, logger, *arguments):
+        (self._folder / "step").touch()
+        self._wait_for("joined")
+
+    def _wait_for(self, name):
+        deadline = time.monotonic() + LIMIT_S
+        while not (self._folder / name).exists():
+            assert time.monotonic() < deadline, name
+            time.sleep(0.02)
+
+
+def _after(owner, name, note):
+    function = getattr(owner, name)
+
+    def noted(self, *arguments):
+        result = function(self, *arguments)
+        note(self, *arguments)
+        return result
+
+    setattr(owner, name, noted)
+
+
+if __name__ == "__main__":
+    gates = Gates(Path(sys.argv[1]), int(sys.argv[2]))
+    _after(ReplayBuffer, "__init__", gates.opened)
+    _after(ReplayBuffer, "add", gates.added)
+    _after(Ledger, "reply", gates.replied)
+    _after(RunLogger, "rl_step", gates.stepped)
+    sys.exit(main_program(["launch", *sys.argv[3:]]))
