@@ -24,7 +24,7 @@ OBJECT_STORE_BYTES = 100 << 20
 AUTO = "auto"  # the cluster that this machine is part of, by Ray's own rules
 LOOK_S = 2.0  # between two looks at the cluster
 ANSWER_S = 2.0  # for Ray's head, or the Ray process of a node, to accept a connection
-GONE_AFTER = 3  # looks in a row that Ray's head did not answer
+GONE_AFTER = 3  # looks in a row that one of Ray's processes did not answer
 
 
 class Cluster:
@@ -40,7 +40,11 @@ class Cluster:
     def __init__(self, is_ours: bool) -> None:
         context = ray.get_runtime_context()
         host, _, port = context.gcs_address.rpartition(":")
-        self._head, self._node = (host, int(port)), context.get_node_id()
+        # Connections, and no questions to Ray, which would wait for a head that has just ended.
+        self._watched = {
+            f"Ray's head ended ({host}:{port} does not answer)": (host, int(port)),
+            "Ray's process on this machine (raylet) ended": raylet_of(context.get_node_id()),
+        }
         self.address = "" if is_ours else get_node_ip_address()
         self._remedy = "starts Ray anew" if is_ours else "joins the cluster once it runs again"
         self._failure = ""
@@ -56,22 +60,13 @@ class Cluster:
         self._closing.set()
 
     def _watch(self) -> None:
-        silent = 0
+        silent = dict.fromkeys(self._watched, 0)
         while not self._closing.wait(LOOK_S):
-            silent = 0 if self._head_answers() else silent + 1
-            if silent == GONE_AFTER:
-                self._failure = "Ray's head ended ({}:{} does not answer)".format(*self._head)
-            # The head would not answer this, either, and the call would wait for it.
-            elif not silent and not self._node_is_alive():
-                self._failure = "Ray's process on this machine (raylet) ended"
-            if self._failure:
-                return
-
-    def _head_answers(self) -> bool:
-        return answers(self._head)
-
-    def _node_is_alive(self) -> bool:
-        return self._node in alive_nodes()
+            for what, address in self._watched.items():
+                silent[what] = 0 if answers(address) else silent[what] + 1
+                if silent[what] == GONE_AFTER:
+                    self._failure = what
+                    return
 
 
 def check_address(address: str) -> None:
