@@ -43,6 +43,10 @@ RESUMABLE_FIELDS = (
     "rollout.actors",
     "rollout.episodes_per_actor",
     "rollout.retries",
+    "rollout.placement.cpus",
+    "rollout.placement.memory_mb",
+    "rollout.placement.resources",
+    "rollout.placement.labels",
 )
 
 

@@ -17,7 +17,9 @@ from benchmarks.survival.trials import DONE
 STEPS = 12
 PROCESSES = 4
 DEVICES = PROCESSES * DEVICES_EACH
-OPTIONS = (*COMPARED, f"--config.rl.steps={STEPS}", "--config.checkpoint.every=1")
+# Slow commands of sandboxes are no fault here.
+PATIENT = ("--config.deadlines.turn_seconds=30.0", "--config.deadlines.episode_seconds=90.0")
+OPTIONS = (*COMPARED, *PATIENT, f"--config.rl.steps={STEPS}", "--config.checkpoint.every=1")
 LIMIT_S = 120.0
 FINISHES_S = 600.0
 # A run dies on four processes twice, then on two, and is finished by one.
