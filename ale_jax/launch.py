@@ -15,7 +15,7 @@
   --overwrite   move the run in DIR aside and start over
   --spawn=N     train on N processes of this machine instead of one
   --coordinator=HOST:PORT --processes=N --process=K   train as process K of N; all are started with
-                the same line but for K. Not needed where a cluster says it (TPU slices of GKE, Slurm)
+                the same line but for K. Not needed where a cluster says it (GKE's TPUs, Slurm)
   --ray-address=HOST:PORT   play the episodes on the nodes of a Ray cluster that runs, and that this
                 machine is part of (auto: the one that it is part of), instead of on this machine
   --debug       show the traceback of an error
