@@ -20,13 +20,16 @@ from ale_jax.model.capacity_dispatch import SLACK
 from ale_jax.model.compute import SAME, has_own_weights, sampler_shardings, served_weights
 from ale_jax.model.layer_scan import scanned
 from ale_jax.model.lora import FULL
+from ale_jax.model.params import is_param, param_table
 from ale_jax.model.policy import SCORE_BLOCK
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import (
     RULES,
+    SAMPLER_RULES,
     abstract_mesh,
     mesh_sizes,
     num_data_shards,
+    param_shardings,
 )
 from ale_jax.system.config import CHIPS, RunConfig
 
@@ -128,6 +131,8 @@ def _computing(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> It
         yield Need("weights of the layers, stacked, and their gradient", stacked)
     tokens = _tokens_per_device(config, mesh)
     kept = _kept_per_token(policy, compute.remat, mesh) * jnp.dtype(compute.dtype).itemsize
+    if gathered := _gathered_bytes(config, policy, mesh):
+        yield Need("weights gathered for use, and their gradient", gathered)
     yield Need("activations kept for the backward pass", tokens * policy.num_layers * kept)
     yield Need(
         "one layer in progress, forward and backward", tokens * _layer(policy, compute, mesh)
@@ -160,6 +165,25 @@ def _gradient_bytes(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) 
     if config.lora.rank:
         return _bytes(moved), layers
     return _bytes(moved) - layers, 2 * layers * jnp.dtype(config.learn.compute_dtype).itemsize // 4
+
+
+def _gathered_bytes(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> int:
+    """Of weights that fsdp divides and that are gathered for a product: embedding and head, and the
+    layer in progress; 0 without fsdp."""
+    if mesh.shape["fsdp"] == 1:
+        return 0
+    table, places = param_table(policy), param_shardings(policy, mesh, SAMPLER_RULES)
+    sizes = jax.tree.map(
+        lambda param, place: math.prod(place.shard_shape(param.shape)),
+        *(table, places),
+        is_leaf=is_param,
+    )
+    layer = max(sum(each.values()) for each in sizes["layers"])
+    # The embedding is gathered as it is stored. Their gradients are summed in float32.
+    itemsize = jnp.dtype(config.learn.compute_dtype).itemsize
+    has_gradient = not config.lora.rank
+    ends = 4 + itemsize + 2 * 4 * has_gradient
+    return sizes["embed_VD"] * ends + layer * itemsize * (1 + has_gradient)
 
 
 def _placed(tree: Any, places: Any) -> Any:
