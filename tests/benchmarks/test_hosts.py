@@ -1,0 +1,68 @@
+"""What the benchmark of several processes calls equal, and when a run was fenced off."""
+
+import json
+
+import pytest
+
+from benchmarks.hosts import __main__ as hosts
+from benchmarks.hosts.lease import Fenced
+from benchmarks.hosts.runs import differences, learned
+
+
+def write(folder, *lines):
+    folder.mkdir()
+    rows = ({"phase": "rl", "step": step, **line} for step, line in enumerate(lines, 1))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+LINE = {"loss": 0.5, "tokens_crc32": 7, "time/train_s": 1.0, "seconds": 3.0, "grad_norm": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"loss": 0.5 * (1 + 5e-6)}, []),
+        ({"time/train_s": 9.0, "seconds": 8.0}, []),
+        ({"loss": 0.5 * (1 + 5e-5)}, ["step 2: loss"]),
+        ({"tokens_crc32": 8}, ["step 2: tokens_crc32"]),
+        ({"entropy": 1.0}, ["step 2: entropy"]),
+    ],
+)
+def test_runs_differ_in_what_is_beyond_rounding(tmp_path, changed, expected):
+    one = write(tmp_path / "one", LINE, LINE)
+    other = write(tmp_path / "other", LINE, LINE | changed)
+    assert differences(one, other) == expected
+
+
+def test_runs_of_other_lengths_differ(tmp_path):
+    one, other = write(tmp_path / "one", LINE, LINE), write(tmp_path / "other", LINE)
+    assert differences(one, other) == ["2 steps, not 1"]
+
+
+def test_a_run_without_gradients_has_learned_nothing(tmp_path):
+    assert not learned(write(tmp_path / "idle", LINE))
+    assert learned(write(tmp_path / "busy", LINE, LINE | {"grad_norm": 0.1}))
+
+
+FENCED = {"refused_code": 2, "refused_seconds": 3.0, "old_code": 2, "told": True, "differing": []}
+
+
+@pytest.mark.parametrize(
+    ("changed", "right"),
+    [
+        ({}, True),
+        ({"refused_code": 0}, False),
+        ({"old_code": 0}, False),
+        ({"told": False}, False),
+        ({"differing": ["step 2: loss"]}, False),
+    ],
+)
+def test_a_run_is_fenced_off_if_all_of_it_happened(changed, right):
+    assert Fenced(**(FENCED | changed)).right == right
+
+
+def test_a_part_that_does_not_exist_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        hosts.main(["--only=equal,nothing"])
+    assert "choose among equal, deaths, sigterm, lease" in capsys.readouterr().err
