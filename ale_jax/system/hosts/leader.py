@@ -41,7 +41,6 @@ class Leader:
         self._number = 0
         self._lost: str | None = None
         self._ending = False
-        self._timer: threading.Timer | None = None
         self._rows: dict[int, np.ndarray] = {}  # of a batch, on each process
         self._followers = [_Follower(n, *both, self._lose) for n, both in connections.items()]
 
@@ -90,8 +89,6 @@ class Leader:
         """Lets the followers exit with `code`, and waits until they are about to, unless one of
         them is lost, since the others may wait for it."""
         self._ending = True
-        if self._timer:
-            self._timer.cancel()  # the main thread is here
         for follower in self._followers:
             follower.send({"kind": "end", "code": code})
         for follower in self._followers:
@@ -127,11 +124,13 @@ class Leader:
         )
         for follower in self._followers:
             follower.send({"kind": "end", "code": EXIT_FAILED})
-        self._timer = threading.Timer(LEAVE_S, self._leave)
-        self._timer.daemon = True
-        self._timer.start()
+        timer = threading.Timer(LEAVE_S, self._leave)
+        timer.daemon = True
+        timer.start()
 
     def _leave(self) -> None:
+        if self._ending:
+            return  # the main thread ends this process
         # The main thread waits for devices that will not answer. Sandboxes and Ray's processes end
         # with this process.
         os.write(sys.stderr.fileno(), f"error: {self._lost}\n".encode())

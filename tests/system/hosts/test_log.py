@@ -88,7 +88,7 @@ def _batch():
 def test_all_processes_make_the_same_calls_in_one_order(run):
     assert [run.target.toy_add(amount=each) for each in (3, 5, 2)] == [3, 8, 10]
     run.leader.end(0)
-    assert run.ended.get(timeout=5) == 0
+    assert run.ended.get(timeout=60) == 0
     assert run.follower.seen == [3, 5, 2]
 
 
@@ -124,8 +124,9 @@ def test_a_follower_that_cannot_go_on_ends_the_run(run, monkeypatch):
 
     run.follower.seen = SimpleNamespace(append=fail)
     run.target.toy_add(amount=1)
-    assert isinstance(run.ended.get(timeout=5), ValueError)
+    assert isinstance(run.ended.get(timeout=60), ValueError)
     with pytest.raises(RunFailed, match=r"process 1 of this run failed \(ValueError: the disk is"):
         while True:
             run.leader.check()
     run.leader.end(2)
+    run.leader._leave()  # its timer may come late: it must not end a process that ends by itself
