@@ -1,6 +1,6 @@
 """The folder of a run. Only one process at a time can claim it, and it is never deleted.
 
-The folder of its lease marks it as the folder of a run.
+The folder of its lease marks it as one to which runs may write.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ class Workdir:
           ValueError: there is no run, it is in use, or it has another config.
         """
         path = Path(path).resolve()
-        if not (path / LEASE_DIR).is_dir() or not (path / CONFIG_FILE).is_file():
+        if not (path / CONFIG_FILE).is_file():
             raise ValueError(f"workdir {path} holds no run: check --workdir")
-        lease = _lease(path)
+        lease = Lease.take(path)
         try:
             stored, wanted = _stored(path), json.loads(json.dumps(config.to_json()))
             differing = [n for n in differing_fields(flat(stored), flat(wanted)) if not _is_free(n)]

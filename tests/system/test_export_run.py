@@ -20,6 +20,7 @@ from ale_jax.model.policy import hidden_states, logits
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.system.build_config import build_config
+from ale_jax.system.lease import LEASE_DIR
 from ale_jax.system.workdir import Workdir
 
 MESSAGES = [{"role": "user", "content": "Read lemon.txt."}]
@@ -80,12 +81,17 @@ def _logits(params, policy):
     return logits(params, hidden)
 
 
+def contents(path):
+    """All files but the lease, whose number rises with each claim."""
+    return sorted(each for each in path.rglob("*") if each.parent.name != LEASE_DIR)
+
+
 def test_the_folder_says_what_the_run_would(run, export, tmp_path):
     path, policy, state = run()
-    before = sorted(path.rglob("*"))
+    before = contents(path)
     code, out, err = export(path, f"--out={tmp_path / 'out'}")
     assert (code, err) == (0, "") and "the weights of step 2 are in" in out
-    assert sorted(path.rglob("*")) == before
+    assert contents(path) == before
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
     with torch.no_grad():
         theirs = model(torch.asarray(TOKENS)).logits
@@ -122,7 +128,7 @@ def test_what_cannot_be_exported_is_refused_and_nothing_is_written(run, export, 
         ([f"--out={out}", "--adapter"], "the adapters lie on random weights"),
         ([f"--out={out}", "--config.model.rope_theta=5e5"], "model.rope_theta 10000.0 -> 500000.0"),
         ([f"--out={out}", f"--workdir={tmp_path / 'none'}"], "none holds no run"),
-        ([f"--out={out}", "--mode=exprot"], "choose train, plan or export"),
+        ([f"--out={out}", "--mode=exprot"], "choose train, plan, doctor or export"),
     ):
         code, _, err = export(path, *arguments)
         assert code == 2 and answer in err and err.count("\n") == 1, err

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import math
 
 import jax
 import pytest
@@ -11,6 +12,7 @@ from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec
 from ale_jax.model.cache import empty_cache
 from ale_jax.model.compute import sampling_weights
+from ale_jax.model.params import param_table
 from ale_jax.model.sharding import MeshShape, make_mesh
 from ale_jax.system.build_config import build_config
 from ale_jax.system.plan import make_plan
@@ -58,7 +60,13 @@ def test_the_moment_when_most_is_held_may_be_the_publish():
     config = _config(
         mesh=mesh,
         hardware={"chip": "h100", "devices": 8},
-        model={"width": 4096, "mlp_width": 16384, "num_experts": 0, "dense_layers": ()},
+        model={
+            "width": 4096,
+            "mlp_width": 16384,
+            "num_experts": 0,
+            "dense_layers": (),
+            "num_layers": 6,
+        },
     )
     needs = _needs(config)
     assert "gradients, float32: the sum and one more" not in needs
@@ -66,6 +74,18 @@ def test_the_moment_when_most_is_held_may_be_the_publish():
     assert needs["weights of the sampler, next version"] == sampler
     assert needs["weights, float32"] == before
     assert 7 * before < sampler <= 8 * before  # norms are whole in both
+
+
+def test_what_fsdp_divides_is_gathered_for_use():
+    name = "weights gathered for use, and their gradient"
+    alone = _config(mesh={"data": 2}, hardware={"chip": "h100", "devices": 2})
+    assert name not in _needs(alone)
+    divided = _config(mesh={"data": 1, "fsdp": 2}, hardware={"chip": "h100", "devices": 2})
+    table = param_table(divided.model.policy_shape(divided.tokenizer.vocab_size))
+    layer = max(sum(math.prod(p.shape) for p in each.values()) for each in table["layers"])
+    embedding = math.prod(table["embed_VD"].shape)
+    # In float32: embedding and head with their gradients, and a layer with its own.
+    assert _needs(divided)[name] == 16 * embedding + 8 * layer
 
 
 def test_what_saves_memory_is_seen_to_save_it():
