@@ -6,7 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from ale_jax.model.compute import FLOAT32, Compute, sampling_part, sampling_weights
+from ale_jax.model import compute
+from ale_jax.model.compute import FLOAT32, Compute, sampling_weights, served_weights
 from ale_jax.model.params import init_params
 from ale_jax.model.sharding import MeshShape, make_mesh, param_shardings
 from tests.model.shapes import MIXED, MOE
@@ -39,13 +40,19 @@ def test_weights_that_are_cut_along_fsdp_are_served_whole(dtype):
     assert jax.tree.map(lambda a: a.sharding, served) == jax.tree.map(lambda a: a.sharding, again)
 
 
-def test_layers_of_one_form_share_a_program():
-    deep = dataclasses.replace(MIXED, num_layers=5, vocab_size=95)
-    programs = sampling_part._cache_size()
+def test_layers_of_one_form_share_a_program(monkeypatch):
+    traced = []
+
+    def noted(params, *rest):
+        traced.append(len(params["layers"]))
+        return served_weights(params, *rest)
+
+    monkeypatch.setattr(compute, "served_weights", noted)
+    deep = dataclasses.replace(MIXED, num_layers=5, vocab_size=95)  # of no other test
     served = sampling_weights(init_params(jax.random.key(0), deep), deep, Compute("bfloat16"))
     assert len(served["layers"]) == 5
-    # One for what is outside of the layers, and one for each form.
-    assert sampling_part._cache_size() == programs + 3
+    # What is outside of the layers, and a layer of each form.
+    assert traced == [0, 1, 1]
 
 
 def test_where_nothing_is_cut_the_learners_own_arrays_are_served():
