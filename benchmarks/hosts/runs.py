@@ -17,7 +17,8 @@ from benchmarks.survival.processes import Process
 from benchmarks.survival.runs import QUICK_COMPILE, Bench, Run
 
 DEVICES_EACH = 2
-RTOL, ATOL = 1e-5, 1e-7  # of float32
+# Of float32. The absolute one is for metrics that are differences of log-probabilities.
+RTOL, ATOL = 1e-5, 1e-6
 # Synchronous, so that runs can be compared; and without a baseline, so that a policy that solves
 # nothing still has gradients.
 COMPARED = (*LEARNS, "--config.rl.alpha=0.0", "--config.algo.advantage.mean=none")
