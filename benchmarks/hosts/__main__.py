@@ -28,6 +28,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.choices import some_of
 from benchmarks.hosts import deaths, equality, lease
 from benchmarks.hosts.runs import start
 from benchmarks.survival.runs import Bench, NoMeasurement
@@ -138,24 +139,14 @@ def main(arguments: list[str]) -> int:
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("benchmarks.hosts", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one of each, some minutes")
-    parser.add_argument("--only", type=_some_of(PARTS), default=[*PARTS])
-    parser.add_argument("--algorithms", type=_some_of(PRESETS), default=None)
+    parser.add_argument("--only", type=some_of(PARTS), default=[*PARTS])
+    parser.add_argument("--algorithms", type=some_of(PRESETS), default=None)
     parser.add_argument("--processes", type=lambda text: [*map(int, text.split(","))], default=None)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
     options.algorithms = options.algorithms or (["ipa"] if options.quick else [*PRESETS])
     options.processes = options.processes or ([2] if options.quick else [2, 4])
     return options
-
-
-def _some_of(known: Any) -> Callable[[str], list[str]]:
-    def parse(text: str) -> list[str]:
-        for name in (names := text.split(",")):
-            if name not in known:
-                raise argparse.ArgumentTypeError(f"{name!r}: choose among {', '.join(known)}")
-        return names
-
-    return parse
 
 
 if __name__ == "__main__":

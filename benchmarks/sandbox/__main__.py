@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable, Mapping
 
 from ale_jax.sandbox import bubblewrap, docker_runtime
+from benchmarks.choices import some_of
 from benchmarks.sandbox import (
     crowd,
     deaths,
@@ -119,19 +120,9 @@ class Run:
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("benchmarks.sandbox", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few repetitions, within a minute")
-    parser.add_argument("--runtimes", type=_some_of(PROBES), default=list(PROBES))
-    parser.add_argument("--only", type=_some_of([*PARTS, PEERS]), default=[*PARTS, PEERS])
+    parser.add_argument("--runtimes", type=some_of(PROBES), default=list(PROBES))
+    parser.add_argument("--only", type=some_of([*PARTS, PEERS]), default=[*PARTS, PEERS])
     return parser.parse_args(arguments)
-
-
-def _some_of(allowed) -> Callable[[str], list[str]]:
-    def parse(text: str) -> list[str]:
-        for name in (names := text.split(",")):
-            if name not in allowed:
-                raise argparse.ArgumentTypeError(f"{name!r}: choose among {', '.join(allowed)}")
-        return names
-
-    return parse
 
 
 if __name__ == "__main__":

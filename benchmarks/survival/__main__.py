@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from ale_jax.monitor.evaluations import SUMMARY_FILE
+from benchmarks.choices import some_of
 from benchmarks.survival import asynchronous, chaos, faults, memory, report, sigterm, summary, sync
 from benchmarks.survival.plan import FULL, QUICK, Plan
 from benchmarks.survival.runs import Bench, NoMeasurement
@@ -139,16 +140,9 @@ def main(arguments: list[str]) -> int:
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("benchmarks.survival", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few repetitions, some minutes")
-    parser.add_argument("--only", type=_parts, default=[*PARTS])
+    parser.add_argument("--only", type=some_of(PARTS), default=[*PARTS])
     parser.add_argument("--out", type=Path)
     return parser.parse_args(arguments)
-
-
-def _parts(text: str) -> list[str]:
-    for name in (names := text.split(",")):
-        if name not in PARTS:
-            raise argparse.ArgumentTypeError(f"{name!r}: choose among {', '.join(PARTS)}")
-    return names
 
 
 if __name__ == "__main__":

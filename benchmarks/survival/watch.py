@@ -53,14 +53,14 @@ class Notes:
 def watch() -> None:
     notes = Notes()
     # An episode is noted as back only after the run has done with it whatever it does.
-    _after(ReplayBuffer, "add", notes.back)
-    _after(RolloutWorkers, "submit", notes.begun)
-    _after(GroupStream, "__init__", notes.restored)
-    _after(Cursor, "after", notes.trained)
-    _after(StalenessGate, "drop", notes.dropped)
+    after(ReplayBuffer, "add", notes.back)
+    after(RolloutWorkers, "submit", notes.begun)
+    after(GroupStream, "__init__", notes.restored)
+    after(Cursor, "after", notes.trained)
+    after(StalenessGate, "drop", notes.dropped)
 
 
-def _after(owner: type, name: str, note: Callable[..., None]) -> None:
+def after(owner: type, name: str, note: Callable[..., None]) -> None:
     function = getattr(owner, name)
 
     def noted(self, *arguments):

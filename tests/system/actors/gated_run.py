@@ -15,6 +15,7 @@ from ale_jax.data.replay import ReplayBuffer
 from ale_jax.launch import main_program
 from ale_jax.rollout.ledger import Ledger
 from ale_jax.system.run_logger import RunLogger
+from benchmarks.survival.watch import after
 
 LIMIT_S = 120.0
 
@@ -51,21 +52,10 @@ class Gates:
             time.sleep(0.02)
 
 
-def _after(owner, name, note):
-    function = getattr(owner, name)
-
-    def noted(self, *arguments):
-        result = function(self, *arguments)
-        note(self, *arguments)
-        return result
-
-    setattr(owner, name, noted)
-
-
 if __name__ == "__main__":
     gates = Gates(Path(sys.argv[1]), int(sys.argv[2]))
-    _after(ReplayBuffer, "__init__", gates.opened)
-    _after(ReplayBuffer, "add", gates.added)
-    _after(Ledger, "reply", gates.replied)
-    _after(RunLogger, "rl_step", gates.stepped)
+    after(ReplayBuffer, "__init__", gates.opened)
+    after(ReplayBuffer, "add", gates.added)
+    after(Ledger, "reply", gates.replied)
+    after(RunLogger, "rl_step", gates.stepped)
     sys.exit(main_program(["launch", *sys.argv[3:]]))
