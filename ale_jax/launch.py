@@ -53,6 +53,7 @@ from ml_collections import ConfigDict, config_flags
 from ale_jax.errors import EXIT_FAILED, RunFailed
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.system.fields import flat, meant_fields, unknown_field, wrong_value
+from ale_jax.system.lease import require_free
 from ale_jax.system.library_log import LibraryLog
 from ale_jax.system.stopping import INTERRUPTED, StopSignals
 
@@ -121,6 +122,8 @@ def _launch(argv: Sequence[str], run: Run | None) -> int:
         act = functools.partial(_doctor, report=software_report(options.process))
     elif not options.workdir:
         raise ValueError("--workdir is missing: give a folder for the run, e.g. runs/first")
+    else:
+        require_free(Path(options.workdir).resolve())
     if options.mode == "export":
         return _export(values, options)
 

@@ -55,7 +55,7 @@ class Lease:
         while True:
             newest = _newest(folder)
             if newest:
-                _wait_for_end(folder, newest)
+                _wait_for_end(folder, newest, EXPIRES_S)
             path = _path(folder, newest + 1)
             try:
                 with path.open("x") as file:
@@ -144,13 +144,24 @@ class Owner:
         return f"process {self.process} on {self.host}" if self.host else "another process"
 
 
-def _wait_for_end(folder: Path, number: int) -> None:
-    """Returns when lease `number` has ended; ValueError once its holder shows that it lives."""
+def require_free(folder: Path) -> None:
+    """ValueError if a process that lives holds the lease of `folder`.
+
+    Looks for a moment only, and takes nothing: so that a second run is refused before it has
+    imported all that it needs. The lease itself decides later.
+    """
+    if newest := _newest(folder):
+        _wait_for_end(folder, newest, SAY_S)
+
+
+def _wait_for_end(folder: Path, number: int, seconds: float) -> None:
+    """Returns when lease `number` has ended, or was not renewed for so many seconds; ValueError
+    once its holder shows that it lives."""
     path = _path(folder, number)
     touched, since, said = _touched(path), time.monotonic(), False
     while not (owner := Owner.read(path)).is_gone:
         quiet = time.monotonic() - since
-        if quiet >= EXPIRES_S:
+        if quiet >= seconds:
             return
         if _touched(path) != touched:
             if not path.exists():
@@ -163,7 +174,7 @@ def _wait_for_end(folder: Path, number: int) -> None:
             _log.warning(
                 "workdir %s was in use by %s, which has been silent since: it may be taken over "
                 "in %.0f s",
-                *(folder, owner, EXPIRES_S - quiet),
+                *(folder, owner, seconds - quiet),
             )
             said = True
         time.sleep(LOOK_S)
@@ -181,7 +192,7 @@ def _newest(folder: Path) -> int:
 def _numbers(folder: Path) -> list[int]:
     try:
         names = os.listdir(folder / LEASE_DIR)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     return [int(name) for name in names if name.isdecimal()]  # NFS adds files of its own
 

@@ -10,7 +10,7 @@ import pytest
 
 from ale_jax.errors import RunFailed
 from ale_jax.system import lease
-from ale_jax.system.lease import LEASE_DIR, Lease, Owner
+from ale_jax.system.lease import LEASE_DIR, Lease, Owner, require_free
 
 HOLDER = """
 import sys
@@ -72,6 +72,38 @@ def test_a_lease_is_refused_to_another_machine_while_its_holder_lives(tmp_path):
         Lease.take(tmp_path)
     assert ask(holder) == "mine"
     end(holder)
+
+
+LAUNCH = """
+import sys
+from ale_jax.launch import main
+code = main(["launch", "--config=configs/smoke.py", f"--workdir={sys.argv[1]}"])
+print(code, "jax" in sys.modules)
+"""
+
+
+def test_a_second_run_is_refused_before_it_has_started_jax(tmp_path):
+    holder = hold(tmp_path, elsewhere=True)
+    refused = subprocess.run(
+        [sys.executable, "-c", LAUNCH, str(tmp_path)], capture_output=True, text=True, timeout=120
+    )
+    assert refused.stdout == "2 False\n"
+    assert "in use by process 1 on elsewhere" in refused.stderr
+    end(holder)
+
+
+def test_a_look_takes_nothing(tmp_path, short_lease):
+    require_free(tmp_path / "not" / "there")
+    holder = hold(tmp_path)
+    with pytest.raises(ValueError, match="in use by process"):
+        require_free(tmp_path)
+    holder.send_signal(signal.SIGSTOP)
+    require_free(tmp_path)  # its lease decides, later
+    holder.send_signal(signal.SIGCONT)
+    assert ask(holder) == "mine"
+    end(holder)
+    require_free(tmp_path)
+    assert os.listdir(tmp_path / LEASE_DIR) == ["00000001"]
 
 
 def test_the_lease_of_a_machine_that_is_gone_is_taken_over(tmp_path, short_lease, caplog):
