@@ -93,7 +93,7 @@ class Checkpoints:
         assert keep >= 1, keep
         self._directory = Path(directory).resolve()
         self._directory.mkdir(parents=True, exist_ok=True)
-        for folder in self._folders():
+        for folder in _folders(self._directory):
             if not (folder / MANIFEST_FILE).exists():  # an interrupted save or removal
                 shutil.rmtree(folder)
         self._keep = keep
@@ -153,8 +153,8 @@ class Checkpoints:
     def require_room(self, state: Any) -> None:
         """ValueError unless the disk has room for `keep` checkpoints of `state` and the one that is
         written before the oldest is removed. state: arrays, or their abstract form."""
-        each = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-        needed = max(self._keep + 1 - len(self._complete()), 1) * each
+        each = state_bytes(state)
+        needed = bytes_to_come(self._keep, len(self._complete()), each)
         free = shutil.disk_usage(self._directory).free
         if free < needed:
             raise ValueError(
@@ -215,11 +215,7 @@ class Checkpoints:
 
     def _complete(self) -> list[Path]:
         """Folders with a manifest that are not known to be damaged, oldest first."""
-        folders = (f for f in self._folders() if f not in self._damaged)
-        return [f for f in folders if (f / MANIFEST_FILE).exists()]
-
-    def _folders(self) -> list[Path]:
-        return sorted(self._directory.glob(f"{PREFIX}*[0-9]"), key=_step)
+        return [f for f in complete_checkpoints(self._directory) if f not in self._damaged]
 
     def _finish(self, folder: Path, started: float) -> None:
         """Completes a save after Orbax has written the state; runs in its own thread."""
@@ -262,6 +258,26 @@ class Checkpoints:
             f"({' '.join(str(error).split())[:300]})",
             str(self._directory),
         )
+
+
+def complete_checkpoints(directory: Path) -> list[Path]:
+    """The folders with a manifest, oldest first. They may be damaged."""
+    return [folder for folder in _folders(directory) if (folder / MANIFEST_FILE).exists()]
+
+
+def state_bytes(state: Any) -> int:
+    """Of arrays, or their abstract form, as a checkpoint holds them."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+
+
+def bytes_to_come(keep: int, complete: int, each: int) -> int:
+    """What a run still writes before it removes its oldest checkpoint. complete: how many there are
+    of the `keep`, which have `each` bytes."""
+    return max(keep + 1 - complete, 1) * each
+
+
+def _folders(directory: Path) -> list[Path]:
+    return sorted(directory.glob(f"{PREFIX}*[0-9]"), key=_step)
 
 
 def _not_read(folder: Path, error: OSError) -> OSError:

@@ -103,7 +103,7 @@ class Run:
         self.mark = Path(variables[MARK])
         self.family = Family(variables[MARK])
         self._process: subprocess.Popen[bytes] | None = None
-        self._terminal = self.mark.with_suffix(".terminal")
+        self._terminal = self.mark.with_name(f"{self.mark.name}.terminal")
         self._printed_before = 0
 
     def start(self) -> None:

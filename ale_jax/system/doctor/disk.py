@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 
 from ale_jax.files import write_atomically
-from ale_jax.learn.checkpoint import MANIFEST_FILE, PREFIX
+from ale_jax.learn.checkpoint import bytes_to_come, complete_checkpoints, state_bytes
 from ale_jax.model.sharding import MeshShape, abstract_mesh, mesh_sizes
 from ale_jax.system.config import RunConfig
 from ale_jax.system.doctor.findings import Finding, fail, ok
@@ -47,8 +47,8 @@ def _write_as_a_run_does(folder: Path) -> None:
 def check_room(folder: Path, keep: int, each: int) -> Finding:
     """Whether the disk has room for the checkpoints of a run, as the run itself asks when it starts
     (`Checkpoints.require_room`). each: bytes of a checkpoint."""
-    complete = len(list((folder / CHECKPOINTS_DIR).glob(f"{PREFIX}*/{MANIFEST_FILE}")))
-    needed = max(keep + 1 - complete, 1) * each
+    complete = len(complete_checkpoints(folder / CHECKPOINTS_DIR))
+    needed = bytes_to_come(keep, complete, each)
     free = shutil.disk_usage(existing(folder)).free
     found = (
         f"{_size(free)} are free, and the checkpoints to come need {_size(needed)} "
@@ -72,7 +72,7 @@ def checkpoint_bytes(config: RunConfig) -> int:
     # With a tokenizer of its own, the vocabulary is only known when that is loaded.
     policy = config.policy_shape(config.tokenizer.vocab_size)
     whole = abstract_whole(config, policy, abstract_mesh(mesh_sizes(MeshShape(), 1)))
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(whole))
+    return state_bytes(whole)
 
 
 def existing(folder: Path) -> Path:
