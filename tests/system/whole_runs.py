@@ -48,6 +48,18 @@ def run(workdir, runtime_name, *overrides, **variables):
     return result.stdout
 
 
+def begin(workdir, runtime_name, *overrides):
+    """A process that runs, whose errors can be read."""
+    return subprocess.Popen(
+        command(workdir, runtime_name, *overrides),
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # what is done to its group is not done to ours
+    )
+
+
 def interrupt(process, workdir, sign, step):
     """Sends `sign` once the run has a checkpoint of `step`."""
     manifest = workdir / "checkpoints" / f"step_{step:08d}" / "manifest.json"
