@@ -126,6 +126,7 @@ class Checkpoints:
                 raise ValueError(f"host state {host!r:.200} is not plain JSON")
             self._files.write(folder / STATE_DIR, state)
         except OSError as error:
+            self._require_lease()  # whoever took over has removed the folder
             raise self._not_written(error) from error
         self._finishing = self._finisher.submit(self._finish, folder, time.monotonic())
 
@@ -144,6 +145,7 @@ class Checkpoints:
         except RunFailed:
             raise
         except Exception as error:  # tensorstore reports a full disk by its own exception types
+            self._require_lease()
             raise self._not_written(error) from error
 
     def any(self) -> bool:
