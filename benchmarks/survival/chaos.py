@@ -20,7 +20,7 @@ from ale_jax.monitor.evaluations import (
 from benchmarks.survival import evidence
 from benchmarks.survival.plan import Plan
 from benchmarks.survival.processes import Process, kill
-from benchmarks.survival.runs import Bench, Run
+from benchmarks.survival.runs import Bench, NoMeasurement, Run
 from benchmarks.survival.trials import EXPECTED
 
 # A role and how often it is drawn. With the last three the run ends, or may end in one line, and is
@@ -130,6 +130,8 @@ def _until_end(run: Run, havoc: Havoc | None) -> Ended:
         if havoc:
             havoc.act()
         if run.code is not None:
+            if havoc is None:
+                raise NoMeasurement(f"{run.folder.name}: {run.code}, {run.last_line()!r}")
             bugs += run.code not in RESUMABLE
             restarts += 1
             run.start()
