@@ -1,13 +1,16 @@
 """Checkpoints of training: written in the background, complete or discarded, verified before use.
 
     DIRECTORY/step_00000020/
-        state/          the TrainState, by Orbax (its own atomic rename marks it complete)
+        state_00000003/ the TrainState, by Orbax; the number is that of its writer's lease
         host.json       what the host needs to continue: cursors, phase, counters
-        manifest.json   size and SHA-256 of every file above; written last
+        manifest.json   the state's folder, size and SHA-256 of every file; written last
 
 A folder without a manifest is an interrupted save and is removed. A folder whose files do not match
 the manifest is damaged: it stays as it is, and the previous checkpoint is used. A folder that
 cannot be read may be whole, so it is not passed over: the error is raised, and nothing is changed.
+
+Orbax goes on with a save that was in flight when its process was stopped, even if another process
+has taken over since. It writes to a folder of its own then, which no manifest names.
 """
 
 from __future__ import annotations
@@ -29,10 +32,9 @@ import orbax.checkpoint as ocp
 from ale_jax.errors import RunFailed
 from ale_jax.files import read_json, write_json
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST_FILE = "manifest.json"
 HOST_FILE = "host.json"
-STATE_DIR = "state"
 PREFIX = "step_"
 DAMAGED_SUFFIX = ".damaged"
 
@@ -50,6 +52,25 @@ class StateFiles(Protocol):
         """Returns when the last state is written."""
 
     def read(self, folder: Path, target: Any) -> Any: ...
+
+
+class Lease(Protocol):
+    """Of the directory. number: a process that takes over has a higher one."""
+
+    @property
+    def number(self) -> int: ...
+
+    def check(self) -> None:
+        """Raises if another process may write to the directory by now."""
+
+
+class _NoLease:
+    """Of a directory that this process alone knows."""
+
+    number = 0
+
+    def check(self) -> None:
+        pass
 
 
 class OrbaxFiles:
@@ -86,10 +107,10 @@ class Checkpoints:
         keep: int,
         record: Callable[..., None],
         files: StateFiles | None = None,
-        require_lease: Callable[[], None] = lambda: None,
+        lease: Lease | None = None,
     ):
-        """files: writes and reads the states; Orbax in this process alone if None. require_lease:
-        raises if another process may write to the directory by now."""
+        """files: writes and reads the states; Orbax in this process alone if None. lease: None if
+        no other process can know the directory."""
         assert keep >= 1, keep
         self._directory = Path(directory).resolve()
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -97,7 +118,7 @@ class Checkpoints:
             if not (folder / MANIFEST_FILE).exists():  # an interrupted save or removal
                 shutil.rmtree(folder)
         self._keep = keep
-        self._record, self._require_lease = record, require_lease
+        self._record, self._lease = record, lease or _NoLease()
         self._damaged: set[Path] = set()
         self._files, self._owns_files = files or OrbaxFiles(), files is None
         self._finisher = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -124,9 +145,9 @@ class Checkpoints:
             write_json(folder / HOST_FILE, host, indent=None)
             if read_json(folder / HOST_FILE) != _tuples_as_lists(host):
                 raise ValueError(f"host state {host!r:.200} is not plain JSON")
-            self._files.write(folder / STATE_DIR, state)
+            self._files.write(folder / self._state_name, state)
         except OSError as error:
-            self._require_lease()  # whoever took over has removed the folder
+            self._lease.check()  # whoever took over has removed the folder
             raise self._not_written(error) from error
         self._finishing = self._finisher.submit(self._finish, folder, time.monotonic())
 
@@ -137,7 +158,7 @@ class Checkpoints:
           OSError: it could not be written.
           RunFailed: another process has taken over the directory.
         """
-        self._require_lease()
+        self._lease.check()
         finishing, self._finishing = self._finishing, None
         try:
             if finishing:
@@ -145,7 +166,7 @@ class Checkpoints:
         except RunFailed:
             raise
         except Exception as error:  # tensorstore reports a full disk by its own exception types
-            self._require_lease()
+            self._lease.check()
             raise self._not_written(error) from error
 
     def any(self) -> bool:
@@ -212,6 +233,10 @@ class Checkpoints:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    @property
+    def _state_name(self) -> str:
+        return f"state_{self._lease.number:08d}"
+
     def _folder(self, step: int) -> Path:
         return self._directory / f"{PREFIX}{step:08d}"
 
@@ -223,8 +248,8 @@ class Checkpoints:
         """Completes a save after Orbax has written the state; runs in its own thread."""
         self._files.wait()
         # Whoever took over meanwhile has removed this folder as an interrupted save, or will.
-        self._require_lease()
-        _write_manifest(folder)
+        self._lease.check()
+        _write_manifest(folder, self._state_name)
         for old in self._complete()[: -self._keep]:
             (old / MANIFEST_FILE).unlink()  # first, or half-deleted it would look complete
             shutil.rmtree(old)
@@ -233,7 +258,7 @@ class Checkpoints:
 
     def _read_state(self, folder: Path, target: Any) -> Any:
         try:
-            return self._files.read(folder / STATE_DIR, target)
+            return self._files.read(state_folder(folder), target)
         except ValueError as error:
             raise ValueError(
                 f"{folder} does not fit the model and optimizer of this config: use those that "
@@ -265,6 +290,11 @@ class Checkpoints:
 def complete_checkpoints(directory: Path) -> list[Path]:
     """The folders with a manifest, oldest first. They may be damaged."""
     return [folder for folder in _folders(directory) if (folder / MANIFEST_FILE).exists()]
+
+
+def state_folder(checkpoint: Path) -> Path:
+    """Where a complete checkpoint has its state."""
+    return checkpoint / read_json(checkpoint / MANIFEST_FILE)["state"]
 
 
 def state_bytes(state: Any) -> int:
@@ -305,13 +335,14 @@ def _step(folder: Path) -> int:
     return int(folder.name.removeprefix(PREFIX))
 
 
-def _write_manifest(folder: Path) -> None:
+def _write_manifest(folder: Path, state_name: str) -> None:
+    written = [folder / HOST_FILE, *sorted((folder / state_name).rglob("*"))]
     files = {
         str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": _sha256(path)}
-        for path in sorted(folder.rglob("*"))
+        for path in written
         if path.is_file()
     }
-    content = {"format": FORMAT, "step": _step(folder), "files": files}
+    content = {"format": FORMAT, "step": _step(folder), "state": state_name, "files": files}
     write_json(folder / MANIFEST_FILE, content | {"sha256": _digest(content)})
 
 

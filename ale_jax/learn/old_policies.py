@@ -23,7 +23,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ale_jax.algo.algorithm import AlgoConfig
-from ale_jax.learn.checkpoint import Checkpoints, StateFiles
+from ale_jax.learn.checkpoint import Checkpoints, Lease, StateFiles
 from ale_jax.learn.rows import own_rows, to_device, with_rows
 from ale_jax.learn.step import forward
 from ale_jax.model.compute import EXACT, FLOAT32, Compute
@@ -122,14 +122,18 @@ REFERENCE_DIR = "reference"
 
 
 def save_reference(
-    run: Path, weights: Any, record: Callable[..., None], files: StateFiles | None = None
+    run: Path,
+    weights: Any,
+    record: Callable[..., None],
+    files: StateFiles | None = None,
+    lease: Lease | None = None,
 ) -> None:
     """Writes the reference policy to the run's folder, replacing that of an interrupted start.
 
-    weights: those that are trained, as `files` takes a state.
+    weights: those that are trained, as `files` takes a state. lease: of the run.
     """
     shutil.rmtree(run / REFERENCE_DIR, ignore_errors=True)
-    with Checkpoints(run / REFERENCE_DIR, 1, record, files) as store:
+    with Checkpoints(run / REFERENCE_DIR, 1, record, files, lease) as store:
         store.save(0, weights, {})
 
 

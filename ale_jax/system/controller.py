@@ -83,7 +83,7 @@ def run(
             Checkpoints(
                 *(workdir.checkpoints, config.checkpoint.keep, events.record),
                 files,
-                workdir.lease.check,
+                workdir.lease,
             )
         )
         restored = restore(setting, checkpoints)
@@ -215,8 +215,9 @@ class _Session:
         """Stores the reference policy if the loss has a KL term. Later checkpoints do not contain
         it, as they hold later weights."""
         if self.config.algo.loss.kl_weight > 0:
-            path, record = self.setting.path, self.logger.events.record
-            save_reference(path, REFERENCE, record, self.setting.files)
+            record, setting = self.logger.events.record, self.setting
+            lease = setting.workdir.lease
+            save_reference(setting.path, REFERENCE, record, setting.files, lease)
 
     def evaluate(self, name: str, cursor: Cursor, scheduler: RolloutScheduler) -> None:
         config, logger = self.config, self.logger

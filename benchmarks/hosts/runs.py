@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from ale_jax.learn.checkpoint import STATE_DIR
+from ale_jax.learn.checkpoint import state_folder
 from benchmarks.survival import evidence
 from benchmarks.survival.plan import LEARNS
 from benchmarks.survival.processes import Process
@@ -78,7 +78,7 @@ def farthest_weight(folder: Path, other: Path) -> float:
 
 
 def _newest_state(folder: Path) -> Any:
-    path = evidence.checkpoints(folder)[evidence.newest_checkpoint(folder)] / STATE_DIR
+    path = state_folder(evidence.checkpoints(folder)[evidence.newest_checkpoint(folder)])
     reader = ocp.PyTreeCheckpointer()
     tree = reader.metadata(path).item_metadata.tree
     as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)

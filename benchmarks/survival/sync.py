@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from ale_jax.learn.checkpoint import state_folder
 from benchmarks.survival import evidence
 from benchmarks.survival.plan import Plan
 from benchmarks.survival.runs import Bench, NoMeasurement, Run
@@ -80,5 +81,5 @@ def compare(one: Path, other: Path) -> tuple[str, ...]:
 
 def _leaves(checkpoints: dict[int, Path]) -> list[np.ndarray]:
     """Weights, moments and step of the newest checkpoint."""
-    newest = checkpoints[max(checkpoints)] / "state"
+    newest = state_folder(checkpoints[max(checkpoints)])
     return jax.tree.leaves(jax.device_get(ocp.StandardCheckpointer().restore(newest)))

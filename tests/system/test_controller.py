@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from ale_jax.learn.checkpoint import state_folder
 from ale_jax.monitor.evaluations import read_evaluations, read_summary
 from ale_jax.monitor.events import read_events
 from ale_jax.monitor.report import render
@@ -103,22 +104,18 @@ def test_a_run_that_was_stopped_for_long_makes_way_for_the_same_command(
     assert {name for name in changed if not name.startswith("tensorboard/")} <= records
 
 
-ORBAX_UNFINISHED = ".orbax-checkpoint-tmp"
-
-
 def contents(workdir):
-    """All files that count. A save that was in flight when its process was stopped may go on when
-    it wakes up, also beside the same step of the new run; no manifest ever lists what it writes."""
-    unfinished = {
-        folder
-        for folder in (workdir / "checkpoints").glob("step_*")
-        if not (folder / "manifest.json").exists()
+    """All files, but for the states that no manifest names: a save that was in flight when its
+    process was stopped goes on when it wakes up, in a folder of its own."""
+    complete = {
+        state_folder(path.parent) for path in workdir.glob("checkpoints/step_*/manifest.json")
     }
+    states = set(workdir.glob("checkpoints/step_*/state_*")) - complete
     files = (file for file in workdir.rglob("*") if file.is_file())
     return {
         str(file.relative_to(workdir)): file.read_bytes()
         for file in files
-        if unfinished.isdisjoint(file.parents) and ORBAX_UNFINISHED not in str(file)
+        if states.isdisjoint(file.parents)
     }
 
 

@@ -9,6 +9,7 @@ import time
 import jax
 import orbax.checkpoint as ocp
 
+from ale_jax.learn.checkpoint import state_folder
 from tests.quick_compile import QUICK_COMPILE
 
 SYNCHRONOUS = [
@@ -73,7 +74,7 @@ def interrupt(process, workdir, sign, step):
 
 def last_state(workdir, step=4):
     """Weights, moments and step as the checkpoint of `step` holds them."""
-    folder = workdir / "checkpoints" / f"step_{step:08d}" / "state"
+    folder = state_folder(workdir / "checkpoints" / f"step_{step:08d}")
     return jax.device_get(ocp.StandardCheckpointer().restore(folder))
 
 
