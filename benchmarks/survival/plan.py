@@ -67,7 +67,7 @@ FULL = Plan(
     # The quickstart with twice its steps takes about twenty minutes on two cores.
     chaos_config="configs/quickstart.py",
     # A turn must be given longer than a command.
-    chaos_options=("--config.rl.steps=340", "--config.sandbox.command_seconds=4.0"),
+    chaos_options=("--config.rl.steps=240", "--config.sandbox.command_seconds=4.0"),
     calm_runs=3,
     kill_every_s=20.0,
     hung_share=0.05,
