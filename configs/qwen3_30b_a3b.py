@@ -25,4 +25,5 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c.tokenizer.vocab_size = 151_936
     c.learn.pack_length = 8192
     c.engine.update(max_sequence_length=8192, pages=64 * 64)  # for half of the slots at full length
+    c.engine.dispatch_ahead = True  # one dispatch of delay is little beside replies of this length
     return c

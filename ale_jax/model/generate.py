@@ -10,6 +10,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax.sharding import PartitionSpec
 
 from ale_jax.model.cache import Cache
 from ale_jax.model.compute import EXACT, in_step
@@ -42,6 +43,7 @@ class Chunks:
 class Burst:
     """What n decode steps wrote, [n,S]: the token (-1 where the slot was idle), and its
     log-probability under the sampled distribution (mu) and under the model's plain softmax (old).
+    start: position of the token that each slot started from, [S].
 
     Experts, int16, if they are recorded: those of the token that each step started from (expert),
     and of each token of the chunks (read). They are meaningless for idle slots and padding.
@@ -50,6 +52,7 @@ class Burst:
     token_nS: jax.Array
     logp_mu_nS: jax.Array
     logp_old_nS: jax.Array
+    start_S: jax.Array | None = None
     expert_nSLK: jax.Array | None = None
     read_QRTLK: jax.Array | None = None
 
@@ -63,6 +66,7 @@ class Burst:
 def read_and_write(
     params: Params,
     cache: Cache,
+    left: SlotState,
     page_SW: jax.Array,
     chunks: Chunks,
     state: SlotState,
@@ -73,25 +77,46 @@ def read_and_write(
     stop_ids: tuple[int, ...],
     platform: str,
     record_experts: bool = False,
-) -> tuple[Cache, Burst]:
+) -> tuple[Cache, SlotState, Burst]:
     """Reads `chunks`, then runs up to `steps` decode steps of all slots.
 
-    page_SW: the pages of each slot's conversation. A slot is idle after a stop token or at the end
+    left: the state that the dispatch before has returned, with which some slots go on. page_SW: the
+    pages of each slot's conversation. A slot is idle after a stop token or at the end
     of its budget; the burst ends when all slots are. Every chunk and every step has the same shape,
     whichever conversations take part, so that a conversation's numbers do not depend on the others.
     """
+    state = _go_on(state, left)
     cache, read = _read(params, cache, page_SW, chunks, shape, sizes, platform, record_experts)
     if has_kernel(platform, cache[0]):
         memory = [InPages(pages, page_SW, platform) for pages in cache]
-        memory, _, burst = _write(params, memory, state, shape, steps, stop_ids, record_experts)
-        return [each.pages for each in memory], burst.replace(read_QRTLK=read)
+        memory, end, burst = _write(params, memory, state, shape, steps, stop_ids, record_experts)
+        cache = [each.pages for each in memory]
+        return cache, _replicated(end), burst.replace(start_S=state.position_S, read_QRTLK=read)
     memory = [InBurst.begin(pages, page_SW, state.position_S, steps) for pages in cache]
     memory, end, burst = _write(params, memory, state, shape, steps, stop_ids, record_experts)
     cache = [
         each.bring(pages, page_SW, end.position_S)
         for pages, each in zip(cache, memory, strict=True)
     ]
-    return cache, burst.replace(read_QRTLK=read)
+    return cache, _replicated(end), burst.replace(start_S=state.position_S, read_QRTLK=read)
+
+
+def _go_on(state: SlotState, left: SlotState) -> SlotState:
+    def pick(ours_S: jax.Array, left_S: jax.Array) -> jax.Array:
+        return jnp.where(state.goes_on_S, left_S, ours_S)
+
+    return state.replace(
+        token_S=pick(state.token_S, left.token_S),
+        position_S=pick(state.position_S, left.position_S),
+        budget_S=pick(state.budget_S, left.budget_S),
+    )
+
+
+def _replicated(state: SlotState) -> SlotState:
+    """The next dispatch expects it where it was put for the first one."""
+    if jax.sharding.get_abstract_mesh().empty:
+        return state
+    return jax.lax.with_sharding_constraint(state, PartitionSpec())
 
 
 def _read(
@@ -164,14 +189,15 @@ def _write(
         )
         token_S, logp_mu_S, logp_old_S = sample(logits(weights, hidden_S1D)[:, 0], state)
         expert_SLK = expert_S1LK[:, 0] if record_experts else None
-        written = Burst(jnp.where(active_S, token_S, -1), logp_mu_S, logp_old_S, expert_SLK)
+        shown_S = jnp.where(active_S, token_S, -1)
+        written = Burst(shown_S, logp_mu_S, logp_old_S, expert_nSLK=expert_SLK)
         burst = jax.tree.map(lambda all_nS, new_S: all_nS.at[i].set(new_S), burst, written)
         return i + 1, memory, _after(state, token_S, stop_ids), burst
 
     S = state.token_S.shape[0]
     nothing_nS = jnp.zeros((steps, S), jnp.float32)
     expert_nSLK = _room(steps, S, shape=shape) if record_experts else None
-    burst = Burst(jnp.full((steps, S), -1, jnp.int32), nothing_nS, nothing_nS, expert_nSLK)
+    burst = Burst(jnp.full((steps, S), -1, jnp.int32), nothing_nS, nothing_nS, None, expert_nSLK)
     _, memory, state, burst = jax.lax.while_loop(is_writing, step, (0, memory, state, burst))
     return memory, state, burst
 

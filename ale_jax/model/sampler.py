@@ -37,7 +37,10 @@ class Sampling:
 class SlotState:
     """State of each slot [S]: the last token (not in the cache yet), its position, the number of
     tokens that it may still write, the key data of its conversation, and how to sample. A slot with
-    budget 0 is idle."""
+    budget 0 is idle.
+
+    goes_on: the first three are those that the dispatch before has left, not these.
+    """
 
     token_S: jax.Array  # int32
     position_S: jax.Array  # int32
@@ -46,6 +49,7 @@ class SlotState:
     temperature_S: jax.Array  # float32
     top_k_S: jax.Array  # int32
     top_p_S: jax.Array  # float32
+    goes_on_S: jax.Array  # bool
 
 
 def sample(logits_SV: jax.Array, state: SlotState) -> tuple[jax.Array, jax.Array, jax.Array]:

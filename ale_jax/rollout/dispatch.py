@@ -7,7 +7,7 @@ to are kept on the host.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from ale_jax.model.params import Params
 from ale_jax.model.sampler import SlotState
 from ale_jax.model.shape import PolicyShape
 from ale_jax.rollout.engine_shape import EngineShape
-from ale_jax.rollout.slots import CacheSlot, Chunk
+from ale_jax.rollout.slots import CacheSlot, Chunk, Request
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,11 @@ class Dispatch:
     page_SW: np.ndarray
     chunks: Chunks
     state: SlotState
-    writing: list[CacheSlot]
+    writing: Mapping[CacheSlot, Request]
+
+    def writes_for(self, slot: CacheSlot) -> bool:
+        """Whether it writes for the slot's present request."""
+        return slot.request is not None and self.writing.get(slot) is slot.request
 
 
 class ChunkBatches:
@@ -90,8 +94,11 @@ def page_table(slots: Sequence[CacheSlot], shape: EngineShape) -> np.ndarray:
     return page_SW
 
 
-def slot_state(writing: Sequence[CacheSlot], num_slots: int) -> SlotState:
-    """The state of all slots. Those that are not in `writing` are idle."""
+def slot_state(
+    writing: Iterable[CacheSlot], num_slots: int, unread: Dispatch | None = None
+) -> SlotState:
+    """The state of all slots. Those that are not in `writing` are idle. Those for which `unread`
+    already writes go on from where it will leave them."""
     S = num_slots
     state = SlotState(
         token_S=np.zeros((S,), np.int32),
@@ -101,9 +108,11 @@ def slot_state(writing: Sequence[CacheSlot], num_slots: int) -> SlotState:
         temperature_S=np.ones((S,), np.float32),
         top_k_S=np.zeros((S,), np.int32),
         top_p_S=np.ones((S,), np.float32),
+        goes_on_S=np.zeros((S,), np.bool_),
     )
     for slot in writing:
         i, request = slot.index, slot.request
+        state.goes_on_S[i] = unread is not None and unread.writes_for(slot)
         state.token_S[i] = slot.tail[0]
         state.position_S[i] = slot.length
         state.budget_S[i] = slot.budget
@@ -130,14 +139,14 @@ class ExpertRecord:
     def take_over(self, dispatch: Dispatch, burst: Burst) -> None:
         """Records what a dispatch put into the cache, including that of conversations that have
         ended in the meantime, because others may share their pages."""
-        chunks, state = dispatch.chunks, dispatch.state
+        chunks = dispatch.chunks
         for batch, row in np.argwhere(chunks.count_QR[: chunks.num_batches] > 0):
             slot, start = chunks.slot_QR[batch, row], chunks.start_QR[batch, row]
             count = chunks.count_QR[batch, row]
             self._write(slot, dispatch.page_SW, start, burst.read_QRTLK[batch, row, :count])
         for slot in dispatch.writing:
             i, count = slot.index, (burst.token_nS[:, slot.index] >= 0).sum()
-            self._write(i, dispatch.page_SW, state.position_S[i], burst.expert_nSLK[:count, i])
+            self._write(i, dispatch.page_SW, burst.start_S[i], burst.expert_nSLK[:count, i])
 
     def read(self, slot: int, pages: Sequence[int], start: int, end: int) -> np.ndarray:
         """Experts of the slot's tokens from position `start` to before `end`, [T,L,K] int16."""

@@ -1,6 +1,6 @@
 """The inference engine: continuous batching over a paged cache, in one thread beside the learner.
 
-Each iteration of its loop is one dispatch. It prefills chunks of new context, first come first
+Each iteration of its loop begins one dispatch. It prefills chunks of new context, first come first
 served and within a budget, runs a burst of decode steps for all sequences that are being sampled,
 and returns the replies that are finished. Conversations join and leave, and new weights take
 effect, between two dispatches.
@@ -24,14 +24,14 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ale_jax.errors import RolloutsFailed
 from ale_jax.model.cache import Cache, cache_sharding, empty_cache
 from ale_jax.model.device_order import dispatching
 from ale_jax.model.generate import Burst, read_and_write
 from ale_jax.model.params import Params
-from ale_jax.model.sampler import Sampling
+from ale_jax.model.sampler import Sampling, SlotState
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import num_data_shards
 from ale_jax.rollout.data_shard import DataShard, best_shard
@@ -83,6 +83,7 @@ class Engine:
         self._slots = [slot for shard in self._shards for slot in shard.slots]
         self._platform = next(iter(params["embed_VD"].devices())).platform
         self._cache = self._empty_cache(params["embed_VD"].dtype)
+        self._left = self._idle_slots(params["embed_VD"])
         self._of: dict[int, CacheSlot] = {}  # conversation -> its slot
         self._waiting: deque[Request] = deque()
         self._ids = itertools.count()
@@ -163,9 +164,13 @@ class Engine:
     def _run(self) -> None:
         try:
             with jax.set_mesh(self._mesh) if self._mesh else contextlib.nullcontext():
-                while (dispatch := self._next_dispatch()) is not None:
+                begun: deque[tuple[Dispatch, Burst]] = deque()
+                while (dispatch := self._next_dispatch(begun[0][0] if begun else None)) or begun:
                     start = time.monotonic()
-                    self._take_over(dispatch, self._perform(dispatch))
+                    if dispatch:
+                        begun.append((dispatch, self._begin(dispatch)))
+                    if not dispatch or len(begun) > self._shape.dispatch_ahead:
+                        self._take_over(*begun.popleft())
                     self.stats.busy_seconds += time.monotonic() - start
         except BaseException as error:
             self._failure = error
@@ -173,25 +178,35 @@ class Engine:
         finally:
             self._give_up()
 
-    def _next_dispatch(self) -> Dispatch | None:
-        """Waits for work. Returns None when the engine is closed."""
+    def _next_dispatch(self, unread: Dispatch | None) -> Dispatch | None:
+        """What comes after `unread`, which has begun; waits for it if there is none. None if
+        nothing comes, or the engine is closed."""
         with self._wake:
             while not self._closed:
                 params, version = self._weights
                 batches = ChunkBatches(self._shape, len(self._shards))
                 self._read_into(batches, version)
-                writing = [s for s in self._slots if s.request and not s.unread]
+                writing = {s: s.request for s in self._slots if self._can_write(s, unread)}
                 if len(batches) or writing:
                     return Dispatch(
                         params,
                         version,
                         page_table(self._slots, self._shape),
                         batches.arrays(),
-                        slot_state(writing, self._shape.max_sequences),
+                        slot_state(writing, self._shape.max_sequences, unread),
                         writing,
                     )
+                if unread:
+                    break
                 self._wake.wait()
         return None
+
+    def _can_write(self, slot: CacheSlot, unread: Dispatch | None) -> bool:
+        if slot.request is None or slot.unread:
+            return False
+        # It may also have stopped by then. Its budget on the device knows.
+        goes_on = unread is not None and unread.writes_for(slot)
+        return not goes_on or slot.budget > self._shape.decode_steps
 
     def _read_into(self, batches: ChunkBatches, version: int) -> None:
         """Fills the batches. Each shard takes one conversation after another, so that a prefix
@@ -266,11 +281,12 @@ class Engine:
     def _key_version(self, version: int) -> int | None:
         return None if self._shape.share_across_versions else version
 
-    def _perform(self, dispatch: Dispatch) -> Burst:
+    def _begin(self, dispatch: Dispatch) -> Burst:
         with dispatching(self._mesh):
-            self._cache, burst = read_and_write(
+            self._cache, self._left, burst = read_and_write(
                 dispatch.params,
                 self._cache,
+                self._left,
                 dispatch.page_SW,
                 dispatch.chunks,
                 dispatch.state,
@@ -283,16 +299,18 @@ class Engine:
             )
         if not dispatch.chunks.num_batches:
             burst = burst.replace(read_QRTLK=None)  # empty, so it need not be copied to the host
-        return jax.device_get(burst)
+        return burst
 
     def _take_over(self, dispatch: Dispatch, burst: Burst) -> None:
+        burst = jax.device_get(burst)
         self.stats.bursts += bool(dispatch.writing)
         self.stats.sampled_tokens += int((burst.token_nS >= 0).sum())
         if self._record:
             self._record.take_over(dispatch, burst)
         with self._wake:
             for slot in dispatch.writing:
-                if slot.request is not None:  # `end` may have freed the slot meanwhile
+                # `end` may have freed it meanwhile, or an earlier burst have finished its request.
+                if dispatch.writes_for(slot):
                     i = slot.index
                     written = burst.token_nS[:, i], burst.logp_mu_nS[:, i], burst.logp_old_nS[:, i]
                     slot.write(*written, dispatch.version, self._stop_ids)
@@ -304,6 +322,11 @@ class Engine:
         if self._mesh is None:
             return make()
         return jax.jit(make, out_shardings=cache_sharding(self._mesh))()
+
+    def _idle_slots(self, near: jax.Array) -> SlotState:
+        """What the first dispatch goes on from. near: where it is, without a mesh."""
+        place = NamedSharding(self._mesh, PartitionSpec()) if self._mesh else near.sharding
+        return jax.device_put(slot_state((), self._shape.max_sequences), place)
 
     def _give_up(self) -> None:
         with self._wake:

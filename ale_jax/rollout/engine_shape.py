@@ -15,6 +15,8 @@ class EngineShape:
     max_sequences: conversations at once.
     max_sequence_length: tokens of the longest conversation.
     decode_steps: tokens that each conversation writes per dispatch.
+    dispatch_ahead: whether a dispatch begins before the last one is read, so that the devices need
+        not wait for the host. What arrives meanwhile waits for one dispatch more.
     prefill_tokens: sizes of the chunks of context. A chunk is padded to the smallest size that
         holds it; the last one is the longest chunk.
     prefill_rows: chunks that are computed together, per shard. Rows without a chunk are computed
@@ -32,6 +34,7 @@ class EngineShape:
     max_sequences: int = 20
     max_sequence_length: int = 384
     decode_steps: int = 4
+    dispatch_ahead: bool = False
     prefill_tokens: tuple[int, ...] = (32, 128)
     prefill_rows: int = 1
     prefill_budget: int = 512

@@ -70,9 +70,10 @@ def measure_decode(params: Params, work: DecodeWork, batch: int, platform: str) 
     page_SW, state = jax.device_put((page_SW, _writing(work, batch)))
 
     def dispatch(cache):
-        return read_and_write(
+        cache, _, burst = read_and_write(
             params,
             cache,
+            state,
             page_SW,
             _nothing_to_read(),
             state,
@@ -82,6 +83,7 @@ def measure_decode(params: Params, work: DecodeWork, batch: int, platform: str) 
             stop_ids=NO_STOP,
             platform=platform,
         )
+        return cache, burst
 
     start = time.perf_counter()
     cache, burst = jax.block_until_ready(dispatch(cache))

@@ -59,7 +59,7 @@ def engine_fails() -> None:
 
         return performed
 
-    replace(Engine, "_perform", failing)
+    replace(Engine, "_begin", failing)
 
 
 def nan_in_gradient() -> None:

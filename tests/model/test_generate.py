@@ -23,6 +23,7 @@ RESTING = SlotState(
     temperature_S=np.ones(SLOTS, np.float32),
     top_k_S=np.zeros(SLOTS, np.int32),
     top_p_S=np.ones(SLOTS, np.float32),
+    goes_on_S=np.zeros(SLOTS, np.bool_),
 )
 PROGRAM = partial(read_and_write, shape=MOE, sizes=SIZES, steps=2, stop_ids=(1,), platform="cpu")
 
@@ -48,10 +49,10 @@ def test_batches_of_all_sizes_are_read_in_their_order():
     tokens = np.random.default_rng(0).integers(4, 96, 40)
     chunks = [(0, 0, tokens[:3]), (0, 3, tokens[3:19]), (1, 0, tokens[:16]), (0, 19, tokens[19:23])]
     chunks += [(1, 16, tokens[16:20]), (0, 23, tokens[23:39])]
-    together, _ = PROGRAM(PARAMS, _empty(), PAGE_SW, _chunks(*chunks), RESTING)
+    together, *_ = PROGRAM(PARAMS, _empty(), RESTING, PAGE_SW, _chunks(*chunks), RESTING)
     one_by_one = _empty()
     for chunk in chunks:
-        one_by_one, _ = PROGRAM(PARAMS, one_by_one, PAGE_SW, _chunks(chunk), RESTING)
+        one_by_one, *_ = PROGRAM(PARAMS, one_by_one, RESTING, PAGE_SW, _chunks(chunk), RESTING)
     for found, expected in zip(jax.tree.leaves(together), jax.tree.leaves(one_by_one), strict=True):
         assert np.abs(expected).max() > 0
         np.testing.assert_array_equal(found, expected)
@@ -60,7 +61,9 @@ def test_batches_of_all_sizes_are_read_in_their_order():
 def test_the_cache_is_copied_nowhere():
     """It may be most of a device's memory."""
     cache = _empty()
-    lowered = read_and_write.lower(PARAMS, cache, PAGE_SW, _chunks(), RESTING, **PROGRAM.keywords)
+    lowered = read_and_write.lower(
+        PARAMS, cache, RESTING, PAGE_SW, _chunks(), RESTING, **PROGRAM.keywords
+    )
     pages = ",".join(map(str, cache[0].k_GPbH.shape))
     program = lowered.compile().as_text()
     assert f"f32[{pages}]" in program
@@ -80,15 +83,17 @@ def test_a_burst_writes_what_its_steps_alone_would():
 
     def write(cache, budget_S, state, steps):
         state = state.replace(budget_S=budget_S.astype(np.int32))
-        return PROGRAM(PARAMS, cache, PAGE_SW, _chunks(), state, steps=steps, stop_ids=(96,))
+        return PROGRAM(
+            PARAMS, cache, RESTING, PAGE_SW, _chunks(), state, steps=steps, stop_ids=(96,)
+        )
 
-    together, _ = PROGRAM(PARAMS, _empty(), PAGE_SW, _chunks(*before), RESTING)
-    together, burst = write(together, budget_S, start, steps)
-    one_by_one, _ = PROGRAM(PARAMS, _empty(), PAGE_SW, _chunks(*before), RESTING)
+    together, *_ = PROGRAM(PARAMS, _empty(), RESTING, PAGE_SW, _chunks(*before), RESTING)
+    together, _, burst = write(together, budget_S, start, steps)
+    one_by_one, *_ = PROGRAM(PARAMS, _empty(), RESTING, PAGE_SW, _chunks(*before), RESTING)
     state = start
     for step in range(steps):
         left_S = np.clip(budget_S - step, 0, 1)
-        one_by_one, alone = write(one_by_one, left_S, state, 1)
+        one_by_one, _, alone = write(one_by_one, left_S, state, 1)
         token_S = np.asarray(burst.token_nS[step])
         np.testing.assert_array_equal(token_S, alone.token_nS[0])
         np.testing.assert_array_equal(token_S >= 0, left_S > 0)

@@ -6,6 +6,7 @@ SIZES = {
     "max_sequences": 4,
     "max_sequence_length": 96,
     "decode_steps": 4,
+    "dispatch_ahead": False,
     "prefill_tokens": (8, 16),
     "prefill_rows": 1,
     "prefill_budget": 64,

@@ -32,10 +32,10 @@ def policy(request):
     return request.param, init_params(jax.random.key(1), request.param)
 
 
-@pytest.fixture
-def engine(policy):
+@pytest.fixture(params=[False, True], ids=["", "ahead"])
+def engine(request, policy):
     shape, params = policy
-    engine = Engine(shape, SHAPE, STOP, params)
+    engine = Engine(shape, engine_shape(dispatch_ahead=request.param), STOP, params)
     yield engine
     engine.close()
 
@@ -60,6 +60,47 @@ def test_company_in_the_batch_changes_nothing(policy, engine):
         together = list(pool.map(lambda n: play(engine, n, 2, ways[n]), range(6)))
     for got, expected in zip(together, alone, strict=True):
         assert_same(got, expected)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_the_next_burst_begins_before_the_last_is_read(policy, monkeypatch, ahead):
+    """And the tokens are the same. Both conversations fill bursts of four tokens."""
+    shape, params = policy
+    engine, order = Engine(shape, engine_shape(dispatch_ahead=ahead), (), params), []
+    begin, take_over = engine._begin, engine._take_over
+    monkeypatch.setattr(engine, "_begin", lambda each: order.append("begin") or begin(each))
+    monkeypatch.setattr(
+        engine, "_take_over", lambda *each: order.append("read") or take_over(*each)
+    )
+    with ThreadPoolExecutor(2) as pool:
+        played = list(pool.map(lambda n: play(engine, n, 2, max_tokens=20), range(2)))
+    engine.close()
+    usual = Engine(shape, SHAPE, (), params)
+    for number, turns in enumerate(played):
+        assert_same(turns, play(usual, number, 2, max_tokens=20))
+    usual.close()
+    in_flight = np.cumsum([1 if each == "begin" else -1 for each in order])
+    assert in_flight.max() == 1 + ahead and in_flight[-1] == 0
+    # A reply of 20 tokens takes five bursts, and none is begun after the last.
+    assert (in_flight == 2).sum() >= 4 * 2 if ahead else order[::2] == ["begin"] * len(order[::2])
+
+
+def test_conversations_that_end_while_two_bursts_are_in_flight_leave_their_slots(policy):
+    """New ones begin in them, and get the tokens that they get alone."""
+    shape, params = policy
+    engine = Engine(shape, engine_shape(dispatch_ahead=True, decode_steps=1), STOP, params)
+    before = [engine.open() for _ in range(4)]
+    replies = [engine.reply(each, prompt(50, 9), 80, PLAIN, key(50)) for each in before]
+    while not engine.stats.sampled_tokens:
+        time.sleep(0.001)
+    for each in before:
+        engine.end(each)
+    with ThreadPoolExecutor(4) as pool:
+        played = list(pool.map(lambda n: play(engine, n, 2), range(4)))
+    for number, turns in enumerate(played):
+        assert_same(turns, play(engine, number, 2))
+    assert all(each.done() for each in replies)
+    engine.close()
 
 
 def test_mu_is_the_distribution_that_was_sampled_from(policy, engine):
@@ -145,7 +186,7 @@ def test_an_engine_whose_thread_has_failed_says_so_to_whoever_asks(policy, monke
     def out_of_memory(dispatch):
         raise MemoryError("the device has none left")
 
-    monkeypatch.setattr(engine, "_perform", out_of_memory)
+    monkeypatch.setattr(engine, "_begin", out_of_memory)
     monkeypatch.setattr(threading, "excepthook", lambda failed: None)
     conversation = engine.open()
     reply = engine.reply(conversation, prompt(1, 6), 8, PLAIN, key(1))

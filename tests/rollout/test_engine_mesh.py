@@ -58,7 +58,8 @@ def on_mesh(request, on_one_device):
     weights = sampling_weights(learned, POLICY, FLOAT32, mesh)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine_module, "read_and_write", compiled)
-        engine = Engine(POLICY, SIZES, STOP, weights, mesh=mesh, record_experts=True)
+        sizes = dataclasses.replace(SIZES, dispatch_ahead=True)
+        engine = Engine(POLICY, sizes, STOP, weights, mesh=mesh, record_experts=True)
         yield engine, compiled
         engine.close()
 

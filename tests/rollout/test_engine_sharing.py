@@ -114,7 +114,7 @@ def test_the_program_is_compiled_once(compiled):
     """On a mesh of one device, as a run has it."""
     one = np.array(jax.devices()[:1]).reshape((1,) * 5)
     mesh = Mesh(one, tuple(vars(MeshShape())), axis_types=(AxisType.Auto,) * 5)
-    engine = Engine(MOE, engine_shape(), STOP, PARAMS, mesh=mesh)
+    engine = Engine(MOE, engine_shape(dispatch_ahead=True), STOP, PARAMS, mesh=mesh)
     read_and_write.clear_cache()
     play(engine, 0, 1)
     cut = Sampling(temperature=0.5, top_k=3, top_p=0.9)

@@ -25,9 +25,9 @@ PARAMS = init_params(jax.random.key(1), POLICY)
 PROMPT = prompt(1, 45)  # five pages of 8 are full before the last id, which is not read
 
 
-@pytest.fixture(scope="module")
-def engine():
-    sizes = engine_shape(prefill_tokens=(16,))
+@pytest.fixture(scope="module", params=[False, True], ids=["", "ahead"])
+def engine(request):
+    sizes = engine_shape(prefill_tokens=(16,), dispatch_ahead=request.param)
     engine = Engine(POLICY, sizes, STOP, PARAMS, record_experts=True)
     yield engine
     engine.close()
