@@ -11,8 +11,8 @@ memory: the device memory that a restore takes.
 chaos: whole runs in which something is killed all the time, against calm ones.
 
 Faults are signals, files and mounts, or functions of the product that are replaced in a process of
-the benchmark (launcher.py, site/). It needs Linux, bubblewrap, and for the full disk the right to
-mount. Progress is written to stderr, tables to stdout, and the last line is one JSON object. All
+the benchmark (launcher.py, poison.py). It needs Linux, bubblewrap, and for the full disk the right
+to mount. Progress is written to stderr, tables to stdout, and the last line is one JSON object. All
 that it starts, it ends, also when it is interrupted.
 """
 

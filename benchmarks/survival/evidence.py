@@ -8,7 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ale_jax.learn.checkpoint import HOST_FILE, MANIFEST_FILE, PREFIX
+from ale_jax.learn.checkpoint import HOST_FILE, PREFIX
+from ale_jax.learn.manifest import MANIFEST_FILE
 from ale_jax.monitor.metrics import METRICS_FILE
 from ale_jax.system.workdir import CHECKPOINTS_DIR
 

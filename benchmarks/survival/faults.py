@@ -25,10 +25,10 @@ from benchmarks.survival.plan import (
     Plan,
 )
 from benchmarks.survival.processes import kill
-from benchmarks.survival.runs import Bench, Run, continue_from
+from benchmarks.survival.runs import WORKER_MODULE, Bench, Run, continue_from
 from benchmarks.survival.trials import HEALED, Trial, judge
 
-POISON = "ALE_SURVIVAL_POISON"
+POISON = "benchmarks.survival.poison"
 # With alpha 1, the first two may be made of groups that were finished when the fault came.
 HEALED_STEPS = 3
 STEPS_BEFORE = 2
@@ -167,7 +167,7 @@ FAULTS: dict[str, Fault] = {
         prepare=_runtime_that_can_go,
         sandboxes=True,
     ),
-    "poison_task": Fault(marked=True, variables=((POISON, "1"),), may_drop=True),
+    "poison_task": Fault(marked=True, variables=((WORKER_MODULE, POISON),), may_drop=True),
     "nan_in_gradient": Fault(within="nan_in_gradient", marked=True),
     "nan_in_weights": Fault(within="nan_in_weights", marked=True),
     "disk_full": Fault(0.0, _fill_disk, prepare=_small_disk),

@@ -22,7 +22,8 @@ from benchmarks.survival.plan import ALGORITHM, DEADLINES, GRACE_S, LEARNS, NO_S
 from benchmarks.survival.processes import MARK, Family
 
 ROOT = Path(__file__).parents[2]
-SITE = Path(__file__).parent / "site"
+SITE = ROOT / "benchmarks" / "worker_site"
+WORKER_MODULE = "ALE_WORKER_MODULE"  # what SITE lets each Ray worker import
 QUICK_COMPILE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 POLL_S = 0.02
 START_S = 240.0  # a run that has made no step by then, without any fault, is no measurement

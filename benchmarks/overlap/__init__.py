@@ -1,0 +1,1 @@
+"""What it gains that sampling and learning share the devices, if environments wait."""
