@@ -16,8 +16,6 @@ has taken over since. It writes to a folder of its own then, which no manifest n
 from __future__ import annotations
 
 import errno
-import hashlib
-import json
 import logging
 import shutil
 import time
@@ -31,9 +29,19 @@ import orbax.checkpoint as ocp
 
 from ale_jax.errors import RunFailed
 from ale_jax.files import read_json, write_json
+from ale_jax.learn.manifest import (
+    FORMAT,
+    MANIFEST_FILE,
+    Digests,
+    file_digest,
+    file_digests,
+    read_manifest,
+    require_format,
+    require_same_files,
+    state_folder,
+    write_manifest,
+)
 
-FORMAT = 2
-MANIFEST_FILE = "manifest.json"
 HOST_FILE = "host.json"
 PREFIX = "step_"
 DAMAGED_SUFFIX = ".damaged"
@@ -52,6 +60,9 @@ class StateFiles(Protocol):
         """Returns when the last state is written."""
 
     def read(self, folder: Path, target: Any) -> Any: ...
+
+    def digests(self, folder: Path) -> Digests:
+        """Of all files below a folder that was written. OSError if one cannot be read."""
 
 
 class Lease(Protocol):
@@ -89,6 +100,9 @@ class OrbaxFiles:
         """target: as in `Checkpoints.restore_latest`."""
         abstract = jax.tree.map(_abstract, target)
         return self._writer.restore(folder, args=ocp.args.StandardRestore(abstract))
+
+    def digests(self, folder: Path) -> Digests:
+        return file_digests(folder)
 
     def close(self) -> None:
         self._writer.close()
@@ -200,14 +214,14 @@ class Checkpoints:
         """
         for folder in reversed(self._complete()):
             try:
-                manifest = _verify(folder)
+                manifest = self._verify(folder)
                 host = read_json(folder / HOST_FILE)
             except ValueError as error:
                 self._note_damage(folder, str(error))
                 continue
             except OSError as error:
                 raise _not_read(folder, error) from error
-            _require_format(folder, manifest)
+            require_format(folder, manifest)
             state = self._read_state(folder, target)
             return manifest["step"], state, host
         if self._damaged:
@@ -247,14 +261,30 @@ class Checkpoints:
     def _finish(self, folder: Path, started: float) -> None:
         """Completes a save after Orbax has written the state; runs in its own thread."""
         self._files.wait()
+        digests = self._digests(folder, self._state_name)
         # Whoever took over meanwhile has removed this folder as an interrupted save, or will.
         self._lease.check()
-        _write_manifest(folder, self._state_name)
+        write_manifest(folder, _step(folder), self._state_name, digests)
         for old in self._complete()[: -self._keep]:
             (old / MANIFEST_FILE).unlink()  # first, or half-deleted it would look complete
             shutil.rmtree(old)
         step, seconds = _step(folder), round(time.monotonic() - started, 3)
         self._record("checkpoint_saved", f"step {step}", step=step, save_seconds=seconds)
+
+    def _verify(self, folder: Path) -> dict[str, Any]:
+        """The manifest. ValueError unless it and every file that it lists are as they were
+        written. The files of another format are not looked at."""
+        manifest = read_manifest(folder, _step(folder))
+        if manifest["format"] == FORMAT:
+            require_same_files(folder, manifest, self._digests(folder, manifest["state"]))
+        return manifest
+
+    def _digests(self, folder: Path, state_name: str) -> Digests:
+        of_state = self._files.digests(folder / state_name)
+        found = {f"{state_name}/{name}": digest for name, digest in of_state.items()}
+        if (folder / HOST_FILE).is_file():
+            found[HOST_FILE] = file_digest(folder / HOST_FILE)
+        return found
 
     def _read_state(self, folder: Path, target: Any) -> Any:
         try:
@@ -290,11 +320,6 @@ class Checkpoints:
 def complete_checkpoints(directory: Path) -> list[Path]:
     """The folders with a manifest, oldest first. They may be damaged."""
     return [folder for folder in _folders(directory) if (folder / MANIFEST_FILE).exists()]
-
-
-def state_folder(checkpoint: Path) -> Path:
-    """Where a complete checkpoint has its state."""
-    return checkpoint / read_json(checkpoint / MANIFEST_FILE)["state"]
 
 
 def state_bytes(state: Any) -> int:
@@ -333,49 +358,3 @@ def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
 
 def _step(folder: Path) -> int:
     return int(folder.name.removeprefix(PREFIX))
-
-
-def _write_manifest(folder: Path, state_name: str) -> None:
-    written = [folder / HOST_FILE, *sorted((folder / state_name).rglob("*"))]
-    files = {
-        str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": _sha256(path)}
-        for path in written
-        if path.is_file()
-    }
-    content = {"format": FORMAT, "step": _step(folder), "state": state_name, "files": files}
-    write_json(folder / MANIFEST_FILE, content | {"sha256": _digest(content)})
-
-
-def _verify(folder: Path) -> dict[str, Any]:
-    """The manifest. ValueError unless it and every file that it lists are as they were written."""
-    path = folder / MANIFEST_FILE
-    manifest = read_json(path)
-    recorded = manifest.pop("sha256", None) if isinstance(manifest, dict) else None
-    if recorded != _digest(manifest):
-        raise ValueError(f"{path} is damaged")
-    if manifest["step"] != _step(folder):
-        raise ValueError(f"{path} belongs to step {manifest['step']}")
-    for name, wanted in manifest["files"].items():
-        file = folder / name
-        if not file.is_file():
-            raise ValueError(f"{file} is missing")
-        if file.stat().st_size != wanted["bytes"] or _sha256(file) != wanted["sha256"]:
-            raise ValueError(f"{file} is damaged")
-    return manifest
-
-
-def _require_format(folder: Path, manifest: Mapping[str, Any]) -> None:
-    if manifest["format"] != FORMAT:
-        raise ValueError(
-            f"{folder} has format {manifest['format']}, this version reads format {FORMAT}: "
-            "use the version that wrote it, or start a new run"
-        )
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -22,6 +22,7 @@ from ale_jax.learn.checkpoint import OrbaxFiles
 from ale_jax.learn.credit import make_loss
 from ale_jax.learn.critics import Critics
 from ale_jax.learn.learner import Learner, LearnerOptions
+from ale_jax.learn.manifest import Digests
 from ale_jax.learn.old_policies import REFERENCE, WeightHistory, make_logp
 from ale_jax.learn.rows import own_rows
 from ale_jax.learn.state import TrainState, WholeState, begin, make_optimizer
@@ -239,6 +240,9 @@ class TrainerFiles:
 
     def read(self, folder: Path, target: str) -> None:
         self.trainer.read(folder=str(folder), what=target)
+
+    def digests(self, folder: Path) -> Digests:
+        return self.trainer.processes.digests(folder)
 
     def close(self) -> None:
         if self.trainer is not None:

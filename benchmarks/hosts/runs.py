@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from ale_jax.learn.checkpoint import state_folder
+from ale_jax.learn.manifest import state_folder
 from benchmarks.survival import evidence
 from benchmarks.survival.plan import LEARNS
 from benchmarks.survival.processes import Process

@@ -21,7 +21,8 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ale_jax.errors import RunFailed
-from ale_jax.learn.checkpoint import MANIFEST_FILE, Checkpoints, OrbaxFiles, state_folder
+from ale_jax.learn.checkpoint import Checkpoints, OrbaxFiles
+from ale_jax.learn.manifest import MANIFEST_FILE, state_folder
 from ale_jax.learn.state import TrainState, init_state
 from ale_jax.model.sharding import MeshShape, make_mesh
 from tests.model.shapes import MOE
@@ -176,7 +177,7 @@ def test_one_that_cannot_be_read_is_not_passed_over(tmp_path, monkeypatch):
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
         with monkeypatch.context() as patch:
-            patch.setattr("ale_jax.learn.checkpoint._sha256", broken)
+            patch.setattr("ale_jax.learn.manifest.file_digest", broken)
             with pytest.raises(OSError, match="step 2 cannot be read") as error:
                 checkpoints.restore_latest(tiny_state(0.0))
         assert error.value.errno == errno.EIO
@@ -245,7 +246,7 @@ def test_the_step_of_a_damaged_checkpoint_can_be_saved_again(tmp_path):
 
 def test_another_format_is_refused_not_skipped(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("ale_jax.learn.checkpoint.FORMAT", 7)
+        patch.setattr("ale_jax.learn.manifest.FORMAT", 7)
         with Checkpoints(tmp_path, 2, Events().record) as checkpoints:
             checkpoints.save(1, tiny_state(1.0), {})
     with Checkpoints(tmp_path, 2, Events().record) as checkpoints:

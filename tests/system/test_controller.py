@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from ale_jax.learn.checkpoint import state_folder
+from ale_jax.learn.manifest import state_folder
 from ale_jax.monitor.evaluations import read_evaluations, read_summary
 from ale_jax.monitor.events import read_events
 from ale_jax.monitor.report import render

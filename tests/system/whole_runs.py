@@ -9,7 +9,7 @@ import time
 import jax
 import orbax.checkpoint as ocp
 
-from ale_jax.learn.checkpoint import state_folder
+from ale_jax.learn.manifest import state_folder
 from tests.quick_compile import QUICK_COMPILE
 
 SYNCHRONOUS = [

@@ -11,10 +11,12 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from jax.sharding import Mesh
 
+from ale_jax.learn.manifest import Digests, file_digests
 from ale_jax.model.device_order import dispatching
 from ale_jax.system.actors.policy_replicas import PolicyReplica
 
@@ -58,6 +60,11 @@ class Processes(Protocol):
         them. tokenizer_files: the texts of the tokenizer's files, by name. cluster_address: of this
         machine, as rollout workers on other nodes reach it; empty if there are none."""
 
+    def digests(self, folder: Path) -> Digests:
+        """Of all files below a folder that all of them see; each reads its own. From any thread.
+
+        OSError if a file cannot be read."""
+
     def check(self) -> None:
         """RunFailed if one of them is lost."""
 
@@ -77,6 +84,9 @@ class Alone:
         self, tokenizer_files: Mapping[str, str], cluster_address: str
     ) -> list[PolicyReplica]:
         return []
+
+    def digests(self, folder: Path) -> Digests:
+        return file_digests(folder)
 
     def check(self) -> None:
         pass

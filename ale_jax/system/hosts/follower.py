@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import queue
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -15,6 +17,7 @@ import jax
 import numpy as np
 
 from ale_jax.errors import EXIT_FAILED
+from ale_jax.learn.manifest import file_digests
 from ale_jax.learn.rows import OwnRows
 from ale_jax.rollout.policy_client import PolicyAddress
 from ale_jax.system.hosts.commands import COMMANDS, perform
@@ -55,6 +58,9 @@ def _follow(log: _Log, connection: Connection, part: Part) -> int:
         elif header["kind"] == "open_engine":
             address = part.open_engine(header["files"], header["address"])
             connection.send({"kind": "answer", "address": dataclasses.astuple(address)})
+        elif header["kind"] == "digest":
+            # Hundreds of gigabytes may take minutes, in which there are other commands.
+            threading.Thread(target=_send_digests, args=(connection, header), daemon=True).start()
         elif header["kind"] == "command":
             commands += 1
             assert header["number"] == commands, (header["number"], commands)
@@ -92,6 +98,17 @@ def _execute(
     except Exception as error:
         connection.send({"kind": "failed", "error": f"{type(error).__name__}: {error}"[:1000]})
         raise
+
+
+def _send_digests(connection: Connection, header: dict[str, Any]) -> None:
+    files, error = {}, None
+    try:
+        files = file_digests(Path(header["folder"]), header["process"], header["processes"])
+    except OSError as failed:
+        error = [failed.errno, failed.strerror, str(failed.filename)]
+    # If the leader is gone, the thread that receives ends this process.
+    with contextlib.suppress(Gone):
+        connection.send({"kind": "digests", "files": files, "error": error})
 
 
 def _kept(kept: dict[int, np.ndarray], number: int, fresh: Any) -> np.ndarray:

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ale_jax.errors import EXIT_FAILED, RunFailed
+from ale_jax.learn.manifest import Digests, file_digests
 from ale_jax.learn.rows import join_rows, process_rows
 from ale_jax.rollout.policy_client import PolicyAddress
 from ale_jax.system.actors.policy_replicas import PolicyReplica
@@ -32,7 +34,8 @@ LEAVE_S = 10.0  # for the main thread, which may be stuck in a program, to end a
 
 
 class Leader:
-    """`Processes`, as the first of them. All methods are called by the main thread."""
+    """`Processes`, as the first of them. All methods but `digests` are called by the main
+    thread."""
 
     def __init__(self, connections: Mapping[int, tuple[Connection, Connection]], address: str):
         """connections: to each follower, by its number: of its log, and of its conversations.
@@ -80,6 +83,19 @@ class Leader:
         ledger = RemoteLedger(follower.conversations)
         return PolicyReplica(ledger, PolicyAddress(*header["address"]), ledger.sampled_tokens)
 
+    def digests(self, folder: Path) -> Digests:
+        count = 1 + len(self._followers)
+        for follower in self._followers:
+            share = {"process": follower.number, "processes": count}
+            follower.send({"kind": "digest", "folder": str(folder)} | share)
+        found = file_digests(folder, 0, count)
+        for follower in self._followers:
+            answer, _ = self._wait(follower.digests)
+            if answer["error"]:
+                raise OSError(*answer["error"])
+            found |= answer["files"]
+        return found
+
     def check(self) -> None:
         """RunFailed if a follower is lost, or could not execute a command."""
         if self._lost:
@@ -109,10 +125,13 @@ class Leader:
         return jax.tree.unflatten(tree, joined)
 
     def _reply(self, follower: _Follower) -> Frame:
+        return self._wait(follower.replies)
+
+    def _wait(self, answers: queue.Queue[Frame]) -> Frame:
         while True:
             self.check()
             with contextlib.suppress(queue.Empty):
-                return follower.replies.get(timeout=0.5)
+                return answers.get(timeout=0.5)
 
     def _lose(self, process: int, why: str) -> None:
         """Ends this process, since a follower is lost. Called by the thread that listens to it."""
@@ -140,7 +159,7 @@ class Leader:
 class _Follower:
     """A follower, as the leader sees it.
 
-    replies: its answers, in order.
+    replies: its answers to commands, in order. digests: its answers about files.
     """
 
     def __init__(
@@ -152,6 +171,7 @@ class _Follower:
     ):
         self.number, self.connection, self.conversations = number, connection, conversations
         self.replies: queue.Queue[Frame] = queue.Queue()
+        self.digests: queue.Queue[Frame] = queue.Queue()
         self._lose = lose
         self._kept: dict[int, tuple[np.ndarray, int]] = {}  # id of an array -> it, its number
         self._arrays_sent = 0
@@ -195,6 +215,8 @@ class _Follower:
                     self.replies.put((header, arrays))
                     if header["kind"] == "bye":
                         return
+                elif header["kind"] == "digests":
+                    self.digests.put((header, arrays))
                 elif header["kind"] == "stop":  # somebody interrupted it: like us
                     os.kill(os.getpid(), signal.SIGTERM)
                 else:

@@ -1,5 +1,7 @@
 """The leader's log and a follower that executes it, in one process, with a target that counts."""
 
+import errno
+import os
 import queue
 import socket
 import threading
@@ -9,6 +11,8 @@ import numpy as np
 import pytest
 
 from ale_jax.errors import RunFailed
+from ale_jax.learn.manifest import file_digests
+from ale_jax.system.hosts import follower as follower_module
 from ale_jax.system.hosts import leader as leader_module
 from ale_jax.system.hosts.commands import COMMANDS, command
 from ale_jax.system.hosts.connection import Connection
@@ -113,6 +117,48 @@ def test_rows_are_sent_once_until_they_are_forgotten(run):
     run.target.toy_double([batch])
     assert run.leader.sent_bytes[0] - before >= own + sent[1]
     assert run.follower.seen == 4 * [[[[4, 5], [6, 7]]]]
+    run.leader.end(0)
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """As two processes write it."""
+    for name in ("ocdbt.process_0/d", "ocdbt.process_1/d", "manifest.ocdbt", "ocdbt.process_3/d"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(name)
+    return tmp_path
+
+
+def test_each_process_hashes_the_files_that_it_wrote(run, checkpoint, monkeypatch):
+    shares, real = {}, file_digests
+
+    def hashed(folder, process, processes):
+        found = real(folder, process, processes)
+        shares[process] = set(found)
+        return found
+
+    monkeypatch.setattr(leader_module, "file_digests", hashed)
+    monkeypatch.setattr(follower_module, "file_digests", hashed)
+    assert run.leader.digests(checkpoint) == file_digests(checkpoint)
+    assert shares == {
+        0: {"ocdbt.process_0/d", "manifest.ocdbt"},
+        1: {"ocdbt.process_1/d", "ocdbt.process_3/d"},  # one that four processes have written
+    }
+    run.leader.end(0)
+
+
+def test_a_file_that_a_follower_cannot_read_is_an_error_of_the_first_process(
+    run, checkpoint, monkeypatch
+):
+    def broken(folder, process, processes):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(folder / "ocdbt.process_1/d"))
+
+    monkeypatch.setattr(follower_module, "file_digests", broken)
+    with pytest.raises(OSError, match="process_1/d") as error:
+        run.leader.digests(checkpoint)
+    assert error.value.errno == errno.EIO
+    assert run.target.toy_add(amount=3) == 3, "the run goes on"
     run.leader.end(0)
 
 
