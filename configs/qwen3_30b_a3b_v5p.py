@@ -3,7 +3,7 @@ python -m ale_jax.launch --config=configs/qwen3_30b_a3b_v5p.py --config.weights=
 
 Like configs/qwen3_30b_a3b.py, with the experts sharded over the four chips of a host, each of which
 samples by itself.
-Hardware: Cloud TPU v5p-64. Memory by --mode=plan: 54.8 GiB of each device.
+Hardware: Cloud TPU v5p-64. Memory by --mode=plan: 65.3 GiB of each device.
 """
 
 from ml_collections import ConfigDict
@@ -14,8 +14,8 @@ from configs import qwen3_30b_a3b
 def get_config(algorithm: str = "ipa") -> ConfigDict:
     c = qwen3_30b_a3b.get_config(algorithm)
     c.name = "qwen3_30b_a3b_v5p"
-    c.hardware = {"chip": "v5p", "devices": 32}
+    c.hardware = {"chip": "v5p", "devices": 32, "devices_per_process": 4}
     c.mesh.update(fsdp=8, expert=4)
     c.learn.microbatch_rows = 32
-    c.engine.pages = 64 * 128
+    c.engine.pages = 64 * 128  # of each host: for all slots at full length
     return c

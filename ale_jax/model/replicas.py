@@ -1,14 +1,15 @@
 """The weights that each process samples with, on its own devices.
 
 Where several processes train together, the learner's mesh spans their devices. A decode step must
-not wait for other hosts, so each process has an engine of its own, with a whole copy of the weights
-divided over its devices. One program for each form of layer makes all copies from the learner's
-shards.
+not wait for other hosts, so each process has an engine of its own, or several, each with a whole
+copy of the weights divided over its devices. One program for each form of layer makes all copies
+from the learner's shards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import jax
 import numpy as np
@@ -33,27 +34,44 @@ def is_shared(mesh: Mesh) -> bool:
     return len({device.process_index for device in mesh.devices.flat}) > 1
 
 
-def engine_mesh(mesh: Mesh) -> Mesh:
-    """The mesh of this process's engine: `mesh` itself, or, if other processes share it, this
-    process's devices, among which experts and heads are divided as on `mesh`.
-
-    ValueError if they cannot be.
-    """
-    if not is_shared(mesh):
-        return mesh
-    blocks = _by_process(mesh)
-    sizes, count = dict(mesh.shape), blocks.shape[1]
-    inner = sizes["expert"] * sizes["tensor"]
-    if count % inner:
+def engine_sizes(mesh: Mapping[str, int], devices: int) -> dict[str, int]:
+    """Axes of the mesh of an engine on so many devices, among which experts and heads are divided
+    as on the learner's mesh. ValueError if they cannot be."""
+    inner = mesh["expert"] * mesh["tensor"]
+    if devices % inner:
         raise ValueError(
-            f"mesh.expert {sizes['expert']} x mesh.tensor {sizes['tensor']} does not divide the "
-            f"{count} devices of a process, on which its engine samples: lower them, and set "
-            "mesh.fsdp or mesh.data instead"
+            f"mesh.expert {mesh['expert']} x mesh.tensor {mesh['tensor']} does not divide the "
+            f"{devices} devices of an engine: lower them, and set mesh.fsdp or mesh.data instead"
         )
-    own = sizes | {"data": count // inner, "fsdp": 1, "context": 1}
-    devices = blocks[[block[0].process_index for block in blocks].index(jax.process_index())]
-    kinds = mesh.axis_types
-    return Mesh(devices.reshape(tuple(own.values())), mesh.axis_names, axis_types=kinds)
+    return dict(mesh) | {"data": devices // inner, "fsdp": 1, "context": 1}
+
+
+def engine_meshes(mesh: Mesh, devices_per_engine: int) -> list[Mesh]:
+    """The meshes of this process's engines: `mesh` itself, if it is all of the run's.
+
+    devices_per_engine: 0 for all devices of a process. ValueError if it does not divide them.
+    """
+    blocks = _by_engine(mesh, devices_per_engine)
+    if len(blocks) == 1:
+        return [mesh]
+    sizes = engine_sizes(mesh.shape, blocks.shape[1])
+    return [
+        Mesh(block.reshape(tuple(sizes.values())), mesh.axis_names, axis_types=mesh.axis_types)
+        for block in blocks
+        if block[0].process_index == jax.process_index()
+    ]
+
+
+def _by_engine(mesh: Mesh, devices_per_engine: int) -> np.ndarray:
+    """The devices of each engine of each process, [E, n]."""
+    blocks = _by_process(mesh) if is_shared(mesh) else mesh.devices.reshape(1, -1)
+    count = blocks.shape[1]
+    if count % (devices_per_engine or count):
+        raise ValueError(
+            f"rollout.devices_per_engine {devices_per_engine} does not divide the {count} devices "
+            "of a process"
+        )
+    return blocks.reshape(-1, devices_per_engine or count)
 
 
 def _by_process(mesh: Mesh) -> np.ndarray:
@@ -71,34 +89,37 @@ def _by_process(mesh: Mesh) -> np.ndarray:
 
 
 def make_sampling_copy(
-    policy: PolicyShape, compute: Compute, mesh: Mesh, stored_as: str
-) -> Callable[[Params], Params]:
-    """Makes the function from the learner's weights to those of this process's engine; see
+    policy: PolicyShape, compute: Compute, mesh: Mesh, stored_as: str, devices_per_engine: int = 0
+) -> Callable[[Params], list[Params]]:
+    """Makes the function from the learner's weights to those of each of this process's engines; see
     `sampling_weights`. If other processes share the mesh, all of them must call it at once."""
-    if not is_shared(mesh):
-        return lambda params: sampling_weights(params, policy, compute, mesh, stored_as)
-    own, blocks = engine_mesh(mesh), _by_process(mesh)
-    copies = Mesh(blocks.reshape(len(blocks), *own.devices.shape), (REPLICA, *own.axis_names))
-    programs: dict[PolicyShape, tuple[Callable[[Params], Params], Params]] = {}
+    own = engine_meshes(mesh, devices_per_engine)
+    if own == [mesh]:
+        return lambda params: [sampling_weights(params, policy, compute, mesh, stored_as)]
+    blocks = _by_engine(mesh, devices_per_engine)
+    copies = Mesh(blocks.reshape(len(blocks), *own[0].devices.shape), (REPLICA, *mesh.axis_names))
+    programs: dict[PolicyShape, Callable[[Params], Params]] = {}
 
-    def copy_part(part: Params, shape: PolicyShape) -> Params:
+    def copy_part(part: Params, shape: PolicyShape) -> list[Params]:
         def serve(weights: Params) -> Params:
             return served_weights(weights, shape, compute.dtype, stored_as)
 
         if shape not in programs:
-            places = sampler_shardings(jax.eval_shape(serve, part), shape, own)
+            places = sampler_shardings(jax.eval_shape(serve, part), shape, own[0])
             spread = jax.tree.map(lambda place: NamedSharding(copies, place.spec), places)
-            programs[shape] = jax.jit(serve, out_shardings=spread), places
-        program, places = programs[shape]
-        return jax.tree.map(_local, program(part), places)
+            programs[shape] = jax.jit(serve, out_shardings=spread)
+        copied = programs[shape](part)
+        return [jax.tree.map(partial(_on_mesh, mesh=each), copied) for each in own]
 
-    def copy(params: Params) -> Params:
-        return join_parts([copy_part(*each) for each in in_parts(params, policy)])
+    def copy(params: Params) -> list[Params]:
+        parts = [copy_part(*each) for each in in_parts(params, policy)]
+        return [join_parts(of_engine) for of_engine in zip(*parts, strict=True)]
 
     return copy
 
 
-def _local(array: jax.Array, place: NamedSharding) -> jax.Array:
-    """This process's copy, as an array of its devices alone."""
-    shards = [shard.data for shard in array.addressable_shards]
+def _on_mesh(array: jax.Array, mesh: Mesh) -> jax.Array:
+    """The copy of an engine, as an array of its devices alone."""
+    place, devices = NamedSharding(mesh, array.sharding.spec), set(mesh.devices.flat)
+    shards = [shard.data for shard in array.addressable_shards if shard.device in devices]
     return jax.make_array_from_single_device_arrays(array.shape, place, shards)

@@ -19,6 +19,7 @@ from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.records import Episode, EpisodeKey, Trajectory, Turn
 from ale_jax.rollout.engine import Engine
+from ale_jax.rollout.engines import Engines
 
 # (name of the conversation; "asked" or "answered"; version that sampled its first token, if it has
 # one; tokens that the engine has sampled) -> None
@@ -92,7 +93,13 @@ def conversation_key(seed: int, key: EpisodeKey, redraw: int = 0) -> np.ndarray:
 class Ledger:
     """Conversations between rollout workers and the engine. Thread-safe."""
 
-    def __init__(self, engine: Engine, tokenizer: ChatTokenizer, seed: int, max_reply_tokens: int):
+    def __init__(
+        self,
+        engine: Engine | Engines,
+        tokenizer: ChatTokenizer,
+        seed: int,
+        max_reply_tokens: int,
+    ):
         self._engine, self._tokenizer = engine, tokenizer
         self._seed, self._max_reply_tokens = seed, max_reply_tokens
         self._lock = threading.Lock()

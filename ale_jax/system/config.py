@@ -40,16 +40,23 @@ class HardwareConfig:
 
     chip: the accelerator; empty, with devices 0: the local devices.
     devices: number of accelerators; 0: as many as there are locally.
+    devices_per_process: of these; 0: one process has all of them.
     """
 
     chip: str = ""
     devices: int = 0
+    devices_per_process: int = 0
 
     def __post_init__(self) -> None:
         if self.chip:
             require_choice("chip", self.chip, tuple(CHIPS))
         if bool(self.chip) != (self.devices > 0):
             raise ValueError(f"chip {self.chip!r} and devices {self.devices}: set both, or none")
+        if self.devices % (self.devices_per_process or 1):
+            raise ValueError(
+                f"devices_per_process {self.devices_per_process} does not divide devices "
+                f"{self.devices}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,6 +173,8 @@ class RolloutConfig:
     runtime: sandbox runtime; "auto" uses Docker if its daemon answers, and otherwise bubblewrap.
     actors: rollout worker processes.
     episodes_per_actor: episodes that each worker plays concurrently.
+    devices_per_engine: accelerators of one engine, which has engine.max_sequences slots, and a copy
+        of the weights; 0: one engine on all those of a process.
     max_reply_tokens: maximum tokens of one reply.
     retries: how often an episode is repeated that was rejected, or that the system failed.
     """
@@ -173,6 +182,7 @@ class RolloutConfig:
     runtime: str = "auto"
     actors: int = 2
     episodes_per_actor: int = 10
+    devices_per_engine: int = 0
     max_reply_tokens: int = 64
     retries: int = 2
     placement: PlacementConfig = dataclasses.field(default_factory=PlacementConfig)
@@ -180,7 +190,7 @@ class RolloutConfig:
     def __post_init__(self) -> None:
         require_choice("runtime", self.runtime, RUNTIMES)
         require_at_least(1, self, "actors", "episodes_per_actor", "max_reply_tokens")
-        require_at_least(0, self, "retries")
+        require_at_least(0, self, "retries", "devices_per_engine")
 
 
 @dataclasses.dataclass(frozen=True)

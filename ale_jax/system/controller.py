@@ -156,7 +156,7 @@ def _open_rollouts(session: _Session, ray_address: str, stack: contextlib.ExitSt
     if not ray_address:  # there is one node, and nothing to choose
         rollout = dataclasses.replace(rollout, placement=PlacementConfig())
     session.start.trainer.publish(version=session.start.cursor.step)
-    engine = session.start.trainer.open_engine(tokenizer.stop_ids)
+    engine = session.start.trainer.open_engines(tokenizer.stop_ids)
     stack.callback(engine.close)
     ledger = Ledger(engine, tokenizer, config.seed, config.rollout.max_reply_tokens)
     server = stack.enter_context(PolicyServer(ledger, cluster.address or processes.address))

@@ -22,6 +22,7 @@ from ale_jax.model.layer_scan import scanned
 from ale_jax.model.lora import FULL
 from ale_jax.model.params import is_param, param_table
 from ale_jax.model.policy import SCORE_BLOCK
+from ale_jax.model.replicas import engine_sizes
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import (
     RULES,
@@ -113,13 +114,14 @@ def _always(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Itera
     moments = jax.eval_shape(optimizer.init, moved)
     places = place_moments(optimizer, moved, mesh)
     yield Need("moments of the optimizer", _bytes(_placed(moments, places)))
-    if own := _sampler_bytes(config, policy, mesh):
+    engine = _engine_mesh(config, mesh)
+    if own := _sampler_bytes(config, policy, mesh, engine):
         stored_as = config.engine.weights
         name = config.learn.compute_dtype if stored_as == SAME else stored_as
         yield Need(f"weights of the sampler, {name}", own)
     if critics := abstract_critics(config.critics, policy, mesh):
         yield Need("critics: weights and moments", sum(map(_bytes, critics)))
-    yield Need("keys and values of the sampler", _cache_bytes(config, policy, mesh))
+    yield Need("keys and values of the sampler", _cache_bytes(config, policy, engine))
 
 
 def _computing(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
@@ -143,7 +145,8 @@ def _computing(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> It
 
 def _publishing(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
     yield Need("weights before the step", _bytes(abstract_trained(policy, config.lora, mesh)))
-    yield Need("weights of the sampler, next version", _sampler_bytes(config, policy, mesh))
+    own = _sampler_bytes(config, policy, mesh, _engine_mesh(config, mesh))
+    yield Need("weights of the sampler, next version", own)
 
 
 def _bytes(tree: Any) -> int:
@@ -192,14 +195,25 @@ def _placed(tree: Any, places: Any) -> Any:
     )
 
 
-def _sampler_bytes(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> int:
+def _engine_mesh(config: RunConfig, mesh: AbstractMesh) -> AbstractMesh:
+    """The mesh of one engine. ValueError if experts or heads cannot be divided over it."""
+    hardware = config.hardware
+    of_process = hardware.devices_per_process if hardware.chip else jax.local_device_count()
+    devices = config.rollout.devices_per_engine or of_process or mesh.size
+    return mesh if devices == mesh.size else abstract_mesh(engine_sizes(mesh.shape, devices))
+
+
+def _sampler_bytes(
+    config: RunConfig, policy: PolicyShape, mesh: AbstractMesh, engine: AbstractMesh
+) -> int:
     """0 if the sampler uses the learner's own arrays."""
     dtype, stored_as = config.learn.compute_dtype, config.engine.weights
-    if not has_own_weights(config.learn.compute, config.lora.rank > 0, mesh, stored_as):
+    adapted = config.lora.rank > 0
+    if engine == mesh and not has_own_weights(config.learn.compute, adapted, mesh, stored_as):
         return 0
     serve = partial(served_weights, shape=policy, dtype=dtype, stored_as=stored_as)
     weights = jax.eval_shape(serve, abstract_trained(policy, FULL, mesh))
-    return _bytes(_placed(weights, sampler_shardings(weights, policy, mesh)))
+    return _bytes(_placed(weights, sampler_shardings(weights, policy, engine)))
 
 
 def _cache_bytes(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> int:

@@ -29,9 +29,10 @@ from ale_jax.learn.state import TrainState, WholeState, begin, make_optimizer
 from ale_jax.learn.step import Metrics, ModelSpec, TokenUpdate, make_train_step
 from ale_jax.model.lora import trained, with_trained
 from ale_jax.model.params import Params
-from ale_jax.model.replicas import engine_mesh, make_sampling_copy
+from ale_jax.model.replicas import engine_meshes, make_sampling_copy
 from ale_jax.model.shape import PolicyShape
 from ale_jax.rollout.engine import Engine
+from ale_jax.rollout.engines import Engines
 from ale_jax.system.config import RunConfig
 from ale_jax.system.hosts.commands import Alone, Processes, command
 from ale_jax.system.states import abstract_whole, first_state
@@ -66,10 +67,10 @@ class Trainer:
         gate = StalenessGate(config.rl.alpha, config.rl.groups_per_step)
         self._history = WeightHistory(gate.max_age if algo.old_logp == "generating" else 0)
         self._reference: Params | None = None
-        stored_as = config.engine.weights
-        self._sampling_copy = make_sampling_copy(policy, learn.compute, mesh, stored_as)
-        self._published: tuple[Params, int] | None = None
-        self.engine: Engine | None = None
+        stored_as, devices = config.engine.weights, config.rollout.devices_per_engine
+        self._sampling_copy = make_sampling_copy(policy, learn.compute, mesh, stored_as, devices)
+        self._published: tuple[list[Params], int] | None = None
+        self.engines: Engines | None = None
 
     def make_learner(self) -> Learner:
         """What decides, in the first process, on the updates that this trainer makes."""
@@ -175,22 +176,27 @@ class Trainer:
 
     @command(waits=True)
     def publish(self, version: int) -> None:
-        """Hands the weights, as `version`, to this process's engine, or holds them until it is
+        """Hands the weights, as `version`, to this process's engines, or holds them until they are
         there."""
         weights = self._sampling_copy(self.state.params)
-        if self.engine is None:
+        if self.engines is None:
             self._published = weights, version
         else:
-            self.engine.publish(weights, version)
+            self.engines.publish(weights, version)
 
-    def open_engine(self, stop_ids: tuple[int, ...]) -> Engine:
-        """This process's engine, with the weights that were published."""
+    def open_engines(self, stop_ids: tuple[int, ...]) -> Engines:
+        """This process's engines, with the weights that were published."""
         config, (weights, version) = self.config, self._published
-        mesh, replay = engine_mesh(self.mesh), config.rl.router_replay
-        self.engine = Engine(self.policy, config.engine, stop_ids, weights, mesh, replay)
-        self.engine.publish(weights, version)
+        meshes = engine_meshes(self.mesh, config.rollout.devices_per_engine)
+        self.engines = Engines(
+            [
+                Engine(self.policy, config.engine, stop_ids, params, mesh, config.rl.router_replay)
+                for params, mesh in zip(weights, meshes, strict=True)
+            ]
+        )
+        self.engines.publish(weights, version)
         self._published = None
-        return self.engine
+        return self.engines
 
     @command()
     def write(self, folder: str, what: str) -> None:

@@ -42,4 +42,5 @@ def test_the_plan_accepts_the_line_of_a_pod_of_sixteen_chips():
     assert launch.main([program, *arguments]) == 0
     (train,) = [line for line in SCRIPTS if line.startswith("launch/tpu_pod.py train")]
     hardware = {"--mode=plan", "--config.hardware.chip=v6e", "--config.hardware.devices=16"}
+    hardware.add("--config.hardware.devices_per_process=4")
     assert {*arguments} - hardware <= {*shlex.split(train)}, "another line trains"

@@ -219,7 +219,7 @@ class Run:
         """Trains from the state at `cursor` to the last step."""
         config, trainer, stop_ids = self.config, self.trainer, self.tokenizer.stop_ids
         trainer.publish(version=cursor.step)
-        engine = trainer.open_engine(stop_ids)
+        engine = trainer.open_engines(stop_ids)
         limit = config.rollout.max_reply_tokens
         workers = ThreadWorkers(Ledger(engine, self.tokenizer, config.seed, limit))
         with (

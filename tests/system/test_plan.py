@@ -54,6 +54,28 @@ def test_state_takes_what_is_planned(mesh):
     assert (own > 0) == (mesh.fsdp > 1)
 
 
+def test_each_engine_has_its_own_cache_and_weights():
+    """Of two processes with four devices each; and with an engine on each pair of devices."""
+    model, mesh = {"num_kv_heads": 2}, {"data": 4, "tensor": 2}
+    cache, weights = "keys and values of the sampler", "weights of the sampler, float32"
+    needs = {}
+    for count, devices_per_engine in ((0, 0), (4, 0), (4, 2)):
+        hardware = {"chip": "h100", "devices": 8, "devices_per_process": count}
+        rollout = {"devices_per_engine": devices_per_engine}
+        config = _config(mesh=mesh, model=model, hardware=hardware, rollout=rollout)
+        needs[count, devices_per_engine] = _needs(config)
+    alone, of_four, of_two = needs.values()
+    assert 4 * alone[cache] == 2 * of_four[cache] == of_two[cache] > 0
+    assert weights not in alone, "it uses the learner's own"
+    assert of_four[weights] == of_two[weights] == of_four["weights, float32"]
+
+
+def test_a_host_over_which_experts_cannot_be_divided_is_refused():
+    hardware = {"chip": "h100", "devices": 8, "devices_per_process": 2}
+    with pytest.raises(ValueError, match="does not divide the 2 devices of an engine"):
+        make_plan(_config(mesh={"data": 2, "expert": 4}, hardware=hardware))
+
+
 def test_the_moment_when_most_is_held_may_be_the_publish():
     """With the learner's weights cut in many, and the sampler's whole, as with no activations."""
     mesh = {"data": 1, "fsdp": 8}

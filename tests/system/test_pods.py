@@ -16,6 +16,7 @@ from ale_jax.model.generate import read_and_write
 from ale_jax.model.lora import FULL
 from ale_jax.model.moe import balancing_loss
 from ale_jax.model.params import is_param, param_table
+from ale_jax.model.replicas import engine_sizes
 from ale_jax.model.sharding import (
     SAMPLER_RULES,
     batch_sharding,
@@ -30,11 +31,13 @@ from tests.test_configs import PLANNED
 PODS = [name for name in PLANNED if name.endswith(("v5p", "v6e"))]
 
 
-def _pod(name):
-    """The config, two layers of its policy, and its mesh of TPUs."""
+def _pod(name, of_engine=False):
+    """The config, two layers of its policy, and its mesh of TPUs, or that of an engine."""
     config = build_config(importlib.import_module(f"configs.{name}").get_config().to_dict())
     policy = config.model.policy_shape(config.tokenizer.vocab_size)
     sizes = mesh_sizes(config.mesh, config.hardware.devices)
+    if of_engine:
+        sizes = engine_sizes(sizes, config.hardware.devices_per_process)
     mesh = AbstractMesh(
         tuple(sizes.values()),
         tuple(sizes),
@@ -65,7 +68,8 @@ def test_a_pods_step_can_be_lowered(name):
 
 @pytest.mark.parametrize("name", PODS)
 def test_a_pods_sampler_can_be_lowered(name):
-    config, policy, mesh = _pod(name)
+    """On the chips of one host."""
+    config, policy, mesh = _pod(name, of_engine=True)
     engine, dtype = config.engine, jnp.dtype(config.learn.compute_dtype)
     places = param_shardings(policy, mesh, SAMPLER_RULES)
     cache = jax.eval_shape(partial(empty_cache, policy, engine.pages, engine.page_tokens, dtype))
@@ -80,6 +84,7 @@ def test_a_pods_sampler_can_be_lowered(name):
             jax.tree.map(
                 lambda x: jax.ShapeDtypeStruct(x.shape, dtype, sharding=cache_sharding(mesh)), cache
             ),
+            slot_state([], engine.max_sequences),
             page_table([], engine),
             ChunkBatches(engine, num_data_shards(mesh)).arrays(),
             slot_state([], engine.max_sequences),

@@ -8,7 +8,6 @@ controller.
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -16,6 +15,7 @@ from ale_jax.model.sampler import Sampling
 from ale_jax.records import Episode, EpisodeKey, Trajectory, Turn
 from ale_jax.rollout.ledger import Activity
 from ale_jax.rollout.policy_client import PolicyAddress
+from ale_jax.rollout.router import Router
 
 
 class Conversations(Protocol):
@@ -49,18 +49,12 @@ class PolicyReplica:
 
 
 class PolicyReplicas:
-    """Sends each conversation to the engine with the fewest, and the members of a group to one
-    engine if it is as free as the others, because they share the pages of their prompt.
-
-    What a conversation samples depends on its key alone, not on the engine. One thread calls all
-    methods but `sampled_tokens`.
-    """
+    """One thread calls all methods but `sampled_tokens`."""
 
     def __init__(self, replicas: Sequence[PolicyReplica]):
         self._replicas = replicas
         self._of: dict[str, tuple[int, tuple[str, int]]] = {}  # conversation -> replica, its group
-        self._open = Counter(dict.fromkeys(range(len(replicas)), 0))
-        self._groups: Counter[tuple[int, tuple[str, int]]] = Counter()
+        self._router = Router(len(replicas))
 
     def open(
         self,
@@ -72,16 +66,10 @@ class PolicyReplicas:
     ) -> PolicyAddress:
         """Opens a conversation; returns the server that serves it."""
         group = key.phase, key.group
-
-        def load(number: int) -> tuple[int, int]:
-            return self._open[number], -self._groups[number, group]
-
-        number = min(self._open, key=load)
+        number = self._router.enter(group)
+        self._of[name] = number, group
         replica = self._replicas[number]
         replica.conversations.open(name, key, sampling, prefix_turns, redraw)
-        self._of[name] = number, group
-        self._open[number] += 1
-        self._groups[number, group] += 1
         return replica.server
 
     def activity(self, name: str) -> Activity:
@@ -95,11 +83,7 @@ class PolicyReplicas:
 
     def close(self, name: str, episode: Episode | None) -> Trajectory | None:
         conversations = self._conversations(name)
-        number, group = self._of.pop(name)
-        self._open[number] -= 1
-        self._groups[number, group] -= 1
-        if not self._groups[number, group]:
-            del self._groups[number, group]
+        self._router.leave(*self._of.pop(name))
         return conversations.close(name, episode)
 
     def sampled_tokens(self) -> int:

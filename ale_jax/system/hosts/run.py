@@ -13,7 +13,7 @@ import jax
 from ale_jax.errors import EXIT_FAILED, RolloutsFailed
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
-from ale_jax.rollout.engine import Engine
+from ale_jax.rollout.engines import Engines
 from ale_jax.rollout.ledger import Ledger
 from ale_jax.rollout.policy_client import PolicyAddress
 from ale_jax.rollout.policy_server import PolicyServer
@@ -95,14 +95,14 @@ class _Part:
                 Path(folder, Path(name).name).write_text(text)
             tokenizer = ChatTokenizer.load(folder)
         config = self._config
-        engine = self.trainer.open_engine(tokenizer.stop_ids)
+        engine = self.trainer.open_engines(tokenizer.stop_ids)
         ledger = Ledger(engine, tokenizer, config.seed, config.rollout.max_reply_tokens)
         ConversationService(self._conversations, ledger)
         threading.Thread(target=self._watch, args=(engine,), daemon=True).start()
         # Both end with this process, which nobody asks for a reply when the run has ended.
         return PolicyServer(ledger, served_at(self._address, cluster_address)).address
 
-    def _watch(self, engine: Engine) -> None:
+    def _watch(self, engine: Engines) -> None:
         while not self._ended.wait(LOOK_S):
             try:
                 engine.check()

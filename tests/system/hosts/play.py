@@ -25,7 +25,9 @@ SYNCHRONOUS = {"alpha": 0.0, "groups_per_step": 2, "group_size": 4}
 
 def config_of(algorithm, steps):
     attention = {"credit": "coupled"} if algorithm == "grpo" else {}
-    return run_config(steps, algorithm, rl=SYNCHRONOUS, attention_credit=attention)
+    engines = {"devices_per_engine": int(algorithm == "asyppo")}
+    sections = {"rl": SYNCHRONOUS, "attention_credit": attention, "rollout": engines}
+    return run_config(steps, algorithm, **sections)
 
 
 def play(config, processes, folder):

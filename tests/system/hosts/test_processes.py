@@ -15,7 +15,8 @@ from tests.quick_compile import QUICK_COMPILE
 
 TIME_S = 800
 STEPS = 3
-# Attention credit and a divergence from the reference; critics, values and masks.
+# Attention credit and a divergence from the reference; critics, values, masks, and an engine on
+# each device.
 ALGORITHMS = ("grpo", "asyppo")
 
 

@@ -1,0 +1,48 @@
+"""The copies of the weights that the engines of a process sample with."""
+
+import jax
+import numpy as np
+import pytest
+
+from ale_jax.model.compute import FLOAT32, SAME, sampling_weights
+from ale_jax.model.params import init_params
+from ale_jax.model.replicas import engine_meshes, engine_sizes, make_sampling_copy
+from ale_jax.model.sharding import MeshShape, make_mesh, param_shardings
+from tests.model.shapes import MOE
+
+MESH = MeshShape(data=1, fsdp=4, expert=1, tensor=2)
+
+
+def test_a_process_has_as_many_engines_as_its_devices_allow():
+    mesh = make_mesh(MESH)
+    assert engine_meshes(mesh, 0) == engine_meshes(mesh, 8) == [mesh]
+    meshes = engine_meshes(mesh, 2)
+    assert [dict(each.shape)["tensor"] for each in meshes] == [2, 2, 2, 2]
+    used = [device for each in meshes for device in each.devices.flat]
+    assert used == list(mesh.devices.flat), "each device has one engine"
+    (size,) = {tuple(each.shape.values()) for each in engine_meshes(mesh, 4)}
+    assert dict(zip(mesh.axis_names, size, strict=True))["data"] == 2
+
+
+def test_what_cannot_be_divided_is_refused():
+    mesh = make_mesh(MESH)
+    with pytest.raises(ValueError, match="devices_per_engine 3 does not divide the 8 devices"):
+        engine_meshes(mesh, 3)
+    with pytest.raises(ValueError, match="does not divide the 1 devices of an engine"):
+        engine_meshes(mesh, 1)
+    with pytest.raises(ValueError, match=r"mesh\.expert 4 x mesh\.tensor 2"):
+        engine_sizes({"data": 1, "fsdp": 1, "expert": 4, "tensor": 2, "context": 1}, 4)
+
+
+@pytest.mark.parametrize("devices", [0, 2, 4])
+def test_each_engine_has_the_learners_weights_on_its_own_devices(devices):
+    mesh = make_mesh(MESH)
+    params = init_params(jax.random.key(1), MOE)
+    learned = jax.device_put(params, param_shardings(MOE, mesh))
+    copies = make_sampling_copy(MOE, FLOAT32, mesh, SAME, devices)(learned)
+    assert len(copies) == 8 // (devices or 8)
+    expected = sampling_weights(params, MOE, FLOAT32, None)
+    for copy, own in zip(copies, engine_meshes(mesh, devices), strict=True):
+        for found, wanted in zip(*map(jax.tree.leaves, (copy, expected)), strict=True):
+            np.testing.assert_array_equal(found, wanted)
+            assert found.sharding.device_set == set(own.devices.flat)
