@@ -251,12 +251,18 @@ class _Session:
         # The run may have been stopped between a step and its evaluation.
         self.evaluate_if_due(cursor, rollouts.scheduler, recorded_names(self.setting.path))
         resampler = self._open_resampler(rollouts.scheduler)
+        before = self.setting.processes.traffic()
         logger.progress.phase(config.algo.name, config.rl.steps, cursor.step)
         callbacks = _Callbacks(self, rollouts, saver)
         parts = TrainParts(
             config, self._learner(), rollouts.scheduler, resampler, self.journal, callbacks
         )
-        return train_loop(cursor, parts)
+        cursor = train_loop(cursor, parts)
+        for each, earlier in zip(self.setting.processes.traffic(), before, strict=True):
+            sent = each - earlier
+            detail = f"{sent.sent >> 10} KiB to another process, {sent.rows >> 10} KiB of them rows"
+            logger.events.record("traffic", detail, sent=sent.sent, rows=sent.rows)
+        return cursor
 
     def _learner(self) -> Learner:
         config = self.config

@@ -1,12 +1,13 @@
 """Do several processes train as one, and does the death of one lose nothing?
 
-    python -m benchmarks.hosts [--quick] [--only=equal,deaths,sigterm,lease] [--out=FILE]
+    python -m benchmarks.hosts [--quick] [--only=equal,deaths,sigterm,lease,learns] [--out=FILE]
         [--algorithms=ipa,...] [--processes=2,4]
 
 equal: synchronous runs of every algorithm on several processes, against one process.
 deaths: each of four processes is killed or stopped; then the same command; then with fewer.
 sigterm: each of four processes is told to stop; all must save the same step.
 lease: a second run of the folder as from another machine; and a run that was stopped for long.
+learns: the quickstart's policy in sandboxes, on one process with three seeds, and on two.
 
 All processes run here, with virtual devices of the CPU. Progress is written to stderr, a table to
 stdout, and the last line is one JSON object.
@@ -29,8 +30,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.choices import some_of
-from benchmarks.hosts import deaths, equality, lease
+from benchmarks.hosts import deaths, equality, learning, lease
 from benchmarks.hosts.runs import start
+from benchmarks.survival.plan import SMOKE
 from benchmarks.survival.runs import Bench, NoMeasurement
 from benchmarks.survival.trials import DONE
 from configs.algorithms import PRESETS
@@ -38,7 +40,7 @@ from configs.algorithms import PRESETS
 STOPPED = 130
 ENDS_S = 30.0  # within which the others must have ended
 REFUSED_S = 5.0
-STEPS, QUICK_STEPS = 10, 3
+STEPS, QUICK_STEPS, LEARNING_STEPS = 10, 3, 40
 
 
 def say(text: str) -> None:
@@ -93,12 +95,24 @@ def measure_lease(bench: Bench, options: argparse.Namespace) -> tuple[dict[str, 
     return {"fenced": found.right, "refused_s": found.refused_seconds}, [found]
 
 
+def measure_learning(bench: Bench, options: argparse.Namespace) -> tuple[dict[str, Any], Any]:
+    steps, config = (QUICK_STEPS, SMOKE) if options.quick else (LEARNING_STEPS, learning.CONFIG)
+    found = learning.measure(bench, steps, config, say)
+    figures = {
+        "learned_two_hosts": learning.is_within(found) and all(each.whole for each in found),
+        "success": [f"{each.success.successes} of {each.success.tasks}" for each in found],
+        "follower_bytes_ratio": max(each.bytes_ratio for each in found if each.bytes_ratio),
+    }
+    return figures, found
+
+
 Part = Callable[[Bench, argparse.Namespace], tuple[dict[str, Any], Any]]
 PARTS: dict[str, Part] = {
     "equal": measure_equality,
     "deaths": measure_deaths,
     "sigterm": measure_terminations,
     "lease": measure_lease,
+    "learns": measure_learning,
 }
 
 

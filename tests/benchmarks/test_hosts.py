@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from ale_jax.monitor.evaluations import FamilyResult
 from benchmarks.hosts import __main__ as hosts
+from benchmarks.hosts.learning import Learned, is_within
 from benchmarks.hosts.lease import Fenced
 from benchmarks.hosts.runs import differences, learned
 
@@ -16,7 +18,10 @@ def write(folder, *lines):
     return folder
 
 
-LINE = {"loss": 0.5, "tokens_crc32": 7, "time/train_s": 1.0, "seconds": 3.0, "grad_norm": 0.0}
+LINE = {
+    **{"loss": 0.5, "tokens_crc32": 7, "time/train_s": 1.0, "seconds": 3.0, "grad_norm": 0.0},
+    "train_rollout_logp_diff_max": 4e-6,
+}
 
 
 @pytest.mark.parametrize(
@@ -25,6 +30,9 @@ LINE = {"loss": 0.5, "tokens_crc32": 7, "time/train_s": 1.0, "seconds": 3.0, "gr
         ({"loss": 0.5 * (1 + 5e-6)}, []),
         ({"time/train_s": 9.0, "seconds": 8.0}, []),
         ({"loss": 0.5 * (1 + 5e-5)}, ["step 2: loss"]),
+        ({"train_rollout_logp_diff_max": 1.2e-6}, []),
+        ({"train_rollout_logp_diff_max": 1.5e-5}, ["step 2: train_rollout_logp_diff_max"]),
+        ({"grad_norm": 5e-6}, ["step 2: grad_norm"]),
         ({"tokens_crc32": 8}, ["step 2: tokens_crc32"]),
         ({"entropy": 1.0}, ["step 2: entropy"]),
     ],
@@ -66,3 +74,13 @@ def test_a_part_that_does_not_exist_is_refused(capsys):
     with pytest.raises(SystemExit):
         hosts.main(["--only=equal,nothing"])
     assert "choose among equal, deaths, sigterm, lease" in capsys.readouterr().err
+
+
+def ran(processes, successes):
+    return Learned(processes, 0, FamilyResult(successes, 240, False), None, True)
+
+
+@pytest.mark.parametrize(("successes", "within"), [(210, True), (196, True), (180, False)])
+def test_two_processes_have_learned_like_one_if_their_success_is_in_the_interval(successes, within):
+    found = [*(ran(1, each) for each in (205, 212, 220)), ran(2, successes)]
+    assert is_within(found) == within

@@ -37,6 +37,17 @@ class Command:
 COMMANDS: dict[str, Command] = {}
 
 
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """Bytes that the first process has sent to another one over its log. rows: those of batches."""
+
+    sent: int
+    rows: int
+
+    def __sub__(self, earlier: Traffic) -> Traffic:
+        return Traffic(self.sent - earlier.sent, self.rows - earlier.rows)
+
+
 class Processes(Protocol):
     """The processes that train together.
 
@@ -65,6 +76,9 @@ class Processes(Protocol):
 
         OSError if a file cannot be read."""
 
+    def traffic(self) -> list[Traffic]:
+        """With each of the others, since the start."""
+
     def check(self) -> None:
         """RunFailed if one of them is lost."""
 
@@ -87,6 +101,9 @@ class Alone:
 
     def digests(self, folder: Path) -> Digests:
         return file_digests(folder)
+
+    def traffic(self) -> list[Traffic]:
+        return []
 
     def check(self) -> None:
         pass

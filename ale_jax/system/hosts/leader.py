@@ -26,7 +26,7 @@ from ale_jax.learn.manifest import Digests, file_digests
 from ale_jax.learn.rows import join_rows, process_rows
 from ale_jax.rollout.policy_client import PolicyAddress
 from ale_jax.system.actors.policy_replicas import PolicyReplica
-from ale_jax.system.hosts.commands import COMMANDS, perform
+from ale_jax.system.hosts.commands import COMMANDS, Traffic, perform
 from ale_jax.system.hosts.connection import Connection, Frame, Gone
 from ale_jax.system.hosts.conversations import RemoteLedger
 
@@ -46,11 +46,6 @@ class Leader:
         self._ending = False
         self._rows: dict[int, np.ndarray] = {}  # of a batch, on each process
         self._followers = [_Follower(n, *both, self._lose) for n, both in connections.items()]
-
-    @property
-    def sent_bytes(self) -> list[int]:
-        """Bytes that were sent to each follower."""
-        return [each.connection.sent_bytes for each in self._followers]
 
     def begin(self, tokenizer_size: int, mesh: Mesh, num_rows: int) -> None:
         self._rows = {0: process_rows(mesh, num_rows, 0)}
@@ -95,6 +90,9 @@ class Leader:
                 raise OSError(*answer["error"])
             found |= answer["files"]
         return found
+
+    def traffic(self) -> list[Traffic]:
+        return [Traffic(each.connection.sent_bytes, each.row_bytes) for each in self._followers]
 
     def check(self) -> None:
         """RunFailed if a follower is lost, or could not execute a command."""
@@ -159,7 +157,8 @@ class Leader:
 class _Follower:
     """A follower, as the leader sees it.
 
-    replies: its answers to commands, in order. digests: its answers about files.
+    replies: its answers to commands, in order. digests: its answers about files. row_bytes: that
+    it was sent.
     """
 
     def __init__(
@@ -174,7 +173,7 @@ class _Follower:
         self.digests: queue.Queue[Frame] = queue.Queue()
         self._lose = lose
         self._kept: dict[int, tuple[np.ndarray, int]] = {}  # id of an array -> it, its number
-        self._arrays_sent = 0
+        self._arrays_sent = self.row_bytes = 0
         threading.Thread(target=self._listen, name=f"follower-{number}", daemon=True).start()
 
     def send(self, header: dict[str, Any], arrays: Sequence[np.ndarray] = ()) -> None:
@@ -191,6 +190,7 @@ class _Follower:
             self._kept.clear()
         arrays: list[np.ndarray] = []
         described = [dict(self._describe(batch, arrays, rows)) for batch in batches]
+        self.row_bytes += sum(array.nbytes for array in arrays)
         self.send(header | {"batches": described}, arrays)
 
     def _describe(

@@ -107,15 +107,16 @@ def test_each_gets_its_own_rows_and_the_first_one_all_results(run):
 def test_rows_are_sent_once_until_they_are_forgotten(run):
     batch, sent = _batch(), []
     for _ in range(3):
-        before = run.leader.sent_bytes[0]
+        before = run.leader.traffic()[0].sent
         np.testing.assert_array_equal(run.target.toy_double([batch])[0], 2 * batch.tokens_BT)
-        sent.append(run.leader.sent_bytes[0] - before)
+        sent.append(run.leader.traffic()[0].sent - before)
     own = batch.tokens_BT[ROWS[1]].nbytes
+    assert run.leader.traffic()[0].rows == own
     assert sent[0] - sent[1] >= own and sent[1] == sent[2]
     run.target.toy_forget()
-    before = run.leader.sent_bytes[0]
+    before = run.leader.traffic()[0].sent
     run.target.toy_double([batch])
-    assert run.leader.sent_bytes[0] - before >= own + sent[1]
+    assert run.leader.traffic()[0].sent - before >= own + sent[1]
     assert run.follower.seen == 4 * [[[[4, 5], [6, 7]]]]
     run.leader.end(0)
 
