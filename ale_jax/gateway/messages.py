@@ -1,0 +1,67 @@
+"""Messages of a conversation, by whichever API they came, and when two are the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any, Literal
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ToolCall:
+    """arguments: JSON as it was written, which may be malformed if the policy wrote it. id: by
+    which a result names its call; clients may change it."""
+
+    name: str
+    arguments: str
+    id: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class ChatMessage:
+    """reasoning: what the policy thought before its answer. answers: the id of the call that a tool
+    message has the result of."""
+
+    role: Role
+    content: str
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    answers: str = ""
+
+
+def message_key(message: ChatMessage) -> bytes:
+    """Equal for messages that mean the same, although a client has stored them and sent them back:
+    it may trim the content, write a call's JSON in another way or number calls anew, and many leave
+    out the reasoning."""
+    calls = [[call.name, _canonical(call.arguments)] for call in message.tool_calls]
+    return _digest([message.role, message.content.strip(), calls])
+
+
+def path_keys(start: bytes, messages: Sequence[ChatMessage]) -> list[bytes]:
+    """For each message, a key of all messages up to it. start: of what they come after."""
+    keys = []
+    for message in messages:
+        start = hashlib.sha256(start + message_key(message)).digest()
+        keys.append(start)
+    return keys
+
+
+def tools_key(tools: Sequence[dict[str, Any]]) -> bytes:
+    """Of the tools that a conversation offers."""
+    return _digest(list(tools))
+
+
+def _canonical(arguments: str) -> Any:
+    try:
+        return json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def _digest(content: Any) -> bytes:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,199 @@
+"""The token tree of an episode: the ids of every call to the policy, and which call it continues.
+
+Agents send their whole conversation with each call, branch off, start sub-agents, shorten what was
+said, and edit it. Messages propose which earlier call a new one continues; ids decide: what the
+policy wrote keeps the ids that were sampled, and what comes after it is appended to them. Where an
+agent's message differs from what was sampled, the tree forks, and the agent's version is context.
+
+    tree = TokenTree(render)
+    call = tree.begin(messages, tools)  # the engine reads call.context_ids()
+    tree.finish(call, reply, sampled)
+    tree.branches("all")
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from ale_jax.gateway.messages import ChatMessage, path_keys, tools_key
+
+BranchChoice = Literal["all", "longest", "leaf"]
+
+
+class SampledTokens(Protocol):
+    """What the engine wrote for a call. All have one entry for each id."""
+
+    ids: np.ndarray
+    logp_mu: np.ndarray
+    logp_old: np.ndarray
+    version: np.ndarray
+
+
+class Render(Protocol):
+    """How a family of models writes messages."""
+
+    def __call__(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[dict[str, Any]],
+        after: np.ndarray | None,
+    ) -> np.ndarray:
+        """The ids of `messages`, up to the policy's next token.
+
+        after: the reply of the policy that they follow; None if they begin a conversation. If it
+        was cut off, its end comes first.
+        """
+
+
+@dataclasses.dataclass(eq=False)
+class Call:
+    """A call to the policy.
+
+    parent: the call whose reply the agent has continued. messages: those since then. key: of the
+    conversation up to the reply; b"" before there is one. sampled: None until the engine has
+    answered. lost: whether the agent may not have got the answer.
+    """
+
+    parent: Call | None
+    messages: tuple[ChatMessage, ...]
+    prompt_ids: np.ndarray
+    start: bytes
+    reply: ChatMessage | None = None
+    sampled: SampledTokens | None = None
+    key: bytes = b""
+    lost: bool = False
+    children: int = 0
+
+    def path(self) -> list[Call]:
+        """The calls from the beginning of the conversation to this one."""
+        found: list[Call] = []
+        call: Call | None = self
+        while call is not None:
+            found.append(call)
+            call = call.parent
+        return found[::-1]
+
+    def context_ids(self) -> np.ndarray:
+        """All ids before the reply."""
+        ids = [part for call in self.path()[:-1] for part in (call.prompt_ids, call.sampled.ids)]
+        return np.concatenate([*ids, self.prompt_ids])
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(call.prompt_ids) + len(call.sampled.ids) for call in self.path())
+
+
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    """Calls of one conversation. The replies of the first `num_shared` were delivered with another
+    branch, and are context here."""
+
+    calls: tuple[Call, ...]
+    num_shared: int
+
+
+@dataclasses.dataclass
+class TreeCounts:
+    """forks: calls that do not continue the newest reply of their conversation. edited: of these,
+    those after a reply that the agent has changed. ambiguous: calls that continue one of several
+    replies with the same text and other ids. lost: replies that the agent may not have got.
+    left_out: sampled tokens that the chosen branches do not have."""
+
+    forks: int = 0
+    edited: int = 0
+    ambiguous: int = 0
+    lost: int = 0
+    left_out: int = 0
+
+
+class TokenTree:
+    """Of one episode. Thread-safe."""
+
+    def __init__(self, render: Render):
+        self._render = render
+        self._lock = threading.Lock()
+        self._calls: list[Call] = []  # those that are answered, in the order of their answers
+        self._by_key: dict[bytes, list[Call]] = {}
+        self.counts = TreeCounts()
+
+    def begin(self, messages: Sequence[ChatMessage], tools: Sequence[dict[str, Any]] = ()) -> Call:
+        """A call with these messages, which are the whole conversation as the agent tells it.
+
+        ValueError if there are none, or the policy's turn is over.
+        """
+        if not messages or messages[-1].role == "assistant":
+            raise ValueError("the last message must be one that the policy can answer")
+        start = tools_key(tools)
+        keys = path_keys(start, messages)
+        with self._lock:
+            parent, known = self._parent(keys)
+            new = tuple(messages[known:])
+            self._count(parent, new)
+        after = None if parent is None else parent.sampled.ids
+        prompt_ids = self._render(new, tools, after)
+        start = keys[-1]
+        return Call(parent, new, np.asarray(prompt_ids, np.int32), start)
+
+    def finish(self, call: Call, reply: ChatMessage, sampled: SampledTokens) -> None:
+        """Takes over what the policy has answered. reply: as it is sent to the agent."""
+        assert call.sampled is None, "a call is answered once"
+        with self._lock:
+            call.reply, call.sampled = reply, sampled
+            (call.key,) = path_keys(call.start, [reply])
+            self._calls.append(call)
+            self._by_key.setdefault(call.key, []).append(call)
+            if call.parent is not None:
+                call.parent.children += 1
+
+    def lose(self, call: Call) -> None:
+        """Says that the connection ended before the agent had the answer."""
+        with self._lock:
+            call.lost = True
+            self.counts.lost += 1
+
+    def branches(self, choice: BranchChoice) -> list[Branch]:
+        """What to train on. all: every reply once; longest: the branch with the most tokens; leaf:
+        that of the last answer."""
+        with self._lock:
+            leaves = [call for call in self._calls if not call.children]
+            if leaves and choice == "longest":
+                leaves = [max(leaves, key=lambda call: call.num_tokens)]
+            elif leaves and choice == "leaf":
+                leaves = [self._calls[-1]]
+            found = list(_without_repeats(leaves))
+            delivered = {id(call) for branch in found for call in branch.calls}
+            self.counts.left_out = sum(
+                len(call.sampled.ids) for call in self._calls if id(call) not in delivered
+            )
+            return found
+
+    def _parent(self, keys: Sequence[bytes]) -> tuple[Call | None, int]:
+        """The call whose conversation, reply included, is the longest beginning of that with these
+        keys, and its length in messages."""
+        for length in range(len(keys) - 1, 0, -1):
+            if same := self._by_key.get(keys[length - 1]):
+                if any(not np.array_equal(same[-1].sampled.ids, c.sampled.ids) for c in same[:-1]):
+                    self.counts.ambiguous += 1
+                return same[-1], length
+        return None, 0
+
+    def _count(self, parent: Call | None, new: Sequence[ChatMessage]) -> None:
+        if any(message.role == "assistant" for message in new):
+            self.counts.edited += 1
+        siblings = parent.children if parent else sum(call.parent is None for call in self._calls)
+        self.counts.forks += siblings > 0
+
+
+def _without_repeats(leaves: Sequence[Call]) -> Iterator[Branch]:
+    """The branches to these calls, each reply in the first one that has it."""
+    seen: set[int] = set()
+    for leaf in leaves:
+        calls = tuple(leaf.path())
+        shared = sum(id(call) in seen for call in calls)
+        seen.update(map(id, calls))
+        yield Branch(calls, shared)
