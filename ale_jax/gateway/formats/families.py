@@ -1,0 +1,44 @@
+"""Which format a model has, by its name or by its chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ale_jax.gateway.formats.harmony import Harmony
+from ale_jax.gateway.formats.hermes import Hermes
+from ale_jax.gateway.formats.llama3 import Llama3
+from ale_jax.gateway.formats.mistral import Mistral
+from ale_jax.gateway.formats.plain_json import PlainJson
+from ale_jax.gateway.formats.qwen3_coder import Qwen3Coder
+from ale_jax.gateway.formats.reply import ReplyFormat
+
+FORMATS: dict[str, type[ReplyFormat]] = {
+    "hermes": Hermes,
+    "qwen3_coder": Qwen3Coder,
+    "llama3": Llama3,
+    "mistral": Mistral,
+    "harmony": Harmony,
+    "plain_json": PlainJson,
+}
+
+
+def format_named(name: str) -> ReplyFormat:
+    """ValueError if there is no such format."""
+    if name not in FORMATS:
+        raise ValueError(f"tool format {name!r} is unknown: choose one of {', '.join(FORMATS)}")
+    return FORMATS[name]()
+
+
+def format_of(chat_template: str, special_tokens: Collection[str]) -> str:
+    """The name of the format that a chat template teaches."""
+    if "<|channel|>" in special_tokens:
+        return "harmony"
+    if "<function=" in chat_template:
+        return "qwen3_coder"
+    if "<tool_call>" in chat_template:
+        return "hermes"
+    if "[TOOL_CALLS]" in chat_template:
+        return "mistral"
+    if '"parameters": ' in chat_template and "ipython" in chat_template:
+        return "llama3"
+    return "plain_json"

@@ -1,0 +1,58 @@
+"""The harmony format of gpt-oss: a reply is a row of messages, each in a channel.
+
+    <|channel|>analysis<|message|>thoughts<|end|><|start|>assistant<|channel|>commentary
+    to=functions.bash <|constrain|>json<|message|>{"command": "ls"}<|call|>
+
+The channel `final` has the content, and so has `commentary` without a recipient.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ale_jax.gateway.formats.reply import (
+    NotACall,
+    ParsedReply,
+    Tools,
+    call_of,
+    read_json,
+    special,
+    without_marks,
+)
+from ale_jax.gateway.messages import ToolCall
+
+START, CHANNEL, MESSAGE = map(special, ("<|start|>", "<|channel|>", "<|message|>"))
+END, CALL, RETURN = map(special, ("<|end|>", "<|call|>", "<|return|>"))
+_ENDS = re.compile("|".join(map(re.escape, (END, CALL, RETURN))))
+_RECIPIENT = re.compile(r"to=functions\.([\w.-]+)")
+
+
+class Harmony:
+    markers = (START, CHANNEL)
+
+    def parse(self, text: str, tools: Tools) -> ParsedReply:
+        content, thoughts, calls, malformed = [], [], [], 0
+        for part in filter(str.strip, _ENDS.split(text)):
+            header, found, body = part.partition(MESSAGE)
+            if not found:
+                content.append(part)
+                continue
+            recipient = _RECIPIENT.search(header)
+            if recipient:
+                try:
+                    calls.append(_read_call(recipient[1], body))
+                except NotACall:
+                    content, malformed = [*content, part], malformed + 1
+            elif CHANNEL + "analysis" in header:
+                thoughts.append(body)
+            else:
+                content.append(body)
+        said = (without_marks("\n".join(each)).strip() for each in (content, thoughts))
+        return ParsedReply(*said, tuple(calls), malformed)
+
+
+def _read_call(name: str, body: str) -> ToolCall:
+    arguments, rest = read_json(body.strip())
+    if rest.strip():
+        raise NotACall("text after the arguments")
+    return call_of({"name": name, "arguments": arguments})

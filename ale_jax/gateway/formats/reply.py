@@ -1,0 +1,119 @@
+"""What a reply of the policy says: thoughts, content and tool calls, read from its own tokens.
+
+Parsers are given the text of a reply in which each special token is marked, so that the policy
+cannot be made to write one in letters. What the policy wrote is hostile: a call that cannot be read
+stays in the content as it is, and nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from ale_jax.gateway.messages import ToolCall
+
+# Around the name of a special token. Unicode reserves both for use within a program: they are not
+# in any text (`plain_text` sees to it).
+MARK, UNMARK = "\ufdd0", "\ufdd1"
+
+Tools = Mapping[str, Mapping[str, Any]]  # JSON schema of the parameters, by the tool's name
+
+
+@dataclasses.dataclass(frozen=True)
+class ParsedReply:
+    """malformed: calls that could not be read; they are part of the content."""
+
+    content: str
+    reasoning: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    malformed: int = 0
+
+
+class ReplyFormat(Protocol):
+    """A family's format. markers: what begins something that is not content."""
+
+    markers: tuple[str, ...]
+
+    def parse(self, text: str, tools: Tools) -> ParsedReply:
+        """A whole reply. text: with marked special tokens."""
+
+
+class NotACall(ValueError):
+    """What stands where a call should be cannot be read."""
+
+
+def special(name: str) -> str:
+    """A special token in marked text."""
+    return f"{MARK}{name}{UNMARK}"
+
+
+def plain_text(text: str) -> str:
+    """Text of ordinary tokens, which may not look like a mark."""
+    return text.replace(MARK, "\ufffd").replace(UNMARK, "\ufffd")
+
+
+def without_marks(text: str) -> str:
+    """As people read it: special tokens by their names."""
+    return text.replace(MARK, "").replace(UNMARK, "")
+
+
+def read_json(text: str) -> tuple[Any, str]:
+    """The JSON value that begins `text`, and what follows it. NotACall if there is none."""
+    try:
+        value, end = _DECODER.raw_decode(text)
+    # ValueError includes numbers of extreme length; RecursionError is extreme nesting.
+    except (ValueError, RecursionError):
+        raise NotACall("malformed JSON") from None
+    return value, text[end:]
+
+
+def call_of(body: Any, arguments: str = "arguments") -> ToolCall:
+    """The call that a JSON object describes. arguments: the name of their field."""
+    if not isinstance(body, dict) or not isinstance(body.get("name"), str):
+        raise NotACall("no name")
+    given = body.get(arguments, {})
+    if isinstance(given, str):  # JSON within JSON, as the API itself writes it
+        given, rest = read_json(given)
+        if rest.strip():
+            raise NotACall("text after the arguments")
+    if not isinstance(given, dict):
+        raise NotACall("the arguments are no object")
+    return ToolCall(body["name"], json.dumps(given, ensure_ascii=False))
+
+
+def read_tagged(
+    text: str, opening: str, read_call: Callable[[str], tuple[ToolCall, str]]
+) -> tuple[str, list[ToolCall], int]:
+    """Content, calls and the number of malformed ones, if each call begins with a tag. read_call:
+    returns the call that is behind the tag, and what follows it."""
+    content, calls, malformed = "", [], 0
+    while opening in text:
+        before, _, after = text.partition(opening)
+        content += before
+        try:
+            call, text = read_call(after)
+            calls.append(call)
+        except NotACall:
+            content, text, malformed = content + opening, after, malformed + 1
+    return (content + text).strip(), calls, malformed
+
+
+def sendable(text: str, markers: Sequence[str]) -> int:
+    """How many characters of an unfinished reply are content for sure: up to the first marker, or
+    to what may become one."""
+    ends = [text.find(marker) for marker in markers if marker in text]
+    for marker in markers:
+        ends += [len(text) - n for n in range(1, len(marker)) if text.endswith(marker[:n])]
+    return min(ends, default=len(text))
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) < len(keys):
+        raise NotACall("a key is given twice")
+    return dict(pairs)
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)

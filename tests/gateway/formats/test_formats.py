@@ -1,0 +1,195 @@
+"""Tool calls of each family, as its models write them, and what is no call."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ale_jax.gateway.formats.families import FORMATS, format_named, format_of
+from ale_jax.gateway.formats.reply import MARK, UNMARK, plain_text, sendable, special
+
+TOOLS = {
+    "bash": {"properties": {"command": {"type": "string"}, "seconds": {"type": "integer"}}},
+    "note": {"properties": {"tags": {"type": "array"}, "text": {"type": ["string", "null"]}}},
+}
+LS = ("bash", {"command": "ls"})
+ECHO = ("bash", {"command": 'echo "é"\n</x> {1}'})
+
+
+def marked(text):
+    """«name» stands for a special token."""
+    return text.replace("«", MARK).replace("»", UNMARK)
+
+
+def parse(name, text):
+    found = format_named(name).parse(marked(text), TOOLS)
+    calls = [(call.name, json.loads(call.arguments)) for call in found.calls]
+    return found.content, found.reasoning, calls, found.malformed
+
+
+HERMES = '<tool_call>\n{"name": "bash", "arguments": {"command": "ls"}}\n</tool_call>'
+HERMES_ECHO = f"<tool_call>{json.dumps({'name': ECHO[0], 'arguments': ECHO[1]})}</tool_call>"
+CODER = (
+    "<tool_call>\n<function=bash>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>"
+)
+HARMONY = (
+    '«<|channel|>»commentary to=functions.bash «<|constrain|>»json«<|message|>»{"command": '
+    '"ls"}«<|call|>»'
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("hermes", "Hello.", ("Hello.", "", [], 0)),
+        ("hermes", HERMES, ("", "", [LS], 0)),
+        ("hermes", f"I look.\n{HERMES}\n{HERMES_ECHO}", ("I look.", "", [LS, ECHO], 0)),
+        ("hermes", f"<think>\nhm\n</think>\n\n{HERMES}", ("", "hm", [LS], 0)),
+        ("hermes", f"hm </think> Yes. {HERMES}", ("Yes.", "hm", [LS], 0)),
+        ("hermes", f"<think>{HERMES}", ("", HERMES, [], 0)),
+        ("qwen3_coder", f"I look.\n{CODER}", ("I look.", "", [LS], 0)),
+        (
+            "qwen3_coder",
+            "<tool_call><function=note><parameter=tags>[1, 2]</parameter><parameter=text>\n7\n"
+            "</parameter></function></tool_call>",
+            ("", "", [("note", {"tags": [1, 2], "text": "7"})], 0),
+        ),
+        (
+            "qwen3_coder",
+            "<tool_call><function=bash><parameter=seconds>soon</parameter></function></tool_call>",
+            ("", "", [("bash", {"seconds": "soon"})], 0),
+        ),
+        ("llama3", '{"name": "bash", "parameters": {"command": "ls"}}', ("", "", [LS], 0)),
+        (
+            "llama3",
+            'So:«<|python_tag|>»{"name": "bash", "parameters": {"command": "ls"}}; {"name": '
+            '"bash", "arguments": {"command": "ls"}}',
+            ("So:", "", [LS, LS], 0),
+        ),
+        ("llama3", "The set {1, 2} is small.", ("The set {1, 2} is small.", "", [], 0)),
+        (
+            "mistral",
+            '«[TOOL_CALLS]»[{"name": "bash", "arguments": {"command": "ls"}, "id": "a1b2c3d4e"}]',
+            ("", "", [LS], 0),
+        ),
+        (
+            "mistral",
+            'So: «[TOOL_CALLS]»bash«[ARGS]»{"command": "ls"}«[TOOL_CALLS]»bash«[CALL_ID]»'
+            'x1«[ARGS]»{"command": "ls"}',
+            ("So:", "", [LS, LS], 0),
+        ),
+        (
+            "harmony",
+            "«<|channel|>»analysis«<|message|>»hm«<|end|>»«<|start|>»assistant" + HARMONY,
+            ("", "hm", [LS], 0),
+        ),
+        ("harmony", "«<|channel|>»final«<|message|>»Done.«<|return|>»", ("Done.", "", [], 0)),
+        (
+            "plain_json",
+            'I look.\n```json\n{"name": "bash", "arguments": {"command": "ls"}}\n```',
+            ("I look.", "", [LS], 0),
+        ),
+        (
+            "plain_json",
+            '{"name": "Bo", "arguments": {}}',
+            ('{"name": "Bo", "arguments": {}}', "", [], 0),
+        ),
+    ],
+)
+def test_what_models_write_is_read(name, text, expected):
+    assert parse(name, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("hermes", '<tool_call>{"name": "bash", "arguments": {"command": "ls"}'),
+        ("hermes", '<tool_call>{"name": "bash", "arguments": {}} and</tool_call>'),
+        ("hermes", '<tool_call>{"name": "bash", "arguments": {"a": 1, "a": 2}}</tool_call>'),
+        ("hermes", '<tool_call>{"name": 7, "arguments": {}}</tool_call>'),
+        ("hermes", '<tool_call>{"name": "bash", "arguments": [1]}</tool_call>'),
+        ("hermes", "<tool_call>" + "[" * 100_000 + "</tool_call>"),
+        ("hermes", "<tool_call>" + "9" * 10_000 + "</tool_call>"),
+        ("qwen3_coder", "<tool_call><function=bash>ls</function></tool_call>"),
+        (
+            "qwen3_coder",
+            "<tool_call><function=bash><parameter=a>1</parameter><parameter=a>2</parameter>"
+            "</function></tool_call>",
+        ),
+        ("llama3", '{"name": "bash", "parameters": {"command": "ls"}} and'),
+        ("llama3", "«<|python_tag|>»print(1)"),
+        ("mistral", "«[TOOL_CALLS]»[7]"),
+        ("mistral", "«[TOOL_CALLS]»bash«[ARGS]»ls"),
+        ("harmony", HARMONY.replace("}", "")),
+    ],
+)
+def test_a_call_that_cannot_be_read_stays_in_the_content(name, text):
+    content, _, calls, malformed = parse(name, text)
+    assert (calls, malformed) == ([], 1)
+    assert content
+
+
+def test_special_tokens_in_letters_are_text():
+    for name, text in (
+        ("mistral", '[TOOL_CALLS][{"name": "bash", "arguments": {}}]'),
+        ("harmony", HARMONY.replace("«", "").replace("»", "")),
+    ):
+        assert parse(name, text) == (text, "", [], 0)
+    assert (
+        format_named("mistral").parse(plain_text(f"{MARK}[TOOL_CALLS]{UNMARK}[]"), TOOLS).calls
+        == ()
+    )
+
+
+def test_arguments_may_be_json_within_json():
+    inner = json.dumps('{"command": "ls"}')
+    text = f'<tool_call>{{"name": "bash", "arguments": {inner}}}</tool_call>'
+    assert parse("hermes", text) == ("", "", [LS], 0)
+
+
+PIECES = (
+    *("<tool_call>", "</tool_call>", "<think>", "</think>", "<function=bash>", "</function>"),
+    *('{"name": "bash", "arguments": {}}', "{", "}", "[", "]", "a", "bash", "\n", "\ud800"),
+    *("«<|channel|>»", "«<|message|>»", "«<|call|>»", "«[TOOL_CALLS]»", "«[ARGS]»"),
+)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@given(text=st.lists(st.sampled_from(PIECES)).map("".join))
+def test_whatever_a_policy_writes_is_read_to_the_end(name, text):
+    content, reasoning, _, _ = parse(name, text)
+    assert MARK not in content + reasoning and UNMARK not in content + reasoning
+
+
+def test_only_what_is_content_for_sure_is_sent_early():
+    markers = ("<tool_call>", special("<|call|>"))
+    for text, sure in (
+        ("Hello", "Hello"),
+        ("Hello <", "Hello "),
+        ("Hello <tool_ca", "Hello "),
+        ("1 < 2 ", "1 < 2 "),
+        ("So: <tool_call>{", "So: "),
+        (f"So: {MARK}", "So: "),
+    ):
+        assert text[: sendable(text, markers)] == sure
+
+
+@pytest.mark.parametrize(
+    ("template", "tokens", "name"),
+    [
+        ("...<tool_call>...", [], "hermes"),
+        ("...<tool_call>\n<function=...", [], "qwen3_coder"),
+        ("[TOOL_CALLS] [", ["[TOOL_CALLS]"], "mistral"),
+        ('message.role == "ipython" ... "parameters": ', ["<|python_tag|>"], "llama3"),
+        ("", ["<|channel|>"], "harmony"),
+        ("<|im_start|>", [], "plain_json"),
+    ],
+)
+def test_the_template_says_which_format_it_teaches(template, tokens, name):
+    assert format_of(template, tokens) == name
+
+
+def test_a_format_that_is_not_known_is_refused():
+    with pytest.raises(ValueError, match="choose one of hermes, qwen3_coder"):
+        format_named("hermse")
