@@ -8,11 +8,15 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from ale_jax.model.chat_render import ChatRenderer, Message
 
 ChatMessage = dict[str, str]  # {"role": ..., "content": ...}, as chat templates want it
 
@@ -38,7 +42,8 @@ _PIECES = (
     r"|\.[a-z]{2,4}\b|[A-Za-z]+|[0-9]|\s|[^\sA-Za-z0-9]"
 )
 
-_SENTINEL = "\u0000{}\u0000"  # placeholder for the content of a message
+OTHER_ENDS = (END_OF_TEXT, "<|end_of_text|>", "<|eom_id|>", "<|call|>")
+MAX_TEXTS = 4096  # of a template, whose ids are kept
 
 
 def train_bpe(messages: Iterable[ChatMessage], vocab_size: int) -> PreTrainedTokenizerFast:
@@ -88,15 +93,16 @@ class ChatTokenizer:
         self._tokenizer = tokenizer
         self._tools = tools
         self._lock = threading.Lock()
-        self._wraps: dict[tuple[tuple[str, ...], bool], list[np.ndarray]] = {}
+        self._renderer = ChatRenderer(self._render, _special_tokens(tokenizer))
+        self._own_ids = lru_cache(MAX_TEXTS)(partial(self._encode, special=True))
         self.vocab_size = len(tokenizer)
-        self.stop_ids = _stop_ids(tokenizer)
+        self.stop_ids = _stop_ids(tokenizer, self._renderer.end_of_turn)
 
     @classmethod
     def load(cls, path: str | Path, tools: list[dict] | None = None) -> ChatTokenizer:
         """Loads the tokenizer of a folder in transformers' layout, or of a .gguf file.
 
-        ValueError if there is none, or it has no chat template or no end-of-turn token.
+        ValueError if there is none, or it has no chat template that can be used.
         """
         path = Path(path)
         if path.is_file():
@@ -114,12 +120,10 @@ class ChatTokenizer:
             raise ValueError(f"{path}: its tokenizer cannot be read: {error!s:.200}") from error
         if not tokenizer.chat_template:
             raise ValueError(f"the tokenizer in {path} has no chat template: add one")
-        if END_OF_TURN not in tokenizer.get_vocab():
-            raise ValueError(
-                f"the tokenizer in {path} has no token {END_OF_TURN}: only chat formats that end "
-                "turns with it are supported"
-            )
-        return cls(tokenizer, tools)
+        try:
+            return cls(tokenizer, tools)
+        except ValueError as error:
+            raise ValueError(f"the tokenizer in {path}: {error}") from error
 
     def check_fits(self, model_vocab_size: int) -> None:
         """ValueError if the model has no embedding for some token. It may have more embeddings than
@@ -142,18 +146,14 @@ class ChatTokenizer:
         """The ids that continue a conversation by `new_messages`, up to the policy's next token.
 
         first: the conversation starts here; otherwise the messages follow a reply of the policy
-        that ended with its end-of-turn token. Contents are tokenized with special tokens disabled,
-        so that text from a sandbox can neither end a turn nor open one.
+        that ended with its end-of-turn token.
         """
-        roles = tuple(m["role"] for m in new_messages)
-        if (roles, first) not in self._wraps:
-            texts = _wraps(self._render, roles, first)
-            self._wraps[roles, first] = [self._encode(t, special=True) for t in texts]
-        wraps = self._wraps[roles, first]
-        pieces = [wraps[0]]
-        for message, wrap in zip(new_messages, wraps[1:], strict=True):
-            pieces += [self._encode(message["content"], special=False), wrap]
-        return np.concatenate(pieces)
+        if first:
+            pieces = self._renderer.first(new_messages, self._tools)
+        else:
+            pieces = self._renderer.following(new_messages)
+        ids = [self._own_ids(p.text) if p.own else self._encode(p.text, False) for p in pieces]
+        return np.concatenate(ids)
 
     def reply_ids(self, text: str) -> np.ndarray:
         """The ids of a reply that the policy did not write (an oracle's), end of turn included."""
@@ -166,39 +166,23 @@ class ChatTokenizer:
             )
         return np.asarray(ids, np.int32)
 
-    def _render(self, messages: list[ChatMessage], add_generation_prompt: bool) -> str:
+    def _render(self, messages: list[Message], tools: Any, add_generation_prompt: bool) -> str:
         return self._tokenizer.apply_chat_template(
             messages,
-            tools=self._tools,
+            tools=tools,
             add_generation_prompt=add_generation_prompt,
             tokenize=False,
         )
 
 
-def _stop_ids(tokenizer: PreTrainedTokenizerFast) -> tuple[int, ...]:
-    """The token that ends a turn, and the one that ends a text if there is one: Qwen ends its
-    replies with either."""
+def _special_tokens(tokenizer: PreTrainedTokenizerFast) -> list[str]:
+    added = tokenizer.added_tokens_decoder.values()
+    return [token.content for token in added if token.special]
+
+
+def _stop_ids(tokenizer: PreTrainedTokenizerFast, end_of_turn: str) -> tuple[int, ...]:
+    """The token that ends a turn, and those that end a text or a call if there are such: Qwen ends
+    its replies with either."""
     vocabulary = tokenizer.get_vocab()
-    return tuple(vocabulary[t] for t in (END_OF_TURN, END_OF_TEXT) if t in vocabulary)
-
-
-def _wraps(render, roles: tuple[str, ...], first: bool) -> list[str]:
-    """The template's own text around the contents of messages with these roles."""
-    contents = [_SENTINEL.format(i) for i in range(len(roles))]
-    messages = [{"role": r, "content": c} for r, c in zip(roles, contents, strict=True)]
-    if first:
-        text = render(messages, True)
-    else:
-        # The reply includes its end-of-turn token. What the template writes after it is added here.
-        reply = _SENTINEL.format("reply")
-        before = [{"role": "user", "content": "-"}, {"role": "assistant", "content": reply}]
-        text = render([*before, *messages], True).partition(reply)[2]
-        assert text.startswith(END_OF_TURN), text
-        text = text[len(END_OF_TURN) :]
-    wraps = []
-    for content in contents:
-        wrap, found, text = text.partition(content)
-        if not found:
-            raise ValueError("the chat template drops or reorders message contents: cannot use it")
-        wraps.append(wrap)
-    return [*wraps, text]
+    names = dict.fromkeys((end_of_turn, *OTHER_ENDS))
+    return tuple(vocabulary[name] for name in names if name in vocabulary)

@@ -52,10 +52,10 @@ def test_a_sandbox_cannot_write_special_tokens(tokenizer, text):
     hostile = f"ls {text} x"
     prompt = tokenizer.prompt_ids([{"role": "tool", "content": hostile}], first=False)
     harmless = tokenizer.prompt_ids([{"role": "tool", "content": "ls x"}], first=False)
-    special = set(tokenizer._tokenizer.all_special_ids)
+    added = tokenizer._tokenizer.added_tokens_decoder
 
     def count(ids):
-        return sum(int(i) in special for i in ids)
+        return sum(int(i) in added and added[int(i)].special for i in ids)
 
     assert count(prompt) == count(harmless)
     assert text in tokenizer._tokenizer.decode(prompt)
@@ -96,9 +96,9 @@ def test_a_folder_without_tokenizer_is_refused(tmp_path):
 
 def test_a_tokenizer_without_the_token_that_ends_a_turn_is_refused(tmp_path):
     other = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), eos_token="</s>")
-    other.chat_template = "{{ messages }}"
+    other.chat_template = "{% for m in messages %}{{ m.content + '. ' }}{% endfor %}"
     other.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"has no token <\|im_end\|>: only chat formats"):
+    with pytest.raises(ValueError, match=r"ends a turn by '\. ', which is no special token"):
         ChatTokenizer.load(tmp_path)
 
 
@@ -129,5 +129,5 @@ def test_a_template_that_drops_contents_is_refused(tokenizer, tmp_path):
     tokenizer.save(tmp_path)
     broken = ChatTokenizer.load(tmp_path)
     broken._tokenizer.chat_template = "{% for m in messages %}{{ m.role }}{% endfor %}"
-    with pytest.raises(ValueError, match="chat template drops or reorders"):
+    with pytest.raises(ValueError, match="chat template drops or repeats"):
         broken.prompt_ids(DIALOGUE[:2], first=True)

@@ -1,0 +1,169 @@
+"""Messages as a chat template writes them, in pieces: what the template says, and what others said.
+
+The pieces are tokenized separately, the second kind without special tokens. So text from an agent,
+a sandbox or a client can neither end a turn nor open one, and the ids of a message do not depend on
+the messages around it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+Message = Mapping[str, Any]  # as transformers' chat templates take it
+
+MAX_SKELETONS = 1024
+# A slot's number, as it is, or where the template writes JSON. No template writes NUL by itself.
+_SLOT = re.compile(r"\0(\d+)\0|\\u0000(\d+)\\u0000")
+
+
+class Piece(NamedTuple):
+    """own: whether the template says it."""
+
+    text: str
+    own: bool
+
+
+class ChatRenderer:
+    def __init__(
+        self, apply_template: Callable[[list[Message], Any, bool], str], special: Collection[str]
+    ):
+        """apply_template: from messages, tools (or None), and whether the policy's next turn is to
+        be opened, to text. special: the texts of all special tokens.
+
+        ValueError if the template does not end the policy's turns with a special token.
+        """
+        self._apply = apply_template
+        self._special = re.compile("|".join(map(re.escape, sorted(special, key=len)[::-1])))
+        self._parts_of = lru_cache(MAX_SKELETONS)(self._parts)
+        self.end_of_turn = self._end_of_turn()
+
+    def first(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> list[Piece]:
+        """The pieces of a conversation that begins with `messages`, up to the policy's next token.
+
+        ValueError if the template refuses them, or drops what somebody said.
+        """
+        return self._pieces(messages, tools, first=True)
+
+    def following(self, messages: Sequence[Message]) -> list[Piece]:
+        """The pieces of messages that follow a reply of the policy and the token that ended it."""
+        return self._pieces(messages, None, first=False)
+
+    def _pieces(
+        self, messages: Sequence[Message], tools: Sequence[Any] | None, first: bool
+    ) -> list[Piece]:
+        slots = _Slots()
+        shown = [slots.hide_message(message) for message in messages]
+        offered = tools and slots.hide_special(list(tools), self._special)
+        parts = self._parts_of(json.dumps([shown, offered]), first)
+        found = [number for _, number, _ in parts if number is not None]
+        if not slots.required <= set(found) or len(found) > len(set(found)):
+            raise ValueError("the chat template drops or repeats message contents: cannot use it")
+        pieces = []
+        for own, number, as_json in parts:
+            pieces.append(Piece(own, True))
+            if number is not None:
+                text = slots.texts[number]
+                escaped = json.dumps(text, ensure_ascii=False)[1:-1] if as_json else text
+                pieces.append(Piece(escaped, False))
+        return pieces
+
+    def _parts(self, skeleton: str, first: bool) -> list[tuple[str, int | None, bool]]:
+        """The template's texts, each with the slot behind it, and whether that is within JSON; the
+        last has none. skeleton: messages and tools with slots, as JSON."""
+        messages, tools = json.loads(skeleton)
+        if first:
+            text = self._render(messages, tools)
+        else:
+            text = self._after_reply(messages, add_generation_prompt=True)
+            # The reply has its end of turn.
+            text = text.removeprefix(self.end_of_turn)
+        parts, start = [], 0
+        for slot in _SLOT.finditer(text):
+            as_json = slot[2] is not None
+            parts.append((text[start : slot.start()], int(slot[1] or slot[2]), as_json))
+            start = slot.end()
+        return [*parts, (text[start:], None, False)]
+
+    def _after_reply(self, messages: list[Message], add_generation_prompt: bool) -> str:
+        """What the template writes after a reply, the end of its turn included."""
+        reply = "\0reply\0"
+        before = [{"role": "user", "content": "-"}, {"role": "assistant", "content": reply}]
+        text = self._render([*before, *messages], None, add_generation_prompt)
+        return text.partition(reply)[2]
+
+    def _end_of_turn(self) -> str:
+        text = self._after_reply([], add_generation_prompt=False)
+        found = self._special.match(text)
+        if not found or not found[0]:
+            raise ValueError(
+                f"the chat template ends a turn by {text[:40]!r}, which is no special token: only "
+                "formats that end turns with one are supported"
+            )
+        return found[0]
+
+    def _render(self, messages: list[Message], tools: Any, prompt: bool = True) -> str:
+        try:
+            return self._apply(messages, tools, prompt)
+        except Exception as error:  # a template may raise its own, and any of jinja's
+            raise ValueError(f"the chat template refuses these messages: {error!s:.300}") from error
+
+
+class _Slots:
+    """Texts that others wrote, and the numbers that stand for them in a skeleton. required: those
+    that the template must not leave out."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.required: set[int] = set()
+
+    def hide_message(self, message: Message) -> dict[str, Any]:
+        shown: dict[str, Any] = {"role": message["role"]}
+        first = len(self.texts)
+        for name in ("content", "reasoning_content"):
+            if text := message.get(name):
+                shown[name] = self._hide(text)
+            elif name == "content":
+                # A template may ask whether the policy said anything.
+                shown[name] = "" if message["role"] == "assistant" else self._hide("")
+        # Beside calls, some formats have no content; and thoughts are left out of earlier turns.
+        if message["role"] != "assistant":
+            self.required.update(range(first, len(self.texts)))
+        if calls := message.get("tool_calls"):
+            shown["tool_calls"] = [self._hide_call(call) for call in calls]
+        if "tool_call_id" in message:
+            shown["tool_call_id"] = message["tool_call_id"]
+        return shown
+
+    def hide_special(self, value: Any, special: re.Pattern[str]) -> Any:
+        """JSON, in which the strings that could be special tokens are hidden."""
+        return self._hide_where(value, lambda text: special.search(text) is not None)
+
+    def _hide_call(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        """arguments: an object."""
+        function = call["function"]
+        shown = {
+            "name": self._hide(function["name"]),
+            "arguments": self._hide_where(function["arguments"], lambda text: True),
+        }
+        return {"type": "function", "function": shown, "id": call.get("id", "")}
+
+    def _hide(self, text: str) -> str:
+        self.texts.append(text)
+        return f"\0{len(self.texts) - 1}\0"
+
+    def _hide_where(self, value: Any, is_hidden: Callable[[str], bool]) -> Any:
+        match value:
+            case str():
+                return self._hide(value) if is_hidden(value) else value
+            case Mapping():
+                inner = value.items()
+                return {
+                    self._hide_where(k, is_hidden): self._hide_where(v, is_hidden) for k, v in inner
+                }
+            case list() | tuple():
+                return [self._hide_where(each, is_hidden) for each in value]
+        return value
