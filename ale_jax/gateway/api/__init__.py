@@ -1,0 +1,1 @@
+"""The APIs that clients speak, one module for each; all are translated to `gateway.requests`."""

@@ -1,0 +1,246 @@
+"""Anthropic's API of messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ale_jax.gateway.messages import ChatMessage, ToolCall
+from ale_jax.gateway.requests import (
+    AUTO,
+    NONE,
+    REQUIRED,
+    ApiError,
+    ChatRequest,
+    ChatResult,
+    SampleOptions,
+    Usage,
+)
+
+MAX_TOOLS, MAX_STOPS = 128, 16
+STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+ERROR_TYPES = {
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+}
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
+class Block(_Body):
+    """A block of content; which fields there are depends on its type."""
+
+    type: str
+    text: str = ""
+    thinking: str = ""
+    id: str = ""
+    name: str = ""
+    input: dict[str, Any] = {}
+    tool_use_id: str = ""
+    content: str | list[Block] | None = None
+
+
+class InputMessage(_Body):
+    role: Literal["user", "assistant"]
+    content: str | list[Block]
+
+
+class Tool(_Body):
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    description: str = ""
+    input_schema: dict[str, Any] = {}
+
+
+class ToolChoice(_Body):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str = ""
+    disable_parallel_tool_use: bool = False
+
+
+class CountBody(_Body):
+    """What the tokens of are counted. Fields that are not listed are ignored."""
+
+    model: str = ""
+    system: str | list[Block] = ""
+    messages: Annotated[list[InputMessage], Field(min_length=1)]
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = []
+    tool_choice: ToolChoice | None = None
+
+
+class MessagesBody(CountBody):
+    """A request. Fields that are not listed are ignored."""
+
+    max_tokens: Annotated[int, Field(ge=1)]
+    temperature: Annotated[float, Field(ge=0, le=10)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0)] | None = None
+    stop_sequences: Annotated[list[str], Field(max_length=MAX_STOPS)] = []
+    stream: bool = False
+
+
+def chat_request(body: CountBody) -> ChatRequest:
+    """ApiError (400) if it asks for what there is not."""
+    messages = [ChatMessage("system", text) for text in [_text(body.system, "system")] if text]
+    for number, message in enumerate(body.messages):
+        messages += _messages(message, f"messages.{number}.content")
+    choice = body.tool_choice or ToolChoice(type="auto")
+    names = {"auto": AUTO, "any": REQUIRED, "none": NONE, "tool": choice.name}
+    if choice.type == "tool" and choice.name not in [tool.name for tool in body.tools]:
+        raise ApiError(
+            400, f"tool_choice names {choice.name!r}, which is not in tools", "tool_choice"
+        )
+    return ChatRequest(
+        model=body.model,
+        messages=tuple(messages),
+        tools=tuple(map(_tool, body.tools)),
+        tool_choice=names[choice.type],
+        parallel_calls=not choice.disable_parallel_tool_use,
+        options=_options(body) if isinstance(body, MessagesBody) else SampleOptions(),
+        stream=isinstance(body, MessagesBody) and body.stream,
+    )
+
+
+def message(result: ChatResult) -> dict[str, Any]:
+    (choice,) = result.choices
+    return _head(result) | {
+        "content": list(_blocks(choice.message)),
+        "stop_reason": STOP_REASONS[choice.finish],
+        "usage": usage(result.usage),
+    }
+
+
+def started(result: ChatResult) -> dict[str, Any]:
+    """The first event of a streamed reply."""
+    head = {"content": [], "stop_reason": None, "usage": usage(result.usage)}
+    return {"type": "message_start", "message": _head(result) | head}
+
+
+def block_events(index: int, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The events of a whole block: those of a part of a text, if it is given in parts."""
+    kinds = {"text": "text", "thinking": "thinking", "tool_use": "input"}
+    field = kinds[block["type"]]
+    empty: Any = {} if field == "input" else ""
+    yield {
+        "type": "content_block_start",
+        "index": index,
+        "content_block": block | {field: empty},
+    }
+    yield {"type": "content_block_delta", "index": index, "delta": block_delta(block)}
+    yield {"type": "content_block_stop", "index": index}
+
+
+def block_delta(block: dict[str, Any]) -> dict[str, Any]:
+    match block["type"]:
+        case "text":
+            return {"type": "text_delta", "text": block["text"]}
+        case "thinking":
+            return {"type": "thinking_delta", "thinking": block["thinking"]}
+    return {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+
+
+def ended(result: ChatResult) -> Iterator[dict[str, Any]]:
+    """The last events of a streamed reply."""
+    (choice,) = result.choices
+    told = {"stop_reason": STOP_REASONS[choice.finish], "stop_sequence": None}
+    yield {"type": "message_delta", "delta": told, "usage": usage(result.usage)}
+    yield {"type": "message_stop"}
+
+
+def usage(used: Usage) -> dict[str, int]:
+    return {
+        "input_tokens": used.prompt - used.cached,
+        "cache_read_input_tokens": used.cached,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": used.completion,
+    }
+
+
+def error(failed: ApiError) -> dict[str, Any]:
+    usual = "invalid_request_error" if failed.status < 500 else "api_error"
+    told = {"type": ERROR_TYPES.get(failed.status, usual), "message": failed.message}
+    return {"type": "error", "error": told}
+
+
+def sse(event: dict[str, Any]) -> str:
+    return f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False)}\n\n"
+
+
+def _messages(message: InputMessage, field: str) -> Iterator[ChatMessage]:
+    """Results of tools are messages of their own here, before what else the user says."""
+    blocks = message.content
+    if isinstance(blocks, str):
+        yield ChatMessage(message.role, blocks)
+        return
+    if message.role == "assistant":
+        yield ChatMessage(
+            "assistant",
+            _text([block for block in blocks if block.type == "text"], field),
+            "".join(block.thinking for block in blocks if block.type == "thinking"),
+            tuple(
+                ToolCall(block.name, json.dumps(block.input, ensure_ascii=False), block.id)
+                for block in blocks
+                if block.type == "tool_use"
+            ),
+        )
+        return
+    rest = [block for block in blocks if block.type != "tool_result"]
+    for block in blocks:
+        if block.type == "tool_result":
+            yield ChatMessage("tool", _text(block.content or "", field), answers=block.tool_use_id)
+    if rest:
+        yield ChatMessage("user", _text(rest, field))
+
+
+def _text(content: str | list[Block], field: str) -> str:
+    if isinstance(content, str):
+        return content
+    for block in content:
+        if block.type != "text":
+            raise ApiError(400, f"a block of type {block.type!r}: there is only text", field)
+    return "\n".join(block.text for block in content)
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    described = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.input_schema,
+    }
+    return {"type": "function", "function": described}
+
+
+def _options(body: MessagesBody) -> SampleOptions:
+    return SampleOptions(
+        max_tokens=body.max_tokens,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=body.top_k,
+        stop=tuple(filter(None, body.stop_sequences)),
+    )
+
+
+def _head(result: ChatResult) -> dict[str, Any]:
+    return {
+        "id": f"msg_{result.id}",
+        "type": "message",
+        "role": "assistant",
+        "model": result.model,
+        "stop_sequence": None,
+    }
+
+
+def _blocks(message: ChatMessage) -> Iterator[dict[str, Any]]:
+    if message.reasoning:
+        yield {"type": "thinking", "thinking": message.reasoning, "signature": ""}
+    if message.content or not message.tool_calls:
+        yield {"type": "text", "text": message.content}
+    for call in message.tool_calls:
+        arguments = json.loads(call.arguments)
+        yield {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}

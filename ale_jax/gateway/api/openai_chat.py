@@ -1,0 +1,274 @@
+"""OpenAI's API of chat completions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ale_jax.gateway.messages import ChatMessage, ToolCall
+from ale_jax.gateway.requests import (
+    AUTO,
+    ApiError,
+    ChatRequest,
+    ChatResult,
+    Choice,
+    SampleOptions,
+    TokenLogp,
+    Usage,
+)
+
+MAX_TOOLS, MAX_REPLIES, MAX_TOP_LOGPROBS, MAX_STOPS = 128, 128, 20, 16
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="ignore")  # clients send fields of other services, too
+
+
+class Part(_Body):
+    type: str
+    text: str = ""
+
+
+class Function(_Body):
+    name: Annotated[str, Field(max_length=256)]
+    arguments: str = "{}"
+
+
+class Call(_Body):
+    id: str = ""
+    function: Function
+
+
+class InputMessage(_Body):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[Part] | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[Call] | None = None
+    tool_call_id: str | None = None
+
+
+class ToolFunction(_Body):
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    description: str = ""
+    parameters: dict[str, Any] = {}
+
+
+class Tool(_Body):
+    type: Literal["function"] = "function"
+    function: ToolFunction
+
+
+class NamedFunction(_Body):
+    name: str
+
+
+class NamedTool(_Body):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class JsonSchema(_Body):
+    name: str = ""
+    schema_: Annotated[dict[str, Any], Field(alias="schema")] = {}
+
+
+class ResponseFormat(_Body):
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    json_schema: JsonSchema | None = None
+
+
+class StreamOptions(_Body):
+    include_usage: bool = False
+
+
+class ChatBody(_Body):
+    """A request. Fields that are not listed are ignored."""
+
+    model: str = ""
+    messages: Annotated[list[InputMessage], Field(min_length=1)]
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = []
+    tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool = True
+    response_format: ResponseFormat = ResponseFormat()
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=10)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0)] | None = None
+    seed: int | None = None
+    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_REPLIES)] = 1
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] = 0
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] = {}
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+
+
+def chat_request(body: ChatBody) -> ChatRequest:
+    """ApiError (400) if it asks for what there is not."""
+    tools = tuple(tool.model_dump() for tool in body.tools)
+    names = [tool.function.name for tool in body.tools]
+    choice = body.tool_choice or AUTO
+    if isinstance(choice, NamedTool):
+        choice = choice.function.name
+        if choice not in names:
+            raise ApiError(
+                400, f"tool_choice names {choice!r}, which is not in tools", "tool_choice"
+            )
+    return ChatRequest(
+        model=body.model,
+        messages=tuple(_message(each, n) for n, each in enumerate(body.messages)),
+        tools=tools,
+        tool_choice=choice,
+        parallel_calls=body.parallel_tool_calls,
+        schema=_schema(body.response_format),
+        options=_options(body),
+        stream=body.stream,
+        with_usage=body.stream_options is not None and body.stream_options.include_usage,
+    )
+
+
+def completion(result: ChatResult) -> dict[str, Any]:
+    return _head(result.id, result.created, result.model, "chat.completion") | {
+        "choices": [_choice(n, choice) for n, choice in enumerate(result.choices)],
+        "usage": usage(result.usage),
+    }
+
+
+def chunk(
+    result: ChatResult, index: int, delta: dict[str, Any], finish: str | None = None
+) -> dict[str, Any]:
+    """A piece of a streamed reply."""
+    choice = {"index": index, "delta": delta, "finish_reason": finish, "logprobs": None}
+    head = _head(result.id, result.created, result.model, "chat.completion.chunk")
+    return head | {"choices": [choice]}
+
+
+def usage_chunk(result: ChatResult) -> dict[str, Any]:
+    head = _head(result.id, result.created, result.model, "chat.completion.chunk")
+    return head | {"choices": [], "usage": usage(result.usage)}
+
+
+def usage(used: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": used.prompt,
+        "completion_tokens": used.completion,
+        "total_tokens": used.prompt + used.completion,
+        "prompt_tokens_details": {"cached_tokens": used.cached},
+    }
+
+
+def error(failed: ApiError) -> dict[str, Any]:
+    kind = "invalid_request_error" if failed.status < 500 else "server_error"
+    told = {"message": failed.message, "type": kind, "param": failed.field, "code": failed.status}
+    return {"error": told}
+
+
+def call_deltas(calls: tuple[ToolCall, ...]) -> list[dict[str, Any]]:
+    """Calls as a streamed reply tells them, numbered."""
+    return [{"index": n, **_call(each)} for n, each in enumerate(calls)]
+
+
+def _message(message: InputMessage, number: int) -> ChatMessage:
+    field = f"messages.{number}"
+    if message.role == "tool" and not message.tool_call_id:
+        raise ApiError(400, "a tool's message needs a tool_call_id", f"{field}.tool_call_id")
+    if message.role != "assistant" and message.content is None:
+        raise ApiError(400, "content is missing", f"{field}.content")
+    return ChatMessage(
+        role="system" if message.role == "developer" else message.role,
+        content="".join(_texts(message.content, field)),
+        reasoning=message.reasoning_content or "",
+        tool_calls=tuple(
+            ToolCall(call.function.name, call.function.arguments, call.id)
+            for call in message.tool_calls or ()
+        ),
+        answers=message.tool_call_id or "",
+    )
+
+
+def _texts(content: str | list[Part] | None, field: str) -> Iterator[str]:
+    if isinstance(content, str):
+        yield content
+        return
+    for part in content or ():
+        if part.type not in ("text", "refusal"):
+            raise ApiError(400, f"content of type {part.type!r}: there is only text", field)
+        yield part.text
+
+
+def _schema(wanted: ResponseFormat) -> dict[str, Any] | None:
+    match wanted.type:
+        case "json_object":
+            return {"type": "object"}
+        case "json_schema":
+            if wanted.json_schema is None:
+                raise ApiError(400, "json_schema is missing", "response_format.json_schema")
+            return wanted.json_schema.schema_
+    return None
+
+
+def _options(body: ChatBody) -> SampleOptions:
+    stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    return SampleOptions(
+        max_tokens=body.max_completion_tokens or body.max_tokens,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=body.top_k,
+        seed=body.seed,
+        stop=tuple(filter(None, stop)),
+        n=body.n,
+        top_logprobs=body.top_logprobs if body.logprobs else None,
+        frequency_penalty=body.frequency_penalty,
+        presence_penalty=body.presence_penalty,
+        logit_bias=body.logit_bias,
+    )
+
+
+def _head(id: str, created: int, model: str, kind: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{id}", "object": kind, "created": created, "model": model}
+
+
+def _choice(number: int, choice: Choice) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": choice.message.content or None}
+    if choice.message.reasoning:
+        message["reasoning_content"] = choice.message.reasoning
+    if choice.message.tool_calls:
+        message["tool_calls"] = [_call(each) for each in choice.message.tool_calls]
+    elif message["content"] is None:
+        message["content"] = ""
+    logps = None if choice.logps is None else {"content": [_logp(each) for each in choice.logps]}
+    return {
+        "index": number,
+        "message": message,
+        "finish_reason": choice.finish,
+        "logprobs": logps,
+    }
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _logp(token: TokenLogp) -> dict[str, Any]:
+    top = [_one_logp(text, logp) for text, logp in token.top]
+    return _one_logp(token.token, token.logp) | {"top_logprobs": top}
+
+
+def _one_logp(token: str, logp: float) -> dict[str, Any]:
+    # JSON has no infinity, and a token that could not be sampled has none.
+    return {"token": token, "logprob": max(logp, -9999.0), "bytes": list(token.encode())}
+
+
+def sse(event: dict[str, Any]) -> str:
+    return f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
+
+
+DONE = "data: [DONE]\n\n"

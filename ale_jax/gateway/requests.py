@@ -1,0 +1,100 @@
+"""What a client asks of the policy, and what it gets, independent of the API."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from ale_jax.gateway.messages import ChatMessage
+
+Finish = Literal["stop", "length", "tool_calls"]
+AUTO, NONE, REQUIRED = "auto", "none", "required"  # of tool_choice; else the name of a tool
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleOptions:
+    """How replies are sampled. None: as the episode says.
+
+    max_tokens: of each reply. stop: texts that end a reply, and are not part of it. n: replies.
+    top_logprobs: how many tokens to show the log-probabilities of, beside the one that was sampled;
+    None: of none. logit_bias: what is added to the logits of tokens, by id.
+    """
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    n: int = 1
+    top_logprobs: int | None = None
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class ChatRequest:
+    """tools: as chat templates take them. tool_choice: AUTO, NONE, REQUIRED, or a tool's name.
+    schema: that the content must satisfy; None for any text. stream: whether the reply is sent
+    while it is written, with_usage: and the usage at its end."""
+
+    model: str
+    messages: tuple[ChatMessage, ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
+    tool_choice: str = AUTO
+    parallel_calls: bool = True
+    schema: Mapping[str, Any] | None = None
+    options: SampleOptions = SampleOptions()
+    stream: bool = False
+    with_usage: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenLogp:
+    """A token that was sampled, as text, with its log-probability, and the most probable ones."""
+
+    token: str
+    logp: float
+    top: tuple[tuple[str, float], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Usage:
+    """Tokens. cached: of the prompt, those that did not have to be read again."""
+
+    prompt: int
+    completion: int
+    cached: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    message: ChatMessage
+    finish: Finish
+    logps: tuple[TokenLogp, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ChatResult:
+    id: str
+    created: int  # seconds since 1970
+    model: str
+    choices: tuple[Choice, ...]
+    usage: Usage
+
+
+class ApiError(Exception):
+    """A request that is refused, as every API tells it in its own shape.
+
+    status: of HTTP. field: what is wrong with it, if one is. retry_after: seconds after which it
+    may be sent again; None if that would not help.
+    """
+
+    def __init__(
+        self, status: int, message: str, field: str | None = None, retry_after: int | None = None
+    ):
+        super().__init__(message)
+        self.status, self.message = status, message
+        self.field, self.retry_after = field, retry_after

@@ -1,0 +1,274 @@
+"""Requests of both APIs are understood as the same, and what is answered is what their clients
+expect."""
+
+import json
+
+import anthropic.types
+import openai.types.chat
+import pytest
+from pydantic import ValidationError
+
+from ale_jax.gateway.api import anthropic_messages, openai_chat
+from ale_jax.gateway.messages import ChatMessage, ToolCall
+from ale_jax.gateway.requests import (
+    REQUIRED,
+    ApiError,
+    ChatRequest,
+    ChatResult,
+    Choice,
+    SampleOptions,
+    TokenLogp,
+    Usage,
+)
+
+PARAMETERS = {"type": "object", "properties": {"command": {"type": "string"}}}
+LS = ToolCall("bash", '{"command": "ls"}', "call_1")
+MESSAGES = (
+    ChatMessage("system", "Work."),
+    ChatMessage("user", "Begin."),
+    ChatMessage("assistant", "I look.", "hm", (LS,)),
+    ChatMessage("tool", "a\nb", answers="call_1"),
+    ChatMessage("user", "Go on."),
+)
+TOOL = {"name": "bash", "description": "Runs.", "parameters": PARAMETERS}
+WANTED = ChatRequest(
+    model="policy",
+    messages=MESSAGES,
+    tools=({"type": "function", "function": TOOL},),
+    tool_choice=REQUIRED,
+    parallel_calls=False,
+    options=SampleOptions(max_tokens=50, temperature=0.5, top_p=0.9, top_k=8, stop=("END",)),
+)
+OPENAI = {
+    "model": "policy",
+    "messages": [
+        {"role": "developer", "content": "Work."},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "Be"}, {"type": "text", "text": "gin."}],
+        },
+        {
+            "role": "assistant",
+            "content": "I look.",
+            "reasoning_content": "hm",
+            "tool_calls": [
+                {
+                    "id": "call_1",
+                    "type": "function",
+                    "function": {"name": "bash", "arguments": '{"command": "ls"}'},
+                }
+            ],
+        },
+        {"role": "tool", "tool_call_id": "call_1", "content": "a\nb"},
+        {"role": "user", "content": "Go on."},
+    ],
+    "tools": [{"type": "function", "function": TOOL}],
+    "tool_choice": "required",
+    "parallel_tool_calls": False,
+    "max_completion_tokens": 50,
+    "temperature": 0.5,
+    "top_p": 0.9,
+    "top_k": 8,
+    "stop": "END",
+    "store": True,
+    "metadata": {"of": "another service"},
+}
+ANTHROPIC = {
+    "model": "policy",
+    "system": [{"type": "text", "text": "Work.", "cache_control": {"type": "ephemeral"}}],
+    "messages": [
+        {"role": "user", "content": "Begin."},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "s"},
+                {"type": "text", "text": "I look."},
+                {"type": "tool_use", "id": "call_1", "name": "bash", "input": {"command": "ls"}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "call_1",
+                    "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+                },
+                {"type": "text", "text": "Go on."},
+            ],
+        },
+    ],
+    "tools": [{"name": "bash", "description": "Runs.", "input_schema": PARAMETERS}],
+    "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
+    "max_tokens": 50,
+    "temperature": 0.5,
+    "top_p": 0.9,
+    "top_k": 8,
+    "stop_sequences": ["END"],
+}
+
+
+def of_openai(**changes):
+    return openai_chat.chat_request(openai_chat.ChatBody(**OPENAI | changes))
+
+
+def of_anthropic(**changes):
+    return anthropic_messages.chat_request(anthropic_messages.MessagesBody(**ANTHROPIC | changes))
+
+
+def test_both_apis_ask_for_the_same():
+    assert of_openai() == of_anthropic() == WANTED
+
+
+def test_the_tokens_of_a_request_are_counted_without_its_options():
+    body = {name: ANTHROPIC[name] for name in ("model", "system", "messages", "tools")}
+    counted = anthropic_messages.chat_request(anthropic_messages.CountBody(**body))
+    assert (counted.messages, counted.tools) == (WANTED.messages, WANTED.tools)
+
+
+def test_more_options_of_chat_completions():
+    asked = of_openai(
+        stop=["a", ""],
+        n=3,
+        seed=7,
+        logprobs=True,
+        top_logprobs=2,
+        logit_bias={"17": -100},
+        frequency_penalty=0.5,
+        response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": PARAMETERS}},
+        stream=True,
+        stream_options={"include_usage": True},
+        tool_choice={"type": "function", "function": {"name": "bash"}},
+    )
+    options = asked.options
+    assert (options.stop, options.n, options.seed, options.top_logprobs) == (("a",), 3, 7, 2)
+    assert (options.logit_bias, options.frequency_penalty) == ({17: -100.0}, 0.5)
+    assert asked.schema == PARAMETERS and asked.stream and asked.with_usage
+    assert asked.tool_choice == "bash"
+    assert of_openai(response_format={"type": "json_object"}).schema == {"type": "object"}
+    assert of_openai().options.top_logprobs is None
+
+
+USER = [{"role": "user", "content": "Begin."}]
+IMAGE = {"type": "image_url", "image_url": {"url": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("ask", "changes", "message", "field"),
+    [
+        (
+            of_openai,
+            {"tool_choice": {"type": "function", "function": {"name": "x"}}},
+            "'x'",
+            "tool_",
+        ),
+        (
+            of_openai,
+            {"messages": [{"role": "user", "content": [IMAGE]}]},
+            "only text",
+            "messages.0",
+        ),
+        (of_openai, {"messages": [{"role": "user"}]}, "missing", "messages.0.content"),
+        (of_openai, {"messages": [{"role": "tool", "content": ""}]}, "tool_call_id", "messages.0"),
+        (of_openai, {"response_format": {"type": "json_schema"}}, "missing", "response_format"),
+        (of_anthropic, {"tool_choice": {"type": "tool", "name": "x"}}, "'x'", "tool_choice"),
+        (
+            of_anthropic,
+            {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
+            "only text",
+            "messages.0.content",
+        ),
+    ],
+)
+def test_what_there_is_not_is_refused(ask, changes, message, field):
+    with pytest.raises(ApiError, match=message) as refused:
+        ask(**changes)
+    assert refused.value.status == 400 and refused.value.field.startswith(field)
+
+
+@pytest.mark.parametrize(
+    ("ask", "changes"),
+    [
+        (of_openai, {"messages": []}),
+        (of_openai, {"n": 0}),
+        (of_openai, {"temperature": float("nan")}),
+        (of_openai, {"messages": [{"role": "robot", "content": ""}]}),
+        (of_anthropic, {"max_tokens": 0}),
+        (of_anthropic, {"stop_sequences": ["x"] * 17}),
+    ],
+)
+def test_values_out_of_range_are_refused(ask, changes):
+    with pytest.raises(ValidationError):
+        ask(**changes)
+
+
+LOGPS = (TokenLogp("é", -0.5, (("é", -0.5), ("x", float("-inf")))),)
+SAID = ChatMessage("assistant", "I look.", "hm", (LS,))
+
+
+def result(message, finish, logps=None):
+    choices = (Choice(message, finish, logps),)
+    return ChatResult("abc", 1_700_000_000, "policy", choices, Usage(10, 4, cached=6))
+
+
+def test_a_completion_is_what_openais_client_expects():
+    body = openai_chat.completion(result(SAID, "tool_calls", LOGPS))
+    found = openai.types.chat.ChatCompletion.model_validate_json(json.dumps(body), strict=True)
+    (choice,) = found.choices
+    assert (choice.message.content, choice.finish_reason) == ("I look.", "tool_calls")
+    assert choice.message.tool_calls[0].function.arguments == LS.arguments
+    assert choice.logprobs.content[0].bytes == list("é".encode())
+    assert choice.logprobs.content[0].top_logprobs[1].logprob == -9999.0
+    assert (found.usage.total_tokens, found.usage.prompt_tokens_details.cached_tokens) == (14, 6)
+
+
+def test_pieces_of_a_stream_are_what_openais_client_expects():
+    whole = result(SAID, "tool_calls")
+    deltas = {"tool_calls": openai_chat.call_deltas(SAID.tool_calls)}
+    for body in (openai_chat.chunk(whole, 0, deltas, "tool_calls"), openai_chat.usage_chunk(whole)):
+        text = openai_chat.sse(body).removeprefix("data: ")
+        openai.types.chat.ChatCompletionChunk.model_validate_json(text, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("finish", "reason"), [("tool_calls", "tool_use"), ("length", "max_tokens")]
+)
+def test_a_message_is_what_anthropics_client_expects(finish, reason):
+    body = anthropic_messages.message(result(SAID, finish))
+    found = anthropic.types.Message.model_validate_json(json.dumps(body), strict=True)
+    assert [block.type for block in found.content] == ["thinking", "text", "tool_use"]
+    assert (found.content[2].input, found.stop_reason) == ({"command": "ls"}, reason)
+    assert (found.usage.input_tokens, found.usage.cache_read_input_tokens) == (4, 6)
+
+
+EVENTS = {
+    "message_start": anthropic.types.RawMessageStartEvent,
+    "content_block_start": anthropic.types.RawContentBlockStartEvent,
+    "content_block_delta": anthropic.types.RawContentBlockDeltaEvent,
+    "content_block_stop": anthropic.types.RawContentBlockStopEvent,
+    "message_delta": anthropic.types.RawMessageDeltaEvent,
+    "message_stop": anthropic.types.RawMessageStopEvent,
+}
+
+
+def test_events_of_a_stream_are_what_anthropics_client_expects():
+    whole = result(SAID, "tool_calls")
+    blocks = anthropic_messages.message(whole)["content"]
+    events = [anthropic_messages.started(whole)]
+    for index, block in enumerate(blocks):
+        events += anthropic_messages.block_events(index, block)
+    events += anthropic_messages.ended(whole)
+    for event in events:
+        name, data = anthropic_messages.sse(event).split("\n")[:2]
+        EVENTS[name.removeprefix("event: ")].model_validate_json(data.removeprefix("data: "))
+    parts = [e["delta"]["partial_json"] for e in events if "partial_json" in e.get("delta", {})]
+    assert json.loads("".join(parts)) == {"command": "ls"}
+
+
+def test_errors_have_each_apis_own_shape():
+    refused = ApiError(429, "wait", retry_after=3)
+    assert openai_chat.error(refused)["error"]["message"] == "wait"
+    assert anthropic_messages.error(refused)["error"]["type"] == "rate_limit_error"
+    broken = ApiError(500, "broken")
+    assert openai_chat.error(broken)["error"]["type"] == "server_error"
+    assert anthropic_messages.error(broken)["error"]["type"] == "api_error"
