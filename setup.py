@@ -54,7 +54,9 @@ setup(
         # torch is only used as the independent reference in the parity tests.
         "test": [
             *NOTEBOOKS,
+            "anthropic>=2",
             "hypothesis>=6.100",
+            "openai>=3",
             "playwright>=1.50",
             "pytest>=8",
             "pytest-timeout>=2.3",

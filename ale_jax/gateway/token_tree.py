@@ -126,18 +126,23 @@ class TokenTree:
 
         ValueError if there are none, or the policy's turn is over.
         """
+        call = self.place(messages, tools)
+        with self._lock:
+            self._count(call)
+        return call
+
+    def place(self, messages: Sequence[ChatMessage], tools: Sequence[dict[str, Any]] = ()) -> Call:
+        """Like `begin`, of a call that is not made."""
         if not messages or messages[-1].role == "assistant":
             raise ValueError("the last message must be one that the policy can answer")
         start = tools_key(tools)
         keys = path_keys(start, messages)
         with self._lock:
             parent, known = self._parent(keys)
-            new = tuple(messages[known:])
-            self._count(parent, new)
+        new = tuple(messages[known:])
         after = None if parent is None else parent.sampled.ids
         prompt_ids = self._render(new, tools, after)
-        start = keys[-1]
-        return Call(parent, new, np.asarray(prompt_ids, np.int32), start)
+        return Call(parent, new, np.asarray(prompt_ids, np.int32), keys[-1])
 
     def finish(self, call: Call, reply: ChatMessage, sampled: SampledTokens) -> None:
         """Takes over what the policy has answered. reply: as it is sent to the agent."""
@@ -177,14 +182,16 @@ class TokenTree:
         keys, and its length in messages."""
         for length in range(len(keys) - 1, 0, -1):
             if same := self._by_key.get(keys[length - 1]):
-                if any(not np.array_equal(same[-1].sampled.ids, c.sampled.ids) for c in same[:-1]):
-                    self.counts.ambiguous += 1
                 return same[-1], length
         return None, 0
 
-    def _count(self, parent: Call | None, new: Sequence[ChatMessage]) -> None:
-        if any(message.role == "assistant" for message in new):
+    def _count(self, call: Call) -> None:
+        if any(message.role == "assistant" for message in call.messages):
             self.counts.edited += 1
+        parent = call.parent
+        same = self._by_key[parent.key] if parent else []
+        ids = [other.sampled.ids for other in same]
+        self.counts.ambiguous += any(not np.array_equal(each, ids[-1]) for each in ids)
         siblings = parent.children if parent else sum(call.parent is None for call in self._calls)
         self.counts.forks += siblings > 0
 

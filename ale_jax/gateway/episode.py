@@ -1,0 +1,184 @@
+"""One episode's calls to the policy: from messages to ids, and from sampled ids to a reply."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import secrets
+import string
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Protocol
+
+import numpy as np
+
+from ale_jax.errors import RolloutsFailed
+from ale_jax.gateway.formats.reply import ParsedReply, ReplyFormat, without_marks
+from ale_jax.gateway.messages import ChatMessage
+from ale_jax.gateway.requests import NONE, ApiError, ChatRequest, Choice, SampleOptions
+from ale_jax.gateway.token_tree import Branch, BranchChoice, Call, TokenTree
+
+ID_LETTERS, ID_LENGTH = string.ascii_letters + string.digits, 9  # as Mistral's template wants them
+
+
+class Sampled(Protocol):
+    """What the engine wrote. stop: "stop", "length" or "context_full"."""
+
+    ids: np.ndarray
+    logp_mu: np.ndarray
+    logp_old: np.ndarray
+    version: np.ndarray
+    stop: str
+
+
+class Policy(Protocol):
+    """The engine. A conversation is what it keeps in its cache between two calls."""
+
+    def open(self) -> int: ...
+
+    def reply(
+        self, conversation: int, new_ids: np.ndarray, options: SampleOptions, key: np.ndarray
+    ) -> Future[Sampled]: ...
+
+    def end(self, conversation: int) -> None:
+        """A reply in progress fails."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Language:
+    """How the policy's model writes. parse: of a reply's text, with marked special tokens.
+    marked_text: of ids, without those that end a reply."""
+
+    format: ReplyFormat
+    marked_text: Callable[[np.ndarray], str]
+
+    def read(self, ids: np.ndarray, request: ChatRequest) -> ParsedReply:
+        text = self.marked_text(ids)
+        if request.tool_choice == NONE:
+            return ParsedReply(without_marks(text).strip())
+        functions = [tool["function"] for tool in request.tools]
+        return self.format.parse(text, {each["name"]: each["parameters"] for each in functions})
+
+
+@dataclasses.dataclass(frozen=True)
+class Pending:
+    """A call that the engine answers. num_new: the ids that it has to read for it, at most."""
+
+    call: Call
+    num_new: int
+    conversation: int
+    sampled: Future[Sampled]
+
+
+class GatewayEpisode:
+    """The conversations of one episode's agents. Thread-safe.
+
+    A call that continues the newest one of a conversation in the engine's cache reads only what is
+    new. Another one begins a conversation of its own, whose prompt may be in the cache already.
+    """
+
+    def __init__(
+        self,
+        tree: TokenTree,
+        policy: Policy,
+        language: Language,
+        new_key: Callable[[int], np.ndarray],
+    ):
+        """new_key: the random key of the engine's conversation with this number."""
+        self.tree = tree
+        self._policy, self._language, self._new_key = policy, language, new_key
+        self._lock = threading.Lock()
+        self._newest: dict[Call, int] = {}  # call -> the conversation in which nothing follows it
+        self._keys: dict[int, np.ndarray] = {}  # of the conversations that are open
+        self._numbers = itertools.count()
+        self._ended = False
+
+    def ask(self, request: ChatRequest) -> list[Pending]:
+        """Lets the policy answer, `request.options.n` times.
+
+        Raises:
+          ApiError: 410 after the end of the episode, 400 if the messages cannot be answered.
+        """
+        with _refusing():
+            count = request.options.n
+            calls = [self.tree.begin(request.messages, request.tools) for _ in range(count)]
+        return [self._begin(call, request.options) for call in calls]
+
+    def answer(self, pending: Pending, request: ChatRequest) -> Choice:
+        """The reply to the request, once it is sampled.
+
+        Raises:
+          ApiError: 400 if the context is full, 410 if the episode has ended meanwhile, 503 if the
+            engine has.
+        """
+        call = pending.call
+        try:
+            sampled = pending.sampled.result()
+        except RolloutsFailed as error:
+            raise self._failed() from error
+        if not len(sampled.ids):
+            self.cancel(pending)
+            raise ApiError(400, "the conversation fills the policy's context", "messages")
+        said = self._language.read(sampled.ids, request)
+        named = tuple(dataclasses.replace(each, id=_new_id()) for each in said.calls)
+        reply = ChatMessage("assistant", said.content, said.reasoning, named)
+        self.tree.finish(call, reply, sampled)
+        with self._lock:
+            if not self._ended:
+                self._newest[call] = pending.conversation
+        finish = "length" if sampled.stop != "stop" else "tool_calls" if named else "stop"
+        return Choice(reply, finish)
+
+    def cancel(self, pending: Pending) -> None:
+        """Gives up a call whose client is gone. What was sampled of it is not trained on."""
+        with self._lock:
+            self._keys.pop(pending.conversation, None)
+        self._policy.end(pending.conversation)
+
+    def end(self, choice: BranchChoice) -> list[Branch]:
+        """Refuses all further calls; returns what to train on."""
+        with self._lock:
+            self._ended = True
+            conversations, self._keys = list(self._keys), {}
+            self._newest.clear()
+        for conversation in conversations:
+            self._policy.end(conversation)
+        return self.tree.branches(choice)
+
+    def _failed(self) -> ApiError:
+        if self._ended:
+            return ApiError(410, "the episode has ended")
+        return ApiError(503, "the policy's engine does not answer")
+
+    def _begin(self, call: Call, options: SampleOptions) -> Pending:
+        with self._lock:
+            if self._ended:
+                raise ApiError(410, "the episode has ended")
+            conversation = self._newest.pop(call.parent, None) if call.parent else None
+            new_ids = call.prompt_ids
+            if conversation is None:
+                conversation, new_ids = self._policy.open(), call.context_ids()
+                self._keys[conversation] = self._new_key(next(self._numbers))
+            key = self._keys[conversation]
+        sampled = self._policy.reply(conversation, new_ids, options, key)
+        return Pending(call, len(new_ids), conversation, sampled)
+
+    def count_tokens(self, request: ChatRequest) -> int:
+        """Of the prompt that the request would be read as. ApiError (400) as for `ask`."""
+        with _refusing():
+            return len(self.tree.place(request.messages, request.tools).context_ids())
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """Tells the client what is wrong with its messages."""
+    try:
+        yield
+    except ValueError as error:
+        raise ApiError(400, str(error), "messages") from error
+
+
+def _new_id() -> str:
+    return "".join(secrets.choice(ID_LETTERS) for _ in range(ID_LENGTH))

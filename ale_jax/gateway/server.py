@@ -1,0 +1,51 @@
+"""The gateway's server, in a thread of the process that has the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+import uvicorn
+from fastapi import FastAPI
+
+BACKLOG = 2048
+LEAVE_S = 5  # for calls in progress, when the server is closed
+
+
+@contextlib.contextmanager
+def served(app: FastAPI, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+    """Yields the base URL while it serves. port: 0 for one that is free.
+
+    ValueError if it cannot listen there.
+    """
+    with _listener(host, port) as listener:
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, timeout_graceful_shutdown=LEAVE_S
+        )
+        server = uvicorn.Server(config)
+        thread = threading.Thread(
+            target=lambda: asyncio.run(server.serve([listener])), name="gateway", daemon=True
+        )
+        thread.start()  # the socket listens already
+        try:
+            yield f"http://{host}:{listener.getsockname()[1]}/v1"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    listener = socket.socket()
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ValueError(
+            f"the gateway cannot listen on {host}:{port}: {error}; choose another port"
+        ) from error
+    return listener

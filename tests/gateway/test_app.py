@@ -1,0 +1,260 @@
+"""The gateway over HTTP, as the official clients and careless ones use it."""
+
+import contextlib
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import anthropic
+import httpx
+import numpy as np
+import openai
+import pytest
+
+from ale_jax.gateway.app import make_app
+from ale_jax.gateway.episode import GatewayEpisode, Language
+from ale_jax.gateway.episodes import Episodes
+from ale_jax.gateway.formats.hermes import Hermes
+from ale_jax.gateway.server import served
+from ale_jax.gateway.token_tree import TokenTree
+from tests.gateway.fake_policy import FakePolicy
+from tests.gateway.speech import read, render
+
+CALL = '<tool_call>{"name": "bash", "arguments": {"command": "ls"}}</tool_call>'
+BASH = {
+    "name": "bash",
+    "description": "Runs.",
+    "parameters": {"type": "object", "properties": {"command": {"type": "string"}}},
+}
+TOOLS = [{"type": "function", "function": BASH}]
+
+
+def answer(messages):
+    """A policy that looks once, and then says what it saw."""
+    role, text = messages[-1]
+    if text == "wait":
+        return None
+    return f"<think>so</think>I look.{CALL}" if role == "user" else f"There is {text}."
+
+
+class Gateway:
+    def __init__(self):
+        self.episodes, self.policy = Episodes(), FakePolicy(answer)
+        self.url = None
+
+    def open(self):
+        keys = lambda number: np.array([0, number], np.uint32)  # noqa: E731
+        tree = TokenTree(render)
+        language = Language(Hermes(), lambda ids: read([4, *ids])[0][1])
+        return self.episodes.open(GatewayEpisode(tree, self.policy, language, keys))
+
+    def openai(self, token):
+        return openai.OpenAI(base_url=self.url, api_key=token, max_retries=0)
+
+    def anthropic(self, token):
+        url = self.url.removesuffix("/v1")
+        return anthropic.Anthropic(base_url=url, api_key=token, max_retries=0)
+
+    def post(self, path, body, token, **options):
+        headers = {"Authorization": f"Bearer {token}"}
+        return httpx.post(f"{self.url}{path}", json=body, headers=headers, **options)
+
+
+@pytest.fixture
+def gateway():
+    gateway = Gateway()
+    with served(make_app(gateway.episodes, "policy")) as gateway.url:
+        yield gateway
+
+
+def play_with_openai(client, stream):
+    """A task of two turns; returns the messages."""
+    messages = [{"role": "user", "content": "task"}]
+    for result in ("a.txt", None):
+        asked = {"model": "m", "messages": messages, "tools": TOOLS}
+        if stream:
+            message = joined(client.chat.completions.create(**asked, stream=True))
+        else:
+            (choice,) = client.chat.completions.create(**asked).choices
+            message = choice.message.model_dump(exclude_none=True)
+        messages.append(message)
+        if result:
+            (call,) = message["tool_calls"]
+            assert json.loads(call["function"]["arguments"]) == {"command": "ls"}
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+    return messages
+
+
+def joined(chunks):
+    message, finish = {"role": "assistant", "content": "", "tool_calls": []}, None
+    for chunk in chunks:
+        delta = chunk.choices[0].delta
+        message["content"] += delta.content or ""
+        message["tool_calls"] += [c.model_dump() for c in delta.tool_calls or []]
+        finish = chunk.choices[0].finish_reason or finish
+    assert finish == ("tool_calls" if message["tool_calls"] else "stop")
+    return message
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_openais_client_plays_a_task_and_every_token_is_delivered(gateway, stream):
+    token = gateway.open()
+    messages = play_with_openai(gateway.openai(token), stream)
+    assert messages[1]["content"] == "I look." and messages[-1]["content"] == "There is a.txt."
+    (branch,) = gateway.episodes.end(token, "all")
+    assert [call.reply.content for call in branch.calls] == ["I look.", "There is a.txt."]
+    assert branch.calls[0].reply.reasoning == "so"
+    # The second call read what was new in the conversation that the engine had kept.
+    (first, _), (second, new_ids) = gateway.policy.asked
+    assert first == second and read(new_ids)[0] == ("tool", "a.txt")
+    assert gateway.policy.ended == [first]
+
+
+def test_anthropics_client_plays_the_same_task(gateway):
+    token = gateway.open()
+    client = gateway.anthropic(token)
+    tool = {"name": "bash", "description": "Runs.", "input_schema": BASH["parameters"]}
+    asked = {"model": "m", "max_tokens": 200, "tools": [tool]}
+    messages = [{"role": "user", "content": "task"}]
+    first = client.messages.create(**asked, messages=messages)
+    thinking, text, use = first.content
+    assert (thinking.thinking, text.text, use.input) == ("so", "I look.", {"command": "ls"})
+    result = {"type": "tool_result", "tool_use_id": use.id, "content": "a.txt"}
+    messages += [
+        {"role": "assistant", "content": [block.model_dump() for block in first.content]},
+        {"role": "user", "content": [result]},
+    ]
+    counted = client.messages.count_tokens(model="m", messages=messages, tools=[tool])
+    with client.messages.stream(**asked, messages=messages) as stream:
+        assert "".join(stream.text_stream) == "There is a.txt."
+        last = stream.get_final_message()
+    assert last.usage.input_tokens + last.usage.cache_read_input_tokens == counted.input_tokens
+    assert last.usage.cache_read_input_tokens > 0
+    assert len(gateway.episodes.end(token, "all")) == 1
+
+
+def test_parallel_calls_of_sub_agents_are_branches_of_one_episode(gateway):
+    token = gateway.open()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: play_with_openai(gateway.openai(token), False), range(8)))
+    branches = gateway.episodes.end(token, "all")
+    delivered = [call for b in branches for call in b.calls[b.num_shared :]]
+    assert len(delivered) == len(set(map(id, delivered))) == 16
+
+
+def test_several_replies_to_one_request(gateway):
+    token = gateway.open()
+    messages = [{"role": "user", "content": "task"}]
+    found = gateway.openai(token).chat.completions.create(model="m", messages=messages, n=3)
+    assert [choice.index for choice in found.choices] == [0, 1, 2]
+    assert len({call for call, _ in gateway.policy.asked}) == 3
+    assert len(gateway.episodes.end(token, "all")) == 3
+
+
+def test_a_reply_that_was_cut_off_says_so(gateway):
+    client = gateway.openai(gateway.open())
+    messages = [{"role": "tool", "tool_call_id": "x", "content": "much"}]
+    (choice,) = client.chat.completions.create(model="m", messages=messages, max_tokens=5).choices
+    assert (choice.finish_reason, choice.message.content) == ("length", "There")
+
+
+def test_without_tools_to_choose_a_call_is_text(gateway):
+    client = gateway.openai(gateway.open())
+    asked = {"model": "m", "messages": [{"role": "user", "content": "task"}], "tools": TOOLS}
+    (choice,) = client.chat.completions.create(**asked, tool_choice="none").choices
+    assert choice.message.tool_calls is None and CALL in choice.message.content
+
+
+def test_tokens_decide_who_may_call(gateway):
+    token = gateway.open()
+    body = {"model": "m", "messages": [{"role": "user", "content": "task"}]}
+    for wrong in ("x", token[:-1]):
+        refused = gateway.post("/chat/completions", body, wrong)
+        assert refused.status_code == 401 and "token" in refused.json()["error"]["message"]
+    assert httpx.get(f"{gateway.url}/models").status_code == 401
+    models = gateway.openai(token).models.list().data
+    assert [model.id for model in models] == ["policy"]
+    gateway.episodes.end(token, "all")
+    with pytest.raises(openai.APIStatusError, match="has ended") as ended:
+        gateway.openai(token).chat.completions.create(**body)
+    assert ended.value.status_code == 410
+
+
+def test_while_calls_are_paused_clients_are_told_to_wait(gateway):
+    token = gateway.open()
+    gateway.episodes.pause(retry_after=7)
+    with pytest.raises(anthropic.RateLimitError) as waits:
+        gateway.anthropic(token).messages.create(
+            model="m", max_tokens=5, messages=[{"role": "user", "content": "task"}]
+        )
+    assert waits.value.response.headers["Retry-After"] == "7"
+    assert waits.value.body["error"]["type"] == "rate_limit_error"
+    gateway.episodes.resume()
+    play_with_openai(gateway.openai(token), False)
+
+
+def test_the_end_of_an_episode_ends_calls_that_wait(gateway):
+    token = gateway.open()
+    body = {"model": "m", "messages": [{"role": "user", "content": "wait"}]}
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(gateway.post, "/chat/completions", body, token, timeout=60)
+        until(lambda: gateway.policy.asked)
+        gateway.episodes.end(token, "all")
+        assert waiting.result().status_code == 410
+
+
+def test_a_client_that_goes_away_is_not_waited_for(gateway):
+    body = {"model": "m", "messages": [{"role": "user", "content": "wait"}]}
+    with contextlib.suppress(httpx.TimeoutException):
+        gateway.post("/chat/completions", body, gateway.open(), timeout=0.5)
+    until(lambda: gateway.policy.ended)
+    assert gateway.policy.ended == [0]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"messages": "hello"}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user", "content": "x"}], "n": 0}, "n"),
+        ({"messages": [{"role": "user", "content": "x"}], "stop": 7}, "stop"),
+        ({"messages": [{"role": "assistant", "content": "x"}]}, "messages"),
+    ],
+)
+def test_a_request_that_is_wrong_says_where(gateway, body, field):
+    refused = gateway.post("/chat/completions", body, gateway.open())
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"].startswith(field)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b'{"messages": [{"role": "user"', b"\xff", b"[" * 9999]
+)
+def test_what_is_no_json_is_refused(gateway, content):
+    for path in ("/chat/completions", "/messages"):
+        headers = {"Authorization": f"Bearer {gateway.open()}", "Content-Type": "application/json"}
+        refused = httpx.post(gateway.url + path, content=content, headers=headers)
+        assert refused.status_code == 400 and "error" in refused.json()
+
+
+def test_an_unknown_path_is_told_in_json(gateway):
+    assert httpx.get(f"{gateway.url}/nothing").json()["error"]["code"] == 404
+
+
+def test_many_clients_are_served_at_once(gateway):
+    """Also beside some that wait for ever."""
+    token, body = gateway.open(), {"model": "m", "messages": [{"role": "user", "content": "wait"}]}
+    for _ in range(50):
+        waits = lambda: gateway.post("/chat/completions", body, token, timeout=60)  # noqa: E731
+        threading.Thread(target=waits, daemon=True).start()
+    until(lambda: len(gateway.policy.asked) == 50)
+    assert play_with_openai(gateway.openai(gateway.open()), False)
+    gateway.episodes.end(token, "all")
+
+
+def until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
