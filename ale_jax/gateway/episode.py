@@ -162,7 +162,8 @@ class GatewayEpisode:
                 conversation, new_ids = self._policy.open(), call.context_ids()
                 self._keys[conversation] = self._new_key(next(self._numbers))
             key = self._keys[conversation]
-        sampled = self._policy.reply(conversation, new_ids, options, key)
+        with _refusing():
+            sampled = self._policy.reply(conversation, new_ids, options, key)
         return Pending(call, len(new_ids), conversation, sampled)
 
     def count_tokens(self, request: ChatRequest) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,9 @@ class ChatTokenizer:
         self._tokenizer = tokenizer
         self._tools = tools
         self._lock = threading.Lock()
-        self._renderer = ChatRenderer(self._render, _special_tokens(tokenizer))
+        added = tokenizer.added_tokens_decoder.items()
+        self._special = {number: token.content for number, token in added if token.special}
+        self._renderer = ChatRenderer(self._render, self._special.values())
         self._own_ids = lru_cache(MAX_TEXTS)(partial(self._encode, special=True))
         self.vocab_size = len(tokenizer)
         self.stop_ids = _stop_ids(tokenizer, self._renderer.end_of_turn)
@@ -125,6 +127,14 @@ class ChatTokenizer:
         except ValueError as error:
             raise ValueError(f"the tokenizer in {path}: {error}") from error
 
+    @property
+    def chat_template(self) -> str:
+        return self._tokenizer.chat_template
+
+    @property
+    def special_tokens(self) -> Collection[str]:
+        return self._special.values()
+
     def check_fits(self, model_vocab_size: int) -> None:
         """ValueError if the model has no embedding for some token. It may have more embeddings than
         tokens."""
@@ -142,14 +152,34 @@ class ChatTokenizer:
         with self._lock:
             return self._tokenizer.decode(np.asarray(ids).tolist(), skip_special_tokens=True)
 
-    def prompt_ids(self, new_messages: Sequence[ChatMessage], first: bool) -> np.ndarray:
+    def pieces(self, ids: Sequence[int] | np.ndarray) -> Iterator[tuple[str, bool]]:
+        """The text of `ids` in pieces: each special token that does not end a reply, by its name,
+        and what is between them. Says of each whether it is a special token."""
+        between: list[int] = []
+        for each in np.asarray(ids).tolist():
+            if each not in self._special:
+                between.append(each)
+                continue
+            yield self.decode(between), False
+            between = []
+            if each not in self.stop_ids:
+                yield self._special[each], True
+        yield self.decode(between), False
+
+    def prompt_ids(
+        self,
+        new_messages: Sequence[Message],
+        first: bool,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> np.ndarray:
         """The ids that continue a conversation by `new_messages`, up to the policy's next token.
 
         first: the conversation starts here; otherwise the messages follow a reply of the policy
-        that ended with its end-of-turn token.
+        that ended with its end-of-turn token. tools: those that it offers, if it starts here; None
+        for those of the tokenizer.
         """
         if first:
-            pieces = self._renderer.first(new_messages, self._tools)
+            pieces = self._renderer.first(new_messages, self._tools if tools is None else tools)
         else:
             pieces = self._renderer.following(new_messages)
         ids = [self._own_ids(p.text) if p.own else self._encode(p.text, False) for p in pieces]
@@ -173,11 +203,6 @@ class ChatTokenizer:
             add_generation_prompt=add_generation_prompt,
             tokenize=False,
         )
-
-
-def _special_tokens(tokenizer: PreTrainedTokenizerFast) -> list[str]:
-    added = tokenizer.added_tokens_decoder.values()
-    return [token.content for token in added if token.special]
 
 
 def _stop_ids(tokenizer: PreTrainedTokenizerFast, end_of_turn: str) -> tuple[int, ...]:

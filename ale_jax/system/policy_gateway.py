@@ -1,0 +1,104 @@
+"""The gateway in front of an engine: how its model writes, and what it can be asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from ale_jax.gateway.episode import Language
+from ale_jax.gateway.formats.families import format_named, format_of
+from ale_jax.gateway.formats.reply import plain_text, special
+from ale_jax.gateway.messages import ChatMessage, ToolCall
+from ale_jax.gateway.requests import SampleOptions
+from ale_jax.model.sampler import Sampling
+from ale_jax.model.tokenizer import ChatTokenizer
+from ale_jax.rollout.engine import Engine
+from ale_jax.rollout.engines import Engines
+from ale_jax.rollout.slots import Sampled
+
+NOT_YET = ("stop", "seed", "top_logprobs", "frequency_penalty", "presence_penalty", "logit_bias")
+
+
+class EnginePolicy:
+    """An engine, as an episode of the gateway needs it."""
+
+    def __init__(self, engine: Engine | Engines, sampling: Sampling, max_tokens: int):
+        """sampling, max_tokens: of a reply, where a request does not say."""
+        self._engine, self._sampling, self._max_tokens = engine, sampling, max_tokens
+
+    def open(self) -> int:
+        return self._engine.open()
+
+    def reply(
+        self, conversation: int, new_ids: np.ndarray, options: SampleOptions, key: np.ndarray
+    ) -> Future[Sampled]:
+        """ValueError for options that the engine does not have."""
+        usual, asked = SampleOptions(), self._sampling
+        for name in NOT_YET:
+            if getattr(options, name) != getattr(usual, name):
+                raise ValueError(f"{name}: the engine cannot do this")
+        sampling = Sampling(
+            asked.temperature if options.temperature is None else options.temperature,
+            asked.top_k if options.top_k is None else options.top_k,
+            asked.top_p if options.top_p is None else options.top_p,
+        )
+        most = min(options.max_tokens or self._max_tokens, self._max_tokens)
+        return self._engine.reply(conversation, new_ids, most, sampling, key)
+
+    def end(self, conversation: int) -> None:
+        self._engine.end(conversation)
+
+
+class ChatRender:
+    """How a tokenizer's chat template writes messages, for the token tree."""
+
+    def __init__(self, tokenizer: ChatTokenizer):
+        self._tokenizer = tokenizer
+
+    def __call__(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[Mapping[str, Any]],
+        after: np.ndarray | None,
+    ) -> np.ndarray:
+        shown = list(map(_for_template, messages))
+        ids = self._tokenizer.prompt_ids(shown, after is None, list(tools) or None)
+        end_of_turn = self._tokenizer.stop_ids[0]
+        if after is not None and after[-1] != end_of_turn:
+            ids = np.concatenate([[end_of_turn], ids])
+        return ids.astype(np.int32)
+
+
+def language_of(tokenizer: ChatTokenizer) -> Language:
+    name = format_of(tokenizer.chat_template, tokenizer.special_tokens)
+
+    def marked_text(ids: np.ndarray) -> str:
+        pieces = tokenizer.pieces(ids)
+        return "".join(special(text) if own else plain_text(text) for text, own in pieces)
+
+    return Language(format_named(name), marked_text)
+
+
+def _for_template(message: ChatMessage) -> dict[str, Any]:
+    shown: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.reasoning:
+        shown["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        shown["tool_calls"] = [_call_for_template(call) for call in message.tool_calls]
+    if message.answers:
+        shown["tool_call_id"] = message.answers
+    return shown
+
+
+def _call_for_template(call: ToolCall) -> dict[str, Any]:
+    """Arguments that are no JSON are shown as the text that they are."""
+    try:
+        arguments = json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        arguments = call.arguments
+    function = {"name": call.name, "arguments": arguments}
+    return {"id": call.id, "type": "function", "function": function}

@@ -1,0 +1,132 @@
+"""A real engine behind the gateway: the ids are those of our own loop, whoever asks."""
+
+import dataclasses
+from functools import partial
+
+import jax
+import numpy as np
+import openai
+import pytest
+
+from ale_jax.agent.api import Message
+from ale_jax.gateway.app import make_app
+from ale_jax.gateway.episode import GatewayEpisode
+from ale_jax.gateway.episodes import Episodes
+from ale_jax.gateway.messages import ChatMessage
+from ale_jax.gateway.requests import ApiError, ChatRequest, SampleOptions
+from ale_jax.gateway.server import served
+from ale_jax.gateway.token_tree import TokenTree
+from ale_jax.model.params import init_params
+from ale_jax.model.sampler import Sampling
+from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
+from ale_jax.records import Episode, EpisodeKey, Status, Task
+from ale_jax.rollout.engine import Engine
+from ale_jax.rollout.ledger import Ledger, conversation_key
+from ale_jax.system.policy_gateway import ChatRender, EnginePolicy, language_of
+from tests.model.shapes import MOE
+from tests.rollout.shapes import engine_shape
+
+KEY = EpisodeKey("train", 3, 1, Task("trail", 7, "train"))
+FIRST = (ChatMessage("system", "Work."), ChatMessage("user", "Read lemon.txt."))
+SEEN = [ChatMessage("tool", f"next: rose{n}.txt", answers="x") for n in range(3)]
+REPLY_TOKENS = 9
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    messages = [{"role": m.role, "content": m.content} for m in (*FIRST, *SEEN)]
+    return ChatTokenizer(train_bpe(messages * 10, 320))
+
+
+@pytest.fixture(scope="module")
+def engine(tokenizer):
+    shape = dataclasses.replace(MOE, vocab_size=tokenizer.vocab_size)
+    sizes = engine_shape(max_sequences=4, max_sequence_length=160, prefill_tokens=(16, 64))
+    engine = Engine(shape, sizes, tokenizer.stop_ids, init_params(jax.random.key(0), shape))
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def episode(engine, tokenizer):
+    tree, policy = TokenTree(ChatRender(tokenizer)), EnginePolicy(engine, Sampling(), REPLY_TOKENS)
+    keys = partial(conversation_key, 0, KEY)
+    episode = GatewayEpisode(tree, policy, language_of(tokenizer), keys)
+    yield episode
+    episode.end("all")
+
+
+def ask(episode, messages, **options):
+    request = ChatRequest("m", tuple(messages), options=SampleOptions(**options))
+    return [episode.answer(each, request) for each in episode.ask(request)]
+
+
+def test_an_agent_behind_the_gateway_gets_the_tokens_of_our_own_loop(episode, engine, tokenizer):
+    ledger = Ledger(engine, tokenizer, 0, REPLY_TOKENS)
+    ledger.open("own", KEY, Sampling())
+    told, new = list(FIRST), FIRST
+    for seen in SEEN:
+        (choice,) = ask(episode, told)
+        own = ledger.reply("own", [Message(each.role, each.content) for each in new])
+        assert choice.message.content == own.text.strip()
+        told, new = [*told, choice.message, seen], [seen]
+    trajectory = ledger.close("own", Episode(KEY, Status.FINISHED, 1.0, 3, 0, 1.0, 0.5))
+    (branch,) = episode.end("all")
+    for turn, call in zip(trajectory.turns, branch.calls, strict=True):
+        np.testing.assert_array_equal(call.prompt_ids, turn.prompt_ids)
+        np.testing.assert_array_equal(call.sampled.ids, turn.action_ids)
+        for name in ("logp_mu", "logp_old", "version"):
+            np.testing.assert_array_equal(getattr(call.sampled, name), getattr(turn, name))
+
+
+def test_what_was_sampled_is_read_again_only_where_a_branch_begins(episode, engine):
+    (first,) = ask(episode, FIRST)
+    before = engine.stats.prefilled_tokens
+    told = [*FIRST, first.message, SEEN[0]]
+    ask(episode, told)
+    new = engine.stats.prefilled_tokens - before
+    request = ChatRequest("m", tuple(told))
+    assert 0 < new < episode.count_tokens(request) // 2
+    ask(episode, told)  # the same again: another sample, in a conversation of its own
+    assert engine.stats.prefilled_tokens - before > 2 * new
+    whole, other = episode.end("all")
+    assert (len(whole.calls), whole.num_shared) == (2, 0)
+    assert (len(other.calls), other.num_shared) == (2, 1)
+
+
+def test_several_replies_have_other_tokens_and_one_prompt(episode, engine):
+    before = engine.stats.shared_tokens
+    replies = ask(episode, [ChatMessage("user", "Read lemon.txt. " * 4)], n=3)
+    assert len({each.message.content for each in replies}) == 3
+    assert engine.stats.shared_tokens > before
+
+
+@pytest.mark.parametrize("options", [{"stop": ("x",)}, {"logit_bias": {7: 1.0}}, {"seed": 7}])
+def test_what_the_engine_cannot_do_is_refused_and_not_ignored(episode, options):
+    with pytest.raises(ApiError, match="the engine cannot do this") as refused:
+        ask(episode, FIRST, **options)
+    assert refused.value.status == 400
+
+
+def test_a_full_context_is_said(episode):
+    long = ChatMessage("user", "Read lemon.txt. " * 60)
+    with pytest.raises(ApiError, match="fills the policy's context") as full:
+        ask(episode, [long])
+    assert full.value.status == 400
+
+
+def test_openais_client_talks_to_the_engine(engine, tokenizer):
+    episodes, policy = Episodes(), EnginePolicy(engine, Sampling(), REPLY_TOKENS)
+    tree = TokenTree(ChatRender(tokenizer))
+    keys = partial(conversation_key, 0, KEY)
+    token = episodes.open(GatewayEpisode(tree, policy, language_of(tokenizer), keys))
+    with served(make_app(episodes, "policy")) as url:
+        client = openai.OpenAI(base_url=url, api_key=token, max_retries=0)
+        messages = [{"role": "user", "content": "Read lemon.txt."}]
+        for _ in range(3):
+            found = client.chat.completions.create(model="policy", messages=messages)
+            messages.append({"role": "assistant", "content": found.choices[0].message.content})
+            messages.append({"role": "user", "content": "And on."})
+            assert 0 < found.usage.completion_tokens <= REPLY_TOKENS
+    (branch,) = episodes.end(token, "all")
+    assert len(branch.calls) == 3, "each reply came back as it was sampled"
