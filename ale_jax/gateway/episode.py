@@ -8,8 +8,9 @@ import itertools
 import secrets
 import string
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +21,7 @@ from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import NONE, ApiError, ChatRequest, Choice, SampleOptions
 from ale_jax.gateway.token_tree import Branch, BranchChoice, Call, TokenTree
 
+MAX_SEED = 2**64 - 1
 ID_LETTERS, ID_LENGTH = string.ascii_letters + string.digits, 9  # as Mistral's template wants them
 
 
@@ -33,14 +35,24 @@ class Sampled(Protocol):
     stop: str
 
 
+Watch = Callable[[np.ndarray], int | None]
+
+
 class Policy(Protocol):
     """The engine. A conversation is what it keeps in its cache between two calls."""
 
     def open(self) -> int: ...
 
     def reply(
-        self, conversation: int, new_ids: np.ndarray, options: SampleOptions, key: np.ndarray
-    ) -> Future[Sampled]: ...
+        self,
+        conversation: int,
+        new_ids: np.ndarray,
+        options: SampleOptions,
+        key: np.ndarray,
+        watch: Watch,
+    ) -> Future[Sampled]:
+        """watch: is told what has been written so far, and says after how many of these ids the
+        reply ends; None if it goes on."""
 
     def end(self, conversation: int) -> None:
         """A reply in progress fails."""
@@ -54,8 +66,19 @@ class Language:
     format: ReplyFormat
     marked_text: Callable[[np.ndarray], str]
 
+    def end_of(self, ids: np.ndarray, stops: Sequence[str]) -> int | None:
+        """After how many of the ids one of the texts is complete; None if none is."""
+        if not _first_stop(self.marked_text(ids), stops):
+            return None
+        return next(
+            n for n in range(1, len(ids) + 1) if _first_stop(self.marked_text(ids[:n]), stops)
+        )
+
     def read(self, ids: np.ndarray, request: ChatRequest) -> ParsedReply:
+        """A reply ends before the first of the texts that were asked to stop it."""
         text = self.marked_text(ids)
+        if stop := _first_stop(text, request.options.stop):
+            text = text.partition(stop)[0]
         if request.tool_choice == NONE:
             return ParsedReply(without_marks(text).strip())
         functions = [tool["function"] for tool in request.tools]
@@ -77,6 +100,9 @@ class GatewayEpisode:
 
     A call that continues the newest one of a conversation in the engine's cache reads only what is
     new. Another one begins a conversation of its own, whose prompt may be in the cache already.
+
+    A conversation between two calls keeps its place in the engine, so an episode has only so many
+    of them: else each could wait for a place that another one keeps.
     """
 
     def __init__(
@@ -85,9 +111,11 @@ class GatewayEpisode:
         policy: Policy,
         language: Language,
         new_key: Callable[[int], np.ndarray],
+        kept: int = 1,
     ):
-        """new_key: the random key of the engine's conversation with this number."""
-        self.tree = tree
+        """new_key: the random key of the engine's conversation with this number. kept: how many
+        conversations wait in the engine for their next call."""
+        self.tree, self._kept = tree, kept
         self._policy, self._language, self._new_key = policy, language, new_key
         self._lock = threading.Lock()
         self._newest: dict[Call, int] = {}  # call -> the conversation in which nothing follows it
@@ -104,7 +132,7 @@ class GatewayEpisode:
         with _refusing():
             count = request.options.n
             calls = [self.tree.begin(request.messages, request.tools) for _ in range(count)]
-        return [self._begin(call, request.options) for call in calls]
+        return [self._begin(call, request.options, n) for n, call in enumerate(calls)]
 
     def answer(self, pending: Pending, request: ChatRequest) -> Choice:
         """The reply to the request, once it is sampled.
@@ -126,16 +154,22 @@ class GatewayEpisode:
         reply = ChatMessage("assistant", said.content, said.reasoning, named)
         self.tree.finish(call, reply, sampled)
         with self._lock:
-            if not self._ended:
+            is_kept = not self._ended and len(self._keys) <= self._kept
+            if is_kept:
                 self._newest[call] = pending.conversation
+        if not is_kept:
+            self._leave(pending.conversation)
         finish = "length" if sampled.stop != "stop" else "tool_calls" if named else "stop"
         return Choice(reply, finish)
 
     def cancel(self, pending: Pending) -> None:
         """Gives up a call whose client is gone. What was sampled of it is not trained on."""
+        self._leave(pending.conversation)
+
+    def _leave(self, conversation: int) -> None:
         with self._lock:
-            self._keys.pop(pending.conversation, None)
-        self._policy.end(pending.conversation)
+            self._keys.pop(conversation, None)
+        self._policy.end(conversation)
 
     def end(self, choice: BranchChoice) -> list[Branch]:
         """Refuses all further calls; returns what to train on."""
@@ -152,24 +186,44 @@ class GatewayEpisode:
             return ApiError(410, "the episode has ended")
         return ApiError(503, "the policy's engine does not answer")
 
-    def _begin(self, call: Call, options: SampleOptions) -> Pending:
+    def _begin(self, call: Call, options: SampleOptions, number: int) -> Pending:
+        """number: of the reply, among those to one request."""
         with self._lock:
             if self._ended:
                 raise ApiError(410, "the episode has ended")
             conversation = self._newest.pop(call.parent, None) if call.parent else None
             new_ids = call.prompt_ids
             if conversation is None:
+                self._make_room()
                 conversation, new_ids = self._policy.open(), call.context_ids()
                 self._keys[conversation] = self._new_key(next(self._numbers))
             key = self._keys[conversation]
+        if options.seed is not None:
+            # The same request with the same seed is answered in the same way, in any conversation.
+            key = np.random.SeedSequence([options.seed & MAX_SEED, number]).generate_state(2)
+        watch = partial(self._language.end_of, stops=options.stop)
         with _refusing():
-            sampled = self._policy.reply(conversation, new_ids, options, key)
+            sampled = self._policy.reply(conversation, new_ids, options, key, watch)
         return Pending(call, len(new_ids), conversation, sampled)
+
+    def _make_room(self) -> None:
+        """Ends the conversation that has waited longest for its next call, if there is one too
+        many."""
+        if self._newest and len(self._keys) >= self._kept:
+            oldest = self._newest.pop(next(iter(self._newest)))
+            del self._keys[oldest]
+            self._policy.end(oldest)
 
     def count_tokens(self, request: ChatRequest) -> int:
         """Of the prompt that the request would be read as. ApiError (400) as for `ask`."""
         with _refusing():
             return len(self.tree.place(request.messages, request.tools).context_ids())
+
+
+def _first_stop(text: str, stops: Sequence[str]) -> str:
+    """The one that is met first; "" if none is."""
+    found = [stop for stop in stops if stop in text]
+    return min(found, key=text.index, default="")
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ from ale_jax.model.sharding import num_data_shards
 from ale_jax.rollout.data_shard import DataShard, best_shard
 from ale_jax.rollout.dispatch import ChunkBatches, Dispatch, ExpertRecord, page_table, slot_state
 from ale_jax.rollout.engine_shape import EngineShape
-from ale_jax.rollout.slots import CacheSlot, Request, Sampled
+from ale_jax.rollout.slots import CacheSlot, Request, Sampled, Watch
 
 
 @dataclasses.dataclass
@@ -117,14 +117,16 @@ class Engine:
         max_tokens: int,
         sampling: Sampling,
         key: np.ndarray,
+        watch: Watch | None = None,
     ) -> Future[Sampled]:
         """Appends `new_ids` to the conversation and samples a reply of at most `max_tokens`.
 
-        key: [2] uint32 threefry key data of the conversation. The future gets `EngineStopped` if
-        the engine ends first.
+        key: [2] uint32 threefry key data of the conversation. watch: is told what was written, and
+        may end the reply. The future gets `EngineStopped` if the engine ends first.
         """
         assert len(new_ids) > 0 and max_tokens > 0
-        request = Request(conversation, np.asarray(new_ids, np.int32), max_tokens, sampling, key)
+        ids = np.asarray(new_ids, np.int32)
+        request = Request(conversation, ids, max_tokens, sampling, key, watch)
         with self._wake:
             if self._closed:
                 raise EngineStopped("the engine is closed") from self._failure

@@ -14,7 +14,7 @@ from ale_jax.model.params import Params
 from ale_jax.model.sampler import Sampling
 from ale_jax.rollout.engine import Engine, EngineStats, EngineStopped
 from ale_jax.rollout.router import Router
-from ale_jax.rollout.slots import Sampled
+from ale_jax.rollout.slots import Sampled, Watch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,10 +64,11 @@ class Engines:
         max_tokens: int,
         sampling: Sampling,
         key: np.ndarray,
+        watch: Watch | None = None,
     ) -> Future[Sampled]:
         place = self._place(conversation, new_ids)
         engine = self._engines[place.engine]
-        return engine.reply(place.conversation, new_ids, max_tokens, sampling, key)
+        return engine.reply(place.conversation, new_ids, max_tokens, sampling, key, watch)
 
     def end(self, conversation: int) -> None:
         with self._lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -34,13 +34,20 @@ class Sampled:
     expert_TLK: np.ndarray | None = None
 
 
+# Given all ids of a reply so far: after how many of them it ends; None if it goes on.
+Watch = Callable[[np.ndarray], int | None]
+
+
 @dataclasses.dataclass(eq=False)
 class Request:
+    """watch: called after each dispatch that wrote something for it, by the engine's thread."""
+
     conversation: int
     new_ids: np.ndarray
     max_tokens: int
     sampling: Sampling
     key: np.ndarray
+    watch: Watch | None = None
     future: Future = dataclasses.field(default_factory=Future)
     _keys: tuple[int | None, list[bytes]] | None = None
 
@@ -147,16 +154,28 @@ class CacheSlot:
     ) -> None:
         """Takes over what a burst wrote for this slot (-1 once it was idle)."""
         count = int((token_n >= 0).sum())
+        ended = self._watched(token_n[:count])
+        if ended is not None:
+            count = ended  # what the cache holds behind it is overwritten by what comes next
         ids = token_n[:count]
         versions = np.full((count,), version, np.int32)
         self._parts.append((ids, logp_mu_n[:count], logp_old_n[:count], versions))
         self.length += count
         self.budget -= count
         self.tail = [int(ids[-1])]
-        if self.tail[0] in stop_ids:
+        if self.tail[0] in stop_ids or ended is not None:
             self._finish("stop")
         elif self.budget == 0:
             self._finish(self._cut)
+
+    def _watched(self, new_ids: np.ndarray) -> int | None:
+        """After how many of the new ids the reply ends, if its watcher says so."""
+        if self.request.watch is None:
+            return None
+        before = sum(len(ids) for ids, *_ in self._parts)
+        ids = np.concatenate([ids for ids, *_ in self._parts] + [new_ids])
+        ended = self.request.watch(ids)
+        return None if ended is None else max(ended - before, 1)
 
     def _finish(self, stop: str) -> None:
         request, self.request = self.request, None

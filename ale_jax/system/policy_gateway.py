@@ -18,9 +18,9 @@ from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.rollout.engine import Engine
 from ale_jax.rollout.engines import Engines
-from ale_jax.rollout.slots import Sampled
+from ale_jax.rollout.slots import Sampled, Watch
 
-NOT_YET = ("stop", "seed", "top_logprobs", "frequency_penalty", "presence_penalty", "logit_bias")
+NOT_YET = ("top_logprobs", "frequency_penalty", "presence_penalty", "logit_bias")
 
 
 class EnginePolicy:
@@ -34,7 +34,12 @@ class EnginePolicy:
         return self._engine.open()
 
     def reply(
-        self, conversation: int, new_ids: np.ndarray, options: SampleOptions, key: np.ndarray
+        self,
+        conversation: int,
+        new_ids: np.ndarray,
+        options: SampleOptions,
+        key: np.ndarray,
+        watch: Watch,
     ) -> Future[Sampled]:
         """ValueError for options that the engine does not have."""
         usual, asked = SampleOptions(), self._sampling
@@ -47,7 +52,8 @@ class EnginePolicy:
             asked.top_p if options.top_p is None else options.top_p,
         )
         most = min(options.max_tokens or self._max_tokens, self._max_tokens)
-        return self._engine.reply(conversation, new_ids, most, sampling, key)
+        watching = watch if options.stop else None
+        return self._engine.reply(conversation, new_ids, most, sampling, key, watching)
 
     def end(self, conversation: int) -> None:
         self._engine.end(conversation)

@@ -31,7 +31,7 @@ class FakePolicy:
             self._contexts[len(self._contexts)] = np.zeros(0, int)
             return len(self._contexts) - 1
 
-    def reply(self, conversation, new_ids, options, key):
+    def reply(self, conversation, new_ids, options, key, watch):
         future = Future()
         with self._lock:
             self.asked.append((conversation, new_ids))

@@ -161,6 +161,31 @@ def test_a_full_slot_says_so(engine):
     assert len(more.ids) == 0
 
 
+def test_a_watcher_sees_a_reply_grow_and_may_end_it(policy, engine):
+    """And what it has ended goes on as if the rest had not been written."""
+    replies = ((n, play(engine, n, 1, max_tokens=30)[0][1]) for n in range(20))
+    number, whole = next((n, reply) for n, reply in replies if len(reply.ids) > 12)
+    seen, conversation = [], engine.open()
+
+    def watch(ids):
+        seen.append(ids.tolist())
+        return 11 if len(ids) > 11 else None
+
+    first = prompt(100 * number, 5)
+    reply = engine.reply(conversation, first, 30, PLAIN, key(number), watch).result(60)
+    np.testing.assert_array_equal(reply.ids, whole.ids[:11])
+    np.testing.assert_array_equal(reply.logp_mu, whole.logp_mu[:11])
+    assert reply.stop == "stop"
+    assert [len(each) for each in seen] == [4, 8, 12]
+    assert seen[-1] == whole.ids[:12].tolist()
+    after = engine.reply(conversation, prompt(101, 12), 9, PLAIN, key(1)).result(60)
+    engine.end(conversation)
+    turns = [(first, reply), (prompt(101, 12), after)]
+    scores, _ = learner_scores(policy, turns)
+    written = np.concatenate([reply.logp_old, after.logp_old])
+    np.testing.assert_allclose(written, scores[where_written(turns)], atol=1e-5, rtol=0)
+
+
 def test_stop_token_ends_the_reply(policy):
     shape, params = policy
     engine = Engine(shape, SHAPE, tuple(range(96)), params)

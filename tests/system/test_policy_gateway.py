@@ -1,6 +1,7 @@
 """A real engine behind the gateway: the ids are those of our own loop, whoever asks."""
 
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import jax
@@ -101,7 +102,24 @@ def test_several_replies_have_other_tokens_and_one_prompt(episode, engine):
     assert engine.stats.shared_tokens > before
 
 
-@pytest.mark.parametrize("options", [{"stop": ("x",)}, {"logit_bias": {7: 1.0}}, {"seed": 7}])
+def test_a_seed_gives_the_same_reply_again(episode):
+    said = [ask(episode, FIRST, seed=seed, n=2) for seed in (7, 7, 8, -1)]
+    texts = [tuple(choice.message.content for choice in choices) for choices in said]
+    assert texts[0] == texts[1] and len({*texts[0], *texts[2], *texts[3]}) == 6
+
+
+def test_a_reply_stops_before_the_text_that_was_asked_for(episode):
+    (whole,) = ask(episode, FIRST, seed=7)
+    text = whole.message.content
+    assert len(text) > 4
+    (cut,) = ask(episode, FIRST, seed=7, stop=("not there", text[3:5]))
+    assert (cut.message.content, cut.finish) == (text[:3].strip(), "stop")
+    (next_one,) = ask(episode, [*FIRST, cut.message, SEEN[0]])
+    *_, last = episode.end("all")
+    assert [call.reply for call in last.calls] == [cut.message, next_one.message]
+
+
+@pytest.mark.parametrize("options", [{"top_logprobs": 2}, {"logit_bias": {7: 1.0}}])
 def test_what_the_engine_cannot_do_is_refused_and_not_ignored(episode, options):
     with pytest.raises(ApiError, match="the engine cannot do this") as refused:
         ask(episode, FIRST, **options)
@@ -130,3 +148,25 @@ def test_openais_client_talks_to_the_engine(engine, tokenizer):
             assert 0 < found.usage.completion_tokens <= REPLY_TOKENS
     (branch,) = episodes.end(token, "all")
     assert len(branch.calls) == 3, "each reply came back as it was sampled"
+
+
+def test_more_conversations_than_the_engine_has_places_for_all_get_their_turn(engine, tokenizer):
+    """Three episodes with four conversations each, over four slots; each twice."""
+    policy = EnginePolicy(engine, Sampling(), REPLY_TOKENS)
+
+    def play(number):
+        tree, language = TokenTree(ChatRender(tokenizer)), language_of(tokenizer)
+        episode = GatewayEpisode(tree, policy, language, partial(conversation_key, number, KEY))
+        starts = [(*FIRST, ChatMessage("user", f"part {n}")) for n in range(4)]
+        with ThreadPoolExecutor(4) as pool:
+            replies = list(pool.map(lambda start: ask(episode, start)[0].message, starts))
+            list(
+                pool.map(
+                    lambda start, reply: ask(episode, [*start, reply, SEEN[0]]), starts, replies
+                )
+            )
+        return episode.end("all")
+
+    with ThreadPoolExecutor(3) as pool:
+        for branches in pool.map(play, range(3)):
+            assert [len(branch.calls) for branch in branches] == [2] * 4
