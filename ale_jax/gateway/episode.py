@@ -8,17 +8,16 @@ import itertools
 import secrets
 import string
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from functools import partial
 from typing import Protocol
 
 import numpy as np
 
 from ale_jax.errors import RolloutsFailed
-from ale_jax.gateway.formats.reply import ParsedReply, ReplyFormat, without_marks
+from ale_jax.gateway.language import Language
 from ale_jax.gateway.messages import ChatMessage
-from ale_jax.gateway.requests import NONE, ApiError, ChatRequest, Choice, SampleOptions
+from ale_jax.gateway.requests import AUTO, NONE, ApiError, ChatRequest, Choice, SampleOptions
 from ale_jax.gateway.token_tree import Branch, BranchChoice, Call, TokenTree
 
 MAX_SEED = 2**64 - 1
@@ -36,6 +35,7 @@ class Sampled(Protocol):
 
 
 Watch = Callable[[np.ndarray], int | None]
+See = Callable[[int, str], None]
 
 
 class Policy(Protocol):
@@ -49,40 +49,13 @@ class Policy(Protocol):
         new_ids: np.ndarray,
         options: SampleOptions,
         key: np.ndarray,
-        watch: Watch,
+        watch: Watch | None,
     ) -> Future[Sampled]:
         """watch: is told what has been written so far, and says after how many of these ids the
         reply ends; None if it goes on."""
 
     def end(self, conversation: int) -> None:
         """A reply in progress fails."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Language:
-    """How the policy's model writes. parse: of a reply's text, with marked special tokens.
-    marked_text: of ids, without those that end a reply."""
-
-    format: ReplyFormat
-    marked_text: Callable[[np.ndarray], str]
-
-    def end_of(self, ids: np.ndarray, stops: Sequence[str]) -> int | None:
-        """After how many of the ids one of the texts is complete; None if none is."""
-        if not _first_stop(self.marked_text(ids), stops):
-            return None
-        return next(
-            n for n in range(1, len(ids) + 1) if _first_stop(self.marked_text(ids[:n]), stops)
-        )
-
-    def read(self, ids: np.ndarray, request: ChatRequest) -> ParsedReply:
-        """A reply ends before the first of the texts that were asked to stop it."""
-        text = self.marked_text(ids)
-        if stop := _first_stop(text, request.options.stop):
-            text = text.partition(stop)[0]
-        if request.tool_choice == NONE:
-            return ParsedReply(without_marks(text).strip())
-        functions = [tool["function"] for tool in request.tools]
-        return self.format.parse(text, {each["name"]: each["parameters"] for each in functions})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,16 +96,35 @@ class GatewayEpisode:
         self._numbers = itertools.count()
         self._ended = False
 
-    def ask(self, request: ChatRequest) -> list[Pending]:
+    def ask(self, request: ChatRequest, see: See | None = None) -> list[Pending]:
         """Lets the policy answer, `request.options.n` times.
+
+        see: is told the content of each reply while it is written, by the engine's thread: the
+        reply's number, and all of the content that is sure so far.
 
         Raises:
           ApiError: 410 after the end of the episode, 400 if the messages cannot be answered.
         """
+        _require_possible(request)
         with _refusing():
             count = request.options.n
             calls = [self.tree.begin(request.messages, request.tools) for _ in range(count)]
-        return [self._begin(call, request.options, n) for n, call in enumerate(calls)]
+        return [
+            self._begin(call, request.options, number, self._watch(request, number, see))
+            for number, call in enumerate(calls)
+        ]
+
+    def _watch(self, request: ChatRequest, number: int, see: See | None) -> Watch | None:
+        stops, language = request.options.stop, self._language
+        if not stops and see is None:
+            return None
+
+        def watch(ids: np.ndarray) -> int | None:
+            if see is not None:
+                see(number, language.preview(ids, stops))
+            return language.end_of(ids, stops)
+
+        return watch
 
     def answer(self, pending: Pending, request: ChatRequest) -> Choice:
         """The reply to the request, once it is sampled.
@@ -186,7 +178,9 @@ class GatewayEpisode:
             return ApiError(410, "the episode has ended")
         return ApiError(503, "the policy's engine does not answer")
 
-    def _begin(self, call: Call, options: SampleOptions, number: int) -> Pending:
+    def _begin(
+        self, call: Call, options: SampleOptions, number: int, watch: Watch | None
+    ) -> Pending:
         """number: of the reply, among those to one request."""
         with self._lock:
             if self._ended:
@@ -201,9 +195,12 @@ class GatewayEpisode:
         if options.seed is not None:
             # The same request with the same seed is answered in the same way, in any conversation.
             key = np.random.SeedSequence([options.seed & MAX_SEED, number]).generate_state(2)
-        watch = partial(self._language.end_of, stops=options.stop)
-        with _refusing():
-            sampled = self._policy.reply(conversation, new_ids, options, key, watch)
+        try:
+            with _refusing():
+                sampled = self._policy.reply(conversation, new_ids, options, key, watch)
+        except ApiError:
+            self._leave(conversation)
+            raise
         return Pending(call, len(new_ids), conversation, sampled)
 
     def _make_room(self) -> None:
@@ -220,10 +217,12 @@ class GatewayEpisode:
             return len(self.tree.place(request.messages, request.tools).context_ids())
 
 
-def _first_stop(text: str, stops: Sequence[str]) -> str:
-    """The one that is met first; "" if none is."""
-    found = [stop for stop in stops if stop in text]
-    return min(found, key=text.index, default="")
+def _require_possible(request: ChatRequest) -> None:
+    """ApiError (400) for what would need an engine whose replies can be constrained."""
+    if request.tool_choice not in (AUTO, NONE):
+        raise ApiError(400, "the policy cannot be made to call a tool", "tool_choice")
+    if request.schema is not None:
+        raise ApiError(400, "the policy cannot be held to a schema", "response_format")
 
 
 @contextlib.contextmanager

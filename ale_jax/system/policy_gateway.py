@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ale_jax.gateway.episode import Language
 from ale_jax.gateway.formats.families import format_named, format_of
 from ale_jax.gateway.formats.reply import plain_text, special
+from ale_jax.gateway.language import Language
 from ale_jax.gateway.messages import ChatMessage, ToolCall
 from ale_jax.gateway.requests import SampleOptions
 from ale_jax.model.sampler import Sampling
@@ -39,7 +39,7 @@ class EnginePolicy:
         new_ids: np.ndarray,
         options: SampleOptions,
         key: np.ndarray,
-        watch: Watch,
+        watch: Watch | None,
     ) -> Future[Sampled]:
         """ValueError for options that the engine does not have."""
         usual, asked = SampleOptions(), self._sampling
@@ -52,8 +52,7 @@ class EnginePolicy:
             asked.top_p if options.top_p is None else options.top_p,
         )
         most = min(options.max_tokens or self._max_tokens, self._max_tokens)
-        watching = watch if options.stop else None
-        return self._engine.reply(conversation, new_ids, most, sampling, key, watching)
+        return self._engine.reply(conversation, new_ids, most, sampling, key, watch)
 
     def end(self, conversation: int) -> None:
         self._engine.end(conversation)

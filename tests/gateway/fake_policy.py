@@ -38,11 +38,16 @@ class FakePolicy:
             context = np.concatenate([self._contexts[conversation], new_ids])
             text = self.say(read(context)[:-1])
             if text is None:
+                if watch:
+                    watch(sample("I wait", 0, cut=True).ids)
                 self._waiting[conversation] = future
                 return future
             cut = options.max_tokens is not None and len(text) > options.max_tokens
             tokens = sample(text[: options.max_tokens] if cut else text, 0, cut=cut)
             self._contexts[conversation] = np.concatenate([context, tokens.ids])
+        if watch:
+            for end in range(1, len(tokens.ids) + 1):
+                watch(tokens.ids[:end])
         future.set_result(Written(tokens, "length" if cut else "stop"))
         return future
 

@@ -13,9 +13,10 @@ import openai
 import pytest
 
 from ale_jax.gateway.app import make_app
-from ale_jax.gateway.episode import GatewayEpisode, Language
+from ale_jax.gateway.episode import GatewayEpisode
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.formats.hermes import Hermes
+from ale_jax.gateway.language import Language
 from ale_jax.gateway.server import served
 from ale_jax.gateway.token_tree import TokenTree
 from tests.gateway.fake_policy import FakePolicy
@@ -210,6 +211,28 @@ def test_a_client_that_goes_away_is_not_waited_for(gateway):
         gateway.post("/chat/completions", body, gateway.open(), timeout=0.5)
     until(lambda: gateway.policy.ended)
     assert gateway.policy.ended == [0]
+
+
+def test_a_reply_is_sent_while_it_is_written_and_given_up_when_nobody_listens(gateway):
+    client = gateway.openai(gateway.open())
+    messages = [{"role": "user", "content": "wait"}]
+    stream = client.chat.completions.create(model="m", messages=messages, stream=True)
+    assert next(iter(stream)).choices[0].delta.content == "I wait"
+    assert not gateway.policy.ended
+    stream.close()
+    until(lambda: gateway.policy.ended)
+
+
+def test_what_goes_wrong_in_a_stream_is_said_in_it(gateway):
+    token = gateway.open()
+    messages = [{"role": "user", "content": "wait"}]
+    asked = {"model": "m", "messages": messages, "max_tokens": 50}
+    with gateway.anthropic(token).messages.create(**asked, stream=True) as stream:
+        kinds = [next(stream).type for _ in range(3)]
+        assert kinds == ["message_start", "content_block_start", "content_block_delta"]
+        gateway.episodes.end(token, "all")
+        with pytest.raises(anthropic.APIStatusError, match="has ended"):
+            list(stream)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -116,41 +116,40 @@ def message(result: ChatResult) -> dict[str, Any]:
     }
 
 
-def started(result: ChatResult) -> dict[str, Any]:
-    """The first event of a streamed reply."""
-    head = {"content": [], "stop_reason": None, "usage": usage(result.usage)}
-    return {"type": "message_start", "message": _head(result) | head}
+class Events:
+    """A streamed reply, as `gateway.streaming` wants it. Content comes in a first block; thoughts,
+    which are known at the end, and calls in blocks behind it."""
 
+    def __init__(self) -> None:
+        self._has_content = False
 
-def block_events(index: int, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The events of a whole block: those of a part of a text, if it is given in parts."""
-    kinds = {"text": "text", "thinking": "thinking", "tool_use": "input"}
-    field = kinds[block["type"]]
-    empty: Any = {} if field == "input" else ""
-    yield {
-        "type": "content_block_start",
-        "index": index,
-        "content_block": block | {field: empty},
-    }
-    yield {"type": "content_block_delta", "index": index, "delta": block_delta(block)}
-    yield {"type": "content_block_stop", "index": index}
+    def start(self, head: ChatResult) -> Iterator[str]:
+        told = {"content": [], "stop_reason": None, "usage": usage(head.usage)}
+        yield sse({"type": "message_start", "message": _head(head) | told})
 
+    def content(self, head: ChatResult, number: int, more: str) -> Iterator[str]:
+        if not self._has_content:
+            self._has_content = True
+            yield sse(_block_start(0, {"type": "text", "text": ""}))
+        delta = {"type": "text_delta", "text": more}
+        yield sse({"type": "content_block_delta", "index": 0, "delta": delta})
 
-def block_delta(block: dict[str, Any]) -> dict[str, Any]:
-    match block["type"]:
-        case "text":
-            return {"type": "text_delta", "text": block["text"]}
-        case "thinking":
-            return {"type": "thinking_delta", "thinking": block["thinking"]}
-    return {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+    def end(self, result: ChatResult, sent: Sequence[str]) -> Iterator[str]:
+        (choice,) = result.choices
+        blocks = list(_blocks(choice.message))
+        if self._has_content:
+            if rest := choice.message.content[len(sent[0]) :]:
+                yield from self.content(result, 0, rest)
+            yield sse({"type": "content_block_stop", "index": 0})
+            blocks = [block for block in blocks if block["type"] != "text"]
+        for index, block in enumerate(blocks, start=int(self._has_content)):
+            yield from map(sse, _whole_block(index, block))
+        told = {"stop_reason": STOP_REASONS[choice.finish], "stop_sequence": None}
+        yield sse({"type": "message_delta", "delta": told, "usage": usage(result.usage)})
+        yield sse({"type": "message_stop"})
 
-
-def ended(result: ChatResult) -> Iterator[dict[str, Any]]:
-    """The last events of a streamed reply."""
-    (choice,) = result.choices
-    told = {"stop_reason": STOP_REASONS[choice.finish], "stop_sequence": None}
-    yield {"type": "message_delta", "delta": told, "usage": usage(result.usage)}
-    yield {"type": "message_stop"}
+    def failed(self, refused: ApiError) -> str:
+        return sse(error(refused))
 
 
 def usage(used: Usage) -> dict[str, int]:
@@ -170,6 +169,25 @@ def error(failed: ApiError) -> dict[str, Any]:
 
 def sse(event: dict[str, Any]) -> str:
     return f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False)}\n\n"
+
+
+def _block_start(index: int, block: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "content_block_start", "index": index, "content_block": block}
+
+
+def _whole_block(index: int, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    match block["type"]:
+        case "text":
+            empty, delta = {"text": ""}, {"type": "text_delta", "text": block["text"]}
+        case "thinking":
+            delta = {"type": "thinking_delta", "thinking": block["thinking"]}
+            empty = {"thinking": ""}
+        case _:
+            delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+            empty = {"input": {}}
+    yield _block_start(index, block | empty)
+    yield {"type": "content_block_delta", "index": index, "delta": delta}
+    yield {"type": "content_block_stop", "index": index}
 
 
 def _messages(message: InputMessage, field: str) -> Iterator[ChatMessage]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -141,6 +141,42 @@ def completion(result: ChatResult) -> dict[str, Any]:
     }
 
 
+class Events:
+    """A streamed reply, as `gateway.streaming` wants it."""
+
+    def __init__(self, with_usage: bool):
+        self._with_usage = with_usage
+        self._started: set[int] = set()
+
+    def start(self, head: ChatResult) -> Iterator[str]:
+        return iter(())
+
+    def content(self, head: ChatResult, number: int, more: str) -> Iterator[str]:
+        delta: dict[str, Any] = {"content": more}
+        if number not in self._started:
+            self._started.add(number)
+            delta["role"] = "assistant"
+        yield sse(chunk(head, number, delta))
+
+    def end(self, result: ChatResult, sent: Sequence[str]) -> Iterator[str]:
+        for number, choice in enumerate(result.choices):
+            message = choice.message
+            yield from self.content(result, number, message.content[len(sent[number]) :])
+            more: dict[str, Any] = {}
+            if message.reasoning:
+                more["reasoning_content"] = message.reasoning
+            if message.tool_calls:
+                calls = enumerate(message.tool_calls)
+                more["tool_calls"] = [{"index": n, **_call(each)} for n, each in calls]
+            yield sse(chunk(result, number, more, choice.finish))
+        if self._with_usage:
+            yield sse(usage_chunk(result))
+        yield DONE
+
+    def failed(self, refused: ApiError) -> str:
+        return sse(error(refused))
+
+
 def chunk(
     result: ChatResult, index: int, delta: dict[str, Any], finish: str | None = None
 ) -> dict[str, Any]:
@@ -168,11 +204,6 @@ def error(failed: ApiError) -> dict[str, Any]:
     kind = "invalid_request_error" if failed.status < 500 else "server_error"
     told = {"message": failed.message, "type": kind, "param": failed.field, "code": failed.status}
     return {"error": told}
-
-
-def call_deltas(calls: tuple[ToolCall, ...]) -> list[dict[str, Any]]:
-    """Calls as a streamed reply tells them, numbered."""
-    return [{"index": n, **_call(each)} for n, each in enumerate(calls)]
 
 
 def _message(message: InputMessage, number: int) -> ChatMessage:

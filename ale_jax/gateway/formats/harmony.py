@@ -21,14 +21,14 @@ from ale_jax.gateway.formats.reply import (
 )
 from ale_jax.gateway.messages import ToolCall
 
-START, CHANNEL, MESSAGE = map(special, ("<|start|>", "<|channel|>", "<|message|>"))
+CHANNEL, MESSAGE = map(special, ("<|channel|>", "<|message|>"))
 END, CALL, RETURN = map(special, ("<|end|>", "<|call|>", "<|return|>"))
 _ENDS = re.compile("|".join(map(re.escape, (END, CALL, RETURN))))
 _RECIPIENT = re.compile(r"to=functions\.([\w.-]+)")
 
 
 class Harmony:
-    markers = (START, CHANNEL)
+    markers = ("",)  # whatever begins a reply may be the head of a message
 
     def parse(self, text: str, tools: Tools) -> ParsedReply:
         content, thoughts, calls, malformed = [], [], [], 0

@@ -6,11 +6,8 @@ OPEN, CLOSE = "<think>", "</think>"
 
 
 def split_thoughts(text: str) -> tuple[str, str]:
-    """The thoughts, and the rest. A prompt may have opened them already. Thoughts that are not
-    closed are all there is."""
-    opened = text.lstrip().startswith(OPEN)
-    inner = text.lstrip().removeprefix(OPEN) if opened else text
-    thoughts, closed, rest = inner.partition(CLOSE)
-    if closed or opened:
-        return thoughts.strip(), rest
-    return "", text
+    """The thoughts, and the rest. Thoughts that are not closed are all there is."""
+    if not text.lstrip().startswith(OPEN):
+        return "", text
+    thoughts, _, rest = text.lstrip().removeprefix(OPEN).partition(CLOSE)
+    return thoughts.strip(), rest

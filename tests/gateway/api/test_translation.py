@@ -1,6 +1,7 @@
 """Requests of both APIs are understood as the same, and what is answered is what their clients
 expect."""
 
+import dataclasses
 import json
 
 import anthropic.types
@@ -222,12 +223,30 @@ def test_a_completion_is_what_openais_client_expects():
     assert (found.usage.total_tokens, found.usage.prompt_tokens_details.cached_tokens) == (14, 6)
 
 
-def test_pieces_of_a_stream_are_what_openais_client_expects():
+def streamed(events, whole, *contents):
+    """All that is sent, if the content comes in these parts and the rest at the end."""
+    head, sent = dataclasses.replace(whole, choices=()), ""
+    told = list(events.start(head))
+    for more in contents:
+        told += events.content(head, 0, more)
+        sent += more
+    return told + list(events.end(whole, [sent]))
+
+
+@pytest.mark.parametrize("contents", [(), ("I ", "look"), ("I look.",)])
+def test_a_stream_is_what_openais_client_expects(contents):
     whole = result(SAID, "tool_calls")
-    deltas = {"tool_calls": openai_chat.call_deltas(SAID.tool_calls)}
-    for body in (openai_chat.chunk(whole, 0, deltas, "tool_calls"), openai_chat.usage_chunk(whole)):
-        text = openai_chat.sse(body).removeprefix("data: ")
-        openai.types.chat.ChatCompletionChunk.model_validate_json(text, strict=True)
+    *events, done = streamed(openai_chat.Events(with_usage=True), whole, *contents)
+    assert done == "data: [DONE]\n\n"
+    kind = openai.types.chat.ChatCompletionChunk
+    chunks = [kind.model_validate_json(e.removeprefix("data: "), strict=True) for e in events]
+    *chunks, usage = chunks
+    assert usage.usage.total_tokens == 14
+    deltas = [chunk.choices[0].delta for chunk in chunks]
+    assert "".join(delta.content or "" for delta in deltas) == "I look."
+    assert [delta.role for delta in deltas if delta.role] == ["assistant"]
+    assert deltas[-1].tool_calls[0].function.arguments == LS.arguments
+    assert [c.choices[0].finish_reason for c in chunks][-1] == "tool_calls"
 
 
 @pytest.mark.parametrize(
@@ -251,18 +270,20 @@ EVENTS = {
 }
 
 
-def test_events_of_a_stream_are_what_anthropics_client_expects():
-    whole = result(SAID, "tool_calls")
-    blocks = anthropic_messages.message(whole)["content"]
-    events = [anthropic_messages.started(whole)]
-    for index, block in enumerate(blocks):
-        events += anthropic_messages.block_events(index, block)
-    events += anthropic_messages.ended(whole)
-    for event in events:
-        name, data = anthropic_messages.sse(event).split("\n")[:2]
-        EVENTS[name.removeprefix("event: ")].model_validate_json(data.removeprefix("data: "))
-    parts = [e["delta"]["partial_json"] for e in events if "partial_json" in e.get("delta", {})]
-    assert json.loads("".join(parts)) == {"command": "ls"}
+@pytest.mark.parametrize("contents", [(), ("I ", "look"), ("I look.",)])
+def test_a_stream_is_what_anthropics_client_expects(contents):
+    whole, said, started = result(SAID, "tool_calls"), {}, []
+    for event in streamed(anthropic_messages.Events(), whole, *contents):
+        name, data = (line.partition(": ")[2] for line in event.split("\n")[:2])
+        EVENTS[name].model_validate_json(data)
+        found = json.loads(data)
+        if name == "content_block_start":
+            started.append(found["content_block"]["type"])
+            assert found["index"] == len(started) - 1
+        if name == "content_block_delta":
+            part = "".join(v for k, v in found["delta"].items() if k != "type")
+            said[started[found["index"]]] = said.get(started[found["index"]], "") + part
+    assert said == {"text": "I look.", "thinking": "hm", "tool_use": LS.arguments}
 
 
 def test_errors_have_each_apis_own_shape():

@@ -1,0 +1,63 @@
+"""What is said of a reply before it is complete."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ale_jax.gateway.formats.families import FORMATS, format_named
+from ale_jax.gateway.language import Language
+from ale_jax.gateway.messages import ChatMessage
+from ale_jax.gateway.requests import NONE, ChatRequest, SampleOptions
+from tests.gateway.formats.test_formats import PIECES, marked
+
+TOOLS = ({"function": {"name": "bash", "parameters": {}}},)
+STOPS = ("STOP", "END")
+
+
+def language(name, text):
+    """Its ids are the places of letters in the text."""
+    return Language(format_named(name), lambda ids: "".join(text[i] for i in ids))
+
+
+def request(**options):
+    messages = (ChatMessage("user", "task"),)
+    return ChatRequest("m", messages, TOOLS, options=SampleOptions(stop=STOPS), **options)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@settings(deadline=None, max_examples=300)
+@given(text=st.lists(st.sampled_from((*PIECES, " ", "STOP", "EN", "D", "words "))).map("".join))
+def test_content_that_is_sent_early_is_what_the_whole_reply_begins_with(name, text):
+    text = marked(text)
+    model, ids = language(name, text), np.arange(len(text))
+    end = model.end_of(ids, STOPS)
+    written = ids if end is None else ids[:end]
+    content = model.read(written, request()).content
+    sent = ""
+    for length in range(1, len(written) + 1):
+        preview = model.preview(ids[:length], STOPS)
+        assert content.startswith(preview)
+        sent = max(sent, preview, key=len)
+    assert content.startswith(sent)
+
+
+def test_a_reply_ends_before_the_first_stop():
+    text = "one END two STOP"
+    model, ids = language("hermes", text), np.arange(len(text))
+    end = model.end_of(ids, STOPS)
+    assert text[:end] == "one END"
+    assert model.read(ids[:end], request()).content == "one"
+    assert model.end_of(ids[: end - 1], STOPS) is None
+    assert model.end_of(ids, ()) is None
+
+
+CALL = '<tool_call>{"name": "bash", "arguments": {}}</tool_call>'
+
+
+def test_what_a_request_says_of_calls_is_kept():
+    model = language("hermes", CALL * 2)
+    ids = np.arange(len(CALL) * 2)
+    assert len(model.read(ids, request()).calls) == 2
+    assert len(model.read(ids, request(parallel_calls=False)).calls) == 1
+    assert model.read(ids, request(tool_choice=NONE)).content == CALL * 2
