@@ -89,6 +89,12 @@ def wait_for(*files):
         time.sleep(0.02)
 
 
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 def finish(process):
     printed, _ = process.communicate(timeout=DEADLINE_S)
     return process.returncode, printed
@@ -170,12 +176,11 @@ def test_two_hosts_train_and_save_when_they_are_stopped(hosts, tmp_path):
     (tmp_path / "a folder/.venv/bin/python").write_text(
         f'#!/bin/sh\ncd {ROOT} && exec {sys.executable} "$@"\n'
     )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     quick = {"XLA_FLAGS": QUICK_COMPILE, "JAX_PLATFORMS": "cpu"}
     workdir = tmp_path / "run"
-    running = hosts(*TINY, f"--workdir={workdir}", options=[f"--port={port}"], variables=quick)
+    running = hosts(
+        *TINY, f"--workdir={workdir}", options=[f"--port={free_port()}"], variables=quick
+    )
     interrupt(running, workdir, signal.SIGTERM, step=1)
     code, printed = finish(running)
     assert code == 130, printed
