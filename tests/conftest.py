@@ -36,7 +36,10 @@ UNUSED_DAYS = 14
 TOGETHER = ("tests/benchmarks/test_sandbox", "tests/sandbox/")
 
 # Whole runs, and what takes as long; dealt out first.
-SLOW = (*TOGETHER, "tests/system/", "tests/test_notebooks", "tests/learn/")
+SLOW = (
+    *TOGETHER,
+    *("tests/system/", "tests/test_notebooks", "tests/learn/", "tests/launch/test_ray_slices"),
+)
 
 # Not for want of anything: the test is about the other runtime, another user, or another kernel;
 # or about what no machine is asked to have.
