@@ -6,6 +6,8 @@
                 with the same line on all hosts, whether all of them can together
   --mode=export --out=FOLDER   write the newest weights of the run in DIR, with tokenizer and chat
                 template, to a new folder that transformers can load; adapters are merged
+  --mode=serve  let clients of OpenAI's and Anthropic's APIs talk to the newest policy of the run
+                in DIR, at --host=127.0.0.1 --port=8000, until Ctrl-C
   --adapter     with --mode=export: write only the adapters, in PEFT's format
   --config=configs/NAME.py:ALGORITHM   use another algorithm of configs/algorithms.py
   --config.SECTION.FIELD=VALUE   set one field, e.g. --config.rl.alpha=0.5
@@ -74,6 +76,7 @@ CONFIG_FLAG = re.compile(r"--?config=")
 WRONG_VALUE = re.compile(r"flag --config\.([\w.]+)=(.*?): ")  # how absl's message begins
 ALGORITHMS = Path("configs/algorithms.py")
 TRACEBACK_FILE = "traceback.txt"
+MODES = ("train", "plan", "doctor", "export", "serve")
 
 
 def main(argv: Sequence[str], run: Run | None = None) -> int:
@@ -112,8 +115,8 @@ def _launch(argv: Sequence[str], run: Run | None) -> int:
     values = _read_config(_config_path(file), choice, overrides)
     if options.mode == "plan":
         return _plan(values)
-    if options.mode not in ("train", "export", "doctor"):
-        raise ValueError(f"--mode={options.mode} is unknown: choose train, plan, doctor or export")
+    if options.mode not in MODES:
+        raise ValueError(f"--mode={options.mode} is unknown: choose {', '.join(MODES)}")
     act = functools.partial(_train, run=run)
     if options.mode == "doctor":
         from ale_jax.system.doctor.software import software_report
@@ -124,8 +127,8 @@ def _launch(argv: Sequence[str], run: Run | None) -> int:
         raise ValueError("--workdir is missing: give a folder for the run, e.g. runs/first")
     else:
         require_free(Path(options.workdir).resolve())
-    if options.mode == "export":
-        return _export(values, options)
+    if act_alone := {"export": _export, "serve": _serve}.get(options.mode):
+        return act_alone(values, options)
 
     from ale_jax.system.hosts.start import HostOptions, spawned
 
@@ -222,6 +225,18 @@ def _export(values: dict[str, Any], options: flags.FlagValues) -> int:
     return 0
 
 
+def _serve(values: dict[str, Any], options: flags.FlagValues) -> int:
+    from ale_jax.system.build_config import build_config
+    from ale_jax.system.serve import serving
+
+    config, path = build_config(values), Path(options.workdir).resolve()
+    address = options.host, options.port
+    with contextlib.suppress(KeyboardInterrupt), serving(config, path, *address) as at:
+        print(f"step {at.step} answers at {at.url} to clients with the key {at.key}", flush=True)
+        threading.Event().wait()
+    return 0
+
+
 def _parse_options(argv: Sequence[str]) -> flags.FlagValues:
     # Flags of this call, not absl's global ones, so that importing a module defines no flags.
     options = flags.FlagValues()
@@ -230,6 +245,8 @@ def _parse_options(argv: Sequence[str]) -> flags.FlagValues:
         ("mode", flags.DEFINE_string, "train"),
         ("workdir", flags.DEFINE_string, ""),
         ("out", flags.DEFINE_string, ""),
+        ("host", flags.DEFINE_string, "127.0.0.1"),
+        ("port", flags.DEFINE_integer, 8000),
         ("spawn", flags.DEFINE_integer, 1),
         ("coordinator", flags.DEFINE_string, ""),
         ("processes", flags.DEFINE_integer, 1),

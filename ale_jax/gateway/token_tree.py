@@ -114,8 +114,10 @@ class TreeCounts:
 class TokenTree:
     """Of one episode. Thread-safe."""
 
-    def __init__(self, render: Render):
-        self._render = render
+    def __init__(self, render: Render, remembered: int | None = None):
+        """remembered: how many calls are known at most; the oldest that nothing continues is
+        forgotten first. None: all."""
+        self._render, self._remembered = render, remembered
         self._lock = threading.Lock()
         self._calls: list[Call] = []  # those that are answered, in the order of their answers
         self._by_key: dict[bytes, list[Call]] = {}
@@ -154,6 +156,8 @@ class TokenTree:
             self._by_key.setdefault(call.key, []).append(call)
             if call.parent is not None:
                 call.parent.children += 1
+            if self._remembered is not None and len(self._calls) > self._remembered:
+                self._forget(next(each for each in self._calls if not each.children))
 
     def lose(self, call: Call) -> None:
         """Says that the connection ended before the agent had the answer."""
@@ -176,6 +180,14 @@ class TokenTree:
                 len(call.sampled.ids) for call in self._calls if id(call) not in delivered
             )
             return found
+
+    def _forget(self, call: Call) -> None:
+        self._calls.remove(call)
+        self._by_key[call.key].remove(call)
+        if not self._by_key[call.key]:
+            del self._by_key[call.key]
+        if call.parent is not None:
+            call.parent.children -= 1
 
     def _parent(self, keys: Sequence[bytes]) -> tuple[Call | None, int]:
         """The call whose conversation, reply included, is the longest beginning of that with these

@@ -148,6 +148,20 @@ def test_branches_can_be_chosen_and_what_is_left_out_is_counted(tree):
     assert tree.counts.left_out == len("a long reply") + 1
 
 
+def test_the_oldest_calls_that_nothing_continues_are_forgotten():
+    tree, told = TokenTree(render, remembered=3), [TASK]
+    for number in range(3):
+        told += [answer(tree, told, f"reply {number}").reply, TASK]
+    other = answer(tree, [say("user", "other")], "x")
+    assert tree.begin([*other.messages, other.reply, TASK]).parent is other
+    found = [tree.begin(told[:length]).parent for length in (3, 5, 7)]
+    assert [call.reply.content for call in found] == ["reply 0", "reply 1", "reply 1"]
+    for number in range(3):
+        answer(tree, [say("user", f"more {number}")], "x")
+    assert tree.begin(told).parent is None
+    assert len(tree.branches("all")) == 3
+
+
 @pytest.mark.parametrize("messages", [[], [TASK, say("assistant", "I said")]])
 def test_there_must_be_something_to_answer(tree, messages):
     with pytest.raises(ValueError, match="last message"):
