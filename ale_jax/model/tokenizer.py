@@ -132,8 +132,9 @@ class ChatTokenizer:
         return self._tokenizer.chat_template
 
     @property
-    def special_tokens(self) -> Collection[str]:
-        return self._special.values()
+    def added_tokens(self) -> Collection[str]:
+        """Special tokens, and others that are one token each, such as those around a tool call."""
+        return [token.content for token in self._tokenizer.added_tokens_decoder.values()]
 
     def check_fits(self, model_vocab_size: int) -> None:
         """ValueError if the model has no embedding for some token. It may have more embeddings than

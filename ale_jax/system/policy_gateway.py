@@ -79,7 +79,7 @@ class ChatRender:
 
 
 def language_of(tokenizer: ChatTokenizer) -> Language:
-    name = format_of(tokenizer.chat_template, tokenizer.special_tokens)
+    name = format_of(tokenizer.chat_template, tokenizer.added_tokens)
 
     def marked_text(ids: np.ndarray) -> str:
         pieces = tokenizer.pieces(ids)

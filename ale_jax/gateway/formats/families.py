@@ -29,13 +29,13 @@ def format_named(name: str) -> ReplyFormat:
     return FORMATS[name]()
 
 
-def format_of(chat_template: str, special_tokens: Collection[str]) -> str:
-    """The name of the format that a chat template teaches."""
-    if "<|channel|>" in special_tokens:
+def format_of(chat_template: str, added_tokens: Collection[str]) -> str:
+    """The name of the format that a chat template teaches, or that the tokenizer has tokens for."""
+    if "<|channel|>" in added_tokens:
         return "harmony"
     if "<function=" in chat_template:
         return "qwen3_coder"
-    if "<tool_call>" in chat_template:
+    if "<tool_call>" in chat_template or "<tool_call>" in added_tokens:
         return "hermes"
     if "[TOOL_CALLS]" in chat_template:
         return "mistral"

@@ -180,6 +180,7 @@ def test_only_what_is_content_for_sure_is_sent_early():
     ("template", "tokens", "name"),
     [
         ("...<tool_call>...", [], "hermes"),
+        ("<|im_start|>", ["<tool_call>", "</tool_call>"], "hermes"),
         ("...<tool_call>\n<function=...", [], "qwen3_coder"),
         ("[TOOL_CALLS] [", ["[TOOL_CALLS]"], "mistral"),
         ('message.role == "ipython" ... "parameters": ', ["<|python_tag|>"], "llama3"),
