@@ -15,7 +15,7 @@ from configs import smollm2_135m
 def get_config(algorithm: str = "ipa") -> ConfigDict:
     c = smollm2_135m.get_config(algorithm)
     c.name = "qwen3_30b_a3b"
-    c.hardware = {"chip": "h200", "devices": 8}
+    c.hardware.update(chip="h200", devices=8)
     c.mesh.update(data=1, fsdp=2, expert=4)
     c.model.update(width=2048, num_layers=48, num_heads=32, num_kv_heads=4, head_width=128)
     c.model.update(mlp_width=6144, num_experts=128, experts_per_token=8, expert_width=768)

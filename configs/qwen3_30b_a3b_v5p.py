@@ -14,7 +14,7 @@ from configs import qwen3_30b_a3b
 def get_config(algorithm: str = "ipa") -> ConfigDict:
     c = qwen3_30b_a3b.get_config(algorithm)
     c.name = "qwen3_30b_a3b_v5p"
-    c.hardware = {"chip": "v5p", "devices": 32, "devices_per_process": 4}
+    c.hardware.update(chip="v5p", devices=32, devices_per_process=4)
     c.mesh.update(fsdp=8, expert=4)
     c.learn.microbatch_rows = 32
     c.engine.pages = 64 * 128  # of each host: for all slots at full length

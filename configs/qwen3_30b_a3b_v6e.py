@@ -14,7 +14,7 @@ from configs import qwen3_30b_a3b
 def get_config(algorithm: str = "ipa") -> ConfigDict:
     c = qwen3_30b_a3b.get_config(algorithm)
     c.name = "qwen3_30b_a3b_v6e"
-    c.hardware = {"chip": "v6e", "devices": 64, "devices_per_process": 4}
+    c.hardware.update(chip="v6e", devices=64, devices_per_process=4)
     c.mesh.update(fsdp=16, expert=2, tensor=2)
     c.learn.microbatch_rows = 32
     c.engine.update(pages=64 * 24, weights="int8")  # for twelve conversations at full length

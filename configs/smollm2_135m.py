@@ -14,7 +14,7 @@ from configs import quickstart
 def get_config(algorithm: str = "ipa") -> ConfigDict:
     c = quickstart.get_config(algorithm)
     c.name = "smollm2_135m"
-    c.hardware = {"chip": "h100", "devices": 1}
+    c.hardware.update(chip="h100", devices=1)
     c.model.update(width=576, num_layers=30, num_heads=9, num_kv_heads=3, head_width=64)
     c.model.update(mlp_width=1536, num_experts=0, dense_layers=(), qk_norm=False)
     c.model.update(rope_theta=100_000.0, max_positions=8192, norm_eps=1e-5)
