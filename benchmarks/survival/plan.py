@@ -66,8 +66,13 @@ FULL = Plan(
     async_kills=100,
     # The quickstart with twice its steps takes about twenty minutes on two cores.
     chaos_config="configs/quickstart.py",
-    # A turn must be given longer than a command.
-    chaos_options=("--config.rl.steps=240", "--config.sandbox.command_seconds=4.0"),
+    # A turn must be given longer than a command. A trainer that is killed every few minutes and saves
+    # every twenty steps would spend half of its time on steps that it has made before.
+    chaos_options=(
+        "--config.rl.steps=240",
+        "--config.sandbox.command_seconds=4.0",
+        "--config.checkpoint.every=1",
+    ),
     calm_runs=3,
     kill_every_s=20.0,
     hung_share=0.05,
