@@ -64,10 +64,10 @@ FULL = Plan(
     sync_kills=20,
     sync_steps=60,
     async_kills=100,
-    # The quickstart with twice its steps takes about twenty minutes on two cores.
+    # The quickstart with some more steps takes about twenty minutes on two cores.
     chaos_config="configs/quickstart.py",
-    # A turn must be given longer than a command. A trainer that is killed every few minutes and saves
-    # every twenty steps would spend half of its time on steps that it has made before.
+    # A turn must be given longer than a command. A trainer that is killed every few minutes, but
+    # saves every twenty steps, would spend half of its time on steps that it has made before.
     chaos_options=(
         "--config.rl.steps=240",
         "--config.sandbox.command_seconds=4.0",
