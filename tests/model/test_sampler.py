@@ -17,6 +17,7 @@ def _state(position=0, temperature=1.0):
         temperature_S=jnp.full((S,), temperature),
         top_k_S=jnp.zeros((S,), jnp.int32),
         top_p_S=jnp.ones((S,)),
+        goes_on_S=jnp.zeros((S,), bool),
     )
 
 
