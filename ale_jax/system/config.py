@@ -173,19 +173,19 @@ class RolloutConfig:
     runtime: sandbox runtime; "auto" uses Docker if its daemon answers, and otherwise bubblewrap.
     actors: rollout worker processes.
     episodes_per_actor: episodes that each worker plays concurrently.
-    devices_per_engine: accelerators of one engine, which has engine.max_sequences slots, and a copy
-        of the weights; 0: one engine on all those of a process.
     max_reply_tokens: maximum tokens of one reply.
     retries: how often an episode is repeated that was rejected, or that the system failed.
+    devices_per_engine: accelerators of one engine, which has engine.max_sequences slots, and a copy
+        of the weights; 0: one engine on all those of a process.
     """
 
     runtime: str = "auto"
     actors: int = 2
     episodes_per_actor: int = 10
-    devices_per_engine: int = 0
     max_reply_tokens: int = 64
     retries: int = 2
     placement: PlacementConfig = dataclasses.field(default_factory=PlacementConfig)
+    devices_per_engine: int = 0
 
     def __post_init__(self) -> None:
         require_choice("runtime", self.runtime, RUNTIMES)

@@ -128,7 +128,7 @@ def test_what_cannot_be_exported_is_refused_and_nothing_is_written(run, export, 
         ([f"--out={out}", "--adapter"], "the adapters lie on random weights"),
         ([f"--out={out}", "--config.model.rope_theta=5e5"], "model.rope_theta 10000.0 -> 500000.0"),
         ([f"--out={out}", f"--workdir={tmp_path / 'none'}"], "none holds no run"),
-        ([f"--out={out}", "--mode=exprot"], "choose train, plan, doctor or export"),
+        ([f"--out={out}", "--mode=exprot"], "choose train, plan, doctor, export, serve"),
     ):
         code, _, err = export(path, *arguments)
         assert code == 2 and answer in err and err.count("\n") == 1, err

@@ -10,6 +10,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
+from ale_jax.learn.manifest import state_folder
 from tests.system.untimed import rl_lines
 from tests.system.whole_runs import environment
 
@@ -42,7 +43,7 @@ def _run(workdir, runtime_name):
 
 def _checkpoint(workdir, step):
     folder = workdir / "checkpoints" / f"step_{step:08d}"
-    state = jax.device_get(ocp.StandardCheckpointer().restore(folder / "state"))
+    state = jax.device_get(ocp.StandardCheckpointer().restore(state_folder(folder)))
     return state, json.loads((folder / "host.json").read_text())
 
 
