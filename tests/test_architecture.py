@@ -42,7 +42,7 @@ LAYERS = (
     ("system",),
     ("rollout", "learn", "gateway", "sandbox", "agent", "envs"),
     ("algo", "model", "data"),
-    ("records", "files", "errors"),
+    ("records", "files", "errors", "strict_json"),
 )
 ALSO_ALLOWED = {
     ("system", "monitor"): "the controller is whom a person watches",

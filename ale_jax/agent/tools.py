@@ -10,6 +10,8 @@ import dataclasses
 import json
 from collections.abc import Mapping
 
+from ale_jax.strict_json import read_json
+
 # Short, because every token of it costs a small model.
 SYSTEM_PROMPT = "Work in the shell with bash(command); when done, call finish(answer)."
 
@@ -72,22 +74,9 @@ def parse_tool_call(text: str) -> ToolCall:
 def _decode(text: str) -> tuple[object, str]:
     """The JSON value at the start of `text`, and what follows it."""
     try:
-        body, end = _DECODER.raw_decode(text)
-    # ValueError includes numbers of extreme length; RecursionError is extreme nesting.
-    except (ValueError, RecursionError):
-        raise ToolCallError("malformed JSON") from None
-    return body, text[end:]
-
-
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """A JSON object. A key that is given twice is an error, because its meaning is ambiguous."""
-    keys = [key for key, _ in pairs]
-    if len(set(keys)) < len(keys):
-        raise ToolCallError("a key is given twice")
-    return dict(pairs)
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+        return read_json(text)
+    except ValueError as error:
+        raise ToolCallError(str(error)) from None
 
 
 def _checked(body: object) -> ToolCall:

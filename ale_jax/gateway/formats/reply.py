@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from ale_jax import strict_json
 from ale_jax.gateway.messages import ToolCall
 
 # Around the name of a special token. Unicode reserves both for use within a program: they are not
@@ -62,11 +63,9 @@ def without_marks(text: str) -> str:
 def read_json(text: str) -> tuple[Any, str]:
     """The JSON value that begins `text`, and what follows it. NotACall if there is none."""
     try:
-        value, end = _DECODER.raw_decode(text)
-    # ValueError includes numbers of extreme length; RecursionError is extreme nesting.
-    except (ValueError, RecursionError):
-        raise NotACall("malformed JSON") from None
-    return value, text[end:]
+        return strict_json.read_json(text)
+    except ValueError as error:
+        raise NotACall(str(error)) from None
 
 
 def call_of(body: Any, arguments: str = "arguments") -> ToolCall:
@@ -107,13 +106,3 @@ def sendable(text: str, markers: Sequence[str]) -> int:
     for marker in markers:
         ends += [len(text) - n for n in range(1, len(marker)) if text.endswith(marker[:n])]
     return min(ends, default=len(text))
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    keys = [key for key, _ in pairs]
-    if len(set(keys)) < len(keys):
-        raise NotACall("a key is given twice")
-    return dict(pairs)
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_object)
