@@ -52,15 +52,6 @@ class ChatRequest:
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenLogp:
-    """A token that was sampled, as text, with its log-probability, and the most probable ones."""
-
-    token: str
-    logp: float
-    top: tuple[tuple[str, float], ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
 class Usage:
     """Tokens. cached: of the prompt, those that did not have to be read again."""
 
@@ -73,7 +64,6 @@ class Usage:
 class Choice:
     message: ChatMessage
     finish: Finish
-    logps: tuple[TokenLogp, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,7 +16,6 @@ from ale_jax.gateway.requests import (
     ChatResult,
     Choice,
     SampleOptions,
-    TokenLogp,
     Usage,
 )
 
@@ -158,7 +157,7 @@ class Events:
             delta["role"] = "assistant"
         yield sse(chunk(head, number, delta))
 
-    def end(self, result: ChatResult, sent: Sequence[str]) -> Iterator[str]:
+    def end(self, result: ChatResult, sent: Mapping[int, str]) -> Iterator[str]:
         for number, choice in enumerate(result.choices):
             message = choice.message
             yield from self.content(result, number, message.content[len(sent[number]) :])
@@ -274,28 +273,17 @@ def _choice(number: int, choice: Choice) -> dict[str, Any]:
         message["tool_calls"] = [_call(each) for each in choice.message.tool_calls]
     elif message["content"] is None:
         message["content"] = ""
-    logps = None if choice.logps is None else {"content": [_logp(each) for each in choice.logps]}
     return {
         "index": number,
         "message": message,
         "finish_reason": choice.finish,
-        "logprobs": logps,
+        "logprobs": None,
     }
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": call.id, "type": "function", "function": function}
-
-
-def _logp(token: TokenLogp) -> dict[str, Any]:
-    top = [_one_logp(text, logp) for text, logp in token.top]
-    return _one_logp(token.token, token.logp) | {"top_logprobs": top}
-
-
-def _one_logp(token: str, logp: float) -> dict[str, Any]:
-    # JSON has no infinity, and a token that could not be sampled has none.
-    return {"token": token, "logprob": max(logp, -9999.0), "bytes": list(token.encode())}
 
 
 def sse(event: dict[str, Any]) -> str:

@@ -18,7 +18,6 @@ from ale_jax.gateway.requests import (
     ChatResult,
     Choice,
     SampleOptions,
-    TokenLogp,
     Usage,
 )
 
@@ -203,23 +202,20 @@ def test_values_out_of_range_are_refused(ask, changes):
         ask(**changes)
 
 
-LOGPS = (TokenLogp("é", -0.5, (("é", -0.5), ("x", float("-inf")))),)
 SAID = ChatMessage("assistant", "I look.", "hm", (LS,))
 
 
-def result(message, finish, logps=None):
-    choices = (Choice(message, finish, logps),)
+def result(message, finish):
+    choices = (Choice(message, finish),)
     return ChatResult("abc", 1_700_000_000, "policy", choices, Usage(10, 4, cached=6))
 
 
 def test_a_completion_is_what_openais_client_expects():
-    body = openai_chat.completion(result(SAID, "tool_calls", LOGPS))
+    body = openai_chat.completion(result(SAID, "tool_calls"))
     found = openai.types.chat.ChatCompletion.model_validate_json(json.dumps(body), strict=True)
     (choice,) = found.choices
     assert (choice.message.content, choice.finish_reason) == ("I look.", "tool_calls")
     assert choice.message.tool_calls[0].function.arguments == LS.arguments
-    assert choice.logprobs.content[0].bytes == list("é".encode())
-    assert choice.logprobs.content[0].top_logprobs[1].logprob == -9999.0
     assert (found.usage.total_tokens, found.usage.prompt_tokens_details.cached_tokens) == (14, 6)
 
 
@@ -230,7 +226,7 @@ def streamed(events, whole, *contents):
     for more in contents:
         told += events.content(head, 0, more)
         sent += more
-    return told + list(events.end(whole, [sent]))
+    return told + list(events.end(whole, {0: sent}))
 
 
 @pytest.mark.parametrize("contents", [(), ("I ", "look"), ("I look.",)])
