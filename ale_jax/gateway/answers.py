@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import secrets
 import time
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ async def answer(
     except BaseException:
         cancel(episode, pending)
         raise
-    return result_of(model, pending, choices)
+    return with_choices(head_of(model, pending), pending, choices)
 
 
 def cancel(episode: GatewayEpisode, pending: Sequence[Pending]) -> None:
@@ -37,11 +38,19 @@ def cancel(episode: GatewayEpisode, pending: Sequence[Pending]) -> None:
         episode.cancel(each)
 
 
-def result_of(model: str, pending: Sequence[Pending], choices: Sequence[Choice]) -> ChatResult:
+def head_of(model: str, pending: Sequence[Pending]) -> ChatResult:
+    """What is known of a result before anything is written."""
     prompt = len(pending[0].call.context_ids())
-    written = sum(len(each.call.sampled.ids) for each in pending if each.call.sampled)
-    usage = Usage(prompt, written, cached=prompt - pending[0].num_new)
-    return ChatResult(secrets.token_hex(12), int(time.time()), model, tuple(choices), usage)
+    usage = Usage(prompt, 0, cached=prompt - pending[0].num_new)
+    return ChatResult(secrets.token_hex(12), int(time.time()), model, (), usage)
+
+
+def with_choices(
+    head: ChatResult, pending: Sequence[Pending], choices: Sequence[Choice]
+) -> ChatResult:
+    written = sum(len(each.call.sampled.ids) for each in pending)
+    usage = dataclasses.replace(head.usage, completion=written)
+    return dataclasses.replace(head, choices=tuple(choices), usage=usage)
 
 
 async def _sampled(request: Request, pending: Sequence[Pending]) -> None:

@@ -109,10 +109,16 @@ class GatewayEpisode:
         with _refusing():
             count = request.options.n
             calls = [self.tree.begin(request.messages, request.tools) for _ in range(count)]
-        return [
-            self._begin(call, request.options, number, self._watch(request, number, see))
-            for number, call in enumerate(calls)
-        ]
+        pending: list[Pending] = []
+        try:
+            for number, call in enumerate(calls):
+                watch = self._watch(request, number, see)
+                pending.append(self._begin(call, request.options, number, watch))
+        except ApiError:
+            for each in pending:
+                self.cancel(each)
+            raise
+        return pending
 
     def _watch(self, request: ChatRequest, number: int, see: See | None) -> Watch | None:
         stops, language = request.options.stop, self._language
@@ -155,12 +161,15 @@ class GatewayEpisode:
         return Choice(reply, finish)
 
     def cancel(self, pending: Pending) -> None:
-        """Gives up a call whose client is gone. What was sampled of it is not trained on."""
+        """Gives up a call whose client does not get the answer, which is counted as lost."""
+        self.tree.lose(pending.call)
         self._leave(pending.conversation)
 
     def _leave(self, conversation: int) -> None:
         with self._lock:
             self._keys.pop(conversation, None)
+            kept = self._newest.items()
+            self._newest = {call: each for call, each in kept if each != conversation}
         self._policy.end(conversation)
 
     def end(self, choice: BranchChoice) -> list[Branch]:
@@ -198,9 +207,9 @@ class GatewayEpisode:
         try:
             with _refusing():
                 sampled = self._policy.reply(conversation, new_ids, options, key, watch)
-        except ApiError:
+        except (ApiError, RolloutsFailed) as error:
             self._leave(conversation)
-            raise
+            raise error if isinstance(error, ApiError) else self._failed() from error
         return Pending(call, len(new_ids), conversation, sampled)
 
     def _make_room(self) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from typing import Protocol
 
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
-from ale_jax.gateway.answers import cancel, result_of
+from ale_jax.gateway.answers import cancel, head_of, with_choices
 from ale_jax.gateway.episode import GatewayEpisode, Pending
 from ale_jax.gateway.requests import ApiError, ChatRequest, ChatResult
 
@@ -25,7 +27,7 @@ class StreamEvents(Protocol):
     def content(self, head: ChatResult, number: int, more: str) -> Iterator[str]:
         """More of the content of a reply."""
 
-    def end(self, result: ChatResult, sent: Sequence[str]) -> Iterator[str]:
+    def end(self, result: ChatResult, sent: Mapping[int, str]) -> Iterator[str]:
         """All that is left."""
 
     def failed(self, error: ApiError) -> str: ...
@@ -43,58 +45,74 @@ async def streamed(
             loop.call_soon_threadsafe(news.put_nowait, (number, content))
 
     pending = await asyncio.to_thread(episode.ask, asked, see)
-    told = _told(episode, asked, pending, news, model)
-    return StreamingResponse(_as_text(told, events, model, pending), media_type=EVENT_STREAM)
+    head, undelivered = head_of(model, pending), list(pending)
+    told = _told(episode, asked, undelivered, news, head)
+    return _Stream(_as_text(told, events, head), lambda: cancel(episode, undelivered))
+
+
+class _Stream(StreamingResponse):
+    """on_end: called when nobody listens any more, also if nothing was ever sent."""
+
+    def __init__(self, events: AsyncIterator[str], on_end: Callable[[], None]):
+        super().__init__(events, media_type=EVENT_STREAM)
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._on_end()
 
 
 async def _told(
     episode: GatewayEpisode,
     asked: ChatRequest,
-    pending: list[Pending],
+    undelivered: list[Pending],
     news: asyncio.Queue[tuple[int, str]],
-    model: str,
-) -> AsyncIterator[tuple[int, str] | ChatResult]:
+    head: ChatResult,
+) -> AsyncGenerator[tuple[int, str] | ChatResult]:
     """What the policy writes: the number of a reply and all of its content so far; at the end, the
-    result. Whoever stops listening ends the calls."""
-    replies = [asyncio.wrap_future(each.sampled) for each in pending]
+    result. undelivered: the calls, until the result was sent."""
+    replies = [asyncio.wrap_future(each.sampled) for each in undelivered]
     written = asyncio.gather(*replies, return_exceptions=True)  # `answer` raises them
-    is_answered = False
-    try:
-        while not (written.done() and news.empty()):
-            newest = asyncio.ensure_future(news.get())
-            await asyncio.wait({newest, written}, return_when=asyncio.FIRST_COMPLETED)
-            if newest.done():
-                yield newest.result()
-            else:
-                newest.cancel()
-        choices = [await asyncio.to_thread(episode.answer, each, asked) for each in pending]
-        is_answered = True
-        yield result_of(model, pending, choices)
-    finally:
-        if not is_answered:
-            cancel(episode, pending)
+    while not (written.done() and news.empty()):
+        newest = asyncio.ensure_future(news.get())
+        await asyncio.wait({newest, written}, return_when=asyncio.FIRST_COMPLETED)
+        if newest.done():
+            yield newest.result()
+        else:
+            newest.cancel()
+    choices = [await asyncio.to_thread(episode.answer, each, asked) for each in undelivered]
+    yield with_choices(head, undelivered, choices)
+    undelivered.clear()
 
 
 async def _as_text(
-    told: AsyncIterator[tuple[int, str] | ChatResult],
-    events: StreamEvents,
-    model: str,
-    pending: list[Pending],
+    told: AsyncGenerator[tuple[int, str] | ChatResult], events: StreamEvents, head: ChatResult
 ) -> AsyncIterator[str]:
-    sent = [""] * len(pending)
-    head = result_of(model, pending, ())
+    sent: defaultdict[int, str] = defaultdict(str)
     try:
-        for event in events.start(head):
-            yield event
-        async for news in told:
-            if isinstance(news, ChatResult):
-                for event in events.end(news, sent):
+        async with contextlib.aclosing(told):
+            for event in events.start(head):
+                yield event
+            async for news in told:
+                for event in _new_events(news, events, head, sent):
                     yield event
-                continue
-            number, content = news
-            if len(content) > len(sent[number]):
-                for event in events.content(head, number, content[len(sent[number]) :]):
-                    yield event
-                sent[number] = content
     except ApiError as error:
         yield events.failed(error)
+
+
+def _new_events(
+    news: tuple[int, str] | ChatResult,
+    events: StreamEvents,
+    head: ChatResult,
+    sent: defaultdict[int, str],
+) -> Iterator[str]:
+    """sent: the content of each reply so far, to which the news is added."""
+    if isinstance(news, ChatResult):
+        yield from events.end(news, sent)
+        return
+    number, content = news
+    if len(content) > len(sent[number]):
+        yield from events.content(head, number, content[len(sent[number]) :])
+        sent[number] = content

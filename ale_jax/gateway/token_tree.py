@@ -101,7 +101,7 @@ class Branch:
 class TreeCounts:
     """forks: calls that do not continue the newest reply of their conversation. edited: of these,
     those after a reply that the agent has changed. ambiguous: calls that continue one of several
-    replies with the same text and other ids. lost: replies that the agent may not have got.
+    replies with the same text and other ids. lost: calls that the agent may have no answer to.
     left_out: sampled tokens that the chosen branches do not have."""
 
     forks: int = 0
@@ -160,10 +160,10 @@ class TokenTree:
                 self._forget(next(each for each in self._calls if not each.children))
 
     def lose(self, call: Call) -> None:
-        """Says that the connection ended before the agent had the answer."""
+        """Says that the agent may not have got the answer, or that there was none."""
         with self._lock:
+            self.counts.lost += not call.lost
             call.lost = True
-            self.counts.lost += 1
 
     def branches(self, choice: BranchChoice) -> list[Branch]:
         """What to train on. all: every reply once; longest: the branch with the most tokens; leaf:
@@ -201,7 +201,8 @@ class TokenTree:
         if any(message.role == "assistant" for message in call.messages):
             self.counts.edited += 1
         parent = call.parent
-        same = self._by_key[parent.key] if parent else []
+        # It may be forgotten meanwhile.
+        same = self._by_key.get(parent.key, []) if parent else []
         ids = [other.sampled.ids for other in same]
         self.counts.ambiguous += any(not np.array_equal(each, ids[-1]) for each in ids)
         siblings = parent.children if parent else sum(call.parent is None for call in self._calls)

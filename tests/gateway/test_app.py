@@ -1,5 +1,6 @@
 """The gateway over HTTP, as the official clients and careless ones use it."""
 
+import asyncio
 import contextlib
 import json
 import threading
@@ -11,13 +12,18 @@ import httpx
 import numpy as np
 import openai
 import pytest
+from starlette.requests import ClientDisconnect
 
+from ale_jax.gateway.api import openai_chat
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.episode import GatewayEpisode
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.formats.hermes import Hermes
 from ale_jax.gateway.language import Language
+from ale_jax.gateway.messages import ChatMessage
+from ale_jax.gateway.requests import ChatRequest
 from ale_jax.gateway.server import served
+from ale_jax.gateway.streaming import streamed
 from ale_jax.gateway.token_tree import TokenTree
 from tests.gateway.fake_policy import FakePolicy
 from tests.gateway.speech import read, render
@@ -89,11 +95,14 @@ def play_with_openai(client, stream):
 
 def joined(chunks):
     message, finish = {"role": "assistant", "content": "", "tool_calls": []}, None
+    ids = set()
     for chunk in chunks:
+        ids.add(chunk.id)
         delta = chunk.choices[0].delta
         message["content"] += delta.content or ""
         message["tool_calls"] += [c.model_dump() for c in delta.tool_calls or []]
         finish = chunk.choices[0].finish_reason or finish
+    assert len(ids) == 1, "it is one completion"
     assert finish == ("tool_calls" if message["tool_calls"] else "stop")
     return message
 
@@ -221,6 +230,25 @@ def test_a_reply_is_sent_while_it_is_written_and_given_up_when_nobody_listens(ga
     assert not gateway.policy.ended
     stream.close()
     until(lambda: gateway.policy.ended)
+
+
+def test_a_stream_that_nobody_has_begun_to_read_is_given_up(gateway):
+    """The client leaves before the head of the response is sent."""
+    token = gateway.open()
+    episode = gateway.episodes.admit(token)
+    asked = ChatRequest("m", (ChatMessage("user", "wait"),), stream=True)
+
+    async def leave():
+        response = await streamed(episode, asked, "m", openai_chat.Events(with_usage=False))
+
+        async def send(message):
+            raise OSError("the client has gone")
+
+        with pytest.raises((OSError, ClientDisconnect, BaseExceptionGroup)):
+            await response({"type": "http", "asgi": {"spec_version": "2.4"}}, None, send)
+
+    asyncio.run(leave())
+    assert gateway.policy.ended == [0] and episode.tree.counts.lost == 1
 
 
 def test_what_goes_wrong_in_a_stream_is_said_in_it(gateway):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -134,7 +134,7 @@ class Events:
         delta = {"type": "text_delta", "text": more}
         yield sse({"type": "content_block_delta", "index": 0, "delta": delta})
 
-    def end(self, result: ChatResult, sent: Sequence[str]) -> Iterator[str]:
+    def end(self, result: ChatResult, sent: Mapping[int, str]) -> Iterator[str]:
         (choice,) = result.choices
         blocks = list(_blocks(choice.message))
         if self._has_content:

@@ -1,0 +1,81 @@
+"""What an episode does when a call comes to nothing."""
+
+import numpy as np
+import pytest
+
+from ale_jax.gateway.episode import GatewayEpisode
+from ale_jax.gateway.formats.hermes import Hermes
+from ale_jax.gateway.language import Language
+from ale_jax.gateway.requests import ApiError, ChatRequest, SampleOptions
+from ale_jax.gateway.token_tree import TokenTree
+from tests.gateway.fake_policy import EngineEnded, FakePolicy
+from tests.gateway.speech import read, render, say
+
+TASK = say("user", "task")
+
+
+def open_episode(policy, kept=1):
+    language = Language(Hermes(), lambda ids: read([4, *ids])[0][1])
+    keys = lambda number: np.array([0, number], np.uint32)  # noqa: E731
+    return GatewayEpisode(TokenTree(render), policy, language, keys, kept)
+
+
+def request(*messages, n=1):
+    return ChatRequest("m", messages, options=SampleOptions(n=n))
+
+
+@pytest.fixture
+def policy():
+    return FakePolicy(lambda messages: f"reply to {messages[-1][1]}")
+
+
+def test_an_answer_that_was_not_delivered_is_counted_and_can_be_continued(policy):
+    episode = open_episode(policy)
+    (pending,) = episode.ask(request(TASK))
+    choice = episode.answer(pending, request(TASK))
+    episode.cancel(pending)
+    episode.cancel(pending)
+    assert episode.tree.counts.lost == 1
+    (again,) = episode.ask(request(TASK, choice.message, say("user", "more")))
+    assert again.call.parent is pending.call
+    assert again.conversation != pending.conversation, "that one has ended in the engine"
+    assert again.num_new == len(again.call.context_ids())
+
+
+def test_if_one_of_several_replies_cannot_begin_the_others_are_given_up(policy, monkeypatch):
+    episode, reply = open_episode(policy, kept=3), policy.reply
+
+    def refuse_the_third(conversation, *rest):
+        if conversation == 2:
+            raise ValueError("no more")
+        return reply(conversation, *rest)
+
+    monkeypatch.setattr(policy, "reply", refuse_the_third)
+    with pytest.raises(ApiError, match="no more"):
+        episode.ask(request(TASK, n=3))
+    assert sorted(policy.ended) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("ended", "status"), [(False, 503), (True, 410)])
+def test_an_engine_that_takes_no_call_is_told_in_http(policy, monkeypatch, ended, status):
+    episode = open_episode(policy)
+
+    def gone(*_):
+        if ended:  # at this very moment
+            episode.end("all")
+        raise EngineEnded("the engine is closed")
+
+    monkeypatch.setattr(policy, "reply", gone)
+    with pytest.raises(ApiError) as refused:
+        episode.ask(request(TASK))
+    assert refused.value.status == status
+
+
+def test_what_is_kept_in_the_engine_is_bounded(policy):
+    episode = open_episode(policy, kept=2)
+    for number in range(6):
+        asked = request(say("user", str(number)))
+        (pending,) = episode.ask(asked)
+        episode.answer(pending, asked)
+    opened = {conversation for conversation, _ in policy.asked}
+    assert len(opened) == 6 and len(opened - set(policy.ended)) == 2
