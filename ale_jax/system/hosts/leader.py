@@ -84,8 +84,9 @@ class Leader:
             share = {"process": follower.number, "processes": count}
             follower.send({"kind": "digest", "folder": str(folder)} | share)
         found = file_digests(folder, 0, count)
-        for follower in self._followers:
-            answer, _ = self._wait(follower.digests)
+        # All of them, also after an error, or the next call would take an answer of this one.
+        answers = [self._wait(follower.digests)[0] for follower in self._followers]
+        for answer in answers:
             if answer["error"]:
                 raise OSError(*answer["error"])
             found |= answer["files"]

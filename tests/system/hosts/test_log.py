@@ -163,6 +163,29 @@ def test_a_file_that_a_follower_cannot_read_is_an_error_of_the_first_process(
     run.leader.end(0)
 
 
+def test_an_error_leaves_no_answer_of_another_process_behind(checkpoint, tmp_path, monkeypatch):
+    pairs = {n: [socket.socketpair() for _ in range(2)] for n in (1, 2)}
+    ends = {n: tuple(Connection(ours) for ours, _ in both) for n, both in pairs.items()}
+    leader = Leader(ends, "127.0.0.1")
+    for (_, theirs), _ in pairs.values():
+        threading.Thread(target=follow, args=(Connection(theirs), None), daemon=True).start()
+
+    def broken_once(folder, process, processes):
+        if process == 1:
+            monkeypatch.undo()
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(folder))
+        return file_digests(folder, process, processes)
+
+    monkeypatch.setattr(follower_module, "file_digests", broken_once)
+    with pytest.raises(OSError, match="Input/output"):
+        leader.digests(checkpoint)
+    other = tmp_path / "ocdbt.process_2"
+    other.mkdir()
+    (other / "d").write_text("new")
+    assert leader.digests(checkpoint) == file_digests(checkpoint)
+    leader.end(0)
+
+
 def test_a_follower_that_cannot_go_on_ends_the_run(run, monkeypatch):
     monkeypatch.setattr(leader_module, "LEAVE_S", 60.0)  # this process is not to be ended
 
