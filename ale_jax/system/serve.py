@@ -46,18 +46,19 @@ def serving(config: RunConfig, path: Path, host: str, port: int) -> Iterator[Ser
     keep_compiled(config.compilation_cache)
     with Workdir.open(path, config) as workdir:
         newest = newest_state(config, workdir.path)
-    engines = _open_engines(config, newest)
+    engines, tokenizer, step = _open_engines(config, newest), newest.tokenizer, newest.step
+    del newest  # its moments and, if the engines have copies, its weights take memory
     with contextlib.closing(engines):
-        tree = TokenTree(ChatRender(newest.tokenizer), REMEMBERED)
+        tree = TokenTree(ChatRender(tokenizer), REMEMBERED)
         policy = EnginePolicy(engines, config.eval_sampling, config.rollout.max_reply_tokens)
         # Clients come and go, so that a conversation may never go on: half of the places are for
         # those that do.
         kept = max(config.engine.max_sequences // 2, 1)
-        keys, language = partial(_key, config.seed), language_of(newest.tokenizer)
+        keys, language = partial(_key, config.seed), language_of(tokenizer)
         episodes = Episodes()
         key = episodes.open(GatewayEpisode(tree, policy, language, keys, kept))
         with served(make_app(episodes, config.name), host, port) as url:
-            yield Serving(url, key, newest.step)
+            yield Serving(url, key, step)
 
 
 def _open_engines(config: RunConfig, newest: Newest) -> Engines:
