@@ -46,11 +46,19 @@ def engine_sizes(mesh: Mapping[str, int], devices: int) -> dict[str, int]:
     return dict(mesh) | {"data": devices // inner, "fsdp": 1, "context": 1}
 
 
+def devices_of_engine(of_process: int, devices_per_engine: int) -> int:
+    """devices_per_engine: 0 for all devices of a process. ValueError if it does not divide them."""
+    if of_process % (devices_per_engine or of_process):
+        raise ValueError(
+            f"rollout.devices_per_engine {devices_per_engine} does not divide the {of_process} "
+            "devices of a process"
+        )
+    return devices_per_engine or of_process
+
+
 def engine_meshes(mesh: Mesh, devices_per_engine: int) -> list[Mesh]:
     """The meshes of this process's engines: `mesh` itself, if it is all of the run's.
-
-    devices_per_engine: 0 for all devices of a process. ValueError if it does not divide them.
-    """
+    devices_per_engine: see `devices_of_engine`."""
     blocks = _by_engine(mesh, devices_per_engine)
     if len(blocks) == 1:
         return [mesh]
@@ -65,13 +73,7 @@ def engine_meshes(mesh: Mesh, devices_per_engine: int) -> list[Mesh]:
 def _by_engine(mesh: Mesh, devices_per_engine: int) -> np.ndarray:
     """The devices of each engine of each process, [E, n]."""
     blocks = _by_process(mesh) if is_shared(mesh) else mesh.devices.reshape(1, -1)
-    count = blocks.shape[1]
-    if count % (devices_per_engine or count):
-        raise ValueError(
-            f"rollout.devices_per_engine {devices_per_engine} does not divide the {count} devices "
-            "of a process"
-        )
-    return blocks.reshape(-1, devices_per_engine or count)
+    return blocks.reshape(-1, devices_of_engine(blocks.shape[1], devices_per_engine))
 
 
 def _by_process(mesh: Mesh) -> np.ndarray:

@@ -156,11 +156,11 @@ def _open_rollouts(session: _Session, ray_address: str, stack: contextlib.ExitSt
     if not ray_address:  # there is one node, and nothing to choose
         rollout = dataclasses.replace(rollout, placement=PlacementConfig())
     session.start.trainer.publish(version=session.start.cursor.step)
-    engine = session.start.trainer.open_engines(tokenizer.stop_ids)
-    stack.callback(engine.close)
-    ledger = Ledger(engine, tokenizer, config.seed, config.rollout.max_reply_tokens)
+    engines = session.start.trainer.open_engines(tokenizer.stop_ids)
+    stack.callback(engines.close)
+    ledger = Ledger(engines, tokenizer, config.seed, config.rollout.max_reply_tokens)
     server = stack.enter_context(PolicyServer(ledger, cluster.address or processes.address))
-    own = PolicyReplica(ledger, server.address, lambda: engine.stats.sampled_tokens)
+    own = PolicyReplica(ledger, server.address, lambda: engines.stats.sampled_tokens)
     folder = session.setting.tokenizer_folder
     files = {file.name: file.read_text() for file in folder.iterdir()}
     replicas = PolicyReplicas([own, *processes.open_replicas(files, cluster.address)])
@@ -171,7 +171,7 @@ def _open_rollouts(session: _Session, ray_address: str, stack: contextlib.ExitSt
 
     def check_system() -> None:
         session.setting.workdir.lease.check()
-        engine.check()
+        engines.check()
         cluster.check()
         processes.check()
 

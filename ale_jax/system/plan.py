@@ -22,7 +22,7 @@ from ale_jax.model.layer_scan import scanned
 from ale_jax.model.lora import FULL
 from ale_jax.model.params import is_param, param_table
 from ale_jax.model.policy import SCORE_BLOCK
-from ale_jax.model.replicas import engine_sizes
+from ale_jax.model.replicas import devices_of_engine, engine_sizes
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import (
     RULES,
@@ -196,10 +196,11 @@ def _placed(tree: Any, places: Any) -> Any:
 
 
 def _engine_mesh(config: RunConfig, mesh: AbstractMesh) -> AbstractMesh:
-    """The mesh of one engine. ValueError if experts or heads cannot be divided over it."""
+    """The mesh of one engine. ValueError if a process cannot be divided among engines, or experts
+    or heads over one of them."""
     hardware = config.hardware
     of_process = hardware.devices_per_process if hardware.chip else jax.local_device_count()
-    devices = config.rollout.devices_per_engine or of_process or mesh.size
+    devices = devices_of_engine(of_process or mesh.size, config.rollout.devices_per_engine)
     return mesh if devices == mesh.size else abstract_mesh(engine_sizes(mesh.shape, devices))
 
 

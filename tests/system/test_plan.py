@@ -74,6 +74,8 @@ def test_a_host_over_which_experts_cannot_be_divided_is_refused():
     hardware = {"chip": "h100", "devices": 8, "devices_per_process": 2}
     with pytest.raises(ValueError, match="does not divide the 2 devices of an engine"):
         make_plan(_config(mesh={"data": 2, "expert": 4}, hardware=hardware))
+    with pytest.raises(ValueError, match="devices_per_engine 3 does not divide the 2 devices"):
+        make_plan(_config(hardware=hardware, rollout={"devices_per_engine": 3}))
 
 
 def test_the_moment_when_most_is_held_may_be_the_publish():

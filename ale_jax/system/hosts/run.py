@@ -95,17 +95,17 @@ class _Part:
                 Path(folder, Path(name).name).write_text(text)
             tokenizer = ChatTokenizer.load(folder)
         config = self._config
-        engine = self.trainer.open_engines(tokenizer.stop_ids)
-        ledger = Ledger(engine, tokenizer, config.seed, config.rollout.max_reply_tokens)
+        engines = self.trainer.open_engines(tokenizer.stop_ids)
+        ledger = Ledger(engines, tokenizer, config.seed, config.rollout.max_reply_tokens)
         ConversationService(self._conversations, ledger)
-        threading.Thread(target=self._watch, args=(engine,), daemon=True).start()
+        threading.Thread(target=self._watch, args=(engines,), daemon=True).start()
         # Both end with this process, which nobody asks for a reply when the run has ended.
         return PolicyServer(ledger, served_at(self._address, cluster_address)).address
 
-    def _watch(self, engine: Engines) -> None:
+    def _watch(self, engines: Engines) -> None:
         while not self._ended.wait(LOOK_S):
             try:
-                engine.check()
+                engines.check()
             except RolloutsFailed as error:
                 self._log.send({"kind": "failed", "error": str(error)})
                 return
