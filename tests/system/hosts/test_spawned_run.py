@@ -126,5 +126,8 @@ def test_a_lost_first_process_ends_the_others(start, tmp_path):
     workdir = tmp_path / "run"
     leader = start(workdir, 2)
     interrupt(leader, workdir, signal.SIGKILL, step=1)
-    _, last = finish_soon(leader)  # when no process has the output any more; both have it
-    assert last.startswith("error: the first process of this run is lost")
+    # The output ends when no process has it any more; both have it.
+    printed, _ = leader.communicate(timeout=ENDS_S)
+    # jax hears of it through a connection of its own, and ends the process if it is first.
+    reasons = ("error: the first process of this run is lost", "JAX distributed service detected")
+    assert any(reason in printed for reason in reasons), printed
