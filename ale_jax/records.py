@@ -194,8 +194,24 @@ class Episode:
 
 
 @dataclasses.dataclass(frozen=True)
+class SideBranch:
+    """Another conversation of an episode: a sub-agent's, or one that goes on from an earlier turn.
+
+    The first `num_prefix_turns` turns are context: those that it shares with an earlier branch, in
+    which their replies are trained on. expert_TLK: of all its tokens, as in `Trajectory`.
+    """
+
+    turns: tuple[Turn, ...]
+    num_prefix_turns: int = 0
+    expert_TLK: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        assert self.num_prefix_turns < len(self.turns), "a branch without a reply of its own"
+
+
+@dataclasses.dataclass(frozen=True)
 class Trajectory:
-    """An episode joined with its tokens.
+    """An episode joined with its tokens. `turns` are its longest conversation.
 
     start_version: version of the weights that sampled the first token.
     num_prefix_turns: turns of the prefix, which were not sampled in this episode. Their
@@ -204,6 +220,7 @@ class Trajectory:
     expert_TLK: for router replay: the K experts to which the sampler routed each of the
     `num_tokens` tokens, in each of the L layers that have experts; int16, -1 for the last token,
     which the sampler never processed.
+    side_branches: the other conversations, if the agent had several. None has more sampled turns.
     """
 
     episode: Episode
@@ -212,14 +229,22 @@ class Trajectory:
     expert_TLK: np.ndarray | None = None
     num_prefix_turns: int = 0
     rejected: tuple[Status, ...] = ()
+    side_branches: tuple[SideBranch, ...] = ()
 
     @property
     def num_tokens(self) -> int:
+        """Of the longest conversation."""
         return sum(len(t.prompt_ids) + len(t.action_ids) for t in self.turns)
 
     @property
+    def sampled_turns(self) -> tuple[Turn, ...]:
+        """The turns of all conversations whose replies were sampled, each of them once."""
+        branches: tuple[Trajectory | SideBranch, ...] = (self, *self.side_branches)
+        return tuple(turn for each in branches for turn in each.turns[each.num_prefix_turns :])
+
+    @property
     def num_policy_tokens(self) -> int:
-        return sum(len(t.action_ids) for t in self.turns[self.num_prefix_turns :])
+        return sum(len(t.action_ids) for t in self.sampled_turns)
 
 
 @dataclasses.dataclass(frozen=True)

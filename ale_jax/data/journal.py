@@ -170,8 +170,8 @@ class Recall:
 
 def _versions(trajectory: Trajectory) -> set[int]:
     """Of the weights that sampled its tokens, and of its start."""
-    sampled = (turn.version for turn in trajectory.turns[trajectory.num_prefix_turns :])
-    return {trajectory.start_version}.union(*(version.tolist() for version in sampled))
+    sampled = (turn.version.tolist() for turn in trajectory.sampled_turns)
+    return {trajectory.start_version}.union(*sampled)
 
 
 def _continues(trajectory: Trajectory, request: RolloutRequest) -> bool:

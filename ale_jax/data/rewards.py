@@ -9,7 +9,7 @@ import numpy as np
 
 from ale_jax.data.packing import Sample
 from ale_jax.data.replay import Group
-from ale_jax.records import STATUS_RULES, Trajectory
+from ale_jax.records import STATUS_RULES, SideBranch, Trajectory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,14 +96,34 @@ def _anchors(rows: Sequence[tuple[int, Trajectory]], max_chunks: int) -> np.ndar
 def credited_samples(
     table: RewardTable, advantage_NC: np.ndarray, reward_NC: np.ndarray
 ) -> list[Sample]:
-    """A sample with its credit for each valid trajectory, in row order, ready for packing."""
-    return [
-        Sample.of(
-            t,
-            np.asarray(advantage_NC[n, : table.num_chunks_N[n]]),
-            group=int(table.group_N[n]),
-            reward_C=np.asarray(reward_NC[n, : table.num_chunks_N[n]]),
-        )
-        for n, t in enumerate(table.trajectories)
-        if table.valid_N[n]
-    ]
+    """A sample with its credit for each conversation of each valid trajectory, in row order, ready
+    for packing."""
+    samples = []
+    for n, trajectory in enumerate(table.trajectories):
+        if table.valid_N[n]:
+            longest = Sample.of(
+                trajectory,
+                np.asarray(advantage_NC[n, : table.num_chunks_N[n]]),
+                group=int(table.group_N[n]),
+                reward_C=np.asarray(reward_NC[n, : table.num_chunks_N[n]]),
+            )
+            side = (_side_sample(branch, longest) for branch in trajectory.side_branches)
+            samples += [longest, *side]
+    return samples
+
+
+def _side_sample(branch: SideBranch, longest: Sample) -> Sample:
+    """A side branch leads to the same outcome as the longest conversation. Each of its chunks gets
+    the credit of that one's chunk which is as far from the end. This is exact for the estimators
+    that look at nothing but the outcome and this distance."""
+    sampled = branch.turns[branch.num_prefix_turns :]
+    reward_C = np.array([turn.reward for turn in sampled], np.float32)
+    reward_C[-1] = longest.reward_C[-1]
+    return dataclasses.replace(
+        longest,
+        turns=branch.turns,
+        advantage_C=longest.advantage_C[-len(sampled) :],
+        num_prefix_turns=branch.num_prefix_turns,
+        reward_C=reward_C,
+        expert_TLK=branch.expert_TLK,
+    )

@@ -21,12 +21,21 @@ from typing import IO, Any
 import numpy as np
 
 from ale_jax.files import parse_json
-from ale_jax.records import STATUS_RULES, Episode, EpisodeKey, Status, Task, Trajectory, Turn
+from ale_jax.records import (
+    STATUS_RULES,
+    Episode,
+    EpisodeKey,
+    SideBranch,
+    Status,
+    Task,
+    Trajectory,
+    Turn,
+)
 
 MAGIC = b"ALE1"
 MAX_BODY_BYTES = 1 << 30
 MAX_HEADER_BYTES = 64 << 20
-MAX_TURNS = 1 << 16
+MAX_TURNS = 1 << 16  # of all branches
 
 _PREFIX = struct.Struct("<4sQ32s")
 _CRC = struct.Struct("<I")
@@ -49,31 +58,39 @@ class DamagedFrame(ValueError):
 
 def encode_frame(trajectory: Trajectory) -> bytes | None:
     """The trajectory as one frame; None if it is larger than `read_frames` accepts."""
-    turns, expert_TLK = trajectory.turns, trajectory.expert_TLK
-    arrays = [
-        np.asarray(getattr(turn, name)).astype(dtype, casting="equiv", copy=False)
-        for turn in turns
-        for name, dtype in _TURN_ARRAYS.items()
-    ]
-    if expert_TLK is not None:
-        arrays.append(expert_TLK.astype(_EXPERTS, casting="equiv", copy=False))
+    branches = (trajectory, *trajectory.side_branches)
+    arrays = [array for branch in branches for array in _arrays_of(branch)]
     fields = {
         "episode": dataclasses.asdict(trajectory.episode),
         "start_version": trajectory.start_version,
-        "num_prefix_turns": trajectory.num_prefix_turns,
         "rejected": list(trajectory.rejected),
-        "turns": [[turn.prompt_text, turn.action_text, turn.reward] for turn in turns],
-        "has_experts": expert_TLK is not None,
+        "branches": list(map(_branch_fields, branches)),
         "arrays": [[array.dtype.str, array.shape] for array in arrays],
     }
     header = json.dumps(fields, allow_nan=False).encode()
     parts = [_HEADER_LENGTH.pack(len(header)), header, *(array.tobytes() for array in arrays)]
-    length = sum(map(len, parts))
-    if length > MAX_BODY_BYTES or len(header) > MAX_HEADER_BYTES or len(turns) > MAX_TURNS:
+    length, turns = sum(map(len, parts)), sum(len(branch.turns) for branch in branches)
+    if length > MAX_BODY_BYTES or len(header) > MAX_HEADER_BYTES or turns > MAX_TURNS:
         return None
     body = b"".join(parts)
     prefix = _PREFIX.pack(MAGIC, length, hashlib.sha256(body).digest())
     return prefix + _CRC.pack(zlib.crc32(prefix)) + body
+
+
+def _arrays_of(branch: Trajectory | SideBranch) -> Iterator[np.ndarray]:
+    for turn in branch.turns:
+        for name, dtype in _TURN_ARRAYS.items():
+            yield np.asarray(getattr(turn, name)).astype(dtype, casting="equiv", copy=False)
+    if branch.expert_TLK is not None:
+        yield branch.expert_TLK.astype(_EXPERTS, casting="equiv", copy=False)
+
+
+def _branch_fields(branch: Trajectory | SideBranch) -> dict[str, Any]:
+    return {
+        "num_prefix_turns": branch.num_prefix_turns,
+        "turns": [[turn.prompt_text, turn.action_text, turn.reward] for turn in branch.turns],
+        "has_experts": branch.expert_TLK is not None,
+    }
 
 
 def read_frames(file: IO[bytes]) -> Iterator[Trajectory]:
@@ -103,29 +120,36 @@ def _decode(body: bytes) -> Trajectory:
     _require(length <= MAX_HEADER_BYTES, "header length", length)
     start = _HEADER_LENGTH.size
     fields = parse_json(body[start : start + length])
-    texts, num_prefix_turns = fields["turns"], int(fields["num_prefix_turns"])
-    _require(len(texts) <= MAX_TURNS, "turns", len(texts))
-    _require(0 <= num_prefix_turns <= len(texts), "prefix turns", num_prefix_turns)
-    dtypes = list(_TURN_ARRAYS.values()) * len(texts) + [_EXPERTS] * bool(fields["has_experts"])
-    arrays = _arrays(body, start + length, fields["arrays"], dtypes)
-    width = len(_TURN_ARRAYS)
-    turns = tuple(
-        _turn(text, arrays[number * width : (number + 1) * width])
-        for number, text in enumerate(texts)
-    )
-    expert_TLK = arrays[-1] if fields["has_experts"] else None
-    trajectory = Trajectory(
+    branches = fields["branches"]
+    dtypes = [dtype for branch in branches for dtype in _dtypes(branch)]
+    _require(len(dtypes) <= MAX_TURNS * (len(_TURN_ARRAYS) + 1), "arrays", len(dtypes))
+    arrays = iter(_arrays(body, start + length, fields["arrays"], dtypes))
+    whole, *side = [_branch(branch, arrays) for branch in branches]
+    return Trajectory(
         episode=_episode(fields["episode"]),
-        turns=turns,
         start_version=int(fields["start_version"]),
-        expert_TLK=expert_TLK,
-        num_prefix_turns=num_prefix_turns,
         rejected=tuple(map(Status, fields["rejected"])),
+        side_branches=tuple(SideBranch(**each) for each in side),
+        **whole,
     )
+
+
+def _dtypes(fields: Mapping[str, Any]) -> list[str]:
+    """Of the arrays of a branch."""
+    return list(_TURN_ARRAYS.values()) * len(fields["turns"]) + [_EXPERTS] * fields["has_experts"]
+
+
+def _branch(fields: Mapping[str, Any], arrays: Iterator[np.ndarray]) -> dict[str, Any]:
+    """What a `Trajectory` and a `SideBranch` have in common."""
+    texts, num_prefix_turns = fields["turns"], int(fields["num_prefix_turns"])
+    _require(0 <= num_prefix_turns <= len(texts), "prefix turns", num_prefix_turns)
+    turns = tuple(_turn(text, [next(arrays) for _ in _TURN_ARRAYS]) for text in texts)
+    expert_TLK = next(arrays) if fields["has_experts"] else None
     if expert_TLK is not None:
+        tokens = sum(len(turn.prompt_ids) + len(turn.action_ids) for turn in turns)
         _require(expert_TLK.ndim == 3, "axes of the experts", expert_TLK.ndim)
-        _require(len(expert_TLK) == trajectory.num_tokens, "tokens with experts", len(expert_TLK))
-    return trajectory
+        _require(len(expert_TLK) == tokens, "tokens with experts", len(expert_TLK))
+    return {"turns": turns, "num_prefix_turns": num_prefix_turns, "expert_TLK": expert_TLK}
 
 
 def _unpack_length(body: bytes) -> tuple[int]:

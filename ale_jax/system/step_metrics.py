@@ -120,10 +120,10 @@ def _loss_metrics(arrays: dict[str, np.ndarray]) -> dict[str, float]:
 def _checksum(trajectories: list[Trajectory]) -> int:
     """CRC-32 of all token ids of prompts and replies, in order. Identical runs have equal ones."""
     crc = 0
-    for trajectory in trajectories:
-        for turn in trajectory.turns:
-            for ids in (turn.prompt_ids, turn.action_ids):
-                crc = zlib.crc32(np.ascontiguousarray(ids, np.int32).tobytes(), crc)
+    branches = [each for t in trajectories for each in (t, *t.side_branches)]
+    for turn in (turn for branch in branches for turn in branch.turns):
+        for ids in (turn.prompt_ids, turn.action_ids):
+            crc = zlib.crc32(np.ascontiguousarray(ids, np.int32).tobytes(), crc)
     return crc
 
 

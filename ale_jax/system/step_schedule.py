@@ -36,6 +36,6 @@ def _scheduled(group: Group, version: int) -> ScheduledGroup:
 
 def _runs(trajectory: Trajectory) -> tuple[tuple[int, int], ...]:
     """Versions of the sampled tokens, run-length encoded."""
-    sampled = (turn.version.tolist() for turn in trajectory.turns[trajectory.num_prefix_turns :])
+    sampled = (turn.version.tolist() for turn in trajectory.sampled_turns)
     runs = itertools.groupby(itertools.chain.from_iterable(sampled))
     return tuple((version, len(list(tokens))) for version, tokens in runs)

@@ -90,7 +90,8 @@ def _as_learned(
     member = trajectory.episode.key.member
     for batch, update in itertools.zip_longest(batches, updates):
         own_BT = (batch.group_BT == group) & (batch.member_BT == member) & (batch.chunk_BT >= 0)
-        if own_BT.any():  # a trajectory is never split between rows
+        own_BT = _longest_of(own_BT, batch, trajectory)
+        if own_BT.any():
             updated = (None, None) if update is None else (x_BT[own_BT] for x_BT in update)
             return Learned(
                 batch.advantage_BT[own_BT],
@@ -102,6 +103,21 @@ def _as_learned(
         [turn.logp_old for turn in trajectory.turns[trajectory.num_prefix_turns :]]
     )
     return Learned(np.zeros_like(old), old, np.ones(old.shape, bool), None, None)
+
+
+def _longest_of(own_BT: np.ndarray, batch: Batch, trajectory: Trajectory) -> np.ndarray:
+    """Of the episode's policy tokens, those of its longest conversation: side branches are packed
+    as segments of their own. A segment is never split between rows."""
+    if not trajectory.side_branches:
+        return own_BT
+    turns = trajectory.turns[trajectory.num_prefix_turns :]
+    wanted = np.concatenate([turn.action_ids for turn in turns])
+    for row, segment in {(b, batch.segment_BT[b, t]) for b, t in np.argwhere(own_BT)}:
+        in_row = np.arange(len(own_BT))[:, None] == row
+        segment_BT = own_BT & in_row & (batch.segment_BT == segment)
+        if np.array_equal(batch.tokens_BT[segment_BT], wanted):
+            return segment_BT
+    return np.zeros_like(own_BT)
 
 
 def _kept(batch: Batch, hp: MismatchHypers) -> np.ndarray:

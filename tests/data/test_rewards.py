@@ -3,9 +3,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from ale_jax.data.packing import Shape, pack_all
 from ale_jax.data.replay import Group
 from ale_jax.data.rewards import credited_samples, tabulate_rewards
-from ale_jax.records import Status
+from ale_jax.records import SideBranch, Status
 from tests.data.make_trajectories import make_trajectory, make_turn
 
 
@@ -47,6 +48,26 @@ def test_credit_goes_back_to_the_valid_trajectories():
     assert [s.advantage_C.tolist() for s in samples] == [[0, 1], [3], []]
     assert [s.reward_C.tolist() for s in samples] == [[0, -1], [-3], []]
     assert [(s.group, s.member) for s in samples] == [(0, 0), (0, 1), (1, 1)]
+
+
+def test_a_side_branch_gets_the_credit_of_the_chunks_as_far_from_the_end():
+    first, second, third = turns(0.0, 0.0, 1.0)
+    on_the_side = make_turn([30], [31], reward=1.0)
+    member = dataclasses.replace(
+        make_trajectory(7, 2, (first, second, third)),
+        side_branches=(SideBranch((first, on_the_side), num_prefix_turns=1),),
+    )
+    assert member.sampled_turns == (first, second, third, on_the_side)
+    table = tabulate_rewards([Group(7, (member,))], max_chunks=4)
+    advantage_NC = np.array([[1, 2, 3, 99]], np.float32)
+    reward_NC = np.array([[0, 0, 0.5, 99]], np.float32)  # as if a failure's cost had been added
+    longest, side = credited_samples(table, advantage_NC, reward_NC)
+    assert longest.advantage_C.tolist() == [1, 2, 3]
+    assert side.advantage_C.tolist() == [3] and side.reward_C.tolist() == [0.5]
+    assert (side.group, side.member, side.num_prefix_turns) == (0, 2, 1)
+    (batch,) = pack_all([longest, side], Shape(1, 64, 4))
+    ids = [int(i) for turn in member.sampled_turns for i in turn.action_ids]
+    assert sorted(batch.tokens_BT[batch.chunk_BT >= 0]) == sorted(ids)
 
 
 def test_text_turns_earn_nothing():

@@ -9,7 +9,7 @@ import pytest
 from ale_jax.data import trajectory_frames
 from ale_jax.data.packing import text_turn
 from ale_jax.data.trajectory_frames import DamagedFrame, encode_frame, read_frames
-from ale_jax.records import Status
+from ale_jax.records import SideBranch, Status
 from tests.data.make_trajectories import make_trajectory, make_turn
 
 PLAIN = make_trajectory(3, 1, [make_turn([1, 2], [3], version=4)], start_version=4)
@@ -33,6 +33,13 @@ def full():
         num_prefix_turns=1,
         expert_TLK=np.arange(7 * 2 * 3, dtype=np.int16).reshape(7, 2, 3) - 1,
         rejected=(Status.SANDBOX_LOST, Status.REPLAY_DIVERGED),
+        side_branches=(
+            SideBranch((made.turns[0], make_turn([9], [8, 7], version=3)), num_prefix_turns=1),
+            SideBranch(
+                (make_turn([4, 4], [1], reward=0.5, version=2),),
+                expert_TLK=np.arange(3 * 2 * 3, dtype=np.int16).reshape(3, 2, 3),
+            ),
+        ),
     )
 
 

@@ -10,6 +10,7 @@ from ale_jax.algo.algorithm import MismatchHypers
 from ale_jax.data.replay import Group
 from ale_jax.learn.credit import assemble
 from ale_jax.learn.step import TokenUpdate
+from ale_jax.records import SideBranch
 from ale_jax.system.tasks import Cursor
 from ale_jax.system.trajectory_samples import MOST_MEMBERS, trajectory_samples
 from tests.data.make_trajectories import make_trajectory, make_turn
@@ -122,6 +123,15 @@ def test_an_experts_turns_come_first_and_have_no_credit():
     assert won.turns[0].each.action_ids == (3, 4) and not won.turns[0].kept
     assert won.turns[0].each.advantage == (0.0, 0.0)
     assert won.turns[1].each.logp == (-1.0, -2.0, -3.0)
+
+
+def test_side_branches_do_not_mix_with_the_longest_conversation():
+    won, lost = MIXED.members
+    side = SideBranch((make_turn([5, 5], [9, 9, 9, 9], reward=1.0, version=3),))
+    forked = dataclasses.replace(won, side_branches=(side,))
+    alone, _ = recorded([MIXED])
+    with_side, _ = recorded([dataclasses.replace(MIXED, members=(forked, lost))])
+    assert with_side == alone
 
 
 def test_not_every_step_nor_a_group_of_equals():
