@@ -127,7 +127,8 @@ def test_an_experts_turns_come_first_and_have_no_credit():
 
 def test_side_branches_do_not_mix_with_the_longest_conversation():
     won, lost = MIXED.members
-    side = SideBranch((make_turn([5, 5], [9, 9, 9, 9], reward=1.0, version=3),))
+    # More tokens, in fewer turns: it is packed first.
+    side = SideBranch((make_turn([5, 5], [9] * 12, reward=1.0, version=3),))
     forked = dataclasses.replace(won, side_branches=(side,))
     alone, _ = recorded([MIXED])
     with_side, _ = recorded([dataclasses.replace(MIXED, members=(forked, lost))])
