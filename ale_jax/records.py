@@ -25,6 +25,7 @@ class Status(enum.StrEnum):
     SANDBOX_START_FAILED = "sandbox_start_failed"
     SANDBOX_LOST = "sandbox_lost"
     MODEL_ERROR = "model_error"  # the policy's engine did not answer
+    CALL_LOST = "call_lost"  # it is not sure which answers of the policy the agent has got
     VERIFIER_ERROR = "verifier_error"  # the verifier gives no verdict on the untouched task either
     ENV_ERROR = "env_error"  # the world's own code raised an error
     ACTOR_LOST = "actor_lost"  # the process that played the episode died
@@ -61,6 +62,7 @@ STATUS_RULES: dict[Status, StatusRule] = {
     Status.SANDBOX_START_FAILED: StatusRule(reward_valid=False, retry=True, infra=True),
     Status.SANDBOX_LOST: StatusRule(reward_valid=False, retry=True, infra=True),
     Status.MODEL_ERROR: StatusRule(reward_valid=False, retry=True, infra=True),
+    Status.CALL_LOST: StatusRule(reward_valid=False, retry=False, infra=True),
     Status.VERIFIER_ERROR: StatusRule(reward_valid=False, retry=True, infra=True),
     Status.ENV_ERROR: StatusRule(reward_valid=False, retry=True, infra=True),
     Status.ACTOR_LOST: StatusRule(reward_valid=False, retry=True, infra=True),

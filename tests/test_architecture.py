@@ -49,6 +49,7 @@ ALSO_ALLOWED = {
     ("monitor", "records"): "a closed list of statuses is written down by its names",
     ("monitor", "files"): "what it writes down is written whole",
     ("rollout", "agent"): "an episode is the agent's loop around a policy",
+    ("rollout", "gateway"): "an episode's tokens are those of its calls to the gateway",
     ("rollout", "sandbox"): "an episode takes place in a sandbox",
     ("agent", "sandbox"): "the loop turns a sandbox's failure into a status",
     ("envs", "agent"): "a world is acted in by the agent's tools, and has oracles",

@@ -4,58 +4,48 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import secrets
 import string
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Protocol
 
 import numpy as np
 
 from ale_jax.errors import RolloutsFailed
+from ale_jax.gateway.conversations import Conversations, Policy, Sampled, Watch
 from ale_jax.gateway.language import Language
 from ale_jax.gateway.messages import ChatMessage
-from ale_jax.gateway.requests import AUTO, NONE, ApiError, ChatRequest, Choice, SampleOptions
-from ale_jax.gateway.token_tree import Branch, BranchChoice, Call, TokenTree
+from ale_jax.gateway.requests import (
+    AUTO,
+    CONTEXT_FULL,
+    NONE,
+    ApiError,
+    ChatRequest,
+    Choice,
+    SampleOptions,
+)
+from ale_jax.gateway.token_tree import Branch, BranchChoice, Call, GivenTurn, TokenTree
 
 MAX_SEED = 2**64 - 1
 ID_LETTERS, ID_LENGTH = string.ascii_letters + string.digits, 9  # as Mistral's template wants them
 
-
-class Sampled(Protocol):
-    """What the engine wrote. stop: "stop", "length" or "context_full"."""
-
-    ids: np.ndarray
-    logp_mu: np.ndarray
-    logp_old: np.ndarray
-    version: np.ndarray
-    stop: str
-
-
-Watch = Callable[[np.ndarray], int | None]
 See = Callable[[int, str], None]
 
 
-class Policy(Protocol):
-    """The engine. A conversation is what it keeps in its cache between two calls."""
+@dataclasses.dataclass(frozen=True)
+class EpisodeOptions:
+    """kept: as for `Conversations`. obeys: whether a request decides how it is sampled; in training
+    the config does, or an agent that asks for temperature 0 would never explore. given: the turns
+    that the first conversation begins with, and that were not sampled in this episode.
+    on_turn: called with True when the agent begins to wait for the policy, and with False when it
+    has all its answers, by any thread.
+    """
 
-    def open(self) -> int: ...
-
-    def reply(
-        self,
-        conversation: int,
-        new_ids: np.ndarray,
-        options: SampleOptions,
-        key: np.ndarray,
-        watch: Watch | None,
-    ) -> Future[Sampled]:
-        """watch: is told what has been written so far, and says after how many of these ids the
-        reply ends; None if it goes on."""
-
-    def end(self, conversation: int) -> None:
-        """A reply in progress fails."""
+    kept: int = 1
+    obeys: bool = True
+    given: Sequence[GivenTurn] = ()
+    on_turn: Callable[[bool], None] = lambda waits: None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,14 +59,7 @@ class Pending:
 
 
 class GatewayEpisode:
-    """The conversations of one episode's agents. Thread-safe.
-
-    A call that continues the newest one of a conversation in the engine's cache reads only what is
-    new. Another one begins a conversation of its own, whose prompt may be in the cache already.
-
-    A conversation between two calls keeps its place in the engine, so an episode has only so many
-    of them: else each could wait for a place that another one keeps.
-    """
+    """The conversations of one episode's agents. Thread-safe."""
 
     def __init__(
         self,
@@ -84,16 +67,15 @@ class GatewayEpisode:
         policy: Policy,
         language: Language,
         new_key: Callable[[int], np.ndarray],
-        kept: int = 1,
+        options: EpisodeOptions = EpisodeOptions(),
     ):
-        """new_key: the random key of the engine's conversation with this number. kept: how many
-        conversations wait in the engine for their next call."""
-        self.tree, self._kept = tree, kept
-        self._policy, self._language, self._new_key = policy, language, new_key
+        """new_key: the random key of the engine's conversation with this number."""
+        self.tree, self._options = tree, options
+        self._policy, self._language = policy, language
+        self._conversations = Conversations(policy, new_key, options.kept)
         self._lock = threading.Lock()
-        self._newest: dict[Call, int] = {}  # call -> the conversation in which nothing follows it
-        self._keys: dict[int, np.ndarray] = {}  # of the conversations that are open
-        self._numbers = itertools.count()
+        self._given = tuple(options.given)  # until the first call has shown their messages
+        self._waiting: set[Call] = set()
         self._ended = False
 
     def ask(self, request: ChatRequest, see: See | None = None) -> list[Pending]:
@@ -106,9 +88,13 @@ class GatewayEpisode:
           ApiError: 410 after the end of the episode, 400 if the messages cannot be answered.
         """
         _require_possible(request)
+        if not self._options.obeys:
+            request = dataclasses.replace(request, options=_without_sampling(request.options))
         with _refusing():
+            self._take_over_given(request)
             count = request.options.n
             calls = [self.tree.begin(request.messages, request.tools) for _ in range(count)]
+        self._wait_for(calls)
         pending: list[Pending] = []
         try:
             for number, call in enumerate(calls):
@@ -117,8 +103,79 @@ class GatewayEpisode:
         except ApiError:
             for each in pending:
                 self.cancel(each)
+            for call in calls:
+                self._wait_no_more(call)
             raise
         return pending
+
+    def sampled(self, pending: Pending) -> Sampled:
+        """What was sampled for a call, of which nothing is known yet to the tree.
+
+        Raises:
+          ApiError: 410 if the episode has ended meanwhile, 503 if the engine has.
+        """
+        try:
+            return pending.sampled.result()
+        except RolloutsFailed as error:
+            raise self._failed() from error
+
+    def record(self, pending: Pending, reply: ChatMessage, sampled: Sampled) -> None:
+        """Takes over what was sampled. reply: as it is sent to the agent."""
+        self.tree.finish(pending.call, reply, sampled)
+        self._conversations.answered(pending.call, pending.conversation)
+        self._wait_no_more(pending.call)
+
+    def answer(self, pending: Pending, request: ChatRequest) -> Choice:
+        """The reply to the request, once it is sampled.
+
+        Raises:
+          ApiError: 400 if the context is full, or as `sampled`.
+        """
+        sampled = self.sampled(pending)
+        if not len(sampled.ids):
+            self.drop(pending)
+            text = "the conversation fills the policy's context"
+            raise ApiError(400, text, "messages", code=CONTEXT_FULL)
+        said = self._language.read(sampled.ids, request)
+        named = tuple(dataclasses.replace(each, id=_new_id()) for each in said.calls)
+        reply = ChatMessage("assistant", said.content, said.reasoning, named)
+        self.record(pending, reply, sampled)
+        finish = "length" if sampled.stop != "stop" else "tool_calls" if named else "stop"
+        return Choice(reply, finish)
+
+    def cancel(self, pending: Pending) -> None:
+        """Gives up a call whose client does not get the answer, which is counted as lost if there
+        is one, or may be."""
+        if not _came_to_nothing(pending.sampled):
+            self.tree.lose(pending.call)
+        self.drop(pending)
+
+    def drop(self, pending: Pending) -> None:
+        """Ends a call to which there is no reply."""
+        self._conversations.leave(pending.conversation)
+        self._wait_no_more(pending.call)
+
+    def stop(self) -> None:
+        """Lets the replies in progress and all later calls fail."""
+        self._ended = True
+        self._conversations.end()
+
+    def end(self, choice: BranchChoice) -> list[Branch]:
+        """Refuses all further calls; returns what to train on."""
+        self.stop()
+        return self.tree.branches(choice)
+
+    def count_tokens(self, request: ChatRequest) -> int:
+        """Of the prompt that the request would be read as. ApiError (400) as for `ask`."""
+        with _refusing():
+            return len(self.tree.place(request.messages, request.tools).context_ids())
+
+    def _take_over_given(self, request: ChatRequest) -> None:
+        """ValueError if the first conversation does not begin with the given turns."""
+        with self._lock:
+            if self._given:
+                self.tree.take_over(self._given, request.messages, request.tools)
+                self._given = ()
 
     def _watch(self, request: ChatRequest, number: int, see: See | None) -> Watch | None:
         stops, language = request.options.stop, self._language
@@ -132,75 +189,14 @@ class GatewayEpisode:
 
         return watch
 
-    def answer(self, pending: Pending, request: ChatRequest) -> Choice:
-        """The reply to the request, once it is sampled.
-
-        Raises:
-          ApiError: 400 if the context is full, 410 if the episode has ended meanwhile, 503 if the
-            engine has.
-        """
-        call = pending.call
-        try:
-            sampled = pending.sampled.result()
-        except RolloutsFailed as error:
-            raise self._failed() from error
-        if not len(sampled.ids):
-            self.cancel(pending)
-            raise ApiError(400, "the conversation fills the policy's context", "messages")
-        said = self._language.read(sampled.ids, request)
-        named = tuple(dataclasses.replace(each, id=_new_id()) for each in said.calls)
-        reply = ChatMessage("assistant", said.content, said.reasoning, named)
-        self.tree.finish(call, reply, sampled)
-        with self._lock:
-            is_kept = not self._ended and len(self._keys) <= self._kept
-            if is_kept:
-                self._newest[call] = pending.conversation
-        if not is_kept:
-            self._leave(pending.conversation)
-        finish = "length" if sampled.stop != "stop" else "tool_calls" if named else "stop"
-        return Choice(reply, finish)
-
-    def cancel(self, pending: Pending) -> None:
-        """Gives up a call whose client does not get the answer, which is counted as lost."""
-        self.tree.lose(pending.call)
-        self._leave(pending.conversation)
-
-    def _leave(self, conversation: int) -> None:
-        with self._lock:
-            self._keys.pop(conversation, None)
-            kept = self._newest.items()
-            self._newest = {call: each for call, each in kept if each != conversation}
-        self._policy.end(conversation)
-
-    def end(self, choice: BranchChoice) -> list[Branch]:
-        """Refuses all further calls; returns what to train on."""
-        with self._lock:
-            self._ended = True
-            conversations, self._keys = list(self._keys), {}
-            self._newest.clear()
-        for conversation in conversations:
-            self._policy.end(conversation)
-        return self.tree.branches(choice)
-
-    def _failed(self) -> ApiError:
-        if self._ended:
-            return ApiError(410, "the episode has ended")
-        return ApiError(503, "the policy's engine does not answer")
-
     def _begin(
         self, call: Call, options: SampleOptions, number: int, watch: Watch | None
     ) -> Pending:
         """number: of the reply, among those to one request."""
-        with self._lock:
-            if self._ended:
-                raise ApiError(410, "the episode has ended")
-            conversation = self._newest.pop(call.parent, None) if call.parent else None
-            new_ids = call.prompt_ids
-            if conversation is None:
-                self._make_room()
-                conversation, new_ids = self._policy.open(), call.context_ids()
-                self._keys[conversation] = self._new_key(next(self._numbers))
-            key = self._keys[conversation]
+        place = self._conversations.place(call)
+        if place is None:
+            raise ApiError(410, "the episode has ended")
+        conversation, new_ids, key = place.conversation, place.new_ids, place.key
         if options.seed is not None:
             # The same request with the same seed is answered in the same way, in any conversation.
             key = np.random.SeedSequence([options.seed & MAX_SEED, number]).generate_state(2)
@@ -208,22 +204,38 @@ class GatewayEpisode:
             with _refusing():
                 sampled = self._policy.reply(conversation, new_ids, options, key, watch)
         except (ApiError, RolloutsFailed) as error:
-            self._leave(conversation)
+            self._conversations.leave(conversation)
             raise error if isinstance(error, ApiError) else self._failed() from error
         return Pending(call, len(new_ids), conversation, sampled)
 
-    def _make_room(self) -> None:
-        """Ends the conversation that has waited longest for its next call, if there is one too
-        many."""
-        if self._newest and len(self._keys) >= self._kept:
-            oldest = self._newest.pop(next(iter(self._newest)))
-            del self._keys[oldest]
-            self._policy.end(oldest)
+    def _failed(self) -> ApiError:
+        if self._ended:
+            return ApiError(410, "the episode has ended")
+        return ApiError(503, "the policy's engine does not answer")
 
-    def count_tokens(self, request: ChatRequest) -> int:
-        """Of the prompt that the request would be read as. ApiError (400) as for `ask`."""
-        with _refusing():
-            return len(self.tree.place(request.messages, request.tools).context_ids())
+    def _wait_for(self, calls: Sequence[Call]) -> None:
+        with self._lock:
+            waited, self._waiting = bool(self._waiting), self._waiting.union(calls)
+        if not waited:
+            self._options.on_turn(True)
+
+    def _wait_no_more(self, call: Call) -> None:
+        with self._lock:
+            waited = call in self._waiting
+            self._waiting.discard(call)
+            is_over = waited and not self._waiting
+        if is_over:
+            self._options.on_turn(False)
+
+
+def _came_to_nothing(sampled: Future[Sampled]) -> bool:
+    if not sampled.done() or sampled.cancelled():
+        return False
+    return sampled.exception() is not None or not len(sampled.result().ids)
+
+
+def _without_sampling(options: SampleOptions) -> SampleOptions:
+    return SampleOptions(max_tokens=options.max_tokens, stop=options.stop, n=options.n)
 
 
 def _require_possible(request: ChatRequest) -> None:

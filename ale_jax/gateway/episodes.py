@@ -24,10 +24,11 @@ class Episodes:
         self._ended: dict[bytes, None] = {}
         self._retry_after: int | None = None
 
-    def open(self, episode: GatewayEpisode) -> str:
-        """Returns the token by which its agents call the gateway."""
-        token = secrets.token_urlsafe(TOKEN_BYTES)
+    def open(self, episode: GatewayEpisode, token: str = "") -> str:
+        """Returns the token by which its agents call the gateway. token: empty for a new one."""
+        token = token or secrets.token_urlsafe(TOKEN_BYTES)
         with self._lock:
+            assert _hash(token) not in self._open, "a token is used once"
             self._open[_hash(token)] = episode
         return token
 

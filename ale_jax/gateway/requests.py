@@ -10,6 +10,7 @@ from ale_jax.gateway.messages import ChatMessage
 
 Finish = Literal["stop", "length", "tool_calls"]
 AUTO, NONE, REQUIRED = "auto", "none", "required"  # of tool_choice; else the name of a tool
+CONTEXT_FULL = "context_length_exceeded"  # as OpenAI's clients know it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,12 +80,18 @@ class ApiError(Exception):
     """A request that is refused, as every API tells it in its own shape.
 
     status: of HTTP. field: what is wrong with it, if one is. retry_after: seconds after which it
-    may be sent again; None if that would not help.
+    may be sent again; None if that would not help. code: for programs, where the status says too
+    little.
     """
 
     def __init__(
-        self, status: int, message: str, field: str | None = None, retry_after: int | None = None
+        self,
+        status: int,
+        message: str,
+        field: str | None = None,
+        retry_after: int | None = None,
+        code: str | None = None,
     ):
         super().__init__(message)
-        self.status, self.message = status, message
+        self.status, self.message, self.code = status, message, code
         self.field, self.retry_after = field, retry_after

@@ -34,6 +34,16 @@ class SampledTokens(Protocol):
     version: np.ndarray
 
 
+@dataclasses.dataclass(frozen=True)
+class GivenTurn:
+    """A turn that was not sampled in this episode. prompt_ids: before the reply. text: the reply as
+    the agent tells it."""
+
+    prompt_ids: np.ndarray
+    text: str
+    reply: SampledTokens
+
+
 class Render(Protocol):
     """How a family of models writes messages."""
 
@@ -56,7 +66,7 @@ class Call:
 
     parent: the call whose reply the agent has continued. messages: those since then. key: of the
     conversation up to the reply; b"" before there is one. sampled: None until the engine has
-    answered. lost: whether the agent may not have got the answer.
+    answered. lost: whether the agent may not have got the answer. is_given: see `GivenTurn`.
     """
 
     parent: Call | None
@@ -67,6 +77,7 @@ class Call:
     sampled: SampledTokens | None = None
     key: bytes = b""
     lost: bool = False
+    is_given: bool = False
     children: int = 0
 
     def path(self) -> list[Call]:
@@ -90,8 +101,8 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Branch:
-    """Calls of one conversation. The replies of the first `num_shared` were delivered with another
-    branch, and are context here."""
+    """Calls of one conversation. The replies of the first `num_shared` are context here: they were
+    delivered with an earlier branch, or not sampled in this episode."""
 
     calls: tuple[Call, ...]
     num_shared: int
@@ -159,6 +170,27 @@ class TokenTree:
             if self._remembered is not None and len(self._calls) > self._remembered:
                 self._forget(next(each for each in self._calls if not each.children))
 
+    def take_over(
+        self,
+        turns: Sequence[GivenTurn],
+        messages: Sequence[ChatMessage],
+        tools: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        """Lets the conversation `messages`, which goes on after these turns, continue their ids.
+
+        ValueError if it begins with other replies.
+        """
+        parent, begin = None, 0
+        replies = [n for n, message in enumerate(messages) if message.role == "assistant"]
+        told = [messages[n].content.strip() for n in replies[: len(turns)]]
+        if told != [turn.text.strip() for turn in turns]:
+            raise ValueError(f"the conversation must begin with the {len(turns)} replies given")
+        for n, turn in zip(replies, turns, strict=False):
+            start = path_keys(tools_key(tools), messages[:n])[-1]
+            call = Call(parent, tuple(messages[begin:n]), turn.prompt_ids, start, is_given=True)
+            self.finish(call, messages[n], turn.reply)
+            parent, begin = call, n + 1
+
     def lose(self, call: Call) -> None:
         """Says that the agent may not have got the answer, or that there was none."""
         with self._lock:
@@ -166,20 +198,27 @@ class TokenTree:
             call.lost = True
 
     def branches(self, choice: BranchChoice) -> list[Branch]:
-        """What to train on. all: every reply once; longest: the branch with the most tokens; leaf:
-        that of the last answer."""
+        """What to train on, the branch with the most replies first. all: every reply once; longest:
+        the branch with the most tokens; leaf: that of the last answer."""
         with self._lock:
-            leaves = [call for call in self._calls if not call.children]
+            leaves = [call for call in self._calls if not (call.children or call.is_given)]
+            leaves.sort(key=lambda call: -len(call.path()))
             if leaves and choice == "longest":
                 leaves = [max(leaves, key=lambda call: call.num_tokens)]
             elif leaves and choice == "leaf":
                 leaves = [self._calls[-1]]
             found = list(_without_repeats(leaves))
             delivered = {id(call) for branch in found for call in branch.calls}
-            self.counts.left_out = sum(
-                len(call.sampled.ids) for call in self._calls if id(call) not in delivered
-            )
+            left = (c for c in self._calls if not (c.is_given or id(c) in delivered))
+            self.counts.left_out = sum(len(call.sampled.ids) for call in left)
             return found
+
+    @property
+    def start_version(self) -> int | None:
+        """Of the weights that sampled the oldest first token; None before there is a reply."""
+        with self._lock:
+            replies = [call.sampled for call in self._calls if not call.is_given]
+        return min((int(each.version[0]) for each in replies), default=None)
 
     def _forget(self, call: Call) -> None:
         self._calls.remove(call)
@@ -214,6 +253,6 @@ def _without_repeats(leaves: Sequence[Call]) -> Iterator[Branch]:
     seen: set[int] = set()
     for leaf in leaves:
         calls = tuple(leaf.path())
-        shared = sum(id(call) in seen for call in calls)
+        shared = sum(call.is_given or id(call) in seen for call in calls)
         seen.update(map(id, calls))
         yield Branch(calls, shared)

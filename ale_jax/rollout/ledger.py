@@ -1,8 +1,8 @@
-"""The token ledger: the ids of every conversation, as the engine wrote them, joined into
+"""The token ledger: the episodes in progress and their conversations with the engine, joined into
 trajectories.
 
-Rollout workers exchange text. The ids that the policy wrote never leave this process, and are never
-recomputed from text.
+Agents exchange text, through the gateway or by `Ledger.reply`. The ids that the policy wrote never
+leave this process, and are never recomputed from text.
 """
 
 from __future__ import annotations
@@ -11,15 +11,24 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from ale_jax.agent.api import Message, Reply
+from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode, Pending
+from ale_jax.gateway.episodes import Episodes
+from ale_jax.gateway.messages import ChatMessage
+from ale_jax.gateway.requests import ApiError, ChatRequest
+from ale_jax.gateway.token_tree import TokenTree
 from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer
-from ale_jax.records import Episode, EpisodeKey, Trajectory, Turn
-from ale_jax.rollout.engine import Engine
+from ale_jax.records import Episode, EpisodeKey, Status, Trajectory, Turn
+from ale_jax.rollout.engine import Engine, EngineStopped
 from ale_jax.rollout.engines import Engines
+from ale_jax.rollout.policy_gateway import ChatRender, EnginePolicy, language_of
+from ale_jax.rollout.slots import Sampled
+from ale_jax.rollout.trajectories import given_turn, trajectory_of
 
 # (name of the conversation; "asked" or "answered"; version that sampled its first token, if it has
 # one; tokens that the engine has sampled) -> None
@@ -64,34 +73,32 @@ class AgentClock:
 
 @dataclasses.dataclass
 class _Conversation:
-    id: int  # of the engine
-    key: np.ndarray
-    sampling: Sampling
+    """told: all messages so far, of an agent that only sends the new ones."""
+
+    episode: GatewayEpisode
     agent: AgentClock
-    prefix_turns: tuple[Turn, ...] = ()
-    turns: list[Turn] = dataclasses.field(default_factory=list)  # the policy's own
-    expert_TLK: list[np.ndarray] = dataclasses.field(default_factory=list)  # one per reply
-
-    @property
-    def start_version(self) -> int | None:
-        return int(self.turns[0].version[0]) if self.turns else None
+    told: list[ChatMessage]
 
 
-def conversation_key(seed: int, key: EpisodeKey, redraw: int = 0) -> np.ndarray:
+def conversation_key(seed: int, key: EpisodeKey, redraw: int = 0, number: int = 0) -> np.ndarray:
     """Threefry key data [2] of an episode's conversation. It only depends on the episode's position
     in the run, so that a retried, resumed or differently scheduled episode draws the same numbers.
 
     redraw: how many episodes at this key were rejected for their behaviour, which the next one
-    should not repeat.
+    should not repeat. number: of the conversation, in an episode that has several.
     """
     phase = int.from_bytes(key.phase.encode(), "big")
     position = [seed, phase, key.group, key.member]
-    words = np.random.SeedSequence(position, spawn_key=(redraw,) if redraw else ())
+    spawned = (redraw, number) if number else (redraw,) if redraw else ()
+    words = np.random.SeedSequence(position, spawn_key=spawned)
     return words.generate_state(2, np.uint32)
 
 
 class Ledger:
-    """Conversations between rollout workers and the engine. Thread-safe."""
+    """Conversations between agents and the engine. Thread-safe.
+
+    episodes: of the gateway; its clients call an episode by the name of its conversation.
+    """
 
     def __init__(
         self,
@@ -102,6 +109,8 @@ class Ledger:
     ):
         self._engine, self._tokenizer = engine, tokenizer
         self._seed, self._max_reply_tokens = seed, max_reply_tokens
+        self._render, self._language = ChatRender(tokenizer), language_of(tokenizer)
+        self.episodes = Episodes()
         self._lock = threading.Lock()
         self._open: dict[str, _Conversation] = {}
         self._observer: Observer | None = None
@@ -126,14 +135,23 @@ class Ledger:
         prompt. Members of a group that share these turns therefore share their pages. redraw: as in
         `conversation_key`.
         """
-        sampling_key = conversation_key(self._seed, key, redraw)
         agent = AgentClock(time.monotonic())
-        conversation = _Conversation(
-            self._engine.open(), sampling_key, sampling, agent, prefix_turns
+        options = EpisodeOptions(
+            obeys=False,
+            given=list(map(given_turn, prefix_turns)),
+            on_turn=lambda waits: self._turn(name, waits),
+        )
+        episode = GatewayEpisode(
+            TokenTree(self._render),
+            EnginePolicy(self._engine, sampling, self._max_reply_tokens),
+            self._language,
+            partial(conversation_key, self._seed, key, redraw),
+            options,
         )
         with self._lock:
             assert name not in self._open, "a conversation's name is used once"
-            self._open[name] = conversation
+            self._open[name] = _Conversation(episode, agent, _told(prefix_turns))
+        self.episodes.open(episode, name)
 
     def reply(self, name: str, new_messages: Sequence[Message]) -> Reply:
         """The policy's next reply, after `new_messages`. Waits for the engine.
@@ -142,44 +160,19 @@ class Ledger:
         """
         with self._lock:
             conversation = self._open[name]
-        conversation.agent.ask(time.monotonic())
-        self._tell(name, "asked", conversation)
+        episode, told = conversation.episode, conversation.told
+        told += [ChatMessage(each.role, each.content) for each in new_messages]
         try:
-            return self._sample(conversation, new_messages)
-        finally:
-            conversation.agent.answer(time.monotonic())
-            self._tell(name, "answered", conversation)
-
-    def _tell(self, name: str, what: str, conversation: _Conversation) -> None:
-        if self._observer is not None:
-            tokens = self._engine.stats.sampled_tokens
-            self._observer(name, what, conversation.start_version, tokens)
-
-    def _sample(self, conversation: _Conversation, new_messages: Sequence[Message]) -> Reply:
-        prompt_ids = self._prompt_ids(conversation, new_messages)
-        unread = () if conversation.turns else conversation.prefix_turns
-        before = [ids for turn in unread for ids in (turn.prompt_ids, turn.action_ids)]
-        sampled = self._engine.reply(
-            conversation.id,
-            np.concatenate([*before, prompt_ids]),
-            self._max_reply_tokens,
-            conversation.sampling,
-            conversation.key,
-        ).result()
-        if sampled.expert_TLK is not None:
-            conversation.expert_TLK.append(sampled.expert_TLK)
+            (pending,) = episode.ask(ChatRequest("", tuple(told)))
+            sampled = _sampled(episode, pending)
+        except ApiError as error:
+            raise EngineStopped(error.message) from error
         text = self._tokenizer.decode(sampled.ids)
         if len(sampled.ids):
-            turn = Turn(
-                prompt_ids=prompt_ids,
-                action_ids=sampled.ids,
-                logp_mu=sampled.logp_mu,
-                logp_old=sampled.logp_old,
-                version=sampled.version,
-                action_text=text,
-                prompt_text="\n".join(m.content for m in new_messages if m.role != "system"),
-            )
-            conversation.turns.append(turn)
+            told.append(ChatMessage("assistant", text))
+            episode.record(pending, told[-1], sampled)
+        else:
+            episode.drop(pending)
         return Reply(text, sampled.stop)
 
     def activity(self, name: str) -> Activity:
@@ -190,14 +183,15 @@ class Ledger:
     def stop(self, name: str) -> None:
         """Lets a reply in progress and all later ones fail. The conversation stays open."""
         with self._lock:
-            conversation = self._open[name]
-        self._engine.end(conversation.id)
+            episode = self._open[name].episode
+        episode.stop()
 
     def start_version(self, name: str) -> int | None:
         """The version that sampled the first token of an open conversation; None before its first
         reply."""
         with self._lock:
-            return self._open[name].start_version
+            episode = self._open[name].episode
+        return episode.tree.start_version
 
     def close(self, name: str, episode: Episode | None) -> Trajectory | None:
         """Ends a conversation and frees its cache slot.
@@ -206,42 +200,55 @@ class Ledger:
         not even prefix turns, if the policy never wrote. Without an episode, nothing is kept.
         """
         with self._lock:
-            conversation = self._open.pop(name)
-        self._engine.end(conversation.id)
+            tree = self._open.pop(name).episode.tree
+        branches = self.episodes.end(name, "all")
         if episode is None:
             return None
-        turns = conversation.turns
-        if not turns:
-            return Trajectory(episode, (), self._engine.version)
-        start_version, prefix_turns = int(turns[0].version[0]), conversation.prefix_turns
-        turns = (*turns[:-1], dataclasses.replace(turns[-1], reward=episode.reward or 0.0))
-        trajectory = Trajectory(
-            episode, (*prefix_turns, *turns), start_version, num_prefix_turns=len(prefix_turns)
+        start_version = tree.start_version
+        if start_version is None:
+            start_version = self._engine.version
+        if doubt := _doubt(tree):
+            episode = dataclasses.replace(
+                episode, status=Status.CALL_LOST, reward=None, detail=doubt
+            )
+        return trajectory_of(episode, branches, start_version, self._tokenizer.decode)
+
+    def _turn(self, name: str, waits: bool) -> None:
+        """The agent waits for the policy, or has what it waited for."""
+        with self._lock:
+            if (conversation := self._open.get(name)) is None:
+                return  # it was closed meanwhile
+            agent, now = conversation.agent, time.monotonic()
+            agent.ask(now) if waits else agent.answer(now)
+        if self._observer is not None:
+            tokens, start = self._engine.stats.sampled_tokens, conversation.episode.tree
+            what = "asked" if waits else "answered"
+            self._observer(name, what, start.start_version, tokens)
+
+
+def _sampled(episode: GatewayEpisode, pending: Pending) -> Sampled:
+    try:
+        return episode.sampled(pending)
+    except ApiError:
+        episode.drop(pending)
+        raise
+
+
+def _told(prefix_turns: Sequence[Turn]) -> list[ChatMessage]:
+    roles = ("user", *["tool"] * len(prefix_turns))
+    return [
+        message
+        for role, turn in zip(roles, prefix_turns, strict=False)
+        for message in (
+            ChatMessage(role, turn.prompt_text),
+            ChatMessage("assistant", turn.action_text),
         )
-        return _with_experts(trajectory, conversation.expert_TLK)
-
-    def _prompt_ids(
-        self, conversation: _Conversation, new_messages: Sequence[Message]
-    ) -> np.ndarray:
-        messages = [dataclasses.asdict(m) for m in new_messages]
-        before = (*conversation.prefix_turns, *conversation.turns)
-        ids = self._tokenizer.prompt_ids(messages, first=not before)
-        end_of_turn = self._tokenizer.stop_ids[0]
-        if before and before[-1].action_ids[-1] != end_of_turn:
-            # The reply was cut off, or ended with the end-of-text token. The turn is ended here.
-            ids = np.concatenate([[end_of_turn], ids])
-        return ids.astype(np.int32)
+    ]
 
 
-def _with_experts(trajectory: Trajectory, parts: Sequence[np.ndarray]) -> Trajectory:
-    """parts: experts of the tokens, in order, as the engine recorded them; empty if it records
-    none."""
-    if not parts:
-        return trajectory
-    expert_TLK = np.concatenate(parts)
-    missing = trajectory.num_tokens - len(expert_TLK)
-    assert missing == 1, f"{missing} tokens without experts: only the last one is never read"
-    padding = [(0, missing), (0, 0), (0, 0)]
-    return dataclasses.replace(
-        trajectory, expert_TLK=np.pad(expert_TLK, padding, constant_values=-1)
-    )
+def _doubt(tree: TokenTree) -> str:
+    """Why it is not sure what the agent has acted on; empty if it is."""
+    lost, ambiguous = tree.counts.lost, tree.counts.ambiguous
+    if not (lost or ambiguous):
+        return ""
+    return f"{lost} answers may not have reached the agent, {ambiguous} continue one of several"

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ale_jax.gateway.app import make_app
-from ale_jax.gateway.episode import GatewayEpisode
+from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.server import served
 from ale_jax.gateway.token_tree import TokenTree
@@ -19,9 +19,9 @@ from ale_jax.model.replicas import engine_meshes, make_sampling_copy
 from ale_jax.model.sharding import make_mesh
 from ale_jax.rollout.engine import Engine
 from ale_jax.rollout.engines import Engines
+from ale_jax.rollout.policy_gateway import ChatRender, EnginePolicy, language_of
 from ale_jax.system.compilation import keep_compiled
 from ale_jax.system.config import RunConfig
-from ale_jax.system.policy_gateway import ChatRender, EnginePolicy, language_of
 from ale_jax.system.states import Newest, newest_state
 from ale_jax.system.workdir import Workdir
 
@@ -56,7 +56,7 @@ def serving(config: RunConfig, path: Path, host: str, port: int) -> Iterator[Ser
         kept = max(config.engine.max_sequences // 2, 1)
         keys, language = partial(_key, config.seed), language_of(tokenizer)
         episodes = Episodes()
-        key = episodes.open(GatewayEpisode(tree, policy, language, keys, kept))
+        key = episodes.open(GatewayEpisode(tree, policy, language, keys, EpisodeOptions(kept)))
         with served(make_app(episodes, config.name), host, port) as url:
             yield Serving(url, key, step)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ale_jax.gateway.episode import GatewayEpisode
+from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
 from ale_jax.gateway.formats.hermes import Hermes
 from ale_jax.gateway.language import Language
 from ale_jax.gateway.requests import ApiError, ChatRequest, SampleOptions
@@ -17,7 +17,7 @@ TASK = say("user", "task")
 def open_episode(policy, kept=1):
     language = Language(Hermes(), lambda ids: read([4, *ids])[0][1])
     keys = lambda number: np.array([0, number], np.uint32)  # noqa: E731
-    return GatewayEpisode(TokenTree(render), policy, language, keys, kept)
+    return GatewayEpisode(TokenTree(render), policy, language, keys, EpisodeOptions(kept))
 
 
 def request(*messages, n=1):

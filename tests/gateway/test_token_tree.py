@@ -106,7 +106,7 @@ def test_best_of_n_with_equal_messages_delivers_each_sample_once(tree):
         tree.finish(call, say("assistant", text), sample(text, 0))
     chosen = answer(tree, [TASK, say("assistant", "a"), TASK], "next")
     assert chosen.parent is calls[0]
-    assert with_loss(tree) == [["b"], ["b"], ["a", "next"]]
+    assert with_loss(tree) == [["a", "next"], ["b"], ["b"]]
 
 
 def test_one_of_several_replies_with_the_same_text_and_other_ids_is_ambiguous(tree):

@@ -43,6 +43,10 @@ def _episode(reward=1.0):
     return Episode(KEY, Status.FINISHED, reward, 2, 0, 1.0, 0.5)
 
 
+def _given(turn):
+    return text_turn(turn.prompt_ids, turn.action_ids, turn.prompt_text, turn.action_text)
+
+
 def _play(ledger, name):
     ledger.open(name, KEY, Sampling())
     replies = [ledger.reply(name, FIRST), ledger.reply(name, OBSERVATION)]
@@ -115,7 +119,7 @@ def test_without_an_episode_nothing_is_kept_and_the_slot_is_free(engine, tokeniz
 def test_a_conversation_goes_on_after_text_turns_with_their_very_ids(engine, tokenizer):
     ledger = Ledger(engine, tokenizer, seed=0, max_reply_tokens=9)
     _, expert = _play(ledger, "h")
-    prefix_turns = tuple(text_turn(t.prompt_ids, t.action_ids, "", "") for t in expert.turns[:1])
+    (prefix_turn,) = prefix_turns = (_given(expert.turns[0]),)
     asked, reply = [], engine.reply
     engine.reply = lambda name, ids, *rest: (asked.append(ids), reply(name, ids, *rest))[1]
     ledger.open("i", KEY, Sampling(), prefix_turns)
@@ -127,7 +131,9 @@ def test_a_conversation_goes_on_after_text_turns_with_their_very_ids(engine, tok
     before = [first.prompt_ids, first.action_ids, second.prompt_ids]
     np.testing.assert_array_equal(asked[0], np.concatenate(before))
     assert len(asked[1]) < len(asked[0])  # they are read once
-    assert trajectory.turns[0] is prefix_turns[0] and trajectory.num_prefix_turns == 1
+    assert trajectory.num_prefix_turns == 1
+    for name, value in vars(prefix_turn).items():
+        np.testing.assert_array_equal(getattr(trajectory.turns[0], name), value)
     np.testing.assert_array_equal(trajectory.turns[1].prompt_ids, second.prompt_ids)
     assert [t.reward for t in trajectory.turns] == [0.0, 0.0, 1.0]
     assert trajectory.start_version == 5
@@ -137,7 +143,7 @@ def test_a_conversation_goes_on_after_text_turns_with_their_very_ids(engine, tok
 def test_members_of_a_group_share_the_pages_of_what_is_given(engine, tokenizer):
     ledger = Ledger(engine, tokenizer, seed=0, max_reply_tokens=9)
     _, expert = _play(ledger, "j")
-    prefix_turns = tuple(text_turn(t.prompt_ids, t.action_ids, "", "") for t in expert.turns[:1])
+    prefix_turns = (_given(expert.turns[0]),)
     shared = []
     for member, name in enumerate(("k", "l")):
         before = engine.stats.shared_tokens
@@ -183,7 +189,7 @@ def test_a_stopped_conversation_fails_its_replies_and_stays_open(engine, tokeniz
     ledger.reply("a", FIRST)
     assert ledger.activity("a").asked and not ledger.activity("a").waits
     ledger.stop("a")
-    with pytest.raises(EngineStopped, match="was ended"):
+    with pytest.raises(EngineStopped, match="has ended"):
         ledger.reply("a", OBSERVATION)
     assert len(ledger.close("a", _episode(None)).turns) == 1
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ale_jax.agent.api import Message
 from ale_jax.data.packing import Sample, Shape, pack
 from ale_jax.learn.step import forward
 from ale_jax.model.params import init_params
@@ -61,8 +62,9 @@ class _Letters:
     """A tokenizer whose prompts are given numbers."""
 
     stop_ids = STOP
+    chat_template, added_tokens = "", ()
 
-    def prompt_ids(self, messages, first):
+    def prompt_ids(self, messages, first, tools):
         return prompt(len(messages), 20 if first else 7)
 
     def decode(self, ids):
@@ -75,7 +77,7 @@ def test_training_takes_the_recorded_experts(engine):
     key = EpisodeKey("train", 0, 0, Task("trail", 1, "train"))
     ledger.open("a", key, Sampling())
     for _ in range(2):
-        ledger.reply("a", [])
+        ledger.reply("a", [Message("user", "go on")])
     trajectory = ledger.close("a", Episode(key, Status.FINISHED, 1.0, 2, 0, 1.0, 0.5))
     expert_TLK = trajectory.expert_TLK
     ids = np.concatenate([x for t in trajectory.turns for x in (t.prompt_ids, t.action_ids)])

@@ -201,8 +201,8 @@ def usage(used: Usage) -> dict[str, Any]:
 
 def error(failed: ApiError) -> dict[str, Any]:
     kind = "invalid_request_error" if failed.status < 500 else "server_error"
-    told = {"message": failed.message, "type": kind, "param": failed.field, "code": failed.status}
-    return {"error": told}
+    code = failed.code or failed.status
+    return {"error": {"message": failed.message, "type": kind, "param": failed.field, "code": code}}
 
 
 def _message(message: InputMessage, number: int) -> ChatMessage:

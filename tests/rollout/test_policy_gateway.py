@@ -23,7 +23,7 @@ from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import Episode, EpisodeKey, Status, Task
 from ale_jax.rollout.engine import Engine
 from ale_jax.rollout.ledger import Ledger, conversation_key
-from ale_jax.system.policy_gateway import ChatRender, EnginePolicy, language_of
+from ale_jax.rollout.policy_gateway import ChatRender, EnginePolicy, language_of
 from tests.model.shapes import MOE
 from tests.rollout.shapes import engine_shape
 
@@ -115,8 +115,8 @@ def test_a_reply_stops_before_the_text_that_was_asked_for(episode):
     (cut,) = ask(episode, FIRST, seed=7, stop=("not there", text[3:5]))
     assert (cut.message.content, cut.finish) == (text[:3].strip(), "stop")
     (next_one,) = ask(episode, [*FIRST, cut.message, SEEN[0]])
-    *_, last = episode.end("all")
-    assert [call.reply for call in last.calls] == [cut.message, next_one.message]
+    longest, *_ = episode.end("all")
+    assert [call.reply for call in longest.calls] == [cut.message, next_one.message]
 
 
 @pytest.mark.parametrize("options", [{"top_logprobs": 2}, {"logit_bias": {7: 1.0}}])

@@ -1,0 +1,125 @@
+"""The conversations of an episode that the engine keeps in its cache between two calls."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Protocol
+
+import numpy as np
+
+from ale_jax.gateway.requests import SampleOptions
+from ale_jax.gateway.token_tree import Call
+
+
+class Sampled(Protocol):
+    """What the engine wrote. stop: "stop", "length" or "context_full"."""
+
+    ids: np.ndarray
+    logp_mu: np.ndarray
+    logp_old: np.ndarray
+    version: np.ndarray
+    stop: str
+
+
+Watch = Callable[[np.ndarray], int | None]
+
+
+class Policy(Protocol):
+    """The engine. A conversation is what it keeps in its cache between two calls."""
+
+    def open(self) -> int: ...
+
+    def reply(
+        self,
+        conversation: int,
+        new_ids: np.ndarray,
+        options: SampleOptions,
+        key: np.ndarray,
+        watch: Watch | None,
+    ) -> Future[Sampled]:
+        """watch: is told what has been written so far, and says after how many of these ids the
+        reply ends; None if it goes on."""
+
+    def end(self, conversation: int) -> None:
+        """A reply in progress fails."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a call is answered. new_ids: what the engine has to read for it, at most. key: of the
+    conversation's random numbers."""
+
+    conversation: int
+    new_ids: np.ndarray
+    key: np.ndarray
+
+
+class Conversations:
+    """Thread-safe.
+
+    A call that continues the newest one of a conversation reads only what is new. Another one
+    begins a conversation of its own, whose prompt may be in the engine's cache already.
+
+    A conversation between two calls keeps its place in the engine, so an episode has only so many
+    of them: else each could wait for a place that another one keeps.
+    """
+
+    def __init__(self, policy: Policy, new_key: Callable[[int], np.ndarray], kept: int):
+        """new_key: the random key of the conversation with this number. kept: how many of them wait
+        in the engine for their next call."""
+        self._policy, self._new_key, self._kept = policy, new_key, kept
+        self._lock = threading.Lock()
+        self._newest: dict[Call, int] = {}  # call -> the conversation in which nothing follows it
+        self._keys: dict[int, np.ndarray] = {}  # of those that are open
+        self._numbers = itertools.count()
+        self._ended = False
+
+    def place(self, call: Call) -> Place | None:
+        """None after the end."""
+        with self._lock:
+            if self._ended:
+                return None
+            conversation = self._newest.pop(call.parent, None) if call.parent else None
+            new_ids = call.prompt_ids
+            if conversation is None:
+                self._make_room()
+                conversation, new_ids = self._policy.open(), call.context_ids()
+                self._keys[conversation] = self._new_key(next(self._numbers))
+            return Place(conversation, new_ids, self._keys[conversation])
+
+    def answered(self, call: Call, conversation: int) -> None:
+        """Keeps the conversation for the call that continues this one, if there is room."""
+        with self._lock:
+            is_kept = not self._ended and len(self._keys) <= self._kept
+            if is_kept:
+                self._newest[call] = conversation
+        if not is_kept:
+            self.leave(conversation)
+
+    def leave(self, conversation: int) -> None:
+        with self._lock:
+            self._keys.pop(conversation, None)
+            kept = self._newest.items()
+            self._newest = {call: each for call, each in kept if each != conversation}
+        self._policy.end(conversation)
+
+    def end(self) -> None:
+        """Ends all of them. There are no more."""
+        with self._lock:
+            self._ended = True
+            open_ones, self._keys = list(self._keys), {}
+            self._newest.clear()
+        for conversation in open_ones:
+            self._policy.end(conversation)
+
+    def _make_room(self) -> None:
+        """Ends the conversation that has waited longest for its next call, if there is one too
+        many."""
+        if self._newest and len(self._keys) >= self._kept:
+            oldest = self._newest.pop(next(iter(self._newest)))
+            del self._keys[oldest]
+            self._policy.end(oldest)
