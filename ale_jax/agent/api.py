@@ -49,7 +49,8 @@ class Policy(Protocol):
     """One episode's conversation. Every episode has a new one."""
 
     def reply(self, new_messages: Sequence[Message]) -> Reply:
-        """Continues the conversation with the messages added since the last reply.
+        """Continues the conversation with the messages added since the last reply. The first time,
+        these are all that it begins with, the replies of a prefix included.
 
         Raises:
           PolicyError: the engine did not answer.

@@ -167,15 +167,14 @@ class _Playing:
         if prefix is None:
             seen, _ = self._timed(self._env.reset, key.task.seed)
             self._seen.append(seen)
-            left = limits.turns
-            new = (Message("system", self._env.system_prompt), Message("user", seen))
+            left, new = limits.turns, self._opening(seen)
         else:
             seen, reward = self._open(key, prefix)
             self._seen.extend(prefix.seen)
             self._actions.extend(prefix.actions)
             if prefix.ends:
                 return Status.FINISHED, reward
-            left, new = limits.turns - len(prefix.actions), (Message("tool", seen),)
+            left, new = limits.turns - len(prefix.actions), self._opening(*prefix.seen)
         malformed_in_a_row = 0
         while self.turns < left:
             reply = self._reply(policy, new)
@@ -200,6 +199,13 @@ class _Playing:
                 return Status.ILLEGAL_CALLS, None
             new = (Message("tool", observation),)
         return Status.TURN_LIMIT, self._grade()
+
+    def _opening(self, instruction: str, *observations: str) -> tuple[Message, ...]:
+        """What the policy is told first: with the turns of a prefix, all of them."""
+        told = [Message("system", self._env.system_prompt), Message("user", instruction)]
+        for action, observation in zip(self._actions, observations, strict=True):
+            told += (Message("assistant", action), Message("tool", observation))
+        return tuple(told)
 
     def _open(self, key: EpisodeKey, prefix: Prefix) -> tuple[str, float]:
         """Reaches the state after the prefix. Returns what is seen there, and the reward if it

@@ -13,8 +13,8 @@ from starlette.responses import Response
 
 from ale_jax.gateway.answers import answer
 from ale_jax.gateway.api import anthropic_messages, openai_chat
-from ale_jax.gateway.episode import GatewayEpisode
 from ale_jax.gateway.episodes import Episodes
+from ale_jax.gateway.guard import Guard, episode_of
 from ale_jax.gateway.requests import ApiError
 from ale_jax.gateway.streaming import streamed
 
@@ -26,9 +26,8 @@ def make_app(episodes: Episodes, model: str) -> FastAPI:
     app = FastAPI(title="ALE-JAX gateway", docs_url=None, redoc_url=None)
 
     @app.get("/v1/models")
-    async def list_models(request: Request) -> dict[str, Any]:
+    async def list_models() -> dict[str, Any]:
         """The policy, whatever its clients call it."""
-        _episode(episodes, request)
         listed = {"id": model, "object": "model", "created": 0, "owned_by": "ale-jax"}
         return {"object": "list", "data": [listed]}
 
@@ -36,7 +35,7 @@ def make_app(episodes: Episodes, model: str) -> FastAPI:
     async def complete_chat(body: openai_chat.ChatBody, request: Request) -> Response:
         """OpenAI's chat completions."""
         asked = openai_chat.chat_request(body)
-        episode = _episode(episodes, request)
+        episode = episode_of(request)
         if asked.stream:
             return await streamed(episode, asked, model, openai_chat.Events(asked.with_usage))
         return JSONResponse(openai_chat.completion(await answer(episode, asked, request, model)))
@@ -45,7 +44,7 @@ def make_app(episodes: Episodes, model: str) -> FastAPI:
     async def create_message(body: anthropic_messages.MessagesBody, request: Request) -> Response:
         """Anthropic's messages."""
         asked = anthropic_messages.chat_request(body)
-        episode = _episode(episodes, request)
+        episode = episode_of(request)
         if asked.stream:
             return await streamed(episode, asked, model, anthropic_messages.Events())
         result = await answer(episode, asked, request, model)
@@ -55,20 +54,13 @@ def make_app(episodes: Episodes, model: str) -> FastAPI:
     async def count_tokens(body: anthropic_messages.CountBody, request: Request) -> dict[str, int]:
         """The tokens that the messages would be read as."""
         asked = anthropic_messages.chat_request(body)
-        return {"input_tokens": _episode(episodes, request).count_tokens(asked)}
+        return {"input_tokens": episode_of(request).count_tokens(asked)}
 
+    app.add_middleware(Guard, episodes=episodes, refuse=_show_error)
     app.add_exception_handler(ApiError, _show_error)
     app.add_exception_handler(RequestValidationError, _show_invalid)
     app.add_exception_handler(HTTPException, _show_http)
     return app
-
-
-def _episode(episodes: Episodes, request: Request) -> GatewayEpisode:
-    """OpenAI's clients send a bearer token, Anthropic's a key."""
-    kind, _, token = request.headers.get("authorization", "").partition(" ")
-    if kind.lower() != "bearer":
-        token = request.headers.get("x-api-key", "")
-    return episodes.admit(token.strip())
 
 
 async def _show_error(request: Request, failed: ApiError) -> JSONResponse:

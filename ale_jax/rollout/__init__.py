@@ -1,5 +1,5 @@
-"""Rollouts: the inference engine with its cache slots, the policy server that rollout workers call,
-the token ledger, and the runner of episodes.
+"""Rollouts: the inference engine with its cache slots, the token ledger, our own loop's way to the
+gateway, and the runner of episodes.
 
 Shape suffixes (a digit is an axis of that size):
     D  width of the residual stream

@@ -150,11 +150,12 @@ class Ledger:
         )
         with self._lock:
             assert name not in self._open, "a conversation's name is used once"
-            self._open[name] = _Conversation(episode, agent, _told(prefix_turns))
+            self._open[name] = _Conversation(episode, agent, [])
         self.episodes.open(episode, name)
 
     def reply(self, name: str, new_messages: Sequence[Message]) -> Reply:
-        """The policy's next reply, after `new_messages`. Waits for the engine.
+        """The policy's next reply, after `new_messages`, for an agent in this process. Waits for
+        the engine.
 
         Raises KeyError for a conversation that is not open, EngineStopped if the engine ends.
         """
@@ -232,18 +233,6 @@ def _sampled(episode: GatewayEpisode, pending: Pending) -> Sampled:
     except ApiError:
         episode.drop(pending)
         raise
-
-
-def _told(prefix_turns: Sequence[Turn]) -> list[ChatMessage]:
-    roles = ("user", *["tool"] * len(prefix_turns))
-    return [
-        message
-        for role, turn in zip(roles, prefix_turns, strict=False)
-        for message in (
-            ChatMessage(role, turn.prompt_text),
-            ChatMessage("assistant", turn.action_text),
-        )
-    ]
 
 
 def _doubt(tree: TokenTree) -> str:

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from ale_jax.data.journal import JOURNAL_DIR, Journal
 from ale_jax.errors import RolloutsFailed
+from ale_jax.gateway.app import make_app
+from ale_jax.gateway.server import served
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.learner import Learner
 from ale_jax.learn.old_policies import REFERENCE, load_reference, save_reference
@@ -26,7 +28,6 @@ from ale_jax.monitor.evaluations import (
 from ale_jax.monitor.events import EarlyEvents
 from ale_jax.monitor.report import write_report
 from ale_jax.rollout.ledger import Ledger
-from ale_jax.rollout.policy_server import PolicyServer
 from ale_jax.sandbox.api import Runtime
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.system.actors.cluster import check_address, ray_cluster
@@ -148,7 +149,7 @@ class _Look:
 
 
 def _open_rollouts(session: _Session, ray_address: str, stack: contextlib.ExitStack) -> _Rollouts:
-    """Starts or joins Ray, and starts the engine, the policy server and the rollout workers;
+    """Starts or joins Ray, and starts the engine, the gateway and the rollout workers;
     `stack` closes them."""
     config, tokenizer = session.config, session.start.tokenizer
     rollout, processes = config.rollout, session.setting.processes
@@ -159,8 +160,9 @@ def _open_rollouts(session: _Session, ray_address: str, stack: contextlib.ExitSt
     engines = session.start.trainer.open_engines(tokenizer.stop_ids)
     stack.callback(engines.close)
     ledger = Ledger(engines, tokenizer, config.seed, config.rollout.max_reply_tokens)
-    server = stack.enter_context(PolicyServer(ledger, cluster.address or processes.address))
-    own = PolicyReplica(ledger, server.address, lambda: engines.stats.sampled_tokens)
+    gateway = make_app(ledger.episodes, config.name)
+    url = stack.enter_context(served(gateway, cluster.address or processes.address))
+    own = PolicyReplica(ledger, url, lambda: engines.stats.sampled_tokens)
     folder = session.setting.tokenizer_folder
     files = {file.name: file.read_text() for file in folder.iterdir()}
     replicas = PolicyReplicas([own, *processes.open_replicas(files, cluster.address)])

@@ -212,7 +212,11 @@ def test_text_turns_are_replayed_and_the_policy_goes_on_after_them():
     env, policy = FakeEnv(), ListeningPolicy(["bad", "end"])
     episode = play(env, policy, KEY, LIMITS, GIVEN)
     assert env.actions == ["a", "b", "bad", "end"]
-    assert policy.heard == [(Message("tool", "saw b"),), (Message("tool", "saw bad"),)]
+    told = [
+        *(Message("system", "be brief"), Message("user", "do 7"), Message("assistant", "a")),
+        *(Message("tool", "saw a"), Message("assistant", "b"), Message("tool", "saw b")),
+    ]
+    assert policy.heard == [tuple(told), (Message("tool", "saw bad"),)]
     assert (episode.status, episode.reward) == (Status.FINISHED, 1.0)
     assert (episode.turns, episode.malformed_calls) == (2, 1)  # the policy's own
 

@@ -290,7 +290,8 @@ def test_what_is_no_json_is_refused(gateway, content):
 
 
 def test_an_unknown_path_is_told_in_json(gateway):
-    assert httpx.get(f"{gateway.url}/nothing").json()["error"]["code"] == 404
+    headers = {"Authorization": f"Bearer {gateway.open()}"}
+    assert httpx.get(f"{gateway.url}/nothing", headers=headers).json()["error"]["code"] == 404
 
 
 def test_many_clients_are_served_at_once(gateway):

@@ -123,7 +123,7 @@ def test_a_conversation_goes_on_after_text_turns_with_their_very_ids(engine, tok
     asked, reply = [], engine.reply
     engine.reply = lambda name, ids, *rest: (asked.append(ids), reply(name, ids, *rest))[1]
     ledger.open("i", KEY, Sampling(), prefix_turns)
-    ledger.reply("i", OBSERVATION)
+    ledger.reply("i", [*FIRST, Message("assistant", prefix_turn.action_text), *OBSERVATION])
     ledger.reply("i", OBSERVATION)
     engine.reply = reply
     trajectory = ledger.close("i", _episode())
@@ -148,7 +148,8 @@ def test_members_of_a_group_share_the_pages_of_what_is_given(engine, tokenizer):
     for member, name in enumerate(("k", "l")):
         before = engine.stats.shared_tokens
         ledger.open(name, dataclasses.replace(KEY, member=member), Sampling(), prefix_turns)
-        ledger.reply(name, OBSERVATION)
+        given = Message("assistant", prefix_turns[0].action_text)
+        ledger.reply(name, [*FIRST, given, *OBSERVATION])
         shared.append(engine.stats.shared_tokens - before)
     for name in ("k", "l"):
         ledger.close(name, None)
@@ -196,8 +197,8 @@ def test_a_stopped_conversation_fails_its_replies_and_stays_open(engine, tokeniz
 
 def test_a_conversation_starts_with_the_version_of_its_first_token(engine, tokenizer):
     ledger = Ledger(engine, tokenizer, seed=0, max_reply_tokens=4)
-    ledger.open("a", KEY, Sampling(), (text_turn([1], [2]),))
+    ledger.open("a", KEY, Sampling(), (text_turn([1], [2], "", "given"),))
     assert ledger.start_version("a") is None, "the prefix turns were not sampled here"
-    ledger.reply("a", FIRST)
+    ledger.reply("a", [*FIRST, Message("assistant", "given"), *OBSERVATION])
     assert ledger.start_version("a") == 5
     ledger.close("a", None)

@@ -5,9 +5,10 @@ import json
 import sys
 
 from ale_jax.agent.loop import AgentLimits
+from ale_jax.gateway.app import make_app
+from ale_jax.gateway.server import served
 from ale_jax.model.sampler import Sampling
 from ale_jax.records import EpisodeKey, RolloutRequest, Task
-from ale_jax.rollout.policy_server import PolicyServer
 from ale_jax.system.actors.cluster import ray_cluster
 from ale_jax.system.actors.policy_replicas import PolicyReplica, PolicyReplicas
 from ale_jax.system.actors.rollout_worker import WorkerSpec
@@ -28,9 +29,10 @@ def main(runtime: str) -> None:
     def record(kind, detail, **fields):
         pids.append(fields["pid"])
 
-    with ray_cluster(rollout.actors), PolicyServer(ledger) as server:
+    gateway = make_app(ledger.episodes, "oracle")
+    with ray_cluster(rollout.actors), served(gateway) as url:
         spec = WorkerSpec(runtime, SPEC, AgentLimits(turns=9))
-        replicas = PolicyReplicas([PolicyReplica(ledger, server.address, lambda: 0)])
+        replicas = PolicyReplicas([PolicyReplica(ledger, url, lambda: 0)])
         with RolloutWorkers(rollout, DeadlinesConfig(), spec, replicas, record) as workers:
             while ledger.asked < 4 or len(pids) < 2:
                 while waiting and workers.free_places:

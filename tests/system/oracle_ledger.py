@@ -2,19 +2,30 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
 
 from ale_jax.agent.api import Reply
 from ale_jax.agent.tools import render_tool_call
+from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
+from ale_jax.gateway.episodes import Episodes
+from ale_jax.gateway.formats.plain_json import PlainJson
+from ale_jax.gateway.language import Language
+from ale_jax.gateway.token_tree import TokenTree
 from ale_jax.records import Trajectory
 from ale_jax.rollout.engine import EngineStopped
 from ale_jax.rollout.ledger import AgentClock
 from envs.shell.families import generate
+from tests.gateway.fake_policy import Written
+from tests.gateway.speech import read, render, sample
 
 
 class OracleLedger:
     """Replies what the oracle of the conversation's task does; `gate` holds replies back."""
 
     def __init__(self):
+        self.episodes = Episodes()
         self.gate = threading.Event()
         self.gate.set()
         self.asked = 0
@@ -24,6 +35,7 @@ class OracleLedger:
         self._agents: dict[str, AgentClock] = {}
         self._stopped: set[str] = set()
         self._lock = threading.Lock()
+        self.pool = ThreadPoolExecutor(64)
 
     def open(self, name, key, sampling, prefix_turns, redraw):
         calls = generate(key.task.family, key.task.seed).oracle
@@ -31,16 +43,23 @@ class OracleLedger:
         self.redraws.append(redraw)
         self._scripts[name] = [render_tool_call(call) for call in calls][len(prefix_turns) :]
         self._agents[name] = AgentClock(time.monotonic())
+        language = Language(PlainJson(), lambda ids: read([4, *ids])[0][1])
+        options = EpisodeOptions(on_turn=lambda waits: self._turn(name, waits))
+        policy, keys = _Scripted(self, name), lambda number: np.zeros(2, np.uint32)
+        episode = GatewayEpisode(TokenTree(render), policy, language, keys, options)
+        self.episodes.open(episode, name)
 
-    def reply(self, name, new_messages):
+    def _turn(self, name, waits):
+        agent = self._agents[name]
+        agent.ask(time.monotonic()) if waits else agent.answer(time.monotonic())
+
+    def reply(self, name):
         script = self._scripts[name]
         with self._lock:
             self.asked += 1
-        self._agents[name].ask(time.monotonic())
         assert self.gate.wait(60)
         if name in self._stopped:
             raise EngineStopped("the conversation was ended")
-        self._agents[name].answer(time.monotonic())
         return Reply(script.pop(0), "stop")
 
     def activity(self, name):
@@ -54,8 +73,29 @@ class OracleLedger:
 
     def close(self, name, episode):
         del self._scripts[name]
+        self.episodes.end(name, "all")
         return episode and Trajectory(episode, turns=(), start_version=0)
 
     @property
     def open_conversations(self):
         return len(self._scripts)
+
+
+class _Scripted:
+    """The engine that an episode of the gateway asks."""
+
+    def __init__(self, ledger, name):
+        self._ledger, self._name = ledger, name
+
+    def open(self):
+        return 0
+
+    def reply(self, conversation, new_ids, options, key, watch):
+        return self._ledger.pool.submit(self._sampled)
+
+    def end(self, conversation):
+        pass
+
+    def _sampled(self):
+        reply = self._ledger.reply(self._name)
+        return Written(sample(reply.text, 0), reply.stop)

@@ -1,7 +1,7 @@
 """The engines that episodes talk to, and the choice among them.
 
-Where several processes train together, each has an engine with a ledger and a policy server of its
-own. A rollout worker talks to the server directly, so that text and tokens do not pass through the
+Where several processes train together, each has an engine with a ledger and a gateway of its own. A
+rollout worker talks to the gateway directly, so that text and tokens do not pass through the
 controller.
 """
 
@@ -14,7 +14,6 @@ from typing import Protocol
 from ale_jax.model.sampler import Sampling
 from ale_jax.records import Episode, EpisodeKey, Trajectory, Turn
 from ale_jax.rollout.ledger import Activity
-from ale_jax.rollout.policy_client import PolicyAddress
 from ale_jax.rollout.router import Router
 
 
@@ -41,10 +40,10 @@ class Conversations(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class PolicyReplica:
-    """An engine. server: of its conversations. sampled_tokens: counts since the start."""
+    """An engine. url: of the gateway to it. sampled_tokens: counts since the start."""
 
     conversations: Conversations
-    server: PolicyAddress
+    url: str
     sampled_tokens: Callable[[], int]
 
 
@@ -63,14 +62,14 @@ class PolicyReplicas:
         sampling: Sampling,
         prefix_turns: tuple[Turn, ...],
         redraw: int,
-    ) -> PolicyAddress:
-        """Opens a conversation; returns the server that serves it."""
+    ) -> str:
+        """Opens a conversation; returns the URL of the gateway that serves it."""
         group = key.phase, key.group
         number = self._router.enter(group)
         self._of[name] = number, group
         replica = self._replicas[number]
         replica.conversations.open(name, key, sampling, prefix_turns, redraw)
-        return replica.server
+        return replica.url
 
     def activity(self, name: str) -> Activity:
         return self._conversations(name).activity(name)

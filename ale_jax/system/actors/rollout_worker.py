@@ -23,7 +23,7 @@ from ale_jax.agent.loop import AgentLimits
 from ale_jax.errors import RolloutsFailed
 from ale_jax.records import EpisodeKey, Prefix
 from ale_jax.rollout.play import EpisodeResult, EpisodeRunner
-from ale_jax.rollout.policy_client import PolicyAddress, PolicyClient
+from ale_jax.rollout.policy_client import PolicyClient
 from ale_jax.sandbox.api import Sandbox
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
@@ -74,10 +74,10 @@ class RolloutWorker:
         return Birth(os.getpid(), node, get_node_ip_address(), own_code())
 
     def play(
-        self, key: EpisodeKey, server: PolicyAddress, conversation: str, prefix: Prefix | None
+        self, key: EpisodeKey, url: str, conversation: str, prefix: Prefix | None
     ) -> EpisodeResult:
-        with PolicyClient(server, conversation) as policy:
-            return self._runner.play(key, policy, prefix)
+        """url: of the gateway, which knows the conversation by its name."""
+        return self._runner.play(key, PolicyClient(url, conversation), prefix)
 
     def cancel(self, key: EpisodeKey) -> None:
         self._runner.cancel(key)
@@ -133,9 +133,9 @@ class WorkerHandle:
         return self._restarted_before + self._restarted
 
     def play(
-        self, key: EpisodeKey, server: PolicyAddress, conversation: str, prefix: Prefix | None
+        self, key: EpisodeKey, url: str, conversation: str, prefix: Prefix | None
     ) -> ray.ObjectRef:
-        return self._actor.play.remote(key, server, conversation, prefix)
+        return self._actor.play.remote(key, url, conversation, prefix)
 
     def cancel(self, key: EpisodeKey) -> None:
         self._actor.cancel.remote(key)

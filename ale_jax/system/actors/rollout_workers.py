@@ -211,13 +211,13 @@ class RolloutWorkers:
         conversation = secrets.token_urlsafe(NAME_BYTES)
         request = job.request
         redraw = sum(STATUS_RULES[status].redraw for status in job.rejected)
-        server = self._replicas.open(
+        url = self._replicas.open(
             conversation, request.key, job.sampling, request.prefix_turns, redraw
         )
         is_trial = self._breaker.begin()
         node = worker.born.node
         attempt = Attempt(job, conversation, worker, worker.generation, node, is_trial)
-        answer = worker.play(request.key, server, conversation, request.prefix)
+        answer = worker.play(request.key, url, conversation, request.prefix)
         self._attempts[answer] = attempt
         worker.busy += 1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import queue
 import sys
@@ -19,7 +18,6 @@ import numpy as np
 from ale_jax.errors import EXIT_FAILED
 from ale_jax.learn.manifest import file_digests
 from ale_jax.learn.rows import OwnRows
-from ale_jax.rollout.policy_client import PolicyAddress
 from ale_jax.system.hosts.commands import COMMANDS, perform
 from ale_jax.system.hosts.connection import Connection, Frame, Gone
 
@@ -34,7 +32,7 @@ class Part(Protocol):
     def begin(self, tokenizer_size: int) -> None:
         """Makes the trainer."""
 
-    def open_engine(self, tokenizer_files: dict[str, str], cluster_address: str) -> PolicyAddress:
+    def open_engine(self, tokenizer_files: dict[str, str], cluster_address: str) -> str:
         """Opens the engine and the server of its conversations. cluster_address: of the leader's
         machine, as rollout workers on other nodes reach it; empty if there are none."""
 
@@ -56,8 +54,8 @@ def _follow(log: _Log, connection: Connection, part: Part) -> int:
         if header["kind"] == "begin":
             part.begin(header["tokenizer_size"])
         elif header["kind"] == "open_engine":
-            address = part.open_engine(header["files"], header["address"])
-            connection.send({"kind": "answer", "address": dataclasses.astuple(address)})
+            url = part.open_engine(header["files"], header["address"])
+            connection.send({"kind": "answer", "url": url})
         elif header["kind"] == "digest":
             # Hundreds of gigabytes may take minutes, in which there are other commands.
             threading.Thread(target=_send_digests, args=(connection, header), daemon=True).start()

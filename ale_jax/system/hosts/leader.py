@@ -24,7 +24,6 @@ from jax.sharding import Mesh
 from ale_jax.errors import EXIT_FAILED, RunFailed
 from ale_jax.learn.manifest import Digests, file_digests
 from ale_jax.learn.rows import join_rows, process_rows
-from ale_jax.rollout.policy_client import PolicyAddress
 from ale_jax.system.actors.policy_replicas import PolicyReplica
 from ale_jax.system.hosts.commands import COMMANDS, Traffic, perform
 from ale_jax.system.hosts.connection import Connection, Frame, Gone
@@ -76,7 +75,7 @@ class Leader:
     def _opened(self, follower: _Follower) -> PolicyReplica:
         header, _ = self._reply(follower)
         ledger = RemoteLedger(follower.conversations)
-        return PolicyReplica(ledger, PolicyAddress(*header["address"]), ledger.sampled_tokens)
+        return PolicyReplica(ledger, header["url"], ledger.sampled_tokens)
 
     def digests(self, folder: Path) -> Digests:
         count = 1 + len(self._followers)

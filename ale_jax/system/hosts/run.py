@@ -11,12 +11,12 @@ from pathlib import Path
 import jax
 
 from ale_jax.errors import EXIT_FAILED, RolloutsFailed
+from ale_jax.gateway.app import make_app
+from ale_jax.gateway.server import served
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.rollout.engines import Engines
 from ale_jax.rollout.ledger import Ledger
-from ale_jax.rollout.policy_client import PolicyAddress
-from ale_jax.rollout.policy_server import PolicyServer
 from ale_jax.system.compilation import keep_compiled
 from ale_jax.system.config import RunConfig
 from ale_jax.system.hosts.commands import Alone, Processes
@@ -73,7 +73,7 @@ def follow_run(config: RunConfig, path: Path) -> int:
 
 
 class _Part:
-    """A follower's trainer and engine, and the doors of the engine's conversations.
+    """A follower's trainer and engine, and the gateway to the engine's conversations.
 
     address: of this machine, as rollout workers reach it.
     """
@@ -81,6 +81,7 @@ class _Part:
     def __init__(self, config: RunConfig, log: Connection, conversations: Connection, address: str):
         self._config, self._log, self._conversations = config, log, conversations
         self._address = address
+        self._stack = contextlib.ExitStack()
         self._ended = threading.Event()
         self.trainer: Trainer | None = None
 
@@ -89,7 +90,7 @@ class _Part:
         policy = config.policy_shape(tokenizer_size)
         self.trainer = Trainer(config, policy, make_mesh(config.mesh))
 
-    def open_engine(self, tokenizer_files: dict[str, str], cluster_address: str) -> PolicyAddress:
+    def open_engine(self, tokenizer_files: dict[str, str], cluster_address: str) -> str:
         with tempfile.TemporaryDirectory(prefix="ale-tokenizer-") as folder:
             for name, text in tokenizer_files.items():
                 Path(folder, Path(name).name).write_text(text)
@@ -99,8 +100,9 @@ class _Part:
         ledger = Ledger(engines, tokenizer, config.seed, config.rollout.max_reply_tokens)
         ConversationService(self._conversations, ledger)
         threading.Thread(target=self._watch, args=(engines,), daemon=True).start()
-        # Both end with this process, which nobody asks for a reply when the run has ended.
-        return PolicyServer(ledger, served_at(self._address, cluster_address)).address
+        gateway = make_app(ledger.episodes, config.name)
+        host = served_at(self._address, cluster_address)
+        return self._stack.enter_context(served(gateway, host))
 
     def _watch(self, engines: Engines) -> None:
         while not self._ended.wait(LOOK_S):
@@ -115,5 +117,6 @@ class _Part:
 
     def __exit__(self, *exc: object) -> None:
         self._ended.set()
+        self._stack.close()
         if self.trainer is not None:
             self.trainer.close()

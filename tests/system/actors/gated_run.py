@@ -6,14 +6,15 @@ Training replies wait, from when PLACES episodes have asked (FOLDER/held), for F
 of the first step (FOLDER/step) for FOLDER/joined.
 """
 
+import asyncio
 import json
 import sys
 import time
 from pathlib import Path
 
 from ale_jax.data.replay import ReplayBuffer
+from ale_jax.gateway import answers
 from ale_jax.launch import main_program
-from ale_jax.rollout.ledger import Ledger
 from ale_jax.system.run_logger import RunLogger
 from benchmarks.survival.watch import after
 
@@ -24,6 +25,7 @@ class Gates:
     def __init__(self, folder, places):
         self._folder, self._places = folder, places
         self._trains, self._asked = False, 0
+        self._sampled = answers._sampled
 
     def opened(self, buffer, *arguments):
         self._trains = True
@@ -34,12 +36,16 @@ class Gates:
         with (self._folder / "back").open("a") as file:
             file.write(json.dumps(line) + "\n")
 
-    def replied(self, ledger, *arguments):
+    async def sampled(self, request, pending):
+        await self._sampled(request, pending)
         if self._trains:
             self._asked += 1
             if self._asked == self._places:
                 (self._folder / "held").touch()
-            self._wait_for("go_on")
+            deadline = time.monotonic() + LIMIT_S
+            while not (self._folder / "go_on").exists():
+                assert time.monotonic() < deadline, "go_on"
+                await asyncio.sleep(0.02)
 
     def stepped(self, logger, *arguments):
         (self._folder / "step").touch()
@@ -56,6 +62,6 @@ if __name__ == "__main__":
     gates = Gates(Path(sys.argv[1]), int(sys.argv[2]))
     after(ReplayBuffer, "__init__", gates.opened)
     after(ReplayBuffer, "add", gates.added)
-    after(Ledger, "reply", gates.replied)
+    answers._sampled = gates.sampled
     after(RunLogger, "rl_step", gates.stepped)
     sys.exit(main_program(["launch", *sys.argv[3:]]))

@@ -133,12 +133,12 @@ class RecoveringLedger(OracleLedger):
         super().__init__()
         self._failures = failures
 
-    def reply(self, name, new_messages):
+    def reply(self, name):
         with self._lock:
             self._failures -= 1
             if self._failures >= 0:
                 raise EngineStopped("engine closed")
-        return super().reply(name, new_messages)
+        return super().reply(name)
 
 
 def test_an_outage_pauses_episodes_and_drops_none(ray, runtime_name):

@@ -6,7 +6,6 @@ import pytest
 
 from ale_jax.model.sampler import Sampling
 from ale_jax.records import EpisodeKey, Task
-from ale_jax.rollout.policy_client import PolicyAddress
 from ale_jax.system.actors.policy_replicas import PolicyReplica, PolicyReplicas
 
 
@@ -38,7 +37,7 @@ def engines():
 def replicas(engines):
     return PolicyReplicas(
         [
-            PolicyReplica(each, PolicyAddress("host", port, "token"), lambda port=port: 10 * port)
+            PolicyReplica(each, str(port), lambda port=port: 10 * port)
             for port, each in enumerate(engines)
         ]
     )
@@ -47,7 +46,7 @@ def replicas(engines):
 def _open(replicas, group, member, phase="train"):
     """The number of the engine."""
     key = EpisodeKey(phase, group, member, Task("trail", group, "train"))
-    return replicas.open(f"{phase}-{group}-{member}", key, Sampling(), (), 0).port
+    return int(replicas.open(f"{phase}-{group}-{member}", key, Sampling(), (), 0))
 
 
 def test_engines_are_equally_loaded(replicas):

@@ -142,7 +142,7 @@ def test_when_retries_are_used_up_the_status_comes_back(ray, runtime_name):
 class WordyLedger(OracleLedger):
     """Never does anything of use."""
 
-    def reply(self, name, new_messages):
+    def reply(self, name):
         return Reply("let me think", "stop")
 
 
@@ -196,7 +196,7 @@ def given_after(key, *played):
 class FinishingLedger(OracleLedger):
     """Plays the last call of the oracle, whatever was given."""
 
-    def reply(self, name, new_messages):
+    def reply(self, name):
         return Reply(self._scripts[name][-1], "stop")
 
 

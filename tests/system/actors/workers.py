@@ -4,10 +4,11 @@ import contextlib
 import time
 
 from ale_jax.agent.loop import AgentLimits
+from ale_jax.gateway.app import make_app
+from ale_jax.gateway.server import served
 from ale_jax.model.sampler import Sampling
 from ale_jax.records import EpisodeKey, RolloutRequest, Task
 from ale_jax.rollout.engine import EngineStopped
-from ale_jax.rollout.policy_server import PolicyServer
 from ale_jax.system.actors.policy_replicas import PolicyReplica, PolicyReplicas
 from ale_jax.system.actors.rollout_worker import WorkerSpec
 from ale_jax.system.actors.rollout_workers import RolloutWorkers
@@ -53,9 +54,9 @@ def workers_of(
 ):
     """are_up: whether all actors are up when it is given."""
     rollout = RolloutConfig(runtime, actors, episodes_per_actor, 64, retries, placement)
-    with PolicyServer(ledger) as server:
+    with served(make_app(ledger.episodes, "oracle")) as url:
         spec = WorkerSpec(runtime, sandbox, limits)
-        replicas = PolicyReplicas([PolicyReplica(ledger, server.address, lambda: 0)])
+        replicas = PolicyReplicas([PolicyReplica(ledger, url, lambda: 0)])
         with RolloutWorkers(rollout, deadlines, spec, replicas, events) as workers:
             if are_up:
                 run_until(workers, lambda: workers.free_places == actors * episodes_per_actor)
@@ -100,5 +101,5 @@ def run_until(workers, condition):
 class SilentLedger(OracleLedger):
     """Its engine is gone."""
 
-    def reply(self, name, new_messages):
+    def reply(self, name):
         raise EngineStopped("engine closed")

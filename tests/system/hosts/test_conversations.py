@@ -26,7 +26,11 @@ KEY = EpisodeKey("train", 3, 1, Task("trail", 7, "train"))
 FIRST = [Message("system", "Work."), Message("user", "Read lemon.txt.")]
 OBSERVATION = [Message("tool", "next: rose.txt")]
 EPISODE = Episode(KEY, Status.FINISHED, 1.0, 2, 0, 1.0, 0.5, detail="ä")
-PREFIX = (text_turn([5, 6], [7, 8]), text_turn([9], [10, 2]))
+PREFIX = (text_turn([5, 6], [7, 8], "Work.", "a"), text_turn([9], [10, 2], "lemon", "b"))
+TOLD = [
+    *(*FIRST, Message("assistant", "a")),
+    *(Message("tool", "lemon"), Message("assistant", "b"), *OBSERVATION),
+]
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +67,7 @@ def test_a_conversation_is_the_same_as_with_an_engine_at_hand(ledger, remote):
     for conversations, name in ((ledger, "near"), (remote, "far")):
         conversations.open(name, KEY, Sampling(), PREFIX, 1)
         # Agents talk to the follower itself.
-        replies = [ledger.reply(name, FIRST), ledger.reply(name, OBSERVATION)]
+        replies = [ledger.reply(name, TOLD), ledger.reply(name, OBSERVATION)]
         found.append((replies, conversations.close(name, EPISODE)))
     (replies, near), (same_replies, far) = found
     assert replies == same_replies and far.episode == EPISODE
