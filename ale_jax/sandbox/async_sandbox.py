@@ -16,6 +16,7 @@ from ale_jax.sandbox.api import (
     ExecResult,
     Expected,
     ProcessResult,
+    SandboxError,
     SandboxLost,
     SandboxStats,
     check_pattern,
@@ -24,6 +25,7 @@ from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.egress.proxy import EgressProxy
 from ale_jax.sandbox.exchange import FILES_S, FileCalls, Job, Machine, OutputSink, join
 from ale_jax.sandbox.link import Stream
+from ale_jax.sandbox.relay import relay_to
 from ale_jax.sandbox.runner import wire
 from ale_jax.sandbox.runner.wire import MAIN
 from ale_jax.sandbox.spec import NO_NETWORK, SandboxSpec
@@ -260,9 +262,24 @@ class AsyncSandbox(FileCalls):
         return await self._made(lambda: SandboxStats(**(reply | self._machine.usage())))
 
     async def listen(self, port: int, serve: Callable[[Stream], Awaitable[None]]) -> None:
-        """Calls `serve` for each connection to `port` of the sandbox's loopback, from now on."""
-        self._doors[port] = serve
-        await self._ask({"do": "listen", "port": port}, FILES_S)
+        """Calls `serve` for each connection to `port` of the sandbox's loopback, from now on, in
+        place of what was called for this port before.
+
+        Errors: SandboxError if a program inside has the port.
+        """
+        is_new = port not in self._doors
+        self._doors[port] = serve  # before the first connection can come
+        if is_new:
+            try:
+                await self._ask({"do": "listen", "port": port}, FILES_S)
+            except SandboxError:
+                del self._doors[port]
+                raise
+
+    async def relay(self, port: int, host: str, target: int) -> None:
+        """Lets programs inside reach `target` of `host` at `port` of their loopback, whatever the
+        network policy, from now on."""
+        await self.listen(port, relay_to(host, target))
 
     async def connect(self, port: int) -> Stream:
         """Connects to the service that listens on `port` inside the sandbox.

@@ -118,6 +118,10 @@ class BlockingSandbox:
 
         wait_for(change())
 
+    def relay(self, port: int, host: str, target: int) -> None:
+        """As `AsyncSandbox.relay`."""
+        wait_for(self.later.relay(port, host, target))
+
     def alive(self) -> bool:
         return wait_for(self.later.alive())
 

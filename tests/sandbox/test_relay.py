@@ -1,9 +1,13 @@
 """Connections in and out of a sandbox without a network."""
 
 import asyncio
+import contextlib
+import socketserver
+import threading
 
 import pytest
 
+from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.blocking import wait_for
 from ale_jax.sandbox.runner import wire
 
@@ -106,3 +110,60 @@ def test_a_port_that_nobody_serves(box):
 
 def test_only_what_listens_reaches_out(box):
     assert box.run("exec 3<> /dev/tcp/127.0.0.1/3129").exit_code == 1
+
+
+@contextlib.contextmanager
+def upstream(text):
+    """The port of a server outside that greets each client and repeats what it says."""
+
+    class Greeting(socketserver.StreamRequestHandler):
+        def handle(self):
+            self.wfile.write(text.encode())
+            for line in self.rfile:
+                self.wfile.write(line)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Greeting) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+CALL = "exec 3<> /dev/tcp/127.0.0.1/4000; echo more >&3; head -n 2 <&3"
+
+
+def test_a_program_inside_reaches_one_address_outside(shared_box):
+    with upstream("hello\n") as port:
+        shared_box.relay(4000, "127.0.0.1", port)
+        assert shared_box.run(CALL).output == "hello\nmore\n"
+        # The host's own ports stay out of reach.
+        assert shared_box.run(f"exec 3<> /dev/tcp/127.0.0.1/{port}").exit_code != 0
+    with upstream("another\n") as port:
+        shared_box.relay(4000, "127.0.0.1", port)
+        shared_box.reset()
+        assert shared_box.run(CALL).output == "another\nmore\n"
+
+
+def test_megabytes_go_through(shared_box):
+    with upstream("") as port:
+        shared_box.relay(4000, "127.0.0.1", port)
+        shared_box.write({"client.py": CLIENT.format(port=4000, size=5 << 20).encode()})
+        assert shared_box.exec("python3 client.py").stdout == f"{5 << 20}\n"
+
+
+def test_where_nothing_answers_the_connection_ends(shared_box):
+    with upstream("") as port:
+        pass
+    shared_box.relay(4000, "127.0.0.1", port)
+    assert shared_box.exec("cat < /dev/tcp/127.0.0.1/4000", timeout=20).timed_out is False
+
+
+def test_a_port_that_a_program_inside_has_cannot_be_taken(shared_box):
+    listen = "import socket; s = socket.create_server(('127.0.0.1', 4001)); s.accept()"
+    # The first client only shows that it listens.
+    listen = listen.replace("s.accept()", "s.accept(); s.accept()")
+    shared_box.run(f'python3 -c "{listen}" & until : > /dev/tcp/127.0.0.1/4001; do sleep 0.1; done')
+    with pytest.raises(SandboxError, match="in use"):
+        shared_box.relay(4001, "127.0.0.1", 9)
+    shared_box.reset()
+    shared_box.relay(4001, "127.0.0.1", 9)
