@@ -9,7 +9,7 @@ RUN = runs/quickstart
 
 PIP = -m pip install --disable-pip-version-check $(PIP_OPTIONS)
 PIP_INSTALL = $(VENV)/bin/python $(PIP)
-CODE = ale_jax benchmarks configs envs launch notebooks tests
+CODE = ale_jax benchmarks configs envs examples launch notebooks tests
 AS_ROOT = $$([ "$$(id -u)" = 0 ] || echo sudo)
 
 .DEFAULT_GOAL := help

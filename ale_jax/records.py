@@ -19,13 +19,16 @@ class Status(enum.StrEnum):
     """How an episode ended. Every trajectory has exactly one status."""
 
     FINISHED = "finished"  # the agent declared that it was done
-    TURN_LIMIT = "turn_limit"  # graded in the state at the limit
+    TURN_LIMIT = (
+        "turn_limit"  # graded in the state at the limit, or where the agent's program broke off
+    )
     TOKEN_LIMIT = "token_limit"  # the context is full; graded in the state at the limit
     NO_VERDICT = "no_verdict"  # the agent's work, and not the host, kept the verifier from one
     SANDBOX_START_FAILED = "sandbox_start_failed"
     SANDBOX_LOST = "sandbox_lost"
     MODEL_ERROR = "model_error"  # the policy's engine did not answer
     CALL_LOST = "call_lost"  # it is not sure which answers of the policy the agent has got
+    AGENT_FAILED = "agent_failed"  # the program that should play could not be started
     VERIFIER_ERROR = "verifier_error"  # the verifier gives no verdict on the untouched task either
     ENV_ERROR = "env_error"  # the world's own code raised an error
     ACTOR_LOST = "actor_lost"  # the process that played the episode died
@@ -63,6 +66,7 @@ STATUS_RULES: dict[Status, StatusRule] = {
     Status.SANDBOX_LOST: StatusRule(reward_valid=False, retry=True, infra=True),
     Status.MODEL_ERROR: StatusRule(reward_valid=False, retry=True, infra=True),
     Status.CALL_LOST: StatusRule(reward_valid=False, retry=False, infra=True),
+    Status.AGENT_FAILED: StatusRule(reward_valid=False, retry=True, infra=True),
     Status.VERIFIER_ERROR: StatusRule(reward_valid=False, retry=True, infra=True),
     Status.ENV_ERROR: StatusRule(reward_valid=False, retry=True, infra=True),
     Status.ACTOR_LOST: StatusRule(reward_valid=False, retry=True, infra=True),
@@ -177,7 +181,8 @@ class RolloutRequest:
 class Episode:
     """The report of a rollout worker. It has no token ids; these stay in the policy's ledger.
 
-    turns, malformed_calls: counted over the policy's own turns, without the prefix.
+    turns, malformed_calls: counted over the policy's own turns, without the prefix. Of an agent's
+    program, the ledger counts the turns, and nobody the calls.
     policy_seconds: time waiting for replies, including the engine's queue. env_seconds: time in
     calls of the environment. verifier_seconds: the part of env_seconds spent on grading, in `grade`
     or in the step that ended the episode. The rest of `seconds` is the loop itself.

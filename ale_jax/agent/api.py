@@ -37,6 +37,10 @@ class PolicyError(RuntimeError):
     """The policy's engine did not answer."""
 
 
+class AgentError(RuntimeError):
+    """The agent's program could not be started."""
+
+
 class VerifierError(RuntimeError):
     """The outcome could not be judged, and counts as neither right nor wrong."""
 
@@ -74,8 +78,8 @@ class Environment(Protocol):
         """Returns observation, reward, terminated, truncated, info (`malformed`: there was no valid
         call; `failed`: there was none, or it met an error)."""
 
-    def grade(self) -> float:
-        """The reward of the current state, with no answer given. Ends the episode."""
+    def grade(self, answer: str | None = None) -> float:
+        """The reward of the current state. Ends the episode. answer: None if none was given."""
 
     def save(self) -> SavedState | None:
         """The current state, for `load`; None if it cannot be restored."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ale_jax.agent.api import (
+    AgentError,
     Environment,
     Message,
     NoVerdictError,
@@ -50,6 +51,7 @@ FAILURES: tuple[tuple[type[Exception], Status], ...] = (
     (SandboxError, Status.SANDBOX_LOST),
     (VerifierError, Status.VERIFIER_ERROR),
     (PolicyError, Status.MODEL_ERROR),
+    (AgentError, Status.AGENT_FAILED),
     (ReplayDivergedError, Status.REPLAY_DIVERGED),
     (NotReproducedError, Status.NOT_REPRODUCED),
     (EnvError, Status.ENV_ERROR),
@@ -136,6 +138,17 @@ def play(
 def status_of(error: Exception) -> Status:
     """The status of an episode that `error` ended."""
     return next(status for kind, status in FAILURES if isinstance(error, kind))
+
+
+def guarded(call: Callable[..., T], *args: object) -> T:
+    """Calls an environment. What its contract does not name becomes an EnvError: a bug in one world
+    must not end a run in which all other worlds work."""
+    try:
+        return call(*args)
+    except EXPECTED:
+        raise
+    except Exception as error:
+        raise EnvError.of(error) from error
 
 
 class _Playing:
@@ -282,12 +295,7 @@ class _Playing:
     def _timed(self, call: Callable[..., T], *args: object) -> T:
         start = time.monotonic()
         try:
-            return call(*args)
-        except EXPECTED:
-            raise
-        except Exception as error:
-            # A bug in one world must not end a run in which all other worlds work.
-            raise EnvError.of(error) from error
+            return guarded(call, *args)
         finally:
             self.env_seconds += time.monotonic() - start
 

@@ -36,7 +36,8 @@ See = Callable[[int, str], None]
 @dataclasses.dataclass(frozen=True)
 class EpisodeOptions:
     """kept: as for `Conversations`. obeys: whether a request decides how it is sampled; in training
-    the config does, or an agent that asks for temperature 0 would never explore. given: the turns
+    the config does, or an agent that asks for temperature 0 would never explore. max_replies: that
+    the episode's agents get; None for no limit. given: the turns
     that the first conversation begins with, and that were not sampled in this episode.
     on_turn: called with True when the agent begins to wait for the policy, and with False when it
     has all its answers, by any thread.
@@ -44,6 +45,7 @@ class EpisodeOptions:
 
     kept: int = 1
     obeys: bool = True
+    max_replies: int | None = None
     given: Sequence[GivenTurn] = ()
     on_turn: Callable[[bool], None] = lambda waits: None
 
@@ -76,6 +78,7 @@ class GatewayEpisode:
         self._lock = threading.Lock()
         self._given = tuple(options.given)  # until the first call has shown their messages
         self._waiting: set[Call] = set()
+        self._asked = 0
         self._ended = False
 
     def ask(self, request: ChatRequest, see: See | None = None) -> list[Pending]:
@@ -85,7 +88,8 @@ class GatewayEpisode:
         reply's number, and all of the content that is sure so far.
 
         Raises:
-          ApiError: 410 after the end of the episode, 400 if the messages cannot be answered.
+          ApiError: 410 after the end of the episode, 403 after its last reply, 400 if the messages
+            cannot be answered.
         """
         _require_possible(request)
         if not self._options.obeys:
@@ -94,6 +98,7 @@ class GatewayEpisode:
             self._take_over_given(request)
             count = request.options.n
             calls = [self.tree.begin(request.messages, request.tools) for _ in range(count)]
+        self._count(count)
         self._wait_for(calls)
         pending: list[Pending] = []
         try:
@@ -169,6 +174,14 @@ class GatewayEpisode:
         """Of the prompt that the request would be read as. ApiError (400) as for `ask`."""
         with _refusing():
             return len(self.tree.place(request.messages, request.tools).context_ids())
+
+    def _count(self, replies: int) -> None:
+        """ApiError (403) if the episode's agents have had all the replies that they may get."""
+        most = self._options.max_replies
+        with self._lock:
+            if most is not None and self._asked + replies > most:
+                raise ApiError(403, f"the episode's limit of {most} replies is reached")
+            self._asked += replies
 
     def _take_over_given(self, request: ChatRequest) -> None:
         """ValueError if the first conversation does not begin with the given turns."""

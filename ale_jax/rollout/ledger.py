@@ -106,9 +106,12 @@ class Ledger:
         tokenizer: ChatTokenizer,
         seed: int,
         max_reply_tokens: int,
+        max_turns: int | None = None,
     ):
+        """max_turns: replies that an episode's agents get, at most; None for no limit."""
         self._engine, self._tokenizer = engine, tokenizer
         self._seed, self._max_reply_tokens = seed, max_reply_tokens
+        self._max_turns = max_turns
         self._render, self._language = ChatRender(tokenizer), language_of(tokenizer)
         self.episodes = Episodes()
         self._lock = threading.Lock()
@@ -138,6 +141,7 @@ class Ledger:
         agent = AgentClock(time.monotonic())
         options = EpisodeOptions(
             obeys=False,
+            max_replies=self._max_turns,
             given=list(map(given_turn, prefix_turns)),
             on_turn=lambda waits: self._turn(name, waits),
         )
@@ -212,7 +216,12 @@ class Ledger:
             episode = dataclasses.replace(
                 episode, status=Status.CALL_LOST, reward=None, detail=doubt
             )
-        return trajectory_of(episode, branches, start_version, self._tokenizer.decode)
+        trajectory = trajectory_of(episode, branches, start_version, self._tokenizer.decode)
+        if episode.turns:
+            return trajectory
+        # An agent's program has played it, whose turns nobody else has counted.
+        turns = len(trajectory.sampled_turns)
+        return dataclasses.replace(trajectory, episode=dataclasses.replace(episode, turns=turns))
 
     def _turn(self, name: str, waits: bool) -> None:
         """The agent waits for the policy, or has what it waited for."""

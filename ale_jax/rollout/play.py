@@ -7,10 +7,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from ale_jax.agent import loop
+from ale_jax.agent import external, loop
 from ale_jax.agent.api import Environment, Policy, StateMemory
 from ale_jax.records import STATUS_RULES, Episode, EpisodeKey, Prefix, Task
 from ale_jax.sandbox.api import Sandbox, SandboxStartError
+
+Play = Callable[[Environment, Sandbox | None], Episode]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,14 +56,31 @@ class EpisodeRunner:
 
     def play(self, key: EpisodeKey, policy: Policy, prefix: Prefix | None = None) -> EpisodeResult:
         """Plays `key.task` to its end. Failures of the system become the episode's status."""
+
+        def by_loop(env: Environment, sandbox: Sandbox | None) -> Episode:
+            return loop.play(env, policy, key, self._limits, prefix, self._memory)
+
+        return self._play(key, by_loop)
+
+    def play_external(
+        self, key: EpisodeKey, agent: external.ExternalAgent, access: external.PolicyAccess
+    ) -> EpisodeResult:
+        """Like `play`, with an agent of its own, in a task that needs a sandbox."""
+
+        def by_agent(env: Environment, sandbox: Sandbox) -> Episode:
+            return external.play(env, sandbox, agent, access, key)
+
+        return self._play(key, by_agent)
+
+    def _play(self, key: EpisodeKey, play: Play) -> EpisodeResult:
         start = time.monotonic()
         with self._lock:
             self._playing[key] = None
         try:
             if self._needs_sandbox(key.task):
-                episode = self._play_in_sandbox(key, policy, prefix)
+                episode = self._play_in_sandbox(key, play)
             else:
-                episode = self._play(key, None, policy, prefix)
+                episode = play(self._env(key.task, None), None)
         except (SandboxStartError, loop.EnvError) as error:
             episode = _not_begun(key, error, time.monotonic() - start)
         finally:
@@ -89,25 +108,19 @@ class EpisodeRunner:
         for sandbox in sandboxes:
             sandbox.close()
 
-    def _play_in_sandbox(self, key: EpisodeKey, policy: Policy, prefix: Prefix | None) -> Episode:
+    def _play_in_sandbox(self, key: EpisodeKey, play: Play) -> Episode:
         sandbox = self._take(key)
         usable = False
         try:
-            episode = self._play(key, sandbox, policy, prefix)
+            episode = play(self._env(key.task, sandbox), sandbox)
             usable = not STATUS_RULES[episode.status].infra and not self._is_cancelled(key)
             return episode
         finally:
             self._put_back(sandbox, usable)
 
-    def _play(
-        self, key: EpisodeKey, sandbox: Sandbox | None, policy: Policy, prefix: Prefix | None
-    ) -> Episode:
+    def _env(self, task: Task, sandbox: Sandbox | None) -> Environment:
         """EnvError if the environment cannot be made."""
-        try:
-            env = self._make_env(key.task, sandbox)
-        except Exception as error:
-            raise loop.EnvError.of(error) from error
-        return loop.play(env, policy, key, self._limits, prefix, self._memory)
+        return loop.guarded(self._make_env, task, sandbox)
 
     def _is_cancelled(self, key: EpisodeKey) -> bool:
         with self._lock:

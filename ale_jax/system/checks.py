@@ -12,6 +12,7 @@ from ale_jax.model.weights.load import open_checkpoint
 from ale_jax.monitor.evaluations import wilson_interval
 from ale_jax.system.config import RunConfig
 from ale_jax.system.plan import make_plan
+from envs.registry import kind_of
 
 # A token takes about 12 bytes of a checkpoint's JSON, with its id and text, and no reader accepts
 # more than 512 MB.
@@ -25,6 +26,7 @@ def check_sections(config: RunConfig) -> None:
     _check_batch(config)
     _check_tasks(config)
     _check_resampling(config)
+    _check_external_agent(config)
     if config.rl.steps and config.rl.group_size > 1 and not config.train_sampling.temperature:
         raise ValueError(
             "train_sampling.temperature 0.0 makes all members of a group identical, so that "
@@ -169,6 +171,28 @@ def _check_tasks(config: RunConfig) -> None:
     for name, tasks, families in wanted:
         if tasks < len(families):
             raise ValueError(f"{name} {tasks} must be at least {len(families)}: one per family")
+
+
+def _check_external_agent(config: RunConfig) -> None:
+    if not config.external_agent.command:
+        return
+    worlds = config.worlds
+    for family in (*worlds.train_families, *worlds.held_out_families):
+        if not kind_of(family).needs_sandbox:
+            raise ValueError(
+                f"external_agent.command: tasks of {family} have no sandbox for an agent to run "
+                "in: leave this family out of worlds"
+            )
+    for name, found, off in (
+        ("resampling.scheme", config.resampling.scheme, NONE),
+        ("agent.malformed_limit", config.agent.malformed_limit, 0),
+        ("agent.replay_share", config.agent.replay_share, 0.0),
+    ):
+        if found != off:
+            raise ValueError(
+                f"{name} {found} needs our own loop, which replays what it did: set it to {off!r}, "
+                "or external_agent.command to ()"
+            )
 
 
 def _check_resampling(config: RunConfig) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 from typing import Any
 
+from ale_jax.agent.external import ExternalAgent
 from ale_jax.agent.loop import AgentLimits
 from ale_jax.algo.algorithm import AlgoConfig
 from ale_jax.algo.attention_credit import AttentionCreditHypers
@@ -346,6 +347,7 @@ class RunConfig:
     worlds: WorldsConfig = dataclasses.field(default_factory=WorldsConfig)
     sandbox: SandboxSpec = dataclasses.field(default_factory=SandboxSpec)
     agent: AgentLimits = dataclasses.field(default_factory=AgentLimits)
+    external_agent: ExternalAgent = dataclasses.field(default_factory=ExternalAgent)
     rollout: RolloutConfig = dataclasses.field(default_factory=RolloutConfig)
     engine: EngineShape = dataclasses.field(default_factory=EngineShape)
     learn: LearnConfig = dataclasses.field(default_factory=LearnConfig)

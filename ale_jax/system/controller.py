@@ -159,14 +159,15 @@ def _open_rollouts(session: _Session, ray_address: str, stack: contextlib.ExitSt
     session.start.trainer.publish(version=session.start.cursor.step)
     engines = session.start.trainer.open_engines(tokenizer.stop_ids)
     stack.callback(engines.close)
-    ledger = Ledger(engines, tokenizer, config.seed, config.rollout.max_reply_tokens)
+    limit, turns = config.rollout.max_reply_tokens, config.agent.turns
+    ledger = Ledger(engines, tokenizer, config.seed, limit, turns)
     gateway = make_app(ledger.episodes, config.name)
     url = stack.enter_context(served(gateway, cluster.address or processes.address))
     own = PolicyReplica(ledger, url, lambda: engines.stats.sampled_tokens)
     folder = session.setting.tokenizer_folder
     files = {file.name: file.read_text() for file in folder.iterdir()}
     replicas = PolicyReplicas([own, *processes.open_replicas(files, cluster.address)])
-    spec = WorkerSpec(config.rollout.runtime, config.sandboxed, config.agent)
+    spec = WorkerSpec(config.rollout.runtime, config.sandboxed, config.agent, config.external_agent)
     workers = stack.enter_context(
         RolloutWorkers(rollout, config.deadlines, spec, replicas, session.logger.record)
     )

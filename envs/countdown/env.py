@@ -41,11 +41,10 @@ class CountdownEnv:
         solved = value == puzzle.target and sorted(numbers) == sorted(puzzle.numbers)
         return "", float(solved), True, False, {"malformed": False, "failed": False}
 
-    def grade(self) -> float:
-        """Always 0.0, because there is no answer to reward."""
-        assert self._puzzle is not None, "grade needs a reset after the end of an episode"
-        self._puzzle = None
-        return 0.0
+    def grade(self, answer: str | None = None) -> float:
+        """The reward of the answer, 0.0 without one."""
+        _, reward, _, _, _ = self.step(answer or "")
+        return reward
 
     def save(self) -> None:
         """None: with a single turn there is no state to save."""

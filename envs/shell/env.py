@@ -84,10 +84,11 @@ class ShellEnv:
         """Leaves the sandbox open, because the caller owns it."""
         self._world = None
 
-    def grade(self) -> float:
-        """The reward of the current state. A task that asks for an answer earns nothing."""
+    def grade(self, answer: str | None = None) -> float:
+        """The reward of the current state. Without an answer, a task that asks for one earns
+        nothing."""
         assert self._world is not None, "grade needs a reset after the end of an episode"
-        return self._judge(None)
+        return self._judge(answer)
 
     def _judge(self, answer: str | None) -> float:
         goal, self._world = self._world.goal, None

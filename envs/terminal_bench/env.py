@@ -73,8 +73,9 @@ class TerminalBenchEnv:
         failed = result.timed_out or result.exit_code != 0
         return observation(result), 0.0, False, False, {"malformed": False, "failed": failed}
 
-    def grade(self) -> float:
+    def grade(self, answer: str | None = None) -> float:
         """The reward of the current state: 1 if all tests pass, else 0. Ends the episode.
+        answer: no task asks for one.
 
         Raises:
           NoVerdictError: the tests have no verdict on this state, but one on the untouched task.

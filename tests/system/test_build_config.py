@@ -144,6 +144,17 @@ def test_a_quantised_sampler_is_fine_where_the_learner_says_what_it_would_have_d
     build_config(smoke_with({"engine.weights": "int8", "algo.old_logp": "generating"}))
 
 
+def test_an_agents_program_needs_sandboxes_and_no_replays():
+    agent = {"external_agent.command": ("my-agent",)}
+    build_config(smoke_with(agent))
+    puzzles = {"worlds.train_families": ("countdown3",)}
+    with pytest.raises(ValueError, match="tasks of countdown3 have no sandbox"):
+        build_config(smoke_with(agent | puzzles))
+    for field, value in (("agent.malformed_limit", 3), ("agent.replay_share", 0.5)):
+        with pytest.raises(ValueError, match=f"{field} {value} needs our own loop"):
+            build_config(smoke_with(agent | {field: value}))
+
+
 def test_a_threshold_that_no_window_reaches_is_refused():
     rollback = {"resampling.scheme": "rollback", "worlds.tasks_per_family": 1}
     with pytest.raises(ValueError, match=r"window of 32, .* is 0\.893"):

@@ -22,6 +22,7 @@ SYSTEM_FAULTS = (
     Status.SANDBOX_START_FAILED,
     Status.SANDBOX_LOST,
     Status.MODEL_ERROR,
+    Status.AGENT_FAILED,
     Status.VERIFIER_ERROR,
     Status.ACTOR_LOST,
     Status.DEADLINE,

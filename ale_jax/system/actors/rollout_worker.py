@@ -19,6 +19,7 @@ import ray
 from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.util import get_node_ip_address
 
+from ale_jax.agent.external import ExternalAgent, PolicyAccess
 from ale_jax.agent.loop import AgentLimits
 from ale_jax.errors import RolloutsFailed
 from ale_jax.records import EpisodeKey, Prefix
@@ -36,11 +37,12 @@ from envs.registry import make_env, needs_sandbox
 @dataclasses.dataclass(frozen=True)
 class WorkerSpec:
     """The configuration of a rollout worker. runtime: name of the sandbox runtime. sandbox: None if
-    no task needs a sandbox."""
+    no task needs a sandbox. agent: with a command, it plays instead of our own loop."""
 
     runtime: str
     sandbox: SandboxSpec | None
     limits: AgentLimits
+    agent: ExternalAgent = dataclasses.field(default_factory=ExternalAgent)
 
 
 class Birth(NamedTuple):
@@ -77,6 +79,9 @@ class RolloutWorker:
         self, key: EpisodeKey, url: str, conversation: str, prefix: Prefix | None
     ) -> EpisodeResult:
         """url: of the gateway, which knows the conversation by its name."""
+        if self._spec.agent.command:
+            access = PolicyAccess(url, conversation)
+            return self._runner.play_external(key, self._spec.agent, access)
         return self._runner.play(key, PolicyClient(url, conversation), prefix)
 
     def cancel(self, key: EpisodeKey) -> None:

@@ -97,7 +97,8 @@ class _Part:
             tokenizer = ChatTokenizer.load(folder)
         config = self._config
         engines = self.trainer.open_engines(tokenizer.stop_ids)
-        ledger = Ledger(engines, tokenizer, config.seed, config.rollout.max_reply_tokens)
+        limit, turns = config.rollout.max_reply_tokens, config.agent.turns
+        ledger = Ledger(engines, tokenizer, config.seed, limit, turns)
         ConversationService(self._conversations, ledger)
         threading.Thread(target=self._watch, args=(engines,), daemon=True).start()
         gateway = make_app(ledger.episodes, config.name)

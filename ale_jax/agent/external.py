@@ -1,0 +1,169 @@
+"""Agents that are programs of their own: one is started in the sandbox of each episode, speaks to
+the policy through the gateway, and what it leaves behind is judged."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
+from urllib.parse import urlsplit
+
+from ale_jax.agent.api import AgentError, Environment, NoVerdictError
+from ale_jax.agent.loop import FAILURES, guarded, status_of
+from ale_jax.records import Episode, EpisodeKey, Status
+from ale_jax.sandbox.api import ProcessResult
+
+T = TypeVar("T")
+
+LOOPBACK = "127.0.0.1"
+NOT_STARTED = (126, 127)  # exit codes of a shell whose command cannot be executed, or is not there
+KEPT_ERROR = 300  # characters of what the agent wrote to standard error last
+
+
+@dataclasses.dataclass(frozen=True)
+class ExternalAgent:
+    """The program that plays the episodes, in the sandbox and its image.
+
+    command: its command line; empty: the project's own loop plays.
+    env: further environment variables, each (name, value).
+    port: of the sandbox's loopback, where it finds the gateway.
+    seconds: time until it is killed. What it has done until then is judged.
+
+    In the words of the command and in values, {instruction}, {url} and {token} stand for the
+    task, the API's base URL and its key. OPENAI_BASE_URL, OPENAI_API_KEY,
+    ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY are set. The last line that it prints is its answer,
+    in tasks that ask for one.
+    """
+
+    command: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    port: int = 8900
+    seconds: float = 300.0
+
+    def __post_init__(self) -> None:
+        if not 1024 <= self.port < 1 << 16:
+            raise ValueError(f"port {self.port} must be from 1024 to 65535")
+        if self.seconds <= 0:
+            raise ValueError(f"seconds {self.seconds} must be more than 0")
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyAccess:
+    """Where the policy of an episode is. url: of the gateway's API. token: the episode's."""
+
+    url: str
+    token: str = dataclasses.field(repr=False)
+
+
+class Machine(Protocol):
+    """What an agent needs of a sandbox; see `ale_jax.sandbox.blocking.BlockingSandbox`."""
+
+    def relay(self, port: int, host: str, target: int) -> None: ...
+
+    def exec(
+        self,
+        argv: Sequence[str] | str,
+        timeout: float | None = None,
+        stdin: bytes = b"",
+        cwd: str = "/work",
+        env: Mapping[str, str] | None = None,
+    ) -> ProcessResult: ...
+
+
+def play(
+    env: Environment, machine: Machine, agent: ExternalAgent, access: PolicyAccess, key: EpisodeKey
+) -> Episode:
+    """Lets the agent play `key.task` to its end. Failures of the system are returned as a status,
+    never as a reward of 0. The report counts no turns, which only the policy's side knows."""
+    clock, start = _Clock(), time.monotonic()
+    status, reward, detail = Status.FINISHED, None, ""
+    try:
+        instruction, _ = clock.in_env(env.reset, key.task.seed)
+        result = _run(machine, agent, access, instruction)
+        if result.timed_out or result.exit_code != 0:
+            status, detail = Status.TURN_LIMIT, _ended(result)
+        reward = clock.judging(env.grade, _answer(result.stdout))
+    except NoVerdictError as error:
+        status, reward, detail = Status.NO_VERDICT, 0.0, str(error)
+    except tuple(kind for kind, _ in FAILURES) as error:
+        status, detail = status_of(error), f"{type(error).__name__}: {error}"
+    return Episode(
+        key=key,
+        status=status,
+        reward=reward,
+        turns=0,
+        malformed_calls=0,
+        seconds=time.monotonic() - start,
+        env_seconds=clock.env_seconds,
+        verifier_seconds=clock.verifier_seconds,
+        detail=detail,
+    )
+
+
+def _run(
+    machine: Machine, agent: ExternalAgent, access: PolicyAccess, instruction: str
+) -> ProcessResult:
+    gateway = urlsplit(access.url)
+    url = f"http://{LOOPBACK}:{agent.port}{gateway.path}"
+    fill = _filler({"instruction": instruction, "url": url, "token": access.token})
+    machine.relay(agent.port, gateway.hostname, gateway.port)
+    variables = _client_variables(url, access.token) | {
+        name: fill(text) for name, text in agent.env
+    }
+    result = machine.exec([fill(word) for word in agent.command], agent.seconds, env=variables)
+    if result.exit_code in NOT_STARTED:
+        raise AgentError(f"{agent.command[0]!r:.80} did not start: {_ended(result)}")
+    return result
+
+
+def _filler(values: Mapping[str, str]) -> Callable[[str], str]:
+    def fill(text: str) -> str:
+        # Not `str.format`: command lines have braces of their own.
+        for name, value in values.items():
+            text = text.replace("{" + name + "}", value)
+        return text
+
+    return fill
+
+
+def _client_variables(url: str, token: str) -> dict[str, str]:
+    """Where the official clients look, and most agents do."""
+    return {
+        "OPENAI_BASE_URL": url,
+        "OPENAI_API_KEY": token,
+        "ANTHROPIC_BASE_URL": url.removesuffix("/v1"),
+        "ANTHROPIC_API_KEY": token,
+    }
+
+
+def _answer(stdout: str) -> str:
+    lines = [line for line in stdout.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else ""
+
+
+def _ended(result: ProcessResult) -> str:
+    how = "it was killed at its time limit" if result.timed_out else f"exit {result.exit_code}"
+    said = " ".join(result.stderr.split())[-KEPT_ERROR:]
+    return f"{how}: {said}" if said else how
+
+
+class _Clock:
+    """Measures the calls of an environment."""
+
+    def __init__(self) -> None:
+        self.env_seconds = self.verifier_seconds = 0.0
+
+    def in_env(self, call: Callable[..., T], *args: object) -> T:
+        start = time.monotonic()
+        try:
+            return guarded(call, *args)
+        finally:
+            self.env_seconds += time.monotonic() - start
+
+    def judging(self, call: Callable[..., T], *args: object) -> T:
+        before = self.env_seconds
+        try:
+            return self.in_env(call, *args)
+        finally:
+            self.verifier_seconds += self.env_seconds - before

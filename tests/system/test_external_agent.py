@@ -1,0 +1,110 @@
+"""Agents that are programs of their own, in real sandboxes, before the real gateway."""
+
+import contextlib
+import dataclasses
+import secrets
+from pathlib import Path
+
+import pytest
+
+from ale_jax.agent.external import ExternalAgent, PolicyAccess
+from ale_jax.agent.loop import AgentLimits
+from ale_jax.agent.tools import SYSTEM_PROMPT
+from ale_jax.gateway.app import make_app
+from ale_jax.gateway.server import served
+from ale_jax.model.sampler import Sampling
+from ale_jax.records import EpisodeKey, Status, Task
+from ale_jax.rollout.play import EpisodeRunner
+from ale_jax.sandbox.runtime import pick_runtime
+from envs.registry import make_env, needs_sandbox
+from envs.shell.families import FAMILIES
+from tests.system.conftest import SPEC
+from tests.system.oracle_ledger import OracleLedger
+from tests.system.untimed import rl_lines
+from tests.system.whole_runs import SYNCHRONOUS, run
+
+SOURCE = (Path(__file__).parents[2] / "examples" / "shell_agent.py").read_text()
+AGENT = ExternalAgent(command=("python3", "-c", SOURCE, SYSTEM_PROMPT, "{instruction}"))
+
+
+def key_of(family, seed=3):
+    return EpisodeKey("train", 0, 0, Task(family, seed, "train"))
+
+
+class Stage:
+    """Plays episodes in sandboxes of one runtime. ledger: the policy's side."""
+
+    def __init__(self, runtime, ledger, url):
+        start = lambda: pick_runtime(runtime, SPEC).start(SPEC, {})  # noqa: E731
+        self.runner = EpisodeRunner(start, make_env, needs_sandbox, AgentLimits())
+        self.ledger, self._url = ledger, url
+
+    def play(self, agent, key):
+        """The episode; the branches of its calls."""
+        name = secrets.token_urlsafe()
+        self.ledger.open(name, key, Sampling(), (), 0)
+        played = self.runner.play_external(key, agent, PolicyAccess(self._url, name))
+        return played.episode, self.ledger.episodes.end(name, "all")
+
+
+@pytest.fixture
+def stage(each_runtime):
+    ledger = OracleLedger()
+    with served(make_app(ledger.episodes, "oracle")) as url:
+        stage = Stage(each_runtime, ledger, url)
+        with contextlib.closing(stage.runner):
+            yield stage
+
+
+def test_an_agents_program_solves_what_the_policy_can(stage):
+    for family in FAMILIES:
+        episode, branches = stage.play(AGENT, key_of(family))
+        assert (episode.status, episode.reward) == (Status.FINISHED, 1.0), (family, episode)
+        (branch,) = branches
+        assert branch.calls[-1].reply.content.startswith("<tool_call>")
+        assert [message.role for message in branch.calls[0].messages] == ["system", "user"]
+
+
+def test_a_program_that_is_not_there_is_no_failure_of_the_policy(stage):
+    missing = dataclasses.replace(AGENT, command=("no-such-agent",))
+    episode, branches = stage.play(missing, key_of("count"))
+    assert (episode.status, episode.reward, branches) == (Status.AGENT_FAILED, None, [])
+    assert "no-such-agent" in episode.detail
+
+
+def test_an_agent_that_breaks_off_is_judged_by_what_it_has_done(stage):
+    fails = dataclasses.replace(AGENT, command=("sh", "-c", "echo lost my way >&2; exit 3"))
+    episode, _ = stage.play(fails, key_of("count"))
+    assert (episode.status, episode.reward) == (Status.TURN_LIMIT, 0.0)
+    assert episode.detail == "exit 3: lost my way"
+    endless = dataclasses.replace(AGENT, command=("sleep", "60"), seconds=0.5)
+    episode, _ = stage.play(endless, key_of("count"))
+    assert (episode.status, episode.reward) == (Status.TURN_LIMIT, 0.0)
+    assert episode.detail == "it was killed at its time limit"
+
+
+def test_an_agent_finds_the_policy_where_official_clients_look(stage):
+    show = 'test "$OPENAI_BASE_URL" = {url} && test "$ANTHROPIC_API_KEY" = "$KEY" && echo "$NAME"'
+    env = (("KEY", "{token}"), ("NAME", "{not a name}"))
+    agent = ExternalAgent(command=("bash", "-c", f"{show} >&2; exit 9"), env=env, port=9001)
+    episode, _ = stage.play(agent, key_of("count"))
+    assert episode.detail == "exit 9: {not a name}"
+
+
+def test_a_run_is_the_same_whether_our_loop_plays_or_a_program(runtime_name, tmp_path):
+    """An untrained policy writes what no call can be read in; both answer that in the same way."""
+    # Failures are punished, so that there is something to learn.
+    learns = ["--config.algo.advantage.mean=none", "--config.algo.advantage.failure_reward=-1.0"]
+    asks = f"--config.external_agent.command={AGENT.command!r}"
+    for name, own in (("loop", []), ("program", [asks])):
+        run(tmp_path / name, runtime_name, *SYNCHRONOUS, *learns, *own)
+    for ours, theirs in zip(*(rl_lines(tmp_path / n) for n in ("loop", "program")), strict=True):
+        assert theirs["grad_norm"] > 0
+        for figure in ("tokens_crc32", "policy_tokens", "turns", "loss", "grad_norm"):
+            assert ours[figure] == theirs[figure], figure
+
+
+@pytest.mark.parametrize(("field", "value"), [("port", 80), ("port", 70000), ("seconds", 0.0)])
+def test_what_cannot_be_is_refused(field, value):
+    with pytest.raises(ValueError, match=field):
+        dataclasses.replace(AGENT, **{field: value})
