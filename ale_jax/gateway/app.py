@@ -12,10 +12,16 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from ale_jax.gateway.answers import answer
-from ale_jax.gateway.api import anthropic_messages, openai_chat
+from ale_jax.gateway.api import (
+    anthropic_messages,
+    openai_chat,
+    openai_responses,
+    responses_events,
+)
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.guard import Guard, episode_of
-from ale_jax.gateway.requests import ApiError
+from ale_jax.gateway.histories import Histories
+from ale_jax.gateway.requests import ApiError, ChatResult
 from ale_jax.gateway.streaming import streamed
 
 MESSAGES = "/v1/messages"  # below it, errors have Anthropic's shape
@@ -24,6 +30,7 @@ MESSAGES = "/v1/messages"  # below it, errors have Anthropic's shape
 def make_app(episodes: Episodes, model: str) -> FastAPI:
     """model: the name under which the policy is listed."""
     app = FastAPI(title="ALE-JAX gateway", docs_url=None, redoc_url=None)
+    histories = Histories()
 
     @app.get("/v1/models")
     async def list_models() -> dict[str, Any]:
@@ -39,6 +46,27 @@ def make_app(episodes: Episodes, model: str) -> FastAPI:
         if asked.stream:
             return await streamed(episode, asked, model, openai_chat.Events(asked.with_usage))
         return JSONResponse(openai_chat.completion(await answer(episode, asked, request, model)))
+
+    @app.post("/v1/responses")
+    async def create_response(body: openai_responses.ResponsesBody, request: Request) -> Response:
+        """OpenAI's responses."""
+        episode = episode_of(request)
+        previous = body.previous_response_id
+        asked = openai_responses.chat_request(
+            body, histories.after(previous, episode) if previous else ()
+        )
+
+        def keep(result: ChatResult) -> None:
+            if body.store is not False:
+                messages = (*asked.messages, result.choices[0].message)
+                histories.keep(openai_responses.response_id(result), episode, messages)
+
+        if asked.stream:
+            return await streamed(episode, asked, model, responses_events.Events(body, keep))
+        result = await answer(episode, asked, request, model)
+        keep(result)
+        items = list(openai_responses.output_items(result))
+        return JSONResponse(openai_responses.response(result, body, items))
 
     @app.post(MESSAGES)
     async def create_message(body: anthropic_messages.MessagesBody, request: Request) -> Response:

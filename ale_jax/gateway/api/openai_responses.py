@@ -1,0 +1,261 @@
+"""OpenAI's API of responses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ale_jax.gateway.messages import ChatMessage, ToolCall
+from ale_jax.gateway.requests import (
+    AUTO,
+    ApiError,
+    ChatRequest,
+    ChatResult,
+    SampleOptions,
+    Usage,
+)
+
+MAX_TOOLS, MAX_TOP_LOGPROBS = 128, 20
+TEXTS = ("input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text")
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
+class Part(_Body):
+    type: str
+    text: str = ""
+    refusal: str = ""
+
+
+class Item(_Body):
+    """An item of the conversation; which fields there are depends on its type."""
+
+    type: str = "message"
+    role: Literal["system", "developer", "user", "assistant"] = "user"
+    content: str | list[Part] | None = None
+    summary: list[Part] = []
+    name: str = ""
+    arguments: str = "{}"
+    call_id: str = ""
+    output: str | list[Part] = ""
+
+
+class Tool(_Body):
+    type: str
+    name: Annotated[str, Field(max_length=256)] = ""
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class NamedTool(_Body):
+    type: Literal["function"]
+    name: str
+
+
+class TextFormat(_Body):
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    schema_: Annotated[dict[str, Any], Field(alias="schema")] = {}
+
+
+class TextOptions(_Body):
+    format: TextFormat = TextFormat()
+
+
+class ResponsesBody(_Body):
+    """A request. Fields that are not listed are ignored."""
+
+    model: str = ""
+    input: str | list[Item]
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = []
+    tool_choice: Literal["auto", "none", "required"] | NamedTool = AUTO
+    parallel_tool_calls: bool | None = True
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=10)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    text: TextOptions = TextOptions()
+    stream: bool | None = False
+    store: bool | None = True
+
+
+def chat_request(body: ResponsesBody, before: Sequence[ChatMessage] = ()) -> ChatRequest:
+    """before: the conversation up to the previous response, whose instructions do not count any
+    more. ApiError (400) if it asks for what there is not."""
+    items = [Item(content=body.input)] if isinstance(body.input, str) else body.input
+    messages = [ChatMessage("system", body.instructions)] if body.instructions else []
+    messages += before[1:] if before and before[0].role == "system" else before
+    for number, item in enumerate(items):
+        _add(messages, item, f"input.{number}")
+    tools = tuple(_tool(tool, f"tools.{number}") for number, tool in enumerate(body.tools))
+    choice = body.tool_choice
+    if isinstance(choice, NamedTool):
+        choice = choice.name
+        if choice not in [tool.name for tool in body.tools]:
+            text = f"tool_choice names {choice!r}, which is not in tools"
+            raise ApiError(400, text, "tool_choice")
+    return ChatRequest(
+        model=body.model,
+        messages=tuple(messages),
+        tools=tools,
+        tool_choice=choice,
+        parallel_calls=body.parallel_tool_calls is not False,
+        schema=_schema(body.text.format),
+        options=SampleOptions(
+            max_tokens=body.max_output_tokens,
+            temperature=body.temperature,
+            top_p=body.top_p,
+            top_logprobs=body.top_logprobs or None,
+        ),
+        stream=bool(body.stream),
+    )
+
+
+def response_id(result: ChatResult) -> str:
+    return f"resp_{result.id}"
+
+
+def response(result: ChatResult, body: ResponsesBody, items: list[dict[str, Any]] | None) -> dict:
+    """The response as far as it is known. items: None while it is written."""
+    is_cut = bool(result.choices) and result.choices[0].finish == "length"
+    status = "in_progress" if items is None else "incomplete" if is_cut else "completed"
+    choice = body.tool_choice
+    return {
+        "id": response_id(result),
+        "object": "response",
+        "created_at": result.created,
+        "status": status,
+        "error": None,
+        "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "metadata": {},
+        "model": result.model,
+        "output": items or [],
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": body.previous_response_id,
+        "store": body.store is not False,
+        "temperature": body.temperature,
+        "text": {"format": {"type": body.text.format.type}},
+        "tool_choice": choice.model_dump() if isinstance(choice, NamedTool) else choice,
+        "tools": [tool.model_dump() | {"strict": False} for tool in body.tools],
+        "top_p": body.top_p,
+        "truncation": "disabled",
+        "usage": None if items is None else usage(result.usage),
+    }
+
+
+def output_items(result: ChatResult) -> Iterator[dict[str, Any]]:
+    """What the policy said: its thoughts, its text, its calls."""
+    (choice,) = result.choices
+    message, whole = choice.message, {"status": "completed"}
+    if message.reasoning:
+        part = {"type": "reasoning_text", "text": message.reasoning}
+        yield {
+            "id": f"rs_{result.id}",
+            "type": "reasoning",
+            "summary": [],
+            "content": [part],
+        } | whole
+    if message.content or not message.tool_calls:
+        yield message_item(result, message.content)
+    for number, call in enumerate(message.tool_calls):
+        told = {"call_id": call.id, "name": call.name, "arguments": call.arguments}
+        yield {"id": f"fc_{result.id}_{number}", "type": "function_call"} | told | whole
+
+
+def message_item(result: ChatResult, text: str | None) -> dict[str, Any]:
+    """text: None while it is written."""
+    return {
+        "id": f"msg_{result.id}",
+        "type": "message",
+        "role": "assistant",
+        "status": "in_progress" if text is None else "completed",
+        "content": [] if text is None else [text_part(text)],
+    }
+
+
+def text_part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def usage(used: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": used.prompt,
+        "input_tokens_details": {"cached_tokens": used.cached, "cache_write_tokens": 0},
+        "output_tokens": used.completion,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": used.prompt + used.completion,
+    }
+
+
+def _add(messages: list[ChatMessage], item: Item, field: str) -> None:
+    """Adds an item to a conversation. Thoughts, text and calls of the policy that follow each other
+    are one message of its."""
+    match item.type:
+        case "message" if item.role != "assistant":
+            role = "system" if item.role == "developer" else item.role
+            messages.append(ChatMessage(role, _text(item.content, field)))
+        case "message":
+            _join(messages, ChatMessage("assistant", _text(item.content, field)))
+        case "reasoning":
+            thoughts = _text(item.content, field) or _text(item.summary, field)
+            _join(messages, ChatMessage("assistant", "", thoughts))
+        case "function_call":
+            call = ToolCall(item.name, item.arguments, item.call_id)
+            _join(messages, ChatMessage("assistant", "", tool_calls=(call,)))
+        case "function_call_output":
+            if not item.call_id:
+                raise ApiError(400, "call_id is missing", f"{field}.call_id")
+            text = _text(item.output, field)
+            messages.append(ChatMessage("tool", text, answers=item.call_id))
+        case _:
+            raise ApiError(400, f"items of type {item.type!r:.80} are not known", f"{field}.type")
+
+
+def _join(messages: list[ChatMessage], more: ChatMessage) -> None:
+    last = messages[-1] if messages else None
+    if last is None or last.role != "assistant" or (last.content and more.content):
+        messages.append(more)
+        return
+    messages[-1] = ChatMessage(
+        "assistant",
+        last.content + more.content,
+        last.reasoning + more.reasoning,
+        last.tool_calls + more.tool_calls,
+    )
+
+
+def _text(content: str | list[Part] | None, field: str) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    for part in content:
+        if part.type not in TEXTS:
+            raise ApiError(400, f"content of type {part.type!r:.80}: there is only text", field)
+    return "".join(part.text or part.refusal for part in content)
+
+
+def _tool(tool: Tool, field: str) -> dict[str, Any]:
+    if tool.type != "function" or not tool.name:
+        raise ApiError(400, f"a tool of type {tool.type!r:.80}: there are functions only", field)
+    described = {"name": tool.name, "description": tool.description or ""}
+    return {"type": "function", "function": described | {"parameters": tool.parameters or {}}}
+
+
+def _schema(wanted: TextFormat) -> dict[str, Any] | None:
+    match wanted.type:
+        case "json_object":
+            return {"type": "object"}
+        case "json_schema":
+            return wanted.schema_
+    return None
+
+
+def sse(event: dict[str, Any]) -> str:
+    return f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False)}\n\n"

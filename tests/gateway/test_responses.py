@@ -1,0 +1,123 @@
+"""OpenAI's responses, as the official client uses them."""
+
+import json
+
+import openai
+import pytest
+from openai.types.responses import Response
+
+from ale_jax.gateway.app import make_app
+from ale_jax.gateway.histories import Histories
+from ale_jax.gateway.messages import ChatMessage
+from ale_jax.gateway.requests import ApiError
+from ale_jax.gateway.server import served
+from tests.gateway.test_app import BASH, Gateway
+
+TOOLS = [{"type": "function", "strict": False, **BASH}]
+ASKED = {"model": "m", "tools": TOOLS}
+
+
+@pytest.fixture
+def gateway():
+    gateway = Gateway()
+    with served(make_app(gateway.episodes, "policy")) as gateway.url:
+        yield gateway
+
+
+def respond(client, stream, **asked):
+    """The response, which the client's own models must accept."""
+    if not stream:
+        return Response.model_validate(client.responses.create(**asked).model_dump())
+    with client.responses.stream(**asked) as events:
+        told = list(events)
+    whole = told[-1].response
+    kinds = [event.type for event in told]
+    assert (kinds[0], kinds[-1]) == ("response.created", f"response.{whole.status}")
+    assert [event.sequence_number for event in told] == list(range(len(told)))
+    return whole
+
+
+def result_of(response, output):
+    (call,) = [item for item in response.output if item.type == "function_call"]
+    assert (call.name, json.loads(call.arguments)) == ("bash", {"command": "ls"})
+    return {"type": "function_call_output", "call_id": call.call_id, "output": output}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_sends_everything_again_plays_a_task(gateway, stream):
+    token = gateway.open()
+    client, told = gateway.openai(token), [{"role": "user", "content": "task"}]
+    first = respond(client, stream, **ASKED, input=told)
+    assert first.output_text == "I look."
+    assert {item.type for item in first.output} == {"message", "reasoning", "function_call"}
+    told += [item.model_dump(exclude_none=True) for item in first.output]
+    told.append(result_of(first, "a.txt"))
+    second = respond(client, stream, **ASKED, input=told)
+    assert second.output_text == "There is a.txt."
+    assert second.usage.input_tokens_details.cached_tokens > 0
+    (branch,) = gateway.episodes.end(token, "all")
+    assert [call.reply.content for call in branch.calls] == ["I look.", "There is a.txt."]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_goes_on_from_the_last_response(gateway, stream):
+    token = gateway.open()
+    client = gateway.openai(token)
+    asked = {**ASKED, "instructions": "Work."}
+    first = respond(client, stream, **asked, input="task")
+    more = {"previous_response_id": first.id, "input": [result_of(first, "a.txt")]}
+    second = respond(client, stream, **asked, **more)
+    assert second.output_text == "There is a.txt."
+    # With other instructions it is another conversation, whose reply is context.
+    respond(client, stream, **ASKED, instructions="Be quick.", **more)
+    whole, other = gateway.episodes.end(token, "all")
+    assert [len(whole.calls), len(other.calls)] == [2, 1]
+    assert [message.role for message in other.calls[0].messages] == [
+        *("system", "user", "assistant", "tool")
+    ]
+
+
+def test_only_the_episodes_own_responses_go_on(gateway):
+    first = gateway.openai(gateway.open()).responses.create(**ASKED, input="task")
+    stranger = gateway.openai(gateway.open())
+    with pytest.raises(openai.NotFoundError, match="there is no response"):
+        stranger.responses.create(**ASKED, input="x", previous_response_id=first.id)
+    forgotten = stranger.responses.create(**ASKED, input="task", store=False)
+    with pytest.raises(openai.NotFoundError):
+        stranger.responses.create(**ASKED, input="x", previous_response_id=forgotten.id)
+
+
+def test_histories_are_bounded():
+    histories, episode = Histories(max_kept=2), object()
+    for number in range(3):
+        histories.keep(str(number), episode, [ChatMessage("user", str(number))])
+    assert histories.after("2", episode)[0].content == "2"
+    with pytest.raises(ApiError):
+        histories.after("0", episode)
+
+
+def test_a_response_that_was_cut_off_says_so(gateway):
+    client = gateway.openai(gateway.open())
+    told = [{"type": "function_call_output", "call_id": "x", "output": "much"}]
+    for stream in (False, True):
+        cut = respond(client, stream, model="m", input=told, max_output_tokens=5)
+        assert (cut.status, cut.output_text) == ("incomplete", "There")
+        assert cut.incomplete_details.reason == "max_output_tokens"
+
+
+@pytest.mark.parametrize(
+    ("field", "asked"),
+    [
+        ("tools", {"tools": [{"type": "web_search"}], "input": "x"}),
+        ("input.0.type", {"input": [{"type": "item_reference", "id": "x"}]}),
+        ("input.0", {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
+        ("input.0.call_id", {"input": [{"type": "function_call_output", "output": "x"}]}),
+        ("tool_choice", {"tool_choice": {"type": "function", "name": "no"}, "input": "x"}),
+        ("messages", {"input": [{"role": "assistant", "content": "x"}]}),
+        ("input", {"input": 7}),
+    ],
+)
+def test_what_there_is_not_is_refused_by_name(gateway, field, asked):
+    refused = gateway.post("/responses", {"model": "m"} | asked, gateway.open())
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"].startswith(field)
