@@ -11,6 +11,7 @@ REQUIRES = [
     "httpx>=0.28",
     "jax>=0.10",
     "jinja2>=3.1",
+    "llguidance>=1.9",
     "markupsafe>=3.0",
     "ml-collections>=1.1",
     "ml-dtypes>=0.5",

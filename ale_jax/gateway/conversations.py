@@ -16,13 +16,16 @@ from ale_jax.gateway.token_tree import Call
 
 
 class Sampled(Protocol):
-    """What the engine wrote. stop: "stop", "length" or "context_full"."""
+    """What the engine wrote. stop: "stop", "length" or "context_full". top_id_TK, top_logp_TK: the
+    most probable tokens, as many as were asked for; None if none were."""
 
     ids: np.ndarray
     logp_mu: np.ndarray
     logp_old: np.ndarray
     version: np.ndarray
     stop: str
+    top_id_TK: np.ndarray | None
+    top_logp_TK: np.ndarray | None
 
 
 Watch = Callable[[np.ndarray], int | None]

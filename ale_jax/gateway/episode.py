@@ -17,13 +17,12 @@ from ale_jax.gateway.conversations import Conversations, Policy, Sampled, Watch
 from ale_jax.gateway.language import Language
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import (
-    AUTO,
     CONTEXT_FULL,
-    NONE,
     ApiError,
     ChatRequest,
     Choice,
     SampleOptions,
+    TokenLogprob,
 )
 from ale_jax.gateway.token_tree import Branch, BranchChoice, Call, GivenTurn, TokenTree
 
@@ -91,12 +90,10 @@ class GatewayEpisode:
           ApiError: 410 after the end of the episode, 403 after its last reply, 400 if the messages
             cannot be answered.
         """
-        _require_possible(request)
-        if not self._options.obeys:
-            request = dataclasses.replace(request, options=_without_sampling(request.options))
+        options = self._sampled_by(request)
         with _refusing():
             self._take_over_given(request)
-            count = request.options.n
+            count = options.n
             calls = [self.tree.begin(request.messages, request.tools) for _ in range(count)]
         self._count(count)
         self._wait_for(calls)
@@ -104,7 +101,7 @@ class GatewayEpisode:
         try:
             for number, call in enumerate(calls):
                 watch = self._watch(request, number, see)
-                pending.append(self._begin(call, request.options, number, watch))
+                pending.append(self._begin(call, options, number, watch))
         except ApiError:
             for each in pending:
                 self.cancel(each)
@@ -146,7 +143,7 @@ class GatewayEpisode:
         reply = ChatMessage("assistant", said.content, said.reasoning, named)
         self.record(pending, reply, sampled)
         finish = "length" if sampled.stop != "stop" else "tool_calls" if named else "stop"
-        return Choice(reply, finish)
+        return Choice(reply, finish, self._logprobs(sampled, request.options))
 
     def cancel(self, pending: Pending) -> None:
         """Gives up a call whose client does not get the answer, which is counted as lost if there
@@ -182,6 +179,32 @@ class GatewayEpisode:
             if most is not None and self._asked + replies > most:
                 raise ApiError(403, f"the episode's limit of {most} replies is reached")
             self._asked += replies
+
+    def _sampled_by(self, request: ChatRequest) -> SampleOptions:
+        """How the replies are sampled. ApiError (400) for what cannot be."""
+        options, grammar = request.options, self._language.grammar(request)
+        if self._options.obeys:
+            return dataclasses.replace(options, grammar=grammar or "")
+        if grammar:
+            # The learner would have to know of every token what was allowed.
+            raise ApiError(400, "in training, replies cannot be held to a schema or made to call")
+        return SampleOptions(max_tokens=options.max_tokens, stop=options.stop, n=options.n)
+
+    def _logprobs(
+        self, sampled: Sampled, options: SampleOptions
+    ) -> tuple[TokenLogprob, ...] | None:
+        if options.top_logprobs is None:
+            return None
+        top = [()] * len(sampled.ids)
+        if options.top_logprobs and self._options.obeys:
+            rows = zip(sampled.top_id_TK, sampled.top_logp_TK, strict=True)
+            top = [self._named(id_K, logp_K) for id_K, logp_K in rows]
+        named = zip(self._named(sampled.ids, sampled.logp_old), top, strict=True)
+        return tuple(dataclasses.replace(each, top=others) for each, others in named)
+
+    def _named(self, ids: np.ndarray, logp: np.ndarray) -> tuple[TokenLogprob, ...]:
+        texts = map(self._language.token_text, ids)
+        return tuple(TokenLogprob(t, float(p)) for t, p in zip(texts, logp, strict=True))
 
     def _take_over_given(self, request: ChatRequest) -> None:
         """ValueError if the first conversation does not begin with the given turns."""
@@ -245,18 +268,6 @@ def _came_to_nothing(sampled: Future[Sampled]) -> bool:
     if not sampled.done() or sampled.cancelled():
         return False
     return sampled.exception() is not None or not len(sampled.result().ids)
-
-
-def _without_sampling(options: SampleOptions) -> SampleOptions:
-    return SampleOptions(max_tokens=options.max_tokens, stop=options.stop, n=options.n)
-
-
-def _require_possible(request: ChatRequest) -> None:
-    """ApiError (400) for what would need an engine whose replies can be constrained."""
-    if request.tool_choice not in (AUTO, NONE):
-        raise ApiError(400, "the policy cannot be made to call a tool", "tool_choice")
-    if request.schema is not None:
-        raise ApiError(400, "the policy cannot be held to a schema", "response_format")
 
 
 @contextlib.contextmanager

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from ale_jax.gateway.formats.grammar import json_grammar
 from ale_jax.gateway.formats.reply import (
     MARK,
     ParsedReply,
@@ -16,17 +18,34 @@ from ale_jax.gateway.formats.reply import (
 )
 from ale_jax.gateway.formats.thoughts import OPEN as THINK
 from ale_jax.gateway.formats.thoughts import split_thoughts
-from ale_jax.gateway.requests import NONE, ChatRequest
+from ale_jax.gateway.requests import AUTO, NONE, REQUIRED, ApiError, ChatRequest
 
 UNDECODED = "\ufffd"  # at the end: a letter of which some bytes are still to come
 
 
 @dataclasses.dataclass(frozen=True)
 class Language:
-    """marked_text: of ids, without those that end a reply, and with marked special tokens."""
+    """marked_text: of ids, without those that end a reply, and with marked special tokens. tokens:
+    as in `formats.grammar`."""
 
     format: ReplyFormat
     marked_text: Callable[[np.ndarray], str]
+    tokens: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def grammar(self, request: ChatRequest) -> str | None:
+        """What the request holds a reply to; None if to nothing. ApiError (400) if this format
+        cannot be held to it."""
+        if request.tool_choice in (AUTO, NONE):
+            return json_grammar(request.schema) if request.schema is not None else None
+        tools = _parameters(request)
+        if request.tool_choice != REQUIRED:
+            tools = {request.tool_choice: tools[request.tool_choice]}
+        several = request.parallel_calls and request.tool_choice == REQUIRED
+        grammar = self.format.call_grammar(tools, self.tokens, several) if tools else None
+        if grammar is None:
+            text = "the policy cannot be made to call a tool" if tools else "there are no tools"
+            raise ApiError(400, text, "tool_choice")
+        return grammar
 
     def read(self, ids: np.ndarray, request: ChatRequest) -> ParsedReply:
         """A whole reply. It ends before the first of the texts that were asked to stop it."""
@@ -35,11 +54,14 @@ class Language:
             text = text.partition(stop)[0]
         if request.tool_choice == NONE:
             return ParsedReply(without_marks(text).strip())
-        functions = [tool["function"] for tool in request.tools]
-        said = self.format.parse(text, {each["name"]: each["parameters"] for each in functions})
+        said = self.format.parse(text, _parameters(request))
         if request.parallel_calls:
             return said
         return dataclasses.replace(said, calls=said.calls[:1])
+
+    def token_text(self, id: int) -> str:
+        """What a token stands for, if it stands alone."""
+        return without_marks(self.marked_text(np.array([id])))
 
     def end_of(self, ids: np.ndarray, stops: Sequence[str]) -> int | None:
         """After how many of the ids one of the texts is complete; None if none is."""
@@ -57,6 +79,12 @@ class Language:
             sure = rest if thoughts else sure
         sure = sure[: sendable(sure, (*self.format.markers, MARK, *stops))]
         return sure.strip().rstrip(UNDECODED).rstrip()
+
+
+def _parameters(request: ChatRequest) -> dict[str, Any]:
+    """Of each tool, its parameters' schema."""
+    functions = [tool["function"] for tool in request.tools]
+    return {each["name"]: each["parameters"] for each in functions}
 
 
 def _first_stop(text: str, stops: Sequence[str]) -> str:

@@ -19,7 +19,8 @@ class SampleOptions:
 
     max_tokens: of each reply. stop: texts that end a reply, and are not part of it. n: replies.
     top_logprobs: how many tokens to show the log-probabilities of, beside the one that was sampled;
-    None: of none. logit_bias: what is added to the logits of tokens, by id.
+    None: of none. logit_bias: what is added to the logits of tokens, by id. min_tokens: before the
+    policy may end a reply. grammar: of the whole reply, in Lark; "" for any reply.
     """
 
     max_tokens: int | None = None
@@ -33,6 +34,9 @@ class SampleOptions:
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     logit_bias: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    min_p: float | None = None
+    min_tokens: int = 0
+    grammar: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,9 +66,22 @@ class Usage:
 
 
 @dataclasses.dataclass(frozen=True)
+class TokenLogprob:
+    """A token of a reply, by its text, and its log-probability. top: the most probable tokens in
+    its place."""
+
+    text: str
+    logprob: float
+    top: tuple[TokenLogprob, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class Choice:
+    """logprobs: of all tokens of the reply; None if they were not asked for."""
+
     message: ChatMessage
     finish: Finish
+    logprobs: tuple[TokenLogprob, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

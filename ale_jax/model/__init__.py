@@ -33,5 +33,6 @@ Shape suffixes (a digit is an axis of that size; lower-case t, m and v are parts
     r  query heads that share a key and value head: N / G
     t  tokens of one block, or of one device's share of a row
     v  entries of one block of the vocabulary
+    w  words of 32 bits, one bit for each token of the vocabulary
     x  queries that share a key and value head: t x r or T x r
 """

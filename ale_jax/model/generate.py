@@ -6,6 +6,7 @@ The engine (rollout/engine.py) owns the schedule; this module only has functions
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from jax.sharding import PartitionSpec
 from ale_jax.model.cache import Cache
 from ale_jax.model.compute import EXACT, in_step
 from ale_jax.model.extend import InBurst, InPages, LayerMemory, extend
+from ale_jax.model.guides import MOST_SHOWN, Guides
 from ale_jax.model.paged_attention import has_kernel
 from ale_jax.model.params import Params
 from ale_jax.model.policy import logits
@@ -43,7 +45,7 @@ class Chunks:
 class Burst:
     """What n decode steps wrote, [n,S]: the token (-1 where the slot was idle), and its
     log-probability under the sampled distribution (mu) and under the model's plain softmax (old).
-    start: position of the token that each slot started from, [S].
+    start: position of the token that each slot started from, [S]. top: see `Drawn`.
 
     Experts, int16, if they are recorded: those of the token that each step started from (expert),
     and of each token of the chunks (read). They are meaningless for idle slots and padding.
@@ -52,6 +54,8 @@ class Burst:
     token_nS: jax.Array
     logp_mu_nS: jax.Array
     logp_old_nS: jax.Array
+    top_id_nSK: jax.Array | None = None
+    top_logp_nSK: jax.Array | None = None
     start_S: jax.Array | None = None
     expert_nSLK: jax.Array | None = None
     read_QRTLK: jax.Array | None = None
@@ -70,6 +74,7 @@ def read_and_write(
     page_SW: jax.Array,
     chunks: Chunks,
     state: SlotState,
+    guides: Guides | None = None,
     *,
     shape: PolicyShape,
     sizes: tuple[int, ...],
@@ -81,19 +86,22 @@ def read_and_write(
     """Reads `chunks`, then runs up to `steps` decode steps of all slots.
 
     left: the state that the dispatch before has returned, with which some slots go on. page_SW: the
-    pages of each slot's conversation. A slot is idle after a stop token or at the end
-    of its budget; the burst ends when all slots are. Every chunk and every step has the same shape,
-    whichever conversations take part, so that a conversation's numbers do not depend on the others.
+    pages of each slot's conversation. guides: for all steps. A slot is idle after a stop token or
+    at the end of its budget; the burst ends when all slots are. Every chunk and every step has the
+    same shape, whichever conversations take part, so that a conversation's numbers do not depend on
+    the others.
     """
     state = _go_on(state, left)
     cache, read = _read(params, cache, page_SW, chunks, shape, sizes, platform, record_experts)
+    how = _Writing(shape, steps, stop_ids, record_experts)
+    write = partial(_write, params, state=state, guides=guides, how=how)
     if has_kernel(platform, cache[0]):
         memory = [InPages(pages, page_SW, platform) for pages in cache]
-        memory, end, burst = _write(params, memory, state, shape, steps, stop_ids, record_experts)
+        memory, end, burst = write(memory)
         cache = [each.pages for each in memory]
         return cache, _replicated(end), burst.replace(start_S=state.position_S, read_QRTLK=read)
     memory = [InBurst.begin(pages, page_SW, state.position_S, steps) for pages in cache]
-    memory, end, burst = _write(params, memory, state, shape, steps, stop_ids, record_experts)
+    memory, end, burst = write(memory)
     cache = [
         each.bring(pages, page_SW, end.position_S)
         for pages, each in zip(cache, memory, strict=True)
@@ -166,18 +174,25 @@ def _room(*tokens: int, shape: PolicyShape) -> jax.Array:
     return jnp.zeros((*tokens, shape.num_moe_layers, shape.experts_per_token), jnp.int16)
 
 
+class _Writing(NamedTuple):
+    """The static arguments of the same names."""
+
+    shape: PolicyShape
+    steps: int
+    stop_ids: tuple[int, ...]
+    record_experts: bool
+
+
 def _write(
     params: Params,
     memory: list[LayerMemory],
     state: SlotState,
-    shape: PolicyShape,
-    steps: int,
-    stop_ids: tuple[int, ...],
-    record_experts: bool,
+    guides: Guides | None,
+    how: _Writing,
 ) -> tuple[list[LayerMemory], SlotState, Burst]:
     def is_writing(carry) -> jax.Array:
         i, _, state, _ = carry
-        return (i < steps) & (state.budget_S > 0).any()
+        return (i < how.steps) & (state.budget_S > 0).any()
 
     def step(carry):
         i, memory, state, burst = carry
@@ -185,21 +200,36 @@ def _write(
         active_S = state.budget_S > 0
         # An idle slot stores nothing: its conversation may continue in the next burst.
         memory, hidden_S1D, expert_S1LK = extend(
-            weights, memory, state.token_S[:, None], state.position_S, active_S, shape
+            weights, memory, state.token_S[:, None], state.position_S, active_S, how.shape
         )
-        token_S, logp_mu_S, logp_old_S = sample(logits(weights, hidden_S1D)[:, 0], state)
-        expert_SLK = expert_S1LK[:, 0] if record_experts else None
-        shown_S = jnp.where(active_S, token_S, -1)
-        written = Burst(shown_S, logp_mu_S, logp_old_S, expert_nSLK=expert_SLK)
+        drawn = sample(logits(weights, hidden_S1D)[:, 0], state, guides)
+        written = Burst(
+            jnp.where(active_S, drawn.token_S, -1),
+            drawn.logp_mu_S,
+            drawn.logp_old_S,
+            drawn.top_id_SK,
+            drawn.top_logp_SK,
+            expert_nSLK=expert_S1LK[:, 0] if how.record_experts else None,
+        )
         burst = jax.tree.map(lambda all_nS, new_S: all_nS.at[i].set(new_S), burst, written)
-        return i + 1, memory, _after(state, token_S, stop_ids), burst
+        return i + 1, memory, _after(state, drawn.token_S, how.stop_ids), burst
 
-    S = state.token_S.shape[0]
-    nothing_nS = jnp.zeros((steps, S), jnp.float32)
-    expert_nSLK = _room(steps, S, shape=shape) if record_experts else None
-    burst = Burst(jnp.full((steps, S), -1, jnp.int32), nothing_nS, nothing_nS, None, expert_nSLK)
+    burst = _empty_burst(state.token_S.shape[0], guides is not None, how)
     _, memory, state, burst = jax.lax.while_loop(is_writing, step, (0, memory, state, burst))
     return memory, state, burst
+
+
+def _empty_burst(S: int, shows: bool, how: _Writing) -> Burst:
+    n, most = how.steps, min(MOST_SHOWN, how.shape.vocab_size)
+    nothing_nS = jnp.zeros((n, S), jnp.float32)
+    return Burst(
+        jnp.full((n, S), -1, jnp.int32),
+        nothing_nS,
+        nothing_nS,
+        jnp.zeros((n, S, most), jnp.int32) if shows else None,
+        jnp.zeros((n, S, most), jnp.float32) if shows else None,
+        expert_nSLK=_room(n, S, shape=how.shape) if how.record_experts else None,
+    )
 
 
 def _after(state: SlotState, token_S: jax.Array, stop_ids: tuple[int, ...]) -> SlotState:

@@ -9,20 +9,25 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from ale_jax.model.guides import Guides, most_probable, push, restrict
+
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
     """How one request is sampled. The logits are truncated after the temperature is applied, top_k
-    before top_p, as in transformers.
+    before top_p before min_p, as in transformers.
 
     temperature: what logits are divided by; 0 takes the most probable token.
     top_k: draw from this many most probable tokens; 0: from all.
     top_p: draw from the fewest tokens that together have this probability; 1: from all.
+    min_p: draw from the tokens with at least this share of the most probable one's probability; 0:
+        from all.
     """
 
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
@@ -31,6 +36,8 @@ class Sampling:
             raise ValueError(f"top_k {self.top_k} must be >= 0 (0 = all tokens)")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p {self.top_p} must be in (0, 1]")
+        if not 0 <= self.min_p < 1:
+            raise ValueError(f"min_p {self.min_p} must be in [0, 1)")
 
 
 @struct.dataclass
@@ -49,19 +56,31 @@ class SlotState:
     temperature_S: jax.Array  # float32
     top_k_S: jax.Array  # int32
     top_p_S: jax.Array  # float32
+    min_p_S: jax.Array  # float32
     goes_on_S: jax.Array  # bool
 
 
-def sample(logits_SV: jax.Array, state: SlotState) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """One token per slot, its log-probability as sampled, and its log-probability under the plain
-    softmax.
+@struct.dataclass
+class Drawn:
+    """One token per slot [S], its log-probability as sampled (mu), and its log-probability under
+    the plain softmax, of the tokens that are allowed (old). top: see `most_probable`, under the
+    same distribution as old; None without guides."""
 
-    The key of a draw depends on (conversation, position) alone, not on the slot or the batch.
-    """
+    token_S: jax.Array
+    logp_mu_S: jax.Array
+    logp_old_S: jax.Array
+    top_id_SK: jax.Array | None = None
+    top_logp_SK: jax.Array | None = None
+
+
+def sample(logits_SV: jax.Array, state: SlotState, guides: Guides | None = None) -> Drawn:
+    """The key of a draw depends on (conversation, position) alone, not on the slot or the batch."""
+    logits_SV = restrict(logits_SV, guides)
     old_SV = jax.nn.log_softmax(logits_SV, axis=-1)
+    logits_SV = push(logits_SV, guides)
     greedy_S = state.temperature_S == 0
     scale_S = jnp.where(greedy_S, 1.0, state.temperature_S)
-    cuts_S = (state.top_k_S > 0) | (state.top_p_S < 1)
+    cuts_S = (state.top_k_S > 0) | (state.top_p_S < 1) | (state.min_p_S > 0)
     mu_SV = jax.lax.cond(
         cuts_S.any(),
         _cut_rows,
@@ -70,13 +89,18 @@ def sample(logits_SV: jax.Array, state: SlotState) -> tuple[jax.Array, jax.Array
         cuts_S,
         state.top_k_S,
         state.top_p_S,
+        state.min_p_S,
     )
     mu_SV = jax.nn.log_softmax(mu_SV, axis=-1)
     drawn_S = jax.vmap(_draw)(state.key_S2, state.position_S, mu_SV)
     token_S = jnp.where(greedy_S, _most_probable(logits_SV), drawn_S)
     logp_old_S = jnp.take_along_axis(old_SV, token_S[:, None], axis=-1)[:, 0]
     logp_mu_S = jnp.take_along_axis(mu_SV, token_S[:, None], axis=-1)[:, 0]
-    return token_S, jnp.where(greedy_S, 0.0, logp_mu_S), logp_old_S
+    drawn = Drawn(token_S, jnp.where(greedy_S, 0.0, logp_mu_S), logp_old_S)
+    if guides is None:
+        return drawn
+    top_id_SK, top_logp_SK = most_probable(old_SV, guides)
+    return drawn.replace(top_id_SK=top_id_SK, top_logp_SK=top_logp_SK)
 
 
 def _most_probable(logits_SV: jax.Array) -> jax.Array:
@@ -108,20 +132,25 @@ def _pick(mass: jax.Array, uniform: jax.Array) -> jax.Array:
 
 
 def _cut_rows(
-    logits_SV: jax.Array, cuts_S: jax.Array, top_k_S: jax.Array, top_p_S: jax.Array
+    logits_SV: jax.Array,
+    cuts_S: jax.Array,
+    top_k_S: jax.Array,
+    top_p_S: jax.Array,
+    min_p_S: jax.Array,
 ) -> jax.Array:
     """Sorts the vocabulary. Rows without truncation are returned bitwise unchanged."""
-    cut_SV = jax.vmap(_cut)(logits_SV, top_k_S, top_p_S)
+    cut_SV = jax.vmap(_cut)(logits_SV, top_k_S, top_p_S, min_p_S)
     return jnp.where(cuts_S[:, None], cut_SV, logits_SV)
 
 
-def _cut(logits_V: jax.Array, top_k: jax.Array, top_p: jax.Array) -> jax.Array:
-    """Keeps the top_k largest, and of these the fewest whose probability reaches top_p."""
+def _cut(logits_V: jax.Array, top_k: jax.Array, top_p: jax.Array, min_p: jax.Array) -> jax.Array:
+    """Keeps the top_k largest, of these the fewest whose probability reaches top_p, and of these
+    those that have min_p of the largest probability."""
     V = logits_V.shape[0]
     order_V = jnp.argsort(-logits_V)
     rank = jnp.where(top_k > 0, top_k, V)
     kept_V = jnp.where(jnp.arange(V) < rank, logits_V[order_V], -jnp.inf)
     prob_V = jax.nn.softmax(kept_V)
     before_V = jnp.cumsum(prob_V) - prob_V  # 0 for the first one, which is always kept
-    kept_V = jnp.where(before_V < top_p, kept_V, -jnp.inf)
+    kept_V = jnp.where((before_V < top_p) & (prob_V >= min_p * prob_V[0]), kept_V, -jnp.inf)
     return jnp.full_like(logits_V, -jnp.inf).at[order_V].set(kept_V)

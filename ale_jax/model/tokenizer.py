@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import llguidance
+import llguidance.hf
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -132,9 +134,16 @@ class ChatTokenizer:
         return self._tokenizer.chat_template
 
     @property
-    def added_tokens(self) -> Collection[str]:
+    def added_tokens(self) -> Mapping[str, int]:
         """Special tokens, and others that are one token each, such as those around a tool call."""
-        return [token.content for token in self._tokenizer.added_tokens_decoder.values()]
+        added = self._tokenizer.added_tokens_decoder
+        return {token.content: number for number, token in added.items()}
+
+    @cached_property
+    def grammar_vocabulary(self) -> llguidance.LLTokenizer:
+        """As grammars need it. Takes seconds for a large vocabulary."""
+        ends = list(self.stop_ids)
+        return llguidance.hf.from_tokenizer(self._tokenizer, self.vocab_size, ends)
 
     def check_fits(self, model_vocab_size: int) -> None:
         """ValueError if the model has no embedding for some token. It may have more embeddings than

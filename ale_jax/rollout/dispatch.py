@@ -7,11 +7,12 @@ to are kept on the host.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from ale_jax.model.generate import Burst, Chunks
+from ale_jax.model.guides import Guides
 from ale_jax.model.params import Params
 from ale_jax.model.sampler import SlotState
 from ale_jax.model.shape import PolicyShape
@@ -26,6 +27,7 @@ class Dispatch:
     page_SW: np.ndarray
     chunks: Chunks
     state: SlotState
+    guides: Guides
     writing: Mapping[CacheSlot, Request]
 
     def writes_for(self, slot: CacheSlot) -> bool:
@@ -95,10 +97,14 @@ def page_table(slots: Sequence[CacheSlot], shape: EngineShape) -> np.ndarray:
 
 
 def slot_state(
-    writing: Iterable[CacheSlot], num_slots: int, unread: Dispatch | None = None
+    writing: Iterable[CacheSlot],
+    num_slots: int,
+    unread: Dispatch | None = None,
+    guided: Collection[int] = (),
 ) -> SlotState:
     """The state of all slots. Those that are not in `writing` are idle. Those for which `unread`
-    already writes go on from where it will leave them."""
+    already writes go on from where it will leave them. guided: the slots that write one token
+    only, by their index."""
     S = num_slots
     state = SlotState(
         token_S=np.zeros((S,), np.int32),
@@ -108,6 +114,7 @@ def slot_state(
         temperature_S=np.ones((S,), np.float32),
         top_k_S=np.zeros((S,), np.int32),
         top_p_S=np.ones((S,), np.float32),
+        min_p_S=np.zeros((S,), np.float32),
         goes_on_S=np.zeros((S,), np.bool_),
     )
     for slot in writing:
@@ -115,11 +122,12 @@ def slot_state(
         state.goes_on_S[i] = unread is not None and unread.writes_for(slot)
         state.token_S[i] = slot.tail[0]
         state.position_S[i] = slot.length
-        state.budget_S[i] = slot.budget
+        state.budget_S[i] = min(slot.budget, 1) if i in guided else slot.budget
         state.key_S2[i] = request.key
         state.temperature_S[i] = request.sampling.temperature
         state.top_k_S[i] = request.sampling.top_k
         state.top_p_S[i] = request.sampling.top_p
+        state.min_p_S[i] = request.sampling.min_p
     return state
 
 

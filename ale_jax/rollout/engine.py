@@ -31,13 +31,14 @@ from ale_jax.model.cache import Cache, cache_sharding, empty_cache
 from ale_jax.model.device_order import dispatching
 from ale_jax.model.generate import Burst, read_and_write
 from ale_jax.model.params import Params
-from ale_jax.model.sampler import Sampling, SlotState
+from ale_jax.model.sampler import Sampling
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import num_data_shards
 from ale_jax.rollout.data_shard import DataShard, best_shard
 from ale_jax.rollout.dispatch import ChunkBatches, Dispatch, ExpertRecord, page_table, slot_state
 from ale_jax.rollout.engine_shape import EngineShape
-from ale_jax.rollout.slots import CacheSlot, Request, Sampled, Watch
+from ale_jax.rollout.guiding import ALONE, Company, GuideTable
+from ale_jax.rollout.slots import CacheSlot, Request, Sampled, Written
 
 
 @dataclasses.dataclass
@@ -83,7 +84,10 @@ class Engine:
         self._slots = [slot for shard in self._shards for slot in shard.slots]
         self._platform = next(iter(params["embed_VD"].devices())).platform
         self._cache = self._empty_cache(params["embed_VD"].dtype)
-        self._left = self._idle_slots(params["embed_VD"])
+        place = self._everywhere(params["embed_VD"])
+        # What the first dispatch goes on from.
+        self._left = jax.device_put(slot_state((), shape.max_sequences), place)
+        self._guides = GuideTable(shape.max_sequences, policy.vocab_size, place)
         self._of: dict[int, CacheSlot] = {}  # conversation -> its slot
         self._waiting: deque[Request] = deque()
         self._ids = itertools.count()
@@ -98,6 +102,11 @@ class Engine:
     def publish(self, params: Params, version: int) -> None:
         """Uses `params` from the next dispatch on. Replies in progress continue with them."""
         self._weights = (params, version)  # one assignment: the loop sees both or neither
+
+    @property
+    def vocab_size(self) -> int:
+        """Of the logits; the tokenizer may have fewer tokens."""
+        return self._policy.vocab_size
 
     @property
     def version(self) -> int:
@@ -117,16 +126,17 @@ class Engine:
         max_tokens: int,
         sampling: Sampling,
         key: np.ndarray,
-        watch: Watch | None = None,
+        company: Company = ALONE,
     ) -> Future[Sampled]:
         """Appends `new_ids` to the conversation and samples a reply of at most `max_tokens`.
 
-        key: [2] uint32 threefry key data of the conversation. watch: is told what was written, and
-        may end the reply. The future gets `EngineStopped` if the engine ends first.
+        key: [2] uint32 threefry key data of the conversation. company: who is told what was written
+        and may end the reply, and what guides it. The future gets `EngineStopped` if the engine
+        ends first.
         """
         assert len(new_ids) > 0 and max_tokens > 0
         ids = np.asarray(new_ids, np.int32)
-        request = Request(conversation, ids, max_tokens, sampling, key, watch)
+        request = Request(conversation, ids, max_tokens, sampling, key, company)
         with self._wake:
             if self._closed:
                 raise EngineStopped("the engine is closed") from self._failure
@@ -188,14 +198,18 @@ class Engine:
                 params, version = self._weights
                 batches = ChunkBatches(self._shape, len(self._shards))
                 self._read_into(batches, version)
-                writing = {s: s.request for s in self._slots if self._can_write(s, unread)}
+                able = [slot for slot in self._slots if self._can_write(slot, unread)]
+                guided = {s.index: held for s in able if (held := s.guided()) is not None}
+                writing = {s: s.request for s in able if s.request}
                 if len(batches) or writing:
+                    shows = {s.index: r.company.top_logprobs > 0 for s, r in writing.items()}
                     return Dispatch(
                         params,
                         version,
                         page_table(self._slots, self._shape),
                         batches.arrays(),
-                        slot_state(writing, self._shape.max_sequences, unread),
+                        slot_state(writing, self._shape.max_sequences, unread, guided),
+                        self._guides.arrays(guided, shows),
                         writing,
                     )
                 if unread:
@@ -206,9 +220,11 @@ class Engine:
     def _can_write(self, slot: CacheSlot, unread: Dispatch | None) -> bool:
         if slot.request is None or slot.unread:
             return False
-        # It may also have stopped by then. Its budget on the device knows.
-        goes_on = unread is not None and unread.writes_for(slot)
-        return not goes_on or slot.budget > self._shape.decode_steps
+        if unread is None or not unread.writes_for(slot):
+            return True
+        # A guide must know what was written. The others may also have stopped by then, which their
+        # budget on the device knows.
+        return slot.request.company.guide is None and slot.budget > self._shape.decode_steps
 
     def _read_into(self, batches: ChunkBatches, version: int) -> None:
         """Fills the batches. Each shard takes one conversation after another, so that a prefix
@@ -292,6 +308,7 @@ class Engine:
                 dispatch.page_SW,
                 dispatch.chunks,
                 dispatch.state,
+                dispatch.guides,
                 shape=self._policy,
                 sizes=self._shape.prefill_tokens,
                 steps=self._shape.decode_steps,
@@ -313,9 +330,7 @@ class Engine:
             for slot in dispatch.writing:
                 # `end` may have freed it meanwhile, or an earlier burst have finished its request.
                 if dispatch.writes_for(slot):
-                    i = slot.index
-                    written = burst.token_nS[:, i], burst.logp_mu_nS[:, i], burst.logp_old_nS[:, i]
-                    slot.write(*written, dispatch.version, self._stop_ids)
+                    slot.write(_of(burst, slot.index), dispatch.version, self._stop_ids)
 
     def _empty_cache(self, dtype: jnp.dtype) -> Cache:
         shape = self._shape
@@ -325,10 +340,9 @@ class Engine:
             return make()
         return jax.jit(make, out_shardings=cache_sharding(self._mesh))()
 
-    def _idle_slots(self, near: jax.Array) -> SlotState:
-        """What the first dispatch goes on from. near: where it is, without a mesh."""
-        place = NamedSharding(self._mesh, PartitionSpec()) if self._mesh else near.sharding
-        return jax.device_put(slot_state((), self._shape.max_sequences), place)
+    def _everywhere(self, near: jax.Array) -> jax.sharding.Sharding:
+        """Where each device needs all of an array. near: where it is, without a mesh."""
+        return NamedSharding(self._mesh, PartitionSpec()) if self._mesh else near.sharding
 
     def _give_up(self) -> None:
         with self._wake:
@@ -341,3 +355,13 @@ class Engine:
             for slot in self._of.values():
                 slot.free(EngineStopped(cause))
             self._of.clear()
+
+
+def _of(burst: Burst, slot: int) -> Written:
+    return Written(
+        burst.token_nS[:, slot],
+        burst.logp_mu_nS[:, slot],
+        burst.logp_old_nS[:, slot],
+        burst.top_id_nSK[:, slot],
+        burst.top_logp_nSK[:, slot],
+    )

@@ -13,8 +13,9 @@ import numpy as np
 from ale_jax.model.params import Params
 from ale_jax.model.sampler import Sampling
 from ale_jax.rollout.engine import Engine, EngineStats, EngineStopped
+from ale_jax.rollout.guiding import ALONE, Company
 from ale_jax.rollout.router import Router
-from ale_jax.rollout.slots import Sampled, Watch
+from ale_jax.rollout.slots import Sampled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +43,10 @@ class Engines:
             engine.publish(params, version)
 
     @property
+    def vocab_size(self) -> int:
+        return self._engines[0].vocab_size
+
+    @property
     def version(self) -> int:
         return self._engines[-1].version  # the last to be given new weights
 
@@ -64,11 +69,11 @@ class Engines:
         max_tokens: int,
         sampling: Sampling,
         key: np.ndarray,
-        watch: Watch | None = None,
+        company: Company = ALONE,
     ) -> Future[Sampled]:
         place = self._place(conversation, new_ids)
         engine = self._engines[place.engine]
-        return engine.reply(place.conversation, new_ids, max_tokens, sampling, key, watch)
+        return engine.reply(place.conversation, new_ids, max_tokens, sampling, key, company)
 
     def end(self, conversation: int) -> None:
         with self._lock:

@@ -147,7 +147,7 @@ class Ledger:
         )
         episode = GatewayEpisode(
             TokenTree(self._render),
-            EnginePolicy(self._engine, sampling, self._max_reply_tokens),
+            EnginePolicy(self._engine, self._tokenizer, sampling, self._max_reply_tokens),
             self._language,
             partial(conversation_key, self._seed, key, redraw),
             options,

@@ -16,19 +16,26 @@ from ale_jax.gateway.messages import ChatMessage, ToolCall
 from ale_jax.gateway.requests import SampleOptions
 from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer
+from ale_jax.rollout.constraints import Both, Grammar, Pushes
 from ale_jax.rollout.engine import Engine
 from ale_jax.rollout.engines import Engines
-from ale_jax.rollout.slots import Sampled, Watch
-
-NOT_YET = ("top_logprobs", "frequency_penalty", "presence_penalty", "logit_bias")
+from ale_jax.rollout.guiding import Company, Guide, Watch
+from ale_jax.rollout.slots import Sampled
 
 
 class EnginePolicy:
     """An engine, as an episode of the gateway needs it."""
 
-    def __init__(self, engine: Engine | Engines, sampling: Sampling, max_tokens: int):
+    def __init__(
+        self,
+        engine: Engine | Engines,
+        tokenizer: ChatTokenizer,
+        sampling: Sampling,
+        max_tokens: int,
+    ):
         """sampling, max_tokens: of a reply, where a request does not say."""
-        self._engine, self._sampling, self._max_tokens = engine, sampling, max_tokens
+        self._engine, self._tokenizer = engine, tokenizer
+        self._sampling, self._max_tokens = sampling, max_tokens
 
     def open(self) -> int:
         return self._engine.open()
@@ -41,21 +48,32 @@ class EnginePolicy:
         key: np.ndarray,
         watch: Watch | None,
     ) -> Future[Sampled]:
-        """ValueError for options that the engine does not have."""
-        usual, asked = SampleOptions(), self._sampling
-        for name in NOT_YET:
-            if getattr(options, name) != getattr(usual, name):
-                raise ValueError(f"{name}: the engine cannot do this")
+        """ValueError for options that are none."""
+        asked = self._sampling
         sampling = Sampling(
             asked.temperature if options.temperature is None else options.temperature,
             asked.top_k if options.top_k is None else options.top_k,
             asked.top_p if options.top_p is None else options.top_p,
+            asked.min_p if options.min_p is None else options.min_p,
         )
+        company = Company(watch, self._guide(options), options.top_logprobs or 0)
         most = min(options.max_tokens or self._max_tokens, self._max_tokens)
-        return self._engine.reply(conversation, new_ids, most, sampling, key, watch)
+        return self._engine.reply(conversation, new_ids, most, sampling, key, company)
 
     def end(self, conversation: int) -> None:
         self._engine.end(conversation)
+
+    def _guide(self, options: SampleOptions) -> Guide | None:
+        tokenizer, grammar = self._tokenizer, None
+        if options.grammar:
+            vocabulary = tokenizer.grammar_vocabulary
+            grammar = Grammar(vocabulary, options.grammar, tokenizer.stop_ids[0])
+        penalties = options.frequency_penalty, options.presence_penalty
+        if not (any(penalties) or options.logit_bias or options.min_tokens):
+            return grammar
+        limits = options.logit_bias, options.min_tokens, tokenizer.stop_ids
+        pushes = Pushes(self._engine.vocab_size, *penalties, *limits)
+        return Both(grammar, pushes) if grammar else pushes
 
 
 class ChatRender:
@@ -79,13 +97,14 @@ class ChatRender:
 
 
 def language_of(tokenizer: ChatTokenizer) -> Language:
-    name = format_of(tokenizer.chat_template, tokenizer.added_tokens)
+    tokens = dict(tokenizer.added_tokens)
+    name = format_of(tokenizer.chat_template, tokens)
 
     def marked_text(ids: np.ndarray) -> str:
         pieces = tokenizer.pieces(ids)
         return "".join(special(text) if own else plain_text(text) for text, own in pieces)
 
-    return Language(format_named(name), marked_text)
+    return Language(format_named(name), marked_text, tokens)
 
 
 def _for_template(message: ChatMessage) -> dict[str, Any]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from ale_jax.model.sampler import Sampling
+from ale_jax.rollout.guiding import ALONE, Company, NextToken
 from ale_jax.rollout.pages import prefix_keys
 
 
@@ -22,6 +23,9 @@ class Sampled:
     stop: "stop": a stop token was written (the last id); "length": max_tokens were written;
     "context_full": the slot has no room left (`ids` may be empty).
 
+    top_id_TK, top_logp_TK: if the reply's company wants them, the K most probable tokens in place
+    of each id, and their log-probabilities under the plain softmax.
+
     expert_TLK: if experts are recorded, those of the T tokens that entered the cache since the
     conversation's last reply, int16. The last id of `ids` enters it with the next reply.
     """
@@ -32,22 +36,18 @@ class Sampled:
     version: np.ndarray
     stop: str
     expert_TLK: np.ndarray | None = None
-
-
-# Given all ids of a reply so far: after how many of them it ends; None if it goes on.
-Watch = Callable[[np.ndarray], int | None]
+    top_id_TK: np.ndarray | None = None
+    top_logp_TK: np.ndarray | None = None
 
 
 @dataclasses.dataclass(eq=False)
 class Request:
-    """watch: called after each dispatch that wrote something for it, by the engine's thread."""
-
     conversation: int
     new_ids: np.ndarray
     max_tokens: int
     sampling: Sampling
     key: np.ndarray
-    watch: Watch | None = None
+    company: Company = ALONE
     future: Future = dataclasses.field(default_factory=Future)
     _keys: tuple[int | None, list[bytes]] | None = None
 
@@ -56,6 +56,16 @@ class Request:
         if self._keys is None or self._keys[0] != version:
             self._keys = version, prefix_keys(self.new_ids[:-1], page_tokens, version)
         return self._keys[1]
+
+
+class Written(NamedTuple):
+    """What a burst wrote for one slot; the token is -1 once it was idle. See `Burst`."""
+
+    token_n: np.ndarray
+    logp_mu_n: np.ndarray
+    logp_old_n: np.ndarray
+    top_id_nK: np.ndarray
+    top_logp_nK: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,22 +154,28 @@ class CacheSlot:
         self.length = end
         return chunk
 
-    def write(
-        self,
-        token_n: np.ndarray,
-        logp_mu_n: np.ndarray,
-        logp_old_n: np.ndarray,
-        version: int,
-        stop_ids: tuple[int, ...],
-    ) -> None:
-        """Takes over what a burst wrote for this slot (-1 once it was idle)."""
-        count = int((token_n >= 0).sum())
-        ended = self._watched(token_n[:count])
+    def guided(self) -> NextToken | None:
+        """What holds for the next token. None if there is no guide, or the request has failed with
+        what the guide has raised."""
+        guide = self.request.company.guide
+        if guide is None:
+            return None
+        try:
+            return guide.next(self._written())
+        except Exception as error:  # the others' replies go on
+            request, self.request = self.request, None
+            request.future.set_exception(error)
+            return None
+
+    def write(self, written: Written, version: int, stop_ids: tuple[int, ...]) -> None:
+        """Takes over what a burst wrote for this slot."""
+        count = int((written.token_n >= 0).sum())
+        ended = self._watched(written.token_n[:count])
         if ended is not None:
             count = ended  # what the cache holds behind it is overwritten by what comes next
-        ids = token_n[:count]
+        ids = written.token_n[:count]
         versions = np.full((count,), version, np.int32)
-        self._parts.append((ids, logp_mu_n[:count], logp_old_n[:count], versions))
+        self._parts.append((*(each[:count] for each in written), versions))
         self.length += count
         self.budget -= count
         self.tail = [int(ids[-1])]
@@ -170,25 +186,31 @@ class CacheSlot:
 
     def _watched(self, new_ids: np.ndarray) -> int | None:
         """After how many of the new ids the reply ends, if its watcher says so."""
-        if self.request.watch is None:
+        watch = self.request.company.watch
+        if watch is None:
             return None
-        before = sum(len(ids) for ids, *_ in self._parts)
-        ids = np.concatenate([ids for ids, *_ in self._parts] + [new_ids])
-        ended = self.request.watch(ids)
-        return None if ended is None else max(ended - before, 1)
+        before = self._written()
+        ended = watch(np.concatenate([before, new_ids]))
+        return None if ended is None else max(ended - len(before), 1)
+
+    def _written(self) -> np.ndarray:
+        """The ids of the reply so far."""
+        return np.concatenate([np.zeros((0,), np.int32), *(ids for ids, *_ in self._parts)])
 
     def _finish(self, stop: str) -> None:
         request, self.request = self.request, None
+        ids = version = np.zeros((0,), np.int32)
+        mu = old = np.zeros((0,), np.float32)
+        top: tuple[np.ndarray | None, ...] = None, None
         if self._parts:
-            ids, mu, old, version = (np.concatenate(x) for x in zip(*self._parts, strict=True))
-        else:
-            ids = version = np.zeros((0,), np.int32)
-            mu = old = np.zeros((0,), np.float32)
+            ids, mu, old, *top, version = map(np.concatenate, zip(*self._parts, strict=True))
+        most = request.company.top_logprobs
+        top = tuple(each[:, :most] for each in top) if most and len(ids) else (None, None)
         expert_TLK = self._record and self._record.read(
             self.index, self.pages, self._told, self.length
         )
         self._told = self.length
-        request.future.set_result(Sampled(ids, mu, old, version, stop, expert_TLK))
+        request.future.set_result(Sampled(ids, mu, old, version, stop, expert_TLK, *top))
 
 
 def _cut_into(sizes: tuple[int, ...], start: int, stop: int) -> deque[tuple[int, int]]:

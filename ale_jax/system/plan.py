@@ -18,6 +18,7 @@ from ale_jax.learn.state import abstract_trained, make_optimizer, place_moments
 from ale_jax.model.cache import cache_sharding, empty_cache
 from ale_jax.model.capacity_dispatch import SLACK
 from ale_jax.model.compute import SAME, has_own_weights, sampler_shardings, served_weights
+from ale_jax.model.guides import guides_bytes
 from ale_jax.model.layer_scan import scanned
 from ale_jax.model.lora import FULL
 from ale_jax.model.params import is_param, param_table
@@ -122,6 +123,8 @@ def _always(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Itera
     if critics := abstract_critics(config.critics, policy, mesh):
         yield Need("critics: weights and moments", sum(map(_bytes, critics)))
     yield Need("keys and values of the sampler", _cache_bytes(config, policy, engine))
+    guides = guides_bytes(policy, config.engine.max_sequences)
+    yield Need("what guides the sampler's tokens", guides)
 
 
 def _computing(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:

@@ -50,7 +50,9 @@ def serving(config: RunConfig, path: Path, host: str, port: int) -> Iterator[Ser
     del newest  # its moments and, if the engines have copies, its weights take memory
     with contextlib.closing(engines):
         tree = TokenTree(ChatRender(tokenizer), REMEMBERED)
-        policy = EnginePolicy(engines, config.eval_sampling, config.rollout.max_reply_tokens)
+        policy = EnginePolicy(
+            engines, tokenizer, config.eval_sampling, config.rollout.max_reply_tokens
+        )
         # Clients come and go, so that a conversation may never go on: half of the places are for
         # those that do.
         kept = max(config.engine.max_sequences // 2, 1)

@@ -23,6 +23,7 @@ RESTING = SlotState(
     temperature_S=np.ones(SLOTS, np.float32),
     top_k_S=np.zeros(SLOTS, np.int32),
     top_p_S=np.ones(SLOTS, np.float32),
+    min_p_S=np.zeros(SLOTS, np.float32),
     goes_on_S=np.zeros(SLOTS, np.bool_),
 )
 PROGRAM = partial(read_and_write, shape=MOE, sizes=SIZES, steps=2, stop_ids=(1,), platform="cpu")

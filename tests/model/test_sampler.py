@@ -3,12 +3,13 @@
 import jax.numpy as jnp
 import numpy as np
 
+from ale_jax.model.guides import no_guides
 from ale_jax.model.sampler import SlotState, sample
 
 S = 4000
 
 
-def _state(position=0, temperature=1.0):
+def _state(position=0, temperature=1.0, min_p=0.0):
     return SlotState(
         token_S=jnp.zeros((S,), jnp.int32),
         position_S=jnp.full((S,), position, jnp.int32),
@@ -17,35 +18,83 @@ def _state(position=0, temperature=1.0):
         temperature_S=jnp.full((S,), temperature),
         top_k_S=jnp.zeros((S,), jnp.int32),
         top_p_S=jnp.ones((S,)),
+        min_p_S=jnp.full((S,), min_p),
         goes_on_S=jnp.zeros((S,), bool),
     )
 
 
 def test_draws_follow_the_distribution():
     logits_V = jnp.log(jnp.array([0.5, 0.25, 0.15, 0.1]))
-    token_S, logp_mu_S, _ = sample(jnp.tile(logits_V[None, :], (S, 1)), _state())
-    share_V = np.bincount(token_S, minlength=4) / S
+    drawn = sample(jnp.tile(logits_V[None, :], (S, 1)), _state())
+    share_V = np.bincount(drawn.token_S, minlength=4) / S
     # Standard deviation of a share of 4000 draws: at most 0.008.
     np.testing.assert_allclose(share_V, [0.5, 0.25, 0.15, 0.1], atol=0.03)
-    np.testing.assert_allclose(logp_mu_S, logits_V[token_S], atol=1e-6)
+    np.testing.assert_allclose(drawn.logp_mu_S, logits_V[drawn.token_S], atol=1e-6)
 
 
 def test_temperature_sharpens():
     logits_V = jnp.log(jnp.array([0.6, 0.4]))
-    token_S, logp_mu_S, logp_old_S = sample(
-        jnp.tile(logits_V[None, :], (S, 1)), _state(temperature=0.5)
-    )
-    share = (np.asarray(token_S) == 0).mean()
+    drawn = sample(jnp.tile(logits_V[None, :], (S, 1)), _state(temperature=0.5))
+    share = (np.asarray(drawn.token_S) == 0).mean()
     assert abs(share - 0.36 / 0.52) < 0.03
-    first = int(np.argmax(np.asarray(token_S) == 0))
-    np.testing.assert_allclose(np.exp(logp_mu_S[first]), 0.36 / 0.52, rtol=1e-5)
-    np.testing.assert_allclose(np.exp(logp_old_S[first]), 0.6, rtol=1e-5)
+    first = int(np.argmax(np.asarray(drawn.token_S) == 0))
+    np.testing.assert_allclose(np.exp(drawn.logp_mu_S[first]), 0.36 / 0.52, rtol=1e-5)
+    np.testing.assert_allclose(np.exp(drawn.logp_old_S[first]), 0.6, rtol=1e-5)
 
 
 def test_each_position_has_its_own_draw():
     logits_SV = jnp.zeros((S, 2))
-    first, _, _ = sample(logits_SV, _state(position=1))
-    again, _, _ = sample(logits_SV, _state(position=1))
-    other, _, _ = sample(logits_SV, _state(position=2))
+    first, again, other = (sample(logits_SV, _state(position=n)).token_S for n in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
     assert 0.45 < (np.asarray(first) == np.asarray(other)).mean() < 0.55
+
+
+def test_min_p_leaves_what_is_nearly_as_probable_as_the_most_probable():
+    logits_V = jnp.log(jnp.array([0.15, 0.5, 0.25, 0.1]))
+    drawn = sample(jnp.tile(logits_V[None, :], (S, 1)), _state(min_p=0.4))
+    assert set(np.asarray(drawn.token_S)) == {1, 2}
+    first = int(np.argmax(np.asarray(drawn.token_S) == 2))
+    np.testing.assert_allclose(np.exp(drawn.logp_mu_S[first]), 0.25 / 0.75, rtol=1e-5)
+    np.testing.assert_allclose(np.exp(drawn.logp_old_S[first]), 0.25, rtol=1e-5)
+
+
+def _guides(**fields):
+    return no_guides(S, 40).replace(**fields)
+
+
+LOGITS_V = jnp.log(jnp.arange(1.0, 41.0) / 820)
+LOGITS_SV = jnp.tile(LOGITS_V[None, :], (S, 1))
+ODD_S = jnp.arange(S) % 2 == 1
+
+
+def test_only_allowed_tokens_are_drawn_with_their_share_of_the_probability():
+    allowed_w = np.array([1 << 31 | 1 << 5, 1 << 7], np.uint32).view(np.int32)  # 5, 31, 39
+    guides = _guides(restricts_S=ODD_S, allowed_Sw=jnp.tile(allowed_w[None, :], (S, 1)))
+    drawn, free = sample(LOGITS_SV, _state(), guides), sample(LOGITS_SV, _state())
+    odd = np.asarray(ODD_S)
+    token_S = np.asarray(drawn.token_S)
+    assert set(token_S[odd]) == {5, 31, 39}
+    logp_V = np.log(np.array([6, 32, 40]) / 78)
+    expected = dict(zip((5, 31, 39), logp_V, strict=True))
+    for logp_S in (drawn.logp_mu_S, drawn.logp_old_S):
+        np.testing.assert_allclose(
+            logp_S[odd], [expected[token] for token in token_S[odd]], atol=1e-5
+        )
+    for name in ("token_S", "logp_mu_S", "logp_old_S"):  # the others' numbers are the same
+        np.testing.assert_array_equal(getattr(drawn, name)[~odd], getattr(free, name)[~odd])
+
+
+def test_a_push_changes_what_is_drawn_and_not_the_plain_log_probability():
+    push_SV = jnp.zeros((S, 40)).at[:, 3].set(50.0).at[:, 39].set(-jnp.inf)
+    drawn = sample(LOGITS_SV, _state(), _guides(pushes_S=ODD_S, push_SV=push_SV))
+    odd = np.asarray(ODD_S)
+    assert set(np.asarray(drawn.token_S)[odd]) == {3}
+    np.testing.assert_allclose(drawn.logp_mu_S[odd], 0.0, atol=1e-6)
+    np.testing.assert_allclose(drawn.logp_old_S[odd], np.log(4 / 820), atol=1e-5)
+    assert len(set(np.asarray(drawn.token_S)[~odd])) == 40
+
+
+def test_the_most_probable_tokens_are_shown_to_who_wants_them():
+    drawn = sample(LOGITS_SV, _state(), _guides(shows_S=ODD_S))
+    np.testing.assert_array_equal(drawn.top_id_SK[1], np.arange(39, 19, -1))
+    np.testing.assert_allclose(drawn.top_logp_SK[1], LOGITS_V[39:19:-1], atol=1e-5)

@@ -11,6 +11,7 @@ import pytest
 from ale_jax.model.params import init_params
 from ale_jax.model.sampler import Sampling
 from ale_jax.rollout.engine import Engine, EngineStopped
+from ale_jax.rollout.guiding import Company
 from tests.model.shapes import DENSE, MOE
 from tests.rollout.playing import (
     PLAIN,
@@ -172,7 +173,7 @@ def test_a_watcher_sees_a_reply_grow_and_may_end_it(policy, engine):
         return 11 if len(ids) > 11 else None
 
     first = prompt(100 * number, 5)
-    reply = engine.reply(conversation, first, 30, PLAIN, key(number), watch).result(60)
+    reply = engine.reply(conversation, first, 30, PLAIN, key(number), Company(watch)).result(60)
     np.testing.assert_array_equal(reply.ids, whole.ids[:11])
     np.testing.assert_array_equal(reply.logp_mu, whole.logp_mu[:11])
     assert reply.stop == "stop"

@@ -1,6 +1,8 @@
 """A real engine behind the gateway: the ids are those of our own loop, whoever asks."""
 
+import contextlib
 import dataclasses
+import json
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -14,7 +16,7 @@ from ale_jax.gateway.app import make_app
 from ale_jax.gateway.episode import GatewayEpisode
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.messages import ChatMessage
-from ale_jax.gateway.requests import ApiError, ChatRequest, SampleOptions
+from ale_jax.gateway.requests import REQUIRED, ApiError, ChatRequest, SampleOptions
 from ale_jax.gateway.server import served
 from ale_jax.gateway.token_tree import TokenTree
 from ale_jax.model.params import init_params
@@ -42,7 +44,7 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def engine(tokenizer):
     shape = dataclasses.replace(MOE, vocab_size=tokenizer.vocab_size)
-    sizes = engine_shape(max_sequences=4, max_sequence_length=160, prefill_tokens=(16, 64))
+    sizes = engine_shape(max_sequences=4, max_sequence_length=640, prefill_tokens=(16, 64))
     engine = Engine(shape, sizes, tokenizer.stop_ids, init_params(jax.random.key(0), shape))
     yield engine
     engine.close()
@@ -50,8 +52,21 @@ def engine(tokenizer):
 
 @pytest.fixture
 def episode(engine, tokenizer):
-    tree, policy = TokenTree(ChatRender(tokenizer)), EnginePolicy(engine, Sampling(), REPLY_TOKENS)
-    keys = partial(conversation_key, 0, KEY)
+    with opened(engine, tokenizer, REPLY_TOKENS) as episode:
+        yield episode
+
+
+@pytest.fixture
+def long(engine, tokenizer):
+    """An episode whose replies may be as long as a schema makes them."""
+    with opened(engine, tokenizer, 90) as episode:
+        yield episode
+
+
+@contextlib.contextmanager
+def opened(engine, tokenizer, reply_tokens):
+    policy = EnginePolicy(engine, tokenizer, Sampling(), reply_tokens)
+    keys, tree = partial(conversation_key, 0, KEY), TokenTree(ChatRender(tokenizer))
     episode = GatewayEpisode(tree, policy, language_of(tokenizer), keys)
     yield episode
     episode.end("all")
@@ -119,22 +134,94 @@ def test_a_reply_stops_before_the_text_that_was_asked_for(episode):
     assert [call.reply for call in longest.calls] == [cut.message, next_one.message]
 
 
-@pytest.mark.parametrize("options", [{"top_logprobs": 2}, {"logit_bias": {7: 1.0}}])
-def test_what_the_engine_cannot_do_is_refused_and_not_ignored(episode, options):
-    with pytest.raises(ApiError, match="the engine cannot do this") as refused:
-        ask(episode, FIRST, **options)
+LOOK = {
+    "type": "object",
+    "properties": {"path": {"type": "string", "maxLength": 8}, "lines": {"enum": [1, 20]}},
+    "required": ["path", "lines"],
+    "additionalProperties": False,
+}
+TOOLS = tuple(
+    {"type": "function", "function": {"name": name, "description": "", "parameters": schema}}
+    for name, schema in (("look", LOOK), ("wait", {"type": "object", "maxProperties": 0}))
+)
+
+
+def answer(episode, **fields):
+    request = ChatRequest("m", FIRST, **fields)
+    return [episode.answer(each, request) for each in episode.ask(request)]
+
+
+def test_a_policy_that_knows_nothing_is_held_to_a_schema(long):
+    for choice in answer(long, schema=LOOK, options=SampleOptions(n=12)):
+        found = json.loads(choice.message.content)
+        assert found.keys() == {"path", "lines"} and found["lines"] in (1, 20)
+        assert choice.finish == "stop"
+
+
+@pytest.mark.parametrize(("wanted", "names"), [(REQUIRED, {"look", "wait"}), ("look", {"look"})])
+def test_a_policy_that_knows_nothing_is_made_to_call_a_tool(long, wanted, names):
+    called = set()
+    for _ in range(4):
+        asked = {"tools": TOOLS, "tool_choice": wanted, "parallel_calls": False}
+        for choice in answer(long, **asked, options=SampleOptions(n=4)):
+            (call,) = choice.message.tool_calls
+            assert (choice.message.content, choice.finish) == ("", "tool_calls")
+            assert json.loads(call.arguments).keys() in ({"path", "lines"}, set())
+            called.add(call.name)
+    assert called == names
+
+
+def test_a_schema_that_is_none_is_refused(long):
+    with pytest.raises(ApiError, match="not a schema") as refused:
+        answer(long, schema={"type": "nothing"})
     assert refused.value.status == 400
 
 
+def test_others_get_the_same_tokens_beside_a_reply_that_is_held_to_a_schema(long, episode):
+    (alone,) = ask(episode, FIRST, seed=5)
+    with ThreadPoolExecutor(2) as pool:
+        held = pool.submit(answer, long, schema=LOOK, options=SampleOptions(n=2))
+        beside = [ask(episode, FIRST, seed=5)[0].message.content for _ in range(3)]
+        held.result()
+    assert beside == [alone.message.content] * 3
+
+
+def test_tokens_are_pushed(long, tokenizer):
+    token = int(tokenizer.reply_ids("x")[0])
+    (choice,) = answer(long, options=SampleOptions(logit_bias={token: 100.0}, max_tokens=6))
+    assert choice.message.content == "x" * 6
+    once = SampleOptions(logit_bias={token: 50.0}, presence_penalty=50.0, max_tokens=20)
+    (choice,) = answer(long, options=dataclasses.replace(once, seed=1))
+    assert choice.message.content.startswith("x") and choice.message.content.count("x") < 4
+    (choice,) = answer(long, options=SampleOptions(logit_bias={2: 90.0}, min_tokens=5))
+    (call,) = long.end("longest")[0].calls
+    assert len(call.sampled.ids) >= 6
+
+
+def test_a_bias_of_a_token_that_there_is_not_is_refused(long):
+    with pytest.raises(ApiError, match="logit_bias names token 9999"):
+        answer(long, options=SampleOptions(logit_bias={9999: 1.0}))
+
+
+def test_log_probabilities_are_shown_of_what_was_written_and_of_the_most_probable(long):
+    (choice,) = answer(long, options=SampleOptions(top_logprobs=3, max_tokens=5))
+    (branch,) = long.end("all")
+    sampled = branch.calls[0].sampled
+    assert [each.logprob for each in choice.logprobs] == sampled.logp_old.tolist()
+    for each, best in zip(choice.logprobs, sampled.top_logp_TK, strict=True):
+        assert len(each.top) == 3 and [t.logprob for t in each.top] == best.tolist()
+        assert max(best) >= each.logprob - 1e-6
+
+
 def test_a_full_context_is_said(episode):
-    long = ChatMessage("user", "Read lemon.txt. " * 60)
+    long = ChatMessage("user", "Read lemon.txt. " * 400)
     with pytest.raises(ApiError, match="fills the policy's context") as full:
         ask(episode, [long])
     assert full.value.status == 400
 
 
 def test_openais_client_talks_to_the_engine(engine, tokenizer):
-    episodes, policy = Episodes(), EnginePolicy(engine, Sampling(), REPLY_TOKENS)
+    episodes, policy = Episodes(), EnginePolicy(engine, tokenizer, Sampling(), REPLY_TOKENS)
     tree = TokenTree(ChatRender(tokenizer))
     keys = partial(conversation_key, 0, KEY)
     token = episodes.open(GatewayEpisode(tree, policy, language_of(tokenizer), keys))
@@ -161,7 +248,7 @@ def test_openais_client_talks_to_the_engine(engine, tokenizer):
 
 def test_more_conversations_than_the_engine_has_places_for_all_get_their_turn(engine, tokenizer):
     """Three episodes with four conversations each, over four slots; each twice."""
-    policy = EnginePolicy(engine, Sampling(), REPLY_TOKENS)
+    policy = EnginePolicy(engine, tokenizer, Sampling(), REPLY_TOKENS)
 
     def play(number):
         tree, language = TokenTree(ChatRender(tokenizer)), language_of(tokenizer)

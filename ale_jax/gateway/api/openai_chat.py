@@ -16,6 +16,7 @@ from ale_jax.gateway.requests import (
     ChatResult,
     Choice,
     SampleOptions,
+    TokenLogprob,
     Usage,
 )
 
@@ -97,6 +98,8 @@ class ChatBody(_Body):
     temperature: Annotated[float, Field(ge=0, le=10)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0)] | None = None
+    min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
+    min_tokens: Annotated[int, Field(ge=0)] = 0
     seed: int | None = None
     stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_REPLIES)] = 1
@@ -167,7 +170,9 @@ class Events:
             if message.tool_calls:
                 calls = enumerate(message.tool_calls)
                 more["tool_calls"] = [{"index": n, **_call(each)} for n, each in calls]
-            yield sse(chunk(result, number, more, choice.finish))
+            last = chunk(result, number, more, choice.finish)
+            last["choices"][0]["logprobs"] = logprobs(choice)
+            yield sse(last)
         if self._with_usage:
             yield sse(usage_chunk(result))
         yield DONE
@@ -258,6 +263,8 @@ def _options(body: ChatBody) -> SampleOptions:
         frequency_penalty=body.frequency_penalty,
         presence_penalty=body.presence_penalty,
         logit_bias=body.logit_bias,
+        min_p=body.min_p,
+        min_tokens=body.min_tokens,
     )
 
 
@@ -277,8 +284,22 @@ def _choice(number: int, choice: Choice) -> dict[str, Any]:
         "index": number,
         "message": message,
         "finish_reason": choice.finish,
-        "logprobs": None,
+        "logprobs": logprobs(choice),
     }
+
+
+def logprobs(choice: Choice) -> dict[str, Any] | None:
+    if choice.logprobs is None:
+        return None
+    tokens = [
+        _logprob(each) | {"top_logprobs": list(map(_logprob, each.top))} for each in choice.logprobs
+    ]
+    return {"content": tokens, "refusal": None}
+
+
+def _logprob(token: TokenLogprob) -> dict[str, Any]:
+    data = token.text.encode("utf-8", "replace")
+    return {"token": token.text, "logprob": token.logprob, "bytes": list(data)}
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

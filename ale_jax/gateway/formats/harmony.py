@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 
+from ale_jax.gateway.formats.grammar import Tokens
 from ale_jax.gateway.formats.reply import (
     NotACall,
     ParsedReply,
@@ -29,6 +30,9 @@ _RECIPIENT = re.compile(r"to=functions\.([\w.-]+)")
 
 class Harmony:
     markers = ("",)  # whatever begins a reply may be the head of a message
+
+    def call_grammar(self, tools: Tools, tokens: Tokens, several: bool) -> None:
+        """There is none yet."""
 
     def parse(self, text: str, tools: Tools) -> ParsedReply:
         content, thoughts, calls, malformed = [], [], [], 0

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from ale_jax.gateway.formats.grammar import Tokens, call_bodies, piece, repeated
 from ale_jax.gateway.formats.reply import (
     NotACall,
     ParsedReply,
@@ -25,6 +26,12 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 class Hermes:
     markers = (OPEN, THINK)
+
+    def call_grammar(self, tools: Tools, tokens: Tokens, several: bool) -> str:
+        opening, close = piece(OPEN, tokens), piece(CLOSE, tokens)
+        start = repeated("call", '"\\n"', several)
+        call = f'call: {opening} "\\n" body "\\n" {close}'
+        return "\n".join([f"start: {start}", call, call_bodies(tools)])
 
     def parse(self, text: str, tools: Tools) -> ParsedReply:
         reasoning, rest = split_thoughts(without_marks(text))

@@ -3,6 +3,7 @@ arguments under "parameters". A special token may announce it."""
 
 from __future__ import annotations
 
+from ale_jax.gateway.formats.grammar import Tokens, call_bodies, repeated
 from ale_jax.gateway.formats.reply import (
     NotACall,
     ParsedReply,
@@ -19,6 +20,10 @@ ANNOUNCED = special("<|python_tag|>")
 
 class Llama3:
     markers = (ANNOUNCED, "{")
+
+    def call_grammar(self, tools: Tools, tokens: Tokens, several: bool) -> str:
+        start = repeated("body", '"; "', several)
+        return "\n".join([f"start: {start}", call_bodies(tools, "parameters")])
 
     def parse(self, text: str, tools: Tools) -> ParsedReply:
         before, announced, after = text.partition(ANNOUNCED)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from ale_jax.gateway.formats.grammar import Tokens, call_bodies, piece, repeated
 from ale_jax.gateway.formats.reply import (
     NotACall,
     ParsedReply,
@@ -19,12 +20,17 @@ from ale_jax.gateway.formats.reply import (
 )
 from ale_jax.gateway.messages import ToolCall
 
+COMMA = '", "'  # between calls
 CALLS, ARGS, CALL_ID = map(special, ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"))
 _NAME = re.compile(rf"\s*([\w.-]+)\s*(?:{re.escape(CALL_ID)}\w*)?(?:{re.escape(ARGS)})?")
 
 
 class Mistral:
     markers = (CALLS,)
+
+    def call_grammar(self, tools: Tools, tokens: Tokens, several: bool) -> str:
+        start = f'{piece(without_marks(CALLS), tokens)} "[" {repeated("body", COMMA, several)} "]"'
+        return "\n".join([f"start: {start}", call_bodies(tools)])
 
     def parse(self, text: str, tools: Tools) -> ParsedReply:
         content, *parts = text.split(CALLS)

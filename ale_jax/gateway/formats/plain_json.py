@@ -3,6 +3,7 @@ which names a tool that there is."""
 
 from __future__ import annotations
 
+from ale_jax.gateway.formats.grammar import Tokens, call_bodies
 from ale_jax.gateway.formats.reply import (
     NotACall,
     ParsedReply,
@@ -17,6 +18,10 @@ FENCES = ("```json", "```")
 
 class PlainJson:
     markers = ("{", "```")
+
+    def call_grammar(self, tools: Tools, tokens: Tokens, several: bool) -> str:
+        """One call is all that the format has."""
+        return "\n".join(["start: body", call_bodies(tools)])
 
     def parse(self, text: str, tools: Tools) -> ParsedReply:
         text = without_marks(text)

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from ale_jax.gateway.formats.grammar import Tokens
 from ale_jax.gateway.formats.reply import (
     NotACall,
     ParsedReply,
@@ -38,6 +39,9 @@ _PARAMETER = re.compile(r"\s*<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.D
 
 class Qwen3Coder:
     markers = (OPEN, THINK)
+
+    def call_grammar(self, tools: Tools, tokens: Tokens, several: bool) -> None:
+        """There is none yet."""
 
     def parse(self, text: str, tools: Tools) -> ParsedReply:
         reasoning, rest = split_thoughts(without_marks(text))

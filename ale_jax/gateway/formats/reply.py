@@ -40,6 +40,10 @@ class ReplyFormat(Protocol):
     def parse(self, text: str, tools: Tools) -> ParsedReply:
         """A whole reply. text: with marked special tokens."""
 
+    def call_grammar(self, tools: Tools, tokens: Mapping[str, int], several: bool) -> str | None:
+        """The grammar of a reply that calls one of the tools, or several times; None if there is
+        none. tokens: as in `formats.grammar`."""
+
 
 class NotACall(ValueError):
     """What stands where a call should be cannot be read."""

@@ -1,0 +1,50 @@
+"""Grammars, in Lark for llguidance, that hold a reply to a schema or make it call a tool."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ale_jax.gateway.formats.reply import Tools
+
+Tokens = Mapping[str, int]  # ids of the tokens that are one piece of the template, by their text
+
+# As the templates write JSON. Free white space would let a policy write nothing else.
+SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
+def json_grammar(schema: Mapping[str, Any]) -> str:
+    """A reply that is JSON of this schema."""
+    return f"start: {_json(schema)}"
+
+
+def call_bodies(tools: Tools, arguments: str = "arguments") -> str:
+    """The rule `body`: a JSON object that calls one of the tools. arguments: the name of their
+    field."""
+    bodies = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": name}, arguments: parameters or {"type": "object"}},
+            "required": ["name", arguments],
+            "additionalProperties": False,
+        }
+        for name, parameters in tools.items()
+    ]
+    rules = [f"body_{number}: {_json(body)}" for number, body in enumerate(bodies)]
+    either = " | ".join(f"body_{number}" for number in range(len(bodies)))
+    return "\n".join([f"body: {either}", *rules])
+
+
+def piece(text: str, tokens: Tokens) -> str:
+    """A piece of the template: its token, if it has one, or else its letters."""
+    return f"<[{tokens[text]}]>" if text in tokens else json.dumps(text)
+
+
+def repeated(rule: str, between: str, several: bool) -> str:
+    """One of a rule, or several, with `between` between them."""
+    return f"{rule} ({between} {rule})*" if several else rule
+
+
+def _json(schema: Mapping[str, Any]) -> str:
+    return "%json " + json.dumps({**schema, "x-guidance": SPACING})

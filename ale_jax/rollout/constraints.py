@@ -1,0 +1,78 @@
+"""Guides of a reply: the grammar that it is held to, and what makes tokens more probable."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import llguidance
+import llguidance.numpy
+import numpy as np
+
+from ale_jax.rollout.guiding import Guide, NextToken
+
+
+class Grammar:
+    """Holds one reply to a grammar. After what it allows, the reply ends."""
+
+    def __init__(self, tokenizer: llguidance.LLTokenizer, lark: str, stop_id: int):
+        """ValueError if it is none, or needs what cannot be done."""
+        grammar = llguidance.LLMatcher.grammar_from_lark(lark)
+        self._matcher = llguidance.LLMatcher(tokenizer, grammar)
+        if error := self._matcher.get_error():
+            raise ValueError(f"not a schema that a reply can be held to: {error:.300}")
+        self._mask_1w = llguidance.numpy.allocate_token_bitmask(1, tokenizer.vocab_size)
+        self._end_w = np.zeros(self._mask_1w.shape[1], np.uint32)
+        self._end_w[stop_id // 32] = np.uint32(1) << np.uint32(stop_id % 32)
+        self._read = 0  # tokens that the matcher has taken
+
+    def next(self, ids: np.ndarray) -> NextToken:
+        for token in ids[self._read :].tolist():
+            if not self._matcher.consume_token(token):
+                raise ValueError(f"token {token} is not of the grammar")
+        self._read = len(ids)
+        if self._matcher.is_stopped():
+            return NextToken(self._end_w.view(np.int32))
+        llguidance.numpy.fill_next_token_bitmask(self._matcher, self._mask_1w, 0)
+        return NextToken(self._mask_1w[0].copy())
+
+
+@dataclasses.dataclass(frozen=True)
+class Pushes:
+    """What is added to logits.
+
+    frequency: is subtracted for each time that the reply has a token; presence: once, if it has
+    it. bias: by token. min_tokens: before one of `stop_ids` may be written.
+    """
+
+    vocab_size: int
+    frequency: float = 0.0
+    presence: float = 0.0
+    bias: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    min_tokens: int = 0
+    stop_ids: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        wrong = [token for token in self.bias if not 0 <= token < self.vocab_size]
+        if wrong:
+            raise ValueError(f"logit_bias names token {wrong[0]}: there are {self.vocab_size}")
+
+    def next(self, ids: np.ndarray) -> NextToken:
+        count_V = np.bincount(ids, minlength=self.vocab_size).astype(np.float32)
+        push_V = -self.frequency * count_V - self.presence * (count_V > 0)
+        push_V = push_V.astype(np.float32)
+        for token, value in self.bias.items():
+            push_V[token] += value
+        if len(ids) < self.min_tokens:
+            push_V[list(self.stop_ids)] = -np.inf
+        return NextToken(push_V=push_V)
+
+
+@dataclasses.dataclass(frozen=True)
+class Both:
+    grammar: Guide
+    pushes: Guide
+
+    def next(self, ids: np.ndarray) -> NextToken:
+        allowed_w = self.grammar.next(ids).allowed_w
+        return NextToken(allowed_w, self.pushes.next(ids).push_V)
