@@ -1,0 +1,104 @@
+"""What guides a reply: whatever a grammar lets through is what was asked for."""
+
+import json
+
+import numpy as np
+import pytest
+
+from ale_jax.gateway.formats.families import format_named
+from ale_jax.gateway.messages import ChatMessage
+from ale_jax.gateway.requests import REQUIRED, ApiError, ChatRequest
+from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
+from ale_jax.rollout.constraints import Both, Grammar, Pushes
+from ale_jax.rollout.policy_gateway import language_of
+
+LOOK = {
+    "type": "object",
+    "properties": {"path": {"type": "string", "maxLength": 8}},
+    "required": ["path"],
+    "additionalProperties": False,
+}
+TOOLS = tuple(
+    {"type": "function", "function": {"name": name, "description": "", "parameters": schema}}
+    for name, schema in (("look", LOOK), ("wait", {"type": "object", "maxProperties": 0}))
+)
+ASKED = ChatRequest("m", (ChatMessage("user", "x"),), TOOLS, REQUIRED)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    trained = train_bpe([{"role": "user", "content": "Read lemon.txt."}] * 10, 320)
+    trained.add_special_tokens({"additional_special_tokens": ["[TOOL_CALLS]"]})
+    return ChatTokenizer(trained)
+
+
+def language(tokenizer, name):
+    found = language_of(tokenizer)
+    object.__setattr__(found, "format", format_named(name))
+    return found
+
+
+def allowed(next_token, vocab_size):
+    bits = np.unpackbits(next_token.allowed_w.view(np.uint8), bitorder="little")
+    return np.flatnonzero(bits[:vocab_size])
+
+
+def drawn(guide, tokenizer, rng):
+    """A reply whose tokens are drawn evenly from those that are allowed."""
+    ids = np.zeros((0,), np.int32)
+    while True:
+        token = rng.choice(allowed(guide.next(ids), tokenizer.vocab_size))
+        ids = np.append(ids, np.int32(token))
+        if token in tokenizer.stop_ids:
+            return ids
+        assert len(ids) < 3000
+
+
+@pytest.mark.parametrize("name", ["hermes", "llama3", "mistral", "plain_json"])
+def test_a_grammar_of_calls_lets_nothing_else_through(tokenizer, name):
+    speaks, rng, names, counts = language(tokenizer, name), np.random.default_rng(0), set(), set()
+    for _ in range(60):
+        guide = Grammar(tokenizer.grammar_vocabulary, speaks.grammar(ASKED), tokenizer.stop_ids[0])
+        said = speaks.read(drawn(guide, tokenizer, rng), ASKED)
+        assert said.calls and not said.malformed and not said.content, said
+        for call in said.calls:
+            assert json.loads(call.arguments).keys() == ({"path"} if call.name == "look" else set())
+        names |= {call.name for call in said.calls}
+        counts.add(len(said.calls))
+    assert names == {"look", "wait"}
+    assert (max(counts) > 1) == (name != "plain_json"), "several calls, if the format has them"
+
+
+@pytest.mark.parametrize("name", ["harmony", "qwen3_coder"])
+def test_a_format_without_a_grammar_says_so(tokenizer, name):
+    with pytest.raises(ApiError, match="cannot be made to call a tool"):
+        language(tokenizer, name).grammar(ASKED)
+
+
+def test_a_grammar_goes_on_from_where_it_was(tokenizer):
+    """Asked for each token, or after several."""
+    text, stop = language(tokenizer, "plain_json").grammar(ASKED), tokenizer.stop_ids[0]
+    first = Grammar(tokenizer.grammar_vocabulary, text, stop)
+    ids = drawn(first, tokenizer, np.random.default_rng(1))
+    again = Grammar(tokenizer.grammar_vocabulary, text, stop)
+    half = again.next(ids[: len(ids) // 2])
+    assert ids[len(ids) // 2] in allowed(half, tokenizer.vocab_size)
+    with pytest.raises(ValueError, match="not of the grammar"):
+        Grammar(tokenizer.grammar_vocabulary, text, stop).next(ids[3:6])
+
+
+def test_pushes_count_what_was_written():
+    pushes = Pushes(8, 0.5, 1.0, {2: 3.0}, min_tokens=4, stop_ids=(7,))
+    push_V = pushes.next(np.array([1, 1, 2])).push_V
+    np.testing.assert_array_equal(push_V, [0, -2.0, 1.5, 0, 0, 0, 0, -np.inf])
+    assert pushes.next(np.array([1, 1, 2, 3])).push_V[7] == 0
+    assert push_V.dtype == np.float32
+
+
+def test_a_grammar_and_pushes_hold_together(tokenizer):
+    text = language(tokenizer, "plain_json").grammar(ASKED)
+    grammar = Grammar(tokenizer.grammar_vocabulary, text, tokenizer.stop_ids[0])
+    both = Both(grammar, Pushes(tokenizer.vocab_size, bias={5: 1.0})).next(np.zeros(0, np.int32))
+    assert both.push_V[5] == 1.0
+    (opening,) = tokenizer.reply_ids("{")[:1]
+    assert opening in allowed(both, tokenizer.vocab_size)
