@@ -19,6 +19,7 @@ REQUIRES = [
     "optax>=0.2.6",
     "orbax-checkpoint>=0.11.30",
     "packaging>=24",
+    "prometheus-client>=0.21",
     "pydantic>=2.9",
     "pyyaml>=6.0",
     "ray>=2.50",

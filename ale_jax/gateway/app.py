@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -21,6 +22,7 @@ from ale_jax.gateway.api import (
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.guard import Guard, episode_of
 from ale_jax.gateway.histories import Histories
+from ale_jax.gateway.metrics import HEALTH, METRICS, GatewayMetrics, Measure
 from ale_jax.gateway.requests import ApiError, ChatResult
 from ale_jax.gateway.streaming import streamed
 
@@ -30,7 +32,17 @@ MESSAGES = "/v1/messages"  # below it, errors have Anthropic's shape
 def make_app(episodes: Episodes, model: str) -> FastAPI:
     """model: the name under which the policy is listed."""
     app = FastAPI(title="ALE-JAX gateway", docs_url=None, redoc_url=None)
-    histories = Histories()
+    histories, metrics = Histories(), GatewayMetrics()
+
+    @app.get(HEALTH)
+    async def say_that_it_answers() -> dict[str, str]:
+        """For load balancers and launchers."""
+        return {"status": "ok"}
+
+    @app.get(METRICS)
+    async def show_metrics() -> Response:
+        """For Prometheus."""
+        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/v1/models")
     async def list_models() -> dict[str, Any]:
@@ -44,8 +56,11 @@ def make_app(episodes: Episodes, model: str) -> FastAPI:
         asked = openai_chat.chat_request(body)
         episode = episode_of(request)
         if asked.stream:
-            return await streamed(episode, asked, model, openai_chat.Events(asked.with_usage))
-        return JSONResponse(openai_chat.completion(await answer(episode, asked, request, model)))
+            events = openai_chat.Events(asked.with_usage)
+            return await streamed(episode, asked, model, events, metrics.count)
+        result = await answer(episode, asked, request, model)
+        metrics.count(result)
+        return JSONResponse(openai_chat.completion(result))
 
     @app.post("/v1/responses")
     async def create_response(body: openai_responses.ResponsesBody, request: Request) -> Response:
@@ -57,12 +72,13 @@ def make_app(episodes: Episodes, model: str) -> FastAPI:
         )
 
         def keep(result: ChatResult) -> None:
+            metrics.count(result)
             if body.store is not False:
                 messages = (*asked.messages, result.choices[0].message)
                 histories.keep(openai_responses.response_id(result), episode, messages)
 
         if asked.stream:
-            return await streamed(episode, asked, model, responses_events.Events(body, keep))
+            return await streamed(episode, asked, model, responses_events.Events(body), keep)
         result = await answer(episode, asked, request, model)
         keep(result)
         items = list(openai_responses.output_items(result))
@@ -74,8 +90,10 @@ def make_app(episodes: Episodes, model: str) -> FastAPI:
         asked = anthropic_messages.chat_request(body)
         episode = episode_of(request)
         if asked.stream:
-            return await streamed(episode, asked, model, anthropic_messages.Events())
+            events = anthropic_messages.Events()
+            return await streamed(episode, asked, model, events, metrics.count)
         result = await answer(episode, asked, request, model)
+        metrics.count(result)
         return JSONResponse(anthropic_messages.message(result))
 
     @app.post(f"{MESSAGES}/count_tokens")
@@ -85,6 +103,8 @@ def make_app(episodes: Episodes, model: str) -> FastAPI:
         return {"input_tokens": episode_of(request).count_tokens(asked)}
 
     app.add_middleware(Guard, episodes=episodes, refuse=_show_error)
+    paths = frozenset(route.path for route in app.routes)
+    app.add_middleware(Measure, metrics=metrics, paths=paths)
     app.add_exception_handler(ApiError, _show_error)
     app.add_exception_handler(RequestValidationError, _show_invalid)
     app.add_exception_handler(HTTPException, _show_http)

@@ -34,9 +34,14 @@ class StreamEvents(Protocol):
 
 
 async def streamed(
-    episode: GatewayEpisode, asked: ChatRequest, model: str, events: StreamEvents
+    episode: GatewayEpisode,
+    asked: ChatRequest,
+    model: str,
+    events: StreamEvents,
+    on_result: Callable[[ChatResult], None],
 ) -> StreamingResponse:
-    """ApiError if the request is refused; what goes wrong later is an event."""
+    """ApiError if the request is refused; what goes wrong later is an event. on_result: called with
+    the whole result before it is told."""
     loop = asyncio.get_running_loop()
     news: asyncio.Queue[tuple[int, str]] = asyncio.Queue()
 
@@ -47,7 +52,7 @@ async def streamed(
     pending = await asyncio.to_thread(episode.ask, asked, see)
     head, undelivered = head_of(model, pending), list(pending)
     told = _told(episode, asked, undelivered, news, head)
-    return _Stream(_as_text(told, events, head), lambda: cancel(episode, undelivered))
+    return _Stream(_as_text(told, events, head, on_result), lambda: cancel(episode, undelivered))
 
 
 class _Stream(StreamingResponse):
@@ -88,7 +93,10 @@ async def _told(
 
 
 async def _as_text(
-    told: AsyncGenerator[tuple[int, str] | ChatResult], events: StreamEvents, head: ChatResult
+    told: AsyncGenerator[tuple[int, str] | ChatResult],
+    events: StreamEvents,
+    head: ChatResult,
+    on_result: Callable[[ChatResult], None],
 ) -> AsyncIterator[str]:
     sent: defaultdict[int, str] = defaultdict(str)
     try:
@@ -96,6 +104,8 @@ async def _as_text(
             for event in events.start(head):
                 yield event
             async for news in told:
+                if isinstance(news, ChatResult):
+                    on_result(news)
                 for event in _new_events(news, events, head, sent):
                     yield event
     except ApiError as error:

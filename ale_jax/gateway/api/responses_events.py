@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ale_jax.gateway.api.openai_responses import (
@@ -20,9 +20,8 @@ class Events:
     """As `gateway.streaming` wants it. Text comes in a first item; thoughts, which are known at the
     end, and calls in items behind it."""
 
-    def __init__(self, body: ResponsesBody, on_result: Callable[[ChatResult], None]):
-        """on_result: called with the whole result before it is told."""
-        self._body, self._on_result = body, on_result
+    def __init__(self, body: ResponsesBody):
+        self._body = body
         self._number = 0
         self._has_text = False
 
@@ -41,7 +40,6 @@ class Events:
         yield self._event("response.output_text.delta", delta=more, logprobs=[], **of_text)
 
     def end(self, result: ChatResult, sent: Mapping[int, str]) -> Iterator[str]:
-        self._on_result(result)
         items = list(output_items(result))
         if self._has_text:
             text = result.choices[0].message.content

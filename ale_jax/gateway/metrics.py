@@ -1,0 +1,70 @@
+"""What the gateway does, in numbers for Prometheus."""
+
+from __future__ import annotations
+
+import time
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ale_jax.gateway.requests import ChatResult
+
+SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+HEALTH, METRICS = "/health", "/metrics"  # for whoever watches, without a token
+
+
+class GatewayMetrics:
+    """Thread-safe. Each gateway has its own registry."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        of = {"registry": self._registry}
+        self.calls = Counter("ale_gateway_calls", "Calls, by status", ["path", "status"], **of)
+        self.waiting = Gauge("ale_gateway_calls_in_progress", "Calls in progress", **of)
+        self.seconds = Histogram(
+            "ale_gateway_call_seconds", "Time to the end of the answer", buckets=SECONDS, **of
+        )
+        self.first_seconds = Histogram(
+            "ale_gateway_first_byte_seconds", "Time to the answer's begin", buckets=SECONDS, **of
+        )
+        self._tokens = Counter("ale_gateway_tokens", "Tokens of finished calls", ["kind"], **of)
+
+    def count(self, result: ChatResult) -> None:
+        """The tokens of a finished call. Those that were cached are part of the prompt."""
+        used = result.usage
+        self._tokens.labels("prompt").inc(used.prompt)
+        self._tokens.labels("cached").inc(used.cached)
+        self._tokens.labels("completion").inc(used.completion)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
+
+
+class Measure:
+    """ASGI middleware: counts and times the calls of the API. paths: those that there are; all
+    others are counted together, since clients make them up."""
+
+    def __init__(self, app: ASGIApp, metrics: GatewayMetrics, paths: frozenset[str]):
+        self._app, self._metrics, self._paths = app, metrics, paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in (HEALTH, METRICS):
+            await self._app(scope, receive, send)
+            return
+        metrics, began, status = self._metrics, time.monotonic(), "none"
+
+        async def note(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = str(message["status"])
+                metrics.first_seconds.observe(time.monotonic() - began)
+            await send(message)
+
+        metrics.waiting.inc()
+        try:
+            await self._app(scope, receive, note)
+        finally:
+            metrics.waiting.dec()
+            metrics.seconds.observe(time.monotonic() - began)
+            path = scope["path"] if scope["path"] in self._paths else "other"
+            metrics.calls.labels(path, status).inc()
