@@ -91,6 +91,8 @@ def measure(bench: Bench, plan: Plan, say: Callable[[str], None]) -> tuple[list[
         run = bench.run(name, *plan.chaos_options, config=plan.chaos_config)
         ends.append(_until_end(run, Havoc(run, plan) if name == "chaos" else None))
         say(f"{name}: {ends[-1]}")
+        if name == "chaos" and not ends[-1].hung_sandboxes:
+            raise NoMeasurement("no sandbox was stopped: their processes were not found")
         run.end()
     return ends[:-1], ends[-1]
 

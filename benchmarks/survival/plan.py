@@ -70,6 +70,7 @@ FULL = Plan(
     # saves every twenty steps, would spend half of its time on steps that it has made before.
     chaos_options=(
         "--config.rl.steps=240",
+        "--config.rollout.runtime=bubblewrap",  # whose processes belong to the run
         "--config.sandbox.command_seconds=4.0",
         "--config.checkpoint.every=1",
     ),
@@ -86,7 +87,7 @@ QUICK = Plan(
     sync_steps=8,
     async_kills=2,
     chaos_config=SMOKE,
-    chaos_options=(*LEARNS, "--config.rl.steps=12"),
+    chaos_options=(*LEARNS, "--config.rl.steps=12", "--config.rollout.runtime=bubblewrap"),
     calm_runs=1,
     kill_every_s=3.0,
     hung_share=0.5,
