@@ -119,7 +119,7 @@ class GatewayEpisode:
         try:
             return pending.sampled.result()
         except RolloutsFailed as error:
-            raise self._failed() from error
+            raise self._failed(error) from error
 
     def record(self, pending: Pending, reply: ChatMessage, sampled: Sampled) -> None:
         """Takes over what was sampled. reply: as it is sent to the agent."""
@@ -241,13 +241,13 @@ class GatewayEpisode:
                 sampled = self._policy.reply(conversation, new_ids, options, key, watch)
         except (ApiError, RolloutsFailed) as error:
             self._conversations.leave(conversation)
-            raise error if isinstance(error, ApiError) else self._failed() from error
+            raise error if isinstance(error, ApiError) else self._failed(error) from error
         return Pending(call, len(new_ids), conversation, sampled)
 
-    def _failed(self) -> ApiError:
+    def _failed(self, error: RolloutsFailed) -> ApiError:
         if self._ended:
             return ApiError(410, "the episode has ended")
-        return ApiError(503, "the policy's engine does not answer")
+        return ApiError(503, f"the policy's engine does not answer: {error}")
 
     def _wait_for(self, calls: Sequence[Call]) -> None:
         with self._lock:

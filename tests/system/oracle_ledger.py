@@ -2,7 +2,7 @@
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 
 import numpy as np
 
@@ -35,7 +35,6 @@ class OracleLedger:
         self._agents: dict[str, AgentClock] = {}
         self._stopped: set[str] = set()
         self._lock = threading.Lock()
-        self.pool = ThreadPoolExecutor(64)
 
     def open(self, name, key, sampling, prefix_turns, redraw):
         calls = generate(key.task.family, key.task.seed).oracle
@@ -91,11 +90,18 @@ class _Scripted:
         return 0
 
     def reply(self, conversation, new_ids, options, key, watch):
-        return self._ledger.pool.submit(self._sampled)
+        future = Future()
+        # A daemon, as a reply that is held back must not hold back the end of the process.
+        threading.Thread(target=self._answer, args=(future,), daemon=True).start()
+        return future
 
     def end(self, conversation):
         pass
 
-    def _sampled(self):
-        reply = self._ledger.reply(self._name)
-        return Written(sample(reply.text, 0), reply.stop)
+    def _answer(self, future):
+        try:
+            reply = self._ledger.reply(self._name)
+        except EngineStopped as error:
+            future.set_exception(error)
+        else:
+            future.set_result(Written(sample(reply.text, 0), reply.stop))
