@@ -289,6 +289,43 @@ def test_what_is_no_json_is_refused(gateway, content):
         assert refused.status_code == 400 and "error" in refused.json()
 
 
+def offering(path, value):
+    """A request whose tool has a parameter of any kind."""
+    schema, user = {"x": value}, [{"role": "user", "content": "task"}]
+    match path:
+        case "/chat/completions":
+            tools = [{"function": {"name": "bash", "parameters": schema}}]
+            return {"messages": user, "tools": tools}
+        case "/responses":
+            tools = [{"type": "function", "name": "bash", "parameters": schema}]
+            return {"input": "task", "tools": tools}
+    tools = [{"name": "bash", "input_schema": schema}]
+    return {"messages": user, "max_tokens": 50, "tools": tools}
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/responses", "/messages"])
+@pytest.mark.parametrize(
+    ("value", "flaw"),
+    [
+        ("\ud800", "surrogate"),
+        ({"\udfff": 1}, "surrogate"),
+        (float("nan"), "finite"),
+        (float("-inf"), "finite"),
+        (json.loads("[" * 300 + "]" * 300), "nested"),
+        ("👩", None),
+        (json.loads("[" * 60 + "]" * 60), None),
+    ],
+)
+def test_what_cannot_be_passed_on_is_refused(gateway, path, value, flaw):
+    """Also where the content of a field is free."""
+    headers = {"Authorization": f"Bearer {gateway.open()}", "Content-Type": "application/json"}
+    body = json.dumps(offering(path, value))
+    answer = httpx.post(gateway.url + path, content=body, headers=headers)
+    assert answer.status_code == (400 if flaw else 200)
+    if flaw:
+        assert flaw in answer.json()["error"]["message"] and not gateway.policy.asked
+
+
 def test_an_unknown_path_is_told_in_json(gateway):
     headers = {"Authorization": f"Bearer {gateway.open()}"}
     assert httpx.get(f"{gateway.url}/nothing", headers=headers).json()["error"]["code"] == 404
