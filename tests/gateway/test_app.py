@@ -342,6 +342,26 @@ def test_many_clients_are_served_at_once(gateway):
     gateway.episodes.end(token, "all")
 
 
+def test_a_prompt_whose_tokens_are_counted_for_long_holds_up_nobody(gateway, monkeypatch):
+    token, counts, go_on = gateway.open(), threading.Event(), threading.Event()
+
+    def count(asked):
+        counts.set()
+        assert go_on.wait(60)
+        return 7
+
+    monkeypatch.setattr(gateway.episodes.admit(token), "count_tokens", count)
+    body = {"model": "m", "messages": [{"role": "user", "content": "task"}]}
+    with ThreadPoolExecutor(1) as pool:
+        counted = pool.submit(gateway.post, "/messages/count_tokens", body, token, timeout=60)
+        try:
+            assert counts.wait(60)
+            other = gateway.post("/chat/completions", body, gateway.open(), timeout=20)
+        finally:
+            go_on.set()
+        assert other.status_code == 200 and counted.result().json() == {"input_tokens": 7}
+
+
 def until(condition):
     deadline = time.monotonic() + 60
     while not condition():
