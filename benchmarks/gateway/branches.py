@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import collections
 import itertools
-from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from ale_jax.gateway.token_tree import Call
-from ale_jax.records import Episode, EpisodeKey, SideBranch, Status, Task, Trajectory, Turn
-from ale_jax.rollout.trajectories import trajectory_of
 from benchmarks.gateway.agents import Agents, Told
+from benchmarks.gateway.ids import delivered
 from benchmarks.gateway.plan import Plan
-from benchmarks.gateway.scripted import Stage, Written, small_tokenizer
+from benchmarks.gateway.scripted import Stage, small_tokenizer
 
 MOVES = 14  # of an episode's agents
-KEY = EpisodeKey("train", 0, 0, Task("count", 0, "train"))
-EPISODE = Episode(KEY, Status.FINISHED, 1.0, 1, 0, 1.0, 0.0)
-
-# A reply: what comes before it, its ids, the versions that sampled them.
-Delivered = tuple[bytes, bytes, tuple[int, ...]]
 
 
 def measure(plan: Plan) -> dict[str, Any]:
@@ -51,49 +42,21 @@ def account(stage: Stage, agents: Agents) -> collections.Counter[str]:
     branches = agents.episode.end("all")
     # An array's identity says which of several equal replies an agent got.
     got = {id(ids) for ids in agents.got}
-    wanted = collections.Counter(map(_written, (w for w in policy.written if id(w.ids) in got)))
-    decode = stage.tokenizer.decode
-    found = collections.Counter(trained(trajectory_of(EPISODE, branches, 0, decode)))
+    written = [each for each in policy.written if id(each.ids) in got]
+    lost, foreign = delivered(branches, written, stage.tokenizer.decode)
     misread = sum(not _is_read(stage, told, call) for told, call in agents.asked)
     return collections.Counter(
-        lost=_tokens(wanted - found),
-        foreign=_tokens(found - wanted),
+        lost=lost,
+        foreign=foreign,
         misread=misread,
         replies=len(got),
-        tokens=_tokens(wanted),
+        tokens=sum(len(each.ids) for each in written),
         branches=len(branches),
         forks=tree.counts.forks,
         edited=tree.counts.edited,
         ambiguous=tree.counts.ambiguous,
         lost_calls=tree.counts.lost,
     )
-
-
-def trained(trajectory: Trajectory) -> Iterator[Delivered]:
-    """What a trajectory trains on."""
-    branches: list[Trajectory | SideBranch] = [trajectory, *trajectory.side_branches]
-    for branch in branches:
-        for number in range(branch.num_prefix_turns, len(branch.turns)):
-            turn = branch.turns[number]
-            yield _key(_before(branch.turns, number), turn.action_ids, turn.version)
-
-
-def _before(turns: Sequence[Turn], number: int) -> np.ndarray:
-    parts = [part for turn in turns[:number] for part in (turn.prompt_ids, turn.action_ids)]
-    return np.concatenate([*parts, turns[number].prompt_ids])
-
-
-def _written(each: Written) -> Delivered:
-    return _key(each.context, each.ids, np.full(len(each.ids), each.version))
-
-
-def _key(context: np.ndarray, ids: np.ndarray, version: np.ndarray) -> Delivered:
-    as_bytes = (np.asarray(part, np.int32).tobytes() for part in (context, ids))
-    return (*as_bytes, tuple(version.tolist()))
-
-
-def _tokens(replies: collections.Counter[Delivered]) -> int:
-    return sum(len(versions) * count for (_, _, versions), count in replies.items())
 
 
 def _is_read(stage: Stage, told: Told, call: Call) -> bool:

@@ -26,7 +26,7 @@ from benchmarks.gateway.plan import Plan
 from benchmarks.gateway.scripted import ScriptedPolicy, Stage, small_tokenizer
 
 EPISODES, CLIENTS = 32, 4
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 SECRET = re.compile(r"SECRET-(\d+)-[0-9a-f]+")
 SEEN_IDS = 3_000  # of a conversation, at its beginning and its end, in which secrets are looked for
 KEPT_FAULTS = 40

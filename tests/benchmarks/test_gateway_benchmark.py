@@ -6,16 +6,30 @@ import itertools
 import json
 import random
 
+import numpy as np
 import pytest
 
 from ale_jax.gateway import token_tree
 from ale_jax.gateway.api import openai_chat
-from ale_jax.gateway.requests import ApiError
+from ale_jax.gateway.messages import ChatMessage
+from ale_jax.gateway.requests import ApiError, ChatRequest
 from ale_jax.gateway.token_tree import Branch
 from benchmarks.gateway import __main__ as program
-from benchmarks.gateway import branches, fuzz, overhead
+from benchmarks.gateway import (
+    agents,
+    branches,
+    catalogue,
+    clients,
+    drift,
+    families,
+    fuzz,
+    ids,
+    overhead,
+    resent,
+)
 from benchmarks.gateway.agents import MOVES, Agents
 from benchmarks.gateway.fuzz_requests import CHAT, SHARES, Drawn, RequestMaker, usual
+from benchmarks.gateway.installs import NotInstalled
 from benchmarks.gateway.plan import QUICK
 from benchmarks.gateway.report import REQUIRED
 from benchmarks.gateway.scripted import Stage, small_tokenizer
@@ -111,9 +125,9 @@ def test_what_is_no_json_is_seen(body):
 def play(stage, episodes=8):
     total = collections.Counter()
     for number in range(episodes):
-        agents = Agents(stage, f"test/{number}")
-        agents.play(branches.MOVES)
-        total += branches.account(stage, agents)
+        playing = Agents(stage, f"test/{number}")
+        playing.play(branches.MOVES)
+        total += branches.account(stage, playing)
     return total
 
 
@@ -180,3 +194,102 @@ def test_a_part_that_cannot_be_measured_is_told_and_fails(capsys, monkeypatch):
     assert program.main(["--quick", "--only=branches"]) == 1
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert "ZeroDivisionError" in result["failures"]["branches"]
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory):
+    """Our own tokenizer, as if npm had it."""
+    folder = tmp_path_factory.mktemp("tokenizers")
+    small_tokenizer().save(folder / "ours" / "package" / "models")
+    return families.FamilyStage(
+        dataclasses.replace(families.FAMILIES[0], package="@x/ours"), folder
+    )
+
+
+def drifted(family):
+    return sum((drift.play(family, f"test/{n}") for n in range(8)), collections.Counter())
+
+
+def test_sampled_ids_do_not_drift_and_those_rendered_anew_do(family):
+    found = drifted(family)
+    assert found["changed"] == 0 < found["changed_anew"] < found["compared"]
+    assert found["histories_changed"] <= found["histories"] and found["calls"] > 8
+
+
+def test_a_gateway_that_renders_anew_is_found_out(family, monkeypatch):
+    monkeypatch.setattr(token_tree.TokenTree, "_parent", lambda self, keys: (None, 0))
+    assert drifted(family)["changed"] > 0
+
+
+def test_changed_tokens_are_counted_where_they_were_and_in_their_order():
+    history = drift.History([])
+    history.saw(np.array([1, 2]), np.array([7, 8, 9]))
+    history.saw(np.array([1, 2, 7, 8, 9, 3]), np.array([5, 6]))
+    same, shorter = np.array([1, 2, 7, 8, 9, 3, 5, 6, 4]), np.array([1, 2, 7, 8, 9])
+    moved = np.array([1, 2, 70, 8, 9, 9, 3, 5, 6])
+    assert [history.changed(each) for each in (same, shorter, moved)] == [0, 2, 3]
+    assert [history.changed_in_order(each) for each in (same, shorter, moved)] == [0, 2, 1]
+
+
+def test_a_token_may_end_where_the_tokenizer_would_go_on(family):
+    whole, split = family.sampled_ids("three lines"), family.sampled_ids("three lines", [2])
+    assert len(split) > len(whole)
+    assert family.tokenizer.decode(split) == family.tokenizer.decode(whole) == "three lines"
+
+
+def told(stage, messages, tools):
+    return stage.render([ChatMessage(*each) for each in messages], tools, None)
+
+
+@pytest.mark.parametrize("last", ["", "submit"])
+def test_the_script_plays_the_oracles_commands_one_by_one(stage, last):
+    client = dataclasses.replace(catalogue.CLIENTS[0], last=last, more=(("why", "so"),))
+    script, tools = clients.Script(stage, client), agents.BASH
+    messages, seen = [("user", "task")], []
+    while (text := stage.tokenizer.decode(script(told(stage, messages, [tools])))) != clients.DONE:
+        call = json.loads(text.partition("<tool_call>")[2].partition("</tool_call>")[0])
+        assert call["name"] == "bash" and call["arguments"]["why"] == "so"
+        seen.append(call["arguments"]["command"])
+        messages += [("assistant", text), ("tool", "seen")]
+    assert seen[:3] == ["cat cactus.txt", "grep -c ladder cattle.log", "echo 43 > turkey.txt"]
+    assert seen[3:] == [last] * bool(last)
+    title = stage.tokenizer.decode(script(told(stage, [("user", "a title, please")], [])))
+    assert title == clients.DONE
+
+
+def test_what_an_agent_was_sent_must_be_trained_on(stage):
+    policy = stage.saying(["I look.", "Done."])
+    episode, request = stage.episode(policy), ChatRequest("m", (ChatMessage("user", "task"),))
+    for _ in range(2):
+        (pending,) = episode.ask(request)
+        episode.answer(pending, request)
+    made, decode = episode.end("all"), stage.tokenizer.decode
+    first, second = (len(each.ids) for each in policy.written)
+    assert ids.delivered(made, policy.written, decode) == (0, 0)
+    assert ids.delivered(made[:1], policy.written, decode) == (second, 0)
+    assert ids.delivered(made, policy.written[1:], decode) == (0, first)
+    policy.written[0] = dataclasses.replace(policy.written[0], version=1)
+    assert ids.delivered(made, policy.written, decode) == (first, first)
+
+
+def test_a_client_that_cannot_be_had_is_tried_and_not_passed(monkeypatch, tmp_path):
+    def refuse(client, folder):
+        raise NotInstalled("no network")
+
+    monkeypatch.setattr(clients, "install", refuse)
+    monkeypatch.setattr(clients, "build_image", lambda here, folder: "never started")
+    found = clients.measure(QUICK, tmp_path)
+    assert (found["clients_passed"], found["clients_tried"]) == (0, 7)
+    assert {each["reason"] for each in found["clients"]} == {"not installed: no network"}
+
+
+def test_a_history_that_is_sent_again_is_read_only_where_the_engine_has_not_kept_it(monkeypatch):
+    small = {"width": 32, "num_layers": 1, "num_heads": 2, "head_width": 16, "mlp_width": 48}
+    small |= {"num_kv_heads": 1, "num_experts": 0, "dense_layers": ()}
+    monkeypatch.setattr(resent, "POLICY", dataclasses.replace(resent.POLICY, **small))
+    sizes = {"max_sequence_length": 640, "pages": 160, "prefill_tokens": (128,)}
+    monkeypatch.setattr(resent, "ENGINE", dataclasses.replace(resent.ENGINE, **sizes))
+    found = resent.measure(dataclasses.replace(QUICK, resent_turns=3))
+    kept, again, displaced, unknown = (found[f"resent_read_tokens_{way}"] for way in resent.WAYS)
+    assert 0 < kept == again < displaced < unknown
+    assert found["resent_ttft_ratio"] > 0
