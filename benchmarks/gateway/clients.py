@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from envs.shell.families import generate
 KEY = EpisodeKey("train", 0, 0, Task("count", 3, "train"))
 SECONDS = 240.0
 DONE = "Done."
+STEP = re.compile(r"Step \d+\.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +141,9 @@ class Script:
         return np.concatenate([spelled, rest])
 
     def _told(self, context: np.ndarray) -> tuple[int, bool]:
-        """How many replies a conversation has, and whether it offers the tool."""
+        """How many steps a conversation has, and whether it offers the tool. Some clients begin
+        with replies of their own, which are no steps."""
         pieces = [text for text, _ in self._stage.tokenizer.pieces(context)]
-        turns = sum(text.startswith("assistant\n") for text in pieces) - 1
+        replies = [text for text in pieces if text.startswith("assistant\n")]
+        turns = sum(bool(STEP.search(text)) for text in replies)
         return turns, any(f'"name": "{self._client.tool}"' in text for text in pieces)

@@ -245,7 +245,7 @@ def told(stage, messages, tools):
 def test_the_script_plays_the_oracles_commands_one_by_one(stage, last):
     client = dataclasses.replace(catalogue.CLIENTS[0], last=last, more=(("why", "so"),))
     script, tools = clients.Script(stage, client), agents.BASH
-    messages, seen = [("user", "task")], []
+    messages, seen = [("user", "you?"), ("assistant", "I am here."), ("user", "task")], []
     while (text := stage.tokenizer.decode(script(told(stage, messages, [tools])))) != clients.DONE:
         call = json.loads(text.partition("<tool_call>")[2].partition("</tool_call>")[0])
         assert call["name"] == "bash" and call["arguments"]["why"] == "so"
