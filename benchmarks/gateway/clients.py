@@ -22,7 +22,7 @@ from ale_jax.agent.loop import AgentLimits
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.server import served
-from ale_jax.records import EpisodeKey, Task
+from ale_jax.records import EpisodeKey, Status, Task
 from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.runtime import pick_runtime
@@ -102,7 +102,9 @@ def play(stage: Stage, client: Client, version: str, image: str) -> Played:
             return Played(client.name, version, f"no sandbox: {error}")
     branches, counts = episodes.end(token, "all"), episode.tree.counts
     lost, foreign = delivered(branches, policy.written, stage.tokenizer.decode)
-    reasons = [f"{result.status.value}: {result.detail}"] if result.reward != 1.0 else []
+    reasons = []
+    if (result.status, result.reward) != (Status.FINISHED, 1.0):
+        reasons.append(f"{result.status.value}, reward {result.reward}: {result.detail}")
     reasons += [f"{lost} tokens are not trained on, {foreign} wrongly"] if lost or foreign else []
     if counts.lost or counts.ambiguous:
         reasons.append(f"{counts.lost} answers are lost, {counts.ambiguous} ambiguous")

@@ -28,17 +28,22 @@ def install(client: Client, folder: Path) -> str:
     NotInstalled if it cannot be had.
     """
     place = folder / client.name
+    if not place.is_dir():
+        # Under another name until it is whole, as half a client would be taken for one.
+        partial = folder / f"{client.name}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        if client.source == "pypi":
+            _run([PYTHON, "-m", "venv", str(partial / "build")])
+            pip = [str(partial / "build" / "bin" / "pip"), "install", "--quiet"]
+            _run([*pip, "--target", str(partial / "lib"), client.package])
+            shutil.rmtree(partial / "build")
+        else:
+            _run(["npm", "install", "--global", "--prefix", str(partial), client.package])
+        partial.rename(place)
     if client.source == "pypi":
-        if not (place / "lib").is_dir():
-            environment = place / "build"
-            _run([PYTHON, "-m", "venv", str(environment)])
-            pip = [str(environment / "bin" / "pip"), "install", "--quiet"]
-            _run([*pip, "--target", str(place / "lib"), client.package])
         name = client.package.replace("-", "_")
         (found, *_) = sorted((place / "lib").glob(f"{name}-*.dist-info"))
         return found.name.removesuffix(".dist-info").rpartition("-")[2]
-    if not (place / "bin").is_dir():
-        _run(["npm", "install", "--global", "--prefix", str(place), client.package])
     about = place / "lib" / "node_modules" / client.package / "package.json"
     return json.loads(about.read_text())["version"]
 
@@ -61,8 +66,6 @@ def build_image(clients: Sequence[Client], folder: Path) -> str:
         lines += [f"COPY {client.name}/{part} {INSIDE}/{client.name}/{part}" for part in parts]
     recipe = "\n".join(lines) + "\n"
     (folder / "Dockerfile").write_text(recipe)
-    ignored = [f"{client.name}/build" for client in clients]
-    (folder / ".dockerignore").write_text("\n".join(ignored) + "\n")
     image = f"ale-gateway-clients:{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
     _run(["docker", "build", "--quiet", "--network=none", "-t", image, str(folder)], BUILD_S)
     return image
