@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -100,7 +101,9 @@ def make_app(episodes: Episodes, model: str) -> FastAPI:
     async def count_tokens(body: anthropic_messages.CountBody, request: Request) -> dict[str, int]:
         """The tokens that the messages would be read as."""
         asked = anthropic_messages.chat_request(body)
-        return {"input_tokens": episode_of(request).count_tokens(asked)}
+        # In a thread, as a long prompt takes seconds, in which no other call would be answered.
+        counted = await asyncio.to_thread(episode_of(request).count_tokens, asked)
+        return {"input_tokens": counted}
 
     app.add_middleware(Guard, episodes=episodes, refuse=_show_error)
     paths = frozenset(route.path for route in app.routes)

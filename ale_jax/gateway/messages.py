@@ -8,6 +8,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from ale_jax.gateway.json_values import value_or_text
+
 Role = Literal["system", "user", "assistant", "tool"]
 
 
@@ -37,7 +39,7 @@ def message_key(message: ChatMessage) -> bytes:
     """Equal for messages that mean the same, although a client has stored them and sent them back:
     it may trim the content, write a call's JSON in another way or number calls anew, and many leave
     out the reasoning."""
-    calls = [[call.name, _canonical(call.arguments)] for call in message.tool_calls]
+    calls = [[call.name, value_or_text(call.arguments)] for call in message.tool_calls]
     return _digest([message.role, message.content.strip(), calls])
 
 
@@ -53,13 +55,6 @@ def path_keys(start: bytes, messages: Sequence[ChatMessage]) -> list[bytes]:
 def tools_key(tools: Sequence[dict[str, Any]]) -> bytes:
     """Of the tools that a conversation offers."""
     return _digest(list(tools))
-
-
-def _canonical(arguments: str) -> Any:
-    try:
-        return json.loads(arguments)
-    except (ValueError, RecursionError):
-        return arguments
 
 
 def _digest(content: Any) -> bytes:

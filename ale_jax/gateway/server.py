@@ -14,6 +14,10 @@ from fastapi import FastAPI
 BACKLOG = 2048
 MAX_CONNECTIONS = 4096  # more are refused, with 503
 LEAVE_S = 5  # for calls in progress, when the server is closed
+# Longer than clients keep a silent connection (OpenAI's and Anthropic's 5 s, litellm's 15 s) and
+# than most commands of agents take. If the server closed it at the moment in which a client sends
+# its next call, the call would fail.
+KEEP_ALIVE_S = 180
 
 
 @contextlib.contextmanager
@@ -29,6 +33,7 @@ def served(app: FastAPI, host: str = "127.0.0.1", port: int = 0) -> Iterator[str
             access_log=False,
             limit_concurrency=MAX_CONNECTIONS,
             timeout_graceful_shutdown=LEAVE_S,
+            timeout_keep_alive=KEEP_ALIVE_S,
         )
         server = uvicorn.Server(config)
         thread = threading.Thread(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from ale_jax.gateway.formats.families import format_named, format_of
 from ale_jax.gateway.formats.reply import plain_text, special
+from ale_jax.gateway.json_values import value_or_text
 from ale_jax.gateway.language import Language
 from ale_jax.gateway.messages import ChatMessage, ToolCall
 from ale_jax.gateway.requests import SampleOptions
@@ -120,9 +120,5 @@ def _for_template(message: ChatMessage) -> dict[str, Any]:
 
 def _call_for_template(call: ToolCall) -> dict[str, Any]:
     """Arguments that are no JSON are shown as the text that they are."""
-    try:
-        arguments = json.loads(call.arguments)
-    except (ValueError, RecursionError):
-        arguments = call.arguments
-    function = {"name": call.name, "arguments": arguments}
+    function = {"name": call.name, "arguments": value_or_text(call.arguments)}
     return {"id": call.id, "type": "function", "function": function}

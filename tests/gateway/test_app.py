@@ -12,6 +12,7 @@ import httpx
 import numpy as np
 import openai
 import pytest
+import uvicorn
 from starlette.requests import ClientDisconnect
 
 from ale_jax.gateway.api import openai_chat
@@ -289,6 +290,43 @@ def test_what_is_no_json_is_refused(gateway, content):
         assert refused.status_code == 400 and "error" in refused.json()
 
 
+def offering(path, value):
+    """A request whose tool has a parameter of any kind."""
+    schema, user = {"x": value}, [{"role": "user", "content": "task"}]
+    match path:
+        case "/chat/completions":
+            tools = [{"function": {"name": "bash", "parameters": schema}}]
+            return {"messages": user, "tools": tools}
+        case "/responses":
+            tools = [{"type": "function", "name": "bash", "parameters": schema}]
+            return {"input": "task", "tools": tools}
+    tools = [{"name": "bash", "input_schema": schema}]
+    return {"messages": user, "max_tokens": 50, "tools": tools}
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/responses", "/messages"])
+@pytest.mark.parametrize(
+    ("value", "flaw"),
+    [
+        ("\ud800", "surrogate"),
+        ({"\udfff": 1}, "surrogate"),
+        (float("nan"), "finite"),
+        (float("-inf"), "finite"),
+        (json.loads("[" * 300 + "]" * 300), "nested"),
+        ("👩", None),
+        (json.loads("[" * 60 + "]" * 60), None),
+    ],
+)
+def test_what_cannot_be_passed_on_is_refused(gateway, path, value, flaw):
+    """Also where the content of a field is free."""
+    headers = {"Authorization": f"Bearer {gateway.open()}", "Content-Type": "application/json"}
+    body = json.dumps(offering(path, value))
+    answer = httpx.post(gateway.url + path, content=body, headers=headers)
+    assert answer.status_code == (400 if flaw else 200)
+    if flaw:
+        assert flaw in answer.json()["error"]["message"] and not gateway.policy.asked
+
+
 def test_an_unknown_path_is_told_in_json(gateway):
     headers = {"Authorization": f"Bearer {gateway.open()}"}
     assert httpx.get(f"{gateway.url}/nothing", headers=headers).json()["error"]["code"] == 404
@@ -303,6 +341,41 @@ def test_many_clients_are_served_at_once(gateway):
     until(lambda: len(gateway.policy.asked) == 50)
     assert play_with_openai(gateway.openai(gateway.open()), False)
     gateway.episodes.end(token, "all")
+
+
+def test_it_is_the_client_who_closes_a_silent_connection(monkeypatch):
+    """OpenAI's and Anthropic's keep one for 5 s, litellm's for 15 s."""
+    used = []
+
+    class Config(uvicorn.Config):
+        def __init__(self, *app, **options):
+            super().__init__(*app, **options)
+            used.append(self)
+
+    monkeypatch.setattr(uvicorn, "Config", Config)
+    with served(make_app(Episodes(), "policy")):
+        pass
+    assert [config.timeout_keep_alive > 15 for config in used] == [True]
+
+
+def test_a_prompt_whose_tokens_are_counted_for_long_holds_up_nobody(gateway, monkeypatch):
+    token, counts, go_on = gateway.open(), threading.Event(), threading.Event()
+
+    def count(asked):
+        counts.set()
+        assert go_on.wait(60)
+        return 7
+
+    monkeypatch.setattr(gateway.episodes.admit(token), "count_tokens", count)
+    body = {"model": "m", "messages": [{"role": "user", "content": "task"}]}
+    with ThreadPoolExecutor(1) as pool:
+        counted = pool.submit(gateway.post, "/messages/count_tokens", body, token, timeout=60)
+        try:
+            assert counts.wait(60)
+            other = gateway.post("/chat/completions", body, gateway.open(), timeout=20)
+        finally:
+            go_on.set()
+        assert other.status_code == 200 and counted.result().json() == {"input_tokens": 7}
 
 
 def until(condition):

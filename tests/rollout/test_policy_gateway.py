@@ -15,7 +15,7 @@ from ale_jax.agent.api import Message
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.episode import GatewayEpisode
 from ale_jax.gateway.episodes import Episodes
-from ale_jax.gateway.messages import ChatMessage
+from ale_jax.gateway.messages import ChatMessage, ToolCall
 from ale_jax.gateway.requests import REQUIRED, ApiError, ChatRequest, SampleOptions
 from ale_jax.gateway.server import served
 from ale_jax.gateway.token_tree import TokenTree
@@ -75,6 +75,17 @@ def opened(engine, tokenizer, reply_tokens):
 def ask(episode, messages, **options):
     request = ChatRequest("m", tuple(messages), options=SampleOptions(**options))
     return [episode.answer(each, request) for each in episode.ask(request)]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ['{"a": "\\ud800"}', '{"a": NaN}', '{"a": %s}' % ("[" * 480 + "]" * 480), "ls", "{"],
+)
+def test_arguments_that_no_prompt_can_hold_as_json_are_text(tokenizer, arguments):
+    told = [*FIRST, ChatMessage("assistant", "", tool_calls=(ToolCall("bash", arguments),)), *SEEN]
+    ids = ChatRender(tokenizer)(told, (), None)
+    # A template writes them once more as JSON.
+    assert json.dumps(arguments)[1:-1] in tokenizer.decode(ids)
 
 
 def test_an_agent_behind_the_gateway_gets_the_tokens_of_our_own_loop(episode, engine, tokenizer):

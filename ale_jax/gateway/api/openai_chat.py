@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from ale_jax.gateway.json_values import without_flaw
 from ale_jax.gateway.messages import ChatMessage, ToolCall
 from ale_jax.gateway.requests import (
     AUTO,
@@ -86,6 +87,8 @@ class StreamOptions(_Body):
 
 class ChatBody(_Body):
     """A request. Fields that are not listed are ignored."""
+
+    _can_be_passed_on = model_validator(mode="before")(without_flaw)
 
     model: str = ""
     messages: Annotated[list[InputMessage], Field(min_length=1)]

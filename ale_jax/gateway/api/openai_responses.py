@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from ale_jax.gateway.json_values import without_flaw
 from ale_jax.gateway.messages import ChatMessage, ToolCall
 from ale_jax.gateway.requests import (
     AUTO,
@@ -68,6 +69,8 @@ class TextOptions(_Body):
 
 class ResponsesBody(_Body):
     """A request. Fields that are not listed are ignored."""
+
+    _can_be_passed_on = model_validator(mode="before")(without_flaw)
 
     model: str = ""
     input: str | list[Item]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ale_jax import strict_json
+from ale_jax.gateway.json_values import without_flaw
 from ale_jax.gateway.messages import ToolCall
 
 # Around the name of a special token. Unicode reserves both for use within a program: they are not
@@ -65,9 +66,11 @@ def without_marks(text: str) -> str:
 
 
 def read_json(text: str) -> tuple[Any, str]:
-    """The JSON value that begins `text`, and what follows it. NotACall if there is none."""
+    """The JSON value that begins `text`, and what follows it. NotACall if there is none that an
+    answer can hold."""
     try:
-        return strict_json.read_json(text)
+        value, rest = strict_json.read_json(text)
+        return without_flaw(value), rest
     except ValueError as error:
         raise NotACall(str(error)) from None
 

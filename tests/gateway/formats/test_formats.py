@@ -111,6 +111,12 @@ def test_what_models_write_is_read(name, text, expected):
         ("hermes", '<tool_call>{"name": "bash", "arguments": [1]}</tool_call>'),
         ("hermes", "<tool_call>" + "[" * 100_000 + "</tool_call>"),
         ("hermes", "<tool_call>" + "9" * 10_000 + "</tool_call>"),
+        *(
+            ("hermes", f'<tool_call>{{"name": "bash", "arguments": {{"a": {value}}}}}</tool_call>')
+            for value in ('"\\ud800"', "NaN", "-Infinity", "1e999", "[" * 300 + "]" * 300)
+        ),
+        ("llama3", '{"name": "\\udfff", "parameters": {}}'),
+        ("mistral", '«[TOOL_CALLS]»bash«[ARGS]»{"\\ud800": 1}'),
         ("qwen3_coder", "<tool_call><function=bash>ls</function></tool_call>"),
         (
             "qwen3_coder",

@@ -1,0 +1,1 @@
+"""Does the gateway serve unmodified agents, keep every token, and cost little?"""

@@ -1,0 +1,49 @@
+"""How much of everything, for the full benchmark and with --quick."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """fuzz_requests, branch_conversations, drift_conversations (of all families together): how
+    many. overhead_calls: of all clients together, in each of overhead_rounds; at least one
+    conversation of overhead_turns for each. pause_s: between two calls of clients that do not
+    hurry. resent_turns: of a history; resent_rounds: how often it is measured. seed: of all that is
+    drawn."""
+
+    fuzz_requests: int
+    branch_conversations: int
+    drift_conversations: int
+    overhead_calls: int
+    overhead_rounds: int
+    overhead_turns: int
+    pause_s: float
+    resent_turns: int
+    resent_rounds: int
+    seed: int = 0
+
+
+FULL = Plan(
+    fuzz_requests=10_000,
+    branch_conversations=10_000,
+    drift_conversations=1_000,
+    overhead_calls=1_600,
+    overhead_rounds=3,
+    overhead_turns=10,
+    pause_s=1.0,
+    resent_turns=20,
+    resent_rounds=5,
+)
+QUICK = Plan(
+    fuzz_requests=300,
+    branch_conversations=200,
+    drift_conversations=12,
+    overhead_calls=100,
+    overhead_rounds=1,
+    overhead_turns=2,
+    pause_s=0.1,
+    resent_turns=4,
+    resent_rounds=1,
+)

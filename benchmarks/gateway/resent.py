@@ -1,0 +1,184 @@
+"""What it costs that agents send their whole history with each call.
+
+A small policy with random weights plays conversations of many turns; then the time to the first
+tokens of one more reply is taken, and the tokens that the engine had to read for it, in four ways:
+
+kept: a loop of our own tells the engine only what is new.
+resent: an agent sends everything to the gateway, which finds the conversation that the engine has.
+displaced: the same after another conversation has taken its place in the engine. The ids are known,
+but must be read again, as far as the engine has no pages of them.
+unknown: the history was never played here, and is rendered and read as a whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
+from ale_jax.gateway.messages import ChatMessage
+from ale_jax.gateway.requests import ChatRequest, SampleOptions
+from ale_jax.gateway.token_tree import TokenTree
+from ale_jax.model.params import init_params
+from ale_jax.model.sampler import Sampling
+from ale_jax.model.shape import PolicyShape
+from ale_jax.rollout.engine import Engine
+from ale_jax.rollout.engine_shape import EngineShape
+from ale_jax.rollout.policy_gateway import EnginePolicy
+from benchmarks.gateway.plan import Plan
+from benchmarks.gateway.scripted import Stage, small_tokenizer
+
+# The quickstart's policy, with room for long conversations.
+POLICY = PolicyShape(
+    vocab_size=0,
+    width=128,
+    num_layers=3,
+    num_heads=4,
+    num_kv_heads=2,
+    head_width=32,
+    mlp_width=384,
+    num_experts=8,
+    experts_per_token=2,
+    expert_width=192,
+    dense_layers=(0, 1),
+    norm_topk_prob=True,
+    qk_norm=True,
+    qkv_bias=False,
+    rope_theta=10_000.0,
+    llama3_rope=(),
+    max_positions=4096,
+    norm_eps=1e-6,
+    tie_embeddings=True,
+)
+ENGINE = EngineShape(max_sequences=4, max_sequence_length=4096, pages=4 * 256)
+REPLY_TOKENS = 32
+SEEN = "The file notes.txt has three lines. What is in it? Done, the answer is 42. "
+WAYS = ("kept", "resent", "displaced", "unknown")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    seconds: float
+    read_tokens: int
+
+
+def measure(plan: Plan) -> dict[str, Any]:
+    with Bench.open() as bench:
+        bench.round("warm", plan.resent_turns)  # compiles
+        rounds = [bench.round(f"{n}", plan.resent_turns) for n in range(plan.resent_rounds)]
+    figures: dict[str, Any] = {"resent_turns": plan.resent_turns}
+    figures["resent_history_tokens"] = statistics.median(tokens for _, tokens in rounds)
+    costs = [cost for cost, _ in rounds]
+    for way in WAYS:
+        times = [each[way].seconds * 1000 for each in costs]
+        figures[f"resent_ttft_ms_{way}"] = round(statistics.median(times), 2)
+        figures[f"resent_ttft_ms_{way}_rounds"] = [round(each, 2) for each in times]
+        read = statistics.median(each[way].read_tokens for each in costs)
+        figures[f"resent_read_tokens_{way}"] = read
+    kept = figures["resent_ttft_ms_kept"]
+    for way in WAYS[1:]:
+        name = "resent_ttft_ratio" if way == "resent" else f"resent_ttft_ratio_{way}"
+        figures[name] = round(figures[f"resent_ttft_ms_{way}"] / kept, 3)
+    return figures
+
+
+class Bench:
+    def __init__(self, stage: Stage, engine: Engine):
+        self._stage, self._engine = stage, engine
+        self._policy = EnginePolicy(engine, Sampling(), REPLY_TOKENS)
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls) -> Iterator[Bench]:
+        stage = Stage(small_tokenizer())
+        shape = dataclasses.replace(POLICY, vocab_size=stage.tokenizer.vocab_size)
+        params = init_params(jax.random.key(0), shape)
+        with contextlib.closing(Engine(shape, ENGINE, stage.tokenizer.stop_ids, params)) as engine:
+            yield cls(stage, engine)
+
+    def round(self, name: str, turns: int) -> tuple[dict[str, Cost], int]:
+        """What one more reply costs in each way, and the tokens of its prompt. name: so that no
+        round shares its prompts with another one."""
+        first, new = _first(name), ChatMessage("tool", SEEN)
+        episode = self._episode()
+        told = self._played(episode, first, turns)
+        request = ChatRequest("m", (*told, new))
+        tokens = episode.count_tokens(request)
+        costs = {"kept": self._kept(_first(f"{name} own"), turns)}
+        costs["resent"] = self._cost(lambda see: self._ask(episode, request, see))
+        episode.end("all")
+        episode = self._episode()
+        told = self._played(episode, _first(f"{name} displaced"), turns)
+        self._ask(episode, ChatRequest("m", tuple(_first("another"))), None)
+        again = ChatRequest("m", (*told, new))
+        costs["displaced"] = self._cost(lambda see: self._ask(episode, again, see))
+        episode.end("all")
+        episode = self._episode()
+        unknown = ChatRequest("m", (*_first(f"{name} unknown"), *told[2:], new))
+        costs["unknown"] = self._cost(lambda see: self._ask(episode, unknown, see))
+        episode.end("all")
+        return costs, tokens
+
+    def _episode(self) -> GatewayEpisode:
+        keys = lambda number: np.array([0, number], np.uint32)  # noqa: E731
+        tree = TokenTree(self._stage.render)
+        return GatewayEpisode(
+            tree, self._policy, self._stage.language, keys, EpisodeOptions(kept=1)
+        )
+
+    def _played(
+        self, episode: GatewayEpisode, first: Sequence[ChatMessage], turns: int
+    ) -> list[ChatMessage]:
+        told = list(first)
+        for _ in range(turns):
+            if told[-1].role == "assistant":
+                told.append(ChatMessage("tool", SEEN))
+            told.append(self._ask(episode, ChatRequest("m", tuple(told)), None))
+        return told
+
+    def _ask(
+        self, episode: GatewayEpisode, request: ChatRequest, see: Callable[..., None] | None
+    ) -> ChatMessage:
+        (pending,) = episode.ask(request, see)
+        return episode.answer(pending, request).message
+
+    def _kept(self, first: Sequence[ChatMessage], turns: int) -> Cost:
+        conversation, key = self._policy.open(), np.array([0, 0], np.uint32)
+
+        def reply(new: Sequence[ChatMessage], after: np.ndarray | None, watch: Any) -> np.ndarray:
+            ids = self._stage.render(new, (), after)
+            found = self._policy.reply(conversation, ids, SampleOptions(), key, watch)
+            return found.result().ids
+
+        last = reply(first, None, None)
+        for _ in range(turns - 1):
+            last = reply([ChatMessage("tool", SEEN)], last, None)
+        cost = self._cost(lambda see: reply([ChatMessage("tool", SEEN)], last, see))
+        self._policy.end(conversation)
+        return cost
+
+    def _cost(self, ask: Callable[[Callable[..., None]], object]) -> Cost:
+        """ask: for a reply; it calls what it is given as soon as the first tokens are there."""
+        seen, begun = threading.Event(), []
+
+        def see(*_: object) -> None:
+            if not seen.is_set():
+                begun.append(time.perf_counter())
+                seen.set()
+
+        before, start = self._engine.stats.prefilled_tokens, time.perf_counter()
+        ask(see)
+        return Cost(begun[0] - start, self._engine.stats.prefilled_tokens - before)
+
+
+def _first(name: str) -> list[ChatMessage]:
+    # Its beginning differs, so that no page is that of another conversation.
+    return [ChatMessage("system", f"{name}: work."), ChatMessage("user", SEEN)]

@@ -1,0 +1,295 @@
+"""The gateway's benchmark: it measures the real gateway, and finds what is wrong with a bad one."""
+
+import collections
+import dataclasses
+import itertools
+import json
+import random
+
+import numpy as np
+import pytest
+
+from ale_jax.gateway import token_tree
+from ale_jax.gateway.api import openai_chat
+from ale_jax.gateway.messages import ChatMessage
+from ale_jax.gateway.requests import ApiError, ChatRequest
+from ale_jax.gateway.token_tree import Branch
+from benchmarks.gateway import __main__ as program
+from benchmarks.gateway import (
+    agents,
+    branches,
+    catalogue,
+    clients,
+    drift,
+    families,
+    fuzz,
+    ids,
+    overhead,
+    resent,
+)
+from benchmarks.gateway.agents import MOVES, Agents
+from benchmarks.gateway.fuzz_requests import CHAT, SHARES, Drawn, RequestMaker, usual
+from benchmarks.gateway.installs import NotInstalled
+from benchmarks.gateway.plan import QUICK
+from benchmarks.gateway.report import REQUIRED
+from benchmarks.gateway.scripted import Stage, small_tokenizer
+
+FEW = dataclasses.replace(QUICK, fuzz_requests=60, branch_conversations=12, overhead_calls=2)
+
+
+@pytest.fixture(scope="module")
+def stage():
+    return Stage(small_tokenizer())
+
+
+@pytest.fixture
+def fuzzed():
+    with fuzz.Fuzzed() as fuzzed:
+        yield fuzzed
+
+
+def ask(fuzzed, caller=0, owner=0, **changes):
+    """Judges an answer to one episode's call that tells a secret of another one."""
+    connection = fuzz.Connection(fuzzed.url)
+    body = usual(CHAT, f"I am {fuzzed.secrets[owner]}", random.Random(1)) | changes
+    drawn = Drawn("usual", CHAT, json.dumps(body).encode(), caller)
+    fuzzed.judge(0, drawn, connection)
+    connection.close()
+    return {name: count for name, count in fuzzed.counts.items() if count}
+
+
+def test_a_request_depends_on_its_number_only(fuzzed):
+    makers = [RequestMaker(fuzzed.document, fuzzed.secrets, 0) for _ in range(2)]
+    ours, theirs = ([maker.draw(number, []) for number in range(300)] for maker in makers)
+    assert ours == theirs
+    kinds = {drawn.kind for drawn in ours}
+    assert kinds >= {*SHARES} - {"huge", "many"}
+    assert {drawn.path for drawn in ours} == {*fuzzed.document["paths"]} - {"/v1/models"}
+
+
+def test_the_gateway_stands_some_hundred_hostile_requests():
+    found = fuzz.measure(FEW)
+    assert found["fuzz_faults"] == []
+    assert found["fuzz_own_secrets_told"] > 0, "a leak would be seen"
+
+
+def test_a_secret_of_another_episode_is_a_leak(fuzzed):
+    assert ask(fuzzed) == {"own": 1}
+    assert ask(fuzzed, owner=1) == {"own": 1, "leaks": 1}
+    assert fuzzed.faults[0]["what"] == "secrets of [1]"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_fails_is_counted(fuzzed, monkeypatch, stream):
+    def fail(*_):
+        raise ApiError(503, "no")
+
+    monkeypatch.setattr("ale_jax.gateway.episode.GatewayEpisode.answer", fail)
+    found = ask(fuzzed, stream=stream)
+    assert found.pop("own", 0) == stream, "what was streamed before had been told"
+    assert found == {"5xx": 1}
+
+
+def test_a_crash_and_a_broken_stream_are_counted(fuzzed, monkeypatch):
+    def crash(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(openai_chat, "completion", crash)
+    monkeypatch.setattr(openai_chat, "chunk", crash)
+    assert ask(fuzzed, stream=False) == {"5xx": 1, "not_json": 1}
+    assert ask(fuzzed, stream=True) == {"5xx": 1, "not_json": 1, "broken": 1}
+
+
+@pytest.mark.parametrize(
+    ("body", "statuses"),
+    [
+        (b'{"error": {"code": 500}}', [500]),
+        (b'data: {"x": 1}\n\ndata: {"error": {"code": 503}}\n\ndata: [DONE]\n\n', [0, 503]),
+        (b'event: error\ndata: {"type": "error", "error": {"type": "api_error"}}\n\n', [500]),
+        (b'event: error\ndata: {"type": "error", "code": "410"}\n\n', [410]),
+        (b'{"choices": []}', [0]),
+    ],
+)
+def test_errors_are_read_in_the_shape_of_every_api(body, statuses):
+    assert [fuzz._status_of(event) for event in fuzz.events(body)] == statuses
+
+
+@pytest.mark.parametrize(
+    "body", [b"Internal Server Error", b'{"a": NaN}', b'data: {"a":\n\n', b"\xff"]
+)
+def test_what_is_no_json_is_seen(body):
+    with pytest.raises(ValueError):
+        list(fuzz.events(body))
+
+
+def play(stage, episodes=8):
+    total = collections.Counter()
+    for number in range(episodes):
+        playing = Agents(stage, f"test/{number}")
+        playing.play(branches.MOVES)
+        total += branches.account(stage, playing)
+    return total
+
+
+def test_every_sampled_token_is_delivered_once(stage):
+    found = play(stage)
+    assert (found["lost"], found["foreign"], found["misread"]) == (0, 0, 0)
+    assert found["tokens"] > 1000 and found["forks"] and found["edited"] and found["lost_calls"]
+
+
+def test_every_move_is_made():
+    found = branches.measure(FEW)
+    assert {*found["branches_moves"]} == {*MOVES, "given"}
+
+
+def test_a_tree_that_trains_on_shared_replies_again_is_found_out(stage, monkeypatch):
+    def shares_nothing(leaves):
+        return [Branch(tuple(leaf.path()), 0) for leaf in leaves]
+
+    monkeypatch.setattr(token_tree, "_without_repeats", shares_nothing)
+    found = play(stage)
+    assert found["foreign"] > 0 and found["lost"] == 0
+
+
+def test_a_tree_that_forgets_branches_is_found_out(stage, monkeypatch):
+    without_repeats = token_tree._without_repeats
+    monkeypatch.setattr(
+        token_tree, "_without_repeats", lambda leaves: itertools.islice(without_repeats(leaves), 1)
+    )
+    found = play(stage)
+    assert found["lost"] > 0 and found["foreign"] == 0
+
+
+def test_a_tree_that_does_not_read_what_was_edited_is_found_out(stage, monkeypatch):
+    def of_roles(start, messages):
+        return list(itertools.accumulate((each.role.encode() for each in messages), initial=start))[
+            1:
+        ]
+
+    monkeypatch.setattr(token_tree, "path_keys", of_roles)
+    found = play(stage)
+    assert found["misread"] > 0
+
+
+def test_calls_are_timed_in_another_process():
+    found = overhead.measure(FEW)
+    for load in overhead.loads(FEW.pause_s):
+        p50, p99 = (found[f"{load.name}_{p}_{load.clients}"] for p in ("p50", "p99"))
+        assert 0 < p50 <= p99
+        assert found[f"{load.name}_p50_{load.clients}_rounds"] == [p50]
+
+
+def test_the_last_line_is_one_json_object_with_all_figures(capsys, tmp_path):
+    out = tmp_path / "made" / "gateway.json"
+    assert program.main(["--quick", "--only=branches", f"--out={out}"]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result == json.loads(out.read_text())
+    assert {*REQUIRED} <= result.keys() and result["failures"] == {}
+    assert result["branches_lost_tokens"] == 0 and result["fuzz_5xx"] is None
+    assert {"command", "hardware", "versions"} <= result.keys()
+
+
+def test_a_part_that_cannot_be_measured_is_told_and_fails(capsys, monkeypatch):
+    monkeypatch.setattr(branches, "measure", lambda plan: 1 / 0)
+    assert program.main(["--quick", "--only=branches"]) == 1
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert "ZeroDivisionError" in result["failures"]["branches"]
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory):
+    """Our own tokenizer, as if npm had it."""
+    folder = tmp_path_factory.mktemp("tokenizers")
+    small_tokenizer().save(folder / "ours" / "package" / "models")
+    return families.FamilyStage(
+        dataclasses.replace(families.FAMILIES[0], package="@x/ours"), folder
+    )
+
+
+def drifted(family):
+    return sum((drift.play(family, f"test/{n}") for n in range(8)), collections.Counter())
+
+
+def test_sampled_ids_do_not_drift_and_those_rendered_anew_do(family):
+    found = drifted(family)
+    assert found["changed"] == 0 < found["changed_anew"] < found["compared"]
+    assert found["histories_changed"] <= found["histories"] and found["calls"] > 8
+
+
+def test_a_gateway_that_renders_anew_is_found_out(family, monkeypatch):
+    monkeypatch.setattr(token_tree.TokenTree, "_parent", lambda self, keys: (None, 0))
+    assert drifted(family)["changed"] > 0
+
+
+def test_changed_tokens_are_counted_where_they_were_and_in_their_order():
+    history = drift.History([])
+    history.saw(np.array([1, 2]), np.array([7, 8, 9]))
+    history.saw(np.array([1, 2, 7, 8, 9, 3]), np.array([5, 6]))
+    same, shorter = np.array([1, 2, 7, 8, 9, 3, 5, 6, 4]), np.array([1, 2, 7, 8, 9])
+    moved = np.array([1, 2, 70, 8, 9, 9, 3, 5, 6])
+    assert [history.changed(each) for each in (same, shorter, moved)] == [0, 2, 3]
+    assert [history.changed_in_order(each) for each in (same, shorter, moved)] == [0, 2, 1]
+
+
+def test_a_token_may_end_where_the_tokenizer_would_go_on(family):
+    whole, split = family.sampled_ids("three lines"), family.sampled_ids("three lines", [2])
+    assert len(split) > len(whole)
+    assert family.tokenizer.decode(split) == family.tokenizer.decode(whole) == "three lines"
+
+
+def told(stage, messages, tools):
+    return stage.render([ChatMessage(*each) for each in messages], tools, None)
+
+
+@pytest.mark.parametrize("last", ["", "submit"])
+def test_the_script_plays_the_oracles_commands_one_by_one(stage, last):
+    client = dataclasses.replace(catalogue.CLIENTS[0], last=last, more=(("why", "so"),))
+    script, tools = clients.Script(stage, client), agents.BASH
+    messages, seen = [("user", "you?"), ("assistant", "I am here."), ("user", "task")], []
+    while (text := stage.tokenizer.decode(script(told(stage, messages, [tools])))) != clients.DONE:
+        call = json.loads(text.partition("<tool_call>")[2].partition("</tool_call>")[0])
+        assert call["name"] == "bash" and call["arguments"]["why"] == "so"
+        seen.append(call["arguments"]["command"])
+        messages += [("assistant", text), ("tool", "seen")]
+    assert seen[:3] == ["cat cactus.txt", "grep -c ladder cattle.log", "echo 43 > turkey.txt"]
+    assert seen[3:] == [last] * bool(last)
+    title = stage.tokenizer.decode(script(told(stage, [("user", "a title, please")], [])))
+    assert title == clients.DONE
+
+
+def test_what_an_agent_was_sent_must_be_trained_on(stage):
+    policy = stage.saying(["I look.", "Done."])
+    episode, request = stage.episode(policy), ChatRequest("m", (ChatMessage("user", "task"),))
+    for _ in range(2):
+        (pending,) = episode.ask(request)
+        episode.answer(pending, request)
+    made, decode = episode.end("all"), stage.tokenizer.decode
+    first, second = (len(each.ids) for each in policy.written)
+    assert ids.delivered(made, policy.written, decode) == (0, 0)
+    assert ids.delivered(made[:1], policy.written, decode) == (second, 0)
+    assert ids.delivered(made, policy.written[1:], decode) == (0, first)
+    policy.written[0] = dataclasses.replace(policy.written[0], version=1)
+    assert ids.delivered(made, policy.written, decode) == (first, first)
+
+
+def test_a_client_that_cannot_be_had_is_tried_and_not_passed(monkeypatch, tmp_path):
+    def refuse(client, folder):
+        raise NotInstalled("no network")
+
+    monkeypatch.setattr(clients, "install", refuse)
+    monkeypatch.setattr(clients, "build_image", lambda here, folder: "never started")
+    found = clients.measure(QUICK, tmp_path)
+    assert (found["clients_passed"], found["clients_tried"]) == (0, 7)
+    assert {each["reason"] for each in found["clients"]} == {"not installed: no network"}
+
+
+def test_a_history_that_is_sent_again_is_read_only_where_the_engine_has_not_kept_it(monkeypatch):
+    small = {"width": 32, "num_layers": 1, "num_heads": 2, "head_width": 16, "mlp_width": 48}
+    small |= {"num_kv_heads": 1, "num_experts": 0, "dense_layers": ()}
+    monkeypatch.setattr(resent, "POLICY", dataclasses.replace(resent.POLICY, **small))
+    sizes = {"max_sequence_length": 640, "pages": 160, "prefill_tokens": (128,)}
+    monkeypatch.setattr(resent, "ENGINE", dataclasses.replace(resent.ENGINE, **sizes))
+    found = resent.measure(dataclasses.replace(QUICK, resent_turns=3))
+    kept, again, displaced, unknown = (found[f"resent_read_tokens_{way}"] for way in resent.WAYS)
+    assert 0 < kept == again < displaced < unknown
+    assert found["resent_ttft_ratio"] > 0
