@@ -1,0 +1,123 @@
+"""The session as a person sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from ale_jax.agent.assistant.clipping import printable
+from ale_jax.agent.assistant.events import (
+    CallEnded,
+    CallStarted,
+    Compacted,
+    Ended,
+    Event,
+    OutputsMoved,
+    Replied,
+    TodosChanged,
+    Written,
+)
+from ale_jax.agent.assistant.messages import Usage
+from ale_jax.agent.assistant.permissions import ALWAYS, NO, ONCE, subject_of
+from ale_jax.agent.assistant.tools.todo import MARKS
+
+SHOWN_LINES, SHOWN_CHARS, SUBJECT_CHARS = 6, 1000, 300
+ANSWERS = {"y": ONCE, "yes": ONCE, "a": ALWAYS, "always": ALWAYS, "n": NO, "no": NO, "": NO}
+
+
+class TerminalView:
+    """A listener. Whatever it prints is without control characters and markup."""
+
+    def __init__(self, console: Console):
+        self._console = console
+        self._part = ""  # of a reply, that is being written
+        self._usage, self._said = Usage(0, 0), ""
+
+    async def __call__(self, event: Event) -> None:
+        margin = "  " if event.agent else ""
+        match event:
+            case Written():
+                self._write(event, margin)
+            case Replied():
+                self._end_part()
+                self._usage += event.usage or Usage(0, 0)
+                self._said = event.content
+            case CallStarted():
+                arguments = event.arguments
+                subject = "" if arguments is None else subject_of(event.call.name, arguments)
+                self._line(f"{margin}● {event.call.name} ", _short(subject), style="bold cyan")
+            case CallEnded(name=name) if name not in ("finish", "todo"):
+                self._output(event, margin)
+            case TodosChanged():
+                for item in event.items:
+                    mark = MARKS.get(item["status"], "[ ]")
+                    self._line(f"{margin}  {mark} {item['content']}")
+            case OutputsMoved():
+                self._line(f"{margin}[{len(event.files)} long outputs moved to files]", style="dim")
+            case Compacted():
+                self._line(f"{margin}[the conversation was replaced by a summary]", style="dim")
+            case Ended(agent=""):
+                self._end(event)
+
+    def _write(self, event: Written, margin: str) -> None:
+        part = f"{margin}{event.part}"
+        if part != self._part:
+            self._end_part()
+            self._part = part
+        style = "" if event.part == "text" else "dim italic"
+        text = printable(event.text).replace("\n", f"\n{margin}")
+        self._console.print(Text(text, style), end="", soft_wrap=True)
+
+    def _end_part(self) -> None:
+        if self._part:
+            self._console.print()
+        self._part = ""
+
+    def _output(self, event: CallEnded, margin: str) -> None:
+        lines = event.output[:SHOWN_CHARS].splitlines()
+        style = "red" if event.is_error else "dim"
+        for line in lines[:SHOWN_LINES]:
+            self._line(f"{margin}  {line}", style=style)
+        left = event.output.count("\n") + 1 - SHOWN_LINES
+        if left > 0:
+            self._line(f"{margin}  [{left} more lines]", style="dim")
+
+    def _end(self, event: Ended) -> None:
+        self._end_part()
+        used = f"{self._usage.prompt} tokens read ({self._usage.cached} cached)"
+        how = (
+            f"{event.turns} turns, {event.seconds:.1f} s, {used}, {self._usage.completion} written"
+        )
+        self._line(how, style="dim")
+        if event.reason != "finished":
+            why = f": {event.detail}" if event.detail else ""
+            self._line(f"not finished ({event.reason}){why}", style="bold red")
+        if event.answer and event.answer != self._said:
+            self._line(event.answer, style="bold")
+
+    def _line(self, text: str, more: str = "", style: str = "") -> None:
+        self._end_part()
+        line = Text(printable(text), style).append(printable(more), "default")
+        self._console.print(line, soft_wrap=True)
+
+
+async def ask_person(console: Console, tool: str, arguments: Mapping[str, Any]) -> str:
+    """An answer of a person's at the terminal; NO at its end."""
+    shown = printable(subject_of(tool, arguments))
+    console.print(Text.assemble(("Allow ", "bold"), (tool, "bold cyan"), f": {shown}"))
+    while True:
+        try:
+            typed = await asyncio.to_thread(console.input, "[y]es, [a]lways, [n]o: ", markup=False)
+        except EOFError:
+            return NO
+        if (answer := ANSWERS.get(typed.strip().lower())) is not None:
+            return answer
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= SUBJECT_CHARS else f"{line[:SUBJECT_CHARS]}..."
