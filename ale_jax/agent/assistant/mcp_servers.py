@@ -42,7 +42,7 @@ class Connection:
         async with self._failing():
             while True:
                 page = await self._client.list_tools(cursor=cursor)
-                found += [_tool(self, self._server.name, each) for each in page.tools]
+                found += [tool_of(self, self._server.name, each) for each in page.tools]
                 if len(found) > MAX_TOOLS:
                     raise ValueError(
                         f"MCP server {self._server.name} offers more than {MAX_TOOLS} tools; remove"
@@ -141,7 +141,8 @@ async def connect(servers: Sequence[McpServer], stack: contextlib.AsyncExitStack
     return [tool for connection in connections for tool in await connection.tools()]
 
 
-def _tool(connection: Connection, server: str, offered: Any) -> McpTool:
+def tool_of(connection: Connection, server: str, offered: Any) -> McpTool:
+    """What a server offers, as a tool of ours. ValueError if models cannot be told of it."""
     name = f"mcp__{server}__{offered.name}"
     if not TOOL_NAME.fullmatch(name):
         raise ValueError(
