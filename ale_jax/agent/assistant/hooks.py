@@ -6,6 +6,8 @@ import asyncio
 import dataclasses
 import fnmatch
 import json
+import os
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,6 +64,7 @@ class Hooks:
                 stderr=asyncio.subprocess.PIPE,
                 cwd=self.folder,
                 env=environment_of_tools(),
+                start_new_session=True,  # so that all that it started can be killed with it
             )
         except OSError as error:
             raise ValueError(
@@ -75,5 +78,6 @@ class Hooks:
             return 124, f"the hook {hook.command[0]} did not end within {self.seconds:g} s"
         finally:
             if process.returncode is None:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
         return process.returncode, clip(errors.decode(errors="replace").strip(), KEPT_CHARS)

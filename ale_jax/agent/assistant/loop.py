@@ -14,6 +14,11 @@ from ale_jax.agent.assistant.events import Asked, Ended, Replied, Tell, Written
 from ale_jax.agent.assistant.messages import ToolCall
 from ale_jax.agent.assistant.tools.tool import Toolbox, ToolResult
 
+REMEDIES = {
+    "max_turns": "the limit of turns is reached; raise --max-turns, or resume the session",
+    "length": "the reply was cut off at the limit of tokens; raise max_tokens in the config",
+}
+
 
 class Runs(Protocol):
     """Runs a call of a tool and tells of it."""
@@ -41,7 +46,8 @@ class Agent:
         start, progress = time.monotonic(), _Progress()
         try:
             await self.tell(Asked(agent=self.name, text=request))
-            (reason, answer), detail = await self._turns(progress), ""
+            reason, answer = await self._turns(progress)
+            detail = REMEDIES.get(reason, "")
         except EndpointError as error:
             reason, answer, detail = "failed", "", str(error)
         except asyncio.CancelledError:

@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         told = printable(" ".join(str(error).split()))
         print(f"ale-agent {arguments.command}: {told}", file=sys.stderr)
         return FAILED
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         return INTERRUPTED
 
 

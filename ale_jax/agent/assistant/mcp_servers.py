@@ -66,6 +66,10 @@ class Connection:
 
     async def close(self) -> None:
         self._done.set()
+        if not self._ready.done():
+            self._task.cancel()
+        elif not self._ready.cancelled():
+            self._ready.exception()  # was told of another server's, and needs no log
         # How a server ends is of no consequence: everything it was asked for has been answered.
         await asyncio.wait([self._task])
         if not self._task.cancelled():

@@ -64,8 +64,8 @@ def settings_of(arguments: argparse.Namespace) -> tuple[Settings, EndpointSettin
         base_url=arguments.base_url or os.environ.get(URL, "") or settings.base_url,
         model=arguments.model or os.environ.get(MODEL, "") or settings.model,
         key=os.environ.get(KEY, ""),
-        max_tokens=settings.max_tokens or None,
-        temperature=settings.temperature if settings.temperature >= 0 else None,
+        max_tokens=settings.max_tokens,
+        temperature=settings.temperature,
     )
 
 

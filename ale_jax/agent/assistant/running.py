@@ -17,7 +17,7 @@ from ale_jax.agent.assistant.clipping import printable
 from ale_jax.agent.assistant.endpoint import EndpointError
 from ale_jax.agent.assistant.events import Ended, Started
 from ale_jax.agent.assistant.output.stream_json import StreamJson
-from ale_jax.agent.assistant.output.terminal import TerminalView, ask_person
+from ale_jax.agent.assistant.output.terminal import TerminalView, ask_person, read_line
 from ale_jax.agent.assistant.parser import sessions_of, settings_of
 from ale_jax.agent.assistant.permissions import MODES
 from ale_jax.agent.assistant.sessions import SessionLog
@@ -47,6 +47,8 @@ async def run(arguments: argparse.Namespace) -> int:
         return await ask_person(console, tool, asked)
 
     setup = Setup(settings, endpoint, folder, ask if is_attended else None, tuple(listeners))
+    # Commands that still run would outlive us.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)
     assistant = await Assistant.open(setup, log)
     try:
         if arguments.output == "stream-json":
@@ -55,7 +57,7 @@ async def run(arguments: argparse.Namespace) -> int:
             servers = tuple(server.name for server in settings.mcp_servers)
             stream.begin(started, assistant.tools, servers)
         if request is None:
-            return await _talk(assistant, console)
+            return await talk(assistant, console)
         ended = await assistant.work_on(request)
         if arguments.output == "text":
             _show_answer(ended)
@@ -100,12 +102,13 @@ def _show_answer(ended: Ended) -> None:
         print(f"ale-agent: {told}", file=sys.stderr)
 
 
-async def _talk(assistant: Assistant, console: Console) -> int:
+async def talk(assistant: Assistant, console: Console) -> int:
+    """Works on each line that a person types, until the end."""
     console.print(f"session {assistant.session}, mode {assistant.mode}. {HELP}")
     while True:
         try:
-            line = await asyncio.to_thread(console.input, "> ", markup=False)
-        except EOFError:
+            line = read_line(console, "> ")
+        except (EOFError, KeyboardInterrupt):
             return 0
         command, _, rest = line.strip().partition(" ")
         if command == "/quit":

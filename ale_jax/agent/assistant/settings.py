@@ -120,13 +120,14 @@ class McpServer:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """skills: folders of skills, besides .agents/skills in the working directory. memory: the
+    """max_tokens, temperature: of a reply; None: the endpoint's own.
+    skills: folders of skills, besides .agents/skills in the working directory. memory: the
     file, from the working directory."""
 
     base_url: str = ""
     model: str = ""
-    max_tokens: int = 0
-    temperature: float = -1.0
+    max_tokens: int | None = None
+    temperature: float | None = None
     features: Features = Features()
     limits: Limits = Limits()
     permissions: Permissions = Permissions()
@@ -134,6 +135,12 @@ class Settings:
     mcp_servers: tuple[McpServer, ...] = ()
     skills: tuple[str, ...] = ()
     memory: str = ".agents/MEMORY.md"
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise ValueError(f"max_tokens {self.max_tokens} must be at least 1")
+        if self.temperature is not None and not 0 <= self.temperature <= 10:
+            raise ValueError(f"temperature {self.temperature} must be from 0 to 10")
 
 
 def read_settings(path: Path) -> Settings:
@@ -148,6 +155,8 @@ def read_settings(path: Path) -> Settings:
 
 def _made(kind: Any, value: Any, field: str) -> Any:
     """`value`, of TOML, as an instance of `kind`."""
+    if isinstance(kind, types.UnionType):
+        kind = typing.get_args(kind)[0]  # or None, which is what is left out
     if dataclasses.is_dataclass(kind):
         if not isinstance(value, dict):
             raise ValueError(f"{field} {value!r:.80} must be a table")
@@ -164,7 +173,7 @@ def _made(kind: Any, value: Any, field: str) -> Any:
         if not isinstance(value, list):
             raise ValueError(f"{label} {value!r:.80} must be a list")
         return tuple(_made(typing.get_args(kind)[0], each, field) for each in value)
-    if origin is not None and origin is not types.UnionType:
+    if origin is not None:
         if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
             raise ValueError(f"{label} {value!r:.80} must be a table of strings")
         return value

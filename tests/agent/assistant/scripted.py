@@ -25,7 +25,7 @@ from tests.gateway.speech import read, render
 AUTO = Settings(permissions=Permissions(mode="auto"))
 
 
-def call(name, **arguments):
+def call(name, /, **arguments):
     """As the policy writes it."""
     body = json.dumps({"name": name, "arguments": arguments})
     return f"<tool_call>{body}</tool_call>"

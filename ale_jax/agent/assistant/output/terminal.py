@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Mapping
 from typing import Any
 
@@ -106,16 +107,31 @@ class TerminalView:
 
 
 async def ask_person(console: Console, tool: str, arguments: Mapping[str, Any]) -> str:
-    """An answer of a person's at the terminal; NO at its end."""
+    """A person's answer; NO at the end of the input. Ctrl-C is raised as CancelledError."""
     shown = printable(subject_of(tool, arguments))
     console.print(Text.assemble(("Allow ", "bold"), (tool, "bold cyan"), f": {shown}"))
     while True:
         try:
-            typed = await asyncio.to_thread(console.input, "[y]es, [a]lways, [n]o: ", markup=False)
+            typed = read_line(console, "[y]es, [a]lways, [n]o: ")
         except EOFError:
             return NO
+        except KeyboardInterrupt:
+            raise asyncio.CancelledError from None
         if (answer := ANSWERS.get(typed.strip().lower())) is not None:
             return answer
+
+
+def read_line(console: Console, prompt: str) -> str:
+    """What a person types. EOFError at the end, KeyboardInterrupt for Ctrl-C.
+
+    All else waits meanwhile, and nothing else is going on. In a thread, it could not be given up.
+    """
+    # The event loop's handler would only take note.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return console.input(prompt, markup=False)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _short(text: str) -> str:
