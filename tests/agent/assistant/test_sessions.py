@@ -1,5 +1,7 @@
 """A session that is resumed equals one that was never interrupted, wherever it broke off."""
 
+import dataclasses
+
 import pytest
 
 from ale_jax.agent.assistant.conversation import INTERRUPTED, Conversation
@@ -38,6 +40,20 @@ def test_a_resumed_session_asks_with_the_same_messages_as_one_that_went_on(folde
         assert len(endpoint.branches()) == 1
 
 
+def test_what_the_model_wrote_is_sent_back_as_it_wrote_it():
+    """Also its thoughts, and arguments that are no JSON."""
+    calls = (ToolCall("c1", "bash", "{ 'x"),)
+    replied = dataclasses.replace(REPLIED, calls=calls)
+    assert Conversation("", [STARTED, Asked(text="go"), replied]).messages()[2] == {
+        "role": "assistant",
+        "content": "x",
+        "reasoning_content": "r",
+        "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": "{ 'x"}}
+        ],
+    }
+
+
 def test_a_call_that_was_interrupted_gets_a_result():
     """Endpoints refuse a conversation in which a call has none."""
     done = CallEnded(call_id="c1", name="bash", output="a")
@@ -69,10 +85,13 @@ def test_a_session_is_held_by_one_process_at_a_time(folder):
     state_of(folder).open(log.id).close()
 
 
-@pytest.mark.parametrize("id", ["../x", "", "20260101-000000-00000000", "/etc"])
+@pytest.mark.parametrize("id", ["../other", "", "20260101-000000-00000000", "{folder}/../other"])
 def test_an_id_is_never_a_path_elsewhere(folder, id):
+    other = folder.parent / "other"
+    other.mkdir()
+    (other / "events.jsonl").touch()
     with pytest.raises(ValueError, match="no session"):
-        state_of(folder).open(id)
+        state_of(folder).open(id.format(folder=folder))
 
 
 def test_a_fork_begins_with_all_that_happened_and_leaves_the_original_alone(folder):

@@ -100,6 +100,7 @@ def test_a_search_without_an_end_is_stopped(workspace):
 
 def test_a_module_in_the_working_directory_is_not_loaded_by_a_search(workspace, monkeypatch):
     monkeypatch.chdir(workspace.root)
+    monkeypatch.setenv("PYTHONPATH", ".")
     (workspace.root / "json.py").write_text("open('stolen', 'w')")
     use(SearchTool(workspace), pattern="x")
     assert not (workspace.root / "stolen").exists()
