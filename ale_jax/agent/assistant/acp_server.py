@@ -178,7 +178,7 @@ class AcpAgent:
         settings = dataclasses.replace(
             self._settings, mcp_servers=(*self._settings.mcp_servers, *servers)
         )
-        updates = Updates(self._client, log.id, settings.limits.context_tokens)
+        updates = Updates(self._client, log.id, settings.limits.context_tokens, folder)
         setup = Setup(settings, self._endpoint, folder, updates.ask, (updates,))
         try:
             self._open[log.id] = _Open(await Assistant.open(setup, log), updates)

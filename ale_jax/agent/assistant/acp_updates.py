@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ale_jax.agent.assistant.events import (
@@ -32,11 +33,12 @@ MAX_TITLE = 200
 
 
 class Updates:
-    """A listener. context_tokens: what the model can read."""
+    """A listener. context_tokens: what the model can read. folder: the working directory."""
 
-    def __init__(self, client: Any, session: str, context_tokens: int):
+    def __init__(self, client: Any, session: str, context_tokens: int, folder: Path):
         self._acp, self._schema = load("acp"), load("acp.schema")
-        self._client, self._session, self._context_tokens = client, session, context_tokens
+        self._client, self._session = client, session
+        self._context_tokens, self._folder = context_tokens, folder
 
     async def __call__(self, event: Event) -> None:
         match event:
@@ -95,6 +97,7 @@ class Updates:
             title=_title(tool, arguments),
             kind=KINDS.get(tool, "other"),
             status="pending",
+            content=self._change(tool, arguments),
             raw_input=dict(arguments),
         )
         response = await self._client.request_permission(
@@ -111,12 +114,15 @@ class Updates:
                 _title(event.call.name, arguments),
                 kind=KINDS.get(event.call.name, "other"),
                 status="in_progress",
+                content=self._change(event.call.name, arguments),
                 raw_input=arguments,
             )
         )
 
     async def _end(self, event: CallEnded) -> None:
         content = [self._acp.tool_content(self._acp.text_block(event.output))]
+        if event.name in ("write", "edit") and not event.is_error:
+            content = None  # the change that was shown stays
         if event.name == "finish" and not event.agent and not event.is_error and event.output:
             # The answer is for the person, who need not unfold a call to read it.
             await self._send(self._acp.update_agent_message_text(event.output))
@@ -127,6 +133,15 @@ class Updates:
                 content=content,
             )
         )
+
+    def _change(self, tool: str, arguments: Mapping[str, Any]) -> list[Any] | None:
+        """What a call would change, for editors to show."""
+        names = {"write": ("content", None), "edit": ("new", "old")}.get(tool)
+        if names is None:
+            return None
+        new, old = (name and str(arguments.get(name, "")) for name in names)
+        path = str(self._folder / str(arguments.get("path", "")))
+        return [self._acp.tool_diff_content(path, new, old)]
 
     async def _plan(self, event: TodosChanged) -> None:
         entries = [

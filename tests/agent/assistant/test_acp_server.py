@@ -168,6 +168,9 @@ def test_a_prompt_can_be_cancelled_and_the_mode_be_set(folder):
 
     with endpoint_that(in_turn(None, call("write", path="a", content="x"), "Made.")) as endpoint:
         editor, cancelled, done = asyncio.run(talk(endpoint))
+    (begun,) = (u for u in editor.updates if u.session_update == "tool_call")
+    (change,) = begun.content
+    assert (change.path, change.old_text, change.new_text) == (str(folder / "a"), None, "x")
     assert cancelled.stop_reason == "cancelled" and done.stop_reason == "end_turn"
     assert (folder / "a").read_text() == "x" and editor.asked == []
     assert "current_mode_update" in editor.kinds()

@@ -1,12 +1,17 @@
 """The command line, with a real gateway."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from ale_jax.agent.assistant import extra
 from ale_jax.agent.assistant.main import main
 from tests.agent.assistant.scripted import call, endpoint_that, in_turn
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -111,6 +116,20 @@ def test_what_is_missing_is_named_with_its_option(ale_agent, monkeypatch):
     assert "name the request" in ale_agent("run", "--output=text", *endpoint)[2]
     assert "is no directory" in ale_agent("run", "Go.", "--cwd=absent", *endpoint)[2]
     assert "no session" in ale_agent("export", "absent", "--out=x")[2]
+
+
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+import ale_jax.agent.assistant as package
+for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+    importlib.import_module(found.name)
+print({"acp", "mcp"} & sys.modules.keys())
+"""
+
+
+def test_the_base_install_needs_no_library_of_the_extra():
+    line = [sys.executable, "-c", IMPORT_ALL]
+    assert subprocess.run(line, cwd=ROOT, capture_output=True, text=True).stdout == "set()\n"
 
 
 def test_a_library_that_is_not_installed_is_named_with_its_remedy():

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from ale_jax.agent.assistant.clipping import printable
+from ale_jax.agent.assistant.clipping import clip, printable
 from ale_jax.agent.assistant.events import (
     CallEnded,
     CallStarted,
@@ -26,7 +26,9 @@ from ale_jax.agent.assistant.messages import Usage
 from ale_jax.agent.assistant.permissions import ALWAYS, NO, ONCE, subject_of
 from ale_jax.agent.assistant.tools.todo import MARKS
 
-SHOWN_LINES, SHOWN_CHARS, SUBJECT_CHARS = 6, 1000, 300
+SHOWN_LINES, SHOWN_CHARS, SUBJECT_CHARS, CHANGE_CHARS = 6, 1000, 300, 4000
+SEEN_BEFORE = ("finish", "todo", "task")
+CHANGES = {"write": ("content",), "edit": ("old", "new")}  # what a person has to see, to permit it
 ANSWERS = {"y": ONCE, "yes": ONCE, "a": ALWAYS, "always": ALWAYS, "n": NO, "no": NO, "": NO}
 
 
@@ -48,10 +50,10 @@ class TerminalView:
                 self._usage += event.usage or Usage(0, 0)
                 self._said = event.content
             case CallStarted():
-                arguments = event.arguments
-                subject = "" if arguments is None else subject_of(event.call.name, arguments)
+                subject = _subject(event.call.name, event.arguments or {})
                 self._line(f"{margin}● {event.call.name} ", _short(subject), style="bold cyan")
-            case CallEnded(name=name) if name not in ("finish", "todo"):
+            # What these return has been seen before.
+            case CallEnded() if event.is_error or event.name not in SEEN_BEFORE:
                 self._output(event, margin)
             case TodosChanged():
                 for item in event.items:
@@ -69,6 +71,7 @@ class TerminalView:
         if part != self._part:
             self._end_part()
             self._part = part
+            self._console.print(margin, end="")
         style = "" if event.part == "text" else "dim italic"
         text = printable(event.text).replace("\n", f"\n{margin}")
         self._console.print(Text(text, style), end="", soft_wrap=True)
@@ -79,9 +82,12 @@ class TerminalView:
         self._part = ""
 
     def _output(self, event: CallEnded, margin: str) -> None:
-        lines = event.output[:SHOWN_CHARS].splitlines()
-        style = "red" if event.is_error else "dim"
-        for line in lines[:SHOWN_LINES]:
+        # What went wrong is mostly said at the end.
+        if event.is_error:
+            lines, style = event.output[-SHOWN_CHARS:].splitlines()[-SHOWN_LINES:], "red"
+        else:
+            lines, style = event.output[:SHOWN_CHARS].splitlines()[:SHOWN_LINES], "dim"
+        for line in lines:
             self._line(f"{margin}  {line}", style=style)
         left = event.output.count("\n") + 1 - SHOWN_LINES
         if left > 0:
@@ -110,6 +116,9 @@ async def ask_person(console: Console, tool: str, arguments: Mapping[str, Any]) 
     """A person's answer; NO at the end of the input. Ctrl-C is raised as CancelledError."""
     shown = printable(subject_of(tool, arguments))
     console.print(Text.assemble(("Allow ", "bold"), (tool, "bold cyan"), f": {shown}"))
+    for name in CHANGES.get(tool, ()):
+        change = printable(clip(str(arguments.get(name, "")), CHANGE_CHARS))
+        console.print(Text(f"{name}:\n{change}", "dim"), soft_wrap=True)
     while True:
         try:
             typed = read_line(console, "[y]es, [a]lways, [n]o: ")
@@ -132,6 +141,13 @@ def read_line(console: Console, prompt: str) -> str:
         return console.input(prompt, markup=False)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _subject(tool: str, arguments: Mapping[str, Any]) -> str:
+    if tool in ("todo", "finish"):  # it is shown as what it is
+        return ""
+    texts = [each for each in arguments.values() if isinstance(each, str)]
+    return texts[0] if len(arguments) == len(texts) == 1 else subject_of(tool, arguments)
 
 
 def _short(text: str) -> str:

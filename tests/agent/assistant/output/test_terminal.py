@@ -94,6 +94,36 @@ def test_a_person_is_asked_until_there_is_an_answer(typed, answer):
     assert "bash: rm\N{REPLACEMENT CHARACTER} x" in file.getvalue()
 
 
+def test_a_person_sees_what_would_be_written():
+    file = io.StringIO()
+    console = Console(file=file, width=80, markup=False)
+    console.input = lambda prompt, markup: "n"
+    edit = {"path": "a", "old": "x = 1", "new": "x = 2\x1b"}
+    assert asyncio.run(ask_person(console, "edit", edit)) == "no"
+    assert file.getvalue().splitlines()[1:] == [
+        "old:",
+        "x = 1",
+        "new:",
+        "x = 2\N{REPLACEMENT CHARACTER}",
+    ]
+
+
+def test_of_an_error_the_end_is_shown():
+    failed = CallEnded(call_id="c1", name="bash", output="\n".join("abcdefgh"), is_error=True)
+    assert shown(failed).split() == [*"cdefgh", "[2", "more", "lines]"]
+
+
+def test_a_sub_agent_is_indented_and_its_answer_shown_once():
+    task = ToolCall("c1", "task", '{"task": "Count."}')
+    text = shown(
+        CallStarted(call=task, arguments={"task": "Count."}),
+        Written(agent="c1", part="text", text="There\nare 3."),
+        Replied(agent="c1", content="There\nare 3.", reasoning="", calls=(), stop="", usage=None),
+        CallEnded(call_id="c1", name="task", output="There\nare 3."),
+    )
+    assert text.splitlines() == ["● task Count.", "  There", "  are 3."]
+
+
 def test_of_a_long_text_head_and_tail_are_kept():
     assert clip("abcdefghij", 10) == "abcdefghij"
     assert clip("abcdefghij", 5) == "abc\n[... 5 characters left out ...]\nij"
