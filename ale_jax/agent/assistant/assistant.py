@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from ale_jax.agent.assistant.memory import Memory, RememberTool
 from ale_jax.agent.assistant.outputs import Outputs
 from ale_jax.agent.assistant.permissions import MODES, Ask, Gatekeeper
 from ale_jax.agent.assistant.prompt import nearest_agents_md, system_prompt
-from ale_jax.agent.assistant.sessions import SessionLog
+from ale_jax.agent.assistant.sessions import SessionLog, cwd_of
 from ale_jax.agent.assistant.settings import Settings
 from ale_jax.agent.assistant.skills import FOLDER, SkillTool, find_skills
 from ale_jax.agent.assistant.tools.bash import BashTool
@@ -63,6 +64,7 @@ class Assistant:
         self._outputs = Outputs(log.outputs, settings.limits.output_chars)
         self._hooks = Hooks(settings.hooks, log.id, setup.folder, settings.limits.hook_seconds)
         events = log.events()
+        self._begun_in = cwd_of(events)
         self._conversations = [Conversation("", events)]
         self._agents = {event.agent for event in events}
         self._mcp_tools: list[McpTool] = []
@@ -109,7 +111,19 @@ class Assistant:
         await self._agent.room.compact()
 
     async def _start(self) -> None:
-        self._mcp_tools = await connect(self._setup.settings.mcp_servers, self._stack)
+        setup = self._setup
+        if self._begun_in and Path(self._begun_in).resolve() != setup.folder.resolve():
+            raise ValueError(
+                f"session {self.session} works in {self._begun_in}, which its messages name,"
+                f" and not in {setup.folder}; begin a new session there"
+            )
+        for hook in setup.settings.hooks:
+            if shutil.which(hook.command[0]) is None:
+                raise ValueError(
+                    f"hook {hook.command[0]!r:.80} is no program; correct"
+                    " hooks.command in the config"
+                )
+        self._mcp_tools = await connect(setup.settings.mcp_servers, self._stack)
         conversation = self._conversations[0]
         self._agent = await self._new_agent("", conversation, self._stack)
         if not conversation.has_begun:

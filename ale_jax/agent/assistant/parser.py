@@ -29,7 +29,7 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument("--resume", metavar="SESSION", help="continue it; newest: the last one")
     run.add_argument("--fork", metavar="SESSION", help="a new session that begins as this one")
     run.add_argument("--output", choices=OUTPUTS, default="terminal", help="text: only the answer")
-    run.add_argument("--cwd", default=".", help="working directory (.)")
+    run.add_argument("--cwd", help="working directory (., or that of the session)")
     listing = commands.add_parser("sessions", help="list the sessions")
     _add_state(listing)
     export = commands.add_parser("export", help="write a session as a trajectory (ATIF 1.8)")

@@ -20,7 +20,7 @@ from ale_jax.agent.assistant.output.stream_json import StreamJson
 from ale_jax.agent.assistant.output.terminal import TerminalView, ask_person, read_line
 from ale_jax.agent.assistant.parser import sessions_of, settings_of
 from ale_jax.agent.assistant.permissions import MODES
-from ale_jax.agent.assistant.sessions import SessionLog
+from ale_jax.agent.assistant.sessions import SessionLog, cwd_of
 
 MAX_REQUEST_CHARS = 1 << 18  # so that it fits in a line of the log
 HELP = "/mode MODE, /compact, /quit; Ctrl-C interrupts the agent"
@@ -30,10 +30,12 @@ async def run(arguments: argparse.Namespace) -> int:
     """Returns the exit code: 0 if the agent finished. ValueError for what the user can correct."""
     settings, endpoint = settings_of(arguments)
     request = _request(arguments)
-    folder = Path(arguments.cwd).resolve()
-    if not folder.is_dir():
-        raise ValueError(f"--cwd {arguments.cwd!r:.200} is no directory")
     log = _log(arguments)
+    try:
+        folder = _folder(arguments.cwd or cwd_of(log.events()))
+    except ValueError:
+        log.close()
+        raise
     console = Console(highlight=False, emoji=False, markup=False)
     listeners: list[Any] = []
     stream = StreamJson(log.id, endpoint.model, lambda line: print(line, flush=True))
@@ -80,6 +82,13 @@ def _request(arguments: argparse.Namespace) -> str | None:
     if len(request) > MAX_REQUEST_CHARS:
         raise ValueError(f"the request is longer than {MAX_REQUEST_CHARS} characters; use a file")
     return request
+
+
+def _folder(path: str) -> Path:
+    folder = Path(path or ".").resolve()
+    if not folder.is_dir():
+        raise ValueError(f"{path!r:.200} is no directory; choose one by --cwd")
+    return folder
 
 
 def _log(arguments: argparse.Namespace) -> SessionLog:

@@ -104,6 +104,8 @@ class Sessions:
                 # One that was damaged must not hide the others; who opens it is told.
                 with contextlib.suppress(ValueError):
                     found.append(_info(folder))
+        # Others ended before they began, for a fault that their user was told of.
+        found = [info for info in found if info.cwd]
         return sorted(found, key=lambda info: (info.changed, info.id), reverse=True)
 
     def newest(self) -> str:
@@ -123,10 +125,11 @@ class Sessions:
 def _info(folder: Path) -> SessionInfo:
     events = read_lines(folder / EVENTS, from_json).records
     changed = (folder / EVENTS).stat().st_mtime
-    return SessionInfo(folder.name, _first_cwd(events), _first_request(events), changed)
+    return SessionInfo(folder.name, cwd_of(events), _first_request(events), changed)
 
 
-def _first_cwd(events: tuple[Event, ...]) -> str:
+def cwd_of(events: tuple[Event, ...]) -> str:
+    """Where the session began; empty if it has not."""
     return next((each.cwd for each in events if isinstance(each, Started)), "")
 
 

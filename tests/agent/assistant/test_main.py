@@ -1,6 +1,7 @@
 """The command line, with a real gateway."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -81,6 +82,34 @@ def test_a_session_is_resumed_listed_and_exported(ale_agent, folder):
     assert messages[1:] == ["1", "One.", "2", "Two."]
 
 
+def test_a_session_goes_on_where_it_began(ale_agent, folder, monkeypatch):
+    with endpoint_that(in_turn("One.", call("bash", command="pwd"), "Two.")) as endpoint:
+        ale_agent("run", "1", "--output=text", endpoint=endpoint)
+        code, _, told = ale_agent("run", "2", "--resume=newest", "--cwd=/", endpoint=endpoint)
+        assert code == 1 and f"works in {folder}" in told
+        words = ("--resume=newest", f"--state={folder.parent / 'state'}", "--mode=auto")
+        options = ("--base-url", endpoint.url, "--model=policy", "--config=/dev/null")
+        assert main(["run", "2", *words, *options, "--output=text"]) == 0
+    assert endpoint.seen[-1][-1] == ("tool", str(folder))
+
+
+def test_a_session_whose_process_was_killed_goes_on_after_its_last_event(ale_agent, folder):
+    replies = {"Go.": call("bash", command="echo hi"), "Go on.": "On."}
+    # After the call's result it does not answer, whether or not it is still asked.
+    with endpoint_that(lambda messages: replies.get(messages[-1][1])) as endpoint:
+        line = [sys.executable, "-m", "ale_jax.agent.assistant.main", "run", "Go."]
+        line += ["--output=stream-json", "--mode=auto", "--config=/dev/null", f"--cwd={folder}"]
+        line += ["--base-url", endpoint.url, "--model=policy", f"--state={folder.parent / 'state'}"]
+        environment = os.environ | {"OPENAI_API_KEY": endpoint.token, "PYTHONPATH": str(ROOT)}
+        with subprocess.Popen(line, stdout=subprocess.PIPE, env=environment) as running:
+            next(line for line in running.stdout if b"tool_result" in line)
+            running.kill()
+        words = ("Go on.", "--resume=newest", "--output=text")
+        assert ale_agent("run", *words, endpoint=endpoint) == (0, "On.\n", "")
+    roles = [role for role, _ in endpoint.seen[-1]]
+    assert roles == ["system", "user", "assistant", "tool", "user"]
+
+
 def test_work_that_does_not_finish_is_an_exit_code_and_a_reason(ale_agent):
     with endpoint_that(lambda messages: call("read", path="a")) as endpoint:
         code, _, told = ale_agent("run", "Go.", "--max-turns=2", "--output=text", endpoint=endpoint)
@@ -96,6 +125,7 @@ def test_work_that_does_not_finish_is_an_exit_code_and_a_reason(ale_agent):
         ('permissions.mode = "yes"', "must be one of ask, allow-list, auto"),
         ('permissions.allow = ["a b"]', "must be TOOL"),
         ('[[hooks]]\nwhen = "before"\ncommand = []', "must name a program"),
+        ('[[hooks]]\nwhen = "after"\ncommand = ["absent-program"]', "is no program"),
         ('[[hooks]]\nwhen = "never"\ncommand = ["a"]', "must be before or after"),
         ('[[mcp_servers]]\nname = "a_b"\ncommand = ["x"]', "letters, digits and dashes"),
         ('[[mcp_servers]]\nname = "a"', "command"),
