@@ -42,7 +42,7 @@ def test_a_command_that_reads_gets_nothing_instead_of_the_next_command(folder):
 def test_a_command_that_does_not_end_is_killed_with_what_it_started(folder):
     command = "sleep 1000 & echo $! > pid; echo begun; sleep 1000"
     hung, after = run(
-        folder, command, "grep -s ^State /proc/$(cat pid)/status; echo $PWD", seconds=1
+        folder, command, "grep -s ^State /proc/$(cat pid)/status; echo $PWD", seconds=3
     )
     assert hung.timed_out and hung.text.strip() == "begun"
     assert "sleeping" not in after.text and after.text.splitlines()[-1] == str(folder)
