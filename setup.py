@@ -33,6 +33,8 @@ REQUIRES = [
     "websockets>=15",
 ]
 
+# For what `ale-agent` speaks to others: editors (ACP) and servers of tools (MCP).
+AGENT = ["agent-client-protocol>=0.12", "mcp>=2.3"]
 NOTEBOOKS = ["ipykernel>=6.29", "matplotlib>=3.9", "nbclient>=0.10", "nbformat>=5.10"]
 
 setup(
@@ -44,8 +46,14 @@ setup(
     packages=find_namespace_packages(include=["ale_jax*", "envs*", "configs*"]),
     package_data={"": ["*.jinja", "*.sh", "*.json", "*.html", "*.css", "*.js", "Dockerfile"]},
     install_requires=REQUIRES,
-    entry_points={"console_scripts": ["ale-sandbox = ale_jax.sandbox.cli.main:main"]},
+    entry_points={
+        "console_scripts": [
+            "ale-agent = ale_jax.agent.assistant.main:main",
+            "ale-sandbox = ale_jax.sandbox.cli.main:main",
+        ]
+    },
     extras_require={
+        "agent": AGENT,
         # For Ray's cluster launcher, also on Compute Engine, and for Ray's health endpoints.
         "cluster": [
             "cryptography>=42",
@@ -55,6 +63,7 @@ setup(
         "notebooks": NOTEBOOKS,
         # torch is only used as the independent reference in the parity tests.
         "test": [
+            *AGENT,
             *NOTEBOOKS,
             "anthropic>=2",
             "hypothesis>=6.100",

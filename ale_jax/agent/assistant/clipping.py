@@ -1,0 +1,35 @@
+"""Texts that a model, a tool or a file wrote: how much of them is kept, and what may be printed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def clip(text: str, limit: int) -> str:
+    """At most `limit` characters of the head and the tail together, with a note between them of how
+    many were left out. Errors are mostly at the end, and what was run is at the beginning."""
+    if len(text) <= limit:
+        return text
+    head, tail = limit - limit // 2, limit // 2
+    left_out = len(text) - limit
+    return f"{text[:head]}\n[... {left_out} characters left out ...]\n{text[len(text) - tail :]}"
+
+
+def printable(text: str) -> str:
+    """Without what controls a terminal or reorders its text. Newlines and tabs stay."""
+    return "".join(sign if sign in "\n\t" or sign.isprintable() else "\N{REPLACEMENT CHARACTER}"
+                   for sign in text)  # fmt: skip
+
+
+def encodable(text: str) -> str:
+    """Lone surrogates, which JSON can hold and UTF-8 cannot, are replaced."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def encodable_json(value: Any) -> Any:
+    """The same for all texts in a JSON value."""
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, dict):
+        return {encodable(key): encodable_json(each) for key, each in value.items()}
+    return [encodable_json(each) for each in value] if isinstance(value, list) else value

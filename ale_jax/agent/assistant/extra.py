@@ -1,0 +1,16 @@
+"""Libraries that only some commands need, and the base install does not have."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+
+def load(module: str) -> ModuleType:
+    """ValueError that names the remedy if it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"{module.partition('.')[0]} is not installed; run pip install 'ale-jax[agent]'"
+        ) from error

@@ -1,0 +1,100 @@
+"""The loop: ask the model, run what it calls, until it is done."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from typing import Protocol
+
+from ale_jax.agent.assistant.context_room import ContextRoom
+from ale_jax.agent.assistant.conversation import Conversation
+from ale_jax.agent.assistant.endpoint import Endpoint, EndpointError
+from ale_jax.agent.assistant.events import Asked, Ended, Replied, Tell, Written
+from ale_jax.agent.assistant.messages import ToolCall
+from ale_jax.agent.assistant.tools.tool import Toolbox, ToolResult
+
+REMEDIES = {
+    "max_turns": "the limit of turns is reached; raise --max-turns, or resume the session",
+    "length": "the reply was cut off at the limit of tokens; raise max_tokens in the config",
+}
+
+
+class Runs(Protocol):
+    """Runs a call of a tool and tells of it."""
+
+    async def __call__(self, call: ToolCall) -> ToolResult: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Agent:
+    """One conversation with the model. name: of a sub-agent; empty: the main one. max_turns: of one
+    request. tell: has to add each event to `conversation`."""
+
+    name: str
+    endpoint: Endpoint
+    conversation: Conversation
+    toolbox: Toolbox
+    run_call: Runs
+    room: ContextRoom
+    max_turns: int
+    tell: Tell
+
+    async def work_on(self, request: str) -> Ended:
+        """Until the model has an answer. What goes wrong is in the event that is returned, which
+        was told already. CancelledError is raised again after that."""
+        start, progress = time.monotonic(), _Progress()
+        try:
+            await self.tell(Asked(agent=self.name, text=request))
+            reason, answer = await self._turns(progress)
+            detail = REMEDIES.get(reason, "")
+        except EndpointError as error:
+            reason, answer, detail = "failed", "", str(error)
+        except asyncio.CancelledError:
+            await self.tell(self._ended("cancelled", progress, start))
+            raise
+        ended = dataclasses.replace(
+            self._ended(reason, progress, start), answer=answer, detail=detail
+        )
+        await self.tell(ended)
+        return ended
+
+    async def _turns(self, progress: _Progress) -> tuple[str, str]:
+        """Reason of the end, and answer."""
+        while progress.turns < self.max_turns:
+            await self.room.make()
+            progress.turns += 1
+            reply = await self._ask()
+            if not reply.calls:
+                return ("length" if reply.stop == "length" else "finished"), reply.content
+            for call in reply.calls:
+                result = await self.run_call(call)
+                if result.ends:
+                    return "finished", result.text
+        return "max_turns", ""
+
+    def _ended(self, reason: str, progress: _Progress, start: float) -> Ended:
+        seconds = time.monotonic() - start
+        return Ended(agent=self.name, reason=reason, turns=progress.turns, seconds=seconds)
+
+    async def _ask(self) -> Replied:
+        async def see(part: str, text: str) -> None:
+            await self.tell(Written(agent=self.name, part=part, text=text))
+
+        messages, tools = self.conversation.messages(), self.toolbox.definitions()
+        reply = await self.endpoint.reply(messages, tools, see)
+        replied = Replied(
+            agent=self.name,
+            content=reply.content,
+            reasoning=reply.reasoning,
+            calls=self.conversation.with_own_ids(reply.calls),
+            stop=reply.stop,
+            usage=reply.usage,
+        )
+        await self.tell(replied)
+        return replied
+
+
+@dataclasses.dataclass
+class _Progress:
+    turns: int = 0

@@ -1,0 +1,155 @@
+"""The session as a person sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from ale_jax.agent.assistant.clipping import clip, printable
+from ale_jax.agent.assistant.events import (
+    CallEnded,
+    CallStarted,
+    Compacted,
+    Ended,
+    Event,
+    OutputsMoved,
+    Replied,
+    TodosChanged,
+    Written,
+)
+from ale_jax.agent.assistant.messages import Usage
+from ale_jax.agent.assistant.permissions import ALWAYS, NO, ONCE, subject_of
+from ale_jax.agent.assistant.tools.todo import MARKS
+
+SHOWN_LINES, SHOWN_CHARS, SUBJECT_CHARS, CHANGE_CHARS = 6, 1000, 300, 4000
+SEEN_BEFORE = ("finish", "todo", "task")
+CHANGES = {"write": ("content",), "edit": ("old", "new")}  # what a person has to see, to permit it
+ANSWERS = {"y": ONCE, "yes": ONCE, "a": ALWAYS, "always": ALWAYS, "n": NO, "no": NO, "": NO}
+
+
+class TerminalView:
+    """A listener. Whatever it prints is without control characters and markup."""
+
+    def __init__(self, console: Console):
+        self._console = console
+        self._part = ""  # of a reply, that is being written
+        self._usage, self._said = Usage(0, 0), ""
+
+    async def __call__(self, event: Event) -> None:
+        margin = "  " if event.agent else ""
+        match event:
+            case Written():
+                self._write(event, margin)
+            case Replied():
+                self._end_part()
+                self._usage += event.usage or Usage(0, 0)
+                self._said = event.content
+            case CallStarted():
+                subject = _subject(event.call.name, event.arguments or {})
+                self._line(f"{margin}● {event.call.name} ", _short(subject), style="bold cyan")
+            # What these return has been seen before.
+            case CallEnded() if event.is_error or event.name not in SEEN_BEFORE:
+                self._output(event, margin)
+            case TodosChanged():
+                for item in event.items:
+                    mark = MARKS.get(item["status"], "[ ]")
+                    self._line(f"{margin}  {mark} {item['content']}")
+            case OutputsMoved():
+                self._line(f"{margin}[{len(event.files)} long outputs moved to files]", style="dim")
+            case Compacted():
+                self._line(f"{margin}[the conversation was replaced by a summary]", style="dim")
+            case Ended(agent=""):
+                self._end(event)
+
+    def _write(self, event: Written, margin: str) -> None:
+        part = f"{margin}{event.part}"
+        if part != self._part:
+            self._end_part()
+            self._part = part
+            self._console.print(margin, end="")
+        style = "" if event.part == "text" else "dim italic"
+        text = printable(event.text).replace("\n", f"\n{margin}")
+        self._console.print(Text(text, style), end="", soft_wrap=True)
+
+    def _end_part(self) -> None:
+        if self._part:
+            self._console.print()
+        self._part = ""
+
+    def _output(self, event: CallEnded, margin: str) -> None:
+        # What went wrong is mostly said at the end.
+        if event.is_error:
+            lines, style = event.output[-SHOWN_CHARS:].splitlines()[-SHOWN_LINES:], "red"
+        else:
+            lines, style = event.output[:SHOWN_CHARS].splitlines()[:SHOWN_LINES], "dim"
+        for line in lines:
+            self._line(f"{margin}  {line}", style=style)
+        left = event.output.count("\n") + 1 - SHOWN_LINES
+        if left > 0:
+            self._line(f"{margin}  [{left} more lines]", style="dim")
+
+    def _end(self, event: Ended) -> None:
+        self._end_part()
+        used = f"{self._usage.prompt} tokens read ({self._usage.cached} cached)"
+        how = (
+            f"{event.turns} turns, {event.seconds:.1f} s, {used}, {self._usage.completion} written"
+        )
+        self._line(how, style="dim")
+        if event.reason != "finished":
+            why = f": {event.detail}" if event.detail else ""
+            self._line(f"not finished ({event.reason}){why}", style="bold red")
+        if event.answer and event.answer != self._said:
+            self._line(event.answer, style="bold")
+
+    def _line(self, text: str, more: str = "", style: str = "") -> None:
+        self._end_part()
+        line = Text(printable(text), style).append(printable(more), "default")
+        self._console.print(line, soft_wrap=True)
+
+
+async def ask_person(console: Console, tool: str, arguments: Mapping[str, Any]) -> str:
+    """A person's answer; NO at the end of the input. Ctrl-C is raised as CancelledError."""
+    shown = printable(subject_of(tool, arguments))
+    console.print(Text.assemble(("Allow ", "bold"), (tool, "bold cyan"), f": {shown}"))
+    for name in CHANGES.get(tool, ()):
+        change = printable(clip(str(arguments.get(name, "")), CHANGE_CHARS))
+        console.print(Text(f"{name}:\n{change}", "dim"), soft_wrap=True)
+    while True:
+        try:
+            typed = read_line(console, "[y]es, [a]lways, [n]o: ")
+        except EOFError:
+            return NO
+        except KeyboardInterrupt:
+            raise asyncio.CancelledError from None
+        if (answer := ANSWERS.get(typed.strip().lower())) is not None:
+            return answer
+
+
+def read_line(console: Console, prompt: str) -> str:
+    """What a person types. EOFError at the end, KeyboardInterrupt for Ctrl-C.
+
+    All else waits meanwhile, and nothing else is going on. In a thread, it could not be given up.
+    """
+    # The event loop's handler would only take note.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return console.input(prompt, markup=False)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _subject(tool: str, arguments: Mapping[str, Any]) -> str:
+    if tool in ("todo", "finish"):  # it is shown as what it is
+        return ""
+    texts = [each for each in arguments.values() if isinstance(each, str)]
+    return texts[0] if len(arguments) == len(texts) == 1 else subject_of(tool, arguments)
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= SUBJECT_CHARS else f"{line[:SUBJECT_CHARS]}..."

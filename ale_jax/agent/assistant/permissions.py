@@ -1,0 +1,108 @@
+"""Who decides whether a call of a tool may be made: rules, and in mode "ask" a person.
+
+This protects against mistakes. Against a model that means harm only a sandbox does: a command that
+is permitted may do whatever its user may.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+MODES: Mapping[str, str] = {
+    "ask": "a person is asked before a tool changes anything",
+    "allow-list": "what no rule allows is refused",
+    "auto": "whatever no rule denies is done",
+}
+
+RULE = re.compile(r"([\w*?-]{1,128})(?:\((.*)\))?", re.DOTALL)
+# What can make of one command two, or redirect it.
+SHELL_OPERATORS = re.compile(r"[;&|<>`$(){}\n\\]")
+# Which argument of a tool a rule is about.
+SUBJECTS = {"bash": "command", "read": "path", "write": "path", "edit": "path", "search": "path"}
+
+ONCE, ALWAYS, NO = "once", "always", "no"
+Ask = Callable[
+    [str, str, Mapping[str, Any]], Awaitable[str]
+]  # call's id, tool, arguments -> answer
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """tool: pattern of names. subject: pattern of the command, the path or, for other tools, the
+    arguments in JSON."""
+
+    tool: str
+    subject: str = "*"
+
+    @staticmethod
+    def parse(text: str) -> Rule:
+        found = RULE.fullmatch(text)
+        if not found:
+            raise ValueError(f"rule {text!r:.80} must be TOOL or TOOL(PATTERN)")
+        return Rule(found[1], "*" if found[2] is None else found[2])
+
+    def allows(self, tool: str, subject: str) -> bool:
+        """A pattern of commands does not reach over an operator of the shell: "git diff *" does not
+        allow "git diff; rm x". To allow all commands, leave out the pattern."""
+        if not fnmatch.fnmatchcase(tool, self.tool):
+            return False
+        if tool == "bash" and self.subject != "*" and SHELL_OPERATORS.search(subject):
+            return subject == self.subject
+        return fnmatch.fnmatchcase(subject, self.subject)
+
+    def denies(self, tool: str, subject: str) -> bool:
+        """For commands also if a part of it between operators is denied."""
+        if not fnmatch.fnmatchcase(tool, self.tool):
+            return False
+        parts = [subject]
+        if tool == "bash":
+            parts += [part.strip() for part in SHELL_OPERATORS.split(subject)]
+        return any(fnmatch.fnmatchcase(part, self.subject) for part in parts)
+
+
+def subject_of(tool: str, arguments: Mapping[str, Any]) -> str:
+    name = SUBJECTS.get(tool)
+    if name is not None:
+        return str(arguments.get(name, ""))
+    return json.dumps(arguments, sort_keys=True, ensure_ascii=False)
+
+
+class Gatekeeper:
+    """The rules of a session, to which answers of "always" are added."""
+
+    def __init__(self, mode: str, allow: Iterable[str], deny: Iterable[str], ask: Ask | None):
+        """ask: None where there is nobody to ask, so that it is refused."""
+        self.mode = mode
+        self._allow = [Rule.parse(each) for each in allow]
+        self._deny = [Rule.parse(each) for each in deny]
+        self._always: set[tuple[str, str]] = set()
+        self._ask = ask
+
+    async def refusal(
+        self, call_id: str, tool: str, arguments: Mapping[str, Any], only_reads: bool
+    ) -> str | None:
+        """Why the call may not be made; None if it may."""
+        subject = subject_of(tool, arguments)
+        if any(rule.denies(tool, subject) for rule in self._deny):
+            return "a rule denies this"
+        if only_reads or self.mode == "auto":
+            return None
+        if any(rule.allows(tool, subject) for rule in self._allow):
+            return None
+        if self.mode == "allow-list":
+            return "no rule allows this"
+        # A person who allows a command for good has read this one and no other.
+        remembered = (tool, subject if tool == "bash" else "")
+        if remembered in self._always:
+            return None
+        if self._ask is None:
+            return "there is nobody to ask; start with --mode=auto, or allow it by a rule"
+        answer = await self._ask(call_id, tool, arguments)
+        if answer == ALWAYS:
+            self._always.add(remembered)
+        return None if answer in (ONCE, ALWAYS) else "the user refused this"

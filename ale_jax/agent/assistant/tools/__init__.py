@@ -1,0 +1,1 @@
+"""What the model can do: each tool is a class with a JSON schema."""

@@ -1,0 +1,137 @@
+"""What a tool is, and the toolbox from which a model chooses."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ale_jax.agent.assistant.messages import ToolCall
+from ale_jax.strict_json import read_json
+
+MAX_ARGUMENT_CHARS = 1 << 20
+
+
+class ToolError(Exception):
+    """The call failed, or cannot be made; the message tells the model why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ToolResult:
+    """is_error: the tool worked, and reports a failure. ends: the model is done, and the text is
+    its answer."""
+
+    text: str
+    is_error: bool = False
+    ends: bool = False
+
+
+class Tool(Protocol):
+    """only_reads: it changes nothing, and nobody has to permit it. parameters: a JSON schema.
+    call_id: of the call; what happens in it is reported under this id."""
+
+    name: str
+    description: str
+    only_reads: bool
+    parameters: Mapping[str, Any]
+
+    async def run(self, arguments: Mapping[str, Any], call_id: str) -> ToolResult: ...
+
+    async def close(self) -> None: ...
+
+
+class Arguments(BaseModel):
+    """A misspelt argument is an error, and so is a number in quotes."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+A = TypeVar("A", bound=Arguments)
+
+
+class TypedTool(Generic[A]):
+    """A tool whose arguments are a pydantic model, from which the schema is made."""
+
+    name: ClassVar[str]
+    description: ClassVar[str]
+    only_reads: ClassVar[bool] = False
+    Arguments: ClassVar[type[Arguments]]
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        schema = self.Arguments.model_json_schema()
+        schema.pop("title", None)
+        for each in schema["properties"].values():
+            each.pop("title", None)  # every token of it costs a small model
+        schema.pop("description", None)
+        return schema
+
+    async def run(self, arguments: Mapping[str, Any], call_id: str) -> ToolResult:
+        try:
+            parsed = self.Arguments.model_validate(arguments)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise ToolError(f"{where}: {first['msg']}") from None
+        return await self.use(parsed, call_id)  # type: ignore[arg-type]
+
+    async def use(self, arguments: A, call_id: str) -> ToolResult:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Most tools hold nothing."""
+
+
+class Toolbox:
+    """The tools of an agent, by name. Used in an `async with` block, which closes them."""
+
+    def __init__(self, tools: Iterable[Tool]):
+        self._tools: dict[str, Tool] = {}
+        for tool in tools:
+            if tool.name in self._tools:
+                raise ValueError(
+                    f"two tools are called {tool.name!r}; rename a server in the config"
+                )
+            self._tools[tool.name] = tool
+
+    async def __aenter__(self) -> Toolbox:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for tool in self._tools.values():
+            await tool.close()
+
+    def definitions(self) -> tuple[dict[str, Any], ...]:
+        """As the endpoint is told of them."""
+        return tuple(
+            {
+                "type": "function",
+                "function": {
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": dict(tool.parameters),
+                },
+            }
+            for tool in self._tools.values()
+        )
+
+    def find(self, name: str) -> Tool:
+        """ToolError if there is none."""
+        if name not in self._tools:
+            raise ToolError(f"there is no tool {name!r:.80}; there are: {', '.join(self._tools)}")
+        return self._tools[name]
+
+
+def parse_arguments(call: ToolCall) -> dict[str, Any]:
+    """ToolError if they are no JSON object. No arguments at all are an empty one."""
+    if len(call.arguments) > MAX_ARGUMENT_CHARS:
+        raise ToolError(f"arguments longer than {MAX_ARGUMENT_CHARS} characters")
+    try:
+        value, rest = read_json(call.arguments.strip() or "{}")
+    except ValueError as error:
+        raise ToolError(f"the arguments are no JSON object: {error}") from None
+    if not isinstance(value, dict) or rest.strip():
+        raise ToolError("the arguments are no JSON object")
+    return value

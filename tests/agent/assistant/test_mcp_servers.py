@@ -1,0 +1,69 @@
+"""Tools of MCP servers that are real programs, called by the agent."""
+
+import dataclasses
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from ale_jax.agent.assistant.events import CallEnded, Started
+from ale_jax.agent.assistant.mcp_servers import McpTool, tool_of
+from ale_jax.agent.assistant.settings import McpServer
+from tests.agent.assistant.scripted import AUTO, call, endpoint_that, in_turn, play
+
+PROGRAM = str(Path(__file__).parent / "mcp_example.py")
+
+
+def with_server(*words, **fields):
+    server = McpServer("calc", (sys.executable, *words), **fields)
+    return dataclasses.replace(AUTO, mcp_servers=(server,))
+
+
+def test_a_servers_tools_are_called_under_its_name(folder, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    say = in_turn(
+        call("mcp__calc__add", a=2, b=3),
+        call("mcp__calc__fail"),
+        call("mcp__calc__add", a="x"),
+        "5",
+    )
+    with endpoint_that(say) as endpoint:
+        session = play(endpoint, folder, "Add.", settings=with_server(PROGRAM))
+    added, failed, wrong = session.of(CallEnded)
+    assert (added.output, added.is_error) == ("5, key None", False)
+    assert failed.is_error and wrong.is_error
+    (started,) = session.of(Started)
+    offered = {each["function"]["name"]: each["function"] for each in started.tools}
+    assert offered["mcp__calc__add"]["description"] == "Adds."
+    assert offered["mcp__calc__add"]["parameters"]["required"] == ["a", "b"]
+
+
+def test_a_servers_tool_is_not_believed_to_change_nothing():
+    assert not McpTool.only_reads
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"name": "n" * 60}, "cannot be called"),
+        ({"name": "a\x1b[2J"}, "cannot be called"),
+        ({"input_schema": {"description": "x" * 20_000}}, "too long"),
+    ],
+)
+def test_a_tool_of_which_no_model_can_be_told_is_refused_by_name(fields, reason):
+    offered = {"name": "add", "description": "Adds.", "input_schema": {}} | fields
+    with pytest.raises(ValueError, match=f"MCP server calc.*{reason}"):
+        tool_of(None, "calc", SimpleNamespace(**offered))
+
+
+@pytest.mark.parametrize("command", ["import sys; sys.exit('no licence')", "absent-program"])
+def test_a_server_that_does_not_start_is_named_with_what_it_said(folder, command):
+    settings = with_server("-c", command)
+    reason = "no licence"
+    if command == "absent-program":
+        reason = command
+        settings = dataclasses.replace(AUTO, mcp_servers=(McpServer("calc", (command,)),))
+    with endpoint_that(in_turn()) as endpoint:
+        with pytest.raises(ValueError, match=f"MCP server calc.*does not start.*{reason}.*config"):
+            play(endpoint, folder, "Add.", settings=settings)

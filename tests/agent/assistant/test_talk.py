@@ -1,0 +1,81 @@
+"""A talk at the terminal: requests, commands, and Ctrl-C."""
+
+import asyncio
+import io
+import os
+import signal
+from pathlib import Path
+
+from rich.console import Console
+
+from ale_jax.agent.assistant.assistant import Assistant, Setup
+from ale_jax.agent.assistant.context_room import SUMMARISE
+from ale_jax.agent.assistant.events import Written
+from ale_jax.agent.assistant.output.terminal import TerminalView
+from ale_jax.agent.assistant.running import talk
+from ale_jax.agent.assistant.settings import Settings
+from tests.agent.assistant.scripted import call, endpoint_that, in_turn, state_of
+
+
+def talked(folder, endpoint, *lines, hear=None):
+    """Exit code, and what was shown. An exception among the lines is raised."""
+    console = Console(file=io.StringIO(), width=200, markup=False, highlight=False)
+    left = list(lines)
+
+    def read(prompt, markup):
+        if not left:
+            raise EOFError
+        if isinstance(left[0], type):
+            raise left.pop(0)
+        return left.pop(0)
+
+    console.input = read
+
+    async def run():
+        listeners = (TerminalView(console), *([hear] if hear else []))
+        setup = Setup(Settings(), endpoint.settings, Path(folder), None, listeners)
+        assistant = await Assistant.open(setup, state_of(folder).create())
+        try:
+            return await talk(assistant, console)
+        finally:
+            await assistant.close()
+
+    return asyncio.run(run()), console.file.getvalue()
+
+
+def test_each_line_is_a_request_and_commands_are_for_us(folder):
+    def say(messages):
+        if messages[-1][1] == SUMMARISE:
+            return "All was well."
+        last = messages[-1][1]
+        return call("write", path="a", content="x") if last == "Write." else f"{last}?"
+
+    with endpoint_that(say) as endpoint:
+        lines = (
+            "Hi",
+            "",
+            "/mode auto",
+            "Write.",
+            "/mode never",
+            "/compact",
+            "/what",
+            "Hi",
+            "/quit",
+        )
+        code, text = talked(folder, endpoint, *lines, "Never read.")
+    assert code == 0 and "Hi?" in text and (folder / "a").exists()
+    assert "mode auto: " in text and "one of: ask, allow-list, auto" in text
+    assert "replaced by a summary" in text and "All was well." in endpoint.seen[-1][1][1]
+    assert endpoint.seen[-1][-1] == ("user", "Hi") and text.count("/mode MODE") == 2
+
+
+def test_ctrl_c_ends_the_work_on_a_request_and_at_the_prompt_the_talk(folder):
+    async def hear(event):
+        if isinstance(event, Written) and "wait" in event.text:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with endpoint_that(in_turn(None, None, "Still here.")) as endpoint:
+        lines = ("Wait.", "Wait again.", "There?", KeyboardInterrupt, "Never read.")
+        code, text = talked(folder, endpoint, *lines, hear=hear)
+    assert code == 0 and text.count("not finished (cancelled)") == 2 and "Still here." in text
+    assert len(endpoint.seen) == 3
