@@ -93,7 +93,7 @@ def measure(plan: Plan) -> dict[str, Any]:
 class Bench:
     def __init__(self, stage: Stage, engine: Engine):
         self._stage, self._engine = stage, engine
-        self._policy = EnginePolicy(engine, Sampling(), REPLY_TOKENS)
+        self._policy = EnginePolicy(engine, stage.tokenizer, Sampling(), REPLY_TOKENS)
 
     @classmethod
     @contextlib.contextmanager

@@ -64,7 +64,8 @@ def test_a_request_depends_on_its_number_only(fuzzed):
     assert ours == theirs
     kinds = {drawn.kind for drawn in ours}
     assert kinds >= {*SHARES} - {"huge", "many"}
-    assert {drawn.path for drawn in ours} == {*fuzzed.document["paths"]} - {"/v1/models"}
+    posts = {path for path, ways in fuzzed.document["paths"].items() if "post" in ways}
+    assert {drawn.path for drawn in ours} == posts
 
 
 def test_the_gateway_stands_some_hundred_hostile_requests():
