@@ -8,6 +8,7 @@ overhead: what a call costs besides the policy's time, over HTTP, with 1 and 64 
 drift: conversations in the tokens of four families, kept by the gateway and rendered anew.
 clients: unmodified clients play a task in a sandbox to its end.
 resent: a long history that is sent again, and one that the engine has kept.
+constrained: a policy that knows nothing, held to a tool's schema.
 
 drift and clients get what they need from PyPI and npm, and keep it in the cache. --quick: few of
 everything and nothing from the network, so neither of the two. A table and, as the last line, one
@@ -31,7 +32,7 @@ from benchmarks.gateway import report, surroundings
 from benchmarks.gateway.plan import FULL, QUICK
 
 # Each is a module whose `measure` takes a plan; some also take the folder of what is downloaded.
-PARTS = ("fuzz", "branches", "overhead", "drift", "clients", "resent")
+PARTS = ("fuzz", "branches", "overhead", "drift", "clients", "resent", "constrained")
 DOWNLOAD = ("drift", "clients")
 CACHE = Path(".cache/gateway_benchmark")
 

@@ -11,7 +11,8 @@ class Plan:
     many. overhead_calls: of all clients together, in each of overhead_rounds; at least one
     conversation of overhead_turns for each. pause_s: between two calls of clients that do not
     hurry. resent_turns: of a history; resent_rounds: how often it is measured. seed: of all that is
-    drawn."""
+    drawn. constrained_samples: replies that are held to a call; constrained_rounds: how often
+    their cost is measured."""
 
     fuzz_requests: int
     branch_conversations: int
@@ -22,6 +23,8 @@ class Plan:
     pause_s: float
     resent_turns: int
     resent_rounds: int
+    constrained_samples: int
+    constrained_rounds: int
     seed: int = 0
 
 
@@ -35,6 +38,8 @@ FULL = Plan(
     pause_s=1.0,
     resent_turns=20,
     resent_rounds=5,
+    constrained_samples=10_000,
+    constrained_rounds=5,
 )
 QUICK = Plan(
     fuzz_requests=300,
@@ -46,4 +51,6 @@ QUICK = Plan(
     pause_s=0.1,
     resent_turns=4,
     resent_rounds=1,
+    constrained_samples=40,
+    constrained_rounds=1,
 )

@@ -1,0 +1,123 @@
+"""Does a policy that knows nothing write what it is held to, and what does that cost?
+
+A small policy with random weights answers with and without a required call of a tool. A call counts
+as parsed if its arguments are of the tool's schema. The cost is the time for each sampled token
+of replies that are as long, beside as many others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
+from ale_jax.gateway.messages import ChatMessage
+from ale_jax.gateway.requests import AUTO, REQUIRED, ChatRequest, Choice, SampleOptions
+from ale_jax.gateway.token_tree import TokenTree
+from ale_jax.model.params import init_params
+from ale_jax.model.sampler import Sampling
+from ale_jax.model.tokenizer import ChatTokenizer
+from ale_jax.rollout.engine import Engine
+from ale_jax.rollout.engine_shape import EngineShape
+from ale_jax.rollout.policy_gateway import ChatRender, EnginePolicy, language_of
+from benchmarks.gateway.plan import Plan
+from benchmarks.gateway.resent import POLICY
+from benchmarks.gateway.scripted import small_tokenizer
+
+ENGINE = EngineShape(max_sequences=20, max_sequence_length=768, pages=20 * 48)
+TOGETHER, REPLY_TOKENS = 20, 120
+KINDS, MOST_LINES = ("text", "binary"), 3
+LOOK = {
+    "type": "object",
+    "properties": {
+        "path": {"type": "string", "maxLength": 12},
+        "kind": {"enum": list(KINDS)},
+        "lines": {"type": "array", "items": {"type": "boolean"}, "maxItems": MOST_LINES},
+    },
+    "required": ["path", "kind", "lines"],
+    "additionalProperties": False,
+}
+TOOL = {"type": "function", "function": {"name": "look", "description": "", "parameters": LOOK}}
+MESSAGES = (ChatMessage("user", "What is in it?"),)
+
+
+def measure(plan: Plan) -> dict[str, Any]:
+    with Bench.open() as bench:
+        held, ratios = bench.replies(plan.constrained_samples, REQUIRED), []
+        free = bench.replies(plan.constrained_samples // 10, AUTO)
+        for _ in range(plan.constrained_rounds):
+            with_grammar, without = (bench.token_seconds(each) for each in (REQUIRED, AUTO))
+            ratios.append(with_grammar / without)
+    return {
+        "constrained_samples": len(held),
+        "constrained_parsed_share": float(np.mean([is_parsed(each) for each in held])),
+        "unconstrained_parsed_share": float(np.mean([is_parsed(each) for each in free])),
+        "constrained_token_time_ratio": round(statistics.median(ratios), 3),
+        "constrained_token_time_ratio_rounds": [round(each, 3) for each in ratios],
+    }
+
+
+def is_parsed(choice: Choice) -> bool:
+    """Whether the reply is one call that the schema allows. One that was cut off is none."""
+    calls = choice.message.tool_calls
+    if len(calls) != 1 or choice.message.content or calls[0].name != "look":
+        return False
+    found = json.loads(calls[0].arguments)
+    return (
+        found.keys() == {"path", "kind", "lines"}
+        and isinstance(found["path"], str)
+        and len(found["path"]) <= 12
+        and found["kind"] in KINDS
+        and len(found["lines"]) <= MOST_LINES
+        and all(isinstance(each, bool) for each in found["lines"])
+    )
+
+
+@dataclasses.dataclass
+class Bench:
+    tokenizer: ChatTokenizer
+    engine: Engine
+    asked: int = 0
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls) -> Iterator[Bench]:
+        tokenizer = small_tokenizer()
+        shape = dataclasses.replace(POLICY, vocab_size=tokenizer.vocab_size)
+        params = init_params(jax.random.key(0), shape)
+        with contextlib.closing(Engine(shape, ENGINE, tokenizer.stop_ids, params)) as engine:
+            yield cls(tokenizer, engine)
+
+    def replies(self, count: int, tool_choice: str, **options: Any) -> Sequence[Choice]:
+        choices: list[Choice] = []
+        while len(choices) < count:
+            choices += self._ask(min(TOGETHER, count - len(choices)), tool_choice, **options)
+        return choices
+
+    def token_seconds(self, tool_choice: str) -> float:
+        """For each token, beside as many others. Nobody stops before the end of a call."""
+        before, start = self.engine.stats.sampled_tokens, time.monotonic()
+        # The free replies are made about as long as calls are.
+        limits = {} if tool_choice == REQUIRED else {"max_tokens": 50}
+        self.replies(10 * TOGETHER, tool_choice, **limits)
+        return (time.monotonic() - start) / (self.engine.stats.sampled_tokens - before)
+
+    def _ask(self, count: int, tool_choice: str, **options: Any) -> list[Choice]:
+        self.asked += 1
+        keys = lambda number: np.array([self.asked, number], np.uint32)  # noqa: E731
+        policy = EnginePolicy(self.engine, self.tokenizer, Sampling(), REPLY_TOKENS)
+        tree, kept = TokenTree(ChatRender(self.tokenizer)), EpisodeOptions(kept=TOGETHER)
+        episode = GatewayEpisode(tree, policy, language_of(self.tokenizer), keys, kept)
+        sampled = SampleOptions(n=count, **options)
+        request = ChatRequest("m", MESSAGES, (TOOL,), tool_choice, False, options=sampled)
+        choices = [episode.answer(each, request) for each in episode.ask(request)]
+        episode.end("all")
+        return choices
