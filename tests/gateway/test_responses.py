@@ -88,12 +88,14 @@ def test_only_the_episodes_own_responses_go_on(gateway):
 
 
 def test_histories_are_bounded():
-    histories, episode = Histories(max_kept=2), object()
-    for number in range(3):
-        histories.keep(str(number), episode, [ChatMessage("user", str(number))])
-    assert histories.after("2", episode)[0].content == "2"
-    with pytest.raises(ApiError):
-        histories.after("0", episode)
+    episode = object()
+    for bounds in ({"max_kept": 2}, {"max_chars": 25}):
+        histories = Histories(**bounds)
+        for number in range(3):
+            histories.keep(str(number), episode, [ChatMessage("user", str(number) * 10)])
+        assert histories.after("1", episode) and histories.after("2", episode)
+        with pytest.raises(ApiError):
+            histories.after("0", episode)
 
 
 def test_a_response_that_was_cut_off_says_so(gateway):
