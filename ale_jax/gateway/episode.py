@@ -36,7 +36,9 @@ See = Callable[[int, str], None]
 class EpisodeOptions:
     """kept: as for `Conversations`. obeys: whether a request decides how it is sampled; in training
     the config does, or an agent that asks for temperature 0 would never explore. max_replies: that
-    the episode's agents get; None for no limit. given: the turns
+    the episode's agents get; None for no limit. max_chars: of a conversation; longer ones are
+    refused before they are tokenized, which takes seconds for ten megabytes; None for no limit.
+    given: the turns
     that the first conversation begins with, and that were not sampled in this episode.
     on_turn: called with True when the agent begins to wait for the policy, and with False when it
     has all its answers, by any thread.
@@ -45,6 +47,7 @@ class EpisodeOptions:
     kept: int = 1
     obeys: bool = True
     max_replies: int | None = None
+    max_chars: int | None = None
     given: Sequence[GivenTurn] = ()
     on_turn: Callable[[bool], None] = lambda waits: None
 
@@ -90,6 +93,7 @@ class GatewayEpisode:
           ApiError: 410 after the end of the episode, 403 after its last reply, 400 if the messages
             cannot be answered.
         """
+        self._require_short(request)
         options = self._sampled_by(request)
         with _refusing():
             self._take_over_given(request)
@@ -136,8 +140,7 @@ class GatewayEpisode:
         sampled = self.sampled(pending)
         if not len(sampled.ids):
             self.drop(pending)
-            text = "the conversation fills the policy's context"
-            raise ApiError(400, text, "messages", code=CONTEXT_FULL)
+            raise _context_full()
         said = self._language.read(sampled.ids, request)
         named = tuple(dataclasses.replace(each, id=_new_id()) for each in said.calls)
         reply = ChatMessage("assistant", said.content, said.reasoning, named)
@@ -169,6 +172,7 @@ class GatewayEpisode:
 
     def count_tokens(self, request: ChatRequest) -> int:
         """Of the prompt that the request would be read as. ApiError (400) as for `ask`."""
+        self._require_short(request)
         with _refusing():
             return len(self.tree.place(request.messages, request.tools).context_ids())
 
@@ -205,6 +209,11 @@ class GatewayEpisode:
     def _named(self, ids: np.ndarray, logp: np.ndarray) -> tuple[TokenLogprob, ...]:
         texts = map(self._language.token_text, ids)
         return tuple(TokenLogprob(t, float(p)) for t, p in zip(texts, logp, strict=True))
+
+    def _require_short(self, request: ChatRequest) -> None:
+        most = self._options.max_chars
+        if most is not None and sum(len(each.content) for each in request.messages) > most:
+            raise _context_full()
 
     def _take_over_given(self, request: ChatRequest) -> None:
         """ValueError if the first conversation does not begin with the given turns."""
@@ -262,6 +271,11 @@ class GatewayEpisode:
             is_over = waited and not self._waiting
         if is_over:
             self._options.on_turn(False)
+
+
+def _context_full() -> ApiError:
+    text = "the conversation fills the policy's context"
+    return ApiError(400, text, "messages", code=CONTEXT_FULL)
 
 
 def _came_to_nothing(sampled: Future[Sampled]) -> bool:

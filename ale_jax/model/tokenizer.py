@@ -145,6 +145,11 @@ class ChatTokenizer:
         ends = list(self.stop_ids)
         return llguidance.hf.from_tokenizer(self._tokenizer, self.vocab_size, ends)
 
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters that one token stands for, at most."""
+        return max(map(len, self._tokenizer.get_vocab()))
+
     def check_fits(self, model_vocab_size: int) -> None:
         """ValueError if the model has no embedding for some token. It may have more embeddings than
         tokens."""

@@ -109,6 +109,10 @@ class Engine:
         return self._policy.vocab_size
 
     @property
+    def max_sequence_length(self) -> int:
+        return self._shape.max_sequence_length
+
+    @property
     def version(self) -> int:
         return self._weights[1]
 

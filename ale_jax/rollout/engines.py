@@ -47,6 +47,10 @@ class Engines:
         return self._engines[0].vocab_size
 
     @property
+    def max_sequence_length(self) -> int:
+        return self._engines[0].max_sequence_length
+
+    @property
     def version(self) -> int:
         return self._engines[-1].version  # the last to be given new weights
 

@@ -142,6 +142,7 @@ class Ledger:
         options = EpisodeOptions(
             obeys=False,
             max_replies=self._max_turns,
+            max_chars=self._engine.max_sequence_length * self._tokenizer.longest_token,
             given=list(map(given_turn, prefix_turns)),
             on_turn=lambda waits: self._turn(name, waits),
         )

@@ -57,8 +57,11 @@ def serving(config: RunConfig, path: Path, host: str, port: int) -> Iterator[Ser
         # those that do.
         kept = max(config.engine.max_sequences // 2, 1)
         keys, language = partial(_key, config.seed), language_of(tokenizer)
+        longest = engines.max_sequence_length * tokenizer.longest_token
         episodes = Episodes()
-        key = episodes.open(GatewayEpisode(tree, policy, language, keys, EpisodeOptions(kept)))
+        key = episodes.open(
+            GatewayEpisode(tree, policy, language, keys, EpisodeOptions(kept, max_chars=longest))
+        )
         with served(make_app(episodes, config.name), host, port) as url:
             yield Serving(url, key, step)
 

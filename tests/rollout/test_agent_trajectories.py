@@ -123,6 +123,16 @@ def test_an_episode_with_a_lost_answer_is_not_trained_on(ledger):
     assert "1 answers may not have reached the agent" in found.detail
 
 
+def test_what_is_surely_too_long_is_refused_before_it_is_tokenized(ledger, tokenizer, monkeypatch):
+    ledger.open("a", KEY, Sampling())
+    monkeypatch.setattr(tokenizer, "prompt_ids", None)
+    long = ChatMessage("user", "x" * (160 * tokenizer.longest_token + 1))
+    with pytest.raises(ApiError) as full:
+        ask(ledger, "a", long)
+    assert full.value.code == CONTEXT_FULL
+    ledger.close("a", None)
+
+
 def test_a_refusal_is_no_lost_answer(ledger):
     ledger.open("a", KEY, Sampling())
     ask(ledger, "a", *TASK)

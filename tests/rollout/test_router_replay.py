@@ -62,7 +62,7 @@ class _Letters:
     """A tokenizer whose prompts are given numbers."""
 
     stop_ids = STOP
-    chat_template, added_tokens = "", ()
+    chat_template, added_tokens, longest_token = "", (), 1
 
     def prompt_ids(self, messages, first, tools):
         return prompt(len(messages), 20 if first else 7)
