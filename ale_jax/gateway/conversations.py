@@ -16,7 +16,7 @@ from ale_jax.gateway.token_tree import Call
 
 
 class Sampled(Protocol):
-    """What the engine wrote. stop: "stop", "length" or "context_full". top_id_TK, top_logp_TK: the
+    """What the engine wrote. stop: "stop", "length" or "context_full". top_id_Tk, top_logp_Tk: the
     most probable tokens, as many as were asked for; None if none were."""
 
     ids: np.ndarray
@@ -24,8 +24,8 @@ class Sampled(Protocol):
     logp_old: np.ndarray
     version: np.ndarray
     stop: str
-    top_id_TK: np.ndarray | None
-    top_logp_TK: np.ndarray | None
+    top_id_Tk: np.ndarray | None
+    top_logp_Tk: np.ndarray | None
 
 
 Watch = Callable[[np.ndarray], int | None]

@@ -201,8 +201,8 @@ class GatewayEpisode:
             return None
         top = [()] * len(sampled.ids)
         if options.top_logprobs and self._options.obeys:
-            rows = zip(sampled.top_id_TK, sampled.top_logp_TK, strict=True)
-            top = [self._named(id_K, logp_K) for id_K, logp_K in rows]
+            rows = zip(sampled.top_id_Tk, sampled.top_logp_Tk, strict=True)
+            top = [self._named(id_k, logp_k) for id_k, logp_k in rows]
         named = zip(self._named(sampled.ids, sampled.logp_old), top, strict=True)
         return tuple(dataclasses.replace(each, top=others) for each, others in named)
 

@@ -28,6 +28,7 @@ Shape suffixes (a digit is an axis of that size; lower-case t, m and v are parts
     Z  blocks into which an axis is cut
     b  tokens of a page
     c  bits of a segment's code
+    k  most probable tokens that are shown
     m  keys of one block
     n  decode steps
     r  query heads that share a key and value head: N / G

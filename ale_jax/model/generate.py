@@ -54,8 +54,8 @@ class Burst:
     token_nS: jax.Array
     logp_mu_nS: jax.Array
     logp_old_nS: jax.Array
-    top_id_nSK: jax.Array | None = None
-    top_logp_nSK: jax.Array | None = None
+    top_id_nSk: jax.Array | None = None
+    top_logp_nSk: jax.Array | None = None
     start_S: jax.Array | None = None
     expert_nSLK: jax.Array | None = None
     read_QRTLK: jax.Array | None = None
@@ -207,8 +207,8 @@ def _write(
             jnp.where(active_S, drawn.token_S, -1),
             drawn.logp_mu_S,
             drawn.logp_old_S,
-            drawn.top_id_SK,
-            drawn.top_logp_SK,
+            drawn.top_id_Sk,
+            drawn.top_logp_Sk,
             expert_nSLK=expert_S1LK[:, 0] if how.record_experts else None,
         )
         burst = jax.tree.map(lambda all_nS, new_S: all_nS.at[i].set(new_S), burst, written)

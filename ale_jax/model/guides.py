@@ -60,8 +60,8 @@ def most_probable(logp_SV: jax.Array, guides: Guides) -> tuple[jax.Array, jax.Ar
     most = min(MOST_SHOWN, V)
 
     def top(logp_SV: jax.Array) -> tuple[jax.Array, jax.Array]:
-        logp_SK, id_SK = jax.lax.top_k(logp_SV, most)
-        return id_SK, logp_SK
+        logp_Sk, id_Sk = jax.lax.top_k(logp_SV, most)
+        return id_Sk, logp_Sk
 
     def nothing(logp_SV: jax.Array) -> tuple[jax.Array, jax.Array]:
         return jnp.zeros((S, most), jnp.int32), jnp.zeros((S, most), logp_SV.dtype)

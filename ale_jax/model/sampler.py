@@ -69,8 +69,8 @@ class Drawn:
     token_S: jax.Array
     logp_mu_S: jax.Array
     logp_old_S: jax.Array
-    top_id_SK: jax.Array | None = None
-    top_logp_SK: jax.Array | None = None
+    top_id_Sk: jax.Array | None = None
+    top_logp_Sk: jax.Array | None = None
 
 
 def sample(logits_SV: jax.Array, state: SlotState, guides: Guides | None = None) -> Drawn:
@@ -99,8 +99,8 @@ def sample(logits_SV: jax.Array, state: SlotState, guides: Guides | None = None)
     drawn = Drawn(token_S, jnp.where(greedy_S, 0.0, logp_mu_S), logp_old_S)
     if guides is None:
         return drawn
-    top_id_SK, top_logp_SK = most_probable(old_SV, guides)
-    return drawn.replace(top_id_SK=top_id_SK, top_logp_SK=top_logp_SK)
+    top_id_Sk, top_logp_Sk = most_probable(old_SV, guides)
+    return drawn.replace(top_id_Sk=top_id_Sk, top_logp_Sk=top_logp_Sk)
 
 
 def _most_probable(logits_SV: jax.Array) -> jax.Array:

@@ -12,5 +12,7 @@ Shape suffixes (a digit is an axis of that size):
     T  tokens of a chunk, or consecutive tokens of a conversation
     V  vocabulary
     W  pages of a conversation
+    k  most probable tokens that are shown
     n  decode steps
+    w  words of 32 bits, one bit for each token of the vocabulary
 """

@@ -366,6 +366,6 @@ def _of(burst: Burst, slot: int) -> Written:
         burst.token_nS[:, slot],
         burst.logp_mu_nS[:, slot],
         burst.logp_old_nS[:, slot],
-        burst.top_id_nSK[:, slot],
-        burst.top_logp_nSK[:, slot],
+        burst.top_id_nSk[:, slot],
+        burst.top_logp_nSk[:, slot],
     )

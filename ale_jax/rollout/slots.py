@@ -23,7 +23,7 @@ class Sampled:
     stop: "stop": a stop token was written (the last id); "length": max_tokens were written;
     "context_full": the slot has no room left (`ids` may be empty).
 
-    top_id_TK, top_logp_TK: if the reply's company wants them, the K most probable tokens in place
+    top_id_Tk, top_logp_Tk: if the reply's company wants them, the k most probable tokens in place
     of each id, and their log-probabilities under the plain softmax.
 
     expert_TLK: if experts are recorded, those of the T tokens that entered the cache since the
@@ -36,8 +36,8 @@ class Sampled:
     version: np.ndarray
     stop: str
     expert_TLK: np.ndarray | None = None
-    top_id_TK: np.ndarray | None = None
-    top_logp_TK: np.ndarray | None = None
+    top_id_Tk: np.ndarray | None = None
+    top_logp_Tk: np.ndarray | None = None
 
 
 @dataclasses.dataclass(eq=False)
@@ -64,8 +64,8 @@ class Written(NamedTuple):
     token_n: np.ndarray
     logp_mu_n: np.ndarray
     logp_old_n: np.ndarray
-    top_id_nK: np.ndarray
-    top_logp_nK: np.ndarray
+    top_id_nk: np.ndarray
+    top_logp_nk: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)

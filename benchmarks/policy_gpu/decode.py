@@ -126,6 +126,7 @@ def _writing(work: DecodeWork, batch: int) -> SlotState:
         temperature_S=every(1.0, np.float32),
         top_k_S=every(0, np.int32),
         top_p_S=every(1.0, np.float32),
+        min_p_S=every(0.0, np.float32),
         goes_on_S=every(False, np.bool_),
     )
 

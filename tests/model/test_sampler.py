@@ -96,5 +96,5 @@ def test_a_push_changes_what_is_drawn_and_not_the_plain_log_probability():
 
 def test_the_most_probable_tokens_are_shown_to_who_wants_them():
     drawn = sample(LOGITS_SV, _state(), _guides(shows_S=ODD_S))
-    np.testing.assert_array_equal(drawn.top_id_SK[1], np.arange(39, 19, -1))
-    np.testing.assert_allclose(drawn.top_logp_SK[1], LOGITS_V[39:19:-1], atol=1e-5)
+    np.testing.assert_array_equal(drawn.top_id_Sk[1], np.arange(39, 19, -1))
+    np.testing.assert_allclose(drawn.top_logp_Sk[1], LOGITS_V[39:19:-1], atol=1e-5)

@@ -219,7 +219,7 @@ def test_log_probabilities_are_shown_of_what_was_written_and_of_the_most_probabl
     (branch,) = long.end("all")
     sampled = branch.calls[0].sampled
     assert [each.logprob for each in choice.logprobs] == sampled.logp_old.tolist()
-    for each, best in zip(choice.logprobs, sampled.top_logp_TK, strict=True):
+    for each, best in zip(choice.logprobs, sampled.top_logp_Tk, strict=True):
         assert len(each.top) == 3 and [t.logprob for t in each.top] == best.tolist()
         assert max(best) >= each.logprob - 1e-6
 
