@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from http.client import HTTPConnection, HTTPException
 from typing import Any
@@ -13,6 +14,7 @@ from ale_jax.agent.api import Message, PolicyError, Reply
 from ale_jax.gateway.requests import CONTEXT_FULL
 
 CONNECT_S = 10.0
+SILENT_S = 60.0  # the gateway closes a connection after three times as long
 CALL_ID = "000000000"  # the loop's calls have no ids, but results must name one
 
 
@@ -20,8 +22,8 @@ class PolicyClient:
     """An `agent.api.Policy`: one conversation of an episode.
 
     A reply has no timeout. Only the controller knows whether its engine is compiling or has failed,
-    and if the controller dies, the connection ends. Each reply has a connection of its own, so that
-    none can have been closed in the minutes that a command may take.
+    and if the controller dies, the connection ends. A connection that was silent for long is not
+    used again, as the gateway may be closing it.
     """
 
     def __init__(self, url: str, token: str):
@@ -29,6 +31,19 @@ class PolicyClient:
         self._url = urlsplit(url)
         self._token = token
         self._told: list[dict[str, str]] = []
+        self._connection: HTTPConnection | None = None
+        self._used_at = 0.0
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def __enter__(self) -> PolicyClient:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
     def reply(self, new_messages: Sequence[Message]) -> Reply:
         self._told += map(_as_openai, new_messages)
@@ -49,21 +64,29 @@ class PolicyClient:
 
     def _post(self, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
-        connection = HTTPConnection(self._url.hostname, self._url.port, timeout=CONNECT_S)
         try:
-            connection.connect()
-            connection.sock.settimeout(None)
-            # A controller whose machine has failed does not close its connections.
-            connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            connection = self._connected()
             path = f"{self._url.path}/chat/completions"
-            connection.request("POST", path, json.dumps(body), headers | {"Connection": "close"})
+            connection.request("POST", path, json.dumps(body), headers)
             response = connection.getresponse()
-            return response.status, json.loads(response.read())
+            answer = json.loads(response.read())
         except (OSError, HTTPException, ValueError) as error:
+            self.close()
             where = self._url.netloc
             raise PolicyError(f"no answer of the policy at {where}: {error!r}") from error
-        finally:
-            connection.close()
+        self._used_at = time.monotonic()
+        return response.status, answer
+
+    def _connected(self) -> HTTPConnection:
+        if time.monotonic() - self._used_at > SILENT_S:
+            self.close()
+        if self._connection is None:
+            self._connection = HTTPConnection(self._url.hostname, self._url.port, timeout=CONNECT_S)
+            self._connection.connect()
+            self._connection.sock.settimeout(None)
+            # A controller whose machine has failed does not close its connections.
+            self._connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return self._connection
 
 
 def _as_openai(message: Message) -> dict[str, str]:

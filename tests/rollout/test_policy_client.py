@@ -17,6 +17,7 @@ from ale_jax.gateway.formats.hermes import Hermes
 from ale_jax.gateway.language import Language
 from ale_jax.gateway.server import served
 from ale_jax.gateway.token_tree import TokenTree
+from ale_jax.rollout import policy_client
 from ale_jax.rollout.policy_client import PolicyClient
 from tests.gateway.fake_policy import EngineEnded, FakePolicy, Written
 from tests.gateway.speech import read, render, sample
@@ -143,3 +144,23 @@ def test_a_gateway_that_is_not_there_is_a_policy_error():
         url = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
     with pytest.raises(PolicyError, match=r"no answer of the policy at 127\.0\.0\.1"):
         PolicyClient(url, "token").reply(FIRST)
+
+
+def test_a_connection_is_used_again_unless_it_was_silent_for_long(monkeypatch):
+    opened_now = []
+    real = policy_client.HTTPConnection.connect
+
+    def connect(self):
+        opened_now.append(self)
+        real(self)
+
+    monkeypatch.setattr(policy_client.HTTPConnection, "connect", connect)
+    with gateway(lambda messages: "reply") as opened:
+        with PolicyClient(opened.url, opened.open()) as client:
+            client.reply(FIRST)
+            client.reply(SEEN)
+            assert len(opened_now) == 1
+            monkeypatch.setattr(policy_client, "SILENT_S", -1.0)
+            client.reply(SEEN)
+            assert len(opened_now) == 2
+        assert opened_now[-1].sock is None, "closed with the episode"

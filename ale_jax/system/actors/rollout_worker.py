@@ -82,7 +82,8 @@ class RolloutWorker:
         if self._spec.agent.command:
             access = PolicyAccess(url, conversation)
             return self._runner.play_external(key, self._spec.agent, access)
-        return self._runner.play(key, PolicyClient(url, conversation), prefix)
+        with PolicyClient(url, conversation) as policy:
+            return self._runner.play(key, policy, prefix)
 
     def cancel(self, key: EpisodeKey) -> None:
         self._runner.cancel(key)
