@@ -55,9 +55,9 @@ def trajectory_of(events: Sequence[Event]) -> Trajectory:
     )
 
 
-def _trajectory(name: str, events: Sequence[Event], subagents: Any) -> Trajectory:
+def _trajectory(name: str, events: Sequence[Event], children: Any) -> Trajectory:
     started = next(event for event in events if isinstance(event, Started))
-    steps = _steps(events, subagents)
+    steps = _steps(events, children)
     usages = [each.usage or Usage(0, 0) for each in events if isinstance(each, Replied)]
     total = sum(usages, Usage(0, 0))
     return Trajectory(
@@ -69,7 +69,7 @@ def _trajectory(name: str, events: Sequence[Event], subagents: Any) -> Trajector
     )
 
 
-def _steps(events: Sequence[Event], subagents: Any) -> tuple[Step, ...]:
+def _steps(events: Sequence[Event], children: Any) -> tuple[Step, ...]:
     """One for each message of the user's and each call of the model."""
     session = next(event.session for event in events if isinstance(event, Started))
     steps: list[Step] = []
@@ -82,7 +82,7 @@ def _steps(events: Sequence[Event], subagents: Any) -> tuple[Step, ...]:
                 steps.append(Step(number, at, "user", event.text))
             case Replied():
                 results = _results(event, events[index + 1 :])
-                refs = {id: f"{session}/{id}" for id in results if id in subagents}
+                refs = {id: f"{session}/{id}" for id in results if id in children}
                 steps.append(_agent_step(number, at, event, results, refs))
             case Compacted():
                 extra = {"replaces": "all earlier steps but the first"}
