@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -51,7 +52,7 @@ class Arguments(BaseModel):
 A = TypeVar("A", bound=Arguments)
 
 
-class TypedTool(Generic[A]):
+class TypedTool(abc.ABC, Generic[A]):
     """A tool whose arguments are a pydantic model, from which the schema is made."""
 
     name: ClassVar[str]
@@ -77,8 +78,9 @@ class TypedTool(Generic[A]):
             raise ToolError(f"{where}: {first['msg']}") from None
         return await self.use(parsed, call_id)  # type: ignore[arg-type]
 
+    @abc.abstractmethod
     async def use(self, arguments: A, call_id: str) -> ToolResult:
-        raise NotImplementedError
+        """As `Tool.run`, with arguments that are valid."""
 
     async def close(self) -> None:
         """Most tools hold nothing."""
