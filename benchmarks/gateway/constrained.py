@@ -29,7 +29,7 @@ from ale_jax.rollout.engine import Engine
 from ale_jax.rollout.engine_shape import EngineShape
 from ale_jax.rollout.policy_gateway import ChatRender, EnginePolicy, language_of
 from benchmarks.gateway.plan import Plan
-from benchmarks.gateway.resent import POLICY
+from benchmarks.gateway.resent import quickstart_policy
 from benchmarks.gateway.scripted import small_tokenizer
 
 ENGINE = EngineShape(max_sequences=20, max_sequence_length=768, pages=20 * 48)
@@ -91,7 +91,7 @@ class Bench:
     @contextlib.contextmanager
     def open(cls) -> Iterator[Bench]:
         tokenizer = small_tokenizer()
-        shape = dataclasses.replace(POLICY, vocab_size=tokenizer.vocab_size)
+        shape = quickstart_policy(tokenizer.vocab_size)
         params = init_params(jax.random.key(0), shape)
         with contextlib.closing(Engine(shape, ENGINE, tokenizer.stop_ids, params)) as engine:
             yield cls(tokenizer, engine)

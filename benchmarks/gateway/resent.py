@@ -33,35 +33,21 @@ from ale_jax.model.shape import PolicyShape
 from ale_jax.rollout.engine import Engine
 from ale_jax.rollout.engine_shape import EngineShape
 from ale_jax.rollout.policy_gateway import EnginePolicy
+from ale_jax.system.build_config import build_config
 from benchmarks.gateway.plan import Plan
 from benchmarks.gateway.scripted import Stage, small_tokenizer
+from configs import quickstart
 
-# The quickstart's policy, with room for long conversations.
-POLICY = PolicyShape(
-    vocab_size=0,
-    width=128,
-    num_layers=3,
-    num_heads=4,
-    num_kv_heads=2,
-    head_width=32,
-    mlp_width=384,
-    num_experts=8,
-    experts_per_token=2,
-    expert_width=192,
-    dense_layers=(0, 1),
-    norm_topk_prob=True,
-    qk_norm=True,
-    qkv_bias=False,
-    rope_theta=10_000.0,
-    llama3_rope=(),
-    max_positions=4096,
-    norm_eps=1e-6,
-    tie_embeddings=True,
-)
 ENGINE = EngineShape(max_sequences=4, max_sequence_length=4096, pages=4 * 256)
 REPLY_TOKENS = 32
 SEEN = "The file notes.txt has three lines. What is in it? Done, the answer is 42. "
 WAYS = ("kept", "resent", "displaced", "unknown")
+
+
+def quickstart_policy(vocab_size: int) -> PolicyShape:
+    """With room for long conversations."""
+    model = build_config(quickstart.get_config().to_dict()).model
+    return dataclasses.replace(model.policy_shape(vocab_size), max_positions=4096)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +85,7 @@ class Bench:
     @contextlib.contextmanager
     def open(cls) -> Iterator[Bench]:
         stage = Stage(small_tokenizer())
-        shape = dataclasses.replace(POLICY, vocab_size=stage.tokenizer.vocab_size)
+        shape = quickstart_policy(stage.tokenizer.vocab_size)
         params = init_params(jax.random.key(0), shape)
         with contextlib.closing(Engine(shape, ENGINE, stage.tokenizer.stop_ids, params)) as engine:
             yield cls(stage, engine)

@@ -287,7 +287,9 @@ def test_a_client_that_cannot_be_had_is_tried_and_not_passed(monkeypatch, tmp_pa
 def test_a_history_that_is_sent_again_is_read_only_where_the_engine_has_not_kept_it(monkeypatch):
     small = {"width": 32, "num_layers": 1, "num_heads": 2, "head_width": 16, "mlp_width": 48}
     small |= {"num_kv_heads": 1, "num_experts": 0, "dense_layers": ()}
-    monkeypatch.setattr(resent, "POLICY", dataclasses.replace(resent.POLICY, **small))
+    whole = resent.quickstart_policy
+    smaller = lambda vocab_size: dataclasses.replace(whole(vocab_size), **small)  # noqa: E731
+    monkeypatch.setattr(resent, "quickstart_policy", smaller)
     sizes = {"max_sequence_length": 640, "pages": 160, "prefill_tokens": (128,)}
     monkeypatch.setattr(resent, "ENGINE", dataclasses.replace(resent.ENGINE, **sizes))
     found = resent.measure(dataclasses.replace(QUICK, resent_turns=3))
