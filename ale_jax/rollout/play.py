@@ -120,7 +120,10 @@ class EpisodeRunner:
 
     def _env(self, task: Task, sandbox: Sandbox | None) -> Environment:
         """EnvError if the environment cannot be made."""
-        return loop.guarded(self._make_env, task, sandbox)
+        try:
+            return self._make_env(task, sandbox)
+        except Exception as error:
+            raise loop.EnvError.of(error) from error
 
     def _is_cancelled(self, key: EpisodeKey) -> bool:
         with self._lock:

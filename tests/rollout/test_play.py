@@ -2,10 +2,13 @@
 
 import dataclasses
 
+import pytest
+
+from ale_jax.agent.api import VerifierError
 from ale_jax.agent.loop import AgentLimits, ScriptedPolicy
 from ale_jax.records import EpisodeKey, Status, Task
 from ale_jax.rollout.play import EpisodeRunner
-from ale_jax.sandbox.api import SandboxLost, SandboxStartError
+from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
 
 KEY = EpisodeKey("train", 0, 0, Task("count", 1, "train"))
 TALK = "talk"  # a family whose environment needs no sandbox
@@ -99,14 +102,15 @@ def test_a_bug_in_a_world_is_a_status_and_its_sandbox_not_used_again():
     assert [sandbox.closed for sandbox in machines.made] == [True]
 
 
-def test_a_world_that_cannot_be_made_is_a_status():
+@pytest.mark.parametrize("error", [LookupError, VerifierError, SandboxError])
+def test_a_world_that_cannot_be_made_is_a_status(error):
     def refuse(task, sandbox):
-        raise LookupError("no such world")
+        raise error("no such world")
 
     runner = EpisodeRunner(Machines().start, refuse, lambda task: True, AgentLimits(turns=1))
     played = runner.play(KEY, ScriptedPolicy([]))
     assert (played.episode.status, played.sandboxes_up) == (Status.ENV_ERROR, 0)
-    assert "LookupError: no such world" in played.episode.detail
+    assert f"{error.__name__}: no such world" in played.episode.detail
 
 
 class Cancelling(ScriptedPolicy):
