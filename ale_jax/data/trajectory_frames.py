@@ -136,7 +136,8 @@ def _decode(body: bytes) -> Trajectory:
 
 def _dtypes(fields: Mapping[str, Any]) -> list[str]:
     """Of the arrays of a branch."""
-    return list(_TURN_ARRAYS.values()) * len(fields["turns"]) + [_EXPERTS] * fields["has_experts"]
+    experts = [_EXPERTS] * bool(fields["has_experts"])
+    return list(_TURN_ARRAYS.values()) * len(fields["turns"]) + experts
 
 
 def _branch(fields: Mapping[str, Any], arrays: Iterator[np.ndarray]) -> dict[str, Any]:

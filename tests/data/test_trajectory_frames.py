@@ -114,6 +114,16 @@ def test_fields_that_do_not_fit_each_other_are_damage(wrong):
         read(encode_frame(wrong))
 
 
+def test_a_branch_has_experts_or_none():
+    """A number here must not make a table of that many arrays."""
+    turns = [["", "", 0.0]]
+    counts = {
+        said: len(trajectory_frames._dtypes({"turns": turns, "has_experts": said}))
+        for said in (False, True, 10**9)
+    }
+    assert counts == {False: 5, True: 6, 10**9: 6}
+
+
 def test_what_would_not_be_read_is_not_written(monkeypatch):
     monkeypatch.setattr(trajectory_frames, "MAX_BODY_BYTES", len(encode_frame(PLAIN)) - 100)
     assert encode_frame(PLAIN) is None
