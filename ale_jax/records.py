@@ -19,9 +19,7 @@ class Status(enum.StrEnum):
     """How an episode ended. Every trajectory has exactly one status."""
 
     FINISHED = "finished"  # the agent declared that it was done
-    TURN_LIMIT = (
-        "turn_limit"  # graded in the state at the limit, or where the agent's program broke off
-    )
+    TURN_LIMIT = "turn_limit"  # graded in the state at the limit, or where a program broke off
     TOKEN_LIMIT = "token_limit"  # the context is full; graded in the state at the limit
     NO_VERDICT = "no_verdict"  # the agent's work, and not the host, kept the verifier from one
     SANDBOX_START_FAILED = "sandbox_start_failed"
