@@ -29,6 +29,7 @@ from ale_jax.system.hosts.commands import COMMANDS, Traffic, perform
 from ale_jax.system.hosts.connection import Connection, Frame, Gone
 from ale_jax.system.hosts.conversations import RemoteLedger
 
+NOTICE_S = 2.0  # for a dead process's connections to end, all of them
 LEAVE_S = 10.0  # for the main thread, which may be stuck in a program, to end after a loss
 
 
@@ -42,6 +43,7 @@ class Leader:
         self.address = address
         self._number = 0
         self._lost: str | None = None
+        self._is_lost = threading.Event()
         self._ending = False
         self._rows: dict[int, np.ndarray] = {}  # of a batch, on each process
         self._followers = [_Follower(n, *both, self._lose) for n, both in connections.items()]
@@ -99,6 +101,12 @@ class Leader:
         if self._lost:
             raise RunFailed(self._lost)
 
+    def blame_loss(self, error: Exception) -> None:
+        """RunFailed if a follower is lost, since any `error` may come of that: programs on shared
+        devices fail when one of them dies, perhaps before the end of its log is noticed."""
+        if self._is_lost.wait(NOTICE_S):
+            raise RunFailed(self._lost) from error
+
     def end(self, code: int) -> None:
         """Lets the followers exit with `code`, and waits until they are about to, unless one of
         them is lost, since the others may wait for it."""
@@ -139,6 +147,7 @@ class Leader:
             f"process {process} of this run {why}, and the others end: the same command continues "
             "from the last checkpoint"
         )
+        self._is_lost.set()
         for follower in self._followers:
             follower.send({"kind": "end", "code": EXIT_FAILED})
         timer = threading.Timer(LEAVE_S, self._leave)

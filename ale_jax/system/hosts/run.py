@@ -54,6 +54,9 @@ def led(config: RunConfig, coordinator: str) -> Iterator[Processes]:
     except KeyboardInterrupt:
         code = INTERRUPTED
         raise
+    except Exception as error:
+        leader.blame_loss(error)
+        raise
     finally:
         leader.end(code)
 

@@ -121,6 +121,19 @@ def test_rows_are_sent_once_until_they_are_forgotten(run):
     run.leader.end(0)
 
 
+def test_an_error_after_a_loss_is_the_loss():
+    ours, theirs = socket.socketpair()
+    conversations = Connection(socket.socketpair()[0])
+    leader = Leader({1: (Connection(ours), conversations)}, "127.0.0.1")
+    error = RuntimeError("Gloo AllGather failed: Connection reset by peer")
+    leader.blame_loss(error)  # nobody is lost: it stays what it is
+    theirs.close()
+    with pytest.raises(RunFailed, match="process 1 of this run is lost") as failed:
+        leader.blame_loss(error)
+    assert failed.value.__cause__ is error
+    leader.end(2)
+
+
 @pytest.fixture
 def checkpoint(tmp_path):
     """As two processes write it."""
