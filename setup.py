@@ -8,6 +8,7 @@ REQUIRES = [
     "fastapi>=0.120",
     "flax>=0.12",
     "gguf>=0.17",
+    "httptools>=0.6",
     "httpx>=0.28",
     "jax>=0.10",
     "jinja2>=3.1",
@@ -30,6 +31,7 @@ REQUIRES = [
     "tokenizers>=0.22",
     "transformers>=5.0",
     "uvicorn>=0.40",
+    "uvloop>=0.21",
     "websockets>=15",
 ]
 

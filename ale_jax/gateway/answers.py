@@ -10,10 +10,21 @@ from collections.abc import Sequence
 
 from fastapi import Request
 
-from ale_jax.gateway.episode import GatewayEpisode, Pending
-from ale_jax.gateway.requests import ApiError, ChatRequest, ChatResult, Choice, Usage
+from ale_jax.gateway.episode import GatewayEpisode, Pending, See
+from ale_jax.gateway.requests import (
+    AUTO,
+    NONE,
+    ApiError,
+    ChatRequest,
+    ChatResult,
+    Choice,
+    Usage,
+)
 
 GONE_S = 0.5  # between two looks whether the client is still there
+# What is read or written faster than another thread is woken; longer texts would keep the server
+# from all other calls.
+SHORT_CHARS, SHORT_TOKENS = 16_384, 1024
 
 
 async def answer(
@@ -23,14 +34,40 @@ async def answer(
 
     ApiError if the request is refused or fails.
     """
-    pending = await asyncio.to_thread(episode.ask, asked)
+    pending = await ask(episode, asked)
     try:
         await _sampled(request, pending)
-        choices = [await asyncio.to_thread(episode.answer, each, asked) for each in pending]
+        choices = await read(episode, pending, asked)
     except BaseException:
         cancel(episode, pending)
         raise
     return with_choices(head_of(model, pending), pending, choices)
+
+
+async def ask(
+    episode: GatewayEpisode, asked: ChatRequest, see: See | None = None
+) -> list[Pending]:
+    """Like `GatewayEpisode.ask`, without blocking."""
+    if _is_short(asked):
+        return episode.ask(asked, see)
+    return await asyncio.to_thread(episode.ask, asked, see)
+
+
+async def read(
+    episode: GatewayEpisode, pending: Sequence[Pending], asked: ChatRequest
+) -> list[Choice]:
+    """The replies of calls that are sampled, without blocking. ApiError as for
+    `GatewayEpisode.answer`."""
+    if len(pending) == 1 and pending[0].num_written <= SHORT_TOKENS:
+        return [episode.answer(pending[0], asked)]
+    return [await asyncio.to_thread(episode.answer, each, asked) for each in pending]
+
+
+def _is_short(asked: ChatRequest) -> bool:
+    if asked.options.n > 1 or asked.schema is not None or asked.tool_choice not in (AUTO, NONE):
+        return False  # a grammar may take long to compile
+    chars = sum(message.num_chars for message in asked.messages)
+    return chars + (len(repr(asked.tools)) if asked.tools else 0) <= SHORT_CHARS
 
 
 def cancel(episode: GatewayEpisode, pending: Sequence[Pending]) -> None:

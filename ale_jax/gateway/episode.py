@@ -61,6 +61,11 @@ class Pending:
     conversation: int
     sampled: Future[Sampled]
 
+    @property
+    def num_written(self) -> int:
+        """Ids of the reply, of a call that is sampled; 0 if it failed."""
+        return 0 if self.sampled.exception() else len(self.sampled.result().ids)
+
 
 class GatewayEpisode:
     """The conversations of one episode's agents. Thread-safe."""
@@ -212,7 +217,7 @@ class GatewayEpisode:
 
     def _require_short(self, request: ChatRequest) -> None:
         most = self._options.max_chars
-        if most is not None and sum(len(each.content) for each in request.messages) > most:
+        if most is not None and sum(each.num_chars for each in request.messages) > most:
             raise _context_full()
 
     def _take_over_given(self, request: ChatRequest) -> None:

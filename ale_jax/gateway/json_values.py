@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from typing import Any
 
 MAX_DEPTH = 128  # templates, hashes and answers are written by recursion, which Python bounds
@@ -12,20 +13,22 @@ MAX_DEPTH = 128  # templates, hashes and answers are written by recursion, which
 
 def flaw_of(value: Any) -> str:
     """Why a parsed value cannot be passed on; "" if it can."""
-    waiting = [(value, 0)]
+    waiting: list[tuple[Iterable[Any], int]] = [((value,), 0)]
     while waiting:
-        each, depth = waiting.pop()
-        match each:
-            case str() if not _is_text(each):
-                return "half of a surrogate pair is no text"
-            case float() if not math.isfinite(each):
-                return "a number must be finite"
-            case dict() | list() | tuple() if depth == MAX_DEPTH:
-                return f"JSON may be nested {MAX_DEPTH} deep"
-            case dict():
-                waiting += [(part, depth + 1) for item in each.items() for part in item]
-            case list() | tuple():
-                waiting += [(part, depth + 1) for part in each]
+        parts, depth = waiting.pop()
+        for each in parts:
+            if isinstance(each, str):
+                if not (each.isascii() or _is_text(each)):
+                    return "half of a surrogate pair is no text"
+            elif isinstance(each, float):
+                if not math.isfinite(each):
+                    return "a number must be finite"
+            elif isinstance(each, dict | list | tuple):
+                if depth == MAX_DEPTH:
+                    return f"JSON may be nested {MAX_DEPTH} deep"
+                waiting.append((each, depth + 1))  # of an object, the keys
+                if isinstance(each, dict):
+                    waiting.append((each.values(), depth + 1))
     return ""
 
 

@@ -34,13 +34,21 @@ class ChatMessage:
     tool_calls: tuple[ToolCall, ...] = ()
     answers: str = ""
 
+    @property
+    def num_chars(self) -> int:
+        chars = len(self.content) + len(self.reasoning)
+        for call in self.tool_calls:
+            chars += len(call.name) + len(call.arguments)
+        return chars
+
 
 def message_key(message: ChatMessage) -> bytes:
     """Equal for messages that mean the same, although a client has stored them and sent them back:
     it may trim the content, write a call's JSON in another way or number calls anew, and many leave
     out the reasoning."""
     calls = [[call.name, value_or_text(call.arguments)] for call in message.tool_calls]
-    return _digest([message.role, message.content.strip(), calls])
+    # The JSON is one line, so no other message can be written in this way.
+    return _digest(f"{message.role} {_json_text(calls)}\n{message.content.strip()}")
 
 
 def path_keys(start: bytes, messages: Sequence[ChatMessage]) -> list[bytes]:
@@ -54,9 +62,12 @@ def path_keys(start: bytes, messages: Sequence[ChatMessage]) -> list[bytes]:
 
 def tools_key(tools: Sequence[dict[str, Any]]) -> bytes:
     """Of the tools that a conversation offers."""
-    return _digest(list(tools))
+    return _digest(_json_text(list(tools)))
 
 
-def _digest(content: Any) -> bytes:
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+def _json_text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

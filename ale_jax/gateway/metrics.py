@@ -27,14 +27,15 @@ class GatewayMetrics:
         self.first_seconds = Histogram(
             "ale_gateway_first_byte_seconds", "Time to the answer's begin", buckets=SECONDS, **of
         )
-        self._tokens = Counter("ale_gateway_tokens", "Tokens of finished calls", ["kind"], **of)
+        tokens = Counter("ale_gateway_tokens", "Tokens of finished calls", ["kind"], **of)
+        self._tokens = {kind: tokens.labels(kind) for kind in ("prompt", "cached", "completion")}
 
     def count(self, result: ChatResult) -> None:
         """The tokens of a finished call. Those that were cached are part of the prompt."""
         used = result.usage
-        self._tokens.labels("prompt").inc(used.prompt)
-        self._tokens.labels("cached").inc(used.cached)
-        self._tokens.labels("completion").inc(used.completion)
+        self._tokens["prompt"].inc(used.prompt)
+        self._tokens["cached"].inc(used.cached)
+        self._tokens["completion"].inc(used.completion)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

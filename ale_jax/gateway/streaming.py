@@ -11,7 +11,7 @@ from typing import Protocol
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from ale_jax.gateway.answers import cancel, head_of, with_choices
+from ale_jax.gateway.answers import ask, cancel, head_of, read, with_choices
 from ale_jax.gateway.episode import GatewayEpisode, Pending
 from ale_jax.gateway.requests import ApiError, ChatRequest, ChatResult
 
@@ -49,7 +49,7 @@ async def streamed(
         with contextlib.suppress(RuntimeError):  # the server is closed, and nobody listens
             loop.call_soon_threadsafe(news.put_nowait, (number, content))
 
-    pending = await asyncio.to_thread(episode.ask, asked, see)
+    pending = await ask(episode, asked, see)
     head, undelivered = head_of(model, pending), list(pending)
     told = _told(episode, asked, undelivered, news, head)
     return _Stream(_as_text(told, events, head, on_result), lambda: cancel(episode, undelivered))
@@ -87,7 +87,7 @@ async def _told(
             yield newest.result()
         else:
             newest.cancel()
-    choices = [await asyncio.to_thread(episode.answer, each, asked) for each in undelivered]
+    choices = await read(episode, undelivered, asked)
     yield with_choices(head, undelivered, choices)
     undelivered.clear()
 

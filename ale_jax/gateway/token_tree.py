@@ -78,6 +78,7 @@ class Call:
     key: bytes = b""
     lost: bool = False
     is_given: bool = False
+    has_double: bool = False
     children: int = 0
 
     def path(self) -> list[Call]:
@@ -132,6 +133,7 @@ class TokenTree:
         self._lock = threading.Lock()
         self._calls: list[Call] = []  # those that are answered, in the order of their answers
         self._by_key: dict[bytes, list[Call]] = {}
+        self._roots = 0  # of these calls, those that begin a conversation
         self.counts = TreeCounts()
 
     def begin(self, messages: Sequence[ChatMessage], tools: Sequence[dict[str, Any]] = ()) -> Call:
@@ -164,9 +166,13 @@ class TokenTree:
             call.reply, call.sampled = reply, sampled
             (call.key,) = path_keys(call.start, [reply])
             self._calls.append(call)
-            self._by_key.setdefault(call.key, []).append(call)
-            if call.parent is not None:
-                call.parent.children += 1
+            same = self._by_key.setdefault(call.key, [])
+            if same:
+                call.has_double = same[-1].has_double or not np.array_equal(
+                    same[-1].sampled.ids, sampled.ids
+                )
+            same.append(call)
+            self._add_child(call.parent, 1)
             if self._remembered is not None and len(self._calls) > self._remembered:
                 self._forget(next(each for each in self._calls if not each.children))
 
@@ -225,8 +231,13 @@ class TokenTree:
         self._by_key[call.key].remove(call)
         if not self._by_key[call.key]:
             del self._by_key[call.key]
-        if call.parent is not None:
-            call.parent.children -= 1
+        self._add_child(call.parent, -1)
+
+    def _add_child(self, parent: Call | None, number: int) -> None:
+        if parent is None:
+            self._roots += number
+        else:
+            parent.children += number
 
     def _parent(self, keys: Sequence[bytes]) -> tuple[Call | None, int]:
         """The call whose conversation, reply included, is the longest beginning of that with these
@@ -240,11 +251,8 @@ class TokenTree:
         if any(message.role == "assistant" for message in call.messages):
             self.counts.edited += 1
         parent = call.parent
-        # It may be forgotten meanwhile.
-        same = self._by_key.get(parent.key, []) if parent else []
-        ids = [other.sampled.ids for other in same]
-        self.counts.ambiguous += any(not np.array_equal(each, ids[-1]) for each in ids)
-        siblings = parent.children if parent else sum(call.parent is None for call in self._calls)
+        self.counts.ambiguous += parent is not None and parent.has_double
+        siblings = self._roots if parent is None else parent.children
         self.counts.forks += siblings > 0
 
 

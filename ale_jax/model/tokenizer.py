@@ -87,12 +87,15 @@ def _training_texts(messages: Iterable[ChatMessage]) -> Iterator[str]:
 class ChatTokenizer:
     """The chat format over a transformers tokenizer whose template is ChatML-like (Qwen3, ours).
 
-    Thread-safe by a lock, because transformers stores in the tokenizer itself whether special
-    tokens count as text.
+    Thread-safe by a lock, because whether special tokens count as text is stored in the tokenizer
+    itself.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, tools: list[dict] | None = None):
         self._tokenizer = tokenizer
+        self._rust = tokenizer.backend_tokenizer
+        self._rust.no_truncation()  # which its file may ask for
+        self._rust.no_padding()
         self._tools = tools
         self._lock = threading.Lock()
         added = tokenizer.added_tokens_decoder.items()
@@ -206,9 +209,9 @@ class ChatTokenizer:
 
     def _encode(self, text: str, special: bool) -> np.ndarray:
         with self._lock:
-            ids = self._tokenizer.encode(
-                text, add_special_tokens=False, split_special_tokens=not special
-            )
+            # By itself, as transformers' own wrapper takes as long as the encoding of a short text.
+            self._rust.encode_special_tokens = not special
+            ids = self._rust.encode(text, add_special_tokens=False).ids
         return np.asarray(ids, np.int32)
 
     def _render(self, messages: list[Message], tools: Any, add_generation_prompt: bool) -> str:

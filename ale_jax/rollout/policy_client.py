@@ -6,15 +6,17 @@ import json
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from http.client import HTTPConnection, HTTPException
 from typing import Any
 from urllib.parse import urlsplit
+
+import httptools
 
 from ale_jax.agent.api import Message, PolicyError, Reply
 from ale_jax.gateway.requests import CONTEXT_FULL
 
 CONNECT_S = 10.0
 SILENT_S = 60.0  # the gateway closes a connection after three times as long
+RECEIVE_BYTES = 1 << 16
 CALL_ID = "000000000"  # the loop's calls have no ids, but results must name one
 
 
@@ -31,7 +33,7 @@ class PolicyClient:
         self._url = urlsplit(url)
         self._token = token
         self._told: list[dict[str, str]] = []
-        self._connection: HTTPConnection | None = None
+        self._connection: socket.socket | None = None
         self._used_at = 0.0
 
     def close(self) -> None:
@@ -63,30 +65,61 @@ class PolicyClient:
         raise PolicyError(f"the policy did not answer: {error['message']}")
 
     def _post(self, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
-        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         try:
-            connection = self._connected()
-            path = f"{self._url.path}/chat/completions"
-            connection.request("POST", path, json.dumps(body), headers)
-            response = connection.getresponse()
-            answer = json.loads(response.read())
-        except (OSError, HTTPException, ValueError) as error:
+            return self._exchange(json.dumps(body).encode())
+        except (OSError, httptools.HttpParserError, ValueError) as error:
             self.close()
             where = self._url.netloc
             raise PolicyError(f"no answer of the policy at {where}: {error!r}") from error
-        self._used_at = time.monotonic()
-        return response.status, answer
 
-    def _connected(self) -> HTTPConnection:
+    def _exchange(self, body: bytes) -> tuple[int, dict[str, Any]]:
+        """Posts the body; returns the answer's status and JSON. `http.client` would send head and
+        body one after the other, and takes several times as long to read an answer's head."""
+        head = (
+            f"POST {self._url.path}/chat/completions HTTP/1.1",
+            f"Host: {self._url.netloc}",
+            f"Authorization: Bearer {self._token}",
+            "Content-Type: application/json",
+            f"Content-Length: {len(body)}",
+        )
+        connection, answer = self._connected(), _Answer()
+        connection.sendall("\r\n".join((*head, "", "")).encode() + body)
+        parser = httptools.HttpResponseParser(answer)
+        while not answer.is_whole:
+            data = connection.recv(RECEIVE_BYTES)
+            if not data:
+                raise ConnectionResetError("the gateway has closed the connection")
+            parser.feed_data(data)
+        self._used_at = time.monotonic()
+        if not parser.should_keep_alive():
+            self.close()
+        return parser.get_status_code(), json.loads(answer.body)
+
+    def _connected(self) -> socket.socket:
         if time.monotonic() - self._used_at > SILENT_S:
             self.close()
         if self._connection is None:
-            self._connection = HTTPConnection(self._url.hostname, self._url.port, timeout=CONNECT_S)
-            self._connection.connect()
-            self._connection.sock.settimeout(None)
+            address = self._url.hostname, self._url.port
+            self._connection = socket.create_connection(address, timeout=CONNECT_S)
+            self._connection.settimeout(None)
+            self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             # A controller whose machine has failed does not close its connections.
-            self._connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         return self._connection
+
+
+class _Answer:
+    """What an answer consists of, as the parser calls it."""
+
+    def __init__(self) -> None:
+        self.body = bytearray()
+        self.is_whole = False
+
+    def on_body(self, data: bytes) -> None:
+        self.body += data
+
+    def on_message_complete(self) -> None:
+        self.is_whole = True
 
 
 def _as_openai(message: Message) -> dict[str, str]:

@@ -89,6 +89,18 @@ def test_a_saved_tokenizer_is_the_same(tokenizer, tmp_path):
     assert loaded.stop_ids == tokenizer.stop_ids
 
 
+def test_a_file_that_asks_for_short_texts_of_one_length_is_not_obeyed(tokenizer, tmp_path):
+    tokenizer.save(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    rust = Tokenizer.from_file(str(path))
+    rust.enable_truncation(4)
+    rust.enable_padding(length=4)
+    rust.save(str(path))
+    loaded = ChatTokenizer.load(tmp_path)
+    for text in ("a", "what does the file say? " * 9):
+        np.testing.assert_array_equal(loaded.reply_ids(text), tokenizer.reply_ids(text))
+
+
 def test_a_folder_without_tokenizer_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"no tokenizer.json in .*"):
         ChatTokenizer.load(tmp_path)

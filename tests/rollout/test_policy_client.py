@@ -148,13 +148,13 @@ def test_a_gateway_that_is_not_there_is_a_policy_error():
 
 def test_a_connection_is_used_again_unless_it_was_silent_for_long(monkeypatch):
     opened_now = []
-    real = policy_client.HTTPConnection.connect
+    real = socket.create_connection
 
-    def connect(self):
-        opened_now.append(self)
-        real(self)
+    def connect(*args, **kwargs):
+        opened_now.append(real(*args, **kwargs))
+        return opened_now[-1]
 
-    monkeypatch.setattr(policy_client.HTTPConnection, "connect", connect)
+    monkeypatch.setattr(socket, "create_connection", connect)
     with gateway(lambda messages: "reply") as opened:
         with PolicyClient(opened.url, opened.open()) as client:
             client.reply(FIRST)
@@ -163,4 +163,4 @@ def test_a_connection_is_used_again_unless_it_was_silent_for_long(monkeypatch):
             monkeypatch.setattr(policy_client, "SILENT_S", -1.0)
             client.reply(SEEN)
             assert len(opened_now) == 2
-        assert opened_now[-1].sock is None, "closed with the episode"
+        assert [each.fileno() for each in opened_now] == [-1, -1], "closed with the episode"
