@@ -84,16 +84,15 @@ class PolicyClient:
         )
         connection, answer = self._connected(), _Answer()
         connection.sendall("\r\n".join((*head, "", "")).encode() + body)
-        parser = httptools.HttpResponseParser(answer)
         while not answer.is_whole:
             data = connection.recv(RECEIVE_BYTES)
             if not data:
                 raise ConnectionResetError("the gateway has closed the connection")
-            parser.feed_data(data)
+            answer.parser.feed_data(data)
         self._used_at = time.monotonic()
-        if not parser.should_keep_alive():
+        if not answer.keeps_connection:
             self.close()
-        return parser.get_status_code(), json.loads(answer.body)
+        return answer.parser.get_status_code(), json.loads(answer.body)
 
     def _connected(self) -> socket.socket:
         if time.monotonic() - self._used_at > SILENT_S:
@@ -109,17 +108,20 @@ class PolicyClient:
 
 
 class _Answer:
-    """What an answer consists of, as the parser calls it."""
+    """An answer of the gateway, in the parts that its parser finds."""
 
     def __init__(self) -> None:
+        self.parser = httptools.HttpResponseParser(self)
         self.body = bytearray()
-        self.is_whole = False
+        self.is_whole = self.keeps_connection = False
 
     def on_body(self, data: bytes) -> None:
         self.body += data
 
     def on_message_complete(self) -> None:
         self.is_whole = True
+        # Afterwards, the parser has forgotten it.
+        self.keeps_connection = self.parser.should_keep_alive()
 
 
 def _as_openai(message: Message) -> dict[str, str]:

@@ -22,9 +22,9 @@ from ale_jax.errors import RolloutsFailed
 OBJECT_STORE_BYTES = 100 << 20
 
 AUTO = "auto"  # the cluster that this machine is part of, by Ray's own rules
-LOOK_S = 2.0  # between two looks at the cluster
+LOOK_S = 1.0  # between two looks at the cluster
 ANSWER_S = 2.0  # for Ray's head, or the Ray process of a node, to accept a connection
-GONE_AFTER = 3  # looks in a row that one of Ray's processes did not answer
+GONE_AFTER = 6  # looks in a row that one of Ray's processes did not answer
 
 
 class Cluster:
@@ -45,6 +45,7 @@ class Cluster:
             f"Ray's head ended ({host}:{port} does not answer)": (host, int(port)),
             "Ray's process on this machine (raylet) ended": raylet_of(context.get_node_id()),
         }
+        self._is_ours = is_ours
         self.address = "" if is_ours else get_node_ip_address()
         self._remedy = "starts Ray anew" if is_ours else "joins the cluster once it runs again"
         self._failure = ""
@@ -63,10 +64,22 @@ class Cluster:
         silent = dict.fromkeys(self._watched, 0)
         while not self._closing.wait(LOOK_S):
             for what, address in self._watched.items():
-                silent[what] = 0 if answers(address) else silent[what] + 1
-                if silent[what] == GONE_AFTER:
+                missed = self._missed_looks(address)
+                silent[what] = silent[what] + missed if missed else 0
+                if silent[what] >= GONE_AFTER:
                     self._failure = what
                     return
+
+    def _missed_looks(self, address: tuple[str, int]) -> int:
+        """0 if the process accepts a connection. On this machine, a port at which nobody listens is
+        that of a process that has ended."""
+        try:
+            connect(address)
+        except ConnectionRefusedError:
+            return GONE_AFTER if self._is_ours else 1
+        except OSError:
+            return 1
+        return 0
 
 
 def check_address(address: str) -> None:
@@ -103,10 +116,16 @@ def raylet_of(node: str) -> tuple[str, int]:
 def answers(address: tuple[str, int]) -> bool:
     """Whether something accepts a connection at this address and port within ANSWER_S."""
     try:
-        with socket.create_connection(address, timeout=ANSWER_S):
-            return True
+        connect(address)
     except OSError:
         return False
+    return True
+
+
+def connect(address: tuple[str, int]) -> None:
+    """Connects, and closes the connection again. OSError if it is not accepted within ANSWER_S."""
+    with socket.create_connection(address, timeout=ANSWER_S):
+        pass
 
 
 @contextlib.contextmanager
