@@ -44,9 +44,7 @@ async def answer(
     return with_choices(head_of(model, pending), pending, choices)
 
 
-async def ask(
-    episode: GatewayEpisode, asked: ChatRequest, see: See | None = None
-) -> list[Pending]:
+async def ask(episode: GatewayEpisode, asked: ChatRequest, see: See | None = None) -> list[Pending]:
     """Like `GatewayEpisode.ask`, without blocking."""
     if _is_short(asked):
         return episode.ask(asked, see)
