@@ -6,8 +6,8 @@
                 with the same line on all hosts, whether all of them can together
   --mode=export --out=FOLDER   write the newest weights of the run in DIR, with tokenizer and chat
                 template, to a new folder that transformers can load; adapters are merged
-  --mode=serve  let clients of OpenAI's and Anthropic's APIs talk to the newest policy of the run
-                in DIR, at --host=127.0.0.1 --port=8000, until Ctrl-C
+  --mode=serve  let clients of OpenAI's and Anthropic's APIs talk to the newest policy of the run in
+                DIR, or to --config.weights, at --host=127.0.0.1 --port=8000, until Ctrl-C
   --adapter     with --mode=export: write only the adapters, in PEFT's format
   --config=configs/NAME.py:ALGORITHM   use another algorithm of configs/algorithms.py
   --config.SECTION.FIELD=VALUE   set one field, e.g. --config.rl.alpha=0.5
@@ -123,10 +123,10 @@ def _launch(argv: Sequence[str], run: Run | None) -> int:
 
         # Before jax is imported, which wrong versions may prevent.
         act = functools.partial(_doctor, report=software_report(options.process))
-    elif not options.workdir:
-        raise ValueError("--workdir is missing: give a folder for the run, e.g. runs/first")
-    else:
+    elif options.workdir:
         require_free(Path(options.workdir).resolve())
+    elif options.mode != "serve" or not values["weights"]:
+        raise ValueError("--workdir is missing: give a folder for the run, e.g. runs/first")
     if act_alone := {"export": _export, "serve": _serve}.get(options.mode):
         return act_alone(values, options)
 
@@ -229,10 +229,11 @@ def _serve(values: dict[str, Any], options: flags.FlagValues) -> int:
     from ale_jax.system.build_config import build_config
     from ale_jax.system.serve import serving
 
-    config, path = build_config(values), Path(options.workdir).resolve()
+    config = build_config(values)
+    path = Path(options.workdir).resolve() if options.workdir else None
     address = options.host, options.port
     with contextlib.suppress(KeyboardInterrupt), serving(config, path, *address) as at:
-        print(f"step {at.step} answers at {at.url} to clients with the key {at.key}", flush=True)
+        print(f"{at.policy} answers at {at.url} to clients with the key {at.key}", flush=True)
         threading.Event().wait()
     return 0
 

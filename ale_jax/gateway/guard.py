@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
 
 from starlette.exceptions import HTTPException
@@ -33,13 +34,15 @@ class Guard:
             await self._app(scope, receive, send)
             return
         request = Request(scope)
-        try:
-            request.state.episode = self._episodes.admit(_token(request))
-        except ApiError as error:
-            response = await self._refuse(request, error)
-            await response(scope, receive, send)
-            return
-        await self._app(scope, _bounded(receive), send)
+        with contextlib.ExitStack() as call:
+            try:
+                admitted = self._episodes.admitted(_token(request))
+                request.state.episode = call.enter_context(admitted)
+            except ApiError as error:
+                response = await self._refuse(request, error)
+                await response(scope, receive, send)
+                return
+            await self._app(scope, _bounded(receive), send)
 
 
 def episode_of(request: Request) -> GatewayEpisode:

@@ -54,13 +54,14 @@ def check_devices(config: RunConfig) -> None:
     if config.weights or not config.tokenizer.path:
         param_shardings(config.model.policy_shape(config.tokenizer.vocab_size), mesh)
     if config.weights:
-        _check_weights(config)
+        check_weights(config)
     # The run happens on the local devices, whatever hardware the config names.
     here = dataclasses.replace(config.hardware, chip="", devices=0)
     make_plan(dataclasses.replace(config, hardware=here)).require_fit()
 
 
-def _check_weights(config: RunConfig) -> None:
+def check_weights(config: RunConfig) -> None:
+    """ValueError unless `config.weights` has the model's shape."""
     wanted = config.model.policy_shape(config.tokenizer.vocab_size)
     found = open_checkpoint(config.weights).shape
     sections = {"vocab_size": "tokenizer"}

@@ -1,4 +1,4 @@
-"""The newest policy of a run behind the gateway, for any client."""
+"""The newest policy of a run, or one that was trained elsewhere, behind the gateway."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,39 +16,49 @@ from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.server import served
 from ale_jax.gateway.token_tree import TokenTree
+from ale_jax.model.params import Params
 from ale_jax.model.replicas import engine_meshes, make_sampling_copy
 from ale_jax.model.sharding import make_mesh
+from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.rollout.engine import Engine
 from ale_jax.rollout.engines import Engines
 from ale_jax.rollout.policy_gateway import ChatRender, EnginePolicy, language_of
+from ale_jax.system.checks import check_weights
 from ale_jax.system.compilation import keep_compiled
 from ale_jax.system.config import RunConfig
-from ale_jax.system.states import Newest, newest_state
+from ale_jax.system.states import given_weights, newest_state
 from ale_jax.system.workdir import Workdir
 
+CALLS_PER_PLACE = 16  # in progress or waiting, for each conversation that the engine has room for
 REMEMBERED = 4096  # calls whose ids are kept for those that continue them
 
 
 @dataclasses.dataclass(frozen=True)
 class Serving:
-    """url: of the API. key: that clients have to send. step: of the weights."""
+    """url: of the API. key: that clients have to send. policy: which one answers."""
 
     url: str
     key: str
-    step: int
+    policy: str
+
+
+class _Policy(NamedTuple):
+    name: str
+    params: Params
+    tokenizer: ChatTokenizer
 
 
 @contextlib.contextmanager
-def serving(config: RunConfig, path: Path, host: str, port: int) -> Iterator[Serving]:
-    """Serves the newest policy of the run in `path` within the block. port: 0 for a free one.
+def serving(config: RunConfig, path: Path | None, host: str, port: int) -> Iterator[Serving]:
+    """Serves the newest policy of the run in `path`, or the weights that the config names if that
+    is None, within the block. port: 0 for a free one.
 
     ValueError if there is none, or another process uses the folder.
     """
     keep_compiled(config.compilation_cache)
-    with Workdir.open(path, config) as workdir:
-        newest = newest_state(config, workdir.path)
-    engines, tokenizer, step = _open_engines(config, newest), newest.tokenizer, newest.step
-    del newest  # its moments and, if the engines have copies, its weights take memory
+    found = _given(config) if path is None else _newest(config, path)
+    engines, tokenizer, name = _open_engines(config, found), found.tokenizer, found.name
+    del found  # if the engines have copies, its weights take memory
     with contextlib.closing(engines):
         tree = TokenTree(ChatRender(tokenizer), REMEMBERED)
         policy = EnginePolicy(
@@ -58,19 +69,33 @@ def serving(config: RunConfig, path: Path, host: str, port: int) -> Iterator[Ser
         kept = max(config.engine.max_sequences // 2, 1)
         keys, language = partial(_key, config.seed), language_of(tokenizer)
         longest = engines.max_sequence_length * tokenizer.longest_token
-        episodes = Episodes()
+        episodes = Episodes(CALLS_PER_PLACE * config.engine.max_sequences)
         key = episodes.open(
             GatewayEpisode(tree, policy, language, keys, EpisodeOptions(kept, max_chars=longest))
         )
         with served(make_app(episodes, config.name), host, port) as url:
-            yield Serving(url, key, step)
+            yield Serving(url, key, name)
 
 
-def _open_engines(config: RunConfig, newest: Newest) -> Engines:
-    policy, mesh = config.policy_shape(newest.tokenizer.vocab_size), make_mesh(config.mesh)
+def _newest(config: RunConfig, path: Path) -> _Policy:
+    with Workdir.open(path, config) as workdir:
+        newest = newest_state(config, workdir.path)
+    return _Policy(f"step {newest.step}", newest.state.params, newest.tokenizer)
+
+
+def _given(config: RunConfig) -> _Policy:
+    check_weights(config)
+    tokenizer = ChatTokenizer.load(config.tokenizer.path or config.weights)
+    policy = config.policy_shape(tokenizer.vocab_size)
+    params = given_weights(config, policy, make_mesh(config.mesh))
+    return _Policy(config.weights, params, tokenizer)
+
+
+def _open_engines(config: RunConfig, found: _Policy) -> Engines:
+    policy, mesh = config.policy_shape(found.tokenizer.vocab_size), make_mesh(config.mesh)
     stored_as, devices = config.engine.weights, config.rollout.devices_per_engine
     copy = make_sampling_copy(policy, config.learn.compute, mesh, stored_as, devices)
-    stops, weights = newest.tokenizer.stop_ids, copy(newest.state.params)
+    stops, weights = found.tokenizer.stop_ids, copy(found.params)
     meshes = engine_meshes(mesh, devices)
     return Engines(
         [

@@ -25,6 +25,7 @@ from ale_jax.learn.state import (
     with_new_adapters,
 )
 from ale_jax.model.lora import merged
+from ale_jax.model.params import Params
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import make_mesh, param_shardings
 from ale_jax.model.tokenizer import ChatTokenizer
@@ -82,10 +83,15 @@ def first_state(
     key = jax.random.key(config.seed)
     if not config.weights:
         return init_state(key, policy, optimizer, mesh, config.lora)
-    places = param_shardings(policy, mesh)
-    params = load_params(open_checkpoint(config.weights), shardings=places)
+    params = given_weights(config, policy, mesh)
     params = with_new_adapters(key, params, policy, config.lora, mesh)
     return begin(params, optimizer, mesh)
+
+
+def given_weights(config: RunConfig, policy: PolicyShape, mesh: Mesh) -> Params:
+    """Those of `config.weights`, sharded. Errors: ValueError for a damaged checkpoint."""
+    places = param_shardings(policy, mesh)
+    return load_params(open_checkpoint(config.weights), shardings=places)
 
 
 def export_run(config: RunConfig, workdir: Workdir, out: Path, adapter: bool) -> int:

@@ -47,8 +47,8 @@ def answer(messages):
 
 
 class Gateway:
-    def __init__(self):
-        self.episodes, self.policy = Episodes(), FakePolicy(answer)
+    def __init__(self, most_calls=None):
+        self.episodes, self.policy = Episodes(most_calls), FakePolicy(answer)
         self.url = None
 
     def open(self):
@@ -69,10 +69,16 @@ class Gateway:
         return httpx.post(f"{self.url}{path}", json=body, headers=headers, **options)
 
 
+@contextlib.contextmanager
+def gateway_with(most_calls=None):
+    gateway = Gateway(most_calls)
+    with served(make_app(gateway.episodes, "policy")) as gateway.url:
+        yield gateway
+
+
 @pytest.fixture
 def gateway():
-    gateway = Gateway()
-    with served(make_app(gateway.episodes, "policy")) as gateway.url:
+    with gateway_with() as gateway:
         yield gateway
 
 
@@ -192,17 +198,19 @@ def test_tokens_decide_who_may_call(gateway):
     assert ended.value.status_code == 410
 
 
-def test_while_calls_are_paused_clients_are_told_to_wait(gateway):
-    token = gateway.open()
-    gateway.episodes.pause(retry_after=7)
-    with pytest.raises(anthropic.RateLimitError) as waits:
-        gateway.anthropic(token).messages.create(
-            model="m", max_tokens=5, messages=[{"role": "user", "content": "task"}]
-        )
-    assert waits.value.response.headers["Retry-After"] == "7"
-    assert waits.value.body["error"]["type"] == "rate_limit_error"
-    gateway.episodes.resume()
-    play_with_openai(gateway.openai(token), False)
+def test_calls_beyond_the_limit_are_told_to_come_again():
+    with gateway_with(most_calls=1) as gateway, ThreadPoolExecutor(1) as pool:
+        token, other = gateway.open(), gateway.open()
+        asked = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "wait"}]}
+        first = pool.submit(gateway.post, "/chat/completions", asked, token, timeout=60)
+        until(lambda: gateway.policy.asked)
+        with pytest.raises(anthropic.RateLimitError) as refused:
+            gateway.anthropic(other).messages.create(**asked)
+        assert refused.value.response.headers["Retry-After"] == "1"
+        assert refused.value.body["error"]["type"] == "rate_limit_error"
+        gateway.episodes.end(token, "all")
+        assert first.result().status_code == 410
+        play_with_openai(gateway.openai(other), False)
 
 
 def test_the_end_of_an_episode_ends_calls_that_wait(gateway):
@@ -236,7 +244,7 @@ def test_a_reply_is_sent_while_it_is_written_and_given_up_when_nobody_listens(ga
 def test_a_stream_that_nobody_has_begun_to_read_is_given_up(gateway):
     """The client leaves before the head of the response is sent."""
     token = gateway.open()
-    episode = gateway.episodes.admit(token)
+    episode = gateway.episodes.find(token)
     asked = ChatRequest("m", (ChatMessage("user", "wait"),), stream=True)
 
     async def leave():
@@ -366,7 +374,7 @@ def test_a_prompt_whose_tokens_are_counted_for_long_holds_up_nobody(gateway, mon
         assert go_on.wait(60)
         return 7
 
-    monkeypatch.setattr(gateway.episodes.admit(token), "count_tokens", count)
+    monkeypatch.setattr(gateway.episodes.find(token), "count_tokens", count)
     body = {"model": "m", "messages": [{"role": "user", "content": "task"}]}
     with ThreadPoolExecutor(1) as pool:
         counted = pool.submit(gateway.post, "/messages/count_tokens", body, token, timeout=60)

@@ -47,7 +47,7 @@ def ledger(engine, tokenizer):
 
 def ask(ledger, name, *messages, **options):
     """As an agent does through the gateway."""
-    episode = ledger.episodes.admit(name)
+    episode = ledger.episodes.find(name)
     request = ChatRequest("m", messages, options=SampleOptions(**options))
     return [episode.answer(each, request).message for each in episode.ask(request)]
 
@@ -107,14 +107,14 @@ def test_in_training_an_agent_does_not_choose_how_it_is_sampled(ledger):
 def test_in_training_nothing_is_held_to_a_schema(ledger):
     ledger.open("a", KEY, Sampling())
     with pytest.raises(ApiError, match="in training"):
-        ledger.episodes.admit("a").ask(ChatRequest("m", TASK, schema={"type": "object"}))
+        ledger.episodes.find("a").ask(ChatRequest("m", TASK, schema={"type": "object"}))
     ledger.close("a", None)
 
 
 def test_an_episode_with_a_lost_answer_is_not_trained_on(ledger):
     ledger.open("a", KEY, Sampling())
     ask(ledger, "a", *TASK)
-    episode = ledger.episodes.admit("a")
+    episode = ledger.episodes.find("a")
     (pending,) = episode.ask(ChatRequest("m", (*TASK, OTHER)))
     pending.sampled.result()
     episode.cancel(pending)  # its client had gone
@@ -147,7 +147,7 @@ def test_the_agent_waits_as_long_as_one_of_its_calls_does(ledger):
     ledger.open("a", KEY, Sampling())
     told = []
     ledger.observe(lambda name, what, start, tokens: told.append((name, what, start)))
-    episode = ledger.episodes.admit("a")
+    episode = ledger.episodes.find("a")
     request = ChatRequest("m", TASK, options=SampleOptions(n=2))
     first, second = episode.ask(request)
     episode.answer(first, request)

@@ -16,6 +16,7 @@ from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.state import WholeState, init_state, make_optimizer
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
+from ale_jax.model.weights.export import export
 from ale_jax.system.build_config import build_config
 from ale_jax.system.workdir import Workdir
 from tests.quick_compile import QUICK_COMPILE
@@ -24,14 +25,26 @@ MESSAGES = [{"role": "user", "content": "Read lemon.txt, then report."}]
 
 
 @pytest.fixture(scope="module")
-def workdir(tmp_path_factory):
-    """A run that has saved the weights of step 3."""
-    path = tmp_path_factory.mktemp("runs") / "run"
-    config = build_config(importlib.import_module("configs.smoke").get_config().to_dict())
-    tokenizer = ChatTokenizer(train_bpe(MESSAGES * 10, config.tokenizer.vocab_size))
+def config():
+    return build_config(importlib.import_module("configs.smoke").get_config().to_dict())
+
+
+@pytest.fixture(scope="module")
+def tokenizer(config):
+    return ChatTokenizer(train_bpe(MESSAGES * 10, config.tokenizer.vocab_size))
+
+
+@pytest.fixture(scope="module")
+def state(config, tokenizer):
     policy = config.policy_shape(tokenizer.vocab_size)
     optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
-    state = init_state(jax.random.key(0), policy, optimizer, make_mesh(config.mesh))
+    return init_state(jax.random.key(0), policy, optimizer, make_mesh(config.mesh))
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory, config, tokenizer, state):
+    """A run that has saved the weights of step 3."""
+    path = tmp_path_factory.mktemp("runs") / "run"
     with Workdir.claim(path, config) as workdir:
         tokenizer.save(path / "tokenizer")
         with Checkpoints(workdir.checkpoints, 1, lambda *_, **__: None) as checkpoints:
@@ -40,35 +53,60 @@ def workdir(tmp_path_factory):
 
 
 @pytest.fixture
-def server(workdir, pytestconfig):
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "ale_jax.launch", "--config=configs/smoke.py"),
-            *(f"--workdir={workdir}", "--mode=serve", "--port=0"),
-        ],
-        cwd=pytestconfig.rootpath,
-        env=os.environ | {"XLA_FLAGS": QUICK_COMPILE, "JAX_PLATFORMS": "cpu"},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    yield process
-    process.kill()
-    process.wait()
+def serve(pytestconfig):
+    """Starts a server with these flags; returns it, and a client that has read its address from
+    what it printed."""
+    started = []
+
+    def call(*flags, called):
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "ale_jax.launch", "--config=configs/smoke.py"),
+                *("--mode=serve", "--port=0", *flags),
+            ],
+            cwd=pytestconfig.rootpath,
+            env=os.environ | {"XLA_FLAGS": QUICK_COMPILE, "JAX_PLATFORMS": "cpu"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        said, known = process.stdout.readline(), re.escape(called)
+        url, key = re.fullmatch(
+            rf"{known} answers at (\S+) to clients with the key (\S+)\n", said
+        ).groups()
+        return process, openai.OpenAI(base_url=url, api_key=key, max_retries=0)
+
+    yield call
+    for process in started:
+        process.kill()
+        process.wait()
 
 
-def test_clients_of_both_apis_talk_to_the_newest_policy(server):
-    said = server.stdout.readline()
-    url, key = re.fullmatch(
-        r"step 3 answers at (\S+) to clients with the key (\S+)\n", said
-    ).groups()
-    client = openai.OpenAI(base_url=url, api_key=key, max_retries=0)
+def test_clients_of_both_apis_talk_to_the_newest_policy(serve, workdir):
+    server, client = serve(f"--workdir={workdir}", called="step 3")
     asked = {"model": client.models.list().data[0].id, "messages": MESSAGES, "max_tokens": 8}
     replies = [client.chat.completions.create(**asked, seed=7, temperature=1) for _ in range(2)]
     first, again = (reply.choices[0].message.content for reply in replies)
     assert first == again and replies[0].usage.completion_tokens > 0
-    other = anthropic.Anthropic(base_url=url.removesuffix("/v1"), api_key=key, max_retries=0)
+    url = str(client.base_url).removesuffix("/v1/")
+    other = anthropic.Anthropic(base_url=url, api_key=client.api_key, max_retries=0)
     assert other.messages.create(**asked).content[0].type == "text"
     with pytest.raises(openai.AuthenticationError):
-        openai.OpenAI(base_url=url, api_key="guessed", max_retries=0).models.list()
+        client.with_options(api_key="guessed").models.list()
     server.send_signal(signal.SIGINT)
     assert server.wait(60) == 0
+
+
+def test_weights_of_others_answer_as_a_run_with_the_same_weights(
+    serve, workdir, config, tokenizer, state, tmp_path
+):
+    folder = tmp_path / "weights"
+    export(folder, state.params, config.policy_shape(tokenizer.vocab_size), tokenizer)
+    size = f"--config.tokenizer.vocab_size={tokenizer.vocab_size}"
+    asked = {"model": "any", "messages": MESSAGES, "max_tokens": 8, "seed": 7, "temperature": 1}
+    flags = f"--config.weights={folder}", size
+    said = []
+    for options, called in ((flags, str(folder)), ((f"--workdir={workdir}",), "step 3")):
+        _, client = serve(*options, called=called)
+        said.append(client.chat.completions.create(**asked).choices[0].message.content)
+    assert said[0] == said[1]
