@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -23,7 +23,8 @@ from ale_jax.gateway.api import (
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.guard import Guard, episode_of
 from ale_jax.gateway.histories import Histories
-from ale_jax.gateway.metrics import HEALTH, METRICS, GatewayMetrics, Measure
+from ale_jax.gateway.load_page import HEADERS, load_page
+from ale_jax.gateway.metrics import HEALTH, LOAD_PAGE, METRICS, GatewayMetrics, Measure
 from ale_jax.gateway.requests import ApiError, ChatResult
 from ale_jax.gateway.streaming import streamed
 
@@ -44,6 +45,11 @@ def make_app(episodes: Episodes, model: str) -> FastAPI:
     async def show_metrics() -> Response:
         """For Prometheus."""
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    @app.get(LOAD_PAGE)
+    async def show_load() -> Response:
+        """For people."""
+        return HTMLResponse(load_page(metrics, model), headers=HEADERS)
 
     @app.get("/v1/models")
     async def list_models() -> dict[str, Any]:

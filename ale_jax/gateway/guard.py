@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ale_jax.gateway.episode import GatewayEpisode
 from ale_jax.gateway.episodes import Episodes
-from ale_jax.gateway.metrics import HEALTH, METRICS
+from ale_jax.gateway.metrics import OPEN
 from ale_jax.gateway.requests import ApiError
 
 MAX_BODY_BYTES = 64 << 20
@@ -30,7 +30,7 @@ class Guard:
         self._app, self._episodes, self._refuse = app, episodes, refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in (HEALTH, METRICS):
+        if scope["type"] != "http" or scope["path"] in OPEN:
             await self._app(scope, receive, send)
             return
         request = Request(scope)

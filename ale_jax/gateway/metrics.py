@@ -3,24 +3,47 @@
 from __future__ import annotations
 
 import time
+from collections import deque
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ale_jax.gateway.requests import ChatResult
 
+RECENT = 1000  # calls that percentiles are of
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-HEALTH, METRICS = "/health", "/metrics"  # for whoever watches, without a token
+HEALTH, METRICS, LOAD_PAGE = "/health", "/metrics", "/"
+OPEN = (HEALTH, METRICS, LOAD_PAGE)  # for whoever watches, without a token
+
+
+class RecentCall(NamedTuple):
+    """A call of the API. ended: by `time.monotonic`. status: of HTTP; "none" if the client left
+    before there was one. seconds: to the end of the answer."""
+
+    ended: float
+    path: str
+    status: str
+    seconds: float
+
+
+class RecentReply(NamedTuple):
+    ended: float
+    tokens: int
 
 
 class GatewayMetrics:
-    """Thread-safe. Each gateway has its own registry."""
+    """Each gateway has its own. All methods are called by the server's thread."""
 
     def __init__(self) -> None:
+        self.recent_calls: deque[RecentCall] = deque(maxlen=RECENT)
+        self.recent_replies: deque[RecentReply] = deque(maxlen=RECENT)
+        self.in_progress = 0
         self._registry = CollectorRegistry()
         of = {"registry": self._registry}
         self.calls = Counter("ale_gateway_calls", "Calls, by status", ["path", "status"], **of)
-        self.waiting = Gauge("ale_gateway_calls_in_progress", "Calls in progress", **of)
+        waiting = Gauge("ale_gateway_calls_in_progress", "Calls in progress", **of)
+        waiting.set_function(lambda: self.in_progress)
         self.seconds = Histogram(
             "ale_gateway_call_seconds", "Time to the end of the answer", buckets=SECONDS, **of
         )
@@ -33,6 +56,7 @@ class GatewayMetrics:
     def count(self, result: ChatResult) -> None:
         """The tokens of a finished call. Those that were cached are part of the prompt."""
         used = result.usage
+        self.recent_replies.append(RecentReply(time.monotonic(), used.completion))
         self._tokens["prompt"].inc(used.prompt)
         self._tokens["cached"].inc(used.cached)
         self._tokens["completion"].inc(used.completion)
@@ -49,7 +73,7 @@ class Measure:
         self._app, self._metrics, self._paths = app, metrics, paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in (HEALTH, METRICS):
+        if scope["type"] != "http" or scope["path"] in OPEN:
             await self._app(scope, receive, send)
             return
         metrics, began, status = self._metrics, time.monotonic(), "none"
@@ -61,11 +85,13 @@ class Measure:
                 metrics.first_seconds.observe(time.monotonic() - began)
             await send(message)
 
-        metrics.waiting.inc()
+        metrics.in_progress += 1
         try:
             await self._app(scope, receive, note)
         finally:
-            metrics.waiting.dec()
-            metrics.seconds.observe(time.monotonic() - began)
+            metrics.in_progress -= 1
+            ended = time.monotonic()
+            metrics.seconds.observe(ended - began)
             path = scope["path"] if scope["path"] in self._paths else "other"
             metrics.calls.labels(path, status).inc()
+            metrics.recent_calls.append(RecentCall(ended, path, status, ended - began))

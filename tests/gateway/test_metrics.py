@@ -1,11 +1,15 @@
 """What whoever watches the gateway gets to see, without a token."""
 
+import re
+
 import httpx
 import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from ale_jax.gateway import load_page
 from ale_jax.gateway.app import make_app
+from ale_jax.gateway.metrics import GatewayMetrics, RecentCall, RecentReply
 from ale_jax.gateway.server import served
 from tests.gateway.test_app import Gateway, play_with_openai
 
@@ -58,3 +62,37 @@ def test_calls_and_tokens_are_counted(gateway, stream):
     assert tokens["prompt"] == sum(prompts)
     assert tokens["cached"] == prompts[1] - len(second.prompt_ids)
     assert tokens["completion"] == sum(len(call.sampled.ids) for call in branch.calls)
+
+
+def test_the_page_shows_who_was_answered_and_how_quickly(gateway):
+    page = gateway.url.removesuffix("/v1") + "/"
+    before = httpx.get(page)
+    assert before.status_code == 200 and "Nobody has called yet" in before.text
+    assert "script" not in before.text
+    token = gateway.open()
+    play_with_openai(gateway.openai(token), stream=False)
+    httpx.get(f"{gateway.url}/<b>", headers={"x-api-key": token})
+    httpx.get(f"{gateway.url}/models", headers={"x-api-key": "unknown"})
+    rows = dict(re.findall(r"<tr><td>([^<]+)</td>(.*?)</tr>", httpx.get(page).text, re.DOTALL))
+    cells = {path: re.findall("<td>(.*?)</td>", row) for path, row in rows.items()}
+    assert cells["/v1/chat/completions"][:2] == ["2", "0"]
+    assert all(re.fullmatch(r"\d+\.\d\d s", each) for each in cells["/v1/chat/completions"][2:])
+    assert cells["other"] == cells["/v1/models"] == ["1", "1", "–", "–", "–", "–"]
+
+
+def test_rates_and_latencies_are_those_of_recent_calls(monkeypatch):
+    seen = GatewayMetrics()
+    monkeypatch.setattr(load_page.time, "monotonic", lambda: 1000.0)
+    ends = [900.0, *(980.0 + n / 10 for n in range(100))]
+    seen.recent_calls.extend(
+        RecentCall(end, "/v1/x", "200", 0.01 * n) for n, end in enumerate(ends)
+    )
+    seen.recent_replies.extend(RecentReply(end, 30) for end in ends)
+    shown = re.findall("<d[dt]>(.*?)</d[dt]>", load_page.load_page(seen, "policy"))
+    figures = dict(zip(shown[::2], shown[1::2], strict=True))
+    assert figures["calls per second"] == "5.0", (
+        "100 in the 20 s since the first of the last minute"
+    )
+    assert figures["tokens per second"] == "150"
+    times = re.findall(r"<td>(\d\.\d\d) s</td>", load_page.load_page(seen, "policy"))
+    assert times == ["0.50", "0.95", "0.99", "1.00"]
