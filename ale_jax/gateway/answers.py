@@ -41,7 +41,7 @@ async def answer(
     except BaseException:
         cancel(episode, pending)
         raise
-    return with_choices(head_of(model, pending), pending, choices)
+    return with_choices(head_of(model, pending, asked), pending, choices)
 
 
 async def ask(episode: GatewayEpisode, asked: ChatRequest, see: See | None = None) -> list[Pending]:
@@ -62,10 +62,11 @@ async def read(
 
 
 def _is_short(asked: ChatRequest) -> bool:
-    if asked.options.n > 1 or asked.schema is not None or asked.tool_choice not in (AUTO, NONE):
+    if asked.schema is not None or asked.tool_choice not in (AUTO, NONE):
         return False  # a grammar may take long to compile
-    chars = sum(message.num_chars for message in asked.messages)
-    return chars + (len(repr(asked.tools)) if asked.tools else 0) <= SHORT_CHARS
+    if asked.options.n > 1 or len(asked.prompts) > 1:
+        return False
+    return asked.num_chars + (len(repr(asked.tools)) if asked.tools else 0) <= SHORT_CHARS
 
 
 def cancel(episode: GatewayEpisode, pending: Sequence[Pending]) -> None:
@@ -73,10 +74,11 @@ def cancel(episode: GatewayEpisode, pending: Sequence[Pending]) -> None:
         episode.cancel(each)
 
 
-def head_of(model: str, pending: Sequence[Pending]) -> ChatResult:
+def head_of(model: str, pending: Sequence[Pending], asked: ChatRequest) -> ChatResult:
     """What is known of a result before anything is written."""
-    prompt = len(pending[0].call.context_ids())
-    usage = Usage(prompt, 0, cached=prompt - pending[0].num_new)
+    of_prompts = pending[:: asked.options.n]
+    prompt = sum(len(each.call.context_ids()) for each in of_prompts)
+    usage = Usage(prompt, 0, cached=prompt - sum(each.num_new for each in of_prompts))
     return ChatResult(secrets.token_hex(12), int(time.time()), model, (), usage)
 
 

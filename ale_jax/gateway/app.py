@@ -17,6 +17,7 @@ from ale_jax.gateway.answers import answer
 from ale_jax.gateway.api import (
     anthropic_messages,
     openai_chat,
+    openai_completions,
     openai_responses,
     responses_events,
 )
@@ -68,6 +69,18 @@ def make_app(episodes: Episodes, model: str) -> FastAPI:
         result = await answer(episode, asked, request, model)
         metrics.count(result)
         return JSONResponse(openai_chat.completion(result))
+
+    @app.post("/v1/completions")
+    async def complete_text(body: openai_completions.CompletionsBody, request: Request) -> Response:
+        """OpenAI's text completions."""
+        asked, echoed = openai_completions.completion_request(body), openai_completions.echoes(body)
+        episode = episode_of(request)
+        if asked.stream:
+            events = openai_completions.Events(body, echoed)
+            return await streamed(episode, asked, model, events, metrics.count)
+        result = await answer(episode, asked, request, model)
+        metrics.count(result)
+        return JSONResponse(openai_completions.completion(result, echoed))
 
     @app.post("/v1/responses")
     async def create_response(body: openai_responses.ResponsesBody, request: Request) -> Response:

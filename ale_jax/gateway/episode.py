@@ -101,10 +101,8 @@ class GatewayEpisode:
         self._require_short(request)
         options = self._sampled_by(request)
         with _refusing():
-            self._take_over_given(request)
-            count = options.n
-            calls = [self.tree.begin(request.messages, request.tools) for _ in range(count)]
-        self._count(count)
+            calls = list(self._calls(request))
+        self._count(len(calls))
         self._wait_for(calls)
         pending: list[Pending] = []
         try:
@@ -181,6 +179,16 @@ class GatewayEpisode:
         with _refusing():
             return len(self.tree.place(request.messages, request.tools).context_ids())
 
+    def _calls(self, request: ChatRequest) -> Iterator[Call]:
+        """ValueError for messages or prompts that cannot be answered."""
+        if not request.prompts:
+            self._take_over_given(request)
+        for _ in range(0 if request.prompts else request.options.n):
+            yield self.tree.begin(request.messages, request.tools)
+        for ids in map(self._language.prompt_ids, request.prompts):
+            for _ in range(request.options.n):
+                yield self.tree.begin_text(ids)
+
     def _count(self, replies: int) -> None:
         """ApiError (403) if the episode's agents have had all the replies that they may get."""
         most = self._options.max_replies
@@ -217,7 +225,7 @@ class GatewayEpisode:
 
     def _require_short(self, request: ChatRequest) -> None:
         most = self._options.max_chars
-        if most is not None and sum(each.num_chars for each in request.messages) > most:
+        if most is not None and request.num_chars > most:
             raise _context_full()
 
     def _take_over_given(self, request: ChatRequest) -> None:
@@ -234,7 +242,7 @@ class GatewayEpisode:
 
         def watch(ids: np.ndarray) -> int | None:
             if see is not None:
-                see(number, language.preview(ids, stops))
+                see(number, language.preview(ids, request))
             return language.end_of(ids, stops)
 
         return watch

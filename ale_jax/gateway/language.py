@@ -18,7 +18,7 @@ from ale_jax.gateway.formats.reply import (
 )
 from ale_jax.gateway.formats.thoughts import OPEN as THINK
 from ale_jax.gateway.formats.thoughts import split_thoughts
-from ale_jax.gateway.requests import AUTO, NONE, REQUIRED, ApiError, ChatRequest
+from ale_jax.gateway.requests import AUTO, NONE, REQUIRED, ApiError, ChatRequest, Prompt
 
 UNDECODED = "\ufffd"  # at the end: a letter of which some bytes are still to come
 
@@ -26,11 +26,13 @@ UNDECODED = "\ufffd"  # at the end: a letter of which some bytes are still to co
 @dataclasses.dataclass(frozen=True)
 class Language:
     """marked_text: of ids, without those that end a reply, and with marked special tokens. tokens:
-    as in `formats.grammar`."""
+    as in `formats.grammar`. prompt_ids: of a text, in which special tokens may be named, or of ids
+    that a client gives; ValueError if there are none, or no such tokens."""
 
     format: ReplyFormat
     marked_text: Callable[[np.ndarray], str]
     tokens: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    prompt_ids: Callable[[Prompt], np.ndarray] = np.asarray
 
     def grammar(self, request: ChatRequest) -> str | None:
         """What the request holds a reply to; None if to nothing. ApiError (400) if this format
@@ -52,6 +54,8 @@ class Language:
         text = self.marked_text(ids)
         if stop := _first_stop(text, request.options.stop):
             text = text.partition(stop)[0]
+        if request.prompts:
+            return ParsedReply(without_marks(text))
         if request.tool_choice == NONE:
             return ParsedReply(without_marks(text).strip())
         said = self.format.parse(text, _parameters(request))
@@ -70,10 +74,12 @@ class Language:
         lengths = range(1, len(ids) + 1)
         return next(n for n in lengths if _first_stop(self.marked_text(ids[:n]), stops))
 
-    def preview(self, ids: np.ndarray, stops: Sequence[str]) -> str:
+    def preview(self, ids: np.ndarray, request: ChatRequest) -> str:
         """The content of an unfinished reply, as far as it is sure: the whole reply's begins with
         it."""
-        sure = self.marked_text(ids)
+        sure, stops = self.marked_text(ids), request.options.stop
+        if request.prompts:
+            return without_marks(sure[: sendable(sure, stops)]).rstrip(UNDECODED)
         if THINK in self.format.markers:
             thoughts, rest = split_thoughts(sure)
             sure = rest if thoughts else sure

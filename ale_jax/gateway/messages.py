@@ -8,6 +8,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
+
 from ale_jax.gateway.json_values import value_or_text
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -63,6 +65,11 @@ def path_keys(start: bytes, messages: Sequence[ChatMessage]) -> list[bytes]:
 def tools_key(tools: Sequence[dict[str, Any]]) -> bytes:
     """Of the tools that a conversation offers."""
     return _digest(_json_text(list(tools)))
+
+
+def text_key(prompt_ids: np.ndarray) -> bytes:
+    """Of a text that is no conversation."""
+    return hashlib.sha256(b"text" + prompt_ids.tobytes()).digest()
 
 
 def _json_text(value: Any) -> str:

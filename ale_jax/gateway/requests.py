@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ale_jax.gateway.messages import ChatMessage
 
+Prompt = str | Sequence[int]
 Finish = Literal["stop", "length", "tool_calls"]
 AUTO, NONE, REQUIRED = "auto", "none", "required"  # of tool_choice; else the name of a tool
 CONTEXT_FULL = "context_length_exceeded"  # as OpenAI's clients know it
@@ -43,7 +44,8 @@ class SampleOptions:
 class ChatRequest:
     """tools: as chat templates take them. tool_choice: AUTO, NONE, REQUIRED, or a tool's name.
     schema: that the content must satisfy; None for any text. stream: whether the reply is sent
-    while it is written, with_usage: and the usage at its end."""
+    while it is written, with_usage: and the usage at its end. prompts: texts or ids that the policy
+    goes on with as they are, instead of the messages, of which there are none then."""
 
     model: str
     messages: tuple[ChatMessage, ...]
@@ -54,6 +56,12 @@ class ChatRequest:
     options: SampleOptions = SampleOptions()
     stream: bool = False
     with_usage: bool = False
+    prompts: tuple[Prompt, ...] = ()
+
+    @property
+    def num_chars(self) -> int:
+        """Of messages and prompts, in which an id counts as a letter."""
+        return sum(each.num_chars for each in self.messages) + sum(map(len, self.prompts))
 
 
 @dataclasses.dataclass(frozen=True)

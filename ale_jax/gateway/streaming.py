@@ -50,7 +50,7 @@ async def streamed(
             loop.call_soon_threadsafe(news.put_nowait, (number, content))
 
     pending = await ask(episode, asked, see)
-    head, undelivered = head_of(model, pending), list(pending)
+    head, undelivered = head_of(model, pending, asked), list(pending)
     told = _told(episode, asked, undelivered, news, head)
     return _Stream(_as_text(told, events, head, on_result), lambda: cancel(episode, undelivered))
 

@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from ale_jax.gateway.messages import ChatMessage, path_keys, tools_key
+from ale_jax.gateway.messages import ChatMessage, path_keys, text_key, tools_key
 
 BranchChoice = Literal["all", "longest", "leaf"]
 
@@ -142,6 +142,14 @@ class TokenTree:
         ValueError if there are none, or the policy's turn is over.
         """
         call = self.place(messages, tools)
+        with self._lock:
+            self._count(call)
+        return call
+
+    def begin_text(self, prompt_ids: np.ndarray) -> Call:
+        """A call that goes on with a text, and belongs to no conversation."""
+        ids = np.asarray(prompt_ids, np.int32)
+        call = Call(None, (), ids, text_key(ids))
         with self._lock:
             self._count(call)
         return call

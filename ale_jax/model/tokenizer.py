@@ -203,6 +203,10 @@ class ChatTokenizer:
         ids = [self._own_ids(p.text) if p.own else self._encode(p.text, False) for p in pieces]
         return np.concatenate(ids)
 
+    def text_ids(self, text: str) -> np.ndarray:
+        """The ids of a text that may name special tokens."""
+        return self._encode(text, special=True)
+
     def reply_ids(self, text: str) -> np.ndarray:
         """The ids of a reply that the policy did not write (an oracle's), end of turn included."""
         return np.append(self._encode(text, special=False), self.stop_ids[0]).astype(np.int32)

@@ -13,7 +13,7 @@ from ale_jax.gateway.formats.reply import plain_text, special
 from ale_jax.gateway.json_values import value_or_text
 from ale_jax.gateway.language import Language
 from ale_jax.gateway.messages import ChatMessage, ToolCall
-from ale_jax.gateway.requests import SampleOptions
+from ale_jax.gateway.requests import Prompt, SampleOptions
 from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.rollout.constraints import Both, Grammar, Pushes
@@ -104,7 +104,19 @@ def language_of(tokenizer: ChatTokenizer) -> Language:
         pieces = tokenizer.pieces(ids)
         return "".join(special(text) if own else plain_text(text) for text, own in pieces)
 
-    return Language(format_named(name), marked_text, tokens)
+    def prompt_ids(prompt: Prompt) -> np.ndarray:
+        if isinstance(prompt, str):
+            ids = tokenizer.text_ids(prompt)
+        else:
+            ids = np.asarray(prompt, np.int64)
+        unknown = ids[(ids < 0) | (ids >= tokenizer.vocab_size)]
+        if len(unknown):
+            raise ValueError(f"there is no token {unknown[0]}: there are {tokenizer.vocab_size}")
+        if not len(ids):
+            raise ValueError("an empty prompt: there is nothing to go on with")
+        return ids.astype(np.int32)
+
+    return Language(format_named(name), marked_text, tokens, prompt_ids)
 
 
 def _for_template(message: ChatMessage) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def test_content_that_is_sent_early_is_what_the_whole_reply_begins_with(name, te
     content = model.read(written, request()).content
     sent = ""
     for length in range(1, len(written) + 1):
-        preview = model.preview(ids[:length], STOPS)
+        preview = model.preview(ids[:length], request())
         assert content.startswith(preview)
         sent = max(sent, preview, key=len)
     assert content.startswith(sent)

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field
 
-from ale_jax.gateway.json_values import without_flaw
+from ale_jax.gateway.api.openai_fields import MAX_TOP_LOGPROBS, Fields, SamplingFields
 from ale_jax.gateway.messages import ChatMessage, ToolCall
 from ale_jax.gateway.requests import (
     AUTO,
@@ -16,34 +16,29 @@ from ale_jax.gateway.requests import (
     ChatRequest,
     ChatResult,
     Choice,
-    SampleOptions,
     TokenLogprob,
     Usage,
 )
 
-MAX_TOOLS, MAX_REPLIES, MAX_TOP_LOGPROBS, MAX_STOPS = 128, 128, 20, 16
+MAX_TOOLS = 128
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="ignore")  # clients send fields of other services, too
-
-
-class Part(_Body):
+class Part(Fields):
     type: str
     text: str = ""
 
 
-class Function(_Body):
+class Function(Fields):
     name: Annotated[str, Field(max_length=256)]
     arguments: str = "{}"
 
 
-class Call(_Body):
+class Call(Fields):
     id: str = ""
     function: Function
 
 
-class InputMessage(_Body):
+class InputMessage(Fields):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[Part] | None = None
     reasoning_content: str | None = None
@@ -51,68 +46,48 @@ class InputMessage(_Body):
     tool_call_id: str | None = None
 
 
-class ToolFunction(_Body):
+class ToolFunction(Fields):
     name: Annotated[str, Field(min_length=1, max_length=256)]
     description: str = ""
-    parameters: dict[str, Any] = {}
+    parameters: Annotated[dict[str, Any], Field(default_factory=dict)]
 
 
-class Tool(_Body):
+class Tool(Fields):
     type: Literal["function"] = "function"
     function: ToolFunction
 
 
-class NamedFunction(_Body):
+class NamedFunction(Fields):
     name: str
 
 
-class NamedTool(_Body):
+class NamedTool(Fields):
     type: Literal["function"]
     function: NamedFunction
 
 
-class JsonSchema(_Body):
+class JsonSchema(Fields):
     name: str = ""
-    schema_: Annotated[dict[str, Any], Field(alias="schema")] = {}
+    schema_: Annotated[dict[str, Any], Field(alias="schema", default_factory=dict)]
 
 
-class ResponseFormat(_Body):
+class ResponseFormat(Fields):
     type: Literal["text", "json_object", "json_schema"] = "text"
     json_schema: JsonSchema | None = None
 
 
-class StreamOptions(_Body):
-    include_usage: bool = False
-
-
-class ChatBody(_Body):
+class ChatBody(SamplingFields):
     """A request. Fields that are not listed are ignored."""
 
-    _can_be_passed_on = model_validator(mode="before")(without_flaw)
-
-    model: str = ""
     messages: Annotated[list[InputMessage], Field(min_length=1)]
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = []
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, default_factory=list)]
     tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
     parallel_tool_calls: bool = True
     response_format: ResponseFormat = ResponseFormat()
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=10)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=0)] | None = None
-    min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
-    min_tokens: Annotated[int, Field(ge=0)] = 0
-    seed: int | None = None
-    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_REPLIES)] = 1
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] = 0
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
-    logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] = {}
-    stream: bool = False
-    stream_options: StreamOptions | None = None
 
 
 def chat_request(body: ChatBody) -> ChatRequest:
@@ -133,9 +108,12 @@ def chat_request(body: ChatBody) -> ChatRequest:
         tool_choice=choice,
         parallel_calls=body.parallel_tool_calls,
         schema=_schema(body.response_format),
-        options=_options(body),
+        options=body.options(
+            body.max_completion_tokens or body.max_tokens,
+            body.top_logprobs if body.logprobs else None,
+        ),
         stream=body.stream,
-        with_usage=body.stream_options is not None and body.stream_options.include_usage,
+        with_usage=body.with_usage,
     )
 
 
@@ -250,25 +228,6 @@ def _schema(wanted: ResponseFormat) -> dict[str, Any] | None:
                 raise ApiError(400, "json_schema is missing", "response_format.json_schema")
             return wanted.json_schema.schema_
     return None
-
-
-def _options(body: ChatBody) -> SampleOptions:
-    stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
-    return SampleOptions(
-        max_tokens=body.max_completion_tokens or body.max_tokens,
-        temperature=body.temperature,
-        top_p=body.top_p,
-        top_k=body.top_k,
-        seed=body.seed,
-        stop=tuple(filter(None, stop)),
-        n=body.n,
-        top_logprobs=body.top_logprobs if body.logprobs else None,
-        frequency_penalty=body.frequency_penalty,
-        presence_penalty=body.presence_penalty,
-        logit_bias=body.logit_bias,
-        min_p=body.min_p,
-        min_tokens=body.min_tokens,
-    )
 
 
 def _head(id: str, created: int, model: str, kind: str) -> dict[str, Any]:

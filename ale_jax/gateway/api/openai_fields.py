@@ -1,0 +1,64 @@
+"""What requests of OpenAI's chat completions and text completions have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ale_jax.gateway.json_values import without_flaw
+from ale_jax.gateway.requests import SampleOptions
+
+MAX_REPLIES, MAX_TOP_LOGPROBS, MAX_STOPS = 128, 20, 16
+
+
+class Fields(BaseModel):
+    model_config = ConfigDict(extra="ignore")  # clients send fields of other services, too
+
+
+class StreamOptions(Fields):
+    include_usage: bool = False
+
+
+class SamplingFields(Fields):
+    """How replies are sampled and sent."""
+
+    _can_be_passed_on = model_validator(mode="before")(without_flaw)
+
+    model: str = ""
+    temperature: Annotated[float, Field(ge=0, le=10)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0)] | None = None
+    min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
+    min_tokens: Annotated[int, Field(ge=0)] = 0
+    seed: int | None = None
+    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_REPLIES)] = 1
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] = {}
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+
+    @property
+    def with_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def options(self, max_tokens: int | None, top_logprobs: int | None) -> SampleOptions:
+        """What the fields say, and what the two APIs say in different ways."""
+        stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return SampleOptions(
+            max_tokens=max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            seed=self.seed,
+            stop=tuple(filter(None, stop)),
+            n=self.n,
+            top_logprobs=top_logprobs,
+            frequency_penalty=self.frequency_penalty,
+            presence_penalty=self.presence_penalty,
+            logit_bias=self.logit_bias,
+            min_p=self.min_p,
+            min_tokens=self.min_tokens,
+        )
