@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ale_jax.rollout.dispatch import ExpertRecord
 from ale_jax.rollout.engine_shape import EngineShape
-from ale_jax.rollout.pages import PagePool
+from ale_jax.rollout.pages import PageKeys, PagePool
 from ale_jax.rollout.slots import CacheSlot, Request
 
 
@@ -46,6 +46,8 @@ class DataShard:
         assert slot is not None and taken is not None, "ask `can_take` first"
         slot.conversation, (slot.pages, known) = request.conversation, taken
         slot.prefix_keys, slot.prefix_version = keys, version
+        if self._shape.share_replies:
+            slot.page_keys = PageKeys(self._shape.page_tokens, version)
         slot.begin(request, self._shape.prefill_tokens)
         if slot.unread:
             slot.skip(known * self._shape.page_tokens)

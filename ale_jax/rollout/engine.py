@@ -288,10 +288,10 @@ class Engine:
         return slot, False
 
     def _offer_pages(self, slot: CacheSlot, version: int) -> None:
-        """Offers the full pages of the first prompt to later conversations with the same beginning,
-        provided that one version of the weights has read all of it."""
+        """Offers the full pages that have keys to later conversations with the same beginning,
+        provided that one version of the weights has read and written all of them."""
         if slot.prefix_version != self._key_version(version):
-            slot.prefix_keys = []
+            slot.forget_keys()
         pages = self._shard_of(slot).pages
         full = slot.pages[: slot.length // self._shape.page_tokens]
         for page, key in zip(full, slot.prefix_keys, strict=False):
@@ -335,6 +335,8 @@ class Engine:
                 # `end` may have freed it meanwhile, or an earlier burst have finished its request.
                 if dispatch.writes_for(slot):
                     slot.write(_of(burst, slot.index), dispatch.version, self._stop_ids)
+                    if slot.page_keys is not None:
+                        self._offer_pages(slot, dispatch.version)
 
     def _empty_cache(self, dtype: jnp.dtype) -> Cache:
         shape = self._shape

@@ -27,6 +27,10 @@ class EngineShape:
     pages: pages of the cache. A conversation holds all pages that it may ever need from its
         beginning to its end, but shares those of a prompt with the same beginning.
     share_across_versions: also share pages with conversations that read them under other weights.
+    share_replies: also share pages behind the first prompt, so that a conversation that has lost
+        its place, or goes on in several ways, is read again from its last full page. What is read
+        and what is written differ in the last bits, so that a reply then depends on which
+        conversations there were before.
     int8_cache: keys and values take a quarter of float32's memory, and are slightly less exact.
     weights: "same" as the learner computes with, or stored in eight bits (model/compute.py).
     """
@@ -41,6 +45,7 @@ class EngineShape:
     page_tokens: int = 16
     pages: int = 480
     share_across_versions: bool = False
+    share_replies: bool = False
     int8_cache: bool = False
     weights: str = "same"
 

@@ -9,15 +9,29 @@ from collections.abc import Sequence
 import numpy as np
 
 
+class PageKeys:
+    """The keys of the pages that a conversation fills: digests of the weights' version and of all
+    ids up to a page's end. With version None, pages of all versions have the same keys."""
+
+    def __init__(self, page_tokens: int, version: int | None):
+        self._page_tokens = page_tokens
+        self._digest = hashlib.sha256(repr(version).encode())
+        self._begun = np.zeros((0,), np.int32)  # the ids of the last page, which is not full
+
+    def add(self, ids: Sequence[int]) -> list[bytes]:
+        """The keys of the pages that these ids fill."""
+        ids = np.concatenate([self._begun, np.asarray(ids, np.int32)])
+        keys, size = [], self._page_tokens
+        for start in range(0, len(ids) - size + 1, size):
+            self._digest.update(ids[start : start + size].tobytes())
+            keys.append(self._digest.digest())
+        self._begun = ids[len(keys) * size :]
+        return keys
+
+
 def prefix_keys(ids: Sequence[int], page_tokens: int, version: int | None) -> list[bytes]:
-    """One key per full page of `ids`: a digest of the weights' version and of all ids up to the
-    page's end. With version None, pages of all versions have the same keys."""
-    digest = hashlib.sha256(repr(version).encode())
-    keys = []
-    for end in range(page_tokens, len(ids) + 1, page_tokens):
-        digest.update(np.asarray(ids[end - page_tokens : end], np.int32).tobytes())
-        keys.append(digest.digest())
-    return keys
+    """The keys of all full pages of `ids`."""
+    return PageKeys(page_tokens, version).add(ids)
 
 
 class PagePool:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ale_jax.model.sampler import Sampling
 from ale_jax.rollout.guiding import ALONE, Company, NextToken
-from ale_jax.rollout.pages import prefix_keys
+from ale_jax.rollout.pages import PageKeys, prefix_keys
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,8 +91,11 @@ class CacheSlot:
         self.index, self._max_tokens, self._record = index, max_tokens, record
         self.conversation: int | None = None
         self.pages: list[int] = []
-        self.prefix_keys: list[bytes] = []  # of the full pages of the first prompt
+        # Of the full pages of the first prompt, and of those after it if `page_keys` finds them.
+        self.prefix_keys: list[bytes] = []
         self.prefix_version: int | None = None
+        self.page_keys: PageKeys | None = None
+        self._filled = 0  # pages whose keys it has found
         self.request: Request | None = None
         self.length = 0  # tokens in the cache
         self._told = 0  # of these, those whose experts came with earlier replies
@@ -140,6 +143,7 @@ class CacheSlot:
     def skip(self, count: int) -> None:
         """The next `count` ids, all unread, are already in the cache."""
         assert count <= self.unread
+        self._note_cached(self.tail[:count])
         self.tail = self.tail[count:]
         self.length += count
         while self._ends and self._ends[0][0] <= self.length:
@@ -150,6 +154,7 @@ class CacheSlot:
         end, size = self._ends.popleft()
         count = end - self.length
         chunk = Chunk(self.length, self.tail[:count], size)
+        self._note_cached(chunk.ids)
         self.tail = self.tail[count:]
         self.length = end
         return chunk
@@ -176,6 +181,7 @@ class CacheSlot:
         ids = written.token_n[:count]
         versions = np.full((count,), version, np.int32)
         self._parts.append((*(each[:count] for each in written), versions))
+        self._note_cached([self.tail[0], *ids[:-1].tolist()])
         self.length += count
         self.budget -= count
         self.tail = [int(ids[-1])]
@@ -183,6 +189,19 @@ class CacheSlot:
             self._finish("stop")
         elif self.budget == 0:
             self._finish(self._cut)
+
+    def forget_keys(self) -> None:
+        """The rest of the conversation has no keys, as other weights read or write it."""
+        self.prefix_keys, self.page_keys = [], None
+
+    def _note_cached(self, ids: Sequence[int]) -> None:
+        """ids: that the cache holds behind those before."""
+        if self.page_keys is None:
+            return
+        for key in self.page_keys.add(ids):
+            self._filled += 1
+            if self._filled > len(self.prefix_keys):
+                self.prefix_keys.append(key)
 
     def _watched(self, new_ids: np.ndarray) -> int | None:
         """After how many of the new ids the reply ends, if its watcher says so."""

@@ -97,9 +97,11 @@ def _open_engines(config: RunConfig, found: _Policy) -> Engines:
     copy = make_sampling_copy(policy, config.learn.compute, mesh, stored_as, devices)
     stops, weights = found.tokenizer.stop_ids, copy(found.params)
     meshes = engine_meshes(mesh, devices)
+    # Clients send whole histories, which may have lost their place, and go on in several ways.
+    shape = dataclasses.replace(config.engine, share_replies=True)
     return Engines(
         [
-            Engine(policy, config.engine, stops, params, each)
+            Engine(policy, shape, stops, params, each)
             for params, each in zip(weights, meshes, strict=True)
         ]
     )

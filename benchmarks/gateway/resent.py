@@ -5,8 +5,8 @@ tokens of one more reply is taken, and the tokens that the engine had to read fo
 
 kept: a loop of our own tells the engine only what is new.
 resent: an agent sends everything to the gateway, which finds the conversation that the engine has.
-displaced: the same after another conversation has taken its place in the engine. The ids are known,
-but must be read again, as far as the engine has no pages of them.
+displaced: the same after another conversation has taken its place in the engine. What is not in its
+full pages is read again.
 unknown: the history was never played here, and is rendered and read as a whole.
 """
 
@@ -38,7 +38,8 @@ from benchmarks.gateway.plan import Plan
 from benchmarks.gateway.scripted import Stage, small_tokenizer
 from configs import quickstart
 
-ENGINE = EngineShape(max_sequences=4, max_sequence_length=4096, pages=4 * 256)
+# As a server has it.
+ENGINE = EngineShape(max_sequences=4, max_sequence_length=4096, pages=4 * 256, share_replies=True)
 REPLY_TOKENS = 32
 SEEN = "The file notes.txt has three lines. What is in it? Done, the answer is 42. "
 WAYS = ("kept", "resent", "displaced", "unknown")

@@ -66,6 +66,57 @@ def test_pages_of_other_weights_are_shared_only_if_told_so(across):
     engine.close()
 
 
+def _history(played):
+    return np.concatenate([ids for read, reply in played for ids in (read, reply.ids)])
+
+
+def _go_on(engine, ids, number):
+    """The reply of a new conversation that begins with `ids`, and how many of them were shared."""
+    before, conversation = engine.stats.shared_tokens, engine.open()
+    reply = engine.reply(conversation, ids, 11, PLAIN, key(number)).result(60)
+    engine.end(conversation)
+    return reply, engine.stats.shared_tokens - before
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_conversation_that_lost_its_place_is_read_from_its_last_full_page(ahead):
+    engine = _engine(share_replies=True, dispatch_ahead=ahead)
+    history = _history(play(engine, 0, 3))
+    fresh, told = _engine(), np.concatenate([history, prompt(9, 5)])
+    for cut in (len(told), len(history) - 12, 30):  # also those that go on otherwise
+        ids = np.append(told[:cut], prompt(10, 1))
+        in_cache = min(cut, len(history) - 1)  # what was written last was never read
+        reply, shared = _go_on(engine, ids, cut)
+        assert shared == in_cache // 8 * 8 > 0
+        expected, _ = _go_on(fresh, ids, cut)
+        np.testing.assert_array_equal(reply.ids, expected.ids)
+        np.testing.assert_allclose(reply.logp_old, expected.logp_old, atol=1e-5)
+    for each in (engine, fresh):
+        each.close()
+
+
+def test_replies_are_not_shared_unless_told_so(engine):
+    history = _history(play(engine, 0, 2, first=PROMPT))
+    assert _go_on(engine, history, 1)[1] == 40, "the pages of the first prompt"
+
+
+def test_what_several_weights_have_read_and_written_is_not_shared():
+    engine = _engine(share_replies=True)
+    conversation, first, more = engine.open(), prompt(1, 20), prompt(2, 20)
+    one = engine.reply(conversation, first, 11, PLAIN, key(0)).result(60)
+    engine.publish(PARAMS, 1)
+    two = engine.reply(conversation, more, 11, PLAIN, key(0)).result(60)
+    engine.end(conversation)
+    history = np.concatenate([first, one.ids, more, two.ids])
+    assert _go_on(engine, history, 1)[1] == 0
+    # What this one has read and written belongs to one version, and is shared.
+    assert _go_on(engine, history, 2)[1] == (len(history) - 1) // 8 * 8
+    engine.publish(PARAMS, 0)
+    by_first = len(first) + len(one.ids) - 1
+    assert _go_on(engine, history, 3)[1] == by_first // 8 * 8
+    engine.close()
+
+
 def test_with_pages_for_two_the_others_wait_their_turn():
     engine = _engine(pages=24)
     with ThreadPoolExecutor(8) as pool:

@@ -58,6 +58,18 @@ def test_the_record_is_what_the_learner_would_choose(engine):
         np.testing.assert_array_equal(expert_TLK, _learners_choice(PARAMS, ids)[:-1])
 
 
+def test_the_record_of_shared_replies_is_that_of_who_wrote_them():
+    sizes = engine_shape(prefill_tokens=(16,), share_replies=True)
+    engine = Engine(POLICY, sizes, STOP, PARAMS, record_experts=True)
+    turns = play(engine, 0, 2, first=PROMPT)
+    history = np.concatenate([x for read, reply in turns for x in (read, reply.ids)])
+    ((_, reply),) = play(engine, 1, 1, first=history)
+    assert engine.stats.shared_tokens == (len(history) - 1) // 8 * 8
+    ids = np.concatenate([history, reply.ids])
+    np.testing.assert_array_equal(reply.expert_TLK, _learners_choice(PARAMS, ids)[:-1])
+    engine.close()
+
+
 class _Letters:
     """A tokenizer whose prompts are given numbers."""
 
