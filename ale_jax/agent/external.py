@@ -19,6 +19,7 @@ T = TypeVar("T")
 LOOPBACK = "127.0.0.1"
 NOT_STARTED = (126, 127)  # exit codes of a shell whose command cannot be executed, or is not there
 KEPT_ERROR = 300  # characters of what the agent wrote to standard error last
+BRANCHES = ("all", "longest", "leaf")  # as in `gateway.token_tree.BranchChoice`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +30,8 @@ class ExternalAgent:
     env: further environment variables, each (name, value).
     port: of the sandbox's loopback, where it finds the gateway.
     seconds: time until it is killed. What it has done until then is judged.
+    branches: what is trained on of an episode's conversations: all; longest: the one with the most
+        tokens; leaf: that of the last answer.
 
     In the words of the command and in values, {instruction}, {url} and {token} stand for the
     task, the API's base URL and its key. OPENAI_BASE_URL, OPENAI_API_KEY,
@@ -40,8 +43,11 @@ class ExternalAgent:
     env: tuple[tuple[str, str], ...] = ()
     port: int = 8900
     seconds: float = 300.0
+    branches: str = "all"
 
     def __post_init__(self) -> None:
+        if self.branches not in BRANCHES:
+            raise ValueError(f"branches {self.branches!r} must be one of {', '.join(BRANCHES)}")
         if not 1024 <= self.port < 1 << 16:
             raise ValueError(f"port {self.port} must be from 1024 to 65535")
         if self.seconds <= 0:

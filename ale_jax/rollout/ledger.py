@@ -20,7 +20,7 @@ from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode, Pending
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import ApiError, ChatRequest
-from ale_jax.gateway.token_tree import TokenTree
+from ale_jax.gateway.token_tree import BranchChoice, TokenTree
 from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.records import Episode, EpisodeKey, Status, Trajectory, Turn
@@ -107,11 +107,13 @@ class Ledger:
         seed: int,
         max_reply_tokens: int,
         max_turns: int | None = None,
+        branches: BranchChoice = "all",
     ):
-        """max_turns: replies that an episode's agents get, at most; None for no limit."""
+        """max_turns: replies that an episode's agents get, at most; None for no limit. branches: of
+        an episode, that become its trajectory."""
         self._engine, self._tokenizer = engine, tokenizer
         self._seed, self._max_reply_tokens = seed, max_reply_tokens
-        self._max_turns = max_turns
+        self._max_turns, self._branches = max_turns, branches
         self._render, self._language = ChatRender(tokenizer), language_of(tokenizer)
         self.episodes = Episodes()
         self._lock = threading.Lock()
@@ -207,7 +209,7 @@ class Ledger:
         """
         with self._lock:
             tree = self._open.pop(name).episode.tree
-        branches = self.episodes.end(name, "all")
+        branches = self.episodes.end(name, self._branches)
         if episode is None:
             return None
         start_version = tree.start_version

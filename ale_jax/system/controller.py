@@ -160,7 +160,8 @@ def _open_rollouts(session: _Session, ray_address: str, stack: contextlib.ExitSt
     engines = session.start.trainer.open_engines(tokenizer.stop_ids)
     stack.callback(engines.close)
     limit, turns = config.rollout.max_reply_tokens, config.agent.turns
-    ledger = Ledger(engines, tokenizer, config.seed, limit, turns)
+    branches = config.external_agent.branches
+    ledger = Ledger(engines, tokenizer, config.seed, limit, turns, branches)
     gateway = make_app(ledger.episodes, config.name)
     url = stack.enter_context(served(gateway, cluster.address or processes.address))
     own = PolicyReplica(ledger, url, lambda: engines.stats.sampled_tokens)

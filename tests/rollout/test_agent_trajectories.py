@@ -45,6 +45,21 @@ def ledger(engine, tokenizer):
     return Ledger(engine, tokenizer, seed=0, max_reply_tokens=9)
 
 
+@pytest.mark.parametrize(("branches", "replies"), [("all", 5), ("longest", 2), ("leaf", 1)])
+def test_a_trajectory_has_the_conversations_that_are_wanted(engine, tokenizer, branches, replies):
+    ledger = Ledger(engine, tokenizer, 0, 9, branches=branches)
+    ledger.open("a", KEY, Sampling())
+    (first,) = ask(ledger, "a", *TASK)
+    ask(ledger, "a", *TASK, first, SEEN)
+    ask(ledger, "a", ChatMessage("user", "Help me."), n=2)
+    (last,) = ask(ledger, "a", ChatMessage("user", "Start again."))
+    trajectory = ledger.close("a", EPISODE)
+    sampled = trajectory.sampled_turns
+    assert len(sampled) == replies
+    if branches == "leaf":
+        assert tokenizer.decode(sampled[0].action_ids).strip() == last.content
+
+
 def ask(ledger, name, *messages, **options):
     """As an agent does through the gateway."""
     episode = ledger.episodes.find(name)

@@ -101,7 +101,8 @@ class _Part:
         config = self._config
         engines = self.trainer.open_engines(tokenizer.stop_ids)
         limit, turns = config.rollout.max_reply_tokens, config.agent.turns
-        ledger = Ledger(engines, tokenizer, config.seed, limit, turns)
+        branches = config.external_agent.branches
+        ledger = Ledger(engines, tokenizer, config.seed, limit, turns, branches)
         ConversationService(self._conversations, ledger)
         threading.Thread(target=self._watch, args=(engines,), daemon=True).start()
         gateway = make_app(ledger.episodes, config.name)
