@@ -6,9 +6,7 @@ import asyncio
 import dataclasses
 import secrets
 import time
-from collections.abc import Sequence
-
-from fastapi import Request
+from collections.abc import Awaitable, Callable, Sequence
 
 from ale_jax.gateway.episode import GatewayEpisode, Pending, See
 from ale_jax.gateway.requests import (
@@ -28,15 +26,20 @@ SHORT_CHARS, SHORT_TOKENS = 16_384, 1024
 
 
 async def answer(
-    episode: GatewayEpisode, asked: ChatRequest, request: Request, model: str
+    episode: GatewayEpisode,
+    asked: ChatRequest,
+    model: str,
+    is_gone: Callable[[], Awaitable[bool]],
+    on_begin: Callable[[Sequence[Pending]], None] = lambda pending: None,
 ) -> ChatResult:
     """Waits for the policy. A client that is gone meanwhile is not waited for.
 
     ApiError if the request is refused or fails.
     """
     pending = await ask(episode, asked)
+    on_begin(pending)
     try:
-        await _sampled(request, pending)
+        await _sampled(pending, is_gone)
         choices = await read(episode, pending, asked)
     except BaseException:
         cancel(episode, pending)
@@ -90,12 +93,12 @@ def with_choices(
     return dataclasses.replace(head, choices=tuple(choices), usage=usage)
 
 
-async def _sampled(request: Request, pending: Sequence[Pending]) -> None:
+async def _sampled(pending: Sequence[Pending], is_gone: Callable[[], Awaitable[bool]]) -> None:
     """Returns when the engine has done with all calls. ApiError (499) if the client has gone."""
     waiting = [asyncio.wrap_future(each.sampled) for each in pending]
     while waiting:
         done, waiting = await asyncio.wait(waiting, timeout=GONE_S)
         for each in done:
             each.exception()  # which `GatewayEpisode.answer` raises
-        if waiting and await request.is_disconnected():
+        if waiting and await is_gone():
             raise ApiError(499, "the client has gone")

@@ -21,12 +21,14 @@ from ale_jax.gateway.api import (
     openai_responses,
     responses_events,
 )
+from ale_jax.gateway.episode import GatewayEpisode
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.guard import Guard, episode_of
 from ale_jax.gateway.histories import Histories
-from ale_jax.gateway.load_page import HEADERS, load_page
+from ale_jax.gateway.load_page import PAGE_HEADERS, load_page
 from ale_jax.gateway.metrics import HEALTH, LOAD_PAGE, METRICS, GatewayMetrics, Measure
-from ale_jax.gateway.requests import ApiError, ChatResult
+from ale_jax.gateway.requests import ApiError, ChatRequest, ChatResult
+from ale_jax.gateway.retries import HEADER, Retries
 from ale_jax.gateway.streaming import streamed
 
 MESSAGES = "/v1/messages"  # below it, errors have Anthropic's shape
@@ -35,7 +37,12 @@ MESSAGES = "/v1/messages"  # below it, errors have Anthropic's shape
 def make_app(episodes: Episodes, model: str) -> FastAPI:
     """model: the name under which the policy is listed."""
     app = FastAPI(title="ALE-JAX gateway", docs_url=None, redoc_url=None)
-    histories, metrics = Histories(), GatewayMetrics()
+    histories, metrics, retries = Histories(), GatewayMetrics(), Retries()
+
+    async def answered(episode: GatewayEpisode, asked: ChatRequest, request: Request) -> ChatResult:
+        if key := request.headers.get(HEADER):
+            return await retries.answer(key, episode, asked, request, model)
+        return await answer(episode, asked, model, request.is_disconnected)
 
     @app.get(HEALTH)
     async def say_that_it_answers() -> dict[str, str]:
@@ -50,7 +57,7 @@ def make_app(episodes: Episodes, model: str) -> FastAPI:
     @app.get(LOAD_PAGE)
     async def show_load() -> Response:
         """For people."""
-        return HTMLResponse(load_page(metrics, model), headers=HEADERS)
+        return HTMLResponse(load_page(metrics, model), headers=PAGE_HEADERS)
 
     @app.get("/v1/models")
     async def list_models() -> dict[str, Any]:
@@ -66,7 +73,7 @@ def make_app(episodes: Episodes, model: str) -> FastAPI:
         if asked.stream:
             events = openai_chat.Events(asked.with_usage)
             return await streamed(episode, asked, model, events, metrics.count)
-        result = await answer(episode, asked, request, model)
+        result = await answered(episode, asked, request)
         metrics.count(result)
         return JSONResponse(openai_chat.completion(result))
 
@@ -78,7 +85,7 @@ def make_app(episodes: Episodes, model: str) -> FastAPI:
         if asked.stream:
             events = openai_completions.Events(body, echoed)
             return await streamed(episode, asked, model, events, metrics.count)
-        result = await answer(episode, asked, request, model)
+        result = await answered(episode, asked, request)
         metrics.count(result)
         return JSONResponse(openai_completions.completion(result, echoed))
 
@@ -99,7 +106,7 @@ def make_app(episodes: Episodes, model: str) -> FastAPI:
 
         if asked.stream:
             return await streamed(episode, asked, model, responses_events.Events(body), keep)
-        result = await answer(episode, asked, request, model)
+        result = await answered(episode, asked, request)
         keep(result)
         items = list(openai_responses.output_items(result))
         return JSONResponse(openai_responses.response(result, body, items))
@@ -112,7 +119,7 @@ def make_app(episodes: Episodes, model: str) -> FastAPI:
         if asked.stream:
             events = anthropic_messages.Events()
             return await streamed(episode, asked, model, events, metrics.count)
-        result = await answer(episode, asked, request, model)
+        result = await answered(episode, asked, request)
         metrics.count(result)
         return JSONResponse(anthropic_messages.message(result))
 

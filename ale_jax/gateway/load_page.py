@@ -14,7 +14,7 @@ from ale_jax.gateway.metrics import GatewayMetrics, RecentCall
 WINDOW_S = 60.0
 SHARES = {"median": 0.5, "95 %": 0.95, "99 %": 0.99, "longest": 1.0}
 # The page has no scripts, and fetches nothing.
-HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+PAGE_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
 
 
 @dataclasses.dataclass(frozen=True)

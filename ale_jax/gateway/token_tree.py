@@ -211,6 +211,12 @@ class TokenTree:
             self.counts.lost += not call.lost
             call.lost = True
 
+    def find(self, call: Call) -> None:
+        """Says that the agent has the answer after all."""
+        with self._lock:
+            self.counts.lost -= call.lost
+            call.lost = False
+
     def branches(self, choice: BranchChoice) -> list[Branch]:
         """What to train on, the branch with the most replies first. all: every reply once; longest:
         the branch with the most tokens; leaf: that of the last answer."""

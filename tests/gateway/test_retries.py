@@ -1,0 +1,103 @@
+"""A call that is sent again with its key is the same call."""
+
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from ale_jax.gateway.retries import HEADER
+from tests.gateway.fake_policy import Written
+from tests.gateway.speech import sample
+from tests.gateway.test_app import gateway_with, until
+
+CHAT = "/chat/completions"
+
+
+@pytest.fixture
+def gateway():
+    with gateway_with() as gateway:
+        yield gateway
+
+
+def body(text="task"):
+    return {"model": "m", "messages": [{"role": "user", "content": text}]}
+
+
+def post(gateway, token, key, asked, path=CHAT, timeout=20.0):
+    headers = {"Authorization": f"Bearer {token}", HEADER: key}
+    return httpx.post(f"{gateway.url}{path}", json=asked, headers=headers, timeout=timeout)
+
+
+def release(gateway, text):
+    """Lets the policy say this, where it waits."""
+    ((conversation, future),) = gateway.policy._waiting.items()
+    del gateway.policy._waiting[conversation]
+    future.set_result(Written(sample(text, 0), "stop"))
+
+
+@pytest.mark.parametrize("path", [CHAT, "/completions", "/responses", "/messages"])
+def test_a_retry_gets_the_same_answer_and_no_reply_is_sampled(gateway, path):
+    token = gateway.open()
+    asked = {
+        CHAT: body(),
+        "/completions": {"prompt": [2, 1100, 5, 4]},
+        "/responses": {"input": "task"},
+        "/messages": body() | {"max_tokens": 100},
+    }[path]
+    first, again = (post(gateway, token, "k1", asked, path) for _ in range(2))
+    assert first.status_code == 200 and first.json()["id"] == again.json()["id"]
+    assert len(gateway.policy.asked) == 1
+    other = post(gateway, token, "k2", asked, path)
+    assert other.json()["id"] != first.json()["id"], "equal messages are no retry"
+    branches = gateway.episodes.end(token, "all")
+    assert sum(len(branch.calls) for branch in branches) == 2
+    assert not any(call.lost for branch in branches for call in branch.calls)
+
+
+def test_a_call_whose_client_has_gone_goes_on_and_is_lost_until_it_comes_again(gateway):
+    token = gateway.open()
+    tree = gateway.episodes.find(token).tree
+    with contextlib.suppress(httpx.TimeoutException):
+        post(gateway, token, "k", body("wait"), timeout=0.5)
+    until(lambda: tree.counts.lost == 1)
+    assert not gateway.policy.ended, "the engine goes on"
+    with ThreadPoolExecutor(1) as pool:
+        again = pool.submit(post, gateway, token, "k", body("wait"))
+        until(lambda: tree.counts.lost == 0)
+        release(gateway, "At last.")
+        assert again.result().json()["choices"][0]["message"]["content"] == "At last."
+    (branch,) = gateway.episodes.end(token, "all")
+    assert len(branch.calls) == 1 and tree.counts.lost == 0
+
+
+def test_an_answer_that_nobody_came_for_stays_lost(gateway):
+    token = gateway.open()
+    tree = gateway.episodes.find(token).tree
+    with contextlib.suppress(httpx.TimeoutException):
+        post(gateway, token, "k", body("wait"), timeout=0.5)
+    until(lambda: tree.counts.lost == 1)
+    release(gateway, "Nobody hears it.")
+    post(gateway, token, "other", body())
+    assert tree.counts.lost == 1
+
+
+def test_a_key_belongs_to_one_request_of_one_episode(gateway):
+    token, other = gateway.open(), gateway.open()
+    first = post(gateway, token, "k", body())
+    changed = post(gateway, token, "k", body("another"))
+    assert changed.status_code == 422 and "another request" in changed.json()["error"]["message"]
+    elsewhere = post(gateway, other, "k", body())
+    assert elsewhere.status_code == 200 and elsewhere.json()["id"] != first.json()["id"]
+    assert post(gateway, token, "k" * 257, body()).status_code == 400
+
+
+def test_what_has_failed_may_be_tried_again(gateway, monkeypatch):
+    def refuse(*_):
+        raise ValueError("not now")
+
+    token = gateway.open()
+    with monkeypatch.context() as broken:
+        broken.setattr(gateway.policy, "reply", refuse)
+        assert post(gateway, token, "k", body()).status_code == 400
+    assert post(gateway, token, "k", body()).status_code == 200
