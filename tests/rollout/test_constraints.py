@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ale_jax.gateway.formats.families import format_named
+from ale_jax.gateway.formats.harmony import PIECES
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import REQUIRED, ApiError, ChatRequest
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
@@ -22,13 +23,14 @@ TOOLS = tuple(
     {"type": "function", "function": {"name": name, "description": "", "parameters": schema}}
     for name, schema in (("look", LOOK), ("wait", {"type": "object", "maxProperties": 0}))
 )
+FORMATS = ["hermes", "llama3", "mistral", "plain_json", "harmony", "qwen3_coder"]
 ASKED = ChatRequest("m", (ChatMessage("user", "x"),), TOOLS, REQUIRED)
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
     trained = train_bpe([{"role": "user", "content": "Read lemon.txt."}] * 10, 320)
-    trained.add_special_tokens({"additional_special_tokens": ["[TOOL_CALLS]"]})
+    trained.add_special_tokens({"additional_special_tokens": ["[TOOL_CALLS]", *PIECES]})
     return ChatTokenizer(trained)
 
 
@@ -54,7 +56,7 @@ def drawn(guide, tokenizer, rng):
         assert len(ids) < 3000
 
 
-@pytest.mark.parametrize("name", ["hermes", "llama3", "mistral", "plain_json"])
+@pytest.mark.parametrize("name", FORMATS)
 def test_a_grammar_of_calls_lets_nothing_else_through(tokenizer, name):
     speaks, rng, names, counts = language(tokenizer, name), np.random.default_rng(0), set(), set()
     for _ in range(60):
@@ -66,13 +68,48 @@ def test_a_grammar_of_calls_lets_nothing_else_through(tokenizer, name):
         names |= {call.name for call in said.calls}
         counts.add(len(said.calls))
     assert names == {"look", "wait"}
-    assert (max(counts) > 1) == (name != "plain_json"), "several calls, if the format has them"
+    has_one = name in ("plain_json", "harmony")
+    assert (max(counts) > 1) != has_one, "several calls, if the format has them"
 
 
-@pytest.mark.parametrize("name", ["harmony", "qwen3_coder"])
-def test_a_format_without_a_grammar_says_so(tokenizer, name):
+def asked_for(**properties):
+    schema = {"type": "object", "properties": properties, "required": ["must"]}
+    schema["additionalProperties"] = False
+    tool = {"type": "function", "function": {"name": "do", "description": "", "parameters": schema}}
+    return ChatRequest("m", ASKED.messages, (tool,), REQUIRED)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_values_of_calls_are_what_their_schema_says(tokenizer, name):
+    asked = asked_for(
+        must={"type": "string", "minLength": 2, "maxLength": 6},
+        mode={"type": "string", "enum": ["on", "off"]},
+        count={"type": "integer", "minimum": 0, "maximum": 20},
+        sure={"type": "boolean"},
+        parts={"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2},
+    )
+    speaks, rng, seen = language(tokenizer, name), np.random.default_rng(3), set()
+    for _ in range(60):
+        guide = Grammar(tokenizer.grammar_vocabulary, speaks.grammar(asked), tokenizer.stop_ids[0])
+        for call in speaks.read(drawn(guide, tokenizer, rng), asked).calls:
+            arguments = json.loads(call.arguments)
+            assert 2 <= len(arguments["must"]) <= 6
+            assert arguments.get("mode", "on") in ("on", "off")
+            assert arguments.get("count", 0) in range(21)
+            assert arguments.get("sure", True) in (True, False)
+            assert set(arguments.get("parts", ())) <= {"a", "b"}
+            seen |= arguments.keys()
+    assert seen == {"must", "mode", "count", "sure", "parts"}
+
+
+def test_what_a_format_has_no_grammar_for_is_refused(tokenizer):
+    asked = asked_for(must={"type": "string", "pattern": "^a+$"})
     with pytest.raises(ApiError, match="cannot be made to call a tool"):
-        language(tokenizer, name).grammar(ASKED)
+        language(tokenizer, "qwen3_coder").grammar(asked)
+    assert language(tokenizer, "harmony").grammar(asked)
+    bare = train_bpe([{"role": "user", "content": "Read."}] * 10, 300)
+    with pytest.raises(ApiError, match="cannot be made to call a tool"):
+        language(ChatTokenizer(bare), "harmony").grammar(asked)
 
 
 def test_a_grammar_goes_on_from_where_it_was(tokenizer):

@@ -16,7 +16,7 @@ SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator"
 
 def json_grammar(schema: Mapping[str, Any]) -> str:
     """A reply that is JSON of this schema."""
-    return f"start: {_json(schema)}"
+    return f"start: {json_rule(schema)}"
 
 
 def call_bodies(tools: Tools, arguments: str = "arguments") -> str:
@@ -31,7 +31,7 @@ def call_bodies(tools: Tools, arguments: str = "arguments") -> str:
         }
         for name, parameters in tools.items()
     ]
-    rules = [f"body_{number}: {_json(body)}" for number, body in enumerate(bodies)]
+    rules = [f"body_{number}: {json_rule(body)}" for number, body in enumerate(bodies)]
     either = " | ".join(f"body_{number}" for number in range(len(bodies)))
     return "\n".join([f"body: {either}", *rules])
 
@@ -46,5 +46,6 @@ def repeated(rule: str, between: str, several: bool) -> str:
     return f"{rule} ({between} {rule})*" if several else rule
 
 
-def _json(schema: Mapping[str, Any]) -> str:
+def json_rule(schema: Mapping[str, Any]) -> str:
+    """What a rule of JSON of this schema consists of."""
     return "%json " + json.dumps({**schema, "x-guidance": SPACING})

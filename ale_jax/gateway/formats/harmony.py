@@ -8,9 +8,10 @@ The channel `final` has the content, and so has `commentary` without a recipient
 
 from __future__ import annotations
 
+import json
 import re
 
-from ale_jax.gateway.formats.grammar import Tokens
+from ale_jax.gateway.formats.grammar import Tokens, json_rule, piece
 from ale_jax.gateway.formats.reply import (
     NotACall,
     ParsedReply,
@@ -22,6 +23,7 @@ from ale_jax.gateway.formats.reply import (
 )
 from ale_jax.gateway.messages import ToolCall
 
+PIECES = ("<|channel|>", "<|constrain|>", "<|message|>", "<|call|>")
 CHANNEL, MESSAGE = map(special, ("<|channel|>", "<|message|>"))
 END, CALL, RETURN = map(special, ("<|end|>", "<|call|>", "<|return|>"))
 _ENDS = re.compile("|".join(map(re.escape, (END, CALL, RETURN))))
@@ -31,8 +33,18 @@ _RECIPIENT = re.compile(r"to=functions\.([\w.-]+)")
 class Harmony:
     markers = ("",)  # whatever begins a reply may be the head of a message
 
-    def call_grammar(self, tools: Tools, tokens: Tokens, several: bool) -> None:
-        """There is none yet."""
+    def call_grammar(self, tools: Tools, tokens: Tokens, several: bool) -> str | None:
+        """A reply has one call, as `<|call|>` ends it. None if these pieces are no tokens."""
+        if not tokens.keys() >= set(PIECES):
+            return None
+        channel, constrain, message, call = (piece(text, tokens) for text in PIECES)
+        rules = ["start: " + " | ".join(f"call_{number}" for number in range(len(tools)))]
+        for number, (name, parameters) in enumerate(tools.items()):
+            to = json.dumps(f"commentary to=functions.{name} ")
+            head = f'{channel} {to} {constrain} "json" {message}'
+            rules.append(f"call_{number}: {head} arguments_{number} {call}")
+            rules.append(f"arguments_{number}: {json_rule(parameters or {'type': 'object'})}")
+        return "\n".join(rules)
 
     def parse(self, text: str, tools: Tools) -> ParsedReply:
         content, thoughts, calls, malformed = [], [], [], 0

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from ale_jax.gateway.formats.grammar import Tokens
+from ale_jax.gateway.formats.grammar import Tokens, json_rule, piece, repeated
 from ale_jax.gateway.formats.reply import (
     NotACall,
     ParsedReply,
@@ -32,7 +32,8 @@ from ale_jax.gateway.formats.thoughts import OPEN as THINK
 from ale_jax.gateway.formats.thoughts import split_thoughts
 from ale_jax.gateway.messages import ToolCall
 
-OPEN = "<tool_call>"
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+END = "\n</parameter>\n"  # of a value
 _CALL = re.compile(r"\s*<function=([^>\n]+)>\n?(.*?)</function>\s*</tool_call>", re.DOTALL)
 _PARAMETER = re.compile(r"\s*<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
 
@@ -40,14 +41,56 @@ _PARAMETER = re.compile(r"\s*<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.D
 class Qwen3Coder:
     markers = (OPEN, THINK)
 
-    def call_grammar(self, tools: Tools, tokens: Tokens, several: bool) -> None:
-        """There is none yet."""
+    def call_grammar(self, tools: Tools, tokens: Tokens, several: bool) -> str | None:
+        """None for texts that must match a pattern, which is not looked for in what is written
+        without quotes."""
+        rules: list[str] = []
+        for number, (name, schema) in enumerate(tools.items()):
+            parameters = list(_parameters(schema, f"value_{number}", rules))
+            if None in parameters:
+                return None
+            head, end = json.dumps(f"\n<function={name}>\n"), json.dumps("</function>\n")
+            rules.append(f"function_{number}: {' '.join([head, *parameters, end])}")
+        either = " | ".join(f"function_{number}" for number in range(len(tools)))
+        call = f"call: {piece(OPEN, tokens)} ({either}) {piece(CLOSE, tokens)}"
+        return "\n".join([f"start: {repeated('call', json.dumps(chr(10)), several)}", call, *rules])
 
     def parse(self, text: str, tools: Tools) -> ParsedReply:
         reasoning, rest = split_thoughts(without_marks(text))
         read_call = partial(_read_call, tools=tools)
         content, calls, malformed = read_tagged(rest, OPEN, read_call)
         return ParsedReply(content, reasoning, tuple(calls), malformed)
+
+
+def _parameters(schema: Mapping[str, Any], rule: str, rules: list[str]) -> Iterator[str | None]:
+    """The parts of a function's grammar, in the order of its parameters; None for one that there is
+    no grammar for. Adds the rules of their values, whose names begin with `rule`."""
+    required = schema.get("required", ())
+    for number, (name, value) in enumerate(schema.get("properties", {}).items()):
+        own = f"{rule}_{number}"
+        if not _is_text(value):
+            rules.append(f"{own}: {json_rule(value)} {json.dumps(END)}")
+        elif choices := _choices(value):
+            either = " | ".join(map(json.dumps, choices))
+            rules.append(f"{own}: ({either}) {json.dumps(END)}")
+        elif "pattern" in value or "format" in value:
+            yield None
+        else:
+            least, most = value.get("minLength", 0), value.get("maxLength", "")
+            rules.append(f"{own}[suffix={json.dumps(END)}]: /(?s:.{{{least},{most}}})/")
+        part = f"{json.dumps(f'<parameter={name}>' + chr(10))} {own}"
+        yield part if name in required else f"({part})?"
+
+
+def _choices(schema: Mapping[str, Any]) -> list[str]:
+    given = [schema["const"]] if "const" in schema else schema.get("enum", [])
+    return [each for each in given if isinstance(each, str)]
+
+
+def _is_text(schema: Mapping[str, Any]) -> bool:
+    """A parameter whose type is not known is a text."""
+    kind = schema.get("type", "string")
+    return kind == "string" or (isinstance(kind, list) and "string" in kind)
 
 
 def _read_call(text: str, tools: Tools) -> tuple[ToolCall, str]:
@@ -67,9 +110,7 @@ def _read_call(text: str, tools: Tools) -> tuple[ToolCall, str]:
 
 
 def _value(text: str, schema: Mapping[str, Any]) -> Any:
-    """A parameter whose type is not known is a text."""
-    kind = schema.get("type", "string")
-    if kind == "string" or (isinstance(kind, list) and "string" in kind):
+    if _is_text(schema):
         return text
     try:
         value, rest = read_json(text.strip())
