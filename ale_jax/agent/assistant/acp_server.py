@@ -75,6 +75,7 @@ class AcpAgent:
             protocol_version=min(protocol_version, self._acp.PROTOCOL_VERSION),
             agent_capabilities=schema.AgentCapabilities(
                 load_session=True,
+                mcp_capabilities=schema.McpCapabilities(http=True),
                 prompt_capabilities=schema.PromptCapabilities(embedded_context=True),
                 session_capabilities=schema.SessionCapabilities(
                     list=schema.SessionListCapabilities(),
@@ -225,11 +226,14 @@ class AcpAgent:
 
 
 def _server(offered: Any) -> McpServer:
-    """ValueError for other servers than programs."""
-    if not hasattr(offered, "command"):
-        raise ValueError(f"MCP server {offered.name!r:.80}: only programs can be connected to")
-    env = {each.name: each.value for each in offered.env}
-    return McpServer(offered.name, (offered.command, *offered.args), env)
+    """ValueError for other servers than programs, and those that are reached over HTTP."""
+    if hasattr(offered, "command"):
+        env = {each.name: each.value for each in offered.env}
+        return McpServer(offered.name, (offered.command, *offered.args), env)
+    if offered.type != "http":
+        raise ValueError(f"MCP server {offered.name!r:.80}: {offered.type!r:.40} cannot be reached")
+    headers = {each.name: each.value for each in offered.headers}
+    return McpServer(offered.name, url=offered.url, headers=headers)
 
 
 async def _stop(session: _Open) -> None:

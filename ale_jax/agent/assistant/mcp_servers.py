@@ -9,8 +9,8 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import IO, Any
 
 from ale_jax.agent.assistant.clipping import clip, encodable, encodable_json
 from ale_jax.agent.assistant.extra import load
@@ -76,18 +76,14 @@ class Connection:
             self._task.exception()
 
     async def _hold(self) -> None:
-        stdio, client = load("mcp.client.stdio"), load("mcp.client.client")
-        server = self._server
+        client, server = load("mcp.client.client"), self._server
         with tempfile.TemporaryFile("w+", errors="replace") as log:
-            parameters = stdio.StdioServerParameters(
-                command=server.command[0], args=list(server.command[1:]), env=dict(server.env)
-            )
             try:
-                async with asyncio.timeout(server.seconds) as starting:
-                    connected = client.Client(
-                        stdio.stdio_client(parameters, errlog=log),
-                        read_timeout_seconds=server.seconds,
-                    )
+                async with (
+                    asyncio.timeout(server.seconds) as starting,
+                    _transport(server, log) as to,
+                ):
+                    connected = client.Client(to, read_timeout_seconds=server.seconds)
                     async with connected as self._client:
                         starting.reschedule(None)
                         self._ready.set_result(None)
@@ -99,8 +95,8 @@ class Connection:
                 said = " ".join(log.read().split())
                 self._ready.set_exception(
                     ValueError(
-                        f"MCP server {server.name} ({server.command[0]}) does not start:"
-                        f" {_told(error)}; {said}; correct or remove it in the config"
+                        f"MCP server {server.name} ({server.url or server.command[0]}) does not"
+                        f" start: {_told(error)}; {said}; correct or remove it in the config"
                     )
                 )
 
@@ -115,6 +111,21 @@ class Connection:
                 f"MCP server {self._server.name} does not list its tools: {_told(error)}; correct"
                 " or remove it in the config"
             ) from error
+
+
+@contextlib.asynccontextmanager
+async def _transport(server: McpServer, log: IO[str]) -> AsyncIterator[Any]:
+    """log: takes what a program writes to standard error."""
+    if server.url:
+        http = load("mcp.client.streamable_http")
+        async with http.create_mcp_http_client(headers=dict(server.headers)) as client:
+            yield http.streamable_http_client(server.url, http_client=client)
+        return
+    stdio = load("mcp.client.stdio")
+    parameters = stdio.StdioServerParameters(
+        command=server.command[0], args=list(server.command[1:]), env=dict(server.env)
+    )
+    yield stdio.stdio_client(parameters, errlog=log)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -99,11 +99,14 @@ class Hook:
 
 @dataclasses.dataclass(frozen=True)
 class McpServer:
-    """A program that offers tools over its standard input and output."""
+    """A server of tools: a program, by its command and environment, that is spoken to over its
+    standard input and output, or one that is reached over HTTP, by its URL and further headers."""
 
     name: str
-    command: tuple[str, ...]
+    command: tuple[str, ...] = ()
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    url: str = ""
+    headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     seconds: float = 60.0
 
     def __post_init__(self) -> None:
@@ -112,8 +115,12 @@ class McpServer:
             raise ValueError(
                 f"mcp_servers.name {self.name!r:.80} must have 1 to 32 letters, digits and dashes"
             )
-        if not self.command:
-            raise ValueError(f"mcp_servers.command of {self.name} must name a program")
+        if bool(self.command) == bool(self.url):
+            raise ValueError(f"mcp_servers of {self.name} must have a command or a url")
+        if self.url and not self.url.startswith(("http://", "https://")):
+            raise ValueError(
+                f"mcp_servers.url {self.url!r:.80} must begin with http:// or https://"
+            )
         if self.seconds <= 0:
             raise ValueError(f"mcp_servers.seconds {self.seconds} must be more than 0")
 

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import acp
 import pytest
-from acp.schema import AllowedOutcome, DeniedOutcome, RequestPermissionResponse
+from acp.schema import (
+    AllowedOutcome,
+    DeniedOutcome,
+    HttpHeader,
+    HttpMcpServer,
+    RequestPermissionResponse,
+    SseMcpServer,
+)
 from acp.stdio import spawn_agent_process
 
 from ale_jax.agent.assistant.acp_server import AcpAgent
@@ -189,6 +196,27 @@ def test_what_the_client_cannot_have_is_an_error_with_a_reason(folder):
         asyncio.run(talk(endpoint))
 
 
+def test_an_editors_mcp_servers_are_reached_over_http(folder, mcp_url):
+    key = HttpHeader(name="Authorization", value="Bearer key")
+    server = HttpMcpServer(type="http", name="calc", url=mcp_url, headers=[key])
+
+    async def talk(endpoint):
+        editor = Editor(answers=["once"])
+        async with connected(editor, endpoint, folder) as connection:
+            session = await connection.new_session(cwd=str(folder), mcp_servers=[server])
+            await ask(connection, session.session_id, "Add.")
+            with pytest.raises(acp.RequestError, match=r"sse.*cannot be reached"):
+                event_stream = SseMcpServer(type="sse", name="calc", url=mcp_url, headers=[])
+                await connection.new_session(cwd=str(folder), mcp_servers=[event_stream])
+        return editor
+
+    with endpoint_that(in_turn(call("mcp__calc__add", a=2, b=3), "It is 5.")) as endpoint:
+        editor = asyncio.run(talk(endpoint))
+    assert editor.text() == "It is 5."
+    ended = [u.status for u in editor.updates if u.session_update == "tool_call_update"]
+    assert ended[-1] == "completed"
+
+
 def test_the_program_speaks_over_its_standard_input_and_output(folder):
     async def talk(endpoint):
         editor = Editor()
@@ -202,4 +230,5 @@ def test_the_program_speaks_over_its_standard_input_and_output(folder):
     with endpoint_that(in_turn(call("bash", command="echo $$"), "You.")) as endpoint:
         editor, told = asyncio.run(talk(endpoint))
     assert told.agent_info.name == "ale-agent" and told.agent_capabilities.load_session
+    assert told.agent_capabilities.mcp_capabilities.http
     assert editor.text() == "You."

@@ -39,6 +39,37 @@ def test_a_servers_tools_are_called_under_its_name(folder, monkeypatch):
     assert offered["mcp__calc__add"]["parameters"]["required"] == ["a", "b"]
 
 
+def test_a_server_is_reached_over_http(folder, mcp_url):
+    server = McpServer("calc", url=mcp_url, headers={"Authorization": "Bearer key"})
+    settings = dataclasses.replace(AUTO, mcp_servers=(server,))
+    say = in_turn(call("mcp__calc__add", a=2, b=3), call("mcp__calc__fail"), "5")
+    with endpoint_that(say) as endpoint:
+        session = play(endpoint, folder, "Add.", settings=settings)
+    added, failed = session.of(CallEnded)
+    assert added.output.startswith("5,") and not added.is_error
+    assert failed.is_error
+
+
+def test_a_server_that_refuses_us_is_named(folder, mcp_url):
+    settings = dataclasses.replace(AUTO, mcp_servers=(McpServer("calc", url=mcp_url),))
+    with endpoint_that(in_turn()) as endpoint:
+        with pytest.raises(ValueError, match=r"MCP server calc \(http://.*does not start.*config"):
+            play(endpoint, folder, "Add.", settings=settings)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({}, "a command or a url"),
+        ({"command": ("x",), "url": "http://x"}, "a command or a url"),
+        ({"url": "ftp://x"}, "must begin with http"),
+    ],
+)
+def test_a_server_is_a_program_or_has_a_url(fields, reason):
+    with pytest.raises(ValueError, match=reason):
+        McpServer("calc", **fields)
+
+
 def test_a_servers_tool_is_not_believed_to_change_nothing():
     assert not McpTool.only_reads
 
