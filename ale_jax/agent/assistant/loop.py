@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from ale_jax.agent.assistant.context_room import ContextRoom
@@ -67,11 +68,29 @@ class Agent:
             reply = await self._ask()
             if not reply.calls:
                 return ("length" if reply.stop == "length" else "finished"), reply.content
-            for call in reply.calls:
-                result = await self.run_call(call)
-                if result.ends:
-                    return "finished", result.text
+            for calls in self._together(reply.calls):
+                for result in await self._run(calls):
+                    if result.ends:
+                        return "finished", result.text
         return "max_turns", ""
+
+    def _together(self, calls: Sequence[ToolCall]) -> Iterator[list[ToolCall]]:
+        """Calls in a row that need not wait for each other; all others alone, in their order."""
+        beside: list[ToolCall] = []
+        for call in calls:
+            if not self.toolbox.runs_beside_others(call.name):
+                yield from filter(None, (beside, [call]))
+                beside = []
+            else:
+                beside.append(call)
+        yield from filter(None, (beside,))
+
+    async def _run(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
+        if len(calls) == 1:
+            return [await self.run_call(calls[0])]
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(self.run_call(call)) for call in calls]
+        return [each.result() for each in running]
 
     def _ended(self, reason: str, progress: _Progress, start: float) -> Ended:
         seconds = time.monotonic() - start

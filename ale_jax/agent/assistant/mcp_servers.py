@@ -138,6 +138,7 @@ class McpTool:
     description: str
     parameters: Mapping[str, Any]
     only_reads: bool = False
+    beside_others: bool = False
 
     async def run(self, arguments: Mapping[str, Any], call_id: str) -> ToolResult:
         return await self.connection.call(self.remote_name, arguments)

@@ -6,6 +6,7 @@ is permitted may do whatever its user may.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import fnmatch
 import json
@@ -82,6 +83,7 @@ class Gatekeeper:
         self._deny = [Rule.parse(each) for each in deny]
         self._always: set[tuple[str, str]] = set()
         self._ask = ask
+        self._asking = asyncio.Lock()  # sub-agents may want to ask at the same time
 
     async def refusal(
         self, call_id: str, tool: str, arguments: Mapping[str, Any], only_reads: bool
@@ -96,13 +98,14 @@ class Gatekeeper:
             return None
         if self.mode == "allow-list":
             return "no rule allows this"
-        # A person who allows a command for good has read this one and no other.
-        remembered = (tool, subject if tool == "bash" else "")
-        if remembered in self._always:
-            return None
         if self._ask is None:
             return "there is nobody to ask; start with --mode=auto, or allow it by a rule"
-        answer = await self._ask(call_id, tool, arguments)
-        if answer == ALWAYS:
-            self._always.add(remembered)
+        # A person who allows a command for good has read this one and no other.
+        remembered = (tool, subject if tool == "bash" else "")
+        async with self._asking:
+            if remembered in self._always:
+                return None
+            answer = await self._ask(call_id, tool, arguments)
+            if answer == ALWAYS:
+                self._always.add(remembered)
         return None if answer in (ONCE, ALWAYS) else "the user refused this"

@@ -5,7 +5,7 @@ import dataclasses
 from pathlib import Path
 
 from ale_jax.agent.assistant.assistant import Assistant, Setup
-from ale_jax.agent.assistant.events import CallEnded, Ended, Replied, Written
+from ale_jax.agent.assistant.events import CallEnded, CallStarted, Ended, Replied, Written
 from ale_jax.agent.assistant.settings import Features, Limits
 from tests.agent.assistant.scripted import AUTO, call, endpoint_that, in_turn, play, state_of
 
@@ -79,6 +79,41 @@ def test_a_sub_agent_has_its_own_context_and_returns_text(folder):
     (task, _) = (each for each in session.of(CallEnded) if not each.agent)
     assert task.output == "There are 3." and session.ended.answer == "3"
     assert {each.agent for each in session.of(Replied)} == {"", task.call_id}
+
+
+def test_sub_agents_of_one_reply_work_at_the_same_time(folder):
+    def say(messages):
+        requests = [text for role, text in messages if role == "user"]
+        if requests == ["Count."]:
+            if messages[-1][0] != "user":
+                return "Done."
+            first, *others = (call("task", task=f"part {n}") for n in range(3))
+            return "\n".join(
+                (call("bash", command="echo 1"), first, *others, call("todo", items=[]))
+            )
+        if messages[-1][0] == "user":
+            return call("bash", command=f"echo of {requests[0]}")
+        return f"This is {requests[0]}."
+
+    with endpoint_that(say) as endpoint:
+        session = play(endpoint, folder, "Count.")
+        assert len(endpoint.branches()) == 4
+    main = [each for each in session.events if not each.agent]
+    steps = [
+        ("begins" if isinstance(each, CallStarted) else "ends", each)
+        for each in main
+        if isinstance(each, CallStarted | CallEnded)
+    ]
+    names = {each.call.id: each.call.name for what, each in steps if what == "begins"}
+    order = [
+        (what, names[each.call.id if what == "begins" else each.call_id]) for what, each in steps
+    ]
+    assert order[:2] == [("begins", "bash"), ("ends", "bash")]
+    assert order[2:8] == 3 * [("begins", "task")] + 3 * [("ends", "task")]
+    assert order[8:] == [("begins", "todo"), ("ends", "todo")]
+    outputs = {each.output for each in session.of(CallEnded) if each.name == "task"}
+    assert outputs == {f"This is part {n}." for n in range(3)}
+    assert session.ended.answer == "Done."
 
 
 def test_a_feature_that_is_off_is_not_offered(folder):

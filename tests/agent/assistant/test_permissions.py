@@ -59,6 +59,27 @@ class Person:
         return self.answers.pop(0)
 
 
+def test_a_person_is_asked_one_question_at_a_time():
+    asked, open_questions = [], 0
+
+    async def person(call_id, tool, arguments):
+        nonlocal open_questions
+        open_questions += 1
+        assert open_questions == 1
+        await asyncio.sleep(0.01)
+        open_questions -= 1
+        asked.append(arguments["path"])
+        return "always"
+
+    async def both():
+        gatekeeper = Gatekeeper("ask", [], [], person)
+        calls = [gatekeeper.refusal(str(n), "write", {"path": str(n)}, False) for n in range(3)]
+        return await asyncio.gather(*calls)
+
+    assert asyncio.run(both()) == [None] * 3
+    assert asked == ["0"], "the others are allowed for good by then"
+
+
 def refusals(gatekeeper, *calls):
     """calls: tool, arguments and whether it only reads."""
 

@@ -26,6 +26,7 @@ class TaskTool(TypedTool[TaskArguments]):
     name = "task"
     description = "Lets a sub-agent work on a task; it sees nothing of this conversation."
     only_reads = True
+    beside_others = True
     Arguments = TaskArguments
 
     async def use(self, arguments: TaskArguments, call_id: str) -> ToolResult:

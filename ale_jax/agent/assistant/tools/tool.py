@@ -30,12 +30,14 @@ class ToolResult:
 
 
 class Tool(Protocol):
-    """only_reads: it changes nothing, and nobody has to permit it. parameters: a JSON schema.
-    call_id: of the call; what happens in it is reported under this id."""
+    """only_reads: it changes nothing, and nobody has to permit it. beside_others: a call of it may
+    begin before another one has ended. parameters: a JSON schema. call_id: of the call; what
+    happens in it is reported under this id."""
 
     name: str
     description: str
     only_reads: bool
+    beside_others: bool
     parameters: Mapping[str, Any]
 
     async def run(self, arguments: Mapping[str, Any], call_id: str) -> ToolResult: ...
@@ -58,6 +60,7 @@ class TypedTool(abc.ABC, Generic[A]):
     name: ClassVar[str]
     description: ClassVar[str]
     only_reads: ClassVar[bool] = False
+    beside_others: ClassVar[bool] = False
     Arguments: ClassVar[type[Arguments]]
 
     @property
@@ -118,6 +121,9 @@ class Toolbox:
             }
             for tool in self._tools.values()
         )
+
+    def runs_beside_others(self, name: str) -> bool:
+        return name in self._tools and self._tools[name].beside_others
 
     def find(self, name: str) -> Tool:
         """ToolError if there is none."""
