@@ -38,10 +38,9 @@ class EpisodeOptions:
     the config does, or an agent that asks for temperature 0 would never explore. max_replies: that
     the episode's agents get; None for no limit. max_chars: of a conversation; longer ones are
     refused before they are tokenized, which takes seconds for ten megabytes; None for no limit.
-    given: the turns
-    that the first conversation begins with, and that were not sampled in this episode.
-    on_turn: called with True when the agent begins to wait for the policy, and with False when it
-    has all its answers, by any thread.
+    given: the turns that the first conversation begins with, and that were not sampled in this
+    episode. on_turn: called with True when the agent begins to wait for the policy, and with False
+    when it has all its answers, by any thread.
     """
 
     kept: int = 1
@@ -100,7 +99,7 @@ class GatewayEpisode:
         """
         self._require_short(request)
         options = self._sampled_by(request)
-        with _refusing():
+        with _refusing("prompt" if request.prompts else "messages"):
             calls = list(self._calls(request))
         self._count(len(calls))
         self._wait_for(calls)
@@ -176,7 +175,7 @@ class GatewayEpisode:
     def count_tokens(self, request: ChatRequest) -> int:
         """Of the prompt that the request would be read as. ApiError (400) as for `ask`."""
         self._require_short(request)
-        with _refusing():
+        with _refusing("messages"):
             return len(self.tree.place(request.messages, request.tools).context_ids())
 
     def _calls(self, request: ChatRequest) -> Iterator[Call]:
@@ -259,7 +258,7 @@ class GatewayEpisode:
             # The same request with the same seed is answered in the same way, in any conversation.
             key = np.random.SeedSequence([options.seed & MAX_SEED, number]).generate_state(2)
         try:
-            with _refusing():
+            with _refusing():  # an option, of which the text says which one
                 sampled = self._policy.reply(conversation, new_ids, options, key, watch)
         except (ApiError, RolloutsFailed) as error:
             self._conversations.leave(conversation)
@@ -298,12 +297,12 @@ def _came_to_nothing(sampled: Future[Sampled]) -> bool:
 
 
 @contextlib.contextmanager
-def _refusing() -> Iterator[None]:
-    """Tells the client what is wrong with its messages."""
+def _refusing(field: str | None = None) -> Iterator[None]:
+    """Tells the client what is wrong with a field of its request."""
     try:
         yield
     except ValueError as error:
-        raise ApiError(400, str(error), "messages") from error
+        raise ApiError(400, str(error), field) from error
 
 
 def _new_id() -> str:

@@ -129,6 +129,15 @@ def test_what_there_is_not_is_refused(gateway, changes, why):
         gateway.completions.create(**(ASKED | {"prompt": TEXT} | changes))
 
 
+def test_what_is_wrong_names_its_field(gateway):
+    with pytest.raises(openai.BadRequestError) as refused:
+        gateway.completions.create(prompt="", **ASKED)
+    assert refused.value.param == "prompt"
+    with pytest.raises(openai.BadRequestError, match="99999") as refused:
+        gateway.completions.create(prompt=TEXT, logit_bias={99999: 1.0}, **ASKED)
+    assert refused.value.param is None
+
+
 def test_a_reply_in_training_has_its_loss_once(gateway):
     for _ in range(2):
         gateway.completions.create(prompt=TEXT, model="m", max_tokens=9)
