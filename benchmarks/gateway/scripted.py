@@ -74,7 +74,7 @@ class ScriptedPolicy:
         with self._lock:
             self.written.append(Written(read, ids, self.version))
         future: Future[Sampled] = Future()
-        future.set_result(sampled(ids, self.version, stop))
+        future.set_result(_with_top(sampled(ids, self.version, stop), options.top_logprobs or 0))
         return future
 
     def end(self, conversation: int) -> None:
@@ -85,6 +85,15 @@ class ScriptedPolicy:
 def sampled(ids: np.ndarray, version: int, stop: str = "stop") -> Sampled:
     logp = np.full(len(ids), -1.0, np.float32)
     return Sampled(ids, logp, logp, np.full(len(ids), version, np.int32), stop)
+
+
+def _with_top(sampled: Sampled, count: int) -> Sampled:
+    """With as many most probable tokens as are asked for, of which the first one was sampled."""
+    if not count:
+        return sampled
+    top_id_Tk = np.tile(sampled.ids[:, None], (1, count))
+    top_logp_Tk = np.tile(sampled.logp_old[:, None], (1, count))
+    return dataclasses.replace(sampled, top_id_Tk=top_id_Tk, top_logp_Tk=top_logp_Tk)
 
 
 def _watched(ids: np.ndarray, watch: Watch) -> np.ndarray:
