@@ -1,5 +1,6 @@
 """What guides a reply: whatever a grammar lets through is what was asked for."""
 
+import contextlib
 import json
 
 import numpy as np
@@ -100,6 +101,31 @@ def test_the_values_of_calls_are_what_their_schema_says(tokenizer, name):
             assert set(arguments.get("parts", ())) <= {"a", "b"}
             seen |= arguments.keys()
     assert seen == {"must", "mode", "count", "sure", "parts"}
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"properties": ["must"]},
+        {"properties": {"must": True}, "required": 5},
+        {"properties": {"must": {"enum": 5}}},
+        {"properties": {"must": {"minLength": "0})/ x", "maxLength": -1}}},
+        {"properties": {"must": {"type": {"a": 1}}}},
+        {"properties": {"must": {"minLength": 5, "maxLength": 2}}},
+    ],
+)
+def test_a_schema_that_is_none_breaks_nothing(tokenizer, parameters):
+    tool = {"name": "do", "description": "", "parameters": parameters}
+    asked = ChatRequest("m", ASKED.messages, ({"type": "function", "function": tool},), REQUIRED)
+    speaks = language(tokenizer, "qwen3_coder")
+    with contextlib.suppress(ValueError):  # which the client is told
+        guide = Grammar(tokenizer.grammar_vocabulary, speaks.grammar(asked), tokenizer.stop_ids[0])
+        assert len(allowed(guide.next(np.zeros(0, np.int32)), tokenizer.vocab_size))
+    text = (
+        "<tool_call>\n<function=do>\n<parameter=must>\nx\n</parameter>\n</function>\n</tool_call>"
+    )
+    (call,) = speaks.read(tokenizer.reply_ids(text), asked).calls
+    assert json.loads(call.arguments) == {"must": "x"}
 
 
 def test_what_a_format_has_no_grammar_for_is_refused(tokenizer):

@@ -65,8 +65,8 @@ class Qwen3Coder:
 def _parameters(schema: Mapping[str, Any], rule: str, rules: list[str]) -> Iterator[str | None]:
     """The parts of a function's grammar, in the order of its parameters; None for one that there is
     no grammar for. Adds the rules of their values, whose names begin with `rule`."""
-    required = schema.get("required", ())
-    for number, (name, value) in enumerate(schema.get("properties", {}).items()):
+    required = _list(schema.get("required"))
+    for number, (name, value) in enumerate(_properties(schema).items()):
         own = f"{rule}_{number}"
         if not _is_text(value):
             rules.append(f"{own}: {json_rule(value)} {json.dumps(END)}")
@@ -76,14 +76,30 @@ def _parameters(schema: Mapping[str, Any], rule: str, rules: list[str]) -> Itera
         elif "pattern" in value or "format" in value:
             yield None
         else:
-            least, most = value.get("minLength", 0), value.get("maxLength", "")
+            least, most = _length(value.get("minLength"), "0"), _length(value.get("maxLength"), "")
             rules.append(f"{own}[suffix={json.dumps(END)}]: /(?s:.{{{least},{most}}})/")
         part = f"{json.dumps(f'<parameter={name}>' + chr(10))} {own}"
         yield part if name in required else f"({part})?"
 
 
+def _properties(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """A client's schema may be anything; what is none says nothing of a value."""
+    given = schema.get("properties")
+    properties = given if isinstance(given, dict) else {}
+    return {name: each if isinstance(each, dict) else {} for name, each in properties.items()}
+
+
+def _list(given: Any) -> list[Any]:
+    return given if isinstance(given, list) else []
+
+
+def _length(given: Any, without: str) -> str:
+    """As a regular expression has it."""
+    return str(given) if type(given) is int and given >= 0 else without
+
+
 def _choices(schema: Mapping[str, Any]) -> list[str]:
-    given = [schema["const"]] if "const" in schema else schema.get("enum", [])
+    given = [schema["const"]] if "const" in schema else _list(schema.get("enum"))
     return [each for each in given if isinstance(each, str)]
 
 
@@ -98,7 +114,7 @@ def _read_call(text: str, tools: Tools) -> tuple[ToolCall, str]:
     if not found:
         raise NotACall("no function")
     name, inner = found[1], found[2]
-    schema, arguments = tools.get(name, {}).get("properties", {}), {}
+    schema, arguments = _properties(tools.get(name, {})), {}
     while parameter := _PARAMETER.match(inner):
         if parameter[1] in arguments:
             raise NotACall("a parameter is given twice")
