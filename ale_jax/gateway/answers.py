@@ -37,8 +37,8 @@ async def answer(
     ApiError if the request is refused or fails.
     """
     pending = await ask(episode, asked)
-    on_begin(pending)
     try:
+        on_begin(pending)
         await _sampled(pending, is_gone)
         choices = await read(episode, pending, asked)
     except BaseException:

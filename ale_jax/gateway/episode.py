@@ -100,7 +100,7 @@ class GatewayEpisode:
         self._require_short(request)
         options = self._sampled_by(request)
         with _refusing("prompt" if request.prompts else "messages"):
-            calls = list(self._calls(request))
+            calls = self._calls(request)
         self._count(len(calls))
         self._wait_for(calls)
         pending: list[Pending] = []
@@ -178,15 +178,14 @@ class GatewayEpisode:
         with _refusing("messages"):
             return len(self.tree.place(request.messages, request.tools).context_ids())
 
-    def _calls(self, request: ChatRequest) -> Iterator[Call]:
+    def _calls(self, request: ChatRequest) -> list[Call]:
         """ValueError for messages or prompts that cannot be answered."""
-        if not request.prompts:
-            self._take_over_given(request)
-        for _ in range(0 if request.prompts else request.options.n):
-            yield self.tree.begin(request.messages, request.tools)
-        for ids in map(self._language.prompt_ids, request.prompts):
-            for _ in range(request.options.n):
-                yield self.tree.begin_text(ids)
+        count = request.options.n
+        if request.prompts:
+            prompts = list(map(self._language.prompt_ids, request.prompts))
+            return [self.tree.begin_text(ids) for ids in prompts for _ in range(count)]
+        self._take_over_given(request)
+        return [self.tree.begin(request.messages, request.tools) for _ in range(count)]
 
     def _count(self, replies: int) -> None:
         """ApiError (403) if the episode's agents have had all the replies that they may get."""

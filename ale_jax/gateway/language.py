@@ -27,7 +27,8 @@ UNDECODED = "\ufffd"  # at the end: a letter of which some bytes are still to co
 class Language:
     """marked_text: of ids, without those that end a reply, and with marked special tokens. tokens:
     as in `formats.grammar`. prompt_ids: of a text, in which special tokens may be named, or of ids
-    that a client gives; ValueError if there are none, or no such tokens."""
+    that a client gives (by default, of ids only); ValueError if there are none, or no such tokens.
+    """
 
     format: ReplyFormat
     marked_text: Callable[[np.ndarray], str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from ale_jax.agent.assistant.context_room import ContextRoom
@@ -74,16 +74,19 @@ class Agent:
                         return "finished", result.text
         return "max_turns", ""
 
-    def _together(self, calls: Sequence[ToolCall]) -> Iterator[list[ToolCall]]:
+    def _together(self, calls: Sequence[ToolCall]) -> list[list[ToolCall]]:
         """Calls in a row that need not wait for each other; all others alone, in their order."""
-        beside: list[ToolCall] = []
+        groups: list[list[ToolCall]] = []
         for call in calls:
-            if not self.toolbox.runs_beside_others(call.name):
-                yield from filter(None, (beside, [call]))
-                beside = []
+            newest = groups[-1][-1:] if groups else []
+            if newest and all(map(self._runs_beside_others, (call, *newest))):
+                groups[-1].append(call)
             else:
-                beside.append(call)
-        yield from filter(None, (beside,))
+                groups.append([call])
+        return groups
+
+    def _runs_beside_others(self, call: ToolCall) -> bool:
+        return self.toolbox.runs_beside_others(call.name)
 
     async def _run(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
         if len(calls) == 1:

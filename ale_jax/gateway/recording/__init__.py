@@ -3,6 +3,6 @@
     python -m ale_jax.gateway.recording record URL FILE    stands before the API at URL
     python -m ale_jax.gateway.recording replay FILE        answers as the recording has it
 
-With the second, an agent is tested without a model. It is told how many calls were not made, and
+The second one tests an agent without a model. At Ctrl-C it says how many calls were not made, and
 exits with 1 if there are any.
 """

@@ -51,8 +51,8 @@ def make_recorder(url: str, file: Path) -> Starlette:
 
         async def parts() -> AsyncIterator[bytes]:
             whole = bytearray()
-            async with contextlib.aclosing(answer.aiter_bytes()) as read:
-                async for part in read:
+            async with contextlib.aclosing(answer):  # also if the client has gone
+                async for part in answer.aiter_bytes():
                     whole += part
                     yield part
             kind = answer.headers.get("content-type", "")
