@@ -36,7 +36,7 @@ OPTIONS = (
     "--config.sandbox.command_seconds=4.0",  # less than the benchmarks give a turn
     "--config.warm_start.max_steps=120",
     "--config.eval.tasks=8",
-    "--config.eval.held_out_tasks=1",
+    "--config.eval.held_out_tasks=2",
 )
 
 
