@@ -1,0 +1,105 @@
+"""Which algorithm wins where? The trainer's own credit and losses on synthetic worlds.
+
+    python -m benchmarks.laboratory --arms=ipa,grpo,ppo --world=late --age=8 --seeds=256
+    python -m benchmarks.laboratory --table [--out=FILE]
+    python -m benchmarks.laboratory --check
+
+The first compares arms (presets of configs/algorithms.py) in one world; --age, --uses, --gap,
+--tokens and --place change its training. --table measures every preset in every regime and with
+every policy, and writes benchmarks/results/laboratory.json. --check measures a small part of it
+again, counts the cells that moved, and takes the time. The last line of stdout is a JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from configs.algorithms import PRESETS
+
+# One virtual device for each core. JAX reads this when it is imported.
+os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count={os.cpu_count()}")
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.choices import some_of
+from benchmarks.laboratory import golden
+from benchmarks.laboratory.comparison import RATES, measure, to_json
+from benchmarks.laboratory.credit import arm
+from benchmarks.laboratory.regimes import WORLDS, regime_of
+from benchmarks.laboratory.training import Protocol
+from benchmarks.laboratory.world import Size
+
+CHANGES = {"age": int, "uses": int, "tokens": int, "place": int, "gap": float}
+
+
+def main(arguments: list[str]) -> int:
+    """Returns the exit code: 1 if a cell of the table has moved."""
+    options = _parse(arguments)
+    if options.check:
+        result = golden.check(_say)
+    elif options.table:
+        result = golden.measure_table(options.seeds, _say)
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
+    else:
+        result = _compare(options)
+    print(json.dumps(result if not options.table else {"written": str(options.out)}))
+    return 1 if result.get("cells_moved") else 0
+
+
+def _compare(options: argparse.Namespace) -> dict[str, Any]:
+    size, protocol = Size(), Protocol(options.policy)
+    changes = {name: getattr(options, name) for name in CHANGES}
+    given = {name: value for name, value in changes.items() if value is not None}
+    world = regime_of(options.world, size, **given)
+    began = time.monotonic()
+    every = {
+        name: measure(world, arm(name), size, protocol, options.seeds, max(1, options.seeds // 8))
+        for name in options.arms
+    }
+    reference = every[options.arms[-1]]
+    found = {name: to_json(cell, reference) for name, cell in every.items()}
+    title = f"{options.world}, {options.policy}, {options.seeds} seeds, points of 100"
+    table = Table("arm", "rate", "area", "difference", "final", "difference", title=title)
+    for name, row in found.items():
+        table.add_row(name, f"{row['rate']:g}", f"{row['area']:.1f}", *_cells(row))
+    Console().print(table)
+    return {"arms": found, "seconds": round(time.monotonic() - began, 1)}
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, str, str]:
+    """Differences are to the last arm."""
+    area, final = (
+        f"{row[f'{name}_difference']:+.1f} ± {row[f'{name}_error']:.1f}"
+        for name in ("area", "final")
+    )
+    return area, f"{row['final']:.1f}", final
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("benchmarks.laboratory", description=__doc__.splitlines()[0])
+    parser.add_argument("--table", action="store_true", help="hours")
+    parser.add_argument("--check", action="store_true", help="a minute")
+    parser.add_argument("--arms", type=some_of(PRESETS), default=["ipa", "ppo", "grpo"])
+    parser.add_argument("--world", choices=WORLDS, default="late")
+    parser.add_argument("--policy", choices=RATES, default="table")
+    parser.add_argument("--seeds", type=int, default=64)
+    parser.add_argument("--out", type=Path, default=golden.FILE)
+    for name, kind in CHANGES.items():
+        parser.add_argument(f"--{name}", type=kind)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

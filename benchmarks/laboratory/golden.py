@@ -1,0 +1,96 @@
+"""The table of every preset in every regime, and a check that no loss has moved a cell of it.
+
+The check repeats a small version of the table, which is measured and stored with it: few seeds and
+updates, at a fixed rate. On one kind of processor its numbers repeat exactly; rounding elsewhere
+may change a sampled token, which moves a cell by much less than `MOVED`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.laboratory.comparison import RATES, measure, to_json
+from benchmarks.laboratory.credit import arm
+from benchmarks.laboratory.regimes import REGIMES, regime_of
+from benchmarks.laboratory.training import Protocol, curves
+from benchmarks.laboratory.world import Size
+from configs.algorithms import PRESETS
+
+FILE = Path(__file__).parents[1] / "results" / "laboratory.json"
+REFERENCE = "grpo"
+SIZE = Size()
+SMALL_SEEDS, SMALL_UPDATES, SMALL_RATE = 4, 12, 0.3
+MOVED = 0.5  # points of 100
+
+
+def measure_table(seeds: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """Every preset in every regime, with each policy: `comparison.to_json`, differences to GRPO."""
+    tables: dict[str, Any] = {}
+    for policy in RATES:
+        protocol, tables[policy] = Protocol(policy), {}
+        for name, (world_name, changes) in REGIMES.items():
+            world = regime_of(world_name, SIZE, **changes)
+            cells = {
+                preset: measure(world, arm(preset), SIZE, protocol, seeds, seeds // 8)
+                for preset in PRESETS
+            }
+            reference = cells[REFERENCE]
+            tables[policy][name] = {p: to_json(cell, reference) for p, cell in cells.items()}
+            say(f"{policy}, {name}")
+    about = {"benchmark": "laboratory", "seeds": seeds, "reference": REFERENCE}
+    return about | {"tables": tables, "small": small_table(PRESETS)[0]}
+
+
+def small_table(presets: Any) -> tuple[dict[str, dict[str, float]], int]:
+    """Final success by regime and preset in points of 100, and the episodes that were played."""
+    protocol = Protocol(updates=SMALL_UPDATES)
+    rates = np.full(SMALL_SEEDS, SMALL_RATE)
+    small: dict[str, dict[str, float]] = {}
+    for name, (world_name, changes) in REGIMES.items():
+        world = regime_of(world_name, SIZE, **changes)
+        small[name] = {}
+        for preset in presets:
+            found = curves(np.arange(SMALL_SEEDS), rates, world, arm(preset), SIZE, protocol)
+            small[name][preset] = round(100.0 * float(found[:, -1].mean()), 4)
+    return small, len(small) * len(presets) * SMALL_SEEDS * SMALL_UPDATES * protocol.episodes
+
+
+def check(say: Callable[[str], None]) -> dict[str, Any]:
+    """Cells of the small table that have moved, and episodes a second."""
+    stored = json.loads(FILE.read_text())["small"]
+    small, _ = small_table(PRESETS)
+    moved = [
+        f"{regime}, {preset}: {stored[regime].get(preset)} is now {value}"
+        for regime, row in small.items()
+        for preset, value in row.items()
+        if abs(stored.get(regime, {}).get(preset, np.inf) - value) > MOVED
+    ]
+    for line in moved:
+        say(line)
+    return {
+        "benchmark": "laboratory",
+        "episodes_per_second": round(episodes_per_second()),
+        "presets_run": len(next(iter(small.values()))),
+        "presets_total": len(PRESETS),
+        "cells_moved": len(moved),
+    }
+
+
+def episodes_per_second(preset: str = "ipa", seeds: int = 64) -> float:
+    """Of runs of the table's size, compiled before."""
+    protocol, world = Protocol(), regime_of("late", SIZE, age=8)
+    rates = np.full(seeds, SMALL_RATE)
+
+    def run(first: int) -> None:
+        curves(first + np.arange(seeds), rates, world, arm(preset), SIZE, protocol)
+
+    run(0)
+    began = time.monotonic()
+    run(seeds)
+    return seeds * protocol.updates * protocol.episodes / (time.monotonic() - began)

@@ -1,0 +1,224 @@
+"""The laboratory learns by the trainer's own credit and losses, and knows success exactly."""
+
+import dataclasses
+import functools
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ale_jax.data.packing import Shape
+from ale_jax.data.replay import Group
+from ale_jax.learn.credit import assemble, make_loss, scale_advantages
+from ale_jax.learn.critic_credit import credit_by_critics
+from benchmarks.laboratory.comparison import paired
+from benchmarks.laboratory.credit import advantages, arm, lay_out, token_values
+from benchmarks.laboratory.regimes import WORLDS, regime_of
+from benchmarks.laboratory.training import Protocol, batch_of, curves, loss_of
+from benchmarks.laboratory.world import Size, play, prior, regime, right_words, success
+from configs.algorithms import PRESETS
+from tests.data.make_trajectories import make_trajectory, make_turn
+
+SMALL = Size(tasks=2, stages=3, turns=5, tokens=2, words=3)
+GROUPS, MEMBERS = 3, 4
+# Some wrong words, second tries of unequal number, chunks shorter than their place, and a gap.
+RETRIES = regime(SMALL, retries=True, right=(0.8, 0.5), gap=0.4)
+SHORT = regime(SMALL, stages=2, tokens=1, right=(0.7, 0.6), gap=0.4)
+CHUNKS_PER_ROW, ROWS, ROW_TOKENS = 12, 2, 64
+
+
+@dataclasses.dataclass
+class Setting:
+    """logits: of the engine, of the weights that played, at the step's start, and now."""
+
+    played: object
+    rows: object
+    then: jax.Array
+    begin: jax.Array
+    now: jax.Array
+
+
+@functools.cache
+def make_setting(name: str) -> Setting:
+    world = {"retries": RETRIES, "short": SHORT}[name]
+    keys = jax.random.split(jax.random.key(3), 4)
+    word_MD = right_words(keys[0], SMALL)
+    then = prior(word_MD, world, SMALL)
+    begin = then + 0.3 * jax.random.normal(keys[1], then.shape)
+    now = begin + 0.3 * jax.random.normal(keys[2], then.shape)
+    task_N = jnp.repeat(jnp.arange(GROUPS) % SMALL.tasks, MEMBERS)
+    played = play(keys[3], then, word_MD, world, task_N, SMALL)
+    outcomes = np.asarray(played.outcome_N).reshape(GROUPS, MEMBERS).mean(1)
+    assert ((outcomes > 0) & (outcomes < 1)).any(), "no group has anything to learn"
+    return Setting(played, lay_out(played, MEMBERS, world, SMALL), then, begin, now)
+
+
+def trainer_groups(setting: Setting, world, old) -> list[Group]:
+    """The same episodes as the trainer's records. A token's id names its state and its word."""
+    played = jax.tree.map(np.asarray, setting.played)
+    engine, old = (np.asarray(jax.nn.log_softmax(x)) for x in (played.logits_MDLV, old))
+    groups = []
+    for group in range(GROUPS):
+        members = []
+        for member in range(MEMBERS):
+            n = group * MEMBERS + member
+            turns = []
+            for c in range(played.live_NC[n].sum()):
+                stage, words = played.stage_NC[n, c], played.tokens_NCL[n, c, : world.tokens]
+                state = played.task_N[n], stage, np.arange(world.tokens), words
+                failed = bool(world.retries and c and not played.right_NC[n, c - 1])
+                ids = np.ravel_multi_index(state, engine.shape)
+                turn = make_turn([0], ids)
+                turns.append(
+                    dataclasses.replace(
+                        turn,
+                        logp_mu=engine[state],
+                        logp_old=old[state],
+                        prompt_text=f"stage {stage}" + " again" * failed,
+                    )
+                )
+            reward = float(played.outcome_N[n])
+            turns[-1] = dataclasses.replace(turns[-1], reward=reward)
+            members.append(make_trajectory(group, member, turns, reward=reward))
+        groups.append(Group(group, tuple(members)))
+    return groups
+
+
+def critics_values(batch, value_QMD2, setting: Setting) -> np.ndarray:
+    """What the laboratory's tables say before each token of the trainer's batch, [Q, B, T]."""
+    lost_NC = np.asarray(setting.played.lost_NC).astype(int)
+    member_BT, chunk_BT = np.maximum(batch.member_BT, 0), batch.chunk_BT
+    task_BT, stage_BT, _, _ = np.unravel_index(batch.tokens_BT, setting.then.shape)
+    first = {}  # the first chunk of each trajectory in its row
+    value_QBT = np.zeros((len(value_QMD2), *chunk_BT.shape), np.float32)
+    for b, t in np.argwhere(chunk_BT >= 0):
+        group, member = batch.group_BT[b, t], member_BT[b, t]
+        begin = first.setdefault((group, member), chunk_BT[b, t])
+        lost = lost_NC[group * MEMBERS + member, chunk_BT[b, t] - begin]
+        value_QBT[:, b, t] = np.asarray(value_QMD2)[:, task_BT[b, t], stage_BT[b, t], lost]
+    return value_QBT
+
+
+class TableCritics:
+    def __init__(self, found, value_QMD2, setting):
+        self.hp, self.gamma = found, found.algo.gamma
+        self._value_QMD2, self._setting = value_QMD2, setting
+
+    def values(self, batches):
+        return [critics_values(batch, self._value_QMD2, self._setting) for batch in batches]
+
+
+def trainer_gradient(found, groups, setting: Setting, value_QMD2):
+    """The gradient of the trainer's loss of the same episodes, with respect to all logits."""
+    algo, shape = found.algo, Shape(ROWS, ROW_TOKENS, CHUNKS_PER_ROW)
+    step = assemble(groups, algo, shape)
+    batches = step.batches
+    if found.count:
+        critics = TableCritics(found, value_QMD2, setting)
+        scale = functools.partial(scale_advantages, tag_G=step.table.tag_G, hp=algo.advantage)
+        batches, _ = credit_by_critics(critics, batches, scale)
+    loss_fn = make_loss(algo, CHUNKS_PER_ROW)
+
+    def table(logits_MDLV):
+        return jax.nn.log_softmax(logits_MDLV)
+
+    def total(logits_MDLV):
+        logp_MDLV, loss = table(logits_MDLV), 0.0
+        entropy_MDL = -(jnp.exp(logp_MDLV) * logp_MDLV).sum(-1)
+        for batch in batches:
+            arrays = {k: jnp.asarray(x) for k, x in vars(batch).items() if x is not None}
+            at = arrays["tokens_BT"]
+            begin_BT = table(setting.begin).reshape(-1)[at]
+            arrays["logp_prox_BT"] = begin_BT
+            if algo.old_logp == "step":
+                arrays["logp_old_BT"] = begin_BT
+            entropy_BT = entropy_MDL.reshape(-1)[at // SMALL.words]
+            scores = SimpleNamespace(logp_BT=logp_MDLV.reshape(-1)[at], entropy_BT=entropy_BT)
+            loss += loss_fn(scores, arrays, step.loss_denominator)[0]
+        return loss
+
+    return jax.grad(total)(setting.now)
+
+
+@pytest.mark.parametrize("world", ["retries", "short"])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_it_learns_what_the_trainer_would_learn(preset, world):
+    found, setting = arm(preset), make_setting(world)
+    about = {"retries": RETRIES, "short": SHORT}[world]
+    sizes = found.count, SMALL.tasks, SMALL.stages, 2
+    value_QMD2 = jax.random.uniform(jax.random.key(1), sizes)
+    played, rows = setting.played, setting.rows
+    value_QNT = token_values(value_QMD2, played)
+    credit = advantages(played, rows, value_QNT, found, about, GROUPS)
+    batch = batch_of(played, rows, credit, (setting.then, setting.begin), found)
+    ours = jax.grad(lambda logits: loss_of(logits, batch, played, found.algo))(setting.now)
+    # The sampler records the engine's own log-probabilities.
+    old = {"sampler": played.logits_MDLV, "generating": setting.then}
+    groups = trainer_groups(setting, about, old.get(found.algo.old_logp, setting.begin))
+    theirs = trainer_gradient(found, groups, setting, value_QMD2)
+    assert np.abs(theirs).max() > 1e-4
+    np.testing.assert_allclose(ours, theirs, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_success_is_what_many_episodes_show(name):
+    size, key = Size(), jax.random.key(0)
+    world = regime_of(name, size)
+    word_MD = right_words(key, size)
+    logits = prior(word_MD, world, size)
+    task_N = jnp.arange(20_000) % size.tasks
+    played = play(key, logits, word_MD, world, task_N, size)
+    exact = float(success(logits, word_MD, world, size))
+    assert 0.04 < exact < 0.2, "not as after a warm start"
+    error = np.sqrt(exact * (1 - exact) / len(task_N))
+    assert float(played.outcome_N.mean()) == pytest.approx(exact, abs=4 * error)
+
+
+def test_runs_do_not_depend_on_how_many_there_are():
+    size, protocol, world = Size(), Protocol("network", updates=2), regime_of("late", Size())
+    few, many = (
+        curves(np.arange(n), np.full(n, 0.1), world, arm("grpo"), size, protocol)[:8]
+        for n in (8, 32)
+    )
+    np.testing.assert_allclose(few, many, atol=1e-5)
+    np.testing.assert_allclose(few[:, 0], success_at_start(world, size), atol=1e-5)
+
+
+def success_at_start(world, size):
+    deciding = int(np.sum(world.decides_D))
+    return np.mean(np.asarray(world.right_M) ** deciding)
+
+
+def test_late_decisions_are_learned_by_ipa_and_early_ones_by_grpo():
+    size, protocol, seeds = Size(), Protocol(updates=60), np.arange(16)
+
+    def area_of(world, preset):
+        found = curves(seeds, np.full(16, 1.0), world, arm(preset), size, protocol)
+        return found.mean(1)
+
+    late, early = regime_of("late", size, age=8), regime_of("early", size)
+    for world, better, worse in ((late, "ipa", "grpo"), (early, "grpo", "ipa")):
+        difference, error = paired(area_of(world, better), area_of(world, worse))
+        assert difference > 4 * error, (better, difference, error)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: regime_of("lake", SMALL), "lake.*choose one of late"),
+        (lambda: regime(SMALL, stages=4), r"stages 4 must be in \[1, 3\]"),
+        (lambda: regime(SMALL, deciding=[3]), r"deciding 4 must be in \[1, 3\]"),
+        (lambda: regime(SMALL, tokens=1, place=1), r"place 2 must be in \[1, 1\]"),
+        (
+            lambda: curves(
+                np.arange(8), np.ones(8), regime(SMALL, age=9), arm("ipa"), SMALL, Protocol()
+            ),
+            "age 9 must be at most 8",
+        ),
+    ],
+)
+def test_a_world_that_does_not_fit_is_refused(make, said):
+    with pytest.raises(ValueError, match=said):
+        make()
