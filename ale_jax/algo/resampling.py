@@ -16,7 +16,7 @@ import numpy as np
 
 from ale_jax.algo.hypers import require_choice, require_range
 
-NONE, ROLLBACK, PARALLEL = "none", "rollback", "parallel"
+NONE, ROLLBACK, PARALLEL, ADAPTIVE = "none", "rollback", "parallel", "adaptive"
 OWN, ORACLE = "own", "oracle"
 ANCHOR_CHOICES = ("uniform", "random")
 
@@ -27,34 +27,50 @@ class ResamplingHypers:
 
     scheme: "none": at the task's beginning. "rollback" (Sequential Rollback): at the expert's last
         chunk, and one chunk earlier each time a start is mastered. "parallel" (Parallelized
-        Initialization): at several anchors at once.
+        Initialization): at several anchors at once. "adaptive" (not in the paper): at starts drawn
+        in proportion to P_k (1 - P_k), with P_k measured over a family.
     teacher: "own": only the policy's own successes become experts. "oracle": each task begins with
         the oracle's trajectory as its expert, until a success of the policy replaces it.
     anchors: for "parallel": the number of consecutive groups that share a task. The first starts at
         the task's beginning, each of the others at its own anchor.
     anchor_choice: "uniform": evenly over the expert's chunks; "random": drawn anew each time.
+    from_start: for "adaptive": the share of groups that start at the task's beginning.
     threshold: for "rollback": a start is mastered if the lower end of the 95 % Wilson interval of
         its success rate is at least this. 0.4 is reached by 3 of 3 successes, or 10 of 15.
     window: number of outcomes per (task, start) that an estimate uses, the most recent ones.
     memory: number of versions after which an outcome is ignored, because the policy has changed.
     imitation_weight: lambda_IL of Eq 10; 0 switches the term off.
+    imitates_at_start: whether a group that starts at the task's beginning, without a success,
+        imitates the expert's first chunk. In Eq 10 only groups that start later imitate, so what is
+        forgotten at the beginning is never shown again.
+    imitation_fades: for "adaptive": whether the weight of the expert's chunk k is multiplied by
+        1 - P_k, so that what is learned is no longer imitated.
     """
 
     scheme: str = "none"
     teacher: str = "own"
     anchors: int = 4
     anchor_choice: str = "uniform"
+    from_start: float = 0.25
     threshold: float = 0.4
     window: int = 32
     memory: int = 100
     imitation_weight: float = 0.1
+    imitates_at_start: bool = False
+    imitation_fades: bool = False
 
     def __post_init__(self) -> None:
-        require_choice("scheme", self.scheme, (NONE, ROLLBACK, PARALLEL))
+        require_choice("scheme", self.scheme, (NONE, ROLLBACK, PARALLEL, ADAPTIVE))
         require_choice("teacher", self.teacher, (OWN, ORACLE))
         require_choice("anchor_choice", self.anchor_choice, ANCHOR_CHOICES)
         require_range("threshold", self.threshold, 0.0, 0.99, "no interval has a lower end of 1")
         require_range("imitation_weight", self.imitation_weight, 0.0, 1e6, "0 switches it off")
+        require_range("from_start", self.from_start, 0.0, 1.0, "it is a share of the groups")
+        if self.imitation_fades and self.scheme != ADAPTIVE:
+            raise ValueError(
+                f"imitation_fades True needs the rates that {ADAPTIVE} measures, and scheme is "
+                f"{self.scheme}: set it to False"
+            )
         for name in ("anchors", "window", "memory"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)} must be at least 1")
@@ -86,6 +102,12 @@ def anchor_starts(num_chunks: int, anchors: int, rng: np.random.Generator | None
         return [j * (num_chunks - 1) // (anchors - 1) for j in range(anchors)]
     drawn = 1 + rng.permutation(num_chunks - 1)
     return [0, *(int(drawn[j % len(drawn)]) if len(drawn) else 0 for j in range(anchors - 1))]
+
+
+def starts_at_beginning(group: int, share: float) -> bool:
+    """Whether a group, by its number, is among the `share` of groups that start at the beginning;
+    these are spread evenly."""
+    return math.floor((group + 1) * share) > math.floor(group * share)
 
 
 def imitation_weights(

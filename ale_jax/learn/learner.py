@@ -57,6 +57,8 @@ class Programs(Protocol):
 
     def update(self, batches: Sequence[Batch], *, loss_denominator: float) -> Metrics: ...
 
+    def begin_decay(self) -> None: ...
+
     def token_updates(self) -> list[TokenUpdate]: ...
 
     def update_critic(self, batches: Sequence[Any], *, number: int, tokens: int) -> Metrics: ...
@@ -108,6 +110,10 @@ class Learner:
         if self._critics:
             figures |= learn_values(self._critics, batches)
         return made, sums, figures
+
+    def begin_decay(self) -> None:
+        """The policy's learning rate falls from now on, if that has not begun."""
+        self._trainer.begin_decay()
 
     def _credited(self, made: Step, version: int) -> tuple[list[Batch], dict[str, float]]:
         """The batches as the loss takes them."""

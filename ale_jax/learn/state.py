@@ -11,6 +11,8 @@ import optax.contrib
 from flax import struct
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from ale_jax.algo.hypers import require_range
+from ale_jax.learn.schedule import decay_from_event, rate_schedule
 from ale_jax.model.lora import FULL, LoraShape, new_adapters, trained, trained_table
 from ale_jax.model.params import Param, Params, init_params, is_param
 from ale_jax.model.shape import PolicyShape
@@ -20,7 +22,7 @@ from ale_jax.model.sharding import param_shardings, spec
 @dataclasses.dataclass(frozen=True)
 class OptimizerHypers:
     """An optimizer and its schedule. Learning rates are the product of a linear warmup over
-    warmup_steps and a linear decay, from the first step on, to a tenth at decay_steps.
+    warmup_steps and a linear decay to a tenth over decay_steps.
 
     name: "adamw"; "muon": Muon for weight matrices (momentum orthogonalised by Newton-Schulz) and
         AdamW for embeddings, norms and the router; or "adafactor": a second moment per row and
@@ -29,6 +31,8 @@ class OptimizerHypers:
     muon_learning_rate: peak rate of the weights that Muon updates, as a spectral norm.
     warmup_steps: number of updates over which rates rise; 0: no warmup.
     decay_steps: number of updates over which rates decay; 0: no decay.
+    decay_success: rates begin to decay when this share of the latest training episodes from the
+        beginning of their task has succeeded; 0: with the first update. For rl_optimizer.
     b1: decay of the first moment.
     b2: decay of the second moment.
     weight_decay: decoupled weight decay, multiplied by the rate.
@@ -40,6 +44,7 @@ class OptimizerHypers:
     muon_learning_rate: float = 0.0025
     warmup_steps: int = 0
     decay_steps: int = 0
+    decay_success: float = 0.0
     b1: float = 0.9
     b2: float = 0.95
     weight_decay: float = 0.0
@@ -54,6 +59,11 @@ class OptimizerHypers:
         for field in ("warmup_steps", "decay_steps"):
             if getattr(self, field) < 0:
                 raise ValueError(f"optimizer {field} {getattr(self, field)} must be >= 0: 0 is off")
+        require_range("decay_success", self.decay_success, 0.0, 1.0, "it is a share of episodes")
+        if self.decay_success and not self.decay_steps:
+            raise ValueError(
+                f"decay_success {self.decay_success} begins no decay without decay_steps: set both"
+            )
 
 
 @struct.dataclass
@@ -98,7 +108,8 @@ def table_optimizer(hp: OptimizerHypers, table: Params) -> optax.GradientTransfo
             adam_learning_rate=_schedule(hp, hp.learning_rate),
             muon_weight_dimension_numbers=_matrices(table),
         )
-    return optax.chain(optax.clip_by_global_norm(hp.clip_norm), update)
+    steps = [optax.clip_by_global_norm(hp.clip_norm), update]
+    return optax.chain(*steps, *[decay_from_event(hp.decay_steps)] * bool(hp.decay_success))
 
 
 def _adafactor(hp: OptimizerHypers) -> optax.GradientTransformation:
@@ -113,12 +124,7 @@ def _adafactor(hp: OptimizerHypers) -> optax.GradientTransformation:
 
 
 def _schedule(hp: OptimizerHypers, rate: float) -> optax.Schedule:
-    # Counts from 1, because an update with the rate 0 would only cost time.
-    rise = optax.linear_schedule(0.0, rate, max(hp.warmup_steps, 1))
-    if not hp.decay_steps:
-        return lambda count: rise(count + 1)
-    fall = optax.linear_schedule(1.0, 0.1, hp.decay_steps)
-    return lambda count: rise(count + 1) * fall(count)
+    return rate_schedule(rate, hp.warmup_steps, 0 if hp.decay_success else hp.decay_steps)
 
 
 def _matrices(table: Params) -> Params:

@@ -26,6 +26,15 @@ def check_sections(config: RunConfig) -> None:
     _check_batch(config)
     _check_tasks(config)
     _check_resampling(config)
+    for name, hp in (
+        ("warm_start", config.warm_start_optimizer),
+        ("critics", config.critics.optimizer),
+    ):
+        if hp.decay_success:
+            raise ValueError(
+                f"{name} decay_success {hp.decay_success} waits for an event of reinforcement "
+                "learning, which only rl_optimizer follows: set it to 0.0"
+            )
     _check_external_agent(config)
     if config.rl.steps and config.rl.group_size > 1 and not config.train_sampling.temperature:
         raise ValueError(

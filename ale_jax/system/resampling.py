@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ale_jax.algo.resampling import (
+    ADAPTIVE,
     NONE,
     PARALLEL,
     ROLLBACK,
@@ -18,6 +19,7 @@ from ale_jax.algo.resampling import (
     anchor_starts,
     crucial_chunks,
     imitation_weights,
+    starts_at_beginning,
 )
 from ale_jax.data.experts import (
     Curriculum,
@@ -27,6 +29,7 @@ from ale_jax.data.experts import (
     expert_from_json,
     expert_to_json,
 )
+from ale_jax.data.family_rates import FamilyRates
 from ale_jax.data.packing import Sample
 from ale_jax.data.replay import Group
 from ale_jax.monitor.evaluations import wilson_interval
@@ -34,6 +37,7 @@ from ale_jax.monitor.events import Recorder
 from ale_jax.records import TRAIN, EpisodeKey, RolloutRequest, Status, Task, Trajectory
 
 REPLAY = "replay"  # the phase of episodes in which nothing is sampled
+LATEST = 64  # episodes from the beginning of their task, of which the success is known
 DIVERGED_ONCE = "one attempt diverged, and another did not"
 
 Replays = Callable[[Sequence[RolloutRequest]], list[Trajectory]]
@@ -43,7 +47,7 @@ Replays = Callable[[Sequence[RolloutRequest]], list[Trajectory]]
 class _Decision:
     """What a group was assigned at its admission.
 
-    expert: the expert whose first `start` turns are the group's prefix; None if there is no prefix.
+    expert: the expert whose first `start` turns are the group's prefix; None if the task had none.
     """
 
     task: Task
@@ -77,12 +81,16 @@ class Resampler:
         self._hp, self._task_of, self._group_size, self._seed = hp, task_of, group_size, seed
         self._record = record
         self._curriculum = Curriculum(hp.window, hp.memory)
+        self._rates = FamilyRates(hp.window)
+        self._from_start: deque[bool] = deque(maxlen=LATEST)
         self._experts = ExpertStore()
         self._decided: dict[int, _Decision] = {}
         self._counted: set[int] = set()  # groups whose outcomes are in the curriculum
         self._lock = threading.Lock()
         if state is not None:
             self._curriculum.load(state["curriculum"])
+            self._rates.load(state["rates"])
+            self._from_start.extend(state["from_start"])
             self._experts = ExpertStore.from_json(state["experts"])
             self._decided = {g: _decision_from_json(d) for g, d in state["decided"]}
 
@@ -117,6 +125,8 @@ class Resampler:
         expert = None if self._hp.scheme == NONE else self._experts.get(task)
         if expert is None:
             start = 0
+        elif self._hp.scheme == ADAPTIVE:
+            start = self._drawn_start(group, expert)
         elif self._hp.scheme == PARALLEL:
             drawn = self._hp.anchor_choice == "random"
             # All groups of a task draw from one generator, so that their anchors differ.
@@ -124,7 +134,13 @@ class Resampler:
             start = anchor_starts(len(expert.turns), self._hp.anchors, rng)[anchor]
         else:
             start = self._curriculum.start(task)
-        return _Decision(task, start, expert if start else None)
+        return _Decision(task, start, expert)
+
+    def _drawn_start(self, group: int, expert: Expert) -> int:
+        if starts_at_beginning(group, self._hp.from_start):
+            return 0
+        rng = np.random.default_rng([self._seed, group])
+        return self._rates.draw(expert.task.family, len(expert.turns), rng)
 
     # Called by the learner's thread.
 
@@ -145,13 +161,13 @@ class Resampler:
 
     def learn(self, groups: Sequence[Group], version: int, replay: Replays) -> None:
         """Updates the curriculum and the experts with the groups that a step was trained on."""
-        if self._hp.scheme == NONE:
-            return
         with self._lock:
             for group in groups:
                 if group.index not in self._counted:
                     self._counted.add(group.index)
                     self._count(group, version)
+        if self._hp.scheme == NONE:
+            return
         played = (t for group in groups for t in group.valid)
         self.admit(self._experts.best_of(played), replay)
 
@@ -160,13 +176,41 @@ class Resampler:
         it takes the expert's chunks up to and including the first one that the group played."""
         if not self._hp.imitation_weight:
             return []
+        return [self._imitated(d, number, gamma) for number, d in self._lost_forks(groups)]
+
+    def _imitated(self, decision: _Decision, group: int, gamma: float) -> Sample:
+        expert, start = decision.expert, decision.start
+        num_chunks, shown = len(expert.turns), start + 1
         weight = self._hp.imitation_weight
-        return [_imitated(d, number, gamma, weight) for number, d in self._lost_forks(groups)]
+        weight_P = imitation_weights(start, num_chunks, expert.reward, gamma, weight)
+        if self._hp.imitation_fades:
+            family = expert.task.family
+            rates = [self._rates.rate(family, num_chunks - k) for k in range(shown)]
+            weight_P *= 1.0 - np.array(rates, np.float32)
+        return Sample(
+            turns=expert.turns[:shown],
+            advantage_C=np.zeros(0, np.float32),
+            num_prefix_turns=shown,
+            group=group,
+            imitate_P=weight_P,
+        )
 
     def _lost_forks(self, groups: Sequence[Group]) -> list[tuple[int, _Decision]]:
         """Number and decision of the groups that were forked off an expert and have no success."""
         decided = ((number, self._decided[g.index], g) for number, g in enumerate(groups))
-        return [(n, d) for n, d, g in decided if d.expert and not any(map(_succeeded, g.valid))]
+        return [
+            (n, d)
+            for n, d, g in decided
+            if d.expert
+            and (d.start or self._hp.imitates_at_start)
+            and not any(map(_succeeded, g.valid))
+        ]
+
+    def success_from_start(self) -> float:
+        """Of the latest episodes from the beginning of their task; 0 until there are enough."""
+        if len(self._from_start) < LATEST:
+            return 0.0
+        return sum(self._from_start) / LATEST
 
     def forget(self, keep: Iterable[int]) -> None:
         """Drops the decisions of all groups except `keep`; they will not be seen again."""
@@ -221,19 +265,30 @@ class Resampler:
         `open_groups`, which the resumed run plays again."""
         with self._lock:
             curriculum, experts = self._curriculum.to_json(), self._experts.copy()
+            rates, from_start = self._rates.to_json(), list(self._from_start)
             decided = [(g, self._decided[g]) for g in open_groups]
         return lambda: {
             "curriculum": curriculum,
+            "rates": rates,
+            "from_start": from_start,
             "experts": experts.to_json(),
             "decided": [[g, _decision_to_json(decision)] for g, decision in decided],
         }
 
     def _count(self, group: Group, version: int) -> None:
         decision = self._decided[group.index]
+        outcomes = list(map(_succeeded, group.valid))
+        if not decision.start:
+            self._from_start.extend(outcomes)
+        if self._hp.scheme == NONE:
+            return
         task, start, expert = decision.task, decision.start, self._experts.get(decision.task)
+        if decision.expert:
+            left = len(decision.expert.turns) - start
+            self._rates.record(task.family, left, outcomes)
         if start and (expert is None or decision.expert.shared_turns(expert) < start):
             return  # the task has another expert by now, which does not pass through this start
-        self._curriculum.record(task, start, version, map(_succeeded, group.valid))
+        self._curriculum.record(task, start, version, outcomes)
         if self._hp.scheme == ROLLBACK and 0 < start == self._curriculum.start(task):
             low, _ = wilson_interval(*self._curriculum.counts(task, start, version))
             if low >= self._hp.threshold:
@@ -279,18 +334,6 @@ def _why_not(replayed: Trajectory, expert: Expert) -> str:
     if _diverged(replayed):
         return DIVERGED_ONCE
     return f"it earned {episode.reward:g} where it had earned {expert.reward:g}"
-
-
-def _imitated(decision: _Decision, group: int, gamma: float, weight: float) -> Sample:
-    expert, start = decision.expert, decision.start
-    num_prefix_turns = start + 1
-    return Sample(
-        turns=expert.turns[:num_prefix_turns],
-        advantage_C=np.zeros(0, np.float32),
-        num_prefix_turns=num_prefix_turns,
-        group=group,
-        imitate_P=imitation_weights(start, len(expert.turns), expert.reward, gamma, weight),
-    )
 
 
 def _decision_to_json(decision: _Decision) -> dict[str, Any]:

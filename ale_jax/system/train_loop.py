@@ -82,6 +82,8 @@ def train_loop(cursor: Cursor, parts: TrainParts) -> Cursor:
         # The step runs on the device while the host updates the curriculum.
         resampler.learn(groups, version, rollouts.replay)
         metrics |= resampler.figures(groups, version)
+        if 0.0 < config.rl_optimizer.decay_success <= resampler.success_from_start():
+            learner.begin_decay()
         # Wait for the step before its weights are published, so that versions and metrics do not
         # depend on when the engine picks up the weights.
         sums = jax.device_get(sums)

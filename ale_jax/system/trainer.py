@@ -25,6 +25,7 @@ from ale_jax.learn.learner import Learner, LearnerOptions
 from ale_jax.learn.manifest import Digests
 from ale_jax.learn.old_policies import REFERENCE, WeightHistory, make_logp
 from ale_jax.learn.rows import own_rows
+from ale_jax.learn.schedule import begin_decay
 from ale_jax.learn.state import TrainState, WholeState, begin, make_optimizer
 from ale_jax.learn.step import Metrics, ModelSpec, TokenUpdate, make_train_step
 from ale_jax.model.lora import trained, with_trained
@@ -160,6 +161,11 @@ class Trainer:
         denominator = np.float32(loss_denominator)
         self.state, sums, self._token_updates = self._step(self.state, batches, denominator)
         return sums
+
+    @command()
+    def begin_decay(self) -> None:
+        """The policy's learning rate falls from now on, if that has not begun."""
+        self.state = self.state.replace(opt_state=begin_decay(self.state.opt_state))
 
     @command(rows=True)
     def token_updates(self) -> list[TokenUpdate]:

@@ -12,7 +12,7 @@ from ale_jax.algo.resampling import ResamplingHypers
 from ale_jax.data.experts import Expert
 from ale_jax.records import EpisodeKey, RolloutRequest, Status, Task
 from ale_jax.sandbox.runtime import pick_runtime
-from ale_jax.system.resampling import Resampler
+from ale_jax.system.resampling import LATEST, Resampler
 from envs.shell.families import generate
 from tests.system.conftest import SPEC
 from tests.system.scripted_rollouts import Rollouts, oracle_script
@@ -226,3 +226,58 @@ def test_the_crucial_chunk_shows_in_the_counts(rollouts, events):
     figures = resampler.figures([played], 0)
     assert figures["crucial_chunks"] == 1 and figures["experts"] == 1
     assert figures["success_resampled"] == 1.0 and "success_from_start" not in figures
+
+
+def test_adaptive_starts_go_where_outcomes_differ_and_a_share_stays_at_the_beginning(
+    rollouts, events
+):
+    resampler = taught(events, rollouts, scheme="adaptive", from_start=0.25, window=64)
+    for step in range(12):  # the last chunk is learned, and nothing before it
+        requests = resampler.assign(step)
+        script = () if start_of(requests) == CHUNKS - 1 else (WRONG,)
+        resampler.learn([rollouts.group(step, requests, *script)], step, rollouts.replay)
+    starts = [start_of(resampler.assign(group)) for group in range(12, 412)]
+    assert [starts[k] for k in range(3, 400, 4)] == [0] * 100
+    drawn = [start for k, start in enumerate(starts) if k % 4 != 3]
+    assert 0 not in drawn and set(drawn) == set(range(1, CHUNKS))
+    # Both kinds are far from 1/2 now, and a resumed run draws the same.
+    resumed = resampler_of(
+        events, json.loads(json.dumps(resampler.snapshot([])())), scheme="adaptive", window=64
+    )
+    assert [start_of(resumed.assign(group)) for group in range(12, 412)] == starts
+    requests = [resampler.assign(group) for group in range(412, 416)]
+    assert len({each[0].key.group for each in requests}) == 4
+
+
+def test_what_is_imitated_fades_with_success_and_may_include_the_first_chunk(rollouts, events):
+    options = {"scheme": "adaptive", "imitation_weight": 0.5, "window": 1000}
+    plain = taught(events, rollouts, **options, from_start=1.0)
+    lost = rollouts.group(0, plain.assign(0), WRONG)
+    assert plain.imitation([lost], 0.9) == []
+    first = taught(
+        events, rollouts, **options, from_start=1.0, imitates_at_start=True, imitation_fades=True
+    )
+    lost = rollouts.group(0, first.assign(0), WRONG)
+    weights = []
+    for _ in range(2):
+        (sample,) = first.imitation([lost], 0.9)
+        assert sample.num_prefix_turns == 1 and sample.group == 0
+        weights.append(float(sample.imitate_P[0]))
+        won = [rollouts.group(g, first.assign(g)) for g in (1, 2)]
+        first.learn(won, 0, rollouts.replay)
+    # Of the unknown, half; after 8 of 8 successes, 1 of 10.
+    np.testing.assert_allclose(weights, 0.5 * 0.9 ** (CHUNKS - 1) * np.array([0.5, 0.1]), rtol=5e-3)
+
+
+def test_success_from_the_beginning_is_known_after_enough_episodes_also_without_a_scheme(
+    rollouts, events
+):
+    resampler = resampler_of(events)
+    for step in range(LATEST // SIZE):
+        assert resampler.success_from_start() == 0.0
+        script = () if step % 4 else (WRONG,)
+        group = rollouts.group(step, resampler.assign(step), *script)
+        resampler.learn([group], step, rollouts.replay)
+    assert resampler.success_from_start() == 0.75
+    resumed = resampler_of(events, json.loads(json.dumps(resampler.snapshot([])())))
+    assert resumed.success_from_start() == 0.75

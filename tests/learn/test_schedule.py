@@ -1,0 +1,48 @@
+"""Rates fall from an event on, for every optimizer."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ale_jax.learn.schedule import begin_decay
+from ale_jax.learn.state import OptimizerHypers, init_state, make_optimizer
+from ale_jax.model.sharding import MeshShape, make_mesh
+from tests.model.shapes import MOE
+
+HYPERS = OptimizerHypers(warmup_steps=3, decay_steps=10, b1=0.0, weight_decay=0.1)
+UPDATES, EVENT = 22, 8
+
+
+def changes(hypers, event=None):
+    """The changes of an embedding in each update with a constant gradient."""
+    optimizer = make_optimizer(hypers, MOE)
+    state = init_state(jax.random.key(0), MOE, optimizer, make_mesh(MeshShape(data=-1)))
+    update, opt_state, found = jax.jit(optimizer.update), state.opt_state, []
+    gradient = jax.tree.map(jnp.ones_like, state.params)
+    for number in range(UPDATES):
+        if event is not None and number >= event:  # a second call changes nothing
+            opt_state = begin_decay(opt_state)
+        change, opt_state = update(gradient, opt_state, state.params)
+        found.append([np.asarray(leaf) for leaf in jax.tree.leaves(change)])
+    return found
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon", "adafactor"])
+def test_updates_are_whole_until_the_event_and_a_tenth_at_the_end(name):
+    hypers = dataclasses.replace(HYPERS, name=name)
+    whole = changes(dataclasses.replace(hypers, decay_steps=0))
+    waiting = changes(dataclasses.replace(hypers, decay_success=0.5))
+    fallen = changes(dataclasses.replace(hypers, decay_success=0.5), EVENT)
+    factors = [1.0] * EVENT + [1 - 0.09 * k for k in range(10)] + [0.1] * (UPDATES - EVENT - 10)
+    for number, factor in enumerate(factors):
+        for each, never, now in zip(whole[number], waiting[number], fallen[number], strict=True):
+            np.testing.assert_allclose(never, each, rtol=1e-6)
+            np.testing.assert_allclose(now, factor * each, rtol=1e-5, atol=1e-12)
+
+
+def test_an_event_without_a_decay_is_refused():
+    with pytest.raises(ValueError, match=r"decay_success 0\.5 begins no decay without decay_steps"):
+        OptimizerHypers(decay_success=0.5)
