@@ -1,15 +1,15 @@
 """The hyperparameters of a policy-gradient algorithm, as frozen records.
 
-Advantages, loss and mismatch correction are chosen independently; `REFUSALS` lists the combinations
-that are rejected because they are meaningless. Presets are in `configs/algorithms.py`.
+Advantages, loss and mismatch correction are chosen independently; `ale_jax.algo.refusals` lists the
+combinations that are rejected. Presets are in `configs/algorithms.py`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 from ale_jax.algo.hypers import require_choice, require_range
+from ale_jax.algo.refusals import REFUSALS
 
 # Estimator -> the units over which its mean and std are computed.
 ESTIMATORS = {
@@ -74,9 +74,14 @@ class AdvantageHypers:
         require_range("clip", self.clip, 0.0, 1e6, "0 switches it off")
 
     @property
+    def units(self) -> str:
+        """What the estimator compares: "trajectories", "chunks" or "tokens"."""
+        return ESTIMATORS[self.estimator]
+
+    @property
     def of_tokens(self) -> bool:
         """Whether the estimator works on tokens. Its credit is computed on packed batches."""
-        return ESTIMATORS[self.estimator] == "tokens"
+        return self.units == "tokens"
 
     @property
     def compares_a_group(self) -> bool:
@@ -219,97 +224,3 @@ class AlgoConfig:
     def teaches_without_credit(self) -> bool:
         """Whether a trajectory whose advantages are all 0 has a gradient."""
         return self.loss.kl_weight > 0 or self.loss.entropy_weight > 0 or self.loss.kind == "kimi"
-
-
-@dataclasses.dataclass(frozen=True)
-class Refusal:
-    """A meaningless combination. why: the message and its remedy, a format string whose fields are
-    algo (the `AlgoConfig`), a (its advantage) and l (its loss)."""
-
-    name: str
-    meets: Callable[[AlgoConfig], bool]
-    why: str
-
-
-REFUSALS = (
-    Refusal(
-        "an outcome is not discounted",
-        lambda c: c.advantage.estimator == "outcome" and c.gamma != 1.0,
-        "gamma {algo.gamma} is not read by the estimator outcome, which gives all chunks the "
-        "same advantage: set it to 1.0, or advantage.estimator to chunk_return",
-    ),
-    Refusal(
-        "one trajectory is left out, not one chunk or token",
-        lambda c: (
-            c.advantage.mean == "leave_one_out"
-            and ESTIMATORS[c.advantage.estimator] != "trajectories"
-        ),
-        "advantage.mean leave_one_out leaves out one trajectory, but the estimator {a.estimator} "
-        "takes its mean over smaller units: choose group",
-    ),
-    Refusal(
-        "gigpo compares within groups",
-        lambda c: (
-            c.advantage.estimator == "gigpo"
-            and (c.advantage.mean != "group" or c.advantage.std not in ("none", "group"))
-        ),
-        "advantage.mean {a.mean} and std {a.std} do not fit gigpo, which compares the members of "
-        "a group: set mean to group, and std to group or none",
-    ),
-    Refusal(
-        "gigpo without anchors is grpo",
-        lambda c: c.advantage.estimator == "gigpo" and not c.advantage.anchor_weight,
-        "advantage.anchor_weight 0.0 makes gigpo the same as the estimator outcome: choose that "
-        "estimator, or set a weight above 0",
-    ),
-    Refusal(
-        "only gigpo has anchors",
-        lambda c: c.advantage.estimator != "gigpo" and c.advantage.anchor_weight > 0,
-        "advantage.anchor_weight {a.anchor_weight} is not read by the estimator {a.estimator}: "
-        "set it to 0.0",
-    ),
-    Refusal(
-        "vanilla has no ratio",
-        lambda c: c.loss.kind == "vanilla" and c.loss.level != "token",
-        "loss.level {l.level} is the level of a ratio, and the loss vanilla has none: set it to "
-        "token",
-    ),
-    Refusal(
-        "pi_old is not read",
-        lambda c: (
-            c.loss.kind == "vanilla" and c.mismatch.is_off and c.old_logp in ("generating", "step")
-        ),
-        "old_logp {algo.old_logp} costs a forward pass whose result is not read, because the loss "
-        "vanilla has no ratio and mismatch is off: set it to sampler",
-    ),
-    Refusal(
-        "decoupled PPO needs two old policies",
-        lambda c: c.loss.kind == "decoupled_ppo" and c.old_logp == "step",
-        "old_logp step makes the behaviour policy of decoupled_ppo equal to the proximal policy, "
-        "so that their ratio is 1: set it to generating or sampler, or loss.kind to ppo",
-    ),
-    Refusal(
-        "a dual clip below 1",
-        lambda c: 0.0 < c.loss.dual_clip < 1.0,
-        "loss.dual_clip {l.dual_clip} would be active inside the trust region: set it above 1 (3 "
-        "is usual), or to 0.0 to switch it off",
-    ),
-    Refusal(
-        "a constant length without its length",
-        lambda c: (c.loss.aggregation == "constant") != (c.loss.constant_tokens > 0),
-        "loss.aggregation {l.aggregation} and constant_tokens {l.constant_tokens} do not fit: "
-        "set constant_tokens above 0 for constant, and to 0 for the other aggregations",
-    ),
-    Refusal(
-        "a divergence without weight",
-        lambda c: (c.loss.kl_estimator != "none") != (c.loss.kl_weight > 0),
-        "loss.kl_weight {l.kl_weight} and kl_estimator {l.kl_estimator} do not fit: set both, or "
-        "set them to 0.0 and none",
-    ),
-    Refusal(
-        "k1 has no gradient",
-        lambda c: c.loss.kl_estimator == "k1",
-        "loss.kl_estimator k1 does not pull towards the reference, because its gradient has the "
-        "mean 0 for every reference: choose k2 or k3",
-    ),
-)

@@ -7,12 +7,12 @@ import pytest
 
 from ale_jax.algo.algorithm import (
     LOSSES,
-    REFUSALS,
     AdvantageHypers,
     AlgoConfig,
     LossHypers,
     MismatchHypers,
 )
+from ale_jax.algo.refusals import REFUSALS
 from tests.rows import each_row
 
 GOOD = AlgoConfig(
