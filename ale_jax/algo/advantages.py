@@ -54,6 +54,12 @@ class Rewards(NamedTuple):
         last_NC = jnp.arange(self.reward_NC.shape[1])[None, :] == self.num_chunks_N[:, None] - 1
         return jnp.where(last_NC, x_N[:, None], 0.0)
 
+    def reversed(self, x_NC: jax.Array) -> jax.Array:
+        """Each trajectory's chunks from the last to the first; padding stays where it is."""
+        index_C = jnp.arange(x_NC.shape[1])[None, :]
+        from_end_NC = self.num_chunks_N[:, None] - 1 - index_C
+        return jnp.take_along_axis(x_NC, jnp.where(from_end_NC >= 0, from_end_NC, index_C), axis=1)
+
 
 class Credit(NamedTuple):
     """advantage_NC: float32; 0 on padding, on invalid trajectories, and everywhere if the estimator
@@ -73,20 +79,46 @@ def credit_chunks(rewards: Rewards, num_groups: int, gamma: float, hp: Advantage
 
 
 def _chunk_return(rewards, num_groups, gamma, hp) -> jax.Array:
-    """IPA: the discounted return with R - b as the last chunk's reward, divided by the std of R.
+    """IPA: the discounted return of each chunk, centred as `hp.centring` says.
 
-    If only the outcome is rewarded, A_k = gamma^(K-k) (R - b): the baseline is subtracted before
+    "outcome": the return with R - b as the last chunk's reward, divided by the std of R. If only
+    the outcome is rewarded, A_k = gamma^(K-k) (R - b): the baseline is subtracted before
     discounting. All chunks of a trajectory then have advantages of one sign, which are smaller for
     earlier chunks, and a group of equal outcomes has zero advantages. If the baseline were
     subtracted after discounting, gamma^(K-k) R - b would penalise the early chunks of every long
     success. The cost is that, with gamma < 1, the subtracted term depends on the trajectory's
     length. It is therefore part of the objective (the discounted, centred outcome) and not only a
-    control variate.
+    control variate. And a success by a detour is as good as the short way.
+
+    "chunk", "distance": see `_centred_return`.
     """
+    if hp.centring != "outcome":
+        return _centred_return(rewards, num_groups, gamma, hp)
     baseline_N, divisor_N = _baseline_and_divisor(rewards, num_groups, hp)
     centred_NC = rewards.reward_NC - rewards.on_last_chunk(baseline_N)
     return_NC = chunk_returns(centred_NC, rewards.num_chunks_N, gamma)
     return return_NC / divisor_N[:, None]
+
+
+def _centred_return(rewards, num_groups, gamma, hp) -> jax.Array:
+    """G_k less the mean of G over the group's members at the same place, after the discount.
+
+    The place is the chunk's index from the start ("chunk") or from the end ("distance"), and
+    members without a chunk there are not compared: whoever is alone has advantage 0. By index, the
+    members have had equally many chunks, so that what is subtracted is a control variate of Eq 7's
+    return, and a detour lowers gamma^(K-k) R against the others. From the end, gamma^(K-k) is the
+    same for all: only outcomes are compared, each among trajectories that are long enough.
+    """
+    return_NC = chunk_returns(rewards.reward_NC, rewards.num_chunks_N, gamma)
+    from_end = hp.centring == "distance"
+    placed_NC = rewards.reversed(return_NC) if from_end else return_NC
+
+    def against_others(return_N, real_N):
+        return return_N - baseline(return_N, rewards.keys, real_N, num_groups, hp.mean)
+
+    columns = jax.vmap(against_others, in_axes=1, out_axes=1)
+    centred_NC = columns(placed_NC, rewards.real_NC)
+    return rewards.reversed(centred_NC) if from_end else centred_NC
 
 
 def _outcome(rewards, num_groups, gamma, hp) -> jax.Array:

@@ -22,6 +22,7 @@ ESTIMATORS = {
 }
 MEANS = ("none", "group", "leave_one_out", "batch", "tag")
 STDS = ("none", "group", "batch", "tag")
+CENTRINGS = ("outcome", "chunk", "distance")
 LEVELS = ("token", "chunk", "sequence")
 # Loss -> which of LOSS_FIELDS it reads.
 LOSSES = {
@@ -49,6 +50,10 @@ class AdvantageHypers:
         group ("leave_one_out"), over the whole step ("batch") or over one task family ("tag").
     std: the population standard deviation that advantages are divided by, over the group, the
         whole step ("batch") or one task family ("tag").
+    centring: what the mean of chunk_return is taken of: the outcomes, subtracted before the
+        discount ("outcome"), or the discounted returns of the chunks with the same index ("chunk")
+        or as far from the end ("distance"). After the discount, "chunk" has a price on length: of
+        two successes the shorter one is better. The others compare outcomes only.
     failure_reward: added to the outcome of a failure (outcome <= 0). The default is 0: the group
         mean already makes a failure's advantage negative, and in a group of failures an extra cost
         is noise.
@@ -59,6 +64,7 @@ class AdvantageHypers:
     estimator: str = "outcome"
     mean: str = "group"
     std: str = "none"
+    centring: str = "outcome"
     failure_reward: float = 0.0
     anchor_weight: float = 0.0
     clip: float = 0.0
@@ -67,6 +73,7 @@ class AdvantageHypers:
         require_choice("estimator", self.estimator, tuple(ESTIMATORS))
         require_choice("mean", self.mean, MEANS)
         require_choice("std", self.std, STDS)
+        require_choice("centring", self.centring, CENTRINGS)
         require_range(
             "failure_reward", self.failure_reward, -1e6, 0.0, "a failure must not be rewarded"
         )

@@ -55,6 +55,27 @@ REFUSALS = (
         "set it to 0.0",
     ),
     Refusal(
+        "only chunk_return chooses what it centres",
+        lambda c: c.advantage.centring != "outcome" and c.advantage.estimator != "chunk_return",
+        "advantage.centring {a.centring} is not read by the estimator {a.estimator}: set it to "
+        "outcome, or advantage.estimator to chunk_return",
+    ),
+    Refusal(
+        "chunks are compared within a group",
+        lambda c: (
+            c.advantage.centring != "outcome" and c.advantage.mean not in ("group", "leave_one_out")
+        ),
+        "advantage.centring {a.centring} compares chunks that follow the same start, which mean "
+        "{a.mean} does not: set mean to group or leave_one_out, or centring to outcome",
+    ),
+    Refusal(
+        "the std of equal outcomes hides their lengths",
+        lambda c: c.advantage.centring != "outcome" and c.advantage.std != "none",
+        "advantage.std {a.std} is that of the outcomes: where all are equal, it would make the "
+        "advantages 0 that centring {a.centring} finds there. Set std to none, or centring to "
+        "outcome",
+    ),
+    Refusal(
         "vanilla has no ratio",
         lambda c: c.loss.kind == "vanilla" and c.loss.level != "token",
         "loss.level {l.level} is the level of a ratio, and the loss vanilla has none: set it to "

@@ -39,6 +39,7 @@ def changed(**changes):
 
 DECOUPLED = LossHypers("decoupled_ppo", clip_low=0.2, clip_high=0.2, ratio_cap=2.0)
 VANILLA = {"loss": LossHypers("vanilla")}
+CHUNK_RETURN = {"advantage__estimator": "chunk_return", "advantage__std": "none"}
 # One per row of REFUSALS, in its order: what breaks it, what mends it.
 ROWS = [
     ({"gamma": 0.9}, {"gamma": 0.9, "advantage__estimator": "chunk_return"}),
@@ -52,6 +53,18 @@ ROWS = [
     ),
     ({"advantage__estimator": "gigpo"}, {}),
     ({"advantage__anchor_weight": 1.0}, {}),
+    (
+        {"advantage__centring": "chunk"},
+        {"advantage__centring": "chunk"} | CHUNK_RETURN,
+    ),
+    (
+        {"advantage__centring": "chunk", "advantage__mean": "batch"} | CHUNK_RETURN,
+        {"advantage__centring": "chunk", "advantage__mean": "leave_one_out"} | CHUNK_RETURN,
+    ),
+    (
+        {"advantage__centring": "distance"} | CHUNK_RETURN | {"advantage__std": "group"},
+        {"advantage__centring": "distance"} | CHUNK_RETURN,
+    ),
     ({"loss": LossHypers("vanilla", level="chunk")}, VANILLA),
     (
         VANILLA | {"old_logp": "step"},
@@ -94,6 +107,7 @@ def test_a_combination_that_means_nothing_is_refused_with_the_remedy(refusal, ba
         ({"advantage__estimator": "vtrace"}, "estimator 'vtrace' is unknown"),
         ({"advantage__mean": "median"}, "mean 'median' is unknown"),
         ({"advantage__std": "leave_one_out"}, "std 'leave_one_out' is unknown"),
+        ({"advantage__centring": "turn"}, "centring 'turn' is unknown"),
         ({"advantage__failure_reward": 1.0}, "failure_reward 1.0 must be in"),
         ({"advantage__clip": -1.0}, "clip -1.0 must be in"),
         ({"loss__kind": "pg"}, "kind 'pg' is unknown"),
