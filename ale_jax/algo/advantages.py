@@ -10,6 +10,7 @@ The arrays of `Rewards`:
         nothing about the policy.
     anchor_NC: the first trajectory of the group, by its index in N, that reached the state before
         this chunk.
+    tokens_NC: number of policy tokens that get the advantage of this chunk.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ import jax
 import jax.numpy as jnp
 
 from ale_jax.algo.algorithm import AdvantageHypers
-from ale_jax.algo.baselines import baseline, chunk_returns, divisor, real_chunks, standardise
+from ale_jax.algo.baselines import (
+    baseline,
+    chunk_returns,
+    divisor,
+    key_mean,
+    real_chunks,
+    standardise,
+)
 
 
 class Rewards(NamedTuple):
@@ -33,6 +41,7 @@ class Rewards(NamedTuple):
     tag_N: jax.Array
     valid_N: jax.Array
     anchor_NC: jax.Array
+    tokens_NC: jax.Array
 
     @property
     def keys(self) -> dict[str, jax.Array]:
@@ -70,12 +79,37 @@ class Credit(NamedTuple):
 
 
 def credit_chunks(rewards: Rewards, num_groups: int, gamma: float, hp: AdvantageHypers) -> Credit:
-    """The advantages by the estimator `hp.estimator`, clipped to +-`hp.clip` unless that is 0."""
+    """The advantages by the estimator `hp.estimator`, clipped to +-`hp.clip` unless that is 0, and
+    then balanced as `hp.balance` says."""
     rewards = rewards.with_failures_at(hp.failure_reward)
     advantage_NC = _ESTIMATORS[hp.estimator](rewards, num_groups, gamma, hp)
+    advantage_NC = jnp.where(rewards.real_NC, advantage_NC, 0.0)
     if hp.clip:
         advantage_NC = jnp.clip(advantage_NC, -hp.clip, hp.clip)
-    return Credit(jnp.where(rewards.real_NC, advantage_NC, 0.0), rewards.reward_NC)
+    if hp.balance == "group":
+        advantage_NC = _balanced(advantage_NC, rewards, num_groups)
+    return Credit(advantage_NC, rewards.reward_NC)
+
+
+def _balanced(advantage_NC: jax.Array, rewards: Rewards, num_groups: int) -> jax.Array:
+    """Scales the negative advantages of each group by min(1, P / N), where P and N are the sums of
+    |A| over the policy tokens with A > 0 and A < 0.
+
+    A group's mean makes the sum of A over trajectories 0, but not over tokens: where failures run
+    to a limit, N is many times P, and a step mostly lowers the probability of what the policy
+    writes, right or wrong. Nothing is scaled up. A group without a positive advantage (there is
+    none if a mean of the group was subtracted) pushes nothing down either: P = 0.
+    """
+
+    def mass(side_NC):
+        mass_N = (side_NC * rewards.tokens_NC.astype(side_NC.dtype)).sum(axis=1)
+        # Means over the same members have the ratio of the sums.
+        return key_mean(mass_N, rewards.group_N, rewards.valid_N, num_groups)
+
+    up_N, down_N = mass(jnp.maximum(advantage_NC, 0.0)), mass(jnp.maximum(-advantage_NC, 0.0))
+    heavier_N = down_N > up_N
+    factor_N = jnp.where(heavier_N, up_N / jnp.where(heavier_N, down_N, 1.0), 1.0)
+    return jnp.where(advantage_NC < 0.0, factor_N[:, None] * advantage_NC, advantage_NC)
 
 
 def _chunk_return(rewards, num_groups, gamma, hp) -> jax.Array:

@@ -23,6 +23,7 @@ ESTIMATORS = {
 MEANS = ("none", "group", "leave_one_out", "batch", "tag")
 STDS = ("none", "group", "batch", "tag")
 CENTRINGS = ("outcome", "chunk", "distance")
+BALANCES = ("none", "group")
 LEVELS = ("token", "chunk", "sequence")
 # Loss -> which of LOSS_FIELDS it reads.
 LOSSES = {
@@ -59,6 +60,9 @@ class AdvantageHypers:
         is noise.
     anchor_weight: weight of gigpo's step-level advantage; 0 for the other estimators.
     clip: advantages are clipped to +-clip; 0: off.
+    balance: "group": the negative advantages of a group are scaled down until they weigh no more
+        than the positive ones, both summed over policy tokens. A group in which failures are longer
+        than successes then does not lower the probability of whatever it wrote.
     """
 
     estimator: str = "outcome"
@@ -68,6 +72,7 @@ class AdvantageHypers:
     failure_reward: float = 0.0
     anchor_weight: float = 0.0
     clip: float = 0.0
+    balance: str = "none"
 
     def __post_init__(self) -> None:
         require_choice("estimator", self.estimator, tuple(ESTIMATORS))
@@ -79,6 +84,7 @@ class AdvantageHypers:
         )
         require_range("anchor_weight", self.anchor_weight, 0.0, 1e6, "1 is usual for gigpo")
         require_range("clip", self.clip, 0.0, 1e6, "0 switches it off")
+        require_choice("balance", self.balance, BALANCES)
 
     @property
     def units(self) -> str:

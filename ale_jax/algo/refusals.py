@@ -76,6 +76,27 @@ REFUSALS = (
         "outcome",
     ),
     Refusal(
+        "tokens have no group to balance",
+        lambda c: c.advantage.balance != "none" and c.advantage.of_tokens,
+        "advantage.balance {a.balance} weighs the chunks of a group, but the estimator "
+        "{a.estimator} credits tokens: set balance to none",
+    ),
+    Refusal(
+        "two weights on failures",
+        lambda c: c.advantage.balance != "none" and c.loss.negative_weight != 1.0,
+        "loss.negative_weight {l.negative_weight} and advantage.balance {a.balance} both weigh "
+        "what is pushed down: set negative_weight to 1.0, or balance to none",
+    ),
+    Refusal(
+        "a mean has no mass of tokens",
+        lambda c: (
+            c.advantage.balance != "none"
+            and c.loss.aggregation in ("chunk_means", "trajectory_means")
+        ),
+        "advantage.balance {a.balance} counts every policy token, and loss.aggregation "
+        "{l.aggregation} does not: choose another aggregation, or set balance to none",
+    ),
+    Refusal(
         "vanilla has no ratio",
         lambda c: c.loss.kind == "vanilla" and c.loss.level != "token",
         "loss.level {l.level} is the level of a ratio, and the loss vanilla has none: set it to "

@@ -65,6 +65,18 @@ ROWS = [
         {"advantage__centring": "distance"} | CHUNK_RETURN | {"advantage__std": "group"},
         {"advantage__centring": "distance"} | CHUNK_RETURN,
     ),
+    (
+        {"advantage__balance": "group", "advantage__estimator": "gae"},
+        {"advantage__balance": "group"},
+    ),
+    (
+        {"advantage__balance": "group", "loss__negative_weight": 0.1},
+        {"advantage__balance": "group", "loss__negative_weight": 1.0},
+    ),
+    (
+        {"advantage__balance": "group", "loss__aggregation": "trajectory_means"},
+        {"advantage__balance": "group", "loss__aggregation": "trajectories"},
+    ),
     ({"loss": LossHypers("vanilla", level="chunk")}, VANILLA),
     (
         VANILLA | {"old_logp": "step"},
@@ -108,6 +120,7 @@ def test_a_combination_that_means_nothing_is_refused_with_the_remedy(refusal, ba
         ({"advantage__mean": "median"}, "mean 'median' is unknown"),
         ({"advantage__std": "leave_one_out"}, "std 'leave_one_out' is unknown"),
         ({"advantage__centring": "turn"}, "centring 'turn' is unknown"),
+        ({"advantage__balance": "batch"}, "balance 'batch' is unknown"),
         ({"advantage__failure_reward": 1.0}, "failure_reward 1.0 must be in"),
         ({"advantage__clip": -1.0}, "clip -1.0 must be in"),
         ({"loss__kind": "pg"}, "kind 'pg' is unknown"),
