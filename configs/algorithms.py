@@ -115,6 +115,13 @@ def kimi() -> Algo:
     return _algo("kimi", _advantage("outcome", "group"), _loss("kimi", tau=0.1))
 
 
+def sapo() -> Algo:
+    """Soft adaptive policy optimization (2511.20347): a smooth gate in place of GRPO's clip, with
+    the paper's steepness."""
+    loss = _loss("sapo", tau=1.0, tau_negative=1.05, aggregation="trajectory_means")
+    return _algo("sapo", _advantage("outcome", "group", "group"), loss)
+
+
 PRESETS = {
     preset.__name__: preset
     for preset in (
@@ -135,6 +142,7 @@ PRESETS = {
         asyppo,
         decoupled_ppo,
         kimi,
+        sapo,
     )
 }
 

@@ -34,8 +34,9 @@ LOSSES = {
     "topr": ("ratio_cap",),
     "cispo": ("clip_low", "clip_high"),
     "kimi": ("tau",),
+    "sapo": ("tau", "tau_negative"),
 }
-LOSS_FIELDS = ("clip_low", "clip_high", "dual_clip", "ratio_cap", "tau")
+LOSS_FIELDS = ("clip_low", "clip_high", "dual_clip", "ratio_cap", "tau", "tau_negative")
 MAY_BE_ZERO = ("dual_clip",)  # even if the loss reads the field
 AGGREGATIONS = ("tokens", "chunks", "trajectories", "trajectory_means", "constant")
 KL_ESTIMATORS = ("none", "k1", "k2", "k3")
@@ -113,7 +114,10 @@ class LossHypers:
     clip_high: the ratio is clipped to 1 + clip_high or less.
     dual_clip: c, upper bound of the factor on a negative advantage (Ye et al. 2020); 0: off.
     ratio_cap: upper bound of a ratio that is only used as a weight.
-    tau: weight of the squared log-ratio in Kimi's loss.
+    tau: weight of the squared log-ratio in Kimi's loss; steepness of SAPO's gate where the
+        advantage is positive.
+    tau_negative: steepness of SAPO's gate elsewhere. Above tau, because a push downwards raises
+        many tokens that nobody sampled.
     negative_weight: factor on negative advantages, for every loss; the papers use 1. Most chunks of
         a failed episode were correct, so lowering the probability of all of them adds noise. A
         small policy with few episodes per step learns better with a smaller factor.
@@ -133,6 +137,7 @@ class LossHypers:
     dual_clip: float = 0.0
     ratio_cap: float = 0.0
     tau: float = 0.0
+    tau_negative: float = 0.0
     negative_weight: float = 1.0
     aggregation: str = "tokens"
     constant_tokens: int = 0
@@ -146,7 +151,12 @@ class LossHypers:
         require_choice("aggregation", self.aggregation, AGGREGATIONS)
         require_choice("kl_estimator", self.kl_estimator, KL_ESTIMATORS)
         require_range("clip_low", self.clip_low, 0.0, 1.0, "a ratio is never negative")
-        for name, usual in (("clip_high", 0.2), ("ratio_cap", 1.0), ("tau", 0.1)):
+        for name, usual in (
+            ("clip_high", "0.2"),
+            ("ratio_cap", "1.0"),
+            ("tau", "0.1 (kimi) or 1.0 (sapo)"),
+            ("tau_negative", "1.05"),
+        ):
             require_range(name, getattr(self, name), 0.0, 1e6, f"{usual} is usual")
         require_range("dual_clip", self.dual_clip, 0.0, 1e6, "3 is usual, 0 switches it off")
         require_range(

@@ -130,6 +130,11 @@ def test_a_combination_that_means_nothing_is_refused_with_the_remedy(refusal, ba
         ({"loss__negative_weight": 2.0}, "negative_weight 2.0 must be in"),
         ({"loss__aggregation": "rows"}, "aggregation 'rows' is unknown"),
         ({"loss__tau": 0.1}, "tau 0.1 is not read by the loss ppo: set it to 0.0"),
+        ({"loss__tau_negative": 1.0}, "tau_negative 1.0 is not read by the loss ppo"),
+        (
+            {"loss__kind": "sapo", "loss__clip_low": 0.0, "loss__clip_high": 0.0, "loss__tau": 1.0},
+            "tau_negative 0.0 makes the loss sapo meaningless",
+        ),
         ({"loss__clip_low": 0.0}, "clip_low 0.0 makes the loss ppo meaningless"),
         ({"loss__clip_high": 0.0}, "clip_high 0.0 makes the loss ppo meaningless"),
         ({"loss__entropy_weight": -1.0}, "entropy_weight -1.0 must be in"),
