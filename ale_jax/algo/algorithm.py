@@ -38,7 +38,14 @@ LOSSES = {
 }
 LOSS_FIELDS = ("clip_low", "clip_high", "dual_clip", "ratio_cap", "tau", "tau_negative")
 MAY_BE_ZERO = ("dual_clip",)  # even if the loss reads the field
-AGGREGATIONS = ("tokens", "chunks", "trajectories", "trajectory_means", "constant")
+AGGREGATIONS = (
+    "tokens",
+    "chunks",
+    "chunk_means",
+    "trajectories",
+    "trajectory_means",
+    "constant",
+)
 KL_ESTIMATORS = ("none", "k1", "k2", "k3")
 OLD_LOGP_SOURCES = ("sampler", "generating", "step")
 
@@ -123,7 +130,8 @@ class LossHypers:
         small policy with few episodes per step learns better with a smaller factor.
     aggregation: what the sum over tokens is divided by, counted over the whole step: "tokens",
         "chunks", "trajectories", or trajectories times `constant_tokens` ("constant", Dr. GRPO).
-        "trajectory_means": trajectories, each of which contributes the mean over its tokens.
+        "chunk_means", "trajectory_means": chunks or trajectories, each of which contributes the
+        mean over its tokens.
     constant_tokens: length that the aggregation "constant" assumes; 0 for the others.
     kl_weight: weight of the KL divergence from the policy after the warm start; 0: off.
     kl_estimator: how that divergence is estimated.

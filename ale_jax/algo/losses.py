@@ -187,7 +187,7 @@ def count_loss_denominator(
     hypers.require_choice("aggregation", aggregation, AGGREGATIONS)
     if aggregation == "tokens":
         count = sum(int((b.chunk_BT >= 0).sum()) for b in batches)
-    elif aggregation == "chunks":
+    elif aggregation in ("chunks", "chunk_means"):
         count = sum(int((b.chunk_BT.max(axis=1) + 1).sum()) for b in batches)
     else:
         count = sum(_trajectories(b) for b in batches) * (constant_tokens or 1)

@@ -78,6 +78,7 @@ def test_normalisers_count_the_whole_step(shape):
     assert count_loss_denominator(batches, "trajectory_means") == 7
     assert count_loss_denominator(batches, "constant", 100) == 700
     assert count_loss_denominator(batches, "chunks") == chunks
+    assert count_loss_denominator(batches, "chunk_means") == chunks
     assert count_loss_denominator(batches, "tokens") == 2 * chunks
 
 
@@ -94,5 +95,5 @@ def test_an_empty_step_is_not_divided_by_zero():
 
 
 def test_an_unknown_aggregation_is_refused():
-    with pytest.raises(ValueError, match=r"rows.*tokens, chunks, trajectories"):
+    with pytest.raises(ValueError, match=r"rows.*tokens, chunks, chunk_means"):
         count_loss_denominator([], "rows")
