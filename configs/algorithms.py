@@ -122,6 +122,13 @@ def sapo() -> Algo:
     return _algo("sapo", _advantage("outcome", "group", "group"), loss)
 
 
+def echo() -> Algo:
+    """ECHO (2605.24517): GRPO, and cross entropy on what the environment answered, with the weight
+    of the authors' configuration."""
+    loss = _ppo(observation_weight=0.05)
+    return _algo("echo", _advantage("outcome", "group", "group"), loss)
+
+
 PRESETS = {
     preset.__name__: preset
     for preset in (
@@ -143,6 +150,7 @@ PRESETS = {
         decoupled_ppo,
         kimi,
         sapo,
+        echo,
     )
 }
 

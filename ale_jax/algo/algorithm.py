@@ -136,6 +136,8 @@ class LossHypers:
     kl_weight: weight of the KL divergence from the policy after the warm start; 0: off.
     kl_estimator: how that divergence is estimated.
     entropy_weight: weight of the entropy bonus.
+    observation_weight: weight of the cross entropy on the observations that follow the policy's
+        first chunk (ECHO); 0: off. What a command will print is learned from failures too.
     """
 
     kind: str = "vanilla"
@@ -152,6 +154,7 @@ class LossHypers:
     kl_weight: float = 0.0
     kl_estimator: str = "none"
     entropy_weight: float = 0.0
+    observation_weight: float = 0.0
 
     def __post_init__(self) -> None:
         require_choice("kind", self.kind, tuple(LOSSES))
@@ -173,6 +176,7 @@ class LossHypers:
         require_range("constant_tokens", self.constant_tokens, 0, 1 << 30, "a trajectory's limit")
         require_range("kl_weight", self.kl_weight, 0.0, 1e6, "0 switches it off")
         require_range("entropy_weight", self.entropy_weight, 0.0, 1e6, "0 switches it off")
+        require_range("observation_weight", self.observation_weight, 0.0, 1e6, "0.05 is usual")
         for name in LOSS_FIELDS:
             self._require_read(name)
 
@@ -254,4 +258,6 @@ class AlgoConfig:
     @property
     def teaches_without_credit(self) -> bool:
         """Whether a trajectory whose advantages are all 0 has a gradient."""
-        return self.loss.kl_weight > 0 or self.loss.entropy_weight > 0 or self.loss.kind == "kimi"
+        loss = self.loss
+        weights = loss.kl_weight, loss.entropy_weight, loss.observation_weight
+        return any(weight > 0 for weight in weights) or loss.kind == "kimi"

@@ -1,5 +1,5 @@
 """Cross entropy on tokens that the policy did not sample, beside its own loss: of experts'
-demonstrations (imitation).
+demonstrations (imitation) and of what the environment answered (observations).
 
 s_t is the share of token t in its unit, as in `ale_jax.algo.policy_loss`. Values of log pi at other
 tokens have no influence, even if they are nan.
@@ -24,6 +24,34 @@ def imitation(logp_BT: jax.Array, batch: Arrays, num_chunks: int, hp: LossHypers
     imitated_BT = batch["imitate_BT"] != 0.0
     loss_BT = -batch["imitate_BT"] * jnp.where(imitated_BT, logp_BT, 0.0)
     return _means(loss_BT, imitated_BT, batch["segment_BT"], num_chunks, hp.aggregation).sum()
+
+
+def observation_mask(chunk_BT: jax.Array, segment_BT: jax.Array) -> jax.Array:
+    """Tokens that the environment wrote after the first policy token of the same trajectory, bool
+    [B, T]: not the first prompt, prefix turns or padding. They include what a chat template puts
+    around an observation."""
+    action_mask_BT = chunk_BT >= 0
+    # The trajectory that the policy wrote in last; they are numbered in the order of their row.
+    acted_BT = jax.lax.cummax(jnp.where(action_mask_BT, segment_BT, 0), axis=1)
+    return ~action_mask_BT & (segment_BT > 0) & (acted_BT == segment_BT)
+
+
+def observations(
+    logp_BT: jax.Array, batch: Arrays, num_chunks: int, hp: LossHypers
+) -> tuple[jax.Array | float, dict[str, jax.Array]]:
+    """-sum_t s_t o_t log pi(t), the second term of ECHO (arXiv 2605.24517), before its weight and
+    1/Z, and sums for the metrics. o: `observation_mask`. Nothing is computed if the weight is 0.
+
+    The paper takes a mean over the observation tokens. Here Z is that of all other terms, so the
+    weight compares a token of an observation with one of the policy, however many there are.
+    """
+    if not hp.observation_weight:
+        return 0.0, {}
+    observed_BT = observation_mask(batch["chunk_BT"], batch["segment_BT"])
+    nll_BT = -jnp.where(observed_BT, logp_BT, 0.0)
+    sums = {"observation_tokens": observed_BT.sum(), "observation_nll": nll_BT.sum()}
+    means_BT = _means(nll_BT, observed_BT, batch["segment_BT"], num_chunks, hp.aggregation)
+    return means_BT.sum(), sums
 
 
 def _means(

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ale_jax.algo.algorithm import LossHypers, MismatchHypers
-from ale_jax.algo.cross_entropy import imitation
+from ale_jax.algo.cross_entropy import imitation, observations
 from ale_jax.algo.losses import TOKEN_LOSSES, Tokens, divergence
 from ale_jax.algo.ratio import (
     MAX_LOG_RATIO,
@@ -50,24 +50,26 @@ def policy_loss(
     hp: LossHypers,
     mismatch: MismatchHypers,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """(1/Z) sum_t [m_t s_t (w_t L_t + kl_weight D_t - entropy_weight e_t H_t) - s_t i_t log pi(t)].
+    """(1/Z) sum_t [m_t s_t (w_t L_t + kl_weight D_t - entropy_weight e_t H_t)
+    - s_t (i_t + observation_weight o_t) log pi(t)].
 
     m: `keep_mask`; s: 1, or 1 / tokens of the chunk ("chunk_means") or trajectory
     ("trajectory_means"); w: `importance_weight`; L: one of `TOKEN_LOSSES`; D: `divergence`; H:
-    entropy; e: entropy_BT of the batch; i: imitate_BT. Entry t of each _BT
+    entropy; e: entropy_BT of the batch; i: imitate_BT; o: `observation_mask`. Entry t of each _BT
     array belongs to token t itself. batch: the arrays of a `Batch` by name. num_chunks: the most
     chunks that a row can have.
 
     `loss_denominator` is Z, counted over the whole step (`count_loss_denominator`) with filtered
     tokens included. Therefore neither microbatches nor packing change the result, and filtering a
     token removes its gradient without increasing the gradients of the others. Values outside all
-    chunks have no influence, even if they are nan.
+    chunks have no influence, even if they are nan, except log pi where i or o is not 0.
 
     Returns the loss and sums (not means) for the metrics, which add up over microbatches.
     """
     chunk_BT, segment_BT = batch["chunk_BT"], batch["segment_BT"]
     action_mask_BT = chunk_BT >= 0
     imitated = imitation(logp_BT, batch, num_chunks, hp)
+    observed, sums = observations(logp_BT, batch, num_chunks, hp)
 
     # Masked before anything is computed: a where() afterwards would let nan into the gradient.
     def of_policy(x_BT: jax.Array) -> jax.Array:
@@ -90,7 +92,6 @@ def policy_loss(
     gap_BT = logp_old_BT - of_policy(batch["logp_mu_BT"])
     keep_BT = keep_mask(gap_BT, chunk_BT, segment_BT, num_chunks, mismatch)
     loss_BT *= importance_weight(gap_BT, chunk_BT, segment_BT, num_chunks, mismatch)
-    sums = {}
     if hp.kl_weight:
         logp_ref_BT = of_policy(batch["logp_ref_BT"])
         sums["kl"] = (logp_BT - logp_ref_BT).sum()
@@ -104,6 +105,8 @@ def policy_loss(
         id_BT = unit_ids(chunk_BT, segment_BT, MEANS[hp.aggregation])
         loss_BT *= one_over_count(id_BT, num_chunks)
     loss = loss_BT.sum() / loss_denominator + imitated / loss_denominator
+    if hp.observation_weight:
+        loss += hp.observation_weight * observed / loss_denominator
 
     ratio_BT = log_ratio(logp_BT, logp_old_BT, chunk_BT, segment_BT, hp.level, num_chunks)
     sums |= _figures(chunk_BT, num_chunks, keep_BT, clipped_BT & keep_BT, ratio_BT, hp.level)

@@ -135,6 +135,7 @@ def test_a_combination_that_means_nothing_is_refused_with_the_remedy(refusal, ba
             {"loss__kind": "sapo", "loss__clip_low": 0.0, "loss__clip_high": 0.0, "loss__tau": 1.0},
             "tau_negative 0.0 makes the loss sapo meaningless",
         ),
+        ({"loss__observation_weight": -0.1}, "observation_weight -0.1 must be in"),
         ({"loss__clip_low": 0.0}, "clip_low 0.0 makes the loss ppo meaningless"),
         ({"loss__clip_high": 0.0}, "clip_high 0.0 makes the loss ppo meaningless"),
         ({"loss__entropy_weight": -1.0}, "entropy_weight -1.0 must be in"),

@@ -341,7 +341,7 @@ def test_weights_of_the_mismatch_and_of_divergence_and_entropy_by_hand():
 def test_microbatches_add_up_to_the_whole(name):
     logp_BT, _, batch = random_batch(8, rows=4)
     aggregation = "chunk_means" if name.endswith("chunk") else "trajectory_means"
-    hp = dataclasses.replace(AT_LEVELS[name], aggregation=aggregation)
+    hp = dataclasses.replace(AT_LEVELS[name], aggregation=aggregation, observation_weight=0.1)
     whole, sums, grad_BT = loss_and_grad(logp_BT, batch, hp, IPA_MASK)
     parts = [
         loss_and_grad(logp_BT[s], {k: x[s] for k, x in batch.items()}, hp, IPA_MASK)

@@ -60,7 +60,13 @@ def step(batches, num_chunks, hp):
 @each_row("name", ["topr/chunk", "ppo/token", "ppo/sequence", "decoupled_ppo/chunk"])
 def test_packing_changes_neither_loss_nor_gradient(name, aggregation):
     length = 20 if aggregation == "constant" else 0
-    hp = dataclasses.replace(AT_LEVELS[name], aggregation=aggregation, constant_tokens=length)
+    weight = 0.2 if name == "ppo/token" else 0.0
+    hp = dataclasses.replace(
+        AT_LEVELS[name],
+        aggregation=aggregation,
+        constant_tokens=length,
+        observation_weight=weight,
+    )
     results = [step(pack_all(make_samples(), s), s.chunks_per_pack, hp) for s in SHAPES]
     assert abs(results[0][0]) > 1e-4
     for value, grad_V in results[1:]:

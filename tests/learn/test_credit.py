@@ -52,6 +52,7 @@ def test_groups_of_equals_are_computed_where_the_loss_has_other_terms():
         LossHypers("vanilla", kl_weight=0.1, kl_estimator="k2"),
         LossHypers("vanilla", entropy_weight=0.1),
         LossHypers("kimi", tau=0.1),
+        LossHypers("vanilla", observation_weight=0.1),
     ):
         step = assemble([MIXED, EQUAL], dataclasses.replace(IPA, loss=loss), SHAPE)
         assert (_written(step), len(step.samples)) == (4 * 5, 4)
