@@ -23,6 +23,16 @@ def ipa() -> Algo:
     )
 
 
+def ipa_balanced() -> Algo:
+    """IPA with the group's mean after the discount, so that of two successes the shorter one is
+    better, and with each group's failures scaled to the weight of its successes, in place of
+    `negative_weight`."""
+    return ipa() | {
+        "name": "ipa_balanced",
+        "advantage": _advantage("chunk_return", "group", "none", centring="chunk", balance="group"),
+    }
+
+
 def topr() -> Algo:
     """Tapered off-policy REINFORCE (2503.14286), with the importance ratio of the sequence."""
     return _algo("topr", _advantage("outcome", "group"), _loss("topr", "sequence", ratio_cap=1.0))
@@ -133,6 +143,7 @@ PRESETS = {
     preset.__name__: preset
     for preset in (
         ipa,
+        ipa_balanced,
         topr,
         tis,
         cispo,
