@@ -23,6 +23,16 @@ def ipa() -> Algo:
     )
 
 
+def ipa_balanced() -> Algo:
+    """IPA with the group's mean after the discount, so that of two successes the shorter one is
+    better, and with each group's failures scaled to the weight of its successes, in place of
+    `negative_weight`."""
+    return ipa() | {
+        "name": "ipa_balanced",
+        "advantage": _advantage("chunk_return", "group", "none", centring="chunk", balance="group"),
+    }
+
+
 def topr() -> Algo:
     """Tapered off-policy REINFORCE (2503.14286), with the importance ratio of the sequence."""
     return _algo("topr", _advantage("outcome", "group"), _loss("topr", "sequence", ratio_cap=1.0))
@@ -115,10 +125,25 @@ def kimi() -> Algo:
     return _algo("kimi", _advantage("outcome", "group"), _loss("kimi", tau=0.1))
 
 
+def sapo() -> Algo:
+    """Soft adaptive policy optimization (2511.20347): a smooth gate in place of GRPO's clip, with
+    the paper's steepness."""
+    loss = _loss("sapo", tau=1.0, tau_negative=1.05, aggregation="trajectory_means")
+    return _algo("sapo", _advantage("outcome", "group", "group"), loss)
+
+
+def echo() -> Algo:
+    """ECHO (2605.24517): GRPO, and cross entropy on what the environment answered, with the weight
+    of the authors' configuration."""
+    loss = _ppo(observation_weight=0.05)
+    return _algo("echo", _advantage("outcome", "group", "group"), loss)
+
+
 PRESETS = {
     preset.__name__: preset
     for preset in (
         ipa,
+        ipa_balanced,
         topr,
         tis,
         cispo,
@@ -135,6 +160,8 @@ PRESETS = {
         asyppo,
         decoupled_ppo,
         kimi,
+        sapo,
+        echo,
     )
 }
 

@@ -24,8 +24,10 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c.rl_optimizer.update(warmup_steps=5, decay_steps=170)
     c.algo.update(algorithms.named(algorithm))
     # Failures are weighted by 0.1 with every algorithm, because every algorithm that was measured
-    # reaches a higher success with this weight (docs/experiments.md, `failures`).
-    c.algo.loss.negative_weight = 0.1
+    # reaches a higher success with this weight (docs/experiments.md, `failures`). A balance weighs
+    # them itself.
+    if c.algo.advantage.balance == "none":
+        c.algo.loss.negative_weight = 0.1
     c.critics.update(algorithms.critics(algorithm))
     c.critics.optimizer.update(learning_rate=1e-3, muon_learning_rate=0.005)
     c.critics.optimizer.update(warmup_steps=5, decay_steps=170)

@@ -76,7 +76,7 @@ def test_an_algorithm_is_valid_and_differs_from_the_quickstart_in_nothing_else(n
 
 
 def test_an_unknown_algorithm_is_answered_with_the_choices():
-    with pytest.raises(ValueError, match=r"algorithm 'pg' is unknown: choose one of ipa, topr"):
+    with pytest.raises(ValueError, match=r"algorithm 'pg' is unknown: choose one of ipa, ipa_"):
         importlib.import_module("configs.quickstart").get_config("pg")
 
 

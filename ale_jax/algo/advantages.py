@@ -10,6 +10,7 @@ The arrays of `Rewards`:
         nothing about the policy.
     anchor_NC: the first trajectory of the group, by its index in N, that reached the state before
         this chunk.
+    tokens_NC: number of policy tokens that get the advantage of this chunk.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ import jax
 import jax.numpy as jnp
 
 from ale_jax.algo.algorithm import AdvantageHypers
-from ale_jax.algo.baselines import baseline, chunk_returns, divisor, real_chunks, standardise
+from ale_jax.algo.baselines import (
+    baseline,
+    chunk_returns,
+    divisor,
+    key_mean,
+    real_chunks,
+    standardise,
+)
 
 
 class Rewards(NamedTuple):
@@ -33,6 +41,7 @@ class Rewards(NamedTuple):
     tag_N: jax.Array
     valid_N: jax.Array
     anchor_NC: jax.Array
+    tokens_NC: jax.Array
 
     @property
     def keys(self) -> dict[str, jax.Array]:
@@ -54,6 +63,12 @@ class Rewards(NamedTuple):
         last_NC = jnp.arange(self.reward_NC.shape[1])[None, :] == self.num_chunks_N[:, None] - 1
         return jnp.where(last_NC, x_N[:, None], 0.0)
 
+    def reversed(self, x_NC: jax.Array) -> jax.Array:
+        """Each trajectory's chunks from the last to the first; padding stays where it is."""
+        index_C = jnp.arange(x_NC.shape[1])[None, :]
+        from_end_NC = self.num_chunks_N[:, None] - 1 - index_C
+        return jnp.take_along_axis(x_NC, jnp.where(from_end_NC >= 0, from_end_NC, index_C), axis=1)
+
 
 class Credit(NamedTuple):
     """advantage_NC: float32; 0 on padding, on invalid trajectories, and everywhere if the estimator
@@ -64,29 +79,80 @@ class Credit(NamedTuple):
 
 
 def credit_chunks(rewards: Rewards, num_groups: int, gamma: float, hp: AdvantageHypers) -> Credit:
-    """The advantages by the estimator `hp.estimator`, clipped to +-`hp.clip` unless that is 0."""
+    """The advantages by the estimator `hp.estimator`, clipped to +-`hp.clip` unless that is 0, and
+    then balanced as `hp.balance` says."""
     rewards = rewards.with_failures_at(hp.failure_reward)
     advantage_NC = _ESTIMATORS[hp.estimator](rewards, num_groups, gamma, hp)
+    advantage_NC = jnp.where(rewards.real_NC, advantage_NC, 0.0)
     if hp.clip:
         advantage_NC = jnp.clip(advantage_NC, -hp.clip, hp.clip)
-    return Credit(jnp.where(rewards.real_NC, advantage_NC, 0.0), rewards.reward_NC)
+    if hp.balance == "group":
+        advantage_NC = _balanced(advantage_NC, rewards, num_groups)
+    return Credit(advantage_NC, rewards.reward_NC)
+
+
+def _balanced(advantage_NC: jax.Array, rewards: Rewards, num_groups: int) -> jax.Array:
+    """Scales the negative advantages of each group by min(1, P / N), where P and N are the sums of
+    |A| over the policy tokens with A > 0 and A < 0.
+
+    A group's mean makes the sum of A over trajectories 0, but not over tokens: where failures run
+    to a limit, N is many times P, and a step mostly lowers the probability of what the policy
+    writes, right or wrong. Nothing is scaled up. A group without a positive advantage (there is
+    none if a mean of the group was subtracted) pushes nothing down either: P = 0.
+    """
+
+    def mass(side_NC):
+        mass_N = (side_NC * rewards.tokens_NC.astype(side_NC.dtype)).sum(axis=1)
+        # Means over the same members have the ratio of the sums.
+        return key_mean(mass_N, rewards.group_N, rewards.valid_N, num_groups)
+
+    up_N, down_N = mass(jnp.maximum(advantage_NC, 0.0)), mass(jnp.maximum(-advantage_NC, 0.0))
+    heavier_N = down_N > up_N
+    factor_N = jnp.where(heavier_N, up_N / jnp.where(heavier_N, down_N, 1.0), 1.0)
+    return jnp.where(advantage_NC < 0.0, factor_N[:, None] * advantage_NC, advantage_NC)
 
 
 def _chunk_return(rewards, num_groups, gamma, hp) -> jax.Array:
-    """IPA: the discounted return with R - b as the last chunk's reward, divided by the std of R.
+    """IPA: the discounted return of each chunk, centred as `hp.centring` says.
 
-    If only the outcome is rewarded, A_k = gamma^(K-k) (R - b): the baseline is subtracted before
+    "outcome": the return with R - b as the last chunk's reward, divided by the std of R. If only
+    the outcome is rewarded, A_k = gamma^(K-k) (R - b): the baseline is subtracted before
     discounting. All chunks of a trajectory then have advantages of one sign, which are smaller for
     earlier chunks, and a group of equal outcomes has zero advantages. If the baseline were
     subtracted after discounting, gamma^(K-k) R - b would penalise the early chunks of every long
     success. The cost is that, with gamma < 1, the subtracted term depends on the trajectory's
     length. It is therefore part of the objective (the discounted, centred outcome) and not only a
-    control variate.
+    control variate. And a success by a detour is as good as the short way.
+
+    "chunk", "distance": see `_centred_return`.
     """
+    if hp.centring != "outcome":
+        return _centred_return(rewards, num_groups, gamma, hp)
     baseline_N, divisor_N = _baseline_and_divisor(rewards, num_groups, hp)
     centred_NC = rewards.reward_NC - rewards.on_last_chunk(baseline_N)
     return_NC = chunk_returns(centred_NC, rewards.num_chunks_N, gamma)
     return return_NC / divisor_N[:, None]
+
+
+def _centred_return(rewards, num_groups, gamma, hp) -> jax.Array:
+    """G_k less the mean of G over the group's members at the same place, after the discount.
+
+    The place is the chunk's index from the start ("chunk") or from the end ("distance"), and
+    members without a chunk there are not compared: whoever is alone has advantage 0. By index, the
+    members have had equally many chunks, so that what is subtracted is a control variate of Eq 7's
+    return, and a detour lowers gamma^(K-k) R against the others. From the end, gamma^(K-k) is the
+    same for all: only outcomes are compared, each among trajectories that are long enough.
+    """
+    return_NC = chunk_returns(rewards.reward_NC, rewards.num_chunks_N, gamma)
+    from_end = hp.centring == "distance"
+    placed_NC = rewards.reversed(return_NC) if from_end else return_NC
+
+    def against_others(return_N, real_N):
+        return return_N - baseline(return_N, rewards.keys, real_N, num_groups, hp.mean)
+
+    columns = jax.vmap(against_others, in_axes=1, out_axes=1)
+    centred_NC = columns(placed_NC, rewards.real_NC)
+    return rewards.reversed(centred_NC) if from_end else centred_NC
 
 
 def _outcome(rewards, num_groups, gamma, hp) -> jax.Array:

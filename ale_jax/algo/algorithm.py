@@ -1,15 +1,15 @@
 """The hyperparameters of a policy-gradient algorithm, as frozen records.
 
-Advantages, loss and mismatch correction are chosen independently; `REFUSALS` lists the combinations
-that are rejected because they are meaningless. Presets are in `configs/algorithms.py`.
+Advantages, loss and mismatch correction are chosen independently; `ale_jax.algo.refusals` lists the
+combinations that are rejected. Presets are in `configs/algorithms.py`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 from ale_jax.algo.hypers import require_choice, require_range
+from ale_jax.algo.refusals import REFUSALS
 
 # Estimator -> the units over which its mean and std are computed.
 ESTIMATORS = {
@@ -22,6 +22,8 @@ ESTIMATORS = {
 }
 MEANS = ("none", "group", "leave_one_out", "batch", "tag")
 STDS = ("none", "group", "batch", "tag")
+CENTRINGS = ("outcome", "chunk", "distance")
+BALANCES = ("none", "group")
 LEVELS = ("token", "chunk", "sequence")
 # Loss -> which of LOSS_FIELDS it reads.
 LOSSES = {
@@ -32,10 +34,18 @@ LOSSES = {
     "topr": ("ratio_cap",),
     "cispo": ("clip_low", "clip_high"),
     "kimi": ("tau",),
+    "sapo": ("tau", "tau_negative"),
 }
-LOSS_FIELDS = ("clip_low", "clip_high", "dual_clip", "ratio_cap", "tau")
+LOSS_FIELDS = ("clip_low", "clip_high", "dual_clip", "ratio_cap", "tau", "tau_negative")
 MAY_BE_ZERO = ("dual_clip",)  # even if the loss reads the field
-AGGREGATIONS = ("tokens", "chunks", "trajectories", "trajectory_means", "constant")
+AGGREGATIONS = (
+    "tokens",
+    "chunks",
+    "chunk_means",
+    "trajectories",
+    "trajectory_means",
+    "constant",
+)
 KL_ESTIMATORS = ("none", "k1", "k2", "k3")
 OLD_LOGP_SOURCES = ("sampler", "generating", "step")
 
@@ -49,34 +59,50 @@ class AdvantageHypers:
         group ("leave_one_out"), over the whole step ("batch") or over one task family ("tag").
     std: the population standard deviation that advantages are divided by, over the group, the
         whole step ("batch") or one task family ("tag").
+    centring: what the mean of chunk_return is taken of: the outcomes, subtracted before the
+        discount ("outcome"), or the discounted returns of the chunks with the same index ("chunk")
+        or as far from the end ("distance"). After the discount, "chunk" has a price on length: of
+        two successes the shorter one is better. The others compare outcomes only.
     failure_reward: added to the outcome of a failure (outcome <= 0). The default is 0: the group
         mean already makes a failure's advantage negative, and in a group of failures an extra cost
         is noise.
     anchor_weight: weight of gigpo's step-level advantage; 0 for the other estimators.
     clip: advantages are clipped to +-clip; 0: off.
+    balance: "group": the negative advantages of a group are scaled down until they weigh no more
+        than the positive ones, both summed over policy tokens. A group in which failures are longer
+        than successes then does not lower the probability of whatever it wrote.
     """
 
     estimator: str = "outcome"
     mean: str = "group"
     std: str = "none"
+    centring: str = "outcome"
     failure_reward: float = 0.0
     anchor_weight: float = 0.0
     clip: float = 0.0
+    balance: str = "none"
 
     def __post_init__(self) -> None:
         require_choice("estimator", self.estimator, tuple(ESTIMATORS))
         require_choice("mean", self.mean, MEANS)
         require_choice("std", self.std, STDS)
+        require_choice("centring", self.centring, CENTRINGS)
         require_range(
             "failure_reward", self.failure_reward, -1e6, 0.0, "a failure must not be rewarded"
         )
         require_range("anchor_weight", self.anchor_weight, 0.0, 1e6, "1 is usual for gigpo")
         require_range("clip", self.clip, 0.0, 1e6, "0 switches it off")
+        require_choice("balance", self.balance, BALANCES)
+
+    @property
+    def units(self) -> str:
+        """What the estimator compares: "trajectories", "chunks" or "tokens"."""
+        return ESTIMATORS[self.estimator]
 
     @property
     def of_tokens(self) -> bool:
         """Whether the estimator works on tokens. Its credit is computed on packed batches."""
-        return ESTIMATORS[self.estimator] == "tokens"
+        return self.units == "tokens"
 
     @property
     def compares_a_group(self) -> bool:
@@ -95,17 +121,23 @@ class LossHypers:
     clip_high: the ratio is clipped to 1 + clip_high or less.
     dual_clip: c, upper bound of the factor on a negative advantage (Ye et al. 2020); 0: off.
     ratio_cap: upper bound of a ratio that is only used as a weight.
-    tau: weight of the squared log-ratio in Kimi's loss.
+    tau: weight of the squared log-ratio in Kimi's loss; steepness of SAPO's gate where the
+        advantage is positive.
+    tau_negative: steepness of SAPO's gate elsewhere. Above tau, because a push downwards raises
+        many tokens that nobody sampled.
     negative_weight: factor on negative advantages, for every loss; the papers use 1. Most chunks of
         a failed episode were correct, so lowering the probability of all of them adds noise. A
         small policy with few episodes per step learns better with a smaller factor.
     aggregation: what the sum over tokens is divided by, counted over the whole step: "tokens",
         "chunks", "trajectories", or trajectories times `constant_tokens` ("constant", Dr. GRPO).
-        "trajectory_means": trajectories, each of which contributes the mean over its tokens.
+        "chunk_means", "trajectory_means": chunks or trajectories, each of which contributes the
+        mean over its tokens.
     constant_tokens: length that the aggregation "constant" assumes; 0 for the others.
     kl_weight: weight of the KL divergence from the policy after the warm start; 0: off.
     kl_estimator: how that divergence is estimated.
     entropy_weight: weight of the entropy bonus.
+    observation_weight: weight of the cross entropy on the observations that follow the policy's
+        first chunk (ECHO); 0: off. What a command will print is learned from failures too.
     """
 
     kind: str = "vanilla"
@@ -115,12 +147,14 @@ class LossHypers:
     dual_clip: float = 0.0
     ratio_cap: float = 0.0
     tau: float = 0.0
+    tau_negative: float = 0.0
     negative_weight: float = 1.0
     aggregation: str = "tokens"
     constant_tokens: int = 0
     kl_weight: float = 0.0
     kl_estimator: str = "none"
     entropy_weight: float = 0.0
+    observation_weight: float = 0.0
 
     def __post_init__(self) -> None:
         require_choice("kind", self.kind, tuple(LOSSES))
@@ -128,7 +162,12 @@ class LossHypers:
         require_choice("aggregation", self.aggregation, AGGREGATIONS)
         require_choice("kl_estimator", self.kl_estimator, KL_ESTIMATORS)
         require_range("clip_low", self.clip_low, 0.0, 1.0, "a ratio is never negative")
-        for name, usual in (("clip_high", 0.2), ("ratio_cap", 1.0), ("tau", 0.1)):
+        for name, usual in (
+            ("clip_high", "0.2"),
+            ("ratio_cap", "1.0"),
+            ("tau", "0.1 (kimi) or 1.0 (sapo)"),
+            ("tau_negative", "1.05"),
+        ):
             require_range(name, getattr(self, name), 0.0, 1e6, f"{usual} is usual")
         require_range("dual_clip", self.dual_clip, 0.0, 1e6, "3 is usual, 0 switches it off")
         require_range(
@@ -137,6 +176,7 @@ class LossHypers:
         require_range("constant_tokens", self.constant_tokens, 0, 1 << 30, "a trajectory's limit")
         require_range("kl_weight", self.kl_weight, 0.0, 1e6, "0 switches it off")
         require_range("entropy_weight", self.entropy_weight, 0.0, 1e6, "0 switches it off")
+        require_range("observation_weight", self.observation_weight, 0.0, 1e6, "0.05 is usual")
         for name in LOSS_FIELDS:
             self._require_read(name)
 
@@ -218,98 +258,6 @@ class AlgoConfig:
     @property
     def teaches_without_credit(self) -> bool:
         """Whether a trajectory whose advantages are all 0 has a gradient."""
-        return self.loss.kl_weight > 0 or self.loss.entropy_weight > 0 or self.loss.kind == "kimi"
-
-
-@dataclasses.dataclass(frozen=True)
-class Refusal:
-    """A meaningless combination. why: the message and its remedy, a format string whose fields are
-    algo (the `AlgoConfig`), a (its advantage) and l (its loss)."""
-
-    name: str
-    meets: Callable[[AlgoConfig], bool]
-    why: str
-
-
-REFUSALS = (
-    Refusal(
-        "an outcome is not discounted",
-        lambda c: c.advantage.estimator == "outcome" and c.gamma != 1.0,
-        "gamma {algo.gamma} is not read by the estimator outcome, which gives all chunks the "
-        "same advantage: set it to 1.0, or advantage.estimator to chunk_return",
-    ),
-    Refusal(
-        "one trajectory is left out, not one chunk or token",
-        lambda c: (
-            c.advantage.mean == "leave_one_out"
-            and ESTIMATORS[c.advantage.estimator] != "trajectories"
-        ),
-        "advantage.mean leave_one_out leaves out one trajectory, but the estimator {a.estimator} "
-        "takes its mean over smaller units: choose group",
-    ),
-    Refusal(
-        "gigpo compares within groups",
-        lambda c: (
-            c.advantage.estimator == "gigpo"
-            and (c.advantage.mean != "group" or c.advantage.std not in ("none", "group"))
-        ),
-        "advantage.mean {a.mean} and std {a.std} do not fit gigpo, which compares the members of "
-        "a group: set mean to group, and std to group or none",
-    ),
-    Refusal(
-        "gigpo without anchors is grpo",
-        lambda c: c.advantage.estimator == "gigpo" and not c.advantage.anchor_weight,
-        "advantage.anchor_weight 0.0 makes gigpo the same as the estimator outcome: choose that "
-        "estimator, or set a weight above 0",
-    ),
-    Refusal(
-        "only gigpo has anchors",
-        lambda c: c.advantage.estimator != "gigpo" and c.advantage.anchor_weight > 0,
-        "advantage.anchor_weight {a.anchor_weight} is not read by the estimator {a.estimator}: "
-        "set it to 0.0",
-    ),
-    Refusal(
-        "vanilla has no ratio",
-        lambda c: c.loss.kind == "vanilla" and c.loss.level != "token",
-        "loss.level {l.level} is the level of a ratio, and the loss vanilla has none: set it to "
-        "token",
-    ),
-    Refusal(
-        "pi_old is not read",
-        lambda c: (
-            c.loss.kind == "vanilla" and c.mismatch.is_off and c.old_logp in ("generating", "step")
-        ),
-        "old_logp {algo.old_logp} costs a forward pass whose result is not read, because the loss "
-        "vanilla has no ratio and mismatch is off: set it to sampler",
-    ),
-    Refusal(
-        "decoupled PPO needs two old policies",
-        lambda c: c.loss.kind == "decoupled_ppo" and c.old_logp == "step",
-        "old_logp step makes the behaviour policy of decoupled_ppo equal to the proximal policy, "
-        "so that their ratio is 1: set it to generating or sampler, or loss.kind to ppo",
-    ),
-    Refusal(
-        "a dual clip below 1",
-        lambda c: 0.0 < c.loss.dual_clip < 1.0,
-        "loss.dual_clip {l.dual_clip} would be active inside the trust region: set it above 1 (3 "
-        "is usual), or to 0.0 to switch it off",
-    ),
-    Refusal(
-        "a constant length without its length",
-        lambda c: (c.loss.aggregation == "constant") != (c.loss.constant_tokens > 0),
-        "loss.aggregation {l.aggregation} and constant_tokens {l.constant_tokens} do not fit: "
-        "set constant_tokens above 0 for constant, and to 0 for the other aggregations",
-    ),
-    Refusal(
-        "a divergence without weight",
-        lambda c: (c.loss.kl_estimator != "none") != (c.loss.kl_weight > 0),
-        "loss.kl_weight {l.kl_weight} and kl_estimator {l.kl_estimator} do not fit: set both, or "
-        "set them to 0.0 and none",
-    ),
-    Refusal(
-        "k1 has no gradient",
-        lambda c: c.loss.kl_estimator == "k1",
-        "loss.kl_estimator k1 does not pull towards the reference, because its gradient has the "
-        "mean 0 for every reference: choose k2 or k3",
-    ),
-)
+        loss = self.loss
+        weights = loss.kl_weight, loss.entropy_weight, loss.observation_weight
+        return any(weight > 0 for weight in weights) or loss.kind == "kimi"

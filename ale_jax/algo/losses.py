@@ -110,6 +110,20 @@ def _kimi(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
     return pull_BT - tokens.advantage_BT * tokens.logp_BT, never_BT
 
 
+def _sapo(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
+    """-f(r) A with f(r) = 4/tau sigmoid(tau (r - 1)) (SAPO, arXiv 2511.20347); tau is
+    `tau_negative` where A is not positive.
+
+    The gradient of f is 1 at r = 1 and falls off smoothly on both sides, where a clip is flat on
+    one side and has no effect within its range. As tau goes to 0, f(r) - f(1) is r - 1; with a
+    large tau, only tokens at r = 1 teach. No bound is ever reached, so none is marked.
+    """
+    never_BT = jnp.zeros(tokens.logp_BT.shape, bool)
+    tau_BT = jnp.where(tokens.positive_BT, hp.tau, hp.tau_negative)
+    gate_BT = jax.nn.sigmoid(tau_BT * (exp_log_ratio(tokens.log_ratio_BT) - 1.0)) * 4.0 / tau_BT
+    return -gate_BT * tokens.advantage_BT, never_BT
+
+
 # decoupled_ppo (arXiv 2110.00641) is PPO relative to the proximal policy, weighted by
 # sg(min(pi_prox / pi_old, cap)); `policy_loss` applies this weight.
 TOKEN_LOSSES = {
@@ -120,6 +134,7 @@ TOKEN_LOSSES = {
     "topr": _topr,
     "cispo": _cispo,
     "kimi": _kimi,
+    "sapo": _sapo,
 }
 
 
@@ -172,7 +187,7 @@ def count_loss_denominator(
     hypers.require_choice("aggregation", aggregation, AGGREGATIONS)
     if aggregation == "tokens":
         count = sum(int((b.chunk_BT >= 0).sum()) for b in batches)
-    elif aggregation == "chunks":
+    elif aggregation in ("chunks", "chunk_means"):
         count = sum(int((b.chunk_BT.max(axis=1) + 1).sum()) for b in batches)
     else:
         count = sum(_trajectories(b) for b in batches) * (constant_tokens or 1)

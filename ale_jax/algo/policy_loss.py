@@ -1,4 +1,5 @@
-"""The loss of one microbatch (policy gradient, divergence, entropy, imitation) and its metrics.
+"""The loss of one microbatch (policy gradient, divergence, entropy, cross entropy on what others
+wrote) and its metrics.
 
 Three policies are distinguished for each token:
     pi      the current weights, in the learner;
@@ -20,21 +21,24 @@ import jax.numpy as jnp
 import numpy as np
 
 from ale_jax.algo.algorithm import LossHypers, MismatchHypers
+from ale_jax.algo.cross_entropy import imitation, observations
 from ale_jax.algo.losses import TOKEN_LOSSES, Tokens, divergence
 from ale_jax.algo.ratio import (
     MAX_LOG_RATIO,
     chunk_count,
     chunk_sum,
-    chunk_to_token,
     exp_log_ratio,
     importance_weight,
     keep_mask,
     log_ratio,
+    one_over_count,
+    unit_ids,
     unit_mean,
 )
 
 Arrays = Mapping[str, jax.Array]
 NEAR = (0.8, 1.2)  # ratios outside, where the usual clip would act, are counted
+MEANS = {"chunk_means": "chunk", "trajectory_means": "sequence"}  # aggregation -> its units
 
 
 def policy_loss(
@@ -46,23 +50,26 @@ def policy_loss(
     hp: LossHypers,
     mismatch: MismatchHypers,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """(1/Z) sum_t [m_t s_t (w_t L_t + kl_weight D_t - entropy_weight e_t H_t) - s_t i_t log pi(t)].
+    """(1/Z) sum_t [m_t s_t (w_t L_t + kl_weight D_t - entropy_weight e_t H_t)
+    - s_t (i_t + observation_weight o_t) log pi(t)].
 
-    m: `keep_mask`; s: 1, or 1 / tokens of the trajectory ("trajectory_means"); w:
-    `importance_weight`; L: one of `TOKEN_LOSSES`; D: `divergence`; H: entropy; e: entropy_BT of the
-    batch; i: imitate_BT. Entry t of each _BT array belongs to token t itself. batch: the arrays of
-    a `Batch` by name. num_chunks: the most chunks that a row can have.
+    m: `keep_mask`; s: 1, or 1 / tokens of the chunk ("chunk_means") or trajectory
+    ("trajectory_means"); w: `importance_weight`; L: one of `TOKEN_LOSSES`; D: `divergence`; H:
+    entropy; e: entropy_BT of the batch; i: imitate_BT; o: `observation_mask`. Entry t of each _BT
+    array belongs to token t itself. batch: the arrays of a `Batch` by name. num_chunks: the most
+    chunks that a row can have.
 
     `loss_denominator` is Z, counted over the whole step (`count_loss_denominator`) with filtered
     tokens included. Therefore neither microbatches nor packing change the result, and filtering a
     token removes its gradient without increasing the gradients of the others. Values outside all
-    chunks have no influence, even if they are nan.
+    chunks have no influence, even if they are nan, except log pi where i or o is not 0.
 
     Returns the loss and sums (not means) for the metrics, which add up over microbatches.
     """
     chunk_BT, segment_BT = batch["chunk_BT"], batch["segment_BT"]
     action_mask_BT = chunk_BT >= 0
-    imitation = _imitation(logp_BT, batch, num_chunks, hp)
+    imitated = imitation(logp_BT, batch, num_chunks, hp)
+    observed, sums = observations(logp_BT, batch, num_chunks, hp)
 
     # Masked before anything is computed: a where() afterwards would let nan into the gradient.
     def of_policy(x_BT: jax.Array) -> jax.Array:
@@ -85,7 +92,6 @@ def policy_loss(
     gap_BT = logp_old_BT - of_policy(batch["logp_mu_BT"])
     keep_BT = keep_mask(gap_BT, chunk_BT, segment_BT, num_chunks, mismatch)
     loss_BT *= importance_weight(gap_BT, chunk_BT, segment_BT, num_chunks, mismatch)
-    sums = {}
     if hp.kl_weight:
         logp_ref_BT = of_policy(batch["logp_ref_BT"])
         sums["kl"] = (logp_BT - logp_ref_BT).sum()
@@ -95,31 +101,18 @@ def policy_loss(
         factor_BT = batch.get("entropy_BT")
         loss_BT -= bonus_BT if factor_BT is None else of_policy(factor_BT) * bonus_BT
     loss_BT = jnp.where(keep_BT, loss_BT, 0.0)
-    if hp.aggregation == "trajectory_means":
-        loss_BT *= _one_over_size(segment_BT, action_mask_BT, num_chunks)
-    loss = loss_BT.sum() / loss_denominator + imitation / loss_denominator
+    if hp.aggregation in MEANS:
+        id_BT = unit_ids(chunk_BT, segment_BT, MEANS[hp.aggregation])
+        loss_BT *= one_over_count(id_BT, num_chunks)
+    loss = loss_BT.sum() / loss_denominator + imitated / loss_denominator
+    if hp.observation_weight:
+        loss += hp.observation_weight * observed / loss_denominator
 
     ratio_BT = log_ratio(logp_BT, logp_old_BT, chunk_BT, segment_BT, hp.level, num_chunks)
     sums |= _figures(chunk_BT, num_chunks, keep_BT, clipped_BT & keep_BT, ratio_BT, hp.level)
     sums |= _ratio_counts(logp_BT - logp_old_BT, chunk_BT, segment_BT, num_chunks)
     sums["old_rollout_logp_diff"] = jnp.abs(gap_BT).sum()
     return loss, {name: value.astype(jnp.float32) for name, value in sums.items()}
-
-
-def _imitation(logp_BT: jax.Array, batch: Arrays, num_chunks: int, hp: LossHypers) -> jax.Array:
-    """-sum_t i_t log pi(t), the imitation term of Eq 10 of arXiv 2512.24873, before 1/Z."""
-    imitated_BT = batch["imitate_BT"] != 0.0
-    loss_BT = -batch["imitate_BT"] * jnp.where(imitated_BT, logp_BT, 0.0)
-    if hp.aggregation == "trajectory_means":
-        loss_BT *= _one_over_size(batch["segment_BT"], imitated_BT, num_chunks)
-    return loss_BT.sum()
-
-
-def _one_over_size(segment_BT: jax.Array, counted_BT: jax.Array, num_chunks: int) -> jax.Array:
-    """1 / (number of counted tokens in the trajectory) on the counted tokens; 0 elsewhere."""
-    id_BT = jnp.where(counted_BT, segment_BT - 1, -1)
-    size_BC = chunk_count(id_BT, num_chunks)
-    return chunk_to_token(1.0 / jnp.maximum(size_BC, 1.0), id_BT)
 
 
 def _figures(

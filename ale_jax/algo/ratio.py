@@ -53,6 +53,12 @@ def chunk_to_token(x_BC: jax.Array, chunk_BT: jax.Array) -> jax.Array:
     return jnp.where(chunk_BT >= 0, x_BT, jnp.zeros((), x_BC.dtype))
 
 
+def one_over_count(chunk_BT: jax.Array, num_chunks: int) -> jax.Array:
+    """1 / (number of tokens in the chunk) on the tokens of each chunk; 0 elsewhere."""
+    count_BC = chunk_count(chunk_BT, num_chunks)
+    return chunk_to_token(1.0 / jnp.maximum(count_BC, 1.0), chunk_BT)
+
+
 # exp(20) = 5e8 is far above any useful ratio, and a sum of such ratios over a whole step is finite.
 # Without the bound, a single token with an extreme ratio would overflow and dominate the step.
 MAX_LOG_RATIO = 20.0

@@ -21,7 +21,8 @@ class RewardTable:
     num_chunks_N int32: sampled chunks, without prefix turns. group_N int32: groups, numbered from 0
     in the given order. tag_N int32: task families, numbered from 0 in the order of their first
     appearance. valid_N bool. anchor_NC int32: the first row of the group that reached the state
-    before this chunk (`_anchors`); 0 where unused.
+    before this chunk (`_anchors`); 0 where unused. tokens_NC int32: policy tokens that get the
+    credit of this chunk, those of side branches included; 0 where unused.
     """
 
     trajectories: tuple[Trajectory, ...]
@@ -32,6 +33,7 @@ class RewardTable:
     tag_N: np.ndarray
     valid_N: np.ndarray
     anchor_NC: np.ndarray
+    tokens_NC: np.ndarray
 
     @property
     def tag_G(self) -> np.ndarray:
@@ -64,6 +66,7 @@ def tabulate_rewards(groups: Sequence[Group], max_chunks: int) -> RewardTable:
         tag_N=_number(t.episode.key.task.family for _, t in rows),
         valid_N=np.array(valid, bool),
         anchor_NC=_anchors(rows, max_chunks),
+        tokens_NC=_token_counts([t for _, t in rows], max_chunks),
     )
 
 
@@ -91,6 +94,17 @@ def _anchors(rows: Sequence[tuple[int, Trajectory]], max_chunks: int) -> np.ndar
             if k >= trajectory.num_prefix_turns:
                 anchor_NC[n, k - trajectory.num_prefix_turns] = first_row.setdefault(state, n)
     return anchor_NC
+
+
+def _token_counts(trajectories: Sequence[Trajectory], max_chunks: int) -> np.ndarray:
+    """Policy tokens by the chunk whose credit they get, int32 [N, C] (see `_side_sample`)."""
+    tokens_NC = np.zeros((len(trajectories), max_chunks), np.int32)
+    for n, trajectory in enumerate(trajectories):
+        end = len(trajectory.turns) - trajectory.num_prefix_turns
+        for branch in (trajectory, *trajectory.side_branches):
+            counts = [len(turn.action_ids) for turn in branch.turns[branch.num_prefix_turns :]]
+            tokens_NC[n, end - len(counts) : end] += np.array(counts, np.int32)
+    return tokens_NC
 
 
 def credited_samples(

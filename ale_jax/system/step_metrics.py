@@ -114,6 +114,10 @@ def _loss_metrics(arrays: dict[str, np.ndarray]) -> dict[str, float]:
     }
     if "kl" in sums:
         values["kl"] = sums["kl"] / tokens
+    if "observation_nll" in sums:
+        observed = sums["observation_tokens"]
+        values["observation_tokens"] = observed
+        values["observation_loss"] = sums["observation_nll"] / max(observed, 1.0)
     return values
 
 

@@ -91,6 +91,7 @@ def rewards(played: Played, rows: Rows, world: Regime) -> Rewards:
         jnp.zeros_like(rows.group_N),
         jnp.ones_like(rows.group_N, bool),
         _anchors(played, rows, world),
+        played.live_NC * world.tokens,
     )
 
 

@@ -163,6 +163,6 @@ def _denominator(batch: dict[str, jax.Array], hp: LossHypers) -> jax.Array:
     chunk_NT = batch["chunk_BT"]
     if hp.aggregation == "tokens":
         return (chunk_NT >= 0).sum()
-    if hp.aggregation == "chunks":
+    if hp.aggregation in ("chunks", "chunk_means"):
         return (chunk_NT.max(axis=1) + 1).sum()
     return jnp.float32(len(chunk_NT) * (hp.constant_tokens or 1))

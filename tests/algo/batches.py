@@ -24,6 +24,7 @@ EVERY_LOSS = {
     "topr": LossHypers("topr", ratio_cap=1.0),
     "cispo": LossHypers("cispo", clip_low=0.2, clip_high=0.2),
     "kimi": LossHypers("kimi", tau=0.5),
+    "sapo": LossHypers("sapo", tau=1.0, tau_negative=1.5),
 }
 AT_LEVELS = {
     f"{name}/{level}": dataclasses.replace(hp, level=level)

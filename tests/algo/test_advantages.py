@@ -12,7 +12,9 @@ IPA = AdvantageHypers("chunk_return", "group", "none")
 GRPO = AdvantageHypers("outcome", "group", "group")
 
 
-def make_rewards(outcome_N, num_chunks_N, group_N, valid_N=None, anchor_NC=None, max_chunks=3):
+def make_rewards(
+    outcome_N, num_chunks_N, group_N, valid_N=None, anchor_NC=None, tokens_NC=None, max_chunks=3
+):
     """The outcome on the last of each trajectory's chunks; one family per two groups."""
     reward_NC = np.zeros((len(outcome_N), max_chunks), np.float32)
     for n, (outcome, chunks) in enumerate(zip(outcome_N, num_chunks_N)):
@@ -20,6 +22,7 @@ def make_rewards(outcome_N, num_chunks_N, group_N, valid_N=None, anchor_NC=None,
             reward_NC[n, chunks - 1] = outcome
     valid_N = [True] * len(outcome_N) if valid_N is None else valid_N
     anchor_NC = np.zeros(reward_NC.shape, np.int32) if anchor_NC is None else anchor_NC
+    tokens_NC = np.ones(reward_NC.shape, np.int32) if tokens_NC is None else tokens_NC
     return Rewards(
         jnp.asarray(reward_NC),
         jnp.array(outcome_N, jnp.float32),
@@ -28,6 +31,7 @@ def make_rewards(outcome_N, num_chunks_N, group_N, valid_N=None, anchor_NC=None,
         jnp.array(group_N) // 2,
         jnp.array(valid_N),
         jnp.asarray(anchor_NC),
+        jnp.asarray(tokens_NC),
     )
 
 

@@ -7,12 +7,12 @@ import pytest
 
 from ale_jax.algo.algorithm import (
     LOSSES,
-    REFUSALS,
     AdvantageHypers,
     AlgoConfig,
     LossHypers,
     MismatchHypers,
 )
+from ale_jax.algo.refusals import REFUSALS
 from tests.rows import each_row
 
 GOOD = AlgoConfig(
@@ -39,6 +39,7 @@ def changed(**changes):
 
 DECOUPLED = LossHypers("decoupled_ppo", clip_low=0.2, clip_high=0.2, ratio_cap=2.0)
 VANILLA = {"loss": LossHypers("vanilla")}
+CHUNK_RETURN = {"advantage__estimator": "chunk_return", "advantage__std": "none"}
 # One per row of REFUSALS, in its order: what breaks it, what mends it.
 ROWS = [
     ({"gamma": 0.9}, {"gamma": 0.9, "advantage__estimator": "chunk_return"}),
@@ -52,6 +53,30 @@ ROWS = [
     ),
     ({"advantage__estimator": "gigpo"}, {}),
     ({"advantage__anchor_weight": 1.0}, {}),
+    (
+        {"advantage__centring": "chunk"},
+        {"advantage__centring": "chunk"} | CHUNK_RETURN,
+    ),
+    (
+        {"advantage__centring": "chunk", "advantage__mean": "batch"} | CHUNK_RETURN,
+        {"advantage__centring": "chunk", "advantage__mean": "leave_one_out"} | CHUNK_RETURN,
+    ),
+    (
+        {"advantage__centring": "distance"} | CHUNK_RETURN | {"advantage__std": "group"},
+        {"advantage__centring": "distance"} | CHUNK_RETURN,
+    ),
+    (
+        {"advantage__balance": "group", "advantage__estimator": "gae"},
+        {"advantage__balance": "group"},
+    ),
+    (
+        {"advantage__balance": "group", "loss__negative_weight": 0.1},
+        {"advantage__balance": "group", "loss__negative_weight": 1.0},
+    ),
+    (
+        {"advantage__balance": "group", "loss__aggregation": "trajectory_means"},
+        {"advantage__balance": "group", "loss__aggregation": "trajectories"},
+    ),
     ({"loss": LossHypers("vanilla", level="chunk")}, VANILLA),
     (
         VANILLA | {"old_logp": "step"},
@@ -94,6 +119,8 @@ def test_a_combination_that_means_nothing_is_refused_with_the_remedy(refusal, ba
         ({"advantage__estimator": "vtrace"}, "estimator 'vtrace' is unknown"),
         ({"advantage__mean": "median"}, "mean 'median' is unknown"),
         ({"advantage__std": "leave_one_out"}, "std 'leave_one_out' is unknown"),
+        ({"advantage__centring": "turn"}, "centring 'turn' is unknown"),
+        ({"advantage__balance": "batch"}, "balance 'batch' is unknown"),
         ({"advantage__failure_reward": 1.0}, "failure_reward 1.0 must be in"),
         ({"advantage__clip": -1.0}, "clip -1.0 must be in"),
         ({"loss__kind": "pg"}, "kind 'pg' is unknown"),
@@ -103,6 +130,12 @@ def test_a_combination_that_means_nothing_is_refused_with_the_remedy(refusal, ba
         ({"loss__negative_weight": 2.0}, "negative_weight 2.0 must be in"),
         ({"loss__aggregation": "rows"}, "aggregation 'rows' is unknown"),
         ({"loss__tau": 0.1}, "tau 0.1 is not read by the loss ppo: set it to 0.0"),
+        ({"loss__tau_negative": 1.0}, "tau_negative 1.0 is not read by the loss ppo"),
+        (
+            {"loss__kind": "sapo", "loss__clip_low": 0.0, "loss__clip_high": 0.0, "loss__tau": 1.0},
+            "tau_negative 0.0 makes the loss sapo meaningless",
+        ),
+        ({"loss__observation_weight": -0.1}, "observation_weight -0.1 must be in"),
         ({"loss__clip_low": 0.0}, "clip_low 0.0 makes the loss ppo meaningless"),
         ({"loss__clip_high": 0.0}, "clip_high 0.0 makes the loss ppo meaningless"),
         ({"loss__entropy_weight": -1.0}, "entropy_weight -1.0 must be in"),

@@ -25,6 +25,15 @@ def call(logp_BT, hp):
 LN15, LN05 = np.log(1.5), np.log(0.5)
 
 
+def gate(ratio, tau):
+    """SAPO's f(r) and its derivative by log r."""
+    share = 1 / (1 + np.exp(-tau * (ratio - 1)))
+    return 4 / tau * share, 4 * share * (1 - share) * ratio
+
+
+F15, F05, G15, G05 = gate(1.5, 1.0), gate(0.5, 1.0), gate(1.5, 2.0), gate(0.5, 2.0)
+
+
 @each_row(
     "hp, loss, grad, acts",
     [
@@ -63,6 +72,13 @@ LN15, LN05 = np.log(1.5), np.log(0.5)
             [-2 + LN15, -2 + LN05, 2 + LN15, 2 + LN05],
             [0, 0, 0, 0],
         ),
+        # -f(r) A, steeper where A < 0
+        (
+            LossHypers("sapo", tau=1.0, tau_negative=2.0),
+            [-2 * F15[0], -2 * F05[0], 2 * G15[0], 2 * G05[0]],
+            [-2 * F15[1], -2 * F05[1], 2 * G15[1], 2 * G05[1]],
+            [0, 0, 0, 0],
+        ),
     ],
     ids=lambda x: x.kind if isinstance(x, LossHypers) else "",
 )
@@ -74,6 +90,23 @@ def test_the_four_corners_by_hand(hp, loss, grad, acts):
     np.testing.assert_array_equal(acts_BT, np.array([acts], bool))
 
 
+def test_sapos_gate_lies_between_the_plain_ratio_and_a_hard_gate():
+    """Its gradient is r A without steepness, and with much of it that of tokens at r = 1 alone."""
+    ratio_BT = np.array([[0.25, 0.9, 1.0, 1.1, 4.0]], np.float32)
+    advantage_BT = np.array([[2.0, -2.0, 2.0, -2.0, -2.0]], np.float32)
+
+    def push(tau):
+        def loss(log_ratio_BT):
+            tokens = Tokens(log_ratio_BT, log_ratio_BT, jnp.asarray(advantage_BT))
+            return TOKEN_LOSSES["sapo"](tokens, LossHypers("sapo", tau=tau, tau_negative=tau))[0]
+
+        return -jax.grad(lambda x: loss(x).sum())(jnp.log(ratio_BT))
+
+    np.testing.assert_allclose(push(1e-3), ratio_BT * advantage_BT, rtol=1e-5)
+    np.testing.assert_allclose(push(500.0), [[0, 0, 2.0, 0, 0]], atol=1e-6)
+    np.testing.assert_allclose(push(1.0), gate(ratio_BT, 1.0)[1] * advantage_BT, rtol=1e-5)
+
+
 def test_the_denominator_counts_what_the_policy_wrote():
     def batch(chunk_BT, segment_BT):
         shapes = {field.name: np.zeros((2, 5)) for field in dataclasses.fields(Batch)}
@@ -83,7 +116,9 @@ def test_the_denominator_counts_what_the_policy_wrote():
     # Three chunks of two trajectories; a row of two; a trajectory without a policy token (3).
     first = batch([[0, 0, -1, 1, 2], [0, -1, 1, -1, -1]], [[1, 1, 1, 1, 2], [1, 1, 2, 3, 3]])
     nothing = batch([[-1] * 5, [-1] * 5], [[1] * 5, [0] * 5])
-    for aggregation, expected in (("tokens", 6), ("chunks", 5), ("trajectories", 4)):
+    for aggregation, expected in (
+        ("tokens", 6), ("chunks", 5), ("chunk_means", 5), ("trajectories", 4),
+    ):  # fmt: skip
         assert count_loss_denominator([first, nothing], aggregation) == expected, aggregation
         assert count_loss_denominator([first, first], aggregation) == 2 * expected, aggregation
         assert count_loss_denominator([nothing], aggregation) == 1, aggregation

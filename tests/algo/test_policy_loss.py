@@ -256,6 +256,36 @@ def test_trajectory_means_by_hand():
     np.testing.assert_allclose(grad_BT, -np.array([[0, 1, 1, 0, 1, 0, 5]]) / 2, rtol=1e-6)
 
 
+def test_chunk_means_by_hand():
+    """Chunks of three tokens, of one, and of two in another trajectory: each weighs one third."""
+    batch = make_batch(
+        [[-1, 0, 0, 0, -1, 1, -1, 2, 2]], [[1] * 6 + [2] * 3], advantage_BC=[[3.0, 5.0, 4.0]]
+    )
+    hp = LossHypers("vanilla", aggregation="chunk_means")
+    logp_BT = f32([[0, -1, -2, -3, 0, -1, 0, -1, -3]])
+    value, _, grad_BT = loss_and_grad(logp_BT, batch, hp, loss_denominator=3.0)
+    np.testing.assert_allclose(value, (3 * 2 + 5 * 1 + 4 * 2) / 3, rtol=1e-6)
+    expected_BT = -np.array([[0, 1, 1, 1, 0, 5, 0, 2, 2]]) / 3
+    np.testing.assert_allclose(grad_BT, expected_BT, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", EVERY_LOSS)
+def test_chunks_of_one_token_have_one_mean(name):
+    logp_BT, _, batch = random_batch(9)
+    single_BT = jnp.asarray([[-1, 0, -1, -1, -1, 1, -1, -1, -1, 2, -1, 3, -1, -1]] * 3)
+    batch |= {"chunk_BT": single_BT}
+    means, chunks, tokens = (
+        loss_and_grad(
+            logp_BT, batch, dataclasses.replace(EVERY_LOSS[name], aggregation=each), IPA_MASK
+        )
+        for each in ("chunk_means", "chunks", "tokens")
+    )
+    for other in (chunks, tokens):
+        np.testing.assert_array_equal(means[0], other[0])
+        np.testing.assert_array_equal(means[2], other[2])
+    assert means[2].any()
+
+
 def test_the_imitation_term_by_hand():
     """Eq 10: -(1/Z) sum i log pi over given tokens, which have no chunk and no other term."""
     batch = make_batch(
@@ -272,6 +302,11 @@ def test_the_imitation_term_by_hand():
     means = LossHypers("vanilla", aggregation="trajectory_means")
     _, _, grad_BT = loss_and_grad(logp_BT, batch, means, loss_denominator=2.0)
     np.testing.assert_allclose(grad_BT, [[0, -0.125, -0.0625, 0, -0.5]], rtol=1e-6)
+    means = LossHypers("vanilla", aggregation="chunk_means")
+    batch |= {"imitate_BT": f32([[0, 0.5, 0, 0.25, 0.25]]), "chunk_BT": jnp.full((1, 5), -1)}
+    logp_BT = f32([[jnp.nan, -2.0, jnp.nan, -4.0, -1.0]])
+    _, _, grad_BT = loss_and_grad(logp_BT, batch, means, loss_denominator=2.0)
+    np.testing.assert_allclose(grad_BT, [[0, -0.25, 0, -0.0625, -0.0625]], rtol=1e-6)
 
 
 def test_weights_of_the_mismatch_and_of_divergence_and_entropy_by_hand():
@@ -305,7 +340,8 @@ def test_weights_of_the_mismatch_and_of_divergence_and_entropy_by_hand():
 @pytest.mark.parametrize("name", AT_LEVELS)
 def test_microbatches_add_up_to_the_whole(name):
     logp_BT, _, batch = random_batch(8, rows=4)
-    hp = dataclasses.replace(AT_LEVELS[name], aggregation="trajectory_means")
+    aggregation = "chunk_means" if name.endswith("chunk") else "trajectory_means"
+    hp = dataclasses.replace(AT_LEVELS[name], aggregation=aggregation, observation_weight=0.1)
     whole, sums, grad_BT = loss_and_grad(logp_BT, batch, hp, IPA_MASK)
     parts = [
         loss_and_grad(logp_BT[s], {k: x[s] for k, x in batch.items()}, hp, IPA_MASK)

@@ -60,7 +60,13 @@ def step(batches, num_chunks, hp):
 @each_row("name", ["topr/chunk", "ppo/token", "ppo/sequence", "decoupled_ppo/chunk"])
 def test_packing_changes_neither_loss_nor_gradient(name, aggregation):
     length = 20 if aggregation == "constant" else 0
-    hp = dataclasses.replace(AT_LEVELS[name], aggregation=aggregation, constant_tokens=length)
+    weight = 0.2 if name == "ppo/token" else 0.0
+    hp = dataclasses.replace(
+        AT_LEVELS[name],
+        aggregation=aggregation,
+        constant_tokens=length,
+        observation_weight=weight,
+    )
     results = [step(pack_all(make_samples(), s), s.chunks_per_pack, hp) for s in SHAPES]
     assert abs(results[0][0]) > 1e-4
     for value, grad_V in results[1:]:
@@ -78,6 +84,7 @@ def test_normalisers_count_the_whole_step(shape):
     assert count_loss_denominator(batches, "trajectory_means") == 7
     assert count_loss_denominator(batches, "constant", 100) == 700
     assert count_loss_denominator(batches, "chunks") == chunks
+    assert count_loss_denominator(batches, "chunk_means") == chunks
     assert count_loss_denominator(batches, "tokens") == 2 * chunks
 
 
@@ -94,5 +101,5 @@ def test_an_empty_step_is_not_divided_by_zero():
 
 
 def test_an_unknown_aggregation_is_refused():
-    with pytest.raises(ValueError, match=r"rows.*tokens, chunks, trajectories"):
+    with pytest.raises(ValueError, match=r"rows.*tokens, chunks, chunk_means"):
         count_loss_denominator([], "rows")

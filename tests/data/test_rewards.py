@@ -39,6 +39,7 @@ def test_one_row_per_member_whatever_its_fate():
     np.testing.assert_array_equal(table.num_chunks_N, [2, 1, 1, 0])
     np.testing.assert_array_equal(table.group_N, [0, 0, 1, 1])
     np.testing.assert_array_equal(table.valid_N, [True, True, False, True])
+    np.testing.assert_array_equal(table.tokens_NC, [[1, 1, 0], [1, 0, 0], [1, 0, 0], [0, 0, 0]])
 
 
 def test_credit_goes_back_to_the_valid_trajectories():
@@ -59,6 +60,7 @@ def test_a_side_branch_gets_the_credit_of_the_chunks_as_far_from_the_end():
     )
     assert member.sampled_turns == (first, second, third, on_the_side)
     table = tabulate_rewards([Group(7, (member,))], max_chunks=4)
+    np.testing.assert_array_equal(table.tokens_NC, [[1, 1, 2, 0]])
     advantage_NC = np.array([[1, 2, 3, 99]], np.float32)
     reward_NC = np.array([[0, 0, 0.5, 99]], np.float32)  # as if a failure's cost had been added
     longest, side = credited_samples(table, advantage_NC, reward_NC)
@@ -77,6 +79,7 @@ def test_text_turns_earn_nothing():
     )
     np.testing.assert_array_equal(table.reward_NC, [[0, 1]])
     np.testing.assert_array_equal(table.num_chunks_N, [2])
+    np.testing.assert_array_equal(table.tokens_NC, [[1, 1]])
 
 
 def saw(member, *observations, group=0, family="fake", num_prefix_turns=0):

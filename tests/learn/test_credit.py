@@ -52,6 +52,7 @@ def test_groups_of_equals_are_computed_where_the_loss_has_other_terms():
         LossHypers("vanilla", kl_weight=0.1, kl_estimator="k2"),
         LossHypers("vanilla", entropy_weight=0.1),
         LossHypers("kimi", tau=0.1),
+        LossHypers("vanilla", observation_weight=0.1),
     ):
         step = assemble([MIXED, EQUAL], dataclasses.replace(IPA, loss=loss), SHAPE)
         assert (_written(step), len(step.samples)) == (4 * 5, 4)
@@ -73,6 +74,23 @@ def test_grpo_gives_all_chunks_of_a_trajectory_the_same():
     step = assemble([MIXED], grpo, SHAPE)
     np.testing.assert_allclose([s.advantage_C for s in step.samples], [[1, 1], [-1, -1]], rtol=1e-4)
     assert step.loss_denominator == 2 * 7
+
+
+def test_a_balanced_group_counts_the_tokens_of_its_chunks():
+    """The same chunks in both members: the negative side weighs what the positive does. With a
+    longer reply in the failure it would weigh more."""
+    advantage = dataclasses.replace(IPA.advantage, balance="group")
+    plain, balanced = (assemble([MIXED], algo, SHAPE) for algo in (
+        IPA, dataclasses.replace(IPA, advantage=advantage)
+    ))  # fmt: skip
+    for a, b in zip(plain.samples, balanced.samples, strict=True):
+        np.testing.assert_array_equal(a.advantage_C, b.advantage_C)
+    wordy = make_trajectory(0, 1, [make_turn([1, 2], [3, 4]), make_turn([5], [6] * 9)], reward=0.0)
+    step = assemble(
+        [Group(0, (MIXED.members[0], wordy))], dataclasses.replace(IPA, advantage=advantage), SHAPE
+    )
+    up, down = (sum(s.advantage_C * [len(t.action_ids) for t in s.turns]) for s in step.samples)
+    np.testing.assert_allclose([up, down], [2.0, -2.0], rtol=1e-6)  # 1/4 * 2 + 1/2 * 3
 
 
 def test_a_step_in_which_nothing_teaches_has_no_batch():

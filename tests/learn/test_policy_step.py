@@ -20,6 +20,9 @@ from tests.model.shapes import DENSE
 
 IPA = LossHypers("topr", "chunk", ratio_cap=1.0, aggregation="chunks", entropy_weight=0.01)
 GSPO = LossHypers("ppo", "sequence", clip_low=0.2, clip_high=0.2, aggregation="trajectory_means")
+ECHO = LossHypers(
+    "ppo", clip_low=0.2, clip_high=0.2, aggregation="chunk_means", observation_weight=0.1
+)
 
 
 def samples():
@@ -65,7 +68,7 @@ def train(loss, mesh, shape):
     return jax.device_get((state.opt_state, sums)), len(batches)
 
 
-@pytest.mark.parametrize("loss", [IPA, GSPO], ids=["ipa", "gspo"])
+@pytest.mark.parametrize("loss", [IPA, GSPO, ECHO], ids=["ipa", "gspo", "echo"])
 def test_neither_rows_nor_microbatches_nor_devices_change_the_step(loss):
     one = jax.make_mesh(
         (1,) * 5, ("data", "fsdp", "expert", "tensor", "context"), (AxisType.Auto,) * 5,

@@ -134,7 +134,13 @@ LOSS_OF = {
     "topr": LossHypers("topr", ratio_cap=1.0, negative_weight=W),
     "cispo": LossHypers("cispo", clip_low=0.2, clip_high=0.2, negative_weight=W),
     "kimi": LossHypers("kimi", tau=0.1, negative_weight=W),
+    "sapo": LossHypers("sapo", tau=1.0, tau_negative=2.0, negative_weight=W),
 }
+
+
+def slope(x):
+    """Of 4 sigmoid(x)."""
+    return 1.0 / math.cosh(x / 2) ** 2
 
 
 @each_row(
@@ -158,6 +164,9 @@ LOSS_OF = {
         ("cispo", 3.0, 1, A * 1.2),
         ("cispo", 0.5, -1, -A * W * 0.8),
         ("kimi", 3.0, 1, A - 0.1 * math.log(3.0)),
+        ("sapo", 1.0, 1, A),
+        ("sapo", 1.5, 1, A * 1.5 * slope(0.5)),
+        ("sapo", 1.5, -1, -A * W * 1.5 * slope(1.0)),
     ],
 )
 def test_credit_is_advantage_times_weight_times_ratio_or_its_bound(name, ratio, sign, expected):
