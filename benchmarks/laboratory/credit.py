@@ -2,7 +2,7 @@
 
 Each row holds one episode, and each chunk has `Size.tokens` places, of which the world may use
 fewer. The critics are tables, which know of a state what the history tells: task, stage, and
-whether a wrong word was written.
+whether a wrong word was written. Nothing predicts observations, so ECHO is the loss beside it.
 """
 
 from __future__ import annotations

@@ -135,7 +135,9 @@ def trainer_gradient(found, groups, setting: Setting, value_QMD2):
             if algo.old_logp == "step":
                 arrays["logp_old_BT"] = begin_BT
             entropy_BT = entropy_MDL.reshape(-1)[at // SMALL.words]
-            scores = SimpleNamespace(logp_BT=logp_MDLV.reshape(-1)[at], entropy_BT=entropy_BT)
+            # The laboratory's policies predict no observations.
+            logp_BT = jnp.where(arrays["chunk_BT"] >= 0, logp_MDLV.reshape(-1)[at], 0.0)
+            scores = SimpleNamespace(logp_BT=logp_BT, entropy_BT=entropy_BT)
             loss += loss_fn(scores, arrays, step.loss_denominator)[0]
         return loss
 
