@@ -75,11 +75,19 @@ def _ppo(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
     return -gain_BT, acts_BT
 
 
+# The ratios of an on-policy step are 1 but for rounding, and a cap of 1 does not clip these.
+ROUNDING = 1e-4
+
+
+def _is_capped(ratio_BT: jax.Array, hp: LossHypers) -> jax.Array:
+    return ratio_BT > hp.ratio_cap * (1.0 + ROUNDING)
+
+
 def _tis(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
     """-sg(min(r, cap)) A log pi: truncated importance sampling (Eq 4 of arXiv 2512.24873)."""
     ratio_BT = tokens.weight_BT
     weight_BT = jnp.minimum(ratio_BT, hp.ratio_cap)
-    return -(weight_BT * tokens.advantage_BT) * tokens.logp_BT, ratio_BT > hp.ratio_cap
+    return -(weight_BT * tokens.advantage_BT) * tokens.logp_BT, _is_capped(ratio_BT, hp)
 
 
 def _topr(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
@@ -90,7 +98,7 @@ def _topr(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
     """
     ratio_BT, positive_BT = tokens.weight_BT, tokens.positive_BT
     weight_BT = jnp.where(positive_BT, 1.0, jnp.minimum(ratio_BT, hp.ratio_cap))
-    acts_BT = ~positive_BT & (ratio_BT > hp.ratio_cap)
+    acts_BT = ~positive_BT & _is_capped(ratio_BT, hp)
     return -(weight_BT * tokens.advantage_BT) * tokens.logp_BT, acts_BT
 
 

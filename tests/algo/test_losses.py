@@ -90,6 +90,14 @@ def test_the_four_corners_by_hand(hp, loss, grad, acts):
     np.testing.assert_array_equal(acts_BT, np.array([acts], bool))
 
 
+@each_row("kind", ["tis", "topr"])
+def test_a_ratio_of_one_but_for_rounding_is_not_called_clipped(kind):
+    log_ratio_BT = jnp.array([[1e-6, 1e-3]])
+    tokens = Tokens(log_ratio_BT, log_ratio_BT, jnp.array([[-1.0, -1.0]]))
+    acts_BT = TOKEN_LOSSES[kind](tokens, LossHypers(kind, ratio_cap=1.0))[1]
+    np.testing.assert_array_equal(acts_BT, [[False, True]])
+
+
 def test_sapos_gate_lies_between_the_plain_ratio_and_a_hard_gate():
     """Its gradient is r A without steepness, and with much of it that of tokens at r = 1 alone."""
     ratio_BT = np.array([[0.25, 0.9, 1.0, 1.1, 4.0]], np.float32)
