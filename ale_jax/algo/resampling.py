@@ -172,6 +172,36 @@ def crucial_chunks(
     )
 
 
+def gamma_of_decisions(rates: Sequence[tuple[int, float]]) -> float | None:
+    """The discount per chunk with which IPA's weights lie where the decisions do.
+
+    rates: (chunks left to play, success rate from there), for some starts; with no chunk left the
+    rate is 1. A decision is what a chunk changes, P(k+1) - P(k). Between two starts it is spread
+    evenly, and where the rate does not rise there is none. The weights gamma^j of the chunks that
+    are j = 0, 1, ... from the end have the mean distance of the decisions from the end: 1 if these
+    lie evenly or early, where no discount fits, and less the later they are. None if no decision
+    was measured.
+    """
+    known = [(0, 1.0), *sorted(rates)]
+    parts = [(a, b, max(0.0, p - q)) for (a, p), (b, q) in itertools.pairwise(known)]
+    total, num_chunks = sum(drop for _, _, drop in parts), known[-1][0]
+    if num_chunks < 2 or total == 0.0:
+        return None
+    mean = sum(drop * (a + b - 1) / 2 for a, b, drop in parts) / total
+    distance = np.arange(num_chunks)
+
+    def too_high(gamma: float) -> bool:
+        return np.average(distance, weights=gamma**distance) > mean
+
+    low, high = 0.0, 1.0
+    if not too_high(high):
+        return 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if too_high(middle) else (middle, high)
+    return high
+
+
 def fisher_less(won_a: int, played_a: int, won_b: int, played_b: int) -> float:
     """p-value of "a succeeds less often than b" (Fisher 1935): the probability that a has at most
     `won_a` of the successes if all outcomes are assigned at random."""

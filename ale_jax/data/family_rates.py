@@ -14,6 +14,7 @@ import numpy as np
 # The weight of a start at which nothing can be learned, as all fail or all succeed; it keeps its
 # rate up to date. The largest weight is 0.25.
 LEAST_WEIGHT = 0.02
+ENOUGH = 16  # outcomes, for a rate that is shown
 
 
 class FamilyRates:
@@ -37,6 +38,14 @@ class FamilyRates:
             return 1.0
         won, played = self._of_family(family).get(left, (0.0, 0.0))
         return (won + 1.0) / (played + 2.0)
+
+    def known(self, family: str) -> list[tuple[int, float]]:
+        """(chunks left, rate) of each start with at least ENOUGH outcomes."""
+        counts = self._counts.get(family, {})
+        return [(left, self.rate(family, left)) for left, (_, n) in counts.items() if n >= ENOUGH]
+
+    def families(self) -> list[str]:
+        return list(self._counts)
 
     def draw(self, family: str, num_chunks: int, rng: np.random.Generator) -> int:
         """A start in 1..num_chunks-1, in proportion to P (1 - P), the variance of its outcomes: a

@@ -18,6 +18,7 @@ from ale_jax.algo.resampling import (
     ResamplingHypers,
     anchor_starts,
     crucial_chunks,
+    gamma_of_decisions,
     imitation_weights,
     starts_at_beginning,
 )
@@ -235,11 +236,18 @@ class Resampler:
             values["groups_resampled"] = sum(k > 0 for k in starts)
             imitated = self._hp.imitation_weight and len(self._lost_forks(groups))
             values["groups_imitated"] = int(imitated)
+            values |= self._measured_gammas()
             if from_start:
                 values["success_from_start"] = float(np.mean(from_start))
             if resampled:
                 values["success_resampled"] = float(np.mean(resampled))
         return values
+
+    def _measured_gammas(self) -> dict[str, float]:
+        """By family, see `gamma_of_decisions`; none of those in which nothing was measured."""
+        families = self._rates.families()
+        found = {family: gamma_of_decisions(self._rates.known(family)) for family in families}
+        return {f"gamma_of_decisions/{f}": gamma for f, gamma in found.items() if gamma is not None}
 
     def crucial(self, version: int) -> dict[Task, tuple]:
         """The crucial chunks, as far as they are known, of each task that has an expert."""

@@ -9,6 +9,7 @@ from ale_jax.algo.resampling import (
     anchor_starts,
     crucial_chunks,
     fisher_less,
+    gamma_of_decisions,
     holm,
     imitation_weights,
 )
@@ -120,3 +121,30 @@ def test_counts_that_cannot_be_are_refused(counts):
 def test_hyperparameters_out_of_range_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         ResamplingHypers(**changes)
+
+
+def test_gamma_puts_the_weights_where_the_decisions_are():
+    def rates(*from_start):  # P_0 .. P_{K-1}
+        return [(len(from_start) - k, p) for k, p in enumerate(from_start)]
+
+    # All at the end; the last two of four alike: distances 0 and 1, gamma^j with the mean 1/2.
+    assert gamma_of_decisions(rates(0.2, 0.2, 0.2, 0.2)) == pytest.approx(0.0, abs=1e-9)
+    gamma = gamma_of_decisions(rates(0.2, 0.2, 0.2, 0.6))
+    weight = gamma ** np.arange(4)
+    assert (np.arange(4) * weight).sum() / weight.sum() == pytest.approx(0.5)
+    # Evenly or early: no discount fits.
+    assert gamma_of_decisions(rates(0.2, 0.4, 0.6, 0.8)) == 1.0
+    assert gamma_of_decisions(rates(0.2, 1.0, 1.0, 1.0)) == 1.0
+    # A start between two known ones changes nothing if it lies on the line between them.
+    some = [(24, 0.1), (12, 0.1), (3, 0.1), (1, 0.7)]
+    assert gamma_of_decisions([*some, (2, 0.4)]) == pytest.approx(gamma_of_decisions(some))
+    # Noise that falls is no decision.
+    assert gamma_of_decisions(rates(0.25, 0.2, 0.2, 0.6)) == pytest.approx(gamma)
+    assert gamma_of_decisions([]) is None and gamma_of_decisions(rates(1.0, 1.0)) is None
+
+
+def test_geometric_decisions_give_their_own_gamma():
+    weight = 0.8 ** np.arange(10)  # by the distance to the end
+    after = 1.0 - 0.9 * np.cumsum(weight) / weight.sum()
+    rates = [(j + 1, p) for j, p in enumerate(after)]
+    assert gamma_of_decisions(rates) == pytest.approx(0.8)
