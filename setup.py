@@ -37,7 +37,13 @@ REQUIRES = [
 
 # For what `ale-agent` speaks to others: editors (ACP) and servers of tools (MCP).
 AGENT = ["agent-client-protocol>=0.12", "mcp>=2.3"]
-NOTEBOOKS = ["ipykernel>=6.29", "matplotlib>=3.9", "nbclient>=0.10", "nbformat>=5.10"]
+NOTEBOOKS = [
+    "ipykernel>=6.29",
+    "ipywidgets>=8.1",
+    "matplotlib>=3.9",
+    "nbclient>=0.10",
+    "nbformat>=5.10",
+]
 
 setup(
     name="ale-jax",

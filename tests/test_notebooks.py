@@ -21,6 +21,7 @@ PICTURES = {
     "crucial_chunks": 2,
     "credit_truth": 3,
     "compare_runs": 2,
+    "laboratory": 3,
 }
 
 
