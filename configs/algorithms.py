@@ -95,6 +95,15 @@ def ppo() -> Algo:
     return _algo("ppo", _advantage("gae", "batch", "batch"), _ppo(dual_clip=3.0))
 
 
+def turn_ppo() -> Algo:
+    """Turn-PPO (2512.17008): the time steps of values and advantages are chunks, which are
+    normalized over the step's chunks; with the paper's discount. The paper's ratio is the product
+    over the chunk's tokens, here it is their geometric mean."""
+    return _algo(
+        "turn_ppo", _advantage("turn_gae", "batch", "batch"), _ppo(level="chunk"), gamma=0.99
+    )
+
+
 def asyppo() -> Algo:
     """AsyPPO (2510.01656): two mini critics, whose agreement masks advantages and whose
     disagreement filters the entropy bonus."""
@@ -132,6 +141,7 @@ PRESETS = {
         step,
         lite_ppo,
         ppo,
+        turn_ppo,
         asyppo,
         decoupled_ppo,
         kimi,
@@ -148,14 +158,16 @@ def named(name: str) -> Algo:
 
 def critics(name: str) -> dict[str, Any]:
     """The fields in which the preset `name` differs from the critics' defaults: one critic of the
-    policy's shape for PPO, two much smaller ones for AsyPPO, and none for the others.
+    policy's shape for PPO and Turn-PPO, two much smaller ones for AsyPPO, none for the others.
 
     lam stays 1. The only reward is at the end of an episode, and critics have seen a few hundred
     episodes, so any smaller lambda would base the credit of early tokens on values that are not yet
-    accurate enough.
+    accurate enough. Turn-PPO, whose lambda acts once per chunk, has the paper's.
     """
     if name == "ppo":
         return {"count": 1, "warmup_steps": 2}
+    if name == "turn_ppo":
+        return {"count": 1, "warmup_steps": 2, "lam": 0.9}
     if name == "asyppo":
         sizes = ("width", "num_layers", "num_heads", "num_kv_heads", "head_width", "mlp_width")
         shares = {"mask_share": 0.2, "entropy_share": 0.2}

@@ -140,4 +140,5 @@ _ESTIMATORS = {
     "step": _step,
     "token_return": _later,
     "gae": _later,
+    "turn_gae": _later,
 }

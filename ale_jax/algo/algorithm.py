@@ -19,7 +19,9 @@ ESTIMATORS = {
     "step": "chunks",
     "token_return": "tokens",
     "gae": "tokens",
+    "turn_gae": "chunks",
 }
+FROM_CRITICS = ("gae", "turn_gae")  # the estimators that need values
 MEANS = ("none", "group", "leave_one_out", "batch", "tag")
 STDS = ("none", "group", "batch", "tag")
 LEVELS = ("token", "chunk", "sequence")
@@ -75,8 +77,17 @@ class AdvantageHypers:
 
     @property
     def of_tokens(self) -> bool:
-        """Whether the estimator works on tokens. Its credit is computed on packed batches."""
-        return ESTIMATORS[self.estimator] == "tokens"
+        """Whether credit is computed on packed batches, for their tokens."""
+        return ESTIMATORS[self.estimator] == "tokens" or self.from_critics
+
+    @property
+    def from_critics(self) -> bool:
+        return self.estimator in FROM_CRITICS
+
+    @property
+    def steps_are_chunks(self) -> bool:
+        """Whether the time steps of values and token credit are chunks, and not tokens."""
+        return self.estimator == "turn_gae"
 
     @property
     def compares_a_group(self) -> bool:
@@ -194,7 +205,7 @@ class AlgoConfig:
     """The policy-gradient algorithm.
 
     name: name of the algorithm in reports.
-    gamma: discount per chunk, or per token if the estimator works on tokens.
+    gamma: discount per chunk, or per token if the estimator works on tokens (`ESTIMATORS`).
     old_logp: where pi_old comes from (docs/pi_old.md): "sampler", recorded by the engine with each
         token; "generating", a forward pass of the learner with the weights that generated the
         token; "step", a forward pass of the learner with the weights at the start of the step.

@@ -129,7 +129,10 @@ def scale_token_advantages(
     hp: AdvantageHypers,
 ) -> jax.Array:
     """Applies `hp`'s mean and std over the step's policy tokens, then its clip. group_MBT and tag_G
-    are in 0..G-1. REINFORCE++ (arXiv 2501.03262) uses the mean and std of the batch."""
+    are in 0..G-1. REINFORCE++ (arXiv 2501.03262) uses the mean and std of the batch.
+
+    written_MBT: the units that are compared; 0 elsewhere.
+    """
     valid_U, group_U = written_MBT.reshape(-1), jnp.maximum(group_MBT.reshape(-1), 0)
     keys = {"group": group_U, "tag": tag_G[group_U], "batch": jnp.zeros_like(group_U)}
     advantage_U = standardise(advantage_MBT.reshape(-1), keys, valid_U, len(tag_G), hp.mean, hp.std)

@@ -136,16 +136,16 @@ def _check_batch(config: RunConfig) -> None:
 
 def _check_critics(config: RunConfig) -> None:
     critics, algo = config.critics, config.algo
-    estimator = algo.advantage.estimator
-    if estimator == "gae" and not critics.count:
+    estimator, needed = algo.advantage.estimator, algo.advantage.from_critics
+    if needed and not critics.count:
         raise ValueError(
-            "algo.advantage.estimator gae needs critics: set critics.count to 1 (PPO) or 2 "
-            "(AsyPPO), or choose another estimator"
+            f"algo.advantage.estimator {estimator} needs critics: set critics.count to 1 (PPO) or "
+            "2 (AsyPPO), or choose another estimator"
         )
-    if estimator != "gae" and critics.count:
+    if critics.count and not needed:
         raise ValueError(
             f"critics.count {critics.count}: the estimator {estimator} uses no critic: set it to "
-            "0, or algo.advantage.estimator to gae"
+            "0, or algo.advantage.estimator to gae or turn_gae"
         )
     if critics.entropy_share and not algo.loss.entropy_weight:
         raise ValueError(

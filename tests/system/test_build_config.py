@@ -31,6 +31,7 @@ def smoke_with(changes):
     "name, fields, answer",
     [
         ("ppo", {"critics.count": 0}, "gae needs critics: set critics.count to 1"),
+        ("turn_ppo", {"critics.count": 0}, "turn_gae needs critics: set critics.count to 1"),
         ("grpo", {"critics.count": 1}, "critics.count 1: the estimator outcome uses no critic"),
         ("asyppo", {"algo.loss.entropy_weight": 0.0}, "filters an entropy bonus that is off"),
         ("asyppo", {"rl.group_size": 3}, "cannot be divided evenly among 2 critics: set it to 4"),
