@@ -80,6 +80,25 @@ def gigpo() -> Algo:
     return _algo("gigpo", advantage, _ppo(), gamma=0.95)
 
 
+def gigpo_state() -> Algo:
+    """GiGPO as in its paper: a state is the last observation, whenever it was made."""
+    advantage = _advantage("gigpo", "group", "group", anchor_weight=1.0, anchor_depth=1)
+    return _algo("gigpo_state", advantage, _ppo(), gamma=0.95)
+
+
+def hgpo() -> Algo:
+    """Hierarchy of groups (2602.22817): GiGPO with states by the last one, two and three
+    observations, which weigh 1, 2 and 3."""
+    anchors = {"anchor_weight": 1.0, "anchor_depth": 3, "anchor_exponent": 1.0}
+    return _algo("hgpo", _advantage("hgpo", "group", "group", **anchors), _ppo(), gamma=0.95)
+
+
+def tree() -> Algo:
+    """Differences of mean outcomes along the histories that group members share (2509.21240,
+    2506.11902), with IPA's loss."""
+    return ipa() | _algo("tree", _advantage("tree", "group"), ipa()["loss"], gamma=1.0)
+
+
 def step() -> Algo:
     """The discounted return of each step, normalized over the steps of the group."""
     return _algo("step", _advantage("step", "group", "group"), _ppo(), gamma=0.95)
@@ -138,6 +157,9 @@ PRESETS = {
         reinforce,
         reinforce_pp,
         gigpo,
+        gigpo_state,
+        hgpo,
+        tree,
         step,
         lite_ppo,
         ppo,

@@ -16,11 +16,14 @@ ESTIMATORS = {
     "chunk_return": "trajectories",
     "outcome": "trajectories",
     "gigpo": "trajectories",
+    "hgpo": "trajectories",
+    "tree": "trajectories",
     "step": "chunks",
     "token_return": "tokens",
     "gae": "tokens",
     "turn_gae": "chunks",
 }
+GROUPS_IN_GROUPS = ("gigpo", "hgpo")  # those that compare steps taken in the same state
 FROM_CRITICS = ("gae", "turn_gae")  # the estimators that need values
 MEANS = ("none", "group", "leave_one_out", "batch", "tag")
 STDS = ("none", "group", "batch", "tag")
@@ -54,7 +57,10 @@ class AdvantageHypers:
     failure_reward: added to the outcome of a failure (outcome <= 0). The default is 0: the group
         mean already makes a failure's advantage negative, and in a group of failures an extra cost
         is noise.
-    anchor_weight: weight of gigpo's step-level advantage; 0 for the other estimators.
+    anchor_weight: weight of the step-level advantage of gigpo and hgpo; 0 for the other estimators.
+    anchor_depth: how many of the last observations make a state: with gigpo exactly so many, with
+        hgpo 1 to this number. 0: all observations so far, in order (gigpo).
+    anchor_exponent: hgpo weights states of k observations by k to this power. The paper has 1.
     clip: advantages are clipped to +-clip; 0: off.
     """
 
@@ -63,6 +69,8 @@ class AdvantageHypers:
     std: str = "none"
     failure_reward: float = 0.0
     anchor_weight: float = 0.0
+    anchor_depth: int = 0
+    anchor_exponent: float = 0.0
     clip: float = 0.0
 
     def __post_init__(self) -> None:
@@ -73,6 +81,8 @@ class AdvantageHypers:
             "failure_reward", self.failure_reward, -1e6, 0.0, "a failure must not be rewarded"
         )
         require_range("anchor_weight", self.anchor_weight, 0.0, 1e6, "1 is usual for gigpo")
+        require_range("anchor_depth", self.anchor_depth, 0, 64, "0 is the whole history")
+        require_range("anchor_exponent", self.anchor_exponent, 0.0, 64.0, "1 is usual for hgpo")
         require_range("clip", self.clip, 0.0, 1e6, "0 switches it off")
 
     @property
@@ -261,23 +271,53 @@ REFUSALS = (
     Refusal(
         "gigpo compares within groups",
         lambda c: (
-            c.advantage.estimator == "gigpo"
+            c.advantage.estimator in GROUPS_IN_GROUPS
             and (c.advantage.mean != "group" or c.advantage.std not in ("none", "group"))
         ),
-        "advantage.mean {a.mean} and std {a.std} do not fit gigpo, which compares the members of "
-        "a group: set mean to group, and std to group or none",
+        "advantage.mean {a.mean} and std {a.std} do not fit {a.estimator}, which compares the "
+        "members of a group: set mean to group, and std to group or none",
     ),
     Refusal(
         "gigpo without anchors is grpo",
-        lambda c: c.advantage.estimator == "gigpo" and not c.advantage.anchor_weight,
-        "advantage.anchor_weight 0.0 makes gigpo the same as the estimator outcome: choose that "
-        "estimator, or set a weight above 0",
+        lambda c: c.advantage.estimator in GROUPS_IN_GROUPS and not c.advantage.anchor_weight,
+        "advantage.anchor_weight 0.0 makes {a.estimator} the same as the estimator outcome: "
+        "choose that estimator, or set a weight above 0",
     ),
     Refusal(
         "only gigpo has anchors",
-        lambda c: c.advantage.estimator != "gigpo" and c.advantage.anchor_weight > 0,
+        lambda c: c.advantage.estimator not in GROUPS_IN_GROUPS and c.advantage.anchor_weight > 0,
         "advantage.anchor_weight {a.anchor_weight} is not read by the estimator {a.estimator}: "
         "set it to 0.0",
+    ),
+    Refusal(
+        "a depth that is not read",
+        lambda c: c.advantage.estimator not in GROUPS_IN_GROUPS and c.advantage.anchor_depth > 0,
+        "advantage.anchor_depth {a.anchor_depth} is not read by the estimator {a.estimator}: set "
+        "it to 0",
+    ),
+    Refusal(
+        "a hierarchy has depths",
+        lambda c: c.advantage.estimator == "hgpo" and not c.advantage.anchor_depth,
+        "advantage.anchor_depth 0 leaves hgpo no group within a group: set it to 1 or more (the "
+        "paper has 3), or choose gigpo, for which 0 is the whole history",
+    ),
+    Refusal(
+        "only a hierarchy has weights",
+        lambda c: c.advantage.estimator != "hgpo" and c.advantage.anchor_exponent > 0,
+        "advantage.anchor_exponent {a.anchor_exponent} is not read by the estimator "
+        "{a.estimator}: set it to 0.0",
+    ),
+    Refusal(
+        "a tree grows within a group",
+        lambda c: c.advantage.estimator == "tree" and c.advantage.mean != "group",
+        "advantage.mean {a.mean} does not fit tree, whose root is the mean of the group: set it to "
+        "group",
+    ),
+    Refusal(
+        "a tree is not discounted",
+        lambda c: c.advantage.estimator == "tree" and c.gamma != 1.0,
+        "gamma {algo.gamma} is not read by the estimator tree, which compares mean outcomes: set "
+        "it to 1.0",
     ),
     Refusal(
         "vanilla has no ratio",

@@ -38,6 +38,11 @@ def key_mean(x_U: jax.Array, key_U: jax.Array, valid_U: jax.Array, num_keys: int
     return mean_K[key_U]
 
 
+def key_count(key_U: jax.Array, valid_U: jax.Array, num_keys: int) -> jax.Array:
+    """Number of the valid units of each unit's key, int [U]."""
+    return _members(key_U, valid_U, num_keys).sum(axis=0)[key_U]
+
+
 def _members(key_U: jax.Array, valid_U: jax.Array, num_keys: int) -> jax.Array:
     return (key_U[:, None] == jnp.arange(num_keys)[None, :]) & valid_U[:, None]
 
@@ -55,8 +60,7 @@ def baseline(
     if mean != "leave_one_out":
         return key_mean(x_U, keys[mean], valid_U, num_keys)
     group_U = keys["group"]
-    count_K = _members(group_U, valid_U, num_keys).sum(axis=0).astype(x_U.dtype)
-    count_U = count_K[group_U]
+    count_U = key_count(group_U, valid_U, num_keys).astype(x_U.dtype)
     above_U = x_U - key_mean(x_U, group_U, valid_U, num_keys)
     # (n mean - x) / (n - 1), written so that equal members are exactly their own baseline.
     return x_U - jnp.where(count_U > 1, count_U / jnp.maximum(count_U - 1.0, 1.0), 0.0) * above_U

@@ -65,7 +65,7 @@ def assemble(
     of equal outcomes) have no gradient: they are counted, and not computed, unless the loss has
     terms beside the advantages or credit is yet to come, to tokens.
     """
-    table = tabulate_rewards(groups, shape.chunks_per_pack)
+    table = tabulate_rewards(groups, shape.chunks_per_pack, algo.advantage.anchor_depth)
     credit = jax.device_get(_credit(_rewards(table), len(groups), algo.gamma, algo.advantage))
     every = credited_samples(table, *credit)
     all_teach = algo.teaches_without_credit or algo.advantage.of_tokens
