@@ -45,6 +45,12 @@ def grpo() -> Algo:
     return _algo("grpo", _advantage("outcome", "group", "group"), _ppo())
 
 
+def dapo() -> Algo:
+    """DAPO (2503.14476): GRPO with a higher upper bound of the ratio, and without groups of equal
+    outcomes (`rl`). The paper's penalty of overlong replies is left out."""
+    return _algo("dapo", _advantage("outcome", "group", "group"), _ppo(clip_high=0.28))
+
+
 def dr_grpo() -> Algo:
     """GRPO without its biases (2503.20783): no std, and a constant in place of lengths."""
     loss = _ppo(aggregation="constant", constant_tokens=256)
@@ -151,6 +157,7 @@ PRESETS = {
         tis,
         cispo,
         grpo,
+        dapo,
         dr_grpo,
         gspo,
         rloo,
@@ -196,6 +203,11 @@ def critics(name: str) -> dict[str, Any]:
         small = dict(zip(sizes, (48, 2, 2, 2, 24, 144), strict=True))
         return small | shares | {"count": 2, "warmup_steps": 2}
     return {}
+
+
+def rl(name: str) -> dict[str, Any]:
+    """The fields in which the preset `name` differs from the defaults of the section rl."""
+    return {"dynamic_sampling": True} if name == "dapo" else {}
 
 
 def _algo(name: str, advantage: Algo, loss: Algo, **fields: Any) -> Algo:

@@ -131,6 +131,17 @@ def _check_batch(config: RunConfig) -> None:
             f"{advantage.std} nothing to compare within a group, so nothing is learned: set it to "
             "2 or more, or these to none, batch or tag"
         )
+    if rl.dynamic_sampling and not advantage.compares_a_group:
+        raise ValueError(
+            f"rl.dynamic_sampling leaves out groups whose outcomes are equal, but with "
+            f"algo.advantage.mean {advantage.mean} and std {advantage.std} they teach too: set it "
+            "to False, or one of these to group"
+        )
+    if rl.dynamic_sampling and config.resampling.scheme != NONE:
+        raise ValueError(
+            f"rl.dynamic_sampling hides from resampling.scheme {config.resampling.scheme} the "
+            "groups that have mastered a start or need an expert: set one of them to False or none"
+        )
     _check_critics(config)
 
 
