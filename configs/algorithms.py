@@ -55,6 +55,12 @@ def grpo() -> Algo:
     return _algo("grpo", _advantage("outcome", "group", "group"), _ppo())
 
 
+def dapo() -> Algo:
+    """DAPO (2503.14476): GRPO with a higher upper bound of the ratio, and without groups of equal
+    outcomes (`rl`). The paper's penalty of overlong replies is left out."""
+    return _algo("dapo", _advantage("outcome", "group", "group"), _ppo(clip_high=0.28))
+
+
 def dr_grpo() -> Algo:
     """GRPO without its biases (2503.20783): no std, and a constant in place of lengths."""
     loss = _ppo(aggregation="constant", constant_tokens=256)
@@ -90,6 +96,25 @@ def gigpo() -> Algo:
     return _algo("gigpo", advantage, _ppo(), gamma=0.95)
 
 
+def gigpo_state() -> Algo:
+    """GiGPO as in its paper: a state is the last observation, whenever it was made."""
+    advantage = _advantage("gigpo", "group", "group", anchor_weight=1.0, anchor_depth=1)
+    return _algo("gigpo_state", advantage, _ppo(), gamma=0.95)
+
+
+def hgpo() -> Algo:
+    """Hierarchy of groups (2602.22817): GiGPO with states by the last one, two and three
+    observations, which weigh 1, 2 and 3."""
+    anchors = {"anchor_weight": 1.0, "anchor_depth": 3, "anchor_exponent": 1.0}
+    return _algo("hgpo", _advantage("hgpo", "group", "group", **anchors), _ppo(), gamma=0.95)
+
+
+def tree() -> Algo:
+    """Differences of mean outcomes along the histories that group members share (2509.21240,
+    2506.11902), with IPA's loss."""
+    return ipa() | _algo("tree", _advantage("tree", "group"), ipa()["loss"], gamma=1.0)
+
+
 def step() -> Algo:
     """The discounted return of each step, normalized over the steps of the group."""
     return _algo("step", _advantage("step", "group", "group"), _ppo(), gamma=0.95)
@@ -103,6 +128,15 @@ def lite_ppo() -> Algo:
 def ppo() -> Algo:
     """PPO (1707.06347) with generalized advantages from critics, normalized over the step."""
     return _algo("ppo", _advantage("gae", "batch", "batch"), _ppo(dual_clip=3.0))
+
+
+def turn_ppo() -> Algo:
+    """Turn-PPO (2512.17008): the time steps of values and advantages are chunks, which are
+    normalized over the step's chunks; with the paper's discount. The paper's ratio is the product
+    over the chunk's tokens, here it is their geometric mean."""
+    return _algo(
+        "turn_ppo", _advantage("turn_gae", "batch", "batch"), _ppo(level="chunk"), gamma=0.99
+    )
 
 
 def asyppo() -> Algo:
@@ -148,15 +182,20 @@ PRESETS = {
         tis,
         cispo,
         grpo,
+        dapo,
         dr_grpo,
         gspo,
         rloo,
         reinforce,
         reinforce_pp,
         gigpo,
+        gigpo_state,
+        hgpo,
+        tree,
         step,
         lite_ppo,
         ppo,
+        turn_ppo,
         asyppo,
         decoupled_ppo,
         kimi,
@@ -175,20 +214,27 @@ def named(name: str) -> Algo:
 
 def critics(name: str) -> dict[str, Any]:
     """The fields in which the preset `name` differs from the critics' defaults: one critic of the
-    policy's shape for PPO, two much smaller ones for AsyPPO, and none for the others.
+    policy's shape for PPO and Turn-PPO, two much smaller ones for AsyPPO, none for the others.
 
     lam stays 1. The only reward is at the end of an episode, and critics have seen a few hundred
     episodes, so any smaller lambda would base the credit of early tokens on values that are not yet
-    accurate enough.
+    accurate enough. Turn-PPO, whose lambda acts once per chunk, has the paper's.
     """
     if name == "ppo":
         return {"count": 1, "warmup_steps": 2}
+    if name == "turn_ppo":
+        return {"count": 1, "warmup_steps": 2, "lam": 0.9}
     if name == "asyppo":
         sizes = ("width", "num_layers", "num_heads", "num_kv_heads", "head_width", "mlp_width")
         shares = {"mask_share": 0.2, "entropy_share": 0.2}
         small = dict(zip(sizes, (48, 2, 2, 2, 24, 144), strict=True))
         return small | shares | {"count": 2, "warmup_steps": 2}
     return {}
+
+
+def rl(name: str) -> dict[str, Any]:
+    """The fields in which the preset `name` differs from the defaults of the section rl."""
+    return {"dynamic_sampling": True} if name == "dapo" else {}
 
 
 def _algo(name: str, advantage: Algo, loss: Algo, **fields: Any) -> Algo:

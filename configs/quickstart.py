@@ -22,6 +22,7 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c.rl.update(steps=170, groups_per_step=16, group_size=4, alpha=1.0)
     c.rl_optimizer.update(learning_rate=5e-4, muon_learning_rate=0.0025)
     c.rl_optimizer.update(warmup_steps=5, decay_steps=170)
+    c.rl.update(algorithms.rl(algorithm))
     c.algo.update(algorithms.named(algorithm))
     # Failures are weighted by 0.1 with every algorithm, because every algorithm that was measured
     # reaches a higher success with this weight (docs/experiments.md, `failures`). A balance weighs

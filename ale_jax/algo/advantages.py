@@ -11,6 +11,9 @@ The arrays of `Rewards`:
     anchor_NC: the first trajectory of the group, by its index in N, that reached the state before
         this chunk.
     tokens_NC: number of policy tokens that get the advantage of this chunk.
+    anchor_NCH: for k = 1..H, the first chunk of the group, by its index in N x C, before which the
+        last k observations were the same; its own index if there are fewer. H is
+        `advantage.anchor_depth`.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from ale_jax.algo.baselines import (
     real_chunks,
     standardise,
 )
+from ale_jax.algo.peers import against_history, against_state, along_tree, hierarchy
 
 
 class Rewards(NamedTuple):
@@ -42,6 +46,7 @@ class Rewards(NamedTuple):
     valid_N: jax.Array
     anchor_NC: jax.Array
     tokens_NC: jax.Array
+    anchor_NCH: jax.Array | None = None
 
     @property
     def keys(self) -> dict[str, jax.Array]:
@@ -171,17 +176,32 @@ def _baseline_and_divisor(rewards, num_groups, hp) -> tuple[jax.Array, jax.Array
 def _gigpo(rewards, num_groups, gamma, hp) -> jax.Array:
     """Group-in-group (GiGPO, arXiv 2505.10978): the outcome relative to the group, plus
     `anchor_weight` times each chunk's discounted return relative to those of the group members that
-    reached the same state."""
+    reached the same state (`anchor_depth`)."""
     episode_NC = _outcome(rewards, num_groups, gamma, hp)
     return_NC = chunk_returns(rewards.reward_NC, rewards.num_chunks_N, gamma)
-
-    def against_peers(return_N, anchor_N, real_N):
-        keys = {"group": jnp.where(real_N, anchor_N, 0)}
-        return standardise(return_N, keys, real_N, len(return_N), "group", hp.std)
-
-    columns = jax.vmap(against_peers, in_axes=1, out_axes=1)
-    step_NC = columns(return_NC, rewards.anchor_NC, rewards.real_NC)
+    if hp.anchor_depth:
+        anchor_NC = rewards.anchor_NCH[:, :, -1]
+        step_NC, _ = against_state(return_NC, anchor_NC, rewards.real_NC, hp.std)
+    else:
+        step_NC = against_history(return_NC, rewards.anchor_NC, rewards.real_NC, hp.std)
     return episode_NC + hp.anchor_weight * step_NC
+
+
+def _hgpo(rewards, num_groups, gamma, hp) -> jax.Array:
+    """Hierarchy of groups (HGPO, arXiv 2602.22817): `_gigpo`, with states by the last 1 to
+    `anchor_depth` observations."""
+    episode_NC = _outcome(rewards, num_groups, gamma, hp)
+    return_NC = chunk_returns(rewards.reward_NC, rewards.num_chunks_N, gamma)
+    of_states = rewards.anchor_NCH, rewards.real_NC, hp.std, hp.anchor_exponent
+    return episode_NC + hp.anchor_weight * hierarchy(return_NC, *of_states)
+
+
+def _tree(rewards, num_groups, gamma, hp) -> jax.Array:
+    """Members of a group that share a history are a tree: what a chunk changed of the mean outcome
+    of those who pass (`along_tree`)."""
+    root_N, divisor_N = _baseline_and_divisor(rewards, num_groups, hp)
+    rise_NC = along_tree(rewards.outcome_N, root_N, rewards.anchor_NC, rewards.real_NC)
+    return rise_NC / divisor_N[:, None]
 
 
 def _step(rewards, num_groups, gamma, hp) -> jax.Array:
@@ -203,7 +223,10 @@ _ESTIMATORS = {
     "chunk_return": _chunk_return,
     "outcome": _outcome,
     "gigpo": _gigpo,
+    "hgpo": _hgpo,
+    "tree": _tree,
     "step": _step,
     "token_return": _later,
     "gae": _later,
+    "turn_gae": _later,
 }

@@ -16,10 +16,14 @@ ESTIMATORS = {
     "chunk_return": "trajectories",
     "outcome": "trajectories",
     "gigpo": "trajectories",
+    "hgpo": "trajectories",
+    "tree": "trajectories",
     "step": "chunks",
     "token_return": "tokens",
     "gae": "tokens",
+    "turn_gae": "chunks",
 }
+FROM_CRITICS = ("gae", "turn_gae")  # the estimators that need values
 MEANS = ("none", "group", "leave_one_out", "batch", "tag")
 STDS = ("none", "group", "batch", "tag")
 CENTRINGS = ("outcome", "chunk", "distance")
@@ -66,7 +70,10 @@ class AdvantageHypers:
     failure_reward: added to the outcome of a failure (outcome <= 0). The default is 0: the group
         mean already makes a failure's advantage negative, and in a group of failures an extra cost
         is noise.
-    anchor_weight: weight of gigpo's step-level advantage; 0 for the other estimators.
+    anchor_weight: weight of the step-level advantage of gigpo and hgpo; 0 for the other estimators.
+    anchor_depth: how many of the last observations make a state: with gigpo exactly so many, with
+        hgpo 1 to this number. 0: all observations so far, in order (gigpo).
+    anchor_exponent: hgpo weights states of k observations by k to this power. The paper has 1.
     clip: advantages are clipped to +-clip; 0: off.
     balance: "group": the negative advantages of a group are scaled down until they weigh no more
         than the positive ones, both summed over policy tokens. A group in which failures are longer
@@ -79,6 +86,8 @@ class AdvantageHypers:
     centring: str = "outcome"
     failure_reward: float = 0.0
     anchor_weight: float = 0.0
+    anchor_depth: int = 0
+    anchor_exponent: float = 0.0
     clip: float = 0.0
     balance: str = "none"
 
@@ -91,6 +100,8 @@ class AdvantageHypers:
             "failure_reward", self.failure_reward, -1e6, 0.0, "a failure must not be rewarded"
         )
         require_range("anchor_weight", self.anchor_weight, 0.0, 1e6, "1 is usual for gigpo")
+        require_range("anchor_depth", self.anchor_depth, 0, 64, "0 is the whole history")
+        require_range("anchor_exponent", self.anchor_exponent, 0.0, 64.0, "1 is usual for hgpo")
         require_range("clip", self.clip, 0.0, 1e6, "0 switches it off")
         require_choice("balance", self.balance, BALANCES)
 
@@ -101,8 +112,17 @@ class AdvantageHypers:
 
     @property
     def of_tokens(self) -> bool:
-        """Whether the estimator works on tokens. Its credit is computed on packed batches."""
-        return self.units == "tokens"
+        """Whether credit is computed on packed batches, for their tokens."""
+        return self.units == "tokens" or self.from_critics
+
+    @property
+    def from_critics(self) -> bool:
+        return self.estimator in FROM_CRITICS
+
+    @property
+    def steps_are_chunks(self) -> bool:
+        """Whether the time steps of values and token credit are chunks, and not tokens."""
+        return self.estimator == "turn_gae"
 
     @property
     def compares_a_group(self) -> bool:
@@ -234,7 +254,7 @@ class AlgoConfig:
     """The policy-gradient algorithm.
 
     name: name of the algorithm in reports.
-    gamma: discount per chunk, or per token if the estimator works on tokens.
+    gamma: discount per chunk, or per token if the estimator works on tokens (`ESTIMATORS`).
     old_logp: where pi_old comes from (docs/pi_old.md): "sampler", recorded by the engine with each
         token; "generating", a forward pass of the learner with the weights that generated the
         token; "step", a forward pass of the learner with the weights at the start of the step.

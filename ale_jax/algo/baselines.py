@@ -38,6 +38,11 @@ def key_mean(x_U: jax.Array, key_U: jax.Array, valid_U: jax.Array, num_keys: int
     return mean_K[key_U]
 
 
+def key_count(key_U: jax.Array, valid_U: jax.Array, num_keys: int) -> jax.Array:
+    """Number of the valid units of each unit's key, int [U]."""
+    return _members(key_U, valid_U, num_keys).sum(axis=0)[key_U]
+
+
 def _members(key_U: jax.Array, valid_U: jax.Array, num_keys: int) -> jax.Array:
     return (key_U[:, None] == jnp.arange(num_keys)[None, :]) & valid_U[:, None]
 
@@ -55,8 +60,7 @@ def baseline(
     if mean != "leave_one_out":
         return key_mean(x_U, keys[mean], valid_U, num_keys)
     group_U = keys["group"]
-    count_K = _members(group_U, valid_U, num_keys).sum(axis=0).astype(x_U.dtype)
-    count_U = count_K[group_U]
+    count_U = key_count(group_U, valid_U, num_keys).astype(x_U.dtype)
     above_U = x_U - key_mean(x_U, group_U, valid_U, num_keys)
     # (n mean - x) / (n - 1), written so that equal members are exactly their own baseline.
     return x_U - jnp.where(count_U > 1, count_U / jnp.maximum(count_U - 1.0, 1.0), 0.0) * above_U
@@ -129,7 +133,10 @@ def scale_token_advantages(
     hp: AdvantageHypers,
 ) -> jax.Array:
     """Applies `hp`'s mean and std over the step's policy tokens, then its clip. group_MBT and tag_G
-    are in 0..G-1. REINFORCE++ (arXiv 2501.03262) uses the mean and std of the batch."""
+    are in 0..G-1. REINFORCE++ (arXiv 2501.03262) uses the mean and std of the batch.
+
+    written_MBT: the units that are compared; 0 elsewhere.
+    """
     valid_U, group_U = written_MBT.reshape(-1), jnp.maximum(group_MBT.reshape(-1), 0)
     keys = {"group": group_U, "tag": tag_G[group_U], "batch": jnp.zeros_like(group_U)}
     advantage_U = standardise(advantage_MBT.reshape(-1), keys, valid_U, len(tag_G), hp.mean, hp.std)

@@ -9,6 +9,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+GROUPS_IN_GROUPS = ("gigpo", "hgpo")  # the estimators that compare steps taken in the same state
+
 
 @dataclasses.dataclass(frozen=True)
 class Refusal:
@@ -36,23 +38,53 @@ REFUSALS = (
     Refusal(
         "gigpo compares within groups",
         lambda c: (
-            c.advantage.estimator == "gigpo"
+            c.advantage.estimator in GROUPS_IN_GROUPS
             and (c.advantage.mean != "group" or c.advantage.std not in ("none", "group"))
         ),
-        "advantage.mean {a.mean} and std {a.std} do not fit gigpo, which compares the members of "
-        "a group: set mean to group, and std to group or none",
+        "advantage.mean {a.mean} and std {a.std} do not fit {a.estimator}, which compares the "
+        "members of a group: set mean to group, and std to group or none",
     ),
     Refusal(
         "gigpo without anchors is grpo",
-        lambda c: c.advantage.estimator == "gigpo" and not c.advantage.anchor_weight,
-        "advantage.anchor_weight 0.0 makes gigpo the same as the estimator outcome: choose that "
-        "estimator, or set a weight above 0",
+        lambda c: c.advantage.estimator in GROUPS_IN_GROUPS and not c.advantage.anchor_weight,
+        "advantage.anchor_weight 0.0 makes {a.estimator} the same as the estimator outcome: "
+        "choose that estimator, or set a weight above 0",
     ),
     Refusal(
         "only gigpo has anchors",
-        lambda c: c.advantage.estimator != "gigpo" and c.advantage.anchor_weight > 0,
+        lambda c: c.advantage.estimator not in GROUPS_IN_GROUPS and c.advantage.anchor_weight > 0,
         "advantage.anchor_weight {a.anchor_weight} is not read by the estimator {a.estimator}: "
         "set it to 0.0",
+    ),
+    Refusal(
+        "a depth that is not read",
+        lambda c: c.advantage.estimator not in GROUPS_IN_GROUPS and c.advantage.anchor_depth > 0,
+        "advantage.anchor_depth {a.anchor_depth} is not read by the estimator {a.estimator}: set "
+        "it to 0",
+    ),
+    Refusal(
+        "a hierarchy has depths",
+        lambda c: c.advantage.estimator == "hgpo" and not c.advantage.anchor_depth,
+        "advantage.anchor_depth 0 leaves hgpo no group within a group: set it to 1 or more (the "
+        "paper has 3), or choose gigpo, for which 0 is the whole history",
+    ),
+    Refusal(
+        "only a hierarchy has weights",
+        lambda c: c.advantage.estimator != "hgpo" and c.advantage.anchor_exponent > 0,
+        "advantage.anchor_exponent {a.anchor_exponent} is not read by the estimator "
+        "{a.estimator}: set it to 0.0",
+    ),
+    Refusal(
+        "a tree grows within a group",
+        lambda c: c.advantage.estimator == "tree" and c.advantage.mean != "group",
+        "advantage.mean {a.mean} does not fit tree, whose root is the mean of the group: set it to "
+        "group",
+    ),
+    Refusal(
+        "a tree is not discounted",
+        lambda c: c.advantage.estimator == "tree" and c.gamma != 1.0,
+        "gamma {algo.gamma} is not read by the estimator tree, which compares mean outcomes: set "
+        "it to 1.0",
     ),
     Refusal(
         "only chunk_return chooses what it centres",

@@ -1,4 +1,5 @@
-"""Generalised advantage estimation over packed rows (arXiv 1506.02438), and AsyPPO's critics.
+"""Generalised advantage estimation over packed rows (arXiv 1506.02438) by tokens or by chunks
+(Turn-PPO, arXiv 2512.17008), and AsyPPO's critics.
 
 AsyPPO (arXiv 2510.01656) trains a few small critics, each on different responses to every prompt.
 GAE uses the mean of their values. Where the critics agree, the advantage carries little new
@@ -54,6 +55,53 @@ def gae(
     return advantage_BT, jnp.where(action_mask_BT, advantage_BT + value_BT, 0.0)
 
 
+def turn_gae(
+    value_BT: jax.Array,
+    reward_BT: jax.Array,
+    chunk_BT: jax.Array,
+    segment_BT: jax.Array,
+    gamma: float,
+    lam: float,
+) -> tuple[jax.Array, jax.Array]:
+    """(advantage_BT on policy tokens, target_BT on the first token of each chunk), 0 elsewhere.
+
+    Turn-PPO (arXiv 2512.17008): the time steps of `gae` are chunks. The value before a chunk is
+    that before its first token, its reward is the sum over its tokens, and all of its tokens have
+    its advantage. gamma and lam act once per chunk. With chunks of one token it is `gae`.
+    """
+    start_BT = jnp.where(chunk_starts(chunk_BT), chunk_BT, -1)
+    total_BT = _rest_of_chunk(reward_BT, chunk_BT)
+    advantage_BT, target_BT = gae(value_BT, total_BT, start_BT, segment_BT, gamma, lam)
+    return over_chunks(advantage_BT, chunk_BT), target_BT
+
+
+def chunk_starts(chunk_BT: jax.Array) -> jax.Array:
+    """Which tokens are the first of their chunk, bool [B, T]."""
+    before_BT = jnp.pad(chunk_BT, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+    return (chunk_BT >= 0) & (chunk_BT != before_BT)
+
+
+def over_chunks(x_BT: jax.Array, chunk_BT: jax.Array) -> jax.Array:
+    """Gives each policy token the x of the first token of its chunk; 0 elsewhere."""
+    places_BT = jnp.where(chunk_starts(chunk_BT), jnp.arange(chunk_BT.shape[1])[None, :], 0)
+    first_BT = jax.lax.cummax(places_BT, axis=1)
+    x_BT = jnp.take_along_axis(x_BT, first_BT, axis=1)
+    return jnp.where(chunk_BT >= 0, x_BT, jnp.zeros((), x_BT.dtype))
+
+
+def _rest_of_chunk(x_BT: jax.Array, chunk_BT: jax.Array) -> jax.Array:
+    """Sum of x from each policy token to the end of its chunk."""
+
+    def step(later, now):
+        (x_B, chunk_B), (sum_B, chunk_later_B) = now, later
+        sum_B = x_B + jnp.where(chunk_B == chunk_later_B, sum_B, 0.0)
+        return (sum_B, chunk_B), sum_B
+
+    nothing = jnp.zeros_like(x_BT[:, 0]), jnp.full_like(chunk_BT[:, 0], -1)
+    _, sum_TB = jax.lax.scan(step, nothing, (x_BT.T, chunk_BT.T), reverse=True)
+    return sum_TB.T
+
+
 def critic_of(member_BT: np.ndarray, critics: int) -> np.ndarray:
     """Index of the critic that learns from each token, int [B, T]; -1 on padding. Member m of a
     group belongs to critic m mod `critics`, so that each prompt's responses are divided evenly and
@@ -69,7 +117,8 @@ def critic_loss(
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """L_m = (1/Z) sum_t (V_m(s_t) - R_t)^2 over the tokens that this critic learns from.
 
-    s_t is the state before token t. Z: number of such tokens in the whole step. Returns the loss
+    s_t is the state before token t. Z: number of such tokens in the whole step (of `turn_gae`, only
+    the first of each chunk is one). Returns the loss
     and sums for the metrics. Values outside `own_BT` have no influence, even if they are nan.
     """
     assert value_BT.shape == return_BT.shape == own_BT.shape

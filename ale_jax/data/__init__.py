@@ -5,6 +5,7 @@ Shape suffixes:
     B  rows of packed tokens
     C  chunks of a trajectory; in the arrays of a step, as many as a trajectory can have
     G  groups of trajectories that play one task
+    H  last observations by which states are compared: 1, 2, ..., `anchor_depth`
     K  experts per token
     L  layers that have experts
     N  trajectories of a step

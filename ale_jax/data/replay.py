@@ -9,6 +9,10 @@ from collections.abc import Callable, Mapping
 from ale_jax.data.staleness import Admission, Drop, StalenessGate, age
 from ale_jax.records import STATUS_RULES, Trajectory
 
+# Of the groups that are admitted at one version, so many steps' worth may be replaced for want of a
+# signal. With the next step's worth, which is kept whatever it is, a step ends.
+REPLACEABLE_STEPS = 2
+
 
 @dataclasses.dataclass(frozen=True)
 class Group:
@@ -31,6 +35,11 @@ class Group:
         """Version of the weights at the first token of any valid member. ValueError without one."""
         return min(t.start_version for t in self.valid)
 
+    @property
+    def has_signal(self) -> bool:
+        """Whether the outcomes of its valid members differ."""
+        return len({t.episode.reward for t in self.valid}) > 1
+
 
 @dataclasses.dataclass(frozen=True)
 class DroppedGroup:
@@ -51,6 +60,12 @@ class ReplayBuffer:
     It reports the end of each group to the gate, so that no permit is lost: a group without a valid
     member as failed, and a group that has become too old for its use as stale. Thread-safe.
 
+    dynamic: a group without a signal is dropped as equal, so that the next one takes its place
+        (dynamic sampling, DAPO, arXiv 2503.14476). Which groups may be dropped is decided by the
+        order of their admission, so that without staleness a step's groups do not depend on which
+        comes back first: those of the first 2 P that have a signal, and all that follow, until
+        there are P.
+
     max_uses: how often one group may be trained on while it is fresh enough.
     fill: a step waits until the rollouts are as far ahead as they may be, so that ages depend on
         alpha alone, and not on whether rollouts or learner are slower.
@@ -65,6 +80,7 @@ class ReplayBuffer:
         max_uses: int = 1,
         fill: bool = False,
         on_drop: Callable[[DroppedGroup], None] = _ignore,
+        dynamic: bool = False,
     ):
         if group_size < 1 or max_uses < 1:
             raise ValueError(
@@ -75,6 +91,7 @@ class ReplayBuffer:
         self._max_uses = max_uses
         self._fill = fill
         self._on_drop = on_drop
+        self._dynamic = dynamic
         self._partial: dict[int, dict[int, Trajectory]] = {}
         self._whole: dict[int, Group] = {}
         self._uses: dict[int, int] = {}
@@ -98,9 +115,16 @@ class ReplayBuffer:
         if not any(map(_is_valid, members)):
             self._drop(index, Drop.FAILED, members)
             return
-        self._whole[index] = Group(index, members, self._gate.complete(index))
+        group = Group(index, members, self._gate.complete(index))
+        if self._dynamic and not group.has_signal and self._is_replaceable(group.admission):
+            self._drop(index, Drop.EQUAL, members)
+            return
+        self._whole[index] = group
         self._uses[index] = 0
         self._changed.notify_all()
+
+    def _is_replaceable(self, admission: Admission) -> bool:
+        return admission.number < REPLACEABLE_STEPS * self._gate.groups_per_step
 
     def drop_overdue(self, started: Mapping[int, int]) -> list[int]:
         """Drops the groups in flight that would be too old when they are complete, and returns

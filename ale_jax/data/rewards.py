@@ -22,7 +22,8 @@ class RewardTable:
     in the given order. tag_N int32: task families, numbered from 0 in the order of their first
     appearance. valid_N bool. anchor_NC int32: the first row of the group that reached the state
     before this chunk (`_anchors`); 0 where unused. tokens_NC int32: policy tokens that get the
-    credit of this chunk, those of side branches included; 0 where unused.
+    credit of this chunk, those of side branches included; 0 where unused. anchor_NCH int32: for the
+    last 1..H observations, the first chunk of the group in that state (`_recent_anchors`).
     """
 
     trajectories: tuple[Trajectory, ...]
@@ -34,6 +35,7 @@ class RewardTable:
     valid_N: np.ndarray
     anchor_NC: np.ndarray
     tokens_NC: np.ndarray
+    anchor_NCH: np.ndarray
 
     @property
     def tag_G(self) -> np.ndarray:
@@ -42,8 +44,11 @@ class RewardTable:
         return self.tag_N[first]
 
 
-def tabulate_rewards(groups: Sequence[Group], max_chunks: int) -> RewardTable:
-    """Shapes: N = number of members, C = max_chunks. ValueError if a trajectory has more chunks."""
+def tabulate_rewards(
+    groups: Sequence[Group], max_chunks: int, anchor_depth: int = 0
+) -> RewardTable:
+    """Shapes: N = number of members, C = max_chunks, H = anchor_depth. ValueError if a trajectory
+    has more chunks."""
     rows = [(g, t) for g, group in enumerate(groups) for t in group.members]
     sampled = [t.turns[t.num_prefix_turns :] for _, t in rows]
     longest = max(map(len, sampled), default=0)
@@ -67,6 +72,7 @@ def tabulate_rewards(groups: Sequence[Group], max_chunks: int) -> RewardTable:
         valid_N=np.array(valid, bool),
         anchor_NC=_anchors(rows, max_chunks),
         tokens_NC=_token_counts([t for _, t in rows], max_chunks),
+        anchor_NCH=_recent_anchors(rows, max_chunks, anchor_depth),
     )
 
 
@@ -105,6 +111,24 @@ def _token_counts(trajectories: Sequence[Trajectory], max_chunks: int) -> np.nda
             counts = [len(turn.action_ids) for turn in branch.turns[branch.num_prefix_turns :]]
             tokens_NC[n, end - len(counts) : end] += np.array(counts, np.int32)
     return tokens_NC
+
+
+def _recent_anchors(
+    rows: Sequence[tuple[int, Trajectory]], max_chunks: int, depth: int
+) -> np.ndarray:
+    """For each chunk and k = 1..depth, the first chunk of its group, by its index in N x C, before
+    which the last k observations were the same. A chunk before which there were fewer is in no
+    state of k observations, and has its own index."""
+    own_NC = np.arange(len(rows) * max_chunks, dtype=np.int32).reshape(-1, max_chunks)
+    anchor_NCH = np.repeat(own_NC[:, :, None], depth, axis=2)
+    first: dict[tuple, int] = {}
+    for n, (group, trajectory) in enumerate(rows):
+        seen = [turn.prompt_text for turn in trajectory.turns]
+        for c, end in enumerate(range(trajectory.num_prefix_turns + 1, len(seen) + 1)):
+            for k in range(1, min(depth, end) + 1):
+                state = (group, *seen[end - k : end])
+                anchor_NCH[n, c, k - 1] = first.setdefault(state, own_NC[n, c])
+    return anchor_NCH
 
 
 def credited_samples(

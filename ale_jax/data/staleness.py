@@ -36,6 +36,7 @@ class Drop(enum.StrEnum):
 
     FAILED = "failed"  # no member has a valid reward
     STALE = "stale"  # too old to be trained on
+    EQUAL = "equal"  # all outcomes are equal, and `rl.dynamic_sampling` replaces it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,11 +44,12 @@ class Admission:
     """When a group was admitted.
 
     order: number of groups admitted before it, since the run was started or resumed. version: the
-    gate's.
+    gate's. number: of groups admitted before it at that version, since then.
     """
 
     order: int
     version: int
+    number: int = 0
 
 
 class StalenessGate:
@@ -71,7 +73,7 @@ class StalenessGate:
         self.groups_per_step = groups_per_step
         self._version = version
         self._trained = version * groups_per_step
-        self._admitted = 0
+        self._admitted = self._admitted_before = 0  # before: this version
         self._in_flight: dict[int, Admission] = {}
         self._waiting: dict[int, Admission] = {}
         self._dropped: collections.Counter[Drop] = collections.Counter()
@@ -115,7 +117,8 @@ class StalenessGate:
             assert group not in self._in_flight.keys() | self._waiting, f"{group} is out already"
             if not self._changed.wait_for(lambda: self._accepted() < self.capacity, timeout):
                 return False
-            self._in_flight[group] = Admission(self._admitted, self._version)
+            number = self._admitted - self._admitted_before
+            self._in_flight[group] = Admission(self._admitted, self._version, number)
             self._admitted += 1
             return True
 
@@ -161,7 +164,7 @@ class StalenessGate:
         """Adds P permits. To be called when the rollouts sample from weights `version`."""
         with self._changed:
             assert version == self._version + 1, (version, self._version)
-            self._version = version
+            self._version, self._admitted_before = version, self._admitted
             self._changed.notify_all()
 
     def outstanding(self) -> list[int]:

@@ -16,6 +16,7 @@ from ale_jax.algo.policy_loss import policy_loss
 from ale_jax.data.packing import Sample, Shape, pack_all
 from ale_jax.data.replay import Group
 from ale_jax.data.rewards import RewardTable, credited_samples, tabulate_rewards
+from ale_jax.learn.critic_batches import of_time_steps, time_steps
 from ale_jax.learn.step import LossFn, TokenUpdate
 from ale_jax.records import Batch
 
@@ -64,7 +65,7 @@ def assemble(
     of equal outcomes) have no gradient: they are counted, and not computed, unless the loss has
     terms beside the advantages or credit is yet to come, to tokens.
     """
-    table = tabulate_rewards(groups, shape.chunks_per_pack)
+    table = tabulate_rewards(groups, shape.chunks_per_pack, algo.advantage.anchor_depth)
     credit = jax.device_get(_credit(_rewards(table), len(groups), algo.gamma, algo.advantage))
     every = credited_samples(table, *credit)
     all_teach = algo.teaches_without_credit or algo.advantage.of_tokens
@@ -91,7 +92,10 @@ def _credit_tokens(batches: list[Batch], tag_G: np.ndarray, algo: AlgoConfig) ->
 
 def scale_advantages(batches: list[Batch], tag_G: np.ndarray, hp: AdvantageHypers) -> list[Batch]:
     """The batches of a whole step with `hp`'s mean, std and clip applied to the advantages of their
-    tokens. tag_G: of `RewardTable`."""
+    tokens. tag_G: of `RewardTable`.
+
+    Mean and std are over time steps: a chunk that is one counts once, whatever its length.
+    """
     if not batches:
         return batches
     # Steps differ in how many batches they have: of few sizes few programs are compiled.
@@ -101,14 +105,16 @@ def scale_advantages(batches: list[Batch], tag_G: np.ndarray, hp: AdvantageHyper
         empty_BT = np.zeros_like(arrays_BT[0])  # not written, so not looked at
         return np.stack(arrays_BT + [empty_BT] * (room - len(batches)))
 
+    by_chunk = hp.steps_are_chunks
     advantage_MBT = _scale_token_advantages(
         stack([b.advantage_BT for b in batches]),
-        stack([b.chunk_BT >= 0 for b in batches]),
+        stack([time_steps(b, by_chunk) for b in batches]),
         stack([b.group_BT for b in batches]),
         tag_G,
         hp,
     )
-    return _with_advantages(batches, list(jax.device_get(advantage_MBT))[: len(batches)])
+    scaled = zip(batches, jax.device_get(advantage_MBT))  # without the empty ones
+    return _with_advantages(batches, [of_time_steps(x_BT, b, by_chunk) for b, x_BT in scaled])
 
 
 def _with_advantages(batches: list[Batch], advantages: list[np.ndarray]) -> list[Batch]:

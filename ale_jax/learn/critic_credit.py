@@ -11,7 +11,14 @@ import jax
 import numpy as np
 
 from ale_jax.algo.values import agreement_masks, explained_variance
-from ale_jax.learn.critic_batches import ValueBatch, gae_advantage, returns, value_batches
+from ale_jax.learn.critic_batches import (
+    ValueBatch,
+    gae_advantage,
+    of_time_steps,
+    returns,
+    time_steps,
+    value_batches,
+)
 from ale_jax.learn.finite import SKIPPED
 from ale_jax.records import Batch
 
@@ -32,15 +39,18 @@ class ValueModels(Protocol):
     ) -> Mapping[str, jax.Array]: ...
 
 
-def learn_values(critics: ValueModels, batches: Sequence[Batch]) -> dict[str, float]:
+def learn_values(
+    critics: ValueModels, batches: Sequence[Batch], by_chunk: bool = False
+) -> dict[str, float]:
     """One update of each critic towards the returns of its own members of each group; figures.
 
-    A return is the discounted sum of the rewards from a token on, without any critic's estimate (R
-    in the paper). critic_loss: mean square error over all policy tokens, before the update.
+    A return is the discounted sum of the rewards from a time step on, without any critic's estimate
+    (R in the paper). critic_loss: mean square error over all time steps, before the update.
+    by_chunk: see `ale_jax.learn.critic_batches`.
     """
-    return_BT, every_sums = returns(batches, critics.gamma), []
+    return_BT, every_sums = returns(batches, critics.gamma, by_chunk), []
     for number in range(critics.hp.count):
-        own = value_batches(batches, return_BT, number, critics.hp.count)
+        own = value_batches(batches, return_BT, number, critics.hp.count, by_chunk)
         if own:  # else this step has no response for this critic
             tokens = int(sum(batch.own_BT.sum() for batch in own))
             every_sums.append(critics.update(own, number, tokens))
@@ -56,13 +66,17 @@ def learn_values(critics: ValueModels, batches: Sequence[Batch]) -> dict[str, fl
 
 
 def credit_by_critics(
-    critics: ValueModels, batches: Sequence[Batch], scale: ScaleAdvantages = list
+    critics: ValueModels,
+    batches: Sequence[Batch],
+    scale: ScaleAdvantages = list,
+    by_chunk: bool = False,
 ) -> tuple[list[Batch], dict[str, float]]:
     """The batches with advantages and entropy weights, and figures of the values.
 
     The advantage is GAE on the critics' mean value, and 0 where the critics agree. The entropy
     bonus is off where they differ most. scale: applied to the step's advantages before the mask,
     because subtracting a mean afterwards would undo it (see `credit.scale_advantages`).
+    by_chunk: see `ale_jax.learn.critic_batches`; the shares of the masks are then of chunks.
 
     Call this before `learn_values`: critics that have learned from these returns predict them, and
     would leave no advantage.
@@ -71,48 +85,47 @@ def credit_by_critics(
         return [], {}
     hp, values = critics.hp, [np.stack(every) for every in critics.values(batches)]
     means = [value_QBT.mean(axis=0) for value_QBT in values]
-    action_masks = [batch.chunk_BT >= 0 for batch in batches]
-    spread_U = _policy_tokens([value_QBT.std(axis=0) for value_QBT in values], action_masks)
+    steps = [time_steps(batch, by_chunk) for batch in batches]
+    spread_U = _at_steps([value_QBT.std(axis=0) for value_QBT in values], steps)
     teaches_U, explores_U = agreement_masks(spread_U, hp.mask_share, hp.entropy_share)
+    discounts = critics.gamma, hp.lam
     plain = [
-        dataclasses.replace(b, advantage_BT=gae_advantage(b, mean_BT, critics.gamma, hp.lam))
+        dataclasses.replace(b, advantage_BT=gae_advantage(b, mean_BT, *discounts, by_chunk))
         for b, mean_BT in zip(batches, means, strict=True)
     ]
     credited = []
-    for batch, mask_BT, tokens in zip(
-        scale(plain), action_masks, _places(action_masks), strict=True
-    ):
-        teaches_BT = _on_tokens(teaches_U[tokens], mask_BT)
+    for batch, step_BT, own in zip(scale(plain), steps, _places(steps), strict=True):
+        teaches_BT = _on_tokens(teaches_U[own], step_BT, batch, by_chunk)
         fields = {"advantage_BT": np.where(teaches_BT, batch.advantage_BT, np.float32(0.0))}
         if hp.entropy_share:
             before_BT = np.float32(1.0) if batch.entropy_BT is None else batch.entropy_BT
-            explores_BT = _on_tokens(explores_U[tokens], mask_BT)
+            explores_BT = _on_tokens(explores_U[own], step_BT, batch, by_chunk)
             fields["entropy_BT"] = np.where(explores_BT, before_BT, np.float32(0.0))
         credited.append(dataclasses.replace(batch, **fields))
-    return_U = _policy_tokens(returns(batches, critics.gamma), action_masks)
+    return_U = _at_steps(returns(batches, critics.gamma, by_chunk), steps)
     return credited, {
-        "critic_explained_variance": explained_variance(
-            _policy_tokens(means, action_masks), return_U
-        ),
+        "critic_explained_variance": explained_variance(_at_steps(means, steps), return_U),
         "critic_spread": float(spread_U.mean()),
         "advantage_masked": float(1.0 - teaches_U.mean()),
         "entropy_masked": float(1.0 - explores_U.mean()),
     }
 
 
-def _policy_tokens(arrays: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> np.ndarray:
-    """The policy tokens of all batches in one vector."""
-    return np.concatenate([a_BT[mask_BT] for a_BT, mask_BT in zip(arrays, masks, strict=True)])
+def _at_steps(arrays: Sequence[np.ndarray], steps: Sequence[np.ndarray]) -> np.ndarray:
+    """The time steps of all batches in one vector."""
+    return np.concatenate([a_BT[step_BT] for a_BT, step_BT in zip(arrays, steps, strict=True)])
 
 
-def _places(masks: Sequence[np.ndarray]) -> list[slice]:
-    """Where each batch's tokens are in the vector of `_policy_tokens`."""
-    ends = np.cumsum([mask_BT.sum() for mask_BT in masks])
-    return [slice(end - mask_BT.sum(), end) for end, mask_BT in zip(ends, masks, strict=True)]
+def _places(steps: Sequence[np.ndarray]) -> list[slice]:
+    """Where each batch's time steps are in the vector of `_at_steps`."""
+    ends = np.cumsum([step_BT.sum() for step_BT in steps])
+    return [slice(end - step_BT.sum(), end) for end, step_BT in zip(ends, steps, strict=True)]
 
 
-def _on_tokens(found_U: np.ndarray, mask_BT: np.ndarray) -> np.ndarray:
-    """A mask over a batch's policy tokens, spread to their positions; True elsewhere."""
-    found_BT = np.ones(mask_BT.shape, bool)
-    found_BT[mask_BT] = found_U
-    return found_BT
+def _on_tokens(
+    found_U: np.ndarray, step_BT: np.ndarray, batch: Batch, by_chunk: bool
+) -> np.ndarray:
+    """A mask over a batch's time steps, spread to their tokens; True elsewhere."""
+    found_BT = np.ones(step_BT.shape, bool)
+    found_BT[step_BT] = found_U
+    return of_time_steps(found_BT, batch, by_chunk) | (batch.chunk_BT < 0)

@@ -69,7 +69,7 @@ class Learner:
 
     def __init__(self, options: LearnerOptions, trainer: Programs):
         algo = options.algo
-        assert (options.critics.count > 0) == (algo.advantage.estimator == "gae")
+        assert (options.critics.count > 0) == algo.advantage.from_critics
         self._options, self._trainer = options, trainer
         self._old_policies = make_stage(algo, self.logp)
         self._critics: ValueModels | None = None
@@ -108,7 +108,8 @@ class Learner:
             sums = self._trainer.update(batches, loss_denominator=denominator)
             made = dataclasses.replace(made, read_updates=self._trainer.token_updates)
         if self._critics:
-            figures |= learn_values(self._critics, batches)
+            by_chunk = self._options.algo.advantage.steps_are_chunks
+            figures |= learn_values(self._critics, batches, by_chunk)
         return made, sums, figures
 
     def begin_decay(self) -> None:
@@ -121,7 +122,10 @@ class Learner:
         if self._critics:
             hp = self._options.algo.advantage
             batches, figures = credit_by_critics(
-                self._critics, batches, lambda b: scale_advantages(b, made.table.tag_G, hp)
+                self._critics,
+                batches,
+                lambda b: scale_advantages(b, made.table.tag_G, hp),
+                hp.steps_are_chunks,
             )
         if self._options.attention_credit:
             batches, more = amplify_by_attention(

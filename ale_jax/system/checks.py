@@ -140,21 +140,32 @@ def _check_batch(config: RunConfig) -> None:
             f"{advantage.std} nothing to compare within a group, so nothing is learned: set it to "
             "2 or more, or these to none, batch or tag"
         )
+    if rl.dynamic_sampling and not advantage.compares_a_group:
+        raise ValueError(
+            f"rl.dynamic_sampling leaves out groups whose outcomes are equal, but with "
+            f"algo.advantage.mean {advantage.mean} and std {advantage.std} they teach too: set it "
+            "to False, or one of these to group"
+        )
+    if rl.dynamic_sampling and config.resampling.scheme != NONE:
+        raise ValueError(
+            f"rl.dynamic_sampling hides from resampling.scheme {config.resampling.scheme} the "
+            "groups that have mastered a start or need an expert: set one of them to False or none"
+        )
     _check_critics(config)
 
 
 def _check_critics(config: RunConfig) -> None:
     critics, algo = config.critics, config.algo
-    estimator = algo.advantage.estimator
-    if estimator == "gae" and not critics.count:
+    estimator, needed = algo.advantage.estimator, algo.advantage.from_critics
+    if needed and not critics.count:
         raise ValueError(
-            "algo.advantage.estimator gae needs critics: set critics.count to 1 (PPO) or 2 "
-            "(AsyPPO), or choose another estimator"
+            f"algo.advantage.estimator {estimator} needs critics: set critics.count to 1 (PPO) or "
+            "2 (AsyPPO), or choose another estimator"
         )
-    if estimator != "gae" and critics.count:
+    if critics.count and not needed:
         raise ValueError(
             f"critics.count {critics.count}: the estimator {estimator} uses no critic: set it to "
-            "0, or algo.advantage.estimator to gae"
+            "0, or algo.advantage.estimator to gae or turn_gae"
         )
     if critics.entropy_share and not algo.loss.entropy_weight:
         raise ValueError(

@@ -251,6 +251,9 @@ class RlConfig:
     fill_queue: each step waits until rollouts are as far ahead as alpha allows, so that the age of
         trajectories is alpha versions, and not just at most alpha.
     max_uses: updates that a group may be used for while it is fresh.
+    dynamic_sampling: groups whose outcomes are all equal do not count towards a step: the next ones
+        take their place (DAPO). At most three times a step's groups are played for one version,
+        after which the step takes what there is.
     router_replay: in training, each token goes to the experts that it went to in sampling.
     """
 
@@ -260,6 +263,7 @@ class RlConfig:
     alpha: float = 1.0
     fill_queue: bool = False
     max_uses: int = 1
+    dynamic_sampling: bool = False
     router_replay: bool = False
 
     def __post_init__(self) -> None:

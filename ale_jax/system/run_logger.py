@@ -130,6 +130,8 @@ class RunLogger:
 
     def note_dropped(self, group: DroppedGroup, task: Task) -> None:
         """Records that a group is not trained on, which task it was, and how its episodes ended."""
+        if group.reason == Drop.EQUAL:
+            return  # nothing was lost: it is counted in the metrics
         counts = Counter(trajectory.episode.status.value for trajectory in group.members)
         statuses = ", ".join(f"{count} {status}" for status, count in counts.most_common())
         statuses = statuses or NONE_BACK

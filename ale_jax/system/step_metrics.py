@@ -54,6 +54,7 @@ def step_metrics(report: StepReport) -> dict[str, float | dict[str, int]]:
         "trajectories_with_gradient": len(report.made.samples),
         "dropped_stale": report.cursor.dropped_stale,
         "dropped_failed": report.cursor.dropped_failed,
+        "dropped_equal": report.cursor.dropped_equal,
     }
     times = {
         "time/waiting_s": report.waiting_seconds,

@@ -122,6 +122,7 @@ class Cursor:
     policy_tokens: int = 0
     dropped_stale: int = 0
     dropped_failed: int = 0
+    dropped_equal: int = 0
     max_staleness: int = 0
     resampling: dict[str, Any] | None = None
 

@@ -110,7 +110,12 @@ class _Rollouts:
         self._dropped: deque[DroppedGroup] = deque()  # since the last report
         self.gate = StalenessGate(rl.alpha, rl.groups_per_step, version=cursor.step)
         self._buffer = ReplayBuffer(
-            self.gate, rl.group_size, rl.max_uses, rl.fill_queue, self._note_dropped
+            self.gate,
+            rl.group_size,
+            rl.max_uses,
+            rl.fill_queue,
+            self._note_dropped,
+            rl.dynamic_sampling,
         )
         self._stream = GroupStream(cursor)
         # To recompute the log-probabilities under the weights that sampled a token, the learner
@@ -180,13 +185,16 @@ class _Rollouts:
             next_group = self._stream.next_group
             resampler.forget({*open_groups, *self._buffer.whole()})
             resampling = resampler.snapshot(open_groups)
-        dropped, size = self.gate.counts(), self._parts.config.rl.group_size
+        counts, size = self.gate.counts(), self._parts.config.rl.group_size
+        dropped = {
+            name: getattr(self._first, name) + counts[name] * size
+            for name in (f"dropped_{reason}" for reason in Drop)
+        }
         after = dataclasses.replace(
             cursor.after(groups),
             groups=open_groups,
             next_group=next_group,
-            dropped_stale=self._first.dropped_stale + dropped[f"dropped_{Drop.STALE}"] * size,
-            dropped_failed=self._first.dropped_failed + dropped[f"dropped_{Drop.FAILED}"] * size,
+            **dropped,
         )
         return after, resampling
 

@@ -18,7 +18,14 @@ import optax
 from ale_jax.algo.advantages import Rewards, credit_chunks
 from ale_jax.algo.algorithm import AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
 from ale_jax.algo.baselines import scale_token_advantages, token_returns
-from ale_jax.algo.values import agreement_masks, critic_loss, gae
+from ale_jax.algo.values import (
+    agreement_masks,
+    chunk_starts,
+    critic_loss,
+    gae,
+    over_chunks,
+    turn_gae,
+)
 from benchmarks.laboratory.world import Played, Regime, Size
 from configs.algorithms import critics, named
 
@@ -64,6 +71,15 @@ class Rows(NamedTuple):
     group_N: jax.Array
     member_N: jax.Array
 
+    @property
+    def written_NT(self) -> jax.Array:
+        return self.chunk_NT >= 0
+
+    def steps_NT(self, arm: Arm) -> jax.Array:
+        """The tokens that are time steps of values."""
+        by_chunk = arm.algo.advantage.steps_are_chunks
+        return chunk_starts(self.chunk_NT) if by_chunk else self.written_NT
+
 
 def lay_out(played: Played, members: int, world: Regime, size: Size) -> Rows:
     """`members` episodes in a row are a group."""
@@ -79,7 +95,8 @@ def lay_out(played: Played, members: int, world: Regime, size: Size) -> Rows:
     return Rows(chunk_NT, live_NT.astype(jnp.int32), reward_NT, group_N, member_N)
 
 
-def rewards(played: Played, rows: Rows, world: Regime) -> Rewards:
+def rewards(played: Played, rows: Rows, world: Regime, depth: int) -> Rewards:
+    """depth: how many of the last observations make a state, at most."""
     num_chunks_N = played.live_NC.sum(1)
     last_NC = jnp.arange(played.live_NC.shape[1])[None] == num_chunks_N[:, None] - 1
     reward_NC = jnp.where(last_NC, played.outcome_N[:, None], 0.0)
@@ -92,19 +109,39 @@ def rewards(played: Played, rows: Rows, world: Regime) -> Rewards:
         jnp.ones_like(rows.group_N, bool),
         _anchors(played, rows, world),
         played.live_NC * world.tokens,
+        _recent_anchors(played, rows, world, depth) if depth else None,
     )
 
 
-def _anchors(played: Played, rows: Rows, world: Regime) -> jax.Array:
-    """The first episode of the group with the same observations before a chunk, [N, C]. A world
-    shows its stage, and after a wrong word, if it may be tried again, that it was wrong."""
+def _observations(played: Played, world: Regime) -> jax.Array:
+    """What is shown before each chunk, from 1 on, [N, C]: the stage, and after a wrong word, if it
+    may be tried again, that it was wrong."""
     failed_NC = jnp.pad(~played.right_NC & world.retries, ((0, 0), (1, 0)))[:, :-1]
-    seen_NC = (2 * played.stage_NC + failed_NC + 1).astype(jnp.uint32)
+    return (2 * played.stage_NC + failed_NC + 1).astype(jnp.uint32)
+
+
+def _anchors(played: Played, rows: Rows, world: Regime) -> jax.Array:
+    """The first episode of the group with the same observations before a chunk, [N, C]."""
+    seen_NC = _observations(played, world)
     factor_C = np.random.default_rng(0).integers(1 << 32, size=seen_NC.shape[1], dtype=np.uint32)
     history_NC = jnp.cumsum(seen_NC * factor_C[None], axis=1, dtype=jnp.uint32)
     same_NN = rows.group_N[:, None] == rows.group_N[None]
     same_NNC = (history_NC[:, None] == history_NC[None]) & same_NN[..., None]
     return jnp.argmax(same_NNC & played.live_NC[None], axis=1)
+
+
+def _recent_anchors(played: Played, rows: Rows, world: Regime, depth: int) -> jax.Array:
+    """For k = 1..depth, the first chunk of the group with the same last k observations, by its
+    index in N x C; its own index if there are fewer. [N, C, depth]"""
+    (N, C), seen_NC = played.live_NC.shape, _observations(played, world)
+    own_U, group_U = jnp.arange(N * C), jnp.repeat(rows.group_N, C)
+    same_UU = (group_U[:, None] == group_U[None]) & played.live_NC.reshape(-1)[None]
+    anchors = []
+    for k in range(depth):
+        before_U = jnp.pad(seen_NC, ((0, 0), (k, 0)))[:, :C].reshape(-1)  # 0: there was none
+        same_UU &= before_U[:, None] == before_U[None]
+        anchors.append(jnp.where(before_U > 0, jnp.argmax(same_UU, axis=1), own_U))
+    return jnp.stack(anchors, axis=-1).reshape(N, C, depth)
 
 
 def advantages(
@@ -114,21 +151,25 @@ def advantages(
     algo, (N, T) = arm.algo, rows.chunk_NT.shape
     ones_NT = jnp.ones((N, T))
     if not algo.advantage.of_tokens:
-        found = credit_chunks(rewards(played, rows, world), groups, algo.gamma, algo.advantage)
+        known = rewards(played, rows, world, algo.advantage.anchor_depth)
+        found = credit_chunks(known, groups, algo.gamma, algo.advantage)
         each = T // found.advantage_NC.shape[1]
         return jnp.repeat(found.advantage_NC, each, axis=1), ones_NT
     along = rows.chunk_NT, rows.segment_NT, algo.gamma
     if arm.count:
-        plain_NT, _ = gae(value_QNT.mean(0), rows.reward_NT, *along, arm.lam)
+        estimate = turn_gae if algo.advantage.steps_are_chunks else gae
+        plain_NT, _ = estimate(value_QNT.mean(0), rows.reward_NT, *along, arm.lam)
     else:
         plain_NT = token_returns(rows.reward_NT, *along)
-    written_NT = rows.chunk_NT >= 0
+    step_NT = rows.steps_NT(arm)
     group_NT = jnp.broadcast_to(rows.group_N[:, None], (N, T))
     tag_G = jnp.zeros(groups, jnp.int32)
-    scaled_NT = scale_token_advantages(plain_NT, written_NT, group_NT, tag_G, algo.advantage)
+    scaled_NT = scale_token_advantages(plain_NT, step_NT, group_NT, tag_G, algo.advantage)
+    if algo.advantage.steps_are_chunks:
+        scaled_NT = over_chunks(scaled_NT, rows.chunk_NT)
     if not arm.mask_share and not arm.entropy_share:
         return scaled_NT, ones_NT
-    teaches_NT, explores_NT = _agreement(value_QNT.std(0), written_NT, arm)
+    teaches_NT, explores_NT = _agreement(value_QNT.std(0), rows.written_NT, arm)
     return jnp.where(teaches_NT, scaled_NT, 0.0), explores_NT.astype(jnp.float32)
 
 
@@ -170,14 +211,16 @@ def token_values(value_QMD2: jax.Array, played: Played) -> jax.Array:
 
 def learn_values(critics: Critics, played: Played, rows: Rows, arm: Arm) -> Critics:
     """One update of each critic towards the returns of its own members of each group."""
-    return_NT = token_returns(rows.reward_NT, rows.chunk_NT, rows.segment_NT, arm.algo.gamma)
-    written_NT = rows.chunk_NT >= 0
+    estimate = turn_gae if arm.algo.advantage.steps_are_chunks else gae
+    along = rows.reward_NT, rows.chunk_NT, rows.segment_NT, arm.algo.gamma, 1.0
+    return_NT, _ = estimate(jnp.zeros_like(rows.reward_NT), *along)
+    step_NT = rows.steps_NT(arm)
 
     def loss(value_QMD2):
         value_QNT = token_values(value_QMD2, played)
-        own = [(rows.member_N % arm.count == q)[:, None] & written_NT for q in range(arm.count)]
+        own = [(rows.member_N % arm.count == q)[:, None] & step_NT for q in range(arm.count)]
         return sum(
-            critic_loss(value_NT, return_NT, own_NT, written_NT.sum())[0]
+            critic_loss(value_NT, return_NT, own_NT, step_NT.sum())[0]
             for value_NT, own_NT in zip(value_QNT, own, strict=True)
         )
 

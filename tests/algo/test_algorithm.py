@@ -53,6 +53,17 @@ ROWS = [
     ),
     ({"advantage__estimator": "gigpo"}, {}),
     ({"advantage__anchor_weight": 1.0}, {}),
+    ({"advantage__anchor_depth": 1}, {}),
+    (
+        {"advantage": AdvantageHypers("hgpo", "group", "none", anchor_weight=1.0)},
+        {"advantage": AdvantageHypers("hgpo", "group", "none", anchor_weight=1.0, anchor_depth=1)},
+    ),
+    ({"advantage__anchor_exponent": 1.0}, {}),
+    (
+        {"advantage": AdvantageHypers("tree", "batch", "none")},
+        {"advantage": AdvantageHypers("tree", "group", "batch")},
+    ),
+    ({"gamma": 0.9, "advantage__estimator": "tree"}, {"advantage__estimator": "tree"}),
     (
         {"advantage__centring": "chunk"},
         {"advantage__centring": "chunk"} | CHUNK_RETURN,
@@ -123,6 +134,8 @@ def test_a_combination_that_means_nothing_is_refused_with_the_remedy(refusal, ba
         ({"advantage__balance": "batch"}, "balance 'batch' is unknown"),
         ({"advantage__failure_reward": 1.0}, "failure_reward 1.0 must be in"),
         ({"advantage__clip": -1.0}, "clip -1.0 must be in"),
+        ({"advantage__anchor_depth": -1}, "anchor_depth -1 must be in"),
+        ({"advantage__anchor_exponent": -1.0}, "anchor_exponent -1.0 must be in"),
         ({"loss__kind": "pg"}, "kind 'pg' is unknown"),
         ({"loss__level": "word"}, "level 'word' is unknown"),
         ({"loss__clip_low": -0.1}, "clip_low -0.1 must be in"),

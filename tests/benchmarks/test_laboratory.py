@@ -118,7 +118,8 @@ def trainer_gradient(found, groups, setting: Setting, value_QMD2):
     if found.count:
         critics = TableCritics(found, value_QMD2, setting)
         scale = functools.partial(scale_advantages, tag_G=step.table.tag_G, hp=algo.advantage)
-        batches, _ = credit_by_critics(critics, batches, scale)
+        by_chunk = algo.advantage.steps_are_chunks
+        batches, _ = credit_by_critics(critics, batches, scale, by_chunk)
     loss_fn = make_loss(algo, CHUNKS_PER_ROW)
 
     def table(logits_MDLV):

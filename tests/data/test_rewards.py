@@ -105,6 +105,23 @@ def test_an_anchor_is_a_group_and_all_that_it_saw():
     )
 
 
+def test_a_state_of_few_observations_may_come_at_any_time():
+    group = Group(0, (saw(0, "task", "x", "y"), saw(1, "task", "y", "y"), saw(2, "x", "y")))
+    table = tabulate_rewards([group, Group(1, (saw(0, "task", group=1),))], 3, anchor_depth=2)
+    of_one = [[0, 1, 2], [0, 2, 2], [1, 2, 8], [9, 10, 11]]
+    np.testing.assert_array_equal(table.anchor_NCH[:, :, 0], of_one)
+    # "x" and "y" follow each other in members 0 and 2; the first chunk of each is in no such state.
+    of_two = [[0, 1, 2], [3, 4, 5], [6, 2, 8], [9, 10, 11]]
+    np.testing.assert_array_equal(table.anchor_NCH[:, :, 1], of_two)
+    assert tabulate_rewards([group], 3).anchor_NCH.shape == (3, 3, 0)
+
+
+def test_a_prefix_is_part_of_the_last_observations():
+    group = Group(0, (saw(0, "a", "x", num_prefix_turns=1), saw(1, "b", "x", num_prefix_turns=1)))
+    anchor_NCH = tabulate_rewards([group], 1, anchor_depth=2).anchor_NCH
+    np.testing.assert_array_equal(anchor_NCH, [[[0, 0]], [[0, 1]]])
+
+
 def test_anchors_are_of_sampled_chunks():
     group = Group(
         0, (saw(0, "task", "a", num_prefix_turns=1), saw(1, "task", "a", num_prefix_turns=1))

@@ -42,7 +42,22 @@ def test_publishing_frees_the_permits_of_one_step():
     assert admit_all(gate, first=3) == 2
     assert gate.counts() == {
         "in_flight": 3, "waiting": 0, "trained": 2, "dropped_failed": 0, "dropped_stale": 0,
+        "dropped_equal": 0,
     }  # fmt: skip
+
+
+def test_admissions_are_numbered_within_their_version():
+    gate = StalenessGate(alpha=1, groups_per_step=2)
+    for group in (0, 1, 2):
+        gate.admit(group)
+    numbers = {group: gate.complete(group).number for group in (0, 1)}
+    gate.drop(1, Drop.EQUAL)
+    gate.train(0)
+    gate.publish(1)
+    for group in (3, 4):
+        gate.admit(group)
+    numbers |= {group: gate.complete(group).number for group in (2, 3, 4)}
+    assert numbers == {0: 0, 1: 1, 2: 2, 3: 0, 4: 1}
 
 
 def test_a_dropped_group_gives_its_permit_back():

@@ -31,9 +31,12 @@ def smoke_with(changes):
     "name, fields, answer",
     [
         ("ppo", {"critics.count": 0}, "gae needs critics: set critics.count to 1"),
+        ("turn_ppo", {"critics.count": 0}, "turn_gae needs critics: set critics.count to 1"),
         ("grpo", {"critics.count": 1}, "critics.count 1: the estimator outcome uses no critic"),
         ("asyppo", {"algo.loss.entropy_weight": 0.0}, "filters an entropy bonus that is off"),
         ("asyppo", {"rl.group_size": 3}, "cannot be divided evenly among 2 critics: set it to 4"),
+        ("ppo", {"rl.dynamic_sampling": True}, "with algo.advantage.mean batch and std batch they"),
+        ("dapo", {"resampling.scheme": "rollback"}, "hides from resampling.scheme rollback"),
         ("ppo", {"critics.mask_share": 0.2}, "mask_share 0.2 needs critics that can differ"),
         ("asyppo", {"critics.width": 0}, "all must be at least 1, or all 0"),
     ],

@@ -96,6 +96,7 @@ def test_a_dropped_group_is_named_with_its_task_and_how_its_episodes_ended(tmp_p
     with RunLogger(tmp_path, None) as logger:
         logger.note_dropped(DroppedGroup(3, Drop.FAILED, members), Task("count", 77, "train"))
         logger.note_dropped(DroppedGroup(4, Drop.STALE, ()), Task("trail", 78, "train"))
+        logger.note_dropped(DroppedGroup(5, Drop.EQUAL, members), Task("trail", 79, "train"))
     failed, stale = read_events(tmp_path / "events.jsonl").records
     assert failed.kind == stale.kind == "group_dropped"
     assert failed.fields == {

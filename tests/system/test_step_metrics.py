@@ -50,7 +50,9 @@ SUMS = {
     "token_ratio_bins": NO_RATIOS,
     "chunk_ratio_bins": NO_RATIOS,
 }
-CURSOR = Cursor(step=7, episodes=40, policy_tokens=300, dropped_stale=4, dropped_failed=8)
+CURSOR = Cursor(
+    step=7, episodes=40, policy_tokens=300, dropped_stale=4, dropped_failed=8, dropped_equal=12
+)
 
 
 def _metrics(sums, **extra):
@@ -78,6 +80,7 @@ def test_rollouts_are_those_with_a_valid_reward():
         "trajectories_with_gradient": 2,
         "dropped_stale": 4,
         "dropped_failed": 8,
+        "dropped_equal": 12,
         "time/waiting_s": 0.1,
         "time/learner_s": 0.2,
         "time/generation_s": 4.5,

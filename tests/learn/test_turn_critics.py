@@ -1,0 +1,87 @@
+"""Critics whose time steps are chunks: what they learn from, and what their credit becomes."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from ale_jax.algo.algorithm import AdvantageHypers
+from ale_jax.learn.credit import scale_advantages
+from ale_jax.learn.critic_batches import returns, time_steps, value_batches
+from ale_jax.learn.critic_credit import credit_by_critics, learn_values
+from tests.learn.rewarded import rewarded_batches
+from tests.learn.test_critics import GAMMA, MINI, _critics, _saying
+
+TURNS = AdvantageHypers("turn_gae", "batch", "batch")
+
+
+def at_starts(arrays, batches):
+    return np.concatenate([x[time_steps(b, True)] for x, b in zip(arrays, batches, strict=True)])
+
+
+def drawn_values(batches, critics=2):
+    draw = np.random.default_rng(0)
+    return [draw.normal(size=(critics, *b.chunk_BT.shape)).astype(np.float32) for b in batches]
+
+
+def test_returns_are_discounted_once_per_chunk():
+    batches = rewarded_batches()
+    for batch, return_BT in zip(batches, returns(batches, GAMMA, by_chunk=True), strict=True):
+        for b, s in np.argwhere(batch.reward_BT > 0):
+            last = batch.chunk_BT[b, s]  # the second of two chunks
+            np.testing.assert_array_equal(return_BT[b, batch.chunk_BT[b] == last], 1.0)
+            first = return_BT[b, batch.chunk_BT[b] == last - 1]
+            np.testing.assert_allclose(first, GAMMA, rtol=1e-6)
+
+
+def test_critics_learn_at_the_first_tokens_of_chunks_alone():
+    batches = rewarded_batches()
+    return_BT = returns(batches, GAMMA, by_chunk=True)
+    every = [value_batches(batches, return_BT, number, 2, by_chunk=True) for number in (0, 1)]
+    own = sum(int(v.own_BT.sum()) for values in every for v in values)
+    assert own == sum(len(np.unique(row[row >= 0])) for b in batches for row in b.chunk_BT)
+    critics = _critics()
+    first = learn_values(critics, batches, by_chunk=True)["critic_loss"]
+    # Of values of 0 the error is the mean square of the returns.
+    assert first == pytest.approx((at_starts(return_BT, batches) ** 2).mean(), rel=1e-5)
+    for _ in range(29):
+        last = learn_values(critics, batches, by_chunk=True)["critic_loss"]
+    assert last < 0.5 * first
+    assert credit_by_critics(critics, batches, by_chunk=True)[1]["critic_explained_variance"] > 0.5
+
+
+def test_all_tokens_of_a_chunk_have_its_advantage_and_its_masks():
+    batches = rewarded_batches(groups=8)
+    hp = dataclasses.replace(MINI, mask_share=0.25, entropy_share=0.1)
+    critics = _saying(_critics(hp), drawn_values(batches))
+    credited, figures = credit_by_critics(critics, batches, by_chunk=True)
+    chunks = masked = quiet = 0
+    for batch in credited:
+        for row in range(len(batch.chunk_BT)):
+            for chunk in np.unique(batch.chunk_BT[row][batch.chunk_BT[row] >= 0]):
+                own = batch.chunk_BT[row] == chunk
+                assert len(np.unique(batch.advantage_BT[row, own])) == 1
+                assert len(np.unique(batch.entropy_BT[row, own])) == 1
+                chunks += 1
+                masked += not batch.advantage_BT[row, own].any()
+                quiet += not batch.entropy_BT[row, own].any()
+        assert not batch.advantage_BT[batch.chunk_BT < 0].any()
+        assert (batch.entropy_BT[batch.chunk_BT < 0] == 1).all()
+    assert (masked, quiet) == (chunks // 4, chunks // 10)
+    assert figures["advantage_masked"] == pytest.approx((chunks // 4) / chunks)
+
+
+def test_each_chunk_counts_once_in_mean_and_std():
+    batches = rewarded_batches(groups=8)
+    critics = _saying(_critics(), drawn_values(batches))
+    tag_G = np.zeros(8, np.int32)
+    plain, _ = credit_by_critics(critics, batches, by_chunk=True)
+    scaled, _ = credit_by_critics(
+        critics, batches, lambda b: scale_advantages(b, tag_G, TURNS), by_chunk=True
+    )
+    plain_U = at_starts([b.advantage_BT for b in plain], batches)
+    mean, std = plain_U.mean(), plain_U.std()
+    for before, after in zip(plain, scaled, strict=True):
+        written_BT = before.chunk_BT >= 0
+        expected_BT = np.where(written_BT, (before.advantage_BT - mean) / std, 0.0)
+        np.testing.assert_allclose(after.advantage_BT, expected_BT, atol=1e-4)
