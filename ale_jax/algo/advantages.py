@@ -69,10 +69,9 @@ class Rewards(NamedTuple):
         return jnp.where(last_NC, x_N[:, None], 0.0)
 
     def reversed(self, x_NC: jax.Array) -> jax.Array:
-        """Each trajectory's chunks from the last to the first; padding stays where it is."""
-        index_C = jnp.arange(x_NC.shape[1])[None, :]
-        from_end_NC = self.num_chunks_N[:, None] - 1 - index_C
-        return jnp.take_along_axis(x_NC, jnp.where(from_end_NC >= 0, from_end_NC, index_C), axis=1)
+        """Each trajectory's chunks from the last to the first, and anything on padding, [N, C]."""
+        from_end_NC = self.num_chunks_N[:, None] - 1 - jnp.arange(x_NC.shape[1])[None, :]
+        return jnp.take_along_axis(x_NC, jnp.maximum(from_end_NC, 0), axis=1)
 
 
 class Credit(NamedTuple):

@@ -26,8 +26,9 @@ OBSERVED = [[0, 0, 0, 0, 1, 0, 1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]]
 
 
 def test_observations_begin_after_the_first_chunk_of_their_own_trajectory():
-    found_BT = observation_mask(jnp.array(CHUNK), jnp.array(SEGMENT))
-    np.testing.assert_array_equal(found_BT, np.array(OBSERVED, bool))
+    nothing = [[0] * 18]  # a row of padding alone
+    found_BT = observation_mask(jnp.array([*CHUNK, [-1] * 18]), jnp.array(SEGMENT + nothing))
+    np.testing.assert_array_equal(found_BT, np.array(OBSERVED + nothing, bool))
 
 
 def by_loops(logp_BT, chunk_BT, segment_BT, aggregation):
