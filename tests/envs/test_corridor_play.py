@@ -152,8 +152,8 @@ def test_a_command_that_takes_no_door_stays_and_is_shown(sandbox):
 
 @pytest.mark.parametrize("retries", ["", "-retries"])
 def test_the_sandbox_holds_nothing_of_the_rooms(sandbox, retries):
-    """Neither files, nor variables, nor processes of it name a light, or change with the seed."""
-    look = "find /work /tmp -type f; cat /work/*; env | grep -v ^_= | sort; ps -e -o args | sort"
+    """Neither files nor variables of it name a light, or change with the seed."""
+    look = "find /work /tmp -type f; cat /work/*; env | grep -v ^_= | sort"
     views = set()
     for seed in range(3):
         player = Player(sandbox, f"corridor-depth8-all{retries}", seed)
@@ -183,8 +183,8 @@ def test_a_background_process_takes_one_door_a_turn(sandbox):
     player = Player(sandbox, "corridor-depth8-all")
     door = player.rooms.taken[0]
     player.run(f"while :; do echo {door} > d; mv d door; done > /dev/null 2>&1 & sleep 0.1")
-    for room in range(2, 5):
-        assert player.run("sleep 0.05") in (player.rooms.texts[room - 1], player.rooms.texts[room])
+    rooms = [player.rooms.texts.index(player.run("true").rpartition("\n")[2]) for _ in range(5)]
+    assert max(np.diff([0, *rooms])) == 1
     assert player.finish() == 0.0
 
 
@@ -200,7 +200,7 @@ ATTACKS = {
     "a door in other letters": "echo {door} | tr a-z A-Z > door",
     "a link": "echo {door} > mine; ln -sf mine door",
     "a directory": "rm door; mkdir door; echo {door} > door/{door}",
-    "a pipe": "rm door; mkfifo door; (echo {door} > door) & true",
+    "a pipe": "rm door; mkfifo door",
     "a device": "rm door; ln -s /dev/zero door",
     "nothing": "rm door",
     "a file that cannot be read": "echo {door} > door; chmod 000 door",
@@ -256,10 +256,14 @@ def test_an_episode_begins_anew_after_another(sandbox):
     player = Player(sandbox, "corridor-depth8-all")
     for call in oracle("corridor-depth8-all", SEED)[:3]:
         player.act(call)
+    player.act(take(player.wrong(3)))
     player.run("touch left")
     player.seen, _ = player.env.reset(SEED)
     assert player.seen == player.rooms.instruction
     assert player.run("ls") == f"door\n{player.rooms.texts[0]}"
+    for door in player.rooms.taken:
+        player.act(take(door))
+    assert player.finish() == 1.0  # what was wrong before is forgotten
 
 
 @each_row("split, seed", [("train", -1), ("train", 2**30), ("eval", 2**30 - 1), ("eval", 2**31)])
