@@ -199,10 +199,10 @@ def _check_external_agent(config: RunConfig) -> None:
         return
     worlds = config.worlds
     for family in (*worlds.train_families, *worlds.held_out_families):
-        if not kind_of(family).needs_sandbox:
+        if not kind_of(family).is_in_sandbox:
             raise ValueError(
-                f"external_agent.command: tasks of {family} have no sandbox for an agent to run "
-                "in: leave this family out of worlds"
+                f"external_agent.command: tasks of {family} are not in a sandbox, where an agent "
+                "could act on them: leave this family out of worlds"
             )
     for name, found, off in (
         ("resampling.scheme", config.resampling.scheme, NONE),

@@ -139,7 +139,7 @@ class TokenizerConfig:
 @dataclasses.dataclass(frozen=True)
 class WorldsConfig:
     """The tasks, given by the names of their families. Each training family is played equally
-    often.
+    often. The families of corridors are named after their settings (docs/sandboxes.md).
 
     train_families: families that are trained on.
     held_out_families: families that are only evaluated.
@@ -154,7 +154,7 @@ class WorldsConfig:
     def __post_init__(self) -> None:
         require_at_least(0, self, "tasks_per_family")
         for family in (*self.train_families, *self.held_out_families):
-            require_choice("family", family, all_families())
+            kind_of(family)
         if not self.train_families:
             raise ValueError(f"train_families is empty: choose some of {', '.join(all_families())}")
         for name in ("train_families", "held_out_families"):
@@ -233,7 +233,7 @@ class WarmStartConfig:
         require_range("noisy_share", self.noisy_share, 0.0, 1.0, "it is a share")
         families = [family for domain in self.domains for family in domain.families]
         for family in families:
-            require_choice("family", family, all_families())
+            kind_of(family)
             if families.count(family) > 1:
                 raise ValueError(f"{family} stands in the domains twice: name it in one")
 

@@ -98,11 +98,11 @@ def verify_image(runtime: Runtime, spec: SandboxSpec) -> Verification:
 
 
 def table(reports: list[FamilyReport]) -> str:
-    rows = ["family       oracle   nothing  turns min/median/max  longest observation"]
+    rows = ["family           oracle   nothing  turns min/median/max  longest observation"]
     for r in reports:
         low, middle, high = min(r.turns), statistics.median(r.turns), max(r.turns)
         rows.append(
-            f"{r.family:<11}{r.oracle:>4}/{r.seeds:<5}{r.nothing:>4}/{r.seeds:<5}"
+            f"{r.family:<15}{r.oracle:>4}/{r.seeds:<5}{r.nothing:>4}/{r.seeds:<5}"
             f"{low:>7} / {middle:g} / {high:<8}{r.longest_observation:>9} characters"
         )
     return "\n".join(rows)

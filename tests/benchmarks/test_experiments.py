@@ -26,8 +26,9 @@ from benchmarks.experiments.figures import (
 )
 from benchmarks.experiments.settings import settings, shared
 from tests.benchmarks.finished_run import write_run
+from tests.rows import each_row
 
-CONFIGS = ("shell", "vault", "countdown", "sft")
+CONFIGS = ("shell", "vault", "countdown", "sft", "corridor")
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -47,6 +48,39 @@ def test_no_vault_is_demonstrated():
     )
     assert config.worlds.train_families == ("vault",)
     assert [domain.families for domain in config.demonstrated] == [("trek",)]
+
+
+@each_row(
+    "variant, family, algorithm, turns",
+    [
+        ("late", "corridor-late3", "ipa", 21),
+        ("early", "corridor-early3", "ipa", 21),
+        ("grpo", "corridor-late3", "grpo", 21),
+        ("late24", "corridor-depth24-late3", "ipa", 29),
+        ("early48_dr_grpo", "corridor-depth48-early3", "dr_grpo", 53),
+    ],
+)
+def test_corridors_are_chosen_by_place_depth_and_algorithm(variant, family, algorithm, turns):
+    module = importlib.import_module("configs.experiments.corridor")
+    config = build_config(module.get_config(variant).to_dict())
+    assert config.worlds.train_families == (family,)
+    assert (config.algo.name, config.agent.turns) == (algorithm, turns)
+    assert config.engine.max_sequence_length >= 32 * turns
+
+
+@each_row(
+    "variant, reason",
+    [
+        ("latest", "latest"),
+        ("early_x", "x"),
+        ("late-24", "variant 'late-24' is unknown: choose late, early"),
+        ("late7", "depth 7 must be from 8 to 48"),
+    ],
+)
+def test_a_corridor_that_cannot_be_is_refused(variant, reason):
+    module = importlib.import_module("configs.experiments.corridor")
+    with pytest.raises(ValueError, match=reason):
+        build_config(module.get_config(variant).to_dict())
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,9 @@ def test_every_family_stands_in_one_kind():
     names = all_families()
     assert len(set(names)) == len(names)
     assert {"trail", "vault", "countdown3"} <= set(names)
-    with pytest.raises(ValueError, match="unknown family 'chess', expected one of: trail"):
+    assert {"corridor-late3", "corridor-early3"} <= set(names)
+    assert kind_of("corridor-depth8-all-retries") is kind_of("corridor-late3")
+    with pytest.raises(ValueError, match="family 'chess' is unknown: choose one of trail"):
         kind_of("chess")
 
 

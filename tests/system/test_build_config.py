@@ -111,6 +111,7 @@ def test_every_field_is_reached_by_its_dotted_name():
         ("rl_optimizer.name", "sgd", "'sgd' is unknown: choose adamw, adafactor or muon"),
         ("worlds.train_families", (), "train_families is empty"),
         ("worlds.train_families", ("nope",), "family 'nope' is unknown: choose one of trail"),
+        ("worlds.train_families", ("corridor-depth99-all",), "depth 99 must be from 8 to 48"),
         ("worlds.train_families", ("trail", "relay"), "relay cannot be trained on and held out"),
         ("worlds.train_families", ("trail", "trail"), "names one twice"),
         ("worlds.held_out_families", (), "eval.held_out_tasks 1 needs"),
@@ -150,9 +151,10 @@ def test_a_quantised_sampler_is_fine_where_the_learner_says_what_it_would_have_d
 def test_an_agents_program_needs_sandboxes_and_no_replays():
     agent = {"external_agent.command": ("my-agent",)}
     build_config(smoke_with(agent))
-    puzzles = {"worlds.train_families": ("countdown3",)}
-    with pytest.raises(ValueError, match="tasks of countdown3 have no sandbox"):
-        build_config(smoke_with(agent | puzzles))
+    for family in ("countdown3", "corridor-late3"):
+        elsewhere = {"worlds.train_families": (family,)}
+        with pytest.raises(ValueError, match=f"tasks of {family} are not in a sandbox"):
+            build_config(smoke_with(agent | elsewhere))
     for field, value in (("agent.malformed_limit", 3), ("agent.replay_share", 0.5)):
         with pytest.raises(ValueError, match=f"{field} {value} needs our own loop"):
             build_config(smoke_with(agent | {field: value}))
