@@ -25,7 +25,14 @@ from typing import Any
 from ale_jax.files import read_json, write_json
 from ale_jax.system.fields import described_changes, differing_fields
 from benchmarks.experiments.catalogue import EXPERIMENTS, Experiment
-from benchmarks.experiments.figures import DEFINITIONS, RunFigures, read_run, summarize, table
+from benchmarks.experiments.figures import (
+    DEFINITIONS,
+    RunFigures,
+    compare,
+    read_run,
+    summarize,
+    table,
+)
 from benchmarks.experiments.runs import Runs
 from benchmarks.experiments.settings import settings, shared
 
@@ -116,17 +123,21 @@ def result(
     those of earlier calls."""
     configs = {arm.name: settings(experiment, arm) for arm in experiment.arms}
     common = shared(configs.values())
-    arms = {}
+    every = {}
     for arm in experiment.arms:
         made = map(read_run, runs.made(experiment, arm))
-        done = dict(known.get(arm.name, {})) | {run.seed: run for run in made}
-        if done:
+        every[arm.name] = dict(known.get(arm.name, {})) | {run.seed: run for run in made}
+    reference = list(every[experiment.reference].values())
+    arms = {}
+    for arm in experiment.arms:
+        if done := list(every[arm.name].values()):
             own = {n: v for n, v in configs[arm.name].items() if n not in common}
             arms[arm.name] = {
                 "algorithm": arm.algorithm,
                 "overrides": dict(arm.overrides),
                 "config": own,
-                **summarize(list(done.values())),
+                **summarize(done),
+                **compare(done, reference),
             }
     return {
         "experiment": experiment.name,
@@ -134,6 +145,7 @@ def result(
         "command": f"python -m benchmarks.experiments {experiment.name}",
         "definitions": dict(DEFINITIONS),
         "config": common,
+        "reference": experiment.reference,
         "arms": arms,
     }
 

@@ -28,6 +28,13 @@ VAULTS = {
 NO_IMITATION = {"resampling.imitation_weight": 0.0}
 ROLLBACK = {"resampling.scheme": "rollback"}
 PARALLEL = {"resampling.scheme": "parallel", "resampling.anchor_choice": "random"}
+ADAPTIVE = {
+    "resampling.scheme": "adaptive",
+    "resampling.window": 64,  # of a family, which has many more outcomes than a task
+    "resampling.imitates_at_start": True,
+    "resampling.imitation_fades": True,
+    "rl_optimizer.decay_success": 0.5,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,17 +49,21 @@ class Arm:
 @dataclasses.dataclass(frozen=True)
 class Experiment:
     """config: a file in FOLDER. start: the config whose warm start gives the initial weights of all
-    arms."""
+    arms. reference: the arm that the others are compared with, seed by seed; empty: the first."""
 
     name: str
     question: str
     config: str
     start: str
     arms: tuple[Arm, ...]
+    reference: str = ""
 
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]
         assert len(set(names)) == len(names), names
+        if not self.reference:
+            object.__setattr__(self, "reference", names[0])
+        assert self.reference in names, self.reference
 
     def arm(self, name: str) -> Arm:
         """ValueError if there is no arm of that name."""
@@ -112,6 +123,7 @@ LONG_HORIZON = Experiment(
         Arm("rollback_no_imitation", "ipa", VAULTS | ROLLBACK | NO_IMITATION),
         Arm("parallel_initialization", "ipa", VAULTS | PARALLEL),
         Arm("parallel_no_imitation", "ipa", VAULTS | PARALLEL | NO_IMITATION),
+        Arm("adaptive", "ipa", VAULTS | ADAPTIVE),
     ),
 )
 
@@ -149,7 +161,29 @@ STALENESS = Experiment(
     ),
 )
 
+# Episodes are eight versions old, and three of 16 rooms decide (configs/experiments/corridor.py).
+CORRIDOR_ARMS = ("ipa", "ipa_balanced", "topr", "tis", "grpo", "ppo", "turn_ppo")
+MANY_TASKS = {"eval.tasks": 960}
+
+
+def _corridor(place: str, question: str) -> Experiment:
+    arms = tuple(Arm(name, f"{place}_{name}", MANY_TASKS) for name in CORRIDOR_ARMS)
+    return Experiment(place, question, "corridor", "corridor", arms, reference="grpo")
+
+
+LATE = _corridor("late", "Which credit learns fastest where the last chunks decide?")
+EARLY = _corridor("early", "Which credit learns fastest where the first chunks decide?")
+
 EXPERIMENTS: Mapping[str, Experiment] = {
     each.name: each
-    for each in (ALGORITHMS, FAILURES, ABLATION, LONG_HORIZON, ATTENTION_CREDIT, STALENESS)
+    for each in (
+        ALGORITHMS,
+        FAILURES,
+        ABLATION,
+        LONG_HORIZON,
+        ATTENTION_CREDIT,
+        STALENESS,
+        LATE,
+        EARLY,
+    )
 }

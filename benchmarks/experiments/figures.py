@@ -31,6 +31,9 @@ DEFINITIONS: Mapping[str, str] = {
     "final, warm_start": "share of unseen tasks solved, each attempted once from its beginning; "
     "interval: Wilson, 95 %",
     "curve": f"[episodes so far, success of training episodes], means of {CURVE_STEPS} steps",
+    "area": "success of training episodes, averaged over the curve",
+    "paired_difference, paired_error": "mean and standard error over seeds of the arm's area less "
+    "that of the reference arm with the same seed; None if fewer than two seeds have both",
     "starts": "the same of the expert's chunk at which episodes start, 0: at the beginning; "
     "empty where all start there",
     "spikes": f"steps whose gradient norm before clipping is more than {SPIKE_FACTOR:g} times the "
@@ -66,6 +69,10 @@ class RunFigures:
     seconds: float
     starts: Curve
     made_with: tuple[str, ...]
+
+    @property
+    def area(self) -> float:
+        return statistics.fmean(success for _, success in self.curve)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunFigures:
@@ -151,8 +158,19 @@ def summarize(runs: Sequence[RunFigures]) -> dict[str, Any]:
         "standard_error": None if std is None else std / math.sqrt(len(finals)),
         "spikes": sum(run.spikes for run in runs),
         "collapsed": sum(run.collapsed for run in runs),
+        "area": statistics.fmean(run.area for run in runs),
         "runs": [dataclasses.asdict(run) for run in sorted(runs, key=lambda run: run.seed)],
     }
+
+
+def compare(runs: Sequence[RunFigures], reference: Sequence[RunFigures]) -> dict[str, Any]:
+    """The arm's area less that of the reference arm, paired by seed; see DEFINITIONS."""
+    theirs = {run.seed: run.area for run in reference}
+    differences = [run.area - theirs[run.seed] for run in runs if run.seed in theirs]
+    if len(differences) < 2:
+        return {"paired_difference": None, "paired_error": None}
+    error = statistics.stdev(differences) / math.sqrt(len(differences))
+    return {"paired_difference": statistics.fmean(differences), "paired_error": error}
 
 
 def table(arms: Mapping[str, Mapping[str, Any]]) -> str:

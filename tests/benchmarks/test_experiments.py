@@ -17,6 +17,7 @@ from benchmarks.experiments import __main__ as experiments
 from benchmarks.experiments.catalogue import EXPERIMENTS
 from benchmarks.experiments.figures import (
     RunFigures,
+    compare,
     count_spikes,
     curve,
     has_collapsed,
@@ -269,6 +270,21 @@ def test_what_is_not_there_is_refused_before_anything_runs(words):
         experiments.main(words)
 
 
+def test_arms_are_compared_seed_by_seed(tmp_path):
+    def run(seed, *curve):
+        write_run(folder := tmp_path / f"{seed}-{curve[0]}", seed, 1)
+        points = tuple((number, success) for number, success in enumerate(curve))
+        return dataclasses.replace(read_run(folder), seed=seed, curve=points)
+
+    ours = [run(0, 0.2, 0.4), run(1, 0.5, 0.7), run(2, 0.9, 0.9)]
+    theirs = [run(1, 0.1, 0.3), run(0, 0.3, 0.1), run(7, 0.0, 0.0)]
+    # By seed 0 and 1: 0.3 - 0.2 and 0.6 - 0.2.
+    found = compare(ours, theirs)
+    assert found["paired_difference"] == pytest.approx(0.25)
+    assert found["paired_error"] == pytest.approx(0.15)
+    assert compare(ours[:1], theirs) == {"paired_difference": None, "paired_error": None}
+
+
 def test_every_experiment_has_a_question_and_two_arms_at_least():
     for name, experiment in EXPERIMENTS.items():
         assert experiment.name == name and experiment.question
@@ -289,9 +305,11 @@ COMPARED = {
     "algorithms": ("algo.", "critics."),
     "failures": ("algo.", "critics."),
     "ablation": ("algo.gamma", "algo.loss.level", "algo.mismatch.", "resampling."),
-    "long_horizon": ("resampling.",),
+    "long_horizon": ("resampling.", "rl_optimizer.decay_success"),
     "attention_credit": ("attention_credit.credit",),
     "staleness": ("algo.", "rl.alpha"),
+    "late": ("algo.", "critics."),
+    "early": ("algo.", "critics."),
 }
 
 
@@ -313,4 +331,5 @@ def test_an_arm_is_a_valid_config(experiment, arm):
         section = functools.reduce(operator.getitem, path, values)
         assert type(value) is type(section[leaf]), name
         section[leaf] = value
-    assert build_config(values).algo.name == arm.algorithm
+    name = build_config(values).algo.name
+    assert arm.algorithm in (name, f"{experiment.name}_{name}")  # of the place, in corridors
