@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from ale_jax.sandbox.api import SandboxError, SandboxStats
@@ -246,6 +247,14 @@ class Record(Protocol):
     def __call__(self, kind: str, detail: str, **fields: str | int | float | bool) -> None: ...
 
 
+class Carried(Protocol):
+    """The sandbox's end of a relay's tunnel, for the one who carries bytes to its far end."""
+
+    async def receive(self) -> tuple[str, bytes]: ...
+
+    async def write(self, data: bytes) -> None: ...
+
+
 class SandboxPool(Protocol):
     """The sandboxes of one node or of a whole cluster. Errors of every call on an id: SandboxGone.
 
@@ -311,6 +320,13 @@ class SandboxPool(Protocol):
 
         arguments: cwd, env, timeout, terminal, as for `AsyncSandbox.spawn`. Closing the iterator
         before its end kills the job.
+        """
+
+    def relay(self, id: str, port: int) -> AbstractAsyncContextManager[Carried]:
+        """For the duration of the block, programs inside find at `port` of their loopback what the
+        far end of the tunnel (`sandbox/relay.py`) dials. Counts as a call.
+
+        Errors: SandboxError if the port is in use. The tunnel's `receive` raises those of a call.
         """
 
     async def snapshot(self, id: str, max_bytes: int | None = None) -> SnapshotInfo:
