@@ -133,7 +133,7 @@ class Link(asyncio.Protocol):
     """
 
     def __init__(self, first: int = 1, window: int = wire.WINDOW):
-        """first: number of the first stream that this end opens, 1 or 2; the far end has the other."""
+        """first: number of the first stream that this end opens: 1, or 2 if the far end has 1."""
         self.accept: Accept | None = None
         self.stderr = bytearray()
         self.window = window

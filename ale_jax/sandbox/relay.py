@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from ale_jax.sandbox.api import SandboxLost
 from ale_jax.sandbox.link import Link, Stream
@@ -21,6 +22,14 @@ CONNECTIONS = 64  # at a time; further ones wait
 WINDOW = 1 << 16  # bytes of a connection in each direction
 
 Serve = Callable[[Stream], Awaitable[None]]
+
+
+class Carried(Protocol):
+    """An end of a tunnel, or what leads to it, for the one who carries bytes to the other end."""
+
+    async def receive(self) -> tuple[str, bytes]: ...
+
+    async def write(self, data: bytes) -> None: ...
 
 
 def relay_to(host: str, port: int) -> Serve:
@@ -84,6 +93,25 @@ class Door:
             pass  # the sandbox's user gets this error from its own calls
         finally:
             stream.end()
+
+
+async def carry(one: Carried, other: Carried) -> None:
+    """Carries bytes both ways between two ends, until one of them raises, which is raised here."""
+    ways = [asyncio.create_task(_carry_from(*each)) for each in ((one, other), (other, one))]
+    try:
+        done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        for way in done:
+            way.result()
+    finally:
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+
+
+async def _carry_from(source: Carried, target: Carried) -> None:
+    while True:
+        _, data = await source.receive()
+        await target.write(data)
 
 
 class _Leaving:

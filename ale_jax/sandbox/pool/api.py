@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from ale_jax.sandbox.api import SandboxError, SandboxStats
 from ale_jax.sandbox.pool.accounting import Room, Usage
+from ale_jax.sandbox.relay import Carried
 from ale_jax.sandbox.spec import SandboxSpec
 
 # Methods that `SandboxPool.call` accepts: those of `AsyncSandbox` that exchange plain data.
@@ -245,14 +246,6 @@ class Record(Protocol):
     """Called with each event of the pool, for example `monitor.events.EventLog.record`."""
 
     def __call__(self, kind: str, detail: str, **fields: str | int | float | bool) -> None: ...
-
-
-class Carried(Protocol):
-    """The sandbox's end of a relay's tunnel, for the one who carries bytes to its far end."""
-
-    async def receive(self) -> tuple[str, bytes]: ...
-
-    async def write(self, data: bytes) -> None: ...
 
 
 class SandboxPool(Protocol):

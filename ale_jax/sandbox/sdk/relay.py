@@ -12,7 +12,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from ale_jax.sandbox.api import SandboxLost
-from ale_jax.sandbox.relay import Dialer, Serve
+from ale_jax.sandbox.relay import Dialer, Serve, carry
 from ale_jax.sandbox.sdk.calls import failure
 from ale_jax.sandbox.sdk.streams import connection_options, opening, pieces
 
@@ -37,7 +37,7 @@ async def relayed(
         await _opened(connection, id)
         dialer = Dialer(serve)
         stack.callback(dialer.close)
-        carrying = asyncio.create_task(_carry(connection, dialer, id))
+        carrying = asyncio.create_task(carry(dialer, _Service(connection, id)))
         try:
             yield
             if carrying.done():
@@ -56,32 +56,25 @@ async def _opened(connection: ClientConnection, id: str) -> None:
         raise failure(200, first if isinstance(first, bytes) else first.encode(), id)
 
 
-async def _carry(connection: ClientConnection, dialer: Dialer, id: str) -> None:
-    """Carries both ways until one of them ends, which raises the reason."""
-    ways = [
-        asyncio.create_task(way)
-        for way in (_outward(connection, dialer), _inward(connection, dialer, id))
-    ]
-    try:
-        done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        for way in done:
-            await way
-    except ConnectionClosed as error:
-        raise SandboxLost(BROKEN) from error
-    finally:
-        for way in ways:
-            way.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
+class _Service:
+    """The service as what leads to the sandbox's end of a tunnel."""
 
+    def __init__(self, connection: ClientConnection, id: str):
+        self._connection, self._id = connection, id
 
-async def _outward(connection: ClientConnection, dialer: Dialer) -> None:
-    while True:
-        _, data = await dialer.receive()
-        for piece in pieces(data):
-            await connection.send(piece)
+    async def receive(self) -> tuple[str, bytes]:
+        """Errors: the one that the service reports; SandboxLost."""
+        try:
+            frame = await self._connection.recv()
+        except ConnectionClosed as error:
+            raise SandboxLost(BROKEN) from error
+        if not isinstance(frame, bytes):
+            raise failure(200, frame.encode(), self._id)
+        return "frames", frame
 
-
-async def _inward(connection: ClientConnection, dialer: Dialer, id: str) -> None:
-    while isinstance(frame := await connection.recv(), bytes):
-        await dialer.write(frame)
-    raise failure(200, frame.encode(), id)
+    async def write(self, data: bytes) -> None:
+        try:
+            for piece in pieces(data):
+                await self._connection.send(piece)
+        except ConnectionClosed as error:
+            raise SandboxLost(BROKEN) from error

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, WebSocket, WebSocketDisconnect
 
-from ale_jax.sandbox.pool.api import Carried, SandboxPool
+from ale_jax.sandbox.pool.api import SandboxPool
+from ale_jax.sandbox.relay import carry
 from ale_jax.sandbox.service.terminal import converse
 
 router = APIRouter()
@@ -28,35 +28,24 @@ async def relay(websocket: WebSocket, id: str, port: Port) -> None:
     async def attend(pool: SandboxPool) -> dict[str, Any]:
         async with pool.relay(id, port) as tunnel:
             await websocket.send_text(json.dumps({"open": True}))
-            await _carry(websocket, tunnel)
+            await carry(tunnel, _Client(websocket))
 
     await converse(websocket, id, attend)
 
 
-async def _carry(websocket: WebSocket, tunnel: Carried) -> None:
-    """Carries both ways until one of them ends, which raises the reason."""
-    ways = [asyncio.ensure_future(each(websocket, tunnel)) for each in (_outward, _inward)]
-    try:
-        done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        for way in done:
-            await way
-    finally:
-        for way in ways:
-            way.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
+class _Client:
+    """The client as the far end of a tunnel."""
 
+    def __init__(self, websocket: WebSocket):
+        self._websocket = websocket
 
-async def _outward(websocket: WebSocket, tunnel: Carried) -> None:
-    while True:
-        _, data = await tunnel.receive()
-        await websocket.send_bytes(data)
-
-
-async def _inward(websocket: WebSocket, tunnel: Carried) -> None:
-    while True:
-        message = await websocket.receive()
+    async def receive(self) -> tuple[str, bytes]:
+        message = await self._websocket.receive()
         if message["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(message.get("code", 1006))
         if message.get("bytes") is None:
             raise ValueError("a relay takes binary frames only")
-        await tunnel.write(message["bytes"])
+        return "frames", message["bytes"]
+
+    async def write(self, data: bytes) -> None:
+        await self._websocket.send_bytes(data)
