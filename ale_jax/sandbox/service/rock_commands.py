@@ -271,8 +271,8 @@ def _options(line: Sequence[str]) -> tuple[str, Mapping[str, str]]:
 
 
 class RockModels:
-    """The model services of the sandboxes of ROCK's clients, by the pool's id. Errors of all
-    methods: Refusal (404) for a sandbox of another tenant."""
+    """The model services of the sandboxes of ROCK's clients, by the pool's id; each ends with its
+    sandbox. Errors of all methods: Refusal (404) for a sandbox of another tenant."""
 
     def __init__(self):
         self._known: dict[str, RockModel] = {}
@@ -299,8 +299,3 @@ class RockModels:
             return False
         await by.own(id)
         return self._known[id].take_file(path, content)
-
-    def end(self, id: str) -> None:
-        """Ends the model service of a sandbox that the caller has ended."""
-        if id in self._known:
-            self._known.pop(id).close()
