@@ -8,6 +8,7 @@ REQUIRES = [
     "fastapi>=0.120",
     "flax>=0.12",
     "gguf>=0.17",
+    "h11>=0.16",
     "httptools>=0.6",
     "httpx>=0.28",
     "jax>=0.10",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
@@ -63,9 +64,10 @@ class PolicyAccess:
 
 
 class Machine(Protocol):
-    """What an agent needs of a sandbox; see `ale_jax.sandbox.blocking.BlockingSandbox`."""
+    """What an agent needs of a sandbox: of this process (`sandbox.blocking.BlockingSandbox`) or of
+    a service (`sandbox.sdk.client.RemoteSandbox`)."""
 
-    def relay(self, port: int, host: str, target: int) -> None: ...
+    def relay(self, port: int, host: str, target: int) -> AbstractContextManager[None]: ...
 
     def exec(
         self,
@@ -113,11 +115,11 @@ def _run(
     gateway = urlsplit(access.url)
     url = f"http://{LOOPBACK}:{agent.port}{gateway.path}"
     fill = _filler({"instruction": instruction, "url": url, "token": access.token})
-    machine.relay(agent.port, gateway.hostname, gateway.port)
     variables = _client_variables(url, access.token) | {
         name: fill(text) for name, text in agent.env
     }
-    result = machine.exec([fill(word) for word in agent.command], agent.seconds, env=variables)
+    with machine.relay(agent.port, gateway.hostname, gateway.port):
+        result = machine.exec([fill(word) for word in agent.command], agent.seconds, env=variables)
     if result.exit_code in NOT_STARTED:
         raise AgentError(f"{agent.command[0]!r:.80} did not start: {_ended(result)}")
     return result

@@ -4,11 +4,13 @@ turns method calls into requests to that runner."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import struct
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.egress.proxy import EgressProxy
 from ale_jax.sandbox.exchange import FILES_S, FileCalls, Job, Machine, OutputSink, join
 from ale_jax.sandbox.link import Stream
-from ale_jax.sandbox.relay import relay_to
+from ale_jax.sandbox.relay import Door, Serve, Tunnel, relay_to
 from ale_jax.sandbox.runner import wire
 from ale_jax.sandbox.runner.wire import MAIN
 from ale_jax.sandbox.spec import NO_NETWORK, SandboxSpec
@@ -91,8 +93,7 @@ class AsyncSandbox(FileCalls):
         super().__init__(machine, max_snapshot=2 * len(spec.parts) * spec.files_mb << 20)
         self.spec, self._contents = spec, contents
         self._jobs = itertools.count()
-        self._doors: dict[int, Callable[[Stream], Awaitable[None]]] = {}
-        self._serving: set[asyncio.Task] = set()
+        self._doors: dict[int, Door] = {}
         self._proxy: EgressProxy | None = None
 
     async def boot(self, config: dict[str, Any]) -> None:
@@ -261,25 +262,40 @@ class AsyncSandbox(FileCalls):
         reply = await self._ask(request, FILES_S)
         return await self._made(lambda: SandboxStats(**(reply | self._machine.usage())))
 
-    async def listen(self, port: int, serve: Callable[[Stream], Awaitable[None]]) -> None:
-        """Calls `serve` for each connection to `port` of the sandbox's loopback, from now on, in
-        place of what was called for this port before.
+    async def listen(self, port: int, serve: Serve) -> None:
+        """Calls `serve` for each connection to `port` of the sandbox's loopback, from now on, also
+        after resets.
 
-        Errors: SandboxError if a program inside has the port.
+        Errors: SandboxError if the port is in use.
         """
-        is_new = port not in self._doors
-        self._doors[port] = serve  # before the first connection can come
-        if is_new:
-            try:
-                await self._ask({"do": "listen", "port": port}, FILES_S)
-            except SandboxError:
-                del self._doors[port]
-                raise
+        await self._open(port, Door(serve))
 
-    async def relay(self, port: int, host: str, target: int) -> None:
+    @contextlib.asynccontextmanager
+    async def listening(self, port: int, serve: Serve) -> AsyncIterator[None]:
+        """As `listen`, for the duration of the block, which cuts open connections at its end."""
+        await self.listen(port, serve)
+        try:
+            yield
+        finally:
+            await self._shut(port)
+
+    def relay(self, port: int, host: str, target: int) -> AbstractAsyncContextManager[None]:
         """Lets programs inside reach `target` of `host` at `port` of their loopback, whatever the
-        network policy, from now on."""
-        await self.listen(port, relay_to(host, target))
+        network policy, for the duration of the block. Errors: SandboxError if the port is in use.
+        """
+        return self.listening(port, relay_to(host, target))
+
+    @contextlib.asynccontextmanager
+    async def tunnel(self, port: int) -> AsyncIterator[Tunnel]:
+        """As `relay`, but the far end of the tunnel dials."""
+        tunnel = Tunnel()
+        watching = asyncio.get_running_loop().create_task(self._watch(tunnel))
+        try:
+            async with self.listening(port, tunnel.serve):
+                yield tunnel
+        finally:
+            watching.cancel()
+            tunnel.close()
 
     async def connect(self, port: int) -> Stream:
         """Connects to the service that listens on `port` inside the sandbox.
@@ -290,9 +306,7 @@ class AsyncSandbox(FileCalls):
         """
         return self._machine.link.open({"do": "connect", "port": port}, body=True)
 
-    async def open_network(
-        self, proxy: EgressProxy, port: int, serve: Callable[[Stream], Awaitable[None]]
-    ) -> None:
+    async def open_network(self, proxy: EgressProxy, port: int, serve: Serve) -> None:
         """Makes `proxy` reachable on `port` inside the sandbox, from now on."""
         self._proxy = proxy
         await self.listen(port, serve)
@@ -319,9 +333,35 @@ class AsyncSandbox(FileCalls):
     async def close(self) -> None:
         if self._proxy is not None:
             self._proxy.close()
-        for task in self._serving:
-            task.cancel()
+        for door in self._doors.values():
+            door.close()
         await self._machine.destroy()
+
+    async def _open(self, port: int, door: Door) -> None:
+        if port in self._doors:
+            raise SandboxError(f"port {port} is in use: it is relayed already")
+        self._doors[port] = door  # before the first connection can come
+        try:
+            await self._ask({"do": "listen", "port": port}, FILES_S)
+        except BaseException:  # cancelled: the runner may listen meanwhile
+            await self._shut(port)
+            raise
+
+    async def _shut(self, port: int) -> None:
+        with contextlib.suppress(SandboxError):  # the next call meets it again, if it is lost
+            await self._ask({"do": "unlisten", "port": port}, FILES_S)
+        self._doors.pop(port).close()  # after the answer: no connection comes any more
+
+    async def _watch(self, tunnel: Tunnel) -> None:
+        """Ends the tunnel when the sandbox is lost. A reset may replace the machine before."""
+        while True:
+            machine = self._machine
+            try:
+                await machine.link.until_lost()
+            except SandboxLost as error:
+                if machine is self._machine:
+                    tunnel.fail(error)
+                    return
 
     async def _fill(self) -> None:
         for path, archive in self._contents.items():
@@ -334,18 +374,7 @@ class AsyncSandbox(FileCalls):
         return limit
 
     def _accept(self, stream: Stream, request: dict[str, Any]) -> None:
-        serve = self._doors.get(request.get("port"))
-        if serve is None:
+        door = self._doors.get(request.get("port"))
+        if door is None:
             raise ValueError(f"no handler for {request!r:.80}")
-        task = asyncio.get_running_loop().create_task(_serve(serve, stream))
-        self._serving.add(task)
-        task.add_done_callback(self._serving.discard)
-
-
-async def _serve(serve: Callable[[Stream], Awaitable[None]], stream: Stream) -> None:
-    try:
-        await serve(stream)
-    except SandboxLost:
-        pass  # the sandbox's user gets this error from its own calls
-    finally:
-        stream.end()
+        door.enter(stream)

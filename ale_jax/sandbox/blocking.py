@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, TypeVar
 
 from ale_jax.sandbox.api import ExecResult, Expected, ProcessResult
@@ -37,6 +38,18 @@ def _started_loop() -> asyncio.AbstractEventLoop:
 def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
     """Runs `coroutine` in the process-wide loop and blocks. Must not be called from a coroutine."""
     return asyncio.run_coroutine_threadsafe(coroutine, _loop()).result()
+
+
+@contextlib.contextmanager
+def entered(manager: AbstractAsyncContextManager[T]) -> Iterator[T]:
+    """`manager`, entered and left in the process-wide loop."""
+    value = wait_for(manager.__aenter__())
+    try:
+        yield value
+    except BaseException as error:
+        wait_for(manager.__aexit__(type(error), error, error.__traceback__))
+        raise
+    wait_for(manager.__aexit__(None, None, None))
 
 
 class BlockingSandbox:
@@ -118,9 +131,9 @@ class BlockingSandbox:
 
         wait_for(change())
 
-    def relay(self, port: int, host: str, target: int) -> None:
+    def relay(self, port: int, host: str, target: int) -> AbstractContextManager[None]:
         """As `AsyncSandbox.relay`."""
-        wait_for(self.later.relay(port, host, target))
+        return entered(self.later.relay(port, host, target))
 
     def alive(self) -> bool:
         return wait_for(self.later.alive())

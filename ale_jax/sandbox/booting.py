@@ -17,6 +17,7 @@ from ale_jax.sandbox.spec import ROOT_CAPABILITIES, SandboxSpec
 AGENT_ID, ROOT_ID = 1000, 0
 PROXY_PORT = 3128
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
+NO_PROXY_VARIABLES = ("no_proxy", "NO_PROXY")
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +97,11 @@ def user_id(spec: SandboxSpec) -> int:
 def environment(spec: SandboxSpec) -> dict[str, str]:
     """Environment variables of the sandbox's processes, in addition to those of every sandbox."""
     proxy = f"http://127.0.0.1:{PROXY_PORT}"
-    variables = dict.fromkeys(PROXY_VARIABLES, proxy) if spec.network.mode != "none" else {}
+    variables = {}
+    if spec.network.mode != "none":
+        variables = dict.fromkeys(PROXY_VARIABLES, proxy)
+        # What the loopback has, such as a relay, the proxy could not reach.
+        variables |= dict.fromkeys(NO_PROXY_VARIABLES, "127.0.0.1,localhost")
     if spec.user == "root":
         variables |= {"USER": "root", "LOGNAME": "root"}
     return variables | dict(spec.env)

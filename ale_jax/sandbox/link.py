@@ -1,6 +1,7 @@
-"""The host's end of the connection to a runner: streams over one socket (see `runner/wire.py`).
+"""One end of a connection with many streams (see `runner/wire.py`): the host's end of that to a
+runner, or either end of a relay's tunnel.
 
-The runner is not trusted: a violation of the protocol or of a limit ends the connection.
+The far end is not trusted: a violation of the protocol or of a limit ends the connection.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ class Stream:
     def __init__(self, link: Link, number: int, body: bool = True):
         self.number = number
         self._link = link
-        self._room = wire.WINDOW  # bytes that may be sent before the next credit
-        self._held = 0  # bytes from the runner that are not received yet
+        self._room = link.window  # bytes that may be sent before the next credit
+        self._held = 0  # bytes from the far end that are not received yet
         self._inbox: deque[tuple[int, bytes]] = deque()
         self._outcome: dict[str, Any] | None = None
         self._over_here, self._abandoned = not body, False
@@ -85,13 +86,15 @@ class Stream:
         self._drop()
 
     def take(self, kind: int, payload: bytes) -> None:
-        """Handles a frame from the runner. ValueError if it breaks the protocol."""
+        """Handles a frame from the far end. ValueError if it breaks the protocol."""
         if kind == wire.CREDIT:
             self._room += wire.credited(payload)
+            if self._room > self._link.window:  # it would fill our memory by not reading
+                raise ValueError("credit for more than was sent")
         elif kind == wire.END:
             self._outcome = _object(payload)
             self._forget_if_over()
-        elif self._outcome is not None or self._held + len(payload) > wire.WINDOW:
+        elif self._outcome is not None or self._held + len(payload) > self._link.window:
             raise ValueError("data beyond the window or after the end")
         else:
             self._held += len(payload)
@@ -124,18 +127,22 @@ class Stream:
 class Link(asyncio.Protocol):
     """All streams over one socket, for one event loop.
 
-    accept: called with each stream that the runner opens and its request. If None, the runner may
-        not open streams.
+    accept: called with each stream that the far end opens and its request. If None, it may not
+        open streams.
+    window: bytes of a stream that may be on their way in each direction, the same at both ends.
     """
 
-    def __init__(self):
+    def __init__(self, first: int = 1, window: int = wire.WINDOW):
+        """first: number of the first stream that this end opens: 1, or 2 if the far end has 1."""
         self.accept: Accept | None = None
         self.stderr = bytearray()
+        self.window = window
         self._streams: dict[int, Stream] = {}
-        self._next = 1
+        self._next, self._parity = first, first % 2
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
         self._failure: SandboxLost | None = None
+        self._failed = asyncio.Event()
         self._greeted: asyncio.Future[dict] = asyncio.get_running_loop().create_future()
         self._pinged: asyncio.Future[None] | None = None
 
@@ -166,6 +173,11 @@ class Link(asyncio.Protocol):
         if self._failure is not None:
             raise self._failure
 
+    async def until_lost(self) -> None:
+        """Waits for the end of the connection, which it raises (SandboxLost)."""
+        await self._failed.wait()
+        self.check()
+
     def post(self, frame: bytes) -> None:
         # The streams' windows bound how much waits in the transport.
         if self._transport is not None and not self._transport.is_closing():
@@ -178,6 +190,7 @@ class Link(asyncio.Protocol):
         """Ends the connection; pending and later calls raise SandboxLost."""
         if self._failure is None:
             self._failure = SandboxLost(reason)
+            self._failed.set()
             if self._transport is not None:
                 self._transport.abort()
             if not self._greeted.done():
@@ -237,8 +250,9 @@ class Link(asyncio.Protocol):
             raise ValueError(f"stream {number} is not open")
 
     def _accept_stream(self, number: int, request: dict[str, Any]) -> None:
-        theirs = sum(1 for open_number in self._streams if open_number % 2 == 0)
-        if self.accept is None or number % 2 or theirs >= wire.MAX_STREAMS:
+        theirs = sum(1 for open_number in self._streams if open_number % 2 != self._parity)
+        is_ours = number % 2 == self._parity
+        if self.accept is None or is_ours or theirs >= wire.MAX_STREAMS:
             raise ValueError(f"stream {number} must not be opened")
         stream = self._streams[number] = Stream(self, number)
         self.accept(stream, request)

@@ -10,6 +10,7 @@ from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import MeshShape, check_rows, make_mesh, param_shardings
 from ale_jax.model.weights.load import open_checkpoint
 from ale_jax.monitor.evaluations import wilson_interval
+from ale_jax.sandbox.booting import PROXY_PORT
 from ale_jax.system.config import RunConfig
 from ale_jax.system.plan import make_plan
 from envs.registry import kind_of
@@ -197,6 +198,11 @@ def _check_tasks(config: RunConfig) -> None:
 def _check_external_agent(config: RunConfig) -> None:
     if not config.external_agent.command:
         return
+    if config.external_agent.port == PROXY_PORT and config.sandbox.network.mode != "none":
+        raise ValueError(
+            f"external_agent.port {PROXY_PORT} is the network proxy's: choose another, or "
+            "sandbox.network 'none'"
+        )
     worlds = config.worlds
     for family in (*worlds.train_families, *worlds.held_out_families):
         if not kind_of(family).is_in_sandbox:

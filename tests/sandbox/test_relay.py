@@ -1,15 +1,13 @@
 """Connections in and out of a sandbox without a network."""
 
 import asyncio
-import contextlib
-import socketserver
-import threading
 
 import pytest
 
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.blocking import wait_for
 from ale_jax.sandbox.runner import wire
+from tests.sandbox.upstream import CALL, CLIENT, MANY_CLIENTS, upstream
 
 pytestmark = pytest.mark.each_runtime
 
@@ -28,15 +26,6 @@ def echoing(shared_box):
     return shared_box
 
 
-CLIENT = """
-import socket, sys
-with socket.create_connection(("127.0.0.1", {port})) as sock:
-    sock.sendall(b"x" * {size})
-    sock.shutdown(socket.SHUT_WR)
-    print(sum(iter(lambda: len(sock.recv(1 << 16)), 0)))
-"""
-
-
 def test_a_connection_goes_out_and_back(echoing):
     talk = f"exec 3<> /dev/tcp/127.0.0.1/{PORT}; echo hello >&3; head -n 1 <&3"
     assert echoing.run(talk).output == "hello\n"
@@ -51,18 +40,6 @@ def test_many_connections_at_once(echoing):
     echoing.write({"client.py": CLIENT.format(port=PORT, size=1 << 18).encode()})
     result = echoing.exec("for i in 1 2 3 4 5 6; do python3 client.py & done; wait")
     assert result.stdout == f"{1 << 18}\n" * 6
-
-
-MANY_CLIENTS = """
-import socket
-socks = [socket.create_connection(("127.0.0.1", {port})) for _ in range({together})]
-for sock in socks:
-    sock.sendall(b"x")
-for sock in socks:
-    assert sock.recv(1) == b"x"
-    sock.close()
-print(len(socks))
-"""
 
 
 def test_connections_beyond_the_limit_wait_for_the_others_to_end(echoing):
@@ -112,41 +89,28 @@ def test_only_what_listens_reaches_out(box):
     assert box.run("exec 3<> /dev/tcp/127.0.0.1/3129").exit_code == 1
 
 
-@contextlib.contextmanager
-def upstream(text):
-    """The port of a server outside that greets each client and repeats what it says."""
-
-    class Greeting(socketserver.StreamRequestHandler):
-        def handle(self):
-            self.wfile.write(text.encode())
-            for line in self.rfile:
-                self.wfile.write(line)
-
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Greeting) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        yield server.server_address[1]
-        server.shutdown()
-
-
-CALL = "exec 3<> /dev/tcp/127.0.0.1/4000; echo more >&3; head -n 2 <&3"
-
-
 def test_a_program_inside_reaches_one_address_outside(shared_box):
-    with upstream("hello\n") as port:
-        shared_box.relay(4000, "127.0.0.1", port)
+    with upstream("hello\n") as port, shared_box.relay(4000, "127.0.0.1", port):
         assert shared_box.run(CALL).output == "hello\nmore\n"
         # The host's own ports stay out of reach.
         assert shared_box.run(f"exec 3<> /dev/tcp/127.0.0.1/{port}").exit_code != 0
-    with upstream("another\n") as port:
-        shared_box.relay(4000, "127.0.0.1", port)
+        with pytest.raises(SandboxError, match="4000 is in use"):
+            shared_box.relay(4000, "127.0.0.1", port).__enter__()
+    with upstream("another\n") as port, shared_box.relay(4000, "127.0.0.1", port):
         shared_box.reset()
         assert shared_box.run(CALL).output == "another\nmore\n"
 
 
+def test_the_end_of_a_relay_cuts_its_connections_and_frees_its_port(shared_box):
+    with upstream("hello\n") as port:
+        with shared_box.relay(4000, "127.0.0.1", port):
+            shared_box.run("exec 3<> /dev/tcp/127.0.0.1/4000; read -u 3 line")
+        assert shared_box.run("cat <&3; echo $line", timeout=10).output == "hello\n"
+        assert "refused" in shared_box.run("exec 4<> /dev/tcp/127.0.0.1/4000").output
+
+
 def test_megabytes_go_through(shared_box):
-    with upstream("") as port:
-        shared_box.relay(4000, "127.0.0.1", port)
+    with upstream("") as port, shared_box.relay(4000, "127.0.0.1", port):
         shared_box.write({"client.py": CLIENT.format(port=4000, size=5 << 20).encode()})
         assert shared_box.exec("python3 client.py").stdout == f"{5 << 20}\n"
 
@@ -154,8 +118,8 @@ def test_megabytes_go_through(shared_box):
 def test_where_nothing_answers_the_connection_ends(shared_box):
     with upstream("") as port:
         pass
-    shared_box.relay(4000, "127.0.0.1", port)
-    assert shared_box.exec("cat < /dev/tcp/127.0.0.1/4000", timeout=20).timed_out is False
+    with shared_box.relay(4000, "127.0.0.1", port):
+        assert shared_box.exec("cat < /dev/tcp/127.0.0.1/4000", timeout=20).timed_out is False
 
 
 def test_a_port_that_a_program_inside_has_cannot_be_taken(shared_box):
@@ -163,7 +127,9 @@ def test_a_port_that_a_program_inside_has_cannot_be_taken(shared_box):
     # The first client only shows that it listens.
     listen = listen.replace("s.accept()", "s.accept(); s.accept()")
     shared_box.run(f'python3 -c "{listen}" & until : > /dev/tcp/127.0.0.1/4001; do sleep 0.1; done')
+    relay = lambda: shared_box.relay(4001, "127.0.0.1", 9)  # noqa: E731
     with pytest.raises(SandboxError, match="in use"):
-        shared_box.relay(4001, "127.0.0.1", 9)
+        relay().__enter__()
     shared_box.reset()
-    shared_box.relay(4001, "127.0.0.1", 9)
+    with relay():
+        pass

@@ -155,6 +155,13 @@ def test_an_agents_program_needs_sandboxes_and_no_replays():
         elsewhere = {"worlds.train_families": (family,)}
         with pytest.raises(ValueError, match=f"tasks of {family} are not in a sandbox"):
             build_config(smoke_with(agent | elsewhere))
+    puzzles = {"worlds.train_families": ("countdown3",)}
+    with pytest.raises(ValueError, match="tasks of countdown3 have no sandbox"):
+        build_config(smoke_with(agent | puzzles))
+    online = agent | {"sandbox.network.mode": "open"}
+    build_config(smoke_with(online))
+    with pytest.raises(ValueError, match=r"port 3128 is the network proxy's: choose another"):
+        build_config(smoke_with(online | {"external_agent.port": 3128}))
     for field, value in (("agent.malformed_limit", 3), ("agent.replay_share", 0.5)):
         with pytest.raises(ValueError, match=f"{field} {value} needs our own loop"):
             build_config(smoke_with(agent | {field: value}))

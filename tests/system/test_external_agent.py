@@ -15,9 +15,12 @@ from ale_jax.gateway.server import served
 from ale_jax.model.sampler import Sampling
 from ale_jax.records import EpisodeKey, Status, Task
 from ale_jax.rollout.play import EpisodeRunner
+from ale_jax.sandbox.api import SandboxLost
+from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.runtime import pick_runtime
 from envs.registry import make_env, needs_sandbox
 from envs.shell.families import FAMILIES
+from tests.sandbox.service.conftest import over
 from tests.system.conftest import SPEC
 from tests.system.oracle_ledger import OracleLedger
 from tests.system.untimed import rl_lines
@@ -32,10 +35,9 @@ def key_of(family, seed=3):
 
 
 class Stage:
-    """Plays episodes in sandboxes of one runtime. ledger: the policy's side."""
+    """Plays episodes in the sandboxes that `start` starts. ledger: the policy's side."""
 
-    def __init__(self, runtime, ledger, url):
-        start = lambda: pick_runtime(runtime, SPEC).start(SPEC, {})  # noqa: E731
+    def __init__(self, start, ledger, url):
         self.runner = EpisodeRunner(start, make_env, needs_sandbox, AgentLimits())
         self.ledger, self._url = ledger, url
 
@@ -47,13 +49,19 @@ class Stage:
         return played.episode, self.ledger.episodes.end(name, "all")
 
 
-@pytest.fixture
-def stage(each_runtime):
+@contextlib.contextmanager
+def staged(start):
     ledger = OracleLedger()
     with served(make_app(ledger.episodes, "oracle")) as url:
-        stage = Stage(each_runtime, ledger, url)
+        stage = Stage(start, ledger, url)
         with contextlib.closing(stage.runner):
             yield stage
+
+
+@pytest.fixture
+def stage(each_runtime):
+    with staged(lambda: pick_runtime(each_runtime, SPEC).start(SPEC, {})) as stage:
+        yield stage
 
 
 def test_an_agents_program_solves_what_the_policy_can(stage):
@@ -63,6 +71,43 @@ def test_an_agents_program_solves_what_the_policy_can(stage):
         (branch,) = branches
         assert branch.calls[-1].reply.content.startswith("<tool_call>")
         assert [message.role for message in branch.calls[0].messages] == ["system", "user"]
+
+
+def test_it_does_so_too_in_a_sandbox_of_a_service_which_cannot_reach_the_policy(runtime_name):
+    with over(pick_runtime(runtime_name, SPEC)) as service, service.client() as client:
+        with staged(lambda: client.start(SPEC)) as stage:
+            for _ in range(2):  # in the same sandbox
+                episode, branches = stage.play(AGENT, key_of("count"))
+                assert (episode.status, episode.reward) == (Status.FINISHED, 1.0), episode
+                assert len(branches) == 1
+
+
+def test_it_does_so_too_in_a_sandbox_with_a_network(runtime_name):
+    spec = dataclasses.replace(SPEC, network=EgressPolicy("allowlist", ("example.invalid",)))
+    with staged(lambda: pick_runtime(runtime_name, spec).start(spec, {})) as stage:
+        episode, _ = stage.play(AGENT, key_of("count"))
+    assert (episode.status, episode.reward) == (Status.FINISHED, 1.0), episode
+
+
+class Broken:
+    """A sandbox of a service whose relay breaks while the agent runs."""
+
+    def __init__(self, sandbox):
+        self._sandbox = sandbox
+
+    def __getattr__(self, name):
+        return getattr(self._sandbox, name)
+
+    @contextlib.contextmanager
+    def relay(self, *address):
+        yield
+        raise SandboxLost("the connection to the service broke")
+
+
+def test_an_agent_that_lost_its_policy_is_not_judged(runtime_name):
+    with staged(lambda: Broken(pick_runtime(runtime_name, SPEC).start(SPEC, {}))) as stage:
+        episode, _ = stage.play(AGENT, key_of("count"))
+    assert (episode.status, episode.reward) == (Status.SANDBOX_LOST, None)
 
 
 def test_a_program_that_is_not_there_is_no_failure_of_the_policy(stage):

@@ -46,7 +46,7 @@ class DiskSandbox(AsyncSandbox):
         new = await self._start(origin)
         try:
             for port in self._doors.keys() - new._doors.keys():
-                await new.listen(port, self._doors[port])
+                await new._open(port, self._doors[port])
             if new._proxy is not None:
                 new.set_network(self.network)
         except BaseException:

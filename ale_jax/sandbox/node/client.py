@@ -7,6 +7,7 @@ import contextlib
 import copy
 import itertools
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -135,11 +136,17 @@ class NodeClient:
                 yield kind, content
             _value(answer)
 
-    @contextlib.asynccontextmanager
-    async def terminal(
+    def terminal(
         self, id: str, command: str, rows: int, columns: int
-    ) -> AsyncIterator[NodeTerminal]:
-        async with self._conversation("terminal", id, command, rows, columns) as connection:
+    ) -> AbstractAsyncContextManager[NodeTerminal]:
+        return self._open("terminal", id, command, rows, columns)
+
+    def relay(self, id: str, port: int) -> AbstractAsyncContextManager[NodeTerminal]:
+        return self._open("relay", id, port)
+
+    @contextlib.asynccontextmanager
+    async def _open(self, what: str, *arguments: Any) -> AsyncIterator[NodeTerminal]:
+        async with self._conversation(what, *arguments) as connection:
             if "piece" not in (answer := await connection.answer()):
                 _value(answer)
             yield NodeTerminal(connection)
@@ -266,7 +273,7 @@ class Connection:
 
 
 class NodeTerminal:
-    """A terminal of the pool, as the service needs it."""
+    """A terminal of the pool, or a relay's tunnel, as the service needs it."""
 
     def __init__(self, connection: Connection):
         self._connection = connection

@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from ale_jax.sandbox.node import frames
@@ -20,6 +21,7 @@ from ale_jax.sandbox.spec import SandboxSpec
 OUTCOMES, OUTCOMES_BYTES, OUTCOME_S = 20_000, 256 << 20, 600.0
 HELLO_S = 10.0
 STARTS = ("start", "start_many", "fork")
+CONVERSATIONS = ("terminal", "relay")
 AS_THEY_ARE = (  # methods of the pool whose arguments are plain data
     *("stop", "renew", "status", "statuses", "held", "usage", "call"),
     *("snapshot", "restore", "fork", "nodes", "events_after"),
@@ -92,8 +94,9 @@ class NodeServer:
         what, arguments, named = request["do"], request["arguments"], request["named"]
         if what == "stream":
             await self._follow(self._pool.stream(*arguments, **named), reader, writer)
-        elif what == "terminal":
-            await self._terminal(arguments, reader, writer)
+        elif what in CONVERSATIONS:
+            conversation = getattr(self._pool, what)(*arguments)
+            await self._converse(conversation, reader, writer)
         else:
             writer.write((await self._outcome(request, reader)).body)
             await writer.drain()
@@ -140,9 +143,12 @@ class NodeServer:
         writer.write(outcome.body)
         await writer.drain()
 
-    async def _terminal(self, arguments: list[Any], reader: Reader, writer: Writer) -> None:
+    async def _converse(
+        self, conversation: AbstractAsyncContextManager[Any], reader: Reader, writer: Writer
+    ) -> None:
+        """conversation: opens a `Terminal`, or the `Tunnel` of a relay."""
         try:
-            async with self._pool.terminal(*arguments) as job:
+            async with conversation as job:
                 await _write(writer, {"piece": None})  # it is open
                 shown = asyncio.ensure_future(_show(job, writer))
                 typed = asyncio.ensure_future(_type(job, reader))

@@ -6,10 +6,12 @@ import dataclasses
 import enum
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from ale_jax.sandbox.api import SandboxError, SandboxStats
 from ale_jax.sandbox.pool.accounting import Room, Usage
+from ale_jax.sandbox.relay import Carried
 from ale_jax.sandbox.spec import SandboxSpec
 
 # Methods that `SandboxPool.call` accepts: those of `AsyncSandbox` that exchange plain data.
@@ -311,6 +313,13 @@ class SandboxPool(Protocol):
 
         arguments: cwd, env, timeout, terminal, as for `AsyncSandbox.spawn`. Closing the iterator
         before its end kills the job.
+        """
+
+    def relay(self, id: str, port: int) -> AbstractAsyncContextManager[Carried]:
+        """For the duration of the block, programs inside find at `port` of their loopback what the
+        far end of the tunnel (`sandbox/relay.py`) dials. Counts as a call.
+
+        Errors: SandboxError if the port is in use. The tunnel's `receive` raises those of a call.
         """
 
     async def snapshot(self, id: str, max_bytes: int | None = None) -> SnapshotInfo:

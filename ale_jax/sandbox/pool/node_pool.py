@@ -29,6 +29,7 @@ from ale_jax.sandbox.pool.machines import Launches, Machines, first_ready, raise
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.pool.pooled_sandbox import PooledSandbox
 from ale_jax.sandbox.pool.snapshots import SnapshotStores
+from ale_jax.sandbox.relay import Tunnel
 from ale_jax.sandbox.spec import SandboxSpec
 
 JOB_ARGUMENTS = ("cwd", "env", "timeout", "terminal")
@@ -184,6 +185,12 @@ class NodePool:
             job_on_terminal(sandbox, command, rows, columns) as job,
         ):
             yield job
+
+    @contextlib.asynccontextmanager
+    async def relay(self, id: str, port: int) -> AsyncIterator[Tunnel]:
+        """As `AsyncSandbox.tunnel`. A call that lasts as long as the block."""
+        async with self._leases.of(id, None) as sandbox, sandbox.tunnel(port) as tunnel:
+            yield tunnel
 
     async def snapshot(self, id: str, max_bytes: int | None = None) -> SnapshotInfo:
         owner = owner_of(self._leases.known(id).request.labels)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from . import wire
-from .loop import READ, WRITE, Event, Loop
+from .loop import READ, WRITE, Event, Loop, Task
 from .wire import CHUNK
 
 
@@ -198,12 +198,20 @@ class Relay:
 
     def __init__(self, loop: Loop, link: Link):
         self._loop, self._link = loop, link
+        self._listening: dict[int, tuple[socket.socket, Task]] = {}
 
     def listen(self, port: int) -> None:
         """Opens a stream to the host for each connection to `port` inside, from now on."""
         listener = socket.create_server((LOOPBACK, port), backlog=BACKLOG)
         listener.setblocking(False)
-        self._loop.spawn(self._accept_forever(listener, port))
+        self._listening[port] = listener, self._loop.spawn(self._accept_forever(listener, port))
+
+    def unlisten(self, port: int) -> None:
+        """Ends `listen`, if it was called. Connections that are open stay open."""
+        if port in self._listening:
+            listener, accepting = self._listening.pop(port)
+            self._loop.cancel(accepting)
+            listener.close()
 
     async def connect(self, port: int, stream: Stream) -> dict:
         """Joins `stream` with the service that listens on `port` inside, until one side ends."""

@@ -314,6 +314,10 @@ class Runner:
         self.relay.listen(request["port"])
         return {}
 
+    async def do_unlisten(self, request: Request, stream: Stream) -> dict:
+        self.relay.unlisten(request["port"])
+        return {}
+
     async def do_connect(self, request: Request, stream: Stream) -> dict:
         await self.relay.connect(request["port"], stream)
         return {}

@@ -9,14 +9,18 @@ import inspect
 import ssl
 import time
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any
 
 import httpx
 
+from ale_jax.sandbox.blocking import entered
 from ale_jax.sandbox.pool.api import SandboxGone, StartRequest, Status
+from ale_jax.sandbox.relay import relay_to
 from ale_jax.sandbox.sdk import calls
 from ale_jax.sandbox.sdk.calls import Call, Send, Step, exchange, http_options
 from ale_jax.sandbox.sdk.operations import BoxOperations, ClientOperations
+from ale_jax.sandbox.sdk.relay import relayed
 from ale_jax.sandbox.sdk.streams import (
     AsyncOutput,
     AsyncTerminal,
@@ -114,6 +118,16 @@ class RemoteSandbox(BoxOperations):
         url = terminal_url(self._client.url, self.id, command, rows=0, columns=0)
         return Pipes(url, self._client.token, self.id)
 
+    def relay(self, port: int, host: str, target: int) -> AbstractContextManager[None]:
+        """Lets programs in the sandbox reach `target` of `host`, as this process reaches it, at
+        `port` of their loopback, whatever the network policy, for the duration of the block.
+
+        Errors: SandboxError if the port is in use; at the end of the block SandboxLost, if the
+        relay broke in it.
+        """
+        client = self._client
+        return entered(relayed(client.url, client.token, self.id, port, relay_to(host, target)))
+
     def close(self) -> None:
         """Stops the sandbox, if it still exists."""
         with contextlib.suppress(SandboxGone):
@@ -183,7 +197,7 @@ class AsyncSandboxClient(ClientOperations):
         return AsyncRemoteSandbox(self, status)
 
 
-class Starting(contextlib.AbstractAsyncContextManager):
+class Starting(AbstractAsyncContextManager):
     """A sandbox that is being started: `await` it, or enter it with `async with`."""
 
     def __init__(self, start: Coroutine[Any, Any, AsyncRemoteSandbox]):
@@ -226,6 +240,10 @@ class AsyncRemoteSandbox(BoxOperations):
     ) -> AsyncTerminal:
         url = terminal_url(self._client.url, self.id, command, rows, columns)
         return AsyncTerminal(url, self._client.token, self.id)
+
+    def relay(self, port: int, host: str, target: int) -> AbstractAsyncContextManager[None]:
+        client = self._client
+        return relayed(client.url, client.token, self.id, port, relay_to(host, target))
 
     async def close(self) -> None:
         """Stops the sandbox, if it still exists."""

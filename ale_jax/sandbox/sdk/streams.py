@@ -149,7 +149,7 @@ def _exit_code(frame: str, id: str) -> int:
     return int(content["exit"])
 
 
-def _options(token: str | None) -> dict:
+def connection_options(token: str | None) -> dict:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     return {
         "additional_headers": headers,
@@ -173,7 +173,7 @@ class Terminal(contextlib.AbstractContextManager):
 
     def send(self, data: bytes) -> None:
         """Sends keyboard input."""
-        for piece in _pieces(data):
+        for piece in pieces(data):
             self._connection.send(piece)
 
     def resize(self, rows: int, columns: int) -> None:
@@ -194,8 +194,8 @@ class Terminal(contextlib.AbstractContextManager):
             raise SandboxLost(TERMINAL_BROKEN) from error
 
     def __enter__(self) -> Self:
-        with _opening(self._url, self._id):
-            connection = connect(self._url, **_options(self._token))
+        with opening(self._url, self._id):
+            connection = connect(self._url, **connection_options(self._token))
             self._connection = self._open.enter_context(connection)
         return self
 
@@ -219,7 +219,7 @@ class Pipes(Terminal):
 
     def send(self, data: bytes) -> None:
         """Sends input, and waits while the command does not read it. Empty data closes it."""
-        for piece in _pieces(data) or [b""]:
+        for piece in pieces(data) or [b""]:
             self._room.acquire()
             self._connection.send(piece)
 
@@ -244,7 +244,7 @@ class AsyncTerminal(contextlib.AbstractAsyncContextManager):
         self._connection: AsyncConnection | None = None
 
     async def send(self, data: bytes) -> None:
-        for piece in _pieces(data):
+        for piece in pieces(data):
             await self._connection.send(piece)
 
     async def resize(self, rows: int, columns: int) -> None:
@@ -259,8 +259,8 @@ class AsyncTerminal(contextlib.AbstractAsyncContextManager):
         self.exit_code = _exit_code(frame, self._id)
 
     async def __aenter__(self) -> AsyncTerminal:
-        with _opening(self._url, self._id):
-            connection = connect_async(self._url, **_options(self._token))
+        with opening(self._url, self._id):
+            connection = connect_async(self._url, **connection_options(self._token))
             self._connection = await self._open.enter_async_context(connection)
         return self
 
@@ -268,12 +268,12 @@ class AsyncTerminal(contextlib.AbstractAsyncContextManager):
         await self._open.aclose()
 
 
-def _pieces(data: bytes) -> list[bytes]:
+def pieces(data: bytes) -> list[bytes]:
     return [data[start : start + MAX_SENT] for start in range(0, len(data), MAX_SENT)]
 
 
 @contextlib.contextmanager
-def _opening(url: str, id: str) -> Iterator[None]:
+def opening(url: str, id: str) -> Iterator[None]:
     try:
         yield
     except InvalidStatus as error:
@@ -281,5 +281,5 @@ def _opening(url: str, id: str) -> Iterator[None]:
     except (OSError, TimeoutError) as error:
         where = url.partition("/v1/")[0]
         raise SandboxError(
-            f"no terminal from {where} ({error}); type: ale-sandbox serve"
+            f"no connection to {where} ({error}); type: ale-sandbox serve"
         ) from error

@@ -21,7 +21,7 @@ from fastapi.responses import HTMLResponse
 from starlette.exceptions import HTTPException
 
 from ale_jax.sandbox.pool.api import SandboxPool
-from ale_jax.sandbox.service import operations, routes, terminal
+from ale_jax.sandbox.service import operations, relay, routes, terminal
 from ale_jax.sandbox.service.access import ServiceSettings, Tokens
 from ale_jax.sandbox.service.bodies import error_reply
 from ale_jax.sandbox.service.caller import Owners
@@ -131,6 +131,10 @@ a command is never an error: check its `exit_code`.
 bytes, text frames are JSON (`{"resize": [ROWS, COLUMNS]}` from you, `{"exit": CODE}` at the end).
 With `rows=0` the command has pipes: output frames begin with a byte, 1 for stdout and 2 for stderr,
 an empty frame from you ends the input, and `{"read": BYTES}` acknowledges each frame of input.
+
+**Relay.** A WebSocket at `/v1/sandboxes/{id}/relay?port=N`: the connections that programs in the
+sandbox make to port N of its loopback, over binary frames, for you to serve. `{"open": true}` comes
+first. `ale_jax/sandbox/relay.py` defines the bytes.
 """
 ROUTERS = (
     routes.sandbox_router,
@@ -141,6 +145,7 @@ ROUTERS = (
     operations.fleet_router,
     router,
     terminal.router,
+    relay.router,
 )
 
 

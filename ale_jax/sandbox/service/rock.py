@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 import shlex
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
@@ -21,6 +22,7 @@ from ale_jax.sandbox.pool.api import SandboxGone
 from ale_jax.sandbox.service.bodies import JSON, caller_of
 from ale_jax.sandbox.service.caller import Caller
 from ale_jax.sandbox.service.records import Refusal, refusal_of
+from ale_jax.sandbox.service.rock_commands import RockModels
 from ale_jax.sandbox.service.rock_sandboxes import RockSandboxes
 from ale_jax.sandbox.service.rock_spec import (
     BatchBody,
@@ -48,6 +50,16 @@ PATIENCE_S = 2.0  # the client polls every 3 s, and a start takes less than 1 s
 WRITE = 'mkdir -p -- "$(dirname -- "$1")" && cat > "$1"'
 # The end of a background command of ROCK's client; `disown` fails if it has ended already.
 NOHUP_END, OR_HAS_ENDED = "PIDEND;disown", " 2> /dev/null || :"
+OBSERVATION = {
+    "session_type": "bash",
+    "output": "",
+    "exit_code": 0,
+    "failure_reason": "",
+    "expect_string": "",
+}
+# How the client sees whether such a command has ended. It sleeps for 5 s or more if not.
+LOOK = re.compile(r"\Akill -0 (\d+)\Z")
+PATIENT = r"for _ in 1 2 3 4 5; do kill -0 \1 2> /dev/null || break; sleep 0.05; done; kill -0 \1"
 LATE = "Command execution failed due to timeout"
 
 Act = Callable[[Caller, Any], Awaitable[Any]]
@@ -63,7 +75,7 @@ class Rock:
     """Implements the routes. Each takes the caller and the request's body; the result is ROCK's."""
 
     def __init__(self, options: RockOptions):
-        self._options, self._sandboxes = options, RockSandboxes()
+        self._options, self._sandboxes, self._models = options, RockSandboxes(), RockModels()
 
     def routes(self) -> Iterable[tuple[str, str, Act, type[RockBody]]]:
         """Yields method, path, handler and body of each route."""
@@ -146,7 +158,12 @@ class Rock:
         return {"output": "".join(output), "session_type": "bash"}
 
     async def run_in_session(self, by: Caller, body: RunBody) -> Any:
-        command = body.command + (OR_HAS_ENDED if body.command.endswith(NOHUP_END) else "")
+        id = self._sandboxes.pool_id(by, body.sandbox_id)
+        idle_seconds = self._sandboxes.idle_seconds(by, body.sandbox_id)
+        if (output := await self._models.run(by, id, body, idle_seconds)) is not None:
+            return OBSERVATION | {"output": output}
+        command = LOOK.sub(PATIENT, body.command)
+        command += OR_HAS_ENDED if command.endswith(NOHUP_END) else ""
         arguments = {"command": command, "timeout": body.timeout, "session": body.session}
         done = await self._call(by, body, "run", **arguments)
         output = done.output.strip()  # as ROCK does
@@ -154,13 +171,7 @@ class Rock:
             raise CommandFailed(f"{LATE}: {output}")
         if done.exit_code and body.check == "raise":
             raise CommandFailed(f"exit code {done.exit_code}: {output}")
-        return {
-            "session_type": "bash",
-            "output": output,
-            "exit_code": done.exit_code,
-            "failure_reason": "",
-            "expect_string": "",
-        }
+        return OBSERVATION | {"output": output, "exit_code": done.exit_code}
 
     async def close_session(self, by: Caller, body: SessionBody) -> Any:
         await self._call(by, body, "close_session", name=body.session)
@@ -176,7 +187,9 @@ class Rock:
         await self._write(by, body, body.path, body.content.encode())
 
     async def upload(self, by: Caller, body: UploadForm) -> Any:
-        await self._write(by, body, body.target_path, body.file)
+        id = self._sandboxes.pool_id(by, body.sandbox_id)
+        if not await self._models.take_file(by, id, body.target_path, body.file):
+            await self._write(by, body, body.target_path, body.file)
 
     async def refuse_storage(self, by: Caller, body: RockBody) -> Any:
         raise ValueError("there is no object storage: use upload for files")

@@ -88,6 +88,11 @@ class RockSandboxes:
         sandbox = self._find(by, id)
         return sandbox.request.id if sandbox else id
 
+    def idle_seconds(self, by: Caller, id: str) -> float:
+        """How long it may live without use; 0: no limit that ROCK's client has set."""
+        sandbox = self._find(by, id)
+        return sandbox.request.idle_seconds if sandbox else 0.0
+
     async def wait_for_start(self, by: Caller, id: str, seconds: float) -> None:
         """Returns when the start has succeeded or failed, or after `seconds`."""
         if sandbox := self._find(by, id):

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from typing import Annotated, Any, Protocol
 
@@ -63,23 +63,35 @@ async def terminal(
     With rows=0 it has pipes instead. Output frames then begin with a byte, 1 for stdout and 2 for
     stderr; an empty frame closes the input; and each frame of input is answered by the text
     {"read": BYTES} once the command may have the next one."""
+
+    async def attend(pool: SandboxPool) -> dict[str, Any]:
+        async with _offer(pool).terminal(id, command, rows, columns) as job:
+            return {"exit": await _attend(websocket, job, on_pipes=not rows)}
+
+    await converse(websocket, id, attend)
+
+
+async def converse(
+    websocket: WebSocket, id: str, attend: Callable[[SandboxPool], Awaitable[dict[str, Any]]]
+) -> None:
+    """Attends to a connection about a sandbox of the caller's. Its last frame is what `attend`
+    returns, or says why it failed."""
     await websocket.accept()
     state = websocket.app.state
     scope = websocket.scope
     caller = Caller(state.pool, state.owners, scope["tenant"], scope["ticket"])
     try:
         await caller.own(id)
-        async with _offer(caller.pool).terminal(id, command, rows, columns) as job:
-            code = await _attend(websocket, job, on_pipes=not rows)
+        last = await attend(caller.pool)
     except WebSocketDisconnect:
         return
     except Exception as error:
         refusal = refusal_of(error)
         if refusal.kind == "internal":
-            log.exception("a terminal failed")
+            log.exception("a connection failed")
         await _end(websocket, refusal.content(), FAILED)
     else:
-        await _end(websocket, {"exit": code}, 1000)
+        await _end(websocket, last, 1000)
 
 
 def _offer(pool: SandboxPool) -> OffersTerminals:

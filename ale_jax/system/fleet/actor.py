@@ -12,6 +12,7 @@ from ale_jax.sandbox.pool.api import Event, NodeStatus
 from ale_jax.sandbox.pool.machines import Launches
 from ale_jax.sandbox.pool.node_pool import NodePool
 from ale_jax.sandbox.pool.options import PoolOptions
+from ale_jax.sandbox.relay import Tunnel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +31,7 @@ class NodeActor:
 
     def __init__(self, make_runtime: Callable[[], Launches], options: PoolOptions):
         self._make_runtime, self._options = make_runtime, options
-        self._terminals: dict[str, Job] = {}
+        self._terminals: dict[str, Job | Tunnel] = {}
 
     async def open(self) -> None:
         runtime = await asyncio.to_thread(self._make_runtime)
@@ -49,11 +50,14 @@ class NodeActor:
         finally:
             await output.aclose()
 
-    async def terminal(
-        self, key: str, id: str, command: str, rows: int, columns: int
+    async def converse(
+        self, key: str, method: str, *arguments: Any
     ) -> AsyncIterator[tuple[str, bytes | int]]:
-        """Yields ("open", b"") once `key` accepts input, then the output, then ("exit", code)."""
-        async with self._pool.terminal(id, command, rows, columns) as job:
+        """method: of the pool, "terminal" or "relay".
+
+        Yields ("open", b"") once `key` accepts input, then the output, then ("exit", code).
+        """
+        async with getattr(self._pool, method)(*arguments) as job:
             self._terminals[key] = job
             try:
                 yield "open", b""
@@ -64,7 +68,7 @@ class NodeActor:
                 del self._terminals[key]
 
     async def type_into(self, key: str, data: bytes) -> None:
-        """Sends input to a terminal. Input to a terminal that has ended is dropped."""
+        """Sends input to a terminal or tunnel. Input to one that has ended is dropped."""
         if job := self._terminals.get(key):
             await job.write(data)
 

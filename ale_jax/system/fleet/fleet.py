@@ -7,6 +7,7 @@ import collections
 import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from ale_jax.sandbox.api import SandboxError
@@ -29,7 +30,7 @@ from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.system.fleet.node import NodeLost
 from ale_jax.system.fleet.nodes import ASK_S, Nodes
-from ale_jax.system.fleet.route import FarTerminal, Route, open_terminal
+from ale_jax.system.fleet.route import FarTerminal, Route, converse
 from ale_jax.system.fleet.routes import Routes
 
 SILENT_S = 5.0
@@ -179,13 +180,21 @@ class Fleet:
             except NodeLost as error:
                 raise self._routes.departure(route, error) from error
 
-    @contextlib.asynccontextmanager
-    async def terminal(
+    def terminal(
         self, id: str, command: str, rows: int, columns: int
+    ) -> AbstractAsyncContextManager[FarTerminal]:
+        return self._conversation("terminal", id, command, rows, columns)
+
+    def relay(self, id: str, port: int) -> AbstractAsyncContextManager[FarTerminal]:
+        return self._conversation("relay", id, port)
+
+    @contextlib.asynccontextmanager
+    async def _conversation(
+        self, method: str, id: str, *arguments: Any
     ) -> AsyncIterator[FarTerminal]:
         route = await self._routes.settled(id)
         try:
-            async with open_terminal(route.node, id, command, rows, columns) as terminal:
+            async with converse(route.node, method, id, *arguments) as terminal:
                 yield terminal
         except NodeLost as error:
             raise self._routes.departure(route, error) from error

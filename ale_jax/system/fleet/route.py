@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 from ale_jax.sandbox.pool.admission import new_id
 from ale_jax.sandbox.pool.api import Cause, Change, StartRequest, State, Status
@@ -104,7 +105,7 @@ TYPE_S = 60.0  # for the command to read its input
 
 
 class FarTerminal:
-    """The service's `Terminal`, implemented by calls to the sandbox's node."""
+    """The service's `Terminal`, or a relay's tunnel, by calls to the sandbox's node."""
 
     def __init__(self, node: Node, key: str, pieces: AsyncIterator[tuple[str, bytes | int]]):
         self._node, self._key, self._pieces = node, key, pieces
@@ -130,12 +131,10 @@ class FarTerminal:
 
 
 @contextlib.asynccontextmanager
-async def open_terminal(
-    node: Node, id: str, command: str, rows: int, columns: int
-) -> AsyncIterator[FarTerminal]:
-    """A terminal whose command ends with the block. Errors: the pool's, and NodeLost."""
+async def converse(node: Node, method: str, *arguments: Any) -> AsyncIterator[FarTerminal]:
+    """What the pool's `method` opens, until the end of the block. Errors: the pool's, NodeLost."""
     key = new_id()
-    pieces = node.stream("terminal", key, id, command, rows, columns)
+    pieces = node.stream("converse", key, method, *arguments)
     async with contextlib.aclosing(pieces):
         await anext(pieces)  # it is open
         yield FarTerminal(node, key, pieces)

@@ -16,6 +16,7 @@ from benchmarks.sandbox.host_view import is_gone
 from tests.sandbox.conftest import SPEC
 from tests.sandbox.service.conftest import ANN, BOB
 from tests.sandbox.service.test_cli import CLI
+from tests.sandbox.upstream import CALL, upstream
 
 COUNT = "n=$((n + 1)); sleep 1; echo $n"
 
@@ -67,6 +68,10 @@ def test_a_service_that_is_killed_in_the_middle_is_replaced_without_loss(serve):
             terminal.send(b"5\n")
             b"".join(terminal)
         assert terminal.exit_code == 5
+        kept = ann.attach("kept")
+        with upstream("hello\n") as port, kept.relay(4000, "127.0.0.1", port):
+            assert kept.run(CALL).output == "hello\nmore\n"
+        assert "refused" in kept.run("exec 3<> /dev/tcp/127.0.0.1/4000").output
 
 
 def test_services_of_one_owner_keep_the_limits_of_a_token_together(serve):

@@ -1,6 +1,7 @@
 """Uses rl-rock as its users do: python rock_program.py URL TOKEN. Not ours to import."""
 
 import asyncio
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -9,6 +10,7 @@ from rock.actions import Command, CreateBashSessionRequest, ReadFileRequest
 from rock.sdk.common.exceptions import BadRequestRockError, InternalServerRockError
 from rock.sdk.sandbox.client import Sandbox
 from rock.sdk.sandbox.config import SandboxConfig
+from rock.sdk.sandbox.model_service.base import ModelService, ModelServiceConfig
 
 
 def sandbox(**asked):
@@ -29,6 +31,7 @@ async def main():
     assert (await one.read_file(ReadFileRequest(path="/opt/d/x"))).content == "text"
     await raises(Exception, one.arun("ls /nothing", session="default"), "No such file")
     await brings_a_directory(one)
+    await answers_an_agent(one)
     await one.stop()
     assert not await one.is_alive()
     await one.restart()
@@ -49,6 +52,32 @@ async def brings_a_directory(one):
     assert done.exit_code == 0, done
     size = await one.execute(Command(command=["stat", "-c", "%s", "/opt/there/d/f"]))
     assert size.stdout == "2\n", size
+
+
+AGENT = """
+import json, urllib.request
+for n in range(2):
+    body = json.dumps({"n": n}).encode()
+    with urllib.request.urlopen("http://127.0.0.1:8080/v1/chat/completions", body) as answer:
+        print(len(answer.read()))
+"""
+
+
+async def answers_an_agent(one):
+    service = ModelService(one, ModelServiceConfig(install_cmd="true"))
+    await service.install()
+    await service.start()
+    await one.write_file_by_path(AGENT, "/work/agent.py")
+    begun = "python3 /work/agent.py > /work/out 2>&1 < /dev/null & echo $!"
+    agent = await one.arun(begun, session="default")
+    await service.watch_agent(agent.output.strip())
+    assert json.loads(await service.anti_call_llm(0)) == {"n": 0}
+    assert json.loads(await service.anti_call_llm(1, '{"a": "SESSION_END"}')) == {"n": 1}
+    long = json.dumps({"a": "x" * 200_000})  # the client uploads it
+    assert await service.anti_call_llm(2, long) == "SESSION_END"
+    sizes = await one.execute(Command(command=["cat", "/work/out"]))
+    assert sizes.stdout == f"20\n{len(long)}\n", sizes
+    await service.stop()
 
 
 async def raises(kind, call, told):
