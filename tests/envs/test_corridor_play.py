@@ -185,7 +185,7 @@ def test_a_background_process_takes_one_door_a_turn(sandbox):
     loop = f"while :; do echo {door} > d; mv d door; done > /dev/null 2>&1 & sleep 0.1"
     views = [player.run(command).rpartition("\n")[2] for command in (loop, *["true"] * 5)]
     rooms = list(map(player.rooms.texts.index, views))
-    assert max(np.diff([0, *rooms])) == 1
+    assert max(np.diff([0, *rooms])) <= 1
     assert player.finish() == 0.0
 
 
