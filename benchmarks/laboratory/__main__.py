@@ -5,8 +5,8 @@
     python -m benchmarks.laboratory --check
 
 The first compares arms (presets of configs/algorithms.py) in one world; --age, --uses, --gap,
---tokens and --place change its training. --table measures every preset in every regime and with
-every policy, and writes benchmarks/results/laboratory.json. --check measures a small part of it
+--tokens and --place change its training. --table measures every preset in every regime with two
+policies, and writes benchmarks/results/laboratory.json. --check measures a small part of it
 again, counts the cells that moved, and takes the time. The last line of stdout is a JSON object.
 """
 
@@ -89,8 +89,8 @@ def _say(text: str) -> None:
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("benchmarks.laboratory", description=__doc__.splitlines()[0])
-    parser.add_argument("--table", action="store_true", help="hours")
-    parser.add_argument("--check", action="store_true", help="a minute")
+    parser.add_argument("--table", action="store_true", help="an hour")
+    parser.add_argument("--check", action="store_true", help="minutes")
     parser.add_argument("--arms", type=some_of(PRESETS), default=["ipa", "ppo", "grpo"])
     parser.add_argument("--world", choices=WORLDS, default="late")
     parser.add_argument("--policy", choices=RATES, default="table")
