@@ -36,6 +36,12 @@ def test_a_config_file_is_valid_and_its_docstring_is_a_lab_record(name):
 
 
 @each_row("name", PLANNED)
+def test_the_algorithms_of_real_models_weigh_failures_as_their_papers_do(name):
+    module = importlib.import_module(f"configs.{name}")
+    assert module.get_config().algo.loss.negative_weight == 1.0
+
+
+@each_row("name", PLANNED)
 def test_a_config_fits_the_chips_that_it_names_and_says_how_much_it_takes(name):
     module = importlib.import_module(f"configs.{name}")
     plan = make_plan(build_config(module.get_config().to_dict()))
