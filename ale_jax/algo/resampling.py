@@ -19,6 +19,7 @@ from ale_jax.algo.hypers import require_choice, require_range
 NONE, ROLLBACK, PARALLEL, ADAPTIVE = "none", "rollback", "parallel", "adaptive"
 OWN, ORACLE = "own", "oracle"
 ANCHOR_CHOICES = ("uniform", "random")
+DISCOUNT, DECISIONS = "discount", "decisions"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +41,9 @@ class ResamplingHypers:
     window: number of outcomes per (task, start) that an estimate uses, the most recent ones.
     memory: number of versions after which an outcome is ignored, because the policy has changed.
     imitation_weight: lambda_IL of Eq 10; 0 switches the term off.
+    imitation: how the expert's chunks are weighted: by the expert's own discounted return
+        ("discount", Eq 10), or by what each changes of the success rate that was measured over its
+        family ("decisions", a tree of the forks that are played anyway).
     imitates_at_start: whether a group that starts at the task's beginning, without a success,
         imitates the expert's first chunk. In Eq 10 only groups that start later imitate, so what is
         forgotten at the beginning is never shown again.
@@ -56,6 +60,7 @@ class ResamplingHypers:
     window: int = 32
     memory: int = 100
     imitation_weight: float = 0.1
+    imitation: str = "discount"
     imitates_at_start: bool = False
     imitation_fades: bool = False
 
@@ -63,6 +68,7 @@ class ResamplingHypers:
         require_choice("scheme", self.scheme, (NONE, ROLLBACK, PARALLEL, ADAPTIVE))
         require_choice("teacher", self.teacher, (OWN, ORACLE))
         require_choice("anchor_choice", self.anchor_choice, ANCHOR_CHOICES)
+        require_choice("imitation", self.imitation, (DISCOUNT, DECISIONS))
         require_range("threshold", self.threshold, 0.0, 0.99, "no interval has a lower end of 1")
         require_range("imitation_weight", self.imitation_weight, 0.0, 1e6, "0 switches it off")
         require_range("from_start", self.from_start, 0.0, 1.0, "it is a share of the groups")
@@ -170,6 +176,20 @@ def crucial_chunks(
         for (a, b), p in zip(asked, adjusted, strict=True)
         if p <= level
     )
+
+
+def decision_weights(rates: Sequence[tuple[int, float]], num_chunks: int) -> np.ndarray:
+    """What each of the expert's chunks changes, max(0, P(k+1) - P(k)), float32 [K].
+
+    The advantage of a chunk in the tree whose nodes are the expert's states (as in Tree-GRPO, arXiv
+    2509.21240). rates: as in `gamma_of_decisions`. Between two starts with a rate the change is
+    spread evenly; before the first of them nothing is known, and the weight is 0.
+    """
+    weight_K = np.zeros(num_chunks, np.float32)
+    known = [(left, rate) for left, rate in sorted(rates) if left <= num_chunks]
+    for (a, later), (b, earlier) in itertools.pairwise([(0, 1.0), *known]):
+        weight_K[num_chunks - b : num_chunks - a] = max(0.0, later - earlier) / (b - a)
+    return weight_K
 
 
 def gamma_of_decisions(rates: Sequence[tuple[int, float]]) -> float | None:

@@ -12,12 +12,14 @@ import numpy as np
 
 from ale_jax.algo.resampling import (
     ADAPTIVE,
+    DECISIONS,
     NONE,
     PARALLEL,
     ROLLBACK,
     ResamplingHypers,
     anchor_starts,
     crucial_chunks,
+    decision_weights,
     gamma_of_decisions,
     imitation_weights,
     starts_at_beginning,
@@ -183,9 +185,13 @@ class Resampler:
         expert, start = decision.expert, decision.start
         num_chunks, shown = len(expert.turns), start + 1
         weight = self._hp.imitation_weight
-        weight_P = imitation_weights(start, num_chunks, expert.reward, gamma, weight)
+        family = expert.task.family
+        if self._hp.imitation == DECISIONS:
+            changed_K = decision_weights(self._rates.known(family), num_chunks)
+            weight_P = weight * expert.reward * changed_K[:shown]
+        else:
+            weight_P = imitation_weights(start, num_chunks, expert.reward, gamma, weight)
         if self._hp.imitation_fades:
-            family = expert.task.family
             rates = [self._rates.rate(family, num_chunks - k) for k in range(shown)]
             weight_P *= 1.0 - np.array(rates, np.float32)
         return Sample(

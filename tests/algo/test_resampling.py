@@ -8,6 +8,7 @@ from ale_jax.algo.resampling import (
     ResamplingHypers,
     anchor_starts,
     crucial_chunks,
+    decision_weights,
     fisher_less,
     gamma_of_decisions,
     holm,
@@ -148,3 +149,14 @@ def test_geometric_decisions_give_their_own_gamma():
     after = 1.0 - 0.9 * np.cumsum(weight) / weight.sum()
     rates = [(j + 1, p) for j, p in enumerate(after)]
     assert gamma_of_decisions(rates) == pytest.approx(0.8)
+
+
+def test_decision_weights_are_the_rises_between_known_starts():
+    # Starts 0 and 3 of 5 are known, with 5 and 2 chunks left, and the rate 1 at the end.
+    found = decision_weights([(5, 0.1), (2, 0.4)], 5)
+    np.testing.assert_allclose(found, [0.1, 0.1, 0.1, 0.3, 0.3], rtol=1e-6)
+    # A fall is no decision, and before the first known start nothing is known.
+    np.testing.assert_allclose(decision_weights([(3, 0.6), (1, 0.5)], 5), [0, 0, 0, 0, 0.5])
+    np.testing.assert_array_equal(decision_weights([(9, 0.1)], 2), [0, 0])
+    every = [(5 - k, p) for k, p in enumerate([0.1, 0.2, 0.2, 0.7, 0.9])]
+    assert decision_weights(every, 5).sum() == pytest.approx(1 - 0.1)

@@ -281,3 +281,20 @@ def test_success_from_the_beginning_is_known_after_enough_episodes_also_without_
     assert resampler.success_from_start() == 0.75
     resumed = resampler_of(events, json.loads(json.dumps(resampler.snapshot([])())))
     assert resumed.success_from_start() == 0.75
+
+
+def test_an_expert_is_imitated_where_it_changes_the_measured_rates(rollouts, events):
+    options = {"scheme": "rollback", "imitation_weight": 0.5, "window": 1000}
+    resampler = taught(events, rollouts, **options, imitation="decisions")
+    last, lost = CHUNKS - 1, None
+    for group in range(5):  # 20 failures at the last chunk: enough to know its rate
+        lost = rollouts.group(group, resampler.assign(group), WRONG)
+        (sample,) = resampler.imitation([lost], gamma=0.9)
+        assert not sample.imitate_P.any()
+        resampler.learn([lost], 0, rollouts.replay)
+    (sample,) = resampler.imitation([lost], gamma=0.9)
+    assert sample.num_prefix_turns == CHUNKS
+    rate = resampler._rates.rate(TASK.family, 1)
+    assert rate < 0.1
+    expected = [0.0] * last + [0.5 * (1 - rate)]
+    np.testing.assert_allclose(sample.imitate_P, expected, rtol=1e-6)
