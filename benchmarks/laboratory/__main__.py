@@ -46,11 +46,11 @@ def main(arguments: list[str]) -> int:
     if options.check:
         result = golden.check(_say)
     elif options.table:
-        result = golden.measure_table(options.seeds, _say)
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
+        result = {"written": str(options.out)}
+        golden.measure_table(options.seeds, _say, lambda found: _write(options.out, found))
     else:
         result = _compare(options)
-    print(json.dumps(result if not options.table else {"written": str(options.out)}))
+    print(json.dumps(result))
     return 1 if result.get("cells_moved") else 0
 
 
@@ -72,6 +72,10 @@ def _compare(options: argparse.Namespace) -> dict[str, Any]:
         table.add_row(name, f"{row['rate']:g}", f"{row['area']:.1f}", *_cells(row))
     Console().print(table)
     return {"arms": found, "seconds": round(time.monotonic() - began, 1)}
+
+
+def _write(path: Path, found: dict[str, Any]) -> None:
+    path.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, str, str]:

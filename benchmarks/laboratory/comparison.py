@@ -13,9 +13,9 @@ from benchmarks.laboratory.world import Regime, Size
 
 # Each policy's learning rates: the length of a step, or Adam's.
 RATES = {
-    "table": (0.03, 0.1, 0.3, 1.0, 3.0),
-    "table_adam": (0.01, 0.03, 0.1, 0.3, 1.0),
-    "network": (0.003, 0.01, 0.03, 0.1, 0.3),
+    "table": (0.1, 0.3, 1.0, 3.0, 10.0),
+    "table_adam": (0.03, 0.1, 0.3, 1.0, 3.0),
+    "network": (0.01, 0.03, 0.1, 0.3, 1.0),
 }
 TUNING_SEED = 1 << 20  # the first; those of measurements begin at 0
 

@@ -30,9 +30,13 @@ SMALL_SEEDS, SMALL_UPDATES, SMALL_RATE = 8, 12, 0.3
 MOVED = 0.5  # points of 100
 
 
-def measure_table(seeds: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Every preset in every regime, with each policy: `comparison.to_json`, differences to GRPO."""
-    tables: dict[str, Any] = {}
+def measure_table(
+    seeds: int, say: Callable[[str], None], write: Callable[[dict[str, Any]], None]
+) -> None:
+    """Every preset in every regime, with each policy: `comparison.to_json`, differences to GRPO.
+    What is there after each policy is written."""
+    about = {"benchmark": "laboratory", "seeds": seeds, "reference": REFERENCE}
+    small, tables = small_table(), {}
     for policy in POLICIES:
         protocol, tables[policy] = Protocol(policy), {}
         for name, (world_name, changes) in REGIMES.items():
@@ -44,8 +48,7 @@ def measure_table(seeds: int, say: Callable[[str], None]) -> dict[str, Any]:
             reference = cells[REFERENCE]
             tables[policy][name] = {p: to_json(cell, reference) for p, cell in cells.items()}
             say(f"{policy}, {name}")
-    about = {"benchmark": "laboratory", "seeds": seeds, "reference": REFERENCE}
-    return about | {"tables": tables, "small": small_table()}
+        write(about | {"small": small, "tables": tables})
 
 
 def small_table() -> dict[str, dict[str, float]]:
