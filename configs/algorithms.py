@@ -139,6 +139,13 @@ def turn_ppo() -> Algo:
     )
 
 
+def turn_topr() -> Algo:
+    """Turn-PPO's credit with TOPR's treatment of old episodes: failures that were left behind are
+    not pushed again, and successes keep their weight until they are twice as likely."""
+    loss = _loss("topr", ratio_cap=1.0, clip_high=1.0)
+    return _algo("turn_topr", _advantage("turn_gae", "batch", "batch"), loss, gamma=0.99)
+
+
 def asyppo() -> Algo:
     """AsyPPO (2510.01656): two mini critics, whose agreement masks advantages and whose
     disagreement filters the entropy bonus."""
@@ -196,6 +203,7 @@ PRESETS = {
         lite_ppo,
         ppo,
         turn_ppo,
+        turn_topr,
         asyppo,
         decoupled_ppo,
         kimi,
@@ -214,16 +222,18 @@ def named(name: str) -> Algo:
 
 def critics(name: str) -> dict[str, Any]:
     """The fields in which the preset `name` differs from the critics' defaults: one critic of the
-    policy's shape for PPO and Turn-PPO, two much smaller ones for AsyPPO, none for the others.
+    policy's shape for PPO, Turn-PPO and turn_topr, two much smaller ones for AsyPPO, and none for
+    the others.
 
     lam stays 1. The only reward is at the end of an episode, and critics have seen a few hundred
     episodes, so any smaller lambda would base the credit of early tokens on values that are not yet
-    accurate enough. Turn-PPO, whose lambda acts once per chunk, has the paper's.
+    accurate enough. Turn-PPO, whose lambda acts once per chunk, has the paper's; turn_topr what did
+    best in the laboratory.
     """
     if name == "ppo":
         return {"count": 1, "warmup_steps": 2}
-    if name == "turn_ppo":
-        return {"count": 1, "warmup_steps": 2, "lam": 0.9}
+    if name in ("turn_ppo", "turn_topr"):
+        return {"count": 1, "warmup_steps": 2, "lam": 0.9 if name == "turn_ppo" else 0.8}
     if name == "asyppo":
         sizes = ("width", "num_layers", "num_heads", "num_kv_heads", "head_width", "mlp_width")
         shares = {"mask_share": 0.2, "entropy_share": 0.2}

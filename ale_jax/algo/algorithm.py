@@ -35,13 +35,14 @@ LOSSES = {
     "ppo": ("clip_low", "clip_high", "dual_clip"),
     "decoupled_ppo": ("clip_low", "clip_high", "dual_clip", "ratio_cap"),
     "tis": ("ratio_cap",),
-    "topr": ("ratio_cap",),
+    "topr": ("ratio_cap", "clip_high"),
     "cispo": ("clip_low", "clip_high"),
     "kimi": ("tau",),
     "sapo": ("tau", "tau_negative"),
 }
 LOSS_FIELDS = ("clip_low", "clip_high", "dual_clip", "ratio_cap", "tau", "tau_negative")
-MAY_BE_ZERO = ("dual_clip",)  # even if the loss reads the field
+# Loss -> which of the fields that it reads may be 0, and switch something off.
+OPTIONAL = {"ppo": ("dual_clip",), "decoupled_ppo": ("dual_clip",), "topr": ("clip_high",)}
 AGGREGATIONS = (
     "tokens",
     "chunks",
@@ -138,7 +139,8 @@ class LossHypers:
     level: level of the importance ratio: the token's own ratio, or its geometric mean over the
         token's chunk or sequence.
     clip_low: the ratio is clipped to 1 - clip_low or more.
-    clip_high: the ratio is clipped to 1 + clip_high or less.
+    clip_high: the ratio is clipped to 1 + clip_high or less. With "topr", for which 0 switches it
+        off, a token with a positive advantage has no gradient beyond it.
     dual_clip: c, upper bound of the factor on a negative advantage (Ye et al. 2020); 0: off.
     ratio_cap: upper bound of a ratio that is only used as a weight.
     tau: weight of the squared log-ratio in Kimi's loss; steepness of SAPO's gate where the
@@ -204,7 +206,7 @@ class LossHypers:
         value, read = getattr(self, name), name in LOSSES[self.kind]
         if value and not read:
             raise ValueError(f"{name} {value} is not read by the loss {self.kind}: set it to 0.0")
-        if read and not value and name not in MAY_BE_ZERO:
+        if read and not value and name not in OPTIONAL.get(self.kind, ()):
             raise ValueError(f"{name} 0.0 makes the loss {self.kind} meaningless: set it above 0")
 
 

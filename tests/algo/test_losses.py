@@ -58,6 +58,19 @@ F15, F05, G15, G05 = gate(1.5, 1.0), gate(0.5, 1.0), gate(1.5, 2.0), gate(0.5, 2
         (LossHypers("tis", ratio_cap=1.0), [2, 2, -6, -4], [-2, -1, 2, 1], [1, 0, 1, 0]),
         # The success counts whole, whatever its ratio.
         (LossHypers("topr", ratio_cap=1.0), [2, 4, -6, -4], [-2, -2, 2, 1], [0, 0, 1, 0]),
+        # The first has become 1.5 times as likely, which is beyond the bound.
+        (
+            LossHypers("topr", ratio_cap=1.0, clip_high=0.4),
+            [0, 4, -6, -4],
+            [0, -2, 2, 1],
+            [1, 0, 1, 0],
+        ),
+        (
+            LossHypers("topr", ratio_cap=1.0, clip_high=0.6),
+            [2, 4, -6, -4],
+            [-2, -2, 2, 1],
+            [0, 0, 1, 0],
+        ),
         # -clip(r, 0.8, 1.2) A logp: the clipped still have a gradient.
         (
             LossHypers("cispo", clip_low=0.2, clip_high=0.2),
