@@ -79,7 +79,10 @@ def test_a_config_is_run_with_its_overrides(launch):
     [
         ([], "--config is missing: choose one of configs/quickstart.py"),
         (["--config=configs/nope.py"], "there is no config file configs/nope.py: choose one of"),
-        ([f"{SMOKE}:pg"], "ValueError: algorithm 'pg' is unknown: choose one of ipa, ipa_balanced, topr"),
+        (
+            [f"{SMOKE}:pg"],
+            "ValueError: algorithm 'pg' is unknown: choose one of ipa, ipa_balanced, topr",
+        ),
         ([SMOKE, "--config.rl.alhpa=1"], "config.rl.alhpa is unknown: did you mean config.rl.al"),
         ([SMOKE, "--config.rl=1"], "config.rl is a section: choose one of rl.alpha"),
         (
