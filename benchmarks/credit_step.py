@@ -28,7 +28,7 @@ from ale_jax.system.config import RunConfig
 
 QUICKSTART_VOCABULARY = 736
 TURNS, PROMPT_SHARE = 4, 0.4  # turns of a trajectory, and the share of each that is its prompt
-ADAMW = OptimizerHypers("adamw", 1e-4, 1e-4, 0, 0, 0.9, 0.95, 0.0, 1.0)
+ADAMW = OptimizerHypers("adamw", 1e-4, 1e-4, b1=0.9, b2=0.95, weight_decay=0.0, clip_norm=1.0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -51,7 +51,7 @@ SIZES = EngineShape(
     weights="same",
 )
 # As in the peers' scripts.
-ADAMW = OptimizerHypers("adamw", 1e-6, 1e-6, 0, 0, 0.9, 0.95, 0.0, 1.0)
+ADAMW = OptimizerHypers("adamw", 1e-6, 1e-6, b1=0.9, b2=0.95, weight_decay=0.0, clip_norm=1.0)
 
 
 def main(arguments: list[str]) -> int:
