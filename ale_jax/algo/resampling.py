@@ -179,17 +179,17 @@ def crucial_chunks(
 
 
 def decision_weights(rates: Sequence[tuple[int, float]], num_chunks: int) -> np.ndarray:
-    """What each of the expert's chunks changes, max(0, P(k+1) - P(k)), float32 [K].
+    """What each of the expert's chunks changes, max(0, P(k+1) - P(k)), float32 [C].
 
     The advantage of a chunk in the tree whose nodes are the expert's states (as in Tree-GRPO, arXiv
     2509.21240). rates: as in `gamma_of_decisions`. Between two starts with a rate the change is
     spread evenly; before the first of them nothing is known, and the weight is 0.
     """
-    weight_K = np.zeros(num_chunks, np.float32)
+    weight_C = np.zeros(num_chunks, np.float32)
     known = [(left, rate) for left, rate in sorted(rates) if left <= num_chunks]
     for (a, later), (b, earlier) in itertools.pairwise([(0, 1.0), *known]):
-        weight_K[num_chunks - b : num_chunks - a] = max(0.0, later - earlier) / (b - a)
-    return weight_K
+        weight_C[num_chunks - b : num_chunks - a] = max(0.0, later - earlier) / (b - a)
+    return weight_C
 
 
 def gamma_of_decisions(rates: Sequence[tuple[int, float]]) -> float | None:

@@ -187,8 +187,8 @@ class Resampler:
         weight = self._hp.imitation_weight
         family = expert.task.family
         if self._hp.imitation == DECISIONS:
-            changed_K = decision_weights(self._rates.known(family), num_chunks)
-            weight_P = weight * expert.reward * changed_K[:shown]
+            changed_C = decision_weights(self._rates.known(family), num_chunks)
+            weight_P = weight * expert.reward * changed_C[:shown]
         else:
             weight_P = imitation_weights(start, num_chunks, expert.reward, gamma, weight)
         if self._hp.imitation_fades:

@@ -102,11 +102,14 @@ def _cpu_seconds(pool: NodePool, ids: list[str]) -> float:
 
 
 async def _play_steadily(pool: NodePool, ids: list[str], seconds: float) -> list[float]:
-    """Milliseconds of commands that arrive at a fixed rate, in one sandbox after the other."""
+    """Milliseconds of commands that arrive at a fixed rate, in one sandbox after the other. A
+    command waits for the one before it in the same sandbox, and its time includes the wait."""
+    turns = {id: asyncio.Lock() for id in ids}
 
     async def call(id: str) -> float:
         began = time.perf_counter()
-        await pool.call(id, "run", command="true", timeout=60.0)
+        async with turns[id]:
+            await pool.call(id, "run", command="true", timeout=60.0)
         return 1e3 * (time.perf_counter() - began)
 
     began, calls = time.perf_counter(), []
