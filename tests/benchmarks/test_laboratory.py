@@ -13,6 +13,7 @@ from ale_jax.data.packing import Shape
 from ale_jax.data.replay import Group
 from ale_jax.learn.credit import assemble, make_loss, scale_advantages
 from ale_jax.learn.critic_credit import credit_by_critics
+from benchmarks.laboratory import golden
 from benchmarks.laboratory.comparison import paired
 from benchmarks.laboratory.credit import advantages, arm, lay_out, token_values
 from benchmarks.laboratory.regimes import WORLDS, regime_of
@@ -225,3 +226,8 @@ def test_late_decisions_are_learned_by_ipa_and_early_ones_by_grpo():
 def test_a_world_that_does_not_fit_is_refused(make, said):
     with pytest.raises(ValueError, match=said):
         make()
+
+
+def test_no_cell_of_the_table_has_moved():
+    moved = []
+    assert golden.check(moved.append)["cells_moved"] == 0, moved
