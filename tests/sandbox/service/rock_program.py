@@ -67,15 +67,15 @@ async def answers_an_agent(one):
     service = ModelService(one, ModelServiceConfig(install_cmd="true"))
     await service.install()
     await service.start()
-    await one.write_file_by_path(AGENT, "/work/agent.py")
-    begun = "python3 /work/agent.py > /work/out 2>&1 < /dev/null & echo $!"
+    await one.write_file_by_path(AGENT, "/tmp/agent.py")
+    begun = "python3 /tmp/agent.py > /tmp/out 2>&1 < /dev/null & echo $!"
     agent = await one.arun(begun, session="default")
     await service.watch_agent(agent.output.strip())
     assert json.loads(await service.anti_call_llm(0)) == {"n": 0}
     assert json.loads(await service.anti_call_llm(1, '{"a": "SESSION_END"}')) == {"n": 1}
     long = json.dumps({"a": "x" * 200_000})  # the client uploads it
     assert await service.anti_call_llm(2, long) == "SESSION_END"
-    sizes = await one.execute(Command(command=["cat", "/work/out"]))
+    sizes = await one.execute(Command(command=["cat", "/tmp/out"]))
     assert sizes.stdout == f"20\n{len(long)}\n", sizes
     await service.stop()
 

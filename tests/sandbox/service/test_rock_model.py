@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from ale_jax.sandbox.spec import WORK
 from tests.sandbox.service.conftest import BOB
 from tests.sandbox.service.rock_wire import ask, refusal, started
 
@@ -70,15 +71,15 @@ class Trainer:
 
     def agent(self, *calls):
         """Starts an agent that makes these calls, and watches it."""
-        ask(self.http, "write_file", sandbox_id=self.id, path="/work/agent.py", content=AGENT)
-        words = shlex.join(["python3", "/work/agent.py", *map(json.dumps, calls)])
+        ask(self.http, "write_file", sandbox_id=self.id, path=f"{WORK}/agent.py", content=AGENT)
+        words = shlex.join(["python3", f"{WORK}/agent.py", *map(json.dumps, calls)])
         ask(self.http, "create_session", sandbox_id=self.id, session="default")
-        begun = self.run(f"{words} > /work/out 2>&1 < /dev/null & echo $!")
+        begun = self.run(f"{words} > {WORK}/out 2>&1 < /dev/null & echo $!")
         self.command(f"rock model-service watch-agent --pid {begun['result']['output']}")
 
     def answers(self):
         return json.loads(
-            ask(self.http, "read_file", sandbox_id=self.id, path="/work/out")["result"]["content"]
+            ask(self.http, "read_file", sandbox_id=self.id, path=f"{WORK}/out")["result"]["content"]
         )
 
 
