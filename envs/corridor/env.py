@@ -10,11 +10,11 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from ale_jax.agent.tools import SYSTEM_PROMPT, ToolCallError, parse_tool_call
+from ale_jax.agent.tools import SYSTEM_PROMPT
 from ale_jax.sandbox.api import ExecResult, Sandbox, SandboxLost
 from envs.corridor.rooms import DOOR_FILE, Rooms, generate, parse
-from envs.shell.env import observation
 from envs.splits import require_seed, require_split
+from envs.tool_steps import Step, has_failed, observation, play
 
 END = "the end"
 LOCKED = "locked"
@@ -48,24 +48,14 @@ class CorridorEnv:
         self._rooms, self._room, self._lost = rooms, 0, False
         return rooms.instruction, {}
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """As `ShellEnv.step`. A command also failed if it named no door of the room.
+    def step(self, action: str) -> Step:
+        """See `envs.tool_steps.play`. A command also failed if it named no door of the room.
 
         Raises:
           SandboxError: the sandbox failed.
         """
         assert self._rooms is not None, "step needs a reset after the end of an episode"
-        try:
-            call = parse_tool_call(action)
-        except ToolCallError as error:
-            return f"error: {error}", 0.0, False, False, {"malformed": True, "failed": True}
-        if call.name == "finish":
-            return "", self.grade(), True, False, {"malformed": False, "failed": False}
-        result = self._sandbox.run(call.arguments["command"])
-        met = self._walk()
-        failed = result.timed_out or result.exit_code != 0 or met == UNKNOWN
-        seen = "\n".join([*_shown(result), *([met] if met else []), self._view()])
-        return seen, 0.0, False, False, {"malformed": False, "failed": failed}
+        return play(action, self._run, self.grade)
 
     def grade(self, answer: str | None = None) -> float:
         """1.0 if every room has been left, and each of those that decide by its right door."""
@@ -87,6 +77,12 @@ class CorridorEnv:
     def _view(self) -> str:
         texts = self._rooms.texts
         return texts[self._room] if self._room < len(texts) else END
+
+    def _run(self, command: str) -> tuple[str, bool]:
+        result = self._sandbox.run(command)
+        met = self._walk()
+        seen = "\n".join([*_shown(result), *([met] if met else []), self._view()])
+        return seen, has_failed(result) or met == UNKNOWN
 
     def _walk(self) -> str:
         """Goes through the door that the sandbox names; returns what keeps the agent from it."""
@@ -120,5 +116,5 @@ class CorridorEnv:
 
 def _shown(result: ExecResult) -> list[str]:
     """What the policy gets of a command besides the room; nothing of one that was silent."""
-    silent = result.output.strip("\n") == "" and result.exit_code == 0 and not result.timed_out
+    silent = result.output.strip("\n") == "" and not has_failed(result)
     return [] if silent else [observation(result)]

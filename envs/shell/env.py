@@ -6,13 +6,14 @@ import operator
 from typing import Any
 
 from ale_jax.agent.api import VerifierError
-from ale_jax.agent.tools import SYSTEM_PROMPT, ToolCallError, parse_tool_call
+from ale_jax.agent.tools import SYSTEM_PROMPT
 from ale_jax.sandbox import api
-from ale_jax.sandbox.api import ExecResult, Sandbox, SandboxError, SandboxLost, SavedState
+from ale_jax.sandbox.api import Sandbox, SandboxError, SandboxLost, SavedState
 from envs.shell.families import generate
 from envs.shell.verifier import verify
 from envs.shell.world import World
 from envs.splits import require_seed, require_split
+from envs.tool_steps import Step, has_failed, observation, play
 
 
 class ShellEnv:
@@ -57,28 +58,15 @@ class ShellEnv:
     def _generate(self, seed: int) -> World:
         return generate(self._family, require_seed(operator.index(seed), self._split))
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Plays the tool call in `action`, the policy's raw text.
-
-        Returns observation, reward (0.0 until the end), terminated, truncated (never, as the caller
-        sets limits) and info. info["malformed"]: there was no valid call. info["failed"]: there was
-        no valid call, or its command ended with an error or timed out.
+    def step(self, action: str) -> Step:
+        """See `envs.tool_steps.play`.
 
         Raises:
           SandboxError: the sandbox failed.
           VerifierError: the outcome could not be judged.
         """
         assert self._world is not None, "step needs a reset after the end of an episode"
-        try:
-            call = parse_tool_call(action)
-        except ToolCallError as error:
-            return f"error: {error}", 0.0, False, False, {"malformed": True, "failed": True}
-        if call.name == "finish":
-            reward = self._judge(call.arguments["answer"])
-            return "", reward, True, False, {"malformed": False, "failed": False}
-        result = self._sandbox.run(call.arguments["command"])
-        failed = result.timed_out or result.exit_code != 0
-        return observation(result), 0.0, False, False, {"malformed": False, "failed": failed}
+        return play(action, self._run, self._judge)
 
     def close(self) -> None:
         """Leaves the sandbox open, because the caller owns it."""
@@ -90,21 +78,13 @@ class ShellEnv:
         assert self._world is not None, "grade needs a reset after the end of an episode"
         return self._judge(answer)
 
+    def _run(self, command: str) -> tuple[str, bool]:
+        result = self._sandbox.run(command)
+        return observation(result), has_failed(result)
+
     def _judge(self, answer: str | None) -> float:
         goal, self._world = self._world.goal, None
         try:
             return float(verify(goal, self._sandbox, answer))
         except SandboxError as error:
             raise VerifierError(f"sandbox failed under the verifier: {error}") from error
-
-
-def observation(result: ExecResult) -> str:
-    """The observation that the policy gets of a command's result."""
-    notes = []
-    if result.omitted_bytes:
-        notes.append(f"[{result.omitted_bytes} bytes left out]")
-    if result.timed_out:
-        notes.append("[timed out]")
-    elif result.exit_code != 0:
-        notes.append(f"[exit {result.exit_code}]")
-    return "\n".join([result.output.rstrip("\n") or "(no output)", *notes])

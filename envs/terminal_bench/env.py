@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from ale_jax.agent.api import NoVerdictError, VerifierError
-from ale_jax.agent.tools import SYSTEM_PROMPT, ToolCallError, parse_tool_call
+from ale_jax.agent.tools import SYSTEM_PROMPT
 from ale_jax.sandbox.api import SandboxError, SandboxLost
 from ale_jax.sandbox.blocking import BlockingSandbox
 from ale_jax.sandbox.spec import WORK, SandboxSpec
 from ale_jax.sandbox.verify.control import judge
 from ale_jax.sandbox.verify.verifier import REMEDY, REPORT, TESTS, has_pytest, pytest_verifier
-from envs.shell.env import observation
 from envs.terminal_bench.task import TerminalBenchTask
+from envs.tool_steps import Step, has_failed, observation, play
 
 APP = "/app"
 # Tests and report have separate file systems, so that an agent that fills its disk cannot prevent
@@ -60,18 +60,10 @@ class TerminalBenchEnv:
         self._task = self._tasks[seed]
         return self._task.instruction, {"task": self._task.name}
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Plays the tool call in `action`, the policy's raw text; see `ShellEnv.step`."""
+    def step(self, action: str) -> Step:
+        """See `envs.tool_steps.play`."""
         assert self._task is not None, "step needs a reset after the end of an episode"
-        try:
-            call = parse_tool_call(action)
-        except ToolCallError as error:
-            return f"error: {error}", 0.0, False, False, {"malformed": True, "failed": True}
-        if call.name == "finish":
-            return "", self.grade(), True, False, {"malformed": False, "failed": False}
-        result = self._sandbox.run(call.arguments["command"])
-        failed = result.timed_out or result.exit_code != 0
-        return observation(result), 0.0, False, False, {"malformed": False, "failed": failed}
+        return play(action, self._run, self.grade)
 
     def grade(self, answer: str | None = None) -> float:
         """The reward of the current state: 1 if all tests pass, else 0. Ends the episode.
@@ -91,6 +83,10 @@ class TerminalBenchEnv:
         if judgement.no_verdict:
             raise NoVerdictError(f"task {task.name}: {judgement.no_verdict}")
         return judgement.reward
+
+    def _run(self, command: str) -> tuple[str, bool]:
+        result = self._sandbox.run(command)
+        return observation(result), has_failed(result)
 
     def _prepare(self) -> None:
         """Brings the sandbox into the initial state, which is that of all tasks."""
