@@ -118,8 +118,8 @@ def critic_loss(
     """L_m = (1/Z) sum_t (V_m(s_t) - R_t)^2 over the tokens that this critic learns from.
 
     s_t is the state before token t. Z: number of such tokens in the whole step (of `turn_gae`, only
-    the first of each chunk is one). Returns the loss
-    and sums for the metrics. Values outside `own_BT` have no influence, even if they are nan.
+    the first of each chunk is one). Returns the loss and sums for the metrics. Values outside
+    `own_BT` have no influence, even if they are nan.
     """
     assert value_BT.shape == return_BT.shape == own_BT.shape
     error_BT = jnp.where(own_BT, value_BT - return_BT, 0.0)  # masked first: no nan in the gradient

@@ -73,6 +73,7 @@ def train_loop(cursor: Cursor, parts: TrainParts) -> Cursor:
     """
     config, learner, resampler = parts.config, parts.learner, parts.resampler
     rollouts, skipped = _Rollouts(parts, cursor), SkippedUpdates(config.learn.max_skipped_updates)
+    decay_at = config.rl_optimizer.decay_success  # 0: nothing to wait for
     while cursor.step < config.rl.steps:
         start, version = time.monotonic(), cursor.step
         groups = rollouts.take()
@@ -82,8 +83,9 @@ def train_loop(cursor: Cursor, parts: TrainParts) -> Cursor:
         # The step runs on the device while the host updates the curriculum.
         resampler.learn(groups, version, rollouts.replay)
         metrics |= resampler.figures(groups, version)
-        if 0.0 < config.rl_optimizer.decay_success <= resampler.success_from_start():
+        if decay_at and resampler.success_from_start() >= decay_at:
             learner.begin_decay()
+            decay_at = 0.0
         # Wait for the step before its weights are published, so that versions and metrics do not
         # depend on when the engine picks up the weights.
         sums = jax.device_get(sums)

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 from ale_jax.algo.ratio import log_ratio
-from tests.system.in_process import mean_reward, train
+from tests.system.in_process import FromTheStart, mean_reward, train
 
 # Each step trains on what the weights of the step before sampled. So a change of the sampler, the
 # credit, the loss or the optimizer shows here. Update the figures only for a change that is meant
@@ -82,3 +82,17 @@ def test_reinforcement_learns():
     rewards = [mean_reward(report) for report in reports]
     assert np.mean(rewards[:5]) < 0.25, rewards  # random weights seldom begin with a capital
     assert np.mean(rewards[-5:]) > 0.75, rewards
+
+
+def test_the_rate_begins_to_fall_when_enough_episodes_succeed_and_is_asked_no_more(monkeypatch):
+    shares, asked = [0.2, 0.6, 0.9], []
+
+    def success_from_start(resampler):
+        asked.append(shares[len(asked)])
+        return asked[-1]
+
+    monkeypatch.setattr(FromTheStart, "success_from_start", success_from_start, raising=False)
+    _, state, _ = train(4, rl_optimizer={"decay_success": 0.5, "decay_steps": 5})
+    assert asked == [0.2, 0.6]
+    assert int(state.opt_state[-1].begins) == 2  # updates were made before
+    assert int(state.opt_state[-1].count) == 4
