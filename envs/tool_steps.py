@@ -1,4 +1,4 @@
-"""A step of an environment whose agent has two tools: a shell command, and the end of an episode."""
+"""A step of an environment whose agent has two tools: a shell command, and ending the episode."""
 
 from __future__ import annotations
 
