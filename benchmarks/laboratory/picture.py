@@ -35,11 +35,13 @@ def main(arguments: list[str]) -> int:
         prog="python -m benchmarks.laboratory.picture", description=__doc__.splitlines()[0]
     )
     parser.add_argument("--out", type=Path, default=OUT)
-    out = parser.parse_args(arguments).out
+    out, found = parser.parse_args(arguments).out, read_json(FILE)
+    if not found["tables"]:
+        parser.error(f"{FILE.name} has no table yet: python -m benchmarks.laboratory --table")
     matplotlib.use("Agg")
     style.use()
     # Without the version of matplotlib, so that equal results give equal files.
-    draw(read_json(FILE)).savefig(out, metadata={"Software": None})
+    draw(found).savefig(out, metadata={"Software": None})
     print(out)
     return 0
 

@@ -13,7 +13,7 @@ from ale_jax.data.packing import Shape
 from ale_jax.data.replay import Group
 from ale_jax.learn.credit import assemble, make_loss, scale_advantages
 from ale_jax.learn.critic_credit import credit_by_critics
-from benchmarks.laboratory import golden
+from benchmarks.laboratory import golden, picture
 from benchmarks.laboratory.comparison import paired
 from benchmarks.laboratory.credit import advantages, arm, lay_out, token_values
 from benchmarks.laboratory.regimes import WORLDS, regime_of
@@ -231,3 +231,24 @@ def test_a_world_that_does_not_fit_is_refused(make, said):
 def test_no_cell_of_the_table_has_moved():
     moved = []
     assert golden.check(moved.append)["cells_moved"] == 0, moved
+
+
+def test_the_picture_shows_what_is_beyond_its_error():
+    def cell(difference, error):
+        return {"area": 50.0, "area_difference": difference, "area_error": error}
+
+    row = {"grpo": cell(0.0, 0.0), "ipa": cell(12.4, 1.0), "ppo": cell(-3.0, 2.0)}
+    tables = {"table": {"late": row, "early": row}, "network": {"late": row}}
+    figure = picture.draw({"reference": "grpo", "tables": tables})
+    assert [len(axes.get_yticklabels()) for axes in figure.axes] == [2, 1]
+    shown = [[text.get_text() for text in axes.texts] for axes in figure.axes]
+    assert shown == [["+12", "+12"], ["+12"]]
+    assert figure.axes[0].get_yticklabels()[0].get_text() == "late (50 %)"
+
+
+def test_a_picture_needs_a_table(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(picture, "FILE", tmp_path / "laboratory.json")
+    picture.FILE.write_text('{"tables": {}}')
+    with pytest.raises(SystemExit):
+        picture.main([])
+    assert "laboratory.json has no table yet" in capsys.readouterr().err
