@@ -39,14 +39,18 @@ from ale_jax.system.config import RunConfig
 from ale_jax.system.plan import GIB, Plan, make_plan
 
 # The topology's name, with the chips along each axis, by a config's chip and devices.
-TOPOLOGIES = {("v5p", 32): "v5p:2x4x4", ("v6e", 64): "v6e:8x8"}
+TOPOLOGIES = {
+    ("v5p", 32): "v5p:2x4x4",
+    ("v6e", 64): "v6e:8x8",
+    ("tpu7x", 64): "tpu7x:2x4x4",
+}
 SAMPLER = tuple(f"weights of the sampler, {form}" for form in (*DTYPES, *STORED_AS[1:]))
 # How the plan calls what is in the memory beside the gradient's program, and what more there is
 # when weights are published.
 HELD = ("moments", "keys and values", "critics", "weights of older", *SAMPLER)
 PUBLISHED = ("weights, float32", "weights before", "weights of the sampler, next")
 PUBLISH = "publish"
-CONFIGS = ("qwen3_30b_a3b_v5p", "qwen3_30b_a3b_v6e")
+CONFIGS = ("qwen3_30b_a3b_v5p", "qwen3_30b_a3b_v6e", "qwen3_30b_a3b_tpu7x")
 
 
 def main(arguments: list[str]) -> int:

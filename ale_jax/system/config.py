@@ -30,7 +30,8 @@ from envs.registry import all_families, kind_of
 RUNTIMES = ("auto", "docker", "bubblewrap")
 # Accelerators that a run can be planned for, with the GiB of one device that a program may use:
 # the manufacturer's figure, less what the system and the compiler reserve.
-CHIPS = {"v5e": 15.5, "v5p": 94.0, "v6e": 31.0, "h100": 75.0, "h200": 133.0}
+# A TPU7x has two devices.
+CHIPS = {"v5e": 15.5, "v5p": 94.0, "v6e": 31.0, "tpu7x": 94.5, "h100": 75.0, "h200": 133.0}
 MIN_VOCAB = 265  # of the byte-level BPE: 256 bytes, 3 special tokens, 6 markers
 
 

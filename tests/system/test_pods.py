@@ -28,7 +28,7 @@ from ale_jax.rollout.dispatch import ChunkBatches, page_table, slot_state
 from ale_jax.system.build_config import build_config
 from tests.test_configs import PLANNED
 
-PODS = [name for name in PLANNED if name.endswith(("v5p", "v6e"))]
+PODS = [name for name in PLANNED if name.endswith(("v5p", "v6e", "tpu7x"))]
 
 
 def _pod(name, of_engine=False):

@@ -20,6 +20,7 @@ KINDS = {
     "v5e": ("TPU v5 lite", "TPU v5e"),
     "v5p": ("TPU v5", "TPU v5p"),
     "v6e": ("TPU v6 lite", "TPU v6e"),
+    "tpu7x": ("TPU7x",),
     "h100": ("NVIDIA H100",),
     "h200": ("NVIDIA H200",),
 }

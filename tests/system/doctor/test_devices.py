@@ -41,6 +41,7 @@ def test_other_devices_are_a_warning_where_the_mesh_fits_on_them(kind, count, st
 def test_a_kind_of_device_is_no_kind_that_its_name_begins_with():
     assert is_chip("TPU v5", "v5p") and not is_chip("TPU v5 lite", "v5p")
     assert is_chip("TPU v5 lite", "v5e") and not is_chip("TPU v5", "v5e")
+    assert is_chip("TPU7x", "tpu7x")
     assert is_chip("NVIDIA H100 80GB HBM3", "h100") and not is_chip("NVIDIA H100 PCIe", "h200")
 
 
