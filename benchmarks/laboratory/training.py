@@ -86,11 +86,12 @@ def _curve(seed, rate, world: Regime, arm: Arm, size: Size, protocol: Protocol) 
         rows = lay_out(played, protocol.members, world, size)
         value_QNT = token_values(critics.value_QMD2, played)
         credit = advantages(played, rows, value_QNT, arm, world, protocol.groups)
-        batch = batch_of(played, rows, credit, (logits(then), logits(weights)), arm)
-        loss = functools.partial(loss_of, batch=batch, played=played, algo=arm.algo)
 
         def use(_, state):
             weights, moments = state
+            # Each use is a step of its own, as with the trainer's `rl.max_uses`.
+            batch = batch_of(played, rows, credit, (logits(then), logits(weights)), arm)
+            loss = functools.partial(loss_of, batch=batch, played=played, algo=arm.algo)
             gradient = jax.grad(lambda weights: loss(logits(weights)))(weights)
             step, after = policy.optimizer().update(gradient, moments, weights)
             # A batch without credit is not trained on, so that momentum does not move the weights.
