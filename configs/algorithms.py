@@ -140,10 +140,13 @@ def turn_ppo() -> Algo:
 
 
 def turn_topr() -> Algo:
-    """Turn-PPO's credit with TOPR's treatment of old episodes: failures that were left behind are
-    not pushed again, and successes keep their weight until they are twice as likely."""
-    loss = _loss("topr", ratio_cap=1.0, clip_high=1.0)
-    return _algo("turn_topr", _advantage("turn_gae", "batch", "batch"), loss, gamma=0.99)
+    """Turn-PPO's credit with TOPR's treatment of old episodes: a success that the policy has moved
+    away from keeps its weight, and a failure that it has left behind loses it. A chunk that has
+    moved by 5 % where its advantage pushes it is not pushed on, so that a batch can be used several
+    times. Within so narrow a range, the difference of engine and learner would count."""
+    loss = _loss("topr", "chunk", ratio_cap=1.0, clip_low=0.05, clip_high=0.05)
+    advantage = _advantage("turn_gae", "batch", "batch")
+    return _algo("turn_topr", advantage, loss, gamma=0.99, old_logp="generating")
 
 
 def asyppo() -> Algo:

@@ -35,14 +35,18 @@ LOSSES = {
     "ppo": ("clip_low", "clip_high", "dual_clip"),
     "decoupled_ppo": ("clip_low", "clip_high", "dual_clip", "ratio_cap"),
     "tis": ("ratio_cap",),
-    "topr": ("ratio_cap", "clip_high"),
+    "topr": ("ratio_cap", "clip_low", "clip_high"),
     "cispo": ("clip_low", "clip_high"),
     "kimi": ("tau",),
     "sapo": ("tau", "tau_negative"),
 }
 LOSS_FIELDS = ("clip_low", "clip_high", "dual_clip", "ratio_cap", "tau", "tau_negative")
 # Loss -> which of the fields that it reads may be 0, and switch something off.
-OPTIONAL = {"ppo": ("dual_clip",), "decoupled_ppo": ("dual_clip",), "topr": ("clip_high",)}
+OPTIONAL = {
+    "ppo": ("dual_clip",),
+    "decoupled_ppo": ("dual_clip",),
+    "topr": ("clip_low", "clip_high"),
+}
 AGGREGATIONS = (
     "tokens",
     "chunks",
@@ -138,9 +142,10 @@ class LossHypers:
     kind: see `ale_jax.algo.losses`.
     level: level of the importance ratio: the token's own ratio, or its geometric mean over the
         token's chunk or sequence.
-    clip_low: the ratio is clipped to 1 - clip_low or more.
+    clip_low: the ratio is clipped to 1 - clip_low or more. With "topr", for which 0 switches it
+        off, a token with a negative advantage has no gradient below it.
     clip_high: the ratio is clipped to 1 + clip_high or less. With "topr", for which 0 switches it
-        off, a token with a positive advantage has no gradient beyond it.
+        off, a token with a positive advantage has no gradient above it.
     dual_clip: c, upper bound of the factor on a negative advantage (Ye et al. 2020); 0: off.
     ratio_cap: upper bound of a ratio that is only used as a weight.
     tau: weight of the squared log-ratio in Kimi's loss; steepness of SAPO's gate where the

@@ -18,6 +18,7 @@ it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -92,17 +93,20 @@ def _tis(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
 
 def _topr(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
     """Tapered off-policy REINFORCE (arXiv 2503.14286): -A log pi where A > 0, TIS elsewhere. A
-    success keeps its full weight when the policy has moved away from it. clip_high, which is not in
-    the paper: a success that has become 1 + clip_high times as likely is not pushed any further,
-    so that a batch can be used several times.
+    success keeps its full weight when the policy has moved away from it. clip_low, clip_high, which
+    are not in the paper: a success that has become 1 + clip_high times as likely, or a failure that
+    has become 1 - clip_low times as likely, is not pushed any further, so that a batch can be used
+    several times.
 
     With a ratio per chunk, discounted returns per chunk and a mask on chunks this is IPA (Eq 9).
     """
     ratio_BT, positive_BT = tokens.weight_BT, tokens.positive_BT
     weight_BT = jnp.where(positive_BT, 1.0, jnp.minimum(ratio_BT, hp.ratio_cap))
     acts_BT = ~positive_BT & _is_capped(ratio_BT, hp)
-    if hp.clip_high:
-        learned_BT = positive_BT & (ratio_BT > 1.0 + hp.clip_high)
+    if hp.clip_low or hp.clip_high:
+        low = 1.0 - hp.clip_low if hp.clip_low else -math.inf
+        high = 1.0 + hp.clip_high if hp.clip_high else math.inf
+        learned_BT = jnp.where(positive_BT, ratio_BT > high, ratio_BT < low)
         weight_BT, acts_BT = jnp.where(learned_BT, 0.0, weight_BT), acts_BT | learned_BT
     return -(weight_BT * tokens.advantage_BT) * tokens.logp_BT, acts_BT
 

@@ -71,6 +71,19 @@ F15, F05, G15, G05 = gate(1.5, 1.0), gate(0.5, 1.0), gate(1.5, 2.0), gate(0.5, 2
             [-2, -2, 2, 1],
             [0, 0, 1, 0],
         ),
+        # The fourth has become half as likely.
+        (
+            LossHypers("topr", ratio_cap=1.0, clip_low=0.4),
+            [2, 4, -6, 0],
+            [-2, -2, 2, 0],
+            [0, 0, 1, 1],
+        ),
+        (
+            LossHypers("topr", ratio_cap=1.0, clip_low=0.6),
+            [2, 4, -6, -4],
+            [-2, -2, 2, 1],
+            [0, 0, 1, 0],
+        ),
         # -clip(r, 0.8, 1.2) A logp: the clipped still have a gradient.
         (
             LossHypers("cispo", clip_low=0.2, clip_high=0.2),
