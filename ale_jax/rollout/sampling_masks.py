@@ -38,7 +38,7 @@ class MaskTable:
             if mask not in self._number_of and len(self._number_of) == MAX_MASKS:
                 text = (
                     f"in training, the schemas of an episode may allow {MAX_MASKS} different sets "
-                    "of tokens, and these allow more: use fewer schemas, and shorten or drop maxLength"
+                    "of tokens, and these allow more: use fewer, and shorten or drop maxLength"
                 )
                 raise ApiError(400, text)
             return self._number_of.setdefault(mask, len(self._number_of))

@@ -176,7 +176,7 @@ class CacheSlot:
             request, self.request = self.request, None
             request.future.set_exception(error)
             return None
-        self._mask_ids[len(written) :] = [held.mask_id]
+        self._mask_ids[len(written) :] = [held.mask_id]  # once, however often it is asked
         return held
 
     def write(self, written: Written, version: int, stop_ids: tuple[int, ...]) -> None:
