@@ -4,11 +4,14 @@ import dataclasses
 
 import jax
 import numpy as np
+import openai
 import pytest
 
 from ale_jax.data.packing import Sample, Shape, pack
+from ale_jax.gateway.app import make_app
 from ale_jax.gateway.messages import ChatMessage
-from ale_jax.gateway.requests import REQUIRED, ApiError, ChatRequest, SampleOptions
+from ale_jax.gateway.requests import REQUIRED, ChatRequest, SampleOptions
+from ale_jax.gateway.server import served
 from ale_jax.learn.old_policies import make_logp
 from ale_jax.model.params import init_params
 from ale_jax.model.sampler import Sampling
@@ -125,13 +128,12 @@ def test_every_token_is_one_that_its_mask_allows_and_masks_repeat(ledger):
 def test_schemas_that_allow_too_many_sets_are_refused_and_the_episode_goes_on(ledger, monkeypatch):
     monkeypatch.setattr("ale_jax.rollout.sampling_masks.MAX_MASKS", 3)
     ledger.open("a", KEY, Sampling())
-    episode, request = ledger.episodes.find("a"), ChatRequest("m", TASK, **CALLS)
-    (pending,) = episode.ask(request)
-    with pytest.raises(ApiError, match="3 different sets of tokens") as refused:
-        episode.answer(pending, request)
-    assert refused.value.status == 400
-    episode.cancel(pending)  # as the gateway does
-    ask(ledger, *TASK)
+    with served(make_app(ledger.episodes, "policy")) as url:
+        client = openai.OpenAI(base_url=url, api_key="a", max_retries=0)
+        asked = {"model": "policy", "messages": [{"role": "user", "content": "Read lemon.txt."}]}
+        with pytest.raises(openai.BadRequestError, match="3 different sets of tokens"):
+            client.chat.completions.create(**asked, tools=[TOOL], tool_choice="required")
+        client.chat.completions.create(**asked)
     trajectory = ledger.close("a", EPISODE)
     assert trajectory.episode.status is Status.FINISHED and len(trajectory.turns) == 1
     assert trajectory.turns[0].mask_id is None and (packed(trajectory).mask_id_BT == FREE).all()
