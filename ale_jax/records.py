@@ -2,9 +2,11 @@
 
 Shape suffixes:
     B  rows of packed tokens
+    I  sampling masks of an episode or of a row
     K  experts per token
     L  layers that have experts
     T  tokens of a row or of a trajectory
+    w  words of 32 bits, one bit for each token of the vocabulary
 """
 
 from __future__ import annotations
@@ -87,6 +89,12 @@ class Task:
 
 TRAIN = "train"
 
+# Instead of the number of a sampling mask: any token was allowed; no other one was.
+FREE, FORCED = -1, -2
+# Distinct sampling masks of an episode, and of a packed row. Of 151,936 tokens one takes 19 kB, and
+# those of a row take 4.9 MB.
+MAX_MASKS = 256
+
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeKey:
@@ -122,9 +130,11 @@ class Turn:
     such id.
     logp_mu: float32, natural log, under the distribution that was actually sampled from.
     logp_old: float32, under the plain softmax of the same weights (temperature 1, without top-k or
-    top-p).
+    top-p), over the tokens that were allowed.
     version: int32, the version of the weights that generated each token.
     reward: this chunk's own reward; the last chunk's is the outcome.
+    mask_id: int16, of each sampled id the number of the mask that restricted its draw, a row of the
+    trajectory's mask_Iw, or FREE or FORCED; None if the whole reply was free.
     """
 
     prompt_ids: np.ndarray
@@ -135,6 +145,7 @@ class Turn:
     action_text: str
     prompt_text: str
     reward: float = 0.0
+    mask_id: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,6 +237,9 @@ class Trajectory:
     `num_tokens` tokens, in each of the L layers that have experts; int16, -1 for the last token,
     which the sampler never processed.
     side_branches: the other conversations, if the agent had several. None has more sampled turns.
+    mask_Iw: the distinct sampling masks that replies of all conversations were held to, at most
+    MAX_MASKS, as int32 bit fields: bit v % 32 of word v // 32 says whether token v was allowed.
+    None if no reply was held to a schema.
     """
 
     episode: Episode
@@ -235,6 +249,7 @@ class Trajectory:
     num_prefix_turns: int = 0
     rejected: tuple[Status, ...] = ()
     side_branches: tuple[SideBranch, ...] = ()
+    mask_Iw: np.ndarray | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -275,6 +290,8 @@ class Batch:
     weights at the start of the step; entropy_BT float32, factor on each token's entropy bonus
     (None: 1);
     expert_BTLK int16, for router replay: as in `Trajectory`, -1 also for padding.
+    mask_id_BT int16, mask_BIw int32, as in `Turn` and `Trajectory`: of each token the number of one
+    of its row's MAX_MASKS sampling masks, FREE outside of sampled chunks.
     """
 
     tokens_BT: np.ndarray
@@ -293,3 +310,5 @@ class Batch:
     logp_prox_BT: np.ndarray | None = None
     entropy_BT: np.ndarray | None = None
     expert_BTLK: np.ndarray | None = None
+    mask_id_BT: np.ndarray | None = None
+    mask_BIw: np.ndarray | None = None

@@ -9,12 +9,14 @@ begin there.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ale_jax.records import Batch, Trajectory, Turn
+from ale_jax.data.row_masks import Masks, RowMasks, used_masks
+from ale_jax.records import FREE, MAX_MASKS, Batch, Trajectory, Turn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Sample:
     reward_C: float32, each chunk's own reward; None: the reward of its turn.
     imitate_P: float32, one per prefix turn, the weight of its tokens in the imitation term; None:
     0.
-    group, member: as in `Batch`. expert_TLK: for all its tokens, as in `Trajectory`.
+    group, member: as in `Batch`. expert_TLK, for all its tokens, and mask_Iw: as in `Trajectory`.
     """
 
     turns: tuple[Turn, ...]
@@ -37,6 +39,7 @@ class Sample:
     reward_C: np.ndarray | None = None
     imitate_P: np.ndarray | None = None
     expert_TLK: np.ndarray | None = None
+    mask_Iw: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         assert len(self.advantage_C) == self.num_chunks, (self.advantage_C, self.num_chunks)
@@ -44,6 +47,7 @@ class Sample:
         assert self.imitate_P is None or len(self.imitate_P) == self.num_prefix_turns, (
             self.imitate_P
         )
+        assert self.mask_Iw is not None or all(turn.mask_id is None for turn in self.chunks)
 
     @classmethod
     def of(cls, trajectory: Trajectory, advantage_C: np.ndarray, **more: Any) -> Sample:
@@ -54,6 +58,7 @@ class Sample:
             num_prefix_turns=trajectory.num_prefix_turns,
             member=trajectory.episode.key.member,
             expert_TLK=trajectory.expert_TLK,
+            mask_Iw=trajectory.mask_Iw,
             **more,
         )
 
@@ -64,6 +69,15 @@ class Sample:
     @property
     def num_chunks(self) -> int:
         return len(self.turns) - self.num_prefix_turns
+
+    @property
+    def chunks(self) -> tuple[Turn, ...]:
+        return self.turns[self.num_prefix_turns :]
+
+    @functools.cached_property
+    def masks(self) -> Masks:
+        """The sampling masks that its chunks need."""
+        return used_masks(self.chunks, self.mask_Iw)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +133,9 @@ def pack(samples: Sequence[Sample], shape: Shape) -> tuple[Batch, list[Sample]]:
     rows, leftover = _assign_rows(samples, shape)
     batch = _empty_batch(shape, samples)
     for b, row in enumerate(rows):
-        _fill_row(batch, b, row)
+        _fill_row(batch, b, row.samples)
+        if batch.mask_id_BT is not None:
+            _fill_masks(batch, b, row)
     return batch, leftover
 
 
@@ -147,39 +163,56 @@ def _check_fits(sample: Sample, shape: Shape) -> None:
     if sample.turns and len(sample.turns[0].prompt_ids) == 0:
         raise ValueError("a trajectory begins with a policy token: give its first turn a prompt")
     assert all(len(t.action_ids) > 0 for t in sample.turns), "a turn without action tokens"
+    assert len(sample.masks) <= MAX_MASKS, "more masks than an episode may have"
 
 
-def _assign_rows(
-    samples: Sequence[Sample], shape: Shape
-) -> tuple[list[list[Sample]], list[Sample]]:
+class _Row:
+    """A row that is being filled."""
+
+    def __init__(self, shape: Shape):
+        self._free_tokens, self._free_chunks = shape.pack_length, shape.chunks_per_pack
+        self.samples: list[Sample] = []
+        self.masks = RowMasks()
+
+    def has_room(self, sample: Sample) -> bool:
+        return (
+            self._free_tokens >= sample.num_tokens
+            and self._free_chunks >= _room(sample)
+            and self.masks.has_room(sample.masks)
+        )
+
+    def add(self, sample: Sample) -> None:
+        self.samples.append(sample)
+        self._free_tokens -= sample.num_tokens
+        self._free_chunks -= _room(sample)
+        self.masks.add(sample.masks)
+
+
+def _room(sample: Sample) -> int:
+    """The chunks that it takes the room of."""
+    return max(sample.num_chunks, 1)
+
+
+def _assign_rows(samples: Sequence[Sample], shape: Shape) -> tuple[list[_Row], list[Sample]]:
     for sample in samples:
         _check_fits(sample, shape)
-    rows: list[list[Sample]] = [[] for _ in range(shape.microbatch_rows)]
-    free_tokens = [shape.pack_length] * shape.microbatch_rows
-    free_chunks = [shape.chunks_per_pack] * shape.microbatch_rows
+    rows = [_Row(shape) for _ in range(shape.microbatch_rows)]
     unplaced = []
     # sorted() is stable, so equal lengths keep their order and the packing is reproducible.
     for i in sorted(range(len(samples)), key=lambda i: -samples[i].num_tokens):
-        tokens, chunks = samples[i].num_tokens, max(samples[i].num_chunks, 1)
-        fits = (
-            b
-            for b in range(shape.microbatch_rows)
-            if free_tokens[b] >= tokens and free_chunks[b] >= chunks
-        )
-        b = next(fits, None)
-        if b is None:
+        row = next((row for row in rows if row.has_room(samples[i])), None)
+        if row is None:
             unplaced.append(i)
         elif samples[i].turns:
-            rows[b].append(samples[i])
-            free_tokens[b] -= tokens
-            free_chunks[b] -= chunks
+            row.add(samples[i])
     return rows, [samples[i] for i in sorted(unplaced)]
 
 
 def _empty_batch(shape: Shape, samples: Sequence[Sample]) -> Batch:
-    """A batch of padding; it has an array of experts if some sample has one."""
+    """A batch of padding; it has arrays of experts and of masks if some sample has."""
     BT = shape.microbatch_rows, shape.pack_length
     LK = next((s.expert_TLK.shape[1:] for s in samples if s.expert_TLK is not None), None)
+    w = next((s.mask_Iw.shape[1] for s in samples if s.mask_Iw is not None), None)
     return Batch(
         tokens_BT=np.zeros(BT, np.int32),
         segment_BT=np.zeros(BT, np.int32),
@@ -194,6 +227,8 @@ def _empty_batch(shape: Shape, samples: Sequence[Sample]) -> Batch:
         reward_BT=np.zeros(BT, np.float32),
         imitate_BT=np.zeros(BT, np.float32),
         expert_BTLK=None if LK is None else np.full(BT + LK, -1, np.int16),
+        mask_id_BT=None if w is None else np.full(BT, FREE, np.int16),
+        mask_BIw=None if w is None else np.zeros((BT[0], MAX_MASKS, w), np.int32),
     )
 
 
@@ -232,6 +267,14 @@ def _fill_chunk(
     batch.advantage_BT[b, written] = sample.advantage_C[c]
     reward = turn.reward if sample.reward_C is None else sample.reward_C[c]
     batch.reward_BT[b, written.stop - 1] = reward
+
+
+def _fill_masks(batch: Batch, b: int, row: _Row) -> None:
+    """Writes the row's sampling masks, and of each policy token the number of its own."""
+    row.masks.fill(batch.mask_BIw[b])
+    ids = [row.masks.ids(turn, each.masks) for each in row.samples for turn in each.chunks]
+    if ids:
+        batch.mask_id_BT[b, batch.chunk_BT[b] >= 0] = np.concatenate(ids)
 
 
 def turn_tokens(turn: Turn) -> int:

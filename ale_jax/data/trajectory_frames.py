@@ -22,6 +22,8 @@ import numpy as np
 
 from ale_jax.files import parse_json
 from ale_jax.records import (
+    FORCED,
+    MAX_MASKS,
     STATUS_RULES,
     Episode,
     EpisodeKey,
@@ -49,7 +51,9 @@ _TURN_ARRAYS = {
     "logp_old": "<f4",
     "version": "<i4",
 }
+_MASK_ID = "<i2"  # of a turn that was held to a schema
 _EXPERTS = "<i2"
+_MASKS = "<i4"
 
 
 class DamagedFrame(ValueError):
@@ -60,11 +64,14 @@ def encode_frame(trajectory: Trajectory) -> bytes | None:
     """The trajectory as one frame; None if it is larger than `read_frames` accepts."""
     branches = (trajectory, *trajectory.side_branches)
     arrays = [array for branch in branches for array in _arrays_of(branch)]
+    if trajectory.mask_Iw is not None:
+        arrays.append(_as(_MASKS, trajectory.mask_Iw))
     fields = {
         "episode": dataclasses.asdict(trajectory.episode),
         "start_version": trajectory.start_version,
         "rejected": list(trajectory.rejected),
         "branches": list(map(_branch_fields, branches)),
+        "has_masks": trajectory.mask_Iw is not None,
         "arrays": [[array.dtype.str, array.shape] for array in arrays],
     }
     header = json.dumps(fields, allow_nan=False).encode()
@@ -80,17 +87,27 @@ def encode_frame(trajectory: Trajectory) -> bytes | None:
 def _arrays_of(branch: Trajectory | SideBranch) -> Iterator[np.ndarray]:
     for turn in branch.turns:
         for name, dtype in _TURN_ARRAYS.items():
-            yield np.asarray(getattr(turn, name)).astype(dtype, casting="equiv", copy=False)
+            yield _as(dtype, getattr(turn, name))
+        if turn.mask_id is not None:
+            yield _as(_MASK_ID, turn.mask_id)
     if branch.expert_TLK is not None:
-        yield branch.expert_TLK.astype(_EXPERTS, casting="equiv", copy=False)
+        yield _as(_EXPERTS, branch.expert_TLK)
+
+
+def _as(dtype: str, array: np.ndarray) -> np.ndarray:
+    return np.asarray(array).astype(dtype, casting="equiv", copy=False)
 
 
 def _branch_fields(branch: Trajectory | SideBranch) -> dict[str, Any]:
     return {
         "num_prefix_turns": branch.num_prefix_turns,
-        "turns": [[turn.prompt_text, turn.action_text, turn.reward] for turn in branch.turns],
+        "turns": list(map(_turn_fields, branch.turns)),
         "has_experts": branch.expert_TLK is not None,
     }
+
+
+def _turn_fields(turn: Turn) -> list[Any]:
+    return [turn.prompt_text, turn.action_text, turn.reward, turn.mask_id is not None]
 
 
 def read_frames(file: IO[bytes]) -> Iterator[Trajectory]:
@@ -122,29 +139,35 @@ def _decode(body: bytes) -> Trajectory:
     fields = parse_json(body[start : start + length])
     branches = fields["branches"]
     dtypes = [dtype for branch in branches for dtype in _dtypes(branch)]
-    _require(len(dtypes) <= MAX_TURNS * (len(_TURN_ARRAYS) + 1), "arrays", len(dtypes))
+    dtypes += [_MASKS] * bool(fields["has_masks"])
+    _require(len(dtypes) <= MAX_TURNS * (len(_TURN_ARRAYS) + 2), "arrays", len(dtypes))
     arrays = iter(_arrays(body, start + length, fields["arrays"], dtypes))
     whole, *side = [_branch(branch, arrays) for branch in branches]
-    return Trajectory(
+    trajectory = Trajectory(
         episode=_episode(fields["episode"]),
         start_version=int(fields["start_version"]),
         rejected=tuple(map(Status, fields["rejected"])),
         side_branches=tuple(SideBranch(**each) for each in side),
+        mask_Iw=next(arrays, None),
         **whole,
     )
+    _check_masks(trajectory)
+    return trajectory
 
 
 def _dtypes(fields: Mapping[str, Any]) -> list[str]:
     """Of the arrays of a branch."""
-    experts = [_EXPERTS] * bool(fields["has_experts"])
-    return list(_TURN_ARRAYS.values()) * len(fields["turns"]) + experts
+    dtypes: list[str] = []
+    for *_, has_masks in fields["turns"]:
+        dtypes += [*_TURN_ARRAYS.values(), *[_MASK_ID] * bool(has_masks)]
+    return dtypes + [_EXPERTS] * bool(fields["has_experts"])
 
 
 def _branch(fields: Mapping[str, Any], arrays: Iterator[np.ndarray]) -> dict[str, Any]:
     """What a `Trajectory` and a `SideBranch` have in common."""
     texts, num_prefix_turns = fields["turns"], int(fields["num_prefix_turns"])
     _require(0 <= num_prefix_turns <= len(texts), "prefix turns", num_prefix_turns)
-    turns = tuple(_turn(text, [next(arrays) for _ in _TURN_ARRAYS]) for text in texts)
+    turns = tuple(_turn(text, arrays) for text in texts)
     expert_TLK = next(arrays) if fields["has_experts"] else None
     if expert_TLK is not None:
         tokens = sum(len(turn.prompt_ids) + len(turn.action_ids) for turn in turns)
@@ -175,18 +198,41 @@ def _arrays(
     return arrays
 
 
-def _turn(text: Sequence[Any], arrays: Sequence[np.ndarray]) -> Turn:
-    prompt_text, action_text, reward = text
+def _turn(text: Sequence[Any], arrays: Iterator[np.ndarray]) -> Turn:
+    prompt_text, action_text, reward, has_masks = text
+    own = {name: next(arrays) for name in _TURN_ARRAYS}
+    if has_masks:
+        own["mask_id"] = next(arrays)
     _require(isinstance(prompt_text, str) and isinstance(action_text, str), "texts", text)
     turn = Turn(
-        **dict(zip(_TURN_ARRAYS, arrays, strict=True)),
+        **own,
         action_text=action_text,
         prompt_text=prompt_text,
         reward=float(reward),
     )
-    tokens = {len(array) for array in arrays[1:]}  # one entry per sampled token in each of them
-    _require(all(array.ndim == 1 for array in arrays) and len(tokens) == 1, "tokens", tokens)
+    # One entry per sampled token in each of them.
+    tokens = {len(array) for name, array in own.items() if name != "prompt_ids"}
+    is_flat = all(array.ndim == 1 for array in own.values())
+    _require(is_flat and len(tokens) == 1, "tokens", tokens)
     return turn
+
+
+def _check_masks(trajectory: Trajectory) -> None:
+    """Each token must be one that its mask allows: no other can have been sampled."""
+    mask_Iw = trajectory.mask_Iw
+    held = [turn for turn in trajectory.sampled_turns if turn.mask_id is not None]
+    if mask_Iw is None:
+        _require(not held, "turns whose masks are missing", len(held))
+        return
+    _require(mask_Iw.ndim == 2 and len(mask_Iw) <= MAX_MASKS, "masks", mask_Iw.shape)
+    for turn in held:
+        known = (turn.mask_id >= FORCED) & (turn.mask_id < len(mask_Iw))
+        _require(known.all(), "numbers of masks", turn.mask_id[~known])
+        masked = turn.mask_id >= 0
+        word, bit = np.divmod(turn.action_ids[masked], 32)
+        _require(((word >= 0) & (word < mask_Iw.shape[1])).all(), "tokens", word)
+        allowed = mask_Iw[turn.mask_id[masked], word] >> bit & 1
+        _require(allowed.all(), "tokens that were allowed", allowed)
 
 
 def _episode(fields: Mapping[str, Any]) -> Episode:

@@ -35,12 +35,12 @@ See = Callable[[int, str], None]
 @dataclasses.dataclass(frozen=True)
 class EpisodeOptions:
     """kept: as for `Conversations`. obeys: whether a request decides how it is sampled; in training
-    the config does, or an agent that asks for temperature 0 would never explore. max_replies: that
-    the episode's agents get; None for no limit. max_chars: of a conversation; longer ones are
-    refused before they are tokenized, which takes seconds for ten megabytes; None for no limit.
-    given: the turns that the first conversation begins with, and that were not sampled in this
-    episode. on_turn: called with True when the agent begins to wait for the policy, and with False
-    when it has all its answers, by any thread.
+    the config does, or an agent that asks for temperature 0 would never explore. Schemas hold
+    either way. max_replies: that the episode's agents get; None for no limit. max_chars: of a
+    conversation; longer ones are refused before they are tokenized, which takes seconds for ten
+    megabytes; None for no limit. given: the turns that the first conversation begins with, and that
+    were not sampled in this episode. on_turn: called with True when the agent begins to wait for
+    the policy, and with False when it has all its answers, by any thread.
     """
 
     kept: int = 1
@@ -197,13 +197,14 @@ class GatewayEpisode:
 
     def _sampled_by(self, request: ChatRequest) -> SampleOptions:
         """How the replies are sampled. ApiError (400) for what cannot be."""
-        options, grammar = request.options, self._language.grammar(request)
+        options = dataclasses.replace(
+            request.options, grammar=self._language.grammar(request) or ""
+        )
         if self._options.obeys:
-            return dataclasses.replace(options, grammar=grammar or "")
-        if grammar:
-            # The learner would have to know of every token what was allowed.
-            raise ApiError(400, "in training, replies cannot be held to a schema or made to call")
-        return SampleOptions(max_tokens=options.max_tokens, stop=options.stop, n=options.n)
+            return options
+        # What a reply has to be is the task; how it is drawn, the config decides.
+        kept = ("max_tokens", "stop", "n", "grammar")
+        return SampleOptions(**{name: getattr(options, name) for name in kept})
 
     def _logprobs(
         self, sampled: Sampled, options: SampleOptions

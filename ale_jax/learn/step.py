@@ -24,6 +24,7 @@ from ale_jax.model.lora import FULL, LoraShape, trained, with_trained
 from ale_jax.model.moe import RouterSums, balancing_loss, router_sums
 from ale_jax.model.params import Params
 from ale_jax.model.policy import TokenScores, hidden_states, score_tokens
+from ale_jax.model.sampling_masks import SamplingMasks
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import batch_sharding
 from ale_jax.records import Batch, Trajectory
@@ -75,7 +76,10 @@ def forward(
     hidden_BTD, stats = hidden_states(
         params, tokens_BT, position_BT, segment_BT, shape, compute, batch.get("expert_BTLK")
     )
-    scores = score_tokens(params, tokens_BT, hidden_BTD, position_BT)
+    masks = None
+    if "mask_id_BT" in batch:
+        masks = SamplingMasks(batch["mask_id_BT"], batch["mask_BIw"])
+    scores = score_tokens(params, tokens_BT, hidden_BTD, position_BT, masks)
     if not stats:
         return scores, None
     return scores, router_sums(stats, segment_BT.reshape(-1) > 0, shape)

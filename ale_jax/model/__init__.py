@@ -10,6 +10,7 @@ Shape suffixes (a digit is an axis of that size; lower-case t, m and v are parts
     F  width of a feed-forward layer, or of an expert
     G  key and value heads
     H  width of a head
+    I  sampling masks of a row
     J  keys that a block of queries can reach back to
     K  experts per token
     L  layers that have experts

@@ -6,16 +6,16 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from ale_jax.model.sampling_masks import num_words, unpack
 from ale_jax.model.shape import PolicyShape
 
-WORD = 32  # tokens of the vocabulary whose permissions are the bits of one number
 MOST_SHOWN = 20  # of the most probable tokens; what OpenAI's API gives at most
 
 
 @struct.dataclass
 class Guides:
-    """Of each slot: whether its tokens are restricted, and to which (bit v % 32 of word v // 32 is
-    that of token v); whether logits are pushed, and what is added to them; whether its most
+    """Of each slot: whether its tokens are restricted, and to which (bit fields as in
+    `sampling_masks`); whether logits are pushed, and what is added to them; whether its most
     probable tokens are to be shown.
 
     A slot that is restricted or pushed writes one token per dispatch, as what holds for the next
@@ -33,10 +33,6 @@ def no_guides(slots: int, vocab_size: int) -> Guides:
     no_S = jnp.zeros((slots,), jnp.bool_)
     allowed_Sw = jnp.zeros((slots, num_words(vocab_size)), jnp.int32)
     return Guides(no_S, allowed_Sw, no_S, jnp.zeros((slots, vocab_size), jnp.float32), no_S)
-
-
-def num_words(vocab_size: int) -> int:
-    return -(-vocab_size // WORD)
 
 
 def restrict(logits_SV: jax.Array, guides: Guides | None) -> jax.Array:
@@ -70,9 +66,7 @@ def most_probable(logp_SV: jax.Array, guides: Guides) -> tuple[jax.Array, jax.Ar
 
 
 def _restrict(logits_SV: jax.Array, guides: Guides) -> jax.Array:
-    v_V = jnp.arange(logits_SV.shape[1])
-    word_SV = guides.allowed_Sw[:, v_V // WORD]
-    allowed_SV = ((word_SV >> (v_V % WORD)[None, :]) & 1) == 1
+    allowed_SV = unpack(guides.allowed_Sw, logits_SV.shape[1])
     return jnp.where(guides.restricts_S[:, None] & ~allowed_SV, -jnp.inf, logits_SV)
 
 

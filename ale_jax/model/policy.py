@@ -19,6 +19,7 @@ from ale_jax.model.layers import feed_forward, project_out, project_qkv, rms_nor
 from ale_jax.model.lora import adapted_layers, merge_layer
 from ale_jax.model.moe import RouterStats
 from ale_jax.model.params import Param, Params, param_table
+from ale_jax.model.sampling_masks import SamplingMasks, restricted
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import row_axes, sequence_axis, spec
 
@@ -145,9 +146,14 @@ def _head_name(params: Params) -> str:
 
 
 def score_tokens(
-    params: Params, tokens_BT: jax.Array, hidden_BTD: jax.Array, position_BT: jax.Array
+    params: Params,
+    tokens_BT: jax.Array,
+    hidden_BTD: jax.Array,
+    position_BT: jax.Array,
+    masks: SamplingMasks | None = None,
 ) -> TokenScores:
-    """Scores every token under the hidden state just before it.
+    """Scores every token under the hidden state just before it, among the tokens that were allowed
+    in its place.
 
     A scan over blocks of SCORE_BLOCK tokens: the logits of one block are in memory at a time, and
     are recomputed in the backward pass. If the vocabulary is sharded, only sums and maxima are
@@ -163,20 +169,26 @@ def score_tokens(
         score = jax.shard_map(
             score,
             axis_names=set(rows),
-            in_specs=(PartitionSpec(), *[PartitionSpec(rows)] * 3),
+            in_specs=(PartitionSpec(), *[PartitionSpec(rows)] * 4),
             out_specs=PartitionSpec(rows),
             check_vma=False,
         )
-    return score({name: params[name]}, tokens_BT, hidden_BTD, position_BT)
+    return score({name: params[name]}, tokens_BT, hidden_BTD, position_BT, masks)
 
 
 def _score_rows(
-    head: Params, tokens_BT: jax.Array, hidden_BTD: jax.Array, position_BT: jax.Array
+    head: Params,
+    tokens_BT: jax.Array,
+    hidden_BTD: jax.Array,
+    position_BT: jax.Array,
+    masks: SamplingMasks | None,
 ) -> TokenScores:
     @jax.checkpoint
     def score_block(_, block):
-        hidden_BtD, target_Bt = block
+        hidden_BtD, target_Bt, mask_id_Bt = block
         logits_BtV = logits(head, hidden_BtD)
+        if masks is not None:
+            logits_BtV = restricted(logits_BtV, target_Bt, mask_id_Bt, masks.mask_BIw)
         total_Bt = jax.nn.logsumexp(logits_BtV, axis=-1)
         is_target_BtV = jnp.arange(logits_BtV.shape[-1])[None, None] == target_Bt[..., None]
         target_logit_Bt = jnp.where(is_target_BtV, logits_BtV, 0.0).sum(axis=-1)
@@ -188,7 +200,9 @@ def _score_rows(
     B, T = tokens_BT.shape
     blocks = -(-B * T // SCORE_BLOCK)
     next_BT = jnp.roll(tokens_BT, -1, axis=1)
-    inputs = _in_blocks(hidden_BTD, blocks), _in_blocks(next_BT, blocks)
+    next_id_BT = None if masks is None else jnp.roll(masks.mask_id_BT, -1, axis=1)
+    inputs = (hidden_BTD, next_BT, next_id_BT)
+    inputs = jax.tree.map(lambda x_BT: _in_blocks(x_BT, blocks), inputs)
     _, scores = jax.lax.scan(score_block, None, inputs)
 
     def align(x_ZBt):

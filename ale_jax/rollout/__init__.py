@@ -3,6 +3,7 @@ gateway, and the runner of episodes.
 
 Shape suffixes (a digit is an axis of that size):
     D  width of the residual stream
+    I  sampling masks of an episode
     K  experts per token
     L  layers that have experts
     M  tokens in all pages of the cache

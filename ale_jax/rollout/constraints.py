@@ -9,14 +9,25 @@ import llguidance
 import llguidance.numpy
 import numpy as np
 
+from ale_jax.records import FREE
 from ale_jax.rollout.guiding import Guide, NextToken
+from ale_jax.rollout.sampling_masks import MaskTable
 
 
 class Grammar:
     """Holds one reply to a grammar. After what it allows, the reply ends."""
 
-    def __init__(self, tokenizer: llguidance.LLTokenizer, lark: str, stop_id: int):
-        """ValueError if it is none, or needs what cannot be done."""
+    def __init__(
+        self,
+        tokenizer: llguidance.LLTokenizer,
+        lark: str,
+        stop_id: int,
+        masks: MaskTable | None = None,
+    ):
+        """masks: keeps what was allowed, if the reply is trained on.
+
+        ValueError if the grammar is none, or needs what cannot be done.
+        """
         grammar = llguidance.LLMatcher.grammar_from_lark(lark)
         self._matcher = llguidance.LLMatcher(tokenizer, grammar)
         if error := self._matcher.get_error():
@@ -25,6 +36,7 @@ class Grammar:
         self._end_w = np.zeros(self._mask_1w.shape[1], np.uint32)
         self._end_w[stop_id // 32] = np.uint32(1) << np.uint32(stop_id % 32)
         self._read = 0  # tokens that the matcher has taken
+        self._masks = masks
 
     def next(self, ids: np.ndarray) -> NextToken:
         for token in ids[self._read :].tolist():
@@ -32,9 +44,13 @@ class Grammar:
                 raise ValueError(f"token {token} is not of the grammar")
         self._read = len(ids)
         if self._matcher.is_stopped():
-            return NextToken(self._end_w.view(np.int32))
+            return self._kept(self._end_w.view(np.int32))
         llguidance.numpy.fill_next_token_bitmask(self._matcher, self._mask_1w, 0)
-        return NextToken(self._mask_1w[0].copy())
+        return self._kept(self._mask_1w[0].copy())
+
+    def _kept(self, allowed_w: np.ndarray) -> NextToken:
+        mask_id = FREE if self._masks is None else self._masks.number(allowed_w)
+        return NextToken(allowed_w, mask_id=mask_id)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,9 @@ from typing import Protocol
 import jax
 import numpy as np
 
-from ale_jax.model.guides import Guides, no_guides, num_words
+from ale_jax.model.guides import Guides, no_guides
+from ale_jax.model.sampling_masks import num_words
+from ale_jax.records import FREE
 
 # Given all ids of a reply so far: after how many of them it ends; None if it goes on.
 Watch = Callable[[np.ndarray], int | None]
@@ -20,11 +22,13 @@ class NextToken:
     """What holds for the next token of a reply.
 
     allowed_w: bit fields as in `model.guides.Guides`; None if every token is. push_V: float32, what
-    is added to the logits; None if nothing is.
+    is added to the logits; None if nothing is. mask_id: as in `Turn`, of who keeps masks for the
+    learner.
     """
 
     allowed_w: np.ndarray | None = None
     push_V: np.ndarray | None = None
+    mask_id: int = FREE
 
 
 class Guide(Protocol):

@@ -27,6 +27,7 @@ from ale_jax.records import Episode, EpisodeKey, Status, Trajectory, Turn
 from ale_jax.rollout.engine import Engine, EngineStopped
 from ale_jax.rollout.engines import Engines
 from ale_jax.rollout.policy_gateway import ChatRender, EnginePolicy, language_of
+from ale_jax.rollout.sampling_masks import MaskTable
 from ale_jax.rollout.slots import Sampled
 from ale_jax.rollout.trajectories import given_turn, trajectory_of
 
@@ -73,11 +74,13 @@ class AgentClock:
 
 @dataclasses.dataclass
 class _Conversation:
-    """told: all messages so far, of an agent that only sends the new ones."""
+    """told: all messages so far, of an agent that only sends the new ones. masks: that its replies
+    were held to."""
 
     episode: GatewayEpisode
     agent: AgentClock
     told: list[ChatMessage]
+    masks: MaskTable
 
 
 def conversation_key(seed: int, key: EpisodeKey, redraw: int = 0, number: int = 0) -> np.ndarray:
@@ -140,7 +143,8 @@ class Ledger:
         prompt. Members of a group that share these turns therefore share their pages. redraw: as in
         `conversation_key`.
         """
-        agent = AgentClock(time.monotonic())
+        agent, masks = AgentClock(time.monotonic()), MaskTable()
+        reply_tokens = self._max_reply_tokens
         options = EpisodeOptions(
             obeys=False,
             max_replies=self._max_turns,
@@ -150,14 +154,14 @@ class Ledger:
         )
         episode = GatewayEpisode(
             TokenTree(self._render),
-            EnginePolicy(self._engine, self._tokenizer, sampling, self._max_reply_tokens),
+            EnginePolicy(self._engine, self._tokenizer, sampling, reply_tokens, masks),
             self._language,
             partial(conversation_key, self._seed, key, redraw),
             options,
         )
         with self._lock:
             assert name not in self._open, "a conversation's name is used once"
-            self._open[name] = _Conversation(episode, agent, [])
+            self._open[name] = _Conversation(episode, agent, [], masks)
         self.episodes.open(episode, name)
 
     def reply(self, name: str, new_messages: Sequence[Message]) -> Reply:
@@ -208,7 +212,8 @@ class Ledger:
         not even prefix turns, if the policy never wrote. Without an episode, nothing is kept.
         """
         with self._lock:
-            tree = self._open.pop(name).episode.tree
+            conversation = self._open.pop(name)
+        tree = conversation.episode.tree
         branches = self.episodes.end(name, self._branches)
         if episode is None:
             return None
@@ -219,7 +224,8 @@ class Ledger:
             episode = dataclasses.replace(
                 episode, status=Status.CALL_LOST, reward=None, detail=doubt
             )
-        trajectory = trajectory_of(episode, branches, start_version, self._tokenizer.decode)
+        decode, masks = self._tokenizer.decode, conversation.masks.masks()
+        trajectory = trajectory_of(episode, branches, start_version, decode, masks)
         if episode.turns:
             return trajectory
         # An agent's program has played it, whose turns nobody else has counted.

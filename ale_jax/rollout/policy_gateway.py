@@ -20,6 +20,7 @@ from ale_jax.rollout.constraints import Both, Grammar, Pushes
 from ale_jax.rollout.engine import Engine
 from ale_jax.rollout.engines import Engines
 from ale_jax.rollout.guiding import Company, Guide, Watch
+from ale_jax.rollout.sampling_masks import MaskTable
 from ale_jax.rollout.slots import Sampled
 
 
@@ -32,9 +33,11 @@ class EnginePolicy:
         tokenizer: ChatTokenizer,
         sampling: Sampling,
         max_tokens: int,
+        masks: MaskTable | None = None,
     ):
-        """sampling, max_tokens: of a reply, where a request does not say."""
-        self._engine, self._tokenizer = engine, tokenizer
+        """sampling, max_tokens: of a reply, where a request does not say. masks: of the episode, if
+        it is trained on."""
+        self._engine, self._tokenizer, self._masks = engine, tokenizer, masks
         self._sampling, self._max_tokens = sampling, max_tokens
 
     def open(self) -> int:
@@ -67,7 +70,8 @@ class EnginePolicy:
         tokenizer, grammar = self._tokenizer, None
         if options.grammar:
             vocabulary = tokenizer.grammar_vocabulary
-            grammar = Grammar(vocabulary, options.grammar, tokenizer.stop_ids[0])
+            stop_id = tokenizer.stop_ids[0]
+            grammar = Grammar(vocabulary, options.grammar, stop_id, self._masks)
         penalties = options.frequency_penalty, options.presence_penalty
         if not (any(penalties) or options.logit_bias or options.min_tokens):
             return grammar

@@ -28,6 +28,8 @@ class Sampled:
 
     expert_TLK: if experts are recorded, those of the T tokens that entered the cache since the
     conversation's last reply, int16. The last id of `ids` enters it with the next reply.
+
+    mask_id: as in `Turn`; None if nothing guided the reply.
     """
 
     ids: np.ndarray
@@ -38,6 +40,7 @@ class Sampled:
     expert_TLK: np.ndarray | None = None
     top_id_Tk: np.ndarray | None = None
     top_logp_Tk: np.ndarray | None = None
+    mask_id: np.ndarray | None = None
 
 
 @dataclasses.dataclass(eq=False)
@@ -103,6 +106,7 @@ class CacheSlot:
         self.budget = 0  # tokens that the current request may still write
         self._cut = ""  # why the reply ends when the budget is used up
         self._parts: list[tuple[np.ndarray, ...]] = []  # what the reply consists of so far
+        self._mask_ids: list[int] = []  # of its tokens, if something guides it
         self._ends: deque[tuple[int, int]] = deque()  # (end, size) of the chunks to be read
 
     def free(self, error: Exception) -> None:
@@ -131,7 +135,7 @@ class CacheSlot:
         assert self.request is None, "one request per conversation at a time"
         self.request = request
         self.tail += request.new_ids.tolist()
-        self._parts = []
+        self._parts, self._mask_ids = [], []
         # A token may be written at every position after the context, including the slot's last one.
         room = self._max_tokens - (self.length + len(self.tail))
         self.budget = min(request.max_tokens, room)
@@ -165,12 +169,15 @@ class CacheSlot:
         guide = self.request.company.guide
         if guide is None:
             return None
+        written = self._written()
         try:
-            return guide.next(self._written())
+            held = guide.next(written)
         except Exception as error:  # the others' replies go on
             request, self.request = self.request, None
             request.future.set_exception(error)
             return None
+        self._mask_ids[len(written) :] = [held.mask_id]  # once, however often it is asked
+        return held
 
     def write(self, written: Written, version: int, stop_ids: tuple[int, ...]) -> None:
         """Takes over what a burst wrote for this slot."""
@@ -229,7 +236,8 @@ class CacheSlot:
             self.index, self.pages, self._told, self.length
         )
         self._told = self.length
-        request.future.set_result(Sampled(ids, mu, old, version, stop, expert_TLK, *top))
+        mask_id = np.array(self._mask_ids, np.int16) if self._mask_ids else None
+        request.future.set_result(Sampled(ids, mu, old, version, stop, expert_TLK, *top, mask_id))
 
 
 def _cut_into(sizes: tuple[int, ...], start: int, stop: int) -> deque[tuple[int, int]]:

@@ -14,10 +14,11 @@ from ale_jax.records import Episode, SideBranch, Trajectory, Turn
 Decode = Callable[[np.ndarray], str]
 
 
-class SampledWithExperts(SampledTokens, Protocol):
-    """expert_TLK: as in `ale_jax.rollout.slots.Sampled`."""
+class SampledTurn(SampledTokens, Protocol):
+    """expert_TLK, mask_id: as in `ale_jax.rollout.slots.Sampled`."""
 
     expert_TLK: np.ndarray | None
+    mask_id: np.ndarray | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +30,7 @@ class GivenTokens:
     logp_old: np.ndarray
     version: np.ndarray
     expert_TLK: np.ndarray | None = None
+    mask_id: np.ndarray | None = None
 
 
 def given_turn(turn: Turn) -> GivenTurn:
@@ -37,10 +39,14 @@ def given_turn(turn: Turn) -> GivenTurn:
 
 
 def trajectory_of(
-    episode: Episode, branches: Sequence[Branch], start_version: int, decode: Decode
+    episode: Episode,
+    branches: Sequence[Branch],
+    start_version: int,
+    decode: Decode,
+    mask_Iw: np.ndarray | None = None,
 ) -> Trajectory:
     """branches: of the tree, the longest first; [] if the policy never wrote, for a trajectory
-    without turns. Each ends with the episode's reward."""
+    without turns. Each ends with the episode's reward. mask_Iw: as in `Trajectory`."""
     if not branches:
         return Trajectory(episode, (), start_version)
     longest, *side = [_side_branch(branch, episode.reward or 0.0, decode) for branch in branches]
@@ -51,6 +57,7 @@ def trajectory_of(
         expert_TLK=longest.expert_TLK,
         num_prefix_turns=longest.num_prefix_turns,
         side_branches=tuple(side),
+        mask_Iw=mask_Iw,
     )
 
 
@@ -70,6 +77,7 @@ def _turn(call: Call, decode: Decode) -> Turn:
         version=sampled.version,
         action_text=call.reply.content if call.is_given else decode(sampled.ids),
         prompt_text="\n".join(m.content for m in call.messages if m.role != "system"),
+        mask_id=sampled.mask_id,
     )
 
 

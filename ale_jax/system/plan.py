@@ -24,6 +24,7 @@ from ale_jax.model.lora import FULL
 from ale_jax.model.params import is_param, param_table
 from ale_jax.model.policy import SCORE_BLOCK
 from ale_jax.model.replicas import devices_of_engine, engine_sizes
+from ale_jax.model.sampling_masks import masks_bytes
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import (
     RULES,
@@ -144,6 +145,9 @@ def _computing(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> It
     )
     logits = min(tokens, SCORE_BLOCK) * policy.vocab_size // mesh.shape["tensor"]
     yield Need("logits of a block of tokens, and their gradient", 3 * 4 * logits)
+    if config.external_agent.command:  # our own loop asks for free replies
+        rows = config.learn.microbatch_rows // num_data_shards(mesh)
+        yield Need("masks of replies that schemas restrict", masks_bytes(policy, rows))
 
 
 def _publishing(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:

@@ -86,7 +86,8 @@ class RecordedRun:
 
 
 def sample_of(trajectory: TrajectorySample, member: int = 0) -> Sample:
-    """The trajectory as it was trained on. A chunk's credit is the mean over its tokens."""
+    """The trajectory as it was trained on. A chunk's credit is the mean over its tokens. Sampling
+    masks are not recorded: a reply that was held to a schema is here as if it had been free."""
     last = len(trajectory.turns) - 1
     turns = (
         _turn(turn, trajectory.reward if k == last else 0.0)

@@ -9,9 +9,10 @@ drift: conversations in the tokens of four families, kept by the gateway and ren
 clients: unmodified clients play a task in a sandbox to its end.
 resent: a long history that is sent again, and one that the engine has kept.
 constrained: a policy that knows nothing, held to a tool's schema.
+masks: what the learner needs to know of replies that are held to schemas.
 
-drift and clients get what they need from PyPI and npm, and keep it in the cache. --quick: few of
-everything and nothing from the network, so neither of the two. A table and, as the last line, one
+drift, clients and masks get what they need from PyPI and npm, and keep it in the cache. --quick:
+few of everything and nothing from the network, so none of these. A table and, as the last line, one
 JSON object are printed; progress goes to stderr.
 """
 
@@ -32,8 +33,8 @@ from benchmarks.gateway import report, surroundings
 from benchmarks.gateway.plan import FULL, QUICK
 
 # Each is a module whose `measure` takes a plan; some also take the folder of what is downloaded.
-PARTS = ("fuzz", "branches", "overhead", "drift", "clients", "resent", "constrained")
-DOWNLOAD = ("drift", "clients")
+PARTS = ("fuzz", "branches", "overhead", "drift", "clients", "resent", "constrained", "masks")
+DOWNLOAD = ("drift", "clients", "masks")
 CACHE = Path(".cache/gateway_benchmark")
 
 

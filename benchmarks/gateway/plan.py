@@ -12,7 +12,7 @@ class Plan:
     conversation of overhead_turns for each. pause_s: between two calls of clients that do not
     hurry. resent_turns: of a history; resent_rounds: how often it is measured. seed: of all that is
     drawn. constrained_samples: replies that are held to a call; constrained_rounds: how often
-    their cost is measured."""
+    their cost is measured. mask_calls: of the episode whose masks are counted."""
 
     fuzz_requests: int
     branch_conversations: int
@@ -25,6 +25,7 @@ class Plan:
     resent_rounds: int
     constrained_samples: int
     constrained_rounds: int
+    mask_calls: int
     seed: int = 0
 
 
@@ -40,6 +41,7 @@ FULL = Plan(
     resent_rounds=5,
     constrained_samples=10_000,
     constrained_rounds=5,
+    mask_calls=50,
 )
 QUICK = Plan(
     fuzz_requests=300,
@@ -53,4 +55,5 @@ QUICK = Plan(
     resent_rounds=1,
     constrained_samples=40,
     constrained_rounds=1,
+    mask_calls=3,
 )

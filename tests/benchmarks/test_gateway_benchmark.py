@@ -24,6 +24,7 @@ from benchmarks.gateway import (
     families,
     fuzz,
     ids,
+    masks,
     overhead,
     resent,
 )
@@ -215,6 +216,19 @@ def test_sampled_ids_do_not_drift_and_those_rendered_anew_do(family):
     found = drifted(family)
     assert found["changed"] == 0 < found["changed_anew"] < found["compared"]
     assert found["histories_changed"] <= found["histories"] and found["calls"] > 8
+
+
+def test_masks_are_counted_of_what_a_grammar_allows(family):
+    free, limited = (
+        masks.held(family, masks.calls(family, random.Random(1), 6, limit), limit)
+        for limit in (0, 9)
+    )
+    for found in (free, limited):
+        assert 0 < found["masks"] < found["tokens"] * (1 - found["forced_share"])
+        assert 0 < found["kilobytes"] < found["kilobytes_with_a_mask_for_each"]
+    assert limited["masks"] > free["masks"], "near the end of a string fewer tokens are allowed"
+    with pytest.raises(ValueError, match="not of the grammar"):
+        masks.held(family, [family.sampled_ids("I look.")], 0)
 
 
 def test_a_gateway_that_renders_anew_is_found_out(family, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 from ale_jax.data import trajectory_frames
 from ale_jax.data.packing import text_turn
 from ale_jax.data.trajectory_frames import DamagedFrame, encode_frame, read_frames
-from ale_jax.records import SideBranch, Status
+from ale_jax.records import FORCED, FREE, MAX_MASKS, SideBranch, Status
 from tests.data.make_trajectories import make_trajectory, make_turn
 
 PLAIN = make_trajectory(3, 1, [make_turn([1, 2], [3], version=4)], start_version=4)
@@ -22,6 +22,7 @@ def full():
     turn = dataclasses.replace(
         turn, logp_mu=logp, version=np.array([2, 2, 3], np.int32), action_text="\ud800\x00é"
     )
+    turn = dataclasses.replace(turn, mask_id=np.array([1, FORCED, FREE], np.int16))
     made = make_trajectory(9, 0, [text_turn([1, 2], [3], "look", "ls"), turn], start_version=2)
     key = dataclasses.replace(made.episode.key, num_prefix_turns=1)
     episode = dataclasses.replace(
@@ -40,7 +41,13 @@ def full():
                 expert_TLK=np.arange(3 * 2 * 3, dtype=np.int16).reshape(3, 2, 3),
             ),
         ),
+        mask_Iw=np.array([[1, 1 << 31], [1 << 6, 0]], np.uint32).view(np.int32),
     )
+
+
+def with_masks(mask_id, **fields):
+    turn = dataclasses.replace(full().turns[1], mask_id=np.array(mask_id, np.int16))
+    return dataclasses.replace(full(), turns=(full().turns[0], turn), **fields)
 
 
 def read(content):
@@ -65,7 +72,8 @@ def assert_same(found, wanted):
 
 def test_every_bit_comes_back():
     never_wrote = make_trajectory(0, 0, status=Status.NO_VERDICT, reward=0.0)
-    wanted = [full(), PLAIN, never_wrote]
+    only_forced = with_masks([FORCED, FORCED, FREE], mask_Iw=np.zeros((0, 2), np.int32))
+    wanted = [full(), PLAIN, never_wrote, only_forced]
     assert_same(tuple(read(b"".join(map(encode_frame, wanted)))), tuple(wanted))
 
 
@@ -107,6 +115,15 @@ def test_a_frame_with_a_checksum_is_not_believed_for_that(monkeypatch):
         make_trajectory(
             0, 0, [dataclasses.replace(make_turn([1], [2]), logp_mu=np.zeros(2, "f4"))]
         ),
+        with_masks([1, FORCED]),
+        with_masks([2, FORCED, FREE]),
+        with_masks([1, FORCED - 1, FREE]),
+        with_masks([1, FORCED, FREE], mask_Iw=None),
+        with_masks([FORCED, FORCED, FREE], mask_Iw=None),
+        with_masks([0, FORCED, FREE]),  # which does not allow token 6
+        with_masks([1, FORCED, FREE], mask_Iw=np.ones((2, 0), np.int32)),
+        with_masks([1, FORCED, FREE], mask_Iw=np.full((MAX_MASKS + 1, 2), -1, np.int32)),
+        with_masks([1, FORCED, FREE], mask_Iw=np.full((2,), -1, np.int32)),
     ],
 )
 def test_fields_that_do_not_fit_each_other_are_damage(wrong):
@@ -114,14 +131,13 @@ def test_fields_that_do_not_fit_each_other_are_damage(wrong):
         read(encode_frame(wrong))
 
 
-def test_a_branch_has_experts_or_none():
+def test_a_branch_has_experts_or_none_and_a_turn_masks():
     """A number here must not make a table of that many arrays."""
-    turns = [["", "", 0.0]]
     counts = {
-        said: len(trajectory_frames._dtypes({"turns": turns, "has_experts": said}))
+        said: len(trajectory_frames._dtypes({"turns": [["", "", 0.0, said]], "has_experts": said}))
         for said in (False, True, 10**9)
     }
-    assert counts == {False: 5, True: 6, 10**9: 6}
+    assert counts == {False: 5, True: 7, 10**9: 7}
 
 
 def test_what_would_not_be_read_is_not_written(monkeypatch):

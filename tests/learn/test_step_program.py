@@ -8,6 +8,7 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import PartitionSpec
 
 from ale_jax.algo.losses import sft_loss
@@ -17,7 +18,9 @@ from ale_jax.learn.step import ModelSpec, forward, make_train_step
 from ale_jax.model.compute import DTYPES, FLOAT32, REMAT, Compute
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import SCORE_BLOCK, hidden_states
+from ale_jax.model.sampling_masks import num_words
 from ale_jax.model.sharding import MeshShape, batch_sharding, make_mesh, param_shardings
+from ale_jax.records import MAX_MASKS
 from tests.learn.test_step import ADAFACTOR, sample_transcripts, transcript_loss
 from tests.model.shapes import DENSE, MOE
 
@@ -37,6 +40,17 @@ def _batch(rows, pack_length, vocab_size):
         + 0 * position,
         "chunk_BT": np.where(position > 3, 0, -1).astype(np.int32),
     }
+
+
+def _masked(batch, vocab_size):
+    """The same tokens, all of them sampled under a mask."""
+    tokens_BT = batch["tokens_BT"]
+    table = len(tokens_BT), MAX_MASKS, num_words(vocab_size)
+    masks = {
+        "mask_id_BT": np.zeros(tokens_BT.shape, np.int16),
+        "mask_BIw": np.full(table, -1, np.int32),
+    }
+    return batch | masks
 
 
 def _abstract_params():
@@ -65,19 +79,21 @@ def _abstract(tree, shardings):
     return jax.tree.map(describe, tree, shardings)
 
 
-def test_logits_are_held_of_one_block_alone():
+@pytest.mark.parametrize("masks", [lambda batch, size: batch, _masked], ids=["", "masked"])
+def test_logits_are_held_of_one_block_alone(masks):
     params = _abstract_params()
-    batch = _batch(*TOKENS, WIDE.vocab_size)
+    batch = masks(_batch(*TOKENS, WIDE.vocab_size), WIDE.vocab_size)
     program = _gradient(WIDE).lower(params, batch).compile()
     assert _largest_array(program) == SCORE_BLOCK * WIDE.vocab_size
     assert program.memory_analysis().temp_size_in_bytes < 4 * math.prod(TOKENS) * WIDE.vocab_size
 
 
-def test_logits_stay_cut_where_the_vocabulary_is():
+@pytest.mark.parametrize("masks", [lambda batch, size: batch, _masked], ids=["", "masked"])
+def test_logits_stay_cut_where_the_vocabulary_is(masks):
     mesh = make_mesh(MeshShape(data=4, tensor=2))
     params = _abstract_params()
     params = _abstract(params, param_shardings(WIDE, mesh))
-    batch = _batch(*TOKENS, WIDE.vocab_size)
+    batch = masks(_batch(*TOKENS, WIDE.vocab_size), WIDE.vocab_size)
     batch = _abstract(batch, dict.fromkeys(batch, batch_sharding(mesh)))
     with jax.set_mesh(mesh):
         program = _gradient(WIDE).lower(params, batch).compile()

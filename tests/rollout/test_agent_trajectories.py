@@ -119,13 +119,6 @@ def test_in_training_an_agent_does_not_choose_how_it_is_sampled(ledger):
     assert greedy[0] != greedy[1], "members of a group explore"
 
 
-def test_in_training_nothing_is_held_to_a_schema(ledger):
-    ledger.open("a", KEY, Sampling())
-    with pytest.raises(ApiError, match="in training"):
-        ledger.episodes.find("a").ask(ChatRequest("m", TASK, schema={"type": "object"}))
-    ledger.close("a", None)
-
-
 def test_an_episode_with_a_lost_answer_is_not_trained_on(ledger):
     ledger.open("a", KEY, Sampling())
     ask(ledger, "a", *TASK)

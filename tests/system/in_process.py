@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -60,11 +61,11 @@ class Capitals:
 class ThreadWorkers:
     """`RolloutWorkers` as the scheduler uses them, on threads of this process."""
 
-    def __init__(self, ledger):
+    def __init__(self, ledger, game):
         runner = EpisodeRunner(
-            None, lambda task, sandbox: Capitals(), lambda task: False, AgentLimits(turns=TURNS)
+            None, lambda task, sandbox: game.world(), lambda task: False, AgentLimits(turns=TURNS)
         )
-        self._runner, self._ledger = runner, ledger
+        self._runner, self._ledger, self._game = runner, ledger, game
         self._pool = ThreadPoolExecutor(PLACES)
         self._names, self._results = itertools.count(), queue.Queue()
         self._groups = {}  # name of a conversation -> its group
@@ -108,7 +109,7 @@ class ThreadWorkers:
         self._pool.shutdown()
 
     def _play(self, name, request):
-        return self._runner.play(request.key, _Conversation(self._ledger, name)).episode
+        return self._runner.play(request.key, self._game.conversation(self._ledger, name)).episode
 
 
 @dataclasses.dataclass
@@ -118,6 +119,16 @@ class _Conversation:
 
     def reply(self, new_messages):
         return self.ledger.reply(self.name, new_messages)
+
+
+class Game(NamedTuple):
+    """world: makes the environment. conversation: (ledger, its name) -> the policy's side."""
+
+    world: Callable
+    conversation: Callable
+
+
+CAPITALS = Game(Capitals, _Conversation)
 
 
 class FromTheStart:
@@ -171,11 +182,11 @@ def _save_nothing(cursor, resampling):
     pass
 
 
-def train(steps, algorithm="ipa", **sections):
+def train(steps, algorithm="ipa", game=CAPITALS, **sections):
     """Trains a small mixture of experts from random weights; (its weights before, its state after,
     step reports)."""
     with tempfile.TemporaryDirectory() as folder, Journal(Path(folder), _no_events) as journal:
-        run = Run(run_config(steps, algorithm, **sections))
+        run = Run(run_config(steps, algorithm, **sections), game=game)
         before, reports = run.trainer.state.params, []
 
         def keep(report):
@@ -204,8 +215,8 @@ def run_config(steps, algorithm="ipa", **sections):
 class Run:
     """The parts of a run that are there before it trains, and their training."""
 
-    def __init__(self, config, processes=ALONE):
-        self.config = config
+    def __init__(self, config, processes=ALONE, game=CAPITALS):
+        self.config, self._game = config, game
         words = [Capitals.system_prompt, "Say something, 0123456789.", "And again."]
         messages = [{"role": "user", "content": text} for text in [*words, string.printable]]
         self.tokenizer = ChatTokenizer(train_bpe(messages, config.tokenizer.vocab_size))
@@ -221,7 +232,8 @@ class Run:
         trainer.publish(version=cursor.step)
         engine = trainer.open_engines(stop_ids)
         limit = config.rollout.max_reply_tokens
-        workers = ThreadWorkers(Ledger(engine, self.tokenizer, config.seed, limit))
+        ledger = Ledger(engine, self.tokenizer, config.seed, limit)
+        workers = ThreadWorkers(ledger, self._game)
         with (
             closing(engine),
             closing(workers),

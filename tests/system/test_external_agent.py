@@ -26,8 +26,14 @@ from tests.system.oracle_ledger import OracleLedger
 from tests.system.untimed import rl_lines
 from tests.system.whole_runs import SYNCHRONOUS, run
 
-SOURCE = (Path(__file__).parents[2] / "examples" / "shell_agent.py").read_text()
-AGENT = ExternalAgent(command=("python3", "-c", SOURCE, SYSTEM_PROMPT, "{instruction}"))
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def program(source):
+    return ("python3", "-c", source, SYSTEM_PROMPT, "{instruction}")
+
+
+AGENT = ExternalAgent(command=program((EXAMPLES / "shell_agent.py").read_text()))
 
 
 def key_of(family, seed=3):
@@ -147,6 +153,28 @@ def test_a_run_is_the_same_whether_our_loop_plays_or_a_program(runtime_name, tmp
         assert theirs["grad_norm"] > 0
         for figure in ("tokens_crc32", "policy_tokens", "turns", "loss", "grad_norm"):
             assert ours[figure] == theirs[figure], figure
+
+
+def test_calls_that_an_agent_requires_are_trained_on(runtime_name, tmp_path):
+    """An untrained policy can write nothing but calls, and learns from what they lead to."""
+    source = (EXAMPLES / "tool_agent.py").read_text()
+    asks = program(source.replace('"maxLength": 200', '"maxLength": 3'))
+    overrides = {
+        "external_agent.command": asks,
+        "algo.advantage.mean": "none",
+        "algo.advantage.failure_reward": -1.0,  # so that there is something to learn
+        "algo.old_logp": "generating",
+        "rollout.max_reply_tokens": 64,
+        "engine.max_sequence_length": 640,
+        "engine.pages": 8 * 640 // 16,
+    }
+    options = [f"--config.{name}={value}" for name, value in overrides.items()]
+    run(tmp_path, runtime_name, *SYNCHRONOUS, *options)
+    for line in rl_lines(tmp_path):
+        assert 1 <= line["turns"] <= 2 and line["trajectories_with_gradient"] == 6
+        assert line["grad_norm"] > 0.01 and line["entropy"] < 1.0, "log 320 if it were free"
+        # Of the learner's pi_old and the engine's mu, both over the tokens that were allowed.
+        assert line["old_rollout_logp_diff"] < 1e-4
 
 
 @pytest.mark.parametrize(("field", "value"), [("port", 80), ("port", 70000), ("seconds", 0.0)])

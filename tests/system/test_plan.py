@@ -5,14 +5,17 @@ import importlib
 import math
 
 import jax
+import numpy as np
 import pytest
 
+from ale_jax.data.packing import Sample, pack, text_turn
 from ale_jax.learn.critics import Critics
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec
 from ale_jax.model.cache import empty_cache
 from ale_jax.model.compute import sampling_weights
 from ale_jax.model.params import param_table
+from ale_jax.model.sampling_masks import num_words
 from ale_jax.model.sharding import MeshShape, make_mesh
 from ale_jax.system.build_config import build_config
 from ale_jax.system.plan import make_plan
@@ -170,6 +173,19 @@ def test_the_critics_are_counted():
     held = sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(critics.state))
     assert _needs(config)["critics: weights and moments"] == held
     assert "critics: weights and moments" not in _needs(_config())
+
+
+def test_the_masks_of_an_agents_replies_are_counted():
+    config = _config(
+        external_agent={"command": ("agent",)}, hardware={"chip": "h100", "devices": 8}
+    )
+    words = num_words(config.policy_shape(config.tokenizer.vocab_size).vocab_size)
+    turn = dataclasses.replace(text_turn([1], [2]), mask_id=np.zeros(1, np.int16))
+    sample = Sample((turn,), np.ones(1, np.float32), mask_Iw=np.full((1, words), -1, np.int32))
+    batch, _ = pack([sample], config.learn.shape)
+    masks = "masks of replies that schemas restrict"
+    assert _needs(config)[masks] == batch.mask_BIw.nbytes // 8
+    assert masks not in _needs(_config())
 
 
 def test_what_does_not_fit_is_refused_with_the_largest_part():

@@ -17,7 +17,8 @@ from ale_jax.system.hosts.start import HostOptions, initialize
 from ale_jax.system.step_metrics import step_metrics
 from ale_jax.system.tasks import Cursor
 from ale_jax.system.trainer import STATE, TrainerFiles
-from tests.system.in_process import Run, run_config
+from tests.system.choices import CHOICES, LENGTHS
+from tests.system.in_process import CAPITALS, Run, run_config
 from tests.system.untimed import TIME_PREFIX
 
 SYNCHRONOUS = {"alpha": 0.0, "groups_per_step": 2, "group_size": 4}
@@ -25,14 +26,17 @@ SYNCHRONOUS = {"alpha": 0.0, "groups_per_step": 2, "group_size": 4}
 
 def config_of(algorithm, steps):
     attention = {"credit": "coupled"} if algorithm == "grpo" else {}
-    engines = {"devices_per_engine": int(algorithm == "asyppo")}
-    sections = {"rl": SYNCHRONOUS, "attention_credit": attention, "rollout": engines}
+    sections = {"rl": SYNCHRONOUS, "attention_credit": attention}
+    if algorithm == "asyppo":
+        sections["rollout"] = LENGTHS | {"devices_per_engine": 1}
+        sections["algo"] = {"old_logp": "generating"}
     return run_config(steps, algorithm, **sections)
 
 
 def play(config, processes, folder):
     """Trains, and writes the steps' metrics and the state to `folder`."""
-    run, lines = Run(config, processes), []
+    game = CHOICES if config.rollout.devices_per_engine else CAPITALS
+    run, lines = Run(config, processes, game), []
 
     def report(step):
         values = step_metrics(step)

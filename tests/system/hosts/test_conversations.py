@@ -11,6 +11,8 @@ import pytest
 
 from ale_jax.agent.api import Message
 from ale_jax.data.packing import text_turn
+from ale_jax.gateway.messages import ChatMessage
+from ale_jax.gateway.requests import ChatRequest
 from ale_jax.model.params import init_params
 from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
@@ -75,6 +77,21 @@ def test_a_conversation_is_the_same_as_with_an_engine_at_hand(ledger, remote):
     for turn, same in zip(near.turns, far.turns, strict=True):
         jax.tree.map(np.testing.assert_array_equal, vars(turn), vars(same))
     assert remote.sampled_tokens() >= sum(len(turn.action_ids) for turn in far.turns[2:])
+
+
+def test_the_masks_of_a_held_reply_come_with_its_trajectory(ledger, remote):
+    request = ChatRequest("m", (ChatMessage("user", "Read."),), schema={"enum": ["ab", "cd"]})
+    found = []
+    for conversations, name in ((ledger, "near held"), (remote[0], "far held")):
+        conversations.open(name, KEY, Sampling(), (), 0)
+        episode = ledger.episodes.find(name)
+        (pending,) = episode.ask(request)
+        episode.answer(pending, request)
+        found.append(conversations.close(name, EPISODE))
+    near, far = found
+    assert (near.turns[0].mask_id >= 0).any()
+    np.testing.assert_array_equal(far.turns[0].mask_id, near.turns[0].mask_id)
+    np.testing.assert_array_equal(far.mask_Iw, near.mask_Iw)
 
 
 def test_the_controller_knows_whose_turn_it_is(ledger, remote):

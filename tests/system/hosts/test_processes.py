@@ -15,8 +15,8 @@ from tests.quick_compile import QUICK_COMPILE
 
 TIME_S = 800
 STEPS = 3
-# Attention credit and a divergence from the reference; critics, values, masks, and an engine on
-# each device.
+# Attention credit and a divergence from the reference; critics, values, masks, an engine on each
+# device, and replies that are held to a schema.
 ALGORITHMS = ("grpo", "asyppo")
 
 

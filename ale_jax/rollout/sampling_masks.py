@@ -1,0 +1,52 @@
+"""The sampling masks of an episode's replies, as the learner needs them."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from ale_jax.gateway.requests import ApiError
+from ale_jax.records import FORCED, MAX_MASKS
+
+
+class MaskTable:
+    """Numbers the distinct masks of an episode. Thread-safe: its replies may be written by several
+    engines.
+
+    A grammar allows the same tokens again and again, so a token needs no mask of its own, but the
+    number of one. A schema that somebody chose may allow ever new ones: after MAX_MASKS, replies
+    are refused.
+    """
+
+    def __init__(self) -> None:
+        self._number_of: dict[bytes, int] = {}
+        self._num_words: int | None = None
+        self._lock = threading.Lock()
+
+    def number(self, allowed_w: np.ndarray) -> int:
+        """Of a mask, int32 [w], or FORCED if it allows a single token, which then needs no mask.
+
+        Raises:
+          ApiError: 400, if there is no room for another mask.
+        """
+        self._num_words = len(allowed_w)
+        if np.bitwise_count(allowed_w.view(np.uint32)).sum() == 1:
+            return FORCED
+        mask = allowed_w.tobytes()
+        with self._lock:
+            if mask not in self._number_of and len(self._number_of) == MAX_MASKS:
+                text = (
+                    f"in training, the schemas of an episode may allow {MAX_MASKS} different sets "
+                    "of tokens, and these allow more: use fewer, and shorten or drop maxLength"
+                )
+                raise ApiError(400, text)
+            return self._number_of.setdefault(mask, len(self._number_of))
+
+    def masks(self) -> np.ndarray | None:
+        """All of them, by number, int32 [I, w]; None if no token was ever held to one."""
+        if self._num_words is None:
+            return None
+        with self._lock:
+            masks = [np.frombuffer(mask, np.int32) for mask in self._number_of]
+        return np.array(masks, np.int32).reshape(len(masks), self._num_words)
