@@ -32,7 +32,7 @@ SHAPE = EngineShape(
         ({"prefill_rows": 0}, "engine.prefill_rows 0 must be at least 1"),
         ({"page_tokens": 0}, "engine.page_tokens 0 must be at least 1"),
         ({"prefill_budget": 63}, "engine.prefill_budget 63 must be at least engine.prefill_rows 2"),
-        ({"pages": 6}, "set it to 7 or more, and to 28 to use all"),
+        ({"pages": 6}, "set it to 7 or more, and to 28 so that all"),
     ],
 )
 def test_sizes_that_cannot_work_are_refused(fields, answer):
