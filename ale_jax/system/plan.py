@@ -73,8 +73,9 @@ class Plan:
             raise ValueError(
                 f"the run needs {self.total / GIB:.1f} GiB of each {self.chip}, which has "
                 f"{self.has / GIB:.1f}; the largest part, {most.bytes / GIB:.1f}, is {most.what}: "
-                "shard over more devices (mesh.fsdp, expert, tensor), or lower engine.pages or "
-                "learn.microbatch_rows, or set learn.remat to layers"
+                "shard over more devices (mesh.fsdp, expert, tensor), or lower engine.pages (then "
+                "fewer tokens of conversations are on the devices at once, and others wait on the "
+                "host) or learn.microbatch_rows, or set learn.remat to layers"
             )
 
 
@@ -122,7 +123,11 @@ def _always(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Itera
         yield Need(f"weights of the sampler, {name}", own)
     if critics := abstract_critics(config.critics, policy, mesh):
         yield Need("critics: weights and moments", sum(map(_bytes, critics)))
-    yield Need("keys and values of the sampler", _cache_bytes(config, policy, engine))
+    cache, shape = _cache_bytes(config, policy, engine), config.engine
+    yield Need("keys and values of the sampler", cache)
+    # Every shard has room for a conversation of full length.
+    moved = num_data_shards(engine) * shape.pages_per_sequence
+    yield Need("pages on their way to the host or back", cache * moved // shape.pages)
     guides = guides_bytes(policy, config.engine.max_sequences)
     yield Need("what guides the sampler's tokens", guides)
 
