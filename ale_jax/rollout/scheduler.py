@@ -190,6 +190,7 @@ class Scheduler:
     def _next_to_join(self, plan: Plan) -> CacheSlot | None:
         """The slot of the first request that waits and can go on, with what it needs. Where one
         finds no room, no later one takes any."""
+        claims = self._claims(plan)
         for request in self._waiting:
             slot = self._of[request.conversation]
             reads = slot.request is None or slot.unread > 0
@@ -198,7 +199,7 @@ class Scheduler:
             if slot.copy is not None and slot.copy.layers is None:
                 return None  # until the dispatch that copies it is read
             demand = self._demand(request, slot, plan)
-            found = best_shard(self._where(slot), demand, self._claims(plan))
+            found = best_shard(self._where(slot), demand, claims)
             if found is None:
                 return None
             shard, victims = found

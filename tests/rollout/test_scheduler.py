@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections import deque
+from collections import defaultdict, deque
 
 import numpy as np
 import pytest
@@ -63,18 +63,21 @@ class Played:
         self.scheduler = Scheduler(shape, shards, self.stats)
         size = (1, shape.pages, shape.page_tokens, 1)
         self.cache = [LayerPages(np.full(size, -1.0), np.full(size, -1.0))]
-        self.shared, self.begun = {}, deque()  # shared: how long the group's prompt is, by name
+        self.begun = deque()
+        # By conversation: how long the group's prompt is, and what its pages have to hold.
+        self.shared, self.held = {}, defaultdict(list)
+        self.version = 0
 
     def dispatch(self):
         """One turn of the loop. Whether anything was done."""
         unread = self.begun[0][0] if self.begun else None
-        plan = self.scheduler.plan(0, unread)
+        plan = self.scheduler.plan(self.version, unread)
         writing = {slot: slot.request for slot in plan.writing}
         chunks = plan.batches.arrays()
         begins = bool(len(plan.batches) or len(plan.moves) or writing)
         if begins:
             table = page_table(self.scheduler.slots, self.shape)
-            sent = Dispatch(None, 0, table, chunks, None, None, writing, plan.moves)
+            sent = Dispatch(None, plan.version, table, chunks, None, None, writing, plan.moves)
             self.begun.append((sent, *self._run(sent, unread)))
         if self.begun and (not begins or len(self.begun) > self.ahead):
             self._take_over(*self.begun.popleft())
@@ -86,26 +89,27 @@ class Played:
         self._read(sent)
         return self._write(sent, unread), copied
 
-    def _places(self, sent, index, start, count):
-        """Of these positions, in the arrays; and what should be at all positions before."""
-        first = index * self.shards // self.shape.max_sequences * (self.shape.pages // self.shards)
-        position = np.arange(start + count)
-        page = first + sent.page_SW[index][position // self.shape.page_tokens]
-        return page, position % self.shape.page_tokens
-
     def _put(self, sent, slot, start, count):
-        page, offset = self._places(sent, slot.index, start, count)
-        name, held = slot.conversation, self.cache[0].k_GPbH[0, page, offset, 0]
-        before = self._names(slot, start + count)
-        np.testing.assert_array_equal(held[:start], before[:start], f"what {name} attends to")
+        """Computes `count` tokens from position `start` on, which attend to all before."""
+        place = slot.index * self.shards // self.shape.max_sequences
+        position = np.arange(start + count)
+        page = place * (self.shape.pages // self.shards)
+        page = page + sent.page_SW[slot.index][position // self.shape.page_tokens]
+        offset, held = position % self.shape.page_tokens, self.held[slot.conversation]
+        if len(held) < start:  # its first pages were known
+            held += self._names(slot, slot.prefix_version, len(held), start)
+        found = self.cache[0].k_GPbH[0, page[:start], offset[:start], 0]
+        np.testing.assert_array_equal(found, held[:start])
+        held[start:] = self._names(slot, sent.version, start, start + count)
         for array in (self.cache[0].k_GPbH, self.cache[0].v_GPbH):
-            array[0, page[start:], offset[start:], 0] = before[start:]
+            array[0, page[start:], offset[start:], 0] = held[start:]
 
-    def _names(self, slot, count):
-        """The tokens of a group's common prompt have one name, others are named by their owner."""
-        shared, position = self.shared[slot.conversation], np.arange(count)
-        own = 1000.0 * (slot.conversation + 1) + position
-        return np.where(position < shared, position, own)
+    def _names(self, slot, version, start, end):
+        """Tokens of a group's common prompt have the same names, others are named by their owner,
+        and all by the weights' version."""
+        shared, position = self.shared[slot.conversation], np.arange(start, end)
+        own = 1000 * (slot.conversation + 1) + position
+        return (np.where(position < shared, position, own) + version / 100).tolist()
 
     def _read(self, sent):
         slots = {slot.index: slot for slot in self.scheduler.slots}
@@ -133,9 +137,9 @@ class Played:
                 tokens = np.full((self.shape.decode_steps,), -1)
                 tokens[: written[slot]] = 100 + slot.conversation
                 none = np.zeros(self.shape.decode_steps)
-                slot.write(Written(tokens, none, none, none, none), 0, (STOP,))
+                slot.write(Written(tokens, none, none, none, none), sent.version, (STOP,))
                 if slot.page_keys is not None:
-                    self.scheduler.offer_pages(slot, 0)
+                    self.scheduler.offer_pages(slot, sent.version)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -214,23 +218,26 @@ class Talk:
         return request
 
 
+@pytest.mark.parametrize("replies", [False, True], ids=["", "replies"])
 @pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize("ahead", [False, True], ids=["", "ahead"])
-@given(talks=TALKS, rows=st.integers(1, 3), spare=st.integers(0, 6), replies=st.booleans())
-@settings(max_examples=150, deadline=None)
+@given(talks=TALKS, rows=st.integers(1, 3), spare=st.integers(0, 6), every=st.integers(1, 30))
+@settings(max_examples=80, deadline=None)
 def test_everybody_is_served_and_finds_what_it_has_read_and_written(
-    ahead, shards, talks, rows, spare, replies
+    ahead, shards, replies, talks, rows, spare, every
 ):
-    """With as few as the pages of one conversation of full length, in one row, on each shard."""
+    """With as few as the pages of one conversation of full length, in one row, on each shard; and
+    with other weights, or the first ones again, after `every` dispatches."""
     sizes = {"max_sequences": rows * shards, "pages": (10 + spare) * shards}
     shape = engine_shape(**SIZES, **sizes, dispatch_ahead=ahead, share_replies=replies)
     played, numbers = Played(shape, shards, ahead), itertools.count()
     open_ones = []
     for name, (turns, priority, is_member) in enumerate(talks):
-        played.shared[name] = min(turns[0].read, 10) if is_member else 0
+        played.shared[name] = min(turns[0].read, 20) if is_member else 0
         open_ones.append(Talk(name, list(turns), priority))
     first, since = None, 0
-    for _ in range(NEVER):
+    for turn in range(NEVER):
+        played.version = turn // every % 2
         open_ones = [talk for talk in open_ones if not talk.step(played, numbers)]
         went_on = played.dispatch()
         waiting = [talk.request for talk in open_ones if talk.request]
