@@ -161,7 +161,7 @@ class Engine:
     def _run(self) -> None:
         try:
             with jax.set_mesh(self._mesh) if self._mesh else contextlib.nullcontext():
-                begun: deque[tuple[Dispatch, Burst, list[Layers]]] = deque()
+                begun: deque[tuple[Dispatch, Burst, Layers]] = deque()
                 while (dispatch := self._next_dispatch(begun[0][0] if begun else None)) or begun:
                     start = time.monotonic()
                     if dispatch:
@@ -204,7 +204,7 @@ class Engine:
                     self._wake.wait()
         return None
 
-    def _begin(self, dispatch: Dispatch) -> tuple[Burst, list[Layers]]:
+    def _begin(self, dispatch: Dispatch) -> tuple[Burst, Layers]:
         """The burst, and what was copied out of the cache."""
         with dispatching(self._mesh):
             self._cache, copied = dispatch.moves.begin(self._cache, self._mesh)
@@ -227,7 +227,7 @@ class Engine:
             burst = burst.replace(read_QRTLK=None)  # empty, so it need not be copied to the host
         return burst, copied
 
-    def _take_over(self, dispatch: Dispatch, burst: Burst, copied: list[Layers]) -> None:
+    def _take_over(self, dispatch: Dispatch, burst: Burst, copied: Layers) -> None:
         burst, copied = jax.device_get((burst, copied))
         dispatch.moves.take_over(copied, self._record)
         self.stats.bursts += bool(dispatch.writing)

@@ -109,6 +109,11 @@ class EngineShape:
         return -(-self.max_sequence_length // self.page_tokens)
 
     @property
+    def moved_pages(self) -> int:
+        """Of a shard, the most pages that one dispatch moves to the host, and as many back."""
+        return max(self.pages // 4, self.pages_per_sequence)
+
+    @property
     def max_batches(self) -> int:
         """The most batches of chunks in one dispatch."""
         return self.prefill_budget // (self.prefill_rows * self.prefill_tokens[0])

@@ -52,19 +52,25 @@ class _Move:
 class PageMoves:
     """What one dispatch moves before it computes: pages out of the cache, then others into it.
 
-    They are moved in rounds of one size, so that the programs are compiled once. In each round
-    every data shard has room for the pages of a conversation of full length.
+    Of each data shard there is room for `EngineShape.moved_pages`, in each direction, so that
+    `--mode=plan` knows what the copies take. A program is compiled for each power of two.
     """
 
     def __init__(self, shape: EngineShape, shards: int):
-        self._room, self._page_tokens = shape.pages_per_sequence, shape.page_tokens
+        """shape: the sizes of each shard."""
+        self._room, self._page_tokens = shape.moved_pages, shape.page_tokens
         self._out: list[list[_Move]] = [[] for _ in range(shards)]
         self._in: list[list[_Move]] = [[] for _ in range(shards)]
 
     def __len__(self) -> int:
         """The number of pages."""
-        moves = [move for shard in (*self._out, *self._in) for move in shard]
-        return sum(len(move.pages) for move in moves)
+        return sum(map(_num_pages, (*self._out, *self._in)))
+
+    def has_room_out(self, shard: int, pages: int) -> bool:
+        return _num_pages(self._out[shard]) + pages <= self._room
+
+    def has_room_in(self, shard: int, pages: int) -> bool:
+        return _num_pages(self._in[shard]) + pages <= self._room
 
     def take_out(self, shard: int, pages: Sequence[int]) -> PageCopy:
         """Returns the copy, which is empty until the dispatch is read."""
@@ -78,27 +84,24 @@ class PageMoves:
         if pages:
             self._in[shard].append(_Move(tuple(pages), copy, first))
 
-    def begin(self, cache: Cache, mesh: Mesh | None) -> tuple[Cache, list[Layers]]:
-        """Dispatches the moves. Returns the cache, and what was copied out of it in each round."""
-        copied = [copy_out(cache, page_XW) for page_XW in self._rounds(self._out, filler=0)]
-        rounds = list(self._rounds(self._in, filler=cache[0].num_pages))
-        content = self._content(len(rounds)) if rounds else []
-        size = self._room * self._page_tokens
-        for number, page_XW in enumerate(rounds):
-            tokens = slice(number * size, (number + 1) * size)
-            layers = jax.tree.map(lambda x, t=tokens: x[:, :, t], content)
+    def begin(self, cache: Cache, mesh: Mesh | None) -> tuple[Cache, Layers]:
+        """Dispatches the moves. Returns the cache, and what was copied out of it."""
+        copied: Layers = []
+        if any(self._out):
+            copied = copy_out(cache, self._pages(self._out, filler=0))
+        if any(self._in):
+            layers = self._content()
             if mesh is not None:
                 layers = jax.device_put(layers, NamedSharding(mesh, place("BG", mesh)))
-            cache = copy_in(cache, page_XW, layers)
+            cache = copy_in(cache, self._pages(self._in, filler=cache[0].num_pages), layers)
         return cache, copied
 
-    def take_over(self, copied: list[Layers], record: PageRecord | None) -> None:
+    def take_over(self, copied: Layers, record: PageRecord | None) -> None:
         """Keeps what `begin` has copied, which is on the host by now. Dispatches take over in the
         order in which they began, and each one its moves before its own experts."""
-        whole = jax.tree.map(lambda *rounds: np.concatenate(rounds, axis=2), *copied or [[]])
         for shard, moves in enumerate(self._out):
             for tokens, move in self._with_tokens(moves):
-                cut = jax.tree.map(lambda x, s=shard, t=tokens: x[s, :, t].copy(), whole)
+                cut = jax.tree.map(lambda x, s=shard, t=tokens: x[s, :, t].copy(), copied)
                 move.copy.layers = cut
                 if record is not None:
                     move.copy.expert_PbLK = record.of_pages(shard, move.pages)
@@ -107,34 +110,42 @@ class PageMoves:
                 for move in moves:
                     record.put_pages(shard, move.pages, move.copy.expert_PbLK[move.first :])
 
-    def _rounds(self, moves: list[list[_Move]], filler: int) -> Iterator[np.ndarray]:
-        """The pages of each round, [X,W]."""
-        pages = [[page for move in shard for page in move.pages] for shard in moves]
-        for start in range(0, max(map(len, pages)), self._room):
-            page_XW = np.full((len(pages), self._room), filler, np.int32)
-            for shard, each in enumerate(pages):
-                part = each[start : start + self._room]
-                page_XW[shard, : len(part)] = part
-            yield page_XW
+    def _pages(self, moves: list[list[_Move]], filler: int) -> np.ndarray:
+        page_XW = np.full((len(moves), self._width(moves)), filler, np.int32)
+        for shard, each in enumerate(moves):
+            pages = [page for move in each for page in move.pages]
+            page_XW[shard, : len(pages)] = pages
+        return page_XW
 
-    def _content(self, rounds: int) -> Layers:
-        """What is put in, each array [X,G,T,H] with the tokens of all rounds."""
-        tokens = rounds * self._room * self._page_tokens
+    def _width(self, moves: list[list[_Move]]) -> int:
+        """How many pages are copied of each shard, some of them for nothing."""
+        most = max(map(_num_pages, moves))
+        return min(1 << (most - 1).bit_length(), self._room)
+
+    def _content(self) -> Layers:
+        """What is put in, each array [X,G,T,H]."""
+        tokens = self._width(self._in) * self._page_tokens
         template = next(move.copy.layers for moves in self._in for move in moves)
-        whole = jax.tree.map(
+        content = jax.tree.map(
             lambda x: np.zeros((len(self._in), x.shape[0], tokens, x.shape[2]), x.dtype), template
         )
         for shard, moves in enumerate(self._in):
             for where, move in self._with_tokens(moves):
                 skipped = move.first * self._page_tokens
-                for new, old in zip(*map(jax.tree.leaves, (whole, move.copy.layers)), strict=True):
+                for new, old in zip(
+                    *map(jax.tree.leaves, (content, move.copy.layers)), strict=True
+                ):
                     new[shard, :, where] = old[:, skipped:]
-        return whole
+        return content
 
     def _with_tokens(self, moves: list[_Move]) -> Iterator[tuple[slice, _Move]]:
-        """Each move of a shard with its tokens, counted through all rounds."""
+        """Each move of a shard with the place of its tokens among those of all its moves."""
         at = 0
         for move in moves:
             end = at + len(move.pages) * self._page_tokens
             yield slice(at, end), move
             at = end
+
+
+def _num_pages(moves: list[_Move]) -> int:
+    return sum(len(move.pages) for move in moves)

@@ -77,7 +77,8 @@ class Scheduler:
     ):
         """ValueError if slots or pages cannot be divided among the shards."""
         self._shape, self._stats, self._record = shape, stats, record
-        self._shards = [DataShard(n, shape.shard(shards)) for n in range(shards)]
+        self._shard_shape = shape.shard(shards)
+        self._shards = [DataShard(n, self._shard_shape) for n in range(shards)]
         self._turns = deque(self._shards)  # as they come in turn to be read
         self._of: dict[int, CacheSlot] = {}  # by conversation
         self._waiting: list[Request] = []  # by rank; for a place, or for their turn to be read
@@ -119,7 +120,8 @@ class Scheduler:
     def plan(self, version: int, unread: Dispatch | None) -> Plan:
         """Gives places and pages for the next dispatch, which has to follow."""
         shape, shards = self._shape, len(self._shards)
-        plan = Plan(version, unread, ChunkBatches(shape, shards), PageMoves(shape, shards))
+        moves = PageMoves(self._shard_shape, shards)
+        plan = Plan(version, unread, ChunkBatches(shape, shards), moves)
         self._grow(plan)
         self._read_into(plan)
         plan.writing = [slot for slot in self.slots if self._can_write(slot, plan)]
@@ -205,7 +207,8 @@ class Scheduler:
             shard, victims = found
             if reads and shard.reading:
                 continue
-            if not self._preempt(victims, plan):
+            lost = slot.copy.num_pages - shard.pages.known(demand.keys) if slot.copy else 0
+            if not plan.moves.has_room_in(shard.number, lost) or not self._preempt(victims, plan):
                 return None
             self._waiting.remove(request)
             self._join(demand, shard, plan)
@@ -246,19 +249,23 @@ class Scheduler:
             self._name_pages(slot)
 
     def _preempt(self, victims: list[CacheSlot], plan: Plan) -> bool:
-        """Whether they have lost their places. If one of them writes in a dispatch that is not read
-        yet, the host does not know how much: they take no part in this one, and lose them next."""
+        """Whether all have lost their places. If one of them writes in a dispatch that is not read
+        yet, the host does not know how much; and only so many pages are moved at once. They take no
+        part in this dispatch then, and lose their places in the next one."""
         if plan.unread and any(slot in plan.unread.writing for slot in victims):
             plan.held.update(victims)
             return False
-        for slot in victims:
+        for number, slot in enumerate(victims):
             shard = self._shard_of(slot)
             filled = slot.pages[: self._pages(slot.length)]
+            if not plan.moves.has_room_out(shard.number, len(filled)):
+                plan.held.update(victims[number:])
+                return False
             slot.copy = plan.moves.take_out(shard.number, filled) if filled else None
             shard.take_back(slot)
             if slot.request is not None:
                 self.add(slot.request)
-        self._stats.preemptions += len(victims)
+            self._stats.preemptions += 1
         return True
 
     def _lacks(self, slot: CacheSlot, request: Request, plan: Plan) -> int:

@@ -125,9 +125,10 @@ def _always(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Itera
         yield Need("critics: weights and moments", sum(map(_bytes, critics)))
     cache, shape = _cache_bytes(config, policy, engine), config.engine
     yield Need("keys and values of the sampler", cache)
-    # Every shard has room for a conversation of full length.
-    moved = num_data_shards(engine) * shape.pages_per_sequence
-    yield Need("pages on their way to the host or back", cache * moved // shape.pages)
+    # Out and in, and what the dispatch before has copied out if that one is not read yet.
+    each = shape.shard(num_data_shards(engine))
+    moved = (2 + shape.dispatch_ahead) * each.moved_pages
+    yield Need("pages on their way to the host or back", cache * moved // each.pages)
     guides = guides_bytes(policy, config.engine.max_sequences)
     yield Need("what guides the sampler's tokens", guides)
 

@@ -179,4 +179,6 @@ def test_each_program_is_compiled_once(compiled):
     engine.close()
     assert engine.stats.preemptions > 2
     names = compiled()
-    assert [names.count(each) for each in ("read_and_write", "copy_out", "copy_in")] == [1, 1, 1]
+    assert names.count("read_and_write") == 1
+    # For 1, 2, 4, 8 and all 12 pages of a conversation of full length, at most.
+    assert 1 <= names.count("copy_out") <= 5 and 1 <= names.count("copy_in") <= 5

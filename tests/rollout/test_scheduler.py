@@ -221,8 +221,8 @@ class Talk:
 @pytest.mark.parametrize("replies", [False, True], ids=["", "replies"])
 @pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize("ahead", [False, True], ids=["", "ahead"])
-@given(talks=TALKS, rows=st.integers(1, 3), spare=st.integers(0, 6), every=st.integers(1, 30))
-@settings(max_examples=80, deadline=None)
+@given(talks=TALKS, rows=st.integers(1, 4), spare=st.integers(0, 15), every=st.integers(1, 30))
+@settings(max_examples=150, deadline=None)
 def test_everybody_is_served_and_finds_what_it_has_read_and_written(
     ahead, shards, replies, talks, rows, spare, every
 ):

@@ -52,9 +52,10 @@ def test_state_takes_what_is_planned(mesh):
     devices = make_mesh(mesh)
     with jax.set_mesh(devices):
         cache = jax.device_put(cache, cache_sharding(devices))
-        page_BW = np.zeros((num_data_shards(devices), config.engine.pages_per_sequence), np.int32)
+        shards = num_data_shards(devices)
+        page_BW = np.zeros((shards, config.engine.shard(shards).moved_pages), np.int32)
         moved = on_one_device(copy_out(cache, page_BW))
-    assert needs["pages on their way to the host or back"] == moved
+    assert needs["pages on their way to the host or back"] == 2 * moved
     served = sampling_weights(state.params, policy, config.learn.compute, make_mesh(mesh))
     own = 0 if served is state.params else on_one_device(served)
     assert needs.get("weights of the sampler, float32", 0) == own
