@@ -9,8 +9,9 @@ Somebody always goes on. Let r be the request that ranks before all others.
 1. It is never a victim: it has a request, and no other ranks before it.
 2. It gets what it lacks. A shard has enough pages for any conversation (`EngineShape`), all others
    in the shard may be its victims, and no pages are promised to anyone before it. Those that write
-   in a dispatch that is not read yet take no part in the next one, and are victims after that. Who
-   reads context has the pages for all of it, so that r's turn to read comes, too.
+   in a dispatch that is not read yet take no part in the next one, and are victims after that. Each
+   dispatch moves at least one victim's pages, however many there are. Who reads context has the
+   pages for all of it, so that r's turn to read comes, too.
 3. Each dispatch that it takes part in reads a chunk of its context or writes a burst. So it ends,
    and another one is first.
 A request thus waits for those before it, of which there are finitely many, unless requests of a
