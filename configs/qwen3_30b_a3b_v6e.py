@@ -3,7 +3,7 @@ python -m ale_jax.launch --config=configs/qwen3_30b_a3b_v6e.py --config.weights=
 
 Like configs/qwen3_30b_a3b.py, with experts, heads and feed-forward blocks sharded over the four
 chips of a host, each of which samples by itself, and with the sampler's weights in eight bits.
-Hardware: Cloud TPU v6e-64. Memory by --mode=plan: 29.7 GiB of each device.
+Hardware: Cloud TPU v6e-64. Memory by --mode=plan: 30.1 GiB of each device.
 """
 
 from ml_collections import ConfigDict
@@ -17,5 +17,5 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c.hardware.update(chip="v6e", devices=64, devices_per_process=4)
     c.mesh.update(fsdp=16, expert=2, tensor=2)
     c.learn.microbatch_rows = 32
-    c.engine.update(pages=64 * 24, weights="int8")  # for twelve conversations at full length
+    c.engine.update(pages=64 * 16, weights="int8")  # for eight conversations at full length
     return c

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -34,10 +34,15 @@ from ale_jax.gateway.streaming import streamed
 MESSAGES = "/v1/messages"  # below it, errors have Anthropic's shape
 
 
-def make_app(episodes: Episodes, model: str) -> FastAPI:
-    """model: the name under which the policy is listed."""
+def make_app(
+    episodes: Episodes,
+    model: str,
+    engine_counts: Callable[[], Mapping[str, float]] = dict,
+) -> FastAPI:
+    """model: the name under which the policy is listed. engine_counts: what the engine has done
+    since its start, for the metrics."""
     app = FastAPI(title="ALE-JAX gateway", docs_url=None, redoc_url=None)
-    histories, metrics, retries = Histories(), GatewayMetrics(), Retries()
+    histories, metrics, retries = Histories(), GatewayMetrics(engine_counts), Retries()
 
     async def answered(episode: GatewayEpisode, asked: ChatRequest, request: Request) -> ChatResult:
         if key := request.headers.get(HEADER):

@@ -67,8 +67,8 @@ class Conversations:
     A call that continues the newest one of a conversation reads only what is new. Another one
     begins a conversation of its own, whose prompt may be in the engine's cache already.
 
-    A conversation between two calls keeps its place in the engine, so an episode has only so many
-    of them: else each could wait for a place that another one keeps.
+    A conversation between two calls keeps what it has in the engine, in the cache or on the host,
+    so an episode has only so many of them.
     """
 
     def __init__(self, policy: Policy, new_key: Callable[[int], np.ndarray], kept: int):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ale_jax.gateway.requests import ChatResult
@@ -32,10 +35,22 @@ class RecentReply(NamedTuple):
     tokens: int
 
 
+class EngineCounts(Collector):
+    """The engine's own counts since its start, by name, whenever they are asked for."""
+
+    def __init__(self, counts: Callable[[], Mapping[str, float]]):
+        self._counts = counts
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        for name, value in self._counts().items():
+            help_text = f"{name.replace('_', ' ').capitalize()} of the engine"
+            yield CounterMetricFamily(f"ale_engine_{name}", help_text, value)
+
+
 class GatewayMetrics:
     """Each gateway has its own. All methods are called by the server's thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine_counts: Callable[[], Mapping[str, float]] = dict) -> None:
         self.recent_calls: deque[RecentCall] = deque(maxlen=RECENT)
         self.recent_replies: deque[RecentReply] = deque(maxlen=RECENT)
         self.in_progress = 0
@@ -51,6 +66,7 @@ class GatewayMetrics:
             "ale_gateway_first_byte_seconds", "Time to the answer's begin", buckets=SECONDS, **of
         )
         tokens = Counter("ale_gateway_tokens", "Tokens of finished calls", ["kind"], **of)
+        self._registry.register(EngineCounts(engine_counts))
         self._tokens = {kind: tokens.labels(kind) for kind in ("prompt", "cached", "completion")}
 
     def count(self, result: ChatResult) -> None:

@@ -21,7 +21,8 @@ class SampleOptions:
     max_tokens: of each reply. stop: texts that end a reply, and are not part of it. n: replies.
     top_logprobs: how many tokens to show the log-probabilities of, beside the one that was sampled;
     None: of none. logit_bias: what is added to the logits of tokens, by id. min_tokens: before the
-    policy may end a reply. grammar: of the whole reply, in Lark; "" for any reply.
+    policy may end a reply. grammar: of the whole reply, in Lark; "" for any reply. priority: of a
+    reply among others; higher ones are written first.
     """
 
     max_tokens: int | None = None
@@ -38,6 +39,7 @@ class SampleOptions:
     min_p: float | None = None
     min_tokens: int = 0
     grammar: str = ""
+    priority: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -187,6 +187,32 @@ def gather_rows(pages: LayerPages, page_BW: jax.Array) -> LayerRows:
     return LayerRows(jax.tree.map(gather, pages.k_GPbH), jax.tree.map(gather, pages.v_GPbH))
 
 
+@on_each_shard("GP B BG -> GP")
+def scatter_rows(pages: LayerPages, page_BW: jax.Array, rows: LayerRows) -> LayerPages:
+    """Fills pages with rows as `gather_rows` returns them. Page numbers that do not exist are
+    dropped."""
+    B, W = page_BW.shape
+
+    def scatter(x_GPbH: jax.Array, x_BGMH: jax.Array) -> jax.Array:
+        G, _, b, H = x_GPbH.shape
+        new_GBWbH = x_BGMH.reshape(B, G, W, b, H).swapaxes(0, 1)
+        return x_GPbH.at[:, page_BW].set(new_GBWbH, mode="drop")
+
+    return jax.tree.map(scatter, pages, LayerPages(rows.k_BGMH, rows.v_BGMH))
+
+
+@jax.jit
+def copy_out(cache: Cache, page_BW: jax.Array) -> list[LayerRows]:
+    """The content of pages of every layer. B: the data shards, each of which has its own pages."""
+    return [gather_rows(pages, page_BW) for pages in cache]
+
+
+@functools.partial(jax.jit, donate_argnames="cache")
+def copy_in(cache: Cache, page_BW: jax.Array, layers: list[LayerRows]) -> Cache:
+    """Fills pages with what `copy_out` took from them or others, to the last bit."""
+    return [scatter_rows(pages, page_BW, rows) for pages, rows in zip(cache, layers, strict=True)]
+
+
 def store_as(x: jax.Array, like: Stored) -> Stored:
     """`x` stored as `like` is. Int8: the largest magnitude of each token and head becomes 127."""
     if not isinstance(like, Int8):

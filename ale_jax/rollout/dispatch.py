@@ -17,6 +17,7 @@ from ale_jax.model.params import Params
 from ale_jax.model.sampler import SlotState
 from ale_jax.model.shape import PolicyShape
 from ale_jax.rollout.engine_shape import EngineShape
+from ale_jax.rollout.page_moves import PageMoves
 from ale_jax.rollout.slots import CacheSlot, Chunk, Request
 
 
@@ -29,6 +30,7 @@ class Dispatch:
     state: SlotState
     guides: Guides
     writing: Mapping[CacheSlot, Request]
+    moves: PageMoves
 
     def writes_for(self, slot: CacheSlot) -> bool:
         """Whether it writes for the slot's present request."""
@@ -89,7 +91,7 @@ class ChunkBatches:
         return (len(self._sizes), 0) if fits else None
 
 
-def page_table(slots: Sequence[CacheSlot], shape: EngineShape) -> np.ndarray:
+def page_table(slots: Iterable[CacheSlot], shape: EngineShape) -> np.ndarray:
     page_SW = np.zeros((shape.max_sequences, shape.pages_per_sequence), np.int32)
     for slot in slots:
         page_SW[slot.index, : len(slot.pages)] = slot.pages
@@ -159,6 +161,16 @@ class ExpertRecord:
     def read(self, slot: int, pages: Sequence[int], start: int, end: int) -> np.ndarray:
         """Experts of the slot's tokens from position `start` to before `end`, [T,L,K] int16."""
         return self._expert_MLK[self._places(slot, pages, start, end)]
+
+    def of_pages(self, shard: int, pages: Sequence[int]) -> np.ndarray:
+        """A copy of what is recorded of pages, [P,b,L,K]."""
+        return self._by_page()[shard * self._pages + np.asarray(pages, np.int64)]
+
+    def put_pages(self, shard: int, pages: Sequence[int], expert_PbLK: np.ndarray) -> None:
+        self._by_page()[shard * self._pages + np.asarray(pages, np.int64)] = expert_PbLK
+
+    def _by_page(self) -> np.ndarray:
+        return self._expert_MLK.reshape(-1, self._page_tokens, *self._expert_MLK.shape[1:])
 
     def _write(self, slot: int, page_SW: np.ndarray, start: int, expert_TLK: np.ndarray) -> None:
         places = self._places(slot, page_SW[slot], start, start + len(expert_TLK))

@@ -12,7 +12,7 @@ class EngineShape:
     """Sizes of the sampler. On a mesh, its data axes divide slots and pages into shards (see
     `shard`).
 
-    max_sequences: conversations at once.
+    max_sequences: conversations that are read or written at once. Others may be open meanwhile.
     max_sequence_length: tokens of the longest conversation.
     decode_steps: tokens that each conversation writes per dispatch.
     dispatch_ahead: whether a dispatch begins before the last one is read, so that the devices need
@@ -24,8 +24,11 @@ class EngineShape:
     prefill_budget: tokens per shard that are read per dispatch, at most, so that conversations that
         write do not wait long for those that read.
     page_tokens: tokens per page of the cache.
-    pages: pages of the cache. A conversation holds all pages that it may ever need from its
-        beginning to its end, but shares those of a prompt with the same beginning.
+    pages: pages of the cache, at least those of one conversation of max_sequence_length in each
+        shard. A conversation takes them as it grows, and shares those of a prompt with the same
+        beginning. If there are too few, the pages of some conversations wait in the host's memory:
+        of those that have been without a request for longest, then of those whose requests have the
+        lowest priority or came last.
     share_across_versions: also share pages with conversations that read them under other weights.
     share_replies: also share pages behind the first prompt, so that a conversation that has lost
         its place, or goes on in several ways, is read again from its last full page. What is read
@@ -73,8 +76,8 @@ class EngineShape:
                 f"engine.pages {self.pages} cannot hold one conversation of "
                 f"engine.max_sequence_length {self.max_sequence_length}: "
                 f"set it to {self.pages_per_sequence} or more, and to "
-                f"{self.max_sequences * self.pages_per_sequence} to use all "
-                "of engine.max_sequences at once"
+                f"{self.max_sequences * self.pages_per_sequence} so that all "
+                "of engine.max_sequences can have this length at once"
             )
 
     def shard(self, shards: int) -> EngineShape:
@@ -104,6 +107,11 @@ class EngineShape:
     @property
     def pages_per_sequence(self) -> int:
         return -(-self.max_sequence_length // self.page_tokens)
+
+    @property
+    def moved_pages(self) -> int:
+        """Of a shard, the most pages that one dispatch moves to the host, and as many back."""
+        return max(self.pages // 4, self.pages_per_sequence)
 
     @property
     def max_batches(self) -> int:

@@ -60,6 +60,10 @@ class Engines:
         each = [dataclasses.astuple(engine.stats) for engine in self._engines]
         return EngineStats(*map(sum, zip(*each, strict=True)))
 
+    def counts(self) -> dict[str, float]:
+        """The stats by their names."""
+        return dataclasses.asdict(self.stats)
+
     def open(self) -> int:
         with self._lock:
             conversation = next(self._ids)

@@ -42,11 +42,12 @@ class Guide(Protocol):
 class Company:
     """What accompanies a reply. watch: called after each dispatch that wrote something for it, by
     the engine's thread. top_logprobs: of how many most probable tokens the log-probabilities are
-    wanted."""
+    wanted. priority: replies of a higher one are written first, and take the place of others."""
 
     watch: Watch | None = None
     guide: Guide | None = None
     top_logprobs: int = 0
+    priority: int = 0
 
 
 ALONE = Company()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -59,11 +60,15 @@ class PagePool:
             self._users[page] += 1
         return known + [self._new() for _ in range(count - len(known))], len(known)
 
-    def can_give(self, keys: Sequence[bytes], count: int) -> bool:
-        """Whether `take` would succeed."""
+    def can_give(
+        self, keys: Sequence[bytes], count: int, released: Iterable[Sequence[int]] = ()
+    ) -> bool:
+        """Whether `take` would succeed once the pages in `released`, those of some users, are."""
+        users = Counter(chain.from_iterable(released))
+        freed = {page for page, each in users.items() if each == self._users[page]}
         known = self._holding(keys)
-        reused = sum(page in self._unused for page in known)
-        return count - len(known) <= self.free - reused
+        reused = sum(page in self._unused or page in freed for page in known)
+        return count - len(known) <= self.free + len(freed) - reused
 
     @property
     def free(self) -> int:

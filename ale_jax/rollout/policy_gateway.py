@@ -59,7 +59,8 @@ class EnginePolicy:
             asked.top_p if options.top_p is None else options.top_p,
             asked.min_p if options.min_p is None else options.min_p,
         )
-        company = Company(watch, self._guide(options), options.top_logprobs or 0)
+        shown, priority = options.top_logprobs or 0, options.priority
+        company = Company(watch, self._guide(options), shown, priority)
         most = min(options.max_tokens or self._max_tokens, self._max_tokens)
         return self._engine.reply(conversation, new_ids, most, sampling, key, company)
 

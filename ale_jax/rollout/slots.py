@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -12,6 +13,7 @@ import numpy as np
 
 from ale_jax.model.sampler import Sampling
 from ale_jax.rollout.guiding import ALONE, Company, NextToken
+from ale_jax.rollout.page_moves import PageCopy
 from ale_jax.rollout.pages import PageKeys, prefix_keys
 
 
@@ -51,8 +53,18 @@ class Request:
     sampling: Sampling
     key: np.ndarray
     company: Company = ALONE
+    number: int = 0  # in the order in which the engine was given them
     future: Future = dataclasses.field(default_factory=Future)
     _keys: tuple[int | None, list[bytes]] | None = None
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Requests are served in ascending order."""
+        return -self.company.priority, self.number
+
+    def fail(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
 
     def prefix_keys(self, page_tokens: int, version: int | None) -> list[bytes]:
         """Keys of the full pages to be read. Cached, because a waiting request is checked often."""
@@ -87,13 +99,21 @@ class RoutingReader(Protocol):
 
 
 class CacheSlot:
-    """One conversation at a time. `tail` holds the ids that the cache does not: all but the last
-    must be read, and the last is the input of the next decode step."""
+    """A conversation. `tail` holds the ids that the cache does not: all but the last must be read,
+    and the last is the input of the next decode step.
 
-    def __init__(self, index: int, max_tokens: int, record: RoutingReader | None = None):
-        self.index, self._max_tokens, self._record = index, max_tokens, record
-        self.conversation: int | None = None
+    It has a place, which is a row of the batch (`index`) and pages of the same shard, from when it
+    is read until it ends or is preempted. Then its place goes to others, and what its pages held is
+    in `copy`.
+    """
+
+    def __init__(self, conversation: int, max_tokens: int, record: RoutingReader | None = None):
+        self.conversation, self._max_tokens, self._record = conversation, max_tokens, record
+        self.index = 0  # without a place: the last one that it had
+        self.has_place = False
         self.pages: list[int] = []
+        self.copy: PageCopy | None = None
+        self.idle_since = 0.0  # seconds of `time.monotonic`; only if it has no request
         # Of the full pages of the first prompt, and of those after it if `page_keys` finds them.
         self.prefix_keys: list[bytes] = []
         self.prefix_version: int | None = None
@@ -109,12 +129,10 @@ class CacheSlot:
         self._mask_ids: list[int] = []  # of its tokens, if something guides it
         self._ends: deque[tuple[int, int]] = deque()  # (end, size) of the chunks to be read
 
-    def free(self, error: Exception) -> None:
-        """Forgets the conversation. A request in progress fails with `error`."""
-        request = self.request
-        self.__init__(self.index, self._max_tokens, self._record)
-        if request is not None:
-            request.future.set_exception(error)
+    def fail(self, error: Exception) -> None:
+        """A request in progress fails with `error`."""
+        if self.request is not None:
+            self._leave_request().fail(error)
 
     @property
     def unread(self) -> int:
@@ -143,6 +161,22 @@ class CacheSlot:
         if self.budget <= 0:
             self._finish("context_full")
         self._ends = _cut_into(sizes, self.length, self.length + self.unread)
+
+    def tokens_with(self, request: Request, steps: int) -> int:
+        """Tokens in the cache once the request's context is read and `steps` tokens more are
+        written. The request is in progress or comes next."""
+        if request is self.request:
+            return self.length + self.unread + min(self.budget, steps)
+        context = self.length + len(self.tail) + len(request.new_ids)
+        room = self._max_tokens - context
+        # Without room, it ends before anything is read.
+        return context - 1 + min(request.max_tokens, steps, room) if room > 0 else self.length
+
+    def may_grow(self, page_tokens: int) -> bool:
+        """Whether the request in progress may need more pages than it has."""
+        if self.request is None:
+            return False
+        return self.tokens_with(self.request, self.budget) > len(self.pages) * page_tokens
 
     def skip(self, count: int) -> None:
         """The next `count` ids, all unread, are already in the cache."""
@@ -173,8 +207,7 @@ class CacheSlot:
         try:
             held = guide.next(written)
         except Exception as error:  # the others' replies go on
-            request, self.request = self.request, None
-            request.future.set_exception(error)
+            self.fail(error)
             return None
         self._mask_ids[len(written) :] = [held.mask_id]  # once, however often it is asked
         return held
@@ -223,8 +256,13 @@ class CacheSlot:
         """The ids of the reply so far."""
         return np.concatenate([np.zeros((0,), np.int32), *(ids for ids, *_ in self._parts)])
 
-    def _finish(self, stop: str) -> None:
+    def _leave_request(self) -> Request:
         request, self.request = self.request, None
+        self.idle_since = time.monotonic()
+        return request
+
+    def _finish(self, stop: str) -> None:
+        request = self._leave_request()
         ids = version = np.zeros((0,), np.int32)
         mu = old = np.zeros((0,), np.float32)
         top: tuple[np.ndarray | None, ...] = None, None

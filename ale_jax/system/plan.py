@@ -74,8 +74,9 @@ class Plan:
             raise ValueError(
                 f"the run needs {self.total / GIB:.1f} GiB of each {self.chip}, which has "
                 f"{self.has / GIB:.1f}; the largest part, {most.bytes / GIB:.1f}, is {most.what}: "
-                "shard over more devices (mesh.fsdp, expert, tensor), or lower engine.pages or "
-                "learn.microbatch_rows, or set learn.remat to layers"
+                "shard over more devices (mesh.fsdp, expert, tensor), or lower engine.pages (then "
+                "fewer tokens of conversations are on the devices at once, and others wait on the "
+                "host) or learn.microbatch_rows, or set learn.remat to layers"
             )
 
 
@@ -123,7 +124,12 @@ def _always(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Itera
         yield Need(f"weights of the sampler, {name}", own)
     if critics := abstract_critics(config.critics, policy, mesh):
         yield Need("critics: weights and moments", sum(map(_bytes, critics)))
-    yield Need("keys and values of the sampler", _cache_bytes(config, policy, engine))
+    cache, shape = _cache_bytes(config, policy, engine), config.engine
+    yield Need("keys and values of the sampler", cache)
+    # Out and in, and what the dispatch before has copied out if that one is not read yet.
+    each = shape.shard(num_data_shards(engine))
+    moved = (2 + shape.dispatch_ahead) * each.moved_pages
+    yield Need("pages on their way to the host or back", cache * moved // each.pages)
     guides = guides_bytes(policy, config.engine.max_sequences)
     yield Need("what guides the sampler's tokens", guides)
 

@@ -73,7 +73,7 @@ def serving(config: RunConfig, path: Path | None, host: str, port: int) -> Itera
         key = episodes.open(
             GatewayEpisode(tree, policy, language, keys, EpisodeOptions(kept, max_chars=longest))
         )
-        with served(make_app(episodes, config.name), host, port) as url:
+        with served(make_app(episodes, config.name, engines.counts), host, port) as url:
             yield Serving(url, key, name)
 
 

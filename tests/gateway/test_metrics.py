@@ -64,6 +64,16 @@ def test_calls_and_tokens_are_counted(gateway, stream):
     assert tokens["completion"] == sum(len(call.sampled.ids) for call in branch.calls)
 
 
+def test_what_the_engine_counts_is_shown_as_it_is_when_it_is_asked_for():
+    engine = {"preemptions": 0, "busy_seconds": 0.5}
+    seen = GatewayMetrics(lambda: engine)
+    engine["preemptions"] = 3
+    shown = seen.text().decode()
+    assert "ale_engine_preemptions_total 3.0" in shown
+    assert "ale_engine_busy_seconds_total 0.5" in shown
+    assert "ale_engine" not in GatewayMetrics().text().decode()
+
+
 def test_the_page_shows_who_was_answered_and_how_quickly(gateway):
     page = gateway.url.removesuffix("/v1") + "/"
     before = httpx.get(page)

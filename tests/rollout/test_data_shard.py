@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from ale_jax.model.sampler import Sampling
-from ale_jax.rollout.data_shard import DataShard, best_shard
+from ale_jax.rollout.data_shard import Claims, DataShard, Demand, best_shard
 from ale_jax.rollout.dispatch import ChunkBatches
+from ale_jax.rollout.guiding import Company
 from ale_jax.rollout.pages import prefix_keys
-from ale_jax.rollout.slots import Chunk, Request
+from ale_jax.rollout.slots import CacheSlot, Chunk, Request
 from tests.rollout.shapes import engine_shape
 
 SIZES = engine_shape(
@@ -25,13 +26,32 @@ def _keys(ids):
     return prefix_keys(ids[:-1], SIZES.page_tokens, 0)
 
 
-def _join(shard, ids, read=True):
-    request = Request(0, ids, 5, Sampling(), np.zeros(2, np.uint32))
-    slot, known = shard.take(request, _keys(ids), 0)
+NOBODY = Claims({}, ())
+
+
+def _demand(ids, pages=SIZES.pages_per_sequence, priority=0, number=0):
+    company = Company(priority=priority)
+    request = Request(number, ids, 60, Sampling(), np.zeros(2, np.uint32), company, number)
+    return Demand(CacheSlot(number, 96), request, pages, _keys(ids)[:pages])
+
+
+def _join(shard, ids, read=True, runs=True, **changes):
+    """A conversation with a place. read: whether the shard has its prompt's pages. runs: whether it
+    has a request in progress."""
+    demand = _demand(ids, **changes)
+    slot, known = demand.slot, shard.give(demand)
+    slot.prefix_keys = demand.keys
     shard.reading = None if read else slot
+    if runs:
+        slot.begin(demand.request, SIZES.prefill_tokens)
     for page, key in zip(slot.pages, _keys(ids) if read else [], strict=False):
         shard.pages.name(page, key)
     return slot, known
+
+
+def _best(shards, ids, **changes):
+    found = best_shard(shards, _demand(ids, number=9, **changes), NOBODY)
+    return found and found[0]
 
 
 def test_a_share_gives_its_own_slots_and_pages_alone():
@@ -41,39 +61,92 @@ def test_a_share_gives_its_own_slots_and_pages_alone():
         assert slots[0].pages[:2] == slots[1].pages[:2]
         pages = {page for slot in slots for page in slot.pages}
         assert len(pages) == 2 * SIZES.pages_per_sequence - 2 and pages <= set(range(32))
-        assert not shard.can_take(_keys(GROUP))
+        assert shard.victims(_demand(GROUP, number=9), NOBODY) is None
+        shard.take_back(slots[0])
+        assert shard.victims(_demand(GROUP, number=9), NOBODY) == []
 
 
 def test_members_go_where_their_prompt_was_read_until_it_is_full():
     shards = _shares()
     _join(shards[1], GROUP)
-    assert best_shard(shards, _keys(GROUP)) is shards[1]
-    assert _join(shards[1], GROUP)[1] == 40
-    assert best_shard(shards, _keys(GROUP)) is shards[0]
+    assert _best(shards, GROUP) is shards[1]
+    assert _join(shards[1], GROUP)[1] == 5
+    assert _best(shards, GROUP) is shards[0]
 
 
 def test_members_wait_for_their_prompt_others_go_where_nobody_is_read():
     shards = _shares()
     _join(shards[1], GROUP, read=False)
-    assert best_shard(shards, _keys(GROUP)) is shards[1]
-    assert best_shard(shards, _keys(OTHER)) is shards[0]
+    assert _best(shards, GROUP) is shards[1]
+    assert _best(shards, OTHER) is shards[0]
     shards[1].reading = None
     _join(shards[2], OTHER[:17])
-    assert best_shard(shards, _keys(OTHER)) is shards[2]
+    assert _best(shards, OTHER) is shards[2]
 
 
 def test_strangers_go_where_most_pages_are_free():
     shards = _shares()
     for shard in shards[:2]:
         _join(shard, GROUP)
-    assert best_shard(shards, _keys(np.arange(200, 230))) is shards[2]
+    assert _best(shards, np.arange(200, 230)) is shards[2]
 
 
-def test_nobody_goes_where_no_slot_or_too_few_pages_are_left():
+def test_nobody_goes_where_too_few_pages_are_left():
     shards = [DataShard(0, engine_shape(max_sequences=4, pages=20))]
     _join(shards[0], GROUP)
-    assert best_shard(shards, _keys(np.arange(200, 230))) is None  # 8 of 12 pages are left
-    assert best_shard(shards, _keys(GROUP)) is shards[0]  # 7 are new
+    assert _best(shards, np.arange(200, 230)) is None  # 8 of 12 pages are left
+    assert _best(shards, GROUP) is shards[0]  # 7 are new
+
+
+def test_who_joins_leaves_a_page_to_each_that_may_need_one():
+    shard = DataShard(0, engine_shape(max_sequences=4, pages=20))
+    _join(shard, GROUP, pages=6)
+    strangers = np.arange(200, 230)
+    assert _best([shard], strangers, pages=13) is shard
+    assert _best([shard], strangers, pages=14) is None
+    _join(shard, np.arange(300, 309), runs=False, pages=1)
+    assert _best([shard], strangers, pages=13) is shard, "who is idle has to give way"
+    assert _best([shard], strangers, pages=14) is None
+
+
+def test_nobody_is_preempted_where_another_share_has_room():
+    shards = _shares()
+    for shard in shards[:2]:
+        for _ in range(2):
+            _join(shard, GROUP, runs=False)
+    assert _best(shards, GROUP) is shards[2]
+    for _ in range(2):
+        _join(shards[2], GROUP)
+    assert _best(shards, GROUP) in shards[:2]
+
+
+def test_the_longest_idle_give_way_then_the_last_of_the_lowest_priority():
+    shard = DataShard(0, engine_shape(max_sequences=6, pages=36))
+    places = [
+        _join(shard, np.arange(100 * n, 100 * n + 9), pages=6, runs=runs, priority=by, number=n)[0]
+        for n, (runs, by) in enumerate([(True, 0), (False, 0), (True, 1), (True, 0), (False, 0)], 1)
+    ]
+    first, idle, urgent, second, longer_idle = places
+    idle.idle_since, longer_idle.idle_since = 2.0, 1.0
+    ids = np.arange(900, 909)
+
+    def victims(pages, claims=NOBODY, **changes):
+        return shard.victims(_demand(ids, pages, number=9, **changes), claims)
+
+    # Six pages are free, of which the running ones are promised three.
+    assert victims(3) == []
+    assert victims(9) == [longer_idle]
+    assert victims(15) == [longer_idle, idle]
+    assert victims(16) is None, "those who came before keep their places"
+    assert victims(11, priority=1) == [longer_idle]  # a page is promised to the urgent one alone
+    assert victims(23, priority=1) == [longer_idle, idle, second]
+    assert victims(29, priority=1) == [longer_idle, idle, second, first]
+    assert victims(30, priority=1) is None
+    assert victims(36, priority=2) == [longer_idle, idle, second, first, urgent]
+    # Who has a request that waits is not idle, and who is read in this dispatch cannot be moved.
+    waits = Request(5, ids, 5, Sampling(), np.zeros(2, np.uint32), number=5)
+    assert victims(9, Claims({5: waits}, ())) == [idle]
+    assert victims(9, Claims({}, {longer_idle})) == [idle]
 
 
 def test_who_waits_while_weights_change_asks_for_pages_of_the_new_ones():

@@ -32,7 +32,7 @@ SHAPE = EngineShape(
         ({"prefill_rows": 0}, "engine.prefill_rows 0 must be at least 1"),
         ({"page_tokens": 0}, "engine.page_tokens 0 must be at least 1"),
         ({"prefill_budget": 63}, "engine.prefill_budget 63 must be at least engine.prefill_rows 2"),
-        ({"pages": 6}, "set it to 7 or more, and to 28 to use all"),
+        ({"pages": 6}, "set it to 7 or more, and to 28 so that all"),
     ],
 )
 def test_sizes_that_cannot_work_are_refused(fields, answer):
@@ -48,6 +48,7 @@ def test_the_smallest_sizes_that_work_are_taken():
 def test_derived_sizes():
     assert SHAPE.pages_per_sequence == 7  # 6.25 pages of 16 tokens
     assert SHAPE.max_batches == 4  # 64 tokens in batches of two rows of at least 8
+    assert SHAPE.moved_pages == 7 and dataclasses.replace(SHAPE, pages=40).moved_pages == 10
     assert not SHAPE.eight_bits
     assert dataclasses.replace(SHAPE, int8_cache=True).eight_bits
     assert dataclasses.replace(SHAPE, weights="int8").eight_bits

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh
 
+from ale_jax.model.cache import copy_in, copy_out
 from ale_jax.model.generate import read_and_write
 from ale_jax.model.params import init_params
 from ale_jax.model.sampler import Sampling
@@ -161,12 +162,13 @@ def compiled(caplog):
     jax.config.update("jax_log_compiles", before)
 
 
-def test_the_program_is_compiled_once(compiled):
-    """On a mesh of one device, as a run has it."""
+def test_each_program_is_compiled_once(compiled):
+    """On a mesh of one device, as a run has it. Pages go to the host and back, too."""
     one = np.array(jax.devices()[:1]).reshape((1,) * 5)
     mesh = Mesh(one, tuple(vars(MeshShape())), axis_types=(AxisType.Auto,) * 5)
-    engine = Engine(MOE, engine_shape(dispatch_ahead=True), STOP, PARAMS, mesh=mesh)
-    read_and_write.clear_cache()
+    engine = Engine(MOE, engine_shape(dispatch_ahead=True, pages=14), STOP, PARAMS, mesh=mesh)
+    for program in (read_and_write, copy_out, copy_in):
+        program.clear_cache()
     play(engine, 0, 1)
     cut = Sampling(temperature=0.5, top_k=3, top_p=0.9)
     ways = [PLAIN, cut, Sampling(temperature=0.0)]
@@ -175,4 +177,8 @@ def test_the_program_is_compiled_once(compiled):
     engine.publish(init_params(jax.random.key(2), MOE), 1)
     play(engine, 9, 2, first=PROMPT)
     engine.close()
-    assert compiled().count("read_and_write") == 1
+    assert engine.stats.preemptions > 2
+    names = compiled()
+    assert names.count("read_and_write") == 1
+    # For 1, 2, 4, 8 and all 12 pages of a conversation of full length, at most.
+    assert 1 <= names.count("copy_out") <= 5 and 1 <= names.count("copy_in") <= 5

@@ -113,3 +113,20 @@ def test_a_known_page_is_not_also_a_free_one():
     keys = prefix_keys([1, 1, 2, 2], 2, 0)
     assert pool.take(keys, 3) is None
     assert pool.take(keys, 2)[1] == 2  # the refusal changed nothing
+
+
+def test_what_others_would_release_counts_once_nobody_else_uses_it():
+    pool = PagePool(4)
+    first, _ = _read(pool, [1, 1, 2, 2], 2)
+    second, _ = _read(pool, [1, 1, 3, 3], 2)
+    assert first[0] == second[0]
+    new = prefix_keys([9, 9], 2, 0)
+    assert pool.can_give(new, 1) and not pool.can_give(new, 2)
+    assert pool.can_give(new, 2, [first]) and not pool.can_give(new, 3, [first])
+    assert pool.can_give(new, 4, [first, second])
+    # Pages that are known, and are used again, are not free as well.
+    keys = prefix_keys([1, 1, 2, 2], 2, 0)
+    assert pool.can_give(keys, 4, [first, second]) and not pool.can_give(keys, 5, [first, second])
+    for pages in (first, second):
+        pool.release(pages)
+    assert pool.can_give(new, 4) and pool.take(keys, 4)[1] == 2

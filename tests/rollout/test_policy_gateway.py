@@ -13,7 +13,7 @@ import pytest
 
 from ale_jax.agent.api import Message
 from ale_jax.gateway.app import make_app
-from ale_jax.gateway.episode import GatewayEpisode
+from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.messages import ChatMessage, ToolCall
 from ale_jax.gateway.requests import REQUIRED, ApiError, ChatRequest, SampleOptions
@@ -64,10 +64,12 @@ def long(engine, tokenizer):
 
 
 @contextlib.contextmanager
-def opened(engine, tokenizer, reply_tokens):
+def opened(engine, tokenizer, reply_tokens, obeys=True):
     policy = EnginePolicy(engine, tokenizer, Sampling(), reply_tokens)
     keys, tree = partial(conversation_key, 0, KEY), TokenTree(ChatRender(tokenizer))
-    episode = GatewayEpisode(tree, policy, language_of(tokenizer), keys)
+    episode = GatewayEpisode(
+        tree, policy, language_of(tokenizer), keys, EpisodeOptions(obeys=obeys)
+    )
     yield episode
     episode.end("all")
 
@@ -195,6 +197,15 @@ def test_others_get_the_same_tokens_beside_a_reply_that_is_held_to_a_schema(long
         beside = [ask(episode, FIRST, seed=5)[0].message.content for _ in range(3)]
         held.result()
     assert beside == [alone.message.content] * 3
+
+
+@pytest.mark.parametrize("obeys", [True, False])
+def test_priorities_are_for_who_serves_and_not_for_training(engine, tokenizer, monkeypatch, obeys):
+    asked, reply = [], engine.reply
+    monkeypatch.setattr(engine, "reply", lambda *each: asked.append(each[-1]) or reply(*each))
+    with opened(engine, tokenizer, REPLY_TOKENS, obeys) as episode:
+        ask(episode, FIRST, priority=3)
+    assert [company.priority for company in asked] == [3 if obeys else 0]
 
 
 def test_tokens_are_pushed(long, tokenizer):

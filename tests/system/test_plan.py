@@ -12,11 +12,11 @@ from ale_jax.data.packing import Sample, pack, text_turn
 from ale_jax.learn.critics import Critics
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec
-from ale_jax.model.cache import empty_cache
+from ale_jax.model.cache import cache_sharding, copy_out, empty_cache
 from ale_jax.model.compute import sampling_weights
 from ale_jax.model.params import param_table
 from ale_jax.model.sampling_masks import num_words
-from ale_jax.model.sharding import MeshShape, make_mesh
+from ale_jax.model.sharding import MeshShape, make_mesh, num_data_shards
 from ale_jax.system.build_config import build_config
 from ale_jax.system.plan import make_plan
 
@@ -51,6 +51,13 @@ def test_state_takes_what_is_planned(mesh):
     cache = empty_cache(policy, config.engine.pages, config.engine.page_tokens)
     whole = sum(x.nbytes for x in jax.tree.leaves(cache))
     assert needs["keys and values of the sampler"] == whole // 8  # 4 shares x 2 kv heads, or 8
+    devices = make_mesh(mesh)
+    with jax.set_mesh(devices):
+        cache = jax.device_put(cache, cache_sharding(devices))
+        shards = num_data_shards(devices)
+        page_BW = np.zeros((shards, config.engine.shard(shards).moved_pages), np.int32)
+        moved = on_one_device(copy_out(cache, page_BW))
+    assert needs["pages on their way to the host or back"] == 2 * moved
     served = sampling_weights(state.params, policy, config.learn.compute, make_mesh(mesh))
     own = 0 if served is state.params else on_one_device(served)
     assert needs.get("weights of the sampler, float32", 0) == own

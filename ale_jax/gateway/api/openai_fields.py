@@ -37,6 +37,8 @@ class SamplingFields(Fields):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] = {}
+    # An extension of vLLM's, where lower ones come first.
+    priority: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
     stream: bool = False
     stream_options: StreamOptions | None = None
 
@@ -61,4 +63,5 @@ class SamplingFields(Fields):
             logit_bias=self.logit_bias,
             min_p=self.min_p,
             min_tokens=self.min_tokens,
+            priority=-self.priority,
         )

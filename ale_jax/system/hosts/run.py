@@ -105,7 +105,7 @@ class _Part:
         ledger = Ledger(engines, tokenizer, config.seed, limit, turns, branches)
         ConversationService(self._conversations, ledger)
         threading.Thread(target=self._watch, args=(engines,), daemon=True).start()
-        gateway = make_app(ledger.episodes, config.name)
+        gateway = make_app(ledger.episodes, config.name, engines.counts)
         host = served_at(self._address, cluster_address)
         return self._stack.enter_context(served(gateway, host))
 

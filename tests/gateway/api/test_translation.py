@@ -9,7 +9,7 @@ import openai.types.chat
 import pytest
 from pydantic import ValidationError
 
-from ale_jax.gateway.api import anthropic_messages, openai_chat
+from ale_jax.gateway.api import anthropic_messages, openai_chat, openai_completions
 from ale_jax.gateway.messages import ChatMessage, ToolCall
 from ale_jax.gateway.requests import (
     REQUIRED,
@@ -124,6 +124,19 @@ def test_the_tokens_of_a_request_are_counted_without_its_options():
     body = {name: ANTHROPIC[name] for name in ("model", "system", "messages", "tools")}
     counted = anthropic_messages.chat_request(anthropic_messages.CountBody(**body))
     assert (counted.messages, counted.tools) == (WANTED.messages, WANTED.tools)
+
+
+def of_completions(**changes):
+    body = openai_completions.CompletionsBody(prompt="Begin", **changes)
+    return openai_completions.completion_request(body)
+
+
+@pytest.mark.parametrize("ask", [of_openai, of_completions])
+def test_lower_priorities_come_first_as_in_vllm(ask):
+    assert [ask(priority=each).options.priority for each in (-3, 0, 2)] == [3, 0, -2]
+    assert ask().options.priority == 0
+    with pytest.raises(ValidationError, match="priority"):
+        ask(priority=2**63)
 
 
 def test_more_options_of_chat_completions():
