@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ale_jax.sandbox import cgroups, host_ids, toolkit
+from ale_jax.sandbox import agent_program, cgroups, host_ids, toolkit
 from ale_jax.sandbox.api import ImageMissing, SandboxStartError
 from ale_jax.sandbox.async_sandbox import COMMAND, PROGRAM, AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
@@ -232,6 +232,8 @@ class BubblewrapRuntime(StartsBlocking):
             raise SandboxStartError(
                 f"bubblewrap has no runtime {spec.runtime!r}: use Docker for it"
             )
+        if spec.ale_agent and spec.disk_mb:
+            raise SandboxStartError(agent_program.BELONGS_IN_IMAGE)
         if spec.disk_mb and (reason := roots.unavailable()):
             raise SandboxStartError(f"bubblewrap: a root on disk {reason}, or leave disk_mb at 0")
         if spec.cpus and not (self._hierarchy and self._hierarchy.limits_cpus):
@@ -270,6 +272,8 @@ def probe(spec: SandboxSpec) -> str | None:
     if not shutil.which("bwrap"):
         return "bwrap is not installed; type: apt-get install bubblewrap"
     try:
+        if spec.ale_agent:
+            agent_program.ensure()
         user = _claim_user()
     except (SandboxStartError, OSError) as error:
         return str(error)
@@ -317,6 +321,8 @@ def _bwrap(spec: SandboxSpec, etc: list[str]) -> list[str]:
     line += ["--perms", "0755", "--dir", ETC]
     for number, path in enumerate(spec.parts):
         line += ["--bind", f"{PARTS}/{number}", path]
+    if spec.ale_agent:
+        line += ["--ro-bind", str(agent_program.ensure()), agent_program.HOME]
     if ETC not in spec.writable:
         for name in certificates(spec):
             line += ["--ro-bind-try", *[str(HOST_ETC / name)] * 2]
