@@ -63,8 +63,8 @@ def ensure() -> Path:
 
 
 def address() -> str:
-    """A hash over the names and contents of all files."""
-    digest = hashlib.sha256(LAUNCHER.encode())
+    """A hash over the names and contents of all files, and over how they are packed."""
+    digest = hashlib.sha256(Path(__file__).read_bytes())
     for name, source in sorted(_files().items()):
         digest.update(f"{name}\0".encode() + hashlib.sha256(source.read_bytes()).digest())
     return digest.hexdigest()[:16]

@@ -52,6 +52,9 @@ def test_nobody_in_the_sandbox_can_change_it(agent_box):
     for path in (PROGRAM, f"{HOME}/lib/ale_jax/files.py", f"{HOME}/lib/new.py"):
         assert agent_box.run(f"echo x >> {path}").exit_code != 0
     assert agent_box.run(f"rm {PROGRAM}").exit_code != 0
+    # Not only by its modes, which are its owner's to change.
+    options = agent_box.run(f"awk '$2 == \"{HOME}\" {{ print $4 }}' /proc/mounts").output
+    assert options.startswith("ro,")
 
 
 def test_a_sandbox_without_it_has_nothing_of_it(box):
