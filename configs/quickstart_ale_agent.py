@@ -28,13 +28,15 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c.sandbox.update(ale_agent=True, memory_mb=512)
     c.rollout.runtime = "bubblewrap"
 
-    # The schemas of its tools are in every prompt, and their words in the vocabulary.
+    # The schemas of its tools are in every prompt, and their words in the vocabulary. Three episodes
+    # fit into a row, as in the quickstart.
     c.tokenizer.vocab_size = 896
     c.engine.update(max_sequence_length=640, pages=20 * 640 // 16)
+    c.learn.pack_length = 1408
     # An episode starts a program, so there are fewer of them than in the quickstart.
-    c.warm_start.transcripts_per_family = 96
-    c.rl.update(steps=60, groups_per_step=8)
-    c.rl_optimizer.decay_steps = 60
-    c.critics.optimizer.decay_steps = 60
+    c.warm_start.transcripts_per_family = 128
+    c.rl.update(steps=40, groups_per_step=8)
+    c.rl_optimizer.decay_steps = 40
+    c.critics.optimizer.decay_steps = 40
     c.eval.update(tasks=120, held_out_tasks=32)
     return c

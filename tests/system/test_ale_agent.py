@@ -9,6 +9,8 @@ import numpy as np
 import optax
 import pytest
 
+from ale_jax.agent.assistant.main import main
+from ale_jax.agent.assistant.sessions import Sessions
 from ale_jax.agent.external import PolicyAccess
 from ale_jax.agent.loop import AgentLimits
 from ale_jax.agent.tools import SYSTEM_PROMPT
@@ -30,7 +32,9 @@ from ale_jax.system.build_config import build_config
 from ale_jax.system.config import MIN_VOCAB
 from ale_jax.system.demonstrations import make_tokenizer, tokenize
 from configs import quickstart_ale_agent
+from configs.quickstart_ale_agent import SETTINGS
 from envs.registry import kind_of, make_env, needs_sandbox
+from tests.agent.assistant.scripted import endpoint_that, in_turn
 from tests.model.shapes import DENSE
 from tests.rollout.shapes import engine_shape
 from tests.system.untimed import rl_lines
@@ -78,6 +82,17 @@ def test_an_agent_that_does_not_do_as_the_oracle_says_demonstrates_nothing(runti
     helpless = dataclasses.replace(AGENT, env=((name, without_shell),))
     with pytest.raises(RuntimeError, match=r"the agent, with the oracle of .* ended in"):
         demonstrated(runtime, helpless, Task("sort", 3, "train"))
+
+
+def test_its_settings_serve_as_they_were_trained_with(transcript, tmp_path, monkeypatch):
+    with endpoint_that(in_turn("Done.")) as endpoint:
+        monkeypatch.setenv("OPENAI_API_KEY", endpoint.token)
+        options = ("--config", str(SETTINGS), "--base-url", endpoint.url, "--output=text")
+        assert main(["run", "Go.", *options, f"--cwd={tmp_path}", f"--state={tmp_path}/state"]) == 0
+    sessions = Sessions(tmp_path / "state" / "sessions")
+    started, *_ = sessions.events(sessions.newest())
+    assert started.system_prompt == transcript.messages[0].content
+    assert started.tools == transcript.tools
 
 
 def learned(sample, shape):
