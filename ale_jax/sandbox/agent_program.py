@@ -12,6 +12,7 @@ trained is the one that serves afterwards, and the address of the folder is a ha
 
 from __future__ import annotations
 
+import argparse
 import compileall
 import functools
 import hashlib
@@ -128,5 +129,11 @@ def _applies(requirement: Requirement) -> bool:
     return requirement.marker is None or requirement.marker.evaluate({"extra": ""})
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser("agent_program", description="packs ale-agent for an image")
+    parser.add_argument("folder", type=Path, help="where to; it is made")
+    pack(parser.parse_args().folder)
+
+
 if __name__ == "__main__":
-    pack(Path(sys.argv[1]))
+    main()

@@ -43,7 +43,7 @@ from ale_jax.sandbox.runner.processes import ENVIRONMENT
 from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, WORK, SandboxSpec
 
 NEEDS = """
-for name in python3 tar; do
+for name in python3 tar "$@"; do
     command -v "$name" > /dev/null || { echo "no $name in /usr; apt-get install $name"; exit 1; }
 done
 """
@@ -279,7 +279,9 @@ def probe(spec: SandboxSpec) -> str | None:
         return str(error)
     with contextlib.ExitStack() as held, etc_arguments(ETC in spec.writable) as (etc, fds):
         held.callback(Share(user=user).free)
-        line = [*_become(user), *_mount(spec), *_bwrap(spec, etc), "bash", "-c", NEEDS]
+        programs = [agent_program.PYTHON] if spec.ale_agent else []
+        line = [*_become(user), *_mount(spec), *_bwrap(spec, etc)]
+        line += ["bash", "-c", NEEDS, "bash", *programs]
         answer = subprocess.run(line, pass_fds=fds, capture_output=True, text=True, timeout=PROBE_S)
     if answer.returncode:
         return f"it does not work on this host: {answer.stderr.strip() or answer.stdout.strip()}"

@@ -2,6 +2,8 @@
 
 import dataclasses
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -13,6 +15,8 @@ from ale_jax.sandbox.runtime import pick_runtime
 from tests.sandbox.conftest import SPEC
 
 WITH_AGENT = dataclasses.replace(SPEC, ale_agent=True)
+# Of a sandbox, which has the python3 of the system.
+PATH = "/usr/bin:/bin"
 LOADED = f"""
 import sys
 sys.path.insert(0, "{HOME}/lib")
@@ -73,6 +77,20 @@ def test_other_code_is_another_folder_and_the_one_in_use_stays(tmp_path, monkeyp
     assert (second / "lib/ale_jax/source.py").read_text() == "x = 2"
     assert (first / "lib/ale_jax/source.py").read_text() == "x = 1"  # this process holds it
     assert os.access(second / "ale-agent", os.X_OK)
+
+
+def test_a_host_without_the_python_that_packed_it_is_refused(runtime_with_agent, monkeypatch):
+    monkeypatch.setattr(agent_program, "PYTHON", "python3.99")
+    assert "no python3.99 in /usr" in bubblewrap.probe(WITH_AGENT)
+    assert bubblewrap.probe(SPEC) is None
+
+
+@pytest.mark.usefixtures("runtime_with_agent")
+def test_for_an_image_it_is_written_into_a_folder(tmp_path):
+    line = [sys.executable, "-m", "ale_jax.sandbox.agent_program", str(tmp_path / "ale-agent")]
+    subprocess.run(line, check=True)
+    started = subprocess.run([tmp_path / "ale-agent" / "ale-agent", "--help"], env={"PATH": PATH})
+    assert started.returncode == 0
 
 
 def test_where_there_are_images_it_belongs_in_the_image(runtime_with_agent):
