@@ -31,11 +31,11 @@ from ale_jax.sandbox.blocking import BlockingSandbox
 from envs.registry import kind_of, make_env
 from envs.transcripts import Transcript
 
-Play = Callable[[BlockingSandbox, Task], Transcript]
-
 
 @contextlib.contextmanager
-def played_by(agent: ExternalAgent, tokenizer: ChatTokenizer) -> Iterator[Play]:
+def played_by(
+    agent: ExternalAgent, tokenizer: ChatTokenizer
+) -> Iterator[Callable[[BlockingSandbox, Task], Transcript]]:
     """Yields a function that lets the agent play a task to its end. It raises RuntimeError if the
     agent does not earn the reward, or not with the oracle's replies in one conversation.
 
@@ -89,6 +89,8 @@ class _NotingRender(ChatRender):
 
 
 class _Demonstration:
+    """An episode of the gateway in which the oracle of a task answers, and what it becomes."""
+
     def __init__(self, task: Task, tokenizer: ChatTokenizer):
         self._task = task
         self._replies = kind_of(task.family).oracle(task.family, task.seed)
