@@ -1,4 +1,4 @@
-"""Does the project's own agent, `ale-agent`, learn where it works? Expect: as our loop does, later.
+"""Does our own agent, `ale-agent`, learn where it works? Expect: unknown; not run to its end.
 python -m ale_jax.launch --config=configs/quickstart_ale_agent.py --workdir=runs/ale_agent
 
 The quickstart's tasks, but `ale-agent` plays them: started in each sandbox, which has no network,
@@ -28,13 +28,12 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c.sandbox.update(ale_agent=True, memory_mb=512)
     c.rollout.runtime = "bubblewrap"
 
-    # The schemas of its tools are in every prompt, and their words in the vocabulary. Three episodes
-    # fit into a row, as in the quickstart.
+    # The schemas of its tools are in every prompt, and their words in the vocabulary. Three
+    # episodes fit into a row, as in the quickstart.
     c.tokenizer.vocab_size = 896
     c.engine.update(max_sequence_length=640, pages=20 * 640 // 16)
     c.learn.pack_length = 1408
-    # An episode starts a program, so there are fewer of them than in the quickstart. But not fewer
-    # demonstrations: 128 of each family were learned by heart, at 1 % success on unseen tasks.
+    # An episode starts a program, so there are fewer of them than in the quickstart.
     c.rl.update(steps=40, groups_per_step=8)
     c.rl_optimizer.decay_steps = 40
     c.critics.optimizer.decay_steps = 40
