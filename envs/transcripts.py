@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ale_jax.agent.api import Environment, Message, Policy, Reply
@@ -16,11 +16,13 @@ from envs.registry import kind_of, make_env
 @dataclasses.dataclass(frozen=True)
 class Transcript:
     """messages: system, user, and then alternating assistant and tool messages; the last one is an
-    assistant's. failed: for each assistant message, whether its call failed."""
+    assistant's. failed: for each assistant message, whether its call failed. tools: those that the
+    agent offered beside the messages."""
 
     task: Task
     messages: tuple[Message, ...]
     failed: tuple[bool, ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
 
 
 class RecordingPolicy:

@@ -33,6 +33,8 @@ class ExternalAgent:
     seconds: time until it is killed. What it has done until then is judged.
     branches: what is trained on of an episode's conversations: all; longest: the one with the most
         tokens; leaf: that of the last answer.
+    demonstrates: it also plays the demonstrations of the warm start, which the oracle answers, so
+        that they hold what the policy will read of it; else our own loop does.
 
     In the words of the command and in values, {instruction}, {url} and {token} stand for the
     task, the API's base URL and its key. OPENAI_BASE_URL, OPENAI_API_KEY,
@@ -45,6 +47,7 @@ class ExternalAgent:
     port: int = 8900
     seconds: float = 300.0
     branches: str = "all"
+    demonstrates: bool = False
 
     def __post_init__(self) -> None:
         if self.branches not in BRANCHES:

@@ -69,6 +69,19 @@ def train_bpe(messages: Iterable[ChatMessage], vocab_size: int) -> PreTrainedTok
     )
     bpe.train_from_iterator(_training_texts(messages), trainer)
     bpe.add_tokens(list(MARKERS))
+    return _with_template(bpe)
+
+
+def tools_text(tools: Sequence[Mapping[str, Any]]) -> str:
+    """What the chat template of this package tells of the tools that a conversation offers."""
+    system = [{"role": "system", "content": ""}]
+    tokenizer = _with_template(Tokenizer(models.BPE()))
+    text = tokenizer.apply_chat_template(system, tools=list(tools), tokenize=False)
+    text = re.sub("|".join(map(re.escape, SPECIAL)), "", text)
+    return text.removeprefix("system").strip()
+
+
+def _with_template(bpe: Tokenizer) -> PreTrainedTokenizerFast:
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bpe, eos_token=END_OF_TURN, pad_token=END_OF_TEXT
     )

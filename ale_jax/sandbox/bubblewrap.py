@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ale_jax.sandbox import cgroups, host_ids, toolkit
+from ale_jax.sandbox import agent_program, cgroups, host_ids, toolkit
 from ale_jax.sandbox.api import ImageMissing, SandboxStartError
 from ale_jax.sandbox.async_sandbox import COMMAND, PROGRAM, AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
@@ -43,7 +43,7 @@ from ale_jax.sandbox.runner.processes import ENVIRONMENT
 from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, WORK, SandboxSpec
 
 NEEDS = """
-for name in python3 tar; do
+for name in python3 tar "$@"; do
     command -v "$name" > /dev/null || { echo "no $name in /usr; apt-get install $name"; exit 1; }
 done
 """
@@ -232,6 +232,8 @@ class BubblewrapRuntime(StartsBlocking):
             raise SandboxStartError(
                 f"bubblewrap has no runtime {spec.runtime!r}: use Docker for it"
             )
+        if spec.ale_agent and spec.disk_mb:
+            raise SandboxStartError(agent_program.BELONGS_IN_IMAGE)
         if spec.disk_mb and (reason := roots.unavailable()):
             raise SandboxStartError(f"bubblewrap: a root on disk {reason}, or leave disk_mb at 0")
         if spec.cpus and not (self._hierarchy and self._hierarchy.limits_cpus):
@@ -270,12 +272,16 @@ def probe(spec: SandboxSpec) -> str | None:
     if not shutil.which("bwrap"):
         return "bwrap is not installed; type: apt-get install bubblewrap"
     try:
+        if spec.ale_agent:
+            agent_program.ensure()
         user = _claim_user()
     except (SandboxStartError, OSError) as error:
         return str(error)
     with contextlib.ExitStack() as held, etc_arguments(ETC in spec.writable) as (etc, fds):
         held.callback(Share(user=user).free)
-        line = [*_become(user), *_mount(spec), *_bwrap(spec, etc), "bash", "-c", NEEDS]
+        programs = [agent_program.PYTHON] if spec.ale_agent else []
+        line = [*_become(user), *_mount(spec), *_bwrap(spec, etc)]
+        line += ["bash", "-c", NEEDS, "bash", *programs]
         answer = subprocess.run(line, pass_fds=fds, capture_output=True, text=True, timeout=PROBE_S)
     if answer.returncode:
         return f"it does not work on this host: {answer.stderr.strip() or answer.stdout.strip()}"
@@ -317,6 +323,8 @@ def _bwrap(spec: SandboxSpec, etc: list[str]) -> list[str]:
     line += ["--perms", "0755", "--dir", ETC]
     for number, path in enumerate(spec.parts):
         line += ["--bind", f"{PARTS}/{number}", path]
+    if spec.ale_agent:
+        line += ["--ro-bind", str(agent_program.ensure()), agent_program.HOME]
     if ETC not in spec.writable:
         for name in certificates(spec):
             line += ["--ro-bind-try", *[str(HOST_ETC / name)] * 2]

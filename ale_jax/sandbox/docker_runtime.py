@@ -19,7 +19,7 @@ import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.types import Mount
 
-from ale_jax.sandbox import cgroups, docker_socket, host_ids, toolkit
+from ale_jax.sandbox import agent_program, cgroups, docker_socket, host_ids, toolkit
 from ale_jax.sandbox.api import ImageMissing, SandboxStartError
 from ale_jax.sandbox.async_sandbox import PROGRAM, AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
@@ -121,7 +121,7 @@ class DockerRuntime(StartsBlocking):
 
         Errors: SandboxStartError; ValueError for an invalid recipe.
         """
-        _refuse_disk(spec)
+        _refuse_unenforceable(spec)
         if reason := _daemon_trouble():
             raise SandboxStartError(f"docker is not usable: {reason}")
         Hub().ensure(spec.image)
@@ -146,7 +146,7 @@ class DockerRuntime(StartsBlocking):
 
     async def prepare(self, spec: SandboxSpec) -> None:
         """Builds the image of `spec` if needed, which may take minutes. Errors: as `__init__`."""
-        _refuse_disk(spec)
+        _refuse_unenforceable(spec)
         await asyncio.to_thread(Hub().ensure, spec.image)
 
     async def launch(
@@ -161,7 +161,7 @@ class DockerRuntime(StartsBlocking):
 
         Errors: SandboxStartError.
         """
-        _refuse_disk(spec)
+        _refuse_unenforceable(spec)
         if spec.runtime not in self._oci_runtimes:
             known = ", ".join(sorted(self._oci_runtimes))
             raise SandboxStartError(
@@ -280,12 +280,14 @@ class DockerRuntime(StartsBlocking):
             raise
 
 
-def _refuse_disk(spec: SandboxSpec) -> None:
+def _refuse_unenforceable(spec: SandboxSpec) -> None:
     if spec.disk_mb:
         raise SandboxStartError(
             f"docker cannot limit a root on disk to {spec.disk_mb} MB: use the runtime bubblewrap, "
             "which runs the same images, or leave disk_mb at 0"
         )
+    if spec.ale_agent:
+        raise SandboxStartError(agent_program.BELONGS_IN_IMAGE)
 
 
 def _host_config(plan: Plan, cpus: int) -> dict:
@@ -338,6 +340,8 @@ def probe(spec: SandboxSpec) -> str | None:
     """Why Docker cannot run `spec` now, with the command to fix it; None if it can."""
     if spec.disk_mb:
         return "it cannot limit a root on disk; use bubblewrap"
+    if spec.ale_agent:
+        return agent_program.BELONGS_IN_IMAGE
     if reason := _daemon_trouble():
         return reason
     with daemon.connect() as api:

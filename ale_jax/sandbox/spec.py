@@ -58,6 +58,8 @@ class SandboxSpec:
     command_seconds: default time limit of a command. When it expires, the command is interrupted,
         and everything that it started is killed.
     output_bytes: how much of a command's output is kept (head and tail; the middle is omitted).
+    ale_agent: the project's own agent is in it, read-only, as /opt/ale-agent/ale-agent. Only
+        bubblewrap without `disk_mb` has this; where there are images, it belongs in the image.
     """
 
     image: str = "ale-shell"
@@ -73,6 +75,7 @@ class SandboxSpec:
     network: EgressPolicy = NO_NETWORK
     command_seconds: float = 10.0
     output_bytes: int = 8192
+    ale_agent: bool = False
 
     def __post_init__(self) -> None:
         if not IMAGE.fullmatch(self.image):

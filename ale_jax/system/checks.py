@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 from ale_jax.algo.resampling import NONE, ROLLBACK
 from ale_jax.model.compute import SAME
@@ -196,19 +197,29 @@ def _check_tasks(config: RunConfig) -> None:
 
 
 def _check_external_agent(config: RunConfig) -> None:
-    if not config.external_agent.command:
+    agent = config.external_agent
+    if not agent.command:
+        if agent.demonstrates:
+            raise ValueError("external_agent.demonstrates needs the agent's command: set it, too")
         return
-    if config.external_agent.port == PROXY_PORT and config.sandbox.network.mode != "none":
+    if agent.port == PROXY_PORT and config.sandbox.network.mode != "none":
         raise ValueError(
             f"external_agent.port {PROXY_PORT} is the network proxy's: choose another, or "
             "sandbox.network 'none'"
         )
-    worlds = config.worlds
-    for family in (*worlds.train_families, *worlds.held_out_families):
+    played = [*config.worlds.train_families, *config.worlds.held_out_families]
+    if agent.demonstrates:
+        played += itertools.chain(*(domain.families for domain in config.demonstrated))
+        if config.warm_start.noisy_share:
+            raise ValueError(
+                f"warm_start.noisy_share {config.warm_start.noisy_share} needs our own loop, which "
+                "knows what failed: set it to 0.0, or external_agent.demonstrates to False"
+            )
+    for family in played:
         if not kind_of(family).is_in_sandbox:
             raise ValueError(
                 f"external_agent.command: tasks of {family} are not in a sandbox, where an agent "
-                "could act on them: leave this family out of worlds"
+                "could act on them: leave this family out"
             )
     for name, found, off in (
         ("resampling.scheme", config.resampling.scheme, NONE),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,10 +18,12 @@ from ale_jax.data.experts import TEACHER, Expert
 from ale_jax.data.mixing import mix
 from ale_jax.data.packing import Sample, demonstration, text_turn
 from ale_jax.data.selection import Chunk, error_mask, relevance_mask
-from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
+from ale_jax.model.tokenizer import ChatMessage, ChatTokenizer, tools_text, train_bpe
 from ale_jax.records import Task
 from ale_jax.sandbox.api import Runtime, Sandbox
 from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.system.agent_demonstrations import played_by
+from ale_jax.system.config import MIN_VOCAB
 from ale_jax.system.tasks import demonstration_tasks, probe_tasks
 from envs import transcripts
 from envs.registry import needs_sandbox
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from ale_jax.system.config import RunConfig
     from ale_jax.system.stopping import StopSignals
 
+
+Play = Callable[[Sandbox | None, Task], Transcript]
 
 WORKERS = 4  # sandboxes in which this process plays oracles concurrently
 
@@ -49,14 +52,31 @@ def collect_demonstrations(
     families = [family for domain in config.demonstrated for family in domain.families]
     tasks = [*itertools.chain(*lists), *probe_tasks(warm.probe_tasks, families)]
     progress.phase("oracle transcripts", len(tasks), unit="episodes")
-    noisy = functools.partial(is_noisy, share=warm.noisy_share)
 
     def on_progress(done: int) -> None:
         stop.check()
         progress.update(done)
 
-    played = iter(demonstrate(runtime, config.sandbox, tasks, noisy, WORKERS, on_progress))
+    with _player(config) as play:
+        demonstrated = demonstrate(runtime, config.sandbox, tasks, play, WORKERS, on_progress)
+    played = iter(demonstrated)
     return [list(itertools.islice(played, len(tasks))) for tasks in lists], list(played)
+
+
+@contextlib.contextmanager
+def _player(config: RunConfig) -> Iterator[Play]:
+    """Yields what plays the oracles of the warm start: our own loop, or the run's agent."""
+    if config.external_agent.demonstrates:
+        # Any tokenizer serves whose template is that of the policy, which may not have one yet.
+        source = config.tokenizer.path or config.weights
+        tokenizer = (
+            ChatTokenizer.load(source) if source else ChatTokenizer(train_bpe((), MIN_VOCAB))
+        )
+        with played_by(config.external_agent, tokenizer) as play:
+            yield play
+        return
+    share = config.warm_start.noisy_share
+    yield lambda box, task: transcripts.demonstration(box, task, is_noisy(task, share))
 
 
 def mixed_samples(
@@ -75,24 +95,23 @@ def demonstrate(
     runtime: Runtime | None,
     spec: SandboxSpec,
     tasks: Sequence[Task],
-    noisy: Callable[[Task], bool],
+    play: Play,
     workers: int,
     on_progress: Callable[[int], None],
 ) -> list[Transcript]:
     """The oracle's conversation for each task, played in `workers` sandboxes concurrently.
 
-    runtime: None if no task needs a sandbox. noisy: whether the oracle makes errors in a task.
-
-    RuntimeError if an oracle does not earn its reward, which means that its environment is broken.
+    runtime: None if no task needs a sandbox. play: RuntimeError if an oracle does not earn its
+        reward, which means that its environment, or its agent, is broken.
     """
     boxes: SimpleQueue[Sandbox] = SimpleQueue()
 
-    def play(task: Task) -> Transcript:
+    def play_one(task: Task) -> Transcript:
         if not needs_sandbox(task):
-            return transcripts.demonstration(None, task, noisy(task))
+            return play(None, task)
         box = boxes.get()
         try:
-            return transcripts.demonstration(box, task, noisy(task))
+            return play(box, task)
         finally:
             boxes.put(box)
 
@@ -102,7 +121,7 @@ def demonstrate(
                 boxes.put(stack.enter_context(runtime.start(spec, {"role": "oracle"})))
         with ThreadPoolExecutor(workers) as pool:
             played = []
-            for transcript in pool.map(play, tasks):
+            for transcript in pool.map(play_one, tasks):
                 played.append(transcript)
                 on_progress(len(played))
             return played
@@ -123,10 +142,16 @@ def make_tokenizer(
     if given:
         tokenizer = ChatTokenizer.load(given)
     else:
-        messages = [dataclasses.asdict(m) for each in transcripts for m in each.messages]
+        messages = itertools.chain.from_iterable(map(_texts, transcripts))
         tokenizer = ChatTokenizer(train_bpe(messages, vocab_size))
     tokenizer.save(folder)
     return tokenizer
+
+
+def _texts(transcript: Transcript) -> Iterator[ChatMessage]:
+    if transcript.tools:
+        yield {"role": "system", "content": tools_text(transcript.tools)}
+    yield from map(dataclasses.asdict, transcript.messages)
 
 
 def chunk_mask(transcript: Transcript, mask_errors: bool, mask_repeats: bool) -> np.ndarray:
@@ -158,7 +183,8 @@ def tokenize(
         if message.role != "assistant":
             new.append(dataclasses.asdict(message))
             continue
-        prompt_ids = np.concatenate([context, tokenizer.prompt_ids(new, first)])
+        new_ids = tokenizer.prompt_ids(new, first, transcript.tools or None)
+        prompt_ids = np.concatenate([context, new_ids])
         action_ids = tokenizer.reply_ids(message.content)
         new, first = [], False
         if next(learned):
@@ -178,10 +204,8 @@ def oracle_experts(
 ) -> list[Expert]:
     """The oracle's trajectories as experts. ValueError if one is longer than an episode may be."""
 
-    def flawless(task: Task) -> bool:
-        return False
-
-    played = demonstrate(runtime, config.sandbox, tasks, flawless, WORKERS, on_progress)
+    play = transcripts.demonstration
+    played = demonstrate(runtime, config.sandbox, tasks, play, WORKERS, on_progress)
     experts = [oracle_expert(*each, tokenizer) for each in zip(tasks, played, strict=True)]
     check_oracles(experts, config.agent.turns, config.engine.max_sequence_length)
     return experts
@@ -195,7 +219,8 @@ def oracle_expert(task: Task, transcript: Transcript, tokenizer: ChatTokenizer) 
         if message.role != "assistant":
             new.append(message)
             continue
-        prompt_ids = tokenizer.prompt_ids(list(map(dataclasses.asdict, new)), first=not turns)
+        shown = list(map(dataclasses.asdict, new))
+        prompt_ids = tokenizer.prompt_ids(shown, not turns, transcript.tools or None)
         action_ids = tokenizer.reply_ids(message.content)
         seen = new[-1].content  # before the first turn: the instruction, after the system prompt
         turns.append(text_turn(prompt_ids, action_ids, seen, message.content))

@@ -1,6 +1,7 @@
 """What does the gateway cost, what does it stand, and does it keep every token?
 
     python -m benchmarks.gateway [--quick] [--only=PART,...] [--cache=FOLDER] [--out=FILE]
+                                 [--weights=FILE]
 
 fuzz: requests that no client should send, and replies that no policy should write.
 branches: whatever agents do to their conversations, against the tokens that are trained on.
@@ -10,10 +11,12 @@ clients: unmodified clients play a task in a sandbox to its end.
 resent: a long history that is sent again, and one that the engine has kept.
 constrained: a policy that knows nothing, held to a tool's schema.
 masks: what the learner needs to know of replies that are held to schemas.
+real: one of the clients before the model in --weights, which decides what is done.
 
-drift, clients and masks get what they need from PyPI and npm, and keep it in the cache. --quick:
-few of everything and nothing from the network, so none of these. A table and, as the last line, one
-JSON object are printed; progress goes to stderr.
+drift, clients, masks and real get what they need from PyPI and npm, and keep it in the cache.
+--quick: few of everything and nothing from the network, so none of these. real needs --weights, a
+.gguf file or a Hugging Face folder. A table and, as the last line, one JSON object are printed;
+progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -33,8 +36,9 @@ from benchmarks.gateway import report, surroundings
 from benchmarks.gateway.plan import FULL, QUICK
 
 # Each is a module whose `measure` takes a plan; some also take the folder of what is downloaded.
-PARTS = ("fuzz", "branches", "overhead", "drift", "clients", "resent", "constrained", "masks")
-DOWNLOAD = ("drift", "clients", "masks")
+OFFLINE = ("fuzz", "branches", "overhead", "resent", "constrained")
+DOWNLOAD = ("drift", "clients", "masks", "real")
+PARTS = OFFLINE + DOWNLOAD
 CACHE = Path(".cache/gateway_benchmark")
 
 
@@ -70,7 +74,10 @@ def _measure(part: str, options: argparse.Namespace) -> dict[str, Any]:
     """A part is imported when it is measured, as some need the engine and its libraries."""
     module = importlib.import_module(f"benchmarks.gateway.{part}")
     plan, start = QUICK if options.quick else FULL, time.monotonic()
-    found = module.measure(plan, options.cache) if part in DOWNLOAD else module.measure(plan)
+    if part == "real":
+        found = module.measure(options.cache, options.weights)
+    else:
+        found = module.measure(plan, options.cache) if part in DOWNLOAD else module.measure(plan)
     return found | {f"{part}_seconds": round(time.monotonic() - start, 1)}
 
 
@@ -79,10 +86,14 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="ends within a minute")
     parser.add_argument("--only", type=some_of(PARTS), help="parts, separated by commas")
     parser.add_argument("--cache", type=Path, default=CACHE, help="of what is downloaded")
+    parser.add_argument("--weights", metavar="FILE", help="of the model that `real` needs")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
     if options.only is None:
-        options.only = [part for part in PARTS if not (options.quick and part in DOWNLOAD)]
+        left_out = (*(DOWNLOAD if options.quick else ()), *(() if options.weights else ("real",)))
+        options.only = [part for part in PARTS if part not in left_out]
+    if "real" in options.only and not options.weights:
+        parser.error("the part real needs --weights=FILE, a .gguf file or a Hugging Face folder")
     return options
 
 

@@ -12,7 +12,7 @@ import pytest
 from ale_jax.gateway import token_tree
 from ale_jax.gateway.api import openai_chat
 from ale_jax.gateway.messages import ChatMessage
-from ale_jax.gateway.requests import ApiError, ChatRequest
+from ale_jax.gateway.requests import ApiError, ChatRequest, SampleOptions
 from ale_jax.gateway.token_tree import Branch
 from benchmarks.gateway import __main__ as program
 from benchmarks.gateway import (
@@ -26,6 +26,7 @@ from benchmarks.gateway import (
     ids,
     masks,
     overhead,
+    real,
     resent,
 )
 from benchmarks.gateway.agents import MOVES, Agents
@@ -310,3 +311,24 @@ def test_a_history_that_is_sent_again_is_read_only_where_the_engine_has_not_kept
     kept, again, displaced, unknown = (found[f"resent_read_tokens_{way}"] for way in resent.WAYS)
     assert 0 < kept == again < displaced < unknown
     assert found["resent_ttft_ratio"] > 0
+
+
+def test_what_a_policy_reads_and_writes_is_heard(stage):
+    policy = stage.saying(["One.", "Two.", "Three."])
+    heard = real.Heard(policy)
+    for words in (["a", "b"], ["c"]):
+        conversation = heard.open()
+        for word in words:
+            heard.reply(conversation, stage.ids_of(word), SampleOptions(), np.zeros(2), None)
+        heard.end(conversation)
+    said = list(heard.written())
+    assert len(said) == len(policy.written) == 3
+    for ours, theirs in zip(said, policy.written, strict=True):
+        np.testing.assert_array_equal(ours.context, theirs.context)
+        np.testing.assert_array_equal(ours.ids, theirs.ids)
+
+
+def test_a_real_model_needs_its_weights(capsys):
+    with pytest.raises(SystemExit):
+        program.main(["--only=real"])
+    assert "needs --weights=FILE" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from ale_jax.model.tokenizer import END_OF_TURN, ChatTokenizer, train_bpe
+from ale_jax.model.tokenizer import END_OF_TURN, ChatTokenizer, tools_text, train_bpe
 
 CALL = '<tool_call>\n{"name": "bash", "arguments": {"command": "cat lemon.txt"}}\n</tool_call>'
 DIALOGUE = [
@@ -143,3 +143,13 @@ def test_a_template_that_drops_contents_is_refused(tokenizer, tmp_path):
     broken._tokenizer.chat_template = "{% for m in messages %}{{ m.role }}{% endfor %}"
     with pytest.raises(ValueError, match="chat template drops or repeats"):
         broken.prompt_ids(DIALOGUE[:2], first=True)
+
+
+def test_the_text_of_tools_is_what_the_template_tells_of_them(tokenizer):
+    tools = [{"type": "function", "function": {"name": "bash", "description": "Runs it."}}]
+    shown = tokenizer.decode(tokenizer.prompt_ids(DIALOGUE[:2], first=True, tools=tools))
+    text = tools_text(tools)
+    assert text.startswith("# Tools") and '"Runs it."' in text
+    assert text in shown
+    learned = ChatTokenizer(train_bpe([{"role": "system", "content": text}] * 20, 400))
+    assert len(learned.text_ids("description")) == 1 < len(tokenizer.text_ids("description"))

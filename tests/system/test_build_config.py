@@ -164,6 +164,20 @@ def test_an_agents_program_needs_sandboxes_and_no_replays():
             build_config(smoke_with(agent | {field: value}))
 
 
+def test_an_agent_demonstrates_only_what_it_can_play():
+    demonstrates = {"external_agent.demonstrates": True}
+    with pytest.raises(ValueError, match="demonstrates needs the agent's command"):
+        build_config(smoke_with(demonstrates))
+    demonstrates |= {"external_agent.command": ("my-agent",)}
+    build_config(smoke_with(demonstrates))
+    with pytest.raises(ValueError, match=r"noisy_share 0\.5 needs our own loop"):
+        build_config(smoke_with(demonstrates | {"warm_start.noisy_share": 0.5}))
+    elsewhere = ({"name": "numbers", "families": ("countdown3",), "ratio": 1},)
+    build_config(smoke_with({"warm_start.domains": elsewhere}))
+    with pytest.raises(ValueError, match="tasks of countdown3 are not in a sandbox"):
+        build_config(smoke_with(demonstrates | {"warm_start.domains": elsewhere}))
+
+
 def test_a_threshold_that_no_window_reaches_is_refused():
     rollback = {"resampling.scheme": "rollback", "worlds.tasks_per_family": 1}
     with pytest.raises(ValueError, match=r"window of 32, .* is 0\.893"):

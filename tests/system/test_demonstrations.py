@@ -16,7 +16,7 @@ from ale_jax.model.params import init_params
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import Task
 from ale_jax.system.demonstrations import chunk_mask, demonstrate, is_noisy, tokenize
-from envs.transcripts import Transcript
+from envs.transcripts import Transcript, demonstration
 from tests.model.shapes import DENSE
 
 SHAPE = Shape(microbatch_rows=1, pack_length=256, chunks_per_pack=8)
@@ -115,9 +115,7 @@ def test_what_is_learned_depends_on_the_masked_context(tokenizer):
 def test_countdown_is_demonstrated_without_a_runtime():
     tasks = [Task("countdown3", seed, "train") for seed in range(5)]
     counts = []
-    played = demonstrate(
-        None, None, tasks, lambda task: False, workers=2, on_progress=counts.append
-    )
+    played = demonstrate(None, None, tasks, demonstration, workers=2, on_progress=counts.append)
     assert [t.task for t in played] == tasks
     assert counts == [1, 2, 3, 4, 5]
 

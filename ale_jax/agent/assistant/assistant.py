@@ -19,7 +19,7 @@ from ale_jax.agent.assistant.mcp_servers import McpTool, connect
 from ale_jax.agent.assistant.memory import Memory, RememberTool
 from ale_jax.agent.assistant.outputs import Outputs
 from ale_jax.agent.assistant.permissions import MODES, Ask, Gatekeeper
-from ale_jax.agent.assistant.prompt import nearest_agents_md, system_prompt
+from ale_jax.agent.assistant.prompt import how_to_work, nearest_agents_md, system_prompt
 from ale_jax.agent.assistant.sessions import SessionLog, cwd_of
 from ale_jax.agent.assistant.settings import Settings
 from ale_jax.agent.assistant.skills import FOLDER, SkillTool, find_skills
@@ -188,8 +188,7 @@ class Assistant:
         setup, features = self._setup, self._setup.settings.features
         skills = self._skills().values()
         return system_prompt(
-            setup.folder,
-            features.finish,
+            setup.settings.how_to_work or how_to_work(setup.folder, features.finish),
             nearest_agents_md(setup.folder) if features.agents_md else "",
             self._memory().read() if features.memory else "",
             skills,

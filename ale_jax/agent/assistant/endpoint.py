@@ -63,7 +63,11 @@ class Endpoint:
         headers = {"Authorization": f"Bearer {settings.key}"} if settings.key else {}
         timeout = httpx.Timeout(settings.seconds, connect=min(30.0, settings.seconds))
         self._http = httpx.AsyncClient(
-            base_url=settings.base_url.rstrip("/") + "/", headers=headers, timeout=timeout
+            base_url=settings.base_url.rstrip("/") + "/",
+            headers=headers,
+            timeout=timeout,
+            # Without TLS there is nothing to verify, and the certificates take long to load.
+            verify=settings.base_url.startswith("https://"),
         )
 
     async def __aenter__(self) -> Endpoint:

@@ -5,12 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from ale_jax.agent.assistant.clipping import printable
 from ale_jax.agent.assistant.endpoint import EndpointError
@@ -39,12 +34,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    table = Table("session", "changed", "directory", "request", box=None, pad_edge=False)
-    for info in sessions_of(arguments).list():
-        changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.changed))
-        table.add_row(*(Text(printable(each)) for each in (info.id, changed, info.cwd, info.title)))
-    console = Console()
-    (console if console.is_terminal else Console(width=1000)).print(table)
+    from ale_jax.agent.assistant.output.session_list import show_sessions
+
+    show_sessions(sessions_of(arguments).list())
     return 0
 
 

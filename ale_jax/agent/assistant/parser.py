@@ -12,12 +12,15 @@ from ale_jax.agent.assistant.endpoint import EndpointSettings
 from ale_jax.agent.assistant.permissions import MODES
 from ale_jax.agent.assistant.secrets_kept import KEY
 from ale_jax.agent.assistant.sessions import Sessions
-from ale_jax.agent.assistant.settings import Settings, read_settings
+from ale_jax.agent.assistant.settings import Settings, parse_settings, read_settings
 
-URL, MODEL = "OPENAI_BASE_URL", "OPENAI_MODEL"
+URL, MODEL, CONFIG = "OPENAI_BASE_URL", "OPENAI_MODEL", "ALE_AGENT_CONFIG"
 OUTPUTS = ("terminal", "text", "stream-json")
 DESCRIPTION = "An agent that works in a directory, against any OpenAI-compatible endpoint."
-EPILOG = f"The environment variable {KEY} holds the endpoint's key; {URL} and {MODEL} are defaults."
+EPILOG = (
+    f"The environment variable {KEY} holds the endpoint's key; {URL} and {MODEL} are defaults, and "
+    f"{CONFIG} may hold settings in TOML, in place of a file."
+)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -48,11 +51,7 @@ def sessions_of(arguments: argparse.Namespace) -> Sessions:
 def settings_of(arguments: argparse.Namespace) -> tuple[Settings, EndpointSettings]:
     """What the command line says goes first, then the environment, then the file. ValueError for
     what is not valid."""
-    settings = Settings()
-    # Only the user's own file: one in a working directory could run commands of its author's.
-    path = arguments.config.expanduser()
-    if path.exists() or arguments.config != _default_config():
-        settings = read_settings(path)
+    settings = _stored_settings(arguments.config)
     changes: dict[str, Any] = {}
     if arguments.mode:
         permissions = dataclasses.replace(settings.permissions, mode=arguments.mode)
@@ -67,6 +66,14 @@ def settings_of(arguments: argparse.Namespace) -> tuple[Settings, EndpointSettin
         max_tokens=settings.max_tokens,
         temperature=settings.temperature,
     )
+
+
+def _stored_settings(config: Path) -> Settings:
+    # Only what the user gives: a file in a working directory could run its author's commands.
+    path, is_named = config.expanduser(), config != _default_config()
+    if not is_named and (text := os.environ.get(CONFIG)):
+        return parse_settings(text, CONFIG)
+    return read_settings(path) if is_named or path.exists() else Settings()
 
 
 def _add_session_options(parser: argparse.ArgumentParser) -> None:

@@ -18,12 +18,15 @@ AGENTS_MD = "AGENTS.md"
 MAX_AGENTS_MD = 32_000  # characters
 
 
-def system_prompt(
-    folder: Path, finishes: bool, instructions: str, memory: str, skills: Iterable[Skill]
-) -> str:
-    """finishes: there is a tool for it. instructions: of AGENTS.md."""
+def how_to_work(folder: Path, finishes: bool) -> str:
+    """Our own text. finishes: there is a tool for it."""
     end = "call finish with your answer" if finishes else "answer without a call of a tool"
-    parts = [HOW_TO_WORK.format(cwd=folder, end=end)]
+    return HOW_TO_WORK.format(cwd=folder, end=end)
+
+
+def system_prompt(how: str, instructions: str, memory: str, skills: Iterable[Skill]) -> str:
+    """how: how to work. instructions: of AGENTS.md."""
+    parts = [how]
     if instructions:
         parts.append(
             "The project's AGENTS.md. Before you change files in a folder that has its own, read"

@@ -6,24 +6,20 @@ import argparse
 import asyncio
 import signal
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any
 
 from ale_jax.agent.assistant.assistant import Assistant, Setup
 from ale_jax.agent.assistant.clipping import printable
-from ale_jax.agent.assistant.endpoint import EndpointError
 from ale_jax.agent.assistant.events import Ended, Started
 from ale_jax.agent.assistant.output.stream_json import StreamJson
-from ale_jax.agent.assistant.output.terminal import TerminalView, ask_person, read_line
 from ale_jax.agent.assistant.parser import sessions_of, settings_of
-from ale_jax.agent.assistant.permissions import MODES
 from ale_jax.agent.assistant.sessions import SessionLog, cwd_of
 
+if TYPE_CHECKING:
+    from ale_jax.agent.assistant.talk import Terminal
+
 MAX_REQUEST_CHARS = 1 << 18  # so that it fits in a line of the log
-HELP = "/mode MODE, /compact, /quit; Ctrl-C interrupts the agent"
 
 
 async def run(arguments: argparse.Namespace) -> int:
@@ -36,19 +32,13 @@ async def run(arguments: argparse.Namespace) -> int:
     except ValueError:
         log.close()
         raise
-    console = Console(highlight=False, emoji=False, markup=False)
-    listeners: list[Any] = []
     stream = StreamJson(log.id, endpoint.model, lambda line: print(line, flush=True))
-    if arguments.output == "terminal":
-        listeners = [TerminalView(console)]
-    elif arguments.output == "stream-json":
+    terminal = _terminal() if arguments.output == "terminal" else None
+    listeners: list[Any] = [terminal.view] if terminal else []
+    if arguments.output == "stream-json":
         listeners = [stream]
-    is_attended = sys.stdin.isatty() and arguments.output == "terminal"
-
-    async def ask(call_id: str, tool: str, asked: Mapping[str, Any]) -> str:
-        return await ask_person(console, tool, asked)
-
-    setup = Setup(settings, endpoint, folder, ask if is_attended else None, tuple(listeners))
+    ask = terminal.ask if terminal and sys.stdin.isatty() else None
+    setup = Setup(settings, endpoint, folder, ask, tuple(listeners))
     # Commands that still run would outlive us.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)
     assistant = await Assistant.open(setup, log)
@@ -59,13 +49,19 @@ async def run(arguments: argparse.Namespace) -> int:
             servers = tuple(server.name for server in settings.mcp_servers)
             stream.begin(started, assistant.tools, servers)
         if request is None:
-            return await talk(assistant, console)
+            return await terminal.talk(assistant)
         ended = await assistant.work_on(request)
         if arguments.output == "text":
             _show_answer(ended)
         return 0 if ended.reason == "finished" else 1
     finally:
         await assistant.close()
+
+
+def _terminal() -> Terminal:
+    from ale_jax.agent.assistant.talk import Terminal
+
+    return Terminal()
 
 
 def _request(arguments: argparse.Namespace) -> str | None:
@@ -109,49 +105,3 @@ def _show_answer(ended: Ended) -> None:
     if ended.reason != "finished":
         told = printable(f"not finished ({ended.reason}): {ended.detail}")
         print(f"ale-agent: {told}", file=sys.stderr)
-
-
-async def talk(assistant: Assistant, console: Console) -> int:
-    """Works on each line that a person types, until the end."""
-    console.print(f"session {assistant.session}, mode {assistant.mode}. {HELP}")
-    while True:
-        try:
-            line = read_line(console, "> ")
-        except (EOFError, KeyboardInterrupt):
-            return 0
-        command, _, rest = line.strip().partition(" ")
-        if command == "/quit":
-            return 0
-        if command.startswith("/"):
-            await _command(assistant, console, command, rest.strip())
-        elif command:
-            await _answer(assistant, console, line)
-
-
-async def _command(assistant: Assistant, console: Console, command: str, rest: str) -> None:
-    if command == "/mode" and rest in MODES:
-        assistant.mode = rest
-        console.print(f"mode {rest}: {MODES[rest]}")
-    elif command == "/mode":
-        console.print(f"one of: {', '.join(MODES)}")
-    elif command == "/compact":
-        try:
-            await assistant.compact()
-        except EndpointError as error:
-            console.print(printable(str(error)))
-    else:
-        console.print(HELP)
-
-
-async def _answer(assistant: Assistant, console: Console, request: str) -> None:
-    """Ctrl-C ends the work on this request, and not the talk."""
-    work = asyncio.ensure_future(assistant.work_on(request))
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, work.cancel)
-    try:
-        await work
-    except asyncio.CancelledError:
-        if not work.cancelled():
-            raise
-    finally:
-        loop.remove_signal_handler(signal.SIGINT)

@@ -129,7 +129,8 @@ class McpServer:
 class Settings:
     """max_tokens, temperature: of a reply; None: the endpoint's own.
     skills: folders of skills, besides .agents/skills in the working directory. memory: the
-    file, from the working directory."""
+    file, from the working directory. how_to_work: the beginning of the system prompt; empty: our
+    own text."""
 
     base_url: str = ""
     model: str = ""
@@ -142,6 +143,7 @@ class Settings:
     mcp_servers: tuple[McpServer, ...] = ()
     skills: tuple[str, ...] = ()
     memory: str = ".agents/MEMORY.md"
+    how_to_work: str = ""
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:
@@ -154,10 +156,15 @@ def read_settings(path: Path) -> Settings:
     """ValueError with the file's name and the field for what is no setting."""
     if path.stat().st_size > MAX_CONFIG_BYTES:
         raise ValueError(f"{path}: longer than {MAX_CONFIG_BYTES} bytes")
+    return parse_settings(path.read_text(), str(path))
+
+
+def parse_settings(text: str, source: str) -> Settings:
+    """Settings in TOML. source: named in the ValueError for what is none."""
     try:
-        return _made(Settings, tomllib.loads(path.read_text()), "")
+        return _made(Settings, tomllib.loads(text), "")
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{source}: {error}") from error
 
 
 def _made(kind: Any, value: Any, field: str) -> Any:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
-import shutil
 import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -14,16 +11,15 @@ from ale_jax.sandbox import toolkit
 from ale_jax.sandbox.api import ImageMissing, SandboxStartError
 from ale_jax.sandbox.hub import daemon, node
 from ale_jax.sandbox.hub.hub import Hub
+from ale_jax.sandbox.shared_folders import SharedFolders
 
 UNPACK_S = 3600.0
 IMAGES, TOOLS = "images", "tools"
-USED, PARTIAL = ".used", ".partial"
 MAX_WORDS = 1000
 
 
 class ImageFiles:
-    """Directories with the files of images, which all processes of this host share. What a process
-    uses is locked until that process ends.
+    """Directories with the files of images, which all processes of this host share.
 
     directory: has the directories `IMAGES`, which only root may enter, since images contain
         set-user-id programs, and `TOOLS`. Errors: SandboxStartError.
@@ -31,7 +27,7 @@ class ImageFiles:
 
     def __init__(self, directory: Path):
         self._images, self._tools = directory / IMAGES, directory / TOOLS
-        self._locks: dict[Path, int] = {}
+        self._folders = SharedFolders()
 
     def ensure(self, image: str) -> Path:
         """Returns the files of an image; builds and unpacks it if needed.
@@ -57,55 +53,13 @@ class ImageFiles:
         names = [path.name for path in self._images.iterdir() if path.is_dir()]
         with daemon.connect() as api:
             gone = [name for name in names if daemon.find(api, name) is None]
-        return [name for name in gone if self._remove(name)]
+        return [name for name in gone if self._folders.remove(self._images / name)]
 
     def _ensure(self, target: Path, fill: Callable[[Path], None]) -> Path:
         try:
-            if target not in self._locks:
-                self._locks[target] = _lock(target.with_suffix(USED), fcntl.LOCK_SH)
-            if not target.is_dir():
-                unpacking = _lock(target.with_suffix(PARTIAL + USED), fcntl.LOCK_EX)
-                try:
-                    if not target.is_dir():
-                        _fill_whole(target, fill)
-                finally:
-                    os.close(unpacking)
+            return self._folders.ensure(target, fill)
         except (*daemon.TROUBLE, ValueError, subprocess.SubprocessError) as error:
             raise SandboxStartError(f"cannot unpack {target}: {error}") from error
-        return target
-
-    def _remove(self, name: str) -> bool:
-        target = self._images / name
-        try:
-            lock = _lock(target.with_suffix(USED), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        try:
-            shutil.rmtree(target)
-        finally:
-            os.close(lock)
-        return True
-
-
-def _lock(path: Path, how: int) -> int:
-    """The kernel frees the lock if this process dies."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, how)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _fill_whole(target: Path, fill: Callable[[Path], None]) -> None:
-    """Whoever sees `target` sees all of it."""
-    partial = target.with_suffix(PARTIAL)
-    if partial.exists():  # of a process that was killed
-        shutil.rmtree(partial)
-    partial.mkdir(mode=0o755)
-    fill(partial)
-    partial.rename(target)
 
 
 def _export(api: daemon.Daemon, image: daemon.Image, target: Path) -> None:

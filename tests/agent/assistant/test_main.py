@@ -139,6 +139,26 @@ def test_a_config_that_is_not_valid_is_refused_by_name(ale_agent, settings, reas
     assert code == 1 and reason in told and told.count("\n") == 1
 
 
+def test_settings_may_come_in_the_environment_in_place_of_a_file(ale_agent, monkeypatch, folder):
+    monkeypatch.setenv("ALE_AGENT_CONFIG", 'how_to_work = "Be brief."\nfeatures.bash = false')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder.parent))
+    with endpoint_that(in_turn("1", "2")) as endpoint:
+        monkeypatch.setenv("OPENAI_API_KEY", endpoint.token)
+        words = ("--base-url", endpoint.url, "--model=m", f"--state={folder.parent / 'state'}")
+        assert main(["run", "Go.", *words, f"--cwd={folder}", "--output=text"]) == 0
+        ale_agent("run", "Go.", endpoint=endpoint, settings='how_to_work = "By a file."')
+    assert [messages[0] for messages in endpoint.seen] == [
+        ("system", "Be brief."),
+        ("system", "By a file."),
+    ]
+
+
+def test_settings_of_the_environment_that_are_not_valid_are_named(ale_agent, monkeypatch, capfd):
+    monkeypatch.setenv("ALE_AGENT_CONFIG", "limits.turns = 0")
+    assert main(["run", "Go.", "--output=text"]) == 1
+    assert "ALE_AGENT_CONFIG: limits.turns 0 must be" in capfd.readouterr().err
+
+
 def test_what_is_missing_is_named_with_its_option(ale_agent, monkeypatch):
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     assert "set --base-url" in ale_agent("run", "Go.")[2]

@@ -12,8 +12,8 @@ from ale_jax.agent.assistant.assistant import Assistant, Setup
 from ale_jax.agent.assistant.context_room import SUMMARISE
 from ale_jax.agent.assistant.events import Written
 from ale_jax.agent.assistant.output.terminal import TerminalView
-from ale_jax.agent.assistant.running import talk
 from ale_jax.agent.assistant.settings import Settings
+from ale_jax.agent.assistant.talk import talk
 from tests.agent.assistant.scripted import call, endpoint_that, in_turn, state_of
 
 

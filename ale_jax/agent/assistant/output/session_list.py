@@ -1,0 +1,22 @@
+"""The sessions as a table for people."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ale_jax.agent.assistant.clipping import printable
+from ale_jax.agent.assistant.sessions import SessionInfo
+
+
+def show_sessions(sessions: Iterable[SessionInfo]) -> None:
+    table = Table("session", "changed", "directory", "request", box=None, pad_edge=False)
+    for info in sessions:
+        changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.changed))
+        table.add_row(*(Text(printable(each)) for each in (info.id, changed, info.cwd, info.title)))
+    console = Console()
+    (console if console.is_terminal else Console(width=1000)).print(table)

@@ -1,0 +1,131 @@
+"""Demonstrations that an agent's own program plays: it starts in a sandbox as in training, and the
+oracle answers it through the gateway. So the policy imitates in the very conversations that the
+agent will have with it: with its prompt, its tools, and what it says of their results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from ale_jax.agent import external
+from ale_jax.agent.api import Message
+from ale_jax.agent.external import ExternalAgent, PolicyAccess
+from ale_jax.gateway.app import make_app
+from ale_jax.gateway.conversations import Watch
+from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
+from ale_jax.gateway.episodes import Episodes
+from ale_jax.gateway.messages import ChatMessage
+from ale_jax.gateway.requests import SampleOptions
+from ale_jax.gateway.server import served
+from ale_jax.gateway.token_tree import Call, TokenTree
+from ale_jax.model.tokenizer import ChatTokenizer
+from ale_jax.records import EpisodeKey, Task
+from ale_jax.rollout.policy_gateway import ChatRender, language_of
+from ale_jax.rollout.slots import Sampled
+from ale_jax.sandbox.blocking import BlockingSandbox
+from envs.registry import kind_of, make_env
+from envs.transcripts import Transcript
+
+
+@contextlib.contextmanager
+def played_by(
+    agent: ExternalAgent, tokenizer: ChatTokenizer
+) -> Iterator[Callable[[BlockingSandbox, Task], Transcript]]:
+    """Yields a function that lets the agent play a task to its end. It raises RuntimeError if the
+    agent does not earn the reward, or not with the oracle's replies in one conversation.
+
+    tokenizer: any whose chat template is the policy's; its ids are not kept.
+    """
+    episodes = Episodes()
+    with served(make_app(episodes, "oracle")) as url:
+        yield lambda box, task: _Demonstration(task, tokenizer).play(box, agent, episodes, url)
+
+
+class Script:
+    """A `gateway.conversations.Policy` whose replies are given, whatever it reads."""
+
+    def __init__(self, replies: Sequence[np.ndarray]):
+        self._left = iter(replies)
+
+    def open(self) -> int:
+        return 0
+
+    def reply(
+        self,
+        conversation: int,
+        new_ids: np.ndarray,
+        options: SampleOptions,
+        key: np.ndarray,
+        watch: Watch | None,
+    ) -> Future[Sampled]:
+        ids = next(self._left)
+        zeros = np.zeros(len(ids), np.float32)
+        future: Future[Sampled] = Future()
+        future.set_result(Sampled(ids, zeros, zeros, zeros.astype(np.int32), "stop"))
+        return future
+
+    def end(self, conversation: int) -> None:
+        """There is nothing to free."""
+
+
+class _NotingRender(ChatRender):
+    """tools: those that the newest conversation offers."""
+
+    tools: tuple[Mapping[str, Any], ...] = ()
+
+    def __call__(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[Mapping[str, Any]],
+        after: np.ndarray | None,
+    ) -> np.ndarray:
+        self.tools = tuple(tools)
+        return super().__call__(messages, tools, after)
+
+
+class _Demonstration:
+    """An episode of the gateway in which the oracle of a task answers, and what it becomes."""
+
+    def __init__(self, task: Task, tokenizer: ChatTokenizer):
+        self._task = task
+        self._replies = kind_of(task.family).oracle(task.family, task.seed)
+        self._render = _NotingRender(tokenizer)
+        self._episode = GatewayEpisode(
+            TokenTree(self._render),
+            Script([tokenizer.reply_ids(text) for text in self._replies]),
+            language_of(tokenizer),
+            lambda number: np.zeros(2, np.uint32),
+            EpisodeOptions(obeys=False, max_replies=len(self._replies)),
+        )
+
+    def play(
+        self, box: BlockingSandbox, agent: ExternalAgent, episodes: Episodes, url: str
+    ) -> Transcript:
+        token = episodes.open(self._episode)
+        key = EpisodeKey(phase="oracle", group=self._task.seed, member=0, task=self._task)
+        env, access = make_env(self._task, box), PolicyAccess(url, token)
+        played = external.play(env, box, agent, access, key)
+        branches = episodes.end(token, "all")
+        if played.reward != 1.0:
+            raise RuntimeError(f"the agent, with the oracle of {self._task}, ended in {played}")
+        if len(branches) != 1 or len(branches[0].calls) != len(self._replies):
+            raise RuntimeError(
+                f"the agent asked for {[len(b.calls) for b in branches]} replies in "
+                f"{len(branches)} conversations, and the oracle of {self._task} has "
+                f"{len(self._replies)} in one: switch off what begins other conversations"
+            )
+        return self._transcript(branches[0].calls)
+
+    def _transcript(self, calls: Sequence[Call]) -> Transcript:
+        messages: list[Message] = []
+        for call, reply in zip(calls, self._replies, strict=True):
+            messages += [Message(each.role, each.content) for each in call.messages]
+            messages.append(Message("assistant", reply))
+        return Transcript(
+            self._task, tuple(messages), (False,) * len(calls), tools=self._render.tools
+        )
