@@ -162,7 +162,7 @@ STALENESS = Experiment(
 )
 
 # Episodes are eight versions old, and three of 16 rooms decide (configs/experiments/corridor.py).
-CORRIDOR_ARMS = ("ipa", "ipa_balanced", "topr", "tis", "grpo", "ppo", "turn_ppo")
+CORRIDOR_ARMS = ("ipa", "ipa_balanced", "topr", "tis", "grpo", "ppo", "turn_ppo", "turn_topr")
 MANY_TASKS = {"eval.tasks": 960}
 
 
