@@ -26,7 +26,7 @@ from notebooks import style
 
 OUT = Path("docs/images/laboratory.png")
 FAR = 30.0  # points, at which a colour is full
-SHOWN = 2.0  # errors, below which a difference is not printed
+SHOWN = 2.0  # errors, below which a difference is not printed; nor is one that rounds to 0
 
 
 def main(arguments: list[str]) -> int:
@@ -59,7 +59,7 @@ def draw(found: Mapping[str, Any]) -> Figure:
         panel.imshow(points, cmap=style.CREDIT, vmin=-FAR, vmax=FAR, aspect="auto")
         for y, row in enumerate(cells):
             for x, cell in enumerate(row):
-                if abs(cell["area_difference"]) >= SHOWN * cell["area_error"]:
+                if abs(cell["area_difference"]) >= max(SHOWN * cell["area_error"], 0.5):
                     strong = abs(cell["area_difference"]) > 0.6 * FAR
                     colour = "white" if strong else "black"
                     text = f"{cell['area_difference']:+.0f}"
