@@ -77,7 +77,7 @@ def forward(
         params, tokens_BT, position_BT, segment_BT, shape, compute, batch.get("expert_BTLK")
     )
     masks = None
-    if "mask_id_BT" in batch:
+    if batch.get("mask_id_BT") is not None:
         masks = SamplingMasks(batch["mask_id_BT"], batch["mask_BIw"])
     scores = score_tokens(params, tokens_BT, hidden_BTD, position_BT, masks)
     if not stats:
