@@ -47,7 +47,10 @@ TOPOLOGIES = {
 SAMPLER = tuple(f"weights of the sampler, {form}" for form in (*DTYPES, *STORED_AS[1:]))
 # How the plan calls what is in the memory beside the gradient's program, and what more there is
 # when weights are published.
-HELD = ("moments", "keys and values", "pages on", "critics", "weights of older", *SAMPLER)
+HELD = (
+    *("moments", "keys and values", "pages on their way", "critics", "weights of older"),
+    *SAMPLER,
+)
 PUBLISHED = ("weights, float32", "weights before", "weights of the sampler, next")
 PUBLISH = "publish"
 CONFIGS = ("qwen3_30b_a3b_v5p", "qwen3_30b_a3b_v6e", "qwen3_30b_a3b_tpu7x")
