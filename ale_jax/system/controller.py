@@ -35,6 +35,7 @@ from ale_jax.system.actors.policy_replicas import PolicyReplica, PolicyReplicas
 from ale_jax.system.actors.rollout_scheduler import RolloutScheduler
 from ale_jax.system.actors.rollout_worker import WorkerSpec
 from ale_jax.system.actors.rollout_workers import RolloutWorkers
+from ale_jax.system.collector import spared_by_collector
 from ale_jax.system.compilation import STARTED, environment, keep_compiled
 from ale_jax.system.config import RunConfig
 from ale_jax.system.hosts.commands import Processes
@@ -108,6 +109,7 @@ def run(
             saver.save(start.cursor, lambda: None)
         try:
             look.rollouts = _open_rollouts(session, ray_address, stack)
+            stack.enter_context(spared_by_collector())
             session.reinforce(look.rollouts, saver)
         except (KeyboardInterrupt, RolloutsFailed):
             saver.save_newest()

@@ -24,6 +24,7 @@ from ale_jax.rollout.engine import Engine
 from ale_jax.rollout.engines import Engines
 from ale_jax.rollout.policy_gateway import ChatRender, EnginePolicy, language_of
 from ale_jax.system.checks import check_weights
+from ale_jax.system.collector import spared_by_collector
 from ale_jax.system.compilation import keep_compiled
 from ale_jax.system.config import RunConfig
 from ale_jax.system.states import given_weights, newest_state
@@ -73,7 +74,8 @@ def serving(config: RunConfig, path: Path | None, host: str, port: int) -> Itera
         key = episodes.open(
             GatewayEpisode(tree, policy, language, keys, EpisodeOptions(kept, max_chars=longest))
         )
-        with served(make_app(episodes, config.name, engines.counts), host, port) as url:
+        app = make_app(episodes, config.name, engines.counts)
+        with served(app, host, port) as url, spared_by_collector():
             yield Serving(url, key, name)
 
 
