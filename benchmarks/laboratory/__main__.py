@@ -1,13 +1,14 @@
 """Which algorithm wins where? The trainer's own credit and losses on synthetic worlds.
 
     python -m benchmarks.laboratory --arms=ipa,grpo,ppo --world=late --age=8 --seeds=256
-    python -m benchmarks.laboratory --table [--out=FILE]
+    python -m benchmarks.laboratory --table [--policy=network] [--arms=turn_topr] [--out=FILE]
     python -m benchmarks.laboratory --check
 
 The first compares arms (presets of configs/algorithms.py) in one world; --age, --uses, --gap,
---tokens and --place change its training. --table measures every preset in every regime with two
-policies, and writes benchmarks/results/laboratory.json. --check measures a small part of it
-again, counts the cells that moved, and takes the time. The last line of stdout is a JSON object.
+--tokens and --place change its training, and --first_seed asks the same of other seeds. --table
+measures every preset, or those of --arms, in every regime with one policy, and adds that to
+benchmarks/results/laboratory.json. --check measures a small part of it again, counts the cells that
+moved, and takes the time. The last line of stdout is a JSON object.
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ def main(arguments: list[str]) -> int:
     if options.check:
         result = golden.check(_say)
     elif options.table:
+        part = golden.Part(options.policy, options.arms or tuple(PRESETS), options.seeds)
+        golden.add_part(options.out, part, _say)
         result = {"written": str(options.out)}
-        golden.measure_table(options.seeds, _say, lambda found: _write(options.out, found))
     else:
         result = _compare(options)
     print(json.dumps(result))
@@ -60,11 +62,10 @@ def _compare(options: argparse.Namespace) -> dict[str, Any]:
     given = {name: value for name, value in changes.items() if value is not None}
     world = regime_of(options.world, size, **given)
     began = time.monotonic()
-    every = {
-        name: measure(world, arm(name), size, protocol, options.seeds, max(1, options.seeds // 8))
-        for name in options.arms
-    }
-    reference = every[options.arms[-1]]
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    arms = options.arms or ("ipa", "ppo", "grpo")
+    every = {name: measure(world, arm(name), size, protocol, seeds) for name in arms}
+    reference = every[arms[-1]]
     found = {name: to_json(cell, reference) for name, cell in every.items()}
     title = f"{options.world}, {options.policy}, {options.seeds} seeds, points of 100"
     table = Table("arm", "rate", "area", "difference", "final", "difference", title=title)
@@ -72,10 +73,6 @@ def _compare(options: argparse.Namespace) -> dict[str, Any]:
         table.add_row(name, f"{row['rate']:g}", f"{row['area']:.1f}", *_cells(row))
     Console().print(table)
     return {"arms": found, "seconds": round(time.monotonic() - began, 1)}
-
-
-def _write(path: Path, found: dict[str, Any]) -> None:
-    path.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, str, str]:
@@ -93,12 +90,15 @@ def _say(text: str) -> None:
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("benchmarks.laboratory", description=__doc__.splitlines()[0])
-    parser.add_argument("--table", action="store_true", help="an hour")
+    parser.add_argument("--table", action="store_true", help="an hour for all presets")
     parser.add_argument("--check", action="store_true", help="minutes")
-    parser.add_argument("--arms", type=some_of(PRESETS), default=["ipa", "ppo", "grpo"])
+    parser.add_argument(
+        "--arms", type=some_of(PRESETS), help="default: ipa,ppo,grpo; all for --table"
+    )
     parser.add_argument("--world", choices=WORLDS, default="late")
     parser.add_argument("--policy", choices=RATES, default="table")
     parser.add_argument("--seeds", type=int, default=64)
+    parser.add_argument("--first_seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=golden.FILE)
     for name, kind in CHANGES.items():
         parser.add_argument(f"--{name}", type=kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,15 +35,15 @@ class Cell:
     final_S: np.ndarray
 
 
-def measure(
-    world: Regime, arm: Arm, size: Size, protocol: Protocol, seeds: int, tuning_seeds: int
-) -> Cell:
+def measure(world: Regime, arm: Arm, size: Size, protocol: Protocol, seeds: Sequence[int]) -> Cell:
+    """With the best rate of an eighth as many other seeds."""
+    tuning_seeds = max(1, len(seeds) // 8)
     rates = RATES[protocol.policy]
     tuning = np.tile(TUNING_SEED + np.arange(tuning_seeds), len(rates))
     each = np.repeat(rates, tuning_seeds)
     tuned_RU = curves(tuning, each, world, arm, size, protocol)
     rate = rates[int(tuned_RU.reshape(len(rates), -1).mean(1).argmax())]
-    success_SU = curves(np.arange(seeds), np.full(seeds, rate), world, arm, size, protocol)
+    success_SU = curves(np.array(seeds), np.full(len(seeds), rate), world, arm, size, protocol)
     area_S = success_SU[:, 1:].mean(1)
     return Cell(rate, float(success_SU[:, 0].mean()), area_S, success_SU[:, -1])
 

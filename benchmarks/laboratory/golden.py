@@ -7,14 +7,15 @@ may change a sampled token, which moves a cell by much less than `MOVED`.
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ale_jax.files import read_json, write_json
 from benchmarks.laboratory.comparison import measure, to_json
 from benchmarks.laboratory.credit import arm
 from benchmarks.laboratory.regimes import REGIMES, regime_of
@@ -24,31 +25,62 @@ from configs.algorithms import PRESETS
 
 FILE = Path(__file__).parents[1] / "results" / "laboratory.json"
 REFERENCE = "grpo"
-POLICIES = ("table", "network")  # the two that differ most
 SIZE = Size()
 SMALL_SEEDS, SMALL_UPDATES, SMALL_RATE = 8, 12, 0.3
 MOVED = 0.5  # points of 100
 
+Table = dict[str, dict[str, dict[str, Any]]]
 
-def measure_table(
-    seeds: int, say: Callable[[str], None], write: Callable[[dict[str, Any]], None]
-) -> None:
-    """Every preset in every regime, with each policy: `comparison.to_json`, differences to GRPO.
-    What is there after each policy is written."""
-    about = {"benchmark": "laboratory", "seeds": seeds, "reference": REFERENCE}
-    small, tables = small_table(), {}
-    for policy in POLICIES:
-        protocol, tables[policy] = Protocol(policy), {}
-        for name, (world_name, changes) in REGIMES.items():
-            world = regime_of(world_name, SIZE, **changes)
-            cells = {
-                preset: measure(world, arm(preset), SIZE, protocol, seeds, seeds // 8)
-                for preset in PRESETS
-            }
-            reference = cells[REFERENCE]
-            tables[policy][name] = {p: to_json(cell, reference) for p, cell in cells.items()}
-            say(f"{policy}, {name}")
-        write(about | {"small": small, "tables": tables})
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Of the table: the columns of some presets, with one policy."""
+
+    policy: str
+    presets: Sequence[str]
+    seeds: int
+
+
+def measure_part(part: Part, say: Callable[[str], None]) -> Table:
+    """`comparison.to_json` by regime and preset, with differences to GRPO."""
+    protocol, table = Protocol(part.policy), {}
+    for name, (world_name, changes) in REGIMES.items():
+        world = regime_of(world_name, SIZE, **changes)
+        cells = {
+            preset: measure(world, arm(preset), SIZE, protocol, range(part.seeds))
+            for preset in {REFERENCE: None} | dict.fromkeys(part.presets)
+        }
+        table[name] = {preset: to_json(cells[preset], cells[REFERENCE]) for preset in part.presets}
+        say(f"{part.policy}, {name}")
+    return table
+
+
+def add_part(path: Path, part: Part, say: Callable[[str], None]) -> None:
+    """Measures a part and keeps what else is in the file.
+
+    ValueError if that was measured with another number of seeds.
+    """
+    stored = read_json(path) if path.exists() else {"seeds": part.seeds, "tables": {}}
+    if stored["seeds"] != part.seeds:
+        raise ValueError(f"{path} is of {stored['seeds']} seeds: measure as many, or move it away")
+    tables = stored["tables"]
+    known = tables.get(part.policy, {})
+    tables[part.policy] = {
+        regime: _in_order(known.get(regime, {}) | row)
+        for regime, row in measure_part(part, say).items()
+    }
+    found = {
+        "benchmark": "laboratory",
+        "seeds": part.seeds,
+        "reference": REFERENCE,
+        "small": small_table(),
+        "tables": tables,
+    }
+    write_json(path, found, indent=1)
+
+
+def _in_order(row: dict[str, Any]) -> dict[str, Any]:
+    return {preset: row[preset] for preset in PRESETS if preset in row}
 
 
 def small_table() -> dict[str, dict[str, float]]:
@@ -67,7 +99,7 @@ def small_table() -> dict[str, dict[str, float]]:
 
 def check(say: Callable[[str], None]) -> dict[str, Any]:
     """Cells of the small table that have moved, and episodes a second."""
-    stored = json.loads(FILE.read_text())["small"]
+    stored = read_json(FILE)["small"]
     small = small_table()
     moved = [
         f"{regime}, {preset}: {stored[regime].get(preset)} is now {value}"

@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
 
 
 def draw(found: Mapping[str, Any]) -> Figure:
-    """`found`: what `golden.measure_table` returned."""
+    """`found`: what `golden.add_part` wrote."""
     tables = found["tables"]
     figure, panels = plt.subplots(
         len(tables), 1, figsize=(15, 4.6 * len(tables)), squeeze=False, layout="constrained"

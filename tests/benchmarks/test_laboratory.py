@@ -11,6 +11,7 @@ import pytest
 
 from ale_jax.data.packing import Shape
 from ale_jax.data.replay import Group
+from ale_jax.files import read_json
 from ale_jax.learn.credit import assemble, make_loss, scale_advantages
 from ale_jax.learn.critic_credit import credit_by_critics
 from benchmarks.laboratory import golden, picture
@@ -231,6 +232,26 @@ def test_a_world_that_does_not_fit_is_refused(make, said):
 def test_no_cell_of_the_table_has_moved():
     moved = []
     assert golden.check(moved.append)["cells_moved"] == 0, moved
+
+
+def test_a_part_of_the_table_is_added_to_what_is_there(monkeypatch, tmp_path):
+    def cells(part, say):
+        return {"late": {preset: {"area": part.policy} for preset in part.presets}}
+
+    monkeypatch.setattr(golden, "measure_part", cells)
+    monkeypatch.setattr(golden, "small_table", dict)
+    path = tmp_path / "laboratory.json"
+    for part in (
+        golden.Part("table", ("grpo", "turn_topr"), 64),
+        golden.Part("network", ("ipa",), 64),
+        golden.Part("table", ("ipa",), 64),
+    ):
+        golden.add_part(path, part, print)
+    tables = read_json(path)["tables"]
+    assert tables["network"] == {"late": {"ipa": {"area": "network"}}}
+    assert list(tables["table"]["late"]) == ["ipa", "grpo", "turn_topr"]  # as in PRESETS
+    with pytest.raises(ValueError, match="of 64 seeds: measure as many"):
+        golden.add_part(path, golden.Part("table", ("ipa",), 8), print)
 
 
 def test_the_picture_shows_what_is_beyond_its_error():
