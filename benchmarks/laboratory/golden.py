@@ -29,8 +29,6 @@ SIZE = Size()
 SMALL_SEEDS, SMALL_UPDATES, SMALL_RATE = 8, 12, 0.3
 MOVED = 0.5  # points of 100
 
-Table = dict[str, dict[str, dict[str, Any]]]
-
 
 @dataclasses.dataclass(frozen=True)
 class Part:
@@ -41,49 +39,40 @@ class Part:
     seeds: int
 
 
-def measure_part(part: Part, say: Callable[[str], None]) -> Table:
-    """`comparison.to_json` by regime and preset, with differences to GRPO."""
-    protocol, table = Protocol(part.policy), {}
-    for name, (world_name, changes) in REGIMES.items():
-        world = regime_of(world_name, SIZE, **changes)
-        cells = {
-            preset: measure(world, arm(preset), SIZE, protocol, range(part.seeds))
-            for preset in {REFERENCE: None} | dict.fromkeys(part.presets)
-        }
-        table[name] = {preset: to_json(cells[preset], cells[REFERENCE]) for preset in part.presets}
-        say(f"{part.policy}, {name}")
-    return table
-
-
 def add_part(path: Path, part: Part, say: Callable[[str], None]) -> None:
-    """Measures a part and keeps what else is in the file.
+    """Measures a part, and keeps what else is in the file. Each regime is written when it is done.
 
-    ValueError if that was measured with another number of seeds.
+    ValueError if the file was measured with another number of seeds.
     """
-    stored = read_json(path) if path.exists() else {"seeds": part.seeds, "tables": {}}
+    about = {"benchmark": "laboratory", "seeds": part.seeds, "reference": REFERENCE}
+    stored = read_json(path) if path.exists() else about | {"small": {}, "tables": {}}
     if stored["seeds"] != part.seeds:
         raise ValueError(f"{path} is of {stored['seeds']} seeds: measure as many, or move it away")
-    tables = stored["tables"]
-    known = tables.get(part.policy, {})
-    tables[part.policy] = {
-        regime: _in_order(known.get(regime, {}) | row)
-        for regime, row in measure_part(part, say).items()
+    table = stored["tables"].setdefault(part.policy, {})
+    for regime, row in small_table(part.presets).items():
+        stored["small"][regime] = _in_order(stored["small"].get(regime, {}) | row)
+    for regime in REGIMES:
+        table[regime] = _in_order(table.get(regime, {}) | measure_row(regime, part))
+        write_json(path, stored, indent=1)
+        say(f"{part.policy}, {regime}")
+
+
+def measure_row(regime: str, part: Part) -> dict[str, Any]:
+    """`comparison.to_json` by preset, with differences to GRPO."""
+    world_name, changes = REGIMES[regime]
+    world, protocol = regime_of(world_name, SIZE, **changes), Protocol(part.policy)
+    cells = {
+        preset: measure(world, arm(preset), SIZE, protocol, range(part.seeds))
+        for preset in {REFERENCE: None} | dict.fromkeys(part.presets)
     }
-    found = {
-        "benchmark": "laboratory",
-        "seeds": part.seeds,
-        "reference": REFERENCE,
-        "small": small_table(),
-        "tables": tables,
-    }
-    write_json(path, found, indent=1)
+    return {preset: to_json(cells[preset], cells[REFERENCE]) for preset in part.presets}
 
 
 def _in_order(row: dict[str, Any]) -> dict[str, Any]:
     return {preset: row[preset] for preset in PRESETS if preset in row}
 
 
-def small_table() -> dict[str, dict[str, float]]:
+def small_table(presets: Sequence[str]) -> dict[str, dict[str, float]]:
     """Final success by regime and preset, in points of 100."""
     protocol = Protocol(updates=SMALL_UPDATES)
     rates = np.full(SMALL_SEEDS, SMALL_RATE)
@@ -91,7 +80,7 @@ def small_table() -> dict[str, dict[str, float]]:
     for name, (world_name, changes) in REGIMES.items():
         world = regime_of(world_name, SIZE, **changes)
         small[name] = {}
-        for preset in PRESETS:
+        for preset in presets:
             found = curves(np.arange(SMALL_SEEDS), rates, world, arm(preset), SIZE, protocol)
             small[name][preset] = round(100.0 * float(found[:, -1].mean()), 4)
     return small
@@ -100,7 +89,7 @@ def small_table() -> dict[str, dict[str, float]]:
 def check(say: Callable[[str], None]) -> dict[str, Any]:
     """Cells of the small table that have moved, and episodes a second."""
     stored = read_json(FILE)["small"]
-    small = small_table()
+    small = small_table(tuple(PRESETS))
     moved = [
         f"{regime}, {preset}: {stored[regime].get(preset)} is now {value}"
         for regime, row in small.items()

@@ -235,11 +235,12 @@ def test_no_cell_of_the_table_has_moved():
 
 
 def test_a_part_of_the_table_is_added_to_what_is_there(monkeypatch, tmp_path):
-    def cells(part, say):
-        return {"late": {preset: {"area": part.policy} for preset in part.presets}}
+    def row(regime, part):
+        return {preset: {"area": part.policy} for preset in part.presets}
 
-    monkeypatch.setattr(golden, "measure_part", cells)
-    monkeypatch.setattr(golden, "small_table", dict)
+    monkeypatch.setattr(golden, "measure_row", row)
+    small = lambda presets: {"late": dict.fromkeys(presets, 1.0)}  # noqa: E731
+    monkeypatch.setattr(golden, "small_table", small)
     path = tmp_path / "laboratory.json"
     for part in (
         golden.Part("table", ("grpo", "turn_topr"), 64),
@@ -247,9 +248,11 @@ def test_a_part_of_the_table_is_added_to_what_is_there(monkeypatch, tmp_path):
         golden.Part("table", ("ipa",), 64),
     ):
         golden.add_part(path, part, print)
-    tables = read_json(path)["tables"]
-    assert tables["network"] == {"late": {"ipa": {"area": "network"}}}
-    assert list(tables["table"]["late"]) == ["ipa", "grpo", "turn_topr"]  # as in PRESETS
+    found = read_json(path)
+    tables = found["tables"]
+    assert tables["network"]["early"] == {"ipa": {"area": "network"}}
+    in_order = ["ipa", "grpo", "turn_topr"]  # as in PRESETS
+    assert list(tables["table"]["late"]) == list(found["small"]["late"]) == in_order
     with pytest.raises(ValueError, match="of 64 seeds: measure as many"):
         golden.add_part(path, golden.Part("table", ("ipa",), 8), print)
 
