@@ -32,6 +32,7 @@ def served(app: FastAPI, host: str = "127.0.0.1", port: int = 0) -> Iterator[str
             http="httptools",
             log_level="warning",
             access_log=False,
+            proxy_headers=False,  # nothing here asks whom a call came through
             limit_concurrency=MAX_CONNECTIONS,
             timeout_graceful_shutdown=LEAVE_S,
             timeout_keep_alive=KEEP_ALIVE_S,

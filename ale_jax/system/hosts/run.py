@@ -17,6 +17,7 @@ from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.rollout.engines import Engines
 from ale_jax.rollout.ledger import Ledger
+from ale_jax.system.collector import spared_by_collector
 from ale_jax.system.compilation import keep_compiled
 from ale_jax.system.config import RunConfig
 from ale_jax.system.hosts.commands import Alone, Processes
@@ -107,7 +108,9 @@ class _Part:
         threading.Thread(target=self._watch, args=(engines,), daemon=True).start()
         gateway = make_app(ledger.episodes, config.name, engines.counts)
         host = served_at(self._address, cluster_address)
-        return self._stack.enter_context(served(gateway, host))
+        url = self._stack.enter_context(served(gateway, host))
+        self._stack.enter_context(spared_by_collector())
+        return url
 
     def _watch(self, engines: Engines) -> None:
         while not self._ended.wait(LOOK_S):
