@@ -26,7 +26,7 @@ from configs.algorithms import PRESETS
 FILE = Path(__file__).parents[1] / "results" / "laboratory.json"
 REFERENCE = "grpo"
 SIZE = Size()
-SMALL_SEEDS, SMALL_UPDATES, SMALL_RATE = 8, 12, 0.3
+SMALL_POLICY, SMALL_SEEDS, SMALL_UPDATES, SMALL_RATE = "table", 8, 12, 0.3
 MOVED = 0.5  # points of 100
 
 
@@ -40,7 +40,8 @@ class Part:
 
 
 def add_part(path: Path, part: Part, say: Callable[[str], None]) -> None:
-    """Measures a part, and keeps what else is in the file. Each regime is written when it is done.
+    """Measures a part, and keeps what else is in the file. Each regime is written when it is done,
+    so that a part that was interrupted is continued; a complete one is measured again.
 
     ValueError if the file was measured with another number of seeds.
     """
@@ -49,12 +50,15 @@ def add_part(path: Path, part: Part, say: Callable[[str], None]) -> None:
     if stored["seeds"] != part.seeds:
         raise ValueError(f"{path} is of {stored['seeds']} seeds: measure as many, or move it away")
     table = stored["tables"].setdefault(part.policy, {})
-    for regime, row in small_table(part.presets).items():
-        stored["small"][regime] = _in_order(stored["small"].get(regime, {}) | row)
-    for regime in REGIMES:
+    missing = [name for name in REGIMES if not set(part.presets) <= table.get(name, {}).keys()]
+    for regime in missing or REGIMES:
         table[regime] = _in_order(table.get(regime, {}) | measure_row(regime, part))
         write_json(path, stored, indent=1)
         say(f"{part.policy}, {regime}")
+    if part.policy == SMALL_POLICY:
+        for regime, row in small_table(part.presets).items():
+            stored["small"][regime] = _in_order(stored["small"].get(regime, {}) | row)
+        write_json(path, stored, indent=1)
 
 
 def measure_row(regime: str, part: Part) -> dict[str, Any]:
@@ -74,7 +78,7 @@ def _in_order(row: dict[str, Any]) -> dict[str, Any]:
 
 def small_table(presets: Sequence[str]) -> dict[str, dict[str, float]]:
     """Final success by regime and preset, in points of 100."""
-    protocol = Protocol(updates=SMALL_UPDATES)
+    protocol = Protocol(SMALL_POLICY, SMALL_UPDATES)
     rates = np.full(SMALL_SEEDS, SMALL_RATE)
     small: dict[str, dict[str, float]] = {}
     for name, (world_name, changes) in REGIMES.items():

@@ -234,13 +234,22 @@ def test_no_cell_of_the_table_has_moved():
     assert golden.check(moved.append)["cells_moved"] == 0, moved
 
 
-def test_a_part_of_the_table_is_added_to_what_is_there(monkeypatch, tmp_path):
+@pytest.fixture
+def measured(monkeypatch):
+    """What `add_part` has measured, row by row, without measuring it."""
+    rows = []
+
     def row(regime, part):
+        rows.append(regime)
         return {preset: {"area": part.policy} for preset in part.presets}
 
     monkeypatch.setattr(golden, "measure_row", row)
     small = lambda presets: {"late": dict.fromkeys(presets, 1.0)}  # noqa: E731
     monkeypatch.setattr(golden, "small_table", small)
+    return rows
+
+
+def test_a_part_of_the_table_is_added_to_what_is_there(measured, tmp_path):
     path = tmp_path / "laboratory.json"
     for part in (
         golden.Part("table", ("grpo", "turn_topr"), 64),
@@ -255,6 +264,24 @@ def test_a_part_of_the_table_is_added_to_what_is_there(monkeypatch, tmp_path):
     assert list(tables["table"]["late"]) == list(found["small"]["late"]) == in_order
     with pytest.raises(ValueError, match="of 64 seeds: measure as many"):
         golden.add_part(path, golden.Part("table", ("ipa",), 8), print)
+
+
+def test_an_interrupted_part_is_continued_and_a_complete_one_measured_again(measured, tmp_path):
+    path, part = tmp_path / "laboratory.json", golden.Part("network", ("ipa",), 64)
+    *_, last = golden.REGIMES
+
+    def interrupt(said):
+        if len(measured) == len(golden.REGIMES) - 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        golden.add_part(path, part, interrupt)
+    measured.clear()
+    golden.add_part(path, part, print)
+    assert measured == [last]
+    measured.clear()
+    golden.add_part(path, part, print)
+    assert measured == list(golden.REGIMES)
 
 
 def test_the_picture_shows_what_is_beyond_its_error():
