@@ -49,8 +49,13 @@ def main(arguments: list[str]) -> int:
 def draw(found: Mapping[str, Any]) -> Figure:
     """`found`: what `golden.add_part` wrote."""
     tables = found["tables"]
+    rows = list(map(len, tables.values()))
     figure, panels = plt.subplots(
-        len(tables), 1, figsize=(15, 4.6 * len(tables)), squeeze=False, layout="constrained"
+        *(len(tables), 1),
+        figsize=(15, 0.3 * sum(rows) + 1.3 * len(rows)),
+        squeeze=False,
+        layout="constrained",
+        height_ratios=rows,
     )
     for panel, (policy, table) in zip(panels[:, 0], tables.items(), strict=True):
         presets = [name for name in next(iter(table.values())) if name != found["reference"]]
