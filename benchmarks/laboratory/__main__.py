@@ -42,18 +42,25 @@ CHANGES = {"age": int, "uses": int, "tokens": int, "place": int, "gap": float}
 
 
 def main(arguments: list[str]) -> int:
-    """Returns the exit code: 1 if a cell of the table has moved."""
+    """Returns the exit code: 1 if a cell of the table has moved, 2 for what cannot be measured."""
     options = _parse(arguments)
-    if options.check:
-        result = golden.check(_say)
-    elif options.table:
-        part = golden.Part(options.policy, options.arms or tuple(PRESETS), options.seeds)
-        golden.add_part(options.out, part, _say)
-        result = {"written": str(options.out)}
-    else:
-        result = _compare(options)
+    try:
+        result = _result(options)
+    except ValueError as error:
+        print(f"benchmarks.laboratory: {error}", file=sys.stderr)
+        return 2
     print(json.dumps(result))
     return 1 if result.get("cells_moved") else 0
+
+
+def _result(options: argparse.Namespace) -> dict[str, Any]:
+    if options.check:
+        return golden.check(_say)
+    if not options.table:
+        return _compare(options)
+    part = golden.Part(options.policy, options.arms or tuple(PRESETS), options.seeds)
+    golden.add_part(options.out, part, _say)
+    return {"written": str(options.out)}
 
 
 def _compare(options: argparse.Namespace) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import importlib
+import os
 from types import SimpleNamespace
 
 import jax
@@ -264,6 +266,13 @@ def test_a_part_of_the_table_is_added_to_what_is_there(measured, tmp_path):
     assert list(tables["table"]["late"]) == list(found["small"]["late"]) == in_order
     with pytest.raises(ValueError, match="of 64 seeds: measure as many"):
         golden.add_part(path, golden.Part("table", ("ipa",), 8), print)
+
+
+def test_another_number_of_seeds_is_refused_in_a_sentence(monkeypatch, capsys):
+    monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))  # which the program would set
+    program = importlib.import_module("benchmarks.laboratory.__main__")
+    assert program.main(["--table", "--seeds=32"]) == 2
+    assert "is of 64 seeds: measure as many, or move it away\n" in capsys.readouterr().err
 
 
 def test_an_interrupted_part_is_continued_and_a_complete_one_measured_again(measured, tmp_path):
