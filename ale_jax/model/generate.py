@@ -86,7 +86,7 @@ def read_and_write(
     """Reads `chunks`, then runs up to `steps` decode steps of all slots.
 
     left: the state that the dispatch before has returned, with which some slots go on. page_SW: the
-    pages of each slot's conversation. guides: for all steps. A slot is idle after a stop token or
+    pages of each slot's conversation. guides: of these steps. A slot is idle after a stop token or
     at the end of its budget; the burst ends when all slots are. Every chunk and every step has the
     same shape, whichever conversations take part, so that a conversation's numbers do not depend on
     the others.
@@ -202,7 +202,7 @@ def _write(
         memory, hidden_S1D, expert_S1LK = extend(
             weights, memory, state.token_S[:, None], state.position_S, active_S, how.shape
         )
-        drawn = sample(logits(weights, hidden_S1D)[:, 0], state, guides)
+        drawn = sample(logits(weights, hidden_S1D)[:, 0], state, guides, i)
         written = Burst(
             jnp.where(active_S, drawn.token_S, -1),
             drawn.logp_mu_S,

@@ -14,39 +14,43 @@ MOST_SHOWN = 20  # of the most probable tokens; what OpenAI's API gives at most
 
 @struct.dataclass
 class Guides:
-    """Of each slot: whether its tokens are restricted, and to which (bit fields as in
-    `sampling_masks`); whether logits are pushed, and what is added to them; whether its most
-    probable tokens are to be shown.
+    """Of each slot: whether its tokens are restricted, and to which in each of a burst's n steps
+    (bit fields as in `sampling_masks`); whether logits are pushed, and what is added to them;
+    whether its most probable tokens are to be shown.
 
-    A slot that is restricted or pushed writes one token per dispatch, as what holds for the next
-    one depends on it.
+    What holds for a token depends on those before it. So a slot that is restricted writes one token
+    per dispatch, and more only while each of them is the only one that is allowed. A slot that is
+    pushed writes one.
     """
 
     restricts_S: jax.Array  # bool
-    allowed_Sw: jax.Array  # int32
+    allowed_nSw: jax.Array  # int32
     pushes_S: jax.Array  # bool
     push_SV: jax.Array  # float32
     shows_S: jax.Array  # bool
 
 
-def no_guides(slots: int, vocab_size: int) -> Guides:
+def no_guides(slots: int, vocab_size: int, steps: int) -> Guides:
     no_S = jnp.zeros((slots,), jnp.bool_)
-    allowed_Sw = jnp.zeros((slots, num_words(vocab_size)), jnp.int32)
-    return Guides(no_S, allowed_Sw, no_S, jnp.zeros((slots, vocab_size), jnp.float32), no_S)
+    allowed_nSw = jnp.zeros((steps, slots, num_words(vocab_size)), jnp.int32)
+    return Guides(no_S, allowed_nSw, no_S, jnp.zeros((slots, vocab_size), jnp.float32), no_S)
 
 
-def restrict(logits_SV: jax.Array, guides: Guides | None) -> jax.Array:
-    """-inf where a token is not allowed. Rows without a restriction stay bitwise the same."""
+def restrict(logits_SV: jax.Array, guides: Guides | None, step: jax.Array | int) -> jax.Array:
+    """-inf where a token is not allowed in this step of the burst. Rows without a restriction stay
+    bitwise the same."""
     if guides is None:
         return logits_SV
-    return jax.lax.cond(guides.restricts_S.any(), _restrict, _as_it_is, logits_SV, guides)
+    any_S = guides.restricts_S.any()
+    return jax.lax.cond(any_S, _restrict, lambda logits_SV, *_: logits_SV, logits_SV, guides, step)
 
 
 def push(logits_SV: jax.Array, guides: Guides | None) -> jax.Array:
     """Adds what pushes tokens up or down. Rows without a push stay bitwise the same."""
     if guides is None:
         return logits_SV
-    return jax.lax.cond(guides.pushes_S.any(), _push, _as_it_is, logits_SV, guides)
+    any_S = guides.pushes_S.any()
+    return jax.lax.cond(any_S, _push, lambda logits_SV, _: logits_SV, logits_SV, guides)
 
 
 def most_probable(logp_SV: jax.Array, guides: Guides) -> tuple[jax.Array, jax.Array]:
@@ -65,8 +69,8 @@ def most_probable(logp_SV: jax.Array, guides: Guides) -> tuple[jax.Array, jax.Ar
     return jax.lax.cond(guides.shows_S.any(), top, nothing, logp_SV)
 
 
-def _restrict(logits_SV: jax.Array, guides: Guides) -> jax.Array:
-    allowed_SV = unpack(guides.allowed_Sw, logits_SV.shape[1])
+def _restrict(logits_SV: jax.Array, guides: Guides, step: jax.Array | int) -> jax.Array:
+    allowed_SV = unpack(guides.allowed_nSw[step], logits_SV.shape[1])
     return jnp.where(guides.restricts_S[:, None] & ~allowed_SV, -jnp.inf, logits_SV)
 
 
@@ -74,10 +78,6 @@ def _push(logits_SV: jax.Array, guides: Guides) -> jax.Array:
     return jnp.where(guides.pushes_S[:, None], logits_SV + guides.push_SV, logits_SV)
 
 
-def _as_it_is(logits_SV: jax.Array, guides: Guides) -> jax.Array:
-    return logits_SV
-
-
-def guides_bytes(shape: PolicyShape, slots: int) -> int:
+def guides_bytes(shape: PolicyShape, slots: int, steps: int) -> int:
     """Memory that the guides of all slots take on each device."""
-    return slots * (4 * num_words(shape.vocab_size) + 4 * shape.vocab_size + 3)
+    return slots * (4 * steps * num_words(shape.vocab_size) + 4 * shape.vocab_size + 3)

@@ -73,9 +73,17 @@ class Drawn:
     top_logp_Sk: jax.Array | None = None
 
 
-def sample(logits_SV: jax.Array, state: SlotState, guides: Guides | None = None) -> Drawn:
-    """The key of a draw depends on (conversation, position) alone, not on the slot or the batch."""
-    logits_SV = restrict(logits_SV, guides)
+def sample(
+    logits_SV: jax.Array,
+    state: SlotState,
+    guides: Guides | None = None,
+    step: jax.Array | int = 0,
+) -> Drawn:
+    """The key of a draw depends on (conversation, position) alone, not on the slot or the batch.
+
+    step: of the burst that the guides are for.
+    """
+    logits_SV = restrict(logits_SV, guides, step)
     old_SV = jax.nn.log_softmax(logits_SV, axis=-1)
     logits_SV = push(logits_SV, guides)
     greedy_S = state.temperature_S == 0

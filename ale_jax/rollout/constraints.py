@@ -11,7 +11,7 @@ import numpy as np
 
 from ale_jax.records import FREE
 from ale_jax.rollout.guiding import Guide, NextToken
-from ale_jax.rollout.sampling_masks import MaskTable
+from ale_jax.rollout.sampling_masks import MaskTable, only_token
 
 
 class Grammar:
@@ -38,17 +38,28 @@ class Grammar:
         self._read = 0  # tokens that the matcher has taken
         self._masks = masks
 
-    def next(self, ids: np.ndarray) -> NextToken:
+    def next(self, ids: np.ndarray, most: int) -> Sequence[NextToken]:
         for token in ids[self._read :].tolist():
             if not self._matcher.consume_token(token):
                 raise ValueError(f"token {token} is not of the grammar")
         self._read = len(ids)
-        if self._matcher.is_stopped():
-            return self._kept(self._end_w.view(np.int32))
-        llguidance.numpy.fill_next_token_bitmask(self._matcher, self._mask_1w, 0)
-        return self._kept(self._mask_1w[0].copy())
+        held, ahead = [self._here()], 0
+        while len(held) < most and not self._matcher.is_stopped():
+            forced = only_token(held[-1].allowed_w)
+            if forced is None or not self._matcher.consume_token(forced):
+                break
+            ahead += 1
+            held.append(self._here())
+        self._matcher.rollback(ahead)
+        return held
 
-    def _kept(self, allowed_w: np.ndarray) -> NextToken:
+    def _here(self) -> NextToken:
+        """What holds for the token that comes next in the matcher."""
+        if self._matcher.is_stopped():
+            allowed_w = self._end_w.view(np.int32)
+        else:
+            llguidance.numpy.fill_next_token_bitmask(self._matcher, self._mask_1w, 0)
+            allowed_w = self._mask_1w[0].copy()
         mask_id = FREE if self._masks is None else self._masks.number(allowed_w)
         return NextToken(allowed_w, mask_id=mask_id)
 
@@ -73,7 +84,7 @@ class Pushes:
         if wrong:
             raise ValueError(f"logit_bias names token {wrong[0]}: there are {self.vocab_size}")
 
-    def next(self, ids: np.ndarray) -> NextToken:
+    def next(self, ids: np.ndarray, most: int) -> Sequence[NextToken]:
         count_V = np.bincount(ids, minlength=self.vocab_size).astype(np.float32)
         push_V = -self.frequency * count_V - self.presence * (count_V > 0)
         push_V = push_V.astype(np.float32)
@@ -81,7 +92,7 @@ class Pushes:
             push_V[token] += value
         if len(ids) < self.min_tokens:
             push_V[list(self.stop_ids)] = -np.inf
-        return NextToken(push_V=push_V)
+        return [NextToken(push_V=push_V)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +100,6 @@ class Both:
     grammar: Guide
     pushes: Guide
 
-    def next(self, ids: np.ndarray) -> NextToken:
-        allowed_w = self.grammar.next(ids).allowed_w
-        return NextToken(allowed_w, self.pushes.next(ids).push_V)
+    def next(self, ids: np.ndarray, most: int) -> Sequence[NextToken]:
+        (held,), (pushed,) = self.grammar.next(ids, 1), self.pushes.next(ids, 1)
+        return [dataclasses.replace(held, push_V=pushed.push_V)]

@@ -7,7 +7,8 @@ to are kept on the host.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from ale_jax.model.params import Params
 from ale_jax.model.sampler import SlotState
 from ale_jax.model.shape import PolicyShape
 from ale_jax.rollout.engine_shape import EngineShape
+from ale_jax.rollout.guiding import NextToken
 from ale_jax.rollout.page_moves import PageMoves
 from ale_jax.rollout.slots import CacheSlot, Chunk, Request
 
@@ -102,11 +104,11 @@ def slot_state(
     writing: Iterable[CacheSlot],
     num_slots: int,
     unread: Dispatch | None = None,
-    guided: Collection[int] = (),
+    guided: Mapping[int, Sequence[NextToken]] = MappingProxyType({}),
 ) -> SlotState:
     """The state of all slots. Those that are not in `writing` are idle. Those for which `unread`
-    already writes go on from where it will leave them. guided: the slots that write one token
-    only, by their index."""
+    already writes go on from where it will leave them. guided: what holds
+    for the next tokens of slots, by their index; they write these only."""
     S = num_slots
     state = SlotState(
         token_S=np.zeros((S,), np.int32),
@@ -124,7 +126,7 @@ def slot_state(
         state.goes_on_S[i] = unread is not None and unread.writes_for(slot)
         state.token_S[i] = slot.tail[0]
         state.position_S[i] = slot.length
-        state.budget_S[i] = min(slot.budget, 1) if i in guided else slot.budget
+        state.budget_S[i] = min(slot.budget, len(guided[i])) if i in guided else slot.budget
         state.key_S2[i] = request.key
         state.temperature_S[i] = request.sampling.temperature
         state.top_k_S[i] = request.sampling.top_k

@@ -76,7 +76,7 @@ class Engine:
         place = self._everywhere(params["embed_VD"])
         # What the first dispatch goes on from.
         self._left = jax.device_put(slot_state((), shape.max_sequences), place)
-        self._guides = GuideTable(shape.max_sequences, policy.vocab_size, place)
+        self._guides = GuideTable(shape.max_sequences, policy.vocab_size, shape.decode_steps, place)
         self._ids, self._numbers = itertools.count(), itertools.count()
         self._open: set[int] = set()
         self._wake = threading.Condition()
@@ -182,10 +182,11 @@ class Engine:
             while not self._closed:
                 params, version = self._weights
                 plan = self._scheduler.plan(version, unread)
-                guided = {s.index: held for s in plan.writing if (held := s.guided()) is not None}
+                steps = self._shape.decode_steps
+                guided = {s.index: held for s in plan.writing if (held := s.guided(steps))}
                 writing = {s: s.request for s in plan.writing if s.request}
                 if len(plan.batches) or len(plan.moves) or writing:
-                    shows = {s.index: r.company.top_logprobs > 0 for s, r in writing.items()}
+                    shows = [s.index for s, r in writing.items() if r.company.top_logprobs]
                     return Dispatch(
                         params,
                         version,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import jax
@@ -34,8 +34,12 @@ class NextToken:
 class Guide(Protocol):
     """Guides one reply. It is asked by the engine's thread, so it has to be quick."""
 
-    def next(self, ids: np.ndarray) -> NextToken:
-        """ids: all of the reply so far. What it raises, the reply fails with."""
+    def next(self, ids: np.ndarray, most: int) -> Sequence[NextToken]:
+        """What holds for the next tokens, as far as it is certain: for the first of them, and for
+        those behind tokens that are the only ones allowed, at most for `most` in all.
+
+        ids: all of the reply so far. What it raises, the reply fails with.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,32 +61,31 @@ class GuideTable:
     """Makes the guides of a dispatch. As long as there are none, they stay where they are on the
     devices."""
 
-    def __init__(self, slots: int, vocab_size: int, place: jax.sharding.Sharding):
-        self._slots, self._vocab_size, self._place = slots, vocab_size, place
-        self._none: Guides = jax.device_put(no_guides(slots, vocab_size), place)
+    def __init__(self, slots: int, vocab_size: int, steps: int, place: jax.sharding.Sharding):
+        self._size_nSw = steps, slots, num_words(vocab_size)
+        self._size_SV, self._place = (slots, vocab_size), place
+        self._none: Guides = jax.device_put(no_guides(slots, vocab_size, steps), place)
 
-    def arrays(self, guided: Mapping[int, NextToken], shows: Mapping[int, bool]) -> Guides:
-        """guided, shows: by the slot's index."""
+    def arrays(self, guided: Mapping[int, Sequence[NextToken]], shows: Sequence[int]) -> Guides:
+        """guided: by the slot's index. shows: indices of slots."""
         guides = self._none
-        if any(shows.values()):
-            guides = guides.replace(shows_S=_flags(self._slots, [n for n in shows if shows[n]]))
-        restricted = {n: each.allowed_w for n, each in guided.items() if each.allowed_w is not None}
-        if restricted:
-            allowed_Sw = np.zeros((self._slots, num_words(self._vocab_size)), np.int32)
-            for n, allowed_w in restricted.items():
-                allowed_Sw[n, : len(allowed_w)] = allowed_w
-            flags_S = _flags(self._slots, restricted)
-            guides = guides.replace(restricts_S=flags_S, allowed_Sw=allowed_Sw)
-        pushed = {n: each.push_V for n, each in guided.items() if each.push_V is not None}
-        if pushed:
-            push_SV = np.zeros((self._slots, self._vocab_size), np.float32)
-            for n, push_V in pushed.items():
-                push_SV[n] = push_V
-            guides = guides.replace(pushes_S=_flags(self._slots, pushed), push_SV=push_SV)
+        if shows:
+            guides = guides.replace(shows_S=self._flags(shows))
+        if restricted := [n for n, (held, *_) in guided.items() if held.allowed_w is not None]:
+            allowed_nSw = np.zeros(self._size_nSw, np.int32)
+            for slot in restricted:
+                for step, held in enumerate(guided[slot]):
+                    allowed_nSw[step, slot, : len(held.allowed_w)] = held.allowed_w
+            guides = guides.replace(restricts_S=self._flags(restricted), allowed_nSw=allowed_nSw)
+        if pushed := [n for n, (held, *_) in guided.items() if held.push_V is not None]:
+            push_SV = np.zeros(self._size_SV, np.float32)
+            for slot in pushed:
+                (held,) = guided[slot]
+                push_SV[slot] = held.push_V
+            guides = guides.replace(pushes_S=self._flags(pushed), push_SV=push_SV)
         return jax.device_put(guides, self._place) if guides is not self._none else guides
 
-
-def _flags(slots: int, where) -> np.ndarray:
-    flags_S = np.zeros((slots,), np.bool_)
-    flags_S[list(where)] = True
-    return flags_S
+    def _flags(self, where: Sequence[int]) -> np.ndarray:
+        flags_S = np.zeros((self._size_SV[0],), np.bool_)
+        flags_S[where] = True
+        return flags_S

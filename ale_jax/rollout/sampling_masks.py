@@ -7,6 +7,7 @@ import threading
 import numpy as np
 
 from ale_jax.gateway.requests import ApiError
+from ale_jax.model.sampling_masks import WORD
 from ale_jax.records import FORCED, MAX_MASKS
 
 
@@ -31,7 +32,7 @@ class MaskTable:
           ApiError: 400, if there is no room for another mask.
         """
         self._num_words = len(allowed_w)
-        if np.bitwise_count(allowed_w.view(np.uint32)).sum() == 1:
+        if only_token(allowed_w) is not None:
             return FORCED
         mask = allowed_w.tobytes()
         with self._lock:
@@ -50,3 +51,10 @@ class MaskTable:
         with self._lock:
             masks = [np.frombuffer(mask, np.int32) for mask in self._number_of]
         return np.array(masks, np.int32).reshape(len(masks), self._num_words)
+
+
+def only_token(allowed_w: np.ndarray) -> int | None:
+    """The only token that a mask, int32 [w], allows; None if it allows several."""
+    (word, *others) = np.flatnonzero(allowed_w)
+    bits = int(allowed_w[word]) & 0xFFFFFFFF
+    return None if others or bits & (bits - 1) else int(WORD * word + bits.bit_length() - 1)

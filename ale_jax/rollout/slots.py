@@ -197,19 +197,20 @@ class CacheSlot:
         self.length = end
         return chunk
 
-    def guided(self) -> NextToken | None:
-        """What holds for the next token. None if there is no guide, or the request has failed with
-        what the guide has raised."""
+    def guided(self, most: int) -> Sequence[NextToken]:
+        """What holds for the next tokens, at most for `most`. Empty if there is no guide, or the
+        request has failed with what the guide has raised."""
         guide = self.request.company.guide
         if guide is None:
-            return None
+            return ()
         written = self._written()
         try:
-            held = guide.next(written)
+            held = guide.next(written, most)
         except Exception as error:  # the others' replies go on
             self.fail(error)
-            return None
-        self._mask_ids[len(written) :] = [held.mask_id]  # once, however often it is asked
+            return ()
+        # Once, however often it is asked, and however few of these tokens are written.
+        self._mask_ids[len(written) :] = [each.mask_id for each in held]
         return held
 
     def write(self, written: Written, version: int, stop_ids: tuple[int, ...]) -> None:
@@ -274,7 +275,7 @@ class CacheSlot:
             self.index, self.pages, self._told, self.length
         )
         self._told = self.length
-        mask_id = np.array(self._mask_ids, np.int16) if self._mask_ids else None
+        mask_id = np.array(self._mask_ids[: len(ids)], np.int16) if self._mask_ids else None
         request.future.set_result(Sampled(ids, mu, old, version, stop, expert_TLK, *top, mask_id))
 
 

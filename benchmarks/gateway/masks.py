@@ -71,7 +71,7 @@ def held(stage: FamilyStage, replies: Sequence[np.ndarray], limit: int) -> dict[
     tokens = forced = 0
     for ids in replies:
         grammar = Grammar(tokenizer.grammar_vocabulary, lark, tokenizer.stop_ids[0], table)
-        numbers = [grammar.next(ids[:t]).mask_id for t in range(len(ids))]
+        numbers = [grammar.next(ids[:t], 1)[0].mask_id for t in range(len(ids))]
         tokens += len(ids)
         forced += numbers.count(FORCED)
     masks = table.masks()

@@ -59,7 +59,7 @@ def test_min_p_leaves_what_is_nearly_as_probable_as_the_most_probable():
 
 
 def _guides(**fields):
-    return no_guides(S, 40).replace(**fields)
+    return no_guides(S, 40, 2).replace(**fields)
 
 
 LOGITS_V = jnp.log(jnp.arange(1.0, 41.0) / 820)
@@ -69,8 +69,9 @@ ODD_S = jnp.arange(S) % 2 == 1
 
 def test_only_allowed_tokens_are_drawn_with_their_share_of_the_probability():
     allowed_w = np.array([1 << 31 | 1 << 5, 1 << 7], np.uint32).view(np.int32)  # 5, 31, 39
-    guides = _guides(restricts_S=ODD_S, allowed_Sw=jnp.tile(allowed_w[None, :], (S, 1)))
-    drawn, free = sample(LOGITS_SV, _state(), guides), sample(LOGITS_SV, _state())
+    allowed_nSw = jnp.zeros((2, S, 2), jnp.int32).at[1].set(allowed_w)
+    guides = _guides(restricts_S=ODD_S, allowed_nSw=allowed_nSw)
+    drawn, free = sample(LOGITS_SV, _state(), guides, 1), sample(LOGITS_SV, _state())
     odd = np.asarray(ODD_S)
     token_S = np.asarray(drawn.token_S)
     assert set(token_S[odd]) == {5, 31, 39}

@@ -11,8 +11,10 @@ from ale_jax.gateway.formats.harmony import PIECES
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import REQUIRED, ApiError, ChatRequest
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
+from ale_jax.records import FORCED
 from ale_jax.rollout.constraints import Both, Grammar, Pushes
 from ale_jax.rollout.policy_gateway import language_of
+from ale_jax.rollout.sampling_masks import MaskTable, only_token
 
 LOOK = {
     "type": "object",
@@ -46,11 +48,16 @@ def allowed(next_token, vocab_size):
     return np.flatnonzero(bits[:vocab_size])
 
 
+def following(guide, ids):
+    (held,) = guide.next(ids, 1)
+    return held
+
+
 def drawn(guide, tokenizer, rng):
     """A reply whose tokens are drawn evenly from those that are allowed."""
     ids = np.zeros((0,), np.int32)
     while True:
-        token = rng.choice(allowed(guide.next(ids), tokenizer.vocab_size))
+        token = rng.choice(allowed(following(guide, ids), tokenizer.vocab_size))
         ids = np.append(ids, np.int32(token))
         if token in tokenizer.stop_ids:
             return ids
@@ -120,7 +127,7 @@ def test_a_schema_that_is_none_breaks_nothing(tokenizer, parameters):
     speaks = language(tokenizer, "qwen3_coder")
     with contextlib.suppress(ValueError):  # which the client is told
         guide = Grammar(tokenizer.grammar_vocabulary, speaks.grammar(asked), tokenizer.stop_ids[0])
-        assert len(allowed(guide.next(np.zeros(0, np.int32)), tokenizer.vocab_size))
+        assert len(allowed(following(guide, np.zeros(0, np.int32)), tokenizer.vocab_size))
     text = (
         "<tool_call>\n<function=do>\n<parameter=must>\nx\n</parameter>\n</function>\n</tool_call>"
     )
@@ -144,24 +151,57 @@ def test_a_grammar_goes_on_from_where_it_was(tokenizer):
     first = Grammar(tokenizer.grammar_vocabulary, text, stop)
     ids = drawn(first, tokenizer, np.random.default_rng(1))
     again = Grammar(tokenizer.grammar_vocabulary, text, stop)
-    half = again.next(ids[: len(ids) // 2])
+    half = following(again, ids[: len(ids) // 2])
     assert ids[len(ids) // 2] in allowed(half, tokenizer.vocab_size)
     with pytest.raises(ValueError, match="not of the grammar"):
-        Grammar(tokenizer.grammar_vocabulary, text, stop).next(ids[3:6])
+        Grammar(tokenizer.grammar_vocabulary, text, stop).next(ids[3:6], 1)
 
 
 def test_pushes_count_what_was_written():
     pushes = Pushes(8, 0.5, 1.0, {2: 3.0}, min_tokens=4, stop_ids=(7,))
-    push_V = pushes.next(np.array([1, 1, 2])).push_V
+    push_V = following(pushes, np.array([1, 1, 2])).push_V
     np.testing.assert_array_equal(push_V, [0, -2.0, 1.5, 0, 0, 0, 0, -np.inf])
-    assert pushes.next(np.array([1, 1, 2, 3])).push_V[7] == 0
+    assert following(pushes, np.array([1, 1, 2, 3])).push_V[7] == 0
     assert push_V.dtype == np.float32
 
 
 def test_a_grammar_and_pushes_hold_together(tokenizer):
-    text = language(tokenizer, "plain_json").grammar(ASKED)
-    grammar = Grammar(tokenizer.grammar_vocabulary, text, tokenizer.stop_ids[0])
-    both = Both(grammar, Pushes(tokenizer.vocab_size, bias={5: 1.0})).next(np.zeros(0, np.int32))
-    assert both.push_V[5] == 1.0
+    text, masks = language(tokenizer, "plain_json").grammar(ASKED), MaskTable()
+    grammar = Grammar(tokenizer.grammar_vocabulary, text, tokenizer.stop_ids[0], masks)
+    both = Both(grammar, Pushes(tokenizer.vocab_size, bias={5: 1.0}))
+    (held,) = both.next(np.zeros(0, np.int32), 4)
+    assert held.push_V[5] == 1.0
     (opening,) = tokenizer.reply_ids("{")[:1]
-    assert opening in allowed(both, tokenizer.vocab_size)
+    assert opening in allowed(held, tokenizer.vocab_size)
+    assert held.mask_id == masks.number(held.allowed_w), "the learner is told"
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_is_forced_is_known_ahead(tokenizer, name):
+    """A grammar says the same of the tokens ahead as when it is asked for each of them."""
+    text, stop = language(tokenizer, name).grammar(ASKED), tokenizer.stop_ids[0]
+    vocabulary, masks = tokenizer.grammar_vocabulary, MaskTable()
+    ids = drawn(Grammar(vocabulary, text, stop), tokenizer, np.random.default_rng(2))
+    single = Grammar(vocabulary, text, stop, masks)
+    one_by_one = [following(single, ids[:t]) for t in range(len(ids))]
+    ahead, written, asked = Grammar(vocabulary, text, stop, masks), 0, 0
+    while written < len(ids):
+        held = ahead.next(ids[:written], 4)
+        again = ahead.next(ids[:written], 3)
+        assert len(again) == min(len(held), 3)
+        for found, expected in zip(held, one_by_one[written:], strict=False):
+            np.testing.assert_array_equal(found.allowed_w, expected.allowed_w)
+            assert found.mask_id == expected.mask_id
+        assert all(each.mask_id == FORCED for each in held[:-1])
+        is_certain = held[-1].mask_id == FORCED and written + len(held) < len(ids)
+        assert len(held) == 4 or not is_certain
+        written, asked = written + len(held), asked + 1
+    assert written == len(ids) and asked < len(ids)
+
+
+@pytest.mark.parametrize("tokens", [[0], [31], [32], [40], [5, 6], [5, 40], [31, 63]])
+def test_the_only_token_of_a_mask(tokens):
+    allowed_w = np.zeros(2, np.uint32)
+    for token in tokens:
+        allowed_w[token // 32] |= np.uint32(1 << token % 32)
+    assert only_token(allowed_w.view(np.int32)) == (tokens[0] if len(tokens) == 1 else None)

@@ -10,8 +10,9 @@ import pytest
 
 from ale_jax.model.params import init_params
 from ale_jax.model.sampler import Sampling
+from ale_jax.records import FORCED
 from ale_jax.rollout.engine import Engine, EngineStopped
-from ale_jax.rollout.guiding import Company
+from ale_jax.rollout.guiding import Company, NextToken
 from tests.model.shapes import DENSE, MOE
 from tests.rollout.playing import (
     PLAIN,
@@ -185,6 +186,50 @@ def test_a_watcher_sees_a_reply_grow_and_may_end_it(policy, engine):
     scores, _ = learner_scores(policy, turns)
     written = np.concatenate([reply.logp_old, after.logp_old])
     np.testing.assert_allclose(written, scores[where_written(turns)], atol=1e-5, rtol=0)
+
+
+class Mostly:
+    """Every fifth token is one of ten, and the others are certain. It says so `ahead` at a time."""
+
+    def __init__(self, ahead):
+        self.ahead, self.asked = ahead, 0
+
+    def next(self, ids, most):
+        self.asked += 1
+        end = len(ids) + min(most, self.ahead)
+        places = range(len(ids), end)
+        known = next((place + 1 for place in places if place % 5 == 0), end)
+        return [self.at(place) for place in range(len(ids), known)]
+
+    @staticmethod
+    def at(place):
+        tokens = range(40, 50) if place % 5 == 0 else [50 + place]
+        allowed_w = np.zeros(3, np.uint32)
+        for token in tokens:
+            allowed_w[token // 32] |= np.uint32(1 << token % 32)
+        return NextToken(allowed_w.view(np.int32), mask_id=FORCED if place % 5 else 7)
+
+
+def test_what_a_guide_knows_ahead_is_written_in_one_burst(engine):
+    def reply(guide):
+        conversation, company = engine.open(), Company(guide=guide)
+        first = engine.reply(conversation, prompt(1, 9), 18, PLAIN, key(1), company).result(60)
+        after = engine.reply(conversation, prompt(2, 5), 9, PLAIN, key(2)).result(60)
+        engine.end(conversation)
+        return first, after
+
+    ahead, single = Mostly(4), Mostly(1)
+    (together, then), (one_by_one, later) = reply(ahead), reply(single)
+    np.testing.assert_array_equal(together.ids, one_by_one.ids)
+    np.testing.assert_allclose(together.logp_mu, one_by_one.logp_mu, atol=1e-5, rtol=0)
+    np.testing.assert_array_equal(then.ids, later.ids)
+    is_free = np.arange(18) % 5 == 0
+    assert set(together.ids[is_free]) <= set(range(40, 50))
+    assert (together.ids[~is_free] == 50 + np.flatnonzero(~is_free)).all()
+    assert (together.logp_mu[is_free] < 0).all() and not together.logp_mu[~is_free].any()
+    np.testing.assert_array_equal(together.mask_id, np.where(is_free, 7, FORCED))
+    # The bursts write 0 | 1 to 4 | 5 | 6 to 9 | 10 | 11 to 14 | 15 | 16, 17.
+    assert (ahead.asked, single.asked) == (8, 18)
 
 
 def test_stop_token_ends_the_reply(policy):
