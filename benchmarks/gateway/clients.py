@@ -87,17 +87,13 @@ def measure(plan: Plan, cache: Path) -> dict[str, Any]:
 def play(stage: Stage, client: Client, version: str, image: str) -> Played:
     """Lets a client play the task, and compares what it was sent with what is trained on."""
     print(f"{client.name} {version} plays", file=sys.stderr, flush=True)
-    spec = SandboxSpec(image=image, memory_mb=4096, pids=512, files_mb=512, command_seconds=60.0)
-    start = lambda: pick_runtime("docker", spec).start(spec, {})  # noqa: E731
-    runner = EpisodeRunner(start, make_env, needs_sandbox, AgentLimits())
     policy, episodes = ScriptedPolicy(Script(stage, client)), Episodes()
     episode = stage.episode(policy, kept=4, obeys=False)
     token = episodes.open(episode)
-    command = ("sh", "-c", f'mkdir -p {HOME} && exec "$@"', "sh", *client.command)
-    agent = ExternalAgent(command=command, env=client.variables, seconds=SECONDS)
-    with served(make_app(episodes, "policy")) as url, contextlib.closing(runner):
+    agent = agent_of(client, SECONDS)
+    with served(make_app(episodes, "policy")) as url, contextlib.closing(in_docker(image)) as box:
         try:
-            result = runner.play_external(KEY, agent, PolicyAccess(url, token)).episode
+            result = box.play_external(KEY, agent, PolicyAccess(url, token)).episode
         except SandboxStartError as error:
             return Played(client.name, version, f"no sandbox: {error}")
     branches, counts = episodes.end(token, "all"), episode.tree.counts
@@ -118,6 +114,19 @@ def play(stage: Stage, client: Client, version: str, image: str) -> Played:
         counts.forks,
         counts.edited,
     )
+
+
+def in_docker(image: str) -> EpisodeRunner:
+    """Plays episodes in containers of the image, which have no network."""
+    spec = SandboxSpec(image=image, memory_mb=4096, pids=512, files_mb=512, command_seconds=60.0)
+    start = lambda: pick_runtime("docker", spec).start(spec, {})  # noqa: E731
+    return EpisodeRunner(start, make_env, needs_sandbox, AgentLimits())
+
+
+def agent_of(client: Client, seconds: float) -> ExternalAgent:
+    """seconds: of an episode."""
+    command = ("sh", "-c", f'mkdir -p {HOME} && exec "$@"', "sh", *client.command)
+    return ExternalAgent(command=command, env=client.variables, seconds=seconds)
 
 
 class Script:

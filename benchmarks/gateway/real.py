@@ -1,8 +1,9 @@
-"""An unmodified client before a real model: it plays a shell task in a sandbox without a network.
+"""Unmodified clients before a real model: they play shell tasks in a sandbox without a network.
 
-Nothing is scripted: whether the task is solved is up to the model, and is reported. What has to
+Nothing is scripted: whether a task is solved is up to the model, and is reported. What has to
 hold, whatever it writes, is that each of its tokens is trained on once, behind what it had read.
-The client's libraries are copied into a sandbox of bubblewrap, which needs no image.
+A model of this size may not call tools by its own format. So mini-swe-agent reads its commands from
+blocks of code, as its config for such models has it; it takes blocks of bash, too.
 """
 
 from __future__ import annotations
@@ -10,16 +11,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from ale_jax.agent import external
-from ale_jax.agent.external import ExternalAgent, PolicyAccess
+from ale_jax.agent.external import PolicyAccess
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.conversations import Watch
 from ale_jax.gateway.episodes import Episodes
@@ -28,47 +29,52 @@ from ale_jax.gateway.server import served
 from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.load import load_params, open_checkpoint
+from ale_jax.records import EpisodeKey, Task
 from ale_jax.rollout.engine import Engine
 from ale_jax.rollout.engine_shape import EngineShape
+from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.rollout.policy_gateway import EnginePolicy
 from ale_jax.rollout.slots import Sampled
-from ale_jax.sandbox.blocking import BlockingSandbox
-from ale_jax.sandbox.runtime import pick_runtime
-from ale_jax.sandbox.spec import SandboxSpec
-from benchmarks.gateway.catalogue import CLIENTS, HOME, INSIDE, Client
-from benchmarks.gateway.clients import KEY
+from benchmarks.gateway.catalogue import CLIENTS, Client
+from benchmarks.gateway.clients import agent_of, in_docker
 from benchmarks.gateway.ids import delivered
-from benchmarks.gateway.installs import install
+from benchmarks.gateway.installs import build_image, install
 from benchmarks.gateway.scripted import Stage, Written
-from envs.registry import make_env
 
-CLIENT = "openai"
+BLOCKS = (
+    *("--model-class", "litellm_textbased", "-c", "mini_textbased", "-c"),
+    r"model.action_regex=```(?:mswea_bash_command|bash|sh)\s*\n(.*?)\n```",
+)
+# When its replies are used up, it is told so, and need not ask ten times again.
+ONCE = ("MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT", "1")
+TASKS = tuple(Task(family, 3, "train") for family in ("sort", "count", "config", "script"))
 SECONDS = 600.0  # of an episode; a model of this size is slow without an accelerator
 MAX_REPLY_TOKENS, MAX_REPLIES = 160, 8
 SAID = 200  # characters
-SPEC = SandboxSpec(memory_mb=4096, pids=512, files_mb=512, command_seconds=60.0, writable=(INSIDE,))
 ENGINE = EngineShape(
     max_sequences=2,
-    max_sequence_length=2048,
+    max_sequence_length=4096,
     prefill_tokens=(64, 512),
-    pages=2 * 2048 // 16,
+    pages=2 * 4096 // 16,
     share_replies=True,
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Played:
-    """solved: the verifier's verdict. calls: replies that call a tool. said: the beginning of the
-    last reply. tokens: that the model has written; of these, lost: not trained on, or not where
-    they were written. foreign: trained on, and not written."""
+    """solved: the verifier's verdict. calls, blocks: replies that call a tool, or have a block of
+    code. said: the beginning of each reply. tokens: that the model has written; of these, lost: not
+    trained on, or not where they were written. foreign: trained on, and not written."""
 
     client: str
     version: str
+    task: str
     solved: bool
     status: str
     replies: int
     calls: int
-    said: str
+    blocks: int
+    said: list[str]
     tokens: int
     lost: int
     foreign: int
@@ -117,66 +123,58 @@ class Heard:
                 read.append(ids)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Equipped:
-    """A sandbox that the client's libraries are copied into before it starts: the reset at an
-    episode's beginning has removed those of an earlier one."""
-
-    box: BlockingSandbox
-    files: Mapping[str, bytes]
-    place: str
-
-    def relay(self, port: int, host: str, target: int) -> contextlib.AbstractContextManager[None]:
-        return self.box.relay(port, host, target)
-
-    def exec(self, argv: Sequence[str] | str, *more: Any, **options: Any) -> Any:
-        self.box.replace_directory(self.place, self.files)
-        return self.box.exec(argv, *more, **options)
-
-
 def measure(cache: Path, weights: str) -> dict[str, Any]:
+    """NotInstalled if a client cannot be had."""
     folder = cache / "clients"
     folder.mkdir(parents=True, exist_ok=True)
+    named = {client.name: client for client in CLIENTS}
+    mini = named["mini-swe-agent"]
+    command = (*mini.command[:3], *BLOCKS, *mini.command[3:])
+    blocks = dataclasses.replace(mini, command=command, env=(*mini.env, ONCE))
+    clients = {client: install(client, folder) for client in (named["openai"], blocks)}
     tokenizer, checkpoint = ChatTokenizer.load(weights), open_checkpoint(weights)
     engine = Engine(checkpoint.shape, ENGINE, tokenizer.stop_ids, load_params(checkpoint))
     policy = EnginePolicy(engine, tokenizer, Sampling(temperature=0.0), MAX_REPLY_TOKENS)
-    (client,) = (client for client in CLIENTS if client.name == CLIENT)
-    with contextlib.closing(engine):
-        played = _played(Stage(tokenizer), policy, client, folder)
-    about = {"weights": Path(weights).name, "device": jax.devices()[0].device_kind}
-    found = about | dataclasses.asdict(played)
+    with (
+        contextlib.closing(engine),
+        contextlib.closing(in_docker(build_image(list(clients), folder))) as box,
+    ):
+        play = partial(_play, Stage(tokenizer), policy, box)
+        played = [play(*each, task) for each in clients.items() for task in TASKS]
+    found = {"weights": Path(weights).name, "device": jax.devices()[0].device_kind}
+    for name in ("tokens", "lost", "foreign"):
+        found[name] = sum(getattr(each, name) for each in played)
+    for client in clients:
+        theirs = [each for each in played if each.client == client.name]
+        found[f"solved_by_{client.name}"] = sum(each.solved for each in theirs)
+    found["played"] = [dataclasses.asdict(each) for each in played]
     return {f"real_{name}": value for name, value in found.items()}
 
 
-def _played(stage: Stage, policy: EnginePolicy, client: Client, folder: Path) -> Played:
-    version = install(client, folder)
-    print(f"{client.name} {version} plays", file=sys.stderr, flush=True)
+def _play(
+    stage: Stage, policy: EnginePolicy, box: EpisodeRunner, client: Client, version: str, task: Task
+) -> Played:
+    print(f"{client.name} {version} plays {task.family}", file=sys.stderr, flush=True)
     heard, episodes = Heard(policy), Episodes()
     # As in training, the options are ours: temperature 0, so that the same weights say the same.
     episode = stage.episode(heard, kept=1, obeys=False, max_replies=MAX_REPLIES)
-    token = episodes.open(episode)
-    command = ("sh", "-c", f'mkdir -p {HOME} && exec "$@"', "sh", *client.command)
-    agent = ExternalAgent(command=command, env=client.variables, seconds=SECONDS)
-    lib = folder / client.name / "lib"
-    files = {str(p.relative_to(lib)): p.read_bytes() for p in lib.rglob("*") if p.is_file()}
-    with (
-        served(make_app(episodes, "policy")) as url,
-        pick_runtime("bubblewrap", SPEC).start(SPEC, {}) as box,
-    ):
-        machine = _Equipped(box, files, f"{INSIDE}/{client.name}/lib")
+    token, key = episodes.open(episode), EpisodeKey("train", 0, 0, task)
+    with served(make_app(episodes, "policy")) as url:
         access = PolicyAccess(url, token)
-        result = external.play(make_env(KEY.task, box), machine, agent, access, KEY)
+        result = box.play_external(key, agent_of(client, SECONDS), access).episode
     branches, written = episodes.end(token, "all"), list(heard.written())
     lost, foreign = delivered(branches, written, stage.tokenizer.decode)
     replies = [call.reply for branch in branches for call in branch.calls[branch.num_shared :]]
     return Played(
         client.name,
         version,
+        task.family,
         solved=result.reward == 1.0,
         status=f"{result.status.value} {result.detail[:200]}".strip(),
         replies=len(replies),
         calls=sum(bool(reply.tool_calls) for reply in replies),
-        said=replies[-1].content[:SAID] if replies else "",
+        blocks=sum("```" in reply.content for reply in replies),
+        said=[reply.content[:SAID] for reply in replies],
         tokens=sum(len(each.ids) for each in written),
         lost=lost,
         foreign=foreign,

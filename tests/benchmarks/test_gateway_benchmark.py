@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import json
 import random
+import re
 
 import numpy as np
 import pytest
@@ -326,6 +327,14 @@ def test_what_a_policy_reads_and_writes_is_heard(stage):
     for ours, theirs in zip(said, policy.written, strict=True):
         np.testing.assert_array_equal(ours.context, theirs.context)
         np.testing.assert_array_equal(ours.ids, theirs.ids)
+
+
+@pytest.mark.parametrize("fence", ["bash", "sh", "mswea_bash_command"])
+def test_a_client_is_told_which_blocks_are_commands(fence):
+    setting, pattern = real.BLOCKS[-1].split("=", 1)
+    assert setting == "model.action_regex"
+    said = f"First:\n\n```{fence}\nls -l\n```\n\nIt shows:\n\n```text\na\n```"
+    assert re.findall(pattern, said, re.DOTALL) == ["ls -l"]
 
 
 def test_a_real_model_needs_its_weights(capsys):
