@@ -41,16 +41,14 @@ def restrict(logits_SV: jax.Array, guides: Guides | None, step: jax.Array | int)
     bitwise the same."""
     if guides is None:
         return logits_SV
-    any_S = guides.restricts_S.any()
-    return jax.lax.cond(any_S, _restrict, lambda logits_SV, *_: logits_SV, logits_SV, guides, step)
+    return jax.lax.cond(guides.restricts_S.any(), _restrict, _as_it_is, logits_SV, guides, step)
 
 
 def push(logits_SV: jax.Array, guides: Guides | None) -> jax.Array:
     """Adds what pushes tokens up or down. Rows without a push stay bitwise the same."""
     if guides is None:
         return logits_SV
-    any_S = guides.pushes_S.any()
-    return jax.lax.cond(any_S, _push, lambda logits_SV, _: logits_SV, logits_SV, guides)
+    return jax.lax.cond(guides.pushes_S.any(), _push, _as_it_is, logits_SV, guides)
 
 
 def most_probable(logp_SV: jax.Array, guides: Guides) -> tuple[jax.Array, jax.Array]:
@@ -76,6 +74,10 @@ def _restrict(logits_SV: jax.Array, guides: Guides, step: jax.Array | int) -> ja
 
 def _push(logits_SV: jax.Array, guides: Guides) -> jax.Array:
     return jnp.where(guides.pushes_S[:, None], logits_SV + guides.push_SV, logits_SV)
+
+
+def _as_it_is(logits_SV: jax.Array, *_: object) -> jax.Array:
+    return logits_SV
 
 
 def guides_bytes(shape: PolicyShape, slots: int, steps: int) -> int:

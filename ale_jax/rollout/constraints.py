@@ -40,26 +40,35 @@ class Grammar:
 
     def next(self, ids: np.ndarray, most: int) -> Sequence[NextToken]:
         for token in ids[self._read :].tolist():
-            if not self._matcher.consume_token(token):
-                raise ValueError(f"token {token} is not of the grammar")
+            self._take(token)
         self._read = len(ids)
         held, ahead = [self._here()], 0
         while len(held) < most and not self._matcher.is_stopped():
             forced = only_token(held[-1].allowed_w)
-            if forced is None or not self._matcher.consume_token(forced):
+            if forced is None:
                 break
+            self._take(forced)
             ahead += 1
             held.append(self._here())
         self._matcher.rollback(ahead)
         return held
 
+    def _take(self, token: int) -> None:
+        if not self._matcher.consume_token(token):
+            raise ValueError(f"token {token} is not of the grammar")
+
     def _here(self) -> NextToken:
-        """What holds for the token that comes next in the matcher."""
-        if self._matcher.is_stopped():
-            allowed_w = self._end_w.view(np.int32)
-        else:
+        """What holds for the token that comes next in the matcher.
+
+        ValueError if the matcher has given up, which it would call the end.
+        """
+        if not self._matcher.is_stopped():
             llguidance.numpy.fill_next_token_bitmask(self._matcher, self._mask_1w, 0)
             allowed_w = self._mask_1w[0].copy()
+        else:
+            allowed_w = self._end_w.view(np.int32)
+        if error := self._matcher.get_error():
+            raise ValueError(f"the grammar cannot be followed any further: {error:.300}")
         mask_id = FREE if self._masks is None else self._masks.number(allowed_w)
         return NextToken(allowed_w, mask_id=mask_id)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 
 import numpy as np
 
@@ -104,11 +103,11 @@ def slot_state(
     writing: Iterable[CacheSlot],
     num_slots: int,
     unread: Dispatch | None = None,
-    guided: Mapping[int, Sequence[NextToken]] = MappingProxyType({}),
+    guided: Mapping[int, Sequence[NextToken]] | None = None,
 ) -> SlotState:
     """The state of all slots. Those that are not in `writing` are idle. Those for which `unread`
-    already writes go on from where it will leave them. guided: what holds
-    for the next tokens of slots, by their index; they write these only."""
+    already writes go on from where it will leave them. guided: by index, what holds for the next
+    tokens of slots that write these only."""
     S = num_slots
     state = SlotState(
         token_S=np.zeros((S,), np.int32),
@@ -126,7 +125,7 @@ def slot_state(
         state.goes_on_S[i] = unread is not None and unread.writes_for(slot)
         state.token_S[i] = slot.tail[0]
         state.position_S[i] = slot.length
-        state.budget_S[i] = min(slot.budget, len(guided[i])) if i in guided else slot.budget
+        state.budget_S[i] = len(guided[i]) if guided and i in guided else slot.budget
         state.key_S2[i] = request.key
         state.temperature_S[i] = request.sampling.temperature
         state.top_k_S[i] = request.sampling.top_k

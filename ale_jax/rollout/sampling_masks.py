@@ -54,7 +54,7 @@ class MaskTable:
 
 
 def only_token(allowed_w: np.ndarray) -> int | None:
-    """The only token that a mask, int32 [w], allows; None if it allows several."""
-    (word, *others) = np.flatnonzero(allowed_w)
-    bits = int(allowed_w[word]) & 0xFFFFFFFF
-    return None if others or bits & (bits - 1) else int(WORD * word + bits.bit_length() - 1)
+    """The only token that a mask, int32 [w], allows; None if it allows several, or none."""
+    words = np.flatnonzero(allowed_w)
+    bits = int(allowed_w[words[0]]) & 0xFFFFFFFF if len(words) == 1 else 0
+    return int(WORD * words[0]) + bits.bit_length() - 1 if bits.bit_count() == 1 else None

@@ -198,14 +198,14 @@ class CacheSlot:
         return chunk
 
     def guided(self, most: int) -> Sequence[NextToken]:
-        """What holds for the next tokens, at most for `most`. Empty if there is no guide, or the
-        request has failed with what the guide has raised."""
+        """What holds for the next tokens, at most for `most` and for those that it may still write.
+        Empty if there is no guide, or the request has failed with what the guide has raised."""
         guide = self.request.company.guide
         if guide is None:
             return ()
         written = self._written()
         try:
-            held = guide.next(written, most)
+            held = guide.next(written, min(most, self.budget))
         except Exception as error:  # the others' replies go on
             self.fail(error)
             return ()

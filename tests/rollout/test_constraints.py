@@ -157,6 +157,16 @@ def test_a_grammar_goes_on_from_where_it_was(tokenizer):
         Grammar(tokenizer.grammar_vocabulary, text, stop).next(ids[3:6], 1)
 
 
+def test_a_grammar_that_its_matcher_has_given_up_does_not_end_the_reply(tokenizer):
+    """As it does with what is too complex. It then says that it has stopped."""
+    text, stop = language(tokenizer, "plain_json").grammar(ASKED), tokenizer.stop_ids[0]
+    given_up = Grammar(tokenizer.grammar_vocabulary, text, stop)
+    assert not given_up._matcher.consume_token(stop)
+    assert given_up._matcher.is_stopped()
+    with pytest.raises(ValueError, match="cannot be followed any further"):
+        given_up.next(np.zeros(0, np.int32), 4)
+
+
 def test_pushes_count_what_was_written():
     pushes = Pushes(8, 0.5, 1.0, {2: 3.0}, min_tokens=4, stop_ids=(7,))
     push_V = following(pushes, np.array([1, 1, 2])).push_V
@@ -199,7 +209,7 @@ def test_what_is_forced_is_known_ahead(tokenizer, name):
     assert written == len(ids) and asked < len(ids)
 
 
-@pytest.mark.parametrize("tokens", [[0], [31], [32], [40], [5, 6], [5, 40], [31, 63]])
+@pytest.mark.parametrize("tokens", [[0], [31], [32], [40], [], [5, 6], [5, 40], [31, 63]])
 def test_the_only_token_of_a_mask(tokens):
     allowed_w = np.zeros(2, np.uint32)
     for token in tokens:
