@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import AbstractDevice
 
 from ale_jax.model import paged_attention as kernels
 from ale_jax.model.cache import Int8, LayerPages, gather_rows, load, store_as
@@ -66,12 +67,18 @@ def test_on_a_mesh_each_device_has_pages_of_its_own(monkeypatch):
 
 
 @pytest.mark.parametrize("sizes", [{}, {"data": 4, "tensor": 2}], ids=["one device", "mesh"])
-@pytest.mark.parametrize(("name", "platform"), [("gpu", "cuda"), ("tpu", "tpu")])
-def test_kernels_lower_for_their_platforms(name, platform, sizes):
+@pytest.mark.parametrize(
+    ("name", "platform", "device"),
+    [
+        ("gpu", "cuda", AbstractDevice("NVIDIA H100 80GB HBM3", None, "gpu")),
+        ("tpu", "tpu", AbstractDevice("TPU v5", 1, "tpu")),
+    ],
+)
+def test_kernels_lower_for_their_platforms(name, platform, device, sizes):
     q_BNH, pages, page_BW = _inputs(jnp.bfloat16)
     decode = jax.jit(kernels.paged_attention, static_argnums=4)
     mesh = abstract_mesh(vars(MeshShape(data=1)) | sizes)
-    with jax.sharding.use_abstract_mesh(mesh):
+    with jax.sharding.use_abstract_mesh(mesh.update(abstract_device=device)):
         traced = decode.trace(q_BNH, pages, page_BW, LENGTH_B, name)
         text = traced.lower(lowering_platforms=(platform,)).as_text()
     assert "custom_call" in text
