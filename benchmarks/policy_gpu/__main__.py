@@ -1,11 +1,11 @@
-"""How close do engine and learner come to what one H200 can do, on layers of Qwen3-30B-A3B?
+"""How close do engine and learner come to what one GPU can do, on layers of Qwen3-30B-A3B?
 
     python -m benchmarks.policy_gpu [--quick]
 
 decode_floor_ratio_bB: time of a decode step of B conversations, relative to the time for reading
-the bytes that it needs at 4.3 TB/s. train_mfu_T: model FLOP/s of a forward and backward pass of T
-tokens, with recomputed layers, relative to 989 TFLOP/s. swap_ms: what a swap of half a billion
-weights costs the engine.
+the bytes that it needs as fast as the GPU copies its memory. train_mfu_T: model FLOP/s of a forward
+and backward pass of T tokens, with recomputed layers, relative to the 989 TFLOP/s of an H100 or
+H200. swap_ms: what a swap of half a billion weights costs the engine.
 
 It takes less than eight minutes; --quick takes about one, with fewer layers and sizes. Each part
 runs in a separate process. A part that fails or exceeds its time gives null, and the exit code is
@@ -57,13 +57,16 @@ def main(arguments: list[str]) -> int:
             if "key" in finding:
                 values[finding["key"]] = finding["value"]
                 about["details"][finding["key"]] = finding["details"]
+                # At once, so that a run that is interrupted has not measured in vain.
+                print(_line(finding["key"], finding["value"]), flush=True)
             else:
                 about |= finding
         if about.get("device", {}).get("platform") not in (None, "gpu"):
             print(f"there is no GPU here ({about['device']}): nothing is measured")
             break
-    for key, value in values.items():
-        print(_line(key, value))
+    for key in KEYS:
+        if key not in about["details"]:
+            print(_line(key, None))
     command = "python -m benchmarks.policy_gpu" + (" --quick" if quick else "")
     print(json.dumps({"command": command} | values | about))
     failed = about["failed"] or any("error" in each for each in about["details"].values())

@@ -16,10 +16,26 @@ from ale_jax.model.generate import Chunks, read_and_write
 from ale_jax.model.params import Params, init_params
 from ale_jax.model.sampler import SlotState
 from ale_jax.model.shape import PolicyShape
-from benchmarks.policy_gpu.plan import BANDWIDTH, DecodeWork
+from benchmarks.policy_gpu.plan import DecodeWork
 
 NO_STOP = (-1,)  # never sampled, as ids are not negative
 CHUNK_TOKENS = 16  # the program includes prefill, as in the engine, but there is nothing to prefill
+COPIED_BYTES = 4 * 2**30  # many times the cache of any GPU
+COPIES = 10
+
+
+def measure_bandwidth() -> float:
+    """Bytes per second, read and written, while this device copies its memory: the fastest of some
+    copies."""
+    copy = jax.jit(lambda x_n: x_n + 1)
+    x_n = jax.block_until_ready(jnp.zeros(COPIED_BYTES // 4, jnp.float32))
+    jax.block_until_ready(copy(x_n))
+    seconds = []
+    for _ in range(COPIES):
+        start = time.perf_counter()
+        jax.block_until_ready(copy(x_n))
+        seconds.append(time.perf_counter() - start)
+    return 2 * COPIED_BYTES / min(seconds)
 
 
 def sampler_weights(shape: PolicyShape) -> Params:
@@ -55,8 +71,11 @@ def floor_bytes(params: Params, shape: PolicyShape, batch: int, context: float) 
     return bytes_of | {"cache": shape.num_layers * batch * context * of_token}
 
 
-def measure_decode(params: Params, work: DecodeWork, batch: int, platform: str) -> dict[str, Any]:
+def measure_decode(
+    params: Params, work: DecodeWork, batch: int, platform: str, bandwidth: float
+) -> dict[str, Any]:
     """ratio: of the median step's time to the floor. platform: whose kernels the program uses.
+    bandwidth: of the device's memory, in bytes per second.
 
     Each dispatch writes the same positions again, and dispatches follow each other without
     synchronization with the host.
@@ -99,13 +118,14 @@ def measure_decode(params: Params, work: DecodeWork, batch: int, platform: str) 
     # A token attends to those before it and to itself.
     context = work.context + (work.steps + 1) / 2
     parts = floor_bytes(params, shape, batch, context)
-    floor_s = sum(parts.values()) / BANDWIDTH
+    floor_s = sum(parts.values()) / bandwidth
     return {
         "ratio": statistics.median(step_s) / floor_s,
         "step_ms": 1e3 * statistics.median(step_s),
         "step_ms_by_repeat": [1e3 * each for each in step_s],
         "floor_ms": 1e3 * floor_s,
         "floor_bytes": parts,
+        "bandwidth": bandwidth,
         "compile_s": compile_s,
         "layers": shape.num_layers,
     }

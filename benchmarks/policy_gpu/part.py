@@ -22,7 +22,7 @@ import jax
 
 from ale_jax.model.params import init_params
 from benchmarks.policy_gpu import plan
-from benchmarks.policy_gpu.decode import measure_decode, sampler_weights
+from benchmarks.policy_gpu.decode import measure_bandwidth, measure_decode, sampler_weights
 from benchmarks.policy_gpu.train import measure_train
 from benchmarks.weight_swap import HALF_BILLION, measure_swap
 
@@ -68,19 +68,20 @@ def measure_all(measurements: Iterator[Measurement]) -> int:
 def _decode(quick: bool) -> Iterator[Measurement]:
     start = time.monotonic()
     work = plan.QUICK_DECODE if quick else plan.DECODE
+    bandwidth = measure_bandwidth()
     params = sampler_weights(work.shape)
     for batch in work.batches:
         yield (
             f"decode_floor_ratio_b{batch}",
             "ratio",
-            lambda batch=batch: measure_decode(params, work, batch, "gpu"),
+            lambda batch=batch: measure_decode(params, work, batch, "gpu", bandwidth),
         )
     # For comparison: without the kernel that reads pages, if there is time to compile it.
     if not quick and time.monotonic() - start < SPARE_TIME_S:
         yield (
             "decode_floor_ratio_b64_gathered_rows",
             "ratio",
-            lambda: measure_decode(params, work, 64, "without kernels"),
+            lambda: measure_decode(params, work, 64, "without kernels", bandwidth),
         )
 
 

@@ -88,8 +88,9 @@ def test_a_decode_step_is_measured():
         dispatches=2,
         repeats=2,
     )
-    found = measure_decode(_zeros(sampler_weights, SMALL), work, 2, "cpu")
+    found = measure_decode(_zeros(sampler_weights, SMALL), work, 2, "cpu", 2e9)
     assert found["ratio"] == pytest.approx(found["step_ms"] / found["floor_ms"])
+    assert found["floor_ms"] == pytest.approx(1e3 * sum(found["floor_bytes"].values()) / 2e9)
     # Contexts of 7 and 8 tokens; router and norms are float32 in the sampler.
     assert found["floor_bytes"]["cache"] == 2 * 7.5 * 2 * 2 * 16 * 2
     assert found["floor_bytes"]["other_weights"] == 2 * (6144 + 3072 + 64) + 4 * (256 + 128)
