@@ -12,7 +12,7 @@ from configs import smollm2_135m
 
 
 def get_config(algorithm: str = "ipa") -> ConfigDict:
-    c = smollm2_135m.get_config(algorithm)
+    c = smollm2_135m.real_model(algorithm)
     c.name = "qwen2_5_coder_0_5b"
     c.model.update(width=896, num_layers=24, num_heads=14, num_kv_heads=2, head_width=64)
     c.model.update(mlp_width=4864, qkv_bias=True, rope_theta=1e6, norm_eps=1e-6)

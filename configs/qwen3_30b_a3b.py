@@ -13,7 +13,7 @@ from configs import smollm2_135m
 
 
 def get_config(algorithm: str = "ipa") -> ConfigDict:
-    c = smollm2_135m.get_config(algorithm)
+    c = smollm2_135m.real_model(algorithm)
     c.name = "qwen3_30b_a3b"
     c.hardware.update(chip="h200", devices=8)
     c.mesh.update(data=1, fsdp=2, expert=4)
