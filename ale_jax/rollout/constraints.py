@@ -51,6 +51,9 @@ class Grammar:
             ahead += 1
             held.append(self._here())
         self._matcher.rollback(ahead)
+        if only_token(held[-1].allowed_w) is None:
+            # As after a character within a string.
+            held += [dataclasses.replace(held[-1], is_guess=True)] * (most - len(held))
         return held
 
     def _take(self, token: int) -> None:

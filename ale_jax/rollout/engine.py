@@ -232,14 +232,14 @@ class Engine:
         burst, copied = jax.device_get((burst, copied))
         dispatch.moves.take_over(copied, self._record)
         self.stats.bursts += bool(dispatch.writing)
-        self.stats.sampled_tokens += int((burst.token_nS >= 0).sum())
         if self._record:
             self._record.take_over(dispatch, burst)
         with self._wake:
             for slot in dispatch.writing:
                 # `end` may have freed it meanwhile, or an earlier burst have finished its request.
                 if dispatch.writes_for(slot):
-                    slot.write(_of(burst, slot.index), dispatch.version, self._stop_ids)
+                    own = _of(burst, slot.index)
+                    self.stats.sampled_tokens += slot.write(own, dispatch.version, self._stop_ids)
                     if slot.page_keys is not None:
                         self._scheduler.offer_pages(slot, dispatch.version)
 

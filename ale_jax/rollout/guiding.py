@@ -23,20 +23,24 @@ class NextToken:
 
     allowed_w: bit fields as in `model.guides.Guides`; None if every token is. push_V: float32, what
     is added to the logits; None if nothing is. mask_id: as in `Turn`, of who keeps masks for the
-    learner.
+    learner. is_guess: whether that may turn out to be wrong.
     """
 
     allowed_w: np.ndarray | None = None
     push_V: np.ndarray | None = None
     mask_id: int = FREE
+    is_guess: bool = False
 
 
 class Guide(Protocol):
     """Guides one reply. It is asked by the engine's thread, so it has to be quick."""
 
     def next(self, ids: np.ndarray, most: int) -> Sequence[NextToken]:
-        """What holds for the next tokens, as far as it is certain: for the first of them, and for
-        those behind tokens that are the only ones allowed, at most for `most` in all.
+        """What holds for the next tokens, at most for `most`. It is certain for the first of them,
+        and for those behind tokens that are the only ones allowed. For those that follow it may be
+        guessed: a token that was drawn under a wrong guess is drawn again. Whether a guess is right
+        depends on the tokens before it, and not on the one that is drawn, so the tokens are those
+        that would be drawn one by one.
 
         ids: all of the reply so far. What it raises, the reply fails with.
         """

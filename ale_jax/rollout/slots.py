@@ -126,7 +126,9 @@ class CacheSlot:
         self.budget = 0  # tokens that the current request may still write
         self._cut = ""  # why the reply ends when the budget is used up
         self._parts: list[tuple[np.ndarray, ...]] = []  # what the reply consists of so far
+        self._held: Sequence[NextToken] = ()  # what guides the tokens of the next burst
         self._mask_ids: list[int] = []  # of its tokens, if something guides it
+        self._most_guesses = 0  # in a burst, for it costs a step to write what is then dropped
         self._ends: deque[tuple[int, int]] = deque()  # (end, size) of the chunks to be read
 
     def fail(self, error: Exception) -> None:
@@ -153,7 +155,8 @@ class CacheSlot:
         assert self.request is None, "one request per conversation at a time"
         self.request = request
         self.tail += request.new_ids.tolist()
-        self._parts, self._mask_ids = [], []
+        self._parts, self._held, self._mask_ids = [], (), []
+        self._most_guesses = self._max_tokens
         # A token may be written at every position after the context, including the slot's last one.
         room = self._max_tokens - (self.length + len(self.tail))
         self.budget = min(request.max_tokens, room)
@@ -200,22 +203,19 @@ class CacheSlot:
     def guided(self, most: int) -> Sequence[NextToken]:
         """What holds for the next tokens, at most for `most` and for those that it may still write.
         Empty if there is no guide, or the request has failed with what the guide has raised."""
-        guide = self.request.company.guide
-        if guide is None:
-            return ()
         written = self._written()
-        try:
-            held = guide.next(written, min(most, self.budget))
-        except Exception as error:  # the others' replies go on
-            self.fail(error)
-            return ()
+        held = self._ask(written, min(most, self.budget))
+        certain = sum(not each.is_guess for each in held)
+        self._held = held[: certain + self._most_guesses]
         # Once, however often it is asked, and however few of these tokens are written.
-        self._mask_ids[len(written) :] = [each.mask_id for each in held]
-        return held
+        self._mask_ids[len(written) :] = [each.mask_id for each in self._held]
+        return self._held
 
-    def write(self, written: Written, version: int, stop_ids: tuple[int, ...]) -> None:
-        """Takes over what a burst wrote for this slot."""
-        count = int((written.token_n >= 0).sum())
+    def write(self, written: Written, version: int, stop_ids: tuple[int, ...]) -> int:
+        """Takes over what a burst wrote for this slot. Returns the number of tokens."""
+        count = self._well_drawn(written.token_n[written.token_n >= 0])
+        if not self.request:  # the guide has failed it
+            return 0
         ended = self._watched(written.token_n[:count])
         if ended is not None:
             count = ended  # what the cache holds behind it is overwritten by what comes next
@@ -230,6 +230,7 @@ class CacheSlot:
             self._finish("stop")
         elif self.budget == 0:
             self._finish(self._cut)
+        return count
 
     def forget_keys(self) -> None:
         """The rest of the conversation has no keys, as other weights read or write it."""
@@ -243,6 +244,29 @@ class CacheSlot:
             self._filled += 1
             if self._filled > len(self.prefix_keys):
                 self.prefix_keys.append(key)
+
+    def _ask(self, ids: np.ndarray, most: int) -> Sequence[NextToken]:
+        """What the guide says. Empty if there is none, or it has failed the request."""
+        guide = self.request.company.guide
+        try:
+            return guide.next(ids, most) if guide else ()
+        except Exception as error:  # the others' replies go on
+            self.fail(error)
+            return ()
+
+    def _well_drawn(self, new_ids: np.ndarray) -> int:
+        """How many of the new ids were drawn before the first wrong guess."""
+        before, right = self._written(), 0
+        for count, held in enumerate(self._held[: len(new_ids)]):
+            if not held.is_guess:
+                continue
+            found = self._ask(np.concatenate([before, new_ids[:count]]), 1)
+            is_right = bool(found) and np.array_equal(found[0].allowed_w, held.allowed_w)
+            right += is_right
+            self._most_guesses = 1 + 2 * right
+            if not is_right:
+                return count
+        return len(new_ids)
 
     def _watched(self, new_ids: np.ndarray) -> int | None:
         """After how many of the new ids the reply ends, if its watcher says so."""

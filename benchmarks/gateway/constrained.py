@@ -3,7 +3,9 @@
 A policy with random weights answers with and without a required call of a tool. A call counts as
 parsed if its arguments are of the tool's schema. The cost is the time for each sampled token of
 replies that are as long, beside as many others. It depends on how long the policy's own steps take:
-so it is measured with the quickstart's policy, and with one of the shape of SmolLM2-135M.
+so it is measured with the quickstart's policy, and with one of the shape of SmolLM2-135M. It also
+depends on what is written: a policy that knows nothing writes text that no string may hold, so a
+trained one (`writing_costs`) has less to draw again.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import dataclasses
 import json
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -27,6 +29,8 @@ from ale_jax.model.params import init_params
 from ale_jax.model.sampler import Sampling
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.tokenizer import ChatTokenizer
+from ale_jax.model.weights.layout import Checkpoint
+from ale_jax.model.weights.load import load_params
 from ale_jax.rollout.engine import Engine
 from ale_jax.rollout.engine_shape import EngineShape
 from ale_jax.rollout.policy_gateway import ChatRender, EnginePolicy, language_of
@@ -51,6 +55,19 @@ LOOK = {
 }
 TOOL = {"type": "function", "function": {"name": "look", "description": "", "parameters": LOOK}}
 MESSAGES = (ChatMessage("user", "What is in it?"),)
+TEXT = {"type": "string"}
+CONTENT = {
+    "type": "object",
+    "properties": {"path": TEXT, "content": TEXT},
+    "required": ["path", "content"],
+    "additionalProperties": False,
+}
+WRITE = {
+    "type": "function",
+    "function": {"name": "write", "description": "Writes a file.", "parameters": CONTENT},
+}
+TO_WRITE = (ChatMessage("user", "Write a story about a lighthouse to story.txt."),)
+WRITTEN_TOKENS = 60  # nearly every call is longer
 
 
 def measure(plan: Plan) -> dict[str, Any]:
@@ -71,6 +88,15 @@ def measure(plan: Plan) -> dict[str, Any]:
         "constrained_token_time_ratio_135m": round(statistics.median(larger), 3),
         "constrained_token_time_ratio_135m_rounds": larger,
     }
+
+
+def writing_costs(tokenizer: ChatTokenizer, checkpoint: Checkpoint, rounds: int) -> list[float]:
+    """As `Bench.costs`, of long calls by a trained policy."""
+    shape, params = checkpoint.shape, load_params(checkpoint)
+    with contextlib.closing(Engine(shape, ENGINE, tokenizer.stop_ids, params)) as engine:
+        bench = Bench(tokenizer, engine, WRITE, TO_WRITE, WRITTEN_TOKENS, WRITTEN_TOKENS)
+        bench.costs(1, TOGETHER)  # compiles
+        return bench.costs(rounds, TOGETHER)
 
 
 def policy_of_135m(vocab_size: int) -> PolicyShape:
@@ -95,8 +121,15 @@ def is_parsed(choice: Choice) -> bool:
 
 @dataclasses.dataclass
 class Bench:
+    """held_tokens, free_tokens: the longest replies with a required call of the tool, and without.
+    By default nobody stops before the end of a call, and free replies are about as long."""
+
     tokenizer: ChatTokenizer
     engine: Engine
+    tool: Mapping[str, Any] = dataclasses.field(default_factory=lambda: TOOL)
+    messages: Sequence[ChatMessage] = MESSAGES
+    held_tokens: int = REPLY_TOKENS
+    free_tokens: int = 50
     asked: int = 0
 
     @classmethod
@@ -121,11 +154,10 @@ class Bench:
         return ratios
 
     def _token_seconds(self, tool_choice: str, replies: int) -> float:
-        """For each token, beside as many others. Nobody stops before the end of a call."""
+        """For each token, beside as many others."""
         before, start = self.engine.stats.sampled_tokens, time.monotonic()
-        # The free replies are made about as long as calls are.
-        limits = {} if tool_choice == REQUIRED else {"max_tokens": 50}
-        self.replies(replies, tool_choice, **limits)
+        most = self.held_tokens if tool_choice == REQUIRED else self.free_tokens
+        self.replies(replies, tool_choice, max_tokens=most)
         return (time.monotonic() - start) / (self.engine.stats.sampled_tokens - before)
 
     def _ask(self, count: int, tool_choice: str, **options: Any) -> list[Choice]:
@@ -135,7 +167,8 @@ class Bench:
         tree, kept = TokenTree(ChatRender(self.tokenizer)), EpisodeOptions(kept=TOGETHER)
         episode = GatewayEpisode(tree, policy, language_of(self.tokenizer), keys, kept)
         sampled = SampleOptions(n=count, **options)
-        request = ChatRequest("m", MESSAGES, (TOOL,), tool_choice, False, options=sampled)
+        tools = (self.tool,)
+        request = ChatRequest("m", self.messages, tools, tool_choice, False, options=sampled)
         choices = [episode.answer(each, request) for each in episode.ask(request)]
         episode.end("all")
         return choices

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import statistics
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -37,6 +38,7 @@ from ale_jax.rollout.policy_gateway import EnginePolicy
 from ale_jax.rollout.slots import Sampled
 from benchmarks.gateway.catalogue import CLIENTS, Client
 from benchmarks.gateway.clients import agent_of, in_docker
+from benchmarks.gateway.constrained import writing_costs
 from benchmarks.gateway.ids import delivered
 from benchmarks.gateway.installs import build_image, install
 from benchmarks.gateway.scripted import Stage, Written
@@ -50,6 +52,7 @@ ONCE = ("MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT", "1")
 TASKS = tuple(Task(family, 3, "train") for family in ("sort", "count", "config", "script"))
 SECONDS = 600.0  # of an episode; a model of this size is slow without an accelerator
 MAX_REPLY_TOKENS, MAX_REPLIES = 160, 8
+WRITING_ROUNDS = 5
 SAID = 200  # characters
 ENGINE = EngineShape(
     max_sequences=2,
@@ -148,6 +151,9 @@ def measure(cache: Path, weights: str) -> dict[str, Any]:
         theirs = [each for each in played if each.client == client.name]
         found[f"solved_by_{client.name}"] = sum(each.solved for each in theirs)
     found["played"] = [dataclasses.asdict(each) for each in played]
+    costs = writing_costs(tokenizer, checkpoint, WRITING_ROUNDS)
+    found["constrained_token_time_ratio"] = round(statistics.median(costs), 3)
+    found["constrained_token_time_ratio_rounds"] = costs
     return {f"real_{name}": value for name, value in found.items()}
 
 

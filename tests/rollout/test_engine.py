@@ -1,5 +1,6 @@
 """The engine: what it says of its tokens is true, whoever else shards the batch."""
 
+import dataclasses
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -230,6 +231,53 @@ def test_what_a_guide_knows_ahead_is_written_in_one_burst(engine):
     np.testing.assert_array_equal(together.mask_id, np.where(is_free, 7, FORCED))
     # The bursts write 0 | 1 to 4 | 5 | 6 to 9 | 10 | 11 to 14 | 15 | 16, 17.
     assert (ahead.asked, single.asked) == (8, 18)
+
+
+class Guessing:
+    """Tokens are of the 40s, but the one after 42, 45 or 48 is of the 60s. It guesses that what
+    holds for a token holds for the next ones, too."""
+
+    def __init__(self, guesses):
+        self.guesses, self.asked = guesses, 0
+
+    def next(self, ids, most):
+        self.asked += 1
+        first = 60 if len(ids) and ids[-1] in (42, 45, 48) else 40
+        allowed_w = np.zeros(3, np.uint32)
+        for token in range(first, first + 10):
+            allowed_w[token // 32] |= np.uint32(1 << token % 32)
+        held = NextToken(allowed_w.view(np.int32), mask_id=first)
+        guess = dataclasses.replace(held, is_guess=True)
+        return [held] + [guess] * min(most - 1, self.guesses)
+
+
+def test_what_was_drawn_under_a_wrong_guess_is_drawn_again(engine):
+    def reply(guide, number):
+        company, conversation = Company(guide=guide), engine.open()
+        first = engine.reply(conversation, prompt(1, 9), 30, PLAIN, key(number), company).result(60)
+        after = engine.reply(conversation, prompt(2, 5), 9, PLAIN, key(number)).result(60)
+        engine.end(conversation)
+        return first, after
+
+    bursts, masks = [], set()
+    for number in range(4):
+        before = engine.stats.bursts, engine.stats.sampled_tokens
+        (guessed, then), (one_by_one, later) = (
+            reply(Guessing(3), number),
+            reply(Guessing(0), number),
+        )
+        np.testing.assert_array_equal(guessed.ids, one_by_one.ids)
+        np.testing.assert_allclose(guessed.logp_mu, one_by_one.logp_mu, atol=1e-5, rtol=0)
+        np.testing.assert_array_equal(guessed.mask_id, one_by_one.mask_id)
+        np.testing.assert_array_equal(guessed.mask_id, guessed.ids // 10 // 2 * 20)
+        np.testing.assert_array_equal(then.ids, later.ids)
+        tokens = 2 * (len(guessed.ids) + len(then.ids))
+        assert engine.stats.sampled_tokens - before[1] == tokens, "once each"
+        np.testing.assert_allclose(then.logp_old, later.logp_old, atol=1e-5, rtol=0)
+        bursts.append(engine.stats.bursts - before[0])
+        masks |= set(guessed.mask_id.tolist())
+    assert masks == {40, 60}
+    assert max(bursts) < 30 + 25 + 2 * 3, "one by one takes 30, and what follows 3 each"
 
 
 def test_stop_token_ends_the_reply(policy):
