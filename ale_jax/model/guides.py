@@ -18,8 +18,8 @@ class Guides:
     (bit fields as in `sampling_masks`); whether logits are pushed, and what is added to them;
     whether its most probable tokens are to be shown.
 
-    What holds for a token depends on those before it. So a slot that is restricted writes on where a
-    token is the only one that is allowed, and otherwise under masks that are guessed
+    What holds for a token depends on those before it. So a slot that is restricted writes on where
+    a token is the only one that is allowed, and otherwise under masks that are guessed
     (rollout/guiding.py). A slot that is pushed writes one token per dispatch.
     """
 

@@ -238,8 +238,9 @@ class Engine:
             for slot in dispatch.writing:
                 # `end` may have freed it meanwhile, or an earlier burst have finished its request.
                 if dispatch.writes_for(slot):
-                    own = _of(burst, slot.index)
-                    self.stats.sampled_tokens += slot.write(own, dispatch.version, self._stop_ids)
+                    own = slot.well_drawn(_of(burst, slot.index))
+                    self.stats.sampled_tokens += len(own.token_n)  # before the reply is given
+                    slot.write(own, dispatch.version, self._stop_ids)
                     if slot.page_keys is not None:
                         self._scheduler.offer_pages(slot, dispatch.version)
 

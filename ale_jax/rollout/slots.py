@@ -211,12 +211,19 @@ class CacheSlot:
         self._mask_ids[len(written) :] = [each.mask_id for each in self._held]
         return self._held
 
-    def write(self, written: Written, version: int, stop_ids: tuple[int, ...]) -> int:
-        """Takes over what a burst wrote for this slot. Returns the number of tokens."""
-        count = self._well_drawn(written.token_n[written.token_n >= 0])
-        if not self.request:  # the guide has failed it
-            return 0
-        ended = self._watched(written.token_n[:count])
+    def well_drawn(self, written: Written) -> Written:
+        """What a burst wrote for this slot before it was idle, and before the first wrong guess.
+        Without a request, the guide has failed it meanwhile."""
+        new_ids = written.token_n[written.token_n >= 0]
+        count = self._count_well_drawn(new_ids)
+        return Written(*(each[:count] for each in written))
+
+    def write(self, written: Written, version: int, stop_ids: tuple[int, ...]) -> None:
+        """Takes over what `well_drawn` has returned, if there is a request still."""
+        if not self.request:
+            return
+        count = len(written.token_n)
+        ended = self._watched(written.token_n)
         if ended is not None:
             count = ended  # what the cache holds behind it is overwritten by what comes next
         ids = written.token_n[:count]
@@ -230,7 +237,6 @@ class CacheSlot:
             self._finish("stop")
         elif self.budget == 0:
             self._finish(self._cut)
-        return count
 
     def forget_keys(self) -> None:
         """The rest of the conversation has no keys, as other weights read or write it."""
@@ -254,8 +260,7 @@ class CacheSlot:
             self.fail(error)
             return ()
 
-    def _well_drawn(self, new_ids: np.ndarray) -> int:
-        """How many of the new ids were drawn before the first wrong guess."""
+    def _count_well_drawn(self, new_ids: np.ndarray) -> int:
         before, right = self._written(), 0
         for count, held in enumerate(self._held[: len(new_ids)]):
             if not held.is_guess:

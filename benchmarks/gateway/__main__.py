@@ -11,8 +11,8 @@ clients: unmodified clients play a task in a sandbox to its end.
 resent: a long history that is sent again, and one that the engine has kept.
 constrained: a policy that knows nothing, held to a tool's schema.
 masks: what the learner needs to know of replies that are held to schemas.
-real: two of the clients before the model in --weights, which decides what is done, and what it costs
-to hold it to a schema.
+real: two of the clients before the model in --weights, which decides what is done, and what it
+costs to hold it to a schema.
 
 drift, clients, masks and real get what they need from PyPI and npm, and keep it in the cache.
 --quick: few of everything and nothing from the network, so none of these. real needs --weights, a

@@ -137,7 +137,8 @@ class Played:
                 tokens = np.full((self.shape.decode_steps,), -1)
                 tokens[: written[slot]] = 100 + slot.conversation
                 none = np.zeros(self.shape.decode_steps)
-                slot.write(Written(tokens, none, none, none, none), sent.version, (STOP,))
+                own = slot.well_drawn(Written(tokens, none, none, none, none))
+                slot.write(own, sent.version, (STOP,))
                 if slot.page_keys is not None:
                     self.scheduler.offer_pages(slot, sent.version)
 
