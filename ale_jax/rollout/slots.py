@@ -203,6 +203,8 @@ class CacheSlot:
     def guided(self, most: int) -> Sequence[NextToken]:
         """What holds for the next tokens, at most for `most` and for those that it may still write.
         Empty if there is no guide, or the request has failed with what the guide has raised."""
+        if self.request.company.guide is None:
+            return ()
         written = self._written()
         held = self._ask(written, min(most, self.budget))
         certain = sum(not each.is_guess for each in held)
@@ -215,7 +217,7 @@ class CacheSlot:
         """What a burst wrote for this slot before it was idle, and before the first wrong guess.
         Without a request, the guide has failed it meanwhile."""
         new_ids = written.token_n[written.token_n >= 0]
-        count = self._count_well_drawn(new_ids)
+        count = self._count_well_drawn(new_ids) if self._held else len(new_ids)
         return Written(*(each[:count] for each in written))
 
     def write(self, written: Written, version: int, stop_ids: tuple[int, ...]) -> None:
@@ -252,10 +254,9 @@ class CacheSlot:
                 self.prefix_keys.append(key)
 
     def _ask(self, ids: np.ndarray, most: int) -> Sequence[NextToken]:
-        """What the guide says. Empty if there is none, or it has failed the request."""
-        guide = self.request.company.guide
+        """What the guide says. Empty if it has failed the request."""
         try:
-            return guide.next(ids, most) if guide else ()
+            return self.request.company.guide.next(ids, most)
         except Exception as error:  # the others' replies go on
             self.fail(error)
             return ()
