@@ -28,14 +28,15 @@ class ResamplingHypers:
 
     scheme: "none": at the task's beginning. "rollback" (Sequential Rollback): at the expert's last
         chunk, and one chunk earlier each time a start is mastered. "parallel" (Parallelized
-        Initialization): at several anchors at once. "adaptive" (not in the paper): at starts drawn
-        in proportion to P_k (1 - P_k), with P_k measured over a family.
+        Initialization): at several anchors at once. "adaptive" (not in the paper): at the beginning
+        as far as outcomes differ there, and else at starts drawn in proportion to P_k (1 - P_k),
+        with P_k measured over a family.
     teacher: "own": only the policy's own successes become experts. "oracle": each task begins with
         the oracle's trajectory as its expert, until a success of the policy replaces it.
     anchors: for "parallel": the number of consecutive groups that share a task. The first starts at
         the task's beginning, each of the others at its own anchor.
     anchor_choice: "uniform": evenly over the expert's chunks; "random": drawn anew each time.
-    from_start: for "adaptive": the share of groups that start at the task's beginning.
+    from_start: for "adaptive": the share of groups that start at the task's beginning in any case.
     threshold: for "rollback": a start is mastered if the lower end of the 95 % Wilson interval of
         its success rate is at least this. 0.4 is reached by 3 of 3 successes, or 10 of 15.
     window: number of outcomes per (task, start) that an estimate uses, the most recent ones.

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-# The weight of a start at which nothing can be learned, as all fail or all succeed; it keeps its
-# rate up to date. The largest weight is 0.25.
+# The weight of a later start at which nothing can be learned, as all fail or all succeed; it keeps
+# its rate up to date. The largest weight is 0.25.
 LEAST_WEIGHT = 0.02
 ENOUGH = 16  # outcomes, for a rate that is shown
 
@@ -48,12 +48,18 @@ class FamilyRates:
         return list(self._counts)
 
     def draw(self, family: str, num_chunks: int, rng: np.random.Generator) -> int:
-        """A start in 1..num_chunks-1, in proportion to P (1 - P), the variance of its outcomes: a
-        group of equal outcomes teaches nothing. 0 if there is one chunk only."""
-        if num_chunks == 1:
+        """A start in 0..num_chunks-1, by P (1 - P), the variance of its outcomes: a group of equal
+        outcomes teaches nothing.
+
+        The beginning is drawn with its variance, relative to the largest of all starts, as the
+        probability. It is preferred because all chunks are practised there, and a later start helps
+        only as far as outcomes differ more. The others are drawn in proportion to their variance.
+        """
+        rates = np.array([self.rate(family, num_chunks - k) for k in range(num_chunks)])
+        variance = rates * (1.0 - rates)
+        if rng.random() < variance[0] / variance.max():
             return 0
-        rates = np.array([self.rate(family, num_chunks - k) for k in range(1, num_chunks)])
-        weights = np.maximum(rates * (1.0 - rates), LEAST_WEIGHT)
+        weights = np.maximum(variance[1:], LEAST_WEIGHT)
         return 1 + int(rng.choice(num_chunks - 1, p=weights / weights.sum()))
 
     def to_json(self) -> list[list[Any]]:

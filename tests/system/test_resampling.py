@@ -239,7 +239,8 @@ def test_adaptive_starts_go_where_outcomes_differ_and_a_share_stays_at_the_begin
     starts = [start_of(resampler.assign(group)) for group in range(12, 412)]
     assert [starts[k] for k in range(3, 400, 4)] == [0] * 100
     drawn = [start for k, start in enumerate(starts) if k % 4 != 3]
-    assert 0 not in drawn and set(drawn) == set(range(1, CHUNKS))
+    assert 0 < drawn.count(0) < 150  # all but the last chunk fail, so few of the others
+    assert set(drawn) == set(range(CHUNKS))
     # Both kinds are far from 1/2 now, and a resumed run draws the same.
     resumed = resampler_of(
         events, json.loads(json.dumps(resampler.snapshot([])())), scheme="adaptive", window=64
