@@ -137,7 +137,7 @@ def result(
                 "overrides": dict(arm.overrides),
                 "config": own,
                 **summarize(done),
-                **compare(done, reference),
+                **compare(done, reference, experiment.statistic),
             }
     return {
         "experiment": experiment.name,
@@ -146,6 +146,7 @@ def result(
         "definitions": dict(DEFINITIONS),
         "config": common,
         "reference": experiment.reference,
+        "statistic": experiment.statistic,
         "arms": arms,
     }
 

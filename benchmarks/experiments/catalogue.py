@@ -33,8 +33,9 @@ ADAPTIVE = {
     "resampling.window": 64,  # of a family, which has many more outcomes than a task
     "resampling.imitates_at_start": True,
     "resampling.imitation_fades": True,
-    "rl_optimizer.decay_success": 0.5,
 }
+AFTER_SUCCESS = {"rl_optimizer.decay_success": 0.5}  # when the learning rate begins to fall
+MANY_TASKS = {"eval.tasks": 960}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +50,9 @@ class Arm:
 @dataclasses.dataclass(frozen=True)
 class Experiment:
     """config: a file in FOLDER. start: the config whose warm start gives the initial weights of all
-    arms. reference: the arm that the others are compared with, seed by seed; empty: the first."""
+    arms. reference: the arm that the others are compared with, seed by seed; empty: the first.
+    statistic: what of a run is compared, "area" or "final" (figures.DEFINITIONS); where arms train
+    from different starts, only the final success has one meaning."""
 
     name: str
     question: str
@@ -57,6 +60,7 @@ class Experiment:
     start: str
     arms: tuple[Arm, ...]
     reference: str = ""
+    statistic: str = "area"
 
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]
@@ -123,8 +127,21 @@ LONG_HORIZON = Experiment(
         Arm("rollback_no_imitation", "ipa", VAULTS | ROLLBACK | NO_IMITATION),
         Arm("parallel_initialization", "ipa", VAULTS | PARALLEL),
         Arm("parallel_no_imitation", "ipa", VAULTS | PARALLEL | NO_IMITATION),
-        Arm("adaptive", "ipa", VAULTS | ADAPTIVE),
+        Arm("adaptive", "ipa", VAULTS | ADAPTIVE | AFTER_SUCCESS),
     ),
+    statistic="final",
+)
+
+STARTS = Experiment(
+    "starts",
+    "What resampling costs where sampling from the start finds successes",
+    "shell",
+    "shell",
+    (
+        Arm("from_the_start", "ipa", RESAMPLED | MANY_TASKS | {"resampling.scheme": "none"}),
+        Arm("adaptive", "ipa", RESAMPLED | MANY_TASKS | ADAPTIVE),
+    ),
+    statistic="final",
 )
 
 ATTENTION_CREDIT = Experiment(
@@ -163,7 +180,6 @@ STALENESS = Experiment(
 
 # Episodes are eight versions old, and three of 16 rooms decide (configs/experiments/corridor.py).
 CORRIDOR_ARMS = ("ipa", "ipa_balanced", "topr", "tis", "grpo", "ppo", "turn_ppo", "turn_topr")
-MANY_TASKS = {"eval.tasks": 960}
 
 
 def _corridor(place: str, question: str) -> Experiment:
@@ -181,6 +197,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         FAILURES,
         ABLATION,
         LONG_HORIZON,
+        STARTS,
         ATTENTION_CREDIT,
         STALENESS,
         LATE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,7 +33,7 @@ DEFINITIONS: Mapping[str, str] = {
     "interval: Wilson, 95 %",
     "curve": f"[episodes so far, success of training episodes], means of {CURVE_STEPS} steps",
     "area": "success of training episodes, averaged over the curve",
-    "paired_difference, paired_error": "mean and standard error over seeds of the arm's area less "
+    "paired_difference, paired_error": "mean and standard error over seeds of `statistic`, less "
     "that of the reference arm with the same seed; None if fewer than two seeds have both",
     "starts": "the same of the expert's chunk at which episodes start, 0: at the beginning; "
     "empty where all start there",
@@ -163,10 +164,13 @@ def summarize(runs: Sequence[RunFigures]) -> dict[str, Any]:
     }
 
 
-def compare(runs: Sequence[RunFigures], reference: Sequence[RunFigures]) -> dict[str, Any]:
-    """The arm's area less that of the reference arm, paired by seed; see DEFINITIONS."""
-    theirs = {run.seed: run.area for run in reference}
-    differences = [run.area - theirs[run.seed] for run in runs if run.seed in theirs]
+def compare(
+    runs: Sequence[RunFigures], reference: Sequence[RunFigures], statistic: str
+) -> dict[str, Any]:
+    """`statistic` ("area", "final") less that of the reference arm, paired by seed."""
+    value = operator.attrgetter(statistic)
+    theirs = {run.seed: value(run) for run in reference}
+    differences = [value(run) - theirs[run.seed] for run in runs if run.seed in theirs]
     if len(differences) < 2:
         return {"paired_difference": None, "paired_error": None}
     error = statistics.stdev(differences) / math.sqrt(len(differences))

@@ -279,10 +279,12 @@ def test_arms_are_compared_seed_by_seed(tmp_path):
     ours = [run(0, 0.2, 0.4), run(1, 0.5, 0.7), run(2, 0.9, 0.9)]
     theirs = [run(1, 0.1, 0.3), run(0, 0.3, 0.1), run(7, 0.0, 0.0)]
     # By seed 0 and 1: 0.3 - 0.2 and 0.6 - 0.2.
-    found = compare(ours, theirs)
+    found = compare(ours, theirs, "area")
     assert found["paired_difference"] == pytest.approx(0.25)
     assert found["paired_error"] == pytest.approx(0.15)
-    assert compare(ours[:1], theirs) == {"paired_difference": None, "paired_error": None}
+    assert compare(ours[:1], theirs, "area") == {"paired_difference": None, "paired_error": None}
+    better = [dataclasses.replace(run, final=run.final + 0.125) for run in ours]
+    assert compare(better, ours, "final") == {"paired_difference": 0.125, "paired_error": 0.0}
 
 
 def test_every_experiment_has_a_question_and_two_arms_at_least():
@@ -306,6 +308,7 @@ COMPARED = {
     "failures": ("algo.", "critics."),
     "ablation": ("algo.gamma", "algo.loss.level", "algo.mismatch.", "resampling."),
     "long_horizon": ("resampling.", "rl_optimizer.decay_success"),
+    "starts": ("resampling.",),
     "attention_credit": ("attention_credit.credit",),
     "staleness": ("algo.", "rl.alpha"),
     "late": ("algo.", "critics."),
