@@ -34,7 +34,8 @@ ADAPTIVE = {
     "resampling.imitates_at_start": True,
     "resampling.imitation_fades": True,
 }
-AFTER_SUCCESS = {"rl_optimizer.decay_success": 0.5}  # when the learning rate begins to fall
+# The learning rate falls by an event, and not from the first step on.
+AFTER_SUCCESS = {"rl_optimizer.decay_success": 0.5}
 MANY_TASKS = {"eval.tasks": 960}
 
 
@@ -127,6 +128,8 @@ LONG_HORIZON = Experiment(
         Arm("rollback_no_imitation", "ipa", VAULTS | ROLLBACK | NO_IMITATION),
         Arm("parallel_initialization", "ipa", VAULTS | PARALLEL),
         Arm("parallel_no_imitation", "ipa", VAULTS | PARALLEL | NO_IMITATION),
+        Arm("rollback_by_event", "ipa", VAULTS | ROLLBACK | AFTER_SUCCESS),
+        Arm("parallel_by_event", "ipa", VAULTS | PARALLEL | AFTER_SUCCESS),
         Arm("adaptive", "ipa", VAULTS | ADAPTIVE | AFTER_SUCCESS),
     ),
     statistic="final",
