@@ -27,8 +27,8 @@ LIBRARY_HOMES = {
     "docker": ("sandbox",),
     "transformers": ("model",),
     "tokenizers": ("model",),
-    "absl": ("launch", "configs"),
-    "ml_collections": ("launch", "configs"),
+    "absl": ("launch", "command_line", "configs"),
+    "ml_collections": ("command_line", "configs"),
 }
 
 # On a TPU host the chips belong to the one process that imports jax.
@@ -39,6 +39,7 @@ ACTORS = ("ale_jax.system.actors.rollout_worker", "ale_jax.system.fleet.actor")
 # Imports point downwards. `monitor` stands apart: it writes down what others did.
 LAYERS = (
     ("launch", "configs"),
+    ("command_line",),
     ("system",),
     ("rollout", "learn", "gateway", "sandbox", "agent", "envs"),
     ("algo", "model", "data"),
@@ -60,7 +61,7 @@ CODE_FROM_DATA = {"pickle", "cloudpickle", "dill", "shelve", "marshal", "joblib"
 DANGEROUS_CALLS = {"eval", "exec", "compile", "os.system", "yaml.load", "torch.load"}
 # The runner's source, which is executed inside sandboxes, is our own: see sandbox/async_sandbox.py.
 DANGER_ALLOWED = {
-    ("ale_jax/launch.py", "runpy"): "a config is a program that the user names on the command line",
+    ("ale_jax/command_line.py", "runpy"): "a config is a program that the user names",
 }
 
 UNTELLING_NAMES = ("utils", "types", "helpers", "common", "misc")
