@@ -282,9 +282,29 @@ def test_arms_are_compared_seed_by_seed(tmp_path):
     found = compare(ours, theirs, "area")
     assert found["paired_difference"] == pytest.approx(0.25)
     assert found["paired_error"] == pytest.approx(0.15)
-    assert compare(ours[:1], theirs, "area") == {"paired_difference": None, "paired_error": None}
+    assert set(compare(ours[:1], theirs, "area").values()) == {None}
     better = [dataclasses.replace(run, final=run.final + 0.125) for run in ours]
-    assert compare(better, ours, "final") == {"paired_difference": 0.125, "paired_error": 0.0}
+    found = compare(better, ours, "final")
+    assert (found["paired_difference"], found["paired_error"]) == (0.125, 0.0)
+
+
+def test_an_experiment_ends_at_a_look_that_is_convincing(tmp_path):
+    write_run(tmp_path / "run", 0, 1)
+    run = read_run(tmp_path / "run")
+
+    def verdict(*gains):
+        ours = [dataclasses.replace(run, seed=k, final=gain) for k, gain in enumerate(gains)]
+        theirs = [dataclasses.replace(run, seed=k, final=0.0) for k in range(len(gains))]
+        return compare(ours, theirs, "final")
+
+    few = verdict(0.08, 0.09, 0.10)
+    # t^2 = 243; with two degrees of freedom, p = 1 - t / sqrt(t^2 + 2).
+    assert few["p_value"] == pytest.approx(1 - (243 / 245) ** 0.5, rel=1e-3)
+    assert few["decided"] is False  # 0.004, of which the first look asks for 0.0005
+    assert verdict(0.1, 0.1001, 0.1002)["decided"] is True
+    assert verdict(0.08, 0.09, 0.10, 0.09)["decided"] is None
+    assert verdict(*[0.08, 0.09, 0.10] * 2)["decided"] is True
+    assert verdict(*[0.1, -0.1, 0.05] * 3)["decided"] is False
 
 
 def test_every_experiment_has_a_question_and_two_arms_at_least():
