@@ -185,7 +185,7 @@ def compare(
         return dict.fromkeys(("paired_difference", "paired_error", "p_value", "decided"))
     mean = statistics.fmean(differences)
     error = statistics.stdev(differences) / math.sqrt(len(differences))
-    # Without any spread there is nothing to test: it is the reference arm itself.
+    # Without any spread there is no t; the reference arm, less itself, has none.
     p_value = _p_value(mean / error, len(differences) - 1) if error else None
     level = LOOKS.get(len(differences))
     decided = None if level is None or p_value is None else p_value <= level
