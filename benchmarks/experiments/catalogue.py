@@ -128,8 +128,18 @@ LONG_HORIZON = Experiment(
         Arm("rollback_no_imitation", "ipa", VAULTS | ROLLBACK | NO_IMITATION),
         Arm("parallel_initialization", "ipa", VAULTS | PARALLEL),
         Arm("parallel_no_imitation", "ipa", VAULTS | PARALLEL | NO_IMITATION),
-        Arm("rollback_by_event", "ipa", VAULTS | ROLLBACK | AFTER_SUCCESS),
-        Arm("parallel_by_event", "ipa", VAULTS | PARALLEL | AFTER_SUCCESS),
+    ),
+    statistic="final",
+)
+
+VAULT = Experiment(
+    "vault",
+    "How often resampling arrives, if the learning rate falls after success only",
+    "vault",
+    "vault",
+    (
+        Arm("rollback", "ipa", VAULTS | ROLLBACK | AFTER_SUCCESS),
+        Arm("parallel", "ipa", VAULTS | PARALLEL | AFTER_SUCCESS),
         Arm("adaptive", "ipa", VAULTS | ADAPTIVE | AFTER_SUCCESS),
     ),
     statistic="final",
@@ -200,6 +210,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         FAILURES,
         ABLATION,
         LONG_HORIZON,
+        VAULT,
         STARTS,
         ATTENTION_CREDIT,
         STALENESS,
