@@ -5,10 +5,10 @@
 All arms of a seed start from the same weights, which are the result of one warm start. Runs are
 made one after another, in folders below --runs. Finished runs are not repeated, and interrupted
 runs are continued. Each finished run is added to benchmarks/results/experiments/NAME.json, and to
-the table in NAME.md, at once. Results that are already in this file are kept and not repeated, if
-the arm's config has not changed, so that arms can be divided among machines. All arms of a seed
-should be run on the same machine, because they share a warm start. The JSON contains the config
-that all arms share, and the fields in which each arm differs.
+the table in NAME.md, at once. Results that are already in this file are kept and not repeated, so
+that arms can be divided among machines; a file with results of another config is refused. All arms
+of a seed should be run on the same machine, because they share a warm start. The JSON contains the
+config that all arms share, and the fields in which each arm differs.
 --quick: one arm and one seed with two steps, which learn nothing; no result is written.
 """
 
@@ -55,9 +55,9 @@ def main(arguments: list[str]) -> int:
     names = (options.arms or _default_arms(experiment, options.quick)).split(",")
     try:
         arms = [experiment.arm(name) for name in names]
+        known = {} if options.quick else recorded(experiment)
     except ValueError as error:
         parser.error(str(error))
-    known = {} if options.quick else recorded(experiment)
     broken = []
     # Seeds are the outer loop, so that arms can be compared after the first seed.
     for seed in seeds:
@@ -98,7 +98,12 @@ def _numbers(parser: argparse.ArgumentParser, text: str) -> list[int]:
 
 
 def recorded(experiment: Experiment) -> dict[str, dict[int, RunFigures]]:
-    """The recorded results by arm and seed, of arms whose config has not changed since."""
+    """The recorded results by arm and seed.
+
+    Raises:
+      ValueError: the config of a recorded arm has changed since, so that new seeds of it are no
+        seeds of the same arm.
+    """
     path = RESULTS / f"{experiment.name}.json"
     if not path.exists():
         return {}
@@ -110,9 +115,8 @@ def recorded(experiment: Experiment) -> dict[str, dict[int, RunFigures]]:
         then, now = stored["config"] | its["config"], settings(experiment, arm)
         if names := differing_fields(then, now):
             changed = described_changes(then, now, names)
-            print(f"{path}: {arm.name} had another config ({changed})", file=sys.stderr)
-        else:
-            found[arm.name] = {run["seed"]: RunFigures.from_json(run) for run in its["runs"]}
+            raise ValueError(f"{path}: {arm.name} had another config ({changed}): move it away")
+        found[arm.name] = {run["seed"]: RunFigures.from_json(run) for run in its["runs"]}
     return found
 
 

@@ -222,22 +222,20 @@ def test_what_was_recorded_elsewhere_is_kept_and_not_made_again(tmp_path, told):
     assert len(told()) == calls and json.loads(results.read_text()) == found
 
 
-def test_an_arm_whose_config_has_changed_is_made_anew(tmp_path, told, capsys):
-    words = ["algorithms", "--arms=ipa,gspo", f"--runs={tmp_path / 'runs'}", "--seeds=4,5"]
+def test_results_of_another_config_are_neither_taken_nor_lost(tmp_path, told, capsys):
+    words = ["algorithms", "--arms=ipa,gspo", f"--runs={tmp_path / 'runs'}", "--seeds=4"]
     assert experiments.main(words) == 0
     results, calls = tmp_path / "results" / "algorithms.json", len(told())
     found = json.loads(results.read_text())
     assert found["arms"]["gspo"]["config"]["algo.loss.level"] == "sequence"  # its own
     found["arms"]["gspo"]["config"]["algo.loss.level"] = "token"
     results.write_text(json.dumps(found))
-    words[2] = f"--runs={tmp_path / 'other'}"
-    assert experiments.main(words) == 0
-    assert "gspo had another config (algo.loss.level 'token' -> 'sequence')" in (
+    with pytest.raises(SystemExit):
+        experiments.main([*words[:2], f"--runs={tmp_path / 'other'}", "--seeds=5"])
+    assert "gspo had another config (algo.loss.level 'token' -> 'sequence'): move it away" in (
         capsys.readouterr().err
     )
-    assert [call["config"][-4:] for call in told()[calls:] if "config.weights" in call] == [
-        "gspo"
-    ] * 2
+    assert len(told()) == calls and json.loads(results.read_text()) == found
 
 
 def test_a_finished_run_of_another_config_is_neither_taken_nor_touched(tmp_path, told, capsys):
