@@ -140,6 +140,13 @@ VAULT = Experiment(
     (
         Arm("rollback", "ipa", VAULTS | ROLLBACK | AFTER_SUCCESS),
         Arm("parallel", "ipa", VAULTS | PARALLEL | AFTER_SUCCESS),
+        # While no episode starts at the beginning, the first command may be forgotten. Eq 10 does
+        # not show it again to groups that start there.
+        Arm(
+            "rollback_imitates_at_start",
+            "ipa",
+            VAULTS | ROLLBACK | AFTER_SUCCESS | {"resampling.imitates_at_start": True},
+        ),
         Arm("adaptive", "ipa", VAULTS | ADAPTIVE | AFTER_SUCCESS),
     ),
     statistic="final",
