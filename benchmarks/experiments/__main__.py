@@ -101,22 +101,21 @@ def recorded(experiment: Experiment) -> dict[str, dict[int, RunFigures]]:
     """The recorded results by arm and seed.
 
     Raises:
-      ValueError: the config of a recorded arm has changed since, so that new seeds of it are no
-        seeds of the same arm.
+      ValueError: a recorded arm is no longer one, or its config has changed since. To go on would
+        mix the seeds of two configs, or drop those that are recorded.
     """
     path = RESULTS / f"{experiment.name}.json"
     if not path.exists():
         return {}
     stored, found = read_json(path), {}
-    for arm in experiment.arms:
-        if arm.name not in stored["arms"]:
-            continue
-        its = stored["arms"][arm.name]
-        then, now = stored["config"] | its["config"], settings(experiment, arm)
+    if gone := stored["arms"].keys() - {arm.name for arm in experiment.arms}:
+        raise ValueError(f"{path}: there is no arm {', '.join(sorted(gone))} now: move it away")
+    for name, its in stored["arms"].items():
+        then, now = stored["config"] | its["config"], settings(experiment, experiment.arm(name))
         if names := differing_fields(then, now):
             changed = described_changes(then, now, names)
-            raise ValueError(f"{path}: {arm.name} had another config ({changed}): move it away")
-        found[arm.name] = {run["seed"]: RunFigures.from_json(run) for run in its["runs"]}
+            raise ValueError(f"{path}: {name} had another config ({changed}): move it away")
+        found[name] = {run["seed"]: RunFigures.from_json(run) for run in its["runs"]}
     return found
 
 

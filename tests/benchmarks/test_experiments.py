@@ -222,19 +222,32 @@ def test_what_was_recorded_elsewhere_is_kept_and_not_made_again(tmp_path, told):
     assert len(told()) == calls and json.loads(results.read_text()) == found
 
 
-def test_results_of_another_config_are_neither_taken_nor_lost(tmp_path, told, capsys):
+def _another_config(arms):
+    assert arms["gspo"]["config"]["algo.loss.level"] == "sequence"  # its own
+    arms["gspo"]["config"]["algo.loss.level"] = "token"
+
+
+def _another_name(arms):
+    arms["former"] = arms.pop("gspo")
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (_another_config, "gspo had another config (algo.loss.level 'token' -> 'sequence')"),
+        (_another_name, "there is no arm former now"),
+    ],
+)
+def test_results_of_other_arms_are_neither_taken_nor_lost(tmp_path, told, capsys, change, message):
     words = ["algorithms", "--arms=ipa,gspo", f"--runs={tmp_path / 'runs'}", "--seeds=4"]
     assert experiments.main(words) == 0
     results, calls = tmp_path / "results" / "algorithms.json", len(told())
     found = json.loads(results.read_text())
-    assert found["arms"]["gspo"]["config"]["algo.loss.level"] == "sequence"  # its own
-    found["arms"]["gspo"]["config"]["algo.loss.level"] = "token"
+    change(found["arms"])
     results.write_text(json.dumps(found))
     with pytest.raises(SystemExit):
         experiments.main([*words[:2], f"--runs={tmp_path / 'other'}", "--seeds=5"])
-    assert "gspo had another config (algo.loss.level 'token' -> 'sequence'): move it away" in (
-        capsys.readouterr().err
-    )
+    assert f"{message}: move it away" in capsys.readouterr().err
     assert len(told()) == calls and json.loads(results.read_text()) == found
 
 
