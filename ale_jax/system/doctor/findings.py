@@ -96,4 +96,7 @@ class Report:
         self.say(f"{verdict}: {len(states)} checks, failed: {failures}, warnings: {warnings}")
 
     def say(self, line: str) -> None:
-        print(f"process {self.process}: {line}" if self.process else line, flush=True)
+        own = f"process {self.process}: {line}" if self.process else line
+        # With its end in one string: an unbuffered stdout writes each string by itself, and the
+        # processes of --spawn share it.
+        print(f"{own}\n", end="", flush=True)

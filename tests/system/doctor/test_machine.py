@@ -1,9 +1,11 @@
 """Folders, limits and sandboxes, most of them of this machine."""
 
 import contextlib
+import io
 import os
 import resource
 import subprocess
+import sys
 
 import pytest
 
@@ -107,6 +109,17 @@ def test_a_bug_is_no_finding():
 
     with pytest.raises(KeyError):
         Report(0).check("broken", broken)
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_a_finding_is_one_write_so_that_processes_share_a_pipe_line_by_line(process, monkeypatch):
+    read, write = os.pipe2(os.O_DIRECT)  # a read of it returns what one write has sent
+    with open(read, "rb", buffering=0) as reader, open(write, "wb", buffering=0) as raw:
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, write_through=True))
+        Report(process).add(Finding("all-reduce", State.OK, "3 over 2 devices"))
+        line = reader.read(4096).decode()
+        assert line.endswith("3 over 2 devices\n") and line.startswith("process 1: " * process)
+        monkeypatch.undo()
 
 
 def test_text_of_others_cannot_control_the_terminal():
