@@ -13,12 +13,12 @@ import dataclasses
 import json
 import os
 import platform
-import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
 from ale_jax.monitor.evaluations import Summary, read_summary
+from benchmarks.launching import launch
 
 COLUMNS = (
     "success_warm_start",
@@ -51,8 +51,7 @@ def main(arguments: list[str]) -> int:
 def run(algorithm: str, seed: int, runs: Path, quick: bool) -> Summary:
     workdir = runs / f"{'quick_' if quick else ''}{algorithm}_{seed}"
     config = f"configs/{'smoke' if quick else 'quickstart'}.py:{algorithm}"
-    command = [sys.executable, "-m", "ale_jax.launch", f"--config={config}"]
-    subprocess.run([*command, f"--workdir={workdir}", f"--config.seed={seed}"], check=True)
+    launch(config, workdir, {"seed": seed})
     return read_summary(workdir / "summary.json")
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -41,6 +40,7 @@ from benchmarks.credit_step import about
 from benchmarks.credit_truth.assigned import Credits, assigned, explained_variance, train_critic
 from benchmarks.credit_truth.player import Player, continuation
 from benchmarks.experiments.runs import QUICK
+from benchmarks.launching import launch
 
 OUT = Path("notebooks/recorded/credit_truth.json")
 CONFIG = "configs/experiments/credit_truth.py"
@@ -93,9 +93,7 @@ def make_policy(quick: bool) -> Path:
     run = Path("runs/quick/credit_truth" if quick else "runs/credit_truth")
     if not (run / SUMMARY_FILE).exists():
         changes = dict(QUICK) | {"rl.steps": 0} if quick else {}
-        command = [sys.executable, "-m", "ale_jax.launch", f"--config={CONFIG}"]
-        command += [f"--workdir={run}", *(f"--config.{k}={v}" for k, v in changes.items())]
-        subprocess.run(command, check=True)
+        launch(CONFIG, run, changes)
     return run
 
 

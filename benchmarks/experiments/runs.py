@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from ale_jax.monitor.evaluations import SUMMARY_FILE
 from ale_jax.system.fields import described_changes, differing_fields
 from benchmarks.experiments.catalogue import FOLDER, Arm, Experiment
 from benchmarks.experiments.settings import settings, settings_of_run
+from benchmarks.launching import launch
 
 # Overrides that make a run end within seconds; it learns nothing.
 QUICK: Mapping[str, object] = {
@@ -95,9 +94,5 @@ class Runs:
         self, config: str, workdir: Path, seed: int, changes: Mapping[str, object], *words: str
     ) -> None:
         # A shared cache, so that programs are compiled once for all arms of the same shape.
-        changes = {"seed": seed, "compilation_cache": self.folder / "compiled"} | changes
-        command = [sys.executable, "-m", "ale_jax.launch", f"--config={config}"]
-        command += [f"--workdir={workdir}", *words]
-        command += [f"--config.{name}={value}" for name, value in changes.items()]
-        print(" ".join(command[1:]), flush=True)
-        subprocess.run(command, check=True)
+        common = {"seed": seed, "compilation_cache": self.folder / "compiled"}
+        launch(config, workdir, common | changes, *words)

@@ -22,7 +22,6 @@ import argparse
 import dataclasses
 import json
 import os
-import signal
 import sys
 import time
 import traceback
@@ -38,7 +37,6 @@ from benchmarks.survival.runs import Bench, NoMeasurement
 from benchmarks.survival.summary import Figures
 from benchmarks.survival.trials import DONE
 
-INTERRUPTED = 130
 BASE_STEPS = 3
 
 
@@ -111,17 +109,9 @@ PARTS: dict[str, tuple[Callable[[Measurement], Any], Callable[[Any], Figures]]] 
 def main(arguments: list[str]) -> int:
     """Returns the exit code: 1 if a part could not be measured."""
     options = _parse(arguments)
-    # SIGTERM is handled like an interrupt at the terminal, so that everything is cleaned up.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with Bench.open() as bench:
-            measurement = Measurement(bench, QUICK if options.quick else FULL)
-            measurement.run(options.only)
-    except KeyboardInterrupt:
-        say("interrupted")
-        return INTERRUPTED
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with Bench.open() as bench:
+        measurement = Measurement(bench, QUICK if options.quick else FULL)
+        measurement.run(options.only)
     found, figures = measurement.found, measurement.figures()
     trials, stops = found.get("faults", []), found.get("sigterm", [])
     report.show(trials, stops, figures)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ale_jax.sandbox import cgroups
+from benchmarks.launching import interruptible
 from benchmarks.survival import evidence
 from benchmarks.survival.plan import ALGORITHM, DEADLINES, GRACE_S, LEARNS, NO_SANDBOXES, SMOKE
 from benchmarks.survival.processes import MARK, Family
@@ -37,7 +38,7 @@ class NoMeasurement(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Bench:
-    """Where the runs are. Everything in it is removed at the end."""
+    """Where the runs are. They are ended and it is removed at the end, also of one by SIGTERM."""
 
     folder: Path
     runs: list[Run]
@@ -45,17 +46,18 @@ class Bench:
     @classmethod
     @contextlib.contextmanager
     def open(cls) -> Iterator[Bench]:
-        # Directly below /tmp, as the names of Ray's sockets below it may have 107 bytes.
-        folder = Path(tempfile.mkdtemp(prefix="ale-", dir="/tmp"))
-        bench = cls(folder, [])
-        try:
-            yield bench
-        finally:
-            for run in bench.runs:
-                run.end()
-            with contextlib.suppress(cgroups.CgroupsUnavailable):
-                cgroups.find().reap()
-            shutil.rmtree(folder)
+        with interruptible():
+            # Directly below /tmp, as the names of Ray's sockets below it may have 107 bytes.
+            folder = Path(tempfile.mkdtemp(prefix="ale-", dir="/tmp"))
+            bench = cls(folder, [])
+            try:
+                yield bench
+            finally:
+                for run in bench.runs:
+                    run.end()
+                with contextlib.suppress(cgroups.CgroupsUnavailable):
+                    cgroups.find().reap()
+                shutil.rmtree(folder)
 
     def run(
         self,
