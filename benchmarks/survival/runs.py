@@ -38,7 +38,7 @@ class NoMeasurement(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Bench:
-    """Where the runs are. They are ended and it is removed at the end, also of one by SIGTERM."""
+    """Where the runs are. At the end, also by SIGTERM, they are killed and it is removed."""
 
     folder: Path
     runs: list[Run]
