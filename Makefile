@@ -10,8 +10,6 @@ RUN = runs/quickstart
 PIP = -m pip install --disable-pip-version-check $(PIP_OPTIONS)
 PIP_INSTALL = $(VENV)/bin/python $(PIP)
 CODE = ale_jax benchmarks configs envs examples launch notebooks tests
-# Without them, page faults took a sixth of the CPU time of a warm start (docs/running.md).
-LARGE_PAGES = GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 AS_ROOT = $$([ "$$(id -u)" = 0 ] || echo sudo)
 
 .DEFAULT_GOAL := help
@@ -46,7 +44,7 @@ browser:  ## install Chromium, which the tests of web pages use
 	launch/browser.sh
 
 quickstart: install sandbox  ## train, evaluate and write the report, in RUN=runs/quickstart
-	$(LARGE_PAGES) $(VENV)/bin/python -m ale_jax.launch --config=configs/quickstart.py --workdir=$(RUN)
+	$(VENV)/bin/python -m ale_jax.launch --config=configs/quickstart.py --workdir=$(RUN)
 
 test: install-test rock  ## run all tests; with root or sudo, install the runtimes and the browser first
 	launch/for_tests.sh $(VENV)/bin/python -m pytest --numprocesses=$(TEST_PROCESSES) $(PYTEST_OPTIONS)
