@@ -193,7 +193,11 @@ class DockerRuntime(StartsBlocking):
         """Does nothing: a snapshot is all there is."""
 
     def reap(self) -> int:
-        """Removes the containers whose owner is dead; returns their number."""
+        """Removes the containers whose owner is dead; returns their number.
+
+        The daemon finishes the creation that a killed owner has asked for: a container that appears
+        only after this sweep waits for the next one.
+        """
         docker_socket.remove_abandoned()
         found = self._api.containers(all=True, filters={"label": [OWNER, DEADLINE]})
         dead = [each["Id"] for each in found if _abandoned(each["Labels"])]
