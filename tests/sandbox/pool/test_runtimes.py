@@ -187,9 +187,12 @@ def test_a_process_that_ends_in_the_middle_of_its_starts_leaves_nothing(runtime,
         assert owner.wait(timeout=60) == code, owner.stderr.read()
     if number != signal.SIGKILL:
         assert not leftovers(runtime.name, name)  # without any reaper
+    present = set(leftovers(runtime.name, name))
+    runtime.reap()
+    wait_until(lambda: not present.intersection(leftovers(runtime.name, name)))
 
     def swept() -> bool:
-        """The daemon may finish a start of the killed process only after a sweep."""
+        """The daemon may finish a start of the killed process only after the first sweep."""
         runtime.reap()
         return not leftovers(runtime.name, name)
 
