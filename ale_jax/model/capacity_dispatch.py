@@ -21,8 +21,8 @@ import jax.numpy as jnp
 from ale_jax.model.compute import product
 
 SLACK = 1.25
-_ROUND_EXPERTS = 8  # a round takes 1 / _ROUND_EXPERTS of the experts, each with
-_ROUND_ROOM = 4  # 1 / _ROUND_ROOM of the first block's capacity
+_ROUND_EXPERTS = 16  # a round takes 1 / _ROUND_EXPERTS of the experts, each with
+_ROUND_ROOM = 2  # 1 / _ROUND_ROOM of the first block's capacity
 _TILE = 8  # rows; capacities are multiples of it
 
 Weights = tuple[jax.Array, jax.Array, jax.Array]  # gate and up [E,D,F], down [E,F,D]
