@@ -69,6 +69,10 @@ Run = Callable[["RunConfig", "Workdir", StopSignals, "Processes"], None]
 
 SPAWN_FLAG = re.compile(r"--?spawn=")
 TRACEBACK_FILE = "traceback.txt"
+# How long a thread may run Python code while others wait. With Python's 5 ms, GPUs idle: a dispatch
+# of the engine to a GPU gives up the interpreter's lock dozens of times, and has to wait as often
+# for the thread that takes it (docs/decisions.md).
+THREAD_SWITCH_SECONDS = 1e-4
 MODES = ("train", "plan", "doctor", "export", "serve")
 
 
@@ -254,6 +258,7 @@ def _one_line(error: BaseException) -> str:
 
 def main_program(argv: Sequence[str]) -> int:
     """`main` as the whole of a process, which exits with the code that it returns."""
+    sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     try:
         code = main(argv)
     except Exception:  # a bug

@@ -278,3 +278,14 @@ def test_the_config_in_the_folder_is_the_one_that_ran(launch, tmp_path):
     launch(Runs(), SMOKE, "--config.seed=3")
     stored = json.loads((tmp_path / "run" / "config.json").read_text())
     assert stored["seed"] == 3 and stored["algo"]["name"] == "ipa"
+
+
+def test_threads_of_a_run_take_turns_sooner_than_python_lets_them():
+    program = """
+import sys
+from ale_jax import launch
+launch.main = lambda argv: print(sys.getswitchinterval()) or 0
+sys.exit(launch.main_program(sys.argv))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert float(done.stdout) <= sys.getswitchinterval() / 10, done

@@ -16,7 +16,8 @@ class EngineShape:
     max_sequence_length: tokens of the longest conversation.
     decode_steps: tokens that each conversation writes per dispatch.
     dispatch_ahead: whether a dispatch begins before the last one is read, so that the devices need
-        not wait for the host. What arrives meanwhile waits for one dispatch more.
+        not wait for the host. What arrives meanwhile waits for one dispatch more. GPUs gain little,
+        as the call that begins a dispatch waits for most of it there.
     prefill_tokens: sizes of the chunks of context. A chunk is padded to the smallest size that
         holds it; the last one is the longest chunk.
     prefill_rows: chunks that are computed together, per shard. Rows without a chunk are computed
