@@ -2,21 +2,19 @@
 
     python -m benchmarks.engine_threads
 
-An engine of SmolLM2-135M's shape, with random weights, writes for 96 conversations. Meanwhile a
-thread runs Python code for none, half and all of the time. Prints a line for each measurement, and
-JSON at the end. It is made for a GPU, and takes two minutes there; CPUs take much longer.
+The engine of configs/smollm2_135m.py, with random weights, writes for as many conversations as it
+has rows. Meanwhile a thread runs Python code for none, half and all of the time. Prints a line for
+each measurement, and JSON at the end. It is made for a GPU, and takes two minutes there.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,90 +23,67 @@ import numpy as np
 from ale_jax.launch import THREAD_SWITCH_SECONDS
 from ale_jax.model.params import init_params
 from ale_jax.model.sampler import Sampling
-from ale_jax.model.shape import PolicyShape
 from ale_jax.rollout.engine import Engine
-from ale_jax.rollout.engine_shape import EngineShape
-from benchmarks.weight_swap import HALF_BILLION, NO_STOP
+from ale_jax.system.build_config import build_config
+from benchmarks.weight_swap import NO_STOP, wait_for_bursts
+from configs import smollm2_135m
 
-SMOLLM2_135M = dataclasses.replace(
-    HALF_BILLION,
-    vocab_size=49_152,
-    width=576,
-    num_layers=30,
-    num_heads=9,
-    num_kv_heads=3,
-    mlp_width=1536,
-    qkv_bias=False,
-    rope_theta=1e5,
-    max_positions=8192,
-    norm_eps=1e-5,
-)
-CONVERSATIONS = 96
 TURNS = 8  # of a conversation, which then makes room for another one
 PROMPT_TOKENS, RESULT_TOKENS, REPLY_TOKENS = 300, (40, 110), (16, 64)
 SHARES = (0.0, 0.5, 1.0)  # of the time in which another thread runs Python code
 SLICE_SECONDS = 0.004  # for which it does without a pause
-SECONDS = 4.0  # of one measurement
-FIRST_BURSTS = 5  # are not timed, as the program may have to be compiled
+FIRST = 5  # dispatches that are not timed: conversations begin, or the program is compiled
+TIMED = 50
 
 
 def main() -> None:
+    config = build_config(smollm2_135m.get_config().to_dict())
+    policy = config.policy_shape(config.tokenizer.vocab_size)
+    params = init_params(jax.random.key(0), policy, jnp.bfloat16)
     found = []
-    python_seconds = sys.getswitchinterval()
-    for share in SHARES:
-        for interval in (python_seconds, THREAD_SWITCH_SECONDS):
-            with _switching(interval), _python_code(share):
-                each = measure(SMOLLM2_135M, CONVERSATIONS, SECONDS)
-            found.append({"share": share, "switch_seconds": interval} | each)
-            print(
-                f"another thread busy for {share:4.0%}, switch interval {1e3 * interval:3.1f} ms: "
-                f"{each['dispatch_ms']:6.1f} ms per dispatch, "
-                f"{each['tokens_per_second']:6.0f} tokens/s",
-                flush=True,
-            )
-    device = jax.devices()[0]
-    print(json.dumps({"device": device.device_kind, "jax": jax.__version__, "found": found}))
+    with contextlib.closing(Engine(policy, config.engine, NO_STOP, params)) as engine:
+        for share in SHARES:
+            for interval in (sys.getswitchinterval(), THREAD_SWITCH_SECONDS):
+                with _switching(interval), _python_code(share):
+                    each = measure(engine, config.engine.max_sequences, TIMED)
+                found.append({"share": share, "switch_seconds": interval} | each)
+                print(
+                    f"another thread busy for {share:4.0%}, switch interval {1e3 * interval:.1f} "
+                    f"ms: {each['dispatch_ms']:.1f} ms per dispatch, "
+                    f"{each['tokens_per_second']:.0f} tokens/s",
+                    flush=True,
+                )
+    device = jax.devices()[0].device_kind
+    print(json.dumps({"device": device, "jax": jax.__version__, "found": found}))
 
 
-def measure(shape: PolicyShape, conversations: int, seconds: float) -> dict[str, Any]:
-    """Tokens a second, and milliseconds per dispatch, while all conversations are played."""
-    params = init_params(jax.random.key(0), shape, jnp.bfloat16)
-    engine = Engine(shape, _sizes(conversations), NO_STOP, params)
-    stop = threading.Event()
+def measure(engine: Engine, conversations: int, dispatches: int) -> dict[str, float]:
+    """Milliseconds per dispatch, and tokens a second, while all conversations are played."""
+    stop, stats = threading.Event(), engine.stats
     players = [
         threading.Thread(target=_play, args=(engine, number, stop))
         for number in range(conversations)
     ]
+    first = stats.bursts + FIRST
     for each in players:
         each.start()
-    while engine.stats.bursts < FIRST_BURSTS:
-        engine.check()
-        time.sleep(0.01)
-    start, (tokens, bursts) = time.perf_counter(), _counts(engine)
-    time.sleep(seconds)
-    passed, (tokens_then, bursts_then) = time.perf_counter() - start, _counts(engine)
+    start, tokens = wait_for_bursts(engine, first), stats.sampled_tokens
+    seconds = wait_for_bursts(engine, first + dispatches) - start
+    tokens = stats.sampled_tokens - tokens
     stop.set()
     for each in players:
         each.join()
-    engine.close()
-    return {
-        "tokens_per_second": (tokens_then - tokens) / passed,
-        "dispatch_ms": 1e3 * passed / max(bursts_then - bursts, 1),
-    }
-
-
-def _counts(engine: Engine) -> tuple[int, int]:
-    return engine.stats.sampled_tokens, engine.stats.bursts
+    return {"dispatch_ms": 1e3 * seconds / dispatches, "tokens_per_second": tokens / seconds}
 
 
 def _play(engine: Engine, number: int, stop: threading.Event) -> None:
     """Conversations of an agent whose tools answer at once."""
     draw = np.random.default_rng(number)
-    key = draw.integers(0, 2**31, 2, dtype=np.uint32)
+    key = np.array([0, number], np.uint32)
     while not stop.is_set():
         conversation, new_tokens = engine.open(), PROMPT_TOKENS
         for _ in range(TURNS):
-            ids = draw.integers(0, engine.vocab_size, new_tokens, dtype=np.int32)
+            ids = draw.integers(0, engine.vocab_size, new_tokens)
             most = int(draw.integers(*REPLY_TOKENS))
             engine.reply(conversation, ids, most, Sampling(), key).result()
             new_tokens = int(draw.integers(*RESULT_TOKENS))
@@ -130,6 +105,9 @@ def _switching(interval: float) -> Iterator[None]:
 @contextlib.contextmanager
 def _python_code(share: float) -> Iterator[None]:
     """Another thread runs Python code for this share of the time."""
+    if not share:
+        yield
+        return
     stop = threading.Event()
 
     def run() -> None:
@@ -140,28 +118,12 @@ def _python_code(share: float) -> Iterator[None]:
             time.sleep(SLICE_SECONDS * (1 / share - 1))
 
     thread = threading.Thread(target=run)
-    if share:
-        thread.start()
+    thread.start()
     try:
         yield
     finally:
         stop.set()
-        if share:
-            thread.join()
-
-
-def _sizes(conversations: int) -> EngineShape:
-    """As in configs/smollm2_135m.py."""
-    return EngineShape(
-        max_sequences=conversations,
-        max_sequence_length=1024,
-        decode_steps=8,
-        prefill_tokens=(128, 512),
-        prefill_rows=4,
-        prefill_budget=4096,
-        page_tokens=64,
-        pages=conversations * 1024 // 64,
-    )
+        thread.join()
 
 
 if __name__ == "__main__":

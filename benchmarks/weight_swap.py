@@ -62,11 +62,12 @@ def measure_swap(shape: PolicyShape) -> dict[str, Any]:
     bursts = 3  # by then all replies are being written, and everything is compiled
     publish_ms, delay_ms = [], []
     for number in range(1, SWAPS + 1):
-        begun, published = _wait(engine, bursts), _wait(engine, bursts + TIMED)
+        begun = wait_for_bursts(engine, bursts)
+        published = wait_for_bursts(engine, bursts + TIMED)
         engine.publish(weights[number % 2], number)
         publish_ms.append(1e3 * (time.perf_counter() - published))
         bursts += 2 * TIMED
-        delay_s = _wait(engine, bursts) - published - (published - begun)
+        delay_s = wait_for_bursts(engine, bursts) - published - (published - begun)
         delay_ms.append(1e3 * max(0.0, delay_s))
     versions = [reply.result().version for reply in replies]
     engine.close()
@@ -103,8 +104,9 @@ def _ask(engine: Engine, number: int) -> Future[Sampled]:
     return engine.reply(engine.open(), ids, WRITTEN_TOKENS, Sampling(), key)
 
 
-def _wait(engine: Engine, bursts: int) -> float:
-    """Waits until `bursts` dispatches are done, and returns the time."""
+def wait_for_bursts(engine: Engine, bursts: int) -> float:
+    """Waits until `bursts` dispatches that write are done, and returns the time."""
     while engine.stats.bursts < bursts:
+        engine.check()
         time.sleep(0.0002)
     return time.perf_counter()

@@ -1,31 +1,33 @@
 """The engine beside busy threads, in a small form that CPUs play."""
 
-import dataclasses
+import contextlib
+import sys
 
-import numpy as np
-import pytest
+import jax
 
+from ale_jax.model.params import init_params
 from ale_jax.rollout.engine import Engine
-from benchmarks.engine_threads import SMOLLM2_135M, measure
+from benchmarks import engine_threads
+from tests.model.shapes import MOE
+from tests.rollout.shapes import engine_shape
 
-TINY = dataclasses.replace(SMOLLM2_135M, vocab_size=64, num_layers=1, width=64, mlp_width=64)
-
-
-@pytest.fixture
-def told(monkeypatch):
-    """What each dispatch of the engine wrote: the numbers of conversations and tokens."""
-    told, take_over = [], Engine._take_over
-
-    def note(engine, dispatch, burst, copied):
-        take_over(engine, dispatch, burst, copied)
-        told.append((len(dispatch.writing), int((np.asarray(burst.token_nS) >= 0).sum())))
-
-    monkeypatch.setattr(Engine, "_take_over", note)
-    return told
+DISPATCHES, CONVERSATIONS = 30, 3
 
 
-def test_all_conversations_are_played_together_and_their_tokens_are_counted(told):
-    found = measure(TINY, conversations=3, seconds=1.0)
-    assert max(conversations for conversations, _ in told) == 3
-    per_dispatch = found["tokens_per_second"] * found["dispatch_ms"] / 1e3
-    assert 0 < per_dispatch <= max(tokens for _, tokens in told) == 3 * 8
+def test_tokens_and_dispatches_are_counted_while_conversations_are_played():
+    shape = engine_shape(max_sequence_length=1024, prefill_tokens=(128,), prefill_budget=512)
+    engine = Engine(MOE, shape, engine_threads.NO_STOP, init_params(jax.random.key(0), MOE))
+    with contextlib.closing(engine):
+        found = engine_threads.measure(engine, CONVERSATIONS, DISPATCHES)
+        assert not engine._open  # all were ended
+    seconds = DISPATCHES * found["dispatch_ms"] / 1e3
+    # When a dispatch is counted, its tokens may not be yet.
+    most = (DISPATCHES + 1) * CONVERSATIONS * shape.decode_steps
+    assert most / CONVERSATIONS < found["tokens_per_second"] * seconds <= most
+
+
+def test_the_switch_interval_is_put_back():
+    before = sys.getswitchinterval()
+    with engine_threads._switching(before / 8), engine_threads._python_code(0.5):
+        assert sys.getswitchinterval() < before
+    assert sys.getswitchinterval() == before
