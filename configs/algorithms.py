@@ -149,6 +149,14 @@ def turn_topr() -> Algo:
     return _algo("turn_topr", advantage, loss, gamma=0.99, old_logp="generating")
 
 
+def blended_topr() -> Algo:
+    """`turn_topr` whose lambda counts as far as the critics know outcomes. While they know nothing,
+    early decisions get the credit that they would get without critics; with lambda alone, none."""
+    algo = turn_topr()
+    advantage = algo["advantage"] | {"estimator": "blended_turn_gae"}
+    return algo | {"name": "blended_topr", "advantage": advantage}
+
+
 def asyppo() -> Algo:
     """AsyPPO (2510.01656): two mini critics, whose agreement masks advantages and whose
     disagreement filters the entropy bonus."""
@@ -207,6 +215,7 @@ PRESETS = {
         ppo,
         turn_ppo,
         turn_topr,
+        blended_topr,
         asyppo,
         decoupled_ppo,
         kimi,
@@ -225,17 +234,17 @@ def named(name: str) -> Algo:
 
 def critics(name: str) -> dict[str, Any]:
     """The fields in which the preset `name` differs from the critics' defaults: one critic of the
-    policy's shape for PPO, Turn-PPO and turn_topr, two much smaller ones for AsyPPO, and none for
-    the others.
+    policy's shape for PPO, Turn-PPO, turn_topr and blended_topr, two much smaller ones for AsyPPO,
+    and none for the others.
 
     lam stays 1. The only reward is at the end of an episode, and critics have seen a few hundred
     episodes, so any smaller lambda would base the credit of early tokens on values that are not yet
-    accurate enough. Turn-PPO, whose lambda acts once per chunk, has the paper's; turn_topr what did
-    best in the laboratory.
+    accurate enough. Turn-PPO, whose lambda acts once per chunk, has the paper's; turn_topr and
+    blended_topr what did best in the laboratory.
     """
     if name == "ppo":
         return {"count": 1, "warmup_steps": 2}
-    if name in ("turn_ppo", "turn_topr"):
+    if name in ("turn_ppo", "turn_topr", "blended_topr"):
         return {"count": 1, "warmup_steps": 2, "lam": 0.9 if name == "turn_ppo" else 0.8}
     if name == "asyppo":
         sizes = ("width", "num_layers", "num_heads", "num_kv_heads", "head_width", "mlp_width")

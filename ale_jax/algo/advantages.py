@@ -228,4 +228,5 @@ _ESTIMATORS = {
     "token_return": _later,
     "gae": _later,
     "turn_gae": _later,
+    "blended_turn_gae": _later,
 }

@@ -22,8 +22,9 @@ ESTIMATORS = {
     "token_return": "tokens",
     "gae": "tokens",
     "turn_gae": "chunks",
+    "blended_turn_gae": "chunks",
 }
-FROM_CRITICS = ("gae", "turn_gae")  # the estimators that need values
+FROM_CRITICS = ("gae", "turn_gae", "blended_turn_gae")  # the estimators that need values
 MEANS = ("none", "group", "leave_one_out", "batch", "tag")
 STDS = ("none", "group", "batch", "tag")
 CENTRINGS = ("outcome", "chunk", "distance")
@@ -127,7 +128,12 @@ class AdvantageHypers:
     @property
     def steps_are_chunks(self) -> bool:
         """Whether the time steps of values and token credit are chunks, and not tokens."""
-        return self.estimator == "turn_gae"
+        return self.from_critics and self.units == "chunks"
+
+    @property
+    def blends(self) -> bool:
+        """Whether lambda counts only as far as the critics know outcomes (`values.blend`)."""
+        return self.estimator == "blended_turn_gae"
 
     @property
     def compares_a_group(self) -> bool:

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+FULL_TRUST = 1 / 3  # see `blend`; measured in the laboratory
+
 
 def gae(
     value_BT: jax.Array,
@@ -144,8 +146,26 @@ def agreement_masks(
     return teaches_U, explores_U
 
 
-def explained_variance(value_U: np.ndarray, return_U: np.ndarray) -> float:
-    """1 - Var(R - V) / Var(R) over the tokens of a step: 1 for a perfect critic, 0 for a constant
-    one. 0 if all returns are equal, because there is nothing to explain."""
-    variance = float(np.var(return_U))
-    return 1.0 - float(np.var(return_U - value_U)) / variance if variance > 0 else 0.0
+def explained_variance(
+    value: jax.Array, return_: jax.Array, where: jax.Array | bool = True
+) -> jax.Array:
+    """1 - Var(R - V) / Var(R) over the time steps of a training step, which `where` selects: 1 for
+    a perfect critic, 0 for a constant one. 0 if all returns are equal, because there is nothing to
+    explain. Of NumPy's or JAX's arrays."""
+    variance, error = return_.var(where=where), (return_ - value).var(where=where)
+    return jnp.where(variance > 0, 1.0 - error / jnp.where(variance > 0, variance, 1.0), 0.0)
+
+
+def blend(trusting: jax.Array, cautious: jax.Array, explained: jax.Array) -> jax.Array:
+    """Mixes two estimates of the same advantages: `trusting` the critics' values (lambda below 1)
+    and `cautious` (lambda 1).
+
+    Values that explain nothing leave lambda as a mere discount: a chunk n chunks before the end has
+    lambda^n of the outcome, so that early decisions have next to no credit.
+
+    explained: share of the outcomes' variance that the values at the last time steps explain. Only
+    there can good critics be told from poor ones, since before the decisions nobody knows the
+    outcome. A share of FULL_TRUST is enough, as the last decision is still to come.
+    """
+    share = (explained / FULL_TRUST).clip(0.0, 1.0)
+    return share * trusting + (1.0 - share) * cautious

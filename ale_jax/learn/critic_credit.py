@@ -4,13 +4,14 @@ the returns that they learn from."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
 import numpy as np
 
-from ale_jax.algo.values import agreement_masks, explained_variance
+from ale_jax.algo.values import agreement_masks, blend, explained_variance
 from ale_jax.learn.critic_batches import (
     ValueBatch,
     gae_advantage,
@@ -70,6 +71,7 @@ def credit_by_critics(
     batches: Sequence[Batch],
     scale: ScaleAdvantages = list,
     by_chunk: bool = False,
+    blends: bool = False,
 ) -> tuple[list[Batch], dict[str, float]]:
     """The batches with advantages and entropy weights, and figures of the values.
 
@@ -77,6 +79,7 @@ def credit_by_critics(
     bonus is off where they differ most. scale: applied to the step's advantages before the mask,
     because subtracting a mean afterwards would undo it (see `credit.scale_advantages`).
     by_chunk: see `ale_jax.learn.critic_batches`; the shares of the masks are then of chunks.
+    blends: lambda counts only as far as the critics know the outcomes at the end (`values.blend`).
 
     Call this before `learn_values`: critics that have learned from these returns predict them, and
     would leave no advantage.
@@ -88,9 +91,18 @@ def credit_by_critics(
     steps = [time_steps(batch, by_chunk) for batch in batches]
     spread_U = _at_steps([value_QBT.std(axis=0) for value_QBT in values], steps)
     teaches_U, explores_U = agreement_masks(spread_U, hp.mask_share, hp.entropy_share)
-    discounts = critics.gamma, hp.lam
+    value_U = _at_steps(means, steps)
+    return_U = _at_steps(returns(batches, critics.gamma, by_chunk), steps)
+    last_U = np.concatenate([_last_steps(*each) for each in zip(batches, steps, strict=True)])
+    at_end = explained_variance(value_U, return_U, last_U)
+
+    def advantage(batch: Batch, mean_BT: np.ndarray) -> np.ndarray:
+        by_lambda = functools.partial(gae_advantage, batch, mean_BT, critics.gamma)
+        trusting_BT = by_lambda(hp.lam, by_chunk)
+        return blend(trusting_BT, by_lambda(1.0, by_chunk), at_end) if blends else trusting_BT
+
     plain = [
-        dataclasses.replace(b, advantage_BT=gae_advantage(b, mean_BT, *discounts, by_chunk))
+        dataclasses.replace(b, advantage_BT=advantage(b, mean_BT))
         for b, mean_BT in zip(batches, means, strict=True)
     ]
     credited = []
@@ -102,9 +114,9 @@ def credit_by_critics(
             explores_BT = _on_tokens(explores_U[own], step_BT, batch, by_chunk)
             fields["entropy_BT"] = np.where(explores_BT, before_BT, np.float32(0.0))
         credited.append(dataclasses.replace(batch, **fields))
-    return_U = _at_steps(returns(batches, critics.gamma, by_chunk), steps)
     return credited, {
-        "critic_explained_variance": explained_variance(_at_steps(means, steps), return_U),
+        "critic_explained_variance": float(explained_variance(value_U, return_U)),
+        "critic_explained_at_end": float(at_end),
         "critic_spread": float(spread_U.mean()),
         "advantage_masked": float(1.0 - teaches_U.mean()),
         "entropy_masked": float(1.0 - explores_U.mean()),
@@ -114,6 +126,14 @@ def credit_by_critics(
 def _at_steps(arrays: Sequence[np.ndarray], steps: Sequence[np.ndarray]) -> np.ndarray:
     """The time steps of all batches in one vector."""
     return np.concatenate([a_BT[step_BT] for a_BT, step_BT in zip(arrays, steps, strict=True)])
+
+
+def _last_steps(batch: Batch, step_BT: np.ndarray) -> np.ndarray:
+    """Which of a batch's time steps are the last of their trajectories."""
+    row_BT = np.arange(len(step_BT))[:, None]
+    # Of all rows in turn, as each row numbers its own trajectories.
+    own_U = (row_BT * (batch.segment_BT.max() + 1) + batch.segment_BT)[step_BT]
+    return np.diff(own_U, append=-1) != 0
 
 
 def _places(steps: Sequence[np.ndarray]) -> list[slice]:

@@ -56,7 +56,7 @@ class CriticsHypers:
     num_kv_heads: heads of keys and values.
     head_width: numbers per head.
     mlp_width: inner width of the feed-forward.
-    lam: lambda of GAE, per token or, of `turn_gae`, per chunk.
+    lam: lambda of GAE, per token or, where chunks are the time steps, per chunk.
     mask_share: share of a step's policy tokens whose advantage is set to 0: those on which the
         critics agree most.
     entropy_share: share of them that gets no entropy bonus: those on which the critics differ most.

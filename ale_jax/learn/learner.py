@@ -126,6 +126,7 @@ class Learner:
                 batches,
                 lambda b: scale_advantages(b, made.table.tag_G, hp),
                 hp.steps_are_chunks,
+                hp.blends,
             )
         if self._options.attention_credit:
             batches, more = amplify_by_attention(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
+from ale_jax.algo.algorithm import FROM_CRITICS
 from ale_jax.algo.resampling import NONE, ROLLBACK
 from ale_jax.model.compute import SAME
 from ale_jax.model.shape import PolicyShape
@@ -167,7 +168,7 @@ def _check_critics(config: RunConfig) -> None:
     if critics.count and not needed:
         raise ValueError(
             f"critics.count {critics.count}: the estimator {estimator} uses no critic: set it to "
-            "0, or algo.advantage.estimator to gae or turn_gae"
+            f"0, or algo.advantage.estimator to one of {', '.join(FROM_CRITICS)}"
         )
     if critics.entropy_share and not algo.loss.entropy_weight:
         raise ValueError(

@@ -199,7 +199,17 @@ STALENESS = Experiment(
 )
 
 # Episodes are eight versions old, and three of 16 rooms decide (configs/experiments/corridor.py).
-CORRIDOR_ARMS = ("ipa", "ipa_balanced", "topr", "tis", "grpo", "ppo", "turn_ppo", "turn_topr")
+CORRIDOR_ARMS = (
+    "ipa",
+    "ipa_balanced",
+    "topr",
+    "tis",
+    "grpo",
+    "ppo",
+    "turn_ppo",
+    "turn_topr",
+    "blended_topr",
+)
 
 
 def _corridor(place: str, question: str) -> Experiment:

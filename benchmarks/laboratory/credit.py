@@ -20,8 +20,10 @@ from ale_jax.algo.algorithm import AdvantageHypers, AlgoConfig, LossHypers, Mism
 from ale_jax.algo.baselines import scale_token_advantages, token_returns
 from ale_jax.algo.values import (
     agreement_masks,
+    blend,
     chunk_starts,
     critic_loss,
+    explained_variance,
     gae,
     over_chunks,
     turn_gae,
@@ -157,8 +159,7 @@ def advantages(
         return jnp.repeat(found.advantage_NC, each, axis=1), ones_NT
     along = rows.chunk_NT, rows.segment_NT, algo.gamma
     if arm.count:
-        estimate = turn_gae if algo.advantage.steps_are_chunks else gae
-        plain_NT, _ = estimate(value_QNT.mean(0), rows.reward_NT, *along, arm.lam)
+        plain_NT = _by_critics(value_QNT.mean(0), rows, arm)
     else:
         plain_NT = token_returns(rows.reward_NT, *along)
     step_NT = rows.steps_NT(arm)
@@ -171,6 +172,22 @@ def advantages(
         return scaled_NT, ones_NT
     teaches_NT, explores_NT = _agreement(value_QNT.std(0), rows.written_NT, arm)
     return jnp.where(teaches_NT, scaled_NT, 0.0), explores_NT.astype(jnp.float32)
+
+
+def _by_critics(value_NT: jax.Array, rows: Rows, arm: Arm) -> jax.Array:
+    """GAE on the critics' mean value."""
+    advantage = arm.algo.advantage
+    along = rows.reward_NT, rows.chunk_NT, rows.segment_NT, arm.algo.gamma
+    estimate = turn_gae if advantage.steps_are_chunks else gae
+    trusting_NT, _ = estimate(value_NT, *along, arm.lam)
+    if not advantage.blends:
+        return trusting_NT
+    cautious_NT, _ = estimate(value_NT, *along, 1.0)
+    return_NT, _ = estimate(jnp.zeros_like(value_NT), *along, 1.0)
+    chunk_NT = rows.chunk_NT
+    last_NT = chunk_starts(chunk_NT) & (chunk_NT == chunk_NT.max(1, keepdims=True))
+    explained = explained_variance(value_NT, return_NT, last_NT)
+    return blend(trusting_NT, cautious_NT, explained)
 
 
 def _agreement(spread_NT: jax.Array, written_NT: jax.Array, arm: Arm) -> tuple[jax.Array, ...]:

@@ -69,3 +69,8 @@ def test_explained_variance_by_hand():
     # Errors 0, 0, 1, 0: variance 1/4 - 1/16 = 3/16.
     assert explained_variance(np.array([0, 0, 0, 1.0]), return_U) == pytest.approx(1 / 4)
     assert explained_variance(return_U, np.ones(4)) == 0.0
+    # Of the second and the third the variance is 1/4, and errors are 0 and 1.
+    own_U = np.array([False, True, True, False])
+    for of in (np.asarray, jnp.asarray):
+        assert explained_variance(*map(of, (0 * return_U, return_U, own_U))) == 0.0
+        assert explained_variance(*map(of, (return_U, return_U, own_U))) == 1.0

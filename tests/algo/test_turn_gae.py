@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ale_jax.algo.values import chunk_starts, gae, over_chunks, turn_gae
+from ale_jax.algo.values import FULL_TRUST, blend, chunk_starts, gae, over_chunks, turn_gae
 from tests.algo.batches import f32
 from tests.rows import each_row
 
@@ -93,3 +93,10 @@ def test_a_chunk_starts_where_another_ends():
     np.testing.assert_array_equal(over_chunks(places_BT, CHUNK), [expected] * 3)
     found_BT = jax.jit(over_chunks)(jnp.ones(CHUNK.shape, bool), CHUNK)
     assert found_BT.dtype == bool
+
+
+@each_row("explained, share", [(-0.5, 0.0), (0.0, 0.0), (FULL_TRUST / 2, 0.5), (FULL_TRUST, 1.0)])
+def test_critics_are_trusted_as_far_as_they_explain_outcomes(explained, share):
+    trusting, cautious = np.float32([1.0, -3.0]), np.float32([2.0, 5.0])
+    found = blend(trusting, cautious, np.float32(explained))
+    np.testing.assert_allclose(found, share * trusting + (1 - share) * cautious, rtol=1e-6)

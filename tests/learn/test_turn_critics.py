@@ -85,3 +85,39 @@ def test_each_chunk_counts_once_in_mean_and_std():
         written_BT = before.chunk_BT >= 0
         expected_BT = np.where(written_BT, (before.advantage_BT - mean) / std, 0.0)
         np.testing.assert_allclose(after.advantage_BT, expected_BT, atol=1e-4)
+
+
+def test_a_blend_takes_its_lambda_from_what_critics_know_at_the_end():
+    batches = rewarded_batches(groups=8)
+    return_BT = returns(batches, GAMMA, by_chunk=True)
+    last = [_last_chunks(batch) for batch in batches]
+    # Too high by the same everywhere, so that the last error is not 0, and lambda counts.
+    at_end = [np.where(known, r + 0.25, 0.5) for r, known in zip(return_BT, last, strict=True)]
+    knowing = [np.stack([value_BT] * 2).astype(np.float32) for value_BT in at_end]
+    guessing = [np.zeros_like(value_QBT) for value_QBT in knowing]
+    half, sure = dataclasses.replace(MINI, lam=0.5), dataclasses.replace(MINI, lam=1.0)
+    for values, like, explained in ((knowing, half, 1.0), (guessing, sure, 0.0)):
+        found, figures = credit_by_critics(
+            _saying(_critics(half), values), batches, by_chunk=True, blends=True
+        )
+        expected, _ = credit_by_critics(_saying(_critics(like), values), batches, by_chunk=True)
+        assert figures["critic_explained_at_end"] == explained
+        for batch, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(batch.advantage_BT, other.advantage_BT)
+            assert batch.advantage_BT.any()
+    # Otherwise the test would not see which lambda it was.
+    one, other = (
+        credit_by_critics(_saying(_critics(hp), knowing), batches, by_chunk=True)[0]
+        for hp in (half, sure)
+    )
+    assert not np.allclose(one[0].advantage_BT, other[0].advantage_BT)
+
+
+def _last_chunks(batch):
+    """The tokens of each trajectory's last chunk, [B, T]."""
+    last_BT = np.zeros(batch.chunk_BT.shape, bool)
+    for row, segment_T in enumerate(batch.segment_BT):
+        for segment in np.unique(segment_T[segment_T > 0]):
+            own_T = segment_T == segment
+            last_BT[row] |= own_T & (batch.chunk_BT[row] == batch.chunk_BT[row, own_T].max())
+    return last_BT
