@@ -5,10 +5,10 @@
     python -m benchmarks.laboratory --check
 
 The first compares arms (presets of configs/algorithms.py) in one world; --age, --uses, --gap,
---tokens and --place change its training, and --first_seed asks the same of other seeds. --table
-measures every preset, or those of --arms, in every regime with one policy, and adds that to
-benchmarks/results/laboratory.json. --check measures a small part of it again, counts the cells that
-moved, and takes the time. The last line of stdout is a JSON object.
+--tokens and --place change its training, --blind keeps critics from learning, and --first_seed asks
+the same of other seeds. --table measures every preset, or those of --arms, in every regime with one
+policy, and adds that to benchmarks/results/laboratory.json. --check measures a small part of it
+again, counts the cells that moved, and takes the time. The last line of stdout is a JSON object.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _result(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _compare(options: argparse.Namespace) -> dict[str, Any]:
-    size, protocol = Size(), Protocol(options.policy)
+    size, protocol = Size(), Protocol(options.policy, blind=options.blind)
     changes = {name: getattr(options, name) for name in CHANGES}
     given = {name: value for name, value in changes.items() if value is not None}
     world = regime_of(options.world, size, **given)
@@ -106,6 +106,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--policy", choices=RATES, default="table")
     parser.add_argument("--seeds", type=int, default=64)
     parser.add_argument("--first_seed", type=int, default=0)
+    parser.add_argument("--blind", action="store_true", help="critics learn nothing")
     parser.add_argument("--out", type=Path, default=golden.FILE)
     for name, kind in CHANGES.items():
         parser.add_argument(f"--{name}", type=kind)

@@ -28,13 +28,15 @@ from benchmarks.laboratory.world import Played, Regime, Size, play, prior, right
 
 @dataclasses.dataclass(frozen=True)
 class Protocol:
-    """How long and on how much one learns. oldest: the largest age that a regime may have."""
+    """How long and on how much one learns. oldest: the largest age that a regime may have. blind:
+    critics learn nothing."""
 
     policy: str = "table"
     updates: int = 100
     groups: int = 4
     members: int = 8
     oldest: int = 8
+    blind: bool = False
 
     @property
     def episodes(self) -> int:
@@ -103,7 +105,8 @@ def _curve(seed, rate, world: Regime, arm: Arm, size: Size, protocol: Protocol) 
 
         learned = jax.lax.fori_loop(0, world.uses, use, (weights, moments))
         if arm.count:
-            critics = learn_values(critics, played, rows, arm)
+            if not protocol.blind:
+                critics = learn_values(critics, played, rows, arm)
             ready = number >= arm.warmup_steps
             learned = jax.tree.map(lambda a, b: jnp.where(ready, a, b), learned, (weights, moments))
         weights, moments = learned

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ale_jax.algo.values import FULL_TRUST
 from ale_jax.data.packing import Shape
 from ale_jax.data.replay import Group
 from ale_jax.files import read_json
@@ -122,8 +123,9 @@ def trainer_gradient(found, groups, setting: Setting, value_QMD2):
     if found.count:
         critics = TableCritics(found, value_QMD2, setting)
         scale = functools.partial(scale_advantages, tag_G=step.table.tag_G, hp=algo.advantage)
-        by_chunk = algo.advantage.steps_are_chunks
-        batches, _ = credit_by_critics(critics, batches, scale, by_chunk)
+        kind = algo.advantage.steps_are_chunks, algo.advantage.blends
+        batches, figures = credit_by_critics(critics, batches, scale, *kind)
+        assert not algo.advantage.blends or 0.0 < figures["critic_explained_at_end"] < FULL_TRUST
     loss_fn = make_loss(algo, CHUNKS_PER_ROW)
 
     def table(logits_MDLV):
@@ -155,7 +157,8 @@ def test_it_learns_what_the_trainer_would_learn(preset, world):
     found, setting = arm(preset), make_setting(world)
     about = {"retries": RETRIES, "short": SHORT}[world]
     sizes = found.count, SMALL.tasks, SMALL.stages, 2
-    value_QMD2 = jax.random.uniform(jax.random.key(1), sizes)
+    # Values that are lower after a wrong word, and so explain some of the outcomes.
+    value_QMD2 = jax.random.uniform(jax.random.key(1), sizes).at[..., 1].multiply(0.6)
     played, rows = setting.played, setting.rows
     value_QNT = token_values(value_QMD2, played)
     credit = advantages(played, rows, value_QNT, found, about, GROUPS)
@@ -229,6 +232,20 @@ def test_late_decisions_are_learned_by_ipa_and_early_ones_by_grpo():
 def test_a_world_that_does_not_fit_is_refused(make, said):
     with pytest.raises(ValueError, match=said):
         make()
+
+
+def test_blind_critics_leave_a_blend_at_lambda_1():
+    world = regime_of("early", Size(), age=2)
+    seeds, rates = np.arange(8), np.full(8, 0.3)
+
+    def learned(found, blind):
+        protocol = Protocol("table", updates=6, blind=blind)
+        return curves(seeds, rates, world, found, Size(), protocol)
+
+    blended = arm("blended_topr")
+    cautious = dataclasses.replace(arm("turn_topr"), lam=1.0)
+    np.testing.assert_allclose(learned(blended, True), learned(cautious, True), atol=1e-6)
+    assert not np.allclose(learned(blended, False), learned(cautious, False), atol=1e-3)
 
 
 def test_no_cell_of_the_table_has_moved():
