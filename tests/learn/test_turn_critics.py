@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from ale_jax.algo.algorithm import AdvantageHypers
+from ale_jax.data.packing import pack_all
 from ale_jax.learn.credit import scale_advantages
 from ale_jax.learn.critic_batches import returns, time_steps, value_batches
 from ale_jax.learn.critic_credit import credit_by_critics, learn_values
-from tests.learn.rewarded import rewarded_batches
+from tests.learn.rewarded import SHAPE, rewarded_batches, rewarded_samples
 from tests.learn.test_critics import GAMMA, MINI, _critics, _saying
+from tests.rows import each_row
 
 TURNS = AdvantageHypers("turn_gae", "batch", "batch")
 
@@ -87,8 +89,11 @@ def test_each_chunk_counts_once_in_mean_and_std():
         np.testing.assert_allclose(after.advantage_BT, expected_BT, atol=1e-4)
 
 
-def test_a_blend_takes_its_lambda_from_what_critics_know_at_the_end():
-    batches = rewarded_batches(groups=8)
+# Rows of two trajectories or more, and rows of which many have one.
+@each_row("pack_length", [64, 32])
+def test_a_blend_takes_its_lambda_from_what_critics_know_at_the_end(pack_length):
+    shape = dataclasses.replace(SHAPE, pack_length=pack_length)
+    batches = pack_all(rewarded_samples(groups=8), shape)
     return_BT = returns(batches, GAMMA, by_chunk=True)
     last = [_last_chunks(batch) for batch in batches]
     # Too high by the same everywhere, so that the last error is not 0, and lambda counts.
