@@ -3,7 +3,7 @@ python -m ale_jax.launch --config=configs/quickstart.py --workdir=runs/quickstar
 
 A mixture of experts with 8 experts learns from oracle transcripts until it solves about a third of
 unseen tasks, and then from its own attempts in sandboxes. Expect it to solve more than 90 % of the
-evaluation tasks at the end, after ten to twenty minutes, and none of the held-out families.
+evaluation tasks at the end, after 8 to 20 minutes, and none of the held-out families.
 Hardware: two CPU cores; no accelerator.
 """
 

@@ -8,7 +8,7 @@ wanted, the depth (`late24`, at most 48) and an algorithm (`early_grpo`; `grpo` 
 
 In the demonstrations, any three rooms decide, which differ and cannot be seen, and the oracle takes
 any door in the others. So the warm start follows the light in up to 46 % of the rooms, wherever
-they are, and 5 to 10 % of its episodes succeed in each variant. (Demonstrations of the variant
+they are, and 7 to 12 % of its episodes succeed in each variant. (Demonstrations of the variant
 itself teach where to follow it: 96 % after 60 updates.)
 Hardware: two CPU cores; no accelerator.
 """

@@ -1,4 +1,4 @@
-"""Is the credit of a chunk what the chunk was worth? Expect: comparing equal states comes closest.
+"""Is the credit of a chunk what the chunk was worth? Expect: GAE with lambda 0.95 is closest.
 python -m ale_jax.launch --config=configs/experiments/credit_truth.py --workdir=runs/credit_truth
 
 Makes the policy of `python -m benchmarks.credit_truth`, which succeeds in some attempts and fails
