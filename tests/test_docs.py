@@ -82,7 +82,9 @@ def anchors_are_headings(page: str, text: str) -> list[str]:
 
 
 def paths_exist(page: str, text: str) -> list[str]:
-    paths = [quoted.split(":")[0] for quoted in re.findall(r"`([^`\n]+)`", text)]
+    """Also of those inside a command."""
+    words = [word for quoted in re.findall(r"`([^`\n]+)`", text) for word in quoted.split()]
+    paths = [word.split(":")[0] for word in words]
     return [x for x in paths if _is_our_path(x) and not any((ROOT / b / x).exists() for b in BASES)]
 
 
@@ -143,6 +145,7 @@ RULES = [
     (anchors_are_headings, "README.md", "[x](docs/running.md#nowhere)"),
     (paths_exist, "docs/index.md", "`ale_jax/nowhere.py`"),
     (paths_exist, "docs/index.md", "`nowhere.py`"),
+    (paths_exist, "CONTRIBUTING.md", "`python -m pytest tests/nowhere.py -k mask`"),
     (modules_can_be_imported, "docs/running.md", "`python -m benchmarks.nothing --quick`"),
     (targets_exist, "docs/running.md", "`make nothing`"),
     (configs_and_fields_exist, "docs/running.md", "x --config=configs/none.py"),
