@@ -139,6 +139,11 @@ class AdvantageHypers:
     def compares_a_group(self) -> bool:
         return {self.mean, self.std} & {"group", "leave_one_out"} != set()
 
+    @property
+    def compares_only_outcomes(self) -> bool:
+        """Whether nothing has credit where all members of a group have the same outcome."""
+        return self.estimator in ("chunk_return", "outcome", "tree") and self.centring != "chunk"
+
 
 @dataclasses.dataclass(frozen=True)
 class LossHypers:

@@ -30,12 +30,12 @@ def check_sections(config: RunConfig) -> None:
     _check_tasks(config)
     _check_resampling(config)
     for name, hp in (
-        ("warm_start", config.warm_start_optimizer),
-        ("critics", config.critics.optimizer),
+        ("warm_start_optimizer", config.warm_start_optimizer),
+        ("critics.optimizer", config.critics.optimizer),
     ):
         if hp.decay_success:
             raise ValueError(
-                f"{name} decay_success {hp.decay_success} waits for an event of reinforcement "
+                f"{name}.decay_success {hp.decay_success} waits for an event of reinforcement "
                 "learning, which only rl_optimizer follows: set it to 0.0"
             )
     _check_external_agent(config)
@@ -112,9 +112,11 @@ def _check_engine(config: RunConfig) -> None:
     if not engine.prefill_tokens or min(engine.prefill_tokens) < 1:
         raise ValueError(f"engine.prefill_tokens {engine.prefill_tokens} must name sizes >= 1")
     if engine.eight_bits and config.algo.old_logp == "sampler":
+        # vanilla has no ratio that could correct for the difference.
+        corrected = "algo.old_logp to generating, or " if config.algo.loss.kind != "vanilla" else ""
         raise ValueError(
             f"engine.weights {engine.weights}, int8_cache {engine.int8_cache}: the sampler's "
-            "policy differs from the learner's: set algo.old_logp to generating, or "
+            f"policy differs from the learner's: set {corrected}"
             f"engine.weights to {SAME} and engine.int8_cache to False"
         )
     if rollout.max_reply_tokens >= engine.max_sequence_length:
@@ -137,7 +139,7 @@ def _check_batch(config: RunConfig) -> None:
             f"{config.agent.turns}: each turn is a chunk"
         )
     advantage = config.algo.advantage
-    if rl.group_size == 1 and advantage.compares_a_group:
+    if rl.group_size == 1 and advantage.compares_a_group and advantage.units == "trajectories":
         raise ValueError(
             f"rl.group_size 1 leaves algo.advantage.mean {advantage.mean} and std "
             f"{advantage.std} nothing to compare within a group, so nothing is learned: set it to "
@@ -148,6 +150,18 @@ def _check_batch(config: RunConfig) -> None:
             f"rl.dynamic_sampling leaves out groups whose outcomes are equal, but with "
             f"algo.advantage.mean {advantage.mean} and std {advantage.std} they teach too: set it "
             "to False, or one of these to group"
+        )
+    if rl.dynamic_sampling and not advantage.compares_only_outcomes:
+        raise ValueError(
+            f"rl.dynamic_sampling leaves out groups whose outcomes are equal, but their chunks "
+            f"differ in algo.advantage.estimator {advantage.estimator} with centring "
+            f"{advantage.centring}, so they teach too: set it to False"
+        )
+    if rl.dynamic_sampling and config.algo.loss.observation_weight:
+        raise ValueError(
+            f"rl.dynamic_sampling leaves out groups in which every attempt fails, whose "
+            f"observations algo.loss.observation_weight {config.algo.loss.observation_weight} is "
+            "to learn from: set it to False, or the weight to 0.0"
         )
     if rl.dynamic_sampling and config.resampling.scheme != NONE:
         raise ValueError(
@@ -186,10 +200,9 @@ def _check_tasks(config: RunConfig) -> None:
             f"eval.held_out_tasks {held_out_tasks} needs worlds.held_out_families: "
             "name some, or set it to 0"
         )
-    wanted = [
-        ("eval.tasks", config.eval.tasks, worlds.train_families),
-        ("warm_start.probe_tasks", config.warm_start.probe_tasks, shown),
-    ]
+    wanted = [("eval.tasks", config.eval.tasks, worlds.train_families)]
+    if config.warm_start.max_steps:
+        wanted.append(("warm_start.probe_tasks", config.warm_start.probe_tasks, shown))
     if held_out_tasks:
         wanted.append(("eval.held_out_tasks", held_out_tasks, worlds.held_out_families))
     for name, tasks, families in wanted:
@@ -211,11 +224,12 @@ def _check_external_agent(config: RunConfig) -> None:
     played = [*config.worlds.train_families, *config.worlds.held_out_families]
     if agent.demonstrates:
         played += itertools.chain(*(domain.families for domain in config.demonstrated))
-        if config.warm_start.noisy_share:
-            raise ValueError(
-                f"warm_start.noisy_share {config.warm_start.noisy_share} needs our own loop, which "
-                "knows what failed: set it to 0.0, or external_agent.demonstrates to False"
-            )
+        for name, off in (("noisy_share", 0.0), ("mask_errors", False)):
+            if (found := getattr(config.warm_start, name)) != off:
+                raise ValueError(
+                    f"warm_start.{name} {found} needs our own loop, which knows what failed: set "
+                    f"it to {off}, or external_agent.demonstrates to False"
+                )
     for family in played:
         if not kind_of(family).is_in_sandbox:
             raise ValueError(

@@ -36,16 +36,36 @@ def smoke_with(changes):
         ("asyppo", {"algo.loss.entropy_weight": 0.0}, "filters an entropy bonus that is off"),
         ("asyppo", {"rl.group_size": 3}, "cannot be divided evenly among 2 critics: set it to 4"),
         ("ppo", {"rl.dynamic_sampling": True}, "with algo.advantage.mean batch and std batch they"),
+        ("ipa_balanced", {"rl.dynamic_sampling": True}, "with centring chunk, so they teach too"),
+        ("step", {"rl.dynamic_sampling": True}, "algo.advantage.estimator step with centring"),
+        ("gigpo", {"rl.dynamic_sampling": True}, "algo.advantage.estimator gigpo with centring"),
+        ("echo", {"rl.dynamic_sampling": True}, "observations algo.loss.observation_weight"),
         ("dapo", {"resampling.scheme": "rollback"}, "hides from resampling.scheme rollback"),
+        ("rloo", {"engine.int8_cache": True}, "differs from the learner's: set engine.weights to"),
+        ("grpo", {"critics.optimizer.decay_success": 0.5}, "critics.optimizer.decay_success 0.5 w"),
         ("ppo", {"critics.mask_share": 0.2}, "mask_share 0.2 needs critics that can differ"),
         ("asyppo", {"critics.width": 0}, "all must be at least 1, or all 0"),
     ],
 )
-def test_critics_must_fit_the_algorithm(name, fields, answer):
+def test_sections_must_fit_the_algorithm(name, fields, answer):
     config = importlib.import_module("configs.smoke").get_config(name)
     config.update_from_flattened_dict(fields)
     with pytest.raises(ValueError, match=re.escape(answer)):
         build_config(config.to_dict())
+
+
+@each_row(
+    "name, fields",
+    [
+        ("step", {"rl.group_size": 1}),  # its chunks are compared, also those of one episode
+        ("ipa", {"warm_start.max_steps": 0, "warm_start.probe_tasks": 1}),  # nothing is probed
+        ("tree", {"rl.dynamic_sampling": True}),
+    ],
+)
+def test_what_is_not_read_is_not_refused(name, fields):
+    config = importlib.import_module("configs.smoke").get_config(name)
+    config.update_from_flattened_dict(fields)
+    build_config(config.to_dict())
 
 
 def test_every_field_is_reached_by_its_dotted_name():
