@@ -35,6 +35,7 @@ from ale_jax.algo.ratio import (
     unit_ids,
     unit_mean,
 )
+from ale_jax.algo.values import chunk_starts
 
 Arrays = Mapping[str, jax.Array]
 NEAR = (0.8, 1.2)  # ratios outside, where the usual clip would act, are counted
@@ -122,7 +123,7 @@ def _figures(
     action_mask_BT = chunk_BT >= 0
     real_BC = chunk_count(chunk_BT, num_chunks) > 0
     kept_BC = chunk_sum(keep_BT.astype(jnp.float32), chunk_BT, num_chunks) > 0
-    each_BT = action_mask_BT if level == "token" else _first_of_chunk(chunk_BT)
+    each_BT = action_mask_BT if level == "token" else chunk_starts(chunk_BT)
     return {
         "tokens": action_mask_BT.sum(),
         "chunks": real_BC.sum(),
@@ -134,10 +135,6 @@ def _figures(
     }
 
 
-def _first_of_chunk(chunk_BT: jax.Array) -> jax.Array:
-    return (chunk_BT >= 0) & (chunk_BT != jnp.roll(chunk_BT, 1, axis=1))
-
-
 def _ratio_counts(own_BT, chunk_BT, segment_BT, num_chunks) -> dict[str, jax.Array]:
     """The distribution of pi / pi_old over tokens and over chunks."""
     own_BT = jax.lax.stop_gradient(own_BT)
@@ -146,7 +143,7 @@ def _ratio_counts(own_BT, chunk_BT, segment_BT, num_chunks) -> dict[str, jax.Arr
     sums = {}
     for name, x_BT, each_BT in (
         ("token", own_BT, chunk_BT >= 0),
-        ("chunk", mean_BT, _first_of_chunk(chunk_BT)),
+        ("chunk", mean_BT, chunk_starts(chunk_BT)),
     ):
         sums[f"{name}_ratio_bins"] = count_log_ratios(x_BT, each_BT)
         sums[f"{name}_ratios_far"] = (each_BT & ((x_BT < low) | (x_BT > high))).sum()

@@ -23,6 +23,8 @@ from ale_jax.learn.critic_batches import (
 from ale_jax.learn.finite import SKIPPED
 from ale_jax.records import Batch
 
+CRITIC_SKIPPED = "critic_skipped_updates"  # the metric: updates of a step that were not finite
+
 # All batches of a step -> the same batches with scaled advantages.
 ScaleAdvantages = Callable[[list[Batch]], list[Batch]]
 
@@ -62,7 +64,7 @@ def learn_values(
     return {
         "critic_loss": float(sum(sums["squares"] for sums in every_sums) / tokens),
         "critic_grad_norm": float(max(sums["grad_norm"] for sums in every_sums)),
-        "critic_skipped_updates": int(sum(sums[SKIPPED] for sums in every_sums)),
+        CRITIC_SKIPPED: int(sum(sums[SKIPPED] for sums in every_sums)),
     }
 
 

@@ -19,7 +19,6 @@ from jax.sharding import Mesh
 from ale_jax.algo.hypers import require_range
 from ale_jax.algo.values import critic_loss
 from ale_jax.learn.critic_batches import ValueBatch
-from ale_jax.learn.critic_credit import learn_values
 from ale_jax.learn.rows import own_rows, to_device, with_rows
 from ale_jax.learn.state import (
     OptimizerHypers,
@@ -123,8 +122,8 @@ class Critics:
     def __init__(
         self, hp: CriticsHypers, policy: ModelSpec, state: tuple[TrainState, ...], gamma: float
     ):
-        """state: of each critic, new (`make`) or from a checkpoint. gamma: discount per policy
-        token."""
+        """state: of each critic, new (`make`) or from a checkpoint. gamma: discount per time
+        step (see `ale_jax.learn.critic_batches`)."""
         self.hp, self.gamma, self.state = hp, gamma, state
         self._model = model = hp.model(policy)
         optimizer = table_optimizer(hp.optimizer, value_table(model.shape))
@@ -178,10 +177,6 @@ class Critics:
         state, sums, _ = self._step(self.state[number], batches, np.float32(tokens))
         self.state = (*self.state[:number], state, *self.state[number + 1 :])
         return sums
-
-    def learn(self, batches: Sequence[Batch]) -> dict[str, float]:
-        """See `learn_values`."""
-        return learn_values(self, batches)
 
 
 def abstract_critics(hp: CriticsHypers, policy: PolicyShape, mesh: Mesh) -> tuple[TrainState, ...]:

@@ -29,10 +29,13 @@ def choose(condition: jax.Array, new: Any, old: Any) -> Any:
 
 
 class SkippedUpdates:
-    """Counts updates that were not applied, and ends the run after `limit` in a row."""
+    """Counts updates that were not applied, and ends the run after `limit` in a row.
 
-    def __init__(self, limit: int):
-        self._limit = limit
+    remedy: what the user can do, for the error.
+    """
+
+    def __init__(self, limit: int, remedy: str):
+        self._limit, self._remedy = limit, remedy
         self._in_a_row = 0
 
     def note(self, sums: Mapping[str, Any], step: int) -> bool:
@@ -43,15 +46,13 @@ class SkippedUpdates:
         if sums.get(BROKEN):
             raise RunFailed(
                 f"step {step}: the weights are not finite, so the step was neither published nor "
-                "saved: the same command continues from the newest checkpoint"
+                f"saved: {self._remedy}"
             )
         skipped = bool(sums.get(SKIPPED))
         self._in_a_row = self._in_a_row + 1 if skipped else 0
         if self._in_a_row >= self._limit:
             raise RunFailed(
                 f"step {step}: {self._in_a_row} updates in a row had a loss or a gradient that is "
-                "not finite, and were not applied: look at loss and grad_norm in metrics.jsonl; "
-                "lower the learning rate or clip_norm and start anew, or let the same command "
-                "continue from the newest checkpoint"
+                f"not finite, and were not applied: {self._remedy}"
             )
         return skipped

@@ -12,6 +12,7 @@ from pathlib import Path
 from ale_jax.algo.algorithm import MismatchHypers
 from ale_jax.data.replay import DroppedGroup
 from ale_jax.data.staleness import Drop
+from ale_jax.learn.critic_credit import CRITIC_SKIPPED
 from ale_jax.monitor.evaluations import (
     EVALUATIONS_FILE,
     FINAL,
@@ -101,11 +102,10 @@ class RunLogger:
         values = step_metrics(report) | {"tokens_per_second": rate} | self._compile_time()
         self.metrics.log(report.cursor.step, values, "rl")
         self._schedule.write(step_schedule(report))
-        if values.get("skipped_updates"):
-            detail = (
-                "the loss, a gradient or a weight was not finite, so the update was not applied"
-            )
-            self.events.record("update_skipped", detail, step=report.cursor.step)
+        for metric, whose in (("skipped_updates", "the policy"), (CRITIC_SKIPPED, "a critic")):
+            if values.get(metric):
+                detail = f"loss, gradient or weights were not finite: {whose} was not updated"
+                self.events.record("update_skipped", detail, step=report.cursor.step)
         logp_diff = values.get("train_rollout_logp_diff", 0.0)
         if not logp_diff <= logp_diff_limit:  # also true if it is NaN
             detail = (

@@ -14,7 +14,8 @@ from ale_jax.data.journal import Journal
 from ale_jax.data.replay import DroppedGroup, Group, ReplayBuffer
 from ale_jax.data.staleness import Drop, StalenessGate, age
 from ale_jax.errors import RunFailed
-from ale_jax.learn.finite import SkippedUpdates
+from ale_jax.learn.critic_credit import CRITIC_SKIPPED
+from ale_jax.learn.finite import SKIPPED, SkippedUpdates
 from ale_jax.learn.learner import Learner
 from ale_jax.learn.step import fresh_batches, train_rollout_logp_diff
 from ale_jax.records import RolloutRequest, Task, Trajectory
@@ -28,6 +29,14 @@ Snapshot = Callable[[], dict[str, Any]]  # see Resampler.snapshot
 
 FAILED_STEPS = 20  # so many steps' worth of groups without a valid episode end the run
 WAIT_SECONDS = 0.5  # between two checks that the rollouts are still running
+REMEDY = (
+    "look at {figures} in metrics.jsonl; lower {section}.learning_rate or clip_norm and start "
+    "anew, or let the same command continue from the newest checkpoint"
+)
+POLICY_REMEDY = REMEDY.format(figures="loss and grad_norm", section="rl_optimizer")
+CRITICS_REMEDY = REMEDY.format(
+    figures="critic_loss and critic_grad_norm", section="critics.optimizer"
+)
 LOGP_DIFF_EVERY_STEPS = 5  # the train-rollout log-probability difference costs a forward pass
 
 
@@ -72,7 +81,9 @@ def train_loop(cursor: Cursor, parts: TrainParts) -> Cursor:
     Errors: RunFailed if updates are not finite (see SkippedUpdates), or groups fail in a row.
     """
     config, learner, resampler = parts.config, parts.learner, parts.resampler
-    rollouts, skipped = _Rollouts(parts, cursor), SkippedUpdates(config.learn.max_skipped_updates)
+    rollouts, limit = _Rollouts(parts, cursor), config.learn.max_skipped_updates
+    skipped = SkippedUpdates(limit, POLICY_REMEDY)
+    critics_skipped = SkippedUpdates(limit, CRITICS_REMEDY)
     decay_at = config.rl_optimizer.decay_success  # 0: nothing to wait for
     while cursor.step < config.rl.steps:
         start, version = time.monotonic(), cursor.step
@@ -90,6 +101,7 @@ def train_loop(cursor: Cursor, parts: TrainParts) -> Cursor:
         # depend on when the engine picks up the weights.
         sums = jax.device_get(sums)
         skipped.note(sums, cursor.step + 1)
+        critics_skipped.note({SKIPPED: metrics.get(CRITIC_SKIPPED)}, cursor.step + 1)
         if version % LOGP_DIFF_EVERY_STEPS == 0:
             metrics |= rollouts.logp_diff(groups, version)
         cursor, resampling = rollouts.position_after(cursor, groups)

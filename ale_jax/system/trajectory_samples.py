@@ -122,7 +122,7 @@ def _longest_of(own_BT: np.ndarray, batch: Batch, trajectory: Trajectory) -> np.
 
 def _kept(batch: Batch, hp: MismatchHypers) -> np.ndarray:
     gap_BT = batch.logp_old_BT - batch.logp_mu_BT
-    num_chunks = gap_BT.shape[1]  # a row has no more chunks than tokens
+    num_chunks = 1 << int(batch.chunk_BT.max()).bit_length()  # of few sizes few are compiled
     return np.asarray(keep_mask(gap_BT, batch.chunk_BT, batch.segment_BT, num_chunks, hp))
 
 

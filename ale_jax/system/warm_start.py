@@ -27,6 +27,11 @@ from ale_jax.model.params import Params
 from ale_jax.records import Batch
 from ale_jax.system.config import WarmStartConfig
 
+REMEDY = (
+    "look at loss and grad_norm in metrics.jsonl, and lower warm_start_optimizer.learning_rate or "
+    "clip_norm"
+)
+
 
 class Supervised(Protocol):
     """A trainer of the supervised loss."""
@@ -54,17 +59,14 @@ def warm_start(
     `log(step, figures)` is called at each probe. max_skipped: RunFailed after so many updates in a
     row that are not finite.
     """
-    skipped, unread = SkippedUpdates(max_skipped), []
+    skipped, unread = SkippedUpdates(max_skipped, REMEDY), []
     for step in range(1, config.max_steps + 1):
         batch = list(itertools.islice(batches, config.batches_per_step))
         tokens = float(count_loss_denominator(batch, "tokens"))
         sums = trainer.supervise(batch, loss_denominator=tokens)
         unread.append(sums)
-        if step % config.probe_every:
+        if step % config.probe_every and step < config.max_steps:
             continue
-        for number, each in enumerate(jax.device_get(unread), step + 1 - len(unread)):
-            skipped.note(each, number)
-        unread.clear()
         success = probe()
         figures = {
             "loss": float(sums["nll"] / sums["tokens"]),
@@ -74,6 +76,9 @@ def warm_start(
             **router_figures(jax.device_get(sums)),
         }
         log(step, figures)
+        for number, each in enumerate(jax.device_get(unread), step + 1 - len(unread)):
+            skipped.note(each, number)
+        unread.clear()
         if success >= config.target_success:
             break
 

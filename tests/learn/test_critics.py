@@ -14,7 +14,7 @@ from jax.sharding import AxisType
 from ale_jax.learn import critics as critics_module
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.critic_batches import returns
-from ale_jax.learn.critic_credit import credit_by_critics
+from ale_jax.learn.critic_credit import credit_by_critics, learn_values
 from ale_jax.learn.critics import Critics, CriticsHypers
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec
@@ -189,7 +189,7 @@ def test_gae_is_given_the_mean_value():
 def test_the_error_falls(optimizer):
     critics = _critics(dataclasses.replace(MINI, optimizer=optimizer))
     batches = rewarded_batches()
-    losses = [critics.learn(batches)["critic_loss"] for _ in range(30)]
+    losses = [learn_values(critics, batches)["critic_loss"] for _ in range(30)]
     # Of values of 0 the error is the mean square of the returns.
     squares_t = _written(returns(batches, GAMMA), batches) ** 2
     assert losses[0] == pytest.approx(squares_t.mean(), rel=1e-5)
@@ -207,8 +207,8 @@ def test_a_critic_learns_from_its_own_members_alone():
         for b in batches
     ]
     one, other = _critics(), _critics()
-    one.learn(batches)
-    other.learn(changed)
+    learn_values(one, batches)
+    learn_values(other, changed)
     heads = [[np.asarray(s.params[HEAD]) for s in critics.state] for critics in (one, other)]
     np.testing.assert_array_equal(heads[0][0], heads[1][0])
     assert (heads[0][1] != heads[1][1]).any()
@@ -216,9 +216,9 @@ def test_a_critic_learns_from_its_own_members_alone():
 
 def test_a_critic_without_responses_waits():
     critics = _critics()
-    critics.learn(rewarded_batches(members=1))  # member 0 of each group
+    learn_values(critics, rewarded_batches(members=1))  # member 0 of each group
     assert [int(state.step) for state in critics.state] == [1, 0]
-    assert critics.learn([]) == {} and credit_by_critics(critics, []) == ([], {})
+    assert learn_values(critics, []) == {} and credit_by_critics(critics, []) == ([], {})
 
 
 def test_microbatches_change_nothing_but_rounding():
@@ -237,7 +237,9 @@ def test_microbatches_change_nothing_but_rounding():
     ]
     one, two = _with_heads(_critics()), _with_heads(_critics())
     np.testing.assert_allclose(
-        one.learn([whole])["critic_loss"], two.learn(halves)["critic_loss"], rtol=1e-5
+        learn_values(one, [whole])["critic_loss"],
+        learn_values(two, halves)["critic_loss"],
+        rtol=1e-5,
     )
     a, b = (jax.device_get([s.params for s in critics.state]) for critics in (one, two))
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-4), a, b)
@@ -261,7 +263,7 @@ def test_a_mesh_trains_critics_as_one_device(sizes, axes):
 
     def outcome(mesh):
         critics = _critics(hp, mesh)
-        losses = [critics.learn(batches)["critic_loss"] for _ in range(2)]
+        losses = [learn_values(critics, batches)["critic_loss"] for _ in range(2)]
         return losses, [_written([v], [b]) for v, b in zip(critics.values(batches)[0], batches * 2)]
 
     expected, found = outcome(_mesh()), outcome(_mesh(**axes))
@@ -276,7 +278,7 @@ def test_critics_of_the_policys_shape_start_as_the_policy():
     assert "router_DE" in state.params["layers"][0] and not state.params[HEAD].any()
     for name in ("embed_VD", "final_norm_D", "layers"):
         jax.tree.map(np.testing.assert_array_equal, state.params[name], params[name])
-    assert critics.learn(rewarded_batches())["critic_loss"] > 0
+    assert learn_values(critics, rewarded_batches())["critic_loss"] > 0
 
 
 def test_critics_start_apart():
@@ -289,7 +291,7 @@ def test_the_policy_waits_for_the_warm_up():
     waits = []
     for _ in range(3):
         waits.append(critics.warming_up)
-        critics.learn(rewarded_batches())
+        learn_values(critics, rewarded_batches())
     assert waits == [True, True, False]
 
 
@@ -297,16 +299,16 @@ def test_a_run_that_goes_on_has_the_same_critics(tmp_path):
     mesh = make_mesh(MeshShape())
     policy = init_state(jax.random.key(0), MOE, make_optimizer(HYPERS, MOE), mesh)
     critics, batches = _critics(mesh=mesh), rewarded_batches()
-    critics.learn(batches)
+    learn_values(critics, batches)
     with Checkpoints(tmp_path, 1, lambda *_, **__: None) as checkpoints:
         checkpoints.save(1, {"policy": policy, "critics": critics.state}, {})
-        critics.learn(batches)
+        learn_values(critics, batches)
         fresh = _critics(mesh=mesh)
         target = {"policy": policy, "critics": fresh.state}
         checkpoints.wait()
         _, restored, _ = checkpoints.restore_latest(target)
     fresh.state = restored["critics"]
-    fresh.learn(batches)
+    learn_values(fresh, batches)
     left, right = ([jax.device_get(s) for s in c.state] for c in (critics, fresh))
     jax.tree.map(np.testing.assert_array_equal, left, right)
 

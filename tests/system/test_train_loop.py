@@ -1,10 +1,14 @@
-"""The learner's loop where it waits."""
+"""The train loop where it waits, and where updates come to nothing."""
 
+import jax.numpy as jnp
 import pytest
 
 from ale_jax.data.staleness import Drop, StalenessGate
+from ale_jax.errors import RunFailed
+from ale_jax.learn import critics
 from ale_jax.system.tasks import Cursor, GroupStream
 from ale_jax.system.train_loop import FAILED_STEPS, take_groups
+from tests.system.in_process import train
 
 
 class FailingRollouts:
@@ -39,3 +43,15 @@ def test_groups_that_a_checkpoint_left_open_are_still_open_until_they_are_asked_
     assert (next(stream), stream.left_open, stream.next_group) == (10, (11, 13), 14)
     assert [next(stream) for _ in range(3)] == [11, 13, 14]
     assert (stream.left_open, stream.next_group) == ((), 15)
+
+
+def test_critics_whose_updates_are_not_finite_end_the_run(monkeypatch):
+    whole = critics.critic_loss
+
+    def not_finite(*arrays):
+        loss, sums = whole(*arrays)
+        return loss * jnp.nan, sums
+
+    monkeypatch.setattr(critics, "critic_loss", not_finite)
+    with pytest.raises(RunFailed, match=r"step 3: 3 updates in a row .*critics\.optimizer"):
+        train(6, "ppo", critics={"warmup_steps": 9})

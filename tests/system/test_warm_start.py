@@ -4,13 +4,17 @@ import itertools
 
 import jax
 import numpy as np
+import pytest
 
 from ale_jax.data.mixing import mix
 from ale_jax.data.packing import Shape, demonstration, pack_all
+from ale_jax.errors import RunFailed
+from ale_jax.learn.finite import BROKEN, SKIPPED
 from ale_jax.learn.step import ModelSpec
 from ale_jax.model.params import init_params
 from ale_jax.model.sharding import MeshShape, make_mesh
-from ale_jax.system.warm_start import full_batches, make_probability
+from ale_jax.system.config import WarmStartConfig
+from ale_jax.system.warm_start import full_batches, make_probability, warm_start
 from tests.model.alone import logp_after
 from tests.model.shapes import MOE
 
@@ -68,3 +72,20 @@ def test_the_order_is_the_seeds():
 
     np.testing.assert_array_equal(tokens(1), tokens(1))
     assert (tokens(1) != tokens(2)).any()
+
+
+class Skipping:
+    """A trainer of whose updates none is applied."""
+
+    def supervise(self, batches, *, loss_denominator):
+        figures = {"nll": np.nan, "tokens": 1.0, "best": 0.0, "grad_norm": np.nan}
+        return figures | {SKIPPED: np.True_, BROKEN: np.False_}
+
+
+def test_updates_after_the_last_probe_are_looked_at_and_logged_before_they_end_the_run():
+    config = WarmStartConfig(max_steps=3, probe_every=4, batches_per_step=1)
+    batches, logged = iter(pack_all(_samples(3), SHAPE) * 3), []
+    with pytest.raises(RunFailed, match="step 3: 3 updates in a row .* warm_start_optimizer"):
+        warm_start(Skipping(), batches, lambda: 0.0, config, lambda *x: logged.append(x), 3)
+    ((step, figures),) = logged
+    assert step == 3 and np.isnan(figures["loss"])
