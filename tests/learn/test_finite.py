@@ -44,7 +44,7 @@ def test_weights_that_are_not_finite_are_told_from_an_update_that_is_not(trainin
     spoilt = state.params | {"embed_VD": state.params["embed_VD"].at[0, 0].set(np.nan)}
     _, sums, _ = step(state.replace(params=spoilt), batches, 100.0)
     assert sums[SKIPPED] and sums[BROKEN]
-    with pytest.raises(RunFailed, match="step 7: the weights are not finite"):
+    with pytest.raises(RunFailed, match=r"step 7: the weights are not finite"):
         SkippedUpdates(9, "begin anew").note(jax.device_get(sums), 7)
 
 
@@ -54,5 +54,5 @@ def test_only_skipped_updates_in_a_row_end_the_run():
     assert [skipped.note(each, 1) for each in (bad, bad, good, bad, bad)] == [1, 1, 0, 1, 1]
     assert not skipped.note({}, 1), "a step in which nothing had a gradient"
     assert skipped.note(bad, 2) and skipped.note(bad, 3)
-    with pytest.raises(RunFailed, match="step 4: 3 updates in a row .*: begin anew"):
+    with pytest.raises(RunFailed, match=r"step 4: 3 updates in a row .*: begin anew"):
         skipped.note(bad, 4)
