@@ -54,7 +54,7 @@ from ale_jax.errors import EXIT_FAILED, RunFailed
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.system.lease import require_free
 from ale_jax.system.library_log import LibraryLog
-from ale_jax.system.stopping import INTERRUPTED, StopSignals
+from ale_jax.system.stopping import ANOTHER_WAS_TOLD, INTERRUPTED, StopSignals
 
 # Modules that import jax or ray are imported where they are used, so that a mistyped command is
 # answered before they load.
@@ -82,8 +82,9 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
     run: called with the checked config, the claimed folder, and what hears of SIGINT and SIGTERM
         while it runs; the controller's if None.
     """
-    # Until the run begins, nothing can be lost, and SIGTERM may act like Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Until the run begins, nothing can be lost, and these may act like Ctrl-C.
+    for each in (signal.SIGTERM, ANOTHER_WAS_TOLD):
+        signal.signal(each, signal.default_int_handler)
     # transformers is only used for tokenizers, so its warning that torch is missing is irrelevant.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     try:

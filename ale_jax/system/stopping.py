@@ -19,6 +19,9 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# What a process sends to itself when another one of its run was told to end. All of them are often
+# told, at different times, so it is never taken as a second signal.
+ANOTHER_WAS_TOLD = signal.SIGUSR1
 INTERRUPTED = 130  # the exit code; shells use it for Ctrl-C
 # Signals that follow the first one as quickly are the same request: `make` and a terminal send one
 # each to the same process.
@@ -29,8 +32,9 @@ HANDLED = b"\0"  # from the Python handler; the C handler sends a signal's numbe
 class StopSignals:
     """Listens for SIGINT and SIGTERM within a `with` block, which the main thread enters.
 
-    The first one makes `check` raise. If the process has not ended `grace_seconds` later, or when a
-    second signal arrives, the process ends at once with exit code 130.
+    The first one makes `check` raise, and so does ANOTHER_WAS_TOLD. If the process has not ended
+    `grace_seconds` later, or when a second signal arrives, the process ends at once with exit code
+    130.
 
     A thread hears of each signal twice: from Python's C handler, through a socket, also while the
     main thread compiles or waits for a device, and from the Python handler, since event loops of
@@ -41,7 +45,7 @@ class StopSignals:
         """on_request: called at the first signal, by another thread."""
         self._grace_seconds, self._on_request = grace_seconds, on_request
         self._requested = threading.Event()
-        self._is_saved = False
+        self._is_saved = self._another_was_told = False
         self._by_socket = self._by_handler = 0
 
     def note_saved(self) -> None:
@@ -68,7 +72,8 @@ class StopSignals:
         self._hears, self._tells = socket.socketpair()
         self._tells.setblocking(False)
         self._fd_before = signal.set_wakeup_fd(self._tells.fileno(), warn_on_full_buffer=False)
-        self._before = {each: signal.signal(each, self._handle) for each in SIGNALS}
+        handled = (*SIGNALS, ANOTHER_WAS_TOLD)
+        self._before = {each: signal.signal(each, self._handle) for each in handled}
         threading.Thread(target=self._listen, name="stop-signals", daemon=True).start()
         return self
 
@@ -79,36 +84,49 @@ class StopSignals:
         self._tells.close()  # ends the thread
 
     def _handle(self, number: int, frame: object) -> None:
-        self._by_handler += 1
+        if number == ANOTHER_WAS_TOLD:
+            self._another_was_told = True
+        else:
+            self._by_handler += 1
         with contextlib.suppress(BlockingIOError):  # then the thread has enough to read
             self._tells.send(HANDLED)
 
     def _listen(self) -> None:
         with self._hears:
-            if not self._next_signal(0):
-                return
-            first = time.monotonic()
+            while not (self._signals or self._another_was_told):
+                if not self._hear():
+                    return
+            deadline = time.monotonic() + self._grace_seconds
             self._requested.set()
             self._on_request()
-            heard = 1
+            first: float | None = None  # when the first signal was heard
+            heard = 0
             try:
-                while heard := self._next_signal(heard, first + self._grace_seconds):
-                    if time.monotonic() - first > SAME_S:
-                        self._leave("at once, without saving")
+                while True:
+                    if self._signals > heard:
+                        heard, now = self._signals, time.monotonic()
+                        first = first or now
+                        if now - first > SAME_S:
+                            self._leave("at once, without saving")
+                    if not self._hear(deadline):
+                        return
             except TimeoutError:
                 self._leave(f"the newest step could not be saved within {self._grace_seconds:g} s")
 
-    def _next_signal(self, heard: int, deadline: float | None = None) -> int:
-        """Waits for more than `heard` signals; returns their number, or 0 if the block has ended.
-        TimeoutError at `deadline`."""
-        while max(self._by_socket, self._by_handler) <= heard:
-            if deadline is not None:
-                self._hears.settimeout(max(deadline - time.monotonic(), 1e-3))
-            received = self._hears.recv(1)
-            if not received:
-                return 0
-            self._by_socket += received[0] in SIGNALS
+    @property
+    def _signals(self) -> int:
         return max(self._by_socket, self._by_handler)
+
+    def _hear(self, deadline: float | None = None) -> bool:
+        """Waits for the next byte; False if the block has ended. TimeoutError at `deadline`."""
+        if deadline is not None:
+            self._hears.settimeout(max(deadline - time.monotonic(), 1e-3))
+        received = self._hears.recv(1)
+        if not received:
+            return False
+        self._by_socket += received[0] in SIGNALS
+        self._another_was_told |= received[0] == ANOTHER_WAS_TOLD
+        return True
 
     def _leave(self, why: str) -> None:
         # Neither exception handlers nor atexit run: the main thread may be stuck. Sandboxes and

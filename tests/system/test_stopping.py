@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from ale_jax.system.stopping import SIGNALS, StopSignals
+from ale_jax.system.stopping import ANOTHER_WAS_TOLD, SIGNALS, StopSignals
 
 PROGRAM = """
 import os, signal, sys, time
@@ -51,6 +51,11 @@ def _ends(process, says):
     return err
 
 
+def _goes_on(process):
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1.2)
+
+
 @pytest.mark.parametrize("sign", SIGNALS)
 def test_a_signal_raises_where_the_run_looks_for_it(sign):
     process = _started("wait(stop)")
@@ -72,10 +77,35 @@ def test_signals_in_quick_succession_are_one_and_a_later_one_ends_at_once():
     process = _started("time.sleep(60)")
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(1.2)
+    _goes_on(process)
     process.send_signal(signal.SIGTERM)
     assert "at once" in _ends(process, "")
+
+
+def test_that_another_process_was_told_is_no_second_signal():
+    process = _started("time.sleep(60)")
+    process.send_signal(signal.SIGTERM)
+    _goes_on(process)
+    process.send_signal(ANOTHER_WAS_TOLD)
+    _goes_on(process)
+    process.send_signal(signal.SIGTERM)
+    assert "at once" in _ends(process, "")
+
+
+def test_a_signal_after_another_process_was_told_is_the_first_one():
+    process = _started("time.sleep(60)")
+    process.send_signal(ANOTHER_WAS_TOLD)
+    _goes_on(process)
+    process.send_signal(signal.SIGTERM)
+    _goes_on(process)
+    process.send_signal(signal.SIGTERM)
+    assert "at once" in _ends(process, "")
+
+
+def test_that_another_process_was_told_ends_this_one_where_it_looks():
+    process = _started("wait(stop)")
+    process.send_signal(ANOTHER_WAS_TOLD)
+    _ends(process, "saved\n")
 
 
 def test_handlers_are_as_before_after_the_block():

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from ale_jax.system.actors.policy_replicas import PolicyReplica
 from ale_jax.system.hosts.commands import COMMANDS, Traffic, perform
 from ale_jax.system.hosts.connection import Connection, Frame, Gone
 from ale_jax.system.hosts.conversations import RemoteLedger
+from ale_jax.system.stopping import ANOTHER_WAS_TOLD
 
 NOTICE_S = 2.0  # for a dead process's connections to end, all of them
 LEAVE_S = 10.0  # for the main thread, which may be stuck in a program, to end after a loss
@@ -226,8 +226,8 @@ class _Follower:
                         return
                 elif header["kind"] == "digests":
                     self.digests.put((header, arrays))
-                elif header["kind"] == "stop":  # somebody interrupted it: like us
-                    os.kill(os.getpid(), signal.SIGTERM)
+                elif header["kind"] == "stop":
+                    os.kill(os.getpid(), ANOTHER_WAS_TOLD)
                 else:
                     return self._lose(self.number, f"failed ({header['error']})")
         except (Gone, KeyError) as error:

@@ -21,7 +21,7 @@ from ale_jax.system.collector import spared_by_collector
 from ale_jax.system.compilation import keep_compiled
 from ale_jax.system.config import RunConfig
 from ale_jax.system.hosts.commands import Alone, Processes
-from ale_jax.system.hosts.connection import Connection
+from ale_jax.system.hosts.connection import Connection, Gone
 from ale_jax.system.hosts.conversations import ConversationService
 from ale_jax.system.hosts.follower import follow
 from ale_jax.system.hosts.leader import Leader
@@ -70,10 +70,16 @@ def follow_run(config: RunConfig, path: Path) -> int:
     grace = config.checkpoint.grace_seconds + GRACE_MORE_S
     with (
         LibraryLog(path, f"library.{jax.process_index()}.log"),
-        StopSignals(grace, lambda: log.send({"kind": "stop"})),
+        StopSignals(grace, lambda: _tell(log)),
         _Part(config, log, conversations, address) as part,
     ):
         return follow(log, part)
+
+
+def _tell(log: Connection) -> None:
+    """Tells the first process that this one is to stop."""
+    with contextlib.suppress(Gone):  # it has ended already
+        log.send({"kind": "stop"})
 
 
 class _Part:
