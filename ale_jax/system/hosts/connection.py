@@ -8,6 +8,7 @@ so that an end which is stopped, or whose machine is gone, is told from one that
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import socket
@@ -23,6 +24,9 @@ SILENCE_S = 15.0  # without any frame, the other end counts as dead
 PIECE_BYTES = 1 << 20
 MAX_HEADER_BYTES = 256 << 20  # a tokenizer's file is in a header
 MAX_PAYLOAD_BYTES = 1 << 40
+# Of the first frame, from whoever could connect.
+HELLO_BYTES = 1 << 12
+HELLO_S = 10.0
 _LENGTHS = struct.Struct(">QQ")
 _KINDS = "biuf"  # of numpy's types: numbers only
 
@@ -62,16 +66,28 @@ class Connection:
         except OSError as error:
             raise Gone(f"the connection ended ({error})") from error
 
+    def receive_hello(self) -> dict[str, Any]:
+        """The first frame, from whoever has connected: a small header, soon. Errors: Gone."""
+        timer = threading.Timer(HELLO_S, self._hang_up)
+        timer.start()
+        try:
+            return self._next(HELLO_BYTES, 0)[0]
+        finally:
+            timer.cancel()
+
     def receive(self) -> Frame:
         """The next frame that is no mere sign of life. Errors: Gone."""
+        return self._next(MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES)
+
+    def _next(self, max_header_bytes: int, max_payload_bytes: int) -> Frame:
         while True:
             try:
-                header, arrays = self._receive()
+                header, arrays = self._receive(max_header_bytes, max_payload_bytes)
             except TimeoutError as error:
                 raise Gone(f"nothing was heard for {SILENCE_S:g} s") from error
             except OSError as error:
                 raise Gone(f"the connection ended ({error})") from error
-            except (ValueError, KeyError, TypeError, RecursionError) as error:
+            except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
                 raise Gone(f"it sent what is no frame ({error!r:.200})") from error
             if header.get("kind") != "alive":
                 return header, arrays
@@ -80,6 +96,10 @@ class Connection:
         self._closed.set()
         self._socket.close()
 
+    def _hang_up(self) -> None:
+        with contextlib.suppress(OSError):  # the other end has done so
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def _live(self) -> None:
         while not self._closed.wait(HEARTBEAT_S):
             try:
@@ -87,14 +107,15 @@ class Connection:
             except Gone:  # the thread that receives notices it, too
                 return
 
-    def _receive(self) -> Frame:
+    def _receive(self, max_header_bytes: int, max_payload_bytes: int) -> Frame:
         header_bytes, payload_bytes = _LENGTHS.unpack(self._exactly(_LENGTHS.size))
-        if header_bytes > MAX_HEADER_BYTES or payload_bytes > MAX_PAYLOAD_BYTES:
+        if header_bytes > max_header_bytes or payload_bytes > max_payload_bytes:
             raise ValueError(f"a frame of {header_bytes} and {payload_bytes} bytes")
         header = json.loads(bytes(self._exactly(header_bytes)))
-        arrays = [_empty(*each) for each in header.pop("arrays")]
-        if sum(array.nbytes for array in arrays) != payload_bytes:
+        described = [(_numbers(dtype), tuple(shape)) for dtype, shape in header.pop("arrays")]
+        if sum(dtype.itemsize * math.prod(shape) for dtype, shape in described) != payload_bytes:
             raise ValueError(f"{payload_bytes} bytes of arrays, unlike the header")
+        arrays = [np.empty(shape, dtype) for dtype, shape in described]
         for array in arrays:
             if array.size:
                 self._read_into(array.data.cast("B"))
@@ -113,8 +134,8 @@ class Connection:
             unfilled = unfilled[count:]
 
 
-def _empty(dtype: str, shape: Sequence[int]) -> np.ndarray:
+def _numbers(dtype: str) -> np.dtype:
     found = np.dtype(dtype)
-    if found.kind not in _KINDS or math.prod(shape) * found.itemsize > MAX_PAYLOAD_BYTES:
-        raise ValueError(f"an array of {dtype} {shape}")
-    return np.empty(tuple(shape), found)
+    if found.kind not in _KINDS:
+        raise ValueError(f"an array of {dtype}")
+    return found

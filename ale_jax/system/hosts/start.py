@@ -142,7 +142,7 @@ def accept_followers(host: str, own_digest: str) -> dict[int, tuple[Connection, 
             connected, address = server.accept()
             connection = Connection(connected)
             try:
-                hello, _ = connection.receive()
+                hello = connection.receive_hello()
             except Gone:
                 hello = {}
             if not hmac.compare_digest(str(hello.get("token")).encode(), token.encode()):

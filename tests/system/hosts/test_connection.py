@@ -78,6 +78,34 @@ def test_what_is_no_frame_ends_the_connection(sent):
             end.receive()
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        _frame({"arrays": [["<f8", [1 << 37]]]})[:8] + struct.pack(">Q", 1 << 40),
+        struct.pack(">QQ", 1 << 20, 0),
+        _frame({"arrays": [["<f8", [0, 1 << 70]]]}),
+    ],
+    ids=["a TiB of arrays", "long header", "huge dimension"],
+)
+def test_whoever_connects_cannot_ask_for_memory(sent):
+    with _against_raw() as (end, theirs):
+        theirs.sendall(sent)
+        with pytest.raises(Gone, match="no frame"):
+            end.receive_hello()
+
+
+def test_whoever_connects_cannot_keep_the_others_waiting(monkeypatch):
+    monkeypatch.setattr(module, "HELLO_S", 0.5)
+    with _against_raw() as (end, theirs), ThreadPoolExecutor(1) as pool:
+        hello = pool.submit(end.receive_hello)
+        with contextlib.suppress(OSError):
+            while not hello.done():
+                theirs.sendall(_frame({"kind": "alive", "arrays": []}))
+                time.sleep(0.05)
+        with pytest.raises(Gone, match="ended"):
+            hello.result(timeout=20)
+
+
 def test_an_end_that_closes_is_gone():
     with _against_raw() as (end, theirs):
         theirs.sendall(_frame({"arrays": []})[:5])
