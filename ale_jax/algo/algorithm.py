@@ -169,7 +169,8 @@ class LossHypers:
     aggregation: what the sum over tokens is divided by, counted over the whole step: "tokens",
         "chunks", "trajectories", or trajectories times `constant_tokens` ("constant", Dr. GRPO).
         "chunk_means", "trajectory_means": chunks or trajectories, each of which contributes the
-        mean over its tokens.
+        mean over its tokens. Each conversation of an agent's program (`external_agent.branches`)
+        is a trajectory here.
     constant_tokens: length that the aggregation "constant" assumes; 0 for the others.
     kl_weight: weight of the KL divergence from the policy after the warm start; 0: off.
     kl_estimator: how that divergence is estimated.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from ale_jax.model.capacity_dispatch import SLACK
 from ale_jax.model.compute import SAME, has_own_weights, sampler_shardings, served_weights
 from ale_jax.model.guides import guides_bytes
 from ale_jax.model.layer_scan import scanned
-from ale_jax.model.lora import FULL
+from ale_jax.model.lora import FULL, LoraShape
 from ale_jax.model.params import is_param, param_table
 from ale_jax.model.policy import SCORE_BLOCK
 from ale_jax.model.replicas import devices_of_engine, engine_sizes
@@ -101,7 +101,7 @@ def _needs(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> list[N
     always, computing, publishing = (
         list(part(config, policy, mesh)) for part in (_always, _computing, _publishing)
     )
-    return always + max(computing, publishing, key=lambda needs: sum(n.bytes for n in needs))
+    return always + max(computing, publishing, key=_total)
 
 
 def _always(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
@@ -135,20 +135,11 @@ def _always(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Itera
 
 
 def _computing(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
-    moved, compute = abstract_trained(policy, config.lora, mesh), config.learn.compute
-    # The second copy is the gradient of the microbatch that is being computed.
-    alone, stacked = _gradient_bytes(config, policy, mesh)
-    yield Need("gradients, float32: the sum and one more", _bytes(moved) + alone)
-    if stacked:
-        yield Need("weights of the layers, stacked, and their gradient", stacked)
+    updates = [list(_updating(config, policy, config.lora, mesh))]
+    if config.critics.count:  # after the policy, one at a time, and all of their weights
+        updates.append(list(_updating(config, config.critics.shape(policy), FULL, mesh)))
+    yield from max(updates, key=_total)
     tokens = _tokens_per_device(config, mesh)
-    kept = _kept_per_token(policy, compute.remat, mesh) * jnp.dtype(compute.dtype).itemsize
-    if gathered := _gathered_bytes(config, policy, mesh):
-        yield Need("weights gathered for use, and their gradient", gathered)
-    yield Need("activations kept for the backward pass", tokens * policy.num_layers * kept)
-    yield Need(
-        "one layer in progress, forward and backward", tokens * _layer(policy, compute, mesh)
-    )
     logits = min(tokens, SCORE_BLOCK) * policy.vocab_size // mesh.shape["tensor"]
     yield Need("logits of a block of tokens, and their gradient", 3 * 4 * logits)
     if config.external_agent.command:  # our own loop asks for free replies
@@ -156,10 +147,33 @@ def _computing(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> It
         yield Need("masks of replies that schemas restrict", masks_bytes(policy, rows))
 
 
+def _updating(
+    config: RunConfig, shape: PolicyShape, lora: LoraShape, mesh: AbstractMesh
+) -> Iterator[Need]:
+    """Of the gradient of a model, of which `lora` tells what is trained."""
+    compute = config.learn.compute
+    # The second copy is the gradient of the microbatch that is being computed.
+    alone, stacked = _gradient_bytes(shape, lora, compute.dtype, mesh)
+    moved = _bytes(abstract_trained(shape, lora, mesh))
+    yield Need("gradients, float32: the sum and one more", moved + alone)
+    if stacked:
+        yield Need("weights of the layers, stacked, and their gradient", stacked)
+    tokens = _tokens_per_device(config, mesh)
+    kept = _kept_per_token(shape, compute.remat, mesh) * jnp.dtype(compute.dtype).itemsize
+    if gathered := _gathered_bytes(shape, lora, compute.dtype, mesh):
+        yield Need("weights gathered for use, and their gradient", gathered)
+    yield Need("activations kept for the backward pass", tokens * shape.num_layers * kept)
+    yield Need("one layer in progress, forward and backward", tokens * _layer(shape, compute, mesh))
+
+
 def _publishing(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
     yield Need("weights before the step", _bytes(abstract_trained(policy, config.lora, mesh)))
     own = _sampler_bytes(config, policy, mesh, _engine_mesh(config, mesh))
     yield Need("weights of the sampler, next version", own)
+
+
+def _total(needs: Sequence[Need]) -> int:
+    return sum(need.bytes for need in needs)
 
 
 def _bytes(tree: Any) -> int:
@@ -170,25 +184,27 @@ def _bytes(tree: Any) -> int:
     )
 
 
-def _gradient_bytes(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> tuple[int, int]:
+def _gradient_bytes(
+    shape: PolicyShape, lora: LoraShape, dtype: str, mesh: AbstractMesh
+) -> tuple[int, int]:
     """Of a microbatch's gradient: what lies in the weights' own form, and, for layers that are
     scanned, what lies in stacks, together with the stack of the weights.
 
     Adapters are small. The weights to which they are added are stacked, and have no gradient.
     """
-    moved = abstract_trained(policy, config.lora, mesh)
-    layers = _bytes(scanned(abstract_trained(policy, FULL, mesh)["layers"]))
-    if config.lora.rank:
-        return _bytes(moved), layers
-    return _bytes(moved) - layers, 2 * layers * jnp.dtype(config.learn.compute_dtype).itemsize // 4
+    moved = _bytes(abstract_trained(shape, lora, mesh))
+    layers = _bytes(scanned(abstract_trained(shape, FULL, mesh)["layers"]))
+    if lora.rank:
+        return moved, layers
+    return moved - layers, 2 * layers * jnp.dtype(dtype).itemsize // 4
 
 
-def _gathered_bytes(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> int:
+def _gathered_bytes(shape: PolicyShape, lora: LoraShape, dtype: str, mesh: AbstractMesh) -> int:
     """Of weights that fsdp divides and that are gathered for a product: embedding and head, and the
     layer in progress; 0 without fsdp."""
     if mesh.shape["fsdp"] == 1:
         return 0
-    table, places = param_table(policy), param_shardings(policy, mesh, SAMPLER_RULES)
+    table, places = param_table(shape), param_shardings(shape, mesh, SAMPLER_RULES)
     sizes = jax.tree.map(
         lambda param, place: math.prod(place.shard_shape(param.shape)),
         *(table, places),
@@ -196,8 +212,8 @@ def _gathered_bytes(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) 
     )
     layer = max(sum(each.values()) for each in sizes["layers"])
     # The embedding is gathered as it is stored. Their gradients are summed in float32.
-    itemsize = jnp.dtype(config.learn.compute_dtype).itemsize
-    has_gradient = not config.lora.rank
+    itemsize = jnp.dtype(dtype).itemsize
+    has_gradient = not lora.rank
     ends = 4 + itemsize + 2 * 4 * has_gradient
     return sizes["embed_VD"] * ends + layer * itemsize * (1 + has_gradient)
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from ale_jax.data.packing import Sample, pack, text_turn
-from ale_jax.learn.critics import Critics
+from ale_jax.learn.critics import SIZES, Critics
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec
 from ale_jax.model.cache import cache_sharding, copy_out, empty_cache
 from ale_jax.model.compute import sampling_weights
+from ale_jax.model.lora import LoraShape
 from ale_jax.model.params import param_table
 from ale_jax.model.sampling_masks import num_words
 from ale_jax.model.sharding import MeshShape, make_mesh, num_data_shards
@@ -180,6 +181,17 @@ def test_the_critics_are_counted():
     held = sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(critics.state))
     assert _needs(config)["critics: weights and moments"] == held
     assert "critics: weights and moments" not in _needs(_config())
+
+
+def test_a_critic_that_is_trained_whole_needs_more_than_adapters():
+    gradient = "gradients, float32: the sum and one more"
+    whole = build_config(SMOKE("ppo").to_dict())
+    adapters = dataclasses.replace(whole, lora=LoraShape(rank=4, alpha=8.0, targets=("q",)))
+    sizes = dict.fromkeys(SIZES, 2) | {"num_layers": 1, "num_kv_heads": 1}
+    critics = dataclasses.replace(adapters.critics, **sizes)
+    small = dataclasses.replace(adapters, critics=critics)
+    needs = [_needs(config)[gradient] for config in (whole, adapters, small)]
+    assert needs[0] == needs[1] > needs[2]
 
 
 def test_the_masks_of_an_agents_replies_are_counted():
