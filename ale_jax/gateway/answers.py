@@ -34,13 +34,15 @@ async def answer(
 ) -> ChatResult:
     """Waits for the policy. A client that is gone meanwhile is not waited for.
 
-    ApiError if the request is refused or fails.
+    ApiError if the request is refused or fails, or (499) the client has gone.
     """
     pending = await ask(episode, asked)
     try:
         on_begin(pending)
         await _sampled(pending, is_gone)
         choices = await read(episode, pending, asked)
+        # The client may have left between the last look and the end of the reply.
+        await _require_client(is_gone)
     except BaseException:
         cancel(episode, pending)
         raise
@@ -100,5 +102,10 @@ async def _sampled(pending: Sequence[Pending], is_gone: Callable[[], Awaitable[b
         done, waiting = await asyncio.wait(waiting, timeout=GONE_S)
         for each in done:
             each.exception()  # which `GatewayEpisode.answer` raises
-        if waiting and await is_gone():
-            raise ApiError(499, "the client has gone")
+        if waiting:
+            await _require_client(is_gone)
+
+
+async def _require_client(is_gone: Callable[[], Awaitable[bool]]) -> None:
+    if await is_gone():
+        raise ApiError(499, "the client has gone")
