@@ -71,7 +71,7 @@ def _is_short(asked: ChatRequest) -> bool:
         return False  # a grammar may take long to compile
     if asked.options.n > 1 or len(asked.prompts) > 1:
         return False
-    return asked.num_chars + (len(repr(asked.tools)) if asked.tools else 0) <= SHORT_CHARS
+    return asked.num_chars <= SHORT_CHARS
 
 
 def cancel(episode: GatewayEpisode, pending: Sequence[Pending]) -> None:

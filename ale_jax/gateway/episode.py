@@ -37,10 +37,10 @@ class EpisodeOptions:
     """kept: as for `Conversations`. obeys: whether a request decides how it is sampled; in training
     the config does, or an agent that asks for temperature 0 would never explore. Schemas hold
     either way. max_replies: that the episode's agents get; None for no limit. max_chars: of a
-    conversation; longer ones are refused before they are tokenized, which takes seconds for ten
-    megabytes; None for no limit. given: the turns that the first conversation begins with, and that
-    were not sampled in this episode. on_turn: called with True when the agent begins to wait for
-    the policy, and with False when it has all its answers, by any thread.
+    conversation and its tools; longer ones are refused before they are tokenized, which takes
+    seconds for ten megabytes; None for no limit. given: the turns that the first conversation
+    begins with, and that were not sampled in this episode. on_turn: called with True when the agent
+    begins to wait for the policy, and with False when it has all its answers, by any thread.
     """
 
     kept: int = 1

@@ -13,6 +13,8 @@ import numpy as np
 from ale_jax.gateway.json_values import value_or_text
 
 Role = Literal["system", "user", "assistant", "tool"]
+# That a message or a call counts beside its text: a template writes at least a token around it.
+AROUND = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,9 +40,9 @@ class ChatMessage:
 
     @property
     def num_chars(self) -> int:
-        chars = len(self.content) + len(self.reasoning)
+        chars = AROUND + len(self.content) + len(self.reasoning) + len(self.answers)
         for call in self.tool_calls:
-            chars += len(call.name) + len(call.arguments)
+            chars += AROUND + len(call.name) + len(call.arguments) + len(call.id)
         return chars
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 from ale_jax.gateway.messages import ChatMessage
@@ -60,10 +62,11 @@ class ChatRequest:
     with_usage: bool = False
     prompts: tuple[Prompt, ...] = ()
 
-    @property
+    @cached_property
     def num_chars(self) -> int:
-        """Of messages and prompts, in which an id counts as a letter."""
-        return sum(each.num_chars for each in self.messages) + sum(map(len, self.prompts))
+        """Of messages, of tools as JSON, and of prompts, in which an id counts as a letter."""
+        texts = sum(each.num_chars for each in self.messages) + sum(map(len, self.prompts))
+        return texts + (len(json.dumps(self.tools, ensure_ascii=False)) if self.tools else 0)
 
 
 @dataclasses.dataclass(frozen=True)

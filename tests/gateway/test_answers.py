@@ -1,13 +1,15 @@
-"""What becomes of an answer when its client does not wait for it."""
+"""What the server's thread waits for, and what becomes of an answer that nobody waits for."""
 
 import asyncio
+import threading
 
 import pytest
 
-from ale_jax.gateway.answers import answer
+from ale_jax.gateway.answers import answer, ask
 from ale_jax.gateway.requests import ApiError
 from tests.gateway.fake_policy import FakePolicy
-from tests.gateway.test_episode import TASK, open_episode, request
+from tests.gateway.speech import say
+from tests.gateway.test_episode import TASK, offering, open_episode, request
 
 
 async def is_gone():
@@ -27,3 +29,25 @@ def test_an_answer_is_lost_if_its_client_left_just_before_the_engine_was_done():
     again = asyncio.run(answer(episode, asked, "m", is_there))
     assert again.choices[0].message.content == "reply 2"
     assert episode.tree.counts.lost == 1, "the first one may have been acted on"
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_short"),
+    [
+        (request(TASK), True),
+        (offering("Runs."), True),
+        (request(say("user", "x" * 20_000)), False),
+        (request(*[say("user", "")] * 2000), False),
+        (offering("x" * 20_000), False),
+    ],
+    ids=["task", "tool", "long", "many", "long tool"],
+)
+def test_only_what_is_short_is_read_by_the_servers_own_thread(asked, is_short):
+    threads = []
+
+    def reply(messages):
+        threads.append(threading.current_thread())
+        return "so"
+
+    asyncio.run(ask(open_episode(FakePolicy(reply)), asked))
+    assert [each is threading.current_thread() for each in threads] == [is_short]

@@ -6,7 +6,8 @@ import pytest
 from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
 from ale_jax.gateway.formats.hermes import Hermes
 from ale_jax.gateway.language import Language
-from ale_jax.gateway.requests import ApiError, ChatRequest, SampleOptions
+from ale_jax.gateway.messages import ChatMessage, ToolCall
+from ale_jax.gateway.requests import CONTEXT_FULL, ApiError, ChatRequest, SampleOptions
 from ale_jax.gateway.token_tree import TokenTree
 from tests.gateway.fake_policy import EngineEnded, FakePolicy
 from tests.gateway.speech import read, render, say
@@ -14,10 +15,11 @@ from tests.gateway.speech import read, render, say
 TASK = say("user", "task")
 
 
-def open_episode(policy, kept=1):
+def open_episode(policy, kept=1, max_chars=None):
     language = Language(Hermes(), lambda ids: read([4, *ids])[0][1])
     keys = lambda number: np.array([0, number], np.uint32)  # noqa: E731
-    return GatewayEpisode(TokenTree(render), policy, language, keys, EpisodeOptions(kept))
+    options = EpisodeOptions(kept, max_chars=max_chars)
+    return GatewayEpisode(TokenTree(render), policy, language, keys, options)
 
 
 def request(*messages, n=1):
@@ -79,3 +81,29 @@ def test_what_is_kept_in_the_engine_is_bounded(policy):
         episode.answer(pending, asked)
     opened = {conversation for conversation, _ in policy.asked}
     assert len(opened) == 6 and len(opened - set(policy.ended)) == 2
+
+
+def offering(description):
+    function = {"name": "bash", "description": description, "parameters": {}}
+    return ChatRequest("m", (TASK,), ({"type": "function", "function": function},))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        request(say("user", "x" * 1000)),
+        request(*[say("user", "")] * 1000),
+        request(ChatMessage("assistant", "", tool_calls=(ToolCall("", ""),) * 1000), TASK),
+        request(ChatMessage("assistant", "", tool_calls=(ToolCall("a", "{}", "x" * 1000),)), TASK),
+        request(TASK, ChatMessage("tool", "", answers="x" * 1000)),
+        offering("x" * 1000),
+    ],
+    ids=["content", "messages", "calls", "id", "answered id", "tool"],
+)
+def test_what_cannot_fit_into_the_context_is_refused_before_it_is_tokenized(policy, asked):
+    episode = open_episode(policy, max_chars=999)
+    for refuse in (episode.ask, episode.count_tokens):
+        with pytest.raises(ApiError) as refused:
+            refuse(asked)
+        assert refused.value.code == CONTEXT_FULL
+    assert episode.ask(request(TASK)) and episode.ask(offering("Runs."))
