@@ -42,12 +42,15 @@ def make_app(
     """model: the name under which the policy is listed. engine_counts: what the engine has done
     since its start, for the metrics."""
     app = FastAPI(title="ALE-JAX gateway", docs_url=None, redoc_url=None)
-    histories, metrics, retries = Histories(), GatewayMetrics(engine_counts), Retries()
+    histories, metrics = Histories(), GatewayMetrics(engine_counts)
+    retries = Retries(metrics.count)
 
     async def answered(episode: GatewayEpisode, asked: ChatRequest, request: Request) -> ChatResult:
         if key := request.headers.get(HEADER):
             return await retries.answer(key, episode, asked, request, model)
-        return await answer(episode, asked, model, request.is_disconnected)
+        result = await answer(episode, asked, model, request.is_disconnected)
+        metrics.count(result)
+        return result
 
     @app.get(HEALTH)
     async def say_that_it_answers() -> dict[str, str]:
@@ -79,7 +82,6 @@ def make_app(
             events = openai_chat.Events(asked.with_usage)
             return await streamed(episode, asked, model, events, metrics.count)
         result = await answered(episode, asked, request)
-        metrics.count(result)
         return JSONResponse(openai_chat.completion(result))
 
     @app.post("/v1/completions")
@@ -91,7 +93,6 @@ def make_app(
             events = openai_completions.Events(body, echoed)
             return await streamed(episode, asked, model, events, metrics.count)
         result = await answered(episode, asked, request)
-        metrics.count(result)
         return JSONResponse(openai_completions.completion(result, echoed))
 
     @app.post("/v1/responses")
@@ -104,13 +105,17 @@ def make_app(
         )
 
         def keep(result: ChatResult) -> None:
-            metrics.count(result)
             if body.store is not False:
                 messages = (*asked.messages, result.choices[0].message)
                 histories.keep(openai_responses.response_id(result), episode, messages)
 
+        def count_and_keep(result: ChatResult) -> None:
+            metrics.count(result)
+            keep(result)
+
         if asked.stream:
-            return await streamed(episode, asked, model, responses_events.Events(body), keep)
+            events = responses_events.Events(body)
+            return await streamed(episode, asked, model, events, count_and_keep)
         result = await answered(episode, asked, request)
         keep(result)
         items = list(openai_responses.output_items(result))
@@ -125,7 +130,6 @@ def make_app(
             events = anthropic_messages.Events()
             return await streamed(episode, asked, model, events, metrics.count)
         result = await answered(episode, asked, request)
-        metrics.count(result)
         return JSONResponse(anthropic_messages.message(result))
 
     @app.post(f"{MESSAGES}/count_tokens")

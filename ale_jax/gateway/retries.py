@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from fastapi import Request
 
 from ale_jax.gateway.answers import GONE_S, answer
 from ale_jax.gateway.episode import GatewayEpisode, Pending
+from ale_jax.gateway.newest import MAX_CHARS, MAX_KEPT, Newest
 from ale_jax.gateway.requests import ApiError, ChatRequest, ChatResult
 
 HEADER = "Idempotency-Key"
-MAX_KEPT = 4096
 MAX_KEY = 256  # letters
 
 
@@ -25,9 +25,15 @@ class Retries:
     are called by the server's thread.
     """
 
-    def __init__(self, max_kept: int = MAX_KEPT):
-        self._max_kept = max_kept
-        self._kept: OrderedDict[tuple[GatewayEpisode, str], _KeptCall] = OrderedDict()
+    def __init__(
+        self,
+        on_result: Callable[[ChatResult], None] = lambda result: None,
+        max_kept: int = MAX_KEPT,
+        max_chars: int = MAX_CHARS,
+    ):
+        """on_result: called once with each result, however often it is asked for."""
+        self._on_result = on_result
+        self._kept: Newest[_KeptCall] = Newest(max_kept, max_chars)
 
     async def answer(
         self, key: str, episode: GatewayEpisode, asked: ChatRequest, request: Request, model: str
@@ -35,15 +41,23 @@ class Retries:
         """Like `answers.answer`. ApiError (422) if the key came with another request before."""
         if len(key) > MAX_KEY:
             raise ApiError(400, f"a key may have {MAX_KEY} letters", HEADER)
-        kept = self._kept.get((episode, key))
+        place = episode, key
+        kept = self._kept.get(place)
         if kept is None or kept.has_failed:
-            kept = self._kept[episode, key] = _KeptCall(episode, asked, model)
-            self._kept.move_to_end((episode, key))
-            while len(self._kept) > self._max_kept:
-                self._kept.popitem(last=False)
+            kept = _KeptCall(episode, asked, model)
+            kept.answer.add_done_callback(partial(self._ended, place, kept))
+            self._kept.keep(place, kept, asked.num_chars)
         elif kept.asked != asked:
             raise ApiError(422, "the key came with another request before", HEADER)
         return await kept.delivered_to(request)
+
+    def _ended(
+        self, place: tuple[GatewayEpisode, str], ended: _KeptCall, answer: asyncio.Future
+    ) -> None:
+        if not ended.has_failed:
+            self._on_result(answer.result())
+        elif self._kept.get(place) is ended:
+            self._kept.forget(place)
 
 
 class _KeptCall:
@@ -54,12 +68,13 @@ class _KeptCall:
         self._pending: Sequence[Pending] = ()
         self._clients, self._is_lost = 0, False
         going_on = answer(episode, asked, model, _nobody_leaves, self._begun)
-        self._answer = asyncio.ensure_future(going_on)
-        self._answer.add_done_callback(_heard)
+        self.answer = asyncio.ensure_future(going_on)
 
     @property
     def has_failed(self) -> bool:
-        return self._answer.done() and self._answer.exception() is not None
+        if not self.answer.done():
+            return False
+        return self.answer.cancelled() or self.answer.exception() is not None
 
     async def delivered_to(self, request: Request) -> ChatResult:
         """ApiError as for `answers.answer`, also (499) if this client has gone."""
@@ -67,12 +82,12 @@ class _KeptCall:
         self._mark(is_lost=False)
         is_delivered = False
         try:
-            while not self._answer.done():
-                await asyncio.wait([self._answer], timeout=GONE_S)
+            while not self.answer.done():
+                await asyncio.wait([self.answer], timeout=GONE_S)
                 if await request.is_disconnected():
                     raise ApiError(499, "the client has gone")
             is_delivered = True
-            return self._answer.result()
+            return self.answer.result()
         finally:
             self._clients -= 1
             if not is_delivered and not self._clients:
@@ -91,9 +106,3 @@ class _KeptCall:
 
 async def _nobody_leaves() -> bool:
     return False
-
-
-def _heard(ended: asyncio.Future) -> None:
-    """asyncio complains of errors that nobody has looked at."""
-    if not ended.cancelled():
-        ended.exception()

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ale_jax.gateway import load_page
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.metrics import GatewayMetrics, RecentCall, RecentReply
+from ale_jax.gateway.retries import HEADER
 from ale_jax.gateway.server import served
 from tests.gateway.test_app import Gateway, play_with_openai
 
@@ -62,6 +63,21 @@ def test_calls_and_tokens_are_counted(gateway, stream):
     assert tokens["prompt"] == sum(prompts)
     assert tokens["cached"] == prompts[1] - len(second.prompt_ids)
     assert tokens["completion"] == sum(len(call.sampled.ids) for call in branch.calls)
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/completions", "/responses", "/messages"])
+def test_the_tokens_of_a_call_that_is_sent_again_count_once(gateway, path):
+    token = gateway.open()
+    asked = {
+        "/completions": {"prompt": [2, 1100, 5, 4]},
+        "/responses": {"input": "task"},
+    }.get(path, {"messages": [{"role": "user", "content": "task"}], "max_tokens": 100})
+    headers = {"Authorization": f"Bearer {token}", HEADER: "k"}
+    for _ in range(3):
+        assert httpx.post(f"{gateway.url}{path}", json=asked, headers=headers).status_code == 200
+    (branch,) = gateway.episodes.end(token, "all")
+    counted = metrics(gateway)["ale_gateway_tokens_total", ("kind", "completion")]
+    assert counted == len(branch.calls[0].sampled.ids)
 
 
 def test_what_the_engine_counts_is_shown_as_it_is_when_it_is_asked_for():

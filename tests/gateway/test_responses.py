@@ -89,13 +89,21 @@ def test_only_the_episodes_own_responses_go_on(gateway):
 
 def test_histories_are_bounded():
     episode = object()
-    for bounds in ({"max_kept": 2}, {"max_chars": 25}):
+    for bounds in ({"max_kept": 2}, {"max_chars": 60}):
         histories = Histories(**bounds)
         for number in range(3):
             histories.keep(str(number), episode, [ChatMessage("user", str(number) * 10)])
         assert histories.after("1", episode) and histories.after("2", episode)
         with pytest.raises(ApiError):
             histories.after("0", episode)
+
+
+def test_a_history_that_is_kept_again_takes_no_more_room():
+    episode, histories = object(), Histories(max_chars=60)
+    histories.keep("0", episode, [ChatMessage("user", "0" * 10)])
+    for _ in range(20):
+        histories.keep("1", episode, [ChatMessage("user", "1" * 10)])
+    assert histories.after("0", episode) and histories.after("1", episode)
 
 
 def test_a_response_that_was_cut_off_says_so(gateway):

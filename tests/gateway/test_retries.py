@@ -1,15 +1,18 @@
 """A call that is sent again with its key is the same call."""
 
+import asyncio
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 
-from ale_jax.gateway.retries import HEADER
-from tests.gateway.fake_policy import Written
-from tests.gateway.speech import sample
+from ale_jax.gateway.requests import ApiError
+from ale_jax.gateway.retries import HEADER, Retries
+from tests.gateway.fake_policy import FakePolicy, Written
+from tests.gateway.speech import sample, say
 from tests.gateway.test_app import gateway_with, until
+from tests.gateway.test_episode import open_episode, request
 
 CHAT = "/chat/completions"
 
@@ -101,3 +104,46 @@ def test_what_has_failed_may_be_tried_again(gateway, monkeypatch):
         broken.setattr(gateway.policy, "reply", refuse)
         assert post(gateway, token, "k", body()).status_code == 400
     assert post(gateway, token, "k", body()).status_code == 200
+
+
+class Listening:
+    """A client that waits for its answer."""
+
+    async def is_disconnected(self):
+        return False
+
+
+def sampled_again(texts, **bounds):
+    """Whether the first of these calls, of which the policy refuses "bad", is sampled once more if
+    it comes again after the others."""
+
+    def reply(messages):
+        if messages[-1][1] == "bad":
+            raise ValueError("not now")
+        return "so"
+
+    policy = FakePolicy(reply)
+    episode, retries = open_episode(policy, kept=9), Retries(**bounds)
+
+    async def call(text):
+        with contextlib.suppress(ApiError):
+            await retries.answer(text, episode, request(say("user", text)), Listening(), "m")
+
+    async def play():
+        for text in texts:
+            await call(text)
+        asked = len(policy.asked)
+        await call(texts[0])
+        return len(policy.asked) > asked
+
+    return asyncio.run(play())
+
+
+def test_the_calls_that_are_kept_are_bounded():
+    texts = [letter * 100 for letter in "abc"]
+    assert not sampled_again(texts, max_kept=3) and sampled_again(texts, max_kept=2)
+    assert not sampled_again(texts, max_chars=400) and sampled_again(texts, max_chars=300)
+
+
+def test_a_call_that_has_failed_is_not_kept():
+    assert not sampled_again(["a", "bad", "b"], max_kept=2)
