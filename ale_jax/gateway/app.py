@@ -106,7 +106,7 @@ def make_app(
 
         def keep(result: ChatResult) -> None:
             if body.store is not False:
-                messages = (*asked.messages, result.choices[0].message)
+                messages = openai_responses.history(body, asked, result)
                 histories.keep(openai_responses.response_id(result), episode, messages)
 
         def count_and_keep(result: ChatResult) -> None:

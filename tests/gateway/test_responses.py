@@ -11,10 +11,12 @@ from ale_jax.gateway.histories import Histories
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import ApiError
 from ale_jax.gateway.server import served
+from tests.gateway.speech import read
 from tests.gateway.test_app import BASH, Gateway
 
 TOOLS = [{"type": "function", "strict": False, **BASH}]
 ASKED = {"model": "m", "tools": TOOLS}
+USER = [{"role": "user", "content": "task"}]
 
 
 @pytest.fixture
@@ -74,6 +76,23 @@ def test_a_client_goes_on_from_the_last_response(gateway, stream):
     assert [len(whole.calls), len(other.calls)] == [2, 1]
     assert [message.role for message in other.calls[0].messages] == [
         *("system", "user", "assistant", "tool")
+    ]
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+@pytest.mark.parametrize("instructions", [{}, {"instructions": "Work."}])
+def test_only_instructions_do_not_count_in_later_turns(gateway, role, instructions):
+    token = gateway.open()
+    client, told = gateway.openai(token), [{"role": role, "content": "Be terse."}]
+    first = respond(client, False, **ASKED, **instructions, input=[*told, *USER])
+    second = respond(client, False, **ASKED, input="more", previous_response_id=first.id)
+    respond(client, False, **ASKED, input="even more", previous_response_id=second.id)
+    calls = [call for branch in gateway.episodes.end(token, "all") for call in branch.calls]
+    (last,) = [call for call in calls if call.messages[-1].content == "even more"]
+    shown = [each for each in read(last.context_ids()) if each[0] != "assistant"]
+    assert shown == [
+        ("system", "Be terse."),
+        *[("user", text) for text in ("task", "more", "even more")],
     ]
 
 

@@ -89,11 +89,11 @@ class ResponsesBody(_Body):
 
 
 def chat_request(body: ResponsesBody, before: Sequence[ChatMessage] = ()) -> ChatRequest:
-    """before: the conversation up to the previous response, whose instructions do not count any
-    more. ApiError (400) if it asks for what there is not."""
+    """before: what `history` says of the previous response. ApiError (400) if it asks for what
+    there is not."""
     items = [Item(content=body.input)] if isinstance(body.input, str) else body.input
     messages = [ChatMessage("system", body.instructions)] if body.instructions else []
-    messages += before[1:] if before and before[0].role == "system" else before
+    messages += before
     for number, item in enumerate(items):
         _add(messages, item, f"input.{number}")
     tools = tuple(_tool(tool, f"tools.{number}") for number, tool in enumerate(body.tools))
@@ -118,6 +118,12 @@ def chat_request(body: ResponsesBody, before: Sequence[ChatMessage] = ()) -> Cha
         ),
         stream=bool(body.stream),
     )
+
+
+def history(body: ResponsesBody, asked: ChatRequest, result: ChatResult) -> tuple[ChatMessage, ...]:
+    """The conversation up to the response, without the instructions, which do not count later."""
+    told = asked.messages[1:] if body.instructions else asked.messages
+    return (*told, result.choices[0].message)
 
 
 def response_id(result: ChatResult) -> str:
