@@ -82,11 +82,12 @@ async def _told(
     written = asyncio.gather(*replies, return_exceptions=True)  # `answer` raises them
     while not (written.done() and news.empty()):
         newest = asyncio.ensure_future(news.get())
-        await asyncio.wait({newest, written}, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await asyncio.wait({newest, written}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            newest.cancel()  # unless it is done
         if newest.done():
             yield newest.result()
-        else:
-            newest.cancel()
     choices = await read(episode, undelivered, asked)
     yield with_choices(head, undelivered, choices)
     undelivered.clear()

@@ -1,0 +1,37 @@
+"""What a stream leaves behind."""
+
+import asyncio
+
+import pytest
+
+from ale_jax.gateway.api import openai_chat
+from ale_jax.gateway.streaming import streamed
+from tests.gateway.fake_policy import FakePolicy
+from tests.gateway.test_episode import TASK, open_episode, request
+
+
+def waiting_for_news():
+    tasks = asyncio.all_tasks()
+    return [each for each in tasks if each.get_coro().__qualname__ == "Queue.get"]
+
+
+def test_nothing_waits_for_news_of_a_stream_that_was_broken_off():
+    episode, sent = open_episode(FakePolicy(lambda messages: None)), []
+
+    async def send(message):
+        sent.append(message.get("body", b""))
+
+    async def leave():
+        events = openai_chat.Events(with_usage=False)
+        response = await streamed(episode, request(TASK), "m", events, print)
+        scope = {"type": "http", "asgi": {"spec_version": "2.4"}}
+        stream = asyncio.ensure_future(response(scope, None, send))
+        while not (b"I wait" in b"".join(sent) and waiting_for_news()):
+            await asyncio.sleep(0)
+        stream.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stream
+        await asyncio.sleep(0)  # in which a cancelled task ends
+        return waiting_for_news()
+
+    assert asyncio.run(leave()) == [] and episode.tree.counts.lost == 1
