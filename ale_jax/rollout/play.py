@@ -113,10 +113,10 @@ class EpisodeRunner:
         usable = False
         try:
             episode = play(self._env(key.task, sandbox), sandbox)
-            usable = not STATUS_RULES[episode.status].infra and not self._is_cancelled(key)
+            usable = not STATUS_RULES[episode.status].infra
             return episode
         finally:
-            self._put_back(sandbox, usable)
+            self._put_back(key, sandbox, usable)
 
     def _env(self, task: Task, sandbox: Sandbox | None) -> Environment:
         """EnvError if the environment cannot be made."""
@@ -124,10 +124,6 @@ class EpisodeRunner:
             return self._make_env(task, sandbox)
         except Exception as error:
             raise loop.EnvError.of(error) from error
-
-    def _is_cancelled(self, key: EpisodeKey) -> bool:
-        with self._lock:
-            return key in self._cancelled
 
     def _take(self, key: EpisodeKey) -> Sandbox:
         with self._lock:
@@ -142,15 +138,16 @@ class EpisodeRunner:
             sandbox.close()
             raise SandboxStartError("the rollout worker was closed while the sandbox started")
         if is_cancelled:
-            self._put_back(sandbox, usable=False)
+            self._put_back(key, sandbox, usable=False)
             raise SandboxStartError("the episode was cancelled while its sandbox started")
         return sandbox
 
-    def _put_back(self, sandbox: Sandbox, usable: bool) -> None:
+    def _put_back(self, key: EpisodeKey, sandbox: Sandbox, usable: bool) -> None:
         with self._lock:
+            self._playing[key] = None  # or a late cancellation closes it under the next one
             if self._closed:
                 return
-            if usable:
+            if usable and key not in self._cancelled:
                 self._idle.append(sandbox)
                 return
             self._up.remove(sandbox)

@@ -157,6 +157,26 @@ def test_a_cancellation_that_comes_too_late_changes_nothing():
     assert len(machines.made) == 1
 
 
+@pytest.mark.parametrize("is_back", [False, True])
+def test_a_cancellation_while_the_sandbox_is_put_back_leaves_no_closed_one(monkeypatch, is_back):
+    machines = Machines()
+    runner = runner_on(machines.start)
+    put_back = runner._put_back
+
+    def cancelled_meanwhile(*sandbox):
+        if is_back:
+            put_back(*sandbox)
+        runner.cancel(KEY)
+        if not is_back:
+            put_back(*sandbox)
+
+    with monkeypatch.context() as late:
+        late.setattr(runner, "_put_back", cancelled_meanwhile)
+        runner.play(KEY, ScriptedPolicy(["win"]))
+    assert [sandbox.closed for sandbox in machines.made] == [not is_back]
+    assert runner.play(KEY, ScriptedPolicy(["win"])).episode.reward == 1.0
+
+
 def test_a_closed_player_has_no_sandboxes_and_starts_none():
     machines = Machines()
     runner = runner_on(machines.start)
