@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 Message = Mapping[str, Any]  # as transformers' chat templates take it
 
 MAX_SKELETONS = 1024
+MAX_KEPT_CHARS = 1 << 17  # of one text; thousands of longer ones would fill the memory
 # A slot's number, as it is, or where the template writes JSON. No template writes NUL by itself.
 _SLOT = re.compile(r"\0(\d+)\0|\\u0000(\d+)\\u0000")
 
@@ -58,7 +59,9 @@ class ChatRenderer:
         slots = _Slots()
         shown = [slots.hide_message(message) for message in messages]
         offered = tools and slots.hide_special(list(tools), self._special)
-        parts = self._parts_of(json.dumps([shown, offered]), first)
+        skeleton = json.dumps([shown, offered])
+        parts_of = self._parts_of if len(skeleton) <= MAX_KEPT_CHARS else self._parts
+        parts = parts_of(skeleton, first)
         found = [number for _, number, _ in parts if number is not None]
         if not slots.required <= set(found) or len(found) > len(set(found)):
             raise ValueError("the chat template drops or repeats message contents: cannot use it")

@@ -18,7 +18,7 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from ale_jax.model.chat_render import ChatRenderer, Message
+from ale_jax.model.chat_render import MAX_KEPT_CHARS, ChatRenderer, Message, Piece
 
 ChatMessage = dict[str, str]  # {"role": ..., "content": ...}, as chat templates want it
 
@@ -213,8 +213,7 @@ class ChatTokenizer:
             pieces = self._renderer.first(new_messages, self._tools if tools is None else tools)
         else:
             pieces = self._renderer.following(new_messages)
-        ids = [self._own_ids(p.text) if p.own else self._encode(p.text, False) for p in pieces]
-        return np.concatenate(ids)
+        return np.concatenate(list(map(self._ids_of, pieces)))
 
     def text_ids(self, text: str) -> np.ndarray:
         """The ids of a text that may name special tokens."""
@@ -223,6 +222,11 @@ class ChatTokenizer:
     def reply_ids(self, text: str) -> np.ndarray:
         """The ids of a reply that the policy did not write (an oracle's), end of turn included."""
         return np.append(self._encode(text, special=False), self.stop_ids[0]).astype(np.int32)
+
+    def _ids_of(self, piece: Piece) -> np.ndarray:
+        if piece.own and len(piece.text) <= MAX_KEPT_CHARS:
+            return self._own_ids(piece.text)
+        return self._encode(piece.text, special=piece.own)
 
     def _encode(self, text: str, special: bool) -> np.ndarray:
         with self._lock:

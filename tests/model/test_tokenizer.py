@@ -153,3 +153,18 @@ def test_the_text_of_tools_is_what_the_template_tells_of_them(tokenizer):
     assert text in shown
     learned = ChatTokenizer(train_bpe([{"role": "system", "content": text}] * 20, 400))
     assert len(learned.text_ids("description")) == 1 < len(tokenizer.text_ids("description"))
+
+
+def test_what_is_kept_of_very_long_tools_is_nothing(tokenizer):
+    """Each of a client's calls may have others."""
+    fresh = ChatTokenizer(tokenizer._tokenizer)
+
+    def kept_after(description):
+        function = {"name": "bash", "description": description, "parameters": {}}
+        fresh.prompt_ids(DIALOGUE[:2], True, [{"type": "function", "function": function}])
+        caches = fresh._own_ids, fresh._renderer._parts_of
+        return [cache.cache_info().currsize for cache in caches]
+
+    first = kept_after("Runs.")
+    assert kept_after("x " * 100_000) == first
+    assert kept_after("Runs it.") == [size + 1 for size in first]
