@@ -171,8 +171,9 @@ class Sandbox(Protocol):
     def read(self, path: str, max_bytes: int = 1 << 20) -> bytes:
         """Returns the first `max_bytes` of a file. The path is absolute or relative to /work.
 
-        Errors: FileNotFoundError if the agent itself could not read it as a regular file, or if
-        any part of the path is a symbolic link; ValueError for a path that contains `..`.
+        Errors: FileNotFoundError if the agent itself could not read it as a regular file, or not
+        without waiting, or if any part of the path is a symbolic link; ValueError for a path that
+        contains `..`.
         """
 
     def write(self, files: Mapping[str, bytes]) -> None:

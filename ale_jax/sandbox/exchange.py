@@ -151,6 +151,7 @@ ERRORS_OF_FILES = {
     *(errno.EACCES, errno.EPERM, errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR),
     *(errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL, errno.ENOSPC, errno.EDQUOT, errno.EROFS),
     *(errno.EBUSY, errno.ENOTEMPTY, errno.ENXIO, errno.ENODEV, errno.EXDEV, errno.ETXTBSY),
+    errno.EAGAIN,  # a lease (F_SETLEASE) of a process that does not give it up
 }
 MAX_ENTRIES = 10_000
 MAX_LISTING_BYTES = 8 << 20

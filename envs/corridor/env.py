@@ -102,7 +102,7 @@ class CorridorEnv:
         """What the file holds, which is then empty; UNKNOWN if it cannot be read or emptied."""
         try:
             door = self._sandbox.read(DOOR_FILE, max_bytes=64).decode("ascii", "replace").strip()
-        except FileNotFoundError:
+        except OSError:
             door = UNKNOWN
         return door if door == "" or self._emptied() else UNKNOWN
 

@@ -13,6 +13,7 @@ from envs.corridor.rooms import EXAMPLE, generate, oracle, parse, take
 from envs.transcripts import play_oracle
 from tests.envs.test_shell_env import FilesInMemory
 from tests.rows import each_row
+from tests.sandbox.conftest import lease
 
 SEED = 1
 FAMILIES = [
@@ -203,6 +204,7 @@ ATTACKS = {
     "a directory": "rm door; mkdir door; echo {door} > door/{door}",
     "a pipe": "rm door; mkfifo door",
     "a device": "rm door; ln -s /dev/zero door",
+    "a file that is leased": f"echo {{door}} > door; {lease('door')} > /dev/null",
     "nothing": "rm door",
     "a file that cannot be read": "echo {door} > door; chmod 000 door",
     "a file that cannot be emptied": "echo {door} > door; chmod 555 .",

@@ -75,3 +75,13 @@ def processes(box) -> str:
     result = box.exec("tr '\\0' ' ' < <(cat /proc/[0-9]*/cmdline)")
     assert "bash" in result.stdout, result
     return result.stdout
+
+
+def lease(path: str) -> str:
+    """A command that leaves a process behind which never gives up its lease of the file `path`."""
+    program = (
+        "import fcntl, signal; signal.signal(signal.SIGIO, signal.SIG_IGN); "
+        f'file = open("{path}", "r+"); fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK); '
+        'print("leased", flush=True); signal.pause()'
+    )
+    return f"grep -m 1 leased < <(python3 -c '{program}')"

@@ -9,7 +9,7 @@ import pytest
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.blocking import wait_for
 from ale_jax.sandbox.spec import WORK
-from tests.sandbox.conftest import SPEC, processes
+from tests.sandbox.conftest import SPEC, lease, processes
 
 
 @pytest.mark.each_runtime
@@ -62,12 +62,14 @@ def test_write_refuses_paths_that_could_leave_work(box, path):
         "ln -s /dev/zero x",
         "echo secret > x; chmod 000 x",
         "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"x\")'",
+        f"echo secret > x; {lease('x')}",
     ],
 )
 def test_only_regular_files_are_read(box, make):
     assert box.run(make).exit_code == 0
     with pytest.raises(FileNotFoundError):
         box.read("x")
+    assert box.run("echo alive").output == "alive\n"
 
 
 @pytest.mark.parametrize("path", ["a" * 300, "\ud800", "dir/" + "é" * 200])
