@@ -211,10 +211,13 @@ class FileCalls(Exchange):
         return number
 
     async def list(self, path: str = "/work") -> list[FileInfo]:
-        """Lists a directory, at most MAX_ENTRIES entries. FileNotFoundError if it is not one."""
-        request = {"do": "list", "path": path, "max_entries": MAX_ENTRIES}
+        """Lists a directory, at most MAX_ENTRIES entries and MAX_LISTING_BYTES of JSON.
+
+        Errors: FileNotFoundError if it is not one, or any part of the path is a symbolic link.
+        """
+        limits = {"max_entries": MAX_ENTRIES, "max_bytes": MAX_LISTING_BYTES}
         sink = OutputSink(MAX_LISTING_BYTES)
-        reply = await self._exchange(request, FILES_S, (), sink)
+        reply = await self._exchange({"do": "list", "path": path, **limits}, FILES_S, (), sink)
         if "error" in reply:
             await self._agents_error(reply)
             raise FileNotFoundError(f"{path!r} cannot be listed: {reply['error']}")

@@ -99,6 +99,32 @@ def test_a_file_or_directory_in_the_way_is_an_error(box):
         box.write({"dir": b""})
 
 
+def test_a_directory_is_listed_without_following_links(box):
+    box.run("mkdir -m 750 dir; printf 12345 > dir/file; ln -s file dir/link; mkfifo dir/pipe")
+    box.run("chmod 640 dir/file; ln -s dir linked")
+    listed = {each.name: each for each in wait_for(box.later.list("dir"))}
+    assert {name: each.kind for name, each in listed.items()} == {
+        "file": "file",
+        "link": "link",
+        "pipe": "other",
+    }
+    assert (listed["file"].bytes, listed["file"].mode) == (5, 0o640)
+    assert wait_for(box.later.list(f"{WORK}/dir/")) == list(listed.values())
+    assert "work" in [each.name for each in wait_for(box.later.list("/"))]
+    for path in ("linked", "linked/.", "dir/file", "dir/pipe", "nothing"):
+        with pytest.raises(FileNotFoundError):
+            wait_for(box.later.list(path))
+
+
+def test_a_listing_stops_where_it_would_be_too_long(box):
+    """A byte that is no text takes six in JSON."""
+    make = "[open(b'%05d' % number + b'\\xff' * 250, 'x').close() for number in range(6000)]"
+    assert box.run(f'mkdir dir; cd dir; python3 -c "{make}"').exit_code == 0
+    names = [each.name for each in wait_for(box.later.list("dir"))]
+    assert 5000 < len(names) < 6000
+    assert {name[5:] for name in names} == {"\ufffd" * 250}
+
+
 @pytest.mark.each_runtime
 def test_snapshot_brings_back_the_files_and_nothing_else(box):
     box.write({"a": b"1", "d/b": b"2"})

@@ -7,6 +7,7 @@ load code from the image.
 
 import contextlib
 import itertools
+import json
 import os
 import stat
 from typing import BinaryIO, NamedTuple
@@ -16,6 +17,11 @@ from . import kernel
 WORK = "/work"
 BATCH = 1000
 KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
+
+
+def start_of(path: str) -> int:
+    """Opens the directory that `path` starts from."""
+    return os.open("/" if path.startswith("/") else WORK, os.O_PATH)
 
 
 def descend(parent: int, name: str) -> int:
@@ -40,7 +46,7 @@ def enter_or_make(parent: int, name: str) -> int:
 
 def open_regular(path: str) -> BinaryIO:
     *directories, name = [part for part in path.split("/") if part]
-    parent = os.open("/" if path.startswith("/") else WORK, os.O_PATH)
+    parent = start_of(path)
     for part in directories:
         parent = descend(parent, part)
     try:
@@ -70,7 +76,7 @@ def create(path: str, directory: str) -> BinaryIO:
 
 def make_directories(path: str) -> None:
     """Creates `path` (absolute, or relative to WORK) and its parents, without following links."""
-    parent = os.open("/" if path.startswith("/") else WORK, os.O_PATH)
+    parent = start_of(path)
     for part in filter(None, path.split("/")):
         parent = enter_or_make(parent, part)
     os.close(parent)
@@ -102,23 +108,42 @@ def enter_whatever_it_is(parent: int, name: str) -> int:
     return enter_or_make(parent, name)
 
 
-def list_directory(path: str, max_entries: int) -> list[dict]:
-    """Lists a directory: name, kind ("file", "directory", "link", "other"), bytes and mode."""
-    entries = []
-    with os.scandir(path if path.startswith("/") else os.path.join(WORK, path)) as found:
-        for entry in found:
-            if len(entries) == max_entries:
-                break
-            status = entry.stat(follow_symlinks=False)
-            entries.append(
-                {
-                    "name": os.fsencode(entry.name).decode("utf-8", "replace"),
-                    "kind": KINDS.get(stat.S_IFMT(status.st_mode), "other"),
-                    "bytes": status.st_size,
-                    "mode": stat.S_IMODE(status.st_mode),
-                }
-            )
+def list_directory(path: str, max_entries: int, max_bytes: int) -> list[dict]:
+    """Lists a directory: name, kind ("file", "directory", "link", "other"), bytes and mode. It
+    stops at `max_entries`, or at `max_bytes` of JSON."""
+    entries, room = [], max_bytes
+    directory = open_directory(path)
+    try:
+        with os.scandir(directory) as found:
+            for entry in itertools.islice(found, max_entries):
+                described = describe_entry(entry)
+                room -= len(json.dumps(described)) + len(", ")  # of the last one: the brackets
+                if room < 0:
+                    break
+                entries.append(described)
+    finally:
+        os.close(directory)
     return sorted(entries, key=lambda entry: entry["name"])
+
+
+def open_directory(path: str) -> int:
+    parent = start_of(path)
+    for part in filter(None, path.split("/")):
+        parent = descend(parent, part)
+    try:
+        return os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=parent)
+    finally:
+        os.close(parent)
+
+
+def describe_entry(entry: os.DirEntry) -> dict:
+    status = entry.stat(follow_symlinks=False)
+    return {
+        "name": os.fsencode(entry.name).decode("utf-8", "replace"),
+        "kind": KINDS.get(stat.S_IFMT(status.st_mode), "other"),
+        "bytes": status.st_size,
+        "mode": stat.S_IMODE(status.st_mode),
+    }
 
 
 def empty(directory: str, mode: int) -> None:

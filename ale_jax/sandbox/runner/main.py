@@ -276,7 +276,8 @@ class Runner:
 
     async def do_list(self, request: Request, stream: Stream) -> dict:
         """Sends name, kind, size and mode of a directory's entries as JSON in the stream's data."""
-        entries = files.list_directory(request["path"], request["max_entries"])
+        limits = request["max_entries"], request["max_bytes"]
+        entries = files.list_directory(request["path"], *limits)
         await stream.send(json.dumps(entries).encode())
         return {}
 
