@@ -8,6 +8,7 @@ import pytest
 
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.blocking import wait_for
+from ale_jax.sandbox.runner.session import REPLY_FD
 from tests.sandbox.conftest import processes
 
 pytestmark = pytest.mark.each_runtime
@@ -81,6 +82,31 @@ def test_names_are_unique_and_must_exist(two):
         two.open_session("other")
     with pytest.raises(SandboxError, match="no session 'third'"):
         two.close_session("third")
+
+
+def test_a_session_that_is_opened_again_begins_anew(two):
+    assert two.run("cd /tmp; exit 3", session="other").session_ended
+    two.close_session("other")
+    wait_for(two.later.open_session("other", cwd="/tmp"))
+    assert two.run("echo $PWD $COLOUR", session="other").output == "/tmp\n"
+
+
+async def _open_at_each_descriptor(box):
+    """What a command says in sessions of which each has higher descriptors than the one before: by
+    the one of another socket that listens. The descriptors that bash is given are among them."""
+    said = []
+    for port in range(2000, 2000 + REPLY_FD + 1):
+        await box.listen(port, None)
+        if port > 2000 + REPLY_FD - 40:
+            await box.open_session("next")
+            said.append((await box.run("echo $?", session="next")).output)
+            await box.close_session("next")
+    return said
+
+
+def test_a_session_works_whichever_descriptors_the_runner_has_left(own_box):
+    said = wait_for(_open_at_each_descriptor(own_box.later))
+    assert said == ["0\n"] * 40
 
 
 def _interrupt_when(box, word, seconds=2.0):

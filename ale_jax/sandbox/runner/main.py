@@ -138,8 +138,10 @@ class Runner:
         }
 
     async def do_close(self, request: Request, stream: Stream) -> dict:
-        session = self._known(request["session"])
-        del self.sessions[request["session"]]
+        name = request["session"]
+        session = self._known(name)
+        del self.sessions[name]
+        self.directories.pop(name, None)
         self.agent.kill_tree(session.child)
         await session.child.ended.wait()
         session.close()

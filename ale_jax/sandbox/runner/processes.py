@@ -135,16 +135,14 @@ class Agent:
         try:
             os.setsid()
             kernel.call("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-            null = os.open(os.devnull, os.O_RDWR)
-            for target, source in {0: null, 1: null, 2: null, **fds}.items():
-                os.dup2(source, target)
+            _take_descriptors(fds)
             if terminal:
                 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
             for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these signals
                 signal.signal(number, signal.SIG_DFL)
             if account:
                 env = {**account.variables(), **env}
-            self.rights.take(account, fds.values())
+            self.rights.take(account, fds)
             try:
                 os.chdir(directory)
             except (OSError, ValueError):  # removed, or an invalid name
@@ -273,6 +271,18 @@ class Agent:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.0005)
             self._reap()
+
+
+def _take_descriptors(fds: Mapping[int, int]) -> None:
+    """See `Agent.spawn`. Their sources are moved away first: in a runner that has many open, one of
+    them may have the number of another's target, which would replace it, or its own, in which case
+    it would stay closed on exec."""
+    null = os.open(os.devnull, os.O_RDWR)
+    wanted = {0: null, 1: null, 2: null, **fds}
+    free = max(wanted) + 1
+    moved = {to: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, free) for to, fd in wanted.items()}
+    for target, source in moved.items():
+        os.dup2(source, target)
 
 
 def _stop(pid: int) -> None:

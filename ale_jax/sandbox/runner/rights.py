@@ -87,7 +87,7 @@ class Rights:
     def take(self, account: Account | None, fds: Iterable[int]) -> None:
         """Gives this process, a new child of the runner, the agent's rights.
 
-        account: another user than the agent's. fds: its pipes.
+        account: another user than the agent's. fds: this process's pipes.
         """
         for group in self._groups:
             os.write(group, b"0")
