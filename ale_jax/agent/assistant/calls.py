@@ -43,7 +43,7 @@ class CallRunner:
             await self.tell(CallStarted(agent=self.agent, call=call, arguments=arguments))
             tool = self.toolbox.find(call.name)
             await self._admit(call, tool, arguments)
-            result = await tool.run(arguments, call.id)
+            result = await _run(tool, arguments, call.id)
         except ToolError as error:
             refused = isinstance(error, _Refused)
             result = ToolResult(str(error), is_error=True)
@@ -81,3 +81,12 @@ class CallRunner:
         if not remarks or result.ends:
             return result
         return dataclasses.replace(result, text=f"{result.text}\n[{remarks}]")
+
+
+async def _run(tool: Tool, arguments: Mapping[str, Any], call_id: str) -> ToolResult:
+    """As `Tool.run`. What the system refuses, such as a file's name that is too long, is wrong with
+    the call, too: ToolError."""
+    try:
+        return await tool.run(arguments, call_id)
+    except (OSError, ValueError) as error:
+        raise ToolError(f"{tool.name} failed: {error}") from error

@@ -35,7 +35,7 @@ class Workspace:
         try:
             # Relative to the root; an absolute path stays as it is.
             resolved = (self.root / path).resolve()
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, ValueError) as error:  # ValueError: half a surrogate pair
             raise ToolError(f"{path!r:.200}: {error}") from error
         if not any(resolved.is_relative_to(root.resolve()) for root in roots):
             raise ToolError(f"{path!r:.200} is not below the working directory {self.root}")

@@ -57,6 +57,22 @@ def test_what_is_wrong_with_a_call_is_told_to_the_model(folder):
     assert session.ended.reason == "finished"
 
 
+def test_what_a_tool_cannot_do_is_told_to_the_model(folder):
+    say = in_turn(
+        call("search", path="a" * 300),
+        call("bash", command='rmdir "$PWD"; exit 3'),
+        call("bash", command="ls"),
+        call("finish", answer="So be it."),
+    )
+    with endpoint_that(say) as endpoint:
+        session = play(endpoint, folder, "Go.")
+    *told, _ = session.of(CallEnded)
+    assert all(each.is_error for each in told)
+    assert "search failed" in told[0].output and "File name too long" in told[0].output
+    assert "bash failed" in told[2].output and "No such file or directory" in told[2].output
+    assert (session.ended.reason, session.ended.answer) == ("finished", "So be it.")
+
+
 def test_turns_are_limited(folder):
     settings = dataclasses.replace(AUTO, limits=Limits(turns=2))
     with endpoint_that(lambda messages: call("bash", command="true")) as endpoint:

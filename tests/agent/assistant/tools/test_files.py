@@ -10,6 +10,13 @@ from ale_jax.agent.assistant.tools.search import SearchTool
 from ale_jax.agent.assistant.tools.tool import ToolError
 from ale_jax.agent.assistant.workspace import MAX_FILE_BYTES, Workspace
 
+CALLS = (
+    (ReadTool, {}),
+    (WriteTool, {"content": "x"}),
+    (EditTool, {"old": "s", "new": "x"}),
+    (SearchTool, {}),
+)
+
 
 def use(tool, **arguments):
     return asyncio.run(tool.run(arguments, "c")).text
@@ -48,15 +55,17 @@ def test_no_path_leads_out(workspace, path):
     outside = workspace.root.parent
     (outside / "secret").write_text("s")
     (workspace.root / "link").symlink_to(outside)
-    for tool, arguments in (
-        (ReadTool, {}),
-        (WriteTool, {"content": "x"}),
-        (EditTool, {"old": "s", "new": "x"}),
-        (SearchTool, {}),
-    ):
+    for tool, arguments in CALLS:
         with pytest.raises(ToolError, match="not below the working directory"):
             use(tool(workspace), path=path, **arguments)
     assert (outside / "secret").read_text() == "s"
+
+
+@pytest.mark.parametrize("path", ["\ud800", "a\0b"])
+def test_what_no_file_can_be_called_is_refused(workspace, path):
+    for tool, arguments in CALLS:
+        with pytest.raises(ToolError):
+            use(tool(workspace), path=path, **arguments)
 
 
 def test_what_is_no_text_file_of_ordinary_size_is_refused(workspace):
