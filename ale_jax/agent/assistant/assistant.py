@@ -55,6 +55,7 @@ class Assistant:
             settings.permissions.allow,
             settings.permissions.deny,
             setup.ask,
+            Workspace(setup.folder),
         )
         self._setup, self._log = setup, log
         self._stack = contextlib.AsyncExitStack()

@@ -14,6 +14,8 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
+from ale_jax.agent.assistant.workspace import Workspace
+
 MODES: Mapping[str, str] = {
     "ask": "a person is asked before a tool changes anything",
     "allow-list": "what no rule allows is refused",
@@ -35,7 +37,8 @@ Ask = Callable[
 @dataclasses.dataclass(frozen=True)
 class Rule:
     """tool: pattern of names. subject: pattern of the command, the path or, for other tools, the
-    arguments in JSON."""
+    arguments in JSON. A path is that of the file itself, from the working directory unless the
+    pattern begins with /."""
 
     tool: str
     subject: str = "*"
@@ -76,9 +79,16 @@ def subject_of(tool: str, arguments: Mapping[str, Any]) -> str:
 class Gatekeeper:
     """The rules of a session, to which answers of "always" are added."""
 
-    def __init__(self, mode: str, allow: Iterable[str], deny: Iterable[str], ask: Ask | None):
+    def __init__(
+        self,
+        mode: str,
+        allow: Iterable[str],
+        deny: Iterable[str],
+        ask: Ask | None,
+        workspace: Workspace,
+    ):
         """ask: None where there is nobody to ask, so that it is refused."""
-        self.mode = mode
+        self.mode, self._workspace = mode, workspace
         self._allow = [Rule.parse(each) for each in allow]
         self._deny = [Rule.parse(each) for each in deny]
         self._always: set[tuple[str, str]] = set()
@@ -88,13 +98,15 @@ class Gatekeeper:
     async def refusal(
         self, call_id: str, tool: str, arguments: Mapping[str, Any], only_reads: bool
     ) -> str | None:
-        """Why the call may not be made; None if it may."""
+        """Why the call may not be made; None if it may. ToolError for what is no path."""
         subject = subject_of(tool, arguments)
-        if any(rule.denies(tool, subject) for rule in self._deny):
-            return "a rule denies this"
+        for rule in self._deny:
+            # Also as the model calls it, which may be a link that the rule names.
+            if any(rule.denies(tool, each) for each in (subject, self._met(rule, tool, subject))):
+                return "a rule denies this"
         if only_reads or self.mode == "auto":
             return None
-        if any(rule.allows(tool, subject) for rule in self._allow):
+        if any(rule.allows(tool, self._met(rule, tool, subject)) for rule in self._allow):
             return None
         if self.mode == "allow-list":
             return "no rule allows this"
@@ -109,3 +121,10 @@ class Gatekeeper:
             if answer == ALWAYS:
                 self._always.add(remembered)
         return None if answer in (ONCE, ALWAYS) else "the user refused this"
+
+    def _met(self, rule: Rule, tool: str, subject: str) -> str:
+        """What the rule's pattern is compared with: of a path, the file that it leads to."""
+        if SUBJECTS.get(tool) != "path":
+            return subject
+        path = self._workspace.resolved(subject)
+        return str(path) if rule.subject.startswith("/") else self._workspace.shown(path)

@@ -29,14 +29,18 @@ class Workspace:
         resolved, root = path.resolve(), self.root.resolve()
         return str(resolved.relative_to(root)) if resolved.is_relative_to(root) else str(resolved)
 
-    def _inside(self, path: str, roots: tuple[Path, ...]) -> Path:
+    def resolved(self, path: str) -> Path:
+        """The file that a path leads to, from the root. ToolError for what is no path."""
         if "\0" in path:
             raise ToolError("a path cannot hold a NUL")
         try:
             # Relative to the root; an absolute path stays as it is.
-            resolved = (self.root / path).resolve()
+            return (self.root / path).resolve()
         except (OSError, RuntimeError, ValueError) as error:  # ValueError: half a surrogate pair
             raise ToolError(f"{path!r:.200}: {error}") from error
+
+    def _inside(self, path: str, roots: tuple[Path, ...]) -> Path:
+        resolved = self.resolved(path)
         if not any(resolved.is_relative_to(root.resolve()) for root in roots):
             raise ToolError(f"{path!r:.200} is not below the working directory {self.root}")
         return resolved
