@@ -19,6 +19,7 @@ from ale_jax.agent.assistant.tools.tool import ToolError, ToolResult
 
 TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 MAX_TOOLS, MAX_SCHEMA_CHARS, MAX_DESCRIPTION = 100, 16_384, 2000
+MAX_PAGES = 100  # of the list of tools; each may be empty
 MAX_RESULT_CHARS = 1 << 20
 KEPT_ERRORS = 500  # characters of what a server that failed has written to standard error last
 
@@ -40,17 +41,21 @@ class Connection:
         found: list[McpTool] = []
         cursor = None
         async with self._failing():
-            while True:
+            for _ in range(MAX_PAGES):
                 page = await self._client.list_tools(cursor=cursor)
                 found += [tool_of(self, self._server.name, each) for each in page.tools]
                 if len(found) > MAX_TOOLS:
-                    raise ValueError(
-                        f"MCP server {self._server.name} offers more than {MAX_TOOLS} tools; remove"
-                        " it from the config"
-                    )
+                    raise self._too_many(MAX_TOOLS, "tools")
                 cursor = page.next_cursor
                 if not cursor:
                     return found
+            raise self._too_many(MAX_PAGES, "pages of tools")
+
+    def _too_many(self, most: int, what: str) -> ValueError:
+        return ValueError(
+            f"MCP server {self._server.name} offers more than {most} {what}; remove it from the"
+            " config"
+        )
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
         """ToolError if the server does not answer."""

@@ -98,3 +98,30 @@ def test_a_server_that_does_not_start_is_named_with_what_it_said(folder, command
     with endpoint_that(in_turn()) as endpoint:
         with pytest.raises(ValueError, match=f"MCP server calc.*does not start.*{reason}.*config"):
             play(endpoint, folder, "Add.", settings=settings)
+
+
+ENDLESS = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" not in asked:
+        continue
+    answer = {"jsonrpc": "2.0", "id": asked["id"]}
+    if asked["method"] == "initialize":
+        answer["result"] = {
+            "protocolVersion": asked["params"]["protocolVersion"],
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "endless", "version": "1"},
+        }
+    elif asked["method"] == "tools/list":
+        answer["result"] = {"tools": [], "nextCursor": "more"}
+    else:
+        answer["error"] = {"code": -32601, "message": "no such method"}
+    print(json.dumps(answer), flush=True)
+"""
+
+
+def test_a_server_whose_list_has_no_end_is_named(folder):
+    with endpoint_that(in_turn()) as endpoint:
+        with pytest.raises(ValueError, match=r"MCP server calc.* more than 100 pages.*config"):
+            play(endpoint, folder, "Add.", settings=with_server("-c", ENDLESS))
