@@ -15,9 +15,9 @@ from envs.registry import kind_of, make_env
 
 @dataclasses.dataclass(frozen=True)
 class Transcript:
-    """messages: system, user, and then alternating assistant and tool messages; the last one is an
-    assistant's. failed: for each assistant message, whether its call failed. tools: those that the
-    agent offered beside the messages."""
+    """messages: system, user, and then alternating assistant and tool messages, unless an agent's
+    program plays, which may send others; the last one is an assistant's. failed: for each assistant
+    message, whether its call failed. tools: those that the agent offered beside the messages."""
 
     task: Task
     messages: tuple[Message, ...]

@@ -156,17 +156,29 @@ def _texts(transcript: Transcript) -> Iterator[ChatMessage]:
 
 def chunk_mask(transcript: Transcript, mask_errors: bool, mask_repeats: bool) -> np.ndarray:
     """m [K], bool: which of the oracle's K replies are trained on."""
-    texts = [m.content for m in transcript.messages[2:]]  # after system and user
-    chunks = [
-        Chunk(action, observation, failed)
-        for action, observation, failed in zip(texts[::2], [*texts[1::2], ""], transcript.failed)
-    ]
+    chunks = _chunks(transcript)
     mask = np.ones(len(chunks), bool)
     if mask_errors:
         mask &= error_mask(chunks)
     if mask_repeats:
         mask &= relevance_mask(chunks)
     return mask
+
+
+def _chunks(transcript: Transcript) -> list[Chunk]:
+    """Of each reply. Its observation is all that follows up to the next one, since an agent lays
+    its messages out as it likes."""
+    actions: list[str] = []
+    seen: list[list[str]] = []
+    for message in transcript.messages:
+        if message.role == "assistant":
+            actions.append(message.content)
+            seen.append([])
+        elif seen:  # before the first reply, it is the task
+            seen[-1].append(message.content)
+    observations = map("\n".join, seen)
+    fields = zip(actions, observations, transcript.failed, strict=True)
+    return [Chunk(*each) for each in fields]
 
 
 def tokenize(

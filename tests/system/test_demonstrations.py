@@ -61,6 +61,25 @@ def test_what_is_left_out_of_a_clumsy_transcript(errors, repeats, mask):
     np.testing.assert_array_equal(chunk_mask(CLUMSY, errors, repeats), mask)
 
 
+LAYOUTS = {
+    "no system message": lambda system, user, *rest: (user, *rest),
+    "two users": lambda system, user, *rest: (system, user, user, *rest),
+    "a remark after each answer": lambda system, user, *rest: (
+        system,
+        user,
+        *(each for m in rest for each in ((m, user) if m.role == "tool" else (m,))),
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_an_agent_may_lay_its_messages_out_as_it_likes(tokenizer, layout):
+    played = dataclasses.replace(CLUMSY, messages=layout(*CLUMSY.messages))
+    mask = chunk_mask(played, True, True)
+    np.testing.assert_array_equal(mask, [False, True, False, True])
+    assert len(tokenize(played, tokenizer, mask).turns) == 2
+
+
 def test_a_masked_reply_stays_in_the_context_in_its_place(tokenizer):
     whole = tokenize(CLUMSY, tokenizer, np.ones(4, bool))
     masked = tokenize(CLUMSY, tokenizer, np.array([False, True, False, True]))
