@@ -122,6 +122,11 @@ class _Demonstration:
         return self._transcript(branches[0].calls)
 
     def _transcript(self, calls: Sequence[Call]) -> Transcript:
+        if any(each.role == "assistant" for call in calls for each in call.messages):
+            raise RuntimeError(
+                f"the agent showed the oracle of {self._task} replies that it did not give, which "
+                "would be imitated, too: let its prompt show examples in another role"
+            )
         messages: list[Message] = []
         for call, reply in zip(calls, self._replies, strict=True):
             messages += [Message(each.role, each.content) for each in call.messages]

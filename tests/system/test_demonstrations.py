@@ -11,10 +11,13 @@ from ale_jax.agent.api import Message
 from ale_jax.agent.tools import bash, finish, render_tool_call
 from ale_jax.algo.losses import count_loss_denominator, sft_loss
 from ale_jax.data.packing import Shape, pack
+from ale_jax.gateway.messages import ChatMessage
+from ale_jax.gateway.token_tree import Call
 from ale_jax.learn.step import forward
 from ale_jax.model.params import init_params
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import Task
+from ale_jax.system.agent_demonstrations import _Demonstration
 from ale_jax.system.demonstrations import chunk_mask, demonstrate, is_noisy, tokenize
 from envs.transcripts import Transcript, demonstration
 from tests.model.shapes import DENSE
@@ -144,3 +147,11 @@ def test_a_share_of_the_training_tasks_is_clumsy_and_no_other_task():
     shares = [np.mean([is_noisy(task, share) for task in tasks]) for share in (0.0, 0.3, 1.0)]
     np.testing.assert_allclose(shares, [0.0, 0.3, 1.0], atol=0.05)
     assert not any(is_noisy(Task("trail", 2**30 + s, "eval"), 1.0) for s in range(20))
+
+
+def test_replies_that_a_prompt_shows_as_examples_are_not_imitated(tokenizer):
+    shown = tuple(ChatMessage(role, "Look.") for role in ("user", "assistant", "user"))
+    call = Call(None, shown, np.zeros(0, np.int32), b"")
+    demonstration = _Demonstration(Task("count", 3, "train"), tokenizer)
+    with pytest.raises(RuntimeError, match=r"replies that it did not give.*another role"):
+        demonstration._transcript([call])
