@@ -89,8 +89,7 @@ class AsyncSandbox(FileCalls):
     """
 
     def __init__(self, machine: Machine, spec: SandboxSpec, contents: Mapping[str, bytes]):
-        # Sparse files stay sparse. Headers and padding of small files take 1 KiB each, hence the 2.
-        super().__init__(machine, max_snapshot=2 * len(spec.parts) * spec.files_mb << 20)
+        super().__init__(machine, max_snapshot=spec.archive_bytes)
         self.spec, self._contents = spec, contents
         self._jobs = itertools.count()
         self._doors: dict[int, Door] = {}
@@ -131,7 +130,7 @@ class AsyncSandbox(FileCalls):
         reply = await self._ask(request, limit + RUN_GRACE_S, body, sink)
         return await self._made(
             lambda: ExecResult(
-                output=join(bytes(sink.data), int(reply["head"]), int(reply["omitted"])),
+                output=join(sink.data, int(reply["head"]), int(reply["omitted"])),
                 exit_code=int(reply["exit_code"]),
                 timed_out=bool(reply["timed_out"]),
                 omitted_bytes=int(reply["omitted"]),
@@ -198,7 +197,7 @@ class AsyncSandbox(FileCalls):
         code = reply.get("exit_code")
         return await self._made(
             lambda: Expected(
-                output=join(bytes(sink.data), int(reply["head"]), int(reply["omitted"])),
+                output=join(sink.data, int(reply["head"]), int(reply["omitted"])),
                 matched=bool(reply["matched"]),
                 exit_code=None if code is None else int(code),
                 omitted_bytes=int(reply["omitted"]),

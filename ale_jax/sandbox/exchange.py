@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import io
 import json
 import posixpath
 import time
@@ -23,13 +24,17 @@ class OutputSink:
     """Collects data up to a limit, which an intact runner never exceeds. Errors: SandboxLost."""
 
     def __init__(self, max_bytes: int, on_data: Callable[[bytes], None] | None = None):
-        self.data = bytearray()
+        self._buffer = io.BytesIO()
         self._max_bytes, self._on_data = max_bytes, on_data
 
+    @property
+    def data(self) -> bytes:
+        return self._buffer.getvalue()  # without a copy, unlike the bytes of a bytearray
+
     def take(self, data: bytes) -> None:
-        if len(self.data) + len(data) > self._max_bytes:
+        if self._buffer.tell() + len(data) > self._max_bytes:
             raise SandboxLost(f"the runner sent more than the {self._max_bytes} bytes asked for")
-        self.data += data
+        self._buffer.write(data)
         if self._on_data:
             self._on_data(data)
 
@@ -251,9 +256,9 @@ class FileCalls(Exchange):
             raise await self._lost(f"sandbox cannot be reset: {reply['error']}")
 
     async def _archive(self, request: dict[str, Any]) -> bytes:
-        sink = OutputSink(self._max_snapshot + wire.CHUNK)
+        sink = OutputSink(request["max_bytes"] + wire.CHUNK)
         await self._ask(request, FILES_S, (), sink)
-        return bytes(sink.data)
+        return sink.data
 
 
 SIGNAL_S = 30.0

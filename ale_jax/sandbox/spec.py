@@ -128,6 +128,12 @@ class SandboxSpec:
         """
         return FILES_PER_MB * self.memory_mb
 
+    @property
+    def archive_bytes(self) -> int:
+        """Maximum size of an archive of the writable directories."""
+        # Sparse files stay sparse. Headers and padding of small files take 1 KiB each, hence the 2.
+        return 2 * len(self.parts) * self.files_mb << 20
+
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 

@@ -177,7 +177,7 @@ class Lifecycle:
         filled = pooled.request.snapshot if spec.disk_mb else ""
 
         async def snapshot() -> bytes:
-            return await store.get(filled) if filled else b""
+            return await store.get_reference(filled) if filled else b""
 
         pooled.sandbox = await self._machines.launch(
             Launch(spec, labels, record, snapshot),
@@ -191,9 +191,12 @@ class Lifecycle:
     async def _fill(self, pooled: PooledSandbox) -> None:
         if pooled.life.state is State.READY:
             pooled.to(State.STARTING, "restores a snapshot")
+        owner, id = owner_of(pooled.request.labels), pooled.request.snapshot
         try:
-            content = await self._store_of(pooled.request).get(pooled.request.snapshot)
-            async with asyncio.timeout(self._options.launch_seconds):
+            async with (
+                self._stores.archive(owner, id) as content,
+                asyncio.timeout(self._options.launch_seconds),
+            ):
                 await pooled.sandbox.restore(content)
         except TimeoutError as error:
             late = f"it took longer than {self._options.launch_seconds:g} s"

@@ -193,10 +193,16 @@ class NodePool:
             yield tunnel
 
     async def snapshot(self, id: str, max_bytes: int | None = None) -> SnapshotInfo:
-        owner = owner_of(self._leases.known(id).request.labels)
+        request = self._leases.known(id).request
+        owner = owner_of(request.labels)
         limit = self._stores.max_bytes if max_bytes is None else max_bytes
-        content = await self.call(id, "snapshot", max_bytes=limit)
-        return await self.put_snapshot(content, owner, limit)
+        memory = self._stores.memory(owner, min(limit, request.spec.archive_bytes))
+        async with contextlib.AsyncExitStack() as held:
+            # Inside the lease, which may wait for a start, which may wait for memory.
+            async with self._leases.of(id, None) as sandbox:
+                await held.enter_async_context(memory)
+                content = await sandbox.snapshot(max_bytes=limit)
+            return await self.put_snapshot(content, owner, limit)
 
     async def put_snapshot(
         self, content: bytes, owner: str = "", max_bytes: int | None = None
@@ -210,7 +216,11 @@ class NodePool:
 
     async def restore(self, id: str, snapshot: str) -> None:
         owner = owner_of(self._leases.known(id).request.labels)
-        await self.call(id, "restore", snapshot=await self.get_snapshot(snapshot, owner))
+        async with (
+            self._leases.of(id, None) as sandbox,
+            self._stores.archive(owner, snapshot) as content,
+        ):
+            await sandbox.restore(content)
 
     async def fork(
         self, id: str, count: int, max_bytes: int | None = None, limits: Limits | None = None

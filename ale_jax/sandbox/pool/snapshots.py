@@ -9,7 +9,7 @@ import hashlib
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from urllib.parse import quote
 
@@ -22,6 +22,31 @@ from ale_jax.sandbox.pool.api import Record, SnapshotInfo
 PREFIX = "ale-snap-"
 MAX_REFERENCE = 1000
 NAME = re.compile(r"[0-9a-f]{64}")
+MAX_HELD = 1 << 30  # bytes of archives in memory at a time, half of them for one owner
+
+
+class Memory:
+    """Bounds how many bytes of archives are in memory at a time; others wait. One that is larger
+    than `most` bytes is held alone."""
+
+    def __init__(self, most: int):
+        self._most = self._free = most
+        self._line, self._freed = asyncio.Lock(), asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def hold(self, size: int) -> AsyncIterator[None]:
+        """Holds `size` bytes for the duration of the block."""
+        size = min(size, self._most)
+        async with self._line:  # in turn, so that small ones do not overtake a large one for ever
+            while self._free < size:
+                self._freed.clear()
+                await self._freed.wait()
+            self._free -= size
+        try:
+            yield
+        finally:
+            self._free += size
+            self._freed.set()
 
 
 class SnapshotStore:
@@ -47,6 +72,7 @@ class SnapshotStore:
         self.max_bytes, self._record, self._forget = max_bytes, record, forget
         self._pins: collections.Counter[str] = collections.Counter()
         self._writing = asyncio.Lock()
+        self.memory = Memory(MAX_HELD // 2)
         self._infos: dict[str, SnapshotInfo] = {}  # the most recently used is the last
         for path in sorted(self.directory.iterdir(), key=lambda path: path.stat().st_mtime):
             if NAME.fullmatch(path.name):
@@ -62,10 +88,7 @@ class SnapshotStore:
 
     def pin(self, id: str) -> None:
         """Keeps a snapshot until `unpin` is called as often. ValueError if there is none."""
-        if id not in self._infos:
-            raise ValueError(
-                f"there is no snapshot {id!r:.80}: never taken, or removed to make room"
-            )
+        self._check(id)
         self._pins[id] += 1
 
     def unpin(self, id: str) -> None:
@@ -95,7 +118,7 @@ class SnapshotStore:
         try:
             content = await asyncio.to_thread((self.directory / id).read_bytes)
         except OSError as error:
-            raise SandboxError(f"snapshot {id[:12]} cannot be read: {error}") from error
+            raise _unreadable(id, error) from error
         finally:
             self.unpin(id)
         if await asyncio.to_thread(lambda: hashlib.sha256(content).hexdigest()) != id:
@@ -103,9 +126,29 @@ class SnapshotStore:
         self._use(id)
         return content
 
+    async def get_reference(self, id: str) -> bytes:
+        """As `get`. SandboxError also for an archive of files, which is not read into memory."""
+        if self.file_bytes(id) > MAX_REFERENCE:
+            raise SandboxError(f"snapshot {id[:12]} is of a sandbox in memory, not of one on disk")
+        return await self.get(id)
+
+    def file_bytes(self, id: str) -> int:
+        """The size of the archive itself, or of the `Reference`. Errors: as `get`."""
+        self._check(id)
+        try:
+            return (self.directory / id).stat().st_size
+        except OSError as error:
+            raise _unreadable(id, error) from error
+
     def close(self) -> None:
         if self._temporary:
             self._temporary.cleanup()
+
+    def _check(self, id: str) -> None:
+        if id not in self._infos:
+            raise ValueError(
+                f"there is no snapshot {id!r:.80}: never taken, or removed to make room"
+            )
 
     def _use(self, id: str) -> SnapshotInfo:
         info = self._infos[id] = self._infos.pop(id)
@@ -135,6 +178,10 @@ class SnapshotStore:
             self._record("snapshot_removed", f"{id} was removed to make room", snapshot=id)
 
 
+def _unreadable(id: str, error: OSError) -> SandboxError:
+    return SandboxError(f"snapshot {id[:12]} cannot be read: {error}")
+
+
 def _head(path: Path) -> bytes:
     with path.open("rb") as file:
         return file.read(MAX_REFERENCE)
@@ -152,6 +199,7 @@ class SnapshotStores:
         forget: Callable[[bytes], None] = lambda content: None,
     ):
         self.max_bytes, self._record, self._forget = max_bytes, record, forget
+        self._memory = Memory(MAX_HELD)
         self._nobodys = SnapshotStore(directory, max_bytes, record, forget)
         self._stores = {"": self._nobodys}
 
@@ -162,6 +210,21 @@ class SnapshotStores:
             store = SnapshotStore(directory, self.max_bytes, self._record, self._forget)
             self._stores[owner] = store
         return self._stores[owner]
+
+    @contextlib.asynccontextmanager
+    async def memory(self, owner: str, size: int) -> AsyncIterator[None]:
+        """Waits until the pool may hold another archive of `size` bytes for `owner`, and holds it
+        for the duration of the block, which must not wait for a client or for another archive."""
+        # The owner's share first: who waits for it keeps nothing from the others.
+        async with self.of(owner).memory.hold(size), self._memory.hold(size):
+            yield
+
+    @contextlib.asynccontextmanager
+    async def archive(self, owner: str, id: str) -> AsyncIterator[bytes]:
+        """As `SnapshotStore.get`, within the bounds of `memory`."""
+        store = self.of(owner)
+        async with self.memory(owner, store.file_bytes(id)):
+            yield await store.get(id)
 
     def close(self) -> None:
         self._nobodys.close()  # its directory contains the others

@@ -18,7 +18,9 @@ from ale_jax.sandbox.service.records import Refusal, refusal_of
 
 FAILED = 1011  # close code of an internal error (RFC 6455)
 MAX_SIZE = 1000  # rows or columns
-MAX_WAITING = 256  # frames of input that the command has not read yet
+# Input that the command has not read yet, in frames and in bytes. The calls that a token has by
+# default then hold as much as its default `buffer_mb` allows.
+MAX_FRAMES, MAX_BYTES = 256, 512 << 10
 
 Message = MutableMapping[str, Any]
 
@@ -100,10 +102,34 @@ def _offer(pool: SandboxPool) -> OffersTerminals:
     return pool
 
 
+class _Unread:
+    """Frames of input, up to MAX_FRAMES and MAX_BYTES."""
+
+    def __init__(self):
+        self._frames: asyncio.Queue[Message] = asyncio.Queue(MAX_FRAMES)
+        self._bytes = 0
+
+    def put(self, frame: Message) -> None:
+        """Errors: Refusal (429) if there are too many."""
+        self._bytes += _length(frame)
+        if self._frames.full() or self._bytes > MAX_BYTES:
+            raise Refusal(429, "not_read", "the command does not read its input")
+        self._frames.put_nowait(frame)
+
+    async def get(self) -> Message:
+        frame = await self._frames.get()
+        self._bytes -= _length(frame)
+        return frame
+
+
+def _length(frame: Message) -> int:
+    return len(frame.get("bytes") or frame.get("text") or b"")
+
+
 async def _attend(websocket: WebSocket, job: Terminal, on_pipes: bool) -> int:
     """Transfers frames both ways until the command ends or the client disconnects
     (WebSocketDisconnect)."""
-    frames: asyncio.Queue[Message] = asyncio.Queue(MAX_WAITING)
+    frames = _Unread()
     shown = asyncio.ensure_future(_show(websocket, job, on_pipes))
     typing = _feed(websocket, frames, job) if on_pipes else _type(frames, job)
     others = [asyncio.ensure_future(each) for each in (_listen(websocket, frames), typing)]
@@ -120,19 +146,17 @@ async def _attend(websocket: WebSocket, job: Terminal, on_pipes: bool) -> int:
         await asyncio.gather(shown, *others, return_exceptions=True)
 
 
-async def _listen(websocket: WebSocket, frames: asyncio.Queue[Message]) -> None:
+async def _listen(websocket: WebSocket, frames: _Unread) -> None:
     """Receives separately from `_type`, so that a disconnect is noticed even while the command
     reads nothing."""
     while True:
         message = await websocket.receive()
         if message["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(message.get("code", 1006))
-        if frames.full():
-            raise Refusal(429, "not_read", "the command does not read its input")
-        frames.put_nowait(message)
+        frames.put(message)
 
 
-async def _type(frames: asyncio.Queue[Message], job: Terminal) -> None:
+async def _type(frames: _Unread, job: Terminal) -> None:
     while True:
         message = await frames.get()
         if message.get("bytes"):
@@ -141,7 +165,7 @@ async def _type(frames: asyncio.Queue[Message], job: Terminal) -> None:
             await job.resize(*_size(message["text"]))
 
 
-async def _feed(websocket: WebSocket, frames: asyncio.Queue[Message], job: Terminal) -> None:
+async def _feed(websocket: WebSocket, frames: _Unread, job: Terminal) -> None:
     is_open = True
     while True:
         data = (await frames.get()).get("bytes")

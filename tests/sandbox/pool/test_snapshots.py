@@ -1,6 +1,7 @@
 """The store of snapshots."""
 
 import asyncio
+import collections
 import dataclasses
 import hashlib
 import os
@@ -10,8 +11,20 @@ import pytest
 
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.cgroups import Owner
+from ale_jax.sandbox.pool import snapshots
+from ale_jax.sandbox.pool.api import StartRequest
 from ale_jax.sandbox.pool.snapshots import SnapshotStore
-from tests.sandbox.pool.fakes import Events, FakeRuntime, HandPool, in_a_loop
+from ale_jax.sandbox.spec import SandboxSpec
+from tests.sandbox.pool.fakes import (
+    SPEC,
+    Events,
+    FakeRuntime,
+    FakeSandbox,
+    HandPool,
+    in_a_loop,
+    settle,
+    until,
+)
 
 
 @in_a_loop
@@ -117,3 +130,95 @@ async def test_a_pool_leaves_no_directory_of_its_own_behind(monkeypatch, tmp_pat
     async with HandPool(FakeRuntime()):
         assert len(os.listdir(tmp_path)) == 1
     assert os.listdir(tmp_path) == []
+
+
+class Busy:
+    """Makes every snapshot and restore of a fake sandbox wait for `go`. at_once: how many of each
+    owner's sandboxes are at it; most: of all, at any time."""
+
+    def __init__(self, monkeypatch):
+        self.go, self.at_once, self.most = asyncio.Event(), collections.Counter(), 0
+        for name in ("snapshot", "restore"):
+            monkeypatch.setattr(FakeSandbox, name, self._slow(getattr(FakeSandbox, name)))
+
+    def _slow(self, method):
+        async def slow(sandbox, *args, **kwargs):
+            owner = sandbox.spec.env[0][1] if sandbox.spec.env else ""
+            self.at_once[owner] += 1
+            self.most = max(self.most, self.at_once.total())
+            try:
+                await self.go.wait()
+                return await method(sandbox, *args, **kwargs)
+            finally:
+                self.at_once[owner] -= 1
+
+        return slow
+
+
+@in_a_loop
+async def test_snapshots_in_memory_are_few_for_each_owner_and_for_all(monkeypatch):
+    busy = Busy(monkeypatch)
+    async with HandPool(FakeRuntime(), slots=9, memory_mb=1 << 20, cpus=99.0) as pool:
+        for owner, count in (("ann", 4), ("bob", 3), ("cid", 1)):
+            # Its archive may have 2 * 2 * 64 MiB: four of them fit at a time, two of one owner.
+            spec = SandboxSpec(files_mb=64, env=(("OWNER", owner),))
+            await pool.start_many(StartRequest(spec, labels={"tenant": owner}), count)
+        ids = [each.id for each in await pool.statuses()]
+        taken = [asyncio.ensure_future(pool.snapshot(id)) for id in ids]
+        await settle()
+        assert +busy.at_once == {"ann": 2, "bob": 2}
+        busy.go.set()
+        assert len(await asyncio.gather(*taken)) == 8 and busy.most == 4
+
+
+@in_a_loop
+async def test_starts_restores_and_forks_read_few_snapshots_at_a_time(monkeypatch):
+    monkeypatch.setattr(snapshots, "MAX_HELD", 200)
+    busy = Busy(monkeypatch)
+    async with HandPool(FakeRuntime(), slots=12, memory_mb=1 << 20, cpus=99.0) as pool:
+        info = await pool.put_snapshot(b"x" * 40)  # two of them fit into one owner's 100
+        box = await pool.start(StartRequest(SPEC))
+        request = StartRequest(SPEC, snapshot=info.id)
+        waiting = [asyncio.ensure_future(pool.start(request)) for _ in range(5)]
+        await until(lambda: busy.most == 2)
+        for each in (pool.restore(box.id, info.id), pool.fork(box.id, 3)):
+            waiting.append(asyncio.ensure_future(each))
+        await settle()
+        busy.go.set()
+        await asyncio.gather(*waiting)
+        assert busy.most == 2
+
+
+@in_a_loop
+async def test_memory_is_given_in_turn_and_a_larger_archive_is_held_alone():
+    memory, order = snapshots.Memory(10), []
+
+    async def hold(name, size, go):
+        async with memory.hold(size):
+            order.append(name)
+            await go.wait()
+
+    gates = [asyncio.Event() for _ in range(4)]
+    sizes = {"small": 4, "huge": 99, "gone": 4, "last": 4}
+    pairs = zip(sizes.items(), gates, strict=True)
+    tasks = [asyncio.ensure_future(hold(*each, go)) for each, go in pairs]
+    await settle()
+    assert order == ["small"]  # "gone" would fit, but comes after "huge"
+    tasks[2].cancel()
+    gates[0].set()
+    await settle()
+    assert order == ["small", "huge"]
+    gates[1].set()
+    await settle()
+    assert order == ["small", "huge", "last"]
+    gates[3].set()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@in_a_loop
+async def test_a_sandbox_on_disk_does_not_read_an_archive_of_files(tmp_path):
+    store = SnapshotStore(str(tmp_path), 10_000, Events())
+    archive, reference = [await store.put(b"x" * size, 1.0) for size in (1001, 1000)]
+    with pytest.raises(SandboxError, match="of a sandbox in memory, not of one on disk"):
+        await store.get_reference(archive.id)
+    assert await store.get_reference(reference.id) == b"x" * 1000
