@@ -22,7 +22,6 @@ REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 UPLOADS = re.compile(r".*/(files|archive|upload)")
 CHANGES = ("POST", "PUT", "DELETE")
 PIECE = 128 << 10  # bytes; no less than a chunk of a process's output in base64
-NOBODY = Tenant("")  # callers of open paths, all together
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -33,7 +32,7 @@ log = logging.getLogger(__name__)
 
 class Guard:
     """An ASGI application that wraps another, which finds its `Tenant` in scope["tenant"], and the
-    `Ticket` of its call in scope["ticket"].
+    `Ticket` of its call in scope["ticket"]. On an open path it finds None and no ticket.
 
     accounts: of the tenants that have called, by name.
     """
@@ -57,6 +56,9 @@ class Guard:
         """A terminal counts as a call for as long as it is open."""
         try:
             tenant = scope["tenant"] = admit(_headers(scope), scope["path"], self._tokens)
+            if tenant is None:
+                await self._app(scope, receive, send)  # which refuses it
+                return
             with self._account(tenant).call() as ticket:
                 scope["ticket"] = ticket
                 metered = _Metered(receive, send, ticket, self._turns)
@@ -92,14 +94,18 @@ class Guard:
     async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = _headers(scope)
         tenant = scope["tenant"] = admit(headers, scope["path"], self._tokens)
+        if tenant is None:
+            # Its callers would share one account, so that those who send a body without end would
+            # keep out the probes. Nothing here needs a body.
+            await self._app(scope, _replay(b"", receive), send)
+            return
         with self._account(tenant).call() as ticket:
             scope["ticket"] = ticket
             metered = _Metered(receive, send, ticket, self._turns)
             body = await self._body(scope, headers, metered)
             await self._respond(scope, headers, body, metered)
 
-    def _account(self, tenant: Tenant | None) -> Account:
-        tenant = tenant or NOBODY
+    def _account(self, tenant: Tenant) -> Account:
         if tenant.name not in self.accounts:
             shares = len(self._tokens.names) > 1
             self.accounts[tenant.name] = Account(tenant.name, tenant.quota, shares)
@@ -127,7 +133,7 @@ class Guard:
             message = f"X-Request-Id {id!r:.140} must match {REQUEST_ID.pattern}"
             raise Refusal(400, "bad_request_id", message)
         # A stream is not stored, so it cannot be repeated.
-        repeatable = id and tenant and scope["method"] in CHANGES
+        repeatable = id and scope["method"] in CHANGES
         if not repeatable or scope["path"].endswith("/spawn"):
             await self._app(scope, _replay(body, metered.receive), metered.send)
             return

@@ -173,11 +173,9 @@ class Account:
 
 
 async def usages(pool: SandboxPool, accounts: Iterable[Account]) -> AsyncIterator[TenantUsage]:
-    """Yields the usage of each tenant, without that of the open paths."""
+    """Yields the usage of each tenant."""
     used = await pool.usage()
     for account in list(accounts):
-        if not account.name:
-            continue
         limits = dataclasses.asdict(account.quota)
         held = dataclasses.asdict(await pool.held(account.name))
         total = dataclasses.asdict(used.get(account.name, Usage()))

@@ -10,11 +10,13 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from ale_jax.sandbox.service import app, connections
+from ale_jax.sandbox.service.access import OPEN_PATHS
 from ale_jax.sandbox.spec import SandboxSpec
-from tests.sandbox.service.conftest import ANN, over_memory
+from tests.sandbox.service.conftest import ANN, ROOT, over_memory
 
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 MANY = 1100
@@ -127,3 +129,25 @@ def test_many_idle_connections_leave_the_service_usable():
             assert client.start(SandboxSpec()).run("true").output == "done\n"
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_bodies_that_never_come_do_not_keep_the_probes_from_answering():
+    beginning = b"{} /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with over_memory() as service, opened(service, 6) as sockets:
+        for sock, method in zip(sockets, (b"POST", b"GET", b"PUT") * 2, strict=True):
+            sock.sendall(beginning.replace(b"{}", method))
+        answered = [sock.recv(12) for sock in sockets]
+        assert answered == [f"HTTP/1.1 {code}".encode() for code in (405, 200, 405) * 2]
+
+
+def test_open_paths_take_no_calls_and_no_buffer_of_anybodys():
+    with over_memory() as service, service.http(None) as http, service.client(ROOT) as root:
+        for path in OPEN_PATHS:
+            assert http.get(path).status_code == 200
+        assert http.post("/docs", content=b"x" * 1000).status_code == 405
+        url = service.url.replace("http", "ws") + "/healthz"
+        with pytest.raises(InvalidStatus, match="403"), connect(url):
+            pass
+        assert [each.tenant for each in root.usage()] == ["root"]
+        with service.http(ROOT) as http:
+            assert 'tenant=""' not in http.get("/metrics").text
