@@ -95,6 +95,11 @@ class AsyncSandbox(FileCalls):
         self._doors: dict[int, Door] = {}
         self._proxy: EgressProxy | None = None
 
+    @property
+    def machine(self) -> Machine:
+        """What it runs on. A reset may replace it, and what the old one was asked is then lost."""
+        return self._machine
+
     async def boot(self, config: dict[str, Any]) -> None:
         """Sends the runner, and returns once it serves requests. config: see `bootstrap`."""
         link = self._machine.link

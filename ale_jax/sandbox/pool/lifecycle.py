@@ -292,10 +292,11 @@ class Leases:
         """Yields the sandbox for one call.
 
         Errors: SandboxLost also if the sandbox died during a call that returned: its result is not
-        used.
+        used. SandboxError if a reset has replaced the machine that was called.
         """
         pooled = await self._up(id)
         sandbox, current = pooled.sandbox, pooled.generation
+        machine = sandbox.machine
         if generation not in (None, current):
             raise SandboxLost(
                 f"generation {generation} of {id!r} is lost; the current one is {current}"
@@ -305,6 +306,8 @@ class Leases:
                 yield sandbox
             except SandboxLost as error:
                 if pooled.sandbox is sandbox:
+                    if sandbox.machine is not machine:
+                        raise SandboxError("the sandbox was reset during the call") from error
                     self._lifecycle.lose(pooled, str(error))
                 if pooled.life.cause in (None, Cause.LOST):
                     raise

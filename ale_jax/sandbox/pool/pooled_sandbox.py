@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStats
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
+from ale_jax.sandbox.exchange import Machine
 from ale_jax.sandbox.pool.accounting import Usage
 from ale_jax.sandbox.pool.api import Cause, Change, SandboxGone, StartRequest, State, Status
 from ale_jax.sandbox.pool.options import PoolOptions
@@ -78,6 +79,7 @@ class Heartbeat:
         self._options = options
         self._question: asyncio.Future[tuple[SandboxStats, float] | None] | None = None
         self._asked = 0
+        self._asked_machine: Machine | None = None
         self._ticks = phase % options.ask_ticks  # since the last answer
         self._silent = 0  # ticks in which it could have answered the question
         self._watch: Watch | None = None
@@ -96,7 +98,7 @@ class Heartbeat:
             self._ticks += 1
             return self._ask(sandbox) if self._ticks >= self._options.ask_ticks else None
         if self._question.done():
-            return self._take_answer()
+            return self._take_answer(sandbox.machine)
         silence = self._watch.look()
         if silence is Silence.WAITING:
             return None
@@ -122,17 +124,19 @@ class Heartbeat:
         except SandboxLost as error:
             return str(error)
         self._asked += 1
+        self._asked_machine = sandbox.machine
         self._silent, self._watch = 0, Watch(sandbox.vitals)
         return None
 
-    def _take_answer(self) -> str | None:
+    def _take_answer(self, machine: Machine) -> str | None:
         question, self._question, self._ticks = self._question, None, 0
         error = question.exception()
         if error is None:
             if (answer := question.result()) is not None:
                 self._take_stats(*answer)
         elif isinstance(error, SandboxLost):
-            return str(error)
+            # A reset may have replaced the machine that was asked.
+            return str(error) if machine is self._asked_machine else None
         elif not isinstance(error, SandboxError):
             return repr(error)  # a bug of ours; it must not affect the other sandboxes
         return None  # it is alive, but could not report statistics

@@ -27,8 +27,16 @@ class FakeSandbox:
         self.closed = self.refuses_to_close = self.closes_with_error = False
         self.refuses_restore = self.hangs_in_restore = False
         self._gate: asyncio.Event | None = None
-        self._frozen = False
+        self._boot()
+
+    def _boot(self) -> None:
+        self.machine, self._frozen = object(), False
         self._lost = asyncio.get_running_loop().create_future()
+
+    def replace_machine(self) -> None:
+        """As a reset of a sandbox on disk does; what the old machine was asked is lost."""
+        self.die()
+        self._boot()
 
     def die(self) -> None:
         if not self._lost.done():
@@ -88,11 +96,11 @@ class FakeSandbox:
             self.runtime.existing -= 1
 
     async def _until_lost(self, work) -> None:
-        task = asyncio.ensure_future(work)
+        task, lost = asyncio.ensure_future(work), self._lost
         try:
-            await asyncio.wait([task, self._lost], return_when=asyncio.FIRST_COMPLETED)
-            if self._lost.done():
-                self._lost.result()
+            await asyncio.wait([task, lost], return_when=asyncio.FIRST_COMPLETED)
+            if lost.done():
+                lost.result()
         finally:
             task.cancel()
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from ale_jax.sandbox.api import SandboxLost, SandboxStartError
+from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
 from ale_jax.sandbox.pool.api import Cause, SandboxGone, StartRequest, State
 from tests.sandbox.pool.fakes import SPEC, FakeRuntime, HandPool, in_a_loop, settle
 
@@ -54,6 +54,22 @@ async def test_silence_is_death_but_not_at_once_while_it_is_busy():
         assert (await pool.status("busy")).cause is Cause.LOST
         with pytest.raises(SandboxLost):
             await call
+
+
+@in_a_loop
+async def test_a_call_that_a_reset_breaks_off_does_not_end_the_new_machine():
+    runtime = FakeRuntime()
+    async with HandPool(runtime) as pool:
+        await pool.start(REQUEST)
+        (sandbox,) = runtime.sandboxes
+        sandbox.hold()
+        call = asyncio.ensure_future(pool.call("a", "run", command="x"))
+        await settle()
+        sandbox.replace_machine()
+        with pytest.raises(SandboxError, match="the sandbox was reset during the call") as caught:
+            await call
+        assert not isinstance(caught.value, SandboxLost)
+        assert (await pool.status("a")).state is State.RUNNING and runtime.existing == 1
 
 
 @in_a_loop

@@ -138,3 +138,19 @@ async def test_questions_to_many_sandboxes_are_spread(monkeypatch):
             await pool.tick()
             asked.append(sum(each.pings for each in runtime.sandboxes) - before)
         assert asked.count(4) == 3 and sum(asked) == 12
+
+
+@in_a_loop
+async def test_what_a_replaced_machine_was_asked_is_no_death(monkeypatch):
+    monkeypatch.setattr(pooled_sandbox, "STATS_EVERY", 5)
+    sandbox, heartbeat = new_sandbox(), pooled_sandbox.Heartbeat(OPTIONS)
+    await beat(heartbeat, sandbox, 3)
+    sandbox.freeze()
+    await beat(heartbeat, sandbox, 2)
+    assert sandbox.pings == 1  # which the old machine has not answered
+    sandbox.replace_machine()
+    await settle()
+    await beat(heartbeat, sandbox, 1 + 3 * 2)
+    assert sandbox.pings == 3
+    sandbox.die()
+    assert [heartbeat.beat(sandbox, is_busy=False) for _ in range(2)][-1] == "it died"
