@@ -157,9 +157,10 @@ class PooledSandbox:
 
     is_warm: it is not assigned to a request yet. sandbox: None while there is no machine. arrival:
     done when the sandbox runs; fails with the reason if it never will. starters: number of callers
-    of `start` that wait for it; was_delivered: one of them has received it. losses: since a call
-    succeeded. up_at: when its current machine became the owner's. starting, ending: the tasks that
-    start and end it. after: what ends the slot's previous occupants.
+    of `start` that wait for it; was_delivered: one of them has received it. renewed: when, and for
+    how many seconds; None: never. losses: since a call succeeded. up_at: when its current machine
+    became the owner's. starting, ending: the tasks that start and end it. after: what ends the
+    slot's previous occupants.
     """
 
     def __init__(
@@ -177,6 +178,7 @@ class PooledSandbox:
         self.arrival: asyncio.Future[None] = _future()
         self._clock = clock
         self.started_at = self.used_at = clock()
+        self.renewed: tuple[float, float] | None = None  # the request stays what a fork begins with
         self.up_at: float | None = None
         self.life = Life.begin(self.started_at)
 
@@ -209,9 +211,9 @@ class PooledSandbox:
         """Returns which limit it has exceeded, and says so; None if none. Only calls count as
         use."""
         now, request = self._clock(), self.request
-        if 0 < request.deadline_seconds <= now - self.started_at:
-            lived = f"it was to live for {request.deadline_seconds:.6g} s and was not renewed"
-            return Cause.DEADLINE, lived
+        since, seconds = self.renewed or (self.started_at, request.deadline_seconds)
+        if 0 < seconds <= now - since:
+            return Cause.DEADLINE, f"it was to live for {seconds:.6g} s and was not renewed"
         if not self.busy and 0 < request.idle_seconds <= now - self.used_at:
             return Cause.IDLE, f"it was not used for {request.idle_seconds:g} s"
         return None
@@ -219,9 +221,7 @@ class PooledSandbox:
     def renew(self, seconds: float) -> None:
         """From now, it lives for `seconds` more; 0: without a deadline. Counts as use."""
         self.used_at = self._clock()
-        lived = self.used_at - self.started_at
-        deadline = lived + seconds if seconds else 0.0
-        self.request = dataclasses.replace(self.request, deadline_seconds=deadline)
+        self.renewed = self.used_at, seconds
 
     @property
     def usage(self) -> Usage:

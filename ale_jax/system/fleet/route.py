@@ -22,7 +22,8 @@ class Route:
     of arrival. generation: the highest that a caller was told. starters: callers of `start` that
     are waiting. was_delivered: whether one of them has received it. unwanted: the cause with which
     it will be ended, because no caller needs it any more. cause: why it has ended, at ended_at.
-    last: its last known status.
+    last: its last known status. term: since when (seconds since the epoch) and for how many seconds
+    it may live, once that is not simply what was requested from its start; 0: without a deadline.
     """
 
     request: StartRequest
@@ -36,6 +37,7 @@ class Route:
     unwanted: Cause | None = None
     cause: Cause | None = None
     ended_at: float = 0.0
+    term: tuple[float, float] | None = None
 
     @property
     def id(self) -> str:
@@ -57,9 +59,19 @@ class Route:
 
     def renew(self, seconds: float) -> None:
         """Sets the deadline that a restart elsewhere keeps; see `SandboxPool.renew`."""
-        lived = time.time() - self.last.started_at
-        deadline = lived + seconds if seconds else 0.0
-        self.request = dataclasses.replace(self.request, deadline_seconds=deadline)
+        self.term = time.time(), seconds
+
+    def keep_deadline(self) -> None:
+        """Makes a restart end at the same time as before."""
+        self.term = self.term or (self.last.started_at, self.request.deadline_seconds)
+
+    def to_place(self) -> StartRequest:
+        """The request with what is left of its term. A fork begins with the request itself."""
+        if self.term is None:
+            return self.request
+        since, seconds = self.term
+        left = max(since + seconds - time.time(), 0.001) if seconds else 0.0
+        return dataclasses.replace(self.request, deadline_seconds=left)
 
     def end(self, cause: Cause | None) -> None:
         self.node, self.cause, self.ended_at = None, cause, time.monotonic()
@@ -87,14 +99,6 @@ def begin(request: StartRequest) -> Route:
         history=(Change(now, State.PENDING, ""),),
     )
     return Route(request, new_future(), status)
-
-
-def what_is_left(request: StartRequest, started_at: float) -> StartRequest:
-    """The request for a restart, with a deadline at the same time as before."""
-    if not request.deadline_seconds:
-        return request
-    left = request.deadline_seconds - (time.time() - started_at)
-    return dataclasses.replace(request, deadline_seconds=max(left, 0.001))
 
 
 def new_future() -> asyncio.Future[None]:

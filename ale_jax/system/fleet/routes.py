@@ -25,7 +25,7 @@ from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.system.fleet.actor import Report
 from ale_jax.system.fleet.node import Node, NodeLost
 from ale_jax.system.fleet.nodes import ASK_S, Background, Copies, Nodes
-from ale_jax.system.fleet.route import Route, begin, new_future, what_is_left
+from ale_jax.system.fleet.route import Route, begin, new_future
 
 FULL_ONES_ASKED = 4
 START_S = 600.0  # a start may have to wait for many other starts on its node
@@ -130,7 +130,7 @@ class Routes:
                 if route.request.snapshot:
                     owner = owner_of(route.request.labels)
                     await self.copies.bring(route.request.snapshot, owner, node)
-                start = node.ask(START_S, "start", route.request, generation=route.generation)
+                start = node.ask(START_S, "start", route.to_place(), generation=route.generation)
                 route.told(await start)
             except PoolFull:
                 continue  # the node has filled up since its last report
@@ -238,7 +238,7 @@ class Routes:
         route.note(State.FAILED, "its node is lost", Cause.NODE_LOST)
         self._retire(route, Cause.NODE_LOST)
         if route.request.recreate and not route.unwanted:
-            route.request = what_is_left(route.request, route.last.started_at)
+            route.keep_deadline()
             route.generation += 1
             route.cause, route.arrival = None, new_future()
             route.note(State.PENDING, f"generation {route.generation}")

@@ -219,6 +219,23 @@ async def test_a_renewed_sandbox_lives_on_and_its_end_says_why():
 
 
 @in_a_loop
+async def test_a_fork_has_the_deadline_of_the_request_and_not_that_of_a_renewal():
+    async with HandPool(FakeRuntime()) as pool:
+        await pool.start(StartRequest(SPEC, id="a", deadline_seconds=10.0))
+        await pool.tick(seconds=9.0)
+        await pool.renew("a", 100.0)
+        (fork,) = await pool.fork("a", 1)
+        await pool.tick(seconds=9.0)
+        assert (await pool.status(fork.id)).state is State.RUNNING
+        await pool.tick(seconds=1.0)
+        assert (await pool.status(fork.id)).cause is Cause.DEADLINE
+        await pool.tick(seconds=89.0)
+        assert (await pool.status("a")).state is State.RUNNING
+        await pool.tick(seconds=1.0)
+        assert (await pool.status("a")).cause is Cause.DEADLINE
+
+
+@in_a_loop
 async def test_an_idle_end_says_how_long_nobody_used_it():
     async with HandPool(FakeRuntime()) as pool:
         await pool.start(StartRequest(SPEC, id="a", idle_seconds=10.0))

@@ -344,13 +344,16 @@ async def test_many_that_are_asked_for_again_are_the_same():
 
 @in_a_loop
 async def test_a_renewed_sandbox_keeps_its_new_deadline_on_another_node():
-    async with MemoryFleet(1, 1) as fleet:
+    async with MemoryFleet(2, 2) as fleet:
         await fleet.start(dataclasses.replace(AGAIN, deadline_seconds=50.0))
         await fleet.renew("a", 1000.0)
         fleet._nodes.lose(fleet._nodes[0], "said the test")
         await until(lambda: fleet._routes.routes["a"].arrival.done())
         moved = fleet._nodes[1].pool._lifecycle.sandboxes["a"].request
         assert moved.deadline_seconds == pytest.approx(1000.0, abs=5.0)
+        (fork,) = await fleet.fork("a", 1)  # which was never renewed
+        fork = fleet._nodes[1].pool._lifecycle.sandboxes[fork.id].request
+        assert fork.deadline_seconds == 50.0
 
 
 @in_a_loop
