@@ -17,6 +17,8 @@ import docker
 from docker.errors import NotFound
 from docker.types import Mount
 
+from ale_jax.sandbox import docker_labels
+
 NAME = "agent"
 MAX_BYTES = 1 << 20
 # The fields of an account after its name and password.
@@ -51,7 +53,8 @@ class Accounts:
             yield mounts
 
     def _read(self, image: str) -> dict[str, str]:
-        container = self._api.create_container(image, ["true"])["Id"]
+        labels = docker_labels.momentary()
+        container = self._api.create_container(image, ["true"], labels=labels)["Id"]
         try:
             return {path: self._text(container, path) for path in ACCOUNTS}
         finally:

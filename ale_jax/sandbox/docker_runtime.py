@@ -26,6 +26,7 @@ from ale_jax.sandbox.blocking import StartsBlocking
 from ale_jax.sandbox.booting import Surroundings, boot, files_limit, log_denial, user_id
 from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.docker_accounts import Accounts
+from ale_jax.sandbox.docker_labels import DEADLINE, OWNER, labels_of
 from ale_jax.sandbox.docker_vitals import ContainerVitals
 from ale_jax.sandbox.egress.proxy import Record
 from ale_jax.sandbox.host_ids import HostId
@@ -41,7 +42,6 @@ API_S = 30.0
 # that uses the same daemon).
 LIFE_S = 24 * 3600
 MOUNTED_IN_ETC = ("hosts", "hostname", "resolv.conf")  # by the daemon, over the image's files
-OWNER, DEADLINE = "ale.owner", "ale.deadline"
 # What the runner needs to start processes as the agent and to end them. It drops them in every
 # process that it starts.
 RUNNER_CAPABILITIES = ("SETUID", "SETGID", "SETPCAP", "KILL")
@@ -259,7 +259,7 @@ class DockerRuntime(StartsBlocking):
 
     def _create_attached(self, plan: Plan, mounts: list[Mount]) -> tuple[str, Any]:
         """Creates a container without starting it; returns it and a connection to its streams."""
-        ours = {OWNER: str(self._owner), DEADLINE: str(int(time.time() + LIFE_S))}
+        ours = labels_of(self._owner, LIFE_S)
         container = self._api.create_container(
             plan.spec.image,
             entrypoint=[],

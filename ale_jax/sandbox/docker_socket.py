@@ -19,7 +19,7 @@ import docker
 from docker.errors import APIError
 from docker.types import Mount
 
-from ale_jax.sandbox import toolkit
+from ale_jax.sandbox import docker_labels, toolkit
 from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.link import DockerLink
 
@@ -96,7 +96,8 @@ def _can_mount(api: docker.APIClient, image: str, folder: Path) -> bool:
     """Whether the daemon can mount `folder`; creates a container with it but never starts it."""
     config = api.create_host_config(mounts=[_mount(folder)], network_mode="none")
     try:
-        container = api.create_container(image, ["true"], host_config=config)
+        labels = docker_labels.momentary()
+        container = api.create_container(image, ["true"], host_config=config, labels=labels)
     except APIError as error:
         if error.status_code != 400:  # 400: the folder does not exist
             raise

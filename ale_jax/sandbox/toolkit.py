@@ -30,6 +30,7 @@ from pathlib import Path
 import docker
 from docker.errors import NotFound
 
+from ale_jax.sandbox import docker_labels
 from ale_jax.sandbox.runner.processes import BUNDLES, PACKED_BUNDLE
 
 HOME = "/.ale"
@@ -195,7 +196,8 @@ def _one_at_a_time(address: str) -> Iterator[None]:
 def _container(api: docker.APIClient, image: str, volume: str) -> Iterator[str]:
     """A container that is never started, for reading and writing the volume."""
     binds = api.create_host_config(binds=[volume_binding(volume, "rw")], network_mode="none")
-    container = api.create_container(image, ["true"], host_config=binds, labels={LABEL: "filling"})
+    labels = {LABEL: "filling"} | docker_labels.momentary()
+    container = api.create_container(image, ["true"], host_config=binds, labels=labels)
     try:
         yield container["Id"]
     finally:

@@ -10,14 +10,13 @@ import io
 import json
 import stat
 import tarfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from docker.errors import NotFound
 
+from ale_jax.sandbox import docker_labels
 from ale_jax.sandbox.api import SandboxStartError
-from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.hub import daemon, store
 from ale_jax.sandbox.hub.daemon import Daemon, Image, asking
 from ale_jax.sandbox.hub.store import (
@@ -37,7 +36,6 @@ LOADERS = {
 PASSWD, AGENT = "/etc/passwd", b"agent:"
 MAX_PASSWD_BYTES = 1 << 20
 MAX_LINKS = 8
-LOOK_S = 600
 SYMLINK = 1 << 27  # a bit of Go's os.FileMode; its lowest nine bits are those of Unix
 
 
@@ -57,9 +55,7 @@ def capabilities_of(api: Daemon, image: Image) -> Capabilities:
 @contextlib.contextmanager
 def unstarted(api: Daemon, image: Image) -> Iterator[str]:
     """Yields a container of `image` that never runs, for access to the image's files."""
-    # By these labels a runtime's reaper recognizes what a dead process left behind.
-    labels = {"ale.owner": str(Owner.current()), "ale.deadline": str(int(time.time()) + LOOK_S)}
-    container = api.create_container(image.id, ["-"], labels=labels)["Id"]
+    container = api.create_container(image.id, ["-"], labels=docker_labels.momentary())["Id"]
     try:
         yield container
     finally:
