@@ -4,6 +4,7 @@ snapshots each of them stores."""
 from __future__ import annotations
 
 import asyncio
+import collections
 import dataclasses
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -181,6 +182,8 @@ class Copies:
 
     def __init__(self, lose: Callable[[Node, str], None]):
         self._holders: dict[tuple[str, str], set[Node]] = {}  # the newest snapshot last
+        # A snapshot on its way is in memory here: one of each owner at a time.
+        self._turns: dict[str, asyncio.Lock] = collections.defaultdict(asyncio.Lock)
         self._lose = lose
 
     def note(self, snapshot: str, owner: str, node: Node) -> None:
@@ -200,8 +203,14 @@ class Copies:
 
         Errors: NodeLost, if `node` is lost.
         """
+        if node in self._holders.get((owner, snapshot), ()):
+            return
+        async with self._turns[owner]:
+            await self._bring(snapshot, owner, node)
+
+    async def _bring(self, snapshot: str, owner: str, node: Node) -> None:
         holders = self._holders.get((owner, snapshot), set())
-        if node in holders:
+        if node in holders:  # by now
             return
         for holder in list(holders):
             try:

@@ -367,3 +367,17 @@ async def test_a_snapshot_is_brought_to_another_node_for_its_owner_alone():
             await fleet.start(StartRequest(SPEC, labels=bob, snapshot=taken))
         again = await fleet.start(StartRequest(SPEC, labels=ann, snapshot=taken))
         assert again.node == "n1" and await fleet.call(again.id, "snapshot") == b"hers"
+
+
+@in_a_loop
+async def test_a_snapshot_is_brought_to_a_node_once_for_all_starts_that_need_it(monkeypatch):
+    async with MemoryFleet(1, 4) as fleet:
+        holder, other = fleet._nodes.up()
+        info = await holder.pool.put_snapshot(b"x")
+        fleet._routes.copies.note(info.id, "", holder)
+        brought, put = [], other.pool.put_snapshot
+        monkeypatch.setattr(other.pool, "put_snapshot", lambda *a: brought.append(a[0]) or put(*a))
+        request = StartRequest(SPEC, snapshot=info.id)
+        statuses = await asyncio.gather(*(fleet.start(request) for _ in range(5)))
+        assert sorted(each.node for each in statuses) == ["n0", *["n1"] * 4]
+        assert brought == [b"x"]
