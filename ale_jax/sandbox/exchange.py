@@ -178,7 +178,7 @@ class FileCalls(Exchange):
         if "error" in reply:
             await self._agents_error(reply)
             raise FileNotFoundError(f"{path!r} cannot be read as a regular file: {reply['error']}")
-        return bytes(sink.data)
+        return sink.data
 
     async def write(self, files: Mapping[str, bytes]) -> None:
         await self._write({"do": "write"}, files, "/work")

@@ -131,7 +131,8 @@ a command is never an error: check its `exit_code`.
 bytes, text frames are JSON (`{"resize": [ROWS, COLUMNS]}` from you, `{"exit": CODE}` at the end).
 With `rows=0` the command has pipes: output frames begin with a byte, 1 for stdout and 2 for stderr,
 an empty frame from you ends the input, and `{"read": BYTES}` acknowledges each frame of input.
-More than 512 KiB or 256 frames of input that the command does not read end it (429 `not_read`).
+Of input that the command has not read, 512 KiB or 256 frames are kept; more has to wait, and ends
+it after 30 s (429 `not_read`).
 
 **Relay.** A WebSocket at `/v1/sandboxes/{id}/relay?port=N`: the connections that programs in the
 sandbox make to port N of its loopback, over binary frames, for you to serve. `{"open": true}` comes

@@ -19,8 +19,10 @@ from ale_jax.sandbox.service.records import Refusal, refusal_of
 FAILED = 1011  # close code of an internal error (RFC 6455)
 MAX_SIZE = 1000  # rows or columns
 # Input that the command has not read yet, in frames and in bytes. The calls that a token has by
-# default then hold as much as its default `buffer_mb` allows.
+# default then hold as much as its default `buffer_mb` allows. A client that sends more has to wait
+# until the command has read, for so long.
 MAX_FRAMES, MAX_BYTES = 256, 512 << 10
+UNREAD_S = 30.0
 
 Message = MutableMapping[str, Any]
 
@@ -103,23 +105,35 @@ def _offer(pool: SandboxPool) -> OffersTerminals:
 
 
 class _Unread:
-    """Frames of input, up to MAX_FRAMES and MAX_BYTES."""
+    """Frames of input, up to MAX_FRAMES and MAX_BYTES, but at least one."""
 
     def __init__(self):
         self._frames: asyncio.Queue[Message] = asyncio.Queue(MAX_FRAMES)
         self._bytes = 0
+        self._read = asyncio.Condition()
 
-    def put(self, frame: Message) -> None:
-        """Errors: Refusal (429) if there are too many."""
+    async def put(self, frame: Message) -> None:
+        """Waits for room. Errors: Refusal (429) if there is none for UNREAD_S."""
+        try:
+            async with asyncio.timeout(UNREAD_S), self._read:
+                await self._read.wait_for(lambda: self._has_room(_length(frame)))
+        except TimeoutError as error:
+            message = f"the command has not read its input for {UNREAD_S:g} s"
+            raise Refusal(429, "not_read", message) from error
         self._bytes += _length(frame)
-        if self._frames.full() or self._bytes > MAX_BYTES:
-            raise Refusal(429, "not_read", "the command does not read its input")
         self._frames.put_nowait(frame)
 
     async def get(self) -> Message:
         frame = await self._frames.get()
-        self._bytes -= _length(frame)
+        async with self._read:
+            self._bytes -= _length(frame)
+            self._read.notify()
         return frame
+
+    def _has_room(self, more: int) -> bool:
+        if self._frames.empty():
+            return True
+        return not self._frames.full() and self._bytes + more <= MAX_BYTES
 
 
 def _length(frame: Message) -> int:
@@ -148,12 +162,12 @@ async def _attend(websocket: WebSocket, job: Terminal, on_pipes: bool) -> int:
 
 async def _listen(websocket: WebSocket, frames: _Unread) -> None:
     """Receives separately from `_type`, so that a disconnect is noticed even while the command
-    reads nothing."""
+    reads nothing, unless so much is unread that the client has to wait."""
     while True:
         message = await websocket.receive()
         if message["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(message.get("code", 1006))
-        frames.put(message)
+        await frames.put(message)
 
 
 async def _type(frames: _Unread, job: Terminal) -> None:

@@ -1,11 +1,13 @@
 """Input of a terminal whose command does not read it."""
 
 import asyncio
+from unittest import mock
 
 import pytest
 
+from ale_jax.sandbox.service import terminal
 from ale_jax.sandbox.service.records import Refusal
-from ale_jax.sandbox.service.terminal import _attend
+from ale_jax.sandbox.service.terminal import MAX_BYTES, _attend, _Unread
 from tests.rows import each_row
 from tests.sandbox.pool.fakes import in_a_loop
 
@@ -44,7 +46,29 @@ class Deaf:
 @in_a_loop
 async def test_what_is_not_read_is_bounded_in_bytes_and_in_frames(frame, on_pipes, most):
     client = Typing(frame)
-    async with asyncio.timeout(30):
-        with pytest.raises(Refusal, match="does not read its input"):
+    with mock.patch.object(terminal, "UNREAD_S", 0.1):
+        with pytest.raises(Refusal, match="has not read its input for"):
             await _attend(client, Deaf(), on_pipes)
     assert client.sent == 1 + most + 1
+
+
+@in_a_loop
+async def test_who_sends_more_than_is_kept_waits_until_it_is_read():
+    frames, sent = _Unread(), [{"bytes": bytes([n]) * (48 << 10)} for n in range(100)]
+
+    async def send():
+        for frame in sent:
+            await frames.put(frame)
+
+    sending = asyncio.ensure_future(send())
+    await asyncio.sleep(0.05)
+    assert not sending.done()
+    assert [await frames.get() for _ in sent] == sent
+    await sending
+
+
+@in_a_loop
+async def test_one_frame_may_be_larger_than_what_is_kept():
+    frames, frame = _Unread(), {"bytes": b"x" * (MAX_BYTES + 1)}
+    await frames.put(frame)
+    assert await frames.get() == frame
