@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -70,10 +71,12 @@ class Language:
 
     def end_of(self, ids: np.ndarray, stops: Sequence[str]) -> int | None:
         """After how many of the ids one of the texts is complete; None if none is."""
-        if not _first_stop(self.marked_text(ids), stops):
-            return None
-        lengths = range(1, len(ids) + 1)
-        return next(n for n in lengths if _first_stop(self.marked_text(ids[:n]), stops))
+
+        def is_met(length: int) -> bool:
+            return bool(_first_stop(self.marked_text(ids[:length]), stops))
+
+        # Bisected, as the engine waits meanwhile: a text that is there stays there.
+        return bisect_left(range(len(ids)), True, key=is_met) if is_met(len(ids)) else None
 
     def preview(self, ids: np.ndarray, request: ChatRequest) -> str:
         """The content of an unfinished reply, as far as it is sure: the whole reply's begins with

@@ -52,6 +52,30 @@ def test_a_reply_ends_before_the_first_stop():
     assert model.end_of(ids, ()) is None
 
 
+LETTERS = st.sampled_from("ab é€😀\n")
+
+
+@settings(deadline=None, max_examples=300)
+@given(text=st.text(LETTERS, max_size=40), stops=st.lists(st.text(LETTERS, min_size=1, max_size=4)))
+def test_the_end_is_the_first_of_all_though_a_letter_may_have_several_tokens(text, stops):
+    decode = lambda ids: bytes(ids.tolist()).decode(errors="replace")  # noqa: E731
+    ids = np.frombuffer(text.encode(), np.uint8)
+    ends = [n for n in range(1, len(ids) + 1) if any(stop in decode(ids[:n]) for stop in stops)]
+    model = Language(format_named("hermes"), decode)
+    assert model.end_of(ids, stops) == min(ends, default=None)
+
+
+def test_where_a_long_reply_ends_is_found_in_a_few_looks():
+    text, looks = "x" * 1000 + "END", []
+
+    def decode(ids):
+        looks.append(len(ids))
+        return text[: len(ids)]
+
+    assert Language(format_named("hermes"), decode).end_of(np.arange(1003), ("END",)) == 1003
+    assert len(looks) <= 12
+
+
 CALL = '<tool_call>{"name": "bash", "arguments": {}}</tool_call>'
 
 

@@ -12,6 +12,7 @@ from ale_jax.gateway.json_values import without_flaw
 from ale_jax.gateway.messages import ChatMessage, ToolCall
 from ale_jax.gateway.requests import (
     AUTO,
+    MAX_STOP,
     NONE,
     REQUIRED,
     ApiError,
@@ -29,6 +30,8 @@ ERROR_TYPES = {
     413: "request_too_large",
     429: "rate_limit_error",
 }
+
+Stop = Annotated[str, Field(max_length=MAX_STOP)]
 
 
 class _Body(BaseModel):
@@ -84,7 +87,7 @@ class MessagesBody(CountBody):
     temperature: Annotated[float, Field(ge=0, le=10)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0)] | None = None
-    stop_sequences: Annotated[list[str], Field(max_length=MAX_STOPS)] = []
+    stop_sequences: Annotated[list[Stop], Field(max_length=MAX_STOPS)] = []
     stream: bool = False
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from ale_jax.gateway.json_values import without_flaw
-from ale_jax.gateway.requests import SampleOptions
+from ale_jax.gateway.requests import MAX_STOP, SampleOptions
 
 MAX_REPLIES, MAX_TOP_LOGPROBS, MAX_STOPS = 128, 20, 16
+
+Stop = Annotated[str, Field(max_length=MAX_STOP)]
 
 
 class Fields(BaseModel):
@@ -18,6 +20,11 @@ class Fields(BaseModel):
 
 class StreamOptions(Fields):
     include_usage: bool = False
+
+
+def _listed(stop: Any) -> Any:
+    """A single text, or none, as the list that it stands for."""
+    return [stop] if isinstance(stop, str) else [] if stop is None else stop
 
 
 class SamplingFields(Fields):
@@ -32,7 +39,7 @@ class SamplingFields(Fields):
     min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
     min_tokens: Annotated[int, Field(ge=0)] = 0
     seed: int | None = None
-    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
+    stop: Annotated[list[Stop], Field(max_length=MAX_STOPS), BeforeValidator(_listed)] = []
     n: Annotated[int, Field(ge=1, le=MAX_REPLIES)] = 1
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
@@ -48,14 +55,13 @@ class SamplingFields(Fields):
 
     def options(self, max_tokens: int | None, top_logprobs: int | None) -> SampleOptions:
         """What the fields say, and what the two APIs say in different ways."""
-        stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
         return SampleOptions(
             max_tokens=max_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
             top_k=self.top_k,
             seed=self.seed,
-            stop=tuple(filter(None, stop)),
+            stop=tuple(filter(None, self.stop)),
             n=self.n,
             top_logprobs=top_logprobs,
             frequency_penalty=self.frequency_penalty,

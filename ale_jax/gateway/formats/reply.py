@@ -111,5 +111,6 @@ def sendable(text: str, markers: Sequence[str]) -> int:
     to what may become one."""
     ends = [text.find(marker) for marker in markers if marker in text]
     for marker in markers:
-        ends += [len(text) - n for n in range(1, len(marker)) if text.endswith(marker[:n])]
+        longest = min(len(marker) - 1, len(text))
+        ends += [len(text) - n for n in range(1, longest + 1) if text.endswith(marker[:n])]
     return min(ends, default=len(text))

@@ -207,7 +207,12 @@ def test_what_there_is_not_is_refused(ask, changes, message, field):
         (of_openai, {"temperature": float("nan")}),
         (of_openai, {"messages": [{"role": "robot", "content": ""}]}),
         (of_anthropic, {"max_tokens": 0}),
+        (of_openai, {"stop": "x" * 257}),
+        (of_openai, {"stop": ["x", "x" * 257]}),
+        (of_openai, {"stop": ["x"] * 17}),
+        (of_completions, {"stop": "x" * 257}),
         (of_anthropic, {"stop_sequences": ["x"] * 17}),
+        (of_anthropic, {"stop_sequences": ["x" * 257]}),
     ],
 )
 def test_values_out_of_range_are_refused(ask, changes):

@@ -182,6 +182,18 @@ def test_only_what_is_content_for_sure_is_sent_early():
         assert text[: sendable(text, markers)] == sure
 
 
+def test_of_a_long_marker_only_as_much_is_compared_as_there_is_text():
+    compared = []
+
+    class Marker(str):
+        def __getitem__(self, part):
+            compared.append(part)
+            return super().__getitem__(part)
+
+    assert sendable("so xxx", [Marker("x" * 1000)]) == 3
+    assert len(compared) <= len("so xxx")
+
+
 @pytest.mark.parametrize(
     ("template", "tokens", "name"),
     [
