@@ -213,8 +213,9 @@ class GatewayEpisode:
             return None
         top = [()] * len(sampled.ids)
         if options.top_logprobs and self._options.obeys:
-            rows = zip(sampled.top_id_Tk, sampled.top_logp_Tk, strict=True)
-            top = [self._named(id_k, logp_k) for id_k, logp_k in rows]
+            allowed_Tk = np.isfinite(sampled.top_logp_Tk)  # a grammar may allow fewer than asked
+            rows = zip(sampled.top_id_Tk, sampled.top_logp_Tk, allowed_Tk, strict=True)
+            top = [self._named(id_k[is_k], logp_k[is_k]) for id_k, logp_k, is_k in rows]
         named = zip(self._named(sampled.ids, sampled.logp_old), top, strict=True)
         return tuple(dataclasses.replace(each, top=others) for each, others in named)
 

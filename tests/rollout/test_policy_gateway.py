@@ -235,6 +235,13 @@ def test_log_probabilities_are_shown_of_what_was_written_and_of_the_most_probabl
         assert max(best) >= each.logprob - 1e-6
 
 
+def test_where_few_tokens_are_allowed_only_these_are_shown(long):
+    (choice,) = answer(long, schema=LOOK, options=SampleOptions(top_logprobs=20))
+    shown = [token.logprob for each in choice.logprobs for token in each.top]
+    assert np.isfinite(shown).all(), "JSON has no other numbers"
+    assert len(choice.logprobs[-1].top) == 1, "an object that is complete can only end"
+
+
 def test_a_full_context_is_said(episode):
     long = ChatMessage("user", "Read lemon.txt. " * 400)
     with pytest.raises(ApiError, match="fills the policy's context") as full:
