@@ -226,7 +226,7 @@ def _serve(values: dict[str, Any], options: flags.FlagValues) -> int:
     address = options.host, options.port
     with contextlib.suppress(KeyboardInterrupt), serving(config, path, *address) as at:
         print(f"{at.policy} answers at {at.url} to clients with the key {at.key}", flush=True)
-        threading.Event().wait()
+        at.wait()
     return 0
 
 

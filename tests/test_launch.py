@@ -1,5 +1,6 @@
 """The door: what is typed, what runs, what is answered, and the exit code."""
 
+import contextlib
 import errno
 import json
 import signal
@@ -8,8 +9,10 @@ import sys
 
 import pytest
 
+from ale_jax.errors import RolloutsFailed
 from ale_jax.launch import main
 from ale_jax.sandbox.api import SandboxStartError
+from ale_jax.system import serve
 from ale_jax.system.workdir import RunState
 from configs.algorithms import PRESETS
 
@@ -204,6 +207,16 @@ def test_an_error_of_the_run_is_one_line_and_its_traceback_is_kept(launch, tmp_p
     assert trace.startswith("Traceback") and "in __call__" in trace
 
 
+def test_a_server_ends_with_its_engine(launch, monkeypatch):
+    def fail():
+        raise RolloutsFailed("the engine failed")
+
+    served = contextlib.nullcontext(serve.Serving("url", "key", "step 3", fail))
+    monkeypatch.setattr(serve, "serving", lambda *_: served)
+    answer = launch(None, SMOKE, "--mode=serve")
+    assert "the engine failed" in refused(answer) and "step 3 answers" in answer[1]
+
+
 def test_debug_shows_where_it_was_raised(launch):
     with pytest.raises(ValueError, match="boom"):
         launch(Runs(ValueError("boom")), SMOKE, "--debug")
@@ -228,6 +241,7 @@ def test_help_names_configs_and_algorithms(launch):
 
 RUN_UNTIL_INTERRUPTED = """
 import sys, time
+from ale_jax.errors import RolloutsFailed
 from ale_jax.launch import main
 def run(config, workdir, stop, processes):
     print("running", flush=True)

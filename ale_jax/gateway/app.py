@@ -13,6 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from ale_jax.errors import RolloutsFailed
 from ale_jax.gateway.answers import answer
 from ale_jax.gateway.api import (
     anthropic_messages,
@@ -38,9 +39,11 @@ def make_app(
     episodes: Episodes,
     model: str,
     engine_counts: Callable[[], Mapping[str, float]] = dict,
+    check: Callable[[], None] = lambda: None,
 ) -> FastAPI:
     """model: the name under which the policy is listed. engine_counts: what the engine has done
-    since its start, for the metrics."""
+    since its start, for the metrics. check: raises RolloutsFailed if it will not answer any
+    more."""
     app = FastAPI(title="ALE-JAX gateway", docs_url=None, redoc_url=None)
     histories, metrics = Histories(), GatewayMetrics(engine_counts)
     retries = Retries(metrics.count)
@@ -55,6 +58,10 @@ def make_app(
     @app.get(HEALTH)
     async def say_that_it_answers() -> dict[str, str]:
         """For load balancers and launchers."""
+        try:
+            check()
+        except RolloutsFailed as error:
+            raise ApiError(503, f"the policy's engine does not answer: {error}") from error
         return {"status": "ok"}
 
     @app.get(METRICS)

@@ -164,7 +164,7 @@ def _open_rollouts(session: _Session, ray_address: str, stack: contextlib.ExitSt
     limit, turns = config.rollout.max_reply_tokens, config.agent.turns
     branches = config.external_agent.branches
     ledger = Ledger(engines, tokenizer, config.seed, limit, turns, branches)
-    gateway = make_app(ledger.episodes, config.name, engines.counts)
+    gateway = make_app(ledger.episodes, config.name, engines.counts, engines.check)
     url = stack.enter_context(served(gateway, cluster.address or processes.address))
     own = PolicyReplica(ledger, url, lambda: engines.stats.sampled_tokens)
     folder = session.setting.tokenizer_folder

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
@@ -32,15 +33,24 @@ from ale_jax.system.workdir import Workdir
 
 CALLS_PER_PLACE = 16  # in progress or waiting, for each conversation that the engine has room for
 REMEMBERED = 4096  # calls whose ids are kept for those that continue them
+LOOK_S = 1.0  # between two looks at the engines
 
 
 @dataclasses.dataclass(frozen=True)
 class Serving:
-    """url: of the API. key: that clients have to send. policy: which one answers."""
+    """url: of the API. key: that clients have to send. policy: which one answers. check: raises
+    RolloutsFailed if it will not answer any more."""
 
     url: str
     key: str
     policy: str
+    check: Callable[[], None]
+
+    def wait(self) -> NoReturn:
+        """As long as clients are answered. RolloutsFailed once they will not be any more."""
+        while True:
+            self.check()
+            time.sleep(LOOK_S)
 
 
 class _Policy(NamedTuple):
@@ -74,9 +84,9 @@ def serving(config: RunConfig, path: Path | None, host: str, port: int) -> Itera
         key = episodes.open(
             GatewayEpisode(tree, policy, language, keys, EpisodeOptions(kept, max_chars=longest))
         )
-        app = make_app(episodes, config.name, engines.counts)
+        app = make_app(episodes, config.name, engines.counts, engines.check)
         with served(app, host, port) as url, spared_by_collector():
-            yield Serving(url, key, name)
+            yield Serving(url, key, name, engines.check)
 
 
 def _newest(config: RunConfig, path: Path) -> _Policy:

@@ -6,18 +6,23 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 
 import anthropic
+import httpx
 import jax
 import openai
 import pytest
 
+from ale_jax.errors import RolloutsFailed
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.state import WholeState, init_state, make_optimizer
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.model.weights.export import export
+from ale_jax.rollout.engine import Engine
 from ale_jax.system.build_config import build_config
+from ale_jax.system.serve import serving
 from ale_jax.system.workdir import Workdir
 from tests.quick_compile import QUICK_COMPILE
 
@@ -110,3 +115,21 @@ def test_weights_of_others_answer_as_a_run_with_the_same_weights(
         _, client = serve(*options, called=called)
         said.append(client.chat.completions.create(**asked).choices[0].message.content)
     assert said[0] == said[1]
+
+
+def test_a_server_whose_engine_has_failed_is_not_healthy_and_ends(config, workdir, monkeypatch):
+    def out_of_memory(*_):
+        raise MemoryError("the device has none left")
+
+    with serving(config, workdir, "127.0.0.1", 0) as at:
+        health = at.url.removesuffix("/v1") + "/health"
+        assert httpx.get(health).status_code == 200
+        monkeypatch.setattr(Engine, "_begin", out_of_memory)
+        monkeypatch.setattr(threading, "excepthook", lambda failed: None)
+        client = openai.OpenAI(base_url=at.url, api_key=at.key, max_retries=0)
+        with pytest.raises(openai.InternalServerError, match="has none left"):
+            client.chat.completions.create(model="m", messages=MESSAGES)
+        sick = httpx.get(health)
+        assert sick.status_code == 503 and "has none left" in sick.json()["error"]["message"]
+        with pytest.raises(RolloutsFailed, match="has none left"):
+            at.wait()

@@ -112,7 +112,7 @@ class _Part:
         ledger = Ledger(engines, tokenizer, config.seed, limit, turns, branches)
         ConversationService(self._conversations, ledger)
         threading.Thread(target=self._watch, args=(engines,), daemon=True).start()
-        gateway = make_app(ledger.episodes, config.name, engines.counts)
+        gateway = make_app(ledger.episodes, config.name, engines.counts, engines.check)
         host = served_at(self._address, cluster_address)
         url = self._stack.enter_context(served(gateway, host))
         self._stack.enter_context(spared_by_collector())
