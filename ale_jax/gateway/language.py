@@ -58,9 +58,12 @@ class Language:
             text = text.partition(stop)[0]
         if request.prompts:
             return ParsedReply(without_marks(text))
-        if request.tool_choice == NONE:
+        if _is_as_written(request):
             return ParsedReply(without_marks(text).strip())
         said = self.format.parse(text, _parameters(request))
+        if request.tool_choice == NONE and said.calls:
+            thoughts, rest = self._split(without_marks(text))
+            return ParsedReply(rest.strip(), thoughts)
         if request.parallel_calls:
             return said
         return dataclasses.replace(said, calls=said.calls[:1])
@@ -81,20 +84,29 @@ class Language:
     def preview(self, ids: np.ndarray, request: ChatRequest) -> str:
         """The content of an unfinished reply, as far as it is sure: the whole reply's begins with
         it."""
-        sure, stops = self.marked_text(ids), request.options.stop
+        text = self.marked_text(ids)
+        sure = text[: sendable(text, request.options.stop)]
         if request.prompts:
-            return without_marks(sure[: sendable(sure, stops)]).rstrip(UNDECODED)
-        if THINK in self.format.markers:
-            thoughts, rest = split_thoughts(sure)
-            sure = rest if thoughts else sure
-        sure = sure[: sendable(sure, (*self.format.markers, MARK, *stops))]
-        return sure.strip().rstrip(UNDECODED).rstrip()
+            return without_marks(sure).rstrip(UNDECODED)
+        if not _is_as_written(request):
+            _, sure = self._split(sure)
+            sure = sure[: sendable(sure, (*self.format.markers, MARK))]
+        return without_marks(sure).strip().rstrip(UNDECODED).rstrip()
+
+    def _split(self, text: str) -> tuple[str, str]:
+        """The thoughts, and the rest, if this format has thoughts in tags."""
+        return split_thoughts(text) if THINK in self.format.markers else ("", text)
 
 
 def _parameters(request: ChatRequest) -> dict[str, Any]:
     """Of each tool, its parameters' schema."""
     functions = [tool["function"] for tool in request.tools]
     return {each["name"]: each["parameters"] for each in functions}
+
+
+def _is_as_written(request: ChatRequest) -> bool:
+    """Whether the client reads thoughts and calls from the text itself, as our own loop does."""
+    return request.tool_choice == NONE and not request.tools
 
 
 def _first_stop(text: str, stops: Sequence[str]) -> str:

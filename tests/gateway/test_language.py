@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ale_jax.gateway.formats.families import FORMATS, format_named
 from ale_jax.gateway.language import Language
 from ale_jax.gateway.messages import ChatMessage
-from ale_jax.gateway.requests import NONE, ChatRequest, SampleOptions
+from ale_jax.gateway.requests import AUTO, NONE, ChatRequest, SampleOptions
 from tests.gateway.formats.test_formats import PIECES, marked
 
 TOOLS = ({"function": {"name": "bash", "parameters": {}}},)
@@ -20,26 +20,22 @@ def language(name, text):
     return Language(format_named(name), lambda ids: "".join(text[i] for i in ids))
 
 
-def request(**options):
+def request(tools=TOOLS, **options):
     messages = (ChatMessage("user", "task"),)
-    return ChatRequest("m", messages, TOOLS, options=SampleOptions(stop=STOPS), **options)
+    return ChatRequest("m", messages, tools, options=SampleOptions(stop=STOPS), **options)
 
 
+@pytest.mark.parametrize(("choice", "tools"), [(AUTO, TOOLS), (NONE, TOOLS), (NONE, ())])
 @pytest.mark.parametrize("name", FORMATS)
 @settings(deadline=None, max_examples=300)
 @given(text=st.lists(st.sampled_from((*PIECES, " ", "STOP", "EN", "D", "words "))).map("".join))
-def test_content_that_is_sent_early_is_what_the_whole_reply_begins_with(name, text):
-    text = marked(text)
+def test_content_that_is_sent_early_is_what_the_whole_reply_begins_with(name, choice, tools, text):
+    text, asked = marked(text), request(tools, tool_choice=choice)
     model, ids = language(name, text), np.arange(len(text))
     end = model.end_of(ids, STOPS)
-    written = ids if end is None else ids[:end]
-    content = model.read(written, request()).content
-    sent = ""
-    for length in range(1, len(written) + 1):
-        preview = model.preview(ids[:length], request())
-        assert content.startswith(preview)
-        sent = max(sent, preview, key=len)
-    assert content.startswith(sent)
+    content = model.read(ids if end is None else ids[:end], asked).content
+    for length in range(1, len(ids) + 1):  # the engine may write more before it sees the end
+        assert content.startswith(model.preview(ids[:length], asked))
 
 
 def test_a_reply_ends_before_the_first_stop():
@@ -85,3 +81,25 @@ def test_what_a_request_says_of_calls_is_kept():
     assert len(model.read(ids, request()).calls) == 2
     assert len(model.read(ids, request(parallel_calls=False)).calls) == 1
     assert model.read(ids, request(tool_choice=NONE)).content == CALL * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "thoughts"),
+    [
+        ("hermes", "<think>I think</think>"),
+        ("qwen3_coder", "<think>I think</think>"),
+        ("harmony", marked("«<|channel|>»analysis«<|message|>»I think«<|end|>»")),
+    ],
+)
+@pytest.mark.parametrize("choice", [AUTO, NONE])
+def test_thoughts_are_no_content_whether_or_not_there_are_tools_to_choose(name, thoughts, choice):
+    text = thoughts + "Hello there"
+    said = language(name, text).read(np.arange(len(text)), request(tool_choice=choice))
+    assert (said.reasoning, said.content) == ("I think", "Hello there")
+
+
+def test_a_client_that_reads_the_text_itself_gets_thoughts_and_calls_in_it():
+    text = f"<think>I think</think>Hello {CALL}"
+    model, ids = language("hermes", text), np.arange(len(text))
+    asked = request(tools=(), tool_choice=NONE)
+    assert model.read(ids, asked).content == model.preview(ids, asked) == text
