@@ -78,6 +78,7 @@ class Conversations:
         self._lock = threading.Lock()
         self._newest: dict[Call, int] = {}  # call -> the conversation in which nothing follows it
         self._keys: dict[int, np.ndarray] = {}  # of those that are open
+        self._users: dict[int, Call] = {}  # of those that are open, the last call
         self._numbers = itertools.count()
         self._ended = False
 
@@ -92,30 +93,34 @@ class Conversations:
                 self._make_room()
                 conversation, new_ids = self._policy.open(), call.context_ids()
                 self._keys[conversation] = self._new_key(next(self._numbers))
+            self._users[conversation] = call
             return Place(conversation, new_ids, self._keys[conversation])
 
     def answered(self, call: Call, conversation: int) -> None:
         """Keeps the conversation for the call that continues this one, if there is room."""
         with self._lock:
-            is_kept = not self._ended and len(self._keys) <= self._kept
+            is_open = self._users.get(conversation) is call
+            is_kept = is_open and len(self._keys) <= self._kept
             if is_kept:
                 self._newest[call] = conversation
         if not is_kept:
-            self.leave(conversation)
+            self.leave(call, conversation)
 
-    def leave(self, conversation: int) -> None:
+    def leave(self, call: Call, conversation: int) -> None:
+        """Ends the conversation, unless another call goes on with it."""
         with self._lock:
-            self._keys.pop(conversation, None)
-            kept = self._newest.items()
-            self._newest = {call: each for call, each in kept if each != conversation}
+            if self._users.get(conversation) is not call:
+                return
+            self._forget(conversation)
         self._policy.end(conversation)
 
     def end(self) -> None:
         """Ends all of them. There are no more."""
         with self._lock:
             self._ended = True
-            open_ones, self._keys = list(self._keys), {}
-            self._newest.clear()
+            open_ones = list(self._keys)
+            for conversation in open_ones:
+                self._forget(conversation)
         for conversation in open_ones:
             self._policy.end(conversation)
 
@@ -123,6 +128,10 @@ class Conversations:
         """Ends the conversation that has waited longest for its next call, if there is one too
         many."""
         if self._newest and len(self._keys) >= self._kept:
-            oldest = self._newest.pop(next(iter(self._newest)))
-            del self._keys[oldest]
+            oldest = next(iter(self._newest.values()))
+            self._forget(oldest)
             self._policy.end(oldest)
+
+    def _forget(self, conversation: int) -> None:
+        self._newest.pop(self._users.pop(conversation), None)
+        del self._keys[conversation]

@@ -159,7 +159,7 @@ class GatewayEpisode:
 
     def drop(self, pending: Pending) -> None:
         """Ends a call to which there is no reply."""
-        self._conversations.leave(pending.conversation)
+        self._conversations.leave(pending.call, pending.conversation)
         self._wait_no_more(pending.call)
 
     def stop(self) -> None:
@@ -262,7 +262,7 @@ class GatewayEpisode:
             with _refusing():  # an option, of which the text says which one
                 sampled = self._policy.reply(conversation, new_ids, options, key, watch)
         except (ApiError, RolloutsFailed) as error:
-            self._conversations.leave(conversation)
+            self._conversations.leave(call, conversation)
             raise error if isinstance(error, ApiError) else self._failed(error) from error
         return Pending(call, len(new_ids), conversation, sampled)
 

@@ -44,6 +44,29 @@ def test_an_answer_that_was_not_delivered_is_counted_and_can_be_continued(policy
     assert again.num_new == len(again.call.context_ids())
 
 
+def test_who_leaves_late_does_not_end_what_another_client_goes_on_with():
+    policy = FakePolicy(lambda messages: "reply" if messages[-1][1] == "task" else None)
+    episode = open_episode(policy)
+    (first,) = episode.ask(request(TASK))
+    reply = episode.answer(first, request(TASK)).message
+    (second,) = episode.ask(request(TASK, reply, say("user", "more")))
+    assert second.conversation == first.conversation
+    episode.cancel(first)
+    assert not policy.ended and not second.sampled.done()
+    episode.cancel(second)
+    assert policy.ended == [second.conversation] and second.sampled.exception()
+
+
+def test_an_answer_that_is_read_while_its_client_leaves_keeps_no_conversation(policy):
+    episode = open_episode(policy)
+    (pending,) = episode.ask(request(TASK))
+    episode.cancel(pending)
+    reply = episode.answer(pending, request(TASK)).message  # in another thread
+    (again,) = episode.ask(request(TASK, reply, say("user", "more")))
+    assert again.call.parent is pending.call
+    assert again.conversation != pending.conversation, "that one has ended in the engine"
+
+
 def test_if_one_of_several_replies_cannot_begin_the_others_are_given_up(policy, monkeypatch):
     episode, reply = open_episode(policy, kept=3), policy.reply
 
