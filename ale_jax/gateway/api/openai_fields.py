@@ -23,14 +23,22 @@ class StreamOptions(Fields):
 
 
 def _listed(stop: Any) -> Any:
-    """A single text, or none, as the list that it stands for."""
-    return [stop] if isinstance(stop, str) else [] if stop is None else stop
+    """A single text as the list that it stands for."""
+    return [stop] if isinstance(stop, str) else stop
+
+
+def _without_nulls(body: Any) -> Any:
+    """Clients may write out a field that they leave to its default."""
+    if not isinstance(body, dict):
+        return body
+    return {name: value for name, value in body.items() if value is not None}
 
 
 class SamplingFields(Fields):
     """How replies are sampled and sent."""
 
     _can_be_passed_on = model_validator(mode="before")(without_flaw)
+    _has_no_nulls = model_validator(mode="before")(_without_nulls)
 
     model: str = ""
     temperature: Annotated[float, Field(ge=0, le=10)] | None = None

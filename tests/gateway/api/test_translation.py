@@ -162,6 +162,22 @@ def test_more_options_of_chat_completions():
     assert of_openai().options.top_logprobs is None
 
 
+NULLS = ("n", "stream", "stop", "seed", "logit_bias", "frequency_penalty", "presence_penalty")
+
+
+@pytest.mark.parametrize(
+    ("ask", "names"),
+    [
+        (of_openai, (*NULLS, "logprobs", "top_logprobs")),
+        (of_completions, (*NULLS, "logprobs", "max_tokens", "echo", "best_of")),
+    ],
+)
+def test_a_field_that_is_null_is_left_out(ask, names):
+    nulls = ask(**dict.fromkeys(names))
+    assert nulls == dataclasses.replace(ask(), options=nulls.options)
+    assert nulls.options == dataclasses.replace(ask().options, stop=())
+
+
 USER = [{"role": "user", "content": "Begin."}]
 IMAGE = {"type": "image_url", "image_url": {"url": "x"}}
 
