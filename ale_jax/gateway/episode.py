@@ -148,7 +148,7 @@ class GatewayEpisode:
         reply = ChatMessage("assistant", said.content, said.reasoning, named)
         self.record(pending, reply, sampled)
         finish = "length" if sampled.stop != "stop" else "tool_calls" if named else "stop"
-        return Choice(reply, finish, self._logprobs(sampled, request.options))
+        return Choice(reply, finish, self._logprobs(sampled, request.options), said.stop)
 
     def cancel(self, pending: Pending) -> None:
         """Gives up a call whose client does not get the answer, which is counted as lost if there

@@ -54,8 +54,11 @@ class Language:
     def read(self, ids: np.ndarray, request: ChatRequest) -> ParsedReply:
         """A whole reply. It ends before the first of the texts that were asked to stop it."""
         text = self.marked_text(ids)
-        if stop := _first_stop(text, request.options.stop):
-            text = text.partition(stop)[0]
+        stop = _first_stop(text, request.options.stop)
+        said = self._read(text.partition(stop)[0] if stop else text, request)
+        return dataclasses.replace(said, stop=stop)
+
+    def _read(self, text: str, request: ChatRequest) -> ParsedReply:
         if request.prompts:
             return ParsedReply(without_marks(text))
         if _is_as_written(request):

@@ -91,11 +91,13 @@ class TokenLogprob:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """logprobs: of all tokens of the reply; None if they were not asked for."""
+    """logprobs: of all tokens of the reply; None if they were not asked for. stop: the text that
+    ended it, of those that were to; "" if none did."""
 
     message: ChatMessage
     finish: Finish
     logprobs: tuple[TokenLogprob, ...] | None = None
+    stop: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

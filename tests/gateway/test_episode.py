@@ -44,6 +44,14 @@ def test_an_answer_that_was_not_delivered_is_counted_and_can_be_continued(policy
     assert again.num_new == len(again.call.context_ids())
 
 
+def test_a_choice_says_which_text_ended_it(policy):
+    episode = open_episode(policy)
+    for stop, told in ((("to", "ply"), "ply"), (("END",), "")):
+        asked = ChatRequest("m", (TASK,), options=SampleOptions(stop=stop))
+        (pending,) = episode.ask(asked)
+        assert episode.answer(pending, asked).stop == told
+
+
 def test_who_leaves_late_does_not_end_what_another_client_goes_on_with():
     policy = FakePolicy(lambda messages: "reply" if messages[-1][1] == "task" else None)
     episode = open_episode(policy)

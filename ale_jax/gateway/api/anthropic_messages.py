@@ -18,6 +18,7 @@ from ale_jax.gateway.requests import (
     ApiError,
     ChatRequest,
     ChatResult,
+    Choice,
     SampleOptions,
     Usage,
 )
@@ -115,11 +116,8 @@ def chat_request(body: CountBody) -> ChatRequest:
 
 def message(result: ChatResult) -> dict[str, Any]:
     (choice,) = result.choices
-    return _head(result) | {
-        "content": list(_blocks(choice.message)),
-        "stop_reason": STOP_REASONS[choice.finish],
-        "usage": usage(result.usage),
-    }
+    content, used = list(_blocks(choice.message)), usage(result.usage)
+    return _head(result) | {"content": content, "usage": used} | _ending(choice)
 
 
 class Events:
@@ -150,8 +148,8 @@ class Events:
             blocks = [block for block in blocks if block["type"] != "text"]
         for index, block in enumerate(blocks, start=int(self._has_content)):
             yield from map(sse, _whole_block(index, block))
-        told = {"stop_reason": STOP_REASONS[choice.finish], "stop_sequence": None}
-        yield sse({"type": "message_delta", "delta": told, "usage": usage(result.usage)})
+        used = usage(result.usage)
+        yield sse({"type": "message_delta", "delta": _ending(choice), "usage": used})
         yield sse({"type": "message_stop"})
 
     def failed(self, refused: ApiError) -> str:
@@ -258,6 +256,12 @@ def _head(result: ChatResult) -> dict[str, Any]:
         "model": result.model,
         "stop_sequence": None,
     }
+
+
+def _ending(choice: Choice) -> dict[str, Any]:
+    if choice.finish == "stop" and choice.stop:
+        return {"stop_reason": "stop_sequence", "stop_sequence": choice.stop}
+    return {"stop_reason": STOP_REASONS[choice.finish], "stop_sequence": None}
 
 
 def _blocks(message: ChatMessage) -> Iterator[dict[str, Any]]:

@@ -25,12 +25,14 @@ Tools = Mapping[str, Mapping[str, Any]]  # JSON schema of the parameters, by the
 
 @dataclasses.dataclass(frozen=True)
 class ParsedReply:
-    """malformed: calls that could not be read; they are part of the content."""
+    """malformed: calls that could not be read; they are part of the content. stop: the text that
+    ended the reply, and is not part of it; "" if none did."""
 
     content: str
     reasoning: str = ""
     calls: tuple[ToolCall, ...] = ()
     malformed: int = 0
+    stop: str = ""
 
 
 class ReplyFormat(Protocol):

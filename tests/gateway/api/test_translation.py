@@ -239,8 +239,8 @@ def test_values_out_of_range_are_refused(ask, changes):
 SAID = ChatMessage("assistant", "I look.", "hm", (LS,))
 
 
-def result(message, finish):
-    choices = (Choice(message, finish),)
+def result(message, finish, **more):
+    choices = (Choice(message, finish, **more),)
     return ChatResult("abc", 1_700_000_000, "policy", choices, Usage(10, 4, cached=6))
 
 
@@ -288,6 +288,20 @@ def test_a_message_is_what_anthropics_client_expects(finish, reason):
     assert [block.type for block in found.content] == ["thinking", "text", "tool_use"]
     assert (found.content[2].input, found.stop_reason) == ({"command": "ls"}, reason)
     assert (found.usage.input_tokens, found.usage.cache_read_input_tokens) == (4, 6)
+
+
+@pytest.mark.parametrize(
+    ("finish", "stop", "told"),
+    [("stop", "END", ("stop_sequence", "END")), ("stop", "", ("end_turn", None))],
+)
+def test_anthropics_client_is_told_which_text_ended_the_reply(finish, stop, told):
+    whole = result(ChatMessage("assistant", "I look."), finish, stop=stop)
+    found = anthropic.types.Message.model_validate(anthropic_messages.message(whole))
+    assert (found.stop_reason, found.stop_sequence) == told
+    (last,) = (e for e in streamed(anthropic_messages.Events(), whole) if "message_delta" in e)
+    kind = anthropic.types.RawMessageDeltaEvent
+    delta = kind.model_validate_json(last.partition("data: ")[2]).delta
+    assert (delta.stop_reason, delta.stop_sequence) == told
 
 
 EVENTS = {
