@@ -6,10 +6,12 @@ import openai
 import pytest
 from openai.types.responses import Response
 
+from ale_jax.gateway.api.openai_responses import ResponsesBody, output_items, response
+from ale_jax.gateway.api.responses_events import Events
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.histories import Histories
 from ale_jax.gateway.messages import ChatMessage
-from ale_jax.gateway.requests import ApiError
+from ale_jax.gateway.requests import ApiError, ChatResult, Choice, TokenLogprob, Usage
 from ale_jax.gateway.server import served
 from tests.gateway.speech import read
 from tests.gateway.test_app import BASH, Gateway
@@ -104,6 +106,31 @@ def test_only_the_episodes_own_responses_go_on(gateway):
     forgotten = stranger.responses.create(**ASKED, input="task", store=False)
     with pytest.raises(openai.NotFoundError):
         stranger.responses.create(**ASKED, input="x", previous_response_id=forgotten.id)
+
+
+@pytest.mark.parametrize("sent", ["", "Hel"])
+def test_log_probabilities_are_told_with_the_text(sent):
+    tokens = (TokenLogprob("Hel", -0.5, (TokenLogprob("A", -0.1),)), TokenLogprob("lo", -1.0))
+    choice = Choice(ChatMessage("assistant", "Hello"), "stop", tokens)
+    result = ChatResult("x", 0, "m", (choice,), Usage(1, 2))
+    body = ResponsesBody(input="task", top_logprobs=1)
+    whole = Response.model_validate(response(result, body, list(output_items(result))))
+    assert logprobs_of(whole) == [("Hel", -0.5, [("A", -0.1)]), ("lo", -1.0, [])]
+    events = Events(body)
+    told = [*(events.content(result, 0, sent) if sent else ()), *events.end(result, {0: sent})]
+    told = [json.loads(each.partition("data: ")[2]) for each in told]
+    last = Response.model_validate(told[-1]["response"])
+    assert logprobs_of(last) == logprobs_of(whole)
+    done = [each["logprobs"] for each in told if each["type"] == "response.output_text.done"]
+    assert done == [told[-1]["response"]["output"][0]["content"][0]["logprobs"]] * bool(sent)
+
+
+def logprobs_of(response):
+    (part,) = response.output[0].content
+    return [
+        (each.token, each.logprob, [(other.token, other.logprob) for other in each.top_logprobs])
+        for each in part.logprobs
+    ]
 
 
 def test_histories_are_bounded():

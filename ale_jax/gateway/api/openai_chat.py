@@ -253,10 +253,11 @@ def _choice(number: int, choice: Choice) -> dict[str, Any]:
 def logprobs(choice: Choice) -> dict[str, Any] | None:
     if choice.logprobs is None:
         return None
-    tokens = [
-        _logprob(each) | {"top_logprobs": list(map(_logprob, each.top))} for each in choice.logprobs
-    ]
-    return {"content": tokens, "refusal": None}
+    return {"content": list(map(token_logprob, choice.logprobs)), "refusal": None}
+
+
+def token_logprob(token: TokenLogprob) -> dict[str, Any]:
+    return _logprob(token) | {"top_logprobs": list(map(_logprob, token.top))}
 
 
 def _logprob(token: TokenLogprob) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from ale_jax.gateway.api.openai_chat import token_logprob
 from ale_jax.gateway.json_values import without_flaw
 from ale_jax.gateway.messages import ChatMessage, ToolCall
 from ale_jax.gateway.requests import (
@@ -15,7 +16,9 @@ from ale_jax.gateway.requests import (
     ApiError,
     ChatRequest,
     ChatResult,
+    Choice,
     SampleOptions,
+    TokenLogprob,
     Usage,
 )
 
@@ -173,25 +176,28 @@ def output_items(result: ChatResult) -> Iterator[dict[str, Any]]:
             "content": [part],
         } | whole
     if message.content or not message.tool_calls:
-        yield message_item(result, message.content)
+        yield message_item(result, choice)
     for number, call in enumerate(message.tool_calls):
         told = {"call_id": call.id, "name": call.name, "arguments": call.arguments}
         yield {"id": f"fc_{result.id}_{number}", "type": "function_call"} | told | whole
 
 
-def message_item(result: ChatResult, text: str | None) -> dict[str, Any]:
-    """text: None while it is written."""
+def message_item(result: ChatResult, choice: Choice | None) -> dict[str, Any]:
+    """choice: None while it is written."""
+    parts = [] if choice is None else [text_part(choice.message.content, choice.logprobs or ())]
     return {
         "id": f"msg_{result.id}",
         "type": "message",
         "role": "assistant",
-        "status": "in_progress" if text is None else "completed",
-        "content": [] if text is None else [text_part(text)],
+        "status": "in_progress" if choice is None else "completed",
+        "content": parts,
     }
 
 
-def text_part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def text_part(text: str, tokens: Sequence[TokenLogprob] = ()) -> dict[str, Any]:
+    """tokens: of the whole reply, as in chat completions."""
+    told = {"annotations": [], "logprobs": list(map(token_logprob, tokens))}
+    return {"type": "output_text", "text": text} | told
 
 
 def usage(used: Usage) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class Events:
             if rest := text[len(sent[0]) :]:
                 yield from self.content(result, 0, rest)
             items.sort(key=lambda item: item["type"] != "message")  # it has the first place
-            yield from self._text_end(items[0], text)
+            yield from self._text_end(items[0])
         for index, item in enumerate(items):
             if index or not self._has_text:
                 yield from self._whole(index, item)
@@ -57,10 +57,11 @@ class Events:
         code = str(refused.code or refused.status)
         return self._event("error", code=code, message=refused.message, param=refused.field)
 
-    def _text_end(self, item: dict[str, Any], text: str) -> Iterator[str]:
-        of_text = _place(item)
-        yield self._event("response.output_text.done", text=text, logprobs=[], **of_text)
-        yield self._event("response.content_part.done", part=text_part(text), **of_text)
+    def _text_end(self, item: dict[str, Any]) -> Iterator[str]:
+        of_text, (part,) = _place(item), item["content"]
+        told = {"text": part["text"], "logprobs": part["logprobs"]} | of_text
+        yield self._event("response.output_text.done", **told)
+        yield self._event("response.content_part.done", part=part, **of_text)
         yield self._event("response.output_item.done", output_index=0, item=item)
 
     def _whole(self, index: int, item: dict[str, Any]) -> Iterator[str]:
