@@ -241,7 +241,6 @@ def test_help_names_configs_and_algorithms(launch):
 
 RUN_UNTIL_INTERRUPTED = """
 import sys, time
-from ale_jax.errors import RolloutsFailed
 from ale_jax.launch import main
 def run(config, workdir, stop, processes):
     print("running", flush=True)
