@@ -54,20 +54,44 @@ def _part(piece: bytes) -> Part:
 
 MAX_MEMBERS = 20_000
 MAX_BYTES = 256 << 20
+# Python makes objects of these that take far more memory than their bytes.
+MAX_HEADERS = 1 << 16  # bytes of headers, and of the map of a sparse file, of one member
+MAX_GLOBAL = 64  # fields for all members, which tarfile copies into each of them
 OWNERS = 0o700  # of every directory, so that what is in it can be written
+
+
+class _Headers(io.BytesIO):
+    """An archive of which tarfile may read MAX_HEADERS bytes before `left` is set again. While it
+    goes from one member to the next, it reads only their headers."""
+
+    left = MAX_HEADERS
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Errors: HeaderError."""
+        if size is None or not 0 <= size <= self.left:
+            words = "headers (attributes, names and holes): pack it without"
+            raise tarfile.HeaderError(f"a member has more than {MAX_HEADERS} bytes of {words}")
+        self.left -= size
+        return super().read(size)
 
 
 def checked(archive: bytes, max_bytes: int = MAX_BYTES) -> list[tarfile.TarInfo]:
     """Returns the members of `archive`, each a regular file or a directory below its root.
 
     Errors: ValueError for anything else: a link, a device, an absolute path, `..`, more than
-    MAX_MEMBERS members, more than `max_bytes` when unpacked, or not a plain tar at all.
+    MAX_MEMBERS members, more than `max_bytes` when unpacked, more than MAX_HEADERS bytes of headers
+    for a member, more than MAX_GLOBAL fields for all of them, or not a plain tar at all.
     """
-    members, size = [], 0
+    members, size, headers = [], 0, _Headers(archive)
     try:
-        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
+        with tarfile.open(fileobj=headers, mode="r:") as tar:
             for member in tar:
                 _check(member)
+                if len(tar.pax_headers) > MAX_GLOBAL:
+                    bounds = f"{MAX_GLOBAL} fields in global headers"
+                    raise ValueError(f"archive has more than {bounds}: pack it without")
+                _slim(member)
+                headers.left = MAX_HEADERS
                 members.append(member)
                 size += member.size
                 if len(members) > MAX_MEMBERS or size > max_bytes:
@@ -96,6 +120,7 @@ def unpack(archive: bytes, directory: str | Path, max_bytes: int = MAX_BYTES) ->
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
         for member in tar:
             _extract(tar, member, root / member.name)
+            _slim(member)
 
 
 def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
@@ -167,3 +192,10 @@ def _check(member: tarfile.TarInfo) -> None:
         raise ValueError(f"{name} is a link or a device: leave it out")
     if member.name.startswith("/") or ".." in member.name.split("/") or "\0" in member.name:
         raise ValueError(f"{name} leads out of its directory")
+    if member.size < 0:  # what follows it would be what came before it
+        raise ValueError(f"{name} has the size {member.size}: pack it again")
+
+
+def _slim(member: tarfile.TarInfo) -> None:
+    """Drops what is only needed to read it, since tarfile keeps all members."""
+    member.pax_headers, member.sparse = {}, None

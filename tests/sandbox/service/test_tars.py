@@ -2,7 +2,9 @@
 
 import io
 import os
+import subprocess
 import tarfile
+import tracemalloc
 
 import pytest
 
@@ -11,9 +13,9 @@ from ale_jax.sandbox.service import uploads
 from ale_jax.sandbox.spec import SandboxSpec
 
 
-def archive(*members, mode="w"):
+def archive(*members, mode="w", **settings):
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode=mode) as tar:
+    with tarfile.open(fileobj=buffer, mode=mode, **settings) as tar:
         for member, data in members:
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
@@ -112,6 +114,77 @@ def test_an_archive_has_bounds(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="1 members"):
         uploads.unpack(data, tmp_path)
     assert os.listdir(tmp_path) == []
+
+
+def fields(number):
+    return {f"{n:x}": "" for n in range(number)}
+
+
+def empty(name, **headers):
+    info = tarfile.TarInfo(name)
+    info.pax_headers = headers
+    return info, b""
+
+
+def sized(name, size):
+    info = tarfile.TarInfo(name)
+    info.size = size
+    return info.tobuf(tarfile.GNU_FORMAT) + bytes(1024)
+
+
+HEAVY = {
+    "global fields": lambda: archive(
+        *[empty(f"{n}") for n in range(200)], pax_headers=fields(2000)
+    ),
+    "fields": lambda: archive(*[empty(f"{n}", **fields(5000)) for n in range(10)]),
+    "map": lambda: archive(
+        *[empty(f"{n}", **{"GNU.sparse.map": "0,0" + ",0,0" * 15_000}) for n in range(5)]
+    ),
+    "long name": lambda: archive(member("x" * (1 << 20)), format=tarfile.GNU_FORMAT),
+}
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_headers_take_no_more_memory_than_a_few_times_their_size(tmp_path, name):
+    data = HEAVY[name]()
+    tracemalloc.start()
+    try:
+        uploads.unpack(data, tmp_path)
+    except ValueError as error:
+        assert "header" in str(error)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 << 20
+
+
+def test_a_member_has_no_size_below_zero(tmp_path):
+    with pytest.raises(ValueError, match="the size -512"):
+        uploads.unpack(sized("x", -512), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--format=gnu", "--format=gnu --sparse", "--format=pax", "--format=pax --sparse"],
+)
+def test_what_tar_packs_is_taken(tmp_path, words):
+    source, long = tmp_path / "in", "d" * 150
+    (source / long).mkdir(parents=True)
+    with open(source / long / "file", "wb") as file:
+        for at in range(0, 1 << 20, 1 << 14):  # 64 pieces of data, with holes between them
+            file.seek(at)
+            file.write(b"x")
+        file.truncate(1 << 20)
+    packed = subprocess.run(
+        ["tar", "--create", *words.split(), "-C", source, "."], capture_output=True, check=True
+    )
+    uploads.unpack(packed.stdout, tmp_path / "out")
+    copy = (tmp_path / "out" / long / "file").read_bytes()
+    assert copy == (source / long / "file").read_bytes()
+
+
+def test_the_comment_that_git_writes_for_all_members_is_taken():
+    data = archive(GOOD, pax_headers={"comment": "0" * 40})
+    assert [each.name for each in uploads.checked(data)] == ["a/b"]
 
 
 def test_a_sparse_file_is_counted_by_its_size(tmp_path):
