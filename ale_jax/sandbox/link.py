@@ -96,6 +96,8 @@ class Stream:
             self._forget_if_over()
         elif self._outcome is not None or self._held + len(payload) > self._link.window:
             raise ValueError("data beyond the window or after the end")
+        elif not payload:  # the window would not bound how many of them wait
+            raise ValueError("data without a byte")
         else:
             self._held += len(payload)
             self._inbox.append((kind, payload))
@@ -214,6 +216,8 @@ class Link(asyncio.Protocol):
         self.fail("the runner is gone")
 
     def data_received(self, data: bytes) -> None:
+        if self._failure is not None:  # a far end that goes on sending would fill the buffer
+            return
         self._buffer += data
         try:
             self._take_frames()

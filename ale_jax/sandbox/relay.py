@@ -20,6 +20,8 @@ CONNECT_S = 10.0
 # Of one tunnel: 4 MB may be on their way in each direction.
 CONNECTIONS = 64  # at a time; further ones wait
 WINDOW = 1 << 16  # bytes of a connection in each direction
+# Of the frames that wait for an end that does not read. The windows bound only the data in them.
+MAX_LEAVING = 2 * CONNECTIONS * WINDOW
 
 Serve = Callable[[Stream], Awaitable[None]]
 
@@ -115,22 +117,27 @@ async def _carry_from(source: Carried, target: Carried) -> None:
 
 
 class _Leaving:
-    """The transport of a link whose bytes somebody else carries. The streams' windows bound what
-    waits here."""
+    """The transport of a link whose bytes somebody else carries.
 
-    def __init__(self):
+    fail: called with the reason if more than MAX_LEAVING bytes wait here.
+    """
+
+    def __init__(self, fail: Callable[[str], None]):
         self._data, self._changed = bytearray(), asyncio.Event()
-        self._is_over = False
+        self._fail, self._is_over = fail, False
 
     def write(self, data: bytes) -> None:
         self._data += data
         self._changed.set()
+        if len(self._data) > MAX_LEAVING:
+            self._fail(f"more than {MAX_LEAVING} bytes wait for the other end, which must read")
 
     def is_closing(self) -> bool:
         return self._is_over
 
     def abort(self) -> None:
         self._is_over = True
+        self._data.clear()
         self._changed.set()
 
     async def take(self) -> bytes:
@@ -150,7 +157,8 @@ class _End:
     use it as they use a terminal."""
 
     def __init__(self, first: int):
-        self._link, self._leaving = Link(first, WINDOW), _Leaving()
+        self._link = Link(first, WINDOW)
+        self._leaving = _Leaving(self._link.fail)
         self._link.connection_made(self._leaving)
         self._reason: Exception | None = None
 
@@ -161,17 +169,24 @@ class _End:
         """
         if piece := await self._leaving.take():
             return "frames", piece
+        self._check()
+        raise AssertionError("the link is over without a reason")
+
+    async def write(self, data: bytes) -> None:
+        """Takes bytes from the other end. Never waits: what is not read yet is bounded.
+
+        Errors: as of `receive`.
+        """
+        self._link.data_received(data)
+        self._check()  # whoever carries may not come to `receive`, if the other end does not read
+
+    def _check(self) -> None:
         if self._reason is not None:
             raise self._reason
         try:
             self._link.check()
         except SandboxLost as error:  # which is no loss of the sandbox
             raise ValueError(f"relay: {error}") from error
-        raise AssertionError("the link is over without a reason")
-
-    async def write(self, data: bytes) -> None:
-        """Takes bytes from the other end. Never waits: the windows bound what is not read yet."""
-        self._link.data_received(data)
 
     def fail(self, reason: Exception) -> None:
         """Ends the tunnel; `receive` raises the reason."""

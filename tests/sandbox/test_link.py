@@ -93,6 +93,8 @@ def test_no_more_is_sent_than_there_is_room_for():
         wire.HEAD.pack(wire.MAX_FRAME + 1, 1, wire.END),
         wire.HEAD.pack((1 << 32) - 1, 1, wire.END),
         wire.frame(wire.DATA, 1, b"x" * wire.CHUNK) * 5,
+        wire.frame(wire.DATA, 1),
+        wire.frame(wire.ERROR, 1),
         wire.frame(wire.DATA, 7, b"x"),
         wire.frame(99, 1, b""),
         wire.frame(wire.END, 1, b"[1]"),
@@ -135,6 +137,17 @@ def test_streams_of_the_far_end_are_bounded_and_numbered_evenly():
         odd.accept = lambda stream, request: None
         odd.data_received(wire.json_frame(wire.OPEN, 3, {}))
         assert transport.aborted
+
+    run(test)
+
+
+def test_nothing_is_kept_of_what_comes_after_the_end():
+    async def test():
+        link, _ = _linked()
+        link.data_received(wire.frame(99, 1))
+        kept = len(link._buffer)
+        link.data_received(bytes(1 << 20))
+        assert len(link._buffer) == kept
 
     run(test)
 
@@ -235,7 +248,10 @@ def test_gates_that_no_runner_took_are_closed():
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.lists(st.binary(max_size=40), max_size=5), st.lists(st.integers(1, 60), min_size=1))
+@given(
+    st.lists(st.binary(min_size=1, max_size=40), max_size=5),
+    st.lists(st.integers(1, 60), min_size=1),
+)
 def test_frames_may_come_in_any_pieces(payloads, cuts):
     async def test():
         link, _ = _linked(DockerLink)

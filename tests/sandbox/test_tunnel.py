@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from ale_jax.sandbox.link import Link
-from ale_jax.sandbox.relay import CONNECTIONS, WINDOW, Dialer, Door, Tunnel
+from ale_jax.sandbox.relay import CONNECTIONS, MAX_LEAVING, WINDOW, Dialer, Door, Tunnel
 from ale_jax.sandbox.runner import wire
 from tests.sandbox.test_link import Wire, run
 
@@ -56,6 +56,46 @@ def test_a_far_end_that_sends_more_than_the_window_is_cut_off():
             await tunnel.write(wire.frame(wire.DATA, 1, b"y"))
             await tunnel.receive()
         door.close()
+
+    run(test)
+
+
+async def _swallow(stream):
+    while await stream.receive():
+        pass
+
+
+def _much(number):
+    """Data that is taken at once, for which credit goes back frame by frame."""
+    return wire.frame(wire.DATA, 1, b"y") * 10_000
+
+
+def _many(number):
+    """Connections that end at once, of which each end goes back."""
+    return b"".join(
+        wire.json_frame(kind, each, {})
+        for each in range(3 + 400 * number, 403 + 400 * number, 2)
+        for kind in (wire.OPEN, wire.END)
+    )
+
+
+@pytest.mark.parametrize("flood", [_much, _many])
+def test_a_far_end_that_sends_but_does_not_read_is_cut_off(monkeypatch, flood):
+    most = MAX_LEAVING >> 8
+    monkeypatch.setattr("ale_jax.sandbox.relay.MAX_LEAVING", most)
+
+    async def test():
+        dialer = Dialer(_swallow)
+        await dialer.write(wire.json_frame(wire.OPEN, 1, {}))
+        with pytest.raises(ValueError, match=f"more than {most} bytes wait"):
+            for number in range(20):
+                await dialer.write(flood(number))
+                await settle()
+                assert len(dialer._leaving._data) <= most
+        with pytest.raises(ValueError, match="bytes wait"):
+            await dialer.write(flood(20))
+        assert not dialer._leaving._data and len(dialer._link._buffer) < wire.CHUNK
+        dialer.close()
 
     run(test)
 
