@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -71,12 +73,14 @@ def _extract(archive: Iterable[bytes], target: Path) -> None:
     # The daemon packs the files of a container, so nobody chose the entries of this archive; and
     # tar does not write through a link that it has just unpacked.
     line = ["tar", "--extract", "--numeric-owner", "--preserve-permissions"]
-    with subprocess.Popen(
-        [*line, "--directory", str(target)], stdin=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as tar:
-        with contextlib.suppress(BrokenPipeError), tar.stdin:
-            for piece in archive:
-                tar.stdin.write(piece)
-        words = tar.stderr.read(MAX_WORDS).decode(errors="replace").strip()
-    if tar.returncode:
-        raise OSError(f"tar ended with status {tar.returncode}: {words}")
+    line += ["--directory", str(target)]
+    # With a pipe for its warnings, tar would wait for us to read them, and we for it to read.
+    with tempfile.TemporaryFile() as said:
+        with subprocess.Popen(line, stdin=subprocess.PIPE, stderr=said) as tar:
+            with contextlib.suppress(BrokenPipeError), tar.stdin:
+                for piece in archive:
+                    tar.stdin.write(piece)
+        if tar.returncode:
+            said.seek(max(0, said.seek(0, os.SEEK_END) - MAX_WORDS))
+            words = said.read().decode(errors="replace").strip()
+            raise OSError(f"tar ended with status {tar.returncode}: {words}")
