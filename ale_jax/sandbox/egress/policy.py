@@ -117,6 +117,7 @@ IPV4_REFUSED = tuple(
         "10.0.0.0/8",
         "100.64.0.0/10",  # carrier-grade NAT
         "127.0.0.0/8",
+        "168.63.129.16/32",  # WireServer, which gives an Azure VM its settings and certificates
         "169.254.0.0/16",  # link-local, where clouds keep credentials
         "172.16.0.0/12",
         "192.0.0.0/24",  # protocol assignments
