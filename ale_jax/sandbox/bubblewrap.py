@@ -282,7 +282,12 @@ def probe(spec: SandboxSpec) -> str | None:
         programs = [agent_program.PYTHON] if spec.ale_agent else []
         line = [*_become(user), *_mount(spec), *_bwrap(spec, etc)]
         line += ["bash", "-c", NEEDS, "bash", *programs]
-        answer = subprocess.run(line, pass_fds=fds, capture_output=True, text=True, timeout=PROBE_S)
+        try:
+            answer = subprocess.run(
+                line, pass_fds=fds, capture_output=True, text=True, timeout=PROBE_S
+            )
+        except subprocess.TimeoutExpired:
+            return f"it did not answer within {PROBE_S:g} s; try again when this host is less busy"
     if answer.returncode:
         return f"it does not work on this host: {answer.stderr.strip() or answer.stdout.strip()}"
     return f"a root on disk {reason}" if spec.disk_mb and (reason := roots.unavailable()) else None

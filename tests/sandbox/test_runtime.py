@@ -46,6 +46,14 @@ def test_none_works(no_docker, monkeypatch, tmp_path):
     assert "make runtimes" in str(refusal.value)
 
 
+@needs_bubblewrap
+def test_a_host_that_does_not_answer_in_time_is_told_like_one_that_cannot(no_docker, monkeypatch):
+    monkeypatch.setattr(bubblewrap, "PROBE_S", 0.0)
+    assert "did not answer within 0 s" in bubblewrap.probe(SPEC)
+    with pytest.raises(SandboxStartError, match=r"bubblewrap.* did not answer within 0 s"):
+        pick_runtime("auto", SPEC)
+
+
 def test_image_without_recipe(runtime):
     if runtime.name != "docker":
         pytest.skip("images are Docker's")
