@@ -25,7 +25,7 @@ IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:@-]{0,254}")
 MIN_DISK_MB = 16
 FILES_PER_MB = 64  # a file costs 1.2 KiB, so 8 % of memory_mb for each writable directory
 # System directories. A writable directory may be neither one of them nor a parent of one.
-SYSTEM = ("/bin", "/dev", "/lib", "/proc", "/sbin", "/sys", "/usr")
+SYSTEM = ("/bin", "/dev", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin", "/sys", "/usr")
 KERNEL = ("/dev/", "/proc/", "/sys/")
 SHM = "/dev/shm"  # writable in every sandbox; not part of a snapshot
 

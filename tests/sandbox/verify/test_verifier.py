@@ -218,7 +218,10 @@ def test_a_path_leads_to_nothing_that_the_agent_could_write():
     assert trusted_path(("/app", "/usr/local/bin")) == every.replace("/usr/local/bin:", "")
 
 
-@each_row("part", ["/usr/bin", "/usr/local/lib", "/usr/local", "/etc", "/etc/profile.d"])
+@each_row(
+    "part",
+    ["/usr/bin", "/usr/local/lib", "/usr/local", "/etc", "/etc/profile.d", "/lib64", "/libx32/a"],
+)
 def test_where_the_agent_may_write_into_the_system_nothing_is_verified(part):
     with pytest.raises(ValueError, match=f"the agent may write to '{part}': leave it out"):
         trusted_path(("/app", part))
