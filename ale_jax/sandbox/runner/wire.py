@@ -4,7 +4,7 @@ keeps head and tail of a command's output.
 A frame: u32 length of the payload, u32 stream, u8 kind (big-endian), then the payload.
 
     OPEN    JSON: the request. With {"body": false}, no data follows from this side.
-    DATA    bytes; at most WINDOW bytes of a stream may be sent before they are credited
+    DATA    at least one byte; at most WINDOW bytes of a stream may be sent before they are credited
     ERROR   as DATA, for standard error where it is separate
     CREDIT  u32: number of bytes of the stream that were consumed
     END     JSON: this side of the stream is over; from the runner, it carries the outcome
