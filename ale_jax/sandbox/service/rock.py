@@ -124,14 +124,14 @@ class Rock:
         return {"statuses": statuses}
 
     async def stop(self, by: Caller, body: SandboxBody) -> Any:
-        await self._sandboxes.stop(by, body.sandbox_id)
+        self._models.forget(await self._sandboxes.stop(by, body.sandbox_id))
 
     async def restart(self, by: Caller, body: SandboxBody) -> Any:
         await self._sandboxes.restart(by, body.sandbox_id)
         return {"sandbox_id": body.sandbox_id, "host_name": "", "host_ip": ""}
 
     async def delete(self, by: Caller, body: SandboxBody) -> Any:
-        await self._sandboxes.delete(by, body.sandbox_id)
+        self._models.forget(await self._sandboxes.delete(by, body.sandbox_id))
 
     async def execute(self, by: Caller, body: ExecuteBody) -> Any:
         done = await self._call(

@@ -225,6 +225,7 @@ class RockModel:
             calls.end()
             dialer.close()
             opened.cancel()
+            self._files.clear()
             if self._calls is calls:
                 self._calls = None
 
@@ -295,7 +296,13 @@ class RockModels:
 
     async def take_file(self, by: Caller, id: str, path: str, content: bytes) -> bool:
         """See `RockModel.take_file`."""
-        if id not in self._known:
+        model = self._known.get(id)
+        if model is None:
             return False
         await by.own(id)
-        return self._known[id].take_file(path, content)
+        return model.take_file(path, content)
+
+    def forget(self, id: str) -> None:
+        """Ends the model service of a sandbox that has ended, if it had one."""
+        if model := self._known.pop(id, None):
+            model.close()

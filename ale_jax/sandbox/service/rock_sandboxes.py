@@ -104,26 +104,29 @@ class RockSandboxes:
             return rock_spec.of_starting(id, sandbox.request, sandbox.start_error())
         return rock_spec.of_running(id, await by.status(self.pool_id(by, id)))
 
-    async def stop(self, by: Caller, id: str) -> None:
-        """Stops a sandbox and keeps its files, if it runs. Stops it even if they cannot be kept."""
+    async def stop(self, by: Caller, id: str) -> str:
+        """Stops a sandbox and keeps its files, if it runs. Stops it even if they cannot be kept.
+        Returns the pool's id of what has ended."""
         sandbox = self._find(by, id)
         if sandbox is None:
             await by.stop(id)
-            return
+            return id
         async with sandbox.turn:
             if await self._runs(by, sandbox):
                 await self._keep_files(by, sandbox)
-            await self._end(by, sandbox)
+            return await self._end(by, sandbox)
 
-    async def delete(self, by: Caller, id: str) -> None:
-        """Ends a sandbox; nothing about it can be requested afterwards."""
+    async def delete(self, by: Caller, id: str) -> str:
+        """Ends a sandbox; nothing about it can be requested afterwards. Returns the pool's id of
+        what has ended."""
         sandbox = self._own(by, id)
         if sandbox is None:
             await by.stop(id)
-            return
+            return id
         async with sandbox.turn:
-            await self._end(by, sandbox)
+            ended = await self._end(by, sandbox)
             sandbox.is_deleted = True
+        return ended
 
     async def restart(self, by: Caller, id: str) -> None:
         """Starts it again in the background, with the files `stop` kept. Errors: ValueError."""
@@ -173,13 +176,14 @@ class RockSandboxes:
             sandbox.no_files = str(error)
         sandbox.kept_until = time.monotonic() + sandbox.keep_seconds
 
-    async def _end(self, by: Caller, sandbox: RockSandbox) -> None:
+    async def _end(self, by: Caller, sandbox: RockSandbox) -> str:
         if sandbox.is_up:
             with contextlib.suppress(SandboxGone):
                 await by.stop(sandbox.request.id)
         elif not sandbox.start.done():
             sandbox.start.cancel()
             await asyncio.wait([sandbox.start])
+        return sandbox.request.id
 
 
 def _started(by: Caller, request: StartRequest) -> asyncio.Task[Status]:

@@ -1,15 +1,18 @@
 """ROCK's model service: an agent's calls inside, the trainer's answers outside."""
 
+import gc
 import itertools
 import json
 import shlex
 import time
+import weakref
 
 import pytest
 
+from ale_jax.sandbox.service.rock_commands import RockModel
 from ale_jax.sandbox.spec import WORK
 from tests.sandbox.service.conftest import BOB
-from tests.sandbox.service.rock_wire import ask, refusal, started
+from tests.sandbox.service.rock_wire import V1, ask, refusal, started
 
 # Calls with each of the JSON texts that follow, at once, in pieces; prints the answers in order.
 AGENT = """
@@ -77,6 +80,10 @@ class Trainer:
         begun = self.run(f"{words} > {WORK}/out 2>&1 < /dev/null & echo $!")
         self.command(f"rock model-service watch-agent --pid {begun['result']['output']}")
 
+    def upload(self, path, content):
+        form, files = {"target_path": path, "sandbox_id": self.id}, {"file": ("f", content)}
+        self.http.post(f"{V1}/upload", data=form, files=files)
+
     def answers(self):
         return json.loads(
             ask(self.http, "read_file", sandbox_id=self.id, path=f"{WORK}/out")["result"]["content"]
@@ -115,15 +122,35 @@ def test_an_answer_too_long_for_a_command_never_is_in_the_sandbox(trainer):
     trainer.agent({"n": 1})
     trainer.anti_call(0)
     long, path = {"a": "x" * 200_000}, "/tmp/anti_call_response_1.json"
-    form = {"target_path": path, "sandbox_id": trainer.id}
-    files = {"file": ("f", json.dumps(long).encode())}
-    trainer.http.post("/apis/envs/sandbox/v1/upload", data=form, files=files)
+    trainer.upload(path, json.dumps(long).encode())
     assert ask(trainer.http, "execute", sandbox_id=trainer.id, command=["ls", path])["result"][
         "exit_code"
     ]
     line = f"rock model-service anti-call-llm --index 1 --response-file {path}"
     assert trainer.command(line) == "SESSION_END"
     assert trainer.answers() == [[200, long]]
+
+
+def test_a_long_answer_is_forgotten_when_the_model_service_ends(trainer):
+    path = "/tmp/anti_call_response_1.json"
+    trainer.upload(path, b"{}")
+    trainer.command("rock model-service stop")
+    trainer.command("rock model-service start")
+    trainer.command(f"rock model-service anti-call-llm --index 1 --response-file {path}")
+    assert "needs an answer" in refusal(trainer.last)
+
+
+@pytest.mark.parametrize("end", ["stop", "delete"])
+def test_nothing_is_kept_of_a_sandbox_that_has_ended(trainer, end):
+    known = weakref.WeakSet(each for each in gc.get_objects() if type(each) is RockModel)
+    assert known
+    ask(trainer.http, end, sandbox_id=trainer.id)
+    for _ in range(100):
+        gc.collect()
+        if not known:
+            return
+        time.sleep(0.05)
+    raise AssertionError("the model service of a sandbox that has ended is still known")
 
 
 def test_an_agent_cannot_answer_itself(trainer):
