@@ -75,6 +75,7 @@ setup(
             *AGENT,
             *NOTEBOOKS,
             "anthropic>=2",
+            "cryptography>=42",
             "hypothesis>=6.100",
             "openai>=3",
             "playwright>=1.50",

@@ -1,6 +1,7 @@
 """What a client sends for each operation, when it sends it again, and what it makes of answers."""
 
 import json
+import ssl
 
 import httpx
 import pytest
@@ -9,11 +10,12 @@ from ale_jax.sandbox.api import SandboxError, SandboxLost
 from ale_jax.sandbox.pool.api import Cause, PoolFull, SandboxGone
 from ale_jax.sandbox.sdk import calls
 from ale_jax.sandbox.sdk.calls import Call, Pause, Send, exchange, failure, http_options
+from ale_jax.sandbox.sdk.streams import tls_context
 from ale_jax.sandbox.spec import SandboxSpec
 from tests.rows import each_row
 
 BOX = "/v1/sandboxes/a%2Fb"
-HTTP = httpx.Client(**http_options("http://127.0.0.1/", None, True))
+HTTP = httpx.Client(**http_options("http://127.0.0.1/", None, None))
 
 
 @each_row(
@@ -144,13 +146,15 @@ def test_an_error_is_what_the_service_says(id, error, expected):
 
 
 def test_a_connection_has_a_url_and_a_token_that_can_be_sent():
+    tls = ssl.create_default_context()
     plain, secret = (
-        http_options(f"{s}://127.0.0.1/", "t" * 16, "ca.pem") for s in ("http", "https")
+        http_options(f"{s}://127.0.0.1/", "t" * 16, tls_context(s + "://", tls))
+        for s in ("http", "https")
     )
     assert plain["base_url"] == "http://127.0.0.1" and plain["verify"] is False
-    assert secret["verify"] == "ca.pem" and not secret["trust_env"]
+    assert secret["verify"] is tls and not secret["trust_env"]
     assert secret["headers"] == {"Authorization": f"Bearer {'t' * 16}"}
-    assert http_options("http://127.0.0.1", None, True)["headers"] == {}
+    assert http_options("http://127.0.0.1", None, None)["headers"] == {}
     for url, token in (
         ("127.0.0.1", None),
         ("http://127.0.0.1", "a b"),
@@ -158,4 +162,4 @@ def test_a_connection_has_a_url_and_a_token_that_can_be_sent():
         ("ftp://127.0.0.1", "t"),
     ):
         with pytest.raises(ValueError, match=r"must begin with|no token may have"):
-            http_options(url, token, True)
+            http_options(url, token, None)

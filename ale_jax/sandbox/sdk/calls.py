@@ -7,6 +7,7 @@ import base64
 import dataclasses
 import json
 import secrets
+import ssl
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
@@ -164,7 +165,7 @@ EXCEPTIONS: Mapping[str, type[Exception]] = {
 }
 
 
-def http_options(url: str, token: str | None, verify: Any) -> dict[str, Any]:
+def http_options(url: str, token: str | None, tls: ssl.SSLContext | None) -> dict[str, Any]:
     """Returns the options of both kinds of httpx client: one pool of persistent connections.
 
     Errors: ValueError if `url` is not the URL of a service, or `token` cannot be a token.
@@ -179,8 +180,7 @@ def http_options(url: str, token: str | None, verify: Any) -> dict[str, Any]:
         "limits": httpx.Limits(
             max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS
         ),
-        # Only https needs the certificates, which take long to load.
-        "verify": verify if url.startswith("https://") else False,
+        "verify": tls or False,
         "trust_env": False,  # proxies of the environment are for external hosts
     }
 

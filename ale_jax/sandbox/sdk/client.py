@@ -27,7 +27,9 @@ from ale_jax.sandbox.sdk.streams import (
     Output,
     Pipes,
     Terminal,
+    connection_options,
     terminal_url,
+    tls_context,
 )
 from ale_jax.sandbox.spec import SandboxSpec
 
@@ -40,8 +42,9 @@ class SandboxClient(ClientOperations):
     """
 
     def __init__(self, url: str, token: str | None = None, verify: ssl.SSLContext | bool = True):
-        self._http = httpx.Client(**http_options(url, token, verify))
-        self.url, self.token = url.rstrip("/"), token
+        tls = tls_context(url, verify)
+        self._http = httpx.Client(**http_options(url, token, tls))
+        self.url, self._socket_options = url.rstrip("/"), connection_options(token, tls)
         self._has_answered = False
 
     def start(self, spec: SandboxSpec, **request: Any) -> RemoteSandbox:
@@ -111,12 +114,12 @@ class RemoteSandbox(BoxOperations):
 
     def terminal(self, command: str = "bash -i", rows: int = 24, columns: int = 80) -> Terminal:
         url = terminal_url(self._client.url, self.id, command, rows, columns)
-        return Terminal(url, self._client.token, self.id)
+        return Terminal(url, self._client._socket_options, self.id)
 
     def pipes(self, command: str) -> Pipes:
         """Runs a bash command whose input is sent while its output arrives."""
         url = terminal_url(self._client.url, self.id, command, rows=0, columns=0)
-        return Pipes(url, self._client.token, self.id)
+        return Pipes(url, self._client._socket_options, self.id)
 
     def relay(self, port: int, host: str, target: int) -> AbstractContextManager[None]:
         """Lets programs in the sandbox reach `target` of `host`, as this process reaches it, at
@@ -125,8 +128,8 @@ class RemoteSandbox(BoxOperations):
         Errors: SandboxError if the port is in use; at the end of the block SandboxLost, if the
         relay broke in it.
         """
-        client = self._client
-        return entered(relayed(client.url, client.token, self.id, port, relay_to(host, target)))
+        client, serve = self._client, relay_to(host, target)
+        return entered(relayed(client.url, client._socket_options, self.id, port, serve))
 
     def close(self) -> None:
         """Stops the sandbox, if it still exists."""
@@ -144,8 +147,9 @@ class AsyncSandboxClient(ClientOperations):
     """The asynchronous counterpart of `SandboxClient`, for one event loop."""
 
     def __init__(self, url: str, token: str | None = None, verify: ssl.SSLContext | bool = True):
-        self._http = httpx.AsyncClient(**http_options(url, token, verify))
-        self.url, self.token = url.rstrip("/"), token
+        tls = tls_context(url, verify)
+        self._http = httpx.AsyncClient(**http_options(url, token, tls))
+        self.url, self._socket_options = url.rstrip("/"), connection_options(token, tls)
         self._has_answered = False
 
     def start(self, spec: SandboxSpec, **request: Any) -> Starting:
@@ -239,11 +243,11 @@ class AsyncRemoteSandbox(BoxOperations):
         self, command: str = "bash -i", rows: int = 24, columns: int = 80
     ) -> AsyncTerminal:
         url = terminal_url(self._client.url, self.id, command, rows, columns)
-        return AsyncTerminal(url, self._client.token, self.id)
+        return AsyncTerminal(url, self._client._socket_options, self.id)
 
     def relay(self, port: int, host: str, target: int) -> AbstractAsyncContextManager[None]:
         client = self._client
-        return relayed(client.url, client.token, self.id, port, relay_to(host, target))
+        return relayed(client.url, client._socket_options, self.id, port, relay_to(host, target))
 
     async def close(self) -> None:
         """Stops the sandbox, if it still exists."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
 from urllib.parse import quote
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -14,16 +15,17 @@ from websockets.exceptions import ConnectionClosed
 from ale_jax.sandbox.api import SandboxLost
 from ale_jax.sandbox.relay import Dialer, Serve, carry
 from ale_jax.sandbox.sdk.calls import failure
-from ale_jax.sandbox.sdk.streams import connection_options, opening, pieces
+from ale_jax.sandbox.sdk.streams import opening, pieces
 
 BROKEN = "the connection to the service broke while the relay was open"
 
 
 @contextlib.asynccontextmanager
 async def relayed(
-    url: str, token: str | None, id: str, port: int, serve: Serve
+    url: str, options: Mapping[str, Any], id: str, port: int, serve: Serve
 ) -> AsyncIterator[None]:
     """Calls `serve`, in this process, for each connection to `port` of the sandbox's loopback.
+    options: of the WebSocket.
 
     Errors: SandboxError if the port is in use, SandboxGone. If the relay broke during the block,
     its end raises the reason, such as SandboxLost: whatever ran in the sandbox had no relay then.
@@ -31,9 +33,7 @@ async def relayed(
     where = f"ws{url.removeprefix('http')}/v1/sandboxes/{quote(id, safe='')}/relay?port={port}"
     async with contextlib.AsyncExitStack() as stack:
         with opening(where, id):
-            connection = await stack.enter_async_context(
-                connect(where, **connection_options(token))
-            )
+            connection = await stack.enter_async_context(connect(where, **options))
         await _opened(connection, id)
         dialer = Dialer(serve)
         stack.callback(dialer.close)

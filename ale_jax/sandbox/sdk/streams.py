@@ -6,9 +6,10 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import ssl
 import threading
-from collections.abc import AsyncIterator, Iterator
-from typing import Self
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any, Self
 from urllib.parse import quote, urlencode
 
 import httpx
@@ -149,10 +150,20 @@ def _exit_code(frame: str, id: str) -> int:
     return int(content["exit"])
 
 
-def connection_options(token: str | None) -> dict:
+def tls_context(url: str, verify: ssl.SSLContext | str | bool) -> ssl.SSLContext | None:
+    """Returns what httpx makes of `verify`; None for http://, because certificates take long to
+    load."""
+    if not url.startswith("https://"):
+        return None
+    return httpx.create_ssl_context(verify, trust_env=False)
+
+
+def connection_options(token: str | None, tls: ssl.SSLContext | None) -> dict[str, Any]:
+    """Returns the options of both kinds of WebSocket."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     return {
         "additional_headers": headers,
+        "ssl": tls,
         "max_size": MAX_FRAME,
         "open_timeout": CONNECT_S,
         "proxy": None,
@@ -162,11 +173,12 @@ def connection_options(token: str | None) -> dict:
 class Terminal(contextlib.AbstractContextManager):
     """Yields the terminal's output. Another thread may call `send` and `resize` meanwhile.
 
-    exit_code: None until the command has ended. Leaving the `with` block ends it.
+    options: of the WebSocket. exit_code: None until the command has ended. Leaving the `with` block
+    ends it.
     """
 
-    def __init__(self, url: str, token: str | None, id: str):
-        self._url, self._token, self._id = url, token, id
+    def __init__(self, url: str, options: Mapping[str, Any], id: str):
+        self._url, self._options, self._id = url, options, id
         self.exit_code: int | None = None
         self._open = contextlib.ExitStack()
         self._connection: ClientConnection | None = None
@@ -195,7 +207,7 @@ class Terminal(contextlib.AbstractContextManager):
 
     def __enter__(self) -> Self:
         with opening(self._url, self._id):
-            connection = connect(self._url, **connection_options(self._token))
+            connection = connect(self._url, **self._options)
             self._connection = self._open.enter_context(connection)
         return self
 
@@ -213,8 +225,8 @@ MAX_UNREAD = 16  # frames of input that the service has and the command has not
 class Pipes(Terminal):
     """Like `Terminal`, for a command on pipes: yields ("stdout" | "stderr", bytes)."""
 
-    def __init__(self, url: str, token: str | None, id: str):
-        super().__init__(url, token, id)
+    def __init__(self, url: str, options: Mapping[str, Any], id: str):
+        super().__init__(url, options, id)
         self._room = threading.Semaphore(MAX_UNREAD)
 
     def send(self, data: bytes) -> None:
@@ -237,8 +249,8 @@ class Pipes(Terminal):
 class AsyncTerminal(contextlib.AbstractAsyncContextManager):
     """Like `Terminal`, with coroutines."""
 
-    def __init__(self, url: str, token: str | None, id: str):
-        self._url, self._token, self._id = url, token, id
+    def __init__(self, url: str, options: Mapping[str, Any], id: str):
+        self._url, self._options, self._id = url, options, id
         self.exit_code: int | None = None
         self._open = contextlib.AsyncExitStack()
         self._connection: AsyncConnection | None = None
@@ -260,7 +272,7 @@ class AsyncTerminal(contextlib.AbstractAsyncContextManager):
 
     async def __aenter__(self) -> AsyncTerminal:
         with opening(self._url, self._id):
-            connection = connect_async(self._url, **connection_options(self._token))
+            connection = connect_async(self._url, **self._options)
             self._connection = await self._open.enter_async_context(connection)
         return self
 
