@@ -14,9 +14,7 @@ import time
 import tty
 from collections.abc import Iterator
 
-from websockets.exceptions import ConnectionClosed
-
-from ale_jax.sandbox.api import SandboxLost
+from ale_jax.sandbox.api import SandboxError, SandboxLost
 from ale_jax.sandbox.sdk.client import AsyncSandboxClient, RemoteSandbox
 from ale_jax.sandbox.sdk.streams import AsyncTerminal, Pipes
 
@@ -119,7 +117,7 @@ def show(kind: str, data: bytes) -> None:
 
 
 def _feed(pipes: Pipes) -> None:
-    with contextlib.suppress(ConnectionClosed):  # the command has ended
+    with contextlib.suppress(SandboxError):  # the command has ended
         while data := os.read(sys.stdin.fileno(), PIECE):
             pipes.send(data)
         pipes.send(b"")

@@ -220,6 +220,7 @@ class Terminal(contextlib.AbstractContextManager):
 
 
 MAX_UNREAD = 16  # frames of input that the service has and the command has not
+NO_INPUT = "the command takes no more input: it has ended, or its connection is closed"
 
 
 class Pipes(Terminal):
@@ -228,12 +229,30 @@ class Pipes(Terminal):
     def __init__(self, url: str, options: Mapping[str, Any], id: str):
         super().__init__(url, options, id)
         self._room = threading.Semaphore(MAX_UNREAD)
+        self._is_over = False
 
     def send(self, data: bytes) -> None:
-        """Sends input, and waits while the command does not read it. Empty data closes it."""
+        """Sends input, and waits while the command does not read it. Empty data closes it.
+
+        Errors: SandboxError once the command has ended or the connection is closed.
+        """
         for piece in pieces(data) or [b""]:
             self._room.acquire()
-            self._connection.send(piece)
+            if self._is_over:
+                self._room.release()  # for the next one who waits
+                raise SandboxError(NO_INPUT)
+            try:
+                self._connection.send(piece)
+            except ConnectionClosed as error:
+                raise SandboxError(NO_INPUT) from error
+
+    def close(self) -> None:
+        self._refuse_input()
+        super().close()
+
+    def __exit__(self, *exc: object) -> None:
+        self._refuse_input()
+        super().__exit__(*exc)
 
     def __iter__(self) -> Iterator[Piece]:
         for frame in self._frames():
@@ -242,8 +261,20 @@ class Pipes(Terminal):
             elif "read" in json.loads(frame):
                 self._room.release()
             else:
+                self._refuse_input()
                 self.exit_code = _exit_code(frame, self._id)
                 return
+
+    def _frames(self) -> Iterator[bytes | str]:
+        try:
+            yield from super()._frames()
+        except SandboxLost:
+            self._refuse_input()
+            raise
+
+    def _refuse_input(self) -> None:
+        self._is_over = True
+        self._room.release()
 
 
 class AsyncTerminal(contextlib.AbstractAsyncContextManager):

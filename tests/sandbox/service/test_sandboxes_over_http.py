@@ -11,6 +11,7 @@ import pytest
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.pool.api import SandboxGone, State
 from ale_jax.sandbox.sdk.client import AsyncSandboxClient, RemoteSandbox
+from ale_jax.sandbox.sdk.streams import MAX_UNREAD, Pipes
 from ale_jax.sandbox.spec import WORK
 from tests.sandbox.conftest import SPEC
 from tests.sandbox.service.conftest import ANN, BOB, ROOT
@@ -218,6 +219,25 @@ def test_leaving_a_terminal_that_nobody_reads_ends_its_command(remote):
         if "sleep 765" not in commands(remote):
             return
     pytest.fail("it runs on")
+
+
+@pytest.mark.parametrize("end", [list, Pipes.close, lambda pipes: pipes.__exit__(None, None, None)])
+def test_what_the_command_will_not_read_is_refused(remote, end):
+    with remote.pipes("head -c 1; sleep 0.5") as pipes:
+        refused = threading.Event()
+
+        def feed():
+            with pytest.raises(SandboxError, match="no more input"):
+                pipes.send(b"x" * (2 << 20))
+            refused.set()
+
+        threading.Thread(target=feed, daemon=True).start()
+        assert next(iter(pipes)) == ("stdout", b"x")
+        end(pipes)
+        assert refused.wait(60)
+        for _ in range(MAX_UNREAD + 1):
+            with pytest.raises(SandboxError, match="no more input"):
+                pipes.send(b"more")
 
 
 def test_a_terminal_of_anothers_or_nobodys_sandbox_is_refused(real, remote):
