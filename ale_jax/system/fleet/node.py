@@ -150,8 +150,11 @@ class Node:
         """Calls the pool's `method`. seconds: an upper bound on the time that it takes."""
         return await self.tell(seconds, "do", method, *arguments, **named)
 
-    async def tell(self, seconds: float, method: str, /, *arguments: Any, **named: Any) -> Any:
-        """Calls the actor's `method`, and returns or raises what it does."""
+    async def tell(
+        self, seconds: float | None, method: str, /, *arguments: Any, **named: Any
+    ) -> Any:
+        """Calls the actor's `method`, and returns or raises what it does. seconds: None: no limit,
+        as long as the node is not lost."""
         try:
             async with self._while_there(seconds):
                 return await getattr(self._actor, method).remote(*arguments, **named)

@@ -105,9 +105,6 @@ def new_future() -> asyncio.Future[None]:
     return asyncio.get_running_loop().create_future()
 
 
-TYPE_S = 60.0  # for the command to read its input
-
-
 class FarTerminal:
     """The service's `Terminal`, or a relay's tunnel, by calls to the sandbox's node."""
 
@@ -123,10 +120,11 @@ class FarTerminal:
         return kind, content
 
     async def write(self, data: bytes) -> None:
-        await self._node.tell(TYPE_S, "type_into", self._key, data)
+        """Waits while the command does not read, as a pool in this process does."""
+        await self._node.tell(None, "type_into", self._key, data)
 
     async def resize(self, rows: int, columns: int) -> None:
-        await self._node.tell(TYPE_S, "resize", self._key, rows, columns)
+        await self._node.tell(None, "resize", self._key, rows, columns)
 
     async def wait(self) -> int:
         """The exit code. Call it only after `receive` has returned None."""

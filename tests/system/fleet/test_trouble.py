@@ -10,12 +10,13 @@ from ale_jax.sandbox.pool.api import StartRequest
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.system.fleet.node import NodeLost
 from ale_jax.system.fleet.nodes import Nodes
-from ale_jax.system.fleet.route import begin
+from ale_jax.system.fleet.route import FarTerminal, begin
 from tests.sandbox.pool.fakes import (
     SPEC,
     Events,
     FakeRuntime,
     in_a_loop,
+    settle,
     until,
 )
 from tests.system.fleet.test_routes import MemoryFleet
@@ -42,6 +43,27 @@ async def test_a_node_that_breaks_off_a_start_is_lost_and_the_next_one_is_asked(
         fleet._nodes[0].ask = ask
         assert (await fleet.start(StartRequest(SPEC))).node == "n1"
         assert fleet._nodes[0].is_lost
+
+
+class HastyNode:
+    """Every time limit of a call to it is over at once. reads: set once it takes input."""
+
+    def __init__(self):
+        self.reads = asyncio.Event()
+
+    async def tell(self, seconds, method, *arguments):
+        async with asyncio.timeout(None if seconds is None else 0.0):
+            await self.reads.wait()
+
+
+@in_a_loop
+async def test_input_waits_as_long_as_the_command_does_not_read():
+    node = HastyNode()
+    writing = asyncio.ensure_future(FarTerminal(node, "key", None).write(b"input"))
+    await settle()
+    assert not writing.done()
+    node.reads.set()
+    await writing
 
 
 @in_a_loop
