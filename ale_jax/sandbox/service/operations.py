@@ -23,6 +23,7 @@ from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.pool.api import NodeStatus, SandboxGone, State, Status
 from ale_jax.sandbox.pool.pooled_sandbox import WITH_CAUSE
 from ale_jax.sandbox.service.bodies import ERRORS, JSON, By, Id, WarmBody, nothing, reply
+from ale_jax.sandbox.service.caller import Caller
 from ale_jax.sandbox.service.records import EventsAnswer, Refusal, TenantUsage, plain
 from ale_jax.sandbox.service.tenants import usages
 from ale_jax.sandbox.spec import SandboxSpec
@@ -182,9 +183,13 @@ async def stats(by: By) -> Response:
 async def show_usage(request: Request, by: By) -> Response:
     """What your token uses now, its limits, and what it has used since the service started. An
     administrator gets that of all tokens that have called."""
+    return reply(await _usages(request, by))
+
+
+async def _usages(request: Request, by: Caller) -> list[TenantUsage]:
     accounts = request.app.state.guard.accounts.values()
     mine = [each for each in accounts if by.tenant.admin or each.name == by.tenant.name]
-    return reply([each async for each in usages(by.pool, mine)])
+    return [each async for each in usages(by.pool, mine)]
 
 
 @pool_router.get("/v1/events", response_model=EventsAnswer)
@@ -213,11 +218,10 @@ async def readyz(request: Request) -> Response:
 
 @pool_router.get("/metrics", response_class=PlainTextResponse)
 async def show_metrics(request: Request, by: By) -> Response:
-    """Counters and histograms for Prometheus, over all tokens."""
+    """Counters and histograms for Prometheus, over all tokens, and the usage of yours; for an
+    administrator, of each."""
     statuses, nodes = await by.pool.statuses(), await by.pool.nodes()
-    accounts = request.app.state.guard.accounts.values()
-    tenants = [each async for each in usages(by.pool, accounts)]
-    text = request.app.state.metrics.render(statuses, nodes, tenants)
+    text = request.app.state.metrics.render(statuses, nodes, await _usages(request, by))
     return Response(text, media_type=CONTENT_TYPE)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import re
 import threading
 import time
 
@@ -241,10 +242,13 @@ def test_a_long_answer_arrives_whole_and_is_counted():
         assert (after.now["sandboxes"], after.now["memory_mb"], after.now["calls"]) == (1, 100, 1)
         assert after.limits["sandboxes"] is None and after.limits["output_bytes"] == 1 << 20
         assert [each.tenant for each in root.usage()] == ["ann", "root"]
-        with service.http(ANN) as http:
-            text = http.get("/metrics").text
-        assert 'ale_sandbox_tenant_cpu_seconds_total{tenant="ann"} 2.5' in text
-        assert 'ale_sandbox_tenant_sandboxes{tenant="ann"} 1' in text
+        for token, shown in ((ANN, {"ann"}), (ROOT, {"ann", "root"})):
+            with service.http(token) as http:
+                text = http.get("/metrics").text
+            assert 'ale_sandbox_tenant_cpu_seconds_total{tenant="ann"} 2.5' in text
+            assert 'ale_sandbox_tenant_sandboxes{tenant="ann"} 1' in text
+            assert set(re.findall('tenant="(.*?)"', text)) == shown
+            assert 'ale_sandbox_node_alive{node="here"} 1' in text
 
 
 def account(**limits):
