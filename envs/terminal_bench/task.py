@@ -144,6 +144,8 @@ def _check_services(found: Mapping[str, Any]) -> None:
 
 
 def _read_tests(folder: Path) -> dict[str, bytes]:
+    if folder.is_symlink():  # the walk would follow it, see `_read`
+        raise ValueError(f"{TESTS} is a link, not a folder")
     tests: dict[str, bytes] = {}
     left = MAX_TESTS_BYTES
     for parent, directories, names in os.walk(folder):

@@ -124,6 +124,14 @@ def test_a_link_to_a_folder_of_tests_is_refused(tmp_path):
         read_task(folder)
 
 
+def test_tests_that_are_a_link_are_refused(tmp_path):
+    folder = write_task(tmp_path / "seven")
+    (folder / "tests").rename(tmp_path / "elsewhere")
+    (folder / "tests").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="seven: tests is a link"):
+        read_task(folder)
+
+
 def test_too_many_tests_are_refused(tmp_path):
     folder = write_task(tmp_path / "seven", {f"tests/{n}": "" for n in range(1001)})
     with pytest.raises(ValueError, match="more than 1000 files"):
