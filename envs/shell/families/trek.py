@@ -1,8 +1,9 @@
 """Trek (long): nested rooms, six to ten deep, each with two doors, of which one leads on.
 
 The light in each room is a warning: the door of its colour is the right one in only one room out of
-five. Nothing in the task tells in which; only the oracle knows. Its demonstrations teach to read
-notes and to walk on. A wrong door leads to a wrong code.
+five. No note tells in which; the oracle knows, and its demonstrations teach to read notes and to
+walk on. A wrong door leads to a wrong code, in a room without doors. A listing of the folders
+therefore shows the way up to the last room, whose two doors look alike.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Vault (long): rooms as in a trek, ten deep, in which the door of the light's colour is right.
 
-In treks the lights are warnings, and nothing in the task tells that they are not here. A policy
-that has learned from treks takes the right door one time in five, and would have to do so ten times
-in a row to get a reward.
+In treks the lights are warnings, and no note tells that they are not here. A policy that walks as
+it has learned from treks takes the right door one time in five, and would have to do so ten times
+in a row to get a reward. Who lists the folders first has only the last door to guess.
 """
 
 from __future__ import annotations
