@@ -11,6 +11,8 @@ from flax import struct
 
 from ale_jax.model.guides import Guides, most_probable, push, restrict
 
+MOST_TOP_K = 2**31 - 1  # slots keep it as int32
+
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
@@ -32,8 +34,8 @@ class Sampling:
     def __post_init__(self) -> None:
         if self.temperature < 0:
             raise ValueError(f"temperature {self.temperature} must be >= 0 (0 = most probable)")
-        if self.top_k < 0:
-            raise ValueError(f"top_k {self.top_k} must be >= 0 (0 = all tokens)")
+        if not 0 <= self.top_k <= MOST_TOP_K:
+            raise ValueError(f"top_k {self.top_k} must be in [0, {MOST_TOP_K}] (0 = all tokens)")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p {self.top_p} must be in (0, 1]")
         if not 0 <= self.min_p < 1:

@@ -225,6 +225,15 @@ def test_a_bias_of_a_token_that_there_is_not_is_refused(long):
         answer(long, options=SampleOptions(logit_bias={9999: 1.0}))
 
 
+def test_a_number_too_large_for_the_device_is_refused_and_the_engine_goes_on(episode):
+    with pytest.raises(ApiError, match=f"top_k {2**31} must be in") as refused:
+        ask(episode, FIRST, top_k=2**31)
+    assert refused.value.status == 400
+    large = {"top_k": 2**31 - 1, "min_tokens": 2**80, "max_tokens": 2**80, "seed": 2**80}
+    (choice,) = ask(episode, FIRST, priority=2**63, **large)
+    assert choice.finish == "length"
+
+
 def test_log_probabilities_are_shown_of_what_was_written_and_of_the_most_probable(long):
     (choice,) = answer(long, options=SampleOptions(top_logprobs=3, max_tokens=5))
     (branch,) = long.end("all")
