@@ -7,6 +7,7 @@ one, and short segments packed into a long row cost little. Online softmax: Mila
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -14,6 +15,8 @@ import jax.numpy as jnp
 
 BLOCK = 512  # tokens, at most
 _MASKED = -1e30  # finite, so that a query that sees no key does not give NaN
+# Of inputs in bfloat16, a sum that came out in bfloat16 would already be rounded.
+_product = partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
 class Places(NamedTuple):
@@ -44,8 +47,8 @@ def _forward(q_BTNH, k_BMGH, v_BMGH, queries: Places, keys: Places):
             score = _scores(q_BGxH, k_BGmH, query_places, key_places)
             new_max = jnp.maximum(max_BGx, score.max(axis=-1))
             weight, shrink = jnp.exp(score - new_max[..., None]), jnp.exp(max_BGx - new_max)
-            more = jnp.einsum("bgxm,bgmh->bgxh", weight.astype(v_BGmH.dtype), v_BGmH)
-            out_BGxH = out_BGxH * shrink[..., None] + more.astype(jnp.float32)
+            more = _product("bgxm,bgmh->bgxh", weight.astype(v_BGmH.dtype), v_BGmH)
+            out_BGxH = out_BGxH * shrink[..., None] + more
             return new_max, sum_BGx * shrink + weight.sum(axis=-1), out_BGxH
 
         start = (
@@ -83,12 +86,12 @@ def _backward(kept, d_out_BTNH):
             (k_BGmH, v_BGmH, key_places), dk_BGmH, dv_BGmH = key
             score = _scores(q_BGxH, k_BGmH, query_places, key_places)
             weight = jnp.exp(score - lse_BGx[..., None])
-            d_weight = jnp.einsum("bgxh,bgmh->bgxm", d_out_BGxH, v_BGmH).astype(jnp.float32)
+            d_weight = _product("bgxh,bgmh->bgxm", d_out_BGxH, v_BGmH)
             d_score = (weight * (d_weight - delta_BGx[..., None]) * scale).astype(q_BGxH.dtype)
-            dq = jnp.einsum("bgxm,bgmh->bgxh", d_score, k_BGmH).astype(jnp.float32)
-            dk = jnp.einsum("bgxm,bgxh->bgmh", d_score, q_BGxH).astype(jnp.float32)
+            dq = _product("bgxm,bgmh->bgxh", d_score, k_BGmH)
+            dk = _product("bgxm,bgxh->bgmh", d_score, q_BGxH)
             weight = weight.astype(d_out_BGxH.dtype)
-            dv = jnp.einsum("bgxm,bgxh->bgmh", weight, d_out_BGxH).astype(jnp.float32)
+            dv = _product("bgxm,bgxh->bgmh", weight, d_out_BGxH)
             return dq_BGxH + dq, (dk_BGmH + dk, dv_BGmH + dv)
 
         def skip(dq_BGxH, key):
@@ -162,5 +165,5 @@ def _mask(queries: Places, keys: Places) -> jax.Array:
 def _scores(q_BGxH: jax.Array, k_BGmH: jax.Array, queries: Places, keys: Places) -> jax.Array:
     mask_Btm = _mask(queries, keys)
     mask_Bxm = jnp.repeat(mask_Btm, q_BGxH.shape[2] // mask_Btm.shape[1], axis=1)
-    score = jnp.einsum("bgxh,bgmh->bgxm", q_BGxH, k_BGmH).astype(jnp.float32)
+    score = _product("bgxh,bgmh->bgxm", q_BGxH, k_BGmH)
     return jnp.where(mask_Bxm[:, None], score * q_BGxH.shape[-1] ** -0.5, _MASKED)

@@ -7,6 +7,7 @@ import pytest
 
 from ale_jax.model import blockwise_attention as module
 from ale_jax.model.blockwise_attention import Places, blockwise_attention
+from ale_jax.model.compute import EXACT
 from ale_jax.model.context import context_attention, zigzag
 from ale_jax.model.sharding import MeshShape, make_mesh
 
@@ -32,18 +33,20 @@ def _places() -> Places:
 
 def _plain(q, k, v, places):
     same = places.segment_BT[:, :, None] == places.segment_BT[:, None, :]
-    mask = same & jnp.tril(jnp.ones((T, T), bool))[None]
-    k, v = (jnp.repeat(x, N // G, axis=2) for x in (k, v))
-    score = jnp.where(mask[:, None], jnp.einsum("btnh,bsnh->bnts", q, k) * H**-0.5, -jnp.inf)
+    mask = jnp.tril(same)
+    k, v = (jnp.repeat(x, q.shape[2] // x.shape[2], axis=2) for x in (k, v))
+    score = jnp.einsum("btnh,bsnh->bnts", q, k) * q.shape[-1] ** -0.5
+    score = jnp.where(mask[:, None], score, -jnp.inf)
     return jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(score, axis=-1), v)
 
 
-def _graded(attention, places):
+def _graded(attention, places, inputs=(Q, K, V)):
     def total(q, k, v):
         out = attention(q, k, v, places)
-        return jnp.sin(3 * out).sum(), out
+        return jnp.sin(3 * out.astype(jnp.float32)).sum(), out
 
-    return jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True))(Q, K, V)
+    graded = jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True)
+    return jax.jit(graded, compiler_options=EXACT)(*inputs)
 
 
 @pytest.mark.parametrize("block", [64, 16, 5])
@@ -55,6 +58,27 @@ def test_it_is_plain_attention_with_its_gradient(monkeypatch, block):
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5), expected, found
     )
+
+
+def test_of_bfloat16_the_scores_are_float32():
+    """Rounded to bfloat16, they would give 0.8% of the output and 5% of the gradients as errors."""
+    like = ((2, 2.0), (1, 4.0), (1, 1.0))  # heads and standard deviation of q, k, v
+    exact = [
+        scale * jax.random.normal(key, (1, 512, heads, 128))
+        for key, (heads, scale) in zip(KEYS, like, strict=True)
+    ]
+    rounded = [x.astype(jnp.bfloat16) for x in exact]
+    position = jnp.arange(512)[None]
+    places = Places(jnp.ones_like(position), position)
+    (_, out), gradient = _graded(_plain, places, [x.astype(jnp.float32) for x in rounded])
+    found = _graded(lambda q, k, v, p: blockwise_attention(q, k, v, p, p), places, rounded)
+    expected = dict(zip(("out", "dq", "dk", "dv"), (out, *gradient), strict=True))
+    share = {
+        name: float(jnp.abs(a.astype(jnp.float32) - b).mean() / jnp.abs(b).mean())
+        for (name, b), a in zip(expected.items(), (found[0][1], *found[1]), strict=True)
+    }
+    most = {"out": 0.003, "dq": 0.02, "dk": 0.02, "dv": 0.006}
+    assert all(share[name] < bound for name, bound in most.items()), share
 
 
 def test_what_no_query_sees_is_not_computed(monkeypatch):
