@@ -19,6 +19,7 @@ MAX_SKELETONS = 1024
 MAX_KEPT_CHARS = 1 << 17  # of one text; thousands of longer ones would fill the memory
 # A slot's number, as it is, or where the template writes JSON. No template writes NUL by itself.
 _SLOT = re.compile(r"\0(\d+)\0|\\u0000(\d+)\\u0000")
+_NUL = r"\0|\\u0000"  # a part of what could be taken for a slot
 
 
 class Piece(NamedTuple):
@@ -38,7 +39,8 @@ class ChatRenderer:
         ValueError if the template does not end the policy's turns with a special token.
         """
         self._apply = apply_template
-        self._special = re.compile("|".join(map(re.escape, sorted(special, key=len)[::-1])))
+        names = "|".join(map(re.escape, sorted(special, key=len)[::-1]))
+        self._special, self._suspect = re.compile(names), re.compile(f"{names}|{_NUL}")
         self._parts_of = lru_cache(MAX_SKELETONS)(self._parts)
         self.end_of_turn = self._end_of_turn()
 
@@ -56,9 +58,9 @@ class ChatRenderer:
     def _pieces(
         self, messages: Sequence[Message], tools: Sequence[Any] | None, first: bool
     ) -> list[Piece]:
-        slots = _Slots()
+        slots = _Slots(self._suspect)
         shown = [slots.hide_message(message) for message in messages]
-        offered = tools and slots.hide_special(list(tools), self._special)
+        offered = tools and slots.hide_suspect(list(tools))
         skeleton = json.dumps([shown, offered])
         parts_of = self._parts_of if len(skeleton) <= MAX_KEPT_CHARS else self._parts
         parts = parts_of(skeleton, first)
@@ -117,9 +119,10 @@ class ChatRenderer:
 
 class _Slots:
     """Texts that others wrote, and the numbers that stand for them in a skeleton. required: those
-    that the template must not leave out."""
+    that the template must not leave out. suspect: what could be a special token or a slot."""
 
-    def __init__(self) -> None:
+    def __init__(self, suspect: re.Pattern[str]) -> None:
+        self._suspect = suspect
         self.texts: list[str] = []
         self.required: set[int] = set()
 
@@ -138,12 +141,13 @@ class _Slots:
         if calls := message.get("tool_calls"):
             shown["tool_calls"] = [self._hide_call(call) for call in calls]
         if "tool_call_id" in message:
-            shown["tool_call_id"] = message["tool_call_id"]
+            shown["tool_call_id"] = self.hide_suspect(message["tool_call_id"])
         return shown
 
-    def hide_special(self, value: Any, special: re.Pattern[str]) -> Any:
-        """JSON, in which the strings that could be special tokens are hidden."""
-        return self._hide_where(value, lambda text: special.search(text) is not None)
+    def hide_suspect(self, value: Any) -> Any:
+        """JSON, in which the strings that could be special tokens or slots are hidden. Templates
+        may measure, cut and compare all others."""
+        return self._hide_where(value, lambda text: self._suspect.search(text) is not None)
 
     def _hide_call(self, call: Mapping[str, Any]) -> dict[str, Any]:
         """arguments: an object."""
@@ -152,7 +156,8 @@ class _Slots:
             "name": self._hide(function["name"]),
             "arguments": self._hide_where(function["arguments"], lambda text: True),
         }
-        return {"type": "function", "function": shown, "id": call.get("id", "")}
+        call_id = self.hide_suspect(call.get("id", ""))
+        return {"type": "function", "function": shown, "id": call_id}
 
     def _hide(self, text: str) -> str:
         self.texts.append(text)
