@@ -11,7 +11,7 @@ import numpy as np
 
 from ale_jax.records import FREE
 from ale_jax.rollout.guiding import Guide, NextToken
-from ale_jax.rollout.sampling_masks import MaskTable, only_token
+from ale_jax.rollout.sampling_masks import MaskTable, allows_only, only_token
 
 
 class Grammar:
@@ -97,21 +97,29 @@ class Pushes:
             raise ValueError(f"logit_bias names token {wrong[0]}: there are {self.vocab_size}")
 
     def next(self, ids: np.ndarray, most: int) -> Sequence[NextToken]:
+        return [NextToken(push_V=self.push_V(ids, may_end=len(ids) >= self.min_tokens))]
+
+    def push_V(self, ids: np.ndarray, may_end: bool) -> np.ndarray:
+        """may_end: whether the reply may end here."""
         count_V = np.bincount(ids, minlength=self.vocab_size).astype(np.float32)
         push_V = -self.frequency * count_V - self.presence * (count_V > 0)
         push_V = push_V.astype(np.float32)
         for token, value in self.bias.items():
             push_V[token] += value
-        if len(ids) < self.min_tokens:
+        if not may_end:
             push_V[list(self.stop_ids)] = -np.inf
-        return [NextToken(push_V=push_V)]
+        return push_V
 
 
 @dataclasses.dataclass(frozen=True)
 class Both:
+    """A reply that the grammar allows only to end does so, also before `min_tokens`."""
+
     grammar: Guide
-    pushes: Guide
+    pushes: Pushes
 
     def next(self, ids: np.ndarray, most: int) -> Sequence[NextToken]:
-        (held,), (pushed,) = self.grammar.next(ids, 1), self.pushes.next(ids, 1)
-        return [dataclasses.replace(held, push_V=pushed.push_V)]
+        (held,) = self.grammar.next(ids, 1)
+        has_enough = len(ids) >= self.pushes.min_tokens
+        may_end = has_enough or allows_only(held.allowed_w, self.pushes.stop_ids)
+        return [dataclasses.replace(held, push_V=self.pushes.push_V(ids, may_end))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -58,3 +59,11 @@ def only_token(allowed_w: np.ndarray) -> int | None:
     words = np.flatnonzero(allowed_w)
     bits = int(allowed_w[words[0]]) & 0xFFFFFFFF if len(words) == 1 else 0
     return int(WORD * words[0]) + bits.bit_length() - 1 if bits.bit_count() == 1 else None
+
+
+def allows_only(allowed_w: np.ndarray, tokens: Sequence[int]) -> bool:
+    """Whether a mask, int32 [w], allows none but these tokens."""
+    others_w = allowed_w.view(np.uint32).copy()
+    for token in tokens:
+        others_w[token // WORD] &= ~np.uint32(1 << token % WORD)
+    return not others_w.any()

@@ -10,12 +10,12 @@ import pytest
 from ale_jax.gateway.formats.families import format_named
 from ale_jax.gateway.formats.harmony import PIECES
 from ale_jax.gateway.messages import ChatMessage
-from ale_jax.gateway.requests import REQUIRED, ApiError, ChatRequest
+from ale_jax.gateway.requests import AUTO, REQUIRED, ApiError, ChatRequest
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import FORCED
 from ale_jax.rollout.constraints import Both, Grammar, Pushes
 from ale_jax.rollout.policy_gateway import language_of
-from ale_jax.rollout.sampling_masks import MaskTable, only_token
+from ale_jax.rollout.sampling_masks import MaskTable, allows_only, only_token
 
 LOOK = {
     "type": "object",
@@ -187,6 +187,27 @@ def test_a_grammar_and_pushes_hold_together(tokenizer):
     assert held.mask_id == masks.number(held.allowed_w), "the learner is told"
 
 
+@pytest.mark.parametrize(
+    ("schema", "text", "ends"),
+    [({"enum": [True]}, "true", True), ({"type": "integer"}, "17", False)],
+)
+def test_a_reply_ends_early_only_where_its_grammar_does(tokenizer, schema, text, ends):
+    asked = dataclasses.replace(ASKED, tools=(), tool_choice=AUTO, schema=schema)
+    grammar = language(tokenizer, "plain_json").grammar(asked)
+    pushes = Pushes(tokenizer.vocab_size, min_tokens=20, stop_ids=tokenizer.stop_ids)
+    both = Both(Grammar(tokenizer.grammar_vocabulary, grammar, tokenizer.stop_ids[0]), pushes)
+    ids = tokenizer.reply_ids(text)[:-1]
+    for count in range(len(ids) + 1):
+        held = following(both, ids[:count])
+        possible = [
+            token
+            for token in allowed(held, tokenizer.vocab_size)
+            if np.isfinite(held.push_V[token])
+        ]
+        is_end = set(possible) <= set(tokenizer.stop_ids)
+        assert possible and is_end == (ends and count == len(ids))
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_what_is_forced_is_known_ahead(tokenizer, name):
     """A grammar says the same of the tokens ahead as when it is asked for each of them."""
@@ -217,4 +238,7 @@ def test_the_only_token_of_a_mask(tokens):
     allowed_w = np.zeros(2, np.uint32)
     for token in tokens:
         allowed_w[token // 32] |= np.uint32(1 << token % 32)
-    assert only_token(allowed_w.view(np.int32)) == (tokens[0] if len(tokens) == 1 else None)
+    allowed_w = allowed_w.view(np.int32)
+    assert only_token(allowed_w) == (tokens[0] if len(tokens) == 1 else None)
+    assert allows_only(allowed_w, [7, *tokens])
+    assert allows_only(allowed_w, tokens[1:]) == (not tokens)
