@@ -137,8 +137,11 @@ def _draw(key_data: jax.Array, position: jax.Array, logp_V: jax.Array) -> jax.Ar
 
 def _pick(mass: jax.Array, uniform: jax.Array) -> jax.Array:
     """An index, with probability proportional to its mass; never one without mass."""
-    up_to = jnp.cumsum(mass)
-    return (up_to <= uniform * up_to[-1]).sum()
+    up_to, index = jnp.cumsum(mass), jnp.arange(len(mass))
+    found = (up_to <= uniform * up_to[-1]).sum()
+    # XLA sums in tiles, so that rounding may change the sum where there is no mass.
+    last = jnp.where(mass > 0, index, 0).max()
+    return jnp.where((mass > 0) & (index >= found), index, last).min()
 
 
 def _cut_rows(

@@ -1,15 +1,16 @@
 """The draw itself: its frequencies, and where its randomness comes from."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ale_jax.model.guides import no_guides
-from ale_jax.model.sampler import SlotState, sample
+from ale_jax.model.sampler import SlotState, _pick, sample
 
 S = 4000
 
 
-def _state(position=0, temperature=1.0, min_p=0.0):
+def _state(position=0, temperature=1.0, min_p=0.0, top_p=1.0):
     return SlotState(
         token_S=jnp.zeros((S,), jnp.int32),
         position_S=jnp.full((S,), position, jnp.int32),
@@ -17,7 +18,7 @@ def _state(position=0, temperature=1.0, min_p=0.0):
         key_S2=jnp.stack([jnp.full((S,), 3), jnp.arange(S)], axis=1).astype(jnp.uint32),
         temperature_S=jnp.full((S,), temperature),
         top_k_S=jnp.zeros((S,), jnp.int32),
-        top_p_S=jnp.ones((S,)),
+        top_p_S=jnp.full((S,), top_p),
         min_p_S=jnp.full((S,), min_p),
         goes_on_S=jnp.zeros((S,), bool),
     )
@@ -30,6 +31,22 @@ def test_draws_follow_the_distribution():
     # Standard deviation of a share of 4000 draws: at most 0.008.
     np.testing.assert_allclose(share_V, [0.5, 0.25, 0.15, 0.1], atol=0.03)
     np.testing.assert_allclose(drawn.logp_mu_S, logits_V[drawn.token_S], atol=1e-6)
+
+
+def test_a_place_without_mass_is_never_picked():
+    """Over hundreds of entries XLA sums in tiles, and the sum may change where nothing is added."""
+    rng = np.random.default_rng(1)
+    for _ in range(13):
+        mass = rng.exponential(size=390).astype(np.float32) * (rng.random(390) < 0.1)
+        mass = (mass / mass.sum()).astype(np.float32)
+    uniform = np.append(np.float32(0.9292418956756592), rng.random(2000, np.float32))
+    # One entry after another, which gives a sum that never falls.
+    up_to = np.cumsum(mass)
+    exact = np.searchsorted(up_to, uniform * up_to[-1], side="right")
+    picked = np.asarray(jax.vmap(_pick, (None, 0))(jnp.asarray(mass), jnp.asarray(uniform)))
+    assert (mass[picked] > 0).all()
+    assert (picked == exact).mean() > 0.99
+    assert _pick(jnp.zeros(390).at[7].set(1.0), np.nextafter(np.float32(1), np.float32(0))) == 7
 
 
 def test_temperature_sharpens():
