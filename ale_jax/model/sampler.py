@@ -164,6 +164,8 @@ def _cut(logits_V: jax.Array, top_k: jax.Array, top_p: jax.Array, min_p: jax.Arr
     rank = jnp.where(top_k > 0, top_k, V)
     kept_V = jnp.where(jnp.arange(V) < rank, logits_V[order_V], -jnp.inf)
     prob_V = jax.nn.softmax(kept_V)
-    before_V = jnp.cumsum(prob_V) - prob_V  # 0 for the first one, which is always kept
-    kept_V = jnp.where((before_V < top_p) & (prob_V >= min_p * prob_V[0]), kept_V, -jnp.inf)
+    before_V = jnp.cumsum(prob_V) - prob_V
+    # The first one also where top_p is so small that float32 makes it 0.
+    reached_V = (before_V < top_p) | (jnp.arange(V) == 0)
+    kept_V = jnp.where(reached_V & (prob_V >= min_p * prob_V[0]), kept_V, -jnp.inf)
     return jnp.full_like(logits_V, -jnp.inf).at[order_V].set(kept_V)

@@ -75,6 +75,13 @@ def test_min_p_leaves_what_is_nearly_as_probable_as_the_most_probable():
     np.testing.assert_allclose(np.exp(drawn.logp_old_S[first]), 0.25, rtol=1e-5)
 
 
+def test_a_top_p_too_small_for_float32_leaves_the_most_probable():
+    logits_V = jnp.log(jnp.array([0.15, 0.5, 0.25, 0.1]))
+    drawn = sample(jnp.tile(logits_V[None, :], (S, 1)), _state(top_p=1e-40))
+    assert set(np.asarray(drawn.token_S)) == {1}
+    np.testing.assert_array_equal(drawn.logp_mu_S, 0.0)
+
+
 def _guides(**fields):
     return no_guides(S, 40, 2).replace(**fields)
 
