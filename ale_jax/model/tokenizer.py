@@ -46,6 +46,8 @@ _PIECES = (
 
 OTHER_ENDS = (END_OF_TEXT, "<|end_of_text|>", "<|eom_id|>", "<|call|>")
 MAX_TEXTS = 4096  # of a template, whose ids are kept
+# Of several templates, the names of those that transformers uses with tools and without.
+TOOL_USE, DEFAULT = "tool_use", "default"
 
 
 def train_bpe(messages: Iterable[ChatMessage], vocab_size: int) -> PreTrainedTokenizerFast:
@@ -113,7 +115,9 @@ class ChatTokenizer:
         self._lock = threading.Lock()
         added = tokenizer.added_tokens_decoder.items()
         self._special = {number: token.content for number, token in added if token.special}
-        self._renderer = ChatRenderer(self._render, self._special.values())
+        self._renderer = self._tool_renderer = ChatRenderer(self._render, self._special.values())
+        if TOOL_USE in _named_templates(tokenizer):
+            self._tool_renderer = ChatRenderer(self._render_tool_use, self._special.values())
         self._own_ids = lru_cache(MAX_TEXTS)(partial(self._encode, special=True))
         self.vocab_size = len(tokenizer)
         self.stop_ids = _stop_ids(tokenizer, self._renderer.end_of_turn)
@@ -140,6 +144,12 @@ class ChatTokenizer:
             raise ValueError(f"{path}: its tokenizer cannot be read: {error!s:.200}") from error
         if not tokenizer.chat_template:
             raise ValueError(f"the tokenizer in {path} has no chat template: add one")
+        names = sorted(_named_templates(tokenizer))
+        if names and DEFAULT not in names:
+            raise ValueError(
+                f"the tokenizer in {path} has the chat templates {names}, and none is called "
+                f"{DEFAULT!r}: rename the one for conversations without tools"
+            )
         try:
             return cls(tokenizer, tools)
         except ValueError as error:
@@ -147,7 +157,9 @@ class ChatTokenizer:
 
     @property
     def chat_template(self) -> str:
-        return self._tokenizer.chat_template
+        """Of several, that for tools, if there is one."""
+        named = _named_templates(self._tokenizer)
+        return named.get(TOOL_USE, named[DEFAULT]) if named else self._tokenizer.chat_template
 
     @property
     def added_tokens(self) -> Mapping[str, int]:
@@ -206,13 +218,15 @@ class ChatTokenizer:
         """The ids that continue a conversation by `new_messages`, up to the policy's next token.
 
         first: the conversation starts here; otherwise the messages follow a reply of the policy
-        that ended with its end-of-turn token. tools: those that it offers, if it starts here; None
-        for those of the tokenizer.
+        that ended with its end-of-turn token. tools: those that it offers; None for those of the
+        tokenizer.
         """
+        tools = (self._tools if tools is None else tools) or None
+        renderer = self._tool_renderer if tools else self._renderer
         if first:
-            pieces = self._renderer.first(new_messages, self._tools if tools is None else tools)
+            pieces = renderer.first(new_messages, tools)
         else:
-            pieces = self._renderer.following(new_messages)
+            pieces = renderer.following(new_messages)
         return np.concatenate(list(map(self._ids_of, pieces)))
 
     def text_ids(self, text: str) -> np.ndarray:
@@ -242,6 +256,18 @@ class ChatTokenizer:
             add_generation_prompt=add_generation_prompt,
             tokenize=False,
         )
+
+    def _render_tool_use(
+        self, messages: list[Message], tools: Any, add_generation_prompt: bool
+    ) -> str:
+        """An empty list also selects the template for tools, which may not do without one."""
+        return self._render(messages, tools or [], add_generation_prompt)
+
+
+def _named_templates(tokenizer: PreTrainedTokenizerFast) -> Mapping[str, str]:
+    """The chat templates by name, if there are several."""
+    template = tokenizer.chat_template
+    return template if isinstance(template, dict) else {}
 
 
 def _stop_ids(tokenizer: PreTrainedTokenizerFast, end_of_turn: str) -> tuple[int, ...]:

@@ -145,6 +145,50 @@ def test_a_template_that_drops_contents_is_refused(tokenizer, tmp_path):
         broken.prompt_ids(DIALOGUE[:2], first=True)
 
 
+# Like Hermes 3's, of which the second cannot do without a list.
+NAMED = {
+    "default": """{% for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}""",
+    "tool_use": """Tools:{% for tool in tools %} {{ tool.function.name }}{% endfor %}
+{%- for m in messages %}<|im_start|>{{ m.role }}
+{% if m.role == 'tool' %}<tool_response>{{ m.content }}</tool_response>{% else %}{{ m.content }}
+{%- endif %}<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}""",
+}
+
+
+@pytest.mark.parametrize("offers", [True, False])
+def test_of_several_templates_a_conversation_has_one(tokenizer, tmp_path, offers):
+    tokenizer.save(tmp_path)
+    named = ChatTokenizer.load(tmp_path)
+    named._tokenizer.chat_template = NAMED
+    named.save(tmp_path)
+    loaded = ChatTokenizer.load(tmp_path)
+    assert loaded.chat_template == NAMED["tool_use"]
+    tools = [{"type": "function", "function": {"name": "bash"}}] if offers else None
+    ids = [
+        *loaded.prompt_ids(DIALOGUE[:2], True, tools),
+        *loaded.reply_ids(CALL),
+        *loaded.prompt_ids(DIALOGUE[3:4], False, tools),
+    ]
+    text = loaded._tokenizer.apply_chat_template(
+        DIALOGUE[:4], tools, add_generation_prompt=True, tokenize=False
+    )
+    assert loaded._tokenizer.decode(ids) == text
+    assert ("<tool_response>" in text, text.startswith("Tools: bash")) == (offers, offers)
+
+
+def test_several_templates_without_a_default_are_refused(tokenizer, tmp_path):
+    tokenizer.save(tmp_path)
+    named = ChatTokenizer.load(tmp_path)
+    named._tokenizer.chat_template = {"tool_use": NAMED["tool_use"], "rag": NAMED["default"]}
+    (tmp_path / "chat_template.jinja").unlink()
+    named.save(tmp_path)
+    with pytest.raises(ValueError, match=r"\['rag', 'tool_use'\], and none .* 'default'"):
+        ChatTokenizer.load(tmp_path)
+
+
 def test_the_text_of_tools_is_what_the_template_tells_of_them(tokenizer):
     tools = [{"type": "function", "function": {"name": "bash", "description": "Runs it."}}]
     shown = tokenizer.decode(tokenizer.prompt_ids(DIALOGUE[:2], first=True, tools=tools))
