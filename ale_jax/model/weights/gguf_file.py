@@ -242,9 +242,19 @@ def _under_our_names(
         if own not in stored:
             continue  # check_tensors reports it
         used.add(own)
+        if expert is not None:
+            _check_experts(path, stored[own], shape)
         turned = heads.get(name.split(".")[-2]) if architecture == "llama" else None
         tensors[name] = GgufTensor(
             path, stored[own], None if expert is None else int(expert[1]), turned
         )
     rest = {own: GgufTensor(path, stored[own], None, None) for own in stored.keys() - used}
     return tensors | rest
+
+
+def _check_experts(path: Path, stacked: gguf.ReaderTensor, shape: PolicyShape) -> None:
+    count = int(stacked.shape[-1])
+    if count != shape.num_experts:
+        raise ValueError(
+            f"{path}: tensor {stacked.name} has {count} experts, the model {shape.num_experts}"
+        )

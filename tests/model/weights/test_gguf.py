@@ -117,6 +117,17 @@ def test_what_does_not_fit_is_named(change, message, tmp_path):
         open_checkpoint(path)
 
 
+@pytest.mark.parametrize("more", [-1, 2])
+def test_experts_that_are_more_or_fewer_than_the_models_are_refused(more, tmp_path):
+    shape, name = SHAPES["qwen3moe"], "blk.1.ffn_down_exps.weight"
+    size = (shape.num_experts + more, shape.width, shape.expert_width)
+    extra = {name: np.zeros(size, np.float32)}
+    path = write_gguf(tmp_path / "x.gguf", "qwen3moe", random_params(shape), shape, extra=extra)
+    message = f"{path}: tensor {name} has {size[0]} experts, the model {shape.num_experts}"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        open_checkpoint(path)
+
+
 @pytest.fixture
 def whole(tmp_path):
     shape = SHAPES["qwen2"]
