@@ -8,6 +8,7 @@ from the learner's shards.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -35,8 +36,11 @@ def is_shared(mesh: Mesh) -> bool:
 
 
 def engine_sizes(mesh: Mapping[str, int], devices: int) -> dict[str, int]:
-    """Axes of the mesh of an engine on so many devices, among which experts and heads are divided
-    as on the learner's mesh. ValueError if they cannot be."""
+    """Axes of the mesh of an engine on so many devices: the learner's, if it has all of them and
+    none along context, whose tokens a decode step does not have. Otherwise experts and heads are
+    divided among them as there. ValueError if they cannot be."""
+    if devices == math.prod(mesh.values()) and mesh["context"] == 1:
+        return dict(mesh)
     inner = mesh["expert"] * mesh["tensor"]
     if devices % inner:
         raise ValueError(
@@ -57,11 +61,9 @@ def devices_of_engine(of_process: int, devices_per_engine: int) -> int:
 
 
 def engine_meshes(mesh: Mesh, devices_per_engine: int) -> list[Mesh]:
-    """The meshes of this process's engines: `mesh` itself, if it is all of the run's.
-    devices_per_engine: see `devices_of_engine`."""
+    """The meshes of this process's engines, see `engine_sizes`. devices_per_engine: see
+    `devices_of_engine`."""
     blocks = _by_engine(mesh, devices_per_engine)
-    if len(blocks) == 1:
-        return [mesh]
     sizes = engine_sizes(mesh.shape, blocks.shape[1])
     return [
         Mesh(block.reshape(tuple(sizes.values())), mesh.axis_names, axis_types=mesh.axis_types)

@@ -230,7 +230,7 @@ def _engine_mesh(config: RunConfig, mesh: AbstractMesh) -> AbstractMesh:
     hardware = config.hardware
     of_process = hardware.devices_per_process if hardware.chip else jax.local_device_count()
     devices = devices_of_engine(of_process or mesh.size, config.rollout.devices_per_engine)
-    return mesh if devices == mesh.size else abstract_mesh(engine_sizes(mesh.shape, devices))
+    return abstract_mesh(engine_sizes(mesh.shape, devices))
 
 
 def _sampler_bytes(

@@ -7,7 +7,7 @@ import pytest
 from ale_jax.model.compute import FLOAT32, SAME, sampling_weights
 from ale_jax.model.params import init_params
 from ale_jax.model.replicas import engine_meshes, engine_sizes, make_sampling_copy
-from ale_jax.model.sharding import MeshShape, make_mesh, param_shardings
+from ale_jax.model.sharding import MeshShape, make_mesh, num_data_shards, param_shardings
 from tests.model.shapes import MOE
 
 MESH = MeshShape(data=1, fsdp=4, expert=1, tensor=2)
@@ -24,6 +24,17 @@ def test_a_process_has_as_many_engines_as_its_devices_allow():
     assert dict(zip(mesh.axis_names, size, strict=True))["data"] == 2
 
 
+@pytest.mark.parametrize(
+    "sizes", [{"data": 2, "context": 4}, {"data": 1, "tensor": 2, "context": 4}]
+)
+def test_an_engine_divides_its_work_over_the_devices_of_a_row(sizes):
+    """A decode step has one token of each conversation, which cannot be divided along context."""
+    mesh = make_mesh(MeshShape(**sizes))
+    (own,) = engine_meshes(mesh, 0)
+    assert (own.shape["context"], num_data_shards(own)) == (1, 8 // sizes.get("tensor", 1))
+    assert list(own.devices.flat) == list(mesh.devices.flat)
+
+
 def test_what_cannot_be_divided_is_refused():
     mesh = make_mesh(MESH)
     with pytest.raises(ValueError, match="devices_per_engine 3 does not divide the 8 devices"):
@@ -34,9 +45,11 @@ def test_what_cannot_be_divided_is_refused():
         engine_sizes({"data": 1, "fsdp": 1, "expert": 4, "tensor": 2, "context": 1}, 4)
 
 
-@pytest.mark.parametrize("devices", [0, 2, 4])
-def test_each_engine_has_the_learners_weights_on_its_own_devices(devices):
-    mesh = make_mesh(MESH)
+@pytest.mark.parametrize(
+    ("sizes", "devices"), [(MESH, 0), (MESH, 2), (MESH, 4), (MeshShape(tensor=2, context=2), 0)]
+)
+def test_each_engine_has_the_learners_weights_on_its_own_devices(sizes, devices):
+    mesh = make_mesh(sizes)
     params = init_params(jax.random.key(1), MOE)
     learned = jax.device_put(params, param_shardings(MOE, mesh))
     copies = make_sampling_copy(MOE, FLOAT32, mesh, SAME, devices)(learned)

@@ -81,6 +81,18 @@ def test_each_engine_has_its_own_cache_and_weights():
     assert of_four[weights] == of_two[weights] == of_four["weights, float32"]
 
 
+def test_devices_along_context_share_the_conversations():
+    hardware, mesh = {"chip": "h100", "devices": 8}, {"data": 4, "context": 2}
+    name, weights = "keys and values of the sampler", "weights of the sampler, float32"
+    along, alone = (
+        _needs(_config(mesh=each, hardware=hardware)) for each in (mesh, {"data": 8, "context": 1})
+    )
+    assert along[name] == alone[name]
+    assert along[weights] == along["weights, float32"], "they are the engine's own"
+    with pytest.raises(ValueError, match=r"max_sequences 4 must be .* 8: set it to 8"):
+        _needs(_config(mesh=mesh, hardware=hardware, engine={"max_sequences": 4}))
+
+
 def test_a_host_over_which_experts_cannot_be_divided_is_refused():
     hardware = {"chip": "h100", "devices": 8, "devices_per_process": 2}
     with pytest.raises(ValueError, match="does not divide the 2 devices of an engine"):
