@@ -39,7 +39,9 @@ def route(
     replay_TK: experts to use instead, weighted by the router's own probabilities of them; -1 leaves
     the choice to the router. Gradients flow through the weights either way.
     """
-    prob_TE = jax.nn.softmax((x_TD @ router_DE).astype(jnp.float32), axis=-1)
+    # By default, accelerators round the inputs of a product.
+    score_TE = jnp.matmul(x_TD, router_DE, precision="highest", preferred_element_type=jnp.float32)
+    prob_TE = jax.nn.softmax(score_TE, axis=-1)
     weight_TK, expert_TK = jax.lax.top_k(prob_TE, shape.experts_per_token)
     if replay_TK is not None:
         expert_TK = jnp.where(replay_TK < 0, expert_TK, replay_TK)

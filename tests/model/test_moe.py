@@ -59,6 +59,22 @@ def test_every_token_gets_its_own_experts_output():
         np.testing.assert_allclose(out_TD[t], alone_D, atol=1e-5)
 
 
+def test_the_router_is_float32_wherever_matrix_products_are_not():
+    """GPUs and TPUs round the inputs of a product that does not ask for more; CPUs never do."""
+    x_TD = X_TD.astype(jnp.bfloat16)
+
+    def largest(router_DE):
+        return route(router_DE, x_TD, MOE)[0].max()
+
+    text = jax.jit(jax.value_and_grad(largest)).lower(LAYER["router_DE"]).as_text()
+    products = [line for line in text.splitlines() if "dot_general" in line]
+    assert len(products) == 2, "forward and backward"
+    assert all("precision = [HIGHEST, HIGHEST]" in line for line in products)
+    exact_TE = np.asarray(x_TD, np.float64) @ np.asarray(LAYER["router_DE"], np.float64)
+    prob_TE = route(LAYER["router_DE"], x_TD, MOE)[0]
+    np.testing.assert_allclose(prob_TE, jax.nn.softmax(exact_TE, axis=-1), rtol=1e-5)
+
+
 def _replayed(replay_TK):
     """The layer's outputs, statistics and gradients when it is told which experts to take."""
 
