@@ -12,6 +12,7 @@ from flax import struct
 from ale_jax.model.guides import Guides, most_probable, push, restrict
 
 MOST_TOP_K = 2**31 - 1  # slots keep it as int32
+GREEDY_BELOW = 1e-30  # a temperature; logits that are divided by less would overflow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +89,7 @@ def sample(
     logits_SV = restrict(logits_SV, guides, step)
     old_SV = jax.nn.log_softmax(logits_SV, axis=-1)
     logits_SV = push(logits_SV, guides)
-    greedy_S = state.temperature_S == 0
+    greedy_S = state.temperature_S < GREEDY_BELOW
     scale_S = jnp.where(greedy_S, 1.0, state.temperature_S)
     cuts_S = (state.top_k_S > 0) | (state.top_p_S < 1) | (state.min_p_S > 0)
     mu_SV = jax.lax.cond(

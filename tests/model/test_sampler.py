@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from ale_jax.model.guides import no_guides
 from ale_jax.model.sampler import SlotState, _pick, sample
@@ -80,6 +81,15 @@ def test_a_top_p_too_small_for_float32_leaves_the_most_probable():
     drawn = sample(jnp.tile(logits_V[None, :], (S, 1)), _state(top_p=1e-40))
     assert set(np.asarray(drawn.token_S)) == {1}
     np.testing.assert_array_equal(drawn.logp_mu_S, 0.0)
+
+
+@pytest.mark.parametrize("temperature", [1e-37, 1e-29])
+def test_under_a_tiny_temperature_the_most_probable_token_is_taken(temperature):
+    drawn = sample(
+        jnp.tile(jnp.array([[1.0, 60.0, 59.0]]), (S, 1)), _state(temperature=temperature)
+    )
+    assert set(np.asarray(drawn.token_S)) == {1}
+    np.testing.assert_array_equal(drawn.logp_mu_S > -1.0, True)
 
 
 def _guides(**fields):
