@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tensorboardX import SummaryWriter
-
 from ale_jax.files import (
     LineAppender,
     Lines,
@@ -20,6 +18,7 @@ from ale_jax.files import (
     read_lines,
     write_atomically,
 )
+from ale_jax.monitor.event_file import EventFile
 
 METRICS_FILE = "metrics.jsonl"
 TENSORBOARD_DIR = "tensorboard"
@@ -63,7 +62,7 @@ class MetricsWriter:
         self._last_steps = {line["phase"]: line["step"] for line in kept}
         self._resumed = resume_step is not None
         self._lines = LineAppender(path)
-        self._boards: dict[str, SummaryWriter] = {}
+        self._boards: dict[str, EventFile] = {}
         self._boards_lock = threading.Lock()
         self._clock = clock
         self._started = clock() - (kept[-1]["seconds"] if kept else 0.0)
@@ -77,6 +76,7 @@ class MetricsWriter:
 
         Raises:
           ValueError: a value is not a number, or a name is one of the writer's own.
+          OSError: a file cannot be written.
         """
         if own := _OWN_KEYS & values.keys():
             raise ValueError(f"metric names {sorted(own)} are reserved; rename them")
@@ -110,21 +110,19 @@ class MetricsWriter:
         self.close()
 
     def _draw(self, record: Mapping[str, Any]) -> None:
-        board = self._board(record["phase"])
-        for name, value in record.items():
-            if name not in _OWN_KEYS and isinstance(value, int | float):
-                board.add_scalar(name, value, record["step"])
+        values = {
+            name: value
+            for name, value in record.items()
+            if name not in _OWN_KEYS and isinstance(value, int | float)
+        }
+        self._board(record["phase"]).write(record["step"], values)
 
-    def _board(self, phase: str) -> SummaryWriter:
+    def _board(self, phase: str) -> EventFile:
         # One directory per phase: TensorBoard purges by step, and each phase may count its own.
         if phase not in self._boards:
             purge_step = self._last_steps.get(phase, -1) + 1 if self._resumed else None
-            self._boards[phase] = SummaryWriter(
-                str(self._workdir / TENSORBOARD_DIR / phase),
-                purge_step=purge_step,
-                # Files are named by the second, so a quick resume would overwrite the previous one.
-                filename_suffix=f".from-{purge_step or 0}",
-            )
+            folder = self._workdir / TENSORBOARD_DIR / phase
+            self._boards[phase] = EventFile(folder, purge_step)
         return self._boards[phase]
 
 

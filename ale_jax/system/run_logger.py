@@ -78,10 +78,11 @@ class RunLogger:
         self.progress.note(text)
 
     def record(self, kind: str, detail: str, **fields: str | int) -> None:
-        """Records an event, and shows it if whoever watches the run should know."""
-        self.events.record(kind, detail, **fields)
+        """Shows an event if whoever watches the run should know, and records it. OSError if it
+        cannot be recorded."""
         if kind in SHOWN:
             self.note(f"{kind.replace('_', ' ')}: {detail}")
+        self.events.record(kind, detail, **fields)
 
     def warm_start_step(self, step: int, values: dict[str, float]) -> None:
         self.metrics.log(step, values | self._compile_time(), "sft")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Hashable
@@ -10,6 +11,8 @@ from typing import NamedTuple
 from ale_jax.monitor.progress import duration
 
 LOOK_S = 1.0  # between two looks
+
+_log = logging.getLogger(__name__)
 
 
 class Sign(NamedTuple):
@@ -24,7 +27,8 @@ class Watchdog:
     be stuck. It only speaks; deadlines act.
 
     After `seconds` without progress it calls `say` with what the run waits for, and again after
-    twice as long, and so on.
+    twice as long, and so on. An OSError of `say` is logged: whether a full disk ends the run is for
+    the run's own threads to find out.
     """
 
     def __init__(
@@ -59,4 +63,8 @@ class Watchdog:
             self._progress, self._since, self._patience = sign.progress, now, self._seconds
         elif now - self._since >= self._patience:
             self._patience *= 2
-            self._say(f"nothing was finished for {duration(now - self._since)}: {sign.waits_for}")
+            text = f"nothing was finished for {duration(now - self._since)}: {sign.waits_for}"
+            try:
+                self._say(text)
+            except OSError as error:
+                _log.warning("%s (not recorded: %s)", text, error)

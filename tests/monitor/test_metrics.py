@@ -1,5 +1,7 @@
 """metrics.jsonl holds each step once, whatever happened to the process."""
 
+import errno
+import resource
 import struct
 import threading
 
@@ -151,6 +153,21 @@ def test_tensorboard_purges_what_will_be_written_again(tmp_path):
     (new,) = set((tmp_path / "tensorboard" / "rl").iterdir()) - before
     restarts = [e.step for e in tensorboard_events(new) if e.session_log.status == SessionLog.START]
     assert restarts == [4]
+
+
+def test_a_full_disk_is_an_error_although_the_line_of_the_metrics_still_fits(tmp_path):
+    (tmp_path / METRICS_FILE).symlink_to("/dev/null")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    writer = MetricsWriter(tmp_path)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, limits[1]))
+    try:
+        with pytest.raises(OSError) as error:
+            for step in range(1000):
+                writer.log(step, {f"metric{i}": i for i in range(40)}, "rl")
+        assert error.value.errno == errno.EFBIG
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        writer.close()
 
 
 @pytest.mark.parametrize(

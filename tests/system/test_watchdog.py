@@ -1,5 +1,7 @@
 """Says what a run waits for, when nothing happens for long enough, and only then."""
 
+import errno
+
 from ale_jax.system.watchdog import Sign, Watchdog
 
 
@@ -42,6 +44,20 @@ def test_progress_starts_the_wait_anew():
     assert len(rig.said) == 1
     rig.look_after(1.0)
     assert len(rig.said) == 2
+
+
+def test_what_cannot_be_recorded_does_not_end_it(caplog):
+    rig = Rig()
+
+    def on_full_disk(text):
+        rig.said.append(text)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    rig.watchdog._say = on_full_disk
+    rig.look_after(10.0)
+    rig.look_after(10.0)
+    assert len(rig.said) == 2
+    assert "episode 7 (not recorded: [Errno 28] No space left on device)" in caplog.text
 
 
 def test_it_looks_from_a_thread_of_its_own():
