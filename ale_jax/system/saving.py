@@ -39,6 +39,9 @@ class Saver:
     def save(self, cursor: Cursor, resampling: Callable[[], dict[str, Any] | None]) -> None:
         """Saves the state after a step if it is due. resampling: see `Resampler.snapshot`."""
         self._newest = _Point(cursor, self._trainer.updates, resampling)
+        if self._saved.step == 0:
+            # A run that recorded a step, but has no checkpoint, is taken for a damaged one.
+            self._checkpoints.wait()
         if self._config.checkpoint.is_due(cursor.step, self._config.rl.steps):
             self.save_newest()
 

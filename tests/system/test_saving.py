@@ -71,3 +71,15 @@ def test_a_state_that_the_next_step_has_changed_is_not_saved_as_the_last_one(tmp
         saver.save(Cursor(2), lambda: None)
         saver.save_newest()
     assert len(checkpoints.looks) == 1
+
+
+def test_a_step_is_finished_only_when_there_is_a_checkpoint_to_resume_from(tmp_path):
+    checkpoints, trainer = SlowCheckpoints(), SimpleNamespace(updates=0)
+    checkpoints.look = lambda: None
+    config = smoke_config(checkpoint={"every": 5}, rl={"steps": 9})
+    with Journal(tmp_path / "journal", _ignore) as journal:
+        saver = Saver(checkpoints, journal, config, trainer, Cursor())
+        saver.save(Cursor(), lambda: None)
+        assert checkpoints.durable is None  # it is written while the policy is evaluated
+        saver.save(Cursor(1), lambda: None)
+    assert checkpoints.durable == Cursor()
