@@ -141,9 +141,11 @@ class Checkpoints:
     def save(self, step: int, state: Any, host: Mapping[str, Any]) -> None:
         """Copies the state off the devices and returns; it is written in the background.
 
-        Waits for the previous save. `state` is a tree of arrays, for example a TrainState; the
-        caller may donate it at once. `host` is JSON: dicts with text keys, lists, text, finite
-        numbers (ints of 64 bits), bools, None. Tuples are restored as lists.
+        Waits for the previous save. Nothing is left to do if that was of the same step and failed
+        only once it was complete, in removing an older one or in recording it. `state` is a tree of
+        arrays, for example a TrainState; the caller may donate it at once. `host` is JSON: dicts
+        with text keys, lists, text, finite numbers (ints of 64 bits), bools, None. Tuples are
+        restored as lists.
 
         Raises:
           ValueError: JSON would change `host`.
@@ -153,7 +155,8 @@ class Checkpoints:
         folder = self._folder(step)
         if folder in self._damaged:
             self._set_aside(folder)
-        assert not (folder / MANIFEST_FILE).exists(), f"step {step} is saved already"
+        if (folder / MANIFEST_FILE).exists():
+            return
         try:
             shutil.rmtree(folder, ignore_errors=True)  # left by an interrupted save
             write_json(folder / HOST_FILE, host, indent=None)
@@ -182,6 +185,11 @@ class Checkpoints:
         except Exception as error:  # tensorstore reports a full disk by its own exception types
             self._lease.check()
             raise self._not_written(error) from error
+
+    def has_failed(self) -> bool:
+        """Whether the last save is known to have failed; `wait` raises why."""
+        finishing = self._finishing
+        return finishing is not None and finishing.done() and finishing.exception() is not None
 
     def any(self) -> bool:
         """True if there is a complete checkpoint; it may still be damaged."""

@@ -103,10 +103,11 @@ def run(
         start = restored or begin_anew(setting, checkpoints, logger, stop)
         journal = stack.enter_context(Journal(workdir.path / JOURNAL_DIR, logger.events.record))
         session = _Session(setting, start, checkpoints, journal, logger, stop)
-        saver = Saver(checkpoints, journal, config, start.trainer, start.cursor)
+        trainer, cursor = start.trainer, start.cursor
+        saver = Saver(checkpoints, journal, config, trainer, cursor, logger.record)
         if not restored:
             session.keep_reference()
-            saver.save(start.cursor, lambda: None)
+            saver.save(cursor, lambda: None)
         try:
             look.rollouts = _open_rollouts(session, ray_address, stack)
             stack.enter_context(spared_by_collector())

@@ -40,7 +40,7 @@ from ale_jax.system.trajectory_samples import trajectory_samples
 # Events that are shown in the terminal, too: what makes a run slower, or its results smaller.
 SHOWN = (
     *("actor_lost", "actors_unplaced", "episodes_paused", "episodes_resumed"),
-    *(GROUP_DROPPED, "stalled"),
+    *(GROUP_DROPPED, "stalled", "checkpoint_failed"),
 )
 NONE_BACK = "none came back"
 

@@ -344,6 +344,39 @@ def test_a_full_disk_is_said_and_the_checkpoint_before_stands(small_disk):
     checkpoints.close()
 
 
+def test_a_save_that_failed_is_known_and_does_not_prevent_the_next(tmp_path, monkeypatch):
+    with Checkpoints(tmp_path, 2, Events().record) as checkpoints:
+        checkpoints.save(1, tiny_state(1.0), {})
+        checkpoints.wait()
+        assert not checkpoints.has_failed()
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoints, "_digests", lambda *_: (tmp_path / "none").read_bytes())
+            checkpoints.save(2, tiny_state(2.0), {})
+            while not checkpoints.has_failed():
+                time.sleep(0.01)
+        with pytest.raises(OSError, match="could not be written"):
+            checkpoints.wait()
+        assert not checkpoints.has_failed()
+        checkpoints.save(2, tiny_state(3.0), {})
+        checkpoints.wait()
+        step, state, _ = checkpoints.restore_latest(tiny_state(0.0))
+    assert step == 2
+    assert_same(state, tiny_state(3.0))
+
+
+def test_a_save_that_failed_once_it_was_complete_is_not_made_again(tmp_path):
+    def on_full_disk(*event, **fields):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    checkpoints = Checkpoints(tmp_path, 2, on_full_disk)
+    checkpoints.save(1, tiny_state(1.0), {})
+    with pytest.raises(OSError, match="could not be written"):
+        checkpoints.wait()
+    checkpoints.save(1, tiny_state(1.0), {})
+    checkpoints.close()
+    assert (tmp_path / "step_00000001" / MANIFEST_FILE).exists()
+
+
 def test_the_manifest_names_format_step_and_every_file(tmp_path):
     with Checkpoints(tmp_path, 2, Events().record) as checkpoints:
         checkpoints.save(4, tiny_state(1.0), {})

@@ -68,7 +68,7 @@ class Lives:
             if found := checkpoints.restore_latest(STATE):
                 _, _, host = found
                 cursor = Cursor(**host | {"groups": tuple(host["groups"])})
-            saver = Saver(checkpoints, journal, run.config, run.trainer, cursor)
+            saver = Saver(checkpoints, journal, run.config, run.trainer, cursor, self._record)
             if not found:
                 saver.save(cursor, lambda: None)
             run.train(cursor, journal, report, saver.save)

@@ -3,6 +3,8 @@
 import shutil
 from types import SimpleNamespace
 
+import pytest
+
 from ale_jax.data.journal import Journal
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.records import RolloutRequest
@@ -17,15 +19,26 @@ def _ignore(kind, detail, **fields):
 
 
 class SlowCheckpoints:
-    """A save is durable when the next one waits for it, and not earlier."""
+    """A save is durable when the next one waits for it, and not earlier.
+
+    failures: how many of the next saves cannot be written.
+    """
 
     def __init__(self):
         self._begun, self.durable, self.looks = None, None, []
+        self.failures, self._fails = 0, False
+
+    def has_failed(self):
+        return self._fails
 
     def wait(self):
+        if self._fails:
+            self._fails = False
+            raise OSError("the disk was full")
         self.durable = self._begun
 
     def save(self, step, state, host):
+        self._fails, self.failures = self.failures > 0, max(self.failures - 1, 0)
         self._begun = Cursor(**host)
         self.looks.append(self.durable and self.look())
 
@@ -49,7 +62,7 @@ def test_the_journal_keeps_what_the_newest_durable_checkpoint_needs(tmp_path):
     trainer = SimpleNamespace(updates=0)
     config = smoke_config(checkpoint={"every": 1}, rl={"steps": 9})
     with Journal(folder, _ignore) as journal:
-        saver = Saver(checkpoints, journal, config, trainer, Cursor())
+        saver = Saver(checkpoints, journal, config, trainer, Cursor(), _ignore)
         for step, open_groups, next_group in ((0, (), 0), (1, (0, 1), 2), (2, (2,), 3), (3, (), 4)):
             saver.save(Cursor(step, open_groups, next_group), lambda: None)
             journal.append(make_trajectory(step, 0))
@@ -63,7 +76,7 @@ def test_a_state_that_the_next_step_has_changed_is_not_saved_as_the_last_one(tmp
     checkpoints.look = lambda: None
     config = smoke_config(checkpoint={"every": 5}, rl={"steps": 9})
     with Journal(tmp_path / "journal", _ignore) as journal:
-        saver = Saver(checkpoints, journal, config, trainer, Cursor())
+        saver = Saver(checkpoints, journal, config, trainer, Cursor(), _ignore)
         saver.save(Cursor(1), lambda: None)
         trainer.updates += 1  # and then the rollouts fail
         saver.save_newest()
@@ -78,8 +91,68 @@ def test_a_step_is_finished_only_when_there_is_a_checkpoint_to_resume_from(tmp_p
     checkpoints.look = lambda: None
     config = smoke_config(checkpoint={"every": 5}, rl={"steps": 9})
     with Journal(tmp_path / "journal", _ignore) as journal:
-        saver = Saver(checkpoints, journal, config, trainer, Cursor())
+        saver = Saver(checkpoints, journal, config, trainer, Cursor(), _ignore)
         saver.save(Cursor(), lambda: None)
         assert checkpoints.durable is None  # it is written while the policy is evaluated
         saver.save(Cursor(1), lambda: None)
     assert checkpoints.durable == Cursor()
+
+
+@pytest.fixture
+def rig(tmp_path):
+    """A run that has a checkpoint of step 0."""
+    checkpoints, trainer, events = SlowCheckpoints(), SimpleNamespace(updates=0), []
+    checkpoints.look = lambda: None
+    config = smoke_config(checkpoint={"every": 20}, rl={"steps": 99})
+    record = lambda kind, detail: events.append((kind, detail))  # noqa: E731
+    with Journal(tmp_path / "journal", _ignore) as journal:
+        saver = Saver(checkpoints, journal, config, trainer, Cursor(), record)
+        saver.save(Cursor(), lambda: None)
+        saver.save(Cursor(1), lambda: None)
+        yield saver, checkpoints, events
+
+
+FAILED = ("checkpoint_failed", "the disk was full")
+
+
+def test_a_save_that_failed_is_said_and_made_up_for_at_the_next_step(rig):
+    saver, checkpoints, events = rig
+    checkpoints.failures = 1
+    saver.save(Cursor(20), lambda: None)
+    assert events == []
+    saver.save(Cursor(21), lambda: None)
+    assert events == [FAILED] and checkpoints.durable == Cursor(21)
+    saver.save(Cursor(22), lambda: None)
+    assert checkpoints.durable == Cursor(21)
+
+
+def test_two_saves_that_fail_end_the_run(rig):
+    saver, checkpoints, events = rig
+    checkpoints.failures = 2
+    saver.save(Cursor(20), lambda: None)
+    with pytest.raises(OSError, match="full"):
+        saver.save(Cursor(21), lambda: None)
+    assert events == [FAILED] and checkpoints.durable == Cursor()
+
+
+@pytest.mark.parametrize("newest", [20, 21])
+def test_a_run_that_is_stopped_after_a_save_failed_loses_no_step(rig, newest):
+    saver, checkpoints, events = rig
+    checkpoints.failures = 1
+    saver.save(Cursor(20), lambda: None)
+    if newest == 21:  # the failure becomes known only after it
+        checkpoints.has_failed = lambda: False
+        saver.save(Cursor(21), lambda: None)
+    saver.save_newest()
+    assert events == [FAILED] and checkpoints.durable == Cursor(newest)
+
+
+def test_what_the_checkpoint_before_needs_of_the_journal_survives_a_save_that_failed(rig):
+    saver, checkpoints, _ = rig
+    saver._journal.append(make_trajectory(0, 0))  # open at step 0, closed at step 20
+    checkpoints.failures = 2
+    saver.save(Cursor(20, (), 1), lambda: None)
+    with pytest.raises(OSError, match="full"):
+        saver.save(Cursor(21, (), 1), lambda: None)
+    frames = saver._journal._folder.glob("*.frames")
+    assert any(each.stat().st_size for each in frames)
