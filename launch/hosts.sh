@@ -76,26 +76,32 @@ fi
 folder=$(mktemp -d)
 touch "$folder/log.0"
 runs=()       # the process of each ssh
-lifelines=()  # processes that keep the stdin of each open
-cut() { kill "$@" 2> /dev/null || true; }
-trap 'cut "${lifelines[@]}"; rm -rf "$folder"' EXIT
+lifelines=()  # what keeps the stdin of each open: a descriptor that only this program has, so that
+              # it closes even if this is killed
+# COUNT: closes the first ones.
+cut() {
+    local lifeline
+    for lifeline in "${lifelines[@]:0:$1}"; do exec {lifeline}>&-; done
+    lifelines=("${lifelines[@]:$1}")
+}
+trap 'rm -rf "$folder"' EXIT
 # shellcheck disable=SC2329  # the trap invokes it
 stop() {
-    trap 'cut "${lifelines[@]}"' INT TERM HUP
-    cut "${lifelines[0]:-}"
+    trap 'cut ${#hosts[@]}' INT TERM HUP
+    cut 1
 }
 trap stop INT TERM HUP
 
 for process in "${!hosts[@]}"; do
     line=$(remote_line "$process" "$@")
     mkfifo "$folder/stdin.$process"
-    sleep infinity > "$folder/stdin.$process" &
-    lifelines+=($!)
-    "${ssh[@]}" "${hosts[process]}" "$line" \
+    exec {lifeline}<> "$folder/stdin.$process"
+    lifelines+=("$lifeline")
+    (cut ${#hosts[@]} && exec "${ssh[@]}" "${hosts[process]}" "$line") \
         < "$folder/stdin.$process" > "$folder/log.$process" 2>&1 &
     runs+=($!)
 done
-tail --lines=+1 --follow "$folder/log.0" &
+(cut ${#hosts[@]} && exec tail --lines=+1 --follow --pid=$$ "$folder/log.0") &
 tail=$!
 
 # How many of the processes have ended.
@@ -110,7 +116,7 @@ ended() {
 while [ "$(ended)" = 0 ]; do sleep 0.2 || true; done
 SECONDS=0
 while [ "$(ended)" -lt ${#hosts[@]} ] && [ $SECONDS -lt $patience_s ]; do sleep 0.2 || true; done
-cut "${lifelines[@]}"
+cut ${#hosts[@]}
 
 result=0
 for process in "${!hosts[@]}"; do

@@ -1,7 +1,5 @@
 """launch/hosts.sh: over an ssh that runs everything on this machine."""
 
-import contextlib
-import os
 import signal
 import socket
 import subprocess
@@ -158,17 +156,13 @@ def test_a_second_signal_reaches_all(hosts):
     assert (hosts.training.folder / "ended.1").exists()
 
 
-def test_a_process_ends_with_its_connection(hosts):
+def test_none_outlives_the_end_of_the_program(hosts):
     running = hosts("--config=waits,waits")
     wait_for(*(hosts.training.folder / f"pid.{number}" for number in (0, 1)))
-    children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
-    for child in children:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
-            words = Path(f"/proc/{child}/cmdline").read_bytes()
-            if words == b"sleep\0infinity\0":  # what keeps the stdin of a connection open
-                os.kill(int(child), signal.SIGKILL)
+    running.kill()
+    running.wait()
     wait_for(*(hosts.training.folder / f"ended.{number}" for number in (0, 1)))
-    assert finish(running)[0] == 130
+    finish(running)  # nothing holds what it printed to open, either
 
 
 def test_two_hosts_train_and_save_when_they_are_stopped(hosts, tmp_path):
