@@ -37,7 +37,6 @@ import errno
 import functools
 import logging
 import os
-import re
 import signal
 import sys
 import threading
@@ -67,7 +66,6 @@ if TYPE_CHECKING:
 
 Run = Callable[["RunConfig", "Workdir", StopSignals, "Processes"], None]
 
-SPAWN_FLAG = re.compile(r"--?spawn=")
 TRACEBACK_FILE = "traceback.txt"
 # How long a thread may run Python code while others wait. With Python's 5 ms, GPUs idle: a dispatch
 # of the engine to a GPU gives up the interpreter's lock dozens of times, and has to wait as often
@@ -131,8 +129,7 @@ def _launch(argv: Sequence[str], run: Run | None) -> int:
         return act(values, options, host)
     if options.processes > 1:
         raise ValueError("--spawn starts all processes by itself: leave out --processes")
-    own = [argument for argument in argv[1:] if not SPAWN_FLAG.match(argument)]
-    with spawned(options.spawn, own) as host:
+    with spawned(options.spawn, argv[1:]) as host:
         return act(values, options, host)
 
 

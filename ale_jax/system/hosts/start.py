@@ -91,7 +91,8 @@ def _is_in_cluster(environment: Mapping[str, str]) -> bool:
 
 @contextmanager
 def spawned(count: int, argv: Sequence[str]) -> Iterator[HostOptions]:
-    """Starts processes 1 to count - 1 on this machine, with the arguments `argv` of this one.
+    """Starts processes 1 to count - 1 on this machine, with the arguments `argv` of this one, after
+    which --spawn=1 and others follow: the last of a flag counts.
 
     They end with this process, whose end closes their logs.
     """
@@ -101,7 +102,7 @@ def spawned(count: int, argv: Sequence[str]) -> Iterator[HostOptions]:
     children = []
     for process in range(1, count):
         own = [f"--coordinator={coordinator}", f"--processes={count}", f"--process={process}"]
-        line = [sys.executable, "-m", "ale_jax.launch", *argv, *own]
+        line = [sys.executable, "-m", "ale_jax.launch", *argv, "--spawn=1", *own]
         # Ctrl-C at the terminal is for the first process alone, which tells the others.
         children.append(subprocess.Popen(line, stdin=subprocess.DEVNULL, start_new_session=True))
     try:

@@ -4,9 +4,11 @@ import json
 import queue
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
+from ale_jax.command_line import read_flags
 from ale_jax.system.hosts import start
 from ale_jax.system.hosts.start import (
     HostOptions,
@@ -16,6 +18,7 @@ from ale_jax.system.hosts.start import (
     digest,
     own_address,
     served_at,
+    spawned,
 )
 
 
@@ -68,6 +71,26 @@ def test_the_address_is_as_private_as_the_coordinators(monkeypatch):
     monkeypatch.setattr(start.socket, "gethostbyname", {"gpu0": "127.0.1.1"}.get)
     with pytest.raises(ValueError, match=r"here gpu0 is 127\.0\.1\.1, which no other machine"):
         own_address("gpu0:80")
+
+
+@pytest.mark.parametrize("typed", [["--spawn=3"], ["-spawn=3"], ["--spawn", "3"], ["-spawn", "3"]])
+def test_a_process_that_was_spawned_spawns_none(monkeypatch, typed):
+    lines = []
+
+    def start_process(line, **options):
+        lines.append(line)
+        return SimpleNamespace(wait=lambda timeout: 0)
+
+    monkeypatch.setattr(start.subprocess, "Popen", start_process)
+    with spawned(3, ["--workdir=x", *typed]) as first:
+        pass
+    children = [read_flags(line[2:])[0] for line in lines]
+    assert [(each.spawn, each.processes, each.process) for each in children] == [
+        (1, 3, 1),
+        (1, 3, 2),
+    ]
+    assert {each.coordinator for each in children} == {first.coordinator}
+    assert {each.workdir for each in children} == {"x"}
 
 
 @pytest.fixture
