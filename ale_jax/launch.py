@@ -85,20 +85,24 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
         signal.signal(each, signal.default_int_handler)
     # transformers is only used for tokenizers, so its warning that torch is missing is irrelevant.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    debug = "--debug" in argv  # as far as is known before the flags are read
     try:
-        return _launch(argv, run)
+        options, overrides = read_flags(argv)
+        debug = options.debug
+        return _launch(argv, options, overrides, run)
     except KeyboardInterrupt:
         print("interrupted: the same command continues from the last checkpoint", file=sys.stderr)
         return INTERRUPTED
     except (ValueError, OSError, RunFailed, SandboxStartError, flags.Error) as error:
-        if "--debug" in argv:
-            raise
+        if debug:
+            traceback.print_exc()
         print(f"error: {_one_line(error)}", file=sys.stderr)
         return EXIT_FAILED
 
 
-def _launch(argv: Sequence[str], run: Run | None) -> int:
-    options, overrides = read_flags(argv)
+def _launch(
+    argv: Sequence[str], options: flags.FlagValues, overrides: Sequence[str], run: Run | None
+) -> int:
     if options.help:
         print("\n".join([__doc__, *described_choices()]))
         return 0

@@ -217,9 +217,19 @@ def test_a_server_ends_with_its_engine(launch, monkeypatch):
     assert "the engine failed" in refused(answer) and "step 3 answers" in answer[1]
 
 
-def test_debug_shows_where_it_was_raised(launch):
-    with pytest.raises(ValueError, match="boom"):
-        launch(Runs(ValueError("boom")), SMOKE, "--debug")
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [("--debug", True), ("--debug=true", True), ("-debug", True), ("--debug=false", False)],
+)
+def test_debug_adds_where_it_was_raised(launch, typed, shown):
+    code, _, err = launch(Runs(ValueError("boom")), SMOKE, typed)
+    assert code == 2 and err.splitlines()[-1].startswith("error: boom (traceback in ")
+    assert ("in __call__" in err) == shown
+
+
+def test_debug_adds_where_a_flag_was_refused(launch):
+    code, _, err = launch(Runs(), SMOKE, "--debug", "--wrokdir=x")
+    assert code == 2 and err.startswith("Traceback") and "Did you mean: workdir" in err
 
 
 def test_a_bug_is_not_reported_as_the_users_mistake(launch):
