@@ -175,6 +175,8 @@ def _control(
         if workdir.moved:
             print(f"the previous run in {workdir.path} is now in {workdir.moved}")
         if workdir.state is RunState.FINISHED:
+            if report := workdir.write_missing_report():
+                print(f"report: {report}")
             print(f"the run in {workdir.path} is finished: --overwrite starts over")
             return 0
         if workdir.state is RunState.UNFINISHED:

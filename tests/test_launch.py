@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -183,6 +184,18 @@ def test_an_unfinished_run_goes_on_and_a_finished_one_is_left_alone(launch, tmp_
     code, out, _ = launch(runs, SMOKE, "--overwrite")
     assert code == 0 and f"is now in {tmp_path / 'run.old-1'}" in out
     assert [state for _, state in runs.seen] == [RunState.UNFINISHED, RunState.NEW]
+
+
+def test_a_finished_run_gets_the_report_that_it_ended_without(launch, tmp_path):
+    launch(Runs(), SMOKE)
+    report = tmp_path / "run" / "report.html"
+    assert not report.exists()
+    code, out, _ = launch(Runs(), SMOKE)
+    assert code == 0 and f"report: {report}\n" in out and "<html" in report.read_text()
+    assert "report:" not in launch(Runs(), SMOKE)[1]  # it is there
+
+    os.utime(report, (0, 0))  # that of the run before it was made longer
+    assert "report:" in launch(Runs(), SMOKE)[1] and report.stat().st_mtime > 0
 
 
 def test_resume_makes_a_run_longer(launch, tmp_path):

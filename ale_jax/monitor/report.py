@@ -19,6 +19,7 @@ import markupsafe
 
 from ale_jax.files import write_atomically
 from ale_jax.monitor import report_sections as sections
+from ale_jax.monitor.evaluations import SUMMARY_FILE
 from ale_jax.monitor.progress import duration
 from ale_jax.monitor.run_files import RunFiles, read_run
 from ale_jax.monitor.text import visible
@@ -36,6 +37,12 @@ def write_report(workdir: Path) -> Path:
       ValueError: `workdir` is not a directory.
     """
     return _write(read_run(workdir))
+
+
+def is_reported(workdir: Path) -> bool:
+    """Whether a finished run has the report of its end, and not only one from before it went on."""
+    report, summary = workdir / REPORT_FILE, workdir / SUMMARY_FILE
+    return report.exists() and report.stat().st_mtime_ns >= summary.stat().st_mtime_ns
 
 
 def render(run: RunFiles) -> str:

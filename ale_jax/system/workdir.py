@@ -15,6 +15,7 @@ from typing import Any
 from ale_jax.files import read_json, write_json
 from ale_jax.monitor.evaluations import SUMMARY_FILE
 from ale_jax.monitor.metrics import METRICS_FILE
+from ale_jax.monitor.report import is_reported, write_report
 from ale_jax.monitor.run_files import CONFIG_FILE
 from ale_jax.system.config import RunConfig
 from ale_jax.system.fields import MAX_SHOWN, described_changes, differing_fields, flat
@@ -121,6 +122,11 @@ class Workdir:
             lease.close()
             raise
         return cls(path, _state(path), None, lease)
+
+    def write_missing_report(self) -> Path | None:
+        """Writes the report of a finished run that has none of its end, because the disk was full
+        then; its path, or None if it is there."""
+        return None if is_reported(self.path) else write_report(self.path)
 
     @classmethod
     def _claim(cls, path: Path, config: RunConfig, resume: bool, overwrite: bool) -> Workdir:
