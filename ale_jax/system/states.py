@@ -114,8 +114,7 @@ def export_run(config: RunConfig, workdir: Workdir, out: Path, adapter: bool) ->
         )
     step, state, _, tokenizer = newest_state(config, workdir.path)
     if adapter:
-        save_peft(out, state.params, config.lora, config.weights)
-        tokenizer.save(out)
+        save_peft(out, state.params, config.lora, config.weights, tokenizer)
     else:
         policy = config.policy_shape(tokenizer.vocab_size)
         export(out, merged(state.params), policy, tokenizer)

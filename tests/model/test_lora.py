@@ -92,10 +92,11 @@ def test_the_export_says_the_same_in_pefts_names(tmp_path):
     params = init_params(jax.random.key(0), DENSE)
     adapters = new_adapters(jax.random.key(1), DENSE, LORA)
     params |= jax.tree.map(lambda a: jax.random.normal(jax.random.key(2), a.shape), adapters)
-    save_peft(tmp_path, params, LORA, "base")
-    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    out = tmp_path / "out"
+    save_peft(out, params, LORA, "base")
+    config = json.loads((out / "adapter_config.json").read_text())
     assert config["target_modules"] == [f"{target}_proj" for target in TARGETS]
-    tensors = load_file(tmp_path / "adapter_model.safetensors")
+    tensors = load_file(out / "adapter_model.safetensors")
     assert len(tensors) == 2 * len(TARGETS) * DENSE.num_layers
     full = merged(params | {"adapter_scale": config["lora_alpha"] / config["r"]})
     for name, module in (("o_NHD", "self_attn.o_proj"), ("down_FD", "mlp.down_proj")):
@@ -111,9 +112,11 @@ def test_what_peft_has_no_names_for_is_refused(tmp_path):
     params = init_params(jax.random.key(0), MIXED)
     adapters = new_adapters(jax.random.key(1), MIXED, LORA)
     with pytest.raises(ValueError, match=r"layer 1 has adapters of \w+ in each expert"):
-        save_peft(tmp_path, params | adapters, LORA, "base")
+        save_peft(tmp_path / "out", params | adapters, LORA, "base")
     with pytest.raises(ValueError, match="trained in full"):
-        save_peft(tmp_path, params, LORA, "base")
+        save_peft(tmp_path / "out", params, LORA, "base")
+    with pytest.raises(ValueError, match="exists: name a folder that does not"):
+        save_peft(tmp_path, params | adapters, LORA, "base")
     assert not list(tmp_path.iterdir())
 
 

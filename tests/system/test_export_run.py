@@ -1,5 +1,6 @@
 """--mode=export: a run's newest weights as transformers loads them, and what it refuses."""
 
+import errno
 import importlib
 import json
 from functools import partial
@@ -116,6 +117,23 @@ def test_adapters_alone_go_to_peft(run, export, tmp_path):
     found = tensors["base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight"]
     np.testing.assert_array_equal(found, np.asarray(a).T)
     assert (out / "tokenizer.json").is_file() and not (out / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("kind", [["--adapter"], []])
+def test_a_folder_is_there_whole_or_not_at_all(run, export, tmp_path, monkeypatch, kind):
+    path, _, _ = run("base")
+    out = tmp_path / "exported" / "out"
+
+    def on_full_disk(self, folder):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ChatTokenizer, "save", on_full_disk)
+        code, _, err = export(path, f"--out={out}", "--config.weights=base", *kind)
+    assert code == 2 and "No space left" in err
+    assert list(out.parent.iterdir()) == []
+    assert export(path, f"--out={out}", "--config.weights=base", *kind)[0] == 0
+    assert out.stat().st_mode & 0o777 == 0o755
 
 
 def test_what_cannot_be_exported_is_refused_and_nothing_is_written(run, export, tmp_path):

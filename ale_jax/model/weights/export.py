@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
@@ -59,15 +60,23 @@ def export(
         for _ in _tensors(params, shape, kinds):  # only takes part in the gathering
             pass
         return
+    with _new_folder(path) as folder:
+        _write_shards(folder, _cut(kinds, max_shard_bytes), _tensors(params, shape, kinds))
+        write_json(folder / CONFIG, config)
+        if tokenizer is not None:
+            tokenizer.save(folder)
+            stops = {"eos_token_id": list(tokenizer.stop_ids)}
+            write_json(folder / GENERATION_CONFIG, stops)
+
+
+@contextmanager
+def _new_folder(path: Path) -> Iterator[Path]:
+    """A folder to write to within the block, which becomes `path` at its end; removed instead if an
+    exception ends it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
-        _write_shards(unfinished, _cut(kinds, max_shard_bytes), _tensors(params, shape, kinds))
-        write_json(unfinished / CONFIG, config)
-        if tokenizer is not None:
-            tokenizer.save(unfinished)
-            stops = {"eos_token_id": list(tokenizer.stop_ids)}
-            write_json(unfinished / GENERATION_CONFIG, stops)
+        yield unfinished
         os.chmod(unfinished, 0o755)  # mkdtemp makes it private
         os.rename(unfinished, path)
     except BaseException:
@@ -139,13 +148,22 @@ def _write_shards(
         write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": where})
 
 
-def save_peft(folder: Path, params: Params, lora: LoraShape, base_model: str) -> None:
-    """Writes the adapters of `params`. base_model: name or path of the base weights, as
-    transformers loads them.
+def save_peft(
+    path: Path,
+    params: Params,
+    lora: LoraShape,
+    base_model: str,
+    tokenizer: ChatTokenizer | None = None,
+) -> None:
+    """Writes the adapters of `params`, with the tokenizer, to a new folder, which appears complete
+    or not at all. base_model: name or path of the base weights, as transformers loads them.
 
     Raises:
-      ValueError: there are no adapters, or experts have some, for which PEFT's format has no names.
+      ValueError: the folder exists; there are no adapters; or experts have some, for which PEFT's
+        format has no names.
     """
+    if path.exists():
+        raise ValueError(f"{path} exists: name a folder that does not")
     if "adapters" not in params:
         raise ValueError("there are no adapters to export: these weights were trained in full")
     tensors = {
@@ -154,8 +172,6 @@ def save_peft(folder: Path, params: Params, lora: LoraShape, base_model: str) ->
         for name, adapter in adapters.items()
         for module, array in _adapter_tensors(layer, name, adapter).items()
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -168,7 +184,11 @@ def save_peft(folder: Path, params: Params, lora: LoraShape, base_model: str) ->
         "target_modules": [f"{target}_proj" for target in lora.targets],
         "inference_mode": True,
     }
-    write_json(folder / "adapter_config.json", config)
+    with _new_folder(path) as folder:
+        save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+        write_json(folder / "adapter_config.json", config)
+        if tokenizer is not None:
+            tokenizer.save(folder)
 
 
 def _adapter_tensors(layer: int, name: str, adapter: Params) -> dict[str, np.ndarray]:
