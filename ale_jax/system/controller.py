@@ -292,8 +292,10 @@ class _Session:
         if state is None and config.resampling.wants_oracles:
             experts = self.start.oracles
             if experts is None:  # the run was restored from the checkpoint before its first step
-                experts = play_oracles(self.setting, self.start.tokenizer, self.logger)
-            resampler.admit(experts, lambda checks: scheduler.play(checks, config.train_sampling))
+                tokenizer = self.start.tokenizer
+                experts = play_oracles(self.setting, tokenizer, self.logger, self.stop)
+            sampling, on_result = config.train_sampling, lambda done: self.stop.check()
+            resampler.admit(experts, lambda checks: scheduler.play(checks, sampling, on_result))
         return resampler
 
 

@@ -153,7 +153,7 @@ def begin_anew(
     oracles = None
     if config.resampling.wants_oracles:
         # Before training, so that an oracle that is too long for the context is refused early.
-        oracles = play_oracles(setting, tokenizer, logger)
+        oracles = play_oracles(setting, tokenizer, logger, stop)
     if warm.max_steps:
         logger.progress.phase("warm start", warm.max_steps, target=warm.target_success)
         trainer.begin_warm_start()
@@ -171,10 +171,17 @@ def begin_anew(
     return Start(tokenizer, trainer, Cursor(), oracles)
 
 
-def play_oracles(setting: Setting, tokenizer: ChatTokenizer, logger: RunLogger) -> Sequence[Expert]:
-    """Plays the oracle on every training task."""
-    worlds = setting.config.worlds
+def play_oracles(
+    setting: Setting, tokenizer: ChatTokenizer, logger: RunLogger, stop: StopSignals
+) -> Sequence[Expert]:
+    """Plays the oracle on every training task. KeyboardInterrupt if the run should stop."""
+    worlds, progress = setting.config.worlds, logger.progress
     count = worlds.tasks_per_family * len(worlds.train_families)
     tasks = list(map(setting.train_task, range(count)))
-    logger.progress.phase("oracle experts", len(tasks), unit="episodes")
-    return oracle_experts(setting.config, tasks, setting.runtime, tokenizer, logger.progress.update)
+    progress.phase("oracle experts", len(tasks), unit="episodes")
+
+    def on_progress(done: int) -> None:
+        stop.check()
+        progress.update(done)
+
+    return oracle_experts(setting.config, tasks, setting.runtime, tokenizer, on_progress)
