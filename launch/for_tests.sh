@@ -22,6 +22,11 @@ prepare() {
     fi
 }
 
+# shellcheck disable=SC2329  # the trap invokes it
+stop_dockerd() {
+    "$here/stop_dockerd.sh" || say "the Docker daemon goes on; stop it as root: launch/stop_dockerd.sh"
+}
+
 say_what_is_missing() {
     local missing=()
     command -v bwrap > /dev/null || missing+=(bubblewrap)
@@ -39,7 +44,7 @@ if as_root true 2> /dev/null; then
     if ! as_root docker info > /dev/null 2>&1; then
         # No daemon answers, so the pid file is from an earlier boot, and its pid may have been reused.
         as_root rm -f "$pid_file"
-        trap 'rm -f "$errors"; "$here/stop_dockerd.sh"' EXIT
+        trap 'rm -f "$errors"; stop_dockerd' EXIT
     fi
     # First without Docker, so that bubblewrap is installed even if Docker cannot be.
     prepare bubblewrap "$here/runtimes.sh" bubblewrap

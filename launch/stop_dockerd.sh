@@ -1,12 +1,14 @@
 #!/bin/bash
-# Stops the Docker daemon that launch/runtimes.sh started, and no other one. Needs root or sudo.
+# Stops the Docker daemon that launch/runtimes.sh started, and no other one. Needs root, or sudo
+# without a password.
 #
 # .ci/run and launch/for_tests.sh call it at their end if no daemon was running at their start.
 set -euo pipefail
 
 pid_file=/var/run/ale/dockerd.pid  # launch/runtimes.sh writes it when it starts a daemon
 stop_s=30
-as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
+# Never asks for a password, which nobody awaits at the end of tests.
+as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi; }
 runs_dockerd() { [ "$(cat "/proc/$1/comm" 2> /dev/null)" = dockerd ]; }
 
 [ -f "$pid_file" ] || exit 0
