@@ -14,8 +14,9 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts import scripts
 
 from ale_jax.sandbox import bubblewrap
-from ale_jax.sandbox.service.access import ServiceSettings
+from ale_jax.sandbox.service.access import ServiceSettings, read_tokens
 from ale_jax.system.fleet import serve
+from tests.launch.commands_on_path import CommandsOnPath
 from tests.sandbox.conftest import SPEC
 
 ROOT = Path(__file__).parents[1]
@@ -141,7 +142,18 @@ def test_the_parts_of_the_manifest_find_each_other():
     assert closed == {"ray.io/cluster": cluster}
     secrets = {e["valueFrom"]["secretKeyRef"]["name"] for e in container["env"] if "valueFrom" in e}
     assert secrets == {cluster, "sandbox-tokens"}  # the operator makes the one, README.md the other
-    assert "secret generic sandbox-tokens --from-literal=tokens=" in commands()
+    assert "secret generic sandbox-tokens --from-file=tokens=" in commands()
+
+
+def test_the_token_of_the_service_is_in_no_list_of_processes(tmp_path):
+    kubectl = CommandsOnPath(tmp_path / "bin")
+    kubectl.add("kubectl", '(here / "tokens").write_text(pathlib.Path("/dev/stdin").read_text())')
+    (line,) = re.findall(r"^ {4}(.*create secret generic.*)$", commands(), re.MULTILINE)
+    subprocess.run(["bash", "-c", line], env=kubectl.environment, check=True)
+    (called,) = kubectl.calls()
+    assert called[-1] == "--from-file=tokens=/dev/stdin"
+    tokens = (kubectl.folder / "tokens").read_text()
+    assert read_tokens(None, {"ALE_SANDBOX_TOKENS": tokens}) and tokens.startswith("me ")
 
 
 # As Docker has it, which is all that differs.
