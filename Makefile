@@ -44,7 +44,7 @@ browser:  ## install Chromium, which the tests of web pages use
 	launch/browser.sh
 
 quickstart: install sandbox  ## train, evaluate and write the report, in RUN=runs/quickstart
-	$(VENV)/bin/python -m ale_jax.launch --config=configs/quickstart.py --workdir=$(RUN)
+	$(VENV)/bin/python -m ale_jax.launch --config=configs/quickstart.py --workdir="$(RUN)"
 
 test: install-test rock  ## run all tests; with root or sudo, install the runtimes and the browser first
 	launch/for_tests.sh $(VENV)/bin/python -m pytest --numprocesses=$(TEST_PROCESSES) $(PYTEST_OPTIONS)
@@ -61,7 +61,7 @@ validate: install sandbox  ## check that the tasks of each family can be solved,
 	$(VENV)/bin/python -m envs.shell.validate
 
 report: install  ## rewrite the report of the run in RUN from its files
-	$(VENV)/bin/python -m ale_jax.monitor.report $(RUN)
+	$(VENV)/bin/python -m ale_jax.monitor.report "$(RUN)"
 
 clean:  ## remove .venv, caches and build files, but never runs/
 	rm -rf $(VENV) .venv-* build *.egg-info .pytest_cache .ruff_cache .hypothesis
