@@ -31,9 +31,9 @@ def test_all_come_whoever_is_first_and_the_port_is_free_again(address):
 
 
 def test_who_is_missing_is_named_to_all(address):
-    for finding in call(address, 4, (0, 2), SHORT_S):
+    for finding in call(address, 4, (0, 2), 5.0):  # a busy machine needs some for those who come
         assert finding.state is State.FAIL
-        assert finding.found == "process 1, 3 of 4 did not come within 0.5 s"
+        assert finding.found == "process 1, 3 of 4 did not come within 5 s"
         assert "same line on all hosts" in finding.remedy
 
 
