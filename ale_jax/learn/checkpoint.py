@@ -137,6 +137,8 @@ class Checkpoints:
         self._files, self._owns_files = files or OrbaxFiles(), files is None
         self._finisher = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._finishing: Future[None] | None = None
+        self._begun: Path | None = None  # the last save
+        self._failed: Path | None = None  # the last one that failed in the background
 
     def save(self, step: int, state: Any, host: Mapping[str, Any]) -> None:
         """Copies the state off the devices and returns; it is written in the background.
@@ -156,7 +158,9 @@ class Checkpoints:
         if folder in self._damaged:
             self._set_aside(folder)
         if (folder / MANIFEST_FILE).exists():
+            assert folder == self._failed, f"step {step} is saved already"
             return
+        self._begun = folder
         try:
             shutil.rmtree(folder, ignore_errors=True)  # left by an interrupted save
             write_json(folder / HOST_FILE, host, indent=None)
@@ -183,6 +187,7 @@ class Checkpoints:
         except RunFailed:
             raise
         except Exception as error:  # tensorstore reports a full disk by its own exception types
+            self._failed = self._begun
             self._lease.check()
             raise self._not_written(error) from error
 

@@ -377,6 +377,13 @@ def test_a_save_that_failed_once_it_was_complete_is_not_made_again(tmp_path):
     assert (tmp_path / "step_00000001" / MANIFEST_FILE).exists()
 
 
+def test_a_step_that_is_saved_is_not_saved_again(tmp_path):
+    with Checkpoints(tmp_path, 2, Events().record) as checkpoints:
+        checkpoints.save(1, tiny_state(1.0), {})
+        with pytest.raises(AssertionError, match="saved already"):
+            checkpoints.save(1, tiny_state(2.0), {})
+
+
 def test_the_manifest_names_format_step_and_every_file(tmp_path):
     with Checkpoints(tmp_path, 2, Events().record) as checkpoints:
         checkpoints.save(4, tiny_state(1.0), {})
