@@ -1,5 +1,6 @@
 """What is on the disk at each moment of a save, if the process is killed there."""
 
+import contextlib
 import shutil
 from types import SimpleNamespace
 
@@ -71,12 +72,18 @@ def test_the_journal_keeps_what_the_newest_durable_checkpoint_needs(tmp_path):
     assert checkpoints.looks == [None, [0], [0, 1], [2], []]
 
 
-def test_a_state_that_the_next_step_has_changed_is_not_saved_as_the_last_one(tmp_path):
-    checkpoints, trainer = SlowCheckpoints(), SimpleNamespace(updates=1)
+@contextlib.contextmanager
+def _saving(folder, every, record=_ignore):
+    """A saver, its checkpoints and its trainer."""
+    checkpoints, trainer = SlowCheckpoints(), SimpleNamespace(updates=0)
     checkpoints.look = lambda: None
-    config = smoke_config(checkpoint={"every": 5}, rl={"steps": 9})
-    with Journal(tmp_path / "journal", _ignore) as journal:
-        saver = Saver(checkpoints, journal, config, trainer, Cursor(), _ignore)
+    config = smoke_config(checkpoint={"every": every}, rl={"steps": 99})
+    with Journal(folder / "journal", _ignore) as journal:
+        yield Saver(checkpoints, journal, config, trainer, Cursor(), record), checkpoints, trainer
+
+
+def test_a_state_that_the_next_step_has_changed_is_not_saved_as_the_last_one(tmp_path):
+    with _saving(tmp_path, every=5) as (saver, checkpoints, trainer):
         saver.save(Cursor(1), lambda: None)
         trainer.updates += 1  # and then the rollouts fail
         saver.save_newest()
@@ -87,11 +94,7 @@ def test_a_state_that_the_next_step_has_changed_is_not_saved_as_the_last_one(tmp
 
 
 def test_a_step_is_finished_only_when_there_is_a_checkpoint_to_resume_from(tmp_path):
-    checkpoints, trainer = SlowCheckpoints(), SimpleNamespace(updates=0)
-    checkpoints.look = lambda: None
-    config = smoke_config(checkpoint={"every": 5}, rl={"steps": 9})
-    with Journal(tmp_path / "journal", _ignore) as journal:
-        saver = Saver(checkpoints, journal, config, trainer, Cursor(), _ignore)
+    with _saving(tmp_path, every=5) as (saver, checkpoints, _):
         saver.save(Cursor(), lambda: None)
         assert checkpoints.durable is None  # it is written while the policy is evaluated
         saver.save(Cursor(1), lambda: None)
@@ -101,12 +104,9 @@ def test_a_step_is_finished_only_when_there_is_a_checkpoint_to_resume_from(tmp_p
 @pytest.fixture
 def rig(tmp_path):
     """A run that has a checkpoint of step 0."""
-    checkpoints, trainer, events = SlowCheckpoints(), SimpleNamespace(updates=0), []
-    checkpoints.look = lambda: None
-    config = smoke_config(checkpoint={"every": 20}, rl={"steps": 99})
+    events = []
     record = lambda kind, detail: events.append((kind, detail))  # noqa: E731
-    with Journal(tmp_path / "journal", _ignore) as journal:
-        saver = Saver(checkpoints, journal, config, trainer, Cursor(), record)
+    with _saving(tmp_path, every=20, record=record) as (saver, checkpoints, _):
         saver.save(Cursor(), lambda: None)
         saver.save(Cursor(1), lambda: None)
         yield saver, checkpoints, events

@@ -73,31 +73,21 @@ def test_a_process_that_does_not_look_ends_after_the_grace():
     assert "could not be saved within 0.1 s" in _ends(process, "")
 
 
-def test_signals_in_quick_succession_are_one_and_a_later_one_ends_at_once():
+@pytest.mark.parametrize(
+    "one_after_another",
+    [
+        [(signal.SIGINT, signal.SIGTERM)],
+        [(signal.SIGTERM,), (ANOTHER_WAS_TOLD,)],
+        [(ANOTHER_WAS_TOLD,), (signal.SIGTERM,)],
+    ],
+    ids=["in quick succession", "another was told", "another was told before"],
+)
+def test_what_counts_as_one_signal_goes_on_and_a_later_one_ends_at_once(one_after_another):
     process = _started("time.sleep(60)")
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGTERM)
-    _goes_on(process)
-    process.send_signal(signal.SIGTERM)
-    assert "at once" in _ends(process, "")
-
-
-def test_that_another_process_was_told_is_no_second_signal():
-    process = _started("time.sleep(60)")
-    process.send_signal(signal.SIGTERM)
-    _goes_on(process)
-    process.send_signal(ANOTHER_WAS_TOLD)
-    _goes_on(process)
-    process.send_signal(signal.SIGTERM)
-    assert "at once" in _ends(process, "")
-
-
-def test_a_signal_after_another_process_was_told_is_the_first_one():
-    process = _started("time.sleep(60)")
-    process.send_signal(ANOTHER_WAS_TOLD)
-    _goes_on(process)
-    process.send_signal(signal.SIGTERM)
-    _goes_on(process)
+    for together in one_after_another:
+        for sign in together:
+            process.send_signal(sign)
+        _goes_on(process)
     process.send_signal(signal.SIGTERM)
     assert "at once" in _ends(process, "")
 
