@@ -22,7 +22,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ale_jax.learn.critic_batches import ValueBatch
-from ale_jax.learn.critic_credit import credit_by_critics
+from ale_jax.learn.critic_credit import credit_by_critics, learn_values
 from ale_jax.learn.critics import SIZES, Critics, CriticsHypers, critic_gradient
 from ale_jax.learn.rows import to_device
 from ale_jax.learn.step import ModelSpec
@@ -104,7 +104,7 @@ def measure(work: Work, rounds: int, mesh: Mesh) -> dict[str, Any]:
 
 
 def _learn(critics: Critics, batches: list[Batch]) -> None:
-    critics.learn(batches)
+    learn_values(critics, batches)
     jax.block_until_ready(critics.state)
 
 
