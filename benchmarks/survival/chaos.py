@@ -71,16 +71,18 @@ class Havoc:
         family = self._run.family
         match role:
             case "trainer":
-                self._run.send(signal.SIGKILL)
+                found = [self._run]
             case "raylet":
-                kill(family.named("raylet"))
+                found = family.named("raylet")
             case "head":
-                kill(family.named("gcs_server"))
+                found = family.named("gcs_server")
             case "worker":
-                kill(family.workers()[:1])
+                found = family.workers()[:1]
             case "sandbox":
-                kill(each for sandbox in family.sandboxes()[:1] for each in sandbox)
-        self.kills += 1
+                found = [each for sandbox in family.sandboxes()[:1] for each in sandbox]
+        for each in found:
+            each.send(signal.SIGKILL)
+        self.kills += bool(found)  # there may be none of the role just now
 
 
 def measure(bench: Bench, plan: Plan, say: Callable[[str], None]) -> tuple[list[Ended], Ended]:

@@ -4,11 +4,12 @@ import dataclasses
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from benchmarks.survival import __main__ as program
-from benchmarks.survival import evidence, faults, history, trials
+from benchmarks.survival import chaos, evidence, faults, history, trials
 from benchmarks.survival.evidence import Goods
 from benchmarks.survival.plan import QUICK
 from benchmarks.survival.processes import MARK, Family
@@ -187,6 +188,15 @@ def test_a_part_that_fails_does_not_keep_others_from_being_measured(monkeypatch,
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert answer["failures"] == {"faults": "OSError: no disk"}
     assert answer["restore_memory_ratio"] == 1.0
+
+
+def test_a_kill_for_which_there_is_no_process_does_not_count():
+    left = [SimpleNamespace(send=lambda number: None)]
+    family = SimpleNamespace(workers=lambda: left, sandboxes=list, named=lambda program: [])
+    havoc = chaos.Havoc(SimpleNamespace(family=family), QUICK)
+    for role in ("worker", "sandbox", "raylet", "head"):
+        havoc._kill(role)
+    assert havoc.kills == 1
 
 
 def test_a_fault_and_a_restore_are_measured_on_real_runs(monkeypatch, capsys, tmp_path):
