@@ -87,7 +87,12 @@ QUICK = Plan(
     sync_steps=8,
     async_kills=2,
     chaos_config=SMOKE,
-    chaos_options=(*LEARNS, "--config.rl.steps=12", "--config.rollout.runtime=bubblewrap"),
+    chaos_options=(
+        *LEARNS,
+        "--config.rl.steps=12",
+        "--config.rollout.runtime=bubblewrap",
+        "--config.sandbox.command_seconds=4.0",
+    ),
     calm_runs=1,
     kill_every_s=3.0,
     hung_share=0.5,

@@ -8,11 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from ale_jax.command_line import read_config, read_flags
+from ale_jax.system.build_config import build_config
 from benchmarks.survival import __main__ as program
 from benchmarks.survival import chaos, evidence, faults, history, trials
 from benchmarks.survival.evidence import Goods
-from benchmarks.survival.plan import QUICK
+from benchmarks.survival.plan import FULL, QUICK
 from benchmarks.survival.processes import MARK, Family
+from benchmarks.survival.runs import Bench
 from benchmarks.survival.summary import BARS, REQUIRED, Bar, together
 from benchmarks.survival.trials import BUG, HEALED, HUNG, SAID, Trial
 
@@ -197,6 +200,13 @@ def test_a_kill_for_which_there_is_no_process_does_not_count():
     for role in ("worker", "sandbox", "raylet", "head"):
         havoc._kill(role)
     assert havoc.kills == 1
+
+
+@pytest.mark.parametrize("plan", [FULL, QUICK])
+def test_the_config_of_chaos_is_valid(plan, tmp_path):
+    run = Bench(tmp_path, []).run("chaos", *plan.chaos_options, config=plan.chaos_config)
+    flags, overrides = read_flags(run.line[2:])
+    build_config(read_config(flags.config, overrides))
 
 
 def test_a_fault_and_a_restore_are_measured_on_real_runs(monkeypatch, capsys, tmp_path):
