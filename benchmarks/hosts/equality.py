@@ -18,6 +18,10 @@ from benchmarks.survival.runs import Bench, NoMeasurement
 from benchmarks.survival.trials import DONE
 
 LIMIT_S = 600.0
+# So that a policy that solves nothing still has gradients.
+NO_BASELINE = "--config.algo.advantage.mean=none"
+# They compare the members of a group, and are refused without a baseline.
+OF_GROUPS = ("ipa_balanced", "gigpo", "gigpo_state", "hgpo", "tree")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +46,8 @@ def measure(
     """counts: of processes. Each is compared with one process that has all the devices."""
     found = []
     for algorithm in algorithms:
+        options = (*options_of(algorithm), f"--config.rl.steps={steps}")
         for count in counts:
-            options = (*COMPARED, *NO_SANDBOXES, f"--config.rl.steps={steps}")
             config, devices = f"configs/smoke.py:{algorithm}", count * DEVICES_EACH
             folders = []
             for processes in (1, count):
@@ -57,3 +61,8 @@ def measure(
             found.append(Equality(algorithm, count, differing, farthest, learned(folders[0])))
             say(f"{found[-1]}")
     return found
+
+
+def options_of(algorithm: str) -> tuple[str, ...]:
+    options = (*COMPARED, *NO_SANDBOXES)
+    return options if algorithm in OF_GROUPS else (*options, NO_BASELINE)

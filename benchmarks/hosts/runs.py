@@ -20,9 +20,7 @@ DEVICES_EACH = 2
 # Of float32. Metrics that are differences of log-probabilities are as inexact as these are.
 RTOL, ATOL, DIFFERENCE_ATOL = 1e-5, 1e-6, 1e-5
 DIFFERENCE = "logp_diff"  # in their names
-# Synchronous, so that runs can be compared; and without a baseline, so that a policy that solves
-# nothing still has gradients.
-COMPARED = (*LEARNS, "--config.rl.alpha=0.0", "--config.algo.advantage.mean=none")
+COMPARED = (*LEARNS, "--config.rl.alpha=0.0")  # synchronous, so that runs can be compared
 PROCESS = "--process="
 
 

@@ -4,11 +4,16 @@ import json
 
 import pytest
 
+from ale_jax.command_line import read_config
 from ale_jax.monitor.evaluations import FamilyResult
+from ale_jax.system.build_config import build_config
 from benchmarks.hosts import __main__ as hosts
+from benchmarks.hosts.equality import options_of
 from benchmarks.hosts.learning import Learned, is_within
 from benchmarks.hosts.lease import Fenced
 from benchmarks.hosts.runs import differences, learned
+from configs.algorithms import PRESETS
+from tests.rows import each_row
 
 
 def write(folder, *lines):
@@ -51,6 +56,11 @@ def test_runs_of_other_lengths_differ(tmp_path):
 def test_a_run_without_gradients_has_learned_nothing(tmp_path):
     assert not learned(write(tmp_path / "idle", LINE))
     assert learned(write(tmp_path / "busy", LINE, LINE | {"grad_norm": 0.1}))
+
+
+@each_row("algorithm", PRESETS)
+def test_an_algorithm_accepts_the_options_by_which_it_is_compared(algorithm):
+    build_config(read_config(f"configs/smoke.py:{algorithm}", options_of(algorithm)))
 
 
 FENCED = {"refused_code": 2, "refused_seconds": 3.0, "old_code": 2, "told": True, "differing": []}
