@@ -19,7 +19,11 @@ PROCESSES = 4
 DEVICES = PROCESSES * DEVICES_EACH
 # Slow commands of sandboxes are no fault here.
 PATIENT = ("--config.deadlines.turn_seconds=30.0", "--config.deadlines.episode_seconds=90.0")
-OPTIONS = (*COMPARED, *PATIENT, f"--config.rl.steps={STEPS}", "--config.checkpoint.every=1")
+OPTIONS = (
+    *(*COMPARED, *PATIENT, f"--config.rl.steps={STEPS}"),
+    "--config.rollout.runtime=bubblewrap",  # whose processes belong to the run
+    "--config.checkpoint.every=1",
+)
 LIMIT_S = 120.0
 FINISHES_S = 600.0
 # A run dies on four processes twice, then on two, and is finished by one.
