@@ -24,6 +24,8 @@ SUMMED = (
     *("restart_lost", "restart_commands", "restart_failed", "restart_not_once"),
 )
 
+RATES = ("crowd_starts_per_s", "restart_per_s")  # the lower, the worse
+
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
@@ -103,8 +105,10 @@ def overall(runtimes: Mapping[str, Figures], peers: Figures) -> Figures:
             known = total.get(key)
             if known is None:
                 total[key] = value
+            elif key in SUMMED:
+                total[key] = known + value
             else:
-                total[key] = known + value if key in SUMMED else max(known, value)
+                total[key] = min(known, value) if key in RATES else max(known, value)
     docker = runtimes.get("docker", {})
     ours, ours_http = total["session_ms_inprocess_p50"], total["session_ms_http_p50"]
     ratios = {

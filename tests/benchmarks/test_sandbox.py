@@ -69,6 +69,8 @@ def test_the_worst_runtime_counts_and_counts_are_added():
     assert total["docker_exec_ratio"] == 100.0  # by Docker's own session
     assert total["swe_rex_ratio"] == 100.0
     assert total.keys() >= {*REQUIRED} and total["leaked_objects"] is None
+    rates = {name: {"restart_per_s": rate} for name, rate in (("docker", 90.0), ("other", 80.0))}
+    assert overall(rates, {})["restart_per_s"] == 80.0
 
 
 @pytest.mark.parametrize(
