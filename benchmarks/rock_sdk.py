@@ -23,6 +23,8 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.launching import interruptible
+
 BAR = 0.9
 SDK = "rl-rock==1.11.0"
 # The SDK, and what ROCK's tests import as well.
@@ -74,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
     python = options.python or make_environment()
     left_out = LEFT_OUT | (OF_BUBBLEWRAP if options.runtime == "bubblewrap" else {})
     left_out |= SLOW if options.quick else {}
-    with served(options.runtime, python) as url:
+    with interruptible(), served(options.runtime, python) as url:
         outcomes = run_tests(options.folder, python, url, left_out)
     show(outcomes, left_out)
     passed = sum(not reason for reason in outcomes.values())
