@@ -48,7 +48,8 @@ SAMPLER = tuple(f"weights of the sampler, {form}" for form in (*DTYPES, *STORED_
 # How the plan calls what is in the memory beside the gradient's program, and what more there is
 # when weights are published.
 HELD = (
-    *("moments", "keys and values", "pages on their way", "critics", "weights of older"),
+    *("moments", "keys and values", "pages on their way", "what guides", "critics"),
+    *("weights of older", "weights of the reference"),
     *SAMPLER,
 )
 PUBLISHED = ("weights, float32", "weights before", "weights of the sampler, next")

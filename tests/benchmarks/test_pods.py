@@ -1,0 +1,19 @@
+"""The benchmark of pods: what it adds to what the compiler says."""
+
+import importlib
+from itertools import takewhile
+
+from ale_jax.system.build_config import build_config
+from ale_jax.system.plan import make_plan
+from benchmarks.pods import CONFIGS, HELD
+from tests.rows import each_row
+
+
+@each_row("name", CONFIGS)
+def test_all_that_the_plan_holds_beside_the_gradient_is_counted(name):
+    config = build_config(importlib.import_module(f"configs.{name}").get_config().to_dict())
+    needs = [need.what for need in make_plan(config).needs]
+    # The plan goes on with what is more: to compute a step, or to publish it.
+    held = list(takewhile(lambda what: not what.startswith(("gradients", "weights before")), needs))
+    assert needs != held and held[0] == "weights, float32"  # an argument of the gradient's program
+    assert [what for what in held[1:] if not what.startswith(HELD)] == []
