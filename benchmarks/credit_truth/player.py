@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from ale_jax.agent.api import Message, Reply
 from ale_jax.data.packing import text_turn
 from ale_jax.model.params import Params
+from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.records import EpisodeKey, Prefix, RolloutRequest, Trajectory
 from ale_jax.rollout.engine import Engine
@@ -29,7 +30,8 @@ class Player:
         self._sampling = config.train_sampling
         with contextlib.ExitStack() as stack:
             policy = config.policy_shape(tokenizer.vocab_size)
-            self._engine = Engine(policy, config.engine, tokenizer.stop_ids, params)
+            mesh = make_mesh(config.mesh)
+            self._engine = Engine(policy, config.engine, tokenizer.stop_ids, params, mesh)
             stack.callback(self._engine.close)
             self._ledger = Ledger(
                 self._engine, tokenizer, config.seed, config.rollout.max_reply_tokens
