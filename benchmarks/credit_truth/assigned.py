@@ -12,7 +12,7 @@ from ale_jax.algo.attention_credit import AttentionCreditHypers
 from ale_jax.data.replay import Group
 from ale_jax.learn.attention_credit import make_attention_credit
 from ale_jax.learn.credit import assemble, scale_advantages
-from ale_jax.learn.critic_credit import credit_by_critics
+from ale_jax.learn.critic_credit import credit_by_critics, learn_values
 from ale_jax.learn.critics import Critics
 from ale_jax.learn.step import ModelSpec
 from ale_jax.model.params import Params
@@ -58,7 +58,7 @@ def train_critic(
         order = draw.permutation(len(groups))
         for first in range(0, len(order), per_update):
             chosen = [groups[i] for i in order[first : first + per_update]]
-            critic.learn(assemble(chosen, config.algo, config.learn.shape).batches)
+            learn_values(critic, assemble(chosen, config.algo, config.learn.shape).batches)
     return critic
 
 
