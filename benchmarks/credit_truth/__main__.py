@@ -189,9 +189,10 @@ def _record(
     credits: dict[str, Credits],
     rollouts: int,
 ) -> dict[str, Any]:
-    """successes: of `rollouts` episodes from the state before each chunk."""
+    """successes: of `rollouts` episodes from the state before each chunk. credit: 0 in a group of
+    equal outcomes, which has no gradient and so is not in the batches."""
     episode, turns = trajectory.episode, trajectory.turns
-    member = number, episode.key.member
+    member, none = (number, episode.key.member), [0.0] * len(turns)
     return {
         "group": number,
         "family": episode.key.task.family,
@@ -201,7 +202,9 @@ def _record(
         "wrote": [turn.action_text for turn in turns],
         "tokens": [len(turn.action_ids) for turn in turns],
         "successes": [rates[_state(number, trajectory, k)] for k in range(len(turns))],
-        "credit": {name: [float(f"{c:.6g}") for c in of[member]] for name, of in credits.items()},
+        "credit": {
+            name: [float(f"{c:.6g}") for c in of.get(member, none)] for name, of in credits.items()
+        },
     }
 
 

@@ -3,16 +3,26 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
+from jax.sharding import AxisType
 
 from ale_jax.files import read_json
+from ale_jax.learn.state import init_state, make_optimizer
+from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import EpisodeKey, Task
-from benchmarks.credit_truth import statistics
-from benchmarks.credit_truth.__main__ import OUT
+from ale_jax.system.build_config import build_config
+from benchmarks.credit_truth import __main__ as program
+from benchmarks.credit_truth import player, statistics
+from benchmarks.credit_truth.__main__ import OUT, Plan
 from benchmarks.credit_truth.assigned import by_chunk
 from benchmarks.credit_truth.player import continuation
+from configs import smoke
 from tests.data.make_trajectories import make_trajectory, make_turn
+
+AXES = ("data", "fsdp", "expert", "tensor", "context")
+AUTO = (AxisType.Auto,) * len(AXES)
 
 
 def attempt(worth, credit, reward=0.0, decided=None):
@@ -102,6 +112,32 @@ def test_an_attempt_goes_on_after_its_first_turns():
     assert [t.action_ids.tolist() for t in request.prefix_turns] == [[3], [5]]
     assert len(request.prefix.seen) == 3 and len(request.prefix.actions) == 2
     assert continuation(EpisodeKey("truth", 9, 1, task, 0), trajectory).prefix is None
+
+
+def test_attempts_are_measured_and_credited_also_where_all_outcomes_are_equal(monkeypatch):
+    values = smoke.get_config()
+    values.worlds.update(train_families=("countdown3",), held_out_families=())
+    values.update(agent={"turns": 1}, eval={"held_out_tasks": 0})
+    config = build_config(values.to_dict())
+    words = [{"role": "user", "content": "What is 1 + 2? The answer is 3."}] * 10
+    tokenizer = ChatTokenizer(train_bpe(words, config.tokenizer.vocab_size))
+    policy = config.policy_shape(tokenizer.vocab_size)
+    optimizer = make_optimizer(config.rl_optimizer, policy)
+    one = jax.make_mesh((1,) * len(AXES), AXES, axis_types=AUTO, devices=jax.devices()[:1])
+    for module in (program, player):
+        monkeypatch.setattr(module, "make_mesh", lambda _: one)  # rows are few
+    state = init_state(jax.random.key(0), policy, optimizer, one)
+    # The world has no sandboxes.
+    monkeypatch.setattr(player, "pick_runtime", lambda *_: SimpleNamespace(start=pytest.fail))
+    plan = Plan(1, members=2, rollouts=3, critic_groups=1, critic_passes=1, critic_update=1)
+    newest = SimpleNamespace(state=state, tokenizer=tokenizer)
+    found = program.measure(config, newest, plan, need_both=False)
+    # The weights are random, and solve nothing; both attempts begin in the same state.
+    assert found["states"] == 1
+    for each in found["trajectories"]:
+        assert each["reward"] == 0.0 and each["successes"] == [0]
+        assert each["credit"].keys() >= {"ipa", "grpo", "gigpo", "step", "attention", "gae 0.95"}
+        assert each["credit"]["ipa"] == each["credit"]["attention"] == [0.0]
 
 
 def test_the_recorded_measurement_is_large_enough_and_whole():
