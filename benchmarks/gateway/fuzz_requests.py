@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import random
@@ -83,7 +84,8 @@ class RequestMaker:
                 return _from_schema(self._schemas[path], self._document, rng)
             case "hostile":
                 for _ in range(rng.randint(1, 3)):
-                    _replace(good, lambda: rng.choice(SCALARS), rng)
+                    # A copy, which the next round may change.
+                    _replace(good, lambda: copy.deepcopy(rng.choice(SCALARS)), rng)
             case "marked" if rng.random() < 0.3:
                 _replace(good, lambda: "".join(rng.choices(TEXTS, k=3)), rng, only=str)
             case "nested":

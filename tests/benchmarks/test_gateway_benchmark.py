@@ -31,7 +31,7 @@ from benchmarks.gateway import (
     resent,
 )
 from benchmarks.gateway.agents import MOVES, Agents
-from benchmarks.gateway.fuzz_requests import CHAT, SHARES, Drawn, RequestMaker, usual
+from benchmarks.gateway.fuzz_requests import CHAT, SCALARS, SHARES, Drawn, RequestMaker, usual
 from benchmarks.gateway.installs import NotInstalled
 from benchmarks.gateway.plan import QUICK
 from benchmarks.gateway.report import REQUIRED
@@ -69,6 +69,13 @@ def test_a_request_depends_on_its_number_only(fuzzed):
     assert kinds >= {*SHARES} - {"huge", "many"}
     posts = {path for path, ways in fuzzed.document["paths"].items() if "post" in ways}
     assert {drawn.path for drawn in ours} == posts
+
+
+def test_no_request_changes_what_others_are_made_of(fuzzed):
+    maker, before = RequestMaker(fuzzed.document, fuzzed.secrets, 0), repr(SCALARS)
+    for number in range(3_000):  # some change what they have put into themselves before
+        maker.draw(number, [])
+    assert repr(SCALARS) == before
 
 
 def test_the_gateway_stands_some_hundred_hostile_requests():
