@@ -75,7 +75,7 @@ class Runs:
         return described_changes(stored, wanted, differing_fields(stored, wanted))
 
     def _changes(self, arm: Arm) -> dict[str, object]:
-        return self._shrunk() | dict(NO_WARM_START) | dict(arm.overrides)
+        return dict(arm.overrides) | self._shrunk() | dict(NO_WARM_START)
 
     def _warm_weights(self, config: str, seed: int) -> Path:
         """The folder with weights and tokenizer after the warm start, which runs once per seed."""

@@ -265,12 +265,13 @@ def test_a_finished_run_of_another_config_is_neither_taken_nor_touched(tmp_path,
 
 
 def test_quick_makes_one_short_run_and_no_result(tmp_path, told, capsys):
-    assert experiments.main(["attention_credit", "--quick", f"--runs={tmp_path / 'runs'}"]) == 0
+    assert experiments.main(["late", "--quick", f"--runs={tmp_path / 'runs'}"]) == 0
     warm, _, run = told()
     assert (warm["config.rl.steps"], run["config.rl.steps"]) == ("0", "2")
-    assert run["workdir"] == str(tmp_path / "runs" / "quick" / "attention_credit" / "grpo_0")
+    assert run["config.eval.tasks"] == "6"  # of 960 that the arm has
+    assert run["workdir"] == str(tmp_path / "runs" / "quick" / "late" / "ipa_0")
     assert not (tmp_path / "results").exists()
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["experiment"] == "attention_credit"
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["experiment"] == "late"
 
 
 @pytest.mark.parametrize(
