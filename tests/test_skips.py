@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+# Without colours, whatever the environment asks for (FORCE_COLOR, PYTEST_ADDOPTS).
+PYTEST = [sys.executable, "-m", "pytest", "--color=no", "-p", "tests.conftest", "test_some.py"]
 TESTS = """
 import pytest
 
@@ -45,7 +47,7 @@ def test_lacks_something_else():
 def test_what_is_missing_fails_where_nothing_may_be_missing(setting, outcome, tmp_path):
     (tmp_path / "test_some.py").write_text(TESTS)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "tests.conftest", "test_some.py"],
+        PYTEST,
         cwd=tmp_path,
         env=os.environ | {"ALE_SKIPS": setting, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -57,8 +59,7 @@ def test_what_is_missing_fails_where_nothing_may_be_missing(setting, outcome, tm
 
 def test_a_reason_is_one_line_however_many_tests_it_skips(tmp_path):
     (tmp_path / "test_some.py").write_text(MANY)
-    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "test_some.py"]
     env = os.environ | {"ALE_SKIPS": "", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    done = subprocess.run(PYTEST, cwd=tmp_path, env=env, capture_output=True, text=True)
     said = [line for line in done.stdout.splitlines() if line.startswith("skipped")]
     assert said == ["skipped 3: docker: no daemon answers; type: make runtimes", "skipped 1: other"]
