@@ -65,7 +65,8 @@ class SourceTree:
 
 
 def read_tree(root: Path) -> SourceTree:
-    paths = [p for p in root.iterdir() if p.is_file()]
+    # In a working tree of git's, .git is a file, which names where the repository lies.
+    paths = [p for p in root.iterdir() if p.is_file() and p.name != ".git"]
     for folder in FOLDERS:
         paths += [p for p in (root / folder).rglob("*") if p.is_file()]
     texts = {

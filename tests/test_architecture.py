@@ -272,6 +272,11 @@ def test_a_package_is_loaded_with_its_module_and_relative_names_are_resolved(tmp
     assert "jax" in read_tree(tmp_path).libraries_loaded_by("envs.a")
 
 
+def test_where_a_working_tree_of_git_lies_is_no_breach(tmp_path):
+    plant(tmp_path, {".git": "gitdir: /" + "home/someone/ale/.git"})
+    assert list(no_machine_is_named(read_tree(tmp_path))) == []
+
+
 def test_no_exception_outlives_its_need(repository):
     modules = repository.modules.values()
     assert ALSO_ALLOWED.keys() <= {a for m in modules for a in arrows(repository, m)}
