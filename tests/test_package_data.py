@@ -13,7 +13,7 @@ def test_every_other_file_of_the_package_is_package_data():
     others = [
         path
         for path in (ROOT / "ale_jax").rglob("*")
-        if path.is_file() and path.suffix not in (".py", ".pyc")
+        if path.is_file() and path.suffix != ".py" and path.parent.name != "__pycache__"
     ]
     assert {"fleet.html", "fleet.css", "fleet.js"} <= {path.name for path in others}
     assert [p for p in others if not any(fnmatch.fnmatch(p.name, each) for each in patterns)] == []
