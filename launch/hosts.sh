@@ -101,7 +101,9 @@ for process in "${!hosts[@]}"; do
         < "$folder/stdin.$process" > "$folder/log.$process" 2>&1 &
     runs+=($!)
 done
-(cut ${#hosts[@]} && exec tail --lines=+1 --follow --pid=$$ "$folder/log.0") &
+# Ends when process 0 has ended and all that it printed is shown.
+(cut ${#hosts[@]} && exec tail --lines=+1 --follow --sleep-interval=0.2 --pid="${runs[0]}" \
+    "$folder/log.0") &
 tail=$!
 
 # How many of the processes have ended.
@@ -117,6 +119,7 @@ while [ "$(ended)" = 0 ]; do sleep 0.2 || true; done
 SECONDS=0
 while [ "$(ended)" -lt ${#hosts[@]} ] && [ $SECONDS -lt $patience_s ]; do sleep 0.2 || true; done
 cut ${#hosts[@]}
+wait $tail || true
 
 result=0
 for process in "${!hosts[@]}"; do
@@ -126,5 +129,4 @@ for process in "${!hosts[@]}"; do
     echo "hosts: process $process on ${hosts[process]} ended with $code; its last lines:"
     tail --lines=3 "$folder/log.$process" | sed 's/^/    /'
 done
-kill $tail
 exit $result

@@ -1,5 +1,6 @@
 """launch/hosts.sh: over an ssh that runs everything on this machine."""
 
+import shutil
 import signal
 import socket
 import subprocess
@@ -121,6 +122,19 @@ def test_a_dry_run_prints_what_it_would_run_and_runs_nothing(hosts, tmp_path):
     same = ["--config=0,0", NASTY, "--coordinator=127.0.0.1:9", "--processes=2"]
     assert [call[3:-1] for call in hosts.training.calls()] == [same, same]
     assert not list(tmp_path.rglob("stolen"))
+
+
+def test_all_that_process_0_prints_is_shown_however_soon_it_ends(hosts):
+    late = f"""
+import time
+if "--follow" in arguments:
+    time.sleep(3)
+os.execv({shutil.which("tail")!r}, ["tail", *arguments])
+"""
+    hosts.commands.add("tail", late)
+    code, printed = finish(hosts("--config=0,0"))
+    assert code == 0
+    assert printed.count("process 0\n") == 2  # as it came, and as the last line of process 0
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
