@@ -30,6 +30,8 @@ print("process", number, flush=True)
 (here / f"pid.{number}").write_text(str(os.getpid()))
 code = 130
 try:
+    while not (here / "pid.0").exists():  # which the end of another would end, not yet listening
+        time.sleep(0.01)
     while told[number] == "waits" or told[number] == "follows" and not (here / "ended.0").exists():
         time.sleep(0.01)
     code = 130 if told[number] == "follows" else int(told[number])
