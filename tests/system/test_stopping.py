@@ -1,5 +1,6 @@
 """SIGINT and SIGTERM end a run where it is safe; wherever they land, within the grace."""
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -88,7 +89,10 @@ def test_what_counts_as_one_signal_goes_on_and_a_later_one_ends_at_once(one_afte
         for sign in together:
             process.send_signal(sign)
         _goes_on(process)
-    process.send_signal(signal.SIGTERM)
+    for _ in range(2):  # a busy machine may hear the first so late that the next is the same
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1.2)
     assert "at once" in _ends(process, "")
 
 
