@@ -14,7 +14,8 @@ with ray_cluster(1) as cluster:
     cluster.check()
     children = Path(f"/proc/{os.getpid()}/task").glob("*/children")
     pids = [pid for each in children for pid in each.read_text().split()]
-    (victim,) = [p for p in pids if sys.argv[1] in Path(f"/proc/{p}/cmdline").read_text()[:200]]
+    programs = {p: Path(f"/proc/{p}/cmdline").read_text().partition("\\0")[0] for p in pids}
+    (victim,) = [p for p, program in programs.items() if program.endswith(sys.argv[1])]
     os.kill(int(victim), signal.SIGKILL)
     while True:
         time.sleep(0.1)
