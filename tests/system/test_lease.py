@@ -30,6 +30,8 @@ held.close()
 """
 # Another machine has another name and does not see our processes.
 OTHER_MACHINE = ["unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"]
+if os.geteuid() != 0:
+    OTHER_MACHINE[1:1] = ["--user", "--map-root-user"]
 
 
 def hold(folder, elsewhere=False, expires_s=20.0):
