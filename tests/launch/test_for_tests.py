@@ -63,4 +63,6 @@ def test_it_ends_as_the_tests_do_and_never_asks_for_a_password(tmp_path, dockerd
     assert ended.returncode == code, ended.stderr
     told = "the Docker daemon goes on; stop it as root: " in ended.stdout
     assert told == expired == pid_file.exists()
+    if not expired:
+        dockerd.wait(60)  # until the reaper knows what the script has seen
     assert (dockerd.poll() is None) == expired
