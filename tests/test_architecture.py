@@ -315,7 +315,8 @@ def test_importing_every_module_has_no_effect(tmp_path):
 
 
 EFFECTS = {
-    "thread": "import threading\nthreading.Timer(1, print).start()\n",
+    "thread": "import threading\n"
+    "threading.Thread(target=threading.Event().wait, daemon=True).start()",
     "process": "import subprocess\nchild = subprocess.Popen(['sleep', '1'])",
     "file left": "open('left', 'w').close()",
     "devices": "import jax.numpy as jnp\nZERO_D = jnp.zeros(3)",
