@@ -71,6 +71,18 @@ def test_a_reply_that_was_cut_off_is_closed_without_loss(tree):
     ]
 
 
+def test_an_episode_is_as_old_as_the_oldest_first_token_of_its_replies(tree):
+    """Though another reply was begun later and answered before, and this one ended under newer
+    weights."""
+    assert tree.start_version is None
+    early, late = tree.begin([TASK]), tree.begin([SYSTEM, TASK])
+    tree.finish(late, say("assistant", "late"), sample("late", 5))
+    sampled = sample("early", 4)
+    sampled.version[-1] = 9
+    tree.finish(early, say("assistant", "early"), sampled)
+    assert tree.start_version == 4
+
+
 def test_what_a_client_does_to_a_message_by_storing_it_is_no_change(tree):
     call = tree.begin([TASK])
     reply = ChatMessage(
