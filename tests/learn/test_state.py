@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from optax.tree_utils import tree_get_all_with_path
 
 from ale_jax.learn.state import make_optimizer
 from ale_jax.model.params import init_params
@@ -37,6 +38,51 @@ def test_the_rate_rises_from_its_first_step_and_falls_to_a_tenth():
 def test_without_decay_the_rate_stays():
     sizes = _sizes(dataclasses.replace(HYPERS, decay_steps=0, weight_decay=0.0), 30)
     np.testing.assert_allclose(sizes, HYPERS.learning_rate, rtol=0.01)
+
+
+# m = 0.8 * 0.2 * 1 + 0.2 * 0.5, without its bias; beside Muon, Adam looks ahead as Nesterov does.
+MOMENTS = {"adamw": 0.26 / (1 - 0.8**2), "muon": 0.8 * 0.26 / (1 - 0.8**3) + 0.1 / (1 - 0.8**2)}
+
+
+@pytest.mark.parametrize("name", MOMENTS)
+def test_adam_by_hand(name):
+    """Two gradients, alike in all weights: the first is four times the bound, the second half."""
+    params = init_params(jax.random.key(0), MOE)
+    bound = sum(leaf.size for leaf in jax.tree.leaves(params)) ** 0.5  # the norm of ones
+    fields = {"learning_rate": 0.01, "b1": 0.8, "b2": 0.9, "clip_norm": bound}
+    optimizer = make_optimizer(
+        dataclasses.replace(HYPERS, name=name, weight_decay=0.0, **fields), MOE
+    )
+    state = optimizer.init(params)
+    for size in (4.0, 0.5):
+        gradient = jax.tree.map(lambda w, size=size: jnp.full_like(w, size), params)
+        updates, state = optimizer.update(gradient, state, params)
+        if size == 4.0:  # every first moment, Muon's too, is (1 - b1) of the clipped gradient
+            for moment in jax.tree.leaves([m for _, m in tree_get_all_with_path(state, "mu")]):
+                np.testing.assert_allclose(moment, 0.2, rtol=1e-5)
+    second = (0.9 * 0.1 * 1 + 0.1 * 0.25) / (1 - 0.9**2)
+    expected = -0.01 * MOMENTS[name] / second**0.5
+    np.testing.assert_allclose(updates["embed_VD"], expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon", "adafactor"])
+def test_weights_decay_by_the_rate_of_their_own_update(name):
+    params = init_params(jax.random.key(0), MOE)
+    fields = {"name": name, "learning_rate": 0.01, "muon_learning_rate": 0.1}
+
+    def first_update(weight_decay):
+        hypers = dataclasses.replace(HYPERS, weight_decay=weight_decay, **fields)
+        optimizer = make_optimizer(hypers, MOE)
+        return optimizer.update(params, optimizer.init(params), params)[0]
+
+    plain, decayed = first_update(0.0), first_update(0.5)
+    matrix_rate = 0.1 if name == "muon" else 0.01
+    for rate, of in ((0.01, lambda p: p["embed_VD"]), (matrix_rate, _query)):
+        np.testing.assert_allclose(of(decayed) - of(plain), -rate * 0.5 * of(params), atol=1e-6)
+
+
+def _query(params):
+    return params["layers"][0]["q_DNH"]
 
 
 def test_muon_takes_matrices_and_adam_the_rest():
