@@ -58,6 +58,7 @@ def test_new_adapters_change_nothing(trained):
 
 def test_only_adapters_are_trained_and_have_moments(trained):
     before, after, moments = trained
+    assert before["adapter_scale"] == 8.0 / 4, "alpha / rank, as PEFT scales what is exported"
     for name in before.keys() - {"adapters"}:
         jax.tree.map(np.testing.assert_array_equal, before[name], after[name])
     assert len(after["adapters"]) == MIXED.num_layers
