@@ -18,8 +18,10 @@ from ale_jax.learn.critic_credit import credit_by_critics, learn_values
 from ale_jax.learn.critics import Critics, CriticsHypers
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec
-from ale_jax.model.params import init_params
-from ale_jax.model.policy import HEAD, hidden_states, token_values
+from ale_jax.model.compute import FLOAT32
+from ale_jax.model.moe import balancing_loss, router_sums
+from ale_jax.model.params import init_params, init_table
+from ale_jax.model.policy import HEAD, hidden_states, token_values, value_table
 from ale_jax.model.sharding import MeshShape, make_mesh
 from tests.learn.rewarded import rewarded_batches
 from tests.learn.test_step import HYPERS, MUON
@@ -279,6 +281,25 @@ def test_critics_of_the_policys_shape_start_as_the_policy():
     for name in ("embed_VD", "final_norm_D", "layers"):
         jax.tree.map(np.testing.assert_array_equal, state.params[name], params[name])
     assert learn_values(critics, rewarded_batches())["critic_loss"] > 0
+
+
+def test_the_gradient_of_critics_with_experts_holds_the_routers_balance():
+    shape, mesh = dataclasses.replace(MOE, num_layers=1), _mesh()
+    params = init_table(jax.random.key(0), value_table(shape))
+    rows = {name: getattr(rewarded_batches()[0], name) for name in critics_module.INPUTS}
+    nothing = {"return_BT": np.zeros(rows["tokens_BT"].shape, np.float32)}
+    nothing["own_BT"] = nothing["return_BT"] > 0
+
+    def balance(params):
+        stats = token_values(params, **rows, shape=shape, compute=FLOAT32)[1]
+        return balancing_loss(router_sums(stats, rows["segment_BT"].reshape(-1) > 0, shape), shape)
+
+    gradient = critics_module.critic_gradient(ModelSpec(shape, mesh, balance_weight=0.5))
+    with jax.set_mesh(mesh):
+        grads, _, _ = jax.jit(gradient)(params, params, rows | nothing, 1.0, 0.25)
+    expected = jax.jit(jax.grad(balance))(params)
+    assert np.abs(expected["layers"][0]["router_DE"]).max() > 1e-3
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y / 8, atol=1e-6), grads, expected)
 
 
 def test_critics_start_apart():

@@ -13,8 +13,11 @@ from jax.sharding import AxisType
 from ale_jax.algo.losses import count_loss_denominator, sft_loss
 from ale_jax.data.packing import Shape, demonstration, pack_all
 from ale_jax.learn.old_policies import make_logp
+from ale_jax.learn.rows import to_device
 from ale_jax.learn.state import OptimizerHypers, init_state, make_optimizer
-from ale_jax.learn.step import ModelSpec, make_train_step
+from ale_jax.learn.step import ModelSpec, forward, gradient_function, make_train_step
+from ale_jax.model.moe import balancing_loss
+from ale_jax.model.params import init_params
 from ale_jax.model.sharding import MeshShape, check_rows, make_mesh
 from tests.model.alone import logp_after
 from tests.model.shapes import DENSE, MOE
@@ -137,6 +140,27 @@ def test_a_mesh_trains_as_one_device(shape, axes):
     )
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
     _assert_same_gradients(optimizer, sharded_optimizer)
+
+
+def test_the_gradient_holds_the_routers_balance_by_its_weight_and_the_microbatchs_share():
+    shape, mesh = dataclasses.replace(MOE, num_layers=1), _mesh()
+    params = init_params(jax.random.key(0), shape)
+    (batch,) = pack_all(sample_transcripts(4), Shape(4, 64, 8))
+    arrays = to_device(batch, mesh)
+
+    def nothing(scores, arrays, loss_denominator):
+        return 0.0 * scores.logp_BT.sum(), {}
+
+    def balance(params):
+        return balancing_loss(forward(params, arrays, shape)[1], shape)
+
+    gradient = gradient_function(ModelSpec(shape, mesh, balance_weight=0.5), nothing)
+    value, expected = jax.jit(jax.value_and_grad(balance))(params)
+    with jax.set_mesh(mesh):
+        grads, sums, _ = jax.jit(gradient)(params, params, arrays, 1.0, 0.25)
+    np.testing.assert_allclose(sums["balance"], 0.25 * value, rtol=1e-5)
+    assert np.abs(expected["layers"][0]["router_DE"]).max() > 1e-3
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y / 8, atol=1e-6), grads, expected)
 
 
 def test_logp_says_what_the_logits_say():
