@@ -24,9 +24,10 @@ import jax
 import jax.numpy as jnp
 
 from ale_jax import launch
-from ale_jax.learn import checkpoint, step
+from ale_jax.learn import manifest, step
 from ale_jax.learn.checkpoint import OrbaxFiles
 from ale_jax.learn.learner import Learner
+from ale_jax.learn.step import UpdateStep
 from ale_jax.rollout.engine import Engine
 from benchmarks.survival.processes import MARK
 from benchmarks.survival.watch import watch
@@ -82,34 +83,34 @@ def nan_in_gradient() -> None:
 def nan_in_weights() -> None:
     calls = []
 
-    def spoiling(learn: Callable) -> Callable:
-        def learned(self, state, *arguments):
+    def spoiling(update: Callable) -> Callable:
+        def updated(self, state, *arguments):
             calls.append(1)
             if len(calls) == AT_STEP:
                 happened()
                 state = state.replace(params=jax.tree.map(lambda w: w * jnp.nan, state.params))
-            return learn(self, state, *arguments)
+            return update(self, state, *arguments)
 
-        return learned
+        return updated
 
-    replace(Learner, "learn", spoiling)
+    replace(UpdateStep, "__call__", spoiling)
 
 
 def read_error() -> None:
     """One, while a checkpoint is verified."""
     calls = []
 
-    def failing(sha256: Callable) -> Callable:
-        def summed(path):
+    def failing(file_digest: Callable) -> Callable:
+        def digested(path):
             calls.append(1)
             if len(calls) == 1:
                 happened()
                 raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-            return sha256(path)
+            return file_digest(path)
 
-        return summed
+        return digested
 
-    replace(checkpoint, "_sha256", failing)
+    replace(manifest, "file_digest", failing)
 
 
 def signal_in_collection() -> None:

@@ -2,20 +2,23 @@
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
 
+import jax.numpy as jnp
 import pytest
 
 from ale_jax.command_line import read_config, read_flags
+from ale_jax.learn.state import TrainState
 from ale_jax.system.build_config import build_config
 from benchmarks.survival import __main__ as program
-from benchmarks.survival import chaos, evidence, faults, history, trials
+from benchmarks.survival import chaos, evidence, faults, history, launcher, trials
 from benchmarks.survival.evidence import Goods
 from benchmarks.survival.plan import FULL, QUICK
 from benchmarks.survival.processes import MARK, Family
-from benchmarks.survival.runs import Bench
+from benchmarks.survival.runs import ROOT, Bench
 from benchmarks.survival.summary import BARS, REQUIRED, Bar, together
 from benchmarks.survival.trials import BUG, HEALED, HUNG, SAID, Trial
 
@@ -207,6 +210,22 @@ def test_the_config_of_chaos_is_valid(plan, tmp_path):
     run = Bench(tmp_path, []).run("chaos", *plan.chaos_options, config=plan.chaos_config)
     flags, overrides = read_flags(run.line[2:])
     build_config(read_config(flags.config, overrides))
+
+
+def test_all_that_the_launcher_replaces_is_there(tmp_path):
+    line = "from benchmarks.survival.launcher import FAULTS\nfor fault in FAULTS.values(): fault()"
+    own = {MARK: str(tmp_path / "mark"), "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", line], env=os.environ | own, cwd=ROOT)
+    assert done.returncode == 0
+
+
+def test_the_weights_that_an_update_is_given_are_spoiled_once(monkeypatch, tmp_path):
+    monkeypatch.setenv(MARK, str(tmp_path / "mark"))
+    monkeypatch.setattr(launcher.UpdateStep, "__call__", lambda self, state, batches, count: state)
+    launcher.nan_in_weights()
+    step, state = object.__new__(launcher.UpdateStep), TrainState({"w": jnp.ones(2)}, (), 0)
+    seen = [bool(jnp.isnan(step(state, [], 1.0).params["w"]).all()) for _ in range(4)]
+    assert seen == [False, False, True, False] and (tmp_path / "mark").exists()
 
 
 def test_a_fault_and_a_restore_are_measured_on_real_runs(monkeypatch, capsys, tmp_path):
