@@ -133,6 +133,7 @@ def main(arguments: list[str]) -> int:
             except Exception as error:  # of any kind, as the other parts must still be measured
                 say(f"{part} failed:\n{traceback.format_exc()}")
                 failures[part] = f"{type(error).__name__}: {error}"
+                bench.end_runs()  # they would slow down the next part
                 continue
             figures |= found
             details[part] = list(map(dataclasses.asdict, rows))

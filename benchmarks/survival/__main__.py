@@ -60,6 +60,7 @@ class Measurement:
             except Exception as error:  # of any kind, as the other parts must still be measured
                 say(f"{part} failed:\n{traceback.format_exc()}")
                 self.failures[part] = f"{type(error).__name__}: {error}"
+                self._bench.end_runs()  # they would slow down the next part
 
     def figures(self) -> Figures:
         return summary.together([PARTS[part][1](each) for part, each in self.found.items()])

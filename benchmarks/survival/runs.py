@@ -53,11 +53,15 @@ class Bench:
             try:
                 yield bench
             finally:
-                for run in bench.runs:
-                    run.end()
+                bench.end_runs()
                 with contextlib.suppress(cgroups.CgroupsUnavailable):
                     cgroups.find().reap()
                 shutil.rmtree(folder)
+
+    def end_runs(self) -> None:
+        """Those that still go on, for example after a measurement that has failed."""
+        for run in self.runs:
+            run.end()
 
     def run(
         self,

@@ -185,10 +185,20 @@ def test_what_is_not_known_is_refused(capsys):
 
 
 def test_a_part_that_fails_does_not_keep_others_from_being_measured(monkeypatch, capsys):
+    left = []
+
     def broken(measurement):
+        run = measurement._bench.plain("broken")
+        run.line[:] = ["sleep", "600"]
+        run.start()
+        left.append(run)
         raise OSError("no disk")
 
-    parts = {"faults": (broken, None), "memory": (lambda m: 1.0, program.PARTS["memory"][1])}
+    def works(measurement):
+        assert [run.family.all() for run in left] == [[]]
+        return 1.0
+
+    parts = {"faults": (broken, None), "memory": (works, program.PARTS["memory"][1])}
     monkeypatch.setattr(program, "PARTS", parts)
     assert program.main(["--only=faults,memory"]) == 1
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
