@@ -102,9 +102,10 @@ class Shell:
             if not more:  # the command has ended the shell
                 self.__init__()
                 return data, "the shell ended"
-            output, found, end = data.partition(mark)
-            if found and end.endswith(b"\n"):
-                return output, f"exit {int(end)}"
+            output, _, end = data.partition(mark)
+            status, ended, _ = end.partition(b"\n")  # behind it, what runs in the background writes
+            if ended:
+                return output, f"exit {int(status)}"
         self._bash.kill()
         self.__init__()
         return data, "timed out"

@@ -3,6 +3,8 @@
 import contextlib
 import dataclasses
 import secrets
+import select
+import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.runtime import pick_runtime
 from envs.registry import make_env, needs_sandbox
 from envs.shell.families import FAMILIES
+from examples.shell_agent import Shell
 from tests.sandbox.service.conftest import over
 from tests.system.conftest import SPEC
 from tests.system.oracle_ledger import OracleLedger
@@ -121,6 +124,22 @@ def test_a_program_that_is_not_there_is_no_failure_of_the_policy(stage):
     episode, branches = stage.play(missing, key_of("count"))
     assert (episode.status, episode.reward, branches) == (Status.AGENT_FAILED, None, [])
     assert "no-such-agent" in episode.detail
+
+
+def test_what_writes_in_the_background_does_not_hide_how_a_command_ended(tmp_path, monkeypatch):
+    shell, go, done = Shell(), tmp_path / "go", tmp_path / "done"
+    read = shell._read_until
+
+    def read_both(mark):
+        select.select([shell._bash.stdout], [], [])  # the command has ended
+        go.touch()
+        while not done.exists():
+            time.sleep(0.01)
+        return read(mark)
+
+    monkeypatch.setattr(shell, "_read_until", read_both)
+    late = f"until [ -e {go} ]; do sleep 0.01; done; echo late; touch {done}"
+    assert shell.run(f"({late}) & (exit 3)") == "(no output)\n[exit 3]"
 
 
 def test_an_agent_that_breaks_off_is_judged_by_what_it_has_done(stage):
