@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -19,9 +20,8 @@ DIGITS = 12  # of a digest
 
 def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Prints a table. It has no frames, and its width is limited only by a terminal's."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=1000)
+    # Rich takes any output for a terminal where FORCE_COLOR is set.
+    console = Console(width=None if sys.stdout.isatty() else 1000)
     table = Table(*columns, title=title, box=None, title_justify="left", pad_edge=False)
     for row in rows:
         table.add_row(*(escape(printable(str(each))) for each in row))

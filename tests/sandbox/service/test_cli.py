@@ -249,7 +249,16 @@ def test_what_an_agent_wrote_does_not_rule_the_terminal():
     assert printable("a\x1b[2Jb\nc") == "a?[2Jb?c"
 
 
-def test_ps_tells_what_the_page_shows(capsys):
+def test_a_table_that_goes_to_no_terminal_is_whole_though_colours_are_asked_for(
+    capsys, monkeypatch
+):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    tables.show("", ("id", "image"), [("x" * 200, "y" * 200)])
+    assert f"{'x' * 200}  {'y' * 200}" in capsys.readouterr().out
+
+
+def test_ps_tells_what_the_page_shows(capsys, monkeypatch):
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
     head = ("a", "n", "memory", State.RUNNING, None, 3, 2, 1.0, 1.0, SPEC)
     stats = SandboxStats(7, 5 << 20, 8 << 20, 1.0, 40 << 20)
     tables.sandboxes([Status(*head, {}, (), stats, cpu_percent=55.0), Status(*head, {}, ())])

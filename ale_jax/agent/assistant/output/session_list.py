@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable
 
@@ -18,5 +19,5 @@ def show_sessions(sessions: Iterable[SessionInfo]) -> None:
     for info in sessions:
         changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.changed))
         table.add_row(*(Text(printable(each)) for each in (info.id, changed, info.cwd, info.title)))
-    console = Console()
-    (console if console.is_terminal else Console(width=1000)).print(table)
+    # Rich takes any output for a terminal where FORCE_COLOR is set.
+    Console(width=None if sys.stdout.isatty() else 1000).print(table)
