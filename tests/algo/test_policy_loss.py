@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ale_jax.algo.algorithm import AGGREGATIONS, LossHypers, MismatchHypers
-from ale_jax.algo.policy_loss import policy_loss
+from ale_jax.algo.policy_loss import policy_loss, ratio_figures
 from ale_jax.algo.ratio import chunk_mean, chunk_sum
 from tests.algo.batches import (
     AT_LEVELS,
@@ -42,7 +42,7 @@ EXAMPLE = make_batch(
 @pytest.mark.parametrize("compiled", [False, True])
 def test_eq9_by_hand(compiled):
     with jax.disable_jit(not compiled):
-        value, sums, grad_BT = loss_and_grad(LOGP_BT, EXAMPLE, IPA, IPA_MASK)
+        value, sums, grad_BT = loss_and_grad(LOGP_BT, EXAMPLE, IPA, IPA_MASK, num_chunks=5)
     #   c0: 1 * 0.5 * (-1 - 2) = -1.5    c2: 1 * -0.5 * (-1 - 1) = 1.0
     #   c1: dropped                      c3: 1/2 * -0.4 * -3 = 0.6       sum 0.1
     np.testing.assert_allclose(value, -0.1 / 6, rtol=1e-5)
@@ -55,6 +55,15 @@ def test_eq9_by_hand(compiled):
     np.testing.assert_allclose(sums["ratio"], ratios, rtol=1e-6)
     assert sums["ratios"] == 4
     np.testing.assert_allclose(sums["old_rollout_logp_diff"], 0.3, rtol=1e-5)
+    # Of tokens 0.5, 0.5, 0.3, 0.5, 0.9 and -log 2; all lie outside [0.8, 1.2].
+    figures = ratio_figures(jax.device_get(sums))
+    found = {name: math.log(x) for name, x in figures.items() if "_far" not in name}
+    expected = {"ratio_p1": -LN2, "ratio_p50": 0.5, "ratio_p99": 0.9, "ratio_max": 0.9}
+    expected |= {"chunk_ratio_p1": -LN2, "chunk_ratio_p50": 0.3}
+    assert found == pytest.approx(
+        expected | {"chunk_ratio_p99": 0.7, "chunk_ratio_max": 0.7}, rel=0.03
+    )
+    assert (sums["token_ratios_far"], sums["chunk_ratios_far"]) == (6, 4)
 
 
 def eq9_by_tables(logp_BT, batch, loss_denominator, num_chunks):
@@ -169,9 +178,15 @@ def test_decoupled_ppo_by_hand():
     hp = LossHypers("decoupled_ppo", clip_low=0.2, clip_high=0.2, ratio_cap=1.5)
     # Token 1: pi/prox 1.1, prox/old 2, capped to 1.5: 1.5 * 1.1 * 2. Token 2: pi/prox 2, prox/old
     # 1/2: 1/2 * 2 * -2.
-    value, _, grad_BT = loss_and_grad(logp_BT, batch, hp, loss_denominator=1.0)
+    value, sums, grad_BT = loss_and_grad(logp_BT, batch, hp, loss_denominator=1.0)
     np.testing.assert_allclose(value, -(3.3 - 2.0), rtol=1e-5)
     np.testing.assert_allclose(grad_BT, [[0, -3.3, 2.0]], rtol=1e-5)
+    np.testing.assert_allclose(sums["ratio"], 2.2 + 1.0, rtol=1e-5)  # pi / pi_old
+    # As one chunk: prox/old sqrt(2 * 1/2) = 1, pi/prox sqrt(1.1 * 2) = 1.48, clipped where A > 0.
+    chunk = dataclasses.replace(hp, level="chunk")
+    value, _, grad_BT = loss_and_grad(logp_BT, batch, chunk, loss_denominator=1.0)
+    np.testing.assert_allclose(value, -(2.4 - 2 * 2.2**0.5), rtol=1e-5)
+    np.testing.assert_allclose(grad_BT, [[0, 0, 2 * 2.2**0.5]], rtol=1e-5)
 
 
 # Every loss with every aggregation, and at every level.
@@ -215,13 +230,16 @@ def test_masked_tokens_might_as_well_not_be_there(name, aggregation):
 @pytest.mark.parametrize("name", EVERY_LOSS)
 def test_a_filter_takes_gradient_away_in_every_mode_and_gives_none_to_others(name, aggregation):
     hp = dataclasses.replace(
-        EVERY_LOSS[name], aggregation=aggregation, constant_tokens=9 * (aggregation == "constant")
-    )
+        EVERY_LOSS[name], aggregation=aggregation, constant_tokens=9 * (aggregation == "constant"),
+        kl_weight=0.1, kl_estimator="k2",
+    )  # fmt: skip
     logp_BT, _, batch = random_batch(6)
     _, _, grad_BT = loss_and_grad(logp_BT, batch, hp)
     mismatch = MismatchHypers(filter_level="chunk", filter_high=1.1)
     _, sums, filtered_BT = loss_and_grad(logp_BT, batch, hp, mismatch)
-    gap_BC = chunk_mean(batch["logp_old_BT"] - batch["logp_mu_BT"], batch["chunk_BT"], 4)
+    gap_BT = jnp.where(batch["chunk_BT"] >= 0, batch["logp_old_BT"] - batch["logp_mu_BT"], 0.0)
+    np.testing.assert_allclose(sums["old_rollout_logp_diff"], np.abs(gap_BT).sum(), rtol=1e-5)
+    gap_BC = chunk_mean(gap_BT, batch["chunk_BT"], 4)
     kept_BC = np.asarray(gap_BC) <= math.log(1.1)
     assert 0 < kept_BC.sum() < kept_BC.size == kept_BC.sum() + int(sums["masked_chunks"])
     kept_BT = np.take_along_axis(kept_BC, np.maximum(batch["chunk_BT"], 0), 1)
@@ -321,10 +339,12 @@ def test_weights_of_the_mismatch_and_of_divergence_and_entropy_by_hand():
         logp_BT, batch, LossHypers("vanilla"), MismatchHypers("chunk", 1.5), loss_denominator=1.0
     )
     np.testing.assert_allclose(grad_BT, [[0, -1.5, -1.5, -1]], rtol=1e-6)
-    # k2: d/dlogp = logp - ref = -1/2, times the weight 0.2.
+    # k2: d/dlogp = logp - ref = -1/2, times the weight 0.2, and not times pi_old / mu.
     hp = LossHypers("vanilla", kl_weight=0.2, kl_estimator="k2")
-    _, sums, grad_BT = loss_and_grad(logp_BT, batch, hp, loss_denominator=1.0)
-    np.testing.assert_allclose(grad_BT, [[0, -1.1, -1.1, -1.1]], rtol=1e-6)
+    _, sums, grad_BT = loss_and_grad(
+        logp_BT, batch, hp, MismatchHypers("chunk", 1.5), loss_denominator=1.0
+    )
+    np.testing.assert_allclose(grad_BT, [[0, -1.6, -1.6, -1.1]], rtol=1e-6)
     np.testing.assert_allclose(sums["kl"], -1.5, rtol=1e-6)
 
     hp = LossHypers("vanilla", entropy_weight=0.5)
