@@ -18,8 +18,7 @@ MIN_SECONDS = 1.0  # programs other than the known ones are reported from this c
 
 # Name of the function under jax.jit -> the program's name in messages.
 PROGRAMS = {
-    "first_gradient": "the training step: gradient of the first microbatch",
-    "add_gradient": "the training step: gradient of a further microbatch",
+    "add_gradient": "the training step: gradient of a microbatch",
     "update": "the training step: the optimizer's update",
     "read_and_write": "the engine: prefill and decode",
     "probability": "the warm start's probe of success",
