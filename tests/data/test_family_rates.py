@@ -18,7 +18,19 @@ def test_rates_begin_at_a_half_and_old_outcomes_fade():
     assert rates.rate("vault", 3) == pytest.approx((2 + 1) / (2 + 4 + 2))
     rates.record("vault", 3, [False] * 8)
     assert rates.rate("vault", 3) == pytest.approx(1 / 10)
+    rates.record("vault", 3, [True] * 24)  # more than the window: of those before, none
+    assert rates.rate("vault", 3) == pytest.approx(25 / 26)
     assert rates.rate("vault", 2) == rates.rate("lane", 3) == 0.5
+
+
+def test_a_rate_is_known_by_sixteen_outcomes():
+    rates = FamilyRates(window=1000)
+    assert rates.known("vault") == []
+    rates.record("vault", 3, [True] * 15)
+    rates.record("vault", 1, [False])
+    assert rates.known("vault") == []
+    rates.record("vault", 3, [False])
+    assert rates.known("vault") == [(3, 16 / 18)]
 
 
 def shares_of_starts(rates: FamilyRates, num_chunks: int, draws: int = 20_000) -> dict[int, float]:

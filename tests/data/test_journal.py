@@ -69,8 +69,9 @@ def test_only_what_can_be_trained_on_is_written(tmp_path):
 
 def test_tokens_of_weights_that_were_lost_are_not_used(tmp_path):
     write(
-        tmp_path, played(0, versions=(4, 5)), played(1, versions=(5, 6)), played(2, versions=(6,))
-    )
+        tmp_path, played(0, versions=(4, 5)), played(1, versions=(5, 6)), played(2, versions=(6,)),
+        make_trajectory(3, 0, start_version=6),  # in which nothing was written
+    )  # fmt: skip
     assert groups(recall(tmp_path), gate()) == [0]
     assert groups(recall(tmp_path, first=5), gate()) == [], "nor of older ones that are not there"
 
@@ -101,9 +102,9 @@ def test_groups_that_are_not_open_any_more_are_not_kept(tmp_path):
 
 
 def test_an_episode_goes_on_after_the_very_prefix_turns(tmp_path):
-    def after(ids):
+    def after(ids, prompt=(1,)):
         key = dataclasses.replace(played(0).episode.key, num_prefix_turns=1)
-        prefix = text_turn([1], ids, "look", "ls")
+        prefix = text_turn(prompt, ids, "look", "ls")
         return RolloutRequest(key, (prefix,), Prefix(("look", "a.txt"), ("ls",)))
 
     asked, own = after([2, 3]), make_turn([4], [5], version=VERSION)
@@ -111,6 +112,7 @@ def test_an_episode_goes_on_after_the_very_prefix_turns(tmp_path):
     episode = dataclasses.replace(known.episode, key=asked.key)
     write(tmp_path, dataclasses.replace(known, episode=episode, num_prefix_turns=1))
     assert recall(tmp_path).take([after([2, 9])], gate()) == []
+    assert recall(tmp_path).take([after([2, 3], prompt=(9,))], gate()) == []
     assert recall(tmp_path).take([request(played(0))], gate()) == []
     assert len(recall(tmp_path).take([asked], gate())) == 1
 

@@ -18,6 +18,8 @@ def make_sample(*turns, advantage=None):
 
 def test_one_row_by_hand():
     long = make_sample(([1, 2], [3, 4]), ([5], [6]), advantage=[0.5, 0.25])
+    changing = dataclasses.replace(long.turns[0], version=np.array([0, 1], np.int32))
+    long = dataclasses.replace(long, turns=(changing, long.turns[1]))
     short = make_sample(([7], [8, 9]), advantage=[-1.0])
     reward_C = np.array([0.5], np.float32)
     short = dataclasses.replace(short, group=3, member=1, reward_C=reward_C)
@@ -30,7 +32,7 @@ def test_one_row_by_hand():
         "segment_BT": [[1, 1, 1, 1, 1, 1, 2, 2, 2, 0]],
         "position_BT": [[0, 1, 2, 3, 4, 5, 0, 1, 2, 0]],
         "chunk_BT": [[-1, -1, 0, 0, -1, 1, -1, 2, 2, -1]],
-        "version_BT": [[0, 0, 0, 0, 0, 1, 0, 0, 0, 0]],
+        "version_BT": [[0, 0, 0, 1, 0, 1, 0, 0, 0, 0]],
         "group_BT": [[0, 0, 0, 0, 0, 0, 3, 3, 3, -1]],
         "member_BT": [[0, 0, 0, 0, 0, 0, 1, 1, 1, -1]],
         "advantage_BT": [[0, 0, 0.5, 0.5, 0, 0.25, 0, -1.0, -1.0, 0]],

@@ -54,9 +54,11 @@ def test_credit_goes_back_to_the_valid_trajectories():
 def test_a_side_branch_gets_the_credit_of_the_chunks_as_far_from_the_end():
     first, second, third = turns(0.0, 0.0, 1.0)
     on_the_side = make_turn([30], [31], reward=1.0)
+    experts, others = (np.full((n, 1, 1), n, np.int16) for n in (6, 4))
     member = dataclasses.replace(
         make_trajectory(7, 2, (first, second, third)),
-        side_branches=(SideBranch((first, on_the_side), num_prefix_turns=1),),
+        expert_TLK=experts,
+        side_branches=(SideBranch((first, on_the_side), num_prefix_turns=1, expert_TLK=others),),
     )
     assert member.sampled_turns == (first, second, third, on_the_side)
     table = tabulate_rewards([Group(7, (member,))], max_chunks=4)
@@ -67,6 +69,7 @@ def test_a_side_branch_gets_the_credit_of_the_chunks_as_far_from_the_end():
     assert longest.advantage_C.tolist() == [1, 2, 3]
     assert side.advantage_C.tolist() == [3] and side.reward_C.tolist() == [0.5]
     assert (side.group, side.member, side.num_prefix_turns) == (0, 2, 1)
+    assert longest.expert_TLK is experts and side.expert_TLK is others
     (batch,) = pack_all([longest, side], Shape(1, 64, 4))
     ids = [int(i) for turn in member.sampled_turns for i in turn.action_ids]
     assert sorted(batch.tokens_BT[batch.chunk_BT >= 0]) == sorted(ids)
