@@ -48,7 +48,7 @@ def sample(text, version, pairs=False, cut=False):
         ]
     ids = np.array(ids if cut else [*ids, CLOSE])
     logp = np.random.default_rng(len(ids)).normal(size=len(ids)).astype(np.float32)
-    return Tokens(ids, logp, logp, np.full(len(ids), version, np.int32))
+    return Tokens(ids, logp - 1, logp, np.full(len(ids), version, np.int32))
 
 
 def read(ids):

@@ -15,10 +15,10 @@ from tests.gateway.speech import read, render, say
 TASK = say("user", "task")
 
 
-def open_episode(policy, kept=1, max_chars=None):
+def open_episode(policy, kept=1, max_chars=None, max_replies=None):
     language = Language(Hermes(), lambda ids: read([4, *ids])[0][1])
     keys = lambda number: np.array([0, number], np.uint32)  # noqa: E731
-    options = EpisodeOptions(kept, max_chars=max_chars)
+    options = EpisodeOptions(kept, max_chars=max_chars, max_replies=max_replies)
     return GatewayEpisode(TokenTree(render), policy, language, keys, options)
 
 
@@ -50,6 +50,29 @@ def test_a_choice_says_which_text_ended_it(policy):
         asked = ChatRequest("m", (TASK,), options=SampleOptions(stop=stop))
         (pending,) = episode.ask(asked)
         assert episode.answer(pending, asked).stop == told
+
+
+def test_an_episodes_agents_get_so_many_replies_and_no_more(policy):
+    episode = open_episode(policy, max_replies=3)
+
+    def refused(number):
+        with pytest.raises(ApiError, match="limit of 3 replies") as refusal:
+            episode.ask(request(TASK, n=number))
+        return refusal.value.status == 403
+
+    assert len(episode.ask(request(TASK, n=2))) == 2
+    assert refused(2) and len(episode.ask(request(TASK))) == 1
+    assert refused(1) and len(policy.asked) == 3
+
+
+def test_the_log_probabilities_that_are_told_are_the_plain_softmaxs(policy):
+    episode, asked = (
+        open_episode(policy),
+        ChatRequest("m", (TASK,), options=SampleOptions(top_logprobs=0)),
+    )
+    (pending,) = episode.ask(asked)
+    told = [each.logprob for each in episode.answer(pending, asked).logprobs]
+    assert told == pending.sampled.result().logp_old.tolist()
 
 
 def test_who_leaves_late_does_not_end_what_another_client_goes_on_with():
