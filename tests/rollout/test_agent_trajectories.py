@@ -131,6 +131,15 @@ def test_an_episode_with_a_lost_answer_is_not_trained_on(ledger):
     assert "1 answers may not have reached the agent" in found.detail
 
 
+def test_an_episode_that_may_have_gone_on_from_another_reply_is_not_trained_on(ledger):
+    ledger.open("a", KEY, Sampling())
+    ask(ledger, "a", *TASK)
+    ledger.episodes.find("a").tree.counts.ambiguous = 1
+    found = ledger.close("a", EPISODE).episode
+    assert (found.status, found.reward) == (Status.CALL_LOST, None)
+    assert "1 continue one of several" in found.detail
+
+
 def test_what_is_surely_too_long_is_refused_before_it_is_tokenized(ledger, tokenizer, monkeypatch):
     ledger.open("a", KEY, Sampling())
     monkeypatch.setattr(tokenizer, "prompt_ids", None)

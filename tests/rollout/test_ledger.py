@@ -165,9 +165,10 @@ def test_a_policy_that_never_wrote_leaves_no_turns(engine, tokenizer):
     assert (trajectory.turns, trajectory.num_prefix_turns, trajectory.start_version) == ((), 0, 5)
 
 
-def test_an_episode_after_rejected_ones_draws_other_numbers():
-    keys = {tuple(conversation_key(0, KEY, redraw)) for redraw in range(4)}
-    assert len(keys) == 4
+def test_an_episode_after_rejected_ones_and_its_every_conversation_draw_other_numbers():
+    places = [(redraw, number) for redraw in range(4) for number in range(4)]
+    keys = {tuple(conversation_key(0, KEY, *place)) for place in places}
+    assert len(keys) == 16
     assert tuple(conversation_key(0, KEY)) in keys
 
 
