@@ -13,6 +13,7 @@ from ale_jax.model.sampler import Sampling
 STOP = (3,)
 PLAIN = Sampling()
 LONGEST = 96
+PATIENCE = 300  # seconds; the first reply waits for programs to be compiled
 
 
 def key(number):
@@ -30,7 +31,7 @@ def play(engine, number, turns, sampling=PLAIN, max_tokens=11, first=None):
         ids = prompt(100 * number + turn, 5 + 7 * turn)
         if turn == 0 and first is not None:
             ids = first
-        reply = engine.reply(conversation, ids, max_tokens, sampling, key(number)).result(60)
+        reply = engine.reply(conversation, ids, max_tokens, sampling, key(number)).result(PATIENCE)
         played.append((ids, reply))
     engine.end(conversation)
     return played

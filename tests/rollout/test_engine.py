@@ -16,6 +16,7 @@ from ale_jax.rollout.engine import Engine, EngineStopped
 from ale_jax.rollout.guiding import Company, NextToken
 from tests.model.shapes import DENSE, MOE
 from tests.rollout.playing import (
+    PATIENCE,
     PLAIN,
     STOP,
     assert_same,
@@ -155,11 +156,11 @@ def test_new_weights_are_taken_between_two_bursts(policy, engine):
 
 def test_a_full_slot_says_so(engine):
     conversation = engine.open()
-    reply = engine.reply(conversation, prompt(1, 90), 50, PLAIN, key(1)).result(60)
+    reply = engine.reply(conversation, prompt(1, 90), 50, PLAIN, key(1)).result(PATIENCE)
     if reply.stop != "stop":
         assert reply.stop == "context_full"
         assert len(reply.ids) == 6  # 96 - 90
-    more = engine.reply(conversation, prompt(2, 20), 50, PLAIN, key(1)).result(60)
+    more = engine.reply(conversation, prompt(2, 20), 50, PLAIN, key(1)).result(PATIENCE)
     assert more.stop == "context_full"
     assert len(more.ids) == 0
 
@@ -175,13 +176,15 @@ def test_a_watcher_sees_a_reply_grow_and_may_end_it(policy, engine):
         return 11 if len(ids) > 11 else None
 
     first = prompt(100 * number, 5)
-    reply = engine.reply(conversation, first, 30, PLAIN, key(number), Company(watch)).result(60)
+    reply = engine.reply(conversation, first, 30, PLAIN, key(number), Company(watch)).result(
+        PATIENCE
+    )
     np.testing.assert_array_equal(reply.ids, whole.ids[:11])
     np.testing.assert_array_equal(reply.logp_mu, whole.logp_mu[:11])
     assert reply.stop == "stop"
     assert [len(each) for each in seen] == [4, 8, 12]
     assert seen[-1] == whole.ids[:12].tolist()
-    after = engine.reply(conversation, prompt(101, 12), 9, PLAIN, key(1)).result(60)
+    after = engine.reply(conversation, prompt(101, 12), 9, PLAIN, key(1)).result(PATIENCE)
     engine.end(conversation)
     turns = [(first, reply), (prompt(101, 12), after)]
     scores, _ = learner_scores(policy, turns)
@@ -214,8 +217,10 @@ class Mostly:
 def test_what_a_guide_knows_ahead_is_written_in_one_burst(engine):
     def reply(guide):
         conversation, company = engine.open(), Company(guide=guide)
-        first = engine.reply(conversation, prompt(1, 9), 18, PLAIN, key(1), company).result(60)
-        after = engine.reply(conversation, prompt(2, 5), 9, PLAIN, key(2)).result(60)
+        first = engine.reply(conversation, prompt(1, 9), 18, PLAIN, key(1), company).result(
+            PATIENCE
+        )
+        after = engine.reply(conversation, prompt(2, 5), 9, PLAIN, key(2)).result(PATIENCE)
         engine.end(conversation)
         return first, after
 
@@ -253,8 +258,10 @@ class Guessing:
 def test_what_was_drawn_under_a_wrong_guess_is_drawn_again(engine):
     def reply(guide, number):
         company, conversation = Company(guide=guide), engine.open()
-        first = engine.reply(conversation, prompt(1, 9), 30, PLAIN, key(number), company).result(60)
-        after = engine.reply(conversation, prompt(2, 5), 9, PLAIN, key(number)).result(60)
+        first = engine.reply(conversation, prompt(1, 9), 30, PLAIN, key(number), company).result(
+            PATIENCE
+        )
+        after = engine.reply(conversation, prompt(2, 5), 9, PLAIN, key(number)).result(PATIENCE)
         engine.end(conversation)
         return first, after
 
@@ -280,7 +287,7 @@ def test_what_was_drawn_under_a_wrong_guess_is_drawn_again(engine):
 def test_stop_token_ends_the_reply(policy):
     shape, params = policy
     engine = Engine(shape, SHAPE, tuple(range(96)), params)
-    reply = engine.reply(engine.open(), prompt(1, 6), 8, PLAIN, key(1)).result(60)
+    reply = engine.reply(engine.open(), prompt(1, 6), 8, PLAIN, key(1)).result(PATIENCE)
     engine.close()
     assert reply.stop == "stop"
     assert len(reply.ids) == 1
@@ -307,7 +314,7 @@ def test_an_engine_whose_thread_has_failed_says_so_to_whoever_asks(policy, monke
     conversation = engine.open()
     reply = engine.reply(conversation, prompt(1, 6), 8, PLAIN, key(1))
     with pytest.raises(EngineStopped, match="has none left"):
-        reply.result(60)
+        reply.result(PATIENCE)
     with pytest.raises(EngineStopped, match="has none left"):
         engine.check()
     engine.end(conversation)  # as its owner does, whatever became of the reply

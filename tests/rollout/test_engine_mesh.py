@@ -16,7 +16,7 @@ from ale_jax.model.sharding import MeshShape, make_mesh, param_shardings
 from ale_jax.rollout import engine as engine_module
 from ale_jax.rollout.engine import Engine
 from tests.model.shapes import MOE
-from tests.rollout.playing import PLAIN, STOP, assert_same, key, play, prompt
+from tests.rollout.playing import PATIENCE, PLAIN, STOP, assert_same, key, play, prompt
 from tests.rollout.shapes import engine_shape
 
 POLICY = dataclasses.replace(MOE, num_layers=1)
@@ -82,7 +82,7 @@ def test_a_group_has_its_prompt_in_one_share(on_mesh):
     first, before, shared = prompt(1, 45), engine.stats.shared_tokens, []
     members = [engine.open() for _ in range(4)]
     for number, member in enumerate(members):
-        engine.reply(member, first, 5, PLAIN, key(number)).result(60)
+        engine.reply(member, first, 5, PLAIN, key(number)).result(PATIENCE)
         shared.append(engine.stats.shared_tokens - before)
     for member in members:
         engine.end(member)

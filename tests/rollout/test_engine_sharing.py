@@ -15,7 +15,7 @@ from ale_jax.model.sampler import Sampling
 from ale_jax.model.sharding import MeshShape
 from ale_jax.rollout.engine import Engine
 from tests.model.shapes import MOE
-from tests.rollout.playing import PLAIN, STOP, assert_same, key, play, prompt
+from tests.rollout.playing import PATIENCE, PLAIN, STOP, assert_same, key, play, prompt
 from tests.rollout.shapes import engine_shape
 
 PARAMS = init_params(jax.random.key(1), MOE)
@@ -74,7 +74,7 @@ def _history(played):
 def _go_on(engine, ids, number):
     """The reply of a new conversation that begins with `ids`, and how many of them were shared."""
     before, conversation = engine.stats.shared_tokens, engine.open()
-    reply = engine.reply(conversation, ids, 11, PLAIN, key(number)).result(60)
+    reply = engine.reply(conversation, ids, 11, PLAIN, key(number)).result(PATIENCE)
     engine.end(conversation)
     return reply, engine.stats.shared_tokens - before
 
@@ -104,9 +104,9 @@ def test_replies_are_not_shared_unless_told_so(engine):
 def test_what_several_weights_have_read_and_written_is_not_shared():
     engine = _engine(share_replies=True)
     conversation, first, more = engine.open(), prompt(1, 20), prompt(2, 20)
-    one = engine.reply(conversation, first, 11, PLAIN, key(0)).result(60)
+    one = engine.reply(conversation, first, 11, PLAIN, key(0)).result(PATIENCE)
     engine.publish(PARAMS, 1)
-    two = engine.reply(conversation, more, 11, PLAIN, key(0)).result(60)
+    two = engine.reply(conversation, more, 11, PLAIN, key(0)).result(PATIENCE)
     engine.end(conversation)
     history = np.concatenate([first, one.ids, more, two.ids])
     assert _go_on(engine, history, 1)[1] == 0
@@ -148,7 +148,7 @@ def test_a_long_prompt_does_not_stop_those_who_write():
     while not engine.stats.sampled_tokens:
         pass
     before = engine.stats.sampled_tokens
-    engine.reply(engine.open(), prompt(4, 81), 1, PLAIN, key(4)).result(60)
+    engine.reply(engine.open(), prompt(4, 81), 1, PLAIN, key(4)).result(PATIENCE)
     assert writer.done() or engine.stats.sampled_tokens - before >= 5
     engine.close()
 

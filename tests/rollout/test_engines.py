@@ -13,7 +13,7 @@ from ale_jax.model.sharding import MeshShape, make_mesh, param_shardings
 from ale_jax.rollout.engine import Engine, EngineStopped
 from ale_jax.rollout.engines import Engines
 from tests.model.shapes import MOE
-from tests.rollout.playing import PLAIN, STOP, assert_same, key, play, prompt
+from tests.rollout.playing import PATIENCE, PLAIN, STOP, assert_same, key, play, prompt
 from tests.rollout.shapes import engine_shape
 
 POLICY = dataclasses.replace(MOE, num_layers=1)
@@ -54,7 +54,7 @@ def test_members_of_a_group_meet_where_there_is_room(engines):
     the first one's pages."""
     members = [(prompt(group, 45), engines.open()) for _ in range(4) for group in range(2)]
     for number, (ids, member) in enumerate(members):
-        engines.reply(member, ids, 5, PLAIN, key(number)).result(60)
+        engines.reply(member, ids, 5, PLAIN, key(number)).result(PATIENCE)
     assert [each.stats.shared_tokens for each in engines._engines] == [40] * COUNT
 
 

@@ -18,7 +18,7 @@ from ale_jax.model.sharding import MeshShape, param_shardings
 from ale_jax.rollout.engine import Engine, EngineStopped
 from ale_jax.rollout.guiding import Company
 from tests.model.shapes import MIXED
-from tests.rollout.playing import PLAIN, STOP, key, prompt
+from tests.rollout.playing import PATIENCE, PLAIN, STOP, key, prompt
 from tests.rollout.shapes import engine_shape
 
 POLICY = dataclasses.replace(MIXED, num_layers=2)
@@ -51,7 +51,7 @@ def _play(engine, script, pause=lambda: None):
         pause()
         company = Company(priority=script.priority)
         asked = engine.reply(conversation, ids, most, PLAIN, key(script.number), company)
-        replies.append(asked.result(60))
+        replies.append(asked.result(PATIENCE))
     engine.end(conversation)
     return replies
 
@@ -120,7 +120,7 @@ def test_whoever_comes_when_all_get_what_they_get_with_room_for_all(ahead, shard
                 cut_off = engine.reply(conversation, prompt(number, 20), 30, PLAIN, key(number))
                 time.sleep(pauses.choice((0, 0.005, 0.02)))
                 engine.end(conversation)
-                assert cut_off.exception(60) is None or "ended" in str(cut_off.exception())
+                assert cut_off.exception(PATIENCE) is None or "ended" in str(cut_off.exception())
         for script, each in zip(scripts, playing, strict=True):
             _assert_same(each.result(), roomy(seed, script))
     assert engine.stats.preemptions > 10 and engine.stats.moved_pages > 10
@@ -134,14 +134,16 @@ def test_idle_conversations_give_way_the_longest_idle_first(roomy):
     idle, first = [], []
     for number in range(3):
         idle.append(engine.open())
-        first.append(engine.reply(idle[-1], prompt(number, 25), 5, PLAIN, key(number)).result(60))
+        first.append(
+            engine.reply(idle[-1], prompt(number, 25), 5, PLAIN, key(number)).result(PATIENCE)
+        )
     assert engine.stats.preemptions == 0
-    engine.reply(engine.open(), prompt(9, 25), 5, PLAIN, key(9)).result(60)
+    engine.reply(engine.open(), prompt(9, 25), 5, PLAIN, key(9)).result(PATIENCE)
     slots = [engine._scheduler._of[each] for each in idle]
     assert [slot.has_place for slot in slots] == [False, True, True]
     assert engine.stats.preemptions == 1
     # And it comes back, now in place of the second one, with what it had.
-    again = engine.reply(idle[0], prompt(20, 9), 7, PLAIN, key(0)).result(60)
+    again = engine.reply(idle[0], prompt(20, 9), 7, PLAIN, key(0)).result(PATIENCE)
     assert [slot.has_place for slot in slots] == [True, False, True]
     script = Script(0, ((prompt(0, 25), 5), (prompt(20, 9), 7)), 0)
     _assert_same([first[0], again], roomy("idle", script))
@@ -161,7 +163,7 @@ def test_a_higher_priority_takes_the_place_of_who_writes(ahead, roomy):
         company = Company(watch=note, priority=priority)
         return engine.reply(engine.open(), prompt(number, 60), 30, PLAIN, key(number), company)
 
-    replies = [ask(1, 0).result(60), high[0].result(60)]
+    replies = [ask(1, 0).result(PATIENCE), high[0].result(60)]
     # The second one was preempted when it was idle, by the first one on its way back.
     assert engine.stats.preemptions == 2
     assert order[-4:] == [1] * 4, "it waited until the other one was done"
