@@ -29,12 +29,12 @@ from benchmarks.survival.trials import DONE
 
 ARMS = {"in_turns": 0.0, "at_once": 1.0}
 STEPS, FIRST_STEP = 40, 5  # from which on time is taken, when all is compiled and the queue is full
-QUICK_STEPS, QUICK_FIRST_STEP = 4, 1
+WARM_STEPS = 120
+QUICK_STEPS, QUICK_FIRST_STEP, QUICK_WARM_STEPS = 4, 1, 2
 LIMIT_S = 1800.0
 BAR = 1.3
 OPTIONS = (
     "--config.sandbox.command_seconds=4.0",  # less than the benchmarks give a turn
-    "--config.warm_start.max_steps=120",
     "--config.eval.tasks=8",
     "--config.eval.held_out_tasks=2",
 )
@@ -59,15 +59,16 @@ def main(arguments: list[str]) -> int:
 
 def measure(bench: Bench, seed: int, quick: bool) -> dict[str, float]:
     """Steps per second of each arm."""
-    config, steps, first = "configs/quickstart.py", STEPS, FIRST_STEP
+    config, steps, first, warm = "configs/quickstart.py", STEPS, FIRST_STEP, WARM_STEPS
     if quick:
-        config, steps, first = SMOKE, QUICK_STEPS, QUICK_FIRST_STEP
+        config, steps, first, warm = SMOKE, QUICK_STEPS, QUICK_FIRST_STEP, QUICK_WARM_STEPS
     rates = {}
     for arm, alpha in ARMS.items():
         changes = (
             f"--config.seed={seed}",
             f"--config.rl.alpha={alpha}",
             f"--config.rl.steps={steps}",
+            f"--config.warm_start.max_steps={warm}",
         )
         run = bench.run(f"{arm}-{seed}", *OPTIONS, *changes, config=config)
         run.variables |= {WORKER_MODULE: "benchmarks.overlap.waiting", "XLA_FLAGS": ""}
