@@ -44,6 +44,15 @@ def test_an_answer_that_was_not_delivered_is_counted_and_can_be_continued(policy
     assert again.num_new == len(again.call.context_ids())
 
 
+def test_a_call_that_came_to_nothing_is_not_lost_with_its_client():
+    policy = FakePolicy(lambda messages: None)
+    episode = open_episode(policy)
+    (pending,) = episode.ask(request(TASK))
+    policy.end(pending.conversation)  # it fails in the engine
+    episode.cancel(pending)
+    assert episode.tree.counts.lost == 0
+
+
 def test_a_choice_says_which_text_ended_it(policy):
     episode = open_episode(policy)
     for stop, told in ((("to", "ply"), "ply"), (("END",), "")):

@@ -58,6 +58,7 @@ def test_a_trajectory_holds_what_was_read_and_written(engine, tokenizer):
     replies, trajectory = _play(ledger, "a")
     first, second = trajectory.turns
     assert [t.action_text for t in trajectory.turns] == [r.text for r in replies]
+    assert [t.prompt_text for t in trajectory.turns] == ["Read lemon.txt.", "next: rose.txt"]
     messages = [{"role": m.role, "content": m.content} for m in FIRST]
     np.testing.assert_array_equal(first.prompt_ids, tokenizer.prompt_ids(messages, first=True))
     # A reply that was cut at 9 tokens is closed by the context before the observation.

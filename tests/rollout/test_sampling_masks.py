@@ -146,7 +146,8 @@ def test_a_reply_that_is_cut_off_has_the_masks_of_what_was_written(ledger):
     assert len(turn.mask_id) == len(turn.action_ids) == 7
 
 
-def test_a_table_numbers_distinct_masks():
+def test_a_table_numbers_distinct_masks_and_knows_them_when_it_is_full(monkeypatch):
+    monkeypatch.setattr("ale_jax.rollout.sampling_masks.MAX_MASKS", 2)
     table = MaskTable()
     assert table.masks() is None
     one, two = np.array([3, 0], np.int32), np.array([3, 1 << 30], np.int32)
