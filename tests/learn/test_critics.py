@@ -217,9 +217,10 @@ def test_a_critic_learns_from_its_own_members_alone():
 
 
 def test_a_critic_without_responses_waits():
-    critics = _critics()
+    critics = _critics(dataclasses.replace(MINI, warmup_steps=1))
     learn_values(critics, rewarded_batches(members=1))  # member 0 of each group
     assert [int(state.step) for state in critics.state] == [1, 0]
+    assert not critics.warming_up, "and the policy does not wait for it"
     assert learn_values(critics, []) == {} and credit_by_critics(critics, []) == ([], {})
 
 

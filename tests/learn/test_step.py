@@ -152,13 +152,16 @@ def test_the_gradient_holds_the_routers_balance_by_its_weight_and_the_microbatch
         return 0.0 * scores.logp_BT.sum(), {}
 
     def balance(params):
-        return balancing_loss(forward(params, arrays, shape)[1], shape)
+        scores, router = forward(params, arrays, shape)
+        return balancing_loss(router, shape), scores
 
     gradient = gradient_function(ModelSpec(shape, mesh, balance_weight=0.5), nothing)
-    value, expected = jax.jit(jax.value_and_grad(balance))(params)
+    (value, scores), expected = jax.jit(jax.value_and_grad(balance, has_aux=True))(params)
     with jax.set_mesh(mesh):
         grads, sums, _ = jax.jit(gradient)(params, params, arrays, 1.0, 0.25)
     np.testing.assert_allclose(sums["balance"], 0.25 * value, rtol=1e-5)
+    written_BT = batch.chunk_BT >= 0
+    np.testing.assert_allclose(sums["entropy"], scores.entropy_BT[written_BT].sum(), rtol=1e-5)
     assert np.abs(expected["layers"][0]["router_DE"]).max() > 1e-3
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y / 8, atol=1e-6), grads, expected)
 
