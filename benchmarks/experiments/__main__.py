@@ -24,15 +24,10 @@ from typing import Any
 
 from ale_jax.files import read_json, write_json
 from ale_jax.system.fields import described_changes, differing_fields
+from benchmarks.experiments import comparison, figures
 from benchmarks.experiments.catalogue import EXPERIMENTS, Experiment
-from benchmarks.experiments.figures import (
-    DEFINITIONS,
-    RunFigures,
-    compare,
-    read_run,
-    summarize,
-    table,
-)
+from benchmarks.experiments.comparison import compare, table
+from benchmarks.experiments.figures import RunFigures, read_run, summarize
 from benchmarks.experiments.runs import Runs
 from benchmarks.experiments.settings import settings, shared
 
@@ -74,7 +69,7 @@ def main(arguments: list[str]) -> int:
                 if not options.quick:
                     _write(result(experiment, runs, known))
     found = result(experiment, runs, known)
-    print(table(found["arms"]))
+    print(table(found))
     for line in broken:
         print(f"not finished: {line}", file=sys.stderr)
     print(json.dumps(found))
@@ -83,7 +78,7 @@ def main(arguments: list[str]) -> int:
 
 def _write(found: dict[str, Any]) -> None:
     write_json(RESULTS / f"{found['experiment']}.json", found)
-    (RESULTS / f"{found['experiment']}.md").write_text(table(found["arms"]) + "\n")
+    (RESULTS / f"{found['experiment']}.md").write_text(table(found) + "\n")
 
 
 def _default_arms(experiment: Experiment, quick: bool) -> str:
@@ -130,23 +125,27 @@ def result(
     for arm in experiment.arms:
         made = map(read_run, runs.made(experiment, arm))
         every[arm.name] = dict(known.get(arm.name, {})) | {run.seed: run for run in made}
-    reference = list(every[experiment.reference].values())
     arms = {}
     for arm in experiment.arms:
         if done := list(every[arm.name].values()):
+            compared = {
+                name: compare(done, list(every[name].values()), experiment.statistic)
+                for name in (experiment.reference, *experiment.rivals)
+            }
             own = {n: v for n, v in configs[arm.name].items() if n not in common}
             arms[arm.name] = {
                 "algorithm": arm.algorithm,
                 "overrides": dict(arm.overrides),
                 "config": own,
                 **summarize(done),
-                **compare(done, reference, experiment.statistic),
+                **compared.pop(experiment.reference),
+                "against": compared,
             }
     return {
         "experiment": experiment.name,
         "question": experiment.question,
         "command": f"python -m benchmarks.experiments {experiment.name}",
-        "definitions": dict(DEFINITIONS),
+        "definitions": {**figures.DEFINITIONS, **comparison.DEFINITIONS},
         "config": common,
         "reference": experiment.reference,
         "statistic": experiment.statistic,

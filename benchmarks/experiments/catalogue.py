@@ -52,8 +52,9 @@ class Arm:
 class Experiment:
     """config: a file in FOLDER. start: the config whose warm start gives the initial weights of all
     arms. reference: the arm that the others are compared with, seed by seed; empty: the first.
-    statistic: what of a run is compared, "area" or "final" (figures.DEFINITIONS); where arms train
-    from different starts, only the final success has one meaning."""
+    rivals: further arms that they are compared with. statistic: what of a run is compared, "area"
+    or "final" (see DEFINITIONS in figures.py); where arms train from different starts, only the
+    final success has one meaning."""
 
     name: str
     question: str
@@ -61,6 +62,7 @@ class Experiment:
     start: str
     arms: tuple[Arm, ...]
     reference: str = ""
+    rivals: tuple[str, ...] = ()
     statistic: str = "area"
 
     def __post_init__(self) -> None:
@@ -68,7 +70,7 @@ class Experiment:
         assert len(set(names)) == len(names), names
         if not self.reference:
             object.__setattr__(self, "reference", names[0])
-        assert self.reference in names, self.reference
+        assert {self.reference, *self.rivals} <= set(names), (self.reference, self.rivals)
 
     def arm(self, name: str) -> Arm:
         """ValueError if there is no arm of that name."""
@@ -214,7 +216,9 @@ CORRIDOR_ARMS = (
 
 def _corridor(place: str, question: str) -> Experiment:
     arms = tuple(Arm(name, f"{place}_{name}", MANY_TASKS) for name in CORRIDOR_ARMS)
-    return Experiment(place, question, "corridor", "corridor", arms, reference="grpo")
+    return Experiment(
+        place, question, "corridor", "corridor", arms, reference="grpo", rivals=("ppo",)
+    )
 
 
 LATE = _corridor("late", "Which credit learns fastest where the last chunks decide?")

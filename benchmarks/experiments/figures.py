@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import operator
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from jax.scipy.special import betainc
 
 from ale_jax.monitor.evaluations import (
     EVALUATIONS_FILE,
@@ -28,9 +25,6 @@ from ale_jax.system.compilation import STARTED
 
 SPIKE_FACTOR, SPIKE_WINDOW, SPIKE_WARMUP = 5.0, 20, 5
 CURVE_STEPS = 5
-# After so many seeds an experiment may end, if the p-value is at most this. O'Brien and Fleming's
-# levels for three looks (1979), of which 5 % are spent in all: looking early costs little.
-LOOKS: Mapping[int, float] = {3: 0.0005, 6: 0.0141, 9: 0.0451}
 COLLAPSE_STEPS, COLLAPSE_SHARE = 10, 0.5
 
 DEFINITIONS: Mapping[str, str] = {
@@ -38,12 +32,6 @@ DEFINITIONS: Mapping[str, str] = {
     "interval: Wilson, 95 %",
     "curve": f"[episodes so far, success of training episodes], means of {CURVE_STEPS} steps",
     "area": "success of training episodes, averaged over the curve",
-    "paired_difference, paired_error": "mean and standard error over seeds of `statistic`, less "
-    "that of the reference arm with the same seed; None if fewer than two seeds have both",
-    "p_value": "of the paired difference, by a two-sided t test",
-    "decided": "whether p_value is at most the level of this look: "
-    + ", ".join(f"{level:g} after {seeds} seeds" for seeds, level in LOOKS.items())
-    + "; None after any other number of seeds",
     "starts": "the same of the expert's chunk at which episodes start, 0: at the beginning; "
     "empty where all start there",
     "spikes": f"steps whose gradient norm before clipping is more than {SPIKE_FACTOR:g} times the "
@@ -171,49 +159,3 @@ def summarize(runs: Sequence[RunFigures]) -> dict[str, Any]:
         "area": statistics.fmean(run.area for run in runs),
         "runs": [dataclasses.asdict(run) for run in sorted(runs, key=lambda run: run.seed)],
     }
-
-
-def compare(
-    runs: Sequence[RunFigures], reference: Sequence[RunFigures], statistic: str
-) -> dict[str, Any]:
-    """`statistic` ("area", "final") less that of the reference arm, paired by seed; see
-    DEFINITIONS."""
-    value = operator.attrgetter(statistic)
-    theirs = {run.seed: value(run) for run in reference}
-    differences = [value(run) - theirs[run.seed] for run in runs if run.seed in theirs]
-    if len(differences) < 2:
-        return dict.fromkeys(("paired_difference", "paired_error", "p_value", "decided"))
-    mean = statistics.fmean(differences)
-    error = statistics.stdev(differences) / math.sqrt(len(differences))
-    # Without any spread there is no t; the reference arm, less itself, has none.
-    p_value = _p_value(mean / error, len(differences) - 1) if error else None
-    level = LOOKS.get(len(differences))
-    decided = None if level is None or p_value is None else p_value <= level
-    found = {"paired_difference": mean, "paired_error": error}
-    return found | {"p_value": p_value, "decided": decided}
-
-
-def _p_value(t: float, freedom: int) -> float:
-    """Of Student's t with so many degrees of freedom, two-sided."""
-    return float(betainc(freedom / 2, 0.5, freedom / (freedom + t * t)))
-
-
-def table(arms: Mapping[str, Mapping[str, Any]]) -> str:
-    """A Markdown table with one row per arm, in the given order. Rates are in percent."""
-    rows = [
-        "| arm | final success, mean ± std | by seed | after the warm start | spikes | collapsed "
-        "| mean age | minutes a run |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for name, arm in arms.items():
-        runs = arm["runs"]
-        spread = "" if arm["std"] is None else f" ± {100 * arm['std']:.1f}"
-        finals = ", ".join(f"{100 * run['final']:.1f}" for run in runs)
-        starts = ", ".join(f"{100 * run['warm_start']:.1f}" for run in runs)
-        age = statistics.fmean(run["mean_staleness"] for run in runs)
-        minutes = statistics.fmean(run["seconds"] for run in runs) / 60
-        rows.append(
-            f"| {name} | {100 * arm['mean']:.1f}{spread} | {finals} | {starts} "
-            f"| {arm['spikes']} | {arm['collapsed']} of {len(runs)} | {age:.2f} | {minutes:.1f} |"
-        )
-    return "\n".join(rows)

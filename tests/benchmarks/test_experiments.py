@@ -17,13 +17,11 @@ from benchmarks.experiments import __main__ as experiments
 from benchmarks.experiments.catalogue import EXPERIMENTS
 from benchmarks.experiments.figures import (
     RunFigures,
-    compare,
     count_spikes,
     curve,
     has_collapsed,
     read_run,
     summarize,
-    table,
 )
 from benchmarks.experiments.settings import settings, shared
 from tests.benchmarks.finished_run import write_run
@@ -137,10 +135,6 @@ def test_mean_and_spread_by_hand(tmp_path):
     assert arm["std"] == pytest.approx(0.1)  # of 0.5, 0.6, 0.7, with n - 1
     assert arm["standard_error"] == pytest.approx(0.1 / math.sqrt(3))
     assert [run["seed"] for run in arm["runs"]] == [0, 1, 2]
-    row = table({"ipa": arm}).splitlines()[-1]
-    assert row.startswith(
-        "| ipa | 60.0 ± 10.0 | 60.0, 50.0, 70.0 | 25.0, 25.0, 25.0 | 0 | 0 of 3 | 0.35 |"
-    )
 
 
 # In place of Python: does what the launcher would leave behind, and writes down what it was told.
@@ -280,43 +274,6 @@ def test_quick_makes_one_short_run_and_no_result(tmp_path, told, capsys):
 def test_what_is_not_there_is_refused_before_anything_runs(words):
     with pytest.raises(SystemExit):
         experiments.main(words)
-
-
-def test_arms_are_compared_seed_by_seed(tmp_path):
-    def run(seed, *curve):
-        write_run(folder := tmp_path / f"{seed}-{curve[0]}", seed, 1)
-        points = tuple((number, success) for number, success in enumerate(curve))
-        return dataclasses.replace(read_run(folder), seed=seed, curve=points)
-
-    ours = [run(0, 0.2, 0.4), run(1, 0.5, 0.7), run(2, 0.9, 0.9)]
-    theirs = [run(1, 0.1, 0.3), run(0, 0.3, 0.1), run(7, 0.0, 0.0)]
-    # By seed 0 and 1: 0.3 - 0.2 and 0.6 - 0.2.
-    found = compare(ours, theirs, "area")
-    assert found["paired_difference"] == pytest.approx(0.25)
-    assert found["paired_error"] == pytest.approx(0.15)
-    assert set(compare(ours[:1], theirs, "area").values()) == {None}
-    better = [dataclasses.replace(run, final=run.final + 0.125) for run in ours]
-    found = compare(better, ours, "final")
-    assert (found["paired_difference"], found["paired_error"]) == (0.125, 0.0)
-
-
-def test_an_experiment_ends_at_a_look_that_is_convincing(tmp_path):
-    write_run(tmp_path / "run", 0, 1)
-    run = read_run(tmp_path / "run")
-
-    def verdict(*gains):
-        ours = [dataclasses.replace(run, seed=k, final=gain) for k, gain in enumerate(gains)]
-        theirs = [dataclasses.replace(run, seed=k, final=0.0) for k in range(len(gains))]
-        return compare(ours, theirs, "final")
-
-    few = verdict(0.08, 0.09, 0.10)
-    # t^2 = 243; with two degrees of freedom, p = 1 - t / sqrt(t^2 + 2).
-    assert few["p_value"] == pytest.approx(1 - (243 / 245) ** 0.5, rel=1e-3)
-    assert few["decided"] is False  # 0.004, of which the first look asks for 0.0005
-    assert verdict(0.1, 0.1001, 0.1002)["decided"] is True
-    assert verdict(0.08, 0.09, 0.10, 0.09)["decided"] is None
-    assert verdict(*[0.08, 0.09, 0.10] * 2)["decided"] is True
-    assert verdict(*[0.1, -0.1, 0.05] * 3)["decided"] is False
 
 
 def test_every_experiment_has_a_question_and_two_arms_at_least():
