@@ -23,7 +23,7 @@ from jax.sharding import Mesh
 
 from ale_jax.learn.critic_batches import ValueBatch
 from ale_jax.learn.critic_credit import credit_by_critics, learn_values
-from ale_jax.learn.critics import SIZES, Critics, CriticsHypers, critic_gradient
+from ale_jax.learn.critics import Critics, CriticsHypers, critic_gradient
 from ale_jax.learn.rows import to_device
 from ale_jax.learn.step import ModelSpec
 from ale_jax.model.compute import EXACT
@@ -35,7 +35,7 @@ from benchmarks.credit_step import ADAMW, Training, Work, about, spread, step_ba
 
 ROUNDS, QUICK_ROUNDS = 9, 3
 BALANCE_WEIGHT = 1e-3
-ONE_LARGE = CriticsHypers(1, *[0] * len(SIZES), 1.0, 0.0, 0.0, 0, ADAMW)
+ONE_LARGE = CriticsHypers(count=1, optimizer=ADAMW)
 
 
 def main(arguments: list[str]) -> int:

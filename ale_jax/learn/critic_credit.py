@@ -45,18 +45,18 @@ class ValueModels(Protocol):
 def learn_values(
     critics: ValueModels, batches: Sequence[Batch], by_chunk: bool = False
 ) -> dict[str, float]:
-    """One update of each critic towards the returns of its own members of each group; figures.
+    """Updates each critic towards the returns of its own members of each group; figures.
 
     A return is the discounted sum of the rewards from a time step on, without any critic's estimate
-    (R in the paper). critic_loss: mean square error over all time steps, before the update.
+    (R in the paper). critic_loss: mean square error over the time steps of each update, before it.
     by_chunk: see `ale_jax.learn.critic_batches`.
     """
     return_BT, every_sums = returns(batches, critics.gamma, by_chunk), []
     for number in range(critics.hp.count):
         own = value_batches(batches, return_BT, number, critics.hp.count, by_chunk)
-        if own:  # else this step has no response for this critic
-            tokens = int(sum(batch.own_BT.sum() for batch in own))
-            every_sums.append(critics.update(own, number, tokens))
+        for some in _minibatches(own, critics.hp.minibatches) * critics.hp.epochs:
+            tokens = int(sum(batch.own_BT.sum() for batch in some))
+            every_sums.append(critics.update(some, number, tokens))
     every_sums = jax.device_get(every_sums)
     tokens = sum(sums["tokens"] for sums in every_sums)
     if not tokens:
@@ -66,6 +66,12 @@ def learn_values(
         "critic_grad_norm": float(max(sums["grad_norm"] for sums in every_sums)),
         CRITIC_SKIPPED: int(sum(sums[SKIPPED] for sums in every_sums)),
     }
+
+
+def _minibatches(batches: list[ValueBatch], count: int) -> list[list[ValueBatch]]:
+    """At most `count` lists of about equal length. A group's batches are neighbours, which go to
+    different lists; there is no list without batches, as of a critic that has no episode."""
+    return [batches[k::count] for k in range(min(count, len(batches)))]
 
 
 def credit_by_critics(

@@ -59,7 +59,12 @@ class CriticsHypers:
     mask_share: share of a step's policy tokens whose advantage is set to 0: those on which the
         critics agree most.
     entropy_share: share of them that gets no entropy bonus: those on which the critics differ most.
-    warmup_steps: number of steps at the beginning in which only the critics learn.
+    warmup_steps: number of steps, of epochs x minibatches updates each, at the beginning in which
+        only the critics learn.
+    epochs: how often the critics learn from each step's episodes. Like minibatches, this makes more
+        updates of a step, which the optimizer's warmup_steps and decay_steps count.
+    minibatches: number of updates in an epoch, each from about an equal share of the batches; fewer
+        if there are fewer batches.
     """
 
     count: int = 0
@@ -73,6 +78,8 @@ class CriticsHypers:
     mask_share: float = 0.0
     entropy_share: float = 0.0
     warmup_steps: int = 0
+    epochs: int = 1
+    minibatches: int = 1
     optimizer: OptimizerHypers = dataclasses.field(default_factory=OptimizerHypers)
 
     def __post_init__(self) -> None:
@@ -92,6 +99,8 @@ class CriticsHypers:
                     f"or more, or {name} to 0.0"
                 )
         require_range("warmup_steps", self.warmup_steps, 0, 1 << 30, "0 starts all at once")
+        require_range("epochs", self.epochs, 1, 1000, "1 uses each step's episodes once")
+        require_range("minibatches", self.minibatches, 1, 1 << 30, "1 is one update per epoch")
 
     def check_group(self, group_size: int) -> None:
         """ValueError unless a prompt's responses can be divided evenly among the critics."""
@@ -156,7 +165,8 @@ class Critics:
     @property
     def warming_up(self) -> bool:
         """Whether the policy must wait, counted by the critics' own updates."""
-        return max(int(state.step) for state in self.state) < self.hp.warmup_steps
+        updates = self.hp.warmup_steps * self.hp.epochs * self.hp.minibatches
+        return max(int(state.step) for state in self.state) < updates
 
     def values(self, batches: Sequence[Batch]) -> list[list[np.ndarray]]:
         """For each batch, each critic's prediction before each token, float32 [B, T]; of the rows

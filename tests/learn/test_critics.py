@@ -13,7 +13,7 @@ from jax.sharding import AxisType
 
 from ale_jax.learn import critics as critics_module
 from ale_jax.learn.checkpoint import Checkpoints
-from ale_jax.learn.critic_batches import returns
+from ale_jax.learn.critic_batches import returns, value_batches
 from ale_jax.learn.critic_credit import credit_by_critics, learn_values
 from ale_jax.learn.critics import Critics, CriticsHypers
 from ale_jax.learn.state import init_state, make_optimizer
@@ -214,6 +214,32 @@ def test_a_critic_learns_from_its_own_members_alone():
     heads = [[np.asarray(s.params[HEAD]) for s in critics.state] for critics in (one, other)]
     np.testing.assert_array_equal(heads[0][0], heads[1][0])
     assert (heads[0][1] != heads[1][1]).any()
+
+
+def test_epochs_and_minibatches_divide_the_batches_of_a_step():
+    batches = rewarded_batches(groups=14)
+    own = value_batches(batches, returns(batches, GAMMA), number=0, count=1)
+    assert len(own) == 3
+    hp = dataclasses.replace(MINI, count=1, epochs=2, minibatches=2)
+    divided, by_hand = _critics(hp), _critics(hp)
+    found, sums = learn_values(divided, batches)["critic_loss"], []
+    for some in [[own[0], own[2]], [own[1]]] * 2:
+        sums.append(by_hand.update(some, 0, sum(int(b.own_BT.sum()) for b in some)))
+    assert found == pytest.approx(sum(s["squares"] for s in sums) / sum(s["tokens"] for s in sums))
+    jax.tree.map(np.testing.assert_array_equal, divided.state[0].params, by_hand.state[0].params)
+    assert int(divided.state[0].step) == 4
+    learn_values(divided, rewarded_batches())  # one batch, which cannot be divided
+    assert int(divided.state[0].step) == 6
+
+
+def test_the_policy_waits_for_all_updates_of_the_critics_first_steps():
+    critics = _critics(dataclasses.replace(MINI, epochs=2, minibatches=2, warmup_steps=2))
+    batches = rewarded_batches(groups=24)
+    waits = []
+    for _ in range(3):
+        waits.append(critics.warming_up)
+        learn_values(critics, batches)
+    assert waits == [True, True, False]
 
 
 def test_a_critic_without_responses_waits():
