@@ -214,8 +214,20 @@ CORRIDOR_ARMS = (
 )
 
 
+# With one update a step, critics explain next to nothing until the run ends.
+SIXTEEN_UPDATES = {
+    "critics.epochs": 2,
+    "critics.minibatches": 8,
+    "critics.optimizer.decay_steps": 16 * 120,
+}
+
+
 def _corridor(place: str, question: str) -> Experiment:
     arms = tuple(Arm(name, f"{place}_{name}", MANY_TASKS) for name in CORRIDOR_ARMS)
+    arms += tuple(
+        Arm(f"{name}_16", f"{place}_{name}", MANY_TASKS | SIXTEEN_UPDATES)
+        for name in ("ppo", "turn_topr", "blended_topr")
+    )
     return Experiment(
         place, question, "corridor", "corridor", arms, reference="grpo", rivals=("ppo",)
     )
