@@ -63,8 +63,8 @@ class CriticsHypers:
         only the critics learn.
     epochs: how often the critics learn from each step's episodes. Like minibatches, this makes more
         updates of a step, which the optimizer's warmup_steps and decay_steps count.
-    minibatches: number of updates in an epoch, each from about an equal share of the batches; fewer
-        if there are fewer batches.
+    minibatches: number of updates in an epoch, each from about an equal share of the step's rows;
+        fewer if the rows fill fewer microbatches, and then warmup_steps last longer.
     """
 
     count: int = 0

@@ -214,7 +214,8 @@ CORRIDOR_ARMS = (
 )
 
 
-# With one update a step, critics explain next to nothing until the run ends.
+# With one update a step, critics explain next to nothing until the run ends. Their rate decays over
+# as many steps as with one.
 SIXTEEN_UPDATES = {
     "critics.epochs": 2,
     "critics.minibatches": 8,

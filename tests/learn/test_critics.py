@@ -371,6 +371,8 @@ def test_a_run_that_goes_on_has_the_same_critics(tmp_path):
         ({"count": 1, "mask_share": 0.2}, "mask_share 0.2 needs critics that can differ"),
         ({"count": 1, "entropy_share": 0.2}, "entropy_share 0.2 needs critics that can differ"),
         ({"warmup_steps": -1}, "warmup_steps -1 must be in"),
+        ({"epochs": 0}, "epochs 0 must be in"),
+        ({"minibatches": 0}, "minibatches 0 must be in"),
     ],
 )
 def test_what_cannot_work_is_refused(fields, message):
