@@ -69,9 +69,12 @@ def test_only_what_can_be_trained_on_is_written(tmp_path):
 
 def test_tokens_of_weights_that_were_lost_are_not_used(tmp_path):
     write(
-        tmp_path, played(0, versions=(4, 5)), played(1, versions=(5, 6)), played(2, versions=(6,)),
+        tmp_path,
+        played(0, versions=(4, 5)),
+        played(1, versions=(5, 6)),
+        played(2, versions=(6,)),
         make_trajectory(3, 0, start_version=6),  # in which nothing was written
-    )  # fmt: skip
+    )
     assert groups(recall(tmp_path), gate()) == [0]
     assert groups(recall(tmp_path, first=5), gate()) == [], "nor of older ones that are not there"
 

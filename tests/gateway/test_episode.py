@@ -75,10 +75,8 @@ def test_an_episodes_agents_get_so_many_replies_and_no_more(policy):
 
 
 def test_the_log_probabilities_that_are_told_are_the_plain_softmaxs(policy):
-    episode, asked = (
-        open_episode(policy),
-        ChatRequest("m", (TASK,), options=SampleOptions(top_logprobs=0)),
-    )
+    episode = open_episode(policy)
+    asked = ChatRequest("m", (TASK,), options=SampleOptions(top_logprobs=0))
     (pending,) = episode.ask(asked)
     told = [each.logprob for each in episode.answer(pending, asked).logprobs]
     assert told == pending.sampled.result().logp_old.tolist()
