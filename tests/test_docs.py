@@ -96,8 +96,12 @@ def targets_exist(page: str, text: str) -> list[str]:
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.M))
     used = re.findall(r"(?:`| {4})make((?: [A-Z_]+=(?:'[^']*'|[^\s`]+))*(?: [a-z-]+)+)", text)
-    return [name for call in used for name in re.findall(r" ([a-z-]+)(?![\w=./-])", call)
-            if name not in targets]  # fmt: skip
+    return [
+        name
+        for call in used
+        for name in re.findall(r" ([a-z-]+)(?![\w=./-])", call)
+        if name not in targets
+    ]
 
 
 def configs_and_fields_exist(page: str, text: str) -> list[str]:
@@ -136,8 +140,11 @@ def readme_commands_are_run(page: str, text: str) -> list[str]:
     lines = [line[4:] for line in text.splitlines() if line.startswith("    ")]
     commands = [x for x in lines if re.match(r"(sudo|make|ale-sandbox|\.venv/bin/\S+|python) ", x)]
     known = {command.removeprefix(".venv/bin/") for command in RUN_BY}
-    return [c for c in commands
-            if not c.startswith("make ") and c.removeprefix(".venv/bin/") not in known]  # fmt: skip
+    return [
+        c
+        for c in commands
+        if not c.startswith("make ") and c.removeprefix(".venv/bin/") not in known
+    ]
 
 
 RULES = [

@@ -62,8 +62,9 @@ def test_ipa_over_the_std_of_the_outcomes():
     hp = AdvantageHypers("chunk_return", "group", "batch")
     found = credit([3.0, 1.0, 2.0, 2.0], [2, 1, 1, 1], [0, 0, 1, 1], hp)
     std = 0.5**0.5  # of 3 1 2 2
-    np.testing.assert_allclose(found.advantage_NC[:2], np.array([[0.5, 1, 0], [-1, 0, 0]]) / std,
-                               rtol=1e-5)  # fmt: skip
+    np.testing.assert_allclose(
+        found.advantage_NC[:2], np.array([[0.5, 1, 0], [-1, 0, 0]]) / std, rtol=1e-5
+    )
     assert not found.advantage_NC[2:].any()
 
 

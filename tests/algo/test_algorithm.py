@@ -104,7 +104,7 @@ ROWS = [
         {"loss__kl_weight": 0.1, "loss__kl_estimator": "k1"},
         {"loss__kl_weight": 0.1, "loss__kl_estimator": "k2"},
     ),
-]  # fmt: skip
+]
 
 
 @each_row(
@@ -167,9 +167,12 @@ def test_a_bad_field_is_named_with_its_value(bad, answer):
 
 def test_who_compares_a_group():
     for mean, std, compares in (
-        ("group", "none", True), ("leave_one_out", "none", True), ("none", "group", True),
-        ("batch", "tag", False), ("none", "none", False),
-    ):  # fmt: skip
+        ("group", "none", True),
+        ("leave_one_out", "none", True),
+        ("none", "group", True),
+        ("batch", "tag", False),
+        ("none", "none", False),
+    ):
         assert AdvantageHypers("outcome", mean, std).compares_a_group == compares
 
 

@@ -69,6 +69,12 @@ def test_a_group_of_equals_comes_out_at_exactly_zero(x, size, mean):
 
 
 def test_what_is_equal_teaches_nothing_by_its_deviation_either():
-    found_U = standardise(jnp.full(3, 2.0), KEYS | {"group": jnp.zeros(3, jnp.int32)},
-                          jnp.ones(3, bool), 1, "none", "group")  # fmt: skip
+    found_U = standardise(
+        jnp.full(3, 2.0),
+        KEYS | {"group": jnp.zeros(3, jnp.int32)},
+        jnp.ones(3, bool),
+        1,
+        "none",
+        "group",
+    )
     np.testing.assert_array_equal(found_U, np.zeros(3))

@@ -151,8 +151,11 @@ def test_the_denominator_counts_what_the_policy_wrote():
     first = batch([[0, 0, -1, 1, 2], [0, -1, 1, -1, -1]], [[1, 1, 1, 1, 2], [1, 1, 2, 3, 3]])
     nothing = batch([[-1] * 5, [-1] * 5], [[1] * 5, [0] * 5])
     for aggregation, expected in (
-        ("tokens", 6), ("chunks", 5), ("chunk_means", 5), ("trajectories", 4),
-    ):  # fmt: skip
+        ("tokens", 6),
+        ("chunks", 5),
+        ("chunk_means", 5),
+        ("trajectories", 4),
+    ):
         assert count_loss_denominator([first, nothing], aggregation) == expected, aggregation
         assert count_loss_denominator([first, first], aggregation) == 2 * expected, aggregation
         assert count_loss_denominator([nothing], aggregation) == 1, aggregation

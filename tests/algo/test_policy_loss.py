@@ -171,9 +171,12 @@ def test_at_the_sequence_level_ppo_has_the_gradient_of_gspo():
 
 def test_decoupled_ppo_by_hand():
     batch = make_batch(
-        [[-1, 0, 0]], [[1, 1, 1]], advantage_BT=[[0, 2, -2]],
-        logp_old_BT=[[0, -1 - LN2, -1]], logp_prox_BT=[[0, -1, -1 - LN2]],
-    )  # fmt: skip
+        [[-1, 0, 0]],
+        [[1, 1, 1]],
+        advantage_BT=[[0, 2, -2]],
+        logp_old_BT=[[0, -1 - LN2, -1]],
+        logp_prox_BT=[[0, -1, -1 - LN2]],
+    )
     logp_BT = f32([[0.0, -1.0 + math.log(1.1), -1.0]])
     hp = LossHypers("decoupled_ppo", clip_low=0.2, clip_high=0.2, ratio_cap=1.5)
     # Token 1: pi/prox 1.1, prox/old 2, capped to 1.5: 1.5 * 1.1 * 2. Token 2: pi/prox 2, prox/old
@@ -230,9 +233,12 @@ def test_masked_tokens_might_as_well_not_be_there(name, aggregation):
 @pytest.mark.parametrize("name", EVERY_LOSS)
 def test_a_filter_takes_gradient_away_in_every_mode_and_gives_none_to_others(name, aggregation):
     hp = dataclasses.replace(
-        EVERY_LOSS[name], aggregation=aggregation, constant_tokens=9 * (aggregation == "constant"),
-        kl_weight=0.1, kl_estimator="k2",
-    )  # fmt: skip
+        EVERY_LOSS[name],
+        aggregation=aggregation,
+        constant_tokens=9 * (aggregation == "constant"),
+        kl_weight=0.1,
+        kl_estimator="k2",
+    )
     logp_BT, _, batch = random_batch(6)
     _, _, grad_BT = loss_and_grad(logp_BT, batch, hp)
     mismatch = MismatchHypers(filter_level="chunk", filter_high=1.1)
@@ -307,9 +313,11 @@ def test_chunks_of_one_token_have_one_mean(name):
 def test_the_imitation_term_by_hand():
     """Eq 10: -(1/Z) sum i log pi over given tokens, which have no chunk and no other term."""
     batch = make_batch(
-        [[-1, -1, -1, -1, 0]], [[1] * 5], imitate_BT=[[0, 0.5, 0.25, 0, 0]],
+        [[-1, -1, -1, -1, 0]],
+        [[1] * 5],
+        imitate_BT=[[0, 0.5, 0.25, 0, 0]],
         advantage_BT=[[0, 0, 0, 0, 1.0]],
-    )  # fmt: skip
+    )
     logp_BT = f32([[jnp.nan, -2.0, -4.0, jnp.nan, -1.0]])
     value, sums, grad_BT = loss_and_grad(
         logp_BT, batch, LossHypers("vanilla"), loss_denominator=2.0
@@ -329,9 +337,12 @@ def test_the_imitation_term_by_hand():
 
 def test_weights_of_the_mismatch_and_of_divergence_and_entropy_by_hand():
     batch = make_batch(
-        [[-1, 0, 0, 1]], [[1, 1, 1, 1]], advantage_BT=[[0, 1, 1, 1]],
-        logp_mu_BT=[[0, -2 * LN2, 0, -1.0]], logp_ref_BT=[[0, -1.0, -1.0, -1.0]],
-    )  # fmt: skip
+        [[-1, 0, 0, 1]],
+        [[1, 1, 1, 1]],
+        advantage_BT=[[0, 1, 1, 1]],
+        logp_mu_BT=[[0, -2 * LN2, 0, -1.0]],
+        logp_ref_BT=[[0, -1.0, -1.0, -1.0]],
+    )
     batch["logp_old_BT"] = f32([[0, 0, 0, -1.0]])
     logp_BT = f32([[0, -1.5, -1.5, -1.5]])
     # Of chunk 0: sqrt(4 * 1) = 2, capped to 1.5; chunk 1: 1.

@@ -49,9 +49,11 @@ def test_one_row_by_hand():
 def test_text_turns_are_read_and_not_learned_from_but_by_imitation():
     turns = [make_turn([1], [2, 3], reward=9.0), make_turn([4], [5]), make_turn([6], [7], 2.0)]
     given = Sample(
-        tuple(turns), np.array([0.5], np.float32), num_prefix_turns=2,
+        tuple(turns),
+        np.array([0.5], np.float32),
+        num_prefix_turns=2,
         imitate_P=np.array([0.25, 0.0], np.float32),
-    )  # fmt: skip
+    )
     batch, _ = pack([given], Shape(microbatch_rows=1, pack_length=8, chunks_per_pack=1))
     np.testing.assert_array_equal(batch.tokens_BT, [[1, 2, 3, 4, 5, 6, 7, 0]])
     np.testing.assert_array_equal(batch.chunk_BT, [[-1, -1, -1, -1, -1, -1, 0, -1]])
@@ -143,8 +145,9 @@ def test_no_token_is_lost_or_duplicated(all_lengths, rows):
     """Every token has its own id, so what comes out can be compared with what went in."""
     ids, samples = iter(range(1, 10**6)), []
     for turn_lengths in all_lengths:
-        pairs = [([next(ids) for _ in range(p)], [next(ids) for _ in range(a)])
-                 for p, a in turn_lengths]  # fmt: skip
+        pairs = [
+            ([next(ids) for _ in range(p)], [next(ids) for _ in range(a)]) for p, a in turn_lengths
+        ]
         advantage = [float(action[0]) for _, action in pairs]  # names its chunk
         samples.append(make_sample(*pairs, advantage=advantage))
     shape = Shape(rows, pack_length=20, chunks_per_pack=5)
@@ -158,9 +161,11 @@ def test_no_token_is_lost_or_duplicated(all_lengths, rows):
         for b in range(rows):
             found += read_row(batch, b)
     assert sorted(found) == sorted(
-        [np.concatenate([[*t.prompt_ids, *t.action_ids] for t in s.turns]).tolist()
-         for s in samples]
-    )  # fmt: skip
+        [
+            np.concatenate([[*t.prompt_ids, *t.action_ids] for t in s.turns]).tolist()
+            for s in samples
+        ]
+    )
     again = pack_all(samples, shape)
     for one, two in zip(batches, again, strict=True):
         for field in dataclasses.fields(one):

@@ -41,9 +41,13 @@ def test_publishing_frees_the_permits_of_one_step():
     gate.publish(1)
     assert admit_all(gate, first=3) == 2
     assert gate.counts() == {
-        "in_flight": 3, "waiting": 0, "trained": 2, "dropped_failed": 0, "dropped_stale": 0,
+        "in_flight": 3,
+        "waiting": 0,
+        "trained": 2,
+        "dropped_failed": 0,
+        "dropped_stale": 0,
         "dropped_equal": 0,
-    }  # fmt: skip
+    }
 
 
 def test_admissions_are_numbered_within_their_version():

@@ -150,11 +150,16 @@ def test_an_episode_is_judged_once():
         ("", 0, False, 0, "(no output)"),
         ("\n", 0, False, 0, "(no output)"),
         ("", 1, False, 0, "(no output)\n[exit 1]"),
-        ("cat: x: No such file or directory\n", 1, False, 0,
-         "cat: x: No such file or directory\n[exit 1]"),
+        (
+            "cat: x: No such file or directory\n",
+            1,
+            False,
+            0,
+            "cat: x: No such file or directory\n[exit 1]",
+        ),
         ("half", 124, True, 0, "half\n[timed out]"),
         ("head\ntail\n", 2, False, 500, "head\ntail\n[500 bytes left out]\n[exit 2]"),
     ],
-)  # fmt: skip
+)
 def test_what_the_policy_sees_of_a_command(output, exit_code, timed_out, omitted_bytes, shown):
     assert observation(ExecResult(output, exit_code, timed_out, omitted_bytes, 0.1)) == shown

@@ -188,8 +188,13 @@ print({"agent-worker-number": "1", "worker-network-endpoints": (here / "endpoint
 def host(tmp_path):
     """Calls launch/tpu_worker.sh on the second of two hosts, where training ends with `code`."""
     commands = CommandsOnPath(tmp_path / "bin")
-    for name, body in (("sudo", SUDO), ("systemd-run", SYSTEMD_RUN), ("systemctl", SYSTEMCTL),
-                       ("curl", CURL), ("sleep", "")):  # fmt: skip
+    for name, body in (
+        ("sudo", SUDO),
+        ("systemd-run", SYSTEMD_RUN),
+        ("systemctl", SYSTEMCTL),
+        ("curl", CURL),
+        ("sleep", ""),
+    ):
         commands.add(name, body)
 
     def call(endpoints, code):

@@ -80,9 +80,10 @@ def test_a_balanced_group_counts_the_tokens_of_its_chunks():
     """The same chunks in both members: the negative side weighs what the positive does. With a
     longer reply in the failure it would weigh more."""
     advantage = dataclasses.replace(IPA.advantage, balance="group")
-    plain, balanced = (assemble([MIXED], algo, SHAPE) for algo in (
-        IPA, dataclasses.replace(IPA, advantage=advantage)
-    ))  # fmt: skip
+    plain, balanced = (
+        assemble([MIXED], algo, SHAPE)
+        for algo in (IPA, dataclasses.replace(IPA, advantage=advantage))
+    )
     for a, b in zip(plain.samples, balanced.samples, strict=True):
         np.testing.assert_array_equal(a.advantage_C, b.advantage_C)
     wordy = make_trajectory(0, 1, [make_turn([1, 2], [3, 4]), make_turn([5], [6] * 9)], reward=0.0)

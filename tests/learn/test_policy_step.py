@@ -59,10 +59,13 @@ def train(loss, mesh, shape):
         for b in batches
     ]
     batches = [
-        dataclasses.replace(b, logp_old_BT=b.logp_old_BT.astype(np.float32),
-                            logp_mu_BT=(b.logp_old_BT - 0.004 * b.tokens_BT).astype(np.float32))
+        dataclasses.replace(
+            b,
+            logp_old_BT=b.logp_old_BT.astype(np.float32),
+            logp_mu_BT=(b.logp_old_BT - 0.004 * b.tokens_BT).astype(np.float32),
+        )
         for b in batches
-    ]  # fmt: skip
+    ]
     state, sums, _ = step(state, batches, count_loss_denominator(batches, loss.aggregation))
     # Of Adam's the first moment is the gradient, scaled.
     return jax.device_get((state.opt_state, sums)), len(batches)
@@ -71,9 +74,11 @@ def train(loss, mesh, shape):
 @pytest.mark.parametrize("loss", [IPA, GSPO, ECHO], ids=["ipa", "gspo", "echo"])
 def test_neither_rows_nor_microbatches_nor_devices_change_the_step(loss):
     one = jax.make_mesh(
-        (1,) * 5, ("data", "fsdp", "expert", "tensor", "context"), (AxisType.Auto,) * 5,
+        (1,) * 5,
+        ("data", "fsdp", "expert", "tensor", "context"),
+        (AxisType.Auto,) * 5,
         devices=jax.devices()[:1],
-    )  # fmt: skip
+    )
     (moments, sums), pieces = train(loss, one, Shape(64, 40, 4))
     assert pieces == 1 and 0 < sums["masked_tokens"] < sums["tokens"]
     assert sums["clipped_tokens"] > 0 and sums["token_ratio_bins"].sum() == sums["tokens"]

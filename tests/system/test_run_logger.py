@@ -34,10 +34,13 @@ def _log(workdir, report):
 
 @pytest.mark.parametrize(
     ("gap", "event"),
-    [({}, False), ({"train_rollout_logp_diff": 9e-4}, False),
-     ({"train_rollout_logp_diff": 2e-3}, True),
-     ({"train_rollout_logp_diff": float("nan")}, True)],
-)  # fmt: skip
+    [
+        ({}, False),
+        ({"train_rollout_logp_diff": 9e-4}, False),
+        ({"train_rollout_logp_diff": 2e-3}, True),
+        ({"train_rollout_logp_diff": float("nan")}, True),
+    ],
+)
 def test_a_learner_far_from_its_engine_is_an_event(gap, event, tmp_path):
     _log(tmp_path, StepReport(Cursor(step=1), [GROUP], NOTHING_LEARNED, {}, gap, 0.1, 0.2))
     (line,) = read_metrics(tmp_path / "metrics.jsonl").records

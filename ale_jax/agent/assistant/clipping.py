@@ -17,8 +17,10 @@ def clip(text: str, limit: int) -> str:
 
 def printable(text: str) -> str:
     """Without what controls a terminal or reorders its text. Newlines and tabs stay."""
-    return "".join(sign if sign in "\n\t" or sign.isprintable() else "\N{REPLACEMENT CHARACTER}"
-                   for sign in text)  # fmt: skip
+    return "".join(
+        sign if sign in "\n\t" or sign.isprintable() else "\N{REPLACEMENT CHARACTER}"
+        for sign in text
+    )
 
 
 def encodable(text: str) -> str:

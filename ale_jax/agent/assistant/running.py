@@ -44,8 +44,13 @@ async def run(arguments: argparse.Namespace) -> int:
     assistant = await Assistant.open(setup, log)
     try:
         if arguments.output == "stream-json":
-            started = Started(session=log.id, cwd=str(folder), model=endpoint.model,
-                              mode=assistant.mode, system_prompt="")  # fmt: skip
+            started = Started(
+                session=log.id,
+                cwd=str(folder),
+                model=endpoint.model,
+                mode=assistant.mode,
+                system_prompt="",
+            )
             servers = tuple(server.name for server in settings.mcp_servers)
             stream.begin(started, assistant.tools, servers)
         if request is None:

@@ -34,13 +34,29 @@ TOOLS = ({"type": "function", "function": {"name": "bash"}},)
 
 
 def started(agent=""):
-    return Started(agent=agent, at=0, session="s", cwd="/w", model="m", mode="ask",
-                   system_prompt="S", tools=TOOLS)  # fmt: skip
+    return Started(
+        agent=agent,
+        at=0,
+        session="s",
+        cwd="/w",
+        model="m",
+        mode="ask",
+        system_prompt="S",
+        tools=TOOLS,
+    )
 
 
 def replied(content, calls=(), usage=None, agent="", **fields):
-    return Replied(agent=agent, at=1.5, content=content, reasoning="", calls=calls, stop="stop",
-                   usage=usage, **fields)  # fmt: skip
+    return Replied(
+        agent=agent,
+        at=1.5,
+        content=content,
+        reasoning="",
+        calls=calls,
+        stop="stop",
+        usage=usage,
+        **fields,
+    )
 
 
 TASK, BASH = ToolCall("c1", "task", '{"task": "T"}'), ToolCall("c2", "bash", "not JSON")
