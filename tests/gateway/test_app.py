@@ -12,7 +12,6 @@ import httpx
 import numpy as np
 import openai
 import pytest
-import uvicorn
 from starlette.requests import ClientDisconnect
 
 from ale_jax.gateway.api import openai_chat
@@ -349,21 +348,6 @@ def test_many_clients_are_served_at_once(gateway):
     until(lambda: len(gateway.policy.asked) == 50)
     assert play_with_openai(gateway.openai(gateway.open()), False)
     gateway.episodes.end(token, "all")
-
-
-def test_it_is_the_client_who_closes_a_silent_connection(monkeypatch):
-    """OpenAI's and Anthropic's keep one for 5 s, litellm's for 15 s."""
-    used = []
-
-    class Config(uvicorn.Config):
-        def __init__(self, *app, **options):
-            super().__init__(*app, **options)
-            used.append(self)
-
-    monkeypatch.setattr(uvicorn, "Config", Config)
-    with served(make_app(Episodes(), "policy")):
-        pass
-    assert [config.timeout_keep_alive > 15 for config in used] == [True]
 
 
 def test_a_prompt_whose_tokens_are_counted_for_long_holds_up_nobody(gateway, monkeypatch):
