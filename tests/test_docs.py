@@ -28,7 +28,8 @@ MADE_ELSEWHERE = (
     *("runs/", "tensorboard/", "tokenizer/", "checkpoints/", "journal/", "schedule.jsonl"),
     "benchmarks/results/experiments/NAME",
     *("config.json", "metrics.jsonl", "evaluations.json", "events.jsonl", "trajectories.jsonl"),
-    *("summary.json", "report.html", "traceback.txt", "library.log", "reward.txt", "reward.json"),
+    *("summary.json", "report.html", "traceback.txt", "stacks.txt", "library.log"),
+    *("reward.txt", "reward.json"),
     *("build.sh", "run-tests.sh"),
     *("envs/shell/families/NAME", "envs/NAME", "utils.py"),
 )

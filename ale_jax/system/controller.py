@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Collection
+from pathlib import Path
 from typing import NamedTuple
 
 from ale_jax.data.journal import JOURNAL_DIR, Journal
@@ -49,7 +49,7 @@ from ale_jax.system.stopping import StopSignals
 from ale_jax.system.tasks import Cursor, evaluation_keys, require_judged, tally
 from ale_jax.system.train_loop import TrainParts, train_loop
 from ale_jax.system.trainer import TrainerFiles
-from ale_jax.system.watchdog import Sign, Watchdog
+from ale_jax.system.watchdog import STACKS_FILE, Sign, Watchdog, append_stacks
 from ale_jax.system.workdir import Workdir
 
 
@@ -97,8 +97,8 @@ def run(
         events.open(logger.events)
         if restored:
             logger.events.record("resumed", f"from the checkpoint of step {step}", step=step)
-        look, say = _Look(logger), functools.partial(logger.record, "stalled")
-        stack.enter_context(Watchdog(config.deadlines.watchdog_seconds, look, say))
+        look = _Look(logger, workdir.path / STACKS_FILE)
+        stack.enter_context(Watchdog(config.deadlines.watchdog_seconds, look, look.record_stall))
         logger.note(f"sandboxes: {_describe(runtime)}; devices: {setting.mesh.devices.size}")
         start = restored or begin_anew(setting, checkpoints, logger, stop)
         journal = stack.enter_context(Journal(workdir.path / JOURNAL_DIR, logger.events.record))
@@ -109,6 +109,9 @@ def run(
             session.keep_reference()
             saver.save(cursor, lambda: None)
         try:
+            # Ray forks. Before Python 3.12 the child of a fork hangs, and its parent with it, if
+            # one of Orbax's threads enters Python at that moment (python/cpython#112275).
+            checkpoints.wait()
             look.rollouts = _open_rollouts(session, ray_address, stack)
             stack.enter_context(spared_by_collector())
             session.reinforce(look.rollouts, saver)
@@ -135,10 +138,10 @@ class _Rollouts(NamedTuple):
 
 
 class _Look:
-    """What the watchdog sees of a run. rollouts: None before they are opened."""
+    """What the watchdog sees of a run, and records. rollouts: None before they are opened."""
 
-    def __init__(self, logger: RunLogger):
-        self._logger = logger
+    def __init__(self, logger: RunLogger, stacks: Path):
+        self._logger, self._stacks = logger, stacks
         self.rollouts: _Rollouts | None = None
 
     def __call__(self) -> Sign:
@@ -149,6 +152,10 @@ class _Look:
         workers, replicas, scheduler = self.rollouts
         played = scheduler.delivered, replicas.sampled_tokens()
         return Sign((progress, played), f"{waits_for}; {workers.waiting_for() or 'no episodes'}")
+
+    def record_stall(self, text: str) -> None:
+        self._logger.record("stalled", text)
+        append_stacks(self._stacks, text)
 
 
 def _open_rollouts(session: _Session, ray_address: str, stack: contextlib.ExitStack) -> _Rollouts:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import threading
 import time
 from collections.abc import Callable, Hashable
+from pathlib import Path
 from typing import NamedTuple
 
 from ale_jax.monitor.progress import duration
 
 LOOK_S = 1.0  # between two looks
+STACKS_FILE = "stacks.txt"  # of a run that stood still
 
 _log = logging.getLogger(__name__)
 
@@ -68,3 +71,11 @@ class Watchdog:
                 self._say(text)
             except OSError as error:
                 _log.warning("%s (not recorded: %s)", text, error)
+
+
+def append_stacks(path: Path, heading: str) -> None:
+    """Appends the Python stacks of all threads, for whoever looks for the one that is stuck."""
+    with path.open("a") as file:
+        print(heading, file=file, flush=True)  # because what follows goes around the buffer
+        faulthandler.dump_traceback(file)
+        print(file=file)

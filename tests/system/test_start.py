@@ -9,6 +9,11 @@ import pytest
 
 from ale_jax.monitor.evaluations import read_evaluations, read_summary
 from ale_jax.monitor.events import read_events
+from ale_jax.system import controller
+from ale_jax.system.hosts.commands import Alone
+from ale_jax.system.stopping import StopSignals
+from ale_jax.system.workdir import Workdir
+from tests.system.configs import smoke_config
 from tests.system.untimed import rl_lines
 from tests.system.whole_runs import (
     SYNCHRONOUS,
@@ -52,6 +57,25 @@ def test_worlds_without_sandboxes_ask_for_no_runtime(arithmetic):
 def test_the_last_line_of_a_run_is_its_result(arithmetic):
     _, said = arithmetic
     assert said.rstrip().splitlines()[-1].endswith(" minutes")  # and no warning of Ray's
+
+
+class RayStarts(Exception):
+    pass
+
+
+def test_ray_starts_once_the_first_checkpoint_is_complete(tmp_path, monkeypatch):
+    def ray_cluster(*_):
+        raise RayStarts([file.parent.name for file in tmp_path.rglob("manifest.json")])
+
+    monkeypatch.setattr(controller, "ray_cluster", ray_cluster)
+    worlds = {"train_families": ("countdown3",), "held_out_families": ()}
+    config = smoke_config(worlds=worlds, eval={"held_out_tasks": 0})
+    with (
+        Workdir.claim(tmp_path / "run", config) as workdir,
+        StopSignals(grace_seconds=60) as stop,
+        pytest.raises(RayStarts, match="step_00000000"),
+    ):
+        controller.run(config, workdir, stop, Alone())
 
 
 def test_an_evaluation_that_is_due_where_a_run_goes_on_is_made_there(arithmetic, tmp_path):

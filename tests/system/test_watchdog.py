@@ -1,8 +1,10 @@
 """Says what a run waits for, when nothing happens for long enough, and only then."""
 
+import contextlib
 import errno
+import threading
 
-from ale_jax.system.watchdog import Sign, Watchdog
+from ale_jax.system.watchdog import Sign, Watchdog, append_stacks
 
 
 class Rig:
@@ -71,3 +73,28 @@ def test_it_looks_from_a_thread_of_its_own():
         while not looked:
             pass
     assert not watchdog._thread.is_alive()
+
+
+@contextlib.contextmanager
+def stuck_thread():
+    reached, release = threading.Event(), threading.Event()
+
+    def stuck_here():
+        reached.set()
+        release.wait()
+
+    thread = threading.Thread(target=stuck_here)
+    thread.start()
+    reached.wait()
+    yield
+    release.set()
+    thread.join()
+
+
+def test_stacks_name_what_each_thread_waits_in(tmp_path):
+    with stuck_thread():
+        for heading in ("first", "second"):
+            append_stacks(tmp_path / "stacks.txt", heading)
+    text = (tmp_path / "stacks.txt").read_text()
+    assert text.index("first") < text.index("in stuck_here") < text.index("second")
+    assert text.count("in stuck_here") == 2
