@@ -56,6 +56,8 @@ def main(arguments: list[str]) -> int:
 def _result(options: argparse.Namespace) -> dict[str, Any]:
     if options.check:
         return golden.check(_say)
+    if options.seeds < 2:
+        raise ValueError(f"--seeds={options.seeds} must be at least 2: errors need as many")
     if not options.table:
         return _compare(options)
     part = golden.Part(options.policy, options.arms or tuple(PRESETS), options.seeds)

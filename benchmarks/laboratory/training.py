@@ -56,17 +56,16 @@ def curves(
     """Success after each update, and before the first, of a run for each of S seeds and learning
     rates, float32 [S, updates + 1]. One program serves every regime.
 
-    Runs are spread over the devices, so S must be divisible by their number. ValueError if not, or
-    if the world is older than the protocol allows.
+    Runs are spread over the devices. ValueError if the world is older than the protocol allows.
     """
-    devices = jax.devices()
-    if len(seeds) % len(devices):
-        raise ValueError(f"{len(seeds)} runs cannot be spread over {len(devices)} devices")
     if world.age > protocol.oldest:
         raise ValueError(f"age {world.age} must be at most {protocol.oldest}: raise `oldest`")
+    devices = jax.devices()
     spread = NamedSharding(Mesh(np.array(devices), "S"), PartitionSpec("S"))
-    runs = (jax.device_put(x, spread) for x in (np.uint32(seeds), np.float32(rates)))
-    return np.asarray(_curves(*runs, world, arm, size, protocol))
+    idle = -len(seeds) % len(devices)  # these repeat the last run
+    padded = (np.pad(x, (0, idle), "edge") for x in (np.uint32(seeds), np.float32(rates)))
+    runs = (jax.device_put(x, spread) for x in padded)
+    return np.asarray(_curves(*runs, world, arm, size, protocol))[: len(seeds)]
 
 
 def _curve(seed, rate, world: Regime, arm: Arm, size: Size, protocol: Protocol) -> jax.Array:

@@ -9,6 +9,7 @@ in its outcome. In a world with retries the stage stays as it is, and a turn is 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -63,15 +64,19 @@ def regime(
     stages, turns = stages or size.stages, turns or size.turns
     chosen = range(stages) if deciding is None else deciding
     tokens, place = int(others.get("tokens", size.tokens)), int(others.get("place", 0))
-    for name, value, most in (
-        ("stages", stages, size.stages),
-        ("turns", turns, size.turns),
-        ("tokens", tokens, size.tokens),
-        ("place", place + 1, tokens),
-        ("deciding", max(chosen, default=0) + 1, stages),
+    age, uses, gap = others.get("age", 0), others.get("uses", 1), others.get("gap", 0.0)
+    for name, value, least, most in (
+        ("stages", stages, 1, size.stages),
+        ("turns", turns, 1, size.turns),
+        ("tokens", tokens, 1, size.tokens),
+        ("place", place, 0, tokens - 1),
+        ("deciding", max(chosen, default=0), 0, stages - 1),
+        ("age", age, 0, math.inf),
+        ("uses", uses, 1, math.inf),
+        ("gap", gap, 0, math.inf),
     ):
-        if not 1 <= value <= most:
-            raise ValueError(f"{name} {value} must be in [1, {most}]: the world has no more")
+        if not least <= value <= most:
+            raise ValueError(f"{name} {value} must be in [{least}, {most}]")
     return Regime(
         jnp.int32(stages),
         jnp.int32(turns),
@@ -80,9 +85,9 @@ def regime(
         jnp.isin(jnp.arange(size.stages), jnp.array(list(chosen))),
         jnp.bool_(retries),
         jnp.linspace(*right, size.tasks),
-        jnp.int32(others.get("age", 0)),
-        jnp.int32(others.get("uses", 1)),
-        jnp.float32(others.get("gap", 0.0)),
+        jnp.int32(age),
+        jnp.int32(uses),
+        jnp.float32(gap),
     )
 
 

@@ -189,8 +189,8 @@ def test_success_is_what_many_episodes_show(name):
 def test_runs_do_not_depend_on_how_many_there_are():
     size, protocol, world = Size(), Protocol("network", updates=2), regime_of("late", Size())
     few, many = (
-        curves(np.arange(n), np.full(n, 0.1), world, arm("grpo"), size, protocol)[:8]
-        for n in (8, 32)
+        curves(np.arange(n), np.full(n, 0.1), world, arm("grpo"), size, protocol)[:9]
+        for n in (9, 32)  # the first are not a multiple of the devices
     )
     np.testing.assert_allclose(few, many, atol=1e-5)
     np.testing.assert_allclose(few[:, 0], success_at_start(world, size), atol=1e-5)
@@ -219,8 +219,11 @@ def test_late_decisions_are_learned_by_ipa_and_early_ones_by_grpo():
     [
         (lambda: regime_of("lake", SMALL), "lake.*choose one of late"),
         (lambda: regime(SMALL, stages=4), r"stages 4 must be in \[1, 3\]"),
-        (lambda: regime(SMALL, deciding=[3]), r"deciding 4 must be in \[1, 3\]"),
-        (lambda: regime(SMALL, tokens=1, place=1), r"place 2 must be in \[1, 1\]"),
+        (lambda: regime(SMALL, deciding=[3]), r"deciding 3 must be in \[0, 2\]"),
+        (lambda: regime(SMALL, tokens=1, place=1), r"place 1 must be in \[0, 0\]"),
+        (lambda: regime(SMALL, age=-1), r"age -1 must be in \[0, inf\]"),
+        (lambda: regime(SMALL, uses=0), r"uses 0 must be in \[1, inf\]"),
+        (lambda: regime(SMALL, gap=-0.5), r"gap -0.5 must be in \[0, inf\]"),
         (
             lambda: curves(
                 np.arange(8), np.ones(8), regime(SMALL, age=9), arm("ipa"), SMALL, Protocol()
@@ -285,11 +288,19 @@ def test_a_part_of_the_table_is_added_to_what_is_there(measured, tmp_path):
         golden.add_part(path, golden.Part("table", ("ipa",), 8), print)
 
 
-def test_another_number_of_seeds_is_refused_in_a_sentence(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--table", "--seeds=32"], "is of 64 seeds: measure as many, or move it away\n"),
+        (["--seeds=1"], "--seeds=1 must be at least 2: errors need as many\n"),
+        (["--uses=0"], "uses 0 must be in [1, inf]\n"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_in_a_sentence(monkeypatch, capsys, arguments, said):
     monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))  # which the program would set
     program = importlib.import_module("benchmarks.laboratory.__main__")
-    assert program.main(["--table", "--seeds=32"]) == 2
-    assert "is of 64 seeds: measure as many, or move it away\n" in capsys.readouterr().err
+    assert program.main(arguments) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_an_interrupted_part_is_continued_and_a_complete_one_measured_again(measured, tmp_path):
