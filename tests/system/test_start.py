@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import time
 
 import jax
 import numpy as np
@@ -60,22 +61,50 @@ def test_the_last_line_of_a_run_is_its_result(arithmetic):
 
 
 class RayStarts(Exception):
-    pass
+    """In place of Ray's start, once the watchdog has seen that the run stands still there."""
 
 
-def test_ray_starts_once_the_first_checkpoint_is_complete(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def stuck_at_ray(tmp_path_factory):
+    """A run's folder, and the checkpoints that were complete when Ray was to start."""
+    path = tmp_path_factory.mktemp("stuck") / "run"
+    complete = []
+
     def ray_cluster(*_):
-        raise RayStarts([file.parent.name for file in tmp_path.rglob("manifest.json")])
+        complete.extend(file.parent.name for file in path.rglob("manifest.json"))
+        deadline = time.monotonic() + 60
+        while "in ray_cluster" not in stacks_of(path):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        raise RayStarts
 
-    monkeypatch.setattr(controller, "ray_cluster", ray_cluster)
     worlds = {"train_families": ("countdown3",), "held_out_families": ()}
-    config = smoke_config(worlds=worlds, eval={"held_out_tasks": 0})
+    deadlines = {"watchdog_seconds": 0.1}
+    config = smoke_config(worlds=worlds, eval={"held_out_tasks": 0}, deadlines=deadlines)
     with (
-        Workdir.claim(tmp_path / "run", config) as workdir,
+        pytest.MonkeyPatch.context() as patch,
+        Workdir.claim(path, config) as workdir,
         StopSignals(grace_seconds=60) as stop,
-        pytest.raises(RayStarts, match="step_00000000"),
+        pytest.raises(RayStarts),
     ):
+        patch.setattr(controller, "ray_cluster", ray_cluster)
         controller.run(config, workdir, stop, Alone())
+    return path, complete
+
+
+def stacks_of(path):
+    return "".join(file.read_text() for file in path.glob("stacks.txt"))
+
+
+def test_ray_starts_once_the_first_checkpoint_is_complete(stuck_at_ray):
+    _, complete = stuck_at_ray
+    assert complete == ["step_00000000"]
+
+
+def test_a_run_that_stands_still_is_described_with_its_stacks(stuck_at_ray):
+    path, _ = stuck_at_ray
+    said = [e.detail for e in read_events(path / "events.jsonl").records if e.kind == "stalled"]
+    assert said and all(detail in stacks_of(path) for detail in said)
 
 
 def test_an_evaluation_that_is_due_where_a_run_goes_on_is_made_there(arithmetic, tmp_path):

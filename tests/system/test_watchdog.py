@@ -86,9 +86,11 @@ def stuck_thread():
     thread = threading.Thread(target=stuck_here)
     thread.start()
     reached.wait()
-    yield
-    release.set()
-    thread.join()
+    try:
+        yield
+    finally:
+        release.set()
+        thread.join()
 
 
 def test_stacks_name_what_each_thread_waits_in(tmp_path):
