@@ -29,7 +29,7 @@ class ExternalAgent:
 
     command: its command line; empty: the project's own loop plays.
     env: further environment variables, each (name, value).
-    port: of the sandbox's loopback, where it finds the gateway.
+    port: of localhost in the sandbox, at which the agent reaches the gateway.
     seconds: time until it is killed. What it has done until then is judged.
     branches: what is trained on of an episode's conversations: all; longest: the one with the most
         tokens; leaf: that of the last answer.

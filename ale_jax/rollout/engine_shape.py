@@ -18,9 +18,9 @@ class EngineShape:
     dispatch_ahead: whether a dispatch begins before the last one is read, so that the devices need
         not wait for the host. What arrives meanwhile waits for one dispatch more. GPUs gain little,
         as the call that begins a dispatch waits for most of it there.
-    prefill_tokens: sizes of the chunks of context. A chunk is padded to the smallest size that
-        holds it; the last one is the longest chunk.
-    prefill_rows: chunks that are computed together, per shard. Rows without a chunk are computed
+    prefill_tokens: prefill bucket sizes. Context is read in pieces, each padded to the smallest
+        size that holds it; the last one is the longest piece.
+    prefill_rows: pieces that are computed together, per shard. Rows without one are computed
         empty.
     prefill_budget: tokens per shard that are read per dispatch, at most, so that conversations that
         write do not wait long for those that read.

@@ -42,7 +42,7 @@ class HardwareConfig:
 
     chip: the accelerator; empty, with devices 0: the local devices.
     devices: number of accelerators; 0: as many as there are locally.
-    devices_per_process: of these; 0: one process has all of them.
+    devices_per_process: accelerators of each process; 0: one process has all.
     """
 
     chip: str = ""
@@ -247,8 +247,8 @@ class RlConfig:
     steps: reinforcement learning steps of the run; 0: only the warm start.
     groups_per_step: groups of a step, and therefore tasks.
     group_size: attempts at a task.
-    alpha: the asynchronous ratio: how many versions old a trajectory's first token may be when the
-        trajectory is trained on; 0: synchronous.
+    alpha: the asynchronous ratio: how many steps rollouts may be ahead. A trajectory's first
+        token is at most alpha versions old, rounded up, when it is trained on; 0: synchronous.
     fill_queue: each step waits until rollouts are as far ahead as alpha allows, so that the age of
         trajectories is alpha versions, and not just at most alpha.
     max_uses: updates that a group may be used for while it is fresh.
@@ -284,7 +284,7 @@ class LearnConfig:
     compute_dtype: type of matrix products and of the activations between layers (see `Compute`).
     remat: what the backward pass recomputes: "none", "dots" (all but products with dense weights)
         or "layers" (all within a layer).
-    max_skipped_updates: so many updates in a row that are not finite end the run.
+    max_skipped_updates: consecutive updates that are not finite after which the run ends.
     """
 
     microbatch_rows: int = 4
