@@ -9,11 +9,13 @@ shard.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
 from ale_jax.model.cache import Int8, LayerPages, on_each_shard
@@ -60,8 +62,10 @@ KERNELS: dict[str, Kernel] = {"gpu": _on_gpu, "tpu": _on_tpu}
 
 
 _SPLASH_BLOCKS = (512, 256, 128)  # tokens
-_CODE_BITS = 16  # a row has fewer than 2^16 segments
-_CODE_GAP = 512.0  # between the scores of own and other segments; softmax turns it into 0
+_CODE_WIDTH = 16
+_CODE_SIZE = (
+    2.0**15
+)  # the largest power of two in float16, so that no score makes up for its square
 
 
 def splash_takes(T: int, H: int) -> bool:
@@ -102,11 +106,11 @@ def _splash_kernel(T: int, N: int, interpret: bool):
 
 
 def cudnn_takes(H: int, dtype: jnp.dtype) -> bool:
-    """Whether cuDNN, on the local devices, supports this type and heads of this width plus the bits
-    of `attend_with_codes`."""
+    """Whether cuDNN, on the local devices, supports this type and heads of this width plus the
+    codes of `attend_with_codes`."""
     is_hopper = float(jax.devices()[0].compute_capability) >= 9
     widest = 256 if is_hopper else 128
-    return dtype in (jnp.bfloat16, jnp.float16) and H % 8 == 0 and widest >= H + _CODE_BITS
+    return dtype in (jnp.bfloat16, jnp.float16) and H % 8 == 0 and widest >= H + _CODE_WIDTH
 
 
 def cudnn_attention(
@@ -129,20 +133,29 @@ def attend_with_codes(
     """Attention within segments, by a kernel `attention` (q, k, v, scale=...) that does not support
     segments.
 
-    Queries and keys are extended by the bits of their segment's number, as -1 and 1. The product of
-    the bits is largest where all of them agree, and smaller by _CODE_GAP or more for a token of
-    another segment. It is the same for all tokens of a segment, so it does not change their
-    attention.
+    Each segment has a set of dimensions, which none of another segment contains. A key has
+    -_CODE_SIZE in those of its segment, a query _CODE_SIZE in all others. So the products with keys
+    of the own segment gain exact zeros, and those with others lose _CODE_SIZE^2 or more, which
+    softmax turns into 0 whatever the scores are. The result is NaN if there are more segments than
+    sets (12,870).
     """
     H = q_BTNH.shape[-1]
-    scale = H**-0.5
-    bits_BTc = (segment_BT[..., None] >> jnp.arange(_CODE_BITS)[None, None]) & 1
-    code_BT1c = (2 * bits_BTc - 1)[:, :, None].astype(q_BTNH.dtype)
-    weight = jnp.asarray(_CODE_GAP / 2 / scale, q_BTNH.dtype)
+    code_BT1c = jnp.take(_codes(), segment_BT[:, :, None], axis=0, mode="fill")
+    code_BT1c = code_BT1c.astype(q_BTNH.dtype)
 
     def widen(x, code):
         return jnp.concatenate([x, jnp.broadcast_to(code, (*x.shape[:-1], code.shape[-1]))], -1)
 
-    q, k = widen(q_BTNH, weight * code_BT1c), widen(k_BTGH, code_BT1c)
-    out = attention(q, k, widen(v_BTGH, jnp.zeros_like(code_BT1c)), scale=scale)
+    q, k = widen(q_BTNH, _CODE_SIZE * (1 - code_BT1c)), widen(k_BTGH, -_CODE_SIZE * code_BT1c)
+    out = attention(q, k, widen(v_BTGH, jnp.zeros_like(code_BT1c)), scale=H**-0.5)
     return out[..., :H]
+
+
+@functools.cache
+def _codes() -> np.ndarray:
+    """All sets of half of the dimensions, as rows of 0 and 1. None contains another, and there is
+    no larger family of such sets (Sperner)."""
+    sets = list(itertools.combinations(range(_CODE_WIDTH), _CODE_WIDTH // 2))
+    codes = np.zeros((len(sets), _CODE_WIDTH), np.float32)
+    np.put_along_axis(codes, np.array(sets), 1.0, axis=1)
+    return codes

@@ -50,6 +50,7 @@ def _outcome(attend, inputs):
 _without_segments = functools.partial(
     jax.nn.dot_product_attention, is_causal=True, implementation="xla"
 )
+_with_codes = functools.partial(paged_attention.attend_with_codes, _without_segments)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ _without_segments = functools.partial(
         (xla_attention, 256, 2e-5),
         (xla_attention, 300, 2e-5),  # in blocks, the last one not full
         (functools.partial(paged_attention.splash_attention, interpret=True), 256, 2e-5),
-        (functools.partial(paged_attention.attend_with_codes, _without_segments), 256, 2e-3),
+        (_with_codes, 256, 2e-5),
     ],
     ids=["whole row", "blocks", "splash", "codes"],
 )
@@ -68,6 +69,25 @@ def test_every_kernel_is_softmax_attention_within_segments(attend, tokens, atol,
     for expected, found in zip(_outcome(_plain, inputs), _outcome(attend, inputs), strict=True):
         assert np.abs(expected).max() > 1
         np.testing.assert_allclose(found, expected, atol=atol)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_codes_hide_other_segments_however_high_their_scores(dtype):
+    """The keys of the first segment have scores of about 5,000 with all queries, the second's own
+    have about -5,000: models with biases of queries and keys come near that."""
+    q, k, v, _ = _inputs(256)
+    segment_BT = jnp.repeat(jnp.asarray([[1, 2], [500, 12_869]]), 128, axis=1)
+    sign_BT11 = jnp.where(jnp.arange(256) < 128, 1.0, -1.0)[None, :, None, None]
+    q, k, v = (x.astype(dtype) for x in (q + 25, k + 25 * sign_BT11, v))
+    expected = _plain(*(x.astype(jnp.float32) for x in (q, k, v)), segment_BT)
+    np.testing.assert_allclose(_with_codes(q, k, v, segment_BT), expected, atol=0.05)
+
+
+def test_codes_that_would_run_out_are_nan_and_not_another_segments():
+    q, k, v, segment_BT = _inputs(4)
+    out = _with_codes(q, k, v, jnp.where(segment_BT == 2, 12_870, segment_BT))
+    unknown_BT = [[False, True, True, True], [False, False, True, True]]
+    assert np.isnan(out).any(axis=(2, 3)).tolist() == unknown_BT
 
 
 def test_a_long_row_never_needs_all_scores():
