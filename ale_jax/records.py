@@ -22,6 +22,7 @@ class Status(enum.StrEnum):
 
     FINISHED = "finished"  # the agent declared that it was done
     TURN_LIMIT = "turn_limit"  # graded in the state at the limit, or where a program broke off
+    TIME_LIMIT = "time_limit"  # its program was killed; graded in the state that it left
     TOKEN_LIMIT = "token_limit"  # the context is full; graded in the state at the limit
     NO_VERDICT = "no_verdict"  # the agent's work, and not the host, kept the verifier from one
     SANDBOX_START_FAILED = "sandbox_start_failed"
@@ -60,6 +61,7 @@ class StatusRule:
 STATUS_RULES: dict[Status, StatusRule] = {
     Status.FINISHED: StatusRule(reward_valid=True, retry=False, infra=False),
     Status.TURN_LIMIT: StatusRule(reward_valid=True, retry=False, infra=False),
+    Status.TIME_LIMIT: StatusRule(reward_valid=True, retry=False, infra=False),
     Status.TOKEN_LIMIT: StatusRule(reward_valid=True, retry=False, infra=False),
     Status.NO_VERDICT: StatusRule(reward_valid=True, retry=False, infra=False),  # the reward is 0
     Status.SANDBOX_START_FAILED: StatusRule(reward_valid=False, retry=True, infra=True),

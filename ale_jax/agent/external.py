@@ -93,7 +93,8 @@ def play(
         instruction, _ = clock.in_env(env.reset, key.task.seed)
         result = _run(machine, agent, access, instruction)
         if result.timed_out or result.exit_code != 0:
-            status, detail = Status.TURN_LIMIT, _ended(result)
+            status = Status.TIME_LIMIT if result.timed_out else Status.TURN_LIMIT
+            detail = _ended(result)
         reward = clock.judging(env.grade, _answer(result.stdout))
     except NoVerdictError as error:
         status, reward, detail = Status.NO_VERDICT, 0.0, str(error)

@@ -153,6 +153,7 @@ def make_app(
     app.add_exception_handler(ApiError, _show_error)
     app.add_exception_handler(RequestValidationError, _show_invalid)
     app.add_exception_handler(HTTPException, _show_http)
+    app.add_exception_handler(Exception, _show_bug)
     return app
 
 
@@ -172,3 +173,8 @@ async def _show_invalid(request: Request, error: RequestValidationError) -> JSON
 
 async def _show_http(request: Request, error: HTTPException) -> JSONResponse:
     return await _show_error(request, ApiError(error.status_code, str(error.detail)))
+
+
+async def _show_bug(request: Request, error: Exception) -> JSONResponse:
+    """The server logs its traceback as well."""
+    return await _show_error(request, ApiError(500, f"the gateway failed: {type(error).__name__}"))

@@ -36,9 +36,10 @@ See = Callable[[int, str], None]
 class EpisodeOptions:
     """kept: as for `Conversations`. obeys: whether a request decides how it is sampled; in training
     the config does, or an agent that asks for temperature 0 would never explore. Schemas hold
-    either way. max_replies: that the episode's agents get; None for no limit. max_chars: of a
-    conversation and its tools; longer ones are refused before they are tokenized, which takes
-    seconds for ten megabytes; None for no limit. given: the turns that the first conversation
+    either way. max_replies: that the episode's agents get; None for no limit. max_tokens: of a
+    conversation, the reply included; None for no limit. max_chars: of a conversation and its tools;
+    longer ones are refused before they are tokenized, which takes seconds for ten megabytes; None
+    for no limit. given: the turns that the first conversation
     begins with, and that were not sampled in this episode. on_turn: called with True when the agent
     begins to wait for the policy, and with False when it has all its answers, by any thread.
     """
@@ -46,6 +47,7 @@ class EpisodeOptions:
     kept: int = 1
     obeys: bool = True
     max_replies: int | None = None
+    max_tokens: int | None = None
     max_chars: int | None = None
     given: Sequence[GivenTurn] = ()
     on_turn: Callable[[bool], None] = lambda waits: None
@@ -101,6 +103,8 @@ class GatewayEpisode:
         options = self._sampled_by(request)
         with _refusing("prompt" if request.prompts else "messages"):
             calls = self._calls(request)
+        if any(map(self._is_full, calls)):  # here, so that a stream is refused before it begins
+            raise _context_full()
         self._count(len(calls))
         self._wait_for(calls)
         pending: list[Pending] = []
@@ -234,6 +238,11 @@ class GatewayEpisode:
             if self._given:
                 self.tree.take_over(self._given, request.messages, request.tools)
                 self._given = ()
+
+    def _is_full(self, call: Call) -> bool:
+        """Whether there is no room for a reply."""
+        most = self._options.max_tokens
+        return most is not None and len(call.context_ids()) >= most
 
     def _watch(self, request: ChatRequest, number: int, see: See | None) -> Watch | None:
         stops, language = request.options.stop, self._language

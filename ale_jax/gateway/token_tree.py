@@ -134,6 +134,7 @@ class TokenTree:
         self._calls: list[Call] = []  # those that are answered, in the order of their answers
         self._by_key: dict[bytes, list[Call]] = {}
         self._roots = 0  # of these calls, those that begin a conversation
+        self._lost_last: set[Call] = set()  # calls that were lost since one was begun
         self.counts = TreeCounts()
 
     def begin(self, messages: Sequence[ChatMessage], tools: Sequence[dict[str, Any]] = ()) -> Call:
@@ -210,12 +211,20 @@ class TokenTree:
         with self._lock:
             self.counts.lost += not call.lost
             call.lost = True
+            self._lost_last.add(call)
 
     def find(self, call: Call) -> None:
         """Says that the agent has the answer after all."""
         with self._lock:
             self.counts.lost -= call.lost
             call.lost = False
+            self._lost_last.discard(call)
+
+    @property
+    def num_lost_last(self) -> int:
+        """The lost calls after which the agent has made no other one."""
+        with self._lock:
+            return len(self._lost_last)
 
     def branches(self, choice: BranchChoice) -> list[Branch]:
         """What to train on, the branch with the most replies first. all: every reply once; longest:
@@ -262,6 +271,7 @@ class TokenTree:
         return None, 0
 
     def _count(self, call: Call) -> None:
+        self._lost_last.clear()
         if any(message.role == "assistant" for message in call.messages):
             self.counts.edited += 1
         parent = call.parent

@@ -9,6 +9,7 @@ import llguidance
 import llguidance.numpy
 import numpy as np
 
+from ale_jax.gateway.requests import ApiError
 from ale_jax.records import FREE
 from ale_jax.rollout.guiding import Guide, NextToken
 from ale_jax.rollout.sampling_masks import MaskTable, allows_only, only_token
@@ -57,23 +58,25 @@ class Grammar:
         return held
 
     def _take(self, token: int) -> None:
-        if not self._matcher.consume_token(token):
-            raise ValueError(f"token {token} is not of the grammar")
+        self._matcher.consume_token(token)
+        self._require_going_on()
 
     def _here(self) -> NextToken:
-        """What holds for the token that comes next in the matcher.
-
-        ValueError if the matcher has given up, which it would call the end.
-        """
+        """What holds for the token that comes next in the matcher."""
         if not self._matcher.is_stopped():
             llguidance.numpy.fill_next_token_bitmask(self._matcher, self._mask_1w, 0)
             allowed_w = self._mask_1w[0].copy()
         else:
             allowed_w = self._end_w.view(np.int32)
-        if error := self._matcher.get_error():
-            raise ValueError(f"the grammar cannot be followed any further: {error:.300}")
+        self._require_going_on()
         mask_id = FREE if self._masks is None else self._masks.number(allowed_w)
         return NextToken(allowed_w, mask_id=mask_id)
+
+    def _require_going_on(self) -> None:
+        """ApiError (400) if the matcher has given up, as on what is too complex: it would call that
+        the end."""
+        if error := self._matcher.get_error():
+            raise ApiError(400, f"the grammar cannot be followed any further: {error:.300}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ from ale_jax.agent.api import Message, Reply
 from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode, Pending
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.messages import ChatMessage
-from ale_jax.gateway.requests import ApiError, ChatRequest
+from ale_jax.gateway.requests import CONTEXT_FULL, ApiError, ChatRequest
 from ale_jax.gateway.token_tree import BranchChoice, TokenTree
 from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer
@@ -148,6 +148,7 @@ class Ledger:
         options = EpisodeOptions(
             obeys=False,
             max_replies=self._max_turns,
+            max_tokens=self._engine.max_sequence_length,
             max_chars=self._engine.max_sequence_length * self._tokenizer.longest_token,
             given=list(map(given_turn, prefix_turns)),
             on_turn=lambda waits: self._turn(name, waits),
@@ -178,6 +179,8 @@ class Ledger:
             (pending,) = episode.ask(ChatRequest("", tuple(told)))
             sampled = _sampled(episode, pending)
         except ApiError as error:
+            if error.code == CONTEXT_FULL:
+                return Reply("", "context_full")
             raise EngineStopped(error.message) from error
         text = self._tokenizer.decode(sampled.ids)
         if len(sampled.ids):
@@ -220,7 +223,7 @@ class Ledger:
         start_version = tree.start_version
         if start_version is None:
             start_version = self._engine.version
-        if doubt := _doubt(tree):
+        if doubt := _doubt(tree, was_killed=episode.status is Status.TIME_LIMIT):
             episode = dataclasses.replace(
                 episode, status=Status.CALL_LOST, reward=None, detail=doubt
             )
@@ -253,9 +256,12 @@ def _sampled(episode: GatewayEpisode, pending: Pending) -> Sampled:
         raise
 
 
-def _doubt(tree: TokenTree) -> str:
-    """Why it is not sure what the agent has acted on; empty if it is."""
+def _doubt(tree: TokenTree, was_killed: bool) -> str:
+    """Why it is not sure what the agent has acted on; empty if it is. was_killed: so it cannot have
+    acted on the calls that ended with it."""
     lost, ambiguous = tree.counts.lost, tree.counts.ambiguous
+    if was_killed:
+        lost -= tree.num_lost_last
     if not (lost or ambiguous):
         return ""
     return f"{lost} answers may not have reached the agent, {ambiguous} continue one of several"

@@ -79,11 +79,10 @@ def serving(config: RunConfig, path: Path | None, host: str, port: int) -> Itera
         # those that do.
         kept = max(config.engine.max_sequences // 2, 1)
         keys, language = partial(_key, config.seed), language_of(tokenizer)
-        longest = engines.max_sequence_length * tokenizer.longest_token
+        most = engines.max_sequence_length
+        options = EpisodeOptions(kept, max_tokens=most, max_chars=most * tokenizer.longest_token)
         episodes = Episodes(CALLS_PER_PLACE * config.engine.max_sequences)
-        key = episodes.open(
-            GatewayEpisode(tree, policy, language, keys, EpisodeOptions(kept, max_chars=longest))
-        )
+        key = episodes.open(GatewayEpisode(tree, policy, language, keys, options))
         app = make_app(episodes, config.name, engines.counts, engines.check)
         with served(app, host, port) as url, spared_by_collector():
             yield Serving(url, key, name, engines.check)

@@ -15,11 +15,10 @@ from tests.gateway.speech import read, render, say
 TASK = say("user", "task")
 
 
-def open_episode(policy, kept=1, max_chars=None, max_replies=None):
+def open_episode(policy, kept=1, **limits):
     language = Language(Hermes(), lambda ids: read([4, *ids])[0][1])
     keys = lambda number: np.array([0, number], np.uint32)  # noqa: E731
-    options = EpisodeOptions(kept, max_chars=max_chars, max_replies=max_replies)
-    return GatewayEpisode(TokenTree(render), policy, language, keys, options)
+    return GatewayEpisode(TokenTree(render), policy, language, keys, EpisodeOptions(kept, **limits))
 
 
 def request(*messages, n=1):

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from ale_jax.gateway.api import openai_chat
+from ale_jax.gateway.requests import CONTEXT_FULL, ApiError
 from ale_jax.gateway.streaming import streamed
 from tests.gateway.fake_policy import FakePolicy
 from tests.gateway.test_episode import TASK, open_episode, request
@@ -35,3 +36,15 @@ def test_nothing_waits_for_news_of_a_stream_that_was_broken_off():
         return waiting_for_news()
 
     assert asyncio.run(leave()) == [] and episode.tree.counts.lost == 1
+
+
+def test_a_stream_without_room_for_a_reply_is_refused_before_it_begins():
+    policy = FakePolicy(lambda messages: "reply")
+    (pending,) = open_episode(policy).ask(request(TASK))
+    length = len(pending.call.context_ids())
+    events = openai_chat.Events(with_usage=False)
+    episode = open_episode(policy, max_tokens=length)
+    with pytest.raises(ApiError) as refused:
+        asyncio.run(streamed(episode, request(TASK), "m", events, print))
+    assert (refused.value.status, refused.value.code) == (400, CONTEXT_FULL)
+    assert open_episode(policy, max_tokens=length + 1).ask(request(TASK))

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from ale_jax.agent.api import Message, Reply
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import CONTEXT_FULL, ApiError, ChatRequest, SampleOptions
 from ale_jax.model.params import init_params
@@ -131,6 +132,23 @@ def test_an_episode_with_a_lost_answer_is_not_trained_on(ledger):
     assert "1 answers may not have reached the agent" in found.detail
 
 
+def test_calls_that_ended_with_a_killed_agent_are_not_lost_and_those_before_are(ledger):
+    killed = dataclasses.replace(EPISODE, status=Status.TIME_LIMIT, reward=0.0)
+    for name, is_lost_before in (("a", False), ("b", True)):
+        ledger.open(name, KEY, Sampling())
+        ask(ledger, name, *TASK)
+        episode = ledger.episodes.find(name)
+        cut = episode.ask(ChatRequest("m", (*TASK, OTHER), options=SampleOptions(n=2)))
+        for each in cut:
+            episode.cancel(each)
+        if is_lost_before:
+            ask(ledger, name, *TASK)
+        found = ledger.close(name, killed).episode
+        expected = (Status.CALL_LOST, None) if is_lost_before else (Status.TIME_LIMIT, 0.0)
+        assert (found.status, found.reward) == expected
+    assert "2 answers may not have reached the agent" in found.detail
+
+
 def test_an_episode_that_may_have_gone_on_from_another_reply_is_not_trained_on(ledger):
     ledger.open("a", KEY, Sampling())
     ask(ledger, "a", *TASK)
@@ -147,6 +165,7 @@ def test_what_is_surely_too_long_is_refused_before_it_is_tokenized(ledger, token
     with pytest.raises(ApiError) as full:
         ask(ledger, "a", long)
     assert full.value.code == CONTEXT_FULL
+    assert ledger.reply("a", [Message("user", long.content)]) == Reply("", "context_full")
     ledger.close("a", None)
 
 

@@ -154,7 +154,7 @@ def test_a_grammar_goes_on_from_where_it_was(tokenizer):
     again = Grammar(tokenizer.grammar_vocabulary, text, stop)
     half = following(again, ids[: len(ids) // 2])
     assert ids[len(ids) // 2] in allowed(half, tokenizer.vocab_size)
-    with pytest.raises(ValueError, match="not of the grammar"):
+    with pytest.raises(ApiError, match="doesn't satisfy the grammar"):
         Grammar(tokenizer.grammar_vocabulary, text, stop).next(ids[3:6], 1)
 
 
@@ -164,8 +164,19 @@ def test_a_grammar_that_its_matcher_has_given_up_does_not_end_the_reply(tokenize
     given_up = Grammar(tokenizer.grammar_vocabulary, text, stop)
     assert not given_up._matcher.consume_token(stop)
     assert given_up._matcher.is_stopped()
-    with pytest.raises(ValueError, match="cannot be followed any further"):
+    with pytest.raises(ApiError, match="cannot be followed any further"):
         given_up.next(np.zeros(0, np.int32), 4)
+
+
+def test_a_schema_that_turns_out_too_complex_is_refused_with_the_matchers_reason(tokenizer):
+    """Not as a token that the grammar does not allow."""
+    kinds = [{"type": "object", "properties": {f"k{n}": {"const": n}}} for n in range(2100)]
+    asked = asked_for(must={"anyOf": kinds})
+    text, stop = language(tokenizer, "plain_json").grammar(asked), tokenizer.stop_ids[0]
+    grammar = Grammar(tokenizer.grammar_vocabulary, text, stop)
+    with pytest.raises(ApiError, match="max is 2000") as refused:
+        drawn(grammar, tokenizer, np.random.default_rng(0))
+    assert refused.value.status == 400
 
 
 def test_pushes_count_what_was_written():

@@ -149,7 +149,7 @@ def test_an_agent_that_breaks_off_is_judged_by_what_it_has_done(stage):
     assert episode.detail == "exit 3: lost my way"
     endless = dataclasses.replace(AGENT, command=("sleep", "60"), seconds=0.5)
     episode, _ = stage.play(endless, key_of("count"))
-    assert (episode.status, episode.reward) == (Status.TURN_LIMIT, 0.0)
+    assert (episode.status, episode.reward) == (Status.TIME_LIMIT, 0.0)
     assert episode.detail == "it was killed at its time limit"
 
 
