@@ -18,12 +18,14 @@ REPLACEABLE_STEPS = 2
 class Group:
     """All attempts at one task, ordered by member, including those whose reward is not valid.
 
-    admission: None if the group did not come through a gate.
+    admission: None if the group did not come through a gate. is_reused: whether an earlier step was
+    trained on it.
     """
 
     index: int
     members: tuple[Trajectory, ...]
     admission: Admission | None = None
+    is_reused: bool = False
 
     @property
     def valid(self) -> tuple[Trajectory, ...]:
@@ -66,7 +68,8 @@ class ReplayBuffer:
         comes back first: those of the first 2 P that have a signal, and all that follow, until
         there are P.
 
-    max_uses: how often one group may be trained on while it is fresh enough.
+    A group is trained on `gate.max_uses` times, as long as it is fresh enough.
+
     fill: a step waits until the rollouts are as far ahead as they may be, so that ages depend on
         alpha alone, and not on whether rollouts or learner are slower.
     on_drop: called with each group that leaves without being trained on, in the thread that notices
@@ -77,18 +80,14 @@ class ReplayBuffer:
         self,
         gate: StalenessGate,
         group_size: int,
-        max_uses: int = 1,
         fill: bool = False,
         on_drop: Callable[[DroppedGroup], None] = _ignore,
         dynamic: bool = False,
     ):
-        if group_size < 1 or max_uses < 1:
-            raise ValueError(
-                f"group_size {group_size} and max_uses {max_uses} must both be at least 1"
-            )
+        if group_size < 1:
+            raise ValueError(f"group_size {group_size} must be at least 1")
         self._gate = gate
         self._group_size = group_size
-        self._max_uses = max_uses
         self._fill = fill
         self._on_drop = on_drop
         self._dynamic = dynamic
@@ -192,6 +191,7 @@ class ReplayBuffer:
         for index in sorted(self._whole):
             if age(gate.version, self._whole[index].start_version) == gate.max_age:
                 if oldest_left == 0:
+                    self._evict(index)  # for the next step it is too old in any case
                     continue
                 oldest_left -= 1
             chosen.append(index)
@@ -199,18 +199,18 @@ class ReplayBuffer:
 
     def _evict(self, index: int) -> None:
         group = self._whole.pop(index)
-        # A group that has been used has spent its permit, so there is none to return.
-        if self._uses.pop(index) == 0:
+        if self._uses.pop(index):
+            self._gate.release(index)
+        else:
             self._drop(index, Drop.STALE, group.members)
 
     def _use(self, index: int) -> Group:
-        if self._uses[index] == 0:
-            self._gate.train(index)
+        self._gate.train(index)
         self._uses[index] += 1
-        group = self._whole[index]
-        if self._uses[index] == self._max_uses:
+        uses, group = self._uses[index], self._whole[index]
+        if uses == self._gate.max_uses:
             del self._whole[index], self._uses[index]
-        return group
+        return dataclasses.replace(group, is_reused=uses > 1)
 
 
 def _is_valid(trajectory: Trajectory) -> bool:

@@ -10,7 +10,7 @@ is played and one when it is used (docs/staleness.md has the proofs):
    Proof: only `admit` raises the left side, under the lock and only below the bound; only `publish`
    changes the right side, upwards. Dropped groups leave the left side and return their permit.
    No deadlock: each version brings P new permits, and the groups that they admit are never stale
-   at that version.
+   at that version. With reuse, uses are counted instead of groups.
 2. Age. Permits alone cannot stop one slow group from coming back late. Therefore a group's age,
    counted from the version at its first sampled token, is checked again when the group is used. A
    group older than `max_age` is dropped, counted, and never trained on: while it is played, as soon
@@ -56,26 +56,29 @@ class StalenessGate:
     """Counts permits. Every admitted group ends exactly once: trained, or dropped.
 
     A group is identified by its index. in flight -complete-> waiting -train-> trained; `drop` is
-    allowed from in flight and waiting. Thread-safe. A call that does not fit the group's state is a
+    allowed from in flight and waiting. With reuse, a trained group is kept until `train` has used
+    it `max_uses` times, or `release`. Thread-safe. A call that does not fit the group's state is a
     bug in the caller and fails an assertion.
 
     alpha: staleness in versions, rounded down to a multiple of 1/P. groups_per_step: P.
-    version: of the weights being served; a resumed run has trained P groups for each version.
+    version: of the weights being served; a resumed run has used P groups for each version.
     """
 
-    def __init__(self, alpha: float, groups_per_step: int, version: int = 0):
+    def __init__(self, alpha: float, groups_per_step: int, version: int = 0, max_uses: int = 1):
         if not (alpha >= 0 and math.isfinite(alpha)):
             raise ValueError(f"alpha {alpha} must be a finite number >= 0: 0 is synchronous")
-        if groups_per_step < 1:
-            raise ValueError(f"groups_per_step {groups_per_step} must be at least 1")
+        for name, value in (("groups_per_step", groups_per_step), ("max_uses", max_uses)):
+            if value < 1:
+                raise ValueError(f"{name} {value} must be at least 1")
         # The small term is for rounding: 0.57 * 100 is 56.99999999999999 in floating point.
         self.headroom = math.floor(alpha * groups_per_step + 1e-9)
-        self.groups_per_step = groups_per_step
+        self.groups_per_step, self.max_uses = groups_per_step, max_uses
         self._version = version
-        self._trained = version * groups_per_step
+        self._trained = self._used = version * groups_per_step  # groups; uses
         self._admitted = self._admitted_before = 0  # before: this version
         self._in_flight: dict[int, Admission] = {}
         self._waiting: dict[int, Admission] = {}
+        self._kept: dict[int, int] = {}  # group -> uses that are left
         self._dropped: collections.Counter[Drop] = collections.Counter()
         self._changed = threading.Condition()
 
@@ -90,12 +93,21 @@ class StalenessGate:
 
     @property
     def accepted(self) -> int:
-        """In flight + waiting + trained."""
+        """In flight + waiting + trained; with reuse, their uses: those that were made, and those
+        that may be."""
         with self._changed:
             return self._accepted()
 
     def _accepted(self) -> int:
-        return len(self._in_flight) + len(self._waiting) + self._trained
+        unused = len(self._in_flight) + len(self._waiting)
+        return self.max_uses * unused + sum(self._kept.values()) + self._used
+
+    def _has_permit(self) -> bool:
+        if self._accepted() + self.max_uses <= self.capacity:
+            return True
+        # With reuse, the uses of a few groups may fill the bound. A step needs P different ones.
+        present = len(self._in_flight) + len(self._waiting) + len(self._kept)
+        return present + self._used < (self._version + 1) * self.groups_per_step
 
     @property
     def max_age(self) -> int:
@@ -115,7 +127,7 @@ class StalenessGate:
         """Takes a permit for `group`, waiting up to `timeout` seconds; False if none came."""
         with self._changed:
             assert group not in self._in_flight.keys() | self._waiting, f"{group} is out already"
-            if not self._changed.wait_for(lambda: self._accepted() < self.capacity, timeout):
+            if not self._changed.wait_for(self._has_permit, timeout):
                 return False
             number = self._admitted - self._admitted_before
             self._in_flight[group] = Admission(self._admitted, self._version, number)
@@ -125,12 +137,12 @@ class StalenessGate:
     def has_permit(self) -> bool:
         """True while `admit` would succeed at once."""
         with self._changed:
-            return self._accepted() < self.capacity
+            return self._has_permit()
 
     def is_played_out(self) -> bool:
         """True while no permit is left and nothing is in flight: rollouts can run no further."""
         with self._changed:
-            return not self._in_flight and self._accepted() == self.capacity
+            return not (self._in_flight or self._has_permit())
 
     def in_flight(self, group: int) -> bool:
         """True from `admit` until all members are back."""
@@ -147,9 +159,18 @@ class StalenessGate:
     def train(self, group: int) -> None:
         """The group is used. Its permit is not returned; `publish` brings new permits."""
         with self._changed:
-            assert group in self._waiting, f"group {group} is not waiting"
-            del self._waiting[group]
-            self._trained += 1
+            assert group in self._waiting or group in self._kept, f"group {group} is not waiting"
+            self._trained += self._waiting.pop(group, None) is not None
+            self._used += 1
+            if left := self._kept.pop(group, self.max_uses) - 1:
+                self._kept[group] = left
+
+    def release(self, group: int) -> None:
+        """A kept group is not used again."""
+        with self._changed:
+            assert group in self._kept, f"group {group} is not kept"
+            del self._kept[group]
+            self._changed.notify_all()
 
     def drop(self, group: int, reason: Drop) -> None:
         """The group is removed without being trained on, and its permit is returned."""

@@ -132,7 +132,7 @@ class Cursor:
 
     def after(self, groups: Sequence[Group]) -> Cursor:
         """The cursor after an update on `groups`, which increments the version of the weights."""
-        members = [t for group in groups for t in group.members]
+        members = [t for group in groups if not group.is_reused for t in group.members]
         ages = [age(self.step, t.start_version) for group in groups for t in group.valid]
         return dataclasses.replace(
             self,

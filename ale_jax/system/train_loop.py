@@ -122,11 +122,10 @@ class _Rollouts:
         rl = parts.config.rl
         self._parts, self._first = parts, cursor
         self._dropped: deque[DroppedGroup] = deque()  # since the last report
-        self.gate = StalenessGate(rl.alpha, rl.groups_per_step, version=cursor.step)
+        self.gate = StalenessGate(rl.alpha, rl.groups_per_step, cursor.step, rl.max_uses)
         self._buffer = ReplayBuffer(
             self.gate,
             rl.group_size,
-            rl.max_uses,
             rl.fill_queue,
             self._note_dropped,
             rl.dynamic_sampling,

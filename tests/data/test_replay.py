@@ -1,4 +1,5 @@
 import threading
+from collections import Counter
 
 import pytest
 
@@ -9,8 +10,8 @@ from tests.data.make_trajectories import make_trajectory
 from tests.rows import each_row
 
 
-def make(alpha=1.0, groups_per_step=2, group_size=2, **kwargs):
-    gate = StalenessGate(alpha, groups_per_step)
+def make(alpha=1.0, groups_per_step=2, group_size=2, max_uses=1, **kwargs):
+    gate = StalenessGate(alpha, groups_per_step, max_uses=max_uses)
     return gate, ReplayBuffer(gate, group_size, **kwargs)
 
 
@@ -225,6 +226,27 @@ def test_a_used_group_that_grows_stale_returns_no_permit():
     assert gate.counts()["dropped_stale"] == 0 and gate.accepted == 1
 
 
+@each_row("alpha,fill", [(1, False), (2.5, False), (4, False), (4, True)])
+def test_with_reuse_fewer_groups_are_played_and_none_in_vain(alpha, fill):
+    """Rollouts are played at once, as many as the gate allows. Some groups are too old for their
+    second use."""
+    gate, buffer = make(alpha=alpha, groups_per_step=4, max_uses=2, fill=fill)
+    admitted, uses = 0, Counter()
+    for step in range(100):
+        batch = []
+        while not batch:
+            while gate.has_permit():
+                play(gate, buffer, admitted)
+                admitted += 1
+            batch = buffer.take()
+        assert [uses[g.index] for g in batch] == [int(g.is_reused) for g in batch]
+        uses.update(indices(batch))
+        gate.publish(step + 1)
+    assert sum(uses.values()) == 400 and gate.counts()["trained"] == len(uses)
+    assert gate.counts()["dropped_stale"] == 0
+    assert 200 <= len(uses) <= admitted <= 230
+
+
 def test_synchronous_training_leaves_nothing_behind():
     gate, buffer = make(alpha=0)
     for step in range(3):
@@ -250,10 +272,10 @@ def test_a_trajectory_comes_once_and_only_if_its_group_is_in_flight():
         buffer.add(make_trajectory(0, 1))
 
 
-@pytest.mark.parametrize("field", ["group_size", "max_uses"])
+@pytest.mark.parametrize("field", ["group_size", "max_uses", "groups_per_step"])
 def test_bad_sizes_are_refused(field):
     with pytest.raises(ValueError, match=f"{field} 0"):
-        ReplayBuffer(StalenessGate(0, 1), **{"group_size": 1, "max_uses": 1, field: 0})
+        make(**{field: 0})
 
 
 def test_producers_and_a_learner_in_threads():

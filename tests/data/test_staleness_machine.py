@@ -19,16 +19,16 @@ class StalenessMachine(RuleBasedStateMachine):
     @initialize(
         quarters=st.integers(0, 10),
         groups_per_step=st.integers(1, 5),
-        max_uses=st.integers(1, 2),
+        max_uses=st.integers(1, 3),
         fill=st.booleans(),
     )
     def begin(self, quarters, groups_per_step, max_uses, fill):
         self.alpha = Fraction(quarters, 4)
         self.groups_per_step = groups_per_step
         self.max_uses = max_uses
-        self.gate = StalenessGate(float(self.alpha), groups_per_step)
+        self.gate = StalenessGate(float(self.alpha), groups_per_step, max_uses=max_uses)
         self.fill = fill
-        self.buffer = ReplayBuffer(self.gate, GROUP_SIZE, max_uses, fill)
+        self.buffer = ReplayBuffer(self.gate, GROUP_SIZE, fill)
         self.next_group = 0
         self.starts = {}  # (group, member) out there -> version at its first token, None before
         self.played = {}  # group -> [(start version, valid reward?)] of the members that are back
@@ -43,9 +43,10 @@ class StalenessMachine(RuleBasedStateMachine):
 
     @rule()
     def admit(self):
-        before = self.gate.accepted
+        before, may = self.gate.accepted, self.gate.has_permit()
         admitted = self.gate.admit(self.next_group)
-        assert admitted == (before < self.limit())
+        assert admitted == may
+        assert admitted == (before < self.limit()) or self.max_uses > 1
         if admitted:
             self.starts |= {(self.next_group, m): None for m in range(GROUP_SIZE)}
             self.played[self.next_group] = []
@@ -74,7 +75,7 @@ class StalenessMachine(RuleBasedStateMachine):
 
     @rule()
     def train(self):
-        full = self.gate.accepted == self.limit() and not self.in_flight()
+        full = not (self.gate.has_permit() or self.in_flight())
         batch = self.buffer.take()
         if not batch:
             return
@@ -130,13 +131,14 @@ class StalenessMachine(RuleBasedStateMachine):
     @rule()
     def a_step_is_always_within_reach(self):
         """Let all that is out come back, fill the permits: then a step can be trained. A filled
-        queue may need them filled once more, with those of groups that were stale by now."""
+        queue, or reuse, may need them filled once more, with those of groups that were stale by
+        now."""
         for key in sorted(self.starts):
             self.finish(key, Status.FINISHED)
         version = self.gate.version
         self.fill_permits()
         self.train()
-        if self.fill and self.gate.version == version:
+        if (self.fill or self.max_uses > 1) and self.gate.version == version:
             self.fill_permits()
             self.train()
         assert self.gate.version == version + 1
@@ -152,7 +154,9 @@ class StalenessMachine(RuleBasedStateMachine):
     @invariant()
     def accepted_is_bounded(self):
         if hasattr(self, "gate"):
-            assert self.gate.accepted <= self.limit()
+            # P different groups are needed, even if all can be used again.
+            needed = (self.gate.version + self.max_uses) * self.groups_per_step
+            assert self.gate.accepted <= max(self.limit(), needed)
 
     @invariant()
     def no_group_is_lost_or_counted_twice(self):

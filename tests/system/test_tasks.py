@@ -1,8 +1,10 @@
 """Positions give tasks: always the same ones, and never a training task in an evaluation."""
 
-from ale_jax.system.tasks import demonstration_tasks, evaluation, probe_tasks, train_task
+from ale_jax.data.replay import Group
+from ale_jax.system.tasks import Cursor, demonstration_tasks, evaluation, probe_tasks, train_task
 from envs.shell.families import TRAIN_FAMILIES
 from envs.splits import SPLITS
+from tests.data.make_trajectories import make_trajectory, make_turn
 
 
 def test_a_position_is_always_the_same_task():
@@ -38,3 +40,12 @@ def test_every_evaluation_asks_the_same_tasks():
     first = [s.task for s in evaluation("warm_start", 40, TRAIN_FAMILIES)]
     assert first == [s.task for s in evaluation("final", 40, TRAIN_FAMILIES)]
     assert len(set(first)) == 40
+
+
+def test_episodes_that_a_second_step_uses_are_counted_once():
+    turns = [make_turn([1, 2], [3, 4, 5])]
+    used = Group(0, (make_trajectory(0, 0, turns), make_trajectory(0, 1, turns)), is_reused=True)
+    new = Group(1, tuple(make_trajectory(1, n, turns, start_version=1) for n in (0, 1)))
+    after = Cursor(step=2, episodes=2, policy_tokens=6).after([used, new])
+    assert (after.episodes, after.policy_tokens) == (4, 12)
+    assert (after.step, after.max_staleness) == (3, 2)
