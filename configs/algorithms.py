@@ -34,7 +34,9 @@ def ipa_balanced() -> Algo:
 
 
 def topr() -> Algo:
-    """Tapered off-policy REINFORCE (2503.14286), with the importance ratio of the sequence."""
+    """Tapered off-policy REINFORCE (2503.14286). The paper's ratio is the product over the
+    trajectory's tokens, here it is their geometric mean: over hundreds of tokens, a product is
+    nearly always close to 0 or above the cap."""
     return _algo("topr", _advantage("outcome", "group"), _loss("topr", "sequence", ratio_cap=1.0))
 
 
@@ -173,7 +175,8 @@ def decoupled_ppo() -> Algo:
 
 def kimi() -> Algo:
     """Kimi k1.5 (2501.12599): the group's mean as baseline, and a squared penalty that keeps the
-    policy close."""
+    policy close. The paper squares the log-ratio of the whole response, here the squares of its
+    tokens' log-ratios are added up, so that tau means the same at every length."""
     return _algo("kimi", _advantage("outcome", "group"), _loss("kimi", tau=0.1))
 
 

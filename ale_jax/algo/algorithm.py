@@ -296,7 +296,11 @@ class AlgoConfig:
 
     @property
     def teaches_without_credit(self) -> bool:
-        """Whether a trajectory whose advantages are all 0 has a gradient."""
+        """Whether `policy_loss` has a gradient on a trajectory whose advantages are all 0.
+
+        The router's balancing loss does not count: it would have one on every trajectory, but a
+        mixture of experts is balanced on those that are computed anyway.
+        """
         loss = self.loss
         weights = loss.kl_weight, loss.entropy_weight, loss.observation_weight
         return any(weight > 0 for weight in weights) or loss.kind == "kimi"

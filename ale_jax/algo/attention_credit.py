@@ -9,7 +9,7 @@ advantage.
 The paper has one prompt and one response. Here the response is everything that the policy sampled
 in a trajectory (`chunk_BT >= 0`); the observations in between are attended to, but are not part of
 the response. Everything is computed per trajectory, so that neither packing nor microbatches change
-it.
+it. Only the control, credit "random", draws by the token's place in its batch.
 """
 
 from __future__ import annotations

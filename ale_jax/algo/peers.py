@@ -73,6 +73,13 @@ def along_tree(
     each member's group, which shares the beginning. From the last state that a trajectory shares
     with others on, every chunk has R - P of that state: nobody knows which of them made the
     difference. The differences up to there sum to R - P(root).
+
+    Three members of a group saw t a b, t a c and t d e, and their outcomes are 1, 0 and 0:
+
+        before_NC      shared_NC     last_N1   result
+        1/3  1/2  1    yes yes no    1          1/6   1/2   1/2
+        1/3  1/2  0    yes yes no    1          1/6  -1/2  -1/2
+        1/3  0    0    yes no  no    0         -1/3  -1/3  -1/3
     """
 
     def of_column(anchor_N, real_N):

@@ -149,10 +149,11 @@ REFUSALS = (
         "so that their ratio is 1: set it to generating or sampler, or loss.kind to ppo",
     ),
     Refusal(
-        "a dual clip below 1",
-        lambda c: 0.0 < c.loss.dual_clip < 1.0,
-        "loss.dual_clip {l.dual_clip} would be active inside the trust region: set it above 1 (3 "
-        "is usual), or to 0.0 to switch it off",
+        "a dual clip inside the trust region",
+        lambda c: 0.0 < c.loss.dual_clip < 1.0 + c.loss.clip_high,
+        "loss.dual_clip {l.dual_clip} would be active inside the trust region, whose upper end is "
+        "1 + clip_high {l.clip_high}: set it to that or more (3 is usual), or to 0.0 to switch it "
+        "off",
     ),
     Refusal(
         "a constant length without its length",

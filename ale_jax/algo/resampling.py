@@ -3,6 +3,12 @@
 One expert-like trajectory of K chunks is kept per task. An episode may start at its chunk k (0 to
 K-1), after the expert's first k chunks; P_k is the policy's success rate from there. The counts are
 a few integers per task, so the tests on them are exact and run on the host.
+
+A chunk is named in three ways, here with K = 3:
+
+    the start at it, k                          0  1  2    a task's curriculum, imitated chunks
+    chunks left from that start on, K - k       3  2  1    the rates of a family; 0 left is success
+    its distance from the end, j = K - 1 - k    2  1  0    discounts, gamma^j
 """
 
 from __future__ import annotations
@@ -78,6 +84,7 @@ class ResamplingHypers:
                 f"imitation_fades True needs the rates that {ADAPTIVE} measures, and scheme is "
                 f"{self.scheme}: set it to False"
             )
+        self._require_imitation()
         for name in ("anchors", "window", "memory"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)} must be at least 1")
@@ -86,6 +93,21 @@ class ResamplingHypers:
                 f"anchors {self.anchors}: the first group starts at the task's beginning, so "
                 "parallel needs 2 or more: raise it, or set scheme to none"
             )
+
+    def _require_imitation(self) -> None:
+        """ValueError if a field chooses how to imitate, and nothing is imitated."""
+        if self.scheme != NONE and self.imitation_weight:
+            return
+        for name, unused in (
+            ("imitation", DISCOUNT),
+            ("imitates_at_start", False),
+            ("imitation_fades", False),
+        ):
+            if (found := getattr(self, name)) != unused:
+                raise ValueError(
+                    f"{name} {found} is not read with scheme {self.scheme} and imitation_weight "
+                    f"{self.imitation_weight}, which imitate nothing: set it to {unused}"
+                )
 
     @property
     def wants_oracles(self) -> bool:

@@ -153,12 +153,12 @@ def _check_fits(sample: Sample, shape: Shape) -> None:
     if sample.num_tokens > shape.pack_length:
         raise ValueError(
             f"a trajectory of {sample.num_tokens} tokens does not fit a row of "
-            f"{shape.pack_length}: raise pack_length, or lower the context limit of the rollouts"
+            f"{shape.pack_length}: set learn.pack_length to {sample.num_tokens} or more"
         )
     if sample.num_chunks > shape.chunks_per_pack:
         raise ValueError(
             f"a trajectory of {sample.num_chunks} chunks does not fit {shape.chunks_per_pack} per "
-            "row: raise chunks_per_pack, or lower the turn limit of the rollouts"
+            f"row: set learn.chunks_per_pack to {sample.num_chunks} or more"
         )
     if sample.turns and len(sample.turns[0].prompt_ids) == 0:
         raise ValueError("a trajectory begins with a policy token: give its first turn a prompt")

@@ -62,8 +62,9 @@ def assemble(
     counts what the policy wrote, does not count it.
 
     The loss_denominator counts every valid trajectory. Those whose advantages are all zero (groups
-    of equal outcomes) have no gradient: they are counted, and not computed, unless the loss has
-    terms beside the advantages or credit is yet to come, to tokens.
+    of equal outcomes) are counted, and not computed, unless the loss has terms beside the
+    advantages or credit is yet to come, to tokens. All that they could add is a balancing loss: the
+    router of a mixture of experts is balanced on the trajectories that are computed.
     """
     table = tabulate_rewards(groups, shape.chunks_per_pack, algo.advantage.anchor_depth)
     credit = jax.device_get(_credit(_rewards(table), len(groups), algo.gamma, algo.advantage))

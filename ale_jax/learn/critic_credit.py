@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -23,7 +24,8 @@ from ale_jax.learn.critic_batches import (
 from ale_jax.learn.finite import SKIPPED
 from ale_jax.records import Batch
 
-CRITIC_SKIPPED = "critic_skipped_updates"  # the metric: updates of a step that were not finite
+# Metrics of a step: the critics' updates that were not finite, and the critics that made no other.
+CRITIC_SKIPPED, CRITICS_WITHOUT_UPDATE = "critic_skipped_updates", "critics_without_update"
 
 # All batches of a step -> the same batches with scaled advantages.
 ScaleAdvantages = Callable[[list[Batch]], list[Batch]]
@@ -51,13 +53,16 @@ def learn_values(
     (R in the paper). critic_loss: mean square error over the time steps of each update, before it.
     by_chunk: see `ale_jax.learn.critic_batches`.
     """
-    return_BT, every_sums = returns(batches, critics.gamma, by_chunk), []
+    return_BT, of_critics = returns(batches, critics.gamma, by_chunk), []
     for number in range(critics.hp.count):
         own = value_batches(batches, return_BT, number, critics.hp.count, by_chunk)
+        of_critics.append([])
         for some in _minibatches(own, critics.hp.minibatches) * critics.hp.epochs:
             tokens = int(sum(batch.own_BT.sum() for batch in some))
-            every_sums.append(critics.update(some, number, tokens))
-    every_sums = jax.device_get(every_sums)
+            of_critics[number].append(critics.update(some, number, tokens))
+    # A critic that has no episode makes no update.
+    of_critics = list(filter(None, jax.device_get(of_critics)))
+    every_sums = list(itertools.chain(*of_critics))
     tokens = sum(sums["tokens"] for sums in every_sums)
     if not tokens:
         return {}
@@ -65,12 +70,15 @@ def learn_values(
         "critic_loss": float(sum(sums["squares"] for sums in every_sums) / tokens),
         "critic_grad_norm": float(max(sums["grad_norm"] for sums in every_sums)),
         CRITIC_SKIPPED: int(sum(sums[SKIPPED] for sums in every_sums)),
+        CRITICS_WITHOUT_UPDATE: sum(all(sums[SKIPPED] for sums in own) for own in of_critics),
     }
 
 
 def _minibatches(batches: list[ValueBatch], count: int) -> list[list[ValueBatch]]:
-    """At most `count` lists of about equal length. A group's batches are neighbours, which go to
-    different lists; there is no list without batches, as of a critic that has no episode."""
+    """At most `count` lists of about equal length. Trajectories are packed by length
+    (`select_segments`), so neighbours, which go to different lists, are about equally long, and
+    each list has long and short ones. There is no list without batches, as of a critic that has no
+    episode."""
     return [batches[k::count] for k in range(min(count, len(batches)))]
 
 

@@ -56,8 +56,8 @@ class CriticsHypers:
     head_width: numbers per head.
     mlp_width: inner width of the feed-forward.
     lam: lambda of GAE, per token or, where chunks are the time steps, per chunk.
-    mask_share: share of a step's policy tokens whose advantage is set to 0: those on which the
-        critics agree most.
+    mask_share: share of a step's policy tokens or, where chunks are the time steps, of its chunks
+        whose advantage is set to 0: those on which the critics agree most.
     entropy_share: share of them that gets no entropy bonus: those on which the critics differ most.
     warmup_steps: number of steps, of epochs x minibatches updates each, at the beginning in which
         only the critics learn.
@@ -92,7 +92,7 @@ class CriticsHypers:
             )
         require_range("lam", self.lam, 0.0, 1.0, "1 trusts the rewards alone, 0 the critics")
         for name in ("mask_share", "entropy_share"):
-            require_range(name, getattr(self, name), 0.0, 1.0, "it is a share of the tokens")
+            require_range(name, getattr(self, name), 0.0, 1.0, "it is a share of the time steps")
             if getattr(self, name) > 0 and self.count < 2:
                 raise ValueError(
                     f"{name} {getattr(self, name)} needs critics that can differ: set count to 2 "

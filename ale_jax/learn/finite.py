@@ -31,15 +31,16 @@ def choose(condition: jax.Array, new: Any, old: Any) -> Any:
 class SkippedUpdates:
     """Counts updates that were not applied, and ends the run after `limit` in a row.
 
-    remedy: what the user can do, for the error.
+    remedy: what the user can do; what: what is counted, as a plural. Both are for the error.
     """
 
-    def __init__(self, limit: int, remedy: str):
-        self._limit, self._remedy = limit, remedy
+    def __init__(self, limit: int, remedy: str, what: str = "updates"):
+        self._limit, self._remedy, self._what = limit, remedy, what
         self._in_a_row = 0
 
     def note(self, sums: Mapping[str, Any], step: int) -> bool:
-        """Whether the update of `step` was skipped. sums: of the train step, on the host.
+        """Whether the update of `step` was skipped. sums: of the train step, on the host. Without
+        SKIPPED the step had no update, which is neither a good one nor a skipped one.
 
         Errors: RunFailed if the weights are not finite, or `limit` updates in a row were skipped.
         """
@@ -48,11 +49,13 @@ class SkippedUpdates:
                 f"step {step}: the weights are not finite, so the step was neither published nor "
                 f"saved: {self._remedy}"
             )
-        skipped = bool(sums.get(SKIPPED))
+        if SKIPPED not in sums:
+            return False
+        skipped = bool(sums[SKIPPED])
         self._in_a_row = self._in_a_row + 1 if skipped else 0
         if self._in_a_row >= self._limit:
             raise RunFailed(
-                f"step {step}: {self._in_a_row} updates in a row had a loss or a gradient that is "
-                f"not finite, and were not applied: {self._remedy}"
+                f"step {step}: {self._in_a_row} {self._what} in a row had a loss or a gradient "
+                f"that is not finite, and were not applied: {self._remedy}"
             )
         return skipped

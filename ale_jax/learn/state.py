@@ -25,10 +25,13 @@ class OptimizerHypers:
     warmup_steps and a linear decay to a tenth over decay_steps.
 
     name: "adamw"; "muon": Muon for weight matrices (momentum orthogonalised by Newton-Schulz) and
-        AdamW for embeddings, norms and the router; or "adafactor": a second moment per row and
-        column instead of per weight, and no first moment (it reads neither b1 nor b2).
-    learning_rate: peak rate of AdamW and Adafactor.
-    muon_learning_rate: peak rate of the weights that Muon updates, as a spectral norm.
+        NAdamW (AdamW with Nesterov momentum) for embeddings, output head, norms and the router; or
+        "adafactor": a second moment per row and column instead of per weight, and no first moment
+        (it reads neither b1 nor b2).
+    learning_rate: peak rate of AdamW, NAdamW and Adafactor. NAdamW's first update of a weight is
+        1 + b1 / (1 + b1) times the rate, 1.47 with b1 0.9.
+    muon_learning_rate: peak rate of the weights that Muon updates: the spectral norm of an update
+        is about the rate times sqrt(max(1, outputs / inputs)) of the matrix.
     warmup_steps: number of updates over which rates rise; 0: no warmup.
     decay_steps: number of updates over which rates decay; 0: no decay.
     decay_success: rates begin to decay when this share of the latest training episodes from the

@@ -93,7 +93,8 @@ def make_train_step(
     engine samples with them until the next publish.
 
     The loss of each microbatch is a sum over its tokens, divided by the `loss_denominator` of the
-    whole step, so that a different division into microbatches changes nothing but rounding. Metrics
+    whole step, so that a different division into microbatches changes nothing but rounding. (Only
+    the balancing loss of a mixture of experts is computed per microbatch, and averaged.) Metrics
     are sums, replicated; the figures of tokens are sharded like their rows. Both are still on the
     device; reading them blocks until the step is done.
 

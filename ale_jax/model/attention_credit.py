@@ -101,7 +101,13 @@ def head_statistics(
     blocks = -(-T // BLOCK)
     behind = blocks * BLOCK - T
     # Keys are padded with `reach` places in front, so that all keys that a block reaches are in
-    # one slice.
+    # one slice. Its places j, the same for every block:
+    #
+    #     j = 0                     reach      reach + i       reach + BLOCK
+    #     | end of the block before | the block's BLOCK tokens |
+    #                                          query i, i + reach - j tokens after place j
+    #
+    # What the first part receives belongs to the tokens of the block before (`by_key`).
     k_BMGH = jnp.pad(k_BTGH, ((0, 0), (reach, behind), (0, 0), (0, 0)))
     segment_BM = jnp.pad(segment_BT, ((0, 0), (reach, behind)), constant_values=-1)
     q_BTGrH = q_BTNH.reshape(B, T, G, N // G, H)

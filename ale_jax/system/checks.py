@@ -7,6 +7,7 @@ import itertools
 
 from ale_jax.algo.algorithm import FROM_CRITICS
 from ale_jax.algo.resampling import NONE, ROLLBACK
+from ale_jax.data.staleness import StalenessGate
 from ale_jax.model.compute import SAME
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import MeshShape, check_rows, make_mesh, param_shardings
@@ -145,30 +146,49 @@ def _check_batch(config: RunConfig) -> None:
             f"{advantage.std} nothing to compare within a group, so nothing is learned: set it to "
             "2 or more, or these to none, batch or tag"
         )
-    if rl.dynamic_sampling and not advantage.compares_a_group:
+    most_uses = StalenessGate(rl.alpha, rl.groups_per_step).max_age + 1
+    if rl.max_uses > most_uses:
+        raise ValueError(
+            f"rl.max_uses {rl.max_uses} cannot be reached: with rl.alpha {rl.alpha} a group is "
+            f"fresh enough for {most_uses} steps. Lower it, or raise alpha"
+        )
+    if rl.dynamic_sampling:
+        _check_dynamic_sampling(config)
+    _check_critics(config)
+
+
+def _check_dynamic_sampling(config: RunConfig) -> None:
+    """ValueError if groups of equal outcomes, which are left out, would be missed."""
+    advantage = config.algo.advantage
+    if not advantage.compares_a_group:
         raise ValueError(
             f"rl.dynamic_sampling leaves out groups whose outcomes are equal, but with "
             f"algo.advantage.mean {advantage.mean} and std {advantage.std} they teach too: set it "
             "to False, or one of these to group"
         )
-    if rl.dynamic_sampling and not advantage.compares_only_outcomes:
+    if not advantage.compares_only_outcomes:
         raise ValueError(
             f"rl.dynamic_sampling leaves out groups whose outcomes are equal, but their chunks "
             f"differ in algo.advantage.estimator {advantage.estimator} with centring "
             f"{advantage.centring}, so they teach too: set it to False"
         )
-    if rl.dynamic_sampling and config.algo.loss.observation_weight:
+    if config.algo.loss.observation_weight:
         raise ValueError(
             f"rl.dynamic_sampling leaves out groups in which every attempt fails, whose "
             f"observations algo.loss.observation_weight {config.algo.loss.observation_weight} is "
             "to learn from: set it to False, or the weight to 0.0"
         )
-    if rl.dynamic_sampling and config.resampling.scheme != NONE:
+    if config.resampling.scheme != NONE:
         raise ValueError(
             f"rl.dynamic_sampling hides from resampling.scheme {config.resampling.scheme} the "
             "groups that have mastered a start or need an expert: set one of them to False or none"
         )
-    _check_critics(config)
+    if config.rl_optimizer.decay_success:
+        raise ValueError(
+            f"rl.dynamic_sampling hides from rl_optimizer.decay_success "
+            f"{config.rl_optimizer.decay_success} the groups in which every attempt succeeds, so "
+            "that this share may never be measured: set one of them to False or 0.0"
+        )
 
 
 def _check_critics(config: RunConfig) -> None:

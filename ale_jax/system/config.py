@@ -253,8 +253,8 @@ class RlConfig:
         trajectories is alpha versions, and not just at most alpha.
     max_uses: updates that a group may be used for while it is fresh.
     dynamic_sampling: groups whose outcomes are all equal do not count towards a step: the next ones
-        take their place (DAPO). At most three times a step's groups are played for one version,
-        after which the step takes what there is.
+        take their place (DAPO). Of the groups begun at one version, only the first two steps' worth
+        are replaced, so at most 3 + alpha steps' worth are judged; then a step takes what comes.
     router_replay: in training, each token goes to the experts that it went to in sampling.
     """
 
@@ -284,7 +284,8 @@ class LearnConfig:
     compute_dtype: type of matrix products and of the activations between layers (see `Compute`).
     remat: what the backward pass recomputes: "none", "dots" (all but products with dense weights)
         or "layers" (all within a layer).
-    max_skipped_updates: consecutive updates that are not finite after which the run ends.
+    max_skipped_updates: consecutive updates that are not finite after which the run ends; of
+        critics, consecutive steps in which one of them makes only such updates.
     """
 
     microbatch_rows: int = 4

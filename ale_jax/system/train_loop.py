@@ -14,7 +14,7 @@ from ale_jax.data.journal import Journal
 from ale_jax.data.replay import DroppedGroup, Group, ReplayBuffer
 from ale_jax.data.staleness import Drop, StalenessGate, age
 from ale_jax.errors import RunFailed
-from ale_jax.learn.critic_credit import CRITIC_SKIPPED
+from ale_jax.learn.critic_credit import CRITICS_WITHOUT_UPDATE
 from ale_jax.learn.finite import SKIPPED, SkippedUpdates
 from ale_jax.learn.learner import Learner
 from ale_jax.learn.step import fresh_batches, train_rollout_logp_diff
@@ -83,7 +83,7 @@ def train_loop(cursor: Cursor, parts: TrainParts) -> Cursor:
     config, learner, resampler = parts.config, parts.learner, parts.resampler
     rollouts, limit = _Rollouts(parts, cursor), config.learn.max_skipped_updates
     skipped = SkippedUpdates(limit, POLICY_REMEDY)
-    critics_skipped = SkippedUpdates(limit, CRITICS_REMEDY)
+    critics_skipped = SkippedUpdates(limit, CRITICS_REMEDY, "steps of a critic's updates")
     decay_at = config.rl_optimizer.decay_success  # 0: nothing to wait for
     while cursor.step < config.rl.steps:
         start, version = time.monotonic(), cursor.step
@@ -101,7 +101,9 @@ def train_loop(cursor: Cursor, parts: TrainParts) -> Cursor:
         # depend on when the engine picks up the weights.
         sums = jax.device_get(sums)
         skipped.note(sums, cursor.step + 1)
-        critics_skipped.note({SKIPPED: metrics.get(CRITIC_SKIPPED)}, cursor.step + 1)
+        # Of a critic's updates of one step, some may be skipped while the others train it.
+        if CRITICS_WITHOUT_UPDATE in metrics:
+            critics_skipped.note({SKIPPED: metrics[CRITICS_WITHOUT_UPDATE]}, cursor.step + 1)
         if version % LOGP_DIFF_EVERY_STEPS == 0:
             metrics |= rollouts.logp_diff(groups, version)
         cursor, resampling = rollouts.position_after(cursor, groups)

@@ -94,7 +94,7 @@ ROWS = [
         VANILLA | {"old_logp": "step", "mismatch": MismatchHypers("token", 2.0)},
     ),
     ({"loss": DECOUPLED, "old_logp": "step"}, {"loss": DECOUPLED}),
-    ({"loss__dual_clip": 0.5}, {"loss__dual_clip": 3.0}),
+    ({"loss__dual_clip": 1.1}, {"loss__dual_clip": 1.2}),
     (
         {"loss__aggregation": "constant"},
         {"loss__aggregation": "constant", "loss__constant_tokens": 9},

@@ -117,6 +117,16 @@ def test_counts_that_cannot_be_are_refused(counts):
         ({"memory": 0}, "memory 0"),
         ({"imitation_weight": -1.0}, "imitation_weight -1.0"),
         ({"scheme": "parallel", "anchors": 1}, "anchors 1"),
+        ({"imitation": "decisions"}, "imitation decisions is not read with scheme none"),
+        ({"imitates_at_start": True}, "imitates_at_start True is not read with scheme none"),
+        (
+            {"scheme": "rollback", "imitates_at_start": True, "imitation_weight": 0.0},
+            "imitates_at_start True is not read .* imitation_weight 0.0",
+        ),
+        (
+            {"scheme": "adaptive", "imitation_fades": True, "imitation_weight": 0.0},
+            "imitation_fades True is not read",
+        ),
     ],
 )
 def test_hyperparameters_out_of_range_are_refused(changes, message):

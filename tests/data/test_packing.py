@@ -121,8 +121,8 @@ def test_a_demonstration_is_learned_where_the_assistant_speaks():
 @pytest.mark.parametrize(
     ("sample", "message"),
     [
-        (make_sample(([1] * 6, [2] * 3)), "9 tokens does not fit a row of 8: raise pack_length"),
-        (make_sample(*[([1], [2])] * 4), "4 chunks does not fit 3 per row: raise chunks_per_pack"),
+        (make_sample(([1] * 6, [2] * 3)), r"fit a row of 8: set learn\.pack_length to 9 or more"),
+        (make_sample(*[([1], [2])] * 4), r"fit 3 per row: set learn\.chunks_per_pack to 4 or more"),
         (make_sample(([], [2])), "give its first turn a prompt"),
     ],
 )

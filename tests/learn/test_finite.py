@@ -1,15 +1,20 @@
 """An update that is not finite changes nothing, and many in a row end the run."""
 
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
 
 from ale_jax.data.packing import Shape, pack_all
 from ale_jax.errors import RunFailed
+from ale_jax.learn.critic_credit import CRITIC_SKIPPED, CRITICS_WITHOUT_UPDATE, learn_values
+from ale_jax.learn.critics import CriticsHypers
 from ale_jax.learn.finite import BROKEN, SKIPPED, SkippedUpdates
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec, make_train_step
 from ale_jax.model.sharding import MeshShape, make_mesh
+from tests.learn.rewarded import rewarded_batches
 from tests.learn.test_step import HYPERS, sample_transcripts, transcript_loss
 from tests.model.shapes import DENSE
 
@@ -52,7 +57,17 @@ def test_only_skipped_updates_in_a_row_end_the_run():
     skipped = SkippedUpdates(3, "begin anew")
     good, bad = {SKIPPED: np.False_, BROKEN: np.False_}, {SKIPPED: np.True_, BROKEN: np.False_}
     assert [skipped.note(each, 1) for each in (bad, bad, good, bad, bad)] == [1, 1, 0, 1, 1]
-    assert not skipped.note({}, 1), "a step in which nothing had a gradient"
-    assert skipped.note(bad, 2) and skipped.note(bad, 3)
-    with pytest.raises(RunFailed, match=r"step 4: 3 updates in a row .*: begin anew"):
-        skipped.note(bad, 4)
+    assert not skipped.note({}, 2), "a step in which nothing had a gradient is none of them"
+    with pytest.raises(RunFailed, match=r"step 3: 3 updates in a row .*: begin anew"):
+        skipped.note(bad, 3)
+
+
+def test_a_critic_is_without_update_if_all_of_its_updates_of_a_step_were_skipped():
+    skipped = {0: iter([True, False]), 1: iter([True, True])}
+
+    def update(some, number, tokens):
+        return {"tokens": tokens, "squares": 0.0, "grad_norm": 0.0, SKIPPED: next(skipped[number])}
+
+    critics = SimpleNamespace(hp=CriticsHypers(count=2, epochs=2), gamma=1.0, update=update)
+    figures = learn_values(critics, rewarded_batches())
+    assert (figures[CRITIC_SKIPPED], figures[CRITICS_WITHOUT_UPDATE]) == (3, 1)

@@ -102,6 +102,18 @@ def test_muon_takes_matrices_and_adam_the_rest():
         assert (jnp.sign(layer[name]) == -jnp.sign(grads["layers"][0][name])).all()
 
 
+def test_muon_moves_a_matrix_further_that_has_more_outputs_than_inputs():
+    optimizer = make_optimizer(dataclasses.replace(MUON, weight_decay=0.0), MOE)
+    params = init_params(jax.random.key(0), MOE)
+    grads = jax.tree.map(lambda p: jax.random.normal(jax.random.key(1), p.shape), params)
+    updates, _ = optimizer.update(grads, optimizer.init(params), params)
+    wide, narrow = updates["layers"][0]["q_DNH"], updates["layers"][0]["o_NHD"]
+    wide, narrow = wide.reshape(MOE.width, -1), narrow.reshape(-1, MOE.width)
+    assert wide.shape == narrow.shape[::-1] == (MOE.width, 2 * MOE.width)
+    longest = [float(jnp.linalg.norm(each, 2)) for each in (wide, narrow)]
+    assert longest[0] == pytest.approx(2**0.5 * longest[1], rel=0.1)
+
+
 def test_an_unknown_optimizer_is_refused():
     with pytest.raises(ValueError, match="'sgd' is unknown: choose adamw, adafactor or muon"):
         dataclasses.replace(HYPERS, name="sgd")

@@ -41,6 +41,8 @@ def smoke_with(changes):
         ("gigpo", {"rl.dynamic_sampling": True}, "algo.advantage.estimator gigpo with centring"),
         ("echo", {"rl.dynamic_sampling": True}, "observations algo.loss.observation_weight"),
         ("dapo", {"resampling.scheme": "rollback"}, "hides from resampling.scheme rollback"),
+        ("dapo", {"rl_optimizer.decay_success": 0.5}, "hides from rl_optimizer.decay_success 0.5"),
+        ("grpo", {"rl.alpha": 1.5, "rl.max_uses": 4}, "fresh enough for 3 steps"),
         ("rloo", {"engine.int8_cache": True}, "differs from the learner's: set engine.weights to"),
         ("grpo", {"critics.optimizer.decay_success": 0.5}, "critics.optimizer.decay_success 0.5 w"),
         ("ppo", {"critics.mask_share": 0.2}, "mask_share 0.2 needs critics that can differ"),
@@ -60,6 +62,7 @@ def test_sections_must_fit_the_algorithm(name, fields, answer):
         ("step", {"rl.group_size": 1}),  # its chunks are compared, also those of one episode
         ("ipa", {"warm_start.max_steps": 0, "warm_start.probe_tasks": 1}),  # nothing is probed
         ("tree", {"rl.dynamic_sampling": True}),
+        ("grpo", {"rl.alpha": 1.5, "rl.max_uses": 3}),
     ],
 )
 def test_what_is_not_read_is_not_refused(name, fields):

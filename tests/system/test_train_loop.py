@@ -1,11 +1,15 @@
 """The train loop where it waits, and where updates come to nothing."""
 
+import itertools
+
 import jax.numpy as jnp
 import pytest
 
 from ale_jax.data.staleness import Drop, StalenessGate
 from ale_jax.errors import RunFailed
 from ale_jax.learn import critics
+from ale_jax.learn.critic_credit import CRITIC_SKIPPED
+from ale_jax.learn.finite import SKIPPED
 from ale_jax.system.tasks import Cursor, GroupStream
 from ale_jax.system.train_loop import FAILED_STEPS, take_groups
 from tests.system.in_process import train
@@ -53,5 +57,16 @@ def test_critics_whose_updates_are_not_finite_end_the_run(monkeypatch):
         return loss * jnp.nan, sums
 
     monkeypatch.setattr(critics, "critic_loss", not_finite)
-    with pytest.raises(RunFailed, match=r"step 3: 3 updates in a row .*critics\.optimizer"):
-        train(6, "ppo", critics={"warmup_steps": 9})
+    with pytest.raises(RunFailed, match=r"step 3: 3 steps .* in a row .*critics\.optimizer"):
+        train(6, "ppo", critics={"warmup_steps": 9, "epochs": 2})
+
+
+def test_a_critic_that_skips_some_updates_of_each_step_does_not_end_the_run(monkeypatch):
+    whole, every_second = critics.Critics.update, itertools.cycle([True, False])
+
+    def update(*args):
+        return whole(*args) | {SKIPPED: next(every_second)}
+
+    monkeypatch.setattr(critics.Critics, "update", update)
+    _, _, reports = train(4, "ppo", critics={"warmup_steps": 9, "epochs": 2})
+    assert [report.extra[CRITIC_SKIPPED] for report in reports] == [1] * 4
