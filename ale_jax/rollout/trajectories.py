@@ -75,10 +75,23 @@ def _turn(call: Call, decode: Decode) -> Turn:
         logp_mu=sampled.logp_mu,
         logp_old=sampled.logp_old,
         version=sampled.version,
-        action_text=call.reply.content if call.is_given else decode(sampled.ids),
+        action_text=_action_text(call, decode),
         prompt_text="\n".join(m.content for m in call.messages if m.role != "system"),
         mask_id=sampled.mask_id,
     )
+
+
+def _action_text(call: Call, decode: Decode) -> str:
+    """The reply as the agent got it, because an episode that continues after this turn replays it:
+    special tokens within it are shown by name, and may have made it a malformed call.
+
+    If the gateway has told thoughts or calls apart, the content is only a part of the reply, and
+    the text of the ids is taken. Only agents that are programs of their own get such replies, and
+    their turns are not replayed.
+    """
+    reply = call.reply
+    is_whole = call.is_given or not (reply.reasoning or reply.tool_calls)
+    return reply.content if is_whole else decode(call.sampled.ids)
 
 
 def _experts(calls: Sequence[Call]) -> np.ndarray | None:

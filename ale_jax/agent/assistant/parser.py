@@ -10,11 +10,11 @@ from typing import Any
 
 from ale_jax.agent.assistant.endpoint import EndpointSettings
 from ale_jax.agent.assistant.permissions import MODES
-from ale_jax.agent.assistant.secrets_kept import KEY
+from ale_jax.agent.assistant.secrets_kept import CONFIG, KEY
 from ale_jax.agent.assistant.sessions import Sessions
 from ale_jax.agent.assistant.settings import Settings, parse_settings, read_settings
 
-URL, MODEL, CONFIG = "OPENAI_BASE_URL", "OPENAI_MODEL", "ALE_AGENT_CONFIG"
+URL, MODEL = "OPENAI_BASE_URL", "OPENAI_MODEL"
 OUTPUTS = ("terminal", "text", "stream-json")
 DESCRIPTION = "An agent that works in a directory, against any OpenAI-compatible endpoint."
 EPILOG = (

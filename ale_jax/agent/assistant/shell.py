@@ -13,11 +13,13 @@ import secrets
 import shlex
 import signal
 import subprocess
+import threading
 from pathlib import Path
 
 from ale_jax.agent.assistant.secrets_kept import environment_of_tools
 
 READ_BYTES = 1 << 16
+PIPE_BYTES = 1 << 20  # that a pipe holds at most, unless root has raised the limit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,11 +97,14 @@ class _Running:
             start_new_session=True,  # so that the whole group can be killed
             bufsize=0,
         )
-        reader = asyncio.StreamReader()
-        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        reader, loop = asyncio.StreamReader(), asyncio.get_running_loop()
+        transport, _ = await loop.connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), process.stdout
         )
-        return _Running(process, reader, transport)
+        running = _Running(process, reader, transport)
+        # Not a thread of the executor's, of which the shells of sub-agents could hold all.
+        threading.Thread(target=running._watch, args=(loop,), name="shell", daemon=True).start()
+        return running
 
     async def exchange(self, script: bytes, output: _Output) -> None:
         """Until the command's end, or the shell's."""
@@ -111,6 +116,23 @@ class _Running:
                 return
             output.add(chunk)
         await writing
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        # ChildProcessError: `Shell.close` was first. RuntimeError: the loop is closed.
+        with contextlib.suppress(ChildProcessError, RuntimeError):
+            # Does not reap it: `Shell.close` relies on that. Not a pidfd, as older gVisors lack it.
+            os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+            loop.call_soon_threadsafe(self._end_output)
+
+    def _end_output(self) -> None:
+        """After the shell's end. What it wrote is in the pipe, but the pipe has no end while a
+        process that the shell left behind holds it."""
+        if self.transport.is_closing():
+            return
+        with contextlib.suppress(BlockingIOError):
+            # One read, for what was left behind may write without end.
+            self.output.feed_data(os.read(self.process.stdout.fileno(), PIPE_BYTES))
+        self.transport.close()
 
     def close(self) -> None:
         self.transport.close()

@@ -1,6 +1,9 @@
 """The shell keeps its state, and survives what hostile commands do to it."""
 
 import asyncio
+import threading
+
+import pytest
 
 from ale_jax.agent.assistant.shell import Shell, _Output
 from tests.rows import each_row
@@ -48,10 +51,37 @@ def test_a_command_that_does_not_end_is_killed_with_what_it_started(folder):
     assert "sleeping" not in after.text and after.text.splitlines()[-1] == str(folder)
 
 
-def test_a_shell_that_ends_is_started_anew(folder):
-    ended, after = run(folder, "echo last; exit 3", "echo again")
-    assert (ended.text, ended.exit_code, ended.shell_ended) == ("last\n", 3, True)
-    assert after.text == "again\n"
+@pytest.mark.parametrize(
+    ("end", "exit_code"),
+    [
+        ("exit 3", 3),
+        ("sleep 1000 & exit 3", 3),
+        ("sleep 1000 & set -e; (exit 3)", 3),
+        ("setsid yes >&2 & kill -9 $$", -9),  # is in no group of ours, and writes without end
+    ],
+)
+def test_a_shell_that_ends_is_started_anew(folder, end, exit_code):
+    ended, after = run(folder, f"echo last; {end}", "echo again")
+    assert (ended.exit_code, ended.shell_ended, ended.timed_out) == (exit_code, True, False)
+    assert ended.text.startswith("last\n") and after.text == "again\n"
+
+
+def test_what_a_shell_wrote_before_its_end_is_read_although_others_hold_its_pipe(folder):
+    command = "sleep 1000 & touch begun; until [ -e go ]; do :; done; printf %060000d 7; exit"
+
+    async def with_the_loop_stopped_meanwhile():
+        shell = Shell(folder, 100_000)
+        task = asyncio.create_task(shell.run(command, 20))
+        while not (folder / "begun").exists():
+            await asyncio.sleep(0.01)
+        (folder / "go").touch()
+        for thread in threading.enumerate():
+            if thread.name == "shell":
+                thread.join(20)
+        return await task
+
+    ended = asyncio.run(with_the_loop_stopped_meanwhile())
+    assert (ended.text, ended.shell_ended) == (f"{7:060000d}", True)
 
 
 def test_of_a_long_output_head_and_tail_are_kept(folder):
@@ -66,9 +96,24 @@ def test_what_goes_on_in_the_background_is_not_waited_for(folder):
 
 
 def test_the_key_of_the_endpoint_is_not_for_commands(folder, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    (output,) = run(folder, 'echo "<$OPENAI_API_KEY>"')
-    assert output.text == "<>\n"
+    given = {
+        "OPENAI_API_KEY": "secret",
+        "ANTHROPIC_API_KEY": "another secret",
+        "SAME_KEY": "secret",
+        "ALE_AGENT_CONFIG": "headers = 'a third secret'",
+        "OTHER": "not it",
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    (output,) = run(folder, f"printenv {' '.join(given)}")
+    assert output.text == "not it\n"
+
+
+def test_an_empty_key_hides_no_empty_variable(folder, monkeypatch):
+    for name in ("OPENAI_API_KEY", "OTHER"):
+        monkeypatch.setenv(name, "")
+    (output,) = run(folder, "echo ${OTHER-unset}")
+    assert output.text == "\n"
 
 
 @each_row("cut", [(cut,) for cut in range(1, 30)])

@@ -8,6 +8,7 @@ from itertools import islice
 from pydantic import Field
 
 from ale_jax.agent.assistant.clipping import clip
+from ale_jax.agent.assistant.tools.search_worker import lines_in
 from ale_jax.agent.assistant.tools.tool import Arguments, ToolError, ToolResult, TypedTool
 from ale_jax.agent.assistant.workspace import MAX_FILE_BYTES, Workspace, read_text
 from ale_jax.files import write_atomically
@@ -32,7 +33,7 @@ class ReadTool(TypedTool[ReadArguments]):
     Arguments = ReadArguments
 
     async def use(self, arguments: ReadArguments, call_id: str) -> ToolResult:
-        lines = read_text(self.workspace.to_read(arguments.path)).splitlines()
+        lines = lines_in(read_text(self.workspace.to_read(arguments.path)))
         start = arguments.offset - 1
         if start >= len(lines) and start > 0:
             raise ToolError(f"offset {arguments.offset}: the file has {len(lines)} lines")

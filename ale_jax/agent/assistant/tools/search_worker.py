@@ -25,6 +25,15 @@ def files_below(root: str) -> Iterator[str]:
             yield os.path.join(folder, name)
 
 
+def lines_in(text: str) -> list[str]:
+    """Numbered as by `grep -n` and the edit tool, which `str.splitlines` does not: only \\n ends a
+    line. The \\r of \\r\\n is left out."""
+    lines = text.split("\n")
+    if not lines[-1]:
+        lines.pop()  # what is behind the last \\n is no line
+    return [line.removesuffix("\r") for line in lines]
+
+
 def lines_of(path: str) -> Iterator[tuple[int, str]]:
     """None of what is no text, no ordinary file, or not readable for us."""
     try:
@@ -35,7 +44,7 @@ def lines_of(path: str) -> Iterator[tuple[int, str]]:
     except OSError:
         return
     if b"\0" not in content:
-        yield from enumerate(content.decode(errors="replace").splitlines(), 1)
+        yield from enumerate(lines_in(content.decode(errors="replace")), 1)
 
 
 def found(asked: dict[str, str]) -> Iterator[str]:

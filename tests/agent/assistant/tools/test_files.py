@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import subprocess
 
 import pytest
 
@@ -31,6 +32,18 @@ def test_lines_are_numbered_and_chosen(workspace):
     (workspace.root / "a").write_text("one\ntwo\nthree\n")
     assert use(ReadTool(workspace), path="a") == "1\tone\n2\ttwo\n3\tthree"
     assert use(ReadTool(workspace), path="a", offset=2, limit=1) == "2\ttwo\n[1 more lines]"
+
+
+def test_lines_have_the_numbers_that_grep_gives_them(workspace):
+    path = workspace.root / "a"
+    path.write_bytes("1\f\v\x1c\x1d\x1e\x85\u2028\u2029\r1\r\n\r\nx\r\nx".encode())
+    grep = subprocess.run(["grep", "-an", "x", str(path)], stdout=subprocess.PIPE, text=True)
+    found = use(SearchTool(workspace), pattern="^x$")
+    assert found.split("\n") == [f"a:{line}" for line in grep.stdout.splitlines()]
+    assert found == "a:3:x\na:4:x"
+    *_, empty, third, fourth = use(ReadTool(workspace), path="a").split("\n")
+    assert (empty, third, fourth) == ("2\t", "3\tx", "4\tx")
+    assert "line 3" in use(EditTool(workspace), path="a", old="x\r", new="y\r")
 
 
 def test_an_edit_replaces_the_only_occurrence(workspace):
