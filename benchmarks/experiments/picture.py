@@ -31,6 +31,8 @@ from notebooks import style
 
 ALPHA, SCHEME = "rl.alpha", "resampling.scheme"
 MOST_BANDS = 4  # the bands of more arms hide each other
+# Colour and line: the arms beyond the colours are dashed.
+LOOKS = [(colour, line) for line in ("-", "--") for colour in style.SERIES]
 Arms = Mapping[str, Mapping[str, Any]]
 ByAlpha = Mapping[float, Mapping[int, float]]  # percent or percentage points, by seed
 
@@ -57,10 +59,10 @@ def main(arguments: list[str]) -> int:
 
 
 def draw(found: Mapping[str, Any]) -> Figure:
-    """`found`: a file of RESULTS. ValueError if it has more arms than there are colours."""
+    """`found`: a file of RESULTS. ValueError if it has more arms than there are LOOKS."""
     arms: Arms = found["arms"]
     by_alpha = all(ALPHA in arm["overrides"] for arm in arms.values())
-    if len(arms) > len(style.SERIES) and not by_alpha:
+    if len(arms) > len(LOOKS) and not by_alpha:
         raise ValueError(f"{len(arms)} arms are too many for one picture: see the table")
     if by_alpha:
         figure, (finals, lost) = plt.subplots(1, 2, figsize=(13, 5))
@@ -80,7 +82,8 @@ def draw(found: Mapping[str, Any]) -> Figure:
         draw_success(axes, arms)
         draw_finals(finals, arms)
     else:
-        figure, (axes, finals) = plt.subplots(1, 2, figsize=(11, 4.5), width_ratios=(2, 1))
+        size = (11 if len(arms) <= len(style.SERIES) else 12.5, 4.5)
+        figure, (axes, finals) = plt.subplots(1, 2, figsize=size, width_ratios=(2, 1))
         draw_success(axes, arms)
         draw_finals(finals, arms)
     figure.suptitle(found["question"], x=0.01, ha="left", weight="bold")
@@ -95,12 +98,13 @@ def draw_success(axes: Axes, arms: Arms) -> None:
 def draw_curves(axes: Axes, arms: Arms, curve: str, scale: float = 1) -> None:
     """Means over seeds and, of few arms, the range between minimum and maximum. A run without the
     curve is drawn as 0."""
-    for arm, colour in zip(arms.values(), style.SERIES):
+    for arm, (colour, line) in zip(arms.values(), LOOKS):
         episodes = [played for played, _ in arm["runs"][0]["curve"]]
         still = [(played, 0.0) for played in episodes]
         curves = [run.get(curve) or still for run in arm["runs"]]
         points = [[scale * value for _, value in seeds] for seeds in zip(*curves)]
-        axes.plot(episodes, list(map(statistics.fmean, points)), color=colour, linewidth=2.2)
+        mean = list(map(statistics.fmean, points))
+        axes.plot(episodes, mean, color=colour, linestyle=line, linewidth=2.2)
         if len(arms) <= MOST_BANDS:
             low, high = list(map(min, points)), list(map(max, points))
             axes.fill_between(episodes, low, high, color=colour, alpha=0.12, linewidth=0)
@@ -112,14 +116,16 @@ def draw_curves(axes: Axes, arms: Arms, curve: str, scale: float = 1) -> None:
 
 def draw_finals(axes: Axes, arms: Arms) -> None:
     """Squares are means with their standard errors, and circles are seeds."""
-    for place, (arm, colour) in enumerate(zip(arms.values(), style.SERIES)):
+    for place, (arm, (colour, _)) in enumerate(zip(arms.values(), LOOKS)):
         finals = _percent([run["final"] for run in arm["runs"]])
         error, mean = 100 * (arm["standard_error"] or 0), 100 * arm["mean"]
         axes.errorbar(mean, place, xerr=error, fmt="s", color=colour, markersize=9, linewidth=2.5)
         axes.plot(finals, [place + 0.22] * len(finals), "o", color=colour, mfc="none", markersize=6)
         axes.text(mean, place - 0.18, f"{mean:.1f}", ha="center", va="bottom", weight="bold")
-    axes.set_yticks(range(len(arms)), [name.replace("_", " ") for name in arms])
-    for label, colour in zip(axes.get_yticklabels(), style.SERIES):
+    dashes = ["- - " if line == "--" else "" for _, line in LOOKS]
+    names = [dash + name.replace("_", " ") for name, dash in zip(arms, dashes)]
+    axes.set_yticks(range(len(arms)), names)
+    for label, (colour, _) in zip(axes.get_yticklabels(), LOOKS):
         label.set(color=colour, weight="bold")  # the lines of the other pictures have no legend
     axes.grid(axis="y", visible=False)
     axes.set_ylim(len(arms) - 0.5, -0.6)

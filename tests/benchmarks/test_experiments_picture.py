@@ -87,10 +87,15 @@ def test_a_seed_that_the_first_alpha_lacks_is_not_compared(results):
     assert heights(lost) == [pytest.approx([0, -25])]
 
 
-def test_arms_beyond_the_colours_are_not_left_out_in_silence(results):
-    found = results("many", lambda arm: {}, {f"ipa_{number}": (20,) for number in range(7)})
-    with pytest.raises(ValueError, match="7 arms are too many"):
-        picture.draw(found)
+def test_arms_beyond_the_colours_are_dashed_and_never_left_out(results):
+    many = results("many", lambda arm: {}, {f"ipa_{n}": (20,) for n in range(13)})
+    seven = many | {"arms": dict(list(many["arms"].items())[:7])}
+    curves, finals = picture.draw(seven).axes
+    looks = [(line.get_color(), line.get_linestyle()) for line in curves.lines]
+    assert looks[0] == (looks[6][0], "-") and looks[6][1] == "--" and len(set(looks)) == 7
+    assert [label.get_text() for label in finals.get_yticklabels()][5:] == ["ipa 5", "- - ipa 6"]
+    with pytest.raises(ValueError, match="13 arms are too many"):
+        picture.draw(many)
 
 
 def test_a_picture_is_written_and_equal_results_make_equal_files(results, tmp_path):
