@@ -224,8 +224,9 @@ class GatewayEpisode:
         return tuple(dataclasses.replace(each, top=others) for each, others in named)
 
     def _named(self, ids: np.ndarray, logp: np.ndarray) -> tuple[TokenLogprob, ...]:
-        texts = map(self._language.token_text, ids)
-        return tuple(TokenLogprob(t, float(p)) for t, p in zip(texts, logp, strict=True))
+        text, data = self._language.token_text, self._language.token_bytes
+        named = zip(ids.tolist(), logp.tolist(), strict=True)
+        return tuple(TokenLogprob(text(id), p, data=data(id)) for id, p in named)
 
     def _require_short(self, request: ChatRequest) -> None:
         most = self._options.max_chars

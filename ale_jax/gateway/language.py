@@ -29,18 +29,27 @@ class Language:
     """marked_text: of ids, without those that end a reply, and with marked special tokens. tokens:
     as in `formats.grammar`. prompt_ids: of a text, in which special tokens may be named, or of ids
     that a client gives (by default, of ids only); ValueError if there are none, or no such tokens.
+    token_bytes: of a token that may be a part of a character; None if only its text is known.
     """
 
     format: ReplyFormat
     marked_text: Callable[[np.ndarray], str]
     tokens: Mapping[str, int] = dataclasses.field(default_factory=dict)
     prompt_ids: Callable[[Prompt], np.ndarray] = np.asarray
+    token_bytes: Callable[[int], bytes | None] = lambda id: None
 
     def grammar(self, request: ChatRequest) -> str | None:
         """What the request holds a reply to; None if to nothing. ApiError (400) if this format
         cannot be held to it."""
-        if request.tool_choice in (AUTO, NONE):
+        try:
+            if request.tool_choice not in (AUTO, NONE):
+                return self._call_grammar(request)
             return json_grammar(request.schema) if request.schema is not None else None
+        except ValueError as error:
+            raise ApiError(400, f"not a schema that a reply can be held to: {error}") from error
+
+    def _call_grammar(self, request: ChatRequest) -> str:
+        """ValueError as from `formats.grammar.json_rule`."""
         tools = _parameters(request)
         if request.tool_choice != REQUIRED:
             tools = {request.tool_choice: tools[request.tool_choice]}

@@ -82,11 +82,13 @@ class Usage:
 @dataclasses.dataclass(frozen=True)
 class TokenLogprob:
     """A token of a reply, by its text, and its log-probability. top: the most probable tokens in
-    its place."""
+    its place. data: its bytes, which may be a part of a character; None if only the text is known.
+    """
 
     text: str
     logprob: float
     top: tuple[TokenLogprob, ...] = ()
+    data: bytes | None = None
 
 
 @dataclasses.dataclass(frozen=True)

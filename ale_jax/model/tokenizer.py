@@ -113,11 +113,13 @@ class ChatTokenizer:
         self._rust.no_padding()
         self._tools = tools
         self._lock = threading.Lock()
-        added = tokenizer.added_tokens_decoder.items()
-        self._special = {number: token.content for number, token in added if token.special}
+        added = tokenizer.added_tokens_decoder
+        self._added_ids = frozenset(added)
+        self._special = {number: token.content for number, token in added.items() if token.special}
         self._renderer = self._tool_renderer = ChatRenderer(self._render, self._special.values())
         if TOOL_USE in _named_templates(tokenizer):
             self._tool_renderer = ChatRenderer(self._render_tool_use, self._special.values())
+        self._byte_names = _byte_names(self._rust.decoder)
         self._own_ids = lru_cache(MAX_TEXTS)(partial(self._encode, special=True))
         self.vocab_size = len(tokenizer)
         self.stop_ids = _stop_ids(tokenizer, self._renderer.end_of_turn)
@@ -195,6 +197,18 @@ class ChatTokenizer:
         with self._lock:
             return self._tokenizer.decode(np.asarray(ids).tolist(), skip_special_tokens=True)
 
+    def token_bytes(self, id: int) -> bytes | None:
+        """What a token stands for, though it be a part of a character, which has no text. None if
+        its name does not tell: then `decode` gives its text."""
+        with self._lock:
+            name = None if id in self._added_ids else self._rust.id_to_token(int(id))
+        if not name:
+            return None
+        if name in self._byte_names:
+            return self._byte_names[name]
+        parts = list(map(self._byte_names.get, name))
+        return None if None in parts else b"".join(parts)
+
     def pieces(self, ids: Sequence[int] | np.ndarray) -> Iterator[tuple[str, bool]]:
         """The text of `ids` in pieces: each special token that does not end a reply, by its name,
         and what is between them. Says of each whether it is a special token."""
@@ -268,6 +282,24 @@ def _named_templates(tokenizer: PreTrainedTokenizerFast) -> Mapping[str, str]:
     """The chat templates by name, if there are several."""
     template = tokenizer.chat_template
     return template if isinstance(template, dict) else {}
+
+
+def _byte_names(decoder: decoders.Decoder | None) -> dict[str, bytes]:
+    """The names that a vocabulary has for single bytes. Byte-level ones write a letter for each,
+    also in the names of longer tokens; others, which fall back to bytes, have such as <0x0A>.
+
+    The decoder is tried, as it may be a sequence of others.
+    """
+    if decoder and decoder.decode(["<0x41>"]) == "A":
+        return {f"<0x{byte:02X}>": bytes([byte]) for byte in range(256)}
+    if not decoder or decoder.decode(["\u0120"]) != " ":
+        return {}
+    # Letters that can be printed stand for themselves, and those behind U+00FF for the rest.
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    own = {letter: ord(letter) for letter in letters if ord(letter) < 256}
+    others = sorted(set(range(256)) - set(own.values()))
+    numbers = own | {chr(256 + place): byte for place, byte in enumerate(others)}
+    return {letter: bytes([byte]) for letter, byte in numbers.items()}
 
 
 def _stop_ids(tokenizer: PreTrainedTokenizerFast, end_of_turn: str) -> tuple[int, ...]:

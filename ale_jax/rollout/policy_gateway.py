@@ -121,7 +121,7 @@ def language_of(tokenizer: ChatTokenizer) -> Language:
             raise ValueError("an empty prompt: there is nothing to go on with")
         return ids.astype(np.int32)
 
-    return Language(format_named(name), marked_text, tokens, prompt_ids)
+    return Language(format_named(name), marked_text, tokens, prompt_ids, tokenizer.token_bytes)
 
 
 def _for_template(message: ChatMessage) -> dict[str, Any]:

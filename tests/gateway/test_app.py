@@ -35,6 +35,7 @@ BASH = {
     "parameters": {"type": "object", "properties": {"command": {"type": "string"}}},
 }
 TOOLS = [{"type": "function", "function": BASH}]
+HERMES = Hermes()
 
 
 def answer(messages):
@@ -50,10 +51,10 @@ class Gateway:
         self.episodes, self.policy = Episodes(most_calls), FakePolicy(answer)
         self.url = None
 
-    def open(self):
+    def open(self, format=HERMES):
         keys = lambda number: np.array([0, number], np.uint32)  # noqa: E731
         tree = TokenTree(render)
-        language = Language(Hermes(), lambda ids: read([4, *ids])[0][1])
+        language = Language(format, lambda ids: read([4, *ids])[0][1])
         return self.episodes.open(GatewayEpisode(tree, self.policy, language, keys))
 
     def openai(self, token):

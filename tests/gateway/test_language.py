@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ale_jax.gateway.formats.families import FORMATS, format_named
 from ale_jax.gateway.language import Language
 from ale_jax.gateway.messages import ChatMessage
-from ale_jax.gateway.requests import AUTO, NONE, ChatRequest, SampleOptions
+from ale_jax.gateway.requests import AUTO, NONE, REQUIRED, ApiError, ChatRequest, SampleOptions
 from tests.gateway.formats.test_formats import PIECES, marked
 
 TOOLS = ({"function": {"name": "bash", "parameters": {}}},)
@@ -103,3 +103,13 @@ def test_a_client_that_reads_the_text_itself_gets_thoughts_and_calls_in_it():
     model, ids = language("hermes", text), np.arange(len(text))
     asked = request(tools=(), tool_choice=NONE)
     assert model.read(ids, asked).content == model.preview(ids, asked) == text
+
+
+@pytest.mark.parametrize("choice", [REQUIRED, "look", AUTO])
+def test_a_request_whose_schema_refers_to_nothing_is_refused(choice):
+    schema = {"type": "object", "properties": {"x": {"$ref": "#/$defs/X"}}}
+    tools = ({"function": {"name": "look", "parameters": schema}},)
+    asked = request(tools, tool_choice=choice, schema=schema if choice == AUTO else None)
+    with pytest.raises(ApiError, match=r"a reply can be held to: .*'#/\$defs/X'") as refused:
+        language("hermes", "").grammar(asked)
+    assert refused.value.status == 400

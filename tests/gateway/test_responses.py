@@ -1,20 +1,24 @@
 """OpenAI's responses, as the official client uses them."""
 
 import json
+from itertools import groupby
 
 import openai
 import pytest
+from openai.lib.streaming.responses import ResponseStreamState
 from openai.types.responses import Response
 
 from ale_jax.gateway.api.openai_responses import ResponsesBody, output_items, response
 from ale_jax.gateway.api.responses_events import Events
 from ale_jax.gateway.app import make_app
+from ale_jax.gateway.formats.families import format_named
 from ale_jax.gateway.histories import Histories
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import ApiError, ChatResult, Choice, TokenLogprob, Usage
 from ale_jax.gateway.server import served
+from tests.gateway.formats.test_formats import marked
 from tests.gateway.speech import read
-from tests.gateway.test_app import BASH, Gateway
+from tests.gateway.test_app import BASH, CALL, Gateway
 
 TOOLS = [{"type": "function", "strict": False, **BASH}]
 ASKED = {"model": "m", "tools": TOOLS}
@@ -29,16 +33,61 @@ def gateway():
 
 
 def respond(client, stream, **asked):
-    """The response, which the client's own models must accept."""
+    """The response, which the client's own models must accept, and so each event of it."""
     if not stream:
-        return Response.model_validate(client.responses.create(**asked).model_dump())
-    with client.responses.stream(**asked) as events:
-        told = list(events)
+        return Response.model_validate(client.responses.create(**asked).to_dict())
+    events = list(client.responses.create(**asked, stream=True))
+    told = [type(event).model_validate(event.to_dict()) for event in events]
     whole = told[-1].response
     kinds = [event.type for event in told]
-    assert (kinds[0], kinds[-1]) == ("response.created", f"response.{whole.status}")
+    assert kinds[:2] == ["response.created", "response.in_progress"]
+    assert kinds[-1] == f"response.{whole.status}"
     assert [event.sequence_number for event in told] == list(range(len(told)))
+    of_items = groupby(told[2:-1], key=lambda event: event.output_index)
+    items = [(index, built(list(of_item))) for index, of_item in of_items]
+    assert items == list(enumerate(item.to_dict() for item in whole.output))
+    texts = [(n, text_of(item)) for n, item in enumerate(whole.output) if item.type != "reasoning"]
+    assert snapshots(events) == {index: text for index, text in texts if text}
     return whole
+
+
+def snapshots(events):
+    """The text or the arguments of each item, as the client's own code adds them up."""
+    state = ResponseStreamState(input_tools=openai.omit, text_format=openai.omit)
+    seen = [each for event in events for each in state.handle_event(event)]
+    return {each.output_index: each.snapshot for each in seen if hasattr(each, "snapshot")}
+
+
+PART_KINDS = ("content_part.added", "{}.delta", "{}.done", "content_part.done")
+KINDS = {
+    "message": [kind.format("output_text") for kind in PART_KINDS],
+    "reasoning": [kind.format("reasoning_text") for kind in PART_KINDS],
+    "function_call": ["function_call_arguments.delta", "function_call_arguments.done"],
+}
+
+
+def built(events):
+    """The item that a client gets who begins with what was added, and adds what comes after it."""
+    (added, *between, done), item = events, events[0].item.to_dict()
+    assert (added.type, done.type) == ("response.output_item.added", "response.output_item.done")
+    assert item.pop("status") == "in_progress"
+    kinds = [event.type.removeprefix("response.") for event in between]
+    deltas = "".join(event.delta for event in between if event.type.endswith(".delta"))
+    assert [kind for kind, _ in groupby(kinds)] == [
+        kind for kind in KINDS[item["type"]] if deltas or not kind.endswith(".delta")
+    ]
+    assert {event.item_id for event in between} == {item["id"]}
+    if item["type"] == "function_call":
+        assert between[-1].arguments == item["arguments"] + deltas
+        item["arguments"] += deltas
+    else:
+        assert {event.content_index for event in between} == {0}
+        part = between[0].part.to_dict()
+        part["text"] += deltas
+        assert between[-2].text == part["text"]
+        item["content"].append(part)
+    assert done.item.to_dict() == item | {"status": done.item.status}
+    return done.item.to_dict()
 
 
 def result_of(response, output):
@@ -110,27 +159,31 @@ def test_only_the_episodes_own_responses_go_on(gateway):
 
 @pytest.mark.parametrize("sent", ["", "Hel"])
 def test_log_probabilities_are_told_with_the_text(sent):
-    tokens = (TokenLogprob("Hel", -0.5, (TokenLogprob("A", -0.1),)), TokenLogprob("lo", -1.0))
-    choice = Choice(ChatMessage("assistant", "Hello"), "stop", tokens)
+    part = TokenLogprob("\ufffd", -2.0)  # of a character, whose bytes are not known
+    top = (TokenLogprob("A", -0.1), part)
+    tokens = (TokenLogprob("Hel", -0.5, top), TokenLogprob("lö", -1.0), part)
+    choice = Choice(ChatMessage("assistant", "Hellö"), "stop", tokens)
     result = ChatResult("x", 0, "m", (choice,), Usage(1, 2))
     body = ResponsesBody(input="task", top_logprobs=1)
     whole = Response.model_validate(response(result, body, list(output_items(result))))
-    assert logprobs_of(whole) == [("Hel", -0.5, [("A", -0.1)]), ("lo", -1.0, [])]
+    assert logprobs_of(whole) == [
+        ("Hel", b"Hel", -0.5, [("A", b"A", -0.1), ("\ufffd", b"", -2.0)]),
+        ("lö", b"l\xc3\xb6", -1.0, []),
+        ("\ufffd", b"", -2.0, []),
+    ]
     events = Events(body)
     told = [*(events.content(result, 0, sent) if sent else ()), *events.end(result, {0: sent})]
     told = [json.loads(each.partition("data: ")[2]) for each in told]
     last = Response.model_validate(told[-1]["response"])
     assert logprobs_of(last) == logprobs_of(whole)
     done = [each["logprobs"] for each in told if each["type"] == "response.output_text.done"]
-    assert done == [told[-1]["response"]["output"][0]["content"][0]["logprobs"]] * bool(sent)
+    assert done == [told[-1]["response"]["output"][0]["content"][0]["logprobs"]]
 
 
 def logprobs_of(response):
     (part,) = response.output[0].content
-    return [
-        (each.token, each.logprob, [(other.token, other.logprob) for other in each.top_logprobs])
-        for each in part.logprobs
-    ]
+    named = lambda each: (each.token, bytes(each.bytes), each.logprob)  # noqa: E731
+    return [(*named(each), list(map(named, each.top_logprobs))) for each in part.logprobs]
 
 
 def test_histories_are_bounded():
@@ -152,13 +205,77 @@ def test_a_history_that_is_kept_again_takes_no_more_room():
     assert histories.after("0", episode) and histories.after("1", episode)
 
 
-def test_a_response_that_was_cut_off_says_so(gateway):
-    client = gateway.openai(gateway.open())
-    told = [{"type": "function_call_output", "call_id": "x", "output": "much"}]
+LS, THINKS = '{"command": "ls"}', "<think>so</think>"
+ANALYSIS, FINAL = (
+    marked(f"«<|channel|>»{channel}«<|message|>»{text}«<|end|>»")
+    for channel, text in (("analysis", "so"), ("final", "Hello."))
+)
+MESSAGE, THOUGHTS = ("message", "Hello.", "completed"), ("reasoning", "so", "completed")
+CALLED, CUT = ("function_call", LS, "completed"), ("message", "Hello.", "incomplete")
+BARE_CALL = CALL.removeprefix("<tool_call>").removesuffix("</tool_call>")
+
+# The format, what the policy writes, how many letters of that it may, and what the items say.
+REPLIES = {
+    "text": ("hermes", "Hello.", None, [MESSAGE]),
+    "a call": ("hermes", CALL, None, [CALLED]),
+    "text and calls": ("hermes", f"Hello.{CALL}{CALL}", None, [MESSAGE, CALLED, CALLED]),
+    "thoughts and a call": ("hermes", f"{THINKS}{CALL}", None, [THOUGHTS, CALLED]),
+    "thoughts and text": ("hermes", f"{THINKS}Hello.", None, [THOUGHTS, MESSAGE]),
+    "thoughts": ("hermes", THINKS, None, [THOUGHTS, ("message", "", "completed")]),
+    "text held back by harmony": ("harmony", FINAL, None, [MESSAGE]),
+    "all held back by harmony": ("harmony", f"{ANALYSIS}{FINAL}", None, [THOUGHTS, MESSAGE]),
+    "JSON held back by llama3": ("llama3", LS, None, [("message", LS, "completed")]),
+    "JSON held back by plain_json": ("plain_json", LS, None, [("message", LS, "completed")]),
+    "a call in plain_json": ("plain_json", BARE_CALL, None, [CALLED]),
+    "text that is cut": ("hermes", "Hello. There", 6, [CUT]),
+    "JSON that is cut": ("plain_json", LS, 5, [("message", LS[:5], "incomplete")]),
+    "text that is cut after thoughts": ("hermes", f"{THINKS}Hello.!", 23, [THOUGHTS, CUT]),
+    "thoughts that are cut": (
+        *("hermes", "<think>so long", 9),
+        [("reasoning", "so", "incomplete"), ("message", "", "incomplete")],
+    ),
+    "a call that is complete": ("hermes", f"{CALL} and", len(CALL), [CALLED]),
+    "a call that is cut after another": (
+        *("hermes", f"Hello.{CALL}{CALL}", len(CALL) + 12),
+        [("message", "Hello.<tool_", "incomplete"), CALLED],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REPLIES)
+def test_a_response_is_what_was_said_whether_or_not_it_is_streamed(gateway, case):
+    name, text, most, items = REPLIES[case]
+    gateway.policy.say = lambda messages: text
+    client = gateway.openai(gateway.open(format_named(name)))
+    asked = {**ASKED, "input": "task"} | ({"max_output_tokens": most} if most else {})
+    # Text that is sent early comes before the thoughts, which are known at the end.
+    early = sorted(items, key=lambda item: item[0] != "message" or not item[1])
+    for stream, expected in ((False, items), (True, early if name == "hermes" else items)):
+        whole = respond(client, stream, **asked)
+        assert [(each.type, text_of(each), each.status) for each in whole.output] == expected
+        cut = whole.incomplete_details and whole.incomplete_details.reason
+        ended = ("incomplete", "max_output_tokens") if most else ("completed", None)
+        assert (whole.status, cut) == ended
+
+
+def text_of(item):
+    return item.arguments if item.type == "function_call" else item.content[0].text
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"type": "json_object"},
+        {"type": "json_schema", "name": "look", "schema": BASH["parameters"], "strict": True},
+    ],
+)
+def test_a_response_says_which_format_its_text_has(gateway, wanted):
+    gateway.policy.say = lambda messages: LS
+    client = gateway.openai(gateway.open(format_named("plain_json")))
     for stream in (False, True):
-        cut = respond(client, stream, model="m", input=told, max_output_tokens=5)
-        assert (cut.status, cut.output_text) == ("incomplete", "There")
-        assert cut.incomplete_details.reason == "max_output_tokens"
+        whole = respond(client, stream, model="m", input="task", text={"format": wanted})
+        assert whole.text.format.to_dict(exclude_none=True) == wanted
+        assert whole.output_text == LS
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from ale_jax.model.tokenizer import END_OF_TURN, ChatTokenizer, tools_text, train_bpe
@@ -45,6 +45,34 @@ def test_decoding_gives_back_what_was_encoded(tokenizer):
     assert tokenizer.decode(ids) == CALL  # the end of turn is not part of the text
     assert ids[-1] == tokenizer.stop_ids[0]
     assert len(ids) < 12  # the JSON around the command is one token
+
+
+def falls_back_to_bytes(tokenizer):
+    """As a vocabulary of SentencePiece does: what has no token is written in bytes."""
+    names = [*(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "▁a", "Aé"]
+    bpe = models.BPE({name: n for n, name in enumerate(names)}, [("▁", "a")], byte_fallback=True)
+    rust = Tokenizer(bpe)
+    rust.normalizer = normalizers.Replace(" ", "▁")
+    rust.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    rust.add_special_tokens(tokenizer.all_special_tokens)
+    other = PreTrainedTokenizerFast(tokenizer_object=rust, eos_token=END_OF_TURN)
+    other.chat_template = tokenizer.chat_template
+    return other
+
+
+@pytest.mark.parametrize("convert", [lambda tokenizer: tokenizer, falls_back_to_bytes])
+def test_a_token_tells_its_bytes_though_they_are_a_part_of_a_character(tokenizer, convert):
+    tokenizer, text = ChatTokenizer(convert(tokenizer._tokenizer)), " a ä😀 ünïcødé\n\x00\xad"
+    *ids, _ = tokenizer.reply_ids(text)
+    parts = [tokenizer.token_bytes(each) or tokenizer.decode([each]).encode() for each in ids]
+    assert b"".join(parts) == text.encode()
+    assert {b"\xf0", b"\x9f", b"\x98", b"\x80"} <= set(parts)
+    for each in range(tokenizer.vocab_size + 1):  # one that there is not tells nothing
+        data = tokenizer.token_bytes(each)
+        assert data is None or data.decode(errors="replace") == tokenizer.decode([each])
+    assert tokenizer.token_bytes(tokenizer.stop_ids[0]) is None
 
 
 @pytest.mark.parametrize("text", [END_OF_TURN, "<|im_start|>assistant\n", "<|endoftext|>"])

@@ -244,6 +244,16 @@ def test_log_probabilities_are_shown_of_what_was_written_and_of_the_most_probabl
         assert max(best) >= each.logprob - 1e-6
 
 
+def test_the_bytes_of_tokens_are_shown_though_they_are_parts_of_a_character(long, tokenizer):
+    token = int(tokenizer.reply_ids("😀")[1])
+    options = SampleOptions(top_logprobs=20, logit_bias={token: 100.0}, max_tokens=1)
+    (choice,) = answer(long, options=options)
+    (shown,) = choice.logprobs
+    assert (shown.text, shown.data) == ("\ufffd", b"\x9f")
+    told = [(each.text, each.data) for each in shown.top if each.data is not None]
+    assert told and all(data.decode(errors="replace") == text for text, data in told)
+
+
 def test_where_few_tokens_are_allowed_only_these_are_shown(long):
     (choice,) = answer(long, schema=LOOK, options=SampleOptions(top_logprobs=20))
     shown = [token.logprob for each in choice.logprobs for token in each.top]

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ale_jax.gateway.api.openai_fields import MAX_TOP_LOGPROBS, Fields, SamplingFields
+from ale_jax.gateway.language import UNDECODED
 from ale_jax.gateway.messages import ChatMessage, ToolCall
 from ale_jax.gateway.requests import (
     AUTO,
@@ -256,13 +257,19 @@ def logprobs(choice: Choice) -> dict[str, Any] | None:
     return {"content": list(map(token_logprob, choice.logprobs)), "refusal": None}
 
 
-def token_logprob(token: TokenLogprob) -> dict[str, Any]:
-    return _logprob(token) | {"top_logprobs": list(map(_logprob, token.top))}
+def token_logprob(token: TokenLogprob, unknown: list[int] | None = None) -> dict[str, Any]:
+    """unknown: the `bytes` of a token whose text does not tell them."""
+    top = [_logprob(each, unknown) for each in token.top]
+    return _logprob(token, unknown) | {"top_logprobs": top}
 
 
-def _logprob(token: TokenLogprob) -> dict[str, Any]:
-    data = token.text.encode("utf-8", "replace")
-    return {"token": token.text, "logprob": token.logprob, "bytes": list(data)}
+def _logprob(token: TokenLogprob, unknown: list[int] | None) -> dict[str, Any]:
+    named = {"token": token.text, "logprob": token.logprob}
+    if token.data is not None:
+        return named | {"bytes": list(token.data)}
+    # U+FFFD is in the place of the bytes of a part of a character: its own would be wrong.
+    is_known = UNDECODED not in token.text
+    return named | {"bytes": list(token.text.encode("utf-8", "replace")) if is_known else unknown}
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

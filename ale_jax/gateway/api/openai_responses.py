@@ -63,7 +63,10 @@ class NamedTool(_Body):
 
 class TextFormat(_Body):
     type: Literal["text", "json_object", "json_schema"] = "text"
+    name: str = ""
+    description: str | None = None
     schema_: Annotated[dict[str, Any], Field(alias="schema")] = {}
+    strict: bool | None = None
 
 
 class TextOptions(_Body):
@@ -154,7 +157,7 @@ def response(result: ChatResult, body: ResponsesBody, items: list[dict[str, Any]
         "previous_response_id": body.previous_response_id,
         "store": body.store is not False,
         "temperature": body.temperature,
-        "text": {"format": {"type": body.text.format.type}},
+        "text": {"format": _format(body.text.format)},
         "tool_choice": choice.model_dump() if isinstance(choice, NamedTool) else choice,
         "tools": [tool.model_dump() | {"strict": False} for tool in body.tools],
         "top_p": body.top_p,
@@ -164,22 +167,26 @@ def response(result: ChatResult, body: ResponsesBody, items: list[dict[str, Any]
 
 
 def output_items(result: ChatResult) -> Iterator[dict[str, Any]]:
-    """What the policy said: its thoughts, its text, its calls."""
+    """What the policy said: its thoughts, its text, its calls. Of a reply that was cut off, a call
+    is complete, as it could be read; the text was cut, or the thoughts if nothing is behind them.
+    """
     (choice,) = result.choices
-    message, whole = choice.message, {"status": "completed"}
+    message = choice.message
     if message.reasoning:
-        part = {"type": "reasoning_text", "text": message.reasoning}
+        is_last = not (message.content or message.tool_calls)
         yield {
             "id": f"rs_{result.id}",
             "type": "reasoning",
+            "status": _end_status(choice) if is_last else "completed",
             "summary": [],
-            "content": [part],
-        } | whole
+            "content": [{"type": "reasoning_text", "text": message.reasoning}],
+        }
     if message.content or not message.tool_calls:
         yield message_item(result, choice)
     for number, call in enumerate(message.tool_calls):
         told = {"call_id": call.id, "name": call.name, "arguments": call.arguments}
-        yield {"id": f"fc_{result.id}_{number}", "type": "function_call"} | told | whole
+        item = {"id": f"fc_{result.id}_{number}", "type": "function_call", "status": "completed"}
+        yield item | told
 
 
 def message_item(result: ChatResult, choice: Choice | None) -> dict[str, Any]:
@@ -189,15 +196,16 @@ def message_item(result: ChatResult, choice: Choice | None) -> dict[str, Any]:
         "id": f"msg_{result.id}",
         "type": "message",
         "role": "assistant",
-        "status": "in_progress" if choice is None else "completed",
+        "status": "in_progress" if choice is None else _end_status(choice),
         "content": parts,
     }
 
 
 def text_part(text: str, tokens: Sequence[TokenLogprob] = ()) -> dict[str, Any]:
     """tokens: of the whole reply, as in chat completions."""
-    told = {"annotations": [], "logprobs": list(map(token_logprob, tokens))}
-    return {"type": "output_text", "text": text} | told
+    # Here `bytes` may not be null, as they may in chat completions.
+    logprobs = [token_logprob(token, unknown=[]) for token in tokens]
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 
 def usage(used: Usage) -> dict[str, Any]:
@@ -261,6 +269,17 @@ def _tool(tool: Tool, field: str) -> dict[str, Any]:
         raise ApiError(400, f"a tool of type {tool.type!r:.80}: there are functions only", field)
     described = {"name": tool.name, "description": tool.description or ""}
     return {"type": "function", "function": described | {"parameters": tool.parameters or {}}}
+
+
+def _end_status(choice: Choice) -> str:
+    """Of what the reply ended with."""
+    return "incomplete" if choice.finish == "length" else "completed"
+
+
+def _format(wanted: TextFormat) -> dict[str, Any]:
+    """As it was asked for. The other types have no more fields."""
+    fields = None if wanted.type == "json_schema" else {"type"}
+    return wanted.model_dump(by_alias=True, include=fields)
 
 
 def _schema(wanted: TextFormat) -> dict[str, Any] | None:

@@ -17,8 +17,9 @@ from ale_jax.gateway.requests import ApiError, ChatResult
 
 
 class Events:
-    """As `gateway.streaming` wants it. Text comes in a first item; thoughts, which are known at the
-    end, and calls in items behind it."""
+    """As `gateway.streaming` wants it. Text that is sent early comes in a first item; thoughts,
+    which are known at the end, and calls in items behind it. Clients build an item from its deltas,
+    so each begins empty, however much of it is known."""
 
     def __init__(self, body: ResponsesBody):
         self._body = body
@@ -31,25 +32,27 @@ class Events:
         yield self._event("response.in_progress", response=begun)
 
     def content(self, head: ChatResult, number: int, more: str) -> Iterator[str]:
-        of_text = _place(message_item(head, None))
+        item = message_item(head, None)
         if not self._has_text:
             self._has_text = True
-            item = message_item(head, None)
             yield self._event("response.output_item.added", output_index=0, item=item)
-            yield self._event("response.content_part.added", part=text_part(""), **of_text)
-        yield self._event("response.output_text.delta", delta=more, logprobs=[], **of_text)
+            yield self._part_added(0, item, text_part(""))
+        yield self._event("response.output_text.delta", delta=more, logprobs=[], **_place(0, item))
 
     def end(self, result: ChatResult, sent: Mapping[int, str]) -> Iterator[str]:
         items = list(output_items(result))
         if self._has_text:
-            text = result.choices[0].message.content
-            if rest := text[len(sent[0]) :]:
-                yield from self.content(result, 0, rest)
             items.sort(key=lambda item: item["type"] != "message")  # it has the first place
-            yield from self._text_end(items[0])
         for index, item in enumerate(items):
-            if index or not self._has_text:
-                yield from self._whole(index, item)
+            is_new = index > 0 or not self._has_text
+            if is_new:
+                begun = item | _EMPTY[item["type"]] | {"status": "in_progress"}
+                yield self._event("response.output_item.added", output_index=index, item=begun)
+            if item["type"] == "function_call":
+                yield from self._arguments(index, item)
+            else:
+                yield from self._text(index, item, None if is_new else sent[0])
+            yield self._event("response.output_item.done", output_index=index, item=item)
         whole = response(result, self._body, items)
         yield self._event(f"response.{whole['status']}", response=whole)
 
@@ -57,22 +60,29 @@ class Events:
         code = str(refused.code or refused.status)
         return self._event("error", code=code, message=refused.message, param=refused.field)
 
-    def _text_end(self, item: dict[str, Any]) -> Iterator[str]:
-        of_text, (part,) = _place(item), item["content"]
-        told = {"text": part["text"], "logprobs": part["logprobs"]} | of_text
-        yield self._event("response.output_text.done", **told)
-        yield self._event("response.content_part.done", part=part, **of_text)
-        yield self._event("response.output_item.done", output_index=0, item=item)
+    def _arguments(self, index: int, item: dict[str, Any]) -> Iterator[str]:
+        of_call = {"item_id": item["id"], "output_index": index}
+        arguments = item["arguments"]
+        yield self._event("response.function_call_arguments.delta", delta=arguments, **of_call)
+        told = {"arguments": arguments, "name": item["name"]} | of_call
+        yield self._event("response.function_call_arguments.done", **told)
 
-    def _whole(self, index: int, item: dict[str, Any]) -> Iterator[str]:
-        yield self._event("response.output_item.added", output_index=index, item=item)
-        if item["type"] == "function_call":
-            of_call = {"item_id": item["id"], "output_index": index}
-            arguments = item["arguments"]
-            yield self._event("response.function_call_arguments.delta", delta=arguments, **of_call)
-            told = {"arguments": arguments, "name": item["name"]} | of_call
-            yield self._event("response.function_call_arguments.done", **told)
-        yield self._event("response.output_item.done", output_index=index, item=item)
+    def _text(self, index: int, item: dict[str, Any], sent: str | None) -> Iterator[str]:
+        """The rest of a message or of thoughts. sent: None if not even its part was added."""
+        (part,) = item["content"]
+        kind, text, place = f"response.{part['type']}", part["text"], _place(index, item)
+        # Thoughts have none. Those of a text come with its end, as they are of the whole reply.
+        logprobs = {"logprobs": part["logprobs"]} if "logprobs" in part else {}
+        none_yet = {"logprobs": []} if logprobs else {}
+        if sent is None:
+            yield self._part_added(index, item, part | {"text": ""} | none_yet)
+        if rest := text[len(sent or "") :]:
+            yield self._event(f"{kind}.delta", delta=rest, **none_yet, **place)
+        yield self._event(f"{kind}.done", text=text, **logprobs, **place)
+        yield self._event("response.content_part.done", part=part, **place)
+
+    def _part_added(self, index: int, item: dict[str, Any], part: dict[str, Any]) -> str:
+        return self._event("response.content_part.added", part=part, **_place(index, item))
 
     def _event(self, kind: str, **fields: Any) -> str:
         event = {"type": kind, "sequence_number": self._number} | fields
@@ -80,5 +90,13 @@ class Events:
         return sse(event)
 
 
-def _place(item: dict[str, Any]) -> dict[str, Any]:
-    return {"item_id": item["id"], "output_index": 0, "content_index": 0}
+# What is not yet in an item that begins.
+_EMPTY: dict[str, dict[str, Any]] = {
+    "message": {"content": []},
+    "reasoning": {"content": []},
+    "function_call": {"arguments": ""},
+}
+
+
+def _place(index: int, item: dict[str, Any]) -> dict[str, Any]:
+    return {"item_id": item["id"], "output_index": index, "content_index": 0}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ale_jax.gateway.formats.reply import Tools
+from ale_jax.gateway.formats.schemas import Document
 
 Tokens = Mapping[str, int]  # ids of the tokens that are one piece of the template, by their text
 
@@ -15,24 +16,23 @@ SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator"
 
 
 def json_grammar(schema: Mapping[str, Any]) -> str:
-    """A reply that is JSON of this schema."""
+    """A reply that is JSON of this schema. ValueError as from `json_rule`."""
     return f"start: {json_rule(schema)}"
 
 
 def call_bodies(tools: Tools, arguments: str = "arguments") -> str:
     """The rule `body`: a JSON object that calls one of the tools. arguments: the name of their
-    field."""
-    bodies = [
-        {
+    field. ValueError as from `json_rule`."""
+    rules = []
+    for number, (name, parameters) in enumerate(tools.items()):
+        body = {
             "type": "object",
             "properties": {"name": {"const": name}, arguments: parameters or {"type": "object"}},
             "required": ["name", arguments],
             "additionalProperties": False,
         }
-        for name, parameters in tools.items()
-    ]
-    rules = [f"body_{number}: {json_rule(body)}" for number, body in enumerate(bodies)]
-    either = " | ".join(f"body_{number}" for number in range(len(bodies)))
+        rules.append(f"body_{number}: {json_rule(body, Document(parameters))}")
+    either = " | ".join(f"body_{number}" for number in range(len(rules)))
     return "\n".join([f"body: {either}", *rules])
 
 
@@ -46,6 +46,11 @@ def repeated(rule: str, between: str, several: bool) -> str:
     return f"{rule} ({between} {rule})*" if several else rule
 
 
-def json_rule(schema: Mapping[str, Any]) -> str:
-    """What a rule of JSON of this schema consists of."""
-    return "%json " + json.dumps({**schema, "x-guidance": SPACING})
+def json_rule(schema: Mapping[str, Any], document: Document | None = None) -> str:
+    """What a rule of JSON of this schema consists of. document: within which its references lead,
+    if that is not the schema itself.
+
+    ValueError if a reference leads nowhere, or if what they lead to is too much.
+    """
+    alone = (document or Document(schema)).alone(schema)
+    return "%json " + json.dumps({**alone, "x-guidance": SPACING})

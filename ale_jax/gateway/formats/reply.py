@@ -45,7 +45,8 @@ class ReplyFormat(Protocol):
 
     def call_grammar(self, tools: Tools, tokens: Mapping[str, int], several: bool) -> str | None:
         """The grammar of a reply that calls one of the tools, or several times; None if there is
-        none. tokens: as in `formats.grammar`."""
+        none. tokens: as in `formats.grammar`. ValueError if a schema's reference leads nowhere, or
+        if schemas are too much."""
 
 
 class NotACall(ValueError):

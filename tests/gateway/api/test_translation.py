@@ -18,6 +18,7 @@ from ale_jax.gateway.requests import (
     ChatResult,
     Choice,
     SampleOptions,
+    TokenLogprob,
     Usage,
 )
 
@@ -251,6 +252,16 @@ def test_a_completion_is_what_openais_client_expects():
     assert (choice.message.content, choice.finish_reason) == ("I look.", "tool_calls")
     assert choice.message.tool_calls[0].function.arguments == LS.arguments
     assert (found.usage.total_tokens, found.usage.prompt_tokens_details.cached_tokens) == (14, 6)
+
+
+def test_the_bytes_of_a_part_of_a_character_are_its_own_or_none():
+    part, known = TokenLogprob("\ufffd", -1.0), TokenLogprob("\ufffd", -1.0, data=b"\xf0")
+    tokens = (TokenLogprob("ä", -0.5, (part, known)), part)
+    body = openai_chat.completion(result(SAID, "stop", logprobs=tokens))
+    found = openai.types.chat.ChatCompletion.model_validate_json(json.dumps(body), strict=True)
+    first, second = found.choices[0].logprobs.content
+    assert (first.bytes, second.bytes) == ([0xC3, 0xA4], None)
+    assert [each.bytes for each in first.top_logprobs] == [None, [0xF0]]
 
 
 def streamed(events, whole, *contents):

@@ -14,6 +14,7 @@ TOOLS = {
     "note": {"properties": {"tags": {"type": "array"}, "text": {"type": ["string", "null"]}}},
 }
 LS = ("bash", {"command": "ls"})
+BOB = '{"name": "Bob", "age": 3}'
 ECHO = ("bash", {"command": 'echo "é"\n</x> {1}'})
 
 
@@ -22,8 +23,8 @@ def marked(text):
     return text.replace("«", MARK).replace("»", UNMARK)
 
 
-def parse(name, text):
-    found = format_named(name).parse(marked(text), TOOLS)
+def parse(name, text, tools=TOOLS):
+    found = format_named(name).parse(marked(text), tools)
     calls = [(call.name, json.loads(call.arguments)) for call in found.calls]
     return found.content, found.reasoning, calls, found.malformed
 
@@ -57,6 +58,12 @@ HARMONY = (
         ),
         (
             "qwen3_coder",
+            "<tool_call><function=note><parameter=text>null</parameter><parameter=tag>null"
+            "</parameter></function></tool_call>",
+            ("", "", [("note", {"text": None, "tag": "null"})], 0),
+        ),
+        (
+            "qwen3_coder",
             "<tool_call><function=bash><parameter=seconds>soon</parameter></function></tool_call>",
             ("", "", [("bash", {"seconds": "soon"})], 0),
         ),
@@ -68,6 +75,10 @@ HARMONY = (
             ("So:", "", [LS, LS], 0),
         ),
         ("llama3", "The set {1, 2} is small.", ("The set {1, 2} is small.", "", [], 0)),
+        ("llama3", BOB, (BOB, "", [], 0)),
+        ("llama3", BOB + " is his.", (BOB + " is his.", "", [], 0)),
+        ("llama3", '{"name": ["bash"]}', ('{"name": ["bash"]}', "", [], 0)),
+        ("llama3", '«<|python_tag|>»{"name": "Bob"}', ("", "", [("Bob", {})], 0)),
         (
             "mistral",
             '«[TOOL_CALLS]»[{"name": "bash", "arguments": {"command": "ls"}, "id": "a1b2c3d4e"}]',
@@ -125,6 +136,7 @@ def test_what_models_write_is_read(name, text, expected):
         ),
         ("llama3", '{"name": "bash", "parameters": {"command": "ls"}} and'),
         ("llama3", "«<|python_tag|>»print(1)"),
+        ("llama3", '{"name": "bash", "parameters": {}}; ' + BOB),
         ("mistral", "«[TOOL_CALLS]»[7]"),
         ("mistral", "«[TOOL_CALLS]»bash«[ARGS]»ls"),
         ("harmony", HARMONY.replace("}", "")),
@@ -134,6 +146,14 @@ def test_a_call_that_cannot_be_read_stays_in_the_content(name, text):
     content, _, calls, malformed = parse(name, text)
     assert (calls, malformed) == ([], 1)
     assert content
+
+
+@pytest.mark.parametrize("name", ["llama3", "plain_json"])
+@pytest.mark.parametrize(
+    "text", [BOB, '{"name": "bash", "parameters": {"command": "ls"}}', '{"a": ']
+)
+def test_without_tools_json_is_an_answer(name, text):
+    assert parse(name, text, tools={}) == (text.strip(), "", [], 0)
 
 
 def test_special_tokens_in_letters_are_text():
