@@ -51,6 +51,7 @@ from absl import flags
 from ale_jax.command_line import described_choices, read_config, read_flags
 from ale_jax.errors import EXIT_FAILED, RunFailed
 from ale_jax.sandbox.api import SandboxStartError
+from ale_jax.system.lasting_output import keep_writable
 from ale_jax.system.lease import require_free
 from ale_jax.system.library_log import LibraryLog
 from ale_jax.system.stopping import ANOTHER_WAS_TOLD, INTERRUPTED, StopSignals
@@ -150,14 +151,17 @@ def _train(
     from ale_jax.system.hosts.run import follow_run, led
 
     config, path = build_config(values), Path(options.workdir)
+    have_met = False
     try:
         if jax.process_index() > 0:
             code = follow_run(config, path)
         else:
             with led(config, host.coordinator) as processes:
+                have_met = True
                 code = _control(config, options, processes, run)
     except KeyboardInterrupt:
-        disconnect()
+        if have_met:  # or else nobody has told the others to leave, and this would wait for them
+            disconnect()
         raise
     if code != EXIT_FAILED:
         disconnect()
@@ -263,6 +267,7 @@ def _one_line(error: BaseException) -> str:
 def main_program(argv: Sequence[str]) -> int:
     """`main` as the whole of a process, which exits with the code that it returns."""
     sys.setswitchinterval(THREAD_SWITCH_SECONDS)
+    keep_writable()
     try:
         code = main(argv)
     except Exception:  # a bug
@@ -276,8 +281,8 @@ def main_program(argv: Sequence[str]) -> int:
         sys.unraisablehook = threading.excepthook = lambda _: None
         logging.disable()
         warnings.simplefilter("ignore")
-        if _has_others():
-            _leave_others(code)
+    if code in (EXIT_FAILED, INTERRUPTED) and _has_others():
+        _leave_others(code)
     return code
 
 

@@ -9,7 +9,9 @@ fail() { say "$*" >&2; exit 1; }
 
 packages=()
 command -v chromium > /dev/null || packages+=(chromium)
-/sbin/ldconfig -p | grep -q 'libatomic\.so\.1' || packages+=(libatomic1)
+# Not `ldconfig -p | grep -q`: grep leaves at the first match, ldconfig dies of SIGPIPE, and with
+# pipefail the library counts as missing.
+[[ $(/sbin/ldconfig -p) == *libatomic.so.1* ]] || packages+=(libatomic1)
 [ ${#packages[@]} = 0 ] && { say "chromium is installed"; exit 0; }
 if [ "$(id -u)" != 0 ]; then
     command -v sudo > /dev/null || fail "this needs root; run: su -c $0"

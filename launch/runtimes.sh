@@ -73,7 +73,7 @@ else
 fi
 
 "$here/../envs/shell/image/build.sh"
-if [ -n "${SUDO_USER:-}" ] && ! id -nG "$SUDO_USER" | grep -qw docker; then
+if [ -n "${SUDO_USER:-}" ] && [[ " $(id -nG "$SUDO_USER") " != *" docker "* ]]; then
     say "to let $SUDO_USER use Docker as well, run: sudo usermod -aG docker $SUDO_USER (and log in again)"
 fi
 say "ready"

@@ -14,6 +14,9 @@ from ale_jax.errors import RolloutsFailed
 from ale_jax.launch import main
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.system import serve
+from ale_jax.system.hosts import run as hosts_run
+from ale_jax.system.hosts import start
+from ale_jax.system.hosts.commands import Alone
 from ale_jax.system.workdir import RunState
 from configs.algorithms import PRESETS
 
@@ -314,6 +317,34 @@ def test_the_config_in_the_folder_is_the_one_that_ran(launch, tmp_path):
     launch(Runs(), SMOKE, "--config.seed=3")
     stored = json.loads((tmp_path / "run" / "config.json").read_text())
     assert stored["seed"] == 3 and stored["algo"]["name"] == "ipa"
+
+
+@pytest.mark.parametrize("have_met", [True, False])
+def test_a_process_waits_for_others_only_after_it_has_met_them(launch, monkeypatch, have_met):
+    waits = []
+
+    @contextlib.contextmanager
+    def led(config, coordinator):
+        if not have_met:
+            raise KeyboardInterrupt  # while it listens for the others
+        yield Alone()
+
+    monkeypatch.setattr(hosts_run, "led", led)
+    monkeypatch.setattr(start, "disconnect", lambda: waits.append(True))
+    code, _, _ = launch(Runs(KeyboardInterrupt()), SMOKE)
+    assert (code, bool(waits)) == (130, have_met)
+
+
+def test_an_interrupted_process_that_has_others_does_not_wait_for_them_at_its_end():
+    program = """
+import atexit, sys
+from ale_jax import launch
+atexit.register(lambda: print("waits for the others"))
+launch.main, launch._has_others = lambda argv: 130, lambda: True
+sys.exit(launch.main_program(sys.argv))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (130, ""), done
 
 
 def test_threads_of_a_run_take_turns_sooner_than_python_lets_them():

@@ -76,13 +76,25 @@ def wilson_interval(successes: int, tasks: int) -> tuple[float, float]:
 def record_evaluation(workdir: Path, evaluation: Evaluation) -> None:
     """Adds `evaluation` to the run's file, in place of an earlier one of the same name.
 
-    A resumed run repeats evaluations that it made after its last checkpoint, and these must not be
-    counted twice.
+    A run that was stopped during its first evaluation or its last one makes that again, and it must
+    not be counted twice.
     """
     path = Path(workdir) / EVALUATIONS_FILE
     earlier = read_evaluations(path) if path.exists() else ()
     kept = [e for e in earlier if e.name != evaluation.name]
     write_evaluations(workdir, [*kept, evaluation])
+
+
+def cut_evaluations(workdir: Path, step: int | None) -> None:
+    """Removes from the run's file what a run that goes on after `step` evaluates again: later
+    steps, and its end. None: it starts anew."""
+    path = Path(workdir) / EVALUATIONS_FILE
+    if not path.exists():
+        return
+    recorded = read_evaluations(path)
+    kept = [e for e in recorded if step is not None and e.step <= step and e.name != FINAL]
+    if len(kept) < len(recorded):
+        write_evaluations(workdir, kept)
 
 
 def write_evaluations(workdir: Path, evaluations: Iterable[Evaluation]) -> None:
@@ -144,6 +156,9 @@ class Summary:
     episodes, policy_tokens: generated for training.
     trajectories_dropped_stale: too old when they were to be used.
     max_staleness: age of the oldest trajectory that was trained on, in versions of the weights.
+    sandbox_failures: attempts at episodes that ended because their sandbox failed. actor_restarts:
+    actors that were lost. Both count from the start of the run, also what happened in steps that
+    were made again after an interruption.
     """
 
     algorithm: str

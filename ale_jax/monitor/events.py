@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from ale_jax.files import LineAppender, Lines, read_lines
+from ale_jax.files import LineAppender, Lines, parse_json, read_lines
 from ale_jax.monitor.text import clip
 
 EVENTS_FILE = "events.jsonl"
@@ -16,6 +17,9 @@ MAX_DETAIL_CHARS = 2000
 MAX_TIME = 1e11  # the year 5138
 GROUP_DROPPED = "group_dropped"  # an event with the fields:
 DROPPED_FIELDS = ("group", "reason", "family", "seed", "statuses")
+GROUP_REOPENED = "group_reopened"  # the field "group": it was dropped, and is played again
+ATTEMPT_FAILED = "attempt_failed"  # the field "status": why
+ACTOR_LOST = "actor_lost"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +39,9 @@ class Recorder(Protocol):
 
 
 class EventLog:
-    """Appends events as they happen. It is never truncated on resume, because events that happened
-    after the checkpoint remain true."""
+    """Appends events as they happen. It is never truncated on resume, because what happened after
+    the checkpoint remains true. Of a group that was dropped then, GROUP_REOPENED says that this
+    does not hold any more."""
 
     def __init__(self, workdir: Path, clock: Callable[[], float] = time.time):
         self._lines = LineAppender(Path(workdir) / EVENTS_FILE)
@@ -90,6 +95,30 @@ class EarlyEvents:
 def read_events(path: Path) -> Lines[Event]:
     """The events of an events.jsonl; see `files.read_lines` for what is tolerated."""
     return read_lines(Path(path), _parse_event)
+
+
+def readable_events(path: Path) -> Iterator[Event]:
+    """The events of an events.jsonl, without lines that are damaged: for counts, which neither
+    damage nor the size of the file may prevent."""
+    with Path(path).open("rb") as file:
+        for line in file:
+            with contextlib.suppress(
+                KeyError, TypeError, ValueError, AttributeError, RecursionError
+            ):
+                yield _parse_event(parse_json(line))
+
+
+def dropped_groups(events: Iterable[Event]) -> list[Event]:
+    """The GROUP_DROPPED events that still hold, in their order."""
+    of_groups = [event for event in events if event.kind in (GROUP_DROPPED, GROUP_REOPENED)]
+    hold, reopened = [], set()
+    for event in reversed(of_groups):
+        group = event.fields.get("group")
+        if event.kind == GROUP_REOPENED:
+            reopened.add(group)
+        elif group not in reopened:
+            hold.append(event)
+    return hold[::-1]
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -173,6 +173,14 @@ def _sandboxes(up: float, figures: Mapping[str, float | None]) -> Text:
     return text
 
 
+class Display(Console):
+    """A console that falls silent when nobody reads it any more. Rich's would end the thread that
+    prints: the run without saving, or a thread that others wait for."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
 PLAIN_SECONDS = 5.0
 MAX_NOTE_CHARS = 300
 
@@ -182,8 +190,8 @@ class Figures:
     """The figures below the progress bar; None is not shown. Rates are in [0, 1].
 
     success: of recent episodes. reward: their mean. staleness_mean, staleness_max: in versions of
-    the weights. tokens_per_second: policy tokens generated. sandboxes_restarted: since the start of
-    the run.
+    the weights. tokens_per_second: policy tokens generated. sandboxes_restarted: since this process
+    of the run began to play.
     """
 
     success: float | None = None
@@ -328,7 +336,7 @@ class Progress:
 
     def _print(self, line: str) -> None:
         stamped = f"[{duration(self._clock() - self._started)}] {line}"
-        self._console.print(stamped, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(stamped, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def make_progress(stream: TextIO, plain: bool | None = None) -> Progress:
@@ -336,7 +344,7 @@ def make_progress(stream: TextIO, plain: bool | None = None) -> Progress:
     terminal."""
     if plain is None:
         plain = not stream.isatty() or os.environ.get("TERM", "dumb") == "dumb"
-    return Progress(Console(file=stream, no_color=True if plain else None), plain)
+    return Progress(Display(file=stream, no_color=True if plain else None), plain)
 
 
 MIN_INTERVALS = 3

@@ -21,7 +21,7 @@ from ale_jax.files import write_atomically
 from ale_jax.monitor import report_sections as sections
 from ale_jax.monitor.evaluations import SUMMARY_FILE
 from ale_jax.monitor.progress import duration
-from ale_jax.monitor.run_files import RunFiles, read_run
+from ale_jax.monitor.run_files import RunFiles, read_run, require_run
 from ale_jax.monitor.text import visible
 from ale_jax.monitor.trajectories import episode_views
 
@@ -78,8 +78,10 @@ def main(arguments: list[str]) -> int:
         prog="python -m ale_jax.monitor.report", description="Rewrite the report of a run."
     )
     parser.add_argument("run_dir", type=Path, help="the directory that the run wrote to")
+    path = parser.parse_args(arguments).run_dir
     try:
-        run = read_run(parser.parse_args(arguments).run_dir)
+        run = read_run(path)
+        require_run(path)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

@@ -27,7 +27,7 @@ from ale_jax.monitor.evaluations import (
     FamilyResult,
     wilson_interval,
 )
-from ale_jax.monitor.events import DROPPED_FIELDS, GROUP_DROPPED
+from ale_jax.monitor.events import DROPPED_FIELDS, dropped_groups
 from ale_jax.monitor.metrics import STALENESS_COUNTS
 from ale_jax.monitor.run_files import RunFiles
 
@@ -268,8 +268,9 @@ def event_rows(run: RunFiles) -> list[EventRow]:
 
 
 def dropped_rows(run: RunFiles) -> list[Mapping[str, Any]]:
-    """The last MAX_DROPPED groups that were dropped: what DROPPED_FIELDS says of each."""
-    dropped = [event.fields for event in run.events if event.kind == GROUP_DROPPED]
+    """The last MAX_DROPPED groups that were dropped: what DROPPED_FIELDS says of each. Without
+    those of lost steps, which a resumed run plays again."""
+    dropped = [event.fields for event in dropped_groups(run.events)]
     return [
         {name: fields.get(name, "") for name in DROPPED_FIELDS} for fields in dropped[-MAX_DROPPED:]
     ]

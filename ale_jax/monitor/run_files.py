@@ -21,7 +21,8 @@ from ale_jax.monitor.events import EVENTS_FILE, Event, read_events
 from ale_jax.monitor.metrics import METRICS_FILE, read_metrics
 from ale_jax.monitor.trajectories import TRAJECTORIES_FILE, TrajectorySample, read_trajectories
 
-CONFIG_FILE = "config.json"
+CONFIG_FILE = "config.json"  # a name that other programs use, too
+RECORDS = (METRICS_FILE, EVENTS_FILE, EVALUATIONS_FILE, TRAJECTORIES_FILE, SUMMARY_FILE)
 MAX_CONFIG_DEPTH = 8
 
 T = TypeVar("T")
@@ -77,6 +78,12 @@ def read_run(workdir: Path) -> RunFiles:
         notices=tuple(reader.notices),
         damaged=reader.damaged,
     )
+
+
+def require_run(workdir: Path) -> None:
+    """ValueError if no run has recorded anything in `workdir`."""
+    if not any((workdir / name).is_file() for name in RECORDS):
+        raise ValueError(f"{workdir} holds no run ({', '.join(RECORDS)}): give a run's directory")
 
 
 def read_config(path: Path) -> tuple[tuple[str, str], ...]:

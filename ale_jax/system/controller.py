@@ -78,6 +78,17 @@ def run(
         config = dataclasses.replace(config, rollout=rollout)
     files = TrainerFiles()
     setting = Setting(config, workdir, make_mesh(config.mesh), runtime, processes, files)
+    # The stack is closed from its end:
+    #   scheduler   its thread gives no more episodes to the workers
+    #   workers     their actors and sandboxes end, while the gateway still answers them
+    #   gateway     nobody calls it any more
+    #   engines     nobody waits for a reply any more
+    #   Ray         no actor is left
+    #   journal     nobody delivers trajectories any more
+    #   watchdog    until here it can say what the closing waits for; it needs the logger
+    #   the wait for the last save, whose end is an event
+    #   logger      nobody records anything any more
+    #   checkpoints, and the files of the trainer, by which they write
     with contextlib.ExitStack() as stack:
         events = EarlyEvents()
         stack.callback(files.close)
@@ -96,7 +107,7 @@ def run(
         logger.events.record(STARTED, environment(setting.mesh))
         events.open(logger.events)
         if restored:
-            logger.events.record("resumed", f"from the checkpoint of step {step}", step=step)
+            logger.note_resumed(restored.cursor)
         look = _Look(logger, workdir.path / STACKS_FILE)
         stack.enter_context(Watchdog(config.deadlines.watchdog_seconds, look, look.record_stall))
         logger.note(f"sandboxes: {_describe(runtime)}; devices: {setting.mesh.devices.size}")
@@ -113,6 +124,7 @@ def run(
             # one of Orbax's threads enters Python at that moment (python/cpython#112275).
             checkpoints.wait()
             look.rollouts = _open_rollouts(session, ray_address, stack)
+            logger.rollouts_begin()
             stack.enter_context(spared_by_collector())
             session.reinforce(look.rollouts, saver)
         except (KeyboardInterrupt, RolloutsFailed):
@@ -219,7 +231,7 @@ class _Session:
         cursor = self._train(rollouts, saver)
         self.evaluate(FINAL, cursor, rollouts.scheduler)
         path, seconds = self.setting.path, self.logger.metrics.seconds()
-        summary = summarize(self.config, path, cursor, rollouts.workers.counts, seconds)
+        summary = summarize(self.config, path, cursor, seconds)
         self.checkpoints.wait()
         write_summary(path, summary)
         self.logger.note(f"report: {write_report(path)}")

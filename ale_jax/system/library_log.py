@@ -44,8 +44,14 @@ class LibraryLog:
 
 
 class _Handler(logging.FileHandler):
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            super().emit(record)
+        except OSError:  # it opens the file with the first record, before it minds errors
+            self.handleError(record)
+
     def handleError(self, record: logging.LogRecord) -> None:
-        """Drops the record: the disk is full, which the run's own error says."""
+        """Drops the record. If the disk is full, the run's own error says so."""
 
 
 def _ended_thread(args: threading.ExceptHookArgs) -> None:

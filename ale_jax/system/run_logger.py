@@ -7,6 +7,7 @@ import contextlib
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from ale_jax.algo.algorithm import MismatchHypers
@@ -20,16 +21,26 @@ from ale_jax.monitor.evaluations import (
     Evaluation,
     FamilyResult,
     Summary,
+    cut_evaluations,
     read_evaluations,
     wilson_interval,
 )
-from ale_jax.monitor.events import GROUP_DROPPED, EventLog
+from ale_jax.monitor.events import (
+    ACTOR_LOST,
+    ATTEMPT_FAILED,
+    EVENTS_FILE,
+    GROUP_DROPPED,
+    GROUP_REOPENED,
+    EventLog,
+    dropped_groups,
+    readable_events,
+)
 from ale_jax.monitor.metrics import METRICS_FILE, MetricsWriter, read_metrics
 from ale_jax.monitor.progress import make_progress
 from ale_jax.monitor.schedule import ScheduleWriter
 from ale_jax.monitor.trajectories import TrajectoryWriter
-from ale_jax.records import Task
-from ale_jax.system.actors.rollout_workers import RolloutWorkers, WorkerCounts
+from ale_jax.records import Status, Task
+from ale_jax.system.actors.rollout_workers import RolloutWorkers
 from ale_jax.system.compilation import Compilations
 from ale_jax.system.config import RunConfig
 from ale_jax.system.step_metrics import StepReport, step_metrics
@@ -39,20 +50,27 @@ from ale_jax.system.trajectory_samples import trajectory_samples
 
 # Events that are shown in the terminal, too: what makes a run slower, or its results smaller.
 SHOWN = (
-    *("actor_lost", "actors_unplaced", "episodes_paused", "episodes_resumed"),
+    *(ACTOR_LOST, "actors_unplaced", "episodes_paused", "episodes_resumed"),
     *(GROUP_DROPPED, "stalled", "checkpoint_failed"),
 )
 NONE_BACK = "none came back"
+SANDBOX_FAILURES = (Status.SANDBOX_START_FAILED.value, Status.SANDBOX_LOST.value)
 
 
 class RunLogger:
     """Opens the run's records, and removes what was written after the checkpoint from which the
-    run is resumed.
+    run is resumed, but for events.
 
     checkpoint_step: RL step of that checkpoint; None if there is none.
     """
 
-    def __init__(self, workdir: Path, checkpoint_step: int | None):
+    def __init__(
+        self,
+        workdir: Path,
+        checkpoint_step: int | None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        cut_evaluations(workdir, checkpoint_step)
         # Without a checkpoint the warm start is repeated, and so are its metrics.
         step, phase = (0, None) if checkpoint_step is None else (checkpoint_step, "rl")
         with contextlib.ExitStack() as stack:
@@ -65,14 +83,30 @@ class RunLogger:
             self.progress = stack.enter_context(make_progress(sys.stdout))
             self._compilations = stack.enter_context(Compilations(self.progress))
             self._stack = stack.pop_all()
+        self._workdir, self._clock = workdir, clock
         self._sampled_tokens = 0
-        self._looked = time.monotonic()
+        self._looked = clock()
 
     def __enter__(self) -> RunLogger:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._stack.__exit__(*exc)
+
+    def note_resumed(self, cursor: Cursor) -> None:
+        """Records that the run goes on at `cursor`, and which groups are played again though they
+        were dropped: after that checkpoint."""
+        step = cursor.step
+        self.events.record("resumed", f"from the checkpoint of step {step}", step=step)
+        for event in dropped_groups(readable_events(self._workdir / EVENTS_FILE)):
+            group = event.fields.get("group")
+            if isinstance(group, int) and cursor.is_open(group):
+                detail = f"group {group} was dropped after that, and is played again"
+                self.events.record(GROUP_REOPENED, detail, group=group)
+
+    def rollouts_begin(self) -> None:
+        """Starts the time in which the tokens of the first step are sampled."""
+        self._looked = self._clock()
 
     def note(self, text: str) -> None:
         self.progress.note(text)
@@ -97,7 +131,7 @@ class RunLogger:
     ) -> None:
         """logp_diff_limit: a larger mean difference between the log-probabilities of learner and
         engine is recorded as an event."""
-        now = time.monotonic()
+        now = self._clock()
         rate = (sampled_tokens - self._sampled_tokens) / max(now - self._looked, 1e-6)
         self._sampled_tokens, self._looked = sampled_tokens, now
         values = step_metrics(report) | {"tokens_per_second": rate} | self._compile_time()
@@ -159,10 +193,9 @@ class RunLogger:
             self._trajectories.write(sample)
 
 
-def summarize(
-    config: RunConfig, workdir: Path, cursor: Cursor, counts: WorkerCounts, seconds: float
-) -> Summary:
-    """The run's summary, from the records in `workdir`, `cursor` and `counts`."""
+def summarize(config: RunConfig, workdir: Path, cursor: Cursor, seconds: float) -> Summary:
+    """The run's summary, from the records in `workdir` and `cursor`."""
+    failed_sandboxes, lost_actors = _losses(workdir)
     evaluations = {e.name: e for e in read_evaluations(workdir / EVALUATIONS_FILE)}
     before, after = evaluations[WARM_START], evaluations[FINAL]
     lines = read_metrics(workdir / METRICS_FILE).records
@@ -185,9 +218,19 @@ def summarize(
         policy_tokens=cursor.policy_tokens,
         trajectories_dropped_stale=cursor.dropped_stale,
         max_staleness=cursor.max_staleness,
-        sandbox_failures=counts.sandbox_failures,
-        actor_restarts=counts.actor_restarts,
+        sandbox_failures=failed_sandboxes,
+        actor_restarts=lost_actors,
     )
+
+
+def _losses(workdir: Path) -> tuple[int, int]:
+    """Attempts whose sandbox failed, and lost actors, by the events, which are of the whole run."""
+    failed = lost = 0
+    for event in readable_events(workdir / EVENTS_FILE):
+        status = event.fields.get("status")
+        failed += event.kind == ATTEMPT_FAILED and status in SANDBOX_FAILURES
+        lost += event.kind == ACTOR_LOST
+    return failed, lost
 
 
 def evaluation_line(evaluation: Evaluation) -> str:

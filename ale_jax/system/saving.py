@@ -36,14 +36,17 @@ class Saver:
         self._checkpoints, self._journal = checkpoints, journal
         self._config, self._trainer, self._record = config, trainer, record
         self._newest: _Point | None = None  # of the states that are not saved
-        self._begun: _Point | None = None  # of the last checkpoint
-        self._saved = cursor  # of the last checkpoint that was begun
+        self._begun: _Point | None = None  # of the last checkpoint that was begun here
+        # Of the same checkpoint, which is durable, or being written, or has failed, as
+        # `_last_failed` finds out. Before it, of the state that was restored, which is durable, or
+        # of that of a new run, which is the first one to be saved.
+        self._last = cursor
 
     def save(self, cursor: Cursor, resampling: Callable[[], dict[str, Any] | None]) -> None:
         """Saves the state after a step if it is due, or if the last save failed, as `save_newest`
         does. resampling: see `Resampler.snapshot`."""
         self._newest = _Point(cursor, self._trainer.updates, resampling)
-        if self._saved.step == 0:
+        if self._last.step == 0:
             # A run that recorded a step, but has no checkpoint, is taken for a damaged one.
             self._checkpoints.wait()
         is_due = self._config.checkpoint.is_due(cursor.step, self._config.rl.steps)
@@ -62,9 +65,9 @@ class Saver:
         if point is None or point.updates != self._trainer.updates:
             return
         if not failed:  # or a resumed run still needs what the last checkpoint would have closed
-            self._journal.begin_segment(self._saved.is_open)
+            self._journal.begin_segment(self._last.is_open)
         self._begun = point
-        self._saved = cursor = dataclasses.replace(point.cursor, resampling=point.resampling())
+        self._last = cursor = dataclasses.replace(point.cursor, resampling=point.resampling())
         self._checkpoints.save(cursor.step, STATE, dataclasses.asdict(cursor))
         if failed:
             self._checkpoints.wait()

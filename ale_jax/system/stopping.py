@@ -10,11 +10,12 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
+
+from ale_jax.system.lasting_output import write_last_words
 
 T = TypeVar("T")
 
@@ -133,5 +134,5 @@ class StopSignals:
         # Ray's processes end with this one.
         reason = "" if self._is_saved else f" ({why})"
         text = f"interrupted{reason}: the same command continues from the last checkpoint\n"
-        os.write(sys.stderr.fileno(), text.encode())
+        write_last_words(text)
         os._exit(INTERRUPTED)

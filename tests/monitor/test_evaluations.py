@@ -7,6 +7,7 @@ import pytest
 from ale_jax.monitor.evaluations import (
     EVALUATIONS_FILE,
     FamilyResult,
+    cut_evaluations,
     read_evaluations,
     record_evaluation,
     wilson_interval,
@@ -42,6 +43,24 @@ def test_an_evaluation_made_again_replaces_the_first(tmp_path):
         record_evaluation(tmp_path, evaluation)
     found = [(e.name, e.step) for e in read_evaluations(tmp_path / EVALUATIONS_FILE)]
     assert found == [("final", 160), ("warm_start", 99)]
+
+
+@pytest.mark.parametrize(
+    ("step", "kept"),
+    [(20, ["warm_start", "step_20"]), (30, ["warm_start", "step_20", "step_30"]), (None, [])],
+)
+def test_a_run_that_goes_on_keeps_no_evaluation_that_it_makes_again(tmp_path, step, kept):
+    """Also not that of its end, after which it was made longer."""
+    steps = {"warm_start": 0, "step_20": 20, "step_30": 30, "final": 30}
+    made = [dataclasses.replace(EVALUATIONS[0], name=n, step=s) for n, s in steps.items()]
+    write_evaluations(tmp_path, made)
+    cut_evaluations(tmp_path, step)
+    assert [e.name for e in read_evaluations(tmp_path / EVALUATIONS_FILE)] == kept
+
+
+def test_a_run_without_evaluations_has_none_to_lose(tmp_path):
+    cut_evaluations(tmp_path, 20)
+    assert not (tmp_path / EVALUATIONS_FILE).exists()
 
 
 def test_totals_keep_held_out_families_apart():

@@ -1,7 +1,9 @@
 """Progress speaks plainly where there is no terminal, and gives a terminal back."""
 
+import contextlib
 import dataclasses
 import io
+import os
 
 import pytest
 from rich.console import Console
@@ -125,6 +127,35 @@ def test_a_note_cannot_drive_the_terminal():
     with progress:
         progress.note("lost\n\x1b[2J[bold]box[/bold]")
     assert stream.getvalue() == "[0s] lost ␛[2J[bold]box[/bold]\n"
+
+
+def test_a_note_is_shown_as_it_is_written():
+    stream, progress = plain_progress(Clock())
+    written = "main.py:100: see :x: [red]"
+    with progress:
+        progress.note(written)
+    assert stream.getvalue() == f"[0s] {written}\n"
+
+
+@pytest.fixture
+def unread():
+    """A stream that whoever read it has closed."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    stream = os.fdopen(writer, "w")
+    yield stream
+    with contextlib.suppress(BrokenPipeError):
+        stream.close()
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_what_nobody_reads_neither_ends_a_run_nor_hides_why_it_ends(unread, plain):
+    with pytest.raises(KeyboardInterrupt, match="the run's own"):
+        with make_progress(unread, plain) as progress:
+            progress.phase("rl", 2)
+            progress.update(1)
+            progress.note("going on")
+            raise KeyboardInterrupt("the run's own")
 
 
 def test_an_unknown_figure_is_refused():

@@ -130,6 +130,16 @@ def test_groups_that_were_dropped_are_listed_if_there_are_any(tmp_path):
     assert table.count("8 sandbox_lost") == table.count("4242") == MAX_DROPPED - 1
 
 
+def test_a_group_that_is_played_again_is_not_listed_as_dropped(tmp_path):
+    write_run(tmp_path)
+    with EventLog(tmp_path) as events:
+        for group in (31, 32):
+            events.record("group_dropped", "", group=group, family="count", seed=8000 + group)
+        events.record("group_reopened", "", group=32)
+    table = page(tmp_path).text.partition("Dropped groups")[2].partition("Events")[0]
+    assert "8031" in table and "8032" not in table
+
+
 def test_a_cut_last_line_is_told(tmp_path):
     write_run(tmp_path)
     path = tmp_path / "events.jsonl"
@@ -158,7 +168,20 @@ def test_the_command_writes_the_report(tmp_path, capsys):
     write_run(tmp_path)
     assert main([str(tmp_path)]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "report.html")
-    assert main([str(tmp_path / "nowhere")]) == 2
+
+
+@pytest.mark.parametrize("content", ["no folder", "nothing", "another program's config.json"])
+def test_the_command_writes_only_to_the_folder_of_a_run(tmp_path, capsys, content):
+    folder = tmp_path / "folder"
+    if content != "no folder":
+        folder.mkdir()
+    if content == "another program's config.json":
+        (folder / "config.json").write_text("{}")
+    before = sorted(tmp_path.rglob("*"))
+    assert main([str(folder)]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and str(folder) in err
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_success_and_a_failure_of_one_group_come_first():

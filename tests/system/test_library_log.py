@@ -51,6 +51,14 @@ def test_a_full_disk_does_not_make_the_log_speak(tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_file_that_cannot_be_opened_does_not_make_whoever_logs_fail(tmp_path, capfd):
+    (tmp_path / LIBRARY_LOG_FILE).mkdir()
+    with LibraryLog(tmp_path):
+        logging.getLogger("orbax").error("a slow disk")
+        warnings.warn("never awaited", RuntimeWarning, stacklevel=1)
+    assert capfd.readouterr() == ("", "")
+
+
 FAILS = """
 import atexit, logging, sys, threading, warnings
 from ale_jax import launch

@@ -9,27 +9,33 @@ import pytest
 from ale_jax.data.packing import text_turn
 from ale_jax.data.replay import DroppedGroup, Group
 from ale_jax.data.staleness import Admission, Drop
+from ale_jax.monitor.evaluations import read_evaluations, write_evaluations
 from ale_jax.monitor.events import read_events
 from ale_jax.monitor.metrics import read_metrics
 from ale_jax.monitor.schedule import ScheduledGroup, ScheduledStep, read_schedule
 from ale_jax.records import Status, Task
 from ale_jax.system.actors.rollout_workers import WorkerCounts
-from ale_jax.system.run_logger import RunLogger
+from ale_jax.system.run_logger import RunLogger, summarize
 from ale_jax.system.step_metrics import StepReport
 from ale_jax.system.tasks import Cursor
 from tests.data.make_trajectories import make_trajectory, make_turn
+from tests.monitor.fake_run import EVALUATIONS, Clock
+from tests.system.configs import smoke_config
 
+STATUSES = (Status.SANDBOX_LOST, Status.SANDBOX_START_FAILED, Status.ACTOR_LOST)
 GROUP = Group(0, (make_trajectory(0, 0, [make_turn([1], [2, 3])]),), Admission(0, 0))
 
 
 NOTHING_LEARNED = SimpleNamespace(samples=[])  # so there are no sums
 
 
+IDLE = SimpleNamespace(counts=WorkerCounts(1, 0, 0))
+
+
 def _log(workdir, report):
-    workers = SimpleNamespace(counts=WorkerCounts(1, 0, 0, 0, 0))
     with RunLogger(workdir, None) as logger:
         logger.progress.phase("ipa", 1)
-        logger.rl_step(report, workers, sampled_tokens=10, logp_diff_limit=1e-3)
+        logger.rl_step(report, IDLE, sampled_tokens=10, logp_diff_limit=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -110,3 +116,47 @@ def test_a_dropped_group_is_named_with_its_task_and_how_its_episodes_ended(tmp_p
         "statuses": "2 sandbox_lost, 1 actor_lost",
     }
     assert (stale.fields["reason"], stale.fields["statuses"]) == ("stale", "none came back")
+
+
+def test_a_resumed_run_takes_back_what_it_makes_again(tmp_path):
+    """Evaluations of lost steps, and that of its end; and that groups were dropped in them."""
+    steps = {"warm_start": 0, "step_20": 20, "step_30": 30, "final": 30}
+    made = [dataclasses.replace(EVALUATIONS[0], name=n, step=s) for n, s in steps.items()]
+    task = Task("count", 77, "train")
+    with RunLogger(tmp_path, 30) as logger:
+        for group in (3, 7, 12):
+            logger.note_dropped(DroppedGroup(group, Drop.STALE, ()), task)
+    write_evaluations(tmp_path, made)
+    with RunLogger(tmp_path, 20) as logger:
+        logger.note_resumed(Cursor(step=20, groups=(7, 8), next_group=11))
+    names = [e.name for e in read_evaluations(tmp_path / "evaluations.json")]
+    assert names == ["warm_start", "step_20"]
+    events = read_events(tmp_path / "events.jsonl").records
+    assert [e.fields for e in events if e.kind == "resumed"] == [{"step": 20}]
+    assert [e.fields["group"] for e in events if e.kind == "group_reopened"] == [7, 12]
+
+
+def test_what_was_lost_is_counted_from_the_start_of_the_run(tmp_path):
+    for checkpoint in (None, 20):  # and so over both of its processes
+        with RunLogger(tmp_path, checkpoint) as logger:
+            for status in STATUSES:
+                logger.record("attempt_failed", "it is gone", status=status.value, retried=True)
+            logger.record("actor_lost", "actor 0", actor=0)
+    write_evaluations(tmp_path, EVALUATIONS)
+    summary = summarize(smoke_config(), tmp_path, Cursor(step=30), seconds=60.0)
+    assert (summary.sandbox_failures, summary.actor_restarts) == (4, 2)
+
+
+def test_the_speed_of_the_first_step_is_that_since_rollouts_began(tmp_path):
+    clock = Clock()
+    with RunLogger(tmp_path, None, clock) as logger:
+        clock.now += 3600.0  # of warm start
+        logger.rollouts_begin()
+        for step, tokens in ((1, 100), (2, 400)):
+            clock.now += 10.0
+            report = StepReport(Cursor(step=step), [GROUP], NOTHING_LEARNED, {}, {}, 0.1, 0.2)
+            logger.rl_step(report, IDLE, tokens, logp_diff_limit=1e-3)
+    speeds = [
+        line["tokens_per_second"] for line in read_metrics(tmp_path / "metrics.jsonl").records
+    ]
+    assert speeds == [10.0, 30.0]

@@ -67,6 +67,9 @@ class RolloutScheduler:
                     self._deliver(trajectory)
         except Exception as error:  # raised in the threads that wait for results, by `check`
             self._failure = error
+        except BaseException as error:  # a SystemExit would end them without a word
+            self._failure = RuntimeError(f"the rollout scheduler was ended by {error!r}")
+            self._failure.__cause__ = error
 
     def close(self) -> None:
         self._closing.set()

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 import ray
 
 from ale_jax.model.sampler import Sampling
-from ale_jax.monitor.events import Recorder
+from ale_jax.monitor.events import ATTEMPT_FAILED, Recorder
 from ale_jax.records import (
     STATUS_RULES,
     Episode,
@@ -32,22 +32,17 @@ NAME_BYTES = 16  # of a conversation's name, which is a secret: it gives access 
 LOOK_S = 0.05  # between two looks at whether a retry may begin
 CHECK_S = 0.5  # between two looks at the deadlines
 CANCEL_S = 10.0  # what is not over so long after it was cancelled ends with its actor
-SANDBOX_FAILURES = (Status.SANDBOX_START_FAILED, Status.SANDBOX_LOST)
 
 
 @dataclasses.dataclass(frozen=True)
 class WorkerCounts:
-    """sandboxes_up, sandboxes_busy: at present; busy counts the episodes in progress. The others
-    are since the start of the run.
-
-    sandbox_failures: attempts that ended because their sandbox failed.
+    """sandboxes_up, sandboxes_busy: at present; busy counts the episodes in progress.
+    sandboxes_restarted: since the workers were started, by this process of the run.
     """
 
     sandboxes_up: int
     sandboxes_busy: int
     sandboxes_restarted: int
-    sandbox_failures: int
-    actor_restarts: int
 
 
 class RolloutWorkers:
@@ -68,6 +63,22 @@ class RolloutWorkers:
     An actor is given episodes from its birth on, which is when a node has room for it. So the
     actors that there are go on while others wait for a node: at the start of the run, or after
     theirs has left. What was played on a node that left is played again, and no retry is used up.
+
+    An attempt, and the methods that take it from one state to the next:
+
+        submit, _begin_retries
+          -> in progress (in _attempts)
+               |  _cancel: it misses a deadline, or its group is abandoned
+               |    -> cancelled (also in _cancelled)
+               |         |  _give_up, CANCEL_S later or more: its actor is replaced
+               v         v
+             _take: it has answered, or its actor is lost
+               |  abandoned: no result
+               v
+             _judge: by its status, which is DEADLINE if it was cancelled
+               |  to be repeated: its job waits (in _waiting) for _begin_retries
+               v
+             a trajectory
 
     It has no thread of its own: one thread calls all methods but `waiting_for`. The actors talk to
     the policy directly.
@@ -91,7 +102,6 @@ class RolloutWorkers:
         self._waiting = RetryQueue()
         self._breaker = Breaker(deadlines.outage_seconds, record)
         self._next_check, self._asking = 0.0, 0
-        self._sandbox_failures = 0
 
     def __enter__(self) -> RolloutWorkers:
         return self
@@ -117,8 +127,6 @@ class RolloutWorkers:
             sandboxes_up=sum(worker.sandboxes_up for worker in workers),
             sandboxes_busy=len(self._attempts),
             sandboxes_restarted=sum(worker.sandboxes_restarted for worker in workers),
-            sandbox_failures=self._sandbox_failures,
-            actor_restarts=sum(worker.generation for worker in workers),
         )
 
     def submit(self, request: RolloutRequest, sampling: Sampling) -> None:
@@ -300,10 +308,9 @@ class RolloutWorkers:
         return played.episode
 
     def _note_failure(self, attempt: Attempt, episode: Episode, again: bool) -> None:
-        self._sandbox_failures += episode.status in SANDBOX_FAILURES
         key = attempt.key
         self._record(
-            "attempt_failed" if STATUS_RULES[episode.status].infra else "attempt_rejected",
+            ATTEMPT_FAILED if STATUS_RULES[episode.status].infra else "attempt_rejected",
             episode.detail,
             status=episode.status.value,
             phase=key.phase,

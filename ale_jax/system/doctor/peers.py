@@ -81,14 +81,17 @@ def compare(
         yield from others_findings(process, findings)
 
 
-def add_up(followers: Mapping[int, Connection]) -> Finding:
-    """In the first process: whether the devices of all can add up. Errors: OSError."""
+def add_up(followers: Mapping[int, Connection]) -> Iterator[Finding]:
+    """In the first process: whether the devices of all can add up, as each process finds.
+
+    Errors: OSError.
+    """
     for connection in followers.values():
         connection.send({"kind": "sum"})
-    found = check_sum()
-    for connection in followers.values():
-        connection.receive()
-    return found
+    yield check_sum()
+    for process, connection in followers.items():
+        if not _answer(process, connection, "sum", bool):
+            yield fail(f"{process}: all-reduce", "not added up there", "see its own lines")
 
 
 def end(followers: Mapping[int, Connection], code: int, adds_up: bool) -> None:
@@ -181,9 +184,20 @@ def _ask(process: int, connection: Connection, kind: str, expected: type) -> Any
     """The answer to a question. Errors: ConnectionError if there is none of the expected type."""
     try:
         connection.send({"kind": kind})
+    except Gone as error:
+        raise _gone(process, error) from error
+    return _answer(process, connection, kind, expected)
+
+
+def _answer(process: int, connection: Connection, kind: str, expected: type) -> Any:
+    try:
         answer = connection.receive()[0].get("answer")
     except Gone as error:
-        raise ConnectionError(f"process {process} is gone: {error}; see its own lines") from error
+        raise _gone(process, error) from error
     if not isinstance(answer, expected):
         raise ConnectionError(f"process {process} answered {kind} with {answer!r:.80}")
     return answer
+
+
+def _gone(process: int, error: Gone) -> ConnectionError:
+    return ConnectionError(f"process {process} is gone: {error}; see its own lines")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from ale_jax.learn.manifest import file_digests
 from ale_jax.learn.rows import OwnRows
 from ale_jax.system.hosts.commands import COMMANDS, perform
 from ale_jax.system.hosts.connection import Connection, Frame, Gone
+from ale_jax.system.lasting_output import write_last_words
 
 LEAVE_S = 10.0  # for the main thread to end after the leader ends or is lost
 
@@ -140,6 +140,5 @@ class _Log:
         except Gone as error:
             if self.ended.is_set():
                 return
-            text = f"error: the first process of this run is lost ({error})\n"
-            os.write(sys.stderr.fileno(), text.encode())
+            write_last_words(f"error: the first process of this run is lost ({error})\n")
             os._exit(EXIT_FAILED)

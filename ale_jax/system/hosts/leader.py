@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +26,7 @@ from ale_jax.system.actors.policy_replicas import PolicyReplica
 from ale_jax.system.hosts.commands import COMMANDS, Traffic, perform
 from ale_jax.system.hosts.connection import Connection, Frame, Gone
 from ale_jax.system.hosts.conversations import RemoteLedger
+from ale_jax.system.lasting_output import write_last_words
 from ale_jax.system.stopping import ANOTHER_WAS_TOLD
 
 NOTICE_S = 2.0  # for a dead process's connections to end, all of them
@@ -159,7 +159,7 @@ class Leader:
             return  # the main thread ends this process
         # The main thread waits for devices that will not answer. Sandboxes and Ray's processes end
         # with this process.
-        os.write(sys.stderr.fileno(), f"error: {self._lost}\n".encode())
+        write_last_words(f"error: {self._lost}\n")
         os._exit(EXIT_FAILED)
 
 

@@ -12,17 +12,21 @@ import secrets
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
 from ale_jax.system.hosts.connection import Connection, Gone
+
+T = TypeVar("T")
 
 LOG, CONVERSATIONS = "log", "conversations"  # what a connection is for
 TOKEN_BYTES = 32
@@ -71,9 +75,29 @@ def initialize(options: HostOptions) -> None:
     jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     if options.processes > 1:
-        jax.distributed.initialize(options.coordinator, options.processes, options.process)
+        _interruptible(_join, options.coordinator, options.processes, options.process)
     elif _is_in_cluster(os.environ):
-        jax.distributed.initialize()
+        _interruptible(_join)
+
+
+def _join(*which: Any) -> None:
+    jax.distributed.initialize(*which)
+    jax.devices()  # the first look at them waits for the other processes, too
+
+
+def _interruptible(call: Callable[..., T], *arguments: Any) -> T:
+    """Calls what waits for other processes in C++, where the main thread would hear of no signal
+    until they come: in another thread, for which the main thread waits."""
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(call(*arguments))
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="meeting", daemon=True).start()
+    return done.result()
 
 
 def disconnect() -> None:
@@ -94,19 +118,26 @@ def spawned(count: int, argv: Sequence[str]) -> Iterator[HostOptions]:
     """Starts processes 1 to count - 1 on this machine, with the arguments `argv` of this one, after
     which --spawn=1 and others follow: the last of a flag counts.
 
-    They end with this process, whose end closes their logs.
+    They end with this process, whose end closes their logs. If it is interrupted, they are killed.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         coordinator = f"127.0.0.1:{free.getsockname()[1]}"
-    children = []
-    for process in range(1, count):
-        own = [f"--coordinator={coordinator}", f"--processes={count}", f"--process={process}"]
-        line = [sys.executable, "-m", "ale_jax.launch", *argv, "--spawn=1", *own]
-        # Ctrl-C at the terminal is for the first process alone, which tells the others.
-        children.append(subprocess.Popen(line, stdin=subprocess.DEVNULL, start_new_session=True))
+    children: list[subprocess.Popen] = []
     try:
+        for process in range(1, count):
+            own = [f"--coordinator={coordinator}", f"--processes={count}", f"--process={process}"]
+            line = [sys.executable, "-m", "ale_jax.launch", *argv, "--spawn=1", *own]
+            # Ctrl-C at the terminal is for the first process alone, which tells the others.
+            child = subprocess.Popen(line, stdin=subprocess.DEVNULL, start_new_session=True)
+            children.append(child)
         yield HostOptions(coordinator, count, 0)
+    except KeyboardInterrupt:
+        # If the run had begun, they have left it together with this process, and have nothing to do
+        # any more. Before that, nobody has told them, and they would wait for this process.
+        for child in children:
+            child.kill()
+        raise
     finally:
         _end(children)
 
@@ -221,4 +252,5 @@ def _broadcast(text: str) -> str:
     own = np.zeros(ADDRESS_BYTES, np.uint8)
     data = text.encode()
     own[: len(data)] = list(data)
-    return bytes(multihost_utils.broadcast_one_to_all(own)).rstrip(b"\0").decode()
+    told = _interruptible(multihost_utils.broadcast_one_to_all, own)
+    return bytes(told).rstrip(b"\0").decode()

@@ -23,7 +23,7 @@ class HandWorkers:
 
     def __init__(self):
         self.begun: queue.Queue[EpisodeKey] = queue.Queue()
-        self._ended: queue.Queue[EpisodeKey | Exception] = queue.Queue()
+        self._ended: queue.Queue[EpisodeKey | BaseException] = queue.Queue()
         self._under_way = 0
         self.starts: dict[int, int] = {}  # as `start_versions` returns it
         self.abandoned: queue.Queue[list[int]] = queue.Queue()
@@ -42,7 +42,7 @@ class HandWorkers:
             ended = self._ended.get(timeout=timeout)
         except queue.Empty:
             return
-        if isinstance(ended, Exception):
+        if isinstance(ended, BaseException):
             raise ended
         self._under_way -= 1
         yield _result_of(ended, self.starts.get(ended.group, 0))
@@ -184,6 +184,13 @@ def test_whoever_waits_is_told_that_the_crew_failed(rig):
         rig.scheduler.evaluate(_evaluation(1), Sampling())
     with pytest.raises(RuntimeError, match="no actor stays alive"):
         rig.scheduler.check()
+
+
+@pytest.mark.parametrize("ended", [SystemExit(1), KeyboardInterrupt()])
+def test_whatever_ends_the_scheduler_fails_those_who_wait_for_it(rig, ended):
+    rig.workers.fail(ended)
+    with pytest.raises(RuntimeError, match=f"ended by {type(ended).__name__}"):
+        rig.scheduler.evaluate(_evaluation(1), Sampling())
 
 
 def test_no_group_is_admitted_while_admission_is_held(rig):

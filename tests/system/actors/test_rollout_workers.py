@@ -42,7 +42,7 @@ def test_every_oracle_earns_its_reward(ray, runtime_name):
         assert workers.free_places == 4
         assert workers.counts.sandboxes_busy == 0
         assert 2 <= workers.counts.sandboxes_up <= 4  # and so they are used again
-        assert workers.counts.sandboxes_restarted == workers.counts.actor_restarts == 0
+        assert workers.counts.sandboxes_restarted == 0
     assert {e.key for e in episodes} == set(wanted)
     assert [(e.status, e.reward) for e in episodes] == [(Status.FINISHED, 1.0)] * 10
     assert ledger.open_conversations == 0
@@ -74,7 +74,6 @@ def test_a_killed_actor_loses_no_slot(ray, runtime_name):
         ledger.gate.set()
         episodes = [next_episode(workers) for _ in wanted]
         run_until(workers, lambda: len(events.of("actor_started")) == 3)
-        assert workers.counts.actor_restarts == 1
     assert {e.key for e in episodes} == set(wanted)
     assert [e.reward for e in episodes] == [1.0] * 4
     assert len(set(ledger.opened)) == 6  # the two that were lost speak in fresh conversations
@@ -116,11 +115,7 @@ def test_a_killed_sandbox_is_replaced_and_its_episode_played_again(ray, each_run
         ledger.gate.set()
         assert next_episode(workers).reward == 1.0
         assert workers.counts == WorkerCounts(
-            sandboxes_up=1,
-            sandboxes_busy=0,
-            sandboxes_restarted=1,
-            sandbox_failures=1,
-            actor_restarts=0,
+            sandboxes_up=1, sandboxes_busy=0, sandboxes_restarted=1
         )
         workers.submit(RolloutRequest(second), Sampling())
         assert next_episode(workers).reward == 1.0

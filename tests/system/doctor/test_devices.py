@@ -2,6 +2,7 @@
 
 import pytest
 
+from ale_jax.system.doctor import devices
 from ale_jax.system.doctor.devices import (
     GROUPS,
     check_mesh,
@@ -60,6 +61,17 @@ def test_the_cpus_compiler_multiplies_with_every_group():
 def test_the_devices_of_this_machine_add_up():
     finding = check_sum()
     assert (finding.state, finding.found) == (State.OK, "36 over 8 devices")
+
+
+def test_a_sum_that_one_device_gets_wrong_is_a_failure(monkeypatch):
+    monkeypatch.setattr(devices, "_sum", lambda: [36, 36, 35, 36])
+    finding = check_sum()
+    assert finding.state is State.FAIL
+    assert finding.found == "35, 36 over 8 devices" and finding.remedy.startswith("36 is right")
+
+
+def test_every_device_says_what_it_gets():
+    assert devices._sum() == [36] * 8
 
 
 def test_the_machine_must_hold_what_its_devices_cannot():

@@ -1,11 +1,20 @@
 """What follows from what the processes of a run tell of themselves."""
 
 import socket
+import threading
 
 import pytest
 
-from ale_jax.system.doctor.findings import State
-from ale_jax.system.doctor.peers import check_alike, check_clocks, others_findings, travel
+from ale_jax.system.doctor import peers
+from ale_jax.system.doctor.findings import Report, State, fail, ok
+from ale_jax.system.doctor.peers import (
+    add_up,
+    check_alike,
+    check_clocks,
+    follow,
+    others_findings,
+    travel,
+)
 from ale_jax.system.hosts.connection import Connection
 
 OWN = {"digest": "a", "kind of device": "TPU v6 lite", "jax": "0.10.2", "libtpu": "0.0.42"}
@@ -53,3 +62,43 @@ def test_an_answer_of_another_kind_is_the_other_processes_failure(answer):
     finally:
         for end in ends:
             end.close()
+
+
+@pytest.mark.parametrize("found", [ok("all-reduce", "3"), fail("all-reduce", "4"), TimeoutError()])
+def test_a_sum_that_fails_on_another_process_alone_is_a_failure(monkeypatch, found):
+    ends = [Connection(end) for end in socket.socketpair()]
+    own = threading.current_thread()
+
+    def check_sum():
+        if threading.current_thread() is own:
+            return ok("all-reduce", "3")
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(peers, "check_sum", check_sum)
+    ended = []
+    follower = threading.Thread(
+        target=lambda: ended.append(follow(ends[1], OWN, Report(1), lambda: 0.0))
+    )
+    follower.start()
+    report, is_right = Report(0), found == ok("all-reduce", "3")
+    try:
+        assert report.check("all-reduce", add_up, {1: ends[0]}) is is_right
+        peers.end({1: ends[0]}, code=0, adds_up=is_right)
+        follower.join()
+    finally:
+        for end in ends:
+            end.close()
+    assert ended == [(0, is_right)]
+    failed = [finding.name for finding in report.findings if finding.state is State.FAIL]
+    assert failed == ([] if is_right else ["1: all-reduce"])
+
+
+def test_a_process_that_is_gone_when_all_add_up_is_a_failure(monkeypatch):
+    ends = [Connection(end) for end in socket.socketpair()]
+    monkeypatch.setattr(peers, "check_sum", lambda: ends[1].close() or ok("all-reduce", "3"))
+    report = Report(0)
+    assert report.check("all-reduce", add_up, {1: ends[0]}) is False
+    assert "process 1 is gone" in report.findings[-1].found
+    ends[0].close()

@@ -1,5 +1,6 @@
 """Runs of two processes, as a user starts them, also if a process dies or is stopped."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -75,6 +76,14 @@ def follower(leader):
     raise AssertionError("there is no other process")
 
 
+def wait_for_follower(leader):
+    while True:
+        with contextlib.suppress(AssertionError):
+            return follower(leader)
+        assert leader.poll() is None, leader.communicate()
+        time.sleep(0.05)
+
+
 @pytest.fixture(scope="module")
 def unbroken(start, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("unbroken") / "run"
@@ -120,6 +129,23 @@ def test_a_signal_to_any_process_saves_one_step_of_all(start, unbroken, tmp_path
     code, last = finish(start(workdir, 2))
     assert code == 0, last
     assert_same(workdir, unbroken)
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_processes_have_met_ends_them_at_once(start, tmp_path, sign):
+    leader = start(tmp_path / "run", 2)
+    other = wait_for_follower(leader)
+    os.kill(other, signal.SIGSTOP)  # so that they never meet
+    leader.send_signal(sign)
+    try:
+        code, last = finish_soon(leader)
+    finally:
+        leader.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(other, signal.SIGKILL)
+    assert code == 130
+    assert last == "interrupted: the same command continues from the last checkpoint"
+    assert not Path("/proc", str(other)).exists()
 
 
 def test_a_lost_first_process_ends_the_others(start, tmp_path):

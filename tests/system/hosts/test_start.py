@@ -93,6 +93,26 @@ def test_a_process_that_was_spawned_spawns_none(monkeypatch, typed):
     assert {each.workdir for each in children} == {"x"}
 
 
+def test_processes_that_were_spawned_end_at_once_with_one_that_is_interrupted(monkeypatch):
+    done = []
+
+    class Child:
+        def __init__(self, line, **options):
+            pass
+
+        def kill(self):
+            done.append("killed")
+
+        def wait(self, timeout):
+            done.append("awaited")
+
+    monkeypatch.setattr(start.subprocess, "Popen", Child)
+    with pytest.raises(KeyboardInterrupt):
+        with spawned(3, []):
+            raise KeyboardInterrupt
+    assert done == ["killed", "killed", "awaited", "awaited"]
+
+
 @pytest.fixture
 def two(monkeypatch):
     """This process for both of a run, where the secret travels by a queue."""
