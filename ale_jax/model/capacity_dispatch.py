@@ -125,6 +125,11 @@ class _Block(NamedTuple):
 
     row_UC: the row in each place, or a number from A on, different for each, where the place is
     empty. place_A: the place of each row, or U*C if it is not in this block.
+
+    Example: five rows, which go to the experts 0, 1, 0, 0, 1, and C = 2. The first block has the
+    experts 0 and 1, row_UC = [[0, 2], [1, 4]] and place_A = [0, 2, 1, 4, 3]: row 3 is the third of
+    expert 0 and finds no place. It follows in a round of expert 0 alone, with row_UC = [[3, 6]] (6
+    for an empty place) and place_A = [2, 2, 2, 0, 2].
     """
 
     expert_U: jax.Array

@@ -137,6 +137,10 @@ def _read(
     platform: str,
     record_experts: bool,
 ) -> tuple[Cache, jax.Array | None]:
+    """Reads the batches in order, by runs of equal `size_Q`: within an outer loop, each size has a
+    loop of its own. For the sizes 0, 0, 1, 0, the first pass of the outer loop reads two batches at
+    size 0, then one at size 1, and the second pass reads the last batch at size 0."""
+
     def is_left(carry) -> jax.Array:
         batch, _, _ = carry
         return batch < chunks.num_batches

@@ -96,7 +96,15 @@ def make_sampling_copy(
     policy: PolicyShape, compute: Compute, mesh: Mesh, stored_as: str, devices_per_engine: int = 0
 ) -> Callable[[Params], list[Params]]:
     """Makes the function from the learner's weights to those of each of this process's engines; see
-    `sampling_weights`. If other processes share the mesh, all of them must call it at once."""
+    `sampling_weights`. If other processes share the mesh, all of them must call it at once.
+
+    `mesh` is the learner's, over which the given weights are sharded. `own` are the meshes of this
+    process's engines, on which the result is used. `copies` has the axes of an engine and, before
+    them, one that counts all engines of all processes: a program whose results are sharded over the
+    others alone leaves a whole copy with each engine. JAX takes a program only if `copies` lists
+    the devices as `mesh` does, and `_on_mesh` relabels a device's part without moving it, so that
+    an engine's devices must come in the same order in `own` as in `copies`.
+    """
     own = engine_meshes(mesh, devices_per_engine)
     if own == [mesh]:
         return lambda params: [sampling_weights(params, policy, compute, mesh, stored_as)]

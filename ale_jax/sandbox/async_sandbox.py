@@ -25,9 +25,9 @@ from ale_jax.sandbox.api import (
 )
 from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.egress.proxy import EgressProxy
-from ale_jax.sandbox.exchange import FILES_S, FileCalls, Job, Machine, OutputSink, join
+from ale_jax.sandbox.exchange import FILES_S, FileCalls, Job, Machine, OutputSink, join, result_of
 from ale_jax.sandbox.link import Stream
-from ale_jax.sandbox.relay import Door, Serve, Tunnel, relay_to
+from ale_jax.sandbox.relay import Door, Serve, Tunnel, check_port, relay_to
 from ale_jax.sandbox.runner import wire
 from ale_jax.sandbox.runner.wire import MAIN
 from ale_jax.sandbox.spec import NO_NETWORK, SandboxSpec
@@ -101,10 +101,11 @@ class AsyncSandbox(FileCalls):
         return self._machine
 
     async def boot(self, config: dict[str, Any]) -> None:
-        """Sends the runner, and returns once it serves requests. config: see `bootstrap`."""
+        """Sends the runner, and returns once it serves requests. config: see `bootstrap`; its
+        `pids` are those of the spec."""
         link = self._machine.link
         link.accept = self._accept
-        link.post(bootstrap(config))
+        link.post(bootstrap(config | {"pids": self.spec.pids}))
         try:
             greeting = await asyncio.wait_for(link.greeting(), START_S)
             if greeting.get("protocol") != wire.PROTOCOL:
@@ -156,8 +157,8 @@ class AsyncSandbox(FileCalls):
         user: name in /etc/passwd of the user that it runs as; empty for the agent's own user. Only
             a sandbox whose spec has user "root" can open sessions for other users.
 
-        Errors: SandboxError if a session with that name is open or there is no such user;
-        ValueError if the sandbox may not run sessions as that user.
+        Errors: SandboxError if a session with that name is open, there is no such user, or no more
+        processes may live; ValueError if the sandbox may not run sessions as that user.
         """
         account = "" if user == self.spec.user else user
         if account and self.spec.user != "root":
@@ -175,7 +176,8 @@ class AsyncSandbox(FileCalls):
         Returns False if no command was running.
         """
         request = {"do": "interrupt", "session": session, "seconds": seconds}
-        return bool((await self._ask(request, seconds + RUN_GRACE_S))["interrupted"])
+        reply = await self._ask(request, seconds + RUN_GRACE_S)
+        return await self._made(lambda: bool(reply["interrupted"]))
 
     async def begin(self, command: str, session: str = MAIN) -> None:
         """As `api.Sandbox.begin`."""
@@ -221,9 +223,8 @@ class AsyncSandbox(FileCalls):
         started, limit = time.monotonic(), self._limit(timeout)
         job = self.spawn(argv, cwd=cwd, env=env, timeout=limit, keep=True)
         async with self._bounded("exec", limit + RUN_GRACE_S):
-            await job.write(stdin)
-            job.close_stdin()
-            return await job.result(started)
+            answer = await job.communicate(stdin, self.spec.output_bytes)
+        return await self._made(lambda: result_of(*answer, time.monotonic() - started))
 
     def spawn(
         self,
@@ -239,12 +240,16 @@ class AsyncSandbox(FileCalls):
         timeout: seconds, None for no limit.
         keep: only send head and tail of the output, when the process has ended.
         terminal: (rows, columns) of a terminal to run it in, instead of pipes.
+
+        Errors: ValueError for an empty list; SandboxLost.
         """
         words = ["bash", "-c", argv] if isinstance(argv, str) else list(argv)
+        if not words:
+            raise ValueError("argv must have at least one word, the program")
         request = {"do": "exec", "job": f"job-{next(self._jobs)}", "argv": words, "cwd": cwd}
         request |= {"env": dict(env or {}), "timeout": timeout, "terminal": terminal}
         request["output_bytes"] = self.spec.output_bytes if keep else None
-        return Job(self._machine.link.open(request, body=True), request, self._ask)
+        return Job(self._machine.link.open(request, body=True), request, self._ask, self._made)
 
     async def reset(self) -> None:
         await self._renewed({"do": "reset"})
@@ -270,7 +275,7 @@ class AsyncSandbox(FileCalls):
         """Calls `serve` for each connection to `port` of the sandbox's loopback, from now on, also
         after resets.
 
-        Errors: SandboxError if the port is in use.
+        Errors: ValueError if there is no such port; SandboxError if it is in use.
         """
         await self._open(port, Door(serve))
 
@@ -285,7 +290,7 @@ class AsyncSandbox(FileCalls):
 
     def relay(self, port: int, host: str, target: int) -> AbstractAsyncContextManager[None]:
         """Lets programs inside reach `target` of `host` at `port` of their loopback, whatever the
-        network policy, for the duration of the block. Errors: SandboxError if the port is in use.
+        network policy, for the duration of the block. Errors: as of `listen`.
         """
         return self.listening(port, relay_to(host, target))
 
@@ -306,8 +311,9 @@ class AsyncSandbox(FileCalls):
 
         If nothing listens on the port, the stream ends immediately with an "error" in its outcome.
 
-        Errors: SandboxLost.
+        Errors: ValueError if there is no such port; SandboxLost.
         """
+        check_port(port)
         return self._machine.link.open({"do": "connect", "port": port}, body=True)
 
     async def open_network(self, proxy: EgressProxy, port: int, serve: Serve) -> None:
@@ -342,6 +348,7 @@ class AsyncSandbox(FileCalls):
         await self._machine.destroy()
 
     async def _open(self, port: int, door: Door) -> None:
+        check_port(port)
         if port in self._doors:
             raise SandboxError(f"port {port} is in use: it is relayed already")
         self._doors[port] = door  # before the first connection can come

@@ -34,14 +34,24 @@ class Share(NamedTuple):
     user: HostId | None = None
     root: HeldRoot | None = None
 
-    def free(self) -> None:
-        """Errors: OSError, if a process cannot be killed."""
+    def free(self) -> Share:
+        """Frees every part, also if another cannot be freed, which is logged. Returns what may be
+        freed later: a cgroup in which a process has not ended yet."""
+        left = Share()
         if self.group:
-            self.group.remove()
-        if self.user:
-            self.user.release()
-        if self.root:
-            self.root.release()
+            try:
+                self.group.remove()
+            except OSError as error:
+                left = Share(group=self.group)
+                words = "is left to another attempt, or to the reaper when this process has ended"
+                log.warning("cgroup %s %s: %s", self.group.directories[0].name, words, error)
+        for name, part in (("user id", self.user), ("root on disk", self.root)):
+            if part:
+                try:
+                    part.release()
+                except Exception as error:  # of any kind: the other parts do not depend on it
+                    log.warning("a %s is left until this process ends: %s", name, error)
+        return left
 
 
 class Started(NamedTuple):
@@ -57,7 +67,7 @@ class Started(NamedTuple):
 def start(share: Share, line: list[str], fds: list[int]) -> Started:
     """Runs the command line of a sandbox. If that fails, frees its share.
 
-    Errors: OSError.
+    Errors: OSError; ValueError for a command line with a NUL.
     """
     ours, theirs = socket.socketpair()
     try:
@@ -73,7 +83,7 @@ def start(share: Share, line: list[str], fds: list[int]) -> Started:
                 cwd="/",
                 start_new_session=True,  # Ctrl-C in the terminal must not reach it directly
             )
-    except OSError:
+    except BaseException:
         ours.close()
         share.free()
         raise
@@ -87,6 +97,7 @@ class BubblewrapMachine:
         self.link = link
         self._spawner = spawner  # keeps its thread alive, and with it the process
         self._process, self._share = started.process, started.share
+        self._left = started.share  # what is still to be freed
         self._words = b""
         self._runner_pid: int | None = None
         self._destroying = threading.Lock()
@@ -95,6 +106,7 @@ class BubblewrapMachine:
         return self._process.poll() is None
 
     async def destroy(self) -> None:
+        """Called again, it frees what could not be freed before."""
         self.link.fail("the sandbox is closed")
         await asyncio.to_thread(self._end)
 
@@ -115,13 +127,18 @@ class BubblewrapMachine:
 
     def _end(self) -> None:
         with self._destroying:
-            if self._process.stderr.closed:
-                return
             try:
                 self._end_process()
-                self._share.free()
             except (OSError, subprocess.TimeoutExpired) as error:
-                log.warning("bwrap %d is left to the reaper: %s", self._process.pid, error)
+                # Its processes may still use what it has.
+                words = "does not end, and keeps its share until another attempt"
+                log.warning("bwrap %d %s: %s", self._process.pid, words, error)
+            else:
+                self._left = self._left.free()
+            self._take_last_words()
+
+    def _take_last_words(self) -> None:
+        if not self._process.stderr.closed:
             os.set_blocking(self._process.stderr.fileno(), False)
             self._words = self._process.stderr.read(LAST_WORDS_BYTES) or b""
             self._process.stderr.close()

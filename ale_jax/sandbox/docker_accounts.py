@@ -18,6 +18,7 @@ from docker.errors import NotFound
 from docker.types import Mount
 
 from ale_jax.sandbox import docker_labels
+from ale_jax.sandbox.hub.node import MAX_LINKS, SYMLINK
 
 NAME = "agent"
 MAX_BYTES = 1 << 20
@@ -33,7 +34,8 @@ class Accounts:
         self._files: dict[str, dict[str, str]] = {}
 
     def learn(self, image: str) -> None:
-        """Reads the image's files, once. Errors: as the Docker API; OSError for a large file."""
+        """Reads the image's files, once. Errors: as the Docker API; OSError, which names the image,
+        for a file that is too large or none."""
         if image not in self._files:
             self._files[image] = self._read(image)
 
@@ -56,17 +58,31 @@ class Accounts:
         labels = docker_labels.momentary()
         container = self._api.create_container(image, ["true"], labels=labels)["Id"]
         try:
-            return {path: self._text(container, path) for path in ACCOUNTS}
+            return {path: self._text(container, path, f"image {image!r}") for path in ACCOUNTS}
         finally:
             self._api.remove_container(container, force=True)
 
-    def _text(self, container: str, path: str) -> str:
-        try:
-            parts, found = self._api.get_archive(container, path)
-        except NotFound:
-            return ""
-        if found["size"] > MAX_BYTES:
-            raise OSError(f"the image's {path} has {found['size']} bytes")
-        with tarfile.open(fileobj=io.BytesIO(b"".join(parts))) as archive:
-            file = archive.extractfile(archive.next())
-            return file.read().decode("utf-8", "replace") if file else ""
+    def _text(self, container: str, path: str, image: str) -> str:
+        place = path
+        for _ in range(MAX_LINKS):
+            try:
+                parts, found = self._api.get_archive(container, place)
+            except NotFound:
+                return ""
+            if found["size"] > MAX_BYTES:
+                raise OSError(
+                    f"{image}: {path} has {found['size']} bytes, but may have {MAX_BYTES}"
+                )
+            packed = b"".join(parts)
+            if not found["mode"] & SYMLINK:
+                return _content(packed, f"{image}: {path}")
+            place = found["linkTarget"]  # as in images of Nix
+        raise OSError(f"{image}: {path} is behind more than {MAX_LINKS} links: make it a file")
+
+
+def _content(packed: bytes, name: str) -> str:
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        member = archive.next()
+        if member is None or not member.isreg():
+            raise OSError(f"{name} is a directory or a device: make it a file")
+        return archive.extractfile(member).read().decode("utf-8", "replace")

@@ -9,7 +9,6 @@ import errno
 import io
 import json
 import posixpath
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -121,7 +120,7 @@ class Exchange:
         """Returns the result of `make`. If it fails on a malformed reply, the sandbox is lost."""
         try:
             return make()
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise await self._lost(f"malformed reply: {error!r:.200}") from error
 
     async def _lost(self, reason: str) -> SandboxLost:
@@ -211,7 +210,7 @@ class FileCalls(Exchange):
         """The error number of a failed reply. SandboxLost if not the agent's files, but the runner
         itself must be the reason: such a sandbox would fail in the next episode, too."""
         number = reply.get("errno")
-        if number not in ERRORS_OF_FILES:
+        if not isinstance(number, int) or number not in ERRORS_OF_FILES:
             raise await self._lost(f"the runner cannot work: {reply['error']} ({number})")
         return number
 
@@ -268,10 +267,15 @@ class Job:
     """A process started by `AsyncSandbox.spawn`. `kill` also kills everything that it started."""
 
     def __init__(
-        self, stream: Stream, request: dict[str, Any], ask: Callable[..., Awaitable[dict]]
+        self,
+        stream: Stream,
+        request: dict[str, Any],
+        ask: Callable[..., Awaitable[dict]],
+        made: Callable[[Callable[[], T]], Awaitable[T]],
     ):
+        """ask, made: those of its `Exchange`."""
         self.name: str = request["job"]
-        self._stream, self._ask = stream, ask
+        self._stream, self._ask, self._made = stream, ask, made
 
     async def write(self, data: bytes) -> None:
         """Writes to its standard input, and waits while the process does not read. Empty data
@@ -297,7 +301,8 @@ class Job:
 
         Errors: SandboxError if it could not be started, SandboxLost.
         """
-        return (await self._outcome())["exit_code"]
+        outcome = await self._outcome()
+        return await self._made(lambda: int(outcome["exit_code"]))
 
     async def signal(self, number: int) -> None:
         """Sends a signal to its process group. SandboxError if it has ended."""
@@ -312,19 +317,21 @@ class Job:
         request = {"do": "resize", "job": self.name, "rows": rows, "columns": columns}
         await self._ask(request, SIGNAL_S)
 
-    async def result(self, started: float) -> ProcessResult:
-        """The complete result of a job with `keep`. started: time of the monotonic clock."""
-        data = {"stdout": bytearray(), "stderr": bytearray()}
-        while (piece := await self.receive()) is not None:
-            data[piece[0]] += piece[1]
-        outcome = await self._outcome()
-        texts = [
-            join(bytes(data[name]), head, omitted)
-            for name, (head, omitted) in zip(("stdout", "stderr"), outcome["kept"], strict=True)
-        ]
-        omitted = sum(omitted for _, omitted in outcome["kept"])
-        seconds, timed_out = time.monotonic() - started, outcome["timed_out"]
-        return ProcessResult(*texts, outcome["exit_code"], timed_out, omitted, seconds)
+    async def communicate(self, stdin: bytes, max_bytes: int) -> tuple[list[bytes], dict[str, Any]]:
+        """For a job with `keep`: writes all of its standard input, and returns what `result_of`
+        takes. max_bytes: of standard output and of standard error. Errors: as of `wait`."""
+        sinks = {"stdout": OutputSink(max_bytes), "stderr": OutputSink(max_bytes)}
+        try:
+            await self.write(stdin)
+            self.close_stdin()
+            while (piece := await self.receive()) is not None:
+                source, data = piece
+                sinks[source].take(data)
+            outcome = await self._outcome()
+        except asyncio.CancelledError:
+            self._stream.abandon()  # or the runner would wait for credit for ever
+            raise
+        return [sink.data for sink in sinks.values()], outcome
 
     async def _outcome(self) -> dict[str, Any]:
         outcome = await self._stream.outcome()
@@ -332,3 +339,18 @@ class Job:
         if "error" in outcome:
             raise SandboxError(f"sandbox cannot start a process: {outcome['error']}")
         return outcome
+
+
+def result_of(
+    outputs: Sequence[bytes], outcome: Mapping[str, Any], seconds: float
+) -> ProcessResult:
+    """For `Exchange._made`, since the outcome may be malformed."""
+    kept = [(int(head), int(omitted)) for head, omitted in outcome["kept"]]
+    texts = [join(data, *each) for data, each in zip(outputs, kept, strict=True)]
+    return ProcessResult(
+        *texts,
+        exit_code=int(outcome["exit_code"]),
+        timed_out=bool(outcome["timed_out"]),
+        omitted_bytes=sum(omitted for _, omitted in kept),
+        seconds=seconds,
+    )

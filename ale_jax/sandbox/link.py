@@ -19,6 +19,13 @@ from ale_jax.sandbox.api import SandboxLost
 from ale_jax.sandbox.runner import wire
 
 CREDENTIALS = "iII"  # pid, uid and gid of a socket's peer (unix(7))
+# Credit goes back once this part of the window is taken. With credit for each frame, a far end that
+# sends single bytes and never reads would have 13 bytes wait for each of them.
+CREDIT_PARTS = 4
+# Bytes that may wait for a runner that does not read. One that keeps the protocol needs half of it
+# for its connections: it opens no more of them before it has read the ends of others, and a window
+# bounds the data of each. The other half is for requests.
+MAX_WAITING = 2 * wire.MAX_STREAMS * wire.WINDOW
 Accept = Callable[["Stream", dict[str, Any]], None]
 
 
@@ -30,6 +37,7 @@ class Stream:
         self._link = link
         self._room = link.window  # bytes that may be sent before the next credit
         self._held = 0  # bytes from the far end that are not received yet
+        self._taken = 0  # bytes that were received but not credited yet
         self._inbox: deque[tuple[int, bytes]] = deque()
         self._outcome: dict[str, Any] | None = None
         self._over_here, self._abandoned = not body, False
@@ -46,8 +54,7 @@ class Stream:
             await self._change()
         kind, data = self._inbox.popleft()
         self._held -= len(data)
-        if self._outcome is None:
-            self._link.post(wire.credit_frame(self.number, len(data)))
+        self._credit(len(data))
         return kind, data
 
     async def outcome(self) -> dict[str, Any]:
@@ -94,8 +101,10 @@ class Stream:
         elif kind == wire.END:
             self._outcome = _object(payload)
             self._forget_if_over()
-        elif self._outcome is not None or self._held + len(payload) > self._link.window:
-            raise ValueError("data beyond the window or after the end")
+        elif self._outcome is not None:
+            raise ValueError("data after the end")
+        elif self._held + self._taken + len(payload) > self._link.window:
+            raise ValueError("data beyond the window")
         elif not payload:  # the window would not bound how many of them wait
             raise ValueError("data without a byte")
         else:
@@ -107,9 +116,14 @@ class Stream:
 
     def _drop(self) -> None:
         self._inbox.clear()
-        if self._held and self._outcome is None:
-            self._link.post(wire.credit_frame(self.number, self._held))
-        self._held = 0
+        dropped, self._held = self._held, 0
+        self._credit(dropped)
+
+    def _credit(self, count: int) -> None:
+        self._taken += count
+        if self._outcome is None and self._taken >= self._link.window // CREDIT_PARTS:
+            self._link.post(wire.credit_frame(self.number, self._taken))
+            self._taken = 0
 
     def wake(self) -> None:
         self._changed.set()
@@ -143,6 +157,7 @@ class Link(asyncio.Protocol):
         self._next, self._parity = first, first % 2
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
+        self._waiting, self._is_paused = bytearray(), False  # frames while the transport is full
         self._failure: SandboxLost | None = None
         self._failed = asyncio.Event()
         self._greeted: asyncio.Future[dict] = asyncio.get_running_loop().create_future()
@@ -181,9 +196,16 @@ class Link(asyncio.Protocol):
         self.check()
 
     def post(self, frame: bytes) -> None:
-        # The streams' windows bound how much waits in the transport.
-        if self._transport is not None and not self._transport.is_closing():
+        """Queues a frame. A far end that lets more than MAX_WAITING bytes wait is given up: the
+        windows bound only data, but not ends, credit and requests."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if not self._is_paused:
             self._transport.write(frame)
+            return
+        self._waiting += frame
+        if len(self._waiting) > MAX_WAITING:
+            self.fail(f"the runner does not read: more than {MAX_WAITING} bytes wait for it")
 
     def forget(self, number: int) -> None:
         self._streams.pop(number, None)
@@ -193,6 +215,7 @@ class Link(asyncio.Protocol):
         if self._failure is None:
             self._failure = SandboxLost(reason)
             self._failed.set()
+            self._waiting.clear()
             if self._transport is not None:
                 self._transport.abort()
             if not self._greeted.done():
@@ -208,6 +231,15 @@ class Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         self._transport = transport
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        if self._waiting:
+            waited, self._waiting = self._waiting, bytearray()
+            self._transport.write(waited)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.fail(f"connection broken: {error}" if error else "the runner is gone")
@@ -292,6 +324,7 @@ class DockerLink(Link):
         size = struct.calcsize(CREDENTIALS)
         credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
         self.runner_pid, *_ = struct.unpack(CREDENTIALS, credentials)
+        self.resume_writing()  # the other connection may have been full
 
     def unwrapped(self, data: bytes) -> None:
         super().data_received(data)
@@ -337,6 +370,7 @@ class _Direct(asyncio.Protocol):
         self._link = link
         self.connection_made = self._send_gates
         self.data_received = link.unwrapped
+        self.pause_writing, self.resume_writing = link.pause_writing, link.resume_writing
         self.connection_lost = link.connection_lost
         self.eof_received = link.eof_received
 

@@ -34,6 +34,12 @@ class Carried(Protocol):
     async def write(self, data: bytes) -> None: ...
 
 
+def check_port(port: int) -> None:
+    """Errors: ValueError if there is no such port."""
+    if not 0 < port < 1 << 16:
+        raise ValueError(f"port {port} must be from 1 to 65535")
+
+
 def relay_to(host: str, port: int) -> Serve:
     """Serves each connection by joining it with one to host:port. If there is none to be had, the
     connection inside is closed."""

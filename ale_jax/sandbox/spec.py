@@ -23,6 +23,10 @@ WORK, TMP, ETC, SHM = "/work", "/tmp", "/etc", "/dev/shm"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:@-]{0,254}")
 MIN_DISK_MB = 16
+# Beyond what any host has; sums and products of such numbers stay exact.
+LARGEST = {"memory_mb": 1 << 30, "disk_mb": 1 << 30, "pids": 1 << 22, "cpus": 1 << 16}
+# A pool shows the specs of all its sandboxes in one answer. Also below what execve(2) takes.
+MAX_TEXT_BYTES = 64 << 10
 FILES_PER_MB = 64  # a file costs 1.2 KiB, so 8 % of memory_mb for each writable directory
 # System directories. A writable directory may be neither one of them nor a parent of one.
 SYSTEM = ("/bin", "/dev", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin", "/sys", "/usr")
@@ -54,7 +58,8 @@ class SandboxSpec:
         `max_files` files. "/etc" requires user "root", which can then add users, but can also put
         code into everything that starts later, including verifiers.
     env: further environment variables, each (name, value).
-    network: hosts that it may connect to, besides its own loopback.
+    network: hosts that it may connect to, besides its own loopback. Its `allow`, `env` and
+        `writable` may have MAX_TEXT_BYTES of JSON together.
     command_seconds: default time limit of a command. When it expires, the command is interrupted,
         and everything that it started is killed.
     output_bytes: how much of a command's output is kept (head and tail; the middle is omitted).
@@ -97,6 +102,15 @@ class SandboxSpec:
             raise ValueError(f"sandbox command_seconds {self.command_seconds} must be more than 0")
         if not (math.isfinite(self.cpus) and self.cpus >= 0):
             raise ValueError(f"sandbox cpus {self.cpus} must be 0 (no limit) or more")
+        for name, most in LARGEST.items():
+            if (value := getattr(self, name)) > most:
+                raise ValueError(f"sandbox {name} {value!r:.80} must be at most {most}")
+        size = len(json.dumps([self.env, self.writable, self.network.allow]))
+        if size > MAX_TEXT_BYTES:
+            raise ValueError(
+                f"sandbox env, writable and network.allow have {size} bytes of JSON: use at most"
+                f" {MAX_TEXT_BYTES}, and put long values into files"
+            )
         for path in self.writable:
             _check_writable(path, self.user)
         directories = len(self.parts) + 1
@@ -108,9 +122,10 @@ class SandboxSpec:
                 f"{directories * self.files_mb} MB of memory"
             )
         for name, value in self.env:
-            if not VARIABLE.fullmatch(name) or "\0" in value:
+            if not (VARIABLE.fullmatch(name) and _is_passable(value)):
                 raise ValueError(
                     f"sandbox env {name!r:.80} must be a variable name with a value without NUL"
+                    " and lone surrogates"
                 )
 
     @property
@@ -150,8 +165,20 @@ class SandboxSpec:
         return json.dumps(self.to_json(), sort_keys=True)
 
 
+def _is_passable(text: str) -> bool:
+    """Whether a program can be started with it as an argument or in a variable."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+
+
 def _check_writable(path: str, user: str) -> None:
-    if not path.startswith("/") or posixpath.normpath(path) != path or path == "/":
+    if not _is_passable(path):
+        raise ValueError(f"sandbox writable {path!a:.80} has a NUL or a lone surrogate: rename it")
+    # POSIX leaves to the system what two slashes at the beginning mean; Linux ignores one.
+    is_absolute = path.startswith("/") and not path.startswith("//") and path != "/"
+    if not is_absolute or posixpath.normpath(path) != path:
         raise ValueError(f"sandbox writable {path!r:.80} must be an absolute path below /")
     system = SYSTEM if user == "root" else (*SYSTEM, ETC)
     above = any(path == part or part.startswith(f"{path}/") for part in system)

@@ -14,6 +14,7 @@ import fcntl
 import hashlib
 import io
 import json
+import os
 import posixpath
 import py_compile
 import re
@@ -23,7 +24,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -170,12 +171,11 @@ def ensure_volume(api: docker.APIClient, image: str) -> str:
     """
     address, packed = archive()
     name = f"ale-toolkit-{address}"
-    with _one_at_a_time(address):
-        api.create_volume(name, labels={LABEL: address})
-        with _container(api, image, name) as container:
-            if not _is_complete(api, container):
-                api.put_archive(container, HOME, packed)
-                api.put_archive(container, HOME, _mark())
+    api.create_volume(name, labels={LABEL: address})
+    with _container(api, image, name) as container:
+        if not _is_complete(api, container):
+            with _one_at_a_time(address):
+                _fill(api, container, packed)
     return name
 
 
@@ -184,12 +184,38 @@ def volume_binding(name: str, mode: str = "ro") -> str:
     return f"{name}:{HOME}:{mode}"
 
 
+def _fill(api: docker.APIClient, container: str, packed: bytes) -> None:
+    if not _is_complete(api, container):  # another process may have filled it meanwhile
+        api.put_archive(container, HOME, packed)
+        api.put_archive(container, HOME, _mark())
+
+
 @contextmanager
 def _one_at_a_time(address: str) -> Iterator[None]:
-    """Excludes the other processes of this host. The kernel frees the lock if its holder dies."""
-    with (Path(tempfile.gettempdir()) / f"ale-toolkit-{address}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    """Excludes the other processes of this host, of all users: a second one would replace files
+    while sandboxes start from them. The kernel frees the lock if its holder dies. Errors: OSError.
+    """
+    lock = _open_lock(Path(tempfile.gettempdir()) / f"ale-toolkit-{address}.lock")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)
+
+
+def _open_lock(path: Path) -> int:
+    """Opens a file in a directory where everybody may create files. It is only read, which a lock
+    permits, so whatever somebody has put there cannot be changed through this process."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags |= os.O_NONBLOCK  # else a FIFO would have to be opened by a writer, too
+    with suppress(FileExistsError):
+        lock = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
+        os.fchmod(lock, 0o644)  # others must be able to open it, whatever the umask
+        return lock
+    try:
+        return os.open(path, flags)
+    except OSError as error:
+        raise OSError(error.errno, f"{path}: {error.strerror}: remove it") from error
 
 
 @contextmanager

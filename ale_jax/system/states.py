@@ -102,16 +102,12 @@ def export_run(config: RunConfig, workdir: Workdir, out: Path, adapter: bool) ->
 
     Raises:
       ValueError: there is no checkpoint, the folder exists, transformers or PEFT cannot hold such
-        a policy, or there are no adapters, or no weights to name beneath them.
+        a policy, or there are no adapters, or no folder of weights to name beneath them.
     """
     if out.exists():
         raise ValueError(f"{out} exists: name a folder that does not")
-    if adapter and not config.lora.rank:
-        raise ValueError("there are no adapters in this run: leave out --adapter")
-    if adapter and not config.weights:
-        raise ValueError(
-            "the adapters lie on random weights, which nobody else has: leave out --adapter"
-        )
+    if adapter:
+        _check_adapters(config)
     step, state, _, tokenizer = newest_state(config, workdir.path)
     if adapter:
         save_peft(out, state.params, config.lora, config.weights, tokenizer)
@@ -119,3 +115,21 @@ def export_run(config: RunConfig, workdir: Workdir, out: Path, adapter: bool) ->
         policy = config.policy_shape(tokenizer.vocab_size)
         export(out, merged(state.params), policy, tokenizer)
     return step
+
+
+def _check_adapters(config: RunConfig) -> None:
+    """ValueError unless the run has adapters, and their base is a folder: PEFT's format has no
+    place for the name of a .gguf file in one."""
+    base = config.weights
+    if not config.lora.rank:
+        raise ValueError("there are no adapters in this run: leave out --adapter")
+    if not base:
+        raise ValueError(
+            "the adapters lie on random weights, which nobody else has: leave out --adapter"
+        )
+    if Path(base).is_file() or Path(base).suffix == ".gguf":  # the file may be elsewhere by now
+        raise ValueError(
+            f"the adapters lie on {base}, and PEFT does not load a .gguf file: leave out "
+            "--adapter, or train from the folder that "
+            f"`python -m ale_jax.model.weights.convert {base} DIR` makes"
+        )

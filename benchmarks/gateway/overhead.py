@@ -43,10 +43,10 @@ class Load:
     stream: bool = False
     pause_s: float = 0.0
 
-    @property
-    def name(self) -> str:
+    def name(self, figure: str) -> str:
+        """Under which a figure of this load is reported."""
         kind = "streamed_" if self.stream else "paced_" if self.pause_s else ""
-        return f"overhead_{kind}ms"
+        return f"overhead_{kind}{figure}_{self.clients}"
 
 
 def loads(pause_s: float) -> list[Load]:
@@ -55,17 +55,19 @@ def loads(pause_s: float) -> list[Load]:
 
 
 def measure(plan: Plan) -> dict[str, Any]:
-    """Medians over the rounds, in each of which all loads are measured one after the other."""
+    """Medians over the rounds, in each of which all loads are measured one after the other, each
+    with the same number of calls as in the other rounds."""
     wanted = loads(plan.pause_s)
     rounds = [[_measured(each, plan) for each in wanted] for _ in range(plan.overhead_rounds)]
-    figures: dict[str, Any] = {"overhead_calls_of_a_round": plan.overhead_calls}
+    figures: dict[str, Any] = {}
     for load, each in zip(wanted, zip(*rounds, strict=True), strict=True):
-        for name in ("p50", "p99"):
+        figures[load.name("calls_of_a_round")] = each[0]["calls"]
+        for name in ("ms_p50", "ms_p99"):
             values = [found[name] for found in each]
-            figures[f"{load.name}_{name}_{load.clients}"] = statistics.median(values)
-            figures[f"{load.name}_{name}_{load.clients}_rounds"] = values
+            figures[load.name(name)] = statistics.median(values)
+            figures[f"{load.name(name)}_rounds"] = values
         rate = statistics.median(found["calls_per_second"] for found in each)
-        figures[f"{load.name.replace('_ms', '_calls_per_second')}_{load.clients}"] = rate
+        figures[load.name("calls_per_second")] = rate
     return figures
 
 
@@ -86,9 +88,20 @@ def _measured(load: Load, plan: Plan) -> dict[str, float]:
         assert all(
             len(branch.calls) == plan.overhead_turns for branch in episodes.end(token, "all")
         )
+    calls = len(found["ms"])
     cuts = statistics.quantiles(found["ms"], n=100, method="inclusive")
-    rate = len(found["ms"]) / found["seconds"]
-    return {"p50": round(cuts[49], 2), "p99": round(cuts[98], 2), "calls_per_second": round(rate)}
+    return {
+        "calls": calls,
+        "ms_p50": round(cuts[49], 2),
+        "ms_p99": round(cuts[98], 2),
+        "calls_per_second": round(calls / _seconds(load, found)),
+    }
+
+
+def _seconds(load: Load, found: dict[str, Any]) -> float:
+    """How long all clients called. Those that never pause keep the gateway busy until the last one
+    ends. Of those that pause, the one that has drawn the longest pauses calls alone at the end."""
+    return statistics.mean(found["client_seconds"]) if load.pause_s else found["seconds"]
 
 
 def in_process(job: Job) -> dict[str, Any]:

@@ -8,11 +8,12 @@ import dataclasses
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """fuzz_requests, branch_conversations, drift_conversations (of all families together): how
-    many. overhead_calls: of all clients together, in each of overhead_rounds; at least one
-    conversation of overhead_turns for each. pause_s: between two calls of clients that do not
-    hurry. resent_turns: of a history; resent_rounds: how often it is measured. seed: of all that is
-    drawn. constrained_samples: replies that are held to a call; constrained_rounds: how often
-    their cost is measured. mask_calls: of the episode whose masks are counted."""
+    many. overhead_calls: of all clients together, in each of overhead_rounds, in whole
+    conversations of overhead_turns; each client has one conversation more, and clients that do not
+    hurry have only that one. pause_s: between two of their calls. resent_turns: of a history;
+    resent_rounds: how often it is measured. seed: of all that is drawn. constrained_samples:
+    replies that are held to a call; constrained_rounds: how often their cost is measured.
+    mask_calls: of the episode whose masks are counted."""
 
     fuzz_requests: int
     branch_conversations: int

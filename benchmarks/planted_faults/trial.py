@@ -18,12 +18,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from xml.etree import ElementTree
 
+import pytest
+
 from benchmarks.planted_faults.mutations import Mutation
 
 LIMIT_S = 120.0
 GRACE_S = 10.0
 # A fault's run that takes more than twice as long as the unmutated one hangs.
 HANGS_FROM = 0.5
+OUT_OF_TIME = "not caught (time)"
 # Of the summary; a line of a captured log may begin with ERROR, too.
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+\.py\S*)", re.MULTILINE)
 
@@ -158,15 +161,21 @@ def try_fault(
         (root / module).write_bytes(source)
     if ran.status is None:
         unmutated_s = sum(seconds.get(test, math.inf) for test in tests)
-        return ("hung" if unmutated_s <= HANGS_FROM * LIMIT_S else "not caught (time)"), ran
+        return ("hung" if unmutated_s <= HANGS_FROM * LIMIT_S else OUT_OF_TIME), ran
     if not ran.status:
         return "survived", ran
-    return ("caught" if _passes_unmutated(root, ran.failed, tests) else "void"), ran
+    return _checked(root, ran, tests), ran
 
 
-def _passes_unmutated(root: Path, failed: str, tests: list[str]) -> bool:
-    """False if the fault is not what made the test fail. Of a test with parameters, all are run; of
-    a file that could not be imported, none."""
-    words = [failed.partition("[")[0]] if failed else tests
-    options = [] if "::" in failed else ["--collect-only"]
-    return run_tests(root, [*options, *words], LIMIT_S).status in (0, None)
+def _checked(root: Path, ran: Ran, tests: list[str]) -> str:
+    """The outcome of a run that failed: caught only if what failed passes without the fault. Of a
+    test with parameters, all are run. Of a file that could not be imported none is, and neither
+    where pytest could not begin, as with a conftest.py that could not be imported."""
+    if not ran.failed and ran.status != pytest.ExitCode.USAGE_ERROR:
+        return "void"  # pytest itself was killed or broke, which may have nothing to do with it
+    words = [ran.failed.partition("[")[0]] if ran.failed else tests
+    options = [] if "::" in ran.failed else ["--collect-only"]
+    unmutated = run_tests(root, [*options, *words], LIMIT_S)
+    if unmutated.status is None:
+        return OUT_OF_TIME
+    return "void" if unmutated.status else "caught"

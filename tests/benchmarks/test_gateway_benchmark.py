@@ -1,5 +1,6 @@
 """The gateway's benchmark: it measures the real gateway, and finds what is wrong with a bad one."""
 
+import asyncio
 import collections
 import dataclasses
 import itertools
@@ -12,8 +13,11 @@ import pytest
 
 from ale_jax.gateway import token_tree
 from ale_jax.gateway.api import openai_chat
+from ale_jax.gateway.app import make_app
+from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import ApiError, ChatRequest, SampleOptions
+from ale_jax.gateway.server import served
 from ale_jax.gateway.token_tree import Branch
 from benchmarks.gateway import __main__ as program
 from benchmarks.gateway import (
@@ -25,6 +29,7 @@ from benchmarks.gateway import (
     families,
     fuzz,
     ids,
+    load,
     masks,
     overhead,
     real,
@@ -107,8 +112,8 @@ def test_a_crash_and_a_broken_stream_are_counted(fuzzed, monkeypatch):
 
     monkeypatch.setattr(openai_chat, "completion", crash)
     monkeypatch.setattr(openai_chat, "chunk", crash)
-    assert ask(fuzzed, stream=False) == {"5xx": 1, "not_json": 1}
-    assert ask(fuzzed, stream=True) == {"5xx": 1, "not_json": 1, "broken": 1}
+    assert ask(fuzzed, stream=False) == {"5xx": 1}
+    assert ask(fuzzed, stream=True) == {"5xx": 1, "broken": 1}
 
 
 @pytest.mark.parametrize(
@@ -184,10 +189,34 @@ def test_a_tree_that_does_not_read_what_was_edited_is_found_out(stage, monkeypat
 
 def test_calls_are_timed_in_another_process():
     found = overhead.measure(FEW)
-    for load in overhead.loads(FEW.pause_s):
-        p50, p99 = (found[f"{load.name}_{p}_{load.clients}"] for p in ("p50", "p99"))
+    for each in overhead.loads(FEW.pause_s):
+        p50, p99 = (found[each.name(f"ms_{p}")] for p in ("p50", "p99"))
         assert 0 < p50 <= p99
-        assert found[f"{load.name}_p50_{load.clients}_rounds"] == [p50]
+        assert found[f"{each.name('ms_p50')}_rounds"] == [p50]
+        # Conversations of 2 calls: 2 // 2 and one more for the one client, one for each of 64.
+        assert found[each.name("calls_of_a_round")] == {1: 4, 64: 128}[each.clients]
+
+
+@pytest.mark.parametrize(("pause_s", "rate"), [(0.0, 5), (1.0, 8)])
+def test_the_rate_of_clients_that_pause_is_that_while_all_call(monkeypatch, pause_s, rate):
+    timed = {"ms": [1.0] * 40, "seconds": 8.0, "client_seconds": [3.0, 4.0, 8.0]}
+    monkeypatch.setattr(overhead, "in_process", lambda job: timed)
+    monkeypatch.setattr(overhead, "loads", lambda _: [overhead.Load(3, pause_s=pause_s)])
+    found = overhead.measure(FEW)
+    kind = "paced_" if pause_s else ""
+    assert found[f"overhead_{kind}calls_per_second_3"] == rate
+    assert found[f"overhead_{kind}calls_of_a_round_3"] == 40
+
+
+def test_a_client_is_timed_until_its_own_end():
+    pause_s, stage, episodes = 0.02, Stage(small_tokenizer()), Episodes()
+    policy = stage.saying(["I look."] * 100)
+    tokens = [episodes.open(stage.episode(policy)) for _ in range(8)]
+    with served(make_app(episodes, "policy")) as url:
+        job = load.Job(url, tokens, 2, 4, overhead.FIRST, [], {"model": "policy"}, pause_s)
+        found = asyncio.run(load.run(job))
+    assert len(found["ms"]) == 8 * 4
+    assert 0 < min(found["client_seconds"]) < max(found["client_seconds"]) <= found["seconds"]
 
 
 def test_the_last_line_is_one_json_object_with_all_figures(capsys, tmp_path):
@@ -236,7 +265,7 @@ def test_masks_are_counted_of_what_a_grammar_allows(family):
         assert 0 < found["masks"] < found["tokens"] * (1 - found["forced_share"])
         assert 0 < found["kilobytes"] < found["kilobytes_with_a_mask_for_each"]
     assert limited["masks"] > free["masks"], "near the end of a string fewer tokens are allowed"
-    with pytest.raises(ValueError, match="not of the grammar"):
+    with pytest.raises(ApiError, match="doesn't satisfy the grammar"):
         masks.held(family, [family.sampled_ids("I look.")], 0)
 
 

@@ -6,9 +6,9 @@ import subprocess
 import pytest
 
 from benchmarks.planted_faults import trial
-from benchmarks.planted_faults.__main__ import draw, main, modules_of, shares
+from benchmarks.planted_faults.__main__ import draw, main, modules_of, shares, summary
 from benchmarks.planted_faults.mutations import changes_bytecode, mutations
-from benchmarks.planted_faults.trial import mirroring_tests, nearest_first
+from benchmarks.planted_faults.trial import mirroring_tests, nearest_first, run_tests
 
 SOURCE = b'''"""Docstring, \xc3\xa9 is two bytes: 1 < 2."""
 from typing import TYPE_CHECKING
@@ -177,6 +177,55 @@ def test_what_fails_without_the_fault_as_well_makes_the_result_void(tree, capsys
     assert measure(tree, "--count=2") == 2
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert [each["outcome"] for each in found["planted"]] == ["caught", "void"]
+
+
+AREA = "from ale_jax.fast.area import area\n"
+ENDS = {
+    "killed": (
+        "test_area.py",
+        f"{AREA}import os\ndef test_area():\n    area(2, 3) == 6 or os.kill(os.getpid(), 9)\n",
+        ("void", -9),
+    ),
+    "broken": (
+        "conftest.py",
+        f"{AREA}def pytest_collection_modifyitems():\n    assert area(2, 3) == 6\n",
+        ("void", 3),
+    ),
+    "not begun": ("conftest.py", f"{AREA}assert area(2, 3) == 6\n", ("caught", 4)),
+}
+
+
+@pytest.mark.parametrize(("file", "text", "expected"), ENDS.values(), ids=ENDS)
+def test_without_a_test_that_failed_a_fault_is_caught_only_if_pytest_cannot_begin(
+    tree, file, text, expected
+):
+    (tree / "tests/fast" / file).write_text(text)
+    outcome, ran = try_product(tree)
+    assert (outcome, ran.status, ran.failed) == (*expected, "")
+
+
+def test_a_fault_whose_test_cannot_be_run_without_it_in_time_is_not_caught(tree, monkeypatch):
+    def soon_out_of_time(root, words, limit_s):
+        return run_tests(root, words, limit_s if "-x" in words else 0.01)
+
+    monkeypatch.setattr(trial, "run_tests", soon_out_of_time)
+    outcome, ran = try_product(tree)
+    assert ran.failed == "tests/fast/test_area.py::test_area"
+    assert outcome == "not caught (time)"
+
+
+def try_product(tree):
+    """Plants the one fault in an operator of area.py."""
+    module = "ale_jax/fast/area.py"
+    (fault,) = (m for m in mutations((tree / module).read_bytes()) if m.before == "*")
+    return trial.try_fault(tree, module, fault, {})
+
+
+def test_the_share_is_of_all_faults_whatever_their_outcome():
+    outcomes = ("caught", "hung", "survived", "void", "not caught (time)")
+    found = summary([{"file": "a/b.py", "outcome": each} for each in outcomes], seed=0)
+    assert (found["faults"], found["caught"], found["share"]) == (5, 2, 0.4)
+    assert found["by_package"] == {"a": {"faults": 5, "caught": 2}}
 
 
 def test_the_report_of_the_unmutated_tests_is_kept_and_taken(tree, capsys):

@@ -82,6 +82,9 @@ class _Letters:
     def decode(self, ids):
         return ""
 
+    def token_bytes(self, id):
+        return None
+
 
 def test_training_takes_the_recorded_experts(engine):
     """Under other weights, whose own choice would be another one."""

@@ -8,6 +8,7 @@ import pytest
 
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.blocking import wait_for
+from ale_jax.sandbox.runner.files import describe_entry, list_directory
 from ale_jax.sandbox.spec import WORK
 from tests.sandbox.conftest import SPEC, lease, processes
 
@@ -114,6 +115,20 @@ def test_a_directory_is_listed_without_following_links(box):
     for path in ("linked", "linked/.", "dir/file", "dir/pipe", "nothing"):
         with pytest.raises(FileNotFoundError):
             wait_for(box.later.list(path))
+
+
+def test_what_is_removed_during_a_listing_is_left_out(tmp_path, monkeypatch):
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_text("x")
+
+    def describe(entry):
+        if entry.name == "b":
+            (tmp_path / "b").unlink()
+        return describe_entry(entry)
+
+    monkeypatch.setattr("ale_jax.sandbox.runner.files.describe_entry", describe)
+    listed = list_directory(str(tmp_path), 10, 1000)
+    assert [each["name"] for each in listed] == ["a", "c"]
 
 
 def test_a_listing_stops_where_it_would_be_too_long(box):

@@ -55,18 +55,110 @@ def run(test):
     return asyncio.run(asyncio.wait_for(test(), 20))
 
 
+def _credits(transport):
+    frames = transport.frames()
+    return [struct.unpack(">I", payload)[0] for _, kind, payload in frames if kind == wire.CREDIT]
+
+
 def test_data_comes_in_order_and_is_credited_when_taken():
     async def test():
         link, transport = _linked()
         stream = link.open({"do": "x"})
-        for piece in (b"one", b"two"):
-            link.data_received(wire.frame(wire.DATA, 1, piece))
+        for byte in (b"1", b"2"):
+            link.data_received(wire.frame(wire.DATA, 1, byte * wire.CHUNK))
         assert len(transport.frames()) == 1  # the request: nothing is taken yet
-        assert await stream.receive() == (wire.DATA, b"one")
-        assert transport.frames()[1:] == [(1, wire.CREDIT, struct.pack(">I", 3))]
+        assert await stream.receive() == (wire.DATA, b"1" * wire.CHUNK)
+        assert _credits(transport) == [wire.CHUNK]
         link.data_received(wire.json_frame(wire.END, 1, {"code": 3}))
-        assert await stream.receive() == (wire.DATA, b"two")
+        assert await stream.receive() == (wire.DATA, b"2" * wire.CHUNK)
         assert await stream.outcome() == {"code": 3}
+        assert _credits(transport) == [wire.CHUNK]  # nobody waits for more
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_abandoned", [False, True])
+def test_credit_for_single_bytes_goes_back_in_few_steps_and_never_too_late(is_abandoned):
+    window = 1 << 12
+
+    async def test():
+        link, transport = _linked(lambda: Link(window=window))
+        stream = link.open({"do": "x"})
+        if is_abandoned:
+            stream.abandon()
+        for sent in range(0, 4 * window, 64):
+            # The room that is left as the runner counts it.
+            assert window + sum(_credits(transport)) - sent > window // 2
+            link.data_received(wire.frame(wire.DATA, 1, b"x") * 64)
+            while stream._inbox:
+                await stream.receive()
+        assert len(_credits(transport)) <= 4 * 4
+
+    run(test)
+
+
+def test_what_is_not_credited_counts_towards_the_window():
+    async def test():
+        link, transport = _linked()
+        stream = link.open({"do": "x"})
+        link.data_received(wire.frame(wire.DATA, 1, b"x"))
+        await stream.receive()  # is too little for credit
+        link.data_received(wire.frame(wire.DATA, 1, b"x" * wire.CHUNK) * 3)
+        link.data_received(wire.frame(wire.DATA, 1, b"x" * (wire.CHUNK - 1)))
+        assert not transport.aborted
+        link.data_received(wire.frame(wire.DATA, 1, b"x"))
+        with pytest.raises(SandboxLost, match="beyond the window"):
+            link.check()
+
+    run(test)
+
+
+def _connections(count):
+    """The opening and the end of as many connections, one after the other."""
+    return b"".join(
+        wire.json_frame(kind, number, {})
+        for number in range(2, 2 + 2 * count, 2)
+        for kind in (wire.OPEN, wire.END)
+    )
+
+
+async def _connected():
+    """A link that ends each connection at once, over a socket, and the socket's other end."""
+    ours, theirs = socket.socketpair()
+    link = Link()
+    link.accept = lambda stream, request: stream.end()
+    await asyncio.get_running_loop().connect_accepted_socket(lambda: link, ours)
+    return link, theirs
+
+
+def test_a_runner_that_sends_but_does_not_read_is_given_up(monkeypatch):
+    monkeypatch.setattr("ale_jax.sandbox.link.MAX_WAITING", 10_000)
+
+    async def test():
+        link, theirs = await _connected()
+        link.data_received(_connections(20_000))
+        with theirs, pytest.raises(SandboxLost, match="does not read: more than 10000 bytes wait"):
+            link.check()
+        assert not link._waiting
+
+    run(test)
+
+
+def test_what_waits_for_a_slow_runner_reaches_it_whole_and_in_order():
+    async def test():
+        link, theirs = await _connected()
+        theirs.setblocking(False)
+        link.data_received(_connections(10_000))
+        link.open({"do": "last"})
+        assert len(link._waiting) > 10_000  # more than socket and transport take
+        loop, received = asyncio.get_running_loop(), bytearray()
+        while not received.endswith(b'"last", "body": false}'):
+            received += await loop.sock_recv(theirs, 1 << 20)
+        ends = b"".join(wire.json_frame(wire.END, 2 + 2 * n, {}) for n in range(10_000))
+        assert received.startswith(ends) and len(received) < len(ends) + 100
+        assert not link._waiting
+        link.fail("over")
+        theirs.close()
 
     run(test)
 
@@ -224,6 +316,11 @@ def test_who_takes_a_link_over_has_it_but_for_standard_error():
         direct.data_received(frames[:5])
         direct.data_received(frames[5:])
         assert await stream.receive() == (wire.DATA, b"one")
+        direct.pause_writing()
+        link.open({"do": "y"})
+        assert len(transport.frames()) == 1
+        direct.resume_writing()
+        assert len(transport.frames()) == 2
         link.data_received(struct.pack(">BxxxI", 2, 5) + b"noise")
         assert link.stderr == b"noise"
         direct.eof_received()

@@ -1,6 +1,7 @@
 """Several sessions in one sandbox: each its own bash, none in another's way."""
 
 import asyncio
+import os
 import threading
 import time
 
@@ -10,6 +11,7 @@ from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.blocking import wait_for
 from ale_jax.sandbox.runner.session import REPLY_FD
 from tests.sandbox.conftest import processes
+from tests.sandbox.runner_view import open_files
 
 pytestmark = pytest.mark.each_runtime
 
@@ -146,6 +148,52 @@ def test_what_ignores_the_interrupt_is_killed(box):
 def test_an_interrupt_without_a_command_is_nothing(box):
     assert not box.interrupt()
     assert box.run("echo alive").output == "alive\n"
+
+
+@pytest.mark.parametrize("how", ["closed", "reset", "killed"])
+def test_a_command_whose_session_ends_meanwhile_ends_with_its_output(two, how):
+    results = []
+    command = "echo started; sleep 1234"
+    running = threading.Thread(target=lambda: results.append(two.run(command, session="other")))
+    running.start()
+    while "sleep 1234" not in processes(two):
+        time.sleep(0.01)
+    end = {"closed": lambda: two.close_session("other"), "reset": two.reset}
+    end.get(how, two.kill_processes)()
+    running.join(20)
+    (result,) = results
+    assert (result.output, result.exit_code) == ("started\n", 137)
+    assert result.session_ended and not result.timed_out
+    assert two.run("echo alive").output == "alive\n"
+
+
+def _expect_while(box, end):
+    """What an expectation returns during which `end`, a coroutine function, ends the session."""
+
+    async def talk():
+        await box.begin("echo started; sleep 1234", session="other")
+        waiting = asyncio.ensure_future(box.expect("never", session="other"))
+        await asyncio.sleep(0)
+        await box.stats()  # the runner takes requests in order, so it waits by now
+        await end()
+        return await waiting
+
+    box = box.later
+    return wait_for(talk())
+
+
+def test_an_expectation_whose_session_is_closed_ends_with_the_session(two):
+    last = _expect_while(two, lambda: two.later.close_session("other"))
+    assert (last.matched, last.exit_code) == (False, 137)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root sees a runner's descriptors")
+def test_a_session_that_is_closed_during_a_command_leaves_no_descriptor(box):
+    before = open_files(box)
+    for end in (lambda: box.later.close_session("other"), box.later.reset):
+        box.open_session("other")
+        assert _expect_while(box, end).exit_code == 137
+    assert open_files(box) == before
 
 
 def test_output_is_told_while_the_command_runs(box):

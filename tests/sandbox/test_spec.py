@@ -58,11 +58,22 @@ def test_what_is_left_out_has_its_default():
         ({"env": [["A"]]}, r"\['A'\] must have 2 items"),
         ({"env": [["A-B", "x"]]}, "'A-B' must be a variable name"),
         ({"env": [["A", "x\0"]]}, "'A' must be a variable name with a value without NUL"),
+        ({"env": [["A", "\udc80"]]}, "'A' must be .* without NUL and lone surrogates"),
+        ({"env": [["A", "x" * 40000], ["B", "x" * 40000]]}, r"80\d{3} bytes .* at most 65536"),
+        ({"env": [["A", "\1" * 20000]]}, r"120\d{3} bytes of JSON: use at most 65536"),
+        ({"writable": ["/a\0b"]}, r"'/a\\x00b' has a NUL or a lone surrogate: rename it"),
+        ({"writable": ["/a\ud800"]}, r"'/a\\ud800' has a NUL or a lone surrogate"),
+        ({"writable": ["//usr"]}, "'//usr' must be an absolute path below /"),
+        ({"writable": [f"/{'x' * 70000}"]}, r"70\d{3} bytes of JSON: use at most 65536"),
+        ({"disk_mb": 10**303}, "disk_mb 10000.* must be at most 1073741824"),
+        ({"memory_mb": 1 << 31}, "memory_mb 2147483648 must be at most 1073741824"),
+        ({"pids": 1 << 23}, "pids 8388608 must be at most 4194304"),
+        ({"cpus": 1e308}, r"cpus 1e\+308 must be at most 65536"),
         ({"network": {"mode": "some"}}, "egress mode 'some'"),
         ({"network": {"modes": "none"}}, "network has no field 'modes': did you mean 'mode'"),
         ([], "must be an object"),
     ],
-    ids=str,
+    ids=lambda cell: ascii(cell)[:80],
 )
 def test_what_makes_no_sense_is_refused(values, answer):
     with pytest.raises(ValueError, match=answer):

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from ale_jax.sandbox.api import SandboxError
+from ale_jax.sandbox.runner.files import RUNNER_ID
 from ale_jax.sandbox.spec import SandboxSpec
 from tests.sandbox.conftest import SPEC
 
@@ -100,6 +101,14 @@ def test_who_is_not_in_passwd_is_nobody(etc_box, passwd, told):
     )
     with pytest.raises(SandboxError, match=told):
         etc_box.open_session("theirs", user="rock")
+
+
+@pytest.mark.parametrize("ids", [f"{RUNNER_ID}:0", f"1234:{RUNNER_ID}"], ids=("user", "group"))
+def test_nobody_is_the_runner(etc_box, ids):
+    etc_box.run(f"echo thief:x:{ids}::/:/bin/bash >> /etc/passwd")
+    with pytest.raises(SandboxError, match=f"has the id {RUNNER_ID}, which is reserved"):
+        etc_box.open_session("theirs", user="thief")
+    assert etc_box.run("echo alive").output == "alive\n"
 
 
 def test_a_passwd_that_is_no_file_keeps_nobody_waiting(etc_box):

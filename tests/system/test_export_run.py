@@ -119,6 +119,20 @@ def test_adapters_alone_go_to_peft(run, export, tmp_path):
     assert (out / "tokenizer.json").is_file() and not (out / "model.safetensors").exists()
 
 
+@pytest.mark.parametrize(("name", "there"), [("x.gguf", False), ("x", True)])
+def test_adapters_on_a_gguf_file_are_refused_as_peft_loads_none(run, export, tmp_path, name, there):
+    base = tmp_path / name
+    path, _, _ = run(str(base))
+    if there:
+        base.touch()
+    arguments = [f"--out={tmp_path / 'out'}", "--adapter", f"--config.weights={base}"]
+    code, _, err = export(path, *arguments)
+    assert code == 2 and err.count("\n") == 1, err
+    assert f"the adapters lie on {base}, and PEFT does not load a .gguf file" in err
+    assert "leave out --adapter" in err and f"model.weights.convert {base} DIR" in err
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("kind", [["--adapter"], []])
 def test_a_folder_is_there_whole_or_not_at_all(run, export, tmp_path, monkeypatch, kind):
     path, _, _ = run("base")

@@ -156,7 +156,8 @@ def save_peft(
     tokenizer: ChatTokenizer | None = None,
 ) -> None:
     """Writes the adapters of `params`, with the tokenizer, to a new folder, which appears complete
-    or not at all. base_model: name or path of the base weights, as transformers loads them.
+    or not at all. base_model: name or path of the base weights, as transformers loads them
+    (not a .gguf file).
 
     Raises:
       ValueError: the folder exists; there are no adapters; or experts have some, for which PEFT's

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,12 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, gguf.ReaderTensor]]:
         }
     except _UNREADABLE as error:
         raise ValueError(f"{path}: cannot be read as GGUF: {error!s:.200}") from error
+    if reader.byte_order == "S":  # gguf.dequantize would not swap the bytes
+        theirs, ours = reader.endianess.name.lower(), sys.byteorder
+        raise ValueError(
+            f"{path}: the file is {theirs}-endian, this machine {ours}-endian: take a "
+            f"{ours}-endian file, or convert a copy with `gguf-convert-endian COPY {ours}`"
+        )
     return metadata, {tensor.name: tensor for tensor in reader.tensors}
 
 

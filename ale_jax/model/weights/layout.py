@@ -64,6 +64,10 @@ _EXPERT = _LAYER + "mlp.experts.{expert}."
 
 # Weight -> the name of its tensor, and for each axis of the tensor the dims of the weight that it
 # combines, outermost first. A tensor with {expert} in its name is one index of the first dim.
+#
+# q_DNH, ((1, 2), (0,)): the tensor's first axis has N and H (row n * H + h), its second has D, as
+# torch's linear layers store [out, in]. gate_EDF, ((2,), (1,)): E is not mentioned, because each
+# expert has a tensor of its own, [F,D].
 _TABLE: dict[str, tuple[str, Groups]] = {
     "embed_VD": ("model.embed_tokens.weight", ((0,), (1,))),
     "final_norm_D": ("model.norm.weight", ((0,),)),

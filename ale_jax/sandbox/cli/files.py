@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 from pathlib import Path
 
@@ -72,6 +73,29 @@ def _find(box: RemoteSandbox, path: str) -> FileInfo | None:
     if not name:
         return FileInfo("/", "directory", 0, 0o755)
     try:
-        return next((each for each in box.list(directory) if each.name == name), None)
+        found = next((each for each in box.list(directory) if each.name == name), None)
     except FileNotFoundError:
         return None
+    return found or _find_unlisted(box, posixpath.join(directory, name))
+
+
+def _find_unlisted(box: RemoteSandbox, path: str) -> FileInfo | None:
+    """As `_find`, for what its directory has beyond the number of entries that are listed."""
+    name = posixpath.basename(path)
+    with contextlib.suppress(FileNotFoundError):
+        box.list(path)
+        return FileInfo(name, "directory", 0, 0o755)
+    with contextlib.suppress(FileNotFoundError):
+        box.read(path, 1)
+        return FileInfo(name, "file", 0, _mode(box, path))
+    return None
+
+
+def _mode(box: RemoteSandbox, path: str) -> int:
+    """The permissions of a file. Errors: OSError if no program in the sandbox tells them."""
+    told = box.exec(["stat", "-c", "%a", path])
+    try:
+        return int(told.stdout, 8)
+    except ValueError as error:
+        words = "its directory has too many entries to list, and stat does not work there"
+        raise OSError(f"the permissions of {path!r} are unknown: {words}: move the file") from error

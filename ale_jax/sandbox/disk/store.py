@@ -15,7 +15,7 @@ from ale_jax.sandbox.disk import btrfs, mounts
 from ale_jax.sandbox.disk.loop import LoopDevice
 
 # Room for the file system's own records, and for what was removed but is not freed yet.
-SPARE_BYTES, SPARE_SHARE = 1 << 30, 0.25
+SPARE_BYTES, SPARE_PART = 1 << 30, 4  # so many bytes, and a fourth of what is promised
 # Nothing in it outlives this process, so no write has to reach the disk at any particular time.
 OPTIONS = "nobarrier,nodiscard,commit=5"
 FORMAT_S = 30.0
@@ -49,14 +49,16 @@ class Store:
     def writable(self, origin: str, max_bytes: int) -> str:
         """Creates a copy of `origin` that may hold up to `max_bytes`, including what it copied."""
         name = self._copy(origin, str(next(self._serial)), read_only=False)
-        self._promise(name, max_bytes)
-        btrfs.limit(self._fd, self._numbers[name], max_bytes)
+        with self._dropped_on_failure(name):
+            self._promise(name, max_bytes)
+            btrfs.limit(self._fd, self._numbers[name], max_bytes)
         return name
 
     def freeze(self, origin: str) -> str:
         """Creates a copy that does not change, with a name that cannot be guessed."""
         name = self._copy(origin, secrets.token_hex(16), read_only=True)
-        self._promise(name, self.bytes_of(name))
+        with self._dropped_on_failure(name):
+            self._promise(name, self.bytes_of(name))
         return name
 
     def __contains__(self, name: str) -> bool:
@@ -102,18 +104,27 @@ class Store:
         self._promised[name] = 0
         return name
 
+    @contextlib.contextmanager
+    def _dropped_on_failure(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._promised[name] = 0  # also if it cannot be dropped
+            self.drop(name)
+            raise
+
     def _promise(self, name: str, max_bytes: int) -> None:
-        self._promised[name] = max_bytes
-        needed = SPARE_BYTES + int((1 + SPARE_SHARE) * sum(self._promised.values()))
+        promised = sum(self._promised.values()) + max_bytes - self._promised[name]
+        needed = SPARE_BYTES + promised + promised // SPARE_PART
         try:
             if needed > self._device.bytes:
                 self._device.grow(needed)
                 btrfs.grow(self._fd)
         except OSError as error:
-            self.drop(name)
             raise OSError(
                 error.errno, f"the disk cannot hold {max_bytes >> 20} MB more: {error.strerror}"
             ) from error
+        self._promised[name] = max_bytes
 
 
 @contextlib.contextmanager

@@ -19,7 +19,11 @@ MAX_NAME = 253  # RFC 1035, without the trailing dot
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 # As the last label of a name, the C library may take it for part of an IPv4 address.
 NUMERIC_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
-AUTHORITY = re.compile(r"(\[(?P<ipv6>[^\[\]]*:[^\[\]]*)\]|(?P<host>[^:\[\]]*))(:(?P<port>[^:/]*))?")
+# What stands before each colon has none itself, so no text can be divided in more than one way.
+AUTHORITY = re.compile(
+    r"(\[(?P<ipv6>[^\[\]:]*:[^\[\]]*)\]|(?P<host>[^:\[\]]*))(:(?P<port>[^:/]*))?"
+)
+MAX_AUTHORITY = len(f"{'a' * MAX_NAME}.:65535")
 PORT = re.compile(r"[1-9][0-9]{0,4}")
 
 
@@ -40,6 +44,8 @@ def canonical_host(text: str) -> str:
     Errors: ValueError for anything else, such as text that is not ASCII, or addresses that only
     some parsers accept (127.1, 0x7f000001, 2130706433, a zone as in fe80::1%eth0).
     """
+    if len(text) > MAX_NAME + len("."):
+        raise ValueError(f"{text!a:.80} is not a host name; write at most {MAX_NAME} characters")
     if not text.isascii():  # before lower(), which maps some non-ASCII letters to ASCII
         raise ValueError(f"host {text!a:.80} is not ASCII; write its xn-- form")
     host = text.lower()
@@ -63,6 +69,9 @@ def literal_address(host: str) -> Address | None:
 
 def split_authority(text: str) -> tuple[str, str | None]:
     """Splits into host and port as written; IPv6 addresses lose their brackets. ValueError."""
+    if len(text) > MAX_AUTHORITY:
+        remedy = f"write at most {MAX_AUTHORITY} characters"
+        raise ValueError(f"{text!a:.80} is not HOST or HOST:PORT; {remedy}")
     match = AUTHORITY.fullmatch(text)
     if match is None:
         remedy = "write nothing else, and an IPv6 address in brackets"
@@ -215,6 +224,7 @@ def _translated(address: Address) -> Address:
     return address
 
 
+MAX_ALLOW = 1000
 MODES = ("none", "allowlist", "open")
 WEB_PORTS = (80, 443)
 WILDCARD = "*."
@@ -227,8 +237,9 @@ class EgressPolicy:
     mode: "none", "allowlist", or "open" (any public host).
     allow: only for an allowlist: "pypi.org" (ports 80 and 443), "pypi.org:8443",
         "*.example.org:443" (one or more labels in front, but not example.org itself), and public
-        addresses. Names are compared in lower case, without a trailing dot, in their xn-- form.
-        A list, as from JSON, becomes a tuple. ValueError for entries that make no sense.
+        addresses. At most 1,000 entries. Names are compared in lower case, without a trailing
+        dot, in their xn-- form. A list, as from JSON, becomes a tuple. ValueError for entries that
+        make no sense.
     """
 
     mode: str = "none"
@@ -239,6 +250,11 @@ class EgressPolicy:
             raise ValueError(f"egress mode {self.mode!r:.80}; write one of {', '.join(MODES)}")
         if not isinstance(self.allow, tuple | list):
             raise ValueError(f"egress allow {self.allow!r:.80}; write a list of hosts")
+        if len(self.allow) > MAX_ALLOW:
+            raise ValueError(
+                f"egress allow has {len(self.allow)} hosts; write at most {MAX_ALLOW}, of which"
+                f" {WILDCARD}example.org stands for many"
+            )
         object.__setattr__(self, "allow", tuple(self.allow))
         if self.mode != "allowlist" and self.allow:
             raise ValueError(

@@ -174,7 +174,8 @@ async def _end_of_line(incoming: Incoming) -> None:
 TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 VISIBLE = re.compile(r"[\x21-\x7e]+")
 CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-TARGET = re.compile(r"http://(?P<authority>[^/?#]*)(?P<path>[^#]*)", re.IGNORECASE)
+# There is one way to divide a text into the two, so that a refusal takes no longer than a match.
+TARGET = re.compile(r"http://(?P<authority>[^/?#]*)(?P<path>([/?][^#]*)?)", re.IGNORECASE)
 LENGTH = re.compile(r"[0-9]{1,18}")
 VERSIONS = ("HTTP/1.0", "HTTP/1.1")
 HTTP_PORT = 80

@@ -24,15 +24,23 @@ from ale_jax.sandbox.pool.api import Cause, PoolFull, QuotaExceeded, SandboxGone
 from ale_jax.sandbox.service.records import Refusal
 
 SIZE = struct.Struct(">I")
-MAX_HEAD = 256 << 20  # the statuses of the 10,000 sandboxes that a pool remembers are 30 MB
+# The statuses of the 10,000 sandboxes that a pool remembers are 30 MB if they have little text. Of
+# those with as much in spec (64 KiB) and labels (16 KiB) as they may have, 3,000 fit.
+MAX_HEAD = 256 << 20
 MAX_BLOBS = 4 << 30  # a snapshot; the front ends limit what clients may send
 
 
 def pack(value: Any) -> bytes:
-    """The frame of a value of records, mappings with string keys, lists, bytes and plain data."""
+    """The frame of a value of records, mappings with string keys, lists, bytes and plain data.
+
+    Errors: Refusal for more than MAX_HEAD bytes of JSON, which the far end would not read.
+    """
     blobs: list[tuple[list[str | int], bytes]] = []
     head = {"value": _split(value, [], blobs), "blobs": [[p, len(b)] for p, b in blobs]}
     text = json.dumps(head).encode()
+    if len(text) > MAX_HEAD:
+        message = f"{len(text)} bytes of JSON are more than the {MAX_HEAD} that can be passed on"
+        raise Refusal(500, "too_large", message, "ask for less, such as one sandbox's status")
     return b"".join((SIZE.pack(len(text)), text, *(blob for _, blob in blobs)))
 
 

@@ -25,11 +25,7 @@ class Archives:
         """Sends an archive of what the agent may read. words: tar arguments: which files."""
         argv = ["tar", "--create", "--sparse", "--ignore-failed-read", "--directory", directory]
         archive_r, archive_w = os.pipe()
-        try:
-            child = self._agent.spawn([*argv, *words], {1: archive_w}, WORK)
-        finally:
-            os.close(archive_w)
-        os.set_blocking(archive_r, False)
+        child = self._spawn([*argv, *words], {1: archive_w}, archive_r)
         room = request["max_bytes"]
         with open(archive_r, "rb", buffering=0) as archive:
             while room >= 0:
@@ -47,11 +43,7 @@ class Archives:
         """Unpacks the archive that `stream` brings. words: tar arguments: whose the files are."""
         argv = ["tar", "--extract", "--preserve-permissions", *words, "--directory", directory]
         archive_r, archive_w = os.pipe()
-        try:
-            child = self._agent.spawn(argv, {0: archive_r}, WORK)
-        finally:
-            os.close(archive_r)
-        os.set_blocking(archive_w, False)
+        child = self._spawn(argv, {0: archive_r}, archive_w)
         with contextlib.suppress(BrokenPipeError), open(archive_w, "wb", buffering=0) as archive:
             while data := await stream.receive():
                 unsent = memoryview(data)
@@ -61,6 +53,20 @@ class Archives:
                         await self._loop.ready(archive_w, WRITE)
         await child.ended.wait()
         return _success("tar --extract", child)
+
+    def _spawn(self, argv: list[str], theirs: dict[int, int], ours: int) -> Child:
+        """theirs, ours: the ends of a pipe. Closes those that this process does not need."""
+        try:
+            with self._agent.unlimited():
+                child = self._agent.spawn(argv, theirs, WORK)
+        except BaseException:
+            os.close(ours)
+            raise
+        finally:
+            for fd in theirs.values():
+                os.close(fd)
+        os.set_blocking(ours, False)
+        return child
 
 
 def _success(what: str, child: Child, also: int = 0) -> dict:

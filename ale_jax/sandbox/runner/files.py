@@ -116,7 +116,10 @@ def list_directory(path: str, max_entries: int, max_bytes: int) -> list[dict]:
     try:
         with os.scandir(directory) as found:
             for entry in itertools.islice(found, max_entries):
-                described = describe_entry(entry)
+                try:
+                    described = describe_entry(entry)
+                except FileNotFoundError:  # it was removed meanwhile
+                    continue
                 room -= len(json.dumps(described)) + len(", ")  # of the last one: the brackets
                 if room < 0:
                     break
@@ -195,6 +198,9 @@ def unlinked(name: str, parent: int) -> bool:
 
 
 MAX_BYTES = 1 << 20
+# The user of the runner where the agent is root, and its group in the maps of a root on disk: no
+# image has them.
+RUNNER_ID = 2_000_000_000
 
 
 class Account(NamedTuple):
@@ -213,10 +219,13 @@ class Account(NamedTuple):
 
 
 def find(name: str) -> Account:
-    """Errors: LookupError if there is no such user, or the sandbox does not map the user id."""
+    """Errors: LookupError if there is no such user, the sandbox does not map the user id, or it is
+    the runner's: an agent that may write to /etc could name any."""
     for row in _rows("/etc/passwd", 7):
         if row[0] == name:
             uid, gid = int(row[2]), int(row[3])
+            if RUNNER_ID in (uid, gid):
+                raise LookupError(f"user {name!r:.80} has the id {RUNNER_ID}, which is reserved")
             if not is_mapped(uid):
                 raise LookupError(f"user id {uid} does not exist in this sandbox: use Docker")
             members = [(int(row[2]), row[3].split(",")) for row in _rows("/etc/group", 4)]

@@ -12,6 +12,7 @@ from . import wire
 from .link import Stream
 from .loop import READ, WRITE, Loop
 from .processes import Agent
+from .session import MAX_PIPE
 from .wire import HeadAndTail
 
 GRACE_S = 2.0
@@ -34,7 +35,7 @@ class Job:
             self.child = agent.spawn(
                 request["argv"], theirs, request["cwd"], request["env"], bool(request["terminal"])
             )
-        except OSError:
+        except BaseException:
             self._close()
             raise
         finally:
@@ -117,18 +118,25 @@ class Job:
             self._stdin = -1
 
     async def _pump(self, fd: int) -> None:
-        while True:
+        """Passes on what comes out of `fd`. When the process has ended, only what a pipe may hold:
+        others that write to it could do so for ever."""
+        left = MAX_PIPE
+        while left > 0:
+            if self.child.exit_code is None:
+                await self._loop.ready(fd, READ)  # where it is ready, too: others get their turn
+            has_ended = self.child.exit_code is not None
             try:
                 chunk = os.read(fd, wire.CHUNK)
             except BlockingIOError:
-                if self.child.exit_code is not None:
+                if has_ended:
                     return
-                await self._loop.ready(fd, READ)
                 continue
             except OSError:  # a terminal reports that its last writer is gone
                 return
             if not chunk:
                 return
+            if has_ended:
+                left -= len(chunk)
             if self._kept:
                 self._kept[fd].add(chunk)
             else:

@@ -1,11 +1,12 @@
-"""System calls that Python has no function for, and the processes that the runner sees in /proc."""
+"""Forks, system calls that Python has no function for, and the processes that the runner sees in
+/proc."""
 
 import contextlib
 import ctypes
 import functools
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -17,6 +18,20 @@ def call(name: str, *arguments) -> int:
         number = ctypes.get_errno()
         raise OSError(number, f"{name}: {os.strerror(number)}")
     return result
+
+
+def fork(begin: Callable[[], None]) -> int:
+    """Forks a process that calls `begin`, and returns its pid. If `begin` returns or raises, that
+    process ends: it must never go on as a second one with the connection to the host."""
+    pid = -1
+    try:
+        pid = os.fork()
+        if not pid:
+            begin()
+    finally:
+        if not pid:
+            os._exit(127)
+    return pid
 
 
 @functools.cache
@@ -40,8 +55,22 @@ def living() -> set[int]:
 def state(pid: int) -> bytes:
     """The letter that /proc shows for the state of a process; b"" if there is none."""
     with contextlib.suppress(OSError):
-        return read(f"{pid}/stat").rpartition(b")")[2].split()[0]
+        return _stat(pid)[0]
     return b""
+
+
+def threads(pids: Iterable[int]) -> int:
+    """The number of threads of all these processes; that of a zombie is one."""
+    count = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            count += max(1, int(_stat(pid)[17]))
+    return count
+
+
+def _stat(pid: int) -> list[bytes]:
+    """The fields of /proc/PID/stat after the name: the state, the parent, ..."""
+    return read(f"{pid}/stat").rpartition(b")")[2].split()
 
 
 Birth = tuple[int, int]  # when a process started: clock tick since boot, pid
@@ -61,7 +90,7 @@ def parents_and_births() -> tuple[dict[int, int], dict[int, Birth]]:
     parents, births = {}, {}
     for pid in living():
         with contextlib.suppress(OSError):  # it has ended meanwhile
-            state, parent, *rest = read(f"{pid}/stat").rpartition(b")")[2].split()
+            state, parent, *rest = _stat(pid)
             if state != b"Z":
                 parents[pid] = int(parent)
                 births[pid] = int(rest[17]), pid

@@ -202,6 +202,7 @@ class Relay:
 
     def listen(self, port: int) -> None:
         """Opens a stream to the host for each connection to `port` inside, from now on."""
+        _check_port(port)
         listener = socket.create_server((LOOPBACK, port), backlog=BACKLOG)
         listener.setblocking(False)
         self._listening[port] = listener, self._loop.spawn(self._accept_forever(listener, port))
@@ -215,6 +216,7 @@ class Relay:
 
     async def connect(self, port: int, stream: Stream) -> dict:
         """Joins `stream` with the service that listens on `port` inside, until one side ends."""
+        _check_port(port)
         sock = socket.create_connection((LOOPBACK, port), timeout=1.0)
         await self._join(sock, stream)
         return {}
@@ -265,3 +267,8 @@ class Relay:
                     await self._loop.ready(sock.fileno(), WRITE)
                 except OSError:  # the peer is gone; the host ends the stream once we end ours
                     break
+
+
+def _check_port(port: int) -> None:
+    if not 0 < port < 1 << 16:
+        raise ValueError(f"port {port} must be from 1 to 65535")

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import struct
 import time
 from typing import Any
 
@@ -35,8 +36,8 @@ class Runner:
 
     parts: the directories that the agent may write to, each with its mode.
 
-    If a method raises an OSError, the outcome has its number and text; if it raises a LookupError
-    or RuntimeError, the outcome has its text.
+    If a method raises an OSError, the outcome has its number and text; if it raises a LookupError,
+    RuntimeError or ValueError, or has too large a number, the outcome has its text.
     """
 
     def __init__(self, loop: Loop, agent: Agent, parts: dict[str, int]):
@@ -59,7 +60,8 @@ class Runner:
             outcome = await getattr(self, f"do_{request['do']}")(request, stream)
         except OSError as error:
             outcome = {"errno": error.errno, "error": error.strerror or str(error)}
-        except ValueError as error:  # a path that the kernel cannot represent
+        # A path or a number that the kernel cannot represent.
+        except (ValueError, OverflowError, struct.error) as error:
             outcome = {"errno": errno.EINVAL, "error": str(error)}
         except (LookupError, RuntimeError) as error:
             outcome = {"error": str(error.args[0])}
@@ -76,7 +78,9 @@ class Runner:
         if name in self.sessions:
             raise LookupError(f"session {name!r} is open already")
         account = files.find(request["user"]) if request["user"] else None
-        self.sessions[name] = self._start_session(request["cwd"], request["env"], account)
+        self.sessions[name] = Session(
+            self.agent, self.loop, request["cwd"], request["env"], account
+        )
         return {}
 
     async def do_run(self, request: Request, stream: Stream) -> dict:
@@ -177,7 +181,7 @@ class Runner:
     ) -> Session:
         try:
             return Session(self.agent, self.loop, directory, env, account)
-        except OSError:  # agent processes may use up all pids or memory
+        except OSError:  # the agent's processes may have left no room, but a next command must run
             self.agent.kill()
             return Session(self.agent, self.loop, directory, env, account)
 

@@ -7,10 +7,12 @@ seccomp.py) are forbidden.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import select
 import signal
+import sys
 import termios
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -68,6 +70,7 @@ class Agent:
     world: where its processes live; None if that is the runner's own namespaces.
     env: further environment variables of its processes.
     substitutes: commands for programs that the image may lack.
+    pids: maximum number of its processes and threads at a time.
     """
 
     def __init__(
@@ -77,9 +80,11 @@ class Agent:
         world: World | None,
         env: dict[str, str],
         substitutes: dict[str, list[str]],
+        pids: int,
     ):
         self.rights = rights
-        self._loop, self._world = loop, world
+        self._loop, self._world, self._pids = loop, world, pids
+        self._own = {1, os.getpid()}  # a child has another number for itself
         self._commands = {
             name: command for name, command in substitutes.items() if not _is_installed(name)
         }
@@ -124,15 +129,50 @@ class Agent:
         fds: the child's descriptors; those of 0 to 2 that are missing are /dev/null.
         terminal: descriptor 0 is a terminal, which becomes the controlling one.
         account: the user that it runs as; the agent's if None.
+
+        Errors: OSError, such as that of a fork without room for it (`pids`); ValueError for an
+        empty `argv`.
         """
+        if not argv:
+            raise ValueError("argv must have at least one word, the program")
+        self._reap()
+        self._require_room(1)
         if self._world and not self._world.init:
             self._world.make()
             self._world.wait()
-        if pid := self._fork():
-            child = self._children[pid] = Child(self._loop, pid)
-            return child
-        argv = [*self._commands.get(argv[0], argv[:1]), *argv[1:]]
+        pid = self._fork(lambda: self._be_child(argv, fds, directory, env, terminal, account))
+        child = self._children[pid] = Child(self._loop, pid)
+        return child
+
+    @contextlib.contextmanager
+    def unlimited(self) -> Iterator[None]:
+        """For programs of the runner's own, which must not depend on what the agent leaves."""
+        limit, self._pids = self._pids, sys.maxsize
         try:
+            yield
+        finally:
+            self._pids = limit
+
+    def _require_room(self, coming: int) -> None:
+        """Raises a refused fork's error if more than `pids` processes and threads live, the
+        `coming` ones included. The kernel refuses forks to the agent's own processes only: what
+        this process starts is born outside of their group, which any number may enter."""
+        if kernel.threads(self.others()) + coming > self._pids:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    def _be_child(
+        self,
+        argv: list[str],
+        fds: dict[int, int],
+        directory: str,
+        env: Mapping[str, str],
+        terminal: bool,
+        account: Account | None,
+    ) -> None:
+        """Makes this process, a new child of the runner, what `spawn` describes. Returns only if
+        that fails, after it has said so on standard error."""
+        try:
+            argv = [*self._commands.get(argv[0], argv[:1]), *argv[1:]]
             os.setsid()
             kernel.call("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             _take_descriptors(fds)
@@ -143,23 +183,23 @@ class Agent:
             if account:
                 env = {**account.variables(), **env}
             self.rights.take(account, fds)
+            self._require_room(0)  # again: from here on, the others cannot fork beyond the limit
             try:
                 os.chdir(directory)
             except (OSError, ValueError):  # removed, or an invalid name
                 os.chdir(WORK)
             os.execvpe(argv[0], argv, {**self._environment, **env})
         except BaseException as error:
-            os.write(2, f"cannot start {argv[0]}: {error}\n".encode())
-        finally:
-            os._exit(127)
+            os.write(2, f"cannot start {argv[0]}: {error}\n".encode("utf-8", "replace"))
 
-    def _fork(self) -> int:
-        """Forks a process that the OOM killer picks before this one: it inherits the score."""
+    def _fork(self, begin: Callable[[], None]) -> int:
+        """As `kernel.fork`. The OOM killer picks the new process before this one: it inherits the
+        score."""
         os.write(self._oom_score, b"1000")
         try:
-            return os.fork()
+            return kernel.fork(begin)
         finally:
-            os.write(self._oom_score, b"0")  # of this process, even if the child writes it
+            os.write(self._oom_score, b"0")
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -193,7 +233,7 @@ class Agent:
 
     def others(self) -> set[int]:
         """The pids of the agent's processes."""
-        return kernel.living() - {1, os.getpid(), self._world.init if self._world else 1}
+        return kernel.living() - self._own - {self._world.init if self._world else 1}
 
     def kill(self) -> None:
         """Kills all processes of the agent, and frees their System V IPC objects."""

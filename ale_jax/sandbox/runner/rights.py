@@ -10,14 +10,12 @@ import struct
 from collections.abc import Iterable, Iterator
 
 from . import kernel
-from .files import Account
+from .files import RUNNER_ID, Account
 from .seccomp import Filter
 
 CAPABILITIES = {
     **{"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7},
 }
-# The user of the runner where the agent is root: one that no image has.
-RUNNER_ID = 2_000_000_000
 PR_SET_KEEPCAPS, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 8, 24, 38
 CAPABILITY_VERSION = 0x20080522
 LOWEST_GROUP = 512  # above every descriptor of a session or a job

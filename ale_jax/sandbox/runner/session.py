@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import time
+from collections.abc import Iterator
 
 from .files import Account
 from .kernel import now
@@ -74,17 +75,25 @@ class Session:
         feed_r, self._feed_w = os.pipe()
         self._reply_r, reply_w = os.pipe()
         self._output_r, output_w = os.pipe()
-        for fd in (self._feed_w, self._reply_r, self._output_r):
+        self._open = [self._feed_w, self._reply_r, self._output_r]
+        for fd in self._open:
             os.set_blocking(fd, False)
-        fds = {1: output_w, 2: output_w, FEED_FD: feed_r, REPLY_FD: reply_w}
-        self.child = agent.spawn(BASH, fds, directory, env, account=account)
-        for fd in (feed_r, reply_w, output_w):
-            os.close(fd)
-        os.write(self._feed_w, LOOP.encode() + b"\0")
         self.directory = directory
         self._command: _Command | None = None
         self._terminal: Terminal | None = None
         self._begun: _Command | None = None  # the last command on the terminal
+        self._dialogues, self._is_closed = 0, False
+        fds = {1: output_w, 2: output_w, FEED_FD: feed_r, REPLY_FD: reply_w}
+        try:
+            self.child = agent.spawn(BASH, fds, directory, env, account=account)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            for fd in (feed_r, reply_w, output_w):
+                os.close(fd)
+        with contextlib.suppress(BrokenPipeError):  # it has ended, as the next command finds
+            os.write(self._feed_w, LOOP.encode() + b"\0")
 
     @property
     def alive(self) -> bool:
@@ -95,10 +104,33 @@ class Session:
         return self._command is not None
 
     def close(self) -> None:
-        for fd in (self._feed_w, self._reply_r, self._output_r):
-            os.close(fd)
+        """Closes the descriptors, but only when nothing reads what its processes left in them: the
+        numbers could be another session's by then."""
+        self._is_closed = True
+        self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        if not self._is_closed or self._command or self._dialogues:
+            return
+        while self._open:
+            os.close(self._open.pop())
         if self._terminal:
             self._terminal.close()
+            self._terminal = None
+
+    def _over(self) -> None:
+        """Ends the command for this session, which may take the next one."""
+        self._command = None
+        self._close_if_unused()
+
+    @contextlib.contextmanager
+    def _in_dialogue(self) -> Iterator[Terminal]:
+        self._dialogues += 1
+        try:
+            yield self._terminal
+        finally:
+            self._dialogues -= 1
+            self._close_if_unused()
 
     async def run(
         self, text: bytes, timeout: float, output_bytes: int, live: Stream | None
@@ -123,7 +155,7 @@ class Session:
         self._drain(command, MAX_PIPE)
         if sender:
             await command.all_sent()
-        self._command = None
+        self._over()
         return command.exit_code if command.outlived else None, timed_out, command.output
 
     def begin(self, text: bytes) -> None:
@@ -140,7 +172,8 @@ class Session:
         """Errors: LookupError if no command runs on the terminal; RuntimeError."""
         if self._begun is None or self._begun.over.is_set:
             raise LookupError("no command runs on the session's terminal: begin one")
-        await self._terminal.send(data)
+        with self._in_dialogue() as terminal:
+            await terminal.send(data)
 
     async def expect(
         self, pattern: re.Pattern[bytes] | None, seconds: float, output: HeadAndTail
@@ -154,7 +187,8 @@ class Session:
         if command is None:
             raise LookupError("there was no command on the session's terminal: begin one")
         deadline = time.monotonic() + seconds
-        matched = await self._terminal.expect(pattern, command.over, deadline, output)
+        with self._in_dialogue() as terminal:
+            matched = await terminal.expect(pattern, command.over, deadline, output)
         if not command.over.is_set:
             return matched, None
         if command.exit_code is not None and command.outlived:
@@ -166,7 +200,7 @@ class Session:
         await command.over.wait()
         for task in tasks:
             self._loop.cancel(task)
-        self._command = None
+        self._over()
 
     async def interrupt(self, seconds: float) -> bool:
         """Sends SIGINT to the command and its children, and SIGKILL if they outlive `seconds`.

@@ -49,9 +49,7 @@ class World:
             kernel.call("setns", namespace, kind)
         kernel.call("unshare", CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWPID)
         ready_r, ready_w = os.pipe()
-        self.init = os.fork()
-        if not self.init:
-            self._be_init(ready_w)
+        self.init = kernel.fork(lambda: self._be_init(ready_w))
         os.close(ready_w)
         self._ready = ready_r
 
@@ -78,8 +76,6 @@ class World:
                 signal.pause()
         except BaseException as error:
             os.write(ready, str(error).encode())
-        finally:
-            os._exit(1)
 
     def _mount(self) -> None:
         _mount("proc", "/proc", "proc", PLAIN)

@@ -10,7 +10,15 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Path, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, WithJsonSchema, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from ale_jax.sandbox.pool.api import StartRequest
 from ale_jax.sandbox.runner.wire import MAIN
@@ -20,6 +28,8 @@ from ale_jax.sandbox.spec import SandboxSpec
 
 ID = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$"
 MAX_COUNT = 256
+# As with a spec's MAX_TEXT_BYTES: a pool remembers them, and shows those of all sandboxes at once.
+MAX_LABELS, MAX_LABELS_BYTES = 64, 16 << 10
 
 
 def _schema(record: type) -> dict[str, Any]:
@@ -64,7 +74,11 @@ class StartBody(Body):
 
     spec: SpecJson
     id: str = Field("", pattern=f"{ID}|^$", description="Chosen by you; empty: by the pool.")
-    labels: dict[str, str] = Field(default_factory=dict, description="Shown in the status.")
+    labels: dict[str, str] = Field(
+        default_factory=dict,
+        description=f"Shown in the status. At most {MAX_LABELS}, with {MAX_LABELS_BYTES} bytes of"
+        " JSON together.",
+    )
     idle_seconds: float = Field(
         0.0, ge=0, description="Limit on time without use; 0: as long as your token may have."
     )
@@ -75,6 +89,16 @@ class StartBody(Body):
         False, description="If it is lost, start it again with its initial files."
     )
     snapshot: str = Field("", description="Id of a snapshot with its initial files.")
+
+    @field_validator("labels")
+    @classmethod
+    def _few(cls, labels: dict[str, str]) -> dict[str, str]:
+        if len(labels) > MAX_LABELS:
+            raise ValueError(f"there are {len(labels)}: use at most {MAX_LABELS}")
+        if (size := len(json.dumps(labels))) > MAX_LABELS_BYTES:
+            limit = f"use at most {MAX_LABELS_BYTES}, and put long values into files"
+            raise ValueError(f"they have {size} bytes of JSON: {limit}")
+        return labels
 
     def request(self) -> StartRequest:
         """Errors: ValueError."""
@@ -123,7 +147,9 @@ class ExpectBody(Body):
 class ProcessBody(Body):
     """A process outside every session."""
 
-    argv: list[str] | str = Field(description="Arguments, or a command line for bash.")
+    argv: Annotated[list[str], Field(min_length=1)] | str = Field(
+        description="Arguments, or a command line for bash."
+    )
     timeout: Timeout = None
     cwd: Cwd = "/work"
     env: Env
@@ -198,10 +224,12 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 async def caller_of(request: Request) -> Caller:
     state = request.app.state
+    ticket = request.scope["ticket"]
+    ticket.keep(ticket.received_bytes)  # the body was read, and may be shorter than it could be
     scope, pool, key = request.scope, state.pool, request.scope.get("request_key")
     if key and hasattr(pool, "for_request"):  # it keeps the outcomes of repeated requests
         pool = pool.for_request(*key)
-    return Caller(pool, state.owners, scope["tenant"], scope["ticket"])
+    return Caller(pool, state.owners, scope["tenant"], ticket)
 
 
 By = Annotated[Caller, Depends(caller_of)]

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.pool.accounting import OWNER
 from ale_jax.sandbox.pool.api import (
     Event,
@@ -17,11 +18,14 @@ from ale_jax.sandbox.pool.api import (
     StartRequest,
     Status,
 )
+from ale_jax.sandbox.service import uploads
 from ale_jax.sandbox.service.access import Tenant
 from ale_jax.sandbox.service.records import EventsAnswer, Refusal, not_found, taken
-from ale_jax.sandbox.service.tenants import Account, Ticket
+from ale_jax.sandbox.service.tenants import MB, Account, Ticket
 
 MAX_OWNERS = 100_000
+# How much room a download is tried with. A failure costs at most half of the next attempt.
+DOWNLOAD_BYTES = (8 * MB, 32 * MB, 128 * MB, uploads.MAX_BYTES)
 OWNER_S = 5.0  # much less than any pool remembers a sandbox that has ended
 
 
@@ -116,9 +120,33 @@ class Caller:
 
     async def call(self, id: str, method: str, **arguments: Any) -> Any:
         await self.own(id)
-        if size := arguments.get("max_bytes"):
-            await self.ticket.hold(size)
-        return await self.pool.call(id, method, **arguments)
+        size = arguments.get("max_bytes")
+        if not size:
+            return await self.pool.call(id, method, **arguments)
+        kept = self.ticket.held_bytes
+        await self.ticket.hold(size)
+        try:
+            content = await self.pool.call(id, method, **arguments)
+            kept += len(content)
+        finally:
+            self.ticket.keep(kept)
+        return content
+
+    async def download(self, id: str, path: str) -> bytes:
+        """Returns an archive of a directory. Nobody knows its size before, so it is tried with more
+        and more room, lest it wait until the buffer has room for the largest."""
+        most = int(min(uploads.MAX_BYTES, self.account.quota.buffer_mb * MB))
+        for size in (*(each for each in DOWNLOAD_BYTES if each < most), most):
+            try:
+                return await self.call(id, "pack", path=path, max_bytes=size)
+            except SandboxError as error:
+                if f"longer than {size} bytes" not in str(error):
+                    raise
+                longer = error
+        if most < uploads.MAX_BYTES:
+            message = f"{longer}, the buffer_mb of this token: transfer it in parts"
+            raise SandboxError(message) from longer
+        raise longer
 
     async def stream(
         self, id: str, argv: Sequence[str] | str, **arguments: Any

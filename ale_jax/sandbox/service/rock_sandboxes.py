@@ -89,9 +89,12 @@ class RockSandboxes:
         return sandbox.request.id if sandbox else id
 
     def idle_seconds(self, by: Caller, id: str) -> float:
-        """How long it may live without use; 0: no limit that ROCK's client has set."""
+        """How long it may live without use, according to ROCK's client and to the token; 0: no
+        limit."""
         sandbox = self._find(by, id)
-        return sandbox.request.idle_seconds if sandbox else 0.0
+        asked = sandbox.request.idle_seconds if sandbox else 0.0
+        limit = min(asked or math.inf, by.account.quota.idle_seconds)
+        return limit if math.isfinite(limit) else 0.0
 
     async def wait_for_start(self, by: Caller, id: str, seconds: float) -> None:
         """Returns when the start has succeeded or failed, or after `seconds`."""

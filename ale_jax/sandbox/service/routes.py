@@ -277,9 +277,8 @@ async def list_directory(id: Id, by: By, path: FilePath = "/work") -> Response:
 @file_router.get("/archive", response_class=Response, responses=binary("A tar.", TAR))
 async def download(id: Id, by: By, path: FilePath = "/work") -> Response:
     """Returns a directory as a tar. Its content comes from the agent: do not trust it when you
-    unpack it."""
-    data = await by.call(id, "pack", path=path, max_bytes=uploads.MAX_BYTES)
-    return Response(data, media_type=TAR)
+    unpack it. 409 if it is larger than 256 MiB, or than the buffer of your token."""
+    return Response(await by.download(id, path), media_type=TAR)
 
 
 @file_router.put("/archive", status_code=204, openapi_extra=raw_body("A plain tar.", TAR))

@@ -17,6 +17,9 @@ from ale_jax.sandbox.spec import SandboxSpec
 
 MB = 1 << 20
 HOUR_S = 3600.0
+# A body up to this size does not count as buffered: the call takes as much without it, and `calls`
+# bounds those. So what waits for room in the buffer does not wait for the end of a long command.
+UNCOUNTED_BYTES = 64 << 10
 PATIENCE_S = 1.0  # a token that is further behind its bytes_per_second must wait before it calls
 ROOM = tuple(field.name for field in dataclasses.fields(Room))
 
@@ -31,8 +34,8 @@ class Quota:
     output_bytes: the largest `output_bytes` of a spec. The service holds that much in memory for
         each command.
     calls: calls in progress at a time.
-    buffer_mb: size of all uploads and downloads that the service holds for it at a time; further
-        ones wait.
+    buffer_mb: size of all uploads and downloads that the service holds for it at a time, without
+        those of up to UNCOUNTED_BYTES; further ones wait.
     bytes_per_second: of bodies, in both directions together. Streams and answers are slowed down.
         The default takes a quarter of a core, which leaves enough for others on a small machine.
     idle_seconds, deadline_seconds: the longest times that a sandbox may live without use, and since
@@ -140,7 +143,7 @@ class Account:
             yield ticket
         finally:
             self.calls -= 1
-            self.give_back(ticket.held_bytes)
+            ticket.keep(0)
 
     async def hold(self, size: int) -> None:
         """Waits until the service may hold `size` more bytes for this tenant. Errors: Refusal."""
@@ -190,17 +193,27 @@ async def usages(pool: SandboxPool, accounts: Iterable[Account]) -> AsyncIterato
 
 
 class Ticket:
-    """One call in progress, which gives back at its end what it holds."""
+    """One call in progress, which gives back at its end what it holds. received_bytes: of its body,
+    or of a connection's frames, so far."""
 
     def __init__(self, account: Account):
-        self.account, self.held_bytes = account, 0
+        self.account, self.held_bytes, self.received_bytes = account, 0, 0
 
     async def hold(self, size: int) -> None:
-        """See `Account.hold`."""
-        await self.account.hold(size)
-        self.held_bytes += size
+        """See `Account.hold`. Nothing for up to UNCOUNTED_BYTES."""
+        if size > UNCOUNTED_BYTES:
+            await self.account.hold(size)
+            self.held_bytes += size
+
+    def keep(self, size: int) -> None:
+        """Gives back what it holds beyond `size` bytes."""
+        kept = size if size > UNCOUNTED_BYTES else 0
+        if self.held_bytes > kept:
+            self.account.give_back(self.held_bytes - kept)
+            self.held_bytes = kept
 
     async def receive(self, size: int) -> None:
+        self.received_bytes += size
         self.account.bytes_in += size
         await self.account.pay(size)
 

@@ -6,6 +6,7 @@ import json
 import gguf
 import jax
 import numpy as np
+from transformers import PreTrainedTokenizerFast
 
 from ale_jax.model.layers import rotary_frequencies
 from ale_jax.model.weights.layout import is_stored, layout
@@ -35,23 +36,36 @@ _NAMES = {
 }
 
 
-def write_gguf(path, architecture, params, shape, quantisation=None, metadata=None, extra=None):
-    """quantisation: of the matrices whose rows it can divide. metadata: fields to be changed (None:
-    left out). extra: further tensors."""
-    writer = gguf.GGUFWriter(path, architecture)
-    for key, value in (_metadata(shape) | (metadata or {})).items():
+@dataclasses.dataclass(frozen=True)
+class Changes:
+    """What a file has beside its weights. metadata: fields to be changed (None: left out). extra:
+    further tensors. tokenizer: as in `write_tokenizer`."""
+
+    metadata: dict = dataclasses.field(default_factory=dict)
+    extra: dict = dataclasses.field(default_factory=dict)
+    tokenizer: PreTrainedTokenizerFast | None = None
+    endianess: gguf.GGUFEndian = gguf.GGUFEndian.LITTLE
+
+
+def write_gguf(path, architecture, params, shape, quantisation=None, **changes):
+    """quantisation: of the matrices whose rows it can divide. changes: see `Changes`."""
+    changes = Changes(**changes)
+    writer = gguf.GGUFWriter(path, architecture, endianess=changes.endianess)
+    for key, value in (_metadata(shape) | changes.metadata).items():
         if isinstance(value, str):
             writer.add_string(f"{architecture}.{key}", value)
         elif isinstance(value, float):
             writer.add_float32(f"{architecture}.{key}", value)
         elif value is not None:
             writer.add_uint32(f"{architecture}.{key}", value)
-    for name, array in (_tensors(architecture, params, shape) | (extra or {})).items():
+    for name, array in (_tensors(architecture, params, shape) | changes.extra).items():
         if quantisation and array.ndim > 1 and array.shape[-1] % 32 == 0:
             data = gguf.quantize(array, quantisation)
             writer.add_tensor(name, data, raw_dtype=quantisation)
         else:
             writer.add_tensor(name, array)
+    if changes.tokenizer:
+        _add_tokenizer(writer, changes.tokenizer)
     _close(writer)
     return path
 
@@ -59,6 +73,12 @@ def write_gguf(path, architecture, params, shape, quantisation=None, metadata=No
 def write_tokenizer(path, tokenizer):
     """A GGUF file of nothing but the vocabulary, merges and template of a byte-level BPE."""
     writer = gguf.GGUFWriter(path, "qwen2")
+    _add_tokenizer(writer, tokenizer)
+    _close(writer)
+    return path
+
+
+def _add_tokenizer(writer, tokenizer):
     vocabulary = tokenizer.get_vocab()
     special = set(tokenizer.all_special_ids)
     kinds = [
@@ -72,8 +92,6 @@ def write_tokenizer(path, tokenizer):
     writer.add_eos_token_id(tokenizer.eos_token_id)
     if tokenizer.chat_template:
         writer.add_chat_template(tokenizer.chat_template)
-    _close(writer)
-    return path
 
 
 def _merges(tokenizer):

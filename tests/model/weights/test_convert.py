@@ -10,11 +10,13 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
+from ale_jax.model.weights.config import NO_EXPERTS
 from ale_jax.model.weights.convert import main
 from ale_jax.model.weights.export import export
 from ale_jax.model.weights.load import load_params, open_checkpoint
-from tests.model.shapes import LLAMA
+from tests.model.shapes import LLAMA, QWEN2
 from tests.model.weights.families import random_params
+from tests.model.weights.gguf_files import write_gguf
 
 MESSAGES = [{"role": "user", "content": "Read lemon.txt."}]
 SHAPE = dataclasses.replace(LLAMA, vocab_size=320)
@@ -51,6 +53,19 @@ def test_without_experts_only_the_type_changes(source, tmp_path):
     jax.tree.map(
         np.testing.assert_array_equal, load_params(converted), load_params(exact, jnp.bfloat16)
     )
+
+
+def test_a_gguf_file_becomes_a_folder_that_transformers_loads(source, tmp_path):
+    shape, folder = dataclasses.replace(QWEN2, **NO_EXPERTS, vocab_size=320), tmp_path / "out"
+    params, tokenizer = random_params(shape), train_bpe(MESSAGES, 300)
+    path = write_gguf(tmp_path / "x.gguf", "qwen2", params, shape, tokenizer=tokenizer)
+    with pytest.raises(OSError):
+        AutoModelForCausalLM.from_pretrained(path)
+    assert main([str(path), str(folder), "--dtype=float32"]) == 0
+    jax.tree.map(np.testing.assert_array_equal, load_params(open_checkpoint(folder)), params)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    np.testing.assert_array_equal(model.model.embed_tokens.weight.detach(), params["embed_VD"])
+    assert ChatTokenizer.load(folder).stop_ids == ChatTokenizer(tokenizer).stop_ids
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,10 @@ BAD_CONTENTS = {
         {"extra": {"blk.0.new": np.zeros((32,), np.int8)}},
         "tensor blk.0.new: Dequantization for I8 is not yet implemented",
     ),
+    "byte order": (
+        {"endianess": gguf.GGUFEndian.BIG},
+        "the file is big-endian, .* a little-endian file, .* `gguf-convert-endian COPY little`",
+    ),
 }
 
 

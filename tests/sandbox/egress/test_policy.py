@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ale_jax.sandbox.egress.policy import EgressPolicy
+from ale_jax.sandbox.egress.policy import (
+    AUTHORITY,
+    MAX_ALLOW,
+    EgressPolicy,
+    canonical_host,
+    parse_authority,
+)
 from tests.rows import each_row
 from tests.sandbox.egress.world import HTTP
 
@@ -84,6 +90,7 @@ WRONG_POLICIES = [
     ("allowlist", "pypi.org", "'pypi.org'.*list"),
     ("allowlist", {"pypi.org": 443}, "list"),
     ("allowlist", ("pypi.org", 443), "443.*text"),
+    ("allowlist", ("pypi.org",) * (MAX_ALLOW + 1), "1001 hosts; write at most 1000"),
 ]
 
 
@@ -114,6 +121,9 @@ WRONG_ENTRIES = {
     "example.test/": "host name",
     "a" * 64 + ".org": "host name",
     "a." * 127 + "org": "host name",
+    "a." * 127 + "long:65535": "at most 260 characters",
+    "a." * 9000 + "org": "at most 260 characters",
+    "[" + ":" * 9000: "at most 260 characters",
     "*.org": "full name",
     "localhost": "full name",
     HTTP + "example.org": "HOST or HOST:PORT",
@@ -157,6 +167,20 @@ def test_an_entry_that_is_no_host_is_refused_with_a_remedy(entry, remedy):
     with pytest.raises(ValueError, match=remedy) as caught:
         allowing("pypi.org", entry)
     assert ascii(entry)[:60] in str(caught.value)
+
+
+def test_the_longest_host_and_port_are_accepted():
+    host = "a." * 125 + "org"
+    assert parse_authority(f"{host}.:65535").host == host and len(host) == 253
+    assert allowing(f"*.{host}:65535").permits(f"a.{host}", 65535) is False  # longer than a name
+    with pytest.raises(ValueError, match="at most 253 characters"):
+        canonical_host(f"{host}..")
+
+
+def test_no_text_makes_the_expression_try_more_than_one_division():
+    # With two divisions at each colon, this would take hours.
+    assert AUTHORITY.fullmatch("[" + ":" * 1_000_000) is None
+    assert AUTHORITY.fullmatch("[" + "a" * 500_000 + ":" * 500_000) is None
 
 
 LABELS = st.text(string.ascii_lowercase + string.digits, min_size=1, max_size=8)

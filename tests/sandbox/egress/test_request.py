@@ -237,6 +237,13 @@ def test_an_endless_line_is_not_kept():
     assert Endless.given <= CHUNK
 
 
+def test_a_target_that_no_request_has_is_refused_in_one_pass():
+    """Else a million characters would take hours."""
+    limits = Limits(head_bytes=1 << 22)
+    with pytest.raises(Refusal, match="full http URL"):
+        read(head("GET http://" + "a" * 1_000_000 + "# HTTP/1.1", "Host: a"), limits=limits)
+
+
 CHUNKED = b"3\r\nabc\r\n0A\r\n0123456789\r\n0\r\n\r\n"
 
 

@@ -9,8 +9,18 @@ from hypothesis import strategies as st
 
 from ale_jax.sandbox.api import ImageMissing, SandboxError, SandboxLost
 from ale_jax.sandbox.node import frames
-from ale_jax.sandbox.pool.api import Cause, PoolFull, QuotaExceeded, SandboxGone
+from ale_jax.sandbox.pool.api import (
+    Cause,
+    Change,
+    PoolFull,
+    QuotaExceeded,
+    SandboxGone,
+    State,
+    Status,
+)
+from ale_jax.sandbox.service.bodies import MAX_LABELS_BYTES, StartBody
 from ale_jax.sandbox.service.records import Refusal
+from ale_jax.sandbox.spec import MAX_TEXT_BYTES, SandboxSpec
 
 
 def read(data: bytes):
@@ -59,6 +69,25 @@ def frame(head) -> bytes:
 def test_a_bad_frame_is_refused(data):
     with pytest.raises(ValueError):
         read(data)
+
+
+def test_what_the_far_end_would_not_read_is_refused_before_it_is_sent(monkeypatch):
+    whole = frames.pack(["x" * 1000])
+    monkeypatch.setattr(frames, "MAX_HEAD", len(whole) - frames.SIZE.size)
+    assert read(frames.pack(["x" * 1000])) == ["x" * 1000]
+    with pytest.raises(Refusal, match="bytes of JSON are more than the"):
+        frames.pack(["x" * 1001])
+
+
+def test_three_thousand_of_the_largest_starts_fit_into_one_listing():
+    most = MAX_TEXT_BYTES - len('[[["A", ""]], [], []]')
+    spec = SandboxSpec(env=(("A", "x" * most),))
+    labels = {"l": "x" * (MAX_LABELS_BYTES - len('{"l": ""}'))}
+    assert StartBody(spec=spec.to_json(), labels=labels).request().spec == spec
+    life = tuple(Change(0.0, State.RUNNING, "x" * 100) for _ in range(10))
+    pair = (State.STOPPED, Cause.STOPPED, 0, 0, 0.0, 0.0)
+    status = Status("x" * 128, "node", "bubblewrap", *pair, spec, labels, life)
+    assert 3000 * len(frames.pack([status])) < frames.MAX_HEAD
 
 
 def test_a_frame_that_breaks_off_is_the_end():

@@ -56,6 +56,19 @@ async def house(state, **options):
 
 
 @in_a_loop
+async def test_an_answer_that_is_too_large_is_said_to_be_and_ends_nothing(state, monkeypatch):
+    async with house(state) as here:
+        front = await here.front()
+        for id in ("a", "b"):
+            await front.start(StartRequest(SPEC, id=id, labels={"x": "y" * 1000}))
+        monkeypatch.setattr(frames, "MAX_HEAD", 3000)
+        with pytest.raises(Refusal, match="bytes of JSON are more than the 3000") as refusal:
+            await front.statuses()
+        assert (refusal.value.status, refusal.value.kind) == (500, "too_large")
+        assert (await front.status("b")).id == "b"
+
+
+@in_a_loop
 async def test_two_front_ends_see_the_same_sandboxes(state):
     async with house(state) as here:
         one, other = await here.front(), await here.front()

@@ -7,11 +7,14 @@ import signal
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
-from ale_jax.sandbox.api import SandboxStats
+from ale_jax.sandbox import exchange
+from ale_jax.sandbox.api import ProcessResult, SandboxStats
 from ale_jax.sandbox.cli import tables
+from ale_jax.sandbox.cli.files import _copy_out
 from ale_jax.sandbox.cli.main import main
 from ale_jax.sandbox.cli.parser import make_parser, spec_of
 from ale_jax.sandbox.cli.tables import printable
@@ -107,6 +110,38 @@ def test_copies_keep_permissions_and_go_to_any_writable_path(line, id, tmp_path)
     code, _, err = line("cp", f"{id}:nothing", str(tmp_path))
     assert code == 1
     assert err == f"ale-sandbox cp: there is no '{WORK}/nothing' in sandbox {id}\n"
+
+
+MANY = "mkdir -p many/d; cd many; for n in 640 750 600; do echo $n > $n; chmod $n $n; done"
+
+
+def test_what_is_beyond_the_end_of_a_listing_is_copied(line, id, tmp_path, monkeypatch):
+    monkeypatch.setattr(exchange, "MAX_ENTRIES", 1)
+    line("exec", id, MANY)
+    for mode in ("640", "750", "600"):
+        assert line("cp", f"{id}:many/{mode}", str(tmp_path)) == (0, "", "")
+        assert (tmp_path / mode).read_text() == f"{mode}\n"
+        assert (tmp_path / mode).stat().st_mode & 0o777 == int(mode, 8)
+    assert line("cp", str(tmp_path / "750"), f"{id}:many/d") == (0, "", "")  # into it
+    assert line("cp", f"{id}:many/d/", str(tmp_path / "d")) == (0, "", "")
+    assert (tmp_path / "d/750").read_text() == "750\n"
+    code, _, err = line("cp", f"{id}:many/4", str(tmp_path))
+    assert code == 1 and f"there is no '{WORK}/many/4' in sandbox" in err
+    line("exec", id, "rm -r many")
+
+
+def test_a_file_whose_permissions_nobody_tells_is_not_copied_without(tmp_path):
+    failed = ProcessResult("", "stat: command not found", 127, False, 0, 0.0)
+
+    def listed(path):
+        if path != WORK:
+            raise FileNotFoundError(path)
+        return []
+
+    box = SimpleNamespace(list=listed, read=lambda path, most: b"x", exec=lambda argv: failed)
+    with pytest.raises(OSError, match=r"permissions of '/work/x' are unknown: .*: move the file"):
+        _copy_out(box, "/work/x", tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_states_are_saved_restored_forked_and_reset(line, id):

@@ -1,12 +1,18 @@
 """Stop, restart and delete as ROCK has them, over a pool that uses no id twice."""
 
+import math
+
 import pytest
 
 from ale_jax.sandbox.api import SandboxError, SandboxStartError
-from ale_jax.sandbox.pool.api import Cause
+from ale_jax.sandbox.pool.api import Cause, StartRequest
 from ale_jax.sandbox.service import rock
+from ale_jax.sandbox.service.access import Tenant
+from ale_jax.sandbox.service.caller import Caller
+from ale_jax.sandbox.service.rock_sandboxes import RockSandbox, RockSandboxes
 from ale_jax.sandbox.service.rock_spec import RockOptions
-from ale_jax.sandbox.spec import WORK
+from ale_jax.sandbox.service.tenants import Account, Quota, Ticket
+from ale_jax.sandbox.spec import WORK, SandboxSpec
 from tests.sandbox.service.conftest import over_memory
 from tests.sandbox.service.rock_wire import (
     ask,
@@ -42,6 +48,26 @@ def test_a_restart_brings_the_files_back_under_the_same_id(real):
         session = {"sandbox_id": id, "session": "default"}
         assert ask(http, "create_session", **session)["status"] == "Success"
         assert ask(http, "delete", sandbox_id=id)["status"] == "Success"
+
+
+@pytest.mark.parametrize(
+    ("asked", "quota", "limit"),
+    [
+        (60.0, Quota(idle_seconds=100.0), 60.0),
+        (0.0, Quota(idle_seconds=100.0), 100.0),  # as the pool has it
+        (None, Quota(idle_seconds=100.0), 100.0),  # it was not started here
+        (60.0, Quota(idle_seconds=math.inf), 60.0),
+        (0.0, Quota(idle_seconds=math.inf), 0.0),
+        (None, Quota(idle_seconds=math.inf), 0.0),
+    ],
+)
+def test_a_model_service_may_be_idle_for_as_long_as_the_token_permits(asked, quota, limit):
+    sandboxes, ann = RockSandboxes(), Account("ann", quota, shares=False)
+    by = Caller(None, None, Tenant("ann", quota=quota), Ticket(ann))
+    if asked is not None:
+        request = StartRequest(SandboxSpec(), id="a", idle_seconds=asked)
+        sandboxes._known["a"] = RockSandbox("ann", request, None, 0.0)
+    assert sandboxes.idle_seconds(by, "a") == limit
 
 
 def test_what_runs_is_not_restarted(rocky):
