@@ -68,6 +68,16 @@ def test_the_session_is_busy_until_an_interrupt_ends_the_command(box):
     assert "1234" not in processes(box)
 
 
+def test_an_interrupt_waits_until_bash_has_read_the_command(box):
+    """Bash would ignore an earlier one, and go on with what follows the program that is killed."""
+    bash = box.run("echo $$").output.strip()
+    box.exec(f"kill -STOP {bash}")
+    box.begin("sleep 1234; echo after")
+    box.exec(f"(sleep 0.3; kill -CONT {bash}) > /dev/null 2>&1 &")
+    assert box.interrupt()
+    assert box.expect("after").exit_code == 130
+
+
 def test_a_flood_is_read_up_to_a_limit_and_nobody_waits_for_it(box):
     box.begin("yes flood")
     first = box.expect("never", timeout=0.5)

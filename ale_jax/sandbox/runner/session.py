@@ -1,9 +1,12 @@
 """A persistent bash session and the command that it runs."""
 
 import contextlib
+import fcntl
 import os
 import re
 import signal
+import sys
+import termios
 import time
 from collections.abc import Iterator
 
@@ -18,6 +21,7 @@ from .wire import CHUNK, HeadAndTail
 FEED_FD, REPLY_FD = 198, 199
 MAX_PIPE = 1 << 20  # the largest pipe buffer that an unprivileged process can set
 GRACE_S = 0.3
+LOOK_S = 0.002  # between two looks whether bash has read a command
 EXIT_TIMED_OUT = 124
 
 # Ctrl-C must drop all of the command, also what follows the interrupted program, as it does in an
@@ -216,6 +220,7 @@ class Session:
     async def _stop(self, command: "_Command", grace: float) -> None:
         """Interrupts the command; kills what it has started if it outlives `grace` seconds; and
         kills the session if bash itself does not end the command then."""
+        await self._taken_up(command, time.monotonic() + grace)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.child.pid, signal.SIGINT)
         if await command.over.wait(time.monotonic() + grace):
@@ -226,18 +231,27 @@ class Session:
             # Its bash may have reported the end of the command just before it was killed.
             command.outlived = False
 
+    async def _taken_up(self, command: "_Command", deadline: float) -> None:
+        """Returns when bash has read the command. Before that, it takes SIGINT for one that was
+        meant for the command before, and ignores it (see INTERRUPT)."""
+        while time.monotonic() < deadline:
+            if command.is_fed and not _unread(self._feed_w):
+                return
+            if await command.over.wait(time.monotonic() + LOOK_S):
+                return
+
     def _start(self, command: "_Command", text: bytes) -> list[Task]:
         """Has bash run a command. The tasks that this takes must be cancelled when it is over."""
         return [
             self._loop.spawn(each)
             for each in (
-                self._feed(f"{command.token}\0{len(text)}\0".encode() + text),
+                self._feed(command, f"{command.token}\0{len(text)}\0".encode() + text),
                 self._take_reply(command),
                 self._watch(command),
             )
         ]
 
-    async def _feed(self, text: bytes) -> None:
+    async def _feed(self, command: "_Command", text: bytes) -> None:
         unfed = memoryview(text)
         while unfed:
             try:
@@ -246,6 +260,7 @@ class Session:
                 await self._loop.ready(self._feed_w, WRITE)
             except BrokenPipeError:
                 return
+        command.is_fed = True
 
     async def _pump(self, command: "_Command") -> None:
         while True:
@@ -288,6 +303,12 @@ class Session:
         command.over.set()
 
 
+def _unread(pipe: int) -> int:
+    """The bytes that a pipe, of which this is the end to write to, holds."""
+    count = fcntl.ioctl(pipe, termios.FIONREAD, bytes(4))
+    return int.from_bytes(count, sys.byteorder)
+
+
 class _Command:
     """One command in a session, from when its text is sent until its reply is received."""
 
@@ -298,6 +319,7 @@ class _Command:
         self.output = HeadAndTail(output_bytes)
         self.exit_code: int | None = None
         self.outlived = True  # the session outlived the command
+        self.is_fed = False  # all of its text is in bash's pipe
         self.over = Event(loop)
         self._more, self._sent = Event(loop), Event(loop)
         self._complete = False
