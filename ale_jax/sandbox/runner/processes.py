@@ -136,7 +136,7 @@ class Agent:
         if not argv:
             raise ValueError("argv must have at least one word, the program")
         self._reap()
-        self._require_room(1)
+        self._require_room()
         if self._world and not self._world.init:
             self._world.make()
             self._world.wait()
@@ -153,11 +153,12 @@ class Agent:
         finally:
             self._pids = limit
 
-    def _require_room(self, coming: int) -> None:
-        """Raises a refused fork's error if more than `pids` processes and threads live, the
-        `coming` ones included. The kernel refuses forks to the agent's own processes only: what
-        this process starts is born outside of their group, which any number may enter."""
-        if kernel.threads(self.others()) + coming > self._pids:
+    def _require_room(self) -> None:
+        """Raises a refused fork's error if `pids` processes and threads live. The kernel refuses
+        forks to the agent's own processes only: what this process starts is born outside of their
+        group, which any number may enter. (Not in the new process: it shares the position in the
+        list of /proc with this one, which would then miss processes.)"""
+        if kernel.threads(self.others()) >= self._pids:
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     def _be_child(
@@ -183,7 +184,6 @@ class Agent:
             if account:
                 env = {**account.variables(), **env}
             self.rights.take(account, fds)
-            self._require_room(0)  # again: from here on, the others cannot fork beyond the limit
             try:
                 os.chdir(directory)
             except (OSError, ValueError):  # removed, or an invalid name
