@@ -139,8 +139,8 @@ def test_a_file_whose_permissions_nobody_tells_is_not_copied_without(tmp_path):
         return []
 
     box = SimpleNamespace(list=listed, read=lambda path, most: b"x", exec=lambda argv: failed)
-    with pytest.raises(OSError, match=r"permissions of '/work/x' are unknown: .*: move the file"):
-        _copy_out(box, "/work/x", tmp_path)
+    with pytest.raises(OSError, match=f"permissions of '{WORK}/x' are unknown: .*: move the file"):
+        _copy_out(box, f"{WORK}/x", tmp_path)
     assert not list(tmp_path.iterdir())
 
 
