@@ -21,6 +21,22 @@ for begin in (interrupted, lambda: [][0], lambda: None):
     kernel.fork(begin)
     print("here", flush=True)
 """
+# Both list all processes for a second. Prints whether each always found this one.
+LISTING_CHILD = """
+import os, time
+from ale_jax.sandbox.runner import kernel
+runner = os.getpid()
+assert runner in kernel.living()
+end = time.monotonic() + 1
+def list_all():
+    found = True
+    while time.monotonic() < end:
+        found &= runner in kernel.living()
+    print(found, flush=True)
+child = kernel.fork(list_all)
+list_all()
+os.waitpid(child, 0)
+"""
 
 
 def test_a_process_without_words_is_refused(box):
@@ -42,6 +58,12 @@ def test_no_child_goes_on_as_its_parent_whatever_it_raises():
     line = [sys.executable, "-c", ENDING_CHILDREN]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.returncode) == ("here\n" * 3, 0)
+
+
+def test_a_process_and_its_child_may_list_all_processes_at_once():
+    line = [sys.executable, "-c", LISTING_CHILD]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("True\n" * 2, 0)
 
 
 @each_row("port", [0, -1, 65536, 70_000])

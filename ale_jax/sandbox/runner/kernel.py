@@ -49,7 +49,13 @@ def read(path: str) -> bytes:
 
 def living() -> set[int]:
     """The pids of all processes, including zombies."""
-    return {int(name) for name in os.listdir(proc()) if name.isdecimal()}
+    # A child inherits `proc` together with the position in the list, so that two processes that
+    # listed it at once would each miss some. A description of its own has its own position.
+    own = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=proc())
+    try:
+        return {int(name) for name in os.listdir(own) if name.isdecimal()}
+    finally:
+        os.close(own)
 
 
 def state(pid: int) -> bytes:

@@ -156,8 +156,7 @@ class Agent:
     def _require_room(self) -> None:
         """Raises a refused fork's error if `pids` processes and threads live. The kernel refuses
         forks to the agent's own processes only: what this process starts is born outside of their
-        group, which any number may enter. (Not in the new process: it shares the position in the
-        list of /proc with this one, which would then miss processes.)"""
+        group, which any number may enter."""
         if kernel.threads(self.others()) >= self._pids:
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
