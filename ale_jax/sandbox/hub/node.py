@@ -73,7 +73,7 @@ def _is_program(api: Daemon, container: str, path: str) -> bool:
 
 
 def _status(api: Daemon, container: str, path: str) -> dict | None:
-    """Returns name, size and mode of the file at `path`, following links; None if there is none."""
+    """Returns path, size and mode of the file that `path` leads to; None if there is none."""
     for _ in range(MAX_LINKS):
         answer = api.head(_archive(api, container), params={"path": path}, timeout=api.timeout)
         if answer.status_code == 404:
@@ -81,7 +81,7 @@ def _status(api: Daemon, container: str, path: str) -> dict | None:
         answer.raise_for_status()
         status = json.loads(base64.b64decode(answer.headers["X-Docker-Container-Path-Stat"]))
         if not status["mode"] & SYMLINK:
-            return status
+            return status | {"path": path}
         path = status["linkTarget"]
     return None
 
@@ -90,7 +90,7 @@ def _knows_agent(api: Daemon, container: str) -> bool:
     status = _status(api, container, PASSWD)
     if status is None or status["size"] > MAX_PASSWD_BYTES:
         return False
-    params = {"path": PASSWD}
+    params = {"path": status["path"]}  # elsewhere in images of Nix
     # get_archive() would disable the time limit.
     with api.get(_archive(api, container), params=params, timeout=api.timeout) as answer:
         answer.raise_for_status()

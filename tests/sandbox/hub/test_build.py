@@ -1,5 +1,6 @@
 """Images come out of recipes whole, under their names, or not at all."""
 
+import dataclasses
 import subprocess
 
 import pytest
@@ -80,6 +81,15 @@ def test_what_only_looks_like_a_capability_is_none(workshop):
     (root / "etc/passwd").write_text("root:x:0:0::/:/\nagents:x:1:1::/:/\nx:agent:2:2::/:/\n")
     found = workshop.hub.ensure(workshop.image).capabilities
     assert found == Capabilities(bash=False, python3=False, tar=True, agent=False, libc="musl")
+
+
+def test_the_agent_is_found_where_its_file_is_a_link(workshop):
+    etc = workshop.dockerfile("COPY root /") / "root/etc"
+    (etc / "static").mkdir(parents=True)
+    (etc / "static/passwd").write_text("agent:x:1:1::/:/\n")
+    (etc / "passwd").symlink_to("static/passwd")
+    found = workshop.hub.ensure(workshop.image).capabilities
+    assert found == dataclasses.replace(HOLDS_NOTHING, agent=True)
 
 
 def test_looking_into_an_image_leaves_no_container(api, workshop):
