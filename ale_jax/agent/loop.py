@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +38,8 @@ class NotReproducedError(Exception):
 
 
 class EnvError(Exception):
-    """The environment raised an error that its contract does not name."""
+    """The environment broke its contract: by an error that is not named there, or by a reward that
+    is no finite number."""
 
     @classmethod
     def of(cls, error: Exception) -> EnvError:
@@ -149,6 +151,18 @@ def guarded(call: Callable[..., T], *args: object) -> T:
         raise
     except Exception as error:
         raise EnvError.of(error) from error
+
+
+def reward_of(given: float) -> float:
+    """A world's reward as the records hold it, whatever number it gave: 1, True, np.float32(1).
+    EnvError if it is none, or not finite."""
+    try:
+        reward = float(given)
+    except (TypeError, ValueError) as error:
+        raise EnvError(f"reward {given!r:.80} must be a number") from error
+    if not math.isfinite(reward):
+        raise EnvError(f"reward {reward} must be finite")
+    return reward
 
 
 class _Playing:
@@ -275,20 +289,19 @@ class _Playing:
     def _step(self, action: str) -> tuple[str, float, bool, bool, Mapping[str, Any]]:
         before, judged = self.env_seconds, False
         try:
-            result = self._timed(self._env.step, action)
-            _, _, judged, _, _ = result  # environments judge in the step that ends the episode
+            seen, reward, judged, *rest = self._timed(self._env.step, action)
         except NoVerdictError:
             judged = True
             raise
         finally:
             if judged:
                 self.verifier_seconds += self.env_seconds - before
-        return result
+        return seen, reward_of(reward), judged, *rest
 
     def _grade(self) -> float:
         before = self.env_seconds
         try:
-            return self._timed(self._env.grade)
+            return reward_of(self._timed(self._env.grade))
         finally:
             self.verifier_seconds += self.env_seconds - before
 
