@@ -4,6 +4,7 @@ the policy through the gateway, and what it leaves behind is judged."""
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -11,7 +12,7 @@ from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from ale_jax.agent.api import AgentError, Environment, NoVerdictError
-from ale_jax.agent.loop import FAILURES, guarded, status_of
+from ale_jax.agent.loop import FAILURES, guarded, reward_of, status_of
 from ale_jax.records import Episode, EpisodeKey, Status
 from ale_jax.sandbox.api import ProcessResult
 
@@ -95,7 +96,7 @@ def play(
         if result.timed_out or result.exit_code != 0:
             status = Status.TIME_LIMIT if result.timed_out else Status.TURN_LIMIT
             detail = _ended(result)
-        reward = clock.judging(env.grade, _answer(result.stdout))
+        reward = reward_of(clock.judging(env.grade, _answer(result.stdout)))
     except NoVerdictError as error:
         status, reward, detail = Status.NO_VERDICT, 0.0, str(error)
     except tuple(kind for kind, _ in FAILURES) as error:
@@ -130,13 +131,10 @@ def _run(
 
 
 def _filler(values: Mapping[str, str]) -> Callable[[str], str]:
-    def fill(text: str) -> str:
-        # Not `str.format`: command lines have braces of their own.
-        for name, value in values.items():
-            text = text.replace("{" + name + "}", value)
-        return text
-
-    return fill
+    # Not `str.format`: command lines have braces of their own. All at once, as an instruction may
+    # have a name in braces, too, which is not to be filled in.
+    places = re.compile("|".join(re.escape("{" + name + "}") for name in values))
+    return lambda text: places.sub(lambda found: values[found[0][1:-1]], text)
 
 
 def _client_variables(url: str, token: str) -> dict[str, str]:

@@ -1,0 +1,47 @@
+"""What an agent's program is started with."""
+
+import contextlib
+
+from ale_jax.agent.external import ExternalAgent, PolicyAccess, play
+from ale_jax.records import EpisodeKey, Status, Task
+from ale_jax.sandbox.api import ProcessResult
+
+KEY = EpisodeKey("train", 0, 0, Task("trail", 7, "train"))
+
+
+class Machine:
+    """Remembers the command lines that it was given, and the variables."""
+
+    def __init__(self):
+        self.argv, self.env = [], {}
+
+    def relay(self, port, host, target):
+        return contextlib.nullcontext()
+
+    def exec(self, argv, timeout, env):
+        self.argv, self.env = argv, env
+        return ProcessResult("17\n", "", 0, False, 0, 1.0)
+
+
+class Env:
+    def __init__(self, instruction):
+        self._instruction = instruction
+
+    def reset(self, seed):
+        return self._instruction, {}
+
+    def grade(self, answer):
+        return answer == "17"
+
+
+def test_names_in_braces_within_an_instruction_are_the_tasks_own():
+    instruction = "Replace {url} and {token} in page.tmpl."
+    machine, access = Machine(), PolicyAccess("http://127.0.0.1:80/v1", "secret")
+    agent = ExternalAgent(
+        command=("agent", "--at={url}", "{instruction}", "{x}"), env=(("KEY", "{token}"),)
+    )
+    episode = play(Env(instruction), machine, agent, access, KEY)
+    assert (episode.status, episode.reward) == (Status.FINISHED, 1.0)
+    assert type(episode.reward) is float
+    assert machine.argv == ["agent", "--at=http://127.0.0.1:8900/v1", instruction, "{x}"]
+    assert machine.env["KEY"] == "secret"
