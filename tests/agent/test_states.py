@@ -77,3 +77,12 @@ def test_a_state_that_cannot_be_restored_is_replayed_and_not_tried_again():
         play(env, ScriptedPolicy(["end"]), KEY, LIMITS, GIVEN, memory)
         assert env.actions == ["a", "b", "end"]
     assert [len(env.loaded) for env in envs] == [0, 1, 0]
+
+
+def test_an_episode_that_its_prefix_ends_is_replayed_each_time_for_its_reward():
+    """A state that is restored has no reward."""
+    memory, whole = StateMemory(slow_s=0.0), Prefix(("do 7", "saw a"), ("a", "end"))
+    for env in (SavingEnv(), SavingEnv()):
+        episode = play(env, ScriptedPolicy([]), KEY, LIMITS, whole, memory)
+        assert (episode.status, episode.reward) == (Status.FINISHED, 1.0)
+        assert (env.actions, env.loaded) == (["a", "end"], [])

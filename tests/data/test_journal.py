@@ -91,6 +91,14 @@ def test_of_older_weights_no_more_groups_are_used_than_the_headroom_has(tmp_path
     assert groups(recall(tmp_path), gate(alpha=0.5)) == [0, 2, 3]
 
 
+def test_a_group_is_as_old_as_its_oldest_member(tmp_path):
+    """Alpha 0.5 of two groups: only one group may have a member that began a version ago."""
+    both = [(played(group, 0, (4,)), played(group, 1)) for group in (0, 1)]
+    write(tmp_path, *both[0], *both[1])
+    recalled, now = recall(tmp_path), gate(alpha=0.5)
+    assert [len(recalled.take(list(map(request, each)), now)) for each in both] == [2, 0]
+
+
 def test_after_the_next_publish_nothing_is_used(tmp_path):
     write(tmp_path, played(0), played(1))
     recalled, now = recall(tmp_path), gate()

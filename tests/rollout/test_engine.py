@@ -154,6 +154,22 @@ def test_new_weights_are_taken_between_two_bursts(policy, engine):
     assert engine.stats.sampled_tokens == sum(len(reply.ids) for reply in replies)
 
 
+def test_tokens_have_the_version_of_the_weights_that_their_burst_began_with(policy, monkeypatch):
+    """Although there are others when it is read."""
+    shape, params = policy
+    engine = Engine(shape, SHAPE, (), params)
+    take_over = engine._take_over
+
+    def published_meanwhile(*each):
+        engine.publish(params, engine.version + 1)
+        take_over(*each)
+
+    monkeypatch.setattr(engine, "_take_over", published_meanwhile)
+    reply = engine.reply(engine.open(), prompt(1, 6), 10, PLAIN, key(1)).result(PATIENCE)
+    engine.close()
+    assert reply.version.tolist() == [0] * 4 + [1] * 4 + [2] * 2
+
+
 def test_a_full_slot_says_so(engine):
     conversation = engine.open()
     reply = engine.reply(conversation, prompt(1, 90), 50, PLAIN, key(1)).result(PATIENCE)

@@ -204,3 +204,22 @@ def test_a_conversation_starts_with_the_version_of_its_first_token(engine, token
     ledger.reply("a", [*FIRST, Message("assistant", "given"), *OBSERVATION])
     assert ledger.start_version("a") == 5
     ledger.close("a", None)
+
+
+def test_an_episode_after_a_rejected_one_samples_something_else(engine, tokenizer):
+    ledger, said = Ledger(engine, tokenizer, seed=0, max_reply_tokens=9), []
+    for redraw in (0, 1, 1):
+        ledger.open("a", KEY, Sampling(), redraw=redraw)
+        said.append(ledger.reply("a", FIRST).text)
+        ledger.close("a", None)
+    assert said[0] != said[1] == said[2]
+
+
+def test_an_episodes_agents_get_so_many_replies_and_no_more(engine, tokenizer):
+    ledger = Ledger(engine, tokenizer, seed=0, max_reply_tokens=4, max_turns=2)
+    ledger.open("a", KEY, Sampling())
+    for new in (FIRST, OBSERVATION):
+        ledger.reply("a", new)
+    with pytest.raises(EngineStopped, match="limit of 2 replies"):
+        ledger.reply("a", OBSERVATION)
+    assert len(ledger.close("a", _episode()).turns) == 2

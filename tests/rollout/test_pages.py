@@ -99,6 +99,15 @@ def test_the_longest_unused_is_forgotten_first():
     assert _read(pool, [2, 2], 1)[1] == 0
 
 
+def test_the_end_of_a_prompt_is_forgotten_before_its_beginning():
+    """Later pages are found only behind those before them."""
+    pool = PagePool(4)
+    prompt = [1, 1, 2, 2, 3, 3]
+    pool.release(_read(pool, prompt, 3)[0])
+    pool.release(pool.take([], 2)[0])  # the one that was never used, and one of the prompt's
+    assert pool.known(prefix_keys(prompt, PAGE_TOKENS, 0)) == 2
+
+
 def test_a_page_is_known_by_all_that_comes_before_it_and_by_the_version():
     ab, cb = (prefix_keys([*head, 5, 6], 2, 0) for head in ((1, 2), (3, 4)))
     assert ab[1] != cb[1]

@@ -185,3 +185,11 @@ def test_a_closed_player_has_no_sandboxes_and_starts_none():
     late = runner.play(KEY, ScriptedPolicy(["win"]))
     assert late.episode.status == Status.SANDBOX_START_FAILED
     assert all(sandbox.closed for sandbox in machines.made)
+
+
+def test_a_player_that_is_closed_meanwhile_still_says_how_its_episode_ended():
+    machines = Machines()
+    runner = runner_on(machines.start)
+    played = runner.play(KEY, Cancelling(runner.close, ["lose"]))
+    assert (played.episode.status, played.sandboxes_up) == (Status.SANDBOX_LOST, 0)
+    assert [sandbox.closed for sandbox in machines.made] == [True]

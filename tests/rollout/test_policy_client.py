@@ -164,3 +164,11 @@ def test_a_connection_is_used_again_unless_it_was_silent_for_long(monkeypatch):
             client.reply(SEEN)
             assert len(opened_now) == 2
         assert [each.fileno() for each in opened_now] == [-1, -1], "closed with the episode"
+
+
+def test_only_the_connection_has_to_come_in_time_and_not_the_reply(monkeypatch):
+    """An engine may have to compile first, which takes minutes."""
+    monkeypatch.setattr(policy_client, "CONNECT_S", 0.2)
+    with gateway(lambda messages: time.sleep(0.5) or "reply") as opened:
+        with PolicyClient(opened.url, opened.open()) as client:
+            assert client.reply(FIRST) == Reply("reply", "stop")

@@ -136,6 +136,16 @@ def test_a_seed_gives_the_same_reply_again(episode):
     assert texts[0] == texts[1] and len({*texts[0], *texts[2], *texts[3]}) == 6
 
 
+@pytest.mark.parametrize(
+    "options", [{"temperature": 0.0}, {"top_k": 1}, {"top_p": 1e-6}, {"min_p": 0.9999}], ids=str
+)
+def test_a_client_chooses_how_it_is_sampled(long, options):
+    """Each of these leaves the most probable token alone, so that it is certain."""
+    ask(long, FIRST, max_tokens=12, **options)
+    ((call,),) = (branch.calls for branch in long.end("all"))
+    assert not call.sampled.logp_mu.any() and (call.sampled.logp_old < 0).all()
+
+
 def test_a_reply_stops_before_the_text_that_was_asked_for(episode):
     (whole,) = ask(episode, FIRST, seed=7)
     text = whole.message.content

@@ -144,3 +144,11 @@ def test_a_reply_in_training_has_its_loss_once(gateway):
     branches = gateway.episodes.end(gateway.token, "all")
     assert [branch.num_shared for branch in branches] == [0, 0]
     assert len({id(call) for branch in branches for call in branch.calls}) == 2
+
+
+def test_the_first_id_that_there_is_not_is_refused(gateway):
+    """The device would take the last one instead."""
+    size = gateway.tokenizer.vocab_size
+    gateway.completions.create(prompt=[size - 1], **ASKED)
+    with pytest.raises(openai.BadRequestError, match=f"there is no token {size}"):
+        gateway.completions.create(prompt=[size], **ASKED)
