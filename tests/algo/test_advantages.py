@@ -76,6 +76,13 @@ def test_failure_reward_is_an_outcome_like_any_other(mean):
     np.testing.assert_array_equal(found.reward_NC, [[1.0, 0, 0], [0, -1.0, 0]])
 
 
+def test_whatever_is_not_positive_is_a_failure_and_a_part_of_the_reward_is_none():
+    hp = AdvantageHypers("outcome", "none", "none", failure_reward=-1.0)
+    found = credit([0.25, 0.0, -0.5], [1, 1, 1], [0, 0, 0], hp)
+    for each_NC in found:
+        np.testing.assert_array_equal(each_NC[:, 0], [0.25, -1.0, -1.5])
+
+
 def test_partial_reward_below_the_mean_is_pushed_down():
     found = credit([1.0, 0.5], [1, 1], [0, 0])
     np.testing.assert_array_equal(found.advantage_NC[:, 0], [0.25, -0.25])

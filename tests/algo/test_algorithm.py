@@ -120,6 +120,47 @@ def test_a_combination_that_means_nothing_is_refused_with_the_remedy(refusal, ba
     changed(**good)
 
 
+GIGPO = AdvantageHypers("gigpo", "group", "none", anchor_weight=1.0)
+# The other halves of refusals that have two.
+OTHER_HALVES = [
+    (
+        "gigpo compares within groups",
+        {"advantage": dataclasses.replace(GIGPO, std="batch")},
+    ),
+    (
+        "only a hierarchy has weights",
+        {"advantage": dataclasses.replace(GIGPO, anchor_exponent=1.0)},
+    ),
+    (
+        "chunks are compared within a group",
+        {"advantage__centring": "distance", "advantage__mean": "tag"} | CHUNK_RETURN,
+    ),
+    (
+        "the std of equal outcomes hides their lengths",
+        {"advantage__centring": "chunk"} | CHUNK_RETURN | {"advantage__std": "group"},
+    ),
+    (
+        "tokens have no group to balance",
+        {"advantage__balance": "group", "advantage__estimator": "turn_gae"},
+    ),
+    (
+        "a mean has no mass of tokens",
+        {"advantage__balance": "group", "loss__aggregation": "chunk_means"},
+    ),
+    ("pi_old is not read", VANILLA | {"old_logp": "generating"}),
+    ("a constant length without its length", {"loss__constant_tokens": 9}),
+    ("a divergence without weight", {"loss__kl_estimator": "k3"}),
+]
+
+
+@each_row("name, bad", OTHER_HALVES)
+def test_the_other_half_of_a_combination_is_refused_too(name, bad):
+    (refusal,) = [each for each in REFUSALS if each.name == name]
+    with pytest.raises(ValueError) as refused:
+        changed(**bad)
+    assert str(refused.value).startswith(refusal.why.partition("{")[0])
+
+
 @each_row(
     "bad, answer",
     [

@@ -73,7 +73,7 @@ def assert_equal(advantage_NC, groups, expected):
 @each_row("std, seed", [(std, seed) for std in ("none", "group") for seed in (0, 1, 2)])
 def test_gigpo_compares_all_steps_after_the_same_observations(std, seed):
     groups = random_groups(seed, outcomes=OUTCOMES)
-    for depth in (1, 2):
+    for depth in (0, 1, 2):  # 0: all observations so far
         hp = dataclasses.replace(GIGPO, std=std, anchor_depth=depth)
         expected = of_the_paper(groups, [depth], std, 2.0, 0.0)
         assert_equal(credit(groups, hp, GAMMA), groups, expected)

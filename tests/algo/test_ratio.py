@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from ale_jax.algo import policy_loss
-from ale_jax.algo.algorithm import MismatchHypers
+from ale_jax.algo.algorithm import LossHypers, MismatchHypers
 from ale_jax.algo.losses import MAX_K3, divergence
 from ale_jax.algo.ratio import exp_log_ratio, importance_weight, keep_mask, log_ratio
-from tests.algo.batches import LN2, f32
+from tests.algo.batches import LN2, f32, loss_and_grad, make_batch
+from tests.rows import each_row
 
 # p a a o a | a
 CHUNK = jnp.array([[-1, 0, 0, -1, 1, 2]])
@@ -81,6 +82,34 @@ def test_the_importance_weight_is_capped_above_alone():
     np.testing.assert_array_equal(
         importance_weight(gap_BT, CHUNK, SEGMENT, 3, MismatchHypers()), np.ones((1, 6))
     )
+
+
+@each_row(
+    "aggregation, share",
+    [("tokens", 1), ("chunk_means", 1 / 2), ("trajectory_means", 1 / 4)],
+)
+def test_filters_and_means_count_for_divergence_and_entropy_too(aggregation, share):
+    """p [c0 c0] o [c1 c1] and p [c2], without advantages; pi_old / mu drops c0."""
+    batch = make_batch(
+        [[-1, 0, 0, -1, 1, 1, -1, 2]], [[1] * 6 + [2] * 2], logp_mu_BC=[[-LN2, 0, 0]]
+    )
+    terms = {"kl_weight": 0.1, "kl_estimator": "k2", "entropy_weight": 0.5}
+    hp = LossHypers("vanilla", aggregation=aggregation, **terms)
+    mask = MismatchHypers(filter_level="chunk", filter_high=1.2)
+    logp_BT, entropy_BT = f32([[0, -1, -2, 0, -3, -1, 0, -4]]), f32([[9, 1, 2, 9, 6, 2, 9, 5]])
+    value, _, grad_BT = loss_and_grad(logp_BT, batch, hp, mask, 2.0, entropy_BT)
+    # 0.1 log(pi)^2 / 2 - 0.5 H: of c1 0.45 - 3 and 0.05 - 1, of c2 0.8 - 2.5.
+    np.testing.assert_allclose(value, (-3.5 * share - 1.7) / 2, rtol=1e-5)
+    expected = [[0, 0, 0, 0, -0.3 * share, -0.1 * share, 0, -0.4]]
+    np.testing.assert_allclose(grad_BT, np.array(expected) / 2, rtol=1e-5)
+
+
+def test_ratios_beyond_a_fifth_are_far():
+    ratio_BT = np.array([[0.75, 0.85, 1.15, 1.25]])
+    batch = make_batch([[0, 0, 1, 1]], [[1] * 4])
+    _, sums, _ = loss_and_grad(f32(np.log(ratio_BT)), batch, LossHypers("vanilla"))
+    # Chunks: sqrt(0.75 * 0.85) = 0.798 and sqrt(1.15 * 1.25) = 1.199.
+    assert (sums["token_ratios_far"], sums["chunk_ratios_far"]) == (2, 1)
 
 
 def test_divergences_by_hand():

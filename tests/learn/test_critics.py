@@ -19,6 +19,7 @@ from ale_jax.learn.critics import Critics, CriticsHypers
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec
 from ale_jax.model.compute import FLOAT32
+from ale_jax.model.lora import LoraShape, merged, new_adapters
 from ale_jax.model.moe import balancing_loss, router_sums
 from ale_jax.model.params import init_params, init_table
 from ale_jax.model.policy import HEAD, hidden_states, token_values, value_table
@@ -308,6 +309,15 @@ def test_critics_of_the_policys_shape_start_as_the_policy():
     for name in ("embed_VD", "final_norm_D", "layers"):
         jax.tree.map(np.testing.assert_array_equal, state.params[name], params[name])
     assert learn_values(critics, rewarded_batches())["critic_loss"] > 0
+
+
+def test_critics_of_the_policys_shape_start_with_its_adapters_merged():
+    adapters = new_adapters(jax.random.key(1), MOE, LoraShape(2, 4.0, ("q",)))
+    params = init_params(jax.random.key(7), MOE) | jax.tree.map(jnp.ones_like, adapters)
+    hp = dataclasses.replace(MINI, count=1, **OWN_SHAPE)
+    made = Critics.make(hp, ModelSpec(MOE, _mesh()), params, GAMMA, jax.random.key(0))
+    found, expected = made.state[0].params["layers"], merged(params)["layers"]
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
 def test_the_gradient_of_critics_with_experts_holds_the_routers_balance():

@@ -3,20 +3,24 @@
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from ale_jax.data.packing import Shape, pack_all
 from ale_jax.errors import RunFailed
 from ale_jax.learn.critic_credit import CRITIC_SKIPPED, CRITICS_WITHOUT_UPDATE, learn_values
 from ale_jax.learn.critics import CriticsHypers
 from ale_jax.learn.finite import BROKEN, SKIPPED, SkippedUpdates
-from ale_jax.learn.state import init_state, make_optimizer
-from ale_jax.learn.step import ModelSpec, make_train_step
+from ale_jax.learn.state import begin, init_state, make_optimizer
+from ale_jax.learn.step import ModelSpec, UpdateStep, make_train_step
 from ale_jax.model.sharding import MeshShape, make_mesh
 from tests.learn.rewarded import rewarded_batches
 from tests.learn.test_step import HYPERS, sample_transcripts, transcript_loss
 from tests.model.shapes import DENSE
+from tests.rows import each_row
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +30,30 @@ def training():
     step = make_train_step(ModelSpec(DENSE, mesh), optimizer, transcript_loss)
     batches = pack_all(sample_transcripts(8), Shape(8, 64, 8))
     return lambda: init_state(jax.random.key(0), DENSE, optimizer, mesh), step, batches[:1]
+
+
+@pytest.fixture(scope="module")
+def toy_step():
+    """A step of three weights of 2, by 1e38 times the gradient; the loss does not depend on it."""
+    mesh, optimizer = make_mesh(MeshShape(data=8)), optax.sgd(1e38)
+    everywhere = NamedSharding(mesh, PartitionSpec())
+
+    def weights():
+        return {"w_D": jax.device_put(jnp.full(3, 2.0), everywhere)}
+
+    def gradient_of(moved, params, arrays, loss_denominator, share):
+        factor = arrays["gradient_BT"].max()
+        return {"w_D": factor * moved["w_D"]}, {"loss": arrays["loss_BT"].max()}, None
+
+    step = UpdateStep(gradient_of, optimizer, weights(), mesh)
+
+    def made(gradient, loss):
+        batch = {"gradient_BT": gradient, "loss_BT": loss}
+        arrays = {name: np.full((8, 1), x, np.float32) for name, x in batch.items()}
+        state, sums, _ = step(begin(weights(), optimizer, mesh), [SimpleNamespace(**arrays)], 1.0)
+        return state, sums
+
+    return made
 
 
 def _same(one, other):
@@ -41,6 +69,24 @@ def test_an_infinite_gradient_leaves_weights_moments_and_count_as_they_were(trai
     state, sums, _ = step(state, batches, 100.0)
     assert not sums[SKIPPED] and not sums[BROKEN]
     assert state.step == 1 and not _same(state.params, before.params)
+
+
+@each_row(
+    "gradient, loss, applied",
+    [
+        (0.5, 3.0, True),  # the new weight is 2 - 1e38 * 0.5 * 2
+        (0.5, np.nan, False),
+        (0.5, np.inf, False),
+        (10.0, 3.0, False),  # 2e39 is more than float32 holds
+        (np.nan, 3.0, False),
+    ],
+)
+def test_loss_gradient_and_new_weights_must_all_be_finite(toy_step, gradient, loss, applied):
+    state, sums = toy_step(gradient, loss)
+    assert (bool(sums[SKIPPED]), bool(sums[BROKEN])) == (not applied, False)
+    weight = np.float32(-1e38 if applied else 2.0)
+    np.testing.assert_array_equal(state.params["w_D"], np.full(3, weight))
+    assert state.step == applied
 
 
 def test_weights_that_are_not_finite_are_told_from_an_update_that_is_not(training):

@@ -38,15 +38,40 @@ class Trainer:
         return {"tokens": tokens, "squares": 0.0, "grad_norm": 0.0, SKIPPED: 0}
 
 
-def advantages(preset, lam):
-    """Of each token of a step with successes and failures."""
-    trainer, critics = Trainer(), CriticsHypers(count=1, lam=lam)
+class Recorder(Trainer):
+    """Remembers who was asked, and who learned."""
+
+    def __init__(self, warming_up):
+        self.warming_up, self.calls = warming_up, []
+
+    def values(self, batches):
+        self.calls.append("values")
+        return super().values(batches)
+
+    def update(self, batches, *, loss_denominator):
+        self.calls.append("update")
+        return super().update(batches, loss_denominator=loss_denominator)
+
+    def update_critic(self, batches, *, number, tokens):
+        self.calls.append("update_critic")
+        return super().update_critic(batches, number=number, tokens=tokens)
+
+
+def learn(trainer, preset, lam):
+    """A step with successes and failures."""
+    critics = CriticsHypers(count=1, lam=lam)
     options = LearnerOptions(arm(preset).algo, critics, False, Shape(4, 32, 16))
     groups = [
         Group(group, tuple(_member(group, member) for member in range(MEMBERS)))
         for group in range(GROUPS)
     ]
     Learner(options, trainer).learn(groups, (), 0)
+
+
+def advantages(preset, lam):
+    """Of each token of a step."""
+    trainer = Trainer()
+    learn(trainer, preset, lam)
     return np.stack([batch.advantage_BT for batch in trainer.batches])
 
 
@@ -61,3 +86,13 @@ def test_a_preset_that_blends_does_not_trust_critics_that_know_nothing():
     blended, trusting = advantages("blended_topr", 0.5), advantages("turn_topr", 0.5)
     np.testing.assert_array_equal(blended, advantages("turn_topr", 1.0))
     assert not np.allclose(blended, trusting, atol=0.1)
+
+
+def test_critics_are_asked_before_they_learn_and_learn_alone_while_they_warm_up():
+    for warming_up, calls in (
+        (False, ["values", "update", "update_critic"]),
+        (True, ["values", "update_critic"]),
+    ):
+        trainer = Recorder(warming_up)
+        learn(trainer, "turn_topr", 1.0)
+        assert trainer.calls == calls

@@ -1,5 +1,7 @@
 """Which tokens the learner's gap is taken over, and what it is."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -32,6 +34,16 @@ def test_only_what_these_weights_wrote_alone_is_asked():
     np.testing.assert_array_equal(batch.tokens_BT[0], [1, 2, 30, 20] * 2 + [1, 2, 40, 20])
     assert not batch.segment_BT[1:].any()
     assert fresh_batches([OLD, MIXED, SILENT], 7, SHAPE) == []
+
+
+def test_a_change_of_weights_within_a_turn_counts_and_what_was_given_does_not():
+    turn = make_turn([1, 2], [30, 20], version=7)
+    changed = dataclasses.replace(turn, version=np.array([6, 7], np.int32))
+    assert fresh_batches([make_trajectory(0, 6, [changed], start_version=6)], 7, SHAPE) == []
+    turns = [make_turn([1, 2], [50, 20], version=-1), turn]
+    given = dataclasses.replace(make_trajectory(0, 7, turns, start_version=7), num_prefix_turns=1)
+    (batch,) = fresh_batches([given], 7, SHAPE)
+    np.testing.assert_array_equal(batch.tokens_BT[batch.chunk_BT >= 0], [30, 20])
 
 
 def test_the_gap_is_over_policy_tokens():

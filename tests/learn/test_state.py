@@ -65,6 +65,17 @@ def test_adam_by_hand(name):
     np.testing.assert_allclose(updates["embed_VD"], expected, rtol=1e-4)
 
 
+def test_adafactors_update_is_bounded_where_a_gradient_grows():
+    fields = {"learning_rate": 0.01, "weight_decay": 0.0, "clip_norm": 1e9}
+    optimizer = make_optimizer(dataclasses.replace(HYPERS, name="adafactor", **fields), MOE)
+    params = {"w_D": jnp.zeros(3)}
+    state = optimizer.init(params)
+    for size in (1.0, 10.0):
+        updates, state = optimizer.update({"w_D": jnp.full(3, size)}, state, params)
+    # Without the bound it would be 10 / sqrt(100 - 99 (1 - 2^-0.8)) = 1.31 rates.
+    np.testing.assert_allclose(updates["w_D"], -0.01, rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["adamw", "muon", "adafactor"])
 def test_weights_decay_by_the_rate_of_their_own_update(name):
     params = init_params(jax.random.key(0), MOE)

@@ -3,19 +3,26 @@
 import dataclasses
 import functools
 import math
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import optax
 import pytest
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ale_jax.algo.losses import count_loss_denominator, sft_loss
 from ale_jax.data.packing import Shape, demonstration, pack_all
 from ale_jax.learn.old_policies import make_logp
 from ale_jax.learn.rows import to_device
-from ale_jax.learn.state import OptimizerHypers, init_state, make_optimizer
-from ale_jax.learn.step import ModelSpec, forward, gradient_function, make_train_step
+from ale_jax.learn.state import OptimizerHypers, begin, init_state, make_optimizer
+from ale_jax.learn.step import (
+    ModelSpec,
+    UpdateStep,
+    forward,
+    gradient_function,
+    make_train_step,
+)
 from ale_jax.model.moe import balancing_loss
 from ale_jax.model.params import init_params
 from ale_jax.model.sharding import MeshShape, check_rows, make_mesh
@@ -164,6 +171,19 @@ def test_the_gradient_holds_the_routers_balance_by_its_weight_and_the_microbatch
     np.testing.assert_allclose(sums["entropy"], scores.entropy_BT[written_BT].sum(), rtol=1e-5)
     assert np.abs(expected["layers"][0]["router_DE"]).max() > 1e-3
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y / 8, atol=1e-6), grads, expected)
+
+
+def test_what_is_computed_per_microbatch_is_averaged_over_them():
+    mesh, optimizer = _mesh(), optax.sgd(1.0)
+    weights = {"w_D": jax.device_put(np.zeros(3, np.float32), NamedSharding(mesh, PartitionSpec()))}
+
+    def gradient_of(moved, params, arrays, loss_denominator, share):
+        return moved, {"loss": share * arrays["balance_BT"].max()}, None
+
+    step = UpdateStep(gradient_of, optimizer, weights, mesh)
+    batches = [SimpleNamespace(balance_BT=np.full((8, 1), x, np.float32)) for x in (3, 1, 5)]
+    _, sums, _ = step(begin(weights, optimizer, mesh), batches, 1.0)
+    np.testing.assert_allclose(sums["loss"], 3.0, rtol=1e-6)
 
 
 def test_logp_says_what_the_logits_say():
