@@ -39,7 +39,7 @@ def _rows(tokens):
     return draw.integers(0, 96, (2, tokens)), position_BT, segment_BT, action_mask_BT
 
 
-def _plain(q_BTNH, k_BTGH, segment_BT, action_mask_BT):
+def _plain(q_BTNH, k_BTGH, segment_BT, action_mask_BT, window=WINDOW, horizon=HORIZON):
     """In float64, with the whole attention."""
     q_BTNH, k_BTGH = np.asarray(q_BTNH, np.float64), np.asarray(k_BTGH, np.float64)
     N, H = q_BTNH.shape[2:]
@@ -49,12 +49,12 @@ def _plain(q_BTNH, k_BTGH, segment_BT, action_mask_BT):
     score_BNTS = np.einsum("btnh,bsnh->bnts", q_BTNH, k_BTNH) / H**0.5
     A = np.where(seen_BTS[:, None], np.exp(score_BNTS), 0.0)
     A /= A.sum(axis=-1, keepdims=True)
-    low, high = HORIZON
+    low, high = horizon
     back_BTS = seen_BTS & (low <= distance_TS) & (distance_TS <= high) & action_mask_BT[:, :, None]
     times_BS = np.maximum(back_BTS.sum(axis=1), 1)
     return (
         (A * distance_TS).sum(axis=-1),
-        (A * np.minimum(distance_TS, WINDOW)).sum(axis=-1),
+        (A * np.minimum(distance_TS, window)).sum(axis=-1),
         (A * back_BTS[:, None]).sum(axis=2) / times_BS[:, None],
     )
 
@@ -70,14 +70,18 @@ _head_statistics = jax.jit(head_statistics, static_argnums=(4, 5))
 _attention_statistics = jax.jit(attention_statistics, static_argnums=(5, 6, 7, 8))
 
 
-@pytest.mark.parametrize("tokens", [BLOCK, 300], ids=["one block", "between two and three"])
-def test_blocks_say_what_the_whole_attention_says(tokens):
+@pytest.mark.parametrize(
+    ("tokens", "window", "horizon"),
+    [(BLOCK, WINDOW, HORIZON), (300, WINDOW, HORIZON), (300, 40, (1, 5)), (300, BLOCK, (0, BLOCK))],
+    ids=["one block", "between two and three", "a window beyond the horizon", "a whole block back"],
+)
+def test_blocks_say_what_the_whole_attention_says(tokens, window, horizon):
     _, _, segment_BT, action_mask_BT = _rows(tokens)
     keys = jax.random.split(jax.random.key(0), 2)
     q_BTNH = 2 * jax.random.normal(keys[0], (2, tokens, 4, 16))
     k_BTGH = 2 * jax.random.normal(keys[1], (2, tokens, 2, 16))
-    found = _head_statistics(q_BTNH, k_BTGH, segment_BT, action_mask_BT, WINDOW, HORIZON)
-    _assert_alike(found, _plain(q_BTNH, k_BTGH, segment_BT, action_mask_BT))
+    args = q_BTNH, k_BTGH, segment_BT, action_mask_BT, window, horizon
+    _assert_alike(_head_statistics(*args), _plain(*args))
 
 
 def test_even_attention_by_hand():

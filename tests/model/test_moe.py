@@ -1,5 +1,7 @@
 """Dispatch of tokens to experts: all ways of computing it agree, and no token is ever dropped."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -122,6 +124,14 @@ def test_other_experts_count_by_their_own_probabilities():
     ahead, behind = (np.sin(outputs(layer["router_DE"] + h * step_DE)).sum() for h in (1e-5, -1e-5))
     slope = (np.asarray(d_layer["router_DE"]) * step_DE).sum()
     np.testing.assert_allclose(slope, (ahead - behind) / 2e-5, rtol=1e-3)
+
+
+def test_the_weights_of_experts_are_their_probabilities_where_they_are_not_rescaled():
+    shape = dataclasses.replace(MOE, norm_topk_prob=False)
+    prob_TE, weight_TK, expert_TK = route(LAYER["router_DE"], X_TD, shape)
+    expected = np.take_along_axis(np.asarray(prob_TE), np.asarray(expert_TK), axis=1)
+    np.testing.assert_array_equal(weight_TK, expected)
+    assert weight_TK.sum(axis=-1).max() < 0.99
 
 
 T, E, K = 64, MOE.num_experts, MOE.experts_per_token

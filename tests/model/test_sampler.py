@@ -11,14 +11,14 @@ from ale_jax.model.sampler import SlotState, _pick, sample
 S = 4000
 
 
-def _state(position=0, temperature=1.0, min_p=0.0, top_p=1.0):
+def _state(position=0, temperature=1.0, min_p=0.0, top_p=1.0, top_k=0):
     return SlotState(
         token_S=jnp.zeros((S,), jnp.int32),
         position_S=jnp.full((S,), position, jnp.int32),
         budget_S=jnp.ones((S,), jnp.int32),
         key_S2=jnp.stack([jnp.full((S,), 3), jnp.arange(S)], axis=1).astype(jnp.uint32),
         temperature_S=jnp.full((S,), temperature),
-        top_k_S=jnp.zeros((S,), jnp.int32),
+        top_k_S=jnp.full((S,), top_k, jnp.int32),
         top_p_S=jnp.full((S,), top_p),
         min_p_S=jnp.full((S,), min_p),
         goes_on_S=jnp.zeros((S,), bool),
@@ -65,6 +65,15 @@ def test_each_position_has_its_own_draw():
     first, again, other = (sample(logits_SV, _state(position=n)).token_S for n in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
     assert 0.45 < (np.asarray(first) == np.asarray(other)).mean() < 0.55
+
+
+@pytest.mark.parametrize("cut", [{"top_k": 2}, {"top_p": 0.7}], ids=str)
+def test_top_k_alone_and_top_p_alone_leave_the_most_probable(cut):
+    logits_V = jnp.log(jnp.array([0.15, 0.5, 0.25, 0.1]))
+    drawn = sample(jnp.tile(logits_V[None, :], (S, 1)), _state(**cut))
+    assert set(np.asarray(drawn.token_S)) == {1, 2}
+    first = int(np.argmax(np.asarray(drawn.token_S) == 2))
+    np.testing.assert_allclose(np.exp(drawn.logp_mu_S[first]), 0.25 / 0.75, rtol=1e-5)
 
 
 def test_min_p_leaves_what_is_nearly_as_probable_as_the_most_probable():

@@ -12,7 +12,7 @@ from ale_jax.algo.resampling import ResamplingHypers
 from ale_jax.data.experts import Expert
 from ale_jax.records import EpisodeKey, RolloutRequest, Status, Task
 from ale_jax.sandbox.runtime import pick_runtime
-from ale_jax.system.resampling import LATEST, Resampler
+from ale_jax.system.resampling import DIVERGED_ONCE, LATEST, Resampler
 from envs.shell.families import generate
 from tests.system.conftest import SPEC
 from tests.system.scripted_rollouts import Rollouts, oracle_script
@@ -114,6 +114,12 @@ def test_parallel_anchors_are_groups_of_one_task_and_the_first_starts_at_the_beg
         assert first == 0 and len(set(others)) == 2 and 0 not in others
 
 
+def test_anchors_number_of_groups_in_a_row_share_a_task():
+    hypers = ResamplingHypers(scheme="parallel", anchors=3)
+    resampler = Resampler(hypers, lambda number: Task("trail", number, "train"), SIZE, 0, None)
+    assert [resampler.assign(g)[0].key.task.seed for g in range(7)] == [0, 0, 0, 1, 1, 1, 2]
+
+
 def test_without_a_scheme_or_an_expert_everything_starts_at_the_beginning(events):
     for scheme in ("none", "rollback", "parallel"):
         resampler = resampler_of(events, scheme=scheme)
@@ -139,6 +145,28 @@ def test_a_success_whose_replay_diverges_is_refused_by_name(rollouts, events):
     assert (refused["family"], refused["seed"]) == ("trail", 5)
     assert "trail 5 could not be replayed" in refused["detail"] and "turn 2" in refused["detail"]
     assert start_of(resampler.assign(1)) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"episode": {"reward": 0.5}}, "it earned 0.5 where it had earned 1"),
+        ({"rejected": (Status.REPLAY_DIVERGED,)}, DIVERGED_ONCE),
+    ],
+)
+def test_an_expert_whose_replay_earns_less_or_diverged_once_is_refused(
+    rollouts, events, change, why
+):
+    def replay(requests):
+        (played,) = rollouts.replay(requests)
+        episode = dataclasses.replace(played.episode, **change.get("episode", {}))
+        rejected = change.get("rejected", ())
+        return [dataclasses.replace(played, episode=episode, rejected=rejected)]
+
+    resampler = resampler_of(events, scheme="rollback")
+    resampler.admit([oracle(rollouts)], replay)
+    assert len(resampler.experts) == 0
+    assert [event["detail"].endswith(f"could not be replayed: {why}") for event in events] == [True]
 
 
 def test_an_expert_that_diverges_later_is_one_no_longer(rollouts, events):
@@ -211,6 +239,36 @@ def test_what_followed_another_expert_is_not_counted_for_this_one(rollouts, even
     resampler.learn([rollouts.group(0, early, version=0)], 1, rollouts.replay)
     assert resampler.counts(resampler.experts.get(TASK), 1) == [(0, 0)] * CHUNKS
     assert start_of(resampler.assign(1)) == CHUNKS - 1
+
+
+def test_another_expert_keeps_the_start_that_was_reached_and_what_is_known_of_shared_ones(
+    rollouts, events
+):
+    resampler = taught(events, rollouts, scheme="rollback")
+    for step in range(2):
+        group = rollouts.group(step, resampler.assign(step))
+        resampler.learn([group], step, rollouts.replay)
+    assert start_of(resampler.assign(2)) == CHUNKS - 3
+    script = oracle_script(TASK)
+    script[CHUNKS - 2] = script[CHUNKS - 2].replace("cat ", "cat  ")
+    newer = rollouts.play(RolloutRequest(EpisodeKey("train", 9, 0, TASK)), script, version=1)
+    resampler.admit([Expert.of(newer)], rollouts.replay)
+    expert = resampler.experts.get(TASK)
+    assert expert.turns[CHUNKS - 2].action_text == script[CHUNKS - 2] != oracle_script(TASK)[-2]
+    assert start_of(resampler.assign(3)) == CHUNKS - 3
+    # Before its chunk CHUNKS - 2 it is where the other one was, and behind that it is not.
+    assert resampler.counts(expert, 1)[CHUNKS - 2 :] == [(SIZE, SIZE), (0, 0)]
+
+
+def test_what_began_later_says_nothing_of_success_from_the_beginning(rollouts, events):
+    resampler = taught(events, rollouts, scheme="parallel", anchors=2)
+    early, late = (resampler.assign(group) for group in range(2))
+    groups = [rollouts.group(0, early, WRONG), rollouts.group(1, late)]
+    resampler.learn(groups, 0, rollouts.replay)
+    assert resampler.snapshot([])()["from_start"] == [False] * SIZE  # decides when rates fall
+    figures = resampler.figures(groups, 0)
+    assert (figures["success_from_start"], figures["success_resampled"]) == (0.0, 1.0)
+    assert (figures["groups_resampled"], figures["prefix_turns_mean"]) == (1, (CHUNKS - 1) / 2)
 
 
 def test_the_crucial_chunk_shows_in_the_counts(rollouts, events):
@@ -298,4 +356,27 @@ def test_an_expert_is_imitated_where_it_changes_the_measured_rates(rollouts, eve
     rate = resampler._rates.rate(TASK.family, 1)
     assert rate < 0.1
     expected = [0.0] * last + [0.5 * (1 - rate)]
+    np.testing.assert_allclose(sample.imitate_P, expected, rtol=1e-6)
+
+
+def test_each_imitated_chunk_fades_by_its_own_rate_and_weighs_what_its_expert_earned(
+    rollouts, events
+):
+    def replay(requests):
+        (played,) = rollouts.replay(requests)
+        return [
+            dataclasses.replace(played, episode=dataclasses.replace(played.episode, reward=0.4))
+        ]
+
+    options = {"imitation_weight": 0.5, "imitation": "decisions", "imitation_fades": True}
+    resampler = resampler_of(events, scheme="adaptive", from_start=0.0, **options)
+    resampler.admit([dataclasses.replace(oracle(rollouts), reward=0.4)], replay)
+    resampler._rates.record(TASK.family, CHUNKS, [False] * 16)  # 1 of 18
+    resampler._rates.record(TASK.family, 1, [True] * 11 + [False] * 5)  # 12 of 18
+    group = next(g for g in range(99) if start_of(resampler.assign(g)) == CHUNKS - 1)
+    lost = rollouts.group(group, resampler.assign(group), WRONG)
+    (sample,) = resampler.imitation([lost], gamma=0.9)
+    changed = [(12 - 1) / 18 / (CHUNKS - 1)] * (CHUNKS - 1) + [6 / 18]
+    fades = [17 / 18] + [1 / 2] * (CHUNKS - 2) + [6 / 18]
+    expected = 0.5 * 0.4 * np.array(changed) * np.array(fades)
     np.testing.assert_allclose(sample.imitate_P, expected, rtol=1e-6)

@@ -147,3 +147,33 @@ def test_of_a_large_group_successes_and_failures_in_turn():
     chosen = recorded([Group(0, tuple(members))])
     assert [sample.reward for sample in chosen] == [1.0, 0.0, 1.0, 1.0]
     assert len(chosen) == MOST_MEMBERS
+
+
+def test_the_search_begins_at_another_group_each_time():
+    other = Group(
+        3,
+        tuple(
+            make_trajectory(3, t.episode.key.member, t.turns, reward=t.episode.reward)
+            for t in MIXED.members
+        ),
+    )
+    seeds = [{sample.seed for sample in recorded([MIXED, other], step=step)} for step in (5, 10)]
+    assert seeds == [{3}, {0}]  # 5 / 5 and 10 / 5, modulo two groups
+
+
+def test_a_member_with_a_value_that_is_not_finite_is_left_out():
+    made = updated(assemble([MIXED], IPA, SHAPE))
+    updates = [
+        update._replace(credit_BT=np.where(batch.member_BT == 1, np.nan, update.credit_BT))
+        for batch, update in zip(made.batches, made.read_updates(), strict=True)
+    ]
+    made = dataclasses.replace(made, read_updates=lambda: updates)
+    report = SimpleNamespace(cursor=Cursor(step=5), groups=[MIXED], made=made)
+    (won,) = trajectory_samples(report, IPA.mismatch)
+    assert (won.reward, won.turns[1].credit) == (1.0, 5.0)
+
+
+def test_who_wrote_nothing_is_no_failure_to_learn_from():
+    won, lost = MIXED.members
+    silent = dataclasses.replace(lost, turns=())
+    assert recorded([Group(0, (won, silent))]) == []

@@ -74,6 +74,29 @@ def test_the_order_is_the_seeds():
     assert (tokens(1) != tokens(2)).any()
 
 
+class Counting:
+    """A trainer whose updates are all alike, and what each of them was told."""
+
+    def __init__(self):
+        self.told = []
+
+    def supervise(self, batches, *, loss_denominator):
+        self.told.append((len(batches), loss_denominator))
+        return {"nll": 6.0, "tokens": 4.0, "best": 3.0, "grad_norm": 2.0, SKIPPED: np.False_}
+
+
+def test_it_ends_at_the_probe_that_reaches_the_target():
+    config = WarmStartConfig(max_steps=9, probe_every=2, batches_per_step=3, target_success=0.5)
+    samples, probes = _samples(3), iter([0.2, 0.5, 0.9])
+    trainer, logged, batches = Counting(), [], itertools.repeat(pack_all(samples, SHAPE)[0])
+    warm_start(trainer, batches, lambda: next(probes), config, lambda *x: logged.append(x), 3)
+    tokens = 3 * sum(len(turn.action_ids) for sample in samples for turn in sample.turns)
+    assert trainer.told == [(3, tokens)] * 4
+    assert [step for step, _ in logged] == [2, 4]
+    figures = {"loss": 1.5, "token_accuracy": 0.75, "grad_norm": 2.0, "probe_success": 0.5}
+    assert logged[-1][1] == figures
+
+
 class Skipping:
     """A trainer of whose updates none is applied."""
 

@@ -7,7 +7,9 @@ import shutil
 import struct
 
 import pytest
+from transformers import LlamaConfig
 
+from ale_jax.model.weights.config import read_config
 from ale_jax.model.weights.load import open_checkpoint
 from tests.model.weights.families import THETA, save_model
 
@@ -164,6 +166,10 @@ BAD_FIELDS = [
     ({"quantization_config": {"quant_method": "awq"}}, "quantization_config .*awq.* is not supp"),
     ({"rope_parameters": {"rope_type": "yarn"}}, "rope_type 'yarn' is not supported, only"),
     ({"rope_parameters": {"rope_type": "llama3"}}, "factor is missing"),
+    (
+        {"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 4.0}},
+        "rope_type 'linear' is not supported, only",
+    ),
     ({"rope_parameters": "yarn"}, "rope_parameters 'yarn' must be an object"),
     ({"hidden_size": "32"}, "hidden_size '32' must be an integer from 1 to"),
     (
@@ -205,6 +211,19 @@ def test_published_fields_are_read_as_those_of_transformers_5(folder):
 
     _change_json(folder / "config.json", older)
     assert open_checkpoint(folder).shape == expected
+
+
+def test_what_the_first_llamas_do_not_state_is_as_in_transformers(tmp_path):
+    sizes = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "rms_norm_eps": 1e-6}
+    layers = {"num_hidden_layers": 2, "num_attention_heads": 4}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llama", **sizes, **layers}))
+    shape, theirs = read_config(path), LlamaConfig(**sizes, **layers)
+    assert (shape.rope_theta, shape.max_positions) == (10_000.0, 2048)
+    assert theirs.rope_parameters["rope_theta"] == shape.rope_theta
+    assert theirs.max_position_embeddings == shape.max_positions
+    assert (shape.num_kv_heads, shape.head_width) == (theirs.num_key_value_heads, theirs.head_dim)
+    assert not shape.tie_embeddings and not theirs.tie_word_embeddings
 
 
 def test_a_tied_head_that_is_stored_all_the_same_is_left_out(folder):

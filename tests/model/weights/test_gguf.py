@@ -70,6 +70,13 @@ def test_without_an_output_matrix_the_embedding_is_tied(tmp_path):
     assert open_checkpoint(path).shape == shape
 
 
+def test_a_file_that_states_no_base_of_the_rotary_embedding_has_that_of_llama_cpp(tmp_path):
+    shape = dataclasses.replace(SHAPES["llama"], llama3_rope=(), rope_theta=10_000.0)
+    change = {"metadata": {"rope.freq_base": None}}
+    path = write_gguf(tmp_path / "x.gguf", "llama", random_params(shape), shape, **change)
+    assert open_checkpoint(path).shape == shape
+
+
 NEW = np.zeros((32,), np.float32)
 BAD_CONTENTS = {
     "missing field": ({"metadata": {"block_count": None}}, "block_count is missing"),
