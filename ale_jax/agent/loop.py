@@ -158,7 +158,7 @@ def reward_of(given: float) -> float:
     EnvError if it is none, or not finite."""
     try:
         reward = float(given)
-    except (TypeError, ValueError) as error:
+    except (OverflowError, TypeError, ValueError) as error:  # 10**400 overflows
         raise EnvError(f"reward {given!r:.80} must be a number") from error
     if not math.isfinite(reward):
         raise EnvError(f"reward {reward} must be finite")
@@ -289,14 +289,15 @@ class _Playing:
     def _step(self, action: str) -> tuple[str, float, bool, bool, Mapping[str, Any]]:
         before, judged = self.env_seconds, False
         try:
-            seen, reward, judged, *rest = self._timed(self._env.step, action)
+            # Environments judge in the step that ends the episode.
+            seen, reward, judged, truncated, info = self._timed(self._env.step, action)
         except NoVerdictError:
             judged = True
             raise
         finally:
             if judged:
                 self.verifier_seconds += self.env_seconds - before
-        return seen, reward_of(reward), judged, *rest
+        return seen, reward_of(reward), judged, truncated, info
 
     def _grade(self) -> float:
         before = self.env_seconds
