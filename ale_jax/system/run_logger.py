@@ -137,9 +137,10 @@ class RunLogger:
         values = step_metrics(report) | {"tokens_per_second": rate} | self._compile_time()
         self.metrics.log(report.cursor.step, values, "rl")
         self._schedule.write(step_schedule(report))
-        for metric, whose in (("skipped_updates", "the policy"), (CRITIC_SKIPPED, "the critics")):
+        for metric, whose in (("skipped_updates", "policy's"), (CRITIC_SKIPPED, "critics'")):
             if skipped := values.get(metric):
-                detail = f"{skipped:.0f} of {whose}: loss, gradient or weights were not finite"
+                why = "loss, gradient or weights were not finite"
+                detail = f"{skipped:.0f} of the {whose} updates: {why}"
                 self.events.record("update_skipped", detail, step=report.cursor.step)
         logp_diff = values.get("train_rollout_logp_diff", 0.0)
         if not logp_diff <= logp_diff_limit:  # also true if it is NaN

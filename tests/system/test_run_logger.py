@@ -9,6 +9,7 @@ import pytest
 from ale_jax.data.packing import text_turn
 from ale_jax.data.replay import DroppedGroup, Group
 from ale_jax.data.staleness import Admission, Drop
+from ale_jax.learn.critic_credit import CRITIC_SKIPPED
 from ale_jax.monitor.evaluations import read_evaluations, write_evaluations
 from ale_jax.monitor.events import read_events
 from ale_jax.monitor.metrics import read_metrics
@@ -53,6 +54,15 @@ def test_a_learner_far_from_its_engine_is_an_event(gap, event, tmp_path):
     assert gap.keys() == line.keys() & {"train_rollout_logp_diff"}
     kinds = [e.kind for e in read_events(tmp_path / "events.jsonl").records]
     assert kinds == ["train_rollout_logp_diff"] * event
+
+
+def test_updates_that_were_skipped_are_counted_in_an_event_for_each_who_skipped_them(tmp_path):
+    extra = {"skipped_updates": 1.0, CRITIC_SKIPPED: 3.0}
+    _log(tmp_path, StepReport(Cursor(step=4), [GROUP], NOTHING_LEARNED, {}, extra, 0.1, 0.2))
+    events = read_events(tmp_path / "events.jsonl").records
+    assert [(e.kind, e.fields["step"]) for e in events] == [("update_skipped", 4)] * 2
+    counts = [e.detail.partition(" updates: ")[0] for e in events]
+    assert counts == ["1 of the policy's", "3 of the critics'"]
 
 
 def test_what_slows_a_run_down_is_shown_and_the_rest_only_recorded(tmp_path, capsys):
