@@ -26,9 +26,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from ale_jax.engine.engine import Engine
 from ale_jax.model.params import init_params
 from ale_jax.model.sampler import Sampling
-from ale_jax.rollout.engine import Engine
 from ale_jax.system.build_config import build_config
 from configs import quickstart
 

@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ale_jax.engine.engine import Engine
+from ale_jax.engine.engine_shape import EngineShape
+from ale_jax.engine.slots import Sampled
 from ale_jax.model.params import count_params, init_params
 from ale_jax.model.sampler import Sampling
 from ale_jax.model.shape import PolicyShape
-from ale_jax.rollout.engine import Engine
-from ale_jax.rollout.engine_shape import EngineShape
-from ale_jax.rollout.slots import Sampled
 
 NO_STOP = (-1,)  # never sampled, as ids are not negative
 SWAPS = 7

@@ -21,7 +21,8 @@ PLACES = (
     "ale_jax/data",
     "ale_jax/learn",
     "ale_jax/model",
-    "ale_jax/rollout",
+    "ale_jax/engine",
+    "ale_jax/gateway",
     "ale_jax/system",
     "ale_jax/records.py",
 )

@@ -11,8 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
+from ale_jax.gateway.custody.token_tree import Call
 from ale_jax.gateway.requests import SampleOptions
-from ale_jax.gateway.token_tree import Call
 
 
 class Sampled(Protocol):

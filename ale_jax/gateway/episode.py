@@ -14,6 +14,7 @@ import numpy as np
 
 from ale_jax.errors import RolloutsFailed
 from ale_jax.gateway.conversations import Conversations, Policy, Sampled, Watch
+from ale_jax.gateway.custody.token_tree import Branch, BranchChoice, Call, GivenTurn, TokenTree
 from ale_jax.gateway.language import Language
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import (
@@ -24,7 +25,6 @@ from ale_jax.gateway.requests import (
     SampleOptions,
     TokenLogprob,
 )
-from ale_jax.gateway.token_tree import Branch, BranchChoice, Call, GivenTurn, TokenTree
 
 MAX_SEED = 2**64 - 1
 ID_LETTERS, ID_LENGTH = string.ascii_letters + string.digits, 9  # as Mistral's template wants them

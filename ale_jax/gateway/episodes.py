@@ -8,9 +8,9 @@ import secrets
 import threading
 from collections.abc import Iterator
 
+from ale_jax.gateway.custody.token_tree import Branch, BranchChoice
 from ale_jax.gateway.episode import GatewayEpisode
 from ale_jax.gateway.requests import ApiError
-from ale_jax.gateway.token_tree import Branch, BranchChoice
 
 TOKEN_BYTES = 24
 RETRY_AFTER_S = 1  # for a call that found too many others

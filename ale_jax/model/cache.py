@@ -1,7 +1,7 @@
 """The KV cache: pages of a fixed number of tokens, sharded over the data axes.
 
 A page is one index into the arrays of every layer. The host decides which conversation has which
-pages (rollout/pages.py). Here a conversation is a row of page numbers: its token t is in page
+pages (engine/pages.py). Here a conversation is a row of page numbers: its token t is in page
 `row[t // page_tokens]` at `t % page_tokens`. Entries beyond a conversation's length are masked, so
 a page need not be cleared before it is used again.
 

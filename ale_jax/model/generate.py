@@ -1,6 +1,6 @@
 """The sampling program: one dispatch reads chunks of context, then runs a burst of decode steps.
 
-The engine (rollout/engine.py) owns the schedule; this module only has functions of arrays.
+The engine (engine/engine.py) owns the schedule; this module only has functions of arrays.
 """
 
 from __future__ import annotations

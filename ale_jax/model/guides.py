@@ -20,7 +20,7 @@ class Guides:
 
     What holds for a token depends on those before it. So a slot that is restricted writes on where
     a token is the only one that is allowed, and otherwise under masks that are guessed
-    (rollout/guiding.py). A slot that is pushed writes one token per dispatch.
+    (engine/guiding.py). A slot that is pushed writes one token per dispatch.
     """
 
     restricts_S: jax.Array  # bool

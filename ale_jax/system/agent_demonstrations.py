@@ -15,18 +15,18 @@ import numpy as np
 from ale_jax.agent import external
 from ale_jax.agent.api import Message
 from ale_jax.agent.external import ExternalAgent, PolicyAccess
+from ale_jax.engine.slots import Sampled
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.conversations import Watch
+from ale_jax.gateway.custody.policy_gateway import ChatRender, language_of
+from ale_jax.gateway.custody.token_tree import Call, TokenTree
 from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import SampleOptions
 from ale_jax.gateway.server import served
-from ale_jax.gateway.token_tree import Call, TokenTree
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.records import EpisodeKey, Task
-from ale_jax.rollout.policy_gateway import ChatRender, language_of
-from ale_jax.rollout.slots import Sampled
 from ale_jax.sandbox.blocking import BlockingSandbox
 from envs.registry import kind_of, make_env
 from envs.transcripts import Transcript

@@ -14,6 +14,7 @@ from ale_jax.algo.hypers import require_at_least, require_choice, require_range
 from ale_jax.algo.resampling import ResamplingHypers
 from ale_jax.data.mixing import Domain
 from ale_jax.data.packing import Shape
+from ale_jax.engine.engine import EngineShape
 from ale_jax.learn.critics import CriticsHypers
 from ale_jax.learn.state import OptimizerHypers
 from ale_jax.model.compute import DTYPES, REMAT, Compute
@@ -21,7 +22,6 @@ from ale_jax.model.lora import LoraShape
 from ale_jax.model.sampler import Sampling
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import MeshShape
-from ale_jax.rollout.engine import EngineShape
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.system.placement_config import PlacementConfig
 from ale_jax.system.survival_config import CheckpointConfig, DeadlinesConfig

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ale_jax.data.journal import JOURNAL_DIR, Journal
 from ale_jax.errors import RolloutsFailed
 from ale_jax.gateway.app import make_app
+from ale_jax.gateway.custody.ledger import Ledger
 from ale_jax.gateway.server import served
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.learner import Learner
@@ -27,7 +28,6 @@ from ale_jax.monitor.evaluations import (
 )
 from ale_jax.monitor.events import EarlyEvents
 from ale_jax.monitor.report import write_report
-from ale_jax.rollout.ledger import Ledger
 from ale_jax.sandbox.api import Runtime
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.system.actors.cluster import check_address, ray_cluster

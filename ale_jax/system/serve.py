@@ -12,18 +12,18 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
+from ale_jax.engine.engine import Engine
+from ale_jax.engine.engines import Engines
 from ale_jax.gateway.app import make_app
+from ale_jax.gateway.custody.policy_gateway import ChatRender, EnginePolicy, language_of
+from ale_jax.gateway.custody.token_tree import TokenTree
 from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.server import served
-from ale_jax.gateway.token_tree import TokenTree
 from ale_jax.model.params import Params
 from ale_jax.model.replicas import engine_meshes, make_sampling_copy
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
-from ale_jax.rollout.engine import Engine
-from ale_jax.rollout.engines import Engines
-from ale_jax.rollout.policy_gateway import ChatRender, EnginePolicy, language_of
 from ale_jax.system.checks import check_weights
 from ale_jax.system.collector import spared_by_collector
 from ale_jax.system.compilation import keep_compiled

@@ -17,6 +17,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ale_jax.data.staleness import StalenessGate
+from ale_jax.engine.engine import Engine
+from ale_jax.engine.engines import Engines
 from ale_jax.learn.attention_credit import make_factors
 from ale_jax.learn.checkpoint import OrbaxFiles
 from ale_jax.learn.credit import make_loss
@@ -32,8 +34,6 @@ from ale_jax.model.lora import trained, with_trained
 from ale_jax.model.params import Params
 from ale_jax.model.replicas import engine_meshes, make_sampling_copy
 from ale_jax.model.shape import PolicyShape
-from ale_jax.rollout.engine import Engine
-from ale_jax.rollout.engines import Engines
 from ale_jax.system.config import RunConfig
 from ale_jax.system.hosts.commands import Alone, Processes, command
 from ale_jax.system.states import abstract_whole, first_state

@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ale_jax.agent.api import Message, Reply
 from ale_jax.data.packing import text_turn
+from ale_jax.engine.engine import Engine
+from ale_jax.gateway.custody.ledger import Ledger
 from ale_jax.model.params import Params
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.records import EpisodeKey, Prefix, RolloutRequest, Trajectory
-from ale_jax.rollout.engine import Engine
-from ale_jax.rollout.ledger import Ledger
 from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.system.config import RunConfig

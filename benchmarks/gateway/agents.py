@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ale_jax.gateway.custody.token_tree import Call, GivenTurn
 from ale_jax.gateway.episode import GatewayEpisode, Pending
 from ale_jax.gateway.messages import ChatMessage, ToolCall
 from ale_jax.gateway.requests import ChatRequest, SampleOptions
-from ale_jax.gateway.token_tree import Call, GivenTurn
 from benchmarks.gateway.scripted import ScriptedPolicy, Stage, sampled
 
 SYSTEM, OTHER_SYSTEM = ChatMessage("system", "Work."), ChatMessage("system", "You are a helper.")

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from ale_jax.gateway.custody.constraints import Grammar
+from ale_jax.gateway.custody.policy_gateway import language_of
+from ale_jax.gateway.custody.sampling_masks import MaskTable
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import REQUIRED, ChatRequest
 from ale_jax.records import FORCED
-from ale_jax.rollout.constraints import Grammar
-from ale_jax.rollout.policy_gateway import language_of
-from ale_jax.rollout.sampling_masks import MaskTable
 from benchmarks.gateway.drift import COMMANDS, TEXTS
 from benchmarks.gateway.families import FAMILIES, Call, FamilyStage
 from benchmarks.gateway.plan import Plan

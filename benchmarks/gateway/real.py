@@ -22,8 +22,12 @@ import jax
 import numpy as np
 
 from ale_jax.agent.external import PolicyAccess
+from ale_jax.engine.engine import Engine
+from ale_jax.engine.engine_shape import EngineShape
+from ale_jax.engine.slots import Sampled
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.conversations import Watch
+from ale_jax.gateway.custody.policy_gateway import EnginePolicy
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.requests import SampleOptions
 from ale_jax.gateway.server import served
@@ -31,11 +35,7 @@ from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.load import load_params, open_checkpoint
 from ale_jax.records import EpisodeKey, Task
-from ale_jax.rollout.engine import Engine
-from ale_jax.rollout.engine_shape import EngineShape
 from ale_jax.rollout.play import EpisodeRunner
-from ale_jax.rollout.policy_gateway import EnginePolicy
-from ale_jax.rollout.slots import Sampled
 from benchmarks.gateway.catalogue import CLIENTS, Client
 from benchmarks.gateway.clients import agent_of, in_docker
 from benchmarks.gateway.constrained import writing_costs

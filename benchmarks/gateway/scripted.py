@@ -10,13 +10,13 @@ from concurrent.futures import Future
 
 import numpy as np
 
+from ale_jax.engine.slots import Sampled
 from ale_jax.gateway.conversations import Watch
+from ale_jax.gateway.custody.policy_gateway import ChatRender, language_of
+from ale_jax.gateway.custody.token_tree import TokenTree
 from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
 from ale_jax.gateway.requests import SampleOptions
-from ale_jax.gateway.token_tree import TokenTree
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
-from ale_jax.rollout.policy_gateway import ChatRender, language_of
-from ale_jax.rollout.slots import Sampled
 
 WATCHED_EVERY = 8  # tokens, as an engine that decodes eight steps at a time
 VOCABULARY = 512

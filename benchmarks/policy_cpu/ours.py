@@ -21,6 +21,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ale_jax.algo.losses import count_loss_denominator
+from ale_jax.engine.engine import Engine
+from ale_jax.engine.engine_shape import EngineShape
 from ale_jax.learn.credit import make_loss
 from ale_jax.learn.state import OptimizerHypers, begin, make_optimizer
 from ale_jax.learn.step import ModelSpec, make_train_step
@@ -29,8 +31,6 @@ from ale_jax.model.sampler import Sampling
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import MeshShape, make_mesh, param_shardings
 from ale_jax.model.weights.load import load_params, open_checkpoint
-from ale_jax.rollout.engine import Engine
-from ale_jax.rollout.engine_shape import EngineShape
 from benchmarks.full_rows import GRPO, full_batch
 from benchmarks.policy_cpu.work import FIRST_ID, PROMPT_TOKENS, ROW_TOKENS, ROWS, WRITTEN_TOKENS
 

@@ -24,11 +24,11 @@ import jax
 import jax.numpy as jnp
 
 from ale_jax import launch
+from ale_jax.engine.engine import Engine
 from ale_jax.learn import manifest, step
 from ale_jax.learn.checkpoint import OrbaxFiles
 from ale_jax.learn.learner import Learner
 from ale_jax.learn.step import UpdateStep
-from ale_jax.rollout.engine import Engine
 from benchmarks.survival.processes import MARK
 from benchmarks.survival.watch import watch
 

@@ -5,11 +5,11 @@ import sys
 
 import jax
 
+from ale_jax.engine.engine import Engine
 from ale_jax.model.params import init_params
-from ale_jax.rollout.engine import Engine
 from benchmarks import engine_threads
+from tests.engine.shapes import engine_shape
 from tests.model.shapes import MOE
-from tests.rollout.shapes import engine_shape
 
 DISPATCHES, CONVERSATIONS = 30, 3
 

@@ -11,14 +11,14 @@ import re
 import numpy as np
 import pytest
 
-from ale_jax.gateway import token_tree
 from ale_jax.gateway.api import openai_chat
 from ale_jax.gateway.app import make_app
+from ale_jax.gateway.custody import token_tree
+from ale_jax.gateway.custody.token_tree import Branch
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import ApiError, ChatRequest, SampleOptions
 from ale_jax.gateway.server import served
-from ale_jax.gateway.token_tree import Branch
 from benchmarks.gateway import __main__ as program
 from benchmarks.gateway import (
     agents,

@@ -3,11 +3,11 @@
 import jax
 import pytest
 
+from ale_jax.engine.engine import Engine
 from ale_jax.model.params import init_params
-from ale_jax.rollout.engine import Engine
 from benchmarks import preemption
+from tests.engine.shapes import engine_shape
 from tests.model.shapes import MOE
-from tests.rollout.shapes import engine_shape
 
 
 @pytest.fixture

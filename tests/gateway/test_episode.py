@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from ale_jax.gateway.custody.token_tree import TokenTree
 from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
 from ale_jax.gateway.formats.hermes import Hermes
 from ale_jax.gateway.language import Language
 from ale_jax.gateway.messages import ChatMessage, ToolCall
 from ale_jax.gateway.requests import CONTEXT_FULL, ApiError, ChatRequest, SampleOptions
-from ale_jax.gateway.token_tree import TokenTree
 from tests.gateway.fake_policy import EngineEnded, FakePolicy
 from tests.gateway.speech import read, render, say
 

@@ -21,10 +21,10 @@ import numpy as np
 
 from ale_jax.agent.loop import AgentLimits
 from ale_jax.data.journal import Journal
+from ale_jax.gateway.custody.ledger import Ledger
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import EpisodeKey, RolloutRequest, Task
-from ale_jax.rollout.ledger import Ledger
 from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.system.actors.rollout_scheduler import RolloutScheduler
 from ale_jax.system.build_config import build_config

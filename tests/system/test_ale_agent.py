@@ -15,15 +15,15 @@ from ale_jax.agent.external import PolicyAccess
 from ale_jax.agent.loop import AgentLimits
 from ale_jax.agent.tools import SYSTEM_PROMPT
 from ale_jax.data.packing import Shape, pack
+from ale_jax.engine.engine import Engine
 from ale_jax.gateway.app import make_app
+from ale_jax.gateway.custody.ledger import Ledger
 from ale_jax.gateway.server import served
 from ale_jax.learn.step import forward
 from ale_jax.model.params import init_params
 from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import EpisodeKey, Status, Task
-from ale_jax.rollout.engine import Engine
-from ale_jax.rollout.ledger import Ledger
 from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.sandbox import bubblewrap
 from ale_jax.sandbox.runtime import pick_runtime
@@ -35,8 +35,8 @@ from configs import quickstart_ale_agent
 from configs.quickstart_ale_agent import SETTINGS
 from envs.registry import kind_of, make_env, needs_sandbox
 from tests.agent.assistant.scripted import endpoint_that, in_turn
+from tests.engine.shapes import engine_shape
 from tests.model.shapes import DENSE
-from tests.rollout.shapes import engine_shape
 from tests.system.untimed import rl_lines
 from tests.system.whole_runs import SYNCHRONOUS, run
 

@@ -11,8 +11,8 @@ from ale_jax.agent.api import Message
 from ale_jax.agent.tools import bash, finish, render_tool_call
 from ale_jax.algo.losses import count_loss_denominator, sft_loss
 from ale_jax.data.packing import Shape, pack
+from ale_jax.gateway.custody.token_tree import Call
 from ale_jax.gateway.messages import ChatMessage
-from ale_jax.gateway.token_tree import Call
 from ale_jax.learn.step import forward
 from ale_jax.model.params import init_params
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe

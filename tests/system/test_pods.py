@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
+from ale_jax.engine.dispatch import ChunkBatches, page_table, slot_state
 from ale_jax.learn.state import abstract_trained
 from ale_jax.learn.step import forward
 from ale_jax.model.cache import cache_sharding, empty_cache
@@ -24,7 +25,6 @@ from ale_jax.model.sharding import (
     num_data_shards,
     param_shardings,
 )
-from ale_jax.rollout.dispatch import ChunkBatches, page_table, slot_state
 from ale_jax.system.build_config import build_config
 from tests.test_configs import PLANNED
 

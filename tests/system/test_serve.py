@@ -14,13 +14,13 @@ import jax
 import openai
 import pytest
 
+from ale_jax.engine.engine import Engine
 from ale_jax.errors import RolloutsFailed
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.state import WholeState, init_state, make_optimizer
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.model.weights.export import export
-from ale_jax.rollout.engine import Engine
 from ale_jax.system.build_config import build_config
 from ale_jax.system.serve import serving
 from ale_jax.system.workdir import Workdir

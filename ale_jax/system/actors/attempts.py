@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from ale_jax.gateway.custody.ledger import Activity
 from ale_jax.records import Episode, EpisodeKey, Status
-from ale_jax.rollout.ledger import Activity
 from ale_jax.system.actors.breaker import Job
 from ale_jax.system.actors.rollout_worker import WorkerHandle
 from ale_jax.system.survival_config import DeadlinesConfig

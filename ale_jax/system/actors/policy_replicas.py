@@ -11,14 +11,14 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from ale_jax.engine.router import Router
+from ale_jax.gateway.custody.ledger import Activity
 from ale_jax.model.sampler import Sampling
 from ale_jax.records import Episode, EpisodeKey, Trajectory, Turn
-from ale_jax.rollout.ledger import Activity
-from ale_jax.rollout.router import Router
 
 
 class Conversations(Protocol):
-    """The part of a ledger that the controller uses; see `ale_jax.rollout.ledger.Ledger`."""
+    """The part of a ledger that the controller uses; see `gateway.custody.ledger.Ledger`."""
 
     def open(
         self,

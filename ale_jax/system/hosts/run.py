@@ -10,13 +10,13 @@ from pathlib import Path
 
 import jax
 
+from ale_jax.engine.engines import Engines
 from ale_jax.errors import EXIT_FAILED, RolloutsFailed
 from ale_jax.gateway.app import make_app
+from ale_jax.gateway.custody.ledger import Ledger
 from ale_jax.gateway.server import served
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
-from ale_jax.rollout.engines import Engines
-from ale_jax.rollout.ledger import Ledger
 from ale_jax.system.collector import spared_by_collector
 from ale_jax.system.compilation import keep_compiled
 from ale_jax.system.config import RunConfig

@@ -13,12 +13,12 @@ from ale_jax.agent.assistant.permissions import MODES
 from ale_jax.agent.assistant.sessions import Sessions
 from ale_jax.agent.assistant.settings import Permissions, Settings
 from ale_jax.gateway.app import make_app
+from ale_jax.gateway.custody.token_tree import TokenTree
 from ale_jax.gateway.episode import GatewayEpisode
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.formats.hermes import Hermes
 from ale_jax.gateway.language import Language
 from ale_jax.gateway.server import served
-from ale_jax.gateway.token_tree import TokenTree
 from tests.gateway.fake_policy import FakePolicy
 from tests.gateway.speech import read, render
 

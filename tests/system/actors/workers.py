@@ -4,11 +4,11 @@ import contextlib
 import time
 
 from ale_jax.agent.loop import AgentLimits
+from ale_jax.engine.engine import EngineStopped
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.server import served
 from ale_jax.model.sampler import Sampling
 from ale_jax.records import EpisodeKey, RolloutRequest, Task
-from ale_jax.rollout.engine import EngineStopped
 from ale_jax.system.actors.policy_replicas import PolicyReplica, PolicyReplicas
 from ale_jax.system.actors.rollout_worker import WorkerSpec
 from ale_jax.system.actors.rollout_workers import RolloutWorkers

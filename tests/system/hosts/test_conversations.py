@@ -11,18 +11,18 @@ import pytest
 
 from ale_jax.agent.api import Message
 from ale_jax.data.packing import text_turn
+from ale_jax.engine.engine import Engine, EngineStopped
+from ale_jax.gateway.custody.ledger import Ledger
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import ChatRequest
 from ale_jax.model.params import init_params
 from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import Episode, EpisodeKey, Status, Task
-from ale_jax.rollout.engine import Engine, EngineStopped
-from ale_jax.rollout.ledger import Ledger
 from ale_jax.system.hosts.connection import Connection
 from ale_jax.system.hosts.conversations import ConversationService, RemoteLedger
+from tests.engine.shapes import engine_shape
 from tests.model.shapes import MOE
-from tests.rollout.shapes import engine_shape
 
 KEY = EpisodeKey("train", 3, 1, Task("trail", 7, "train"))
 FIRST = [Message("system", "Work."), Message("user", "Read lemon.txt.")]

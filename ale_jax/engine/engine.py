@@ -1,0 +1,273 @@
+"""The inference engine: continuous batching over a paged cache, in one thread beside the learner.
+
+Each iteration of its loop begins one dispatch. It prefills chunks of new context, first come first
+served and within a budget, runs a burst of decode steps for all sequences that are being sampled,
+and returns the replies that are finished. Conversations join and leave, and new weights take
+effect, between two dispatches.
+
+A conversation gets bitwise the same tokens and log-probabilities whichever others run beside it.
+Its random keys depend on (conversation, position) and its shapes on its own context. If others take
+its place (engine/scheduler.py), the host keeps what its pages held, so that nothing is computed a
+second time in another way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from ale_jax.engine.dispatch import Dispatch, ExpertRecord, page_table, slot_state
+from ale_jax.engine.engine_shape import EngineShape
+from ale_jax.engine.guiding import ALONE, Company, GuideTable
+from ale_jax.engine.page_moves import Layers
+from ale_jax.engine.scheduler import EngineStats, Scheduler
+from ale_jax.engine.slots import Request, Sampled, Written
+from ale_jax.errors import RolloutsFailed
+from ale_jax.model.cache import Cache, cache_sharding, empty_cache
+from ale_jax.model.device_order import dispatching
+from ale_jax.model.generate import Burst, read_and_write
+from ale_jax.model.params import Params
+from ale_jax.model.sampler import Sampling
+from ale_jax.model.shape import PolicyShape
+from ale_jax.model.sharding import num_data_shards
+
+
+class EngineStopped(RolloutsFailed):
+    """The engine was closed, or its thread failed (the cause is attached)."""
+
+
+class Engine:
+    """Samples replies for many conversations. All methods may be called from any thread."""
+
+    def __init__(
+        self,
+        policy: PolicyShape,
+        shape: EngineShape,
+        stop_ids: tuple[int, ...],
+        params: Params,
+        mesh: Mesh | None = None,
+        record_experts: bool = False,
+    ):
+        """params: the weights to sample with, as version 0 until `publish` says otherwise.
+        mesh: of the weights, with the axes of model/sharding.py; None for one device.
+        record_experts: whether replies say which experts each token was sent to.
+
+        ValueError if slots or pages cannot be divided over the mesh.
+        """
+        self._policy, self._shape, self._stop_ids = policy, shape, stop_ids
+        self._weights = (params, 0)
+        self._mesh = mesh
+        shards = num_data_shards(mesh) if mesh else 1
+        self._record = ExpertRecord(shape, policy, shards) if record_experts else None
+        self.stats = EngineStats()
+        self._scheduler = Scheduler(shape, shards, self.stats, self._record)
+        self._platform = next(iter(params["embed_VD"].devices())).platform
+        self._cache = self._empty_cache(params["embed_VD"].dtype)
+        place = self._everywhere(params["embed_VD"])
+        # What the first dispatch goes on from.
+        self._left = jax.device_put(slot_state((), shape.max_sequences), place)
+        self._guides = GuideTable(shape.max_sequences, policy.vocab_size, shape.decode_steps, place)
+        self._ids, self._numbers = itertools.count(), itertools.count()
+        self._open: set[int] = set()
+        self._wake = threading.Condition()
+        self._closed = False
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    def publish(self, params: Params, version: int) -> None:
+        """Uses `params` from the next dispatch on. Replies in progress continue with them."""
+        self._weights = (params, version)  # one assignment: the loop sees both or neither
+
+    @property
+    def vocab_size(self) -> int:
+        """Of the logits; the tokenizer may have fewer tokens."""
+        return self._policy.vocab_size
+
+    @property
+    def max_sequence_length(self) -> int:
+        return self._shape.max_sequence_length
+
+    @property
+    def version(self) -> int:
+        return self._weights[1]
+
+    def open(self) -> int:
+        """Opens a conversation. Each of its requests waits for a place in the batch, if others have
+        taken the one that it had."""
+        with self._wake:
+            conversation = next(self._ids)
+            self._open.add(conversation)
+            return conversation
+
+    def reply(
+        self,
+        conversation: int,
+        new_ids: np.ndarray,
+        max_tokens: int,
+        sampling: Sampling,
+        key: np.ndarray,
+        company: Company = ALONE,
+    ) -> Future[Sampled]:
+        """Appends `new_ids` to the conversation and samples a reply of at most `max_tokens`.
+
+        key: [2] uint32 threefry key data of the conversation. company: who is told what was written
+        and may end the reply, what guides it, and its priority. The future gets `EngineStopped` if
+        the engine ends first.
+        """
+        assert len(new_ids) > 0 and max_tokens > 0
+        ids = np.asarray(new_ids, np.int32)
+        with self._wake:
+            if self._closed:
+                raise EngineStopped("the engine is closed") from self._failure
+            if conversation not in self._open:  # its owner ended it meanwhile
+                raise EngineStopped("the conversation was ended")
+            number = next(self._numbers)
+            request = Request(conversation, ids, max_tokens, sampling, key, company, number)
+            self._scheduler.add(request)
+            self._wake.notify()
+        return request.future
+
+    def end(self, conversation: int) -> None:
+        """Frees what the conversation has. A reply in progress fails."""
+        with self._wake:
+            self._open.discard(conversation)
+            self._scheduler.end(conversation, EngineStopped("the conversation was ended"))
+            self._wake.notify()
+
+    def check(self) -> None:
+        """Raises EngineStopped if the engine's thread has failed, so that no reply will come."""
+        if self._failure is not None:
+            raise EngineStopped(f"the engine failed: {self._failure!r}") from self._failure
+
+    def close(self) -> None:
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        self._thread.join()
+
+    # Below: the engine's own thread.
+
+    def _run(self) -> None:
+        try:
+            with jax.set_mesh(self._mesh) if self._mesh else contextlib.nullcontext():
+                begun: deque[tuple[Dispatch, Burst, Layers]] = deque()
+                while (dispatch := self._next_dispatch(begun[0][0] if begun else None)) or begun:
+                    start = time.monotonic()
+                    if dispatch:
+                        begun.append((dispatch, *self._begin(dispatch)))
+                    if not dispatch or len(begun) > self._shape.dispatch_ahead:
+                        self._take_over(*begun.popleft())
+                    self.stats.busy_seconds += time.monotonic() - start
+        except BaseException as error:
+            self._failure = error
+            raise
+        finally:
+            self._give_up()
+
+    def _next_dispatch(self, unread: Dispatch | None) -> Dispatch | None:
+        """What comes after `unread`, which has begun; waits for it if there is none. None if
+        nothing comes, or the engine is closed."""
+        with self._wake:
+            while not self._closed:
+                params, version = self._weights
+                plan = self._scheduler.plan(version, unread)
+                steps = self._shape.decode_steps
+                guided = {s.index: held for s in plan.writing if (held := s.guided(steps))}
+                writing = {s: s.request for s in plan.writing if s.request}
+                if len(plan.batches) or len(plan.moves) or writing:
+                    shows = [s.index for s, r in writing.items() if r.company.top_logprobs]
+                    return Dispatch(
+                        params,
+                        version,
+                        page_table(self._scheduler.slots, self._shape),
+                        plan.batches.arrays(),
+                        slot_state(writing, self._shape.max_sequences, unread, guided),
+                        self._guides.arrays(guided, shows),
+                        writing,
+                        plan.moves,
+                    )
+                if unread:
+                    break
+                # Else requests may have ended, by a full context or an error of a guide, and made
+                # room for others.
+                if not plan.fixed and len(writing) == len(plan.writing):
+                    self._wake.wait()
+        return None
+
+    def _begin(self, dispatch: Dispatch) -> tuple[Burst, Layers]:
+        """The burst, and what was copied out of the cache."""
+        with dispatching(self._mesh):
+            self._cache, copied = dispatch.moves.begin(self._cache, self._mesh)
+            self._cache, self._left, burst = read_and_write(
+                dispatch.params,
+                self._cache,
+                self._left,
+                dispatch.page_SW,
+                dispatch.chunks,
+                dispatch.state,
+                dispatch.guides,
+                shape=self._policy,
+                sizes=self._shape.prefill_tokens,
+                steps=self._shape.decode_steps,
+                stop_ids=self._stop_ids,
+                platform=self._platform,
+                record_experts=self._record is not None,
+            )
+        if not dispatch.chunks.num_batches:
+            burst = burst.replace(read_QRTLK=None)  # empty, so it need not be copied to the host
+        return burst, copied
+
+    def _take_over(self, dispatch: Dispatch, burst: Burst, copied: Layers) -> None:
+        burst, copied = jax.device_get((burst, copied))
+        dispatch.moves.take_over(copied, self._record)
+        self.stats.bursts += bool(dispatch.writing)
+        if self._record:
+            self._record.take_over(dispatch, burst)
+        with self._wake:
+            for slot in dispatch.writing:
+                # `end` may have freed it meanwhile, or an earlier burst have finished its request.
+                if dispatch.writes_for(slot):
+                    own = slot.well_drawn(_of(burst, slot.index))
+                    self.stats.sampled_tokens += len(own.token_n)  # before the reply is given
+                    slot.write(own, dispatch.version, self._stop_ids)
+                    if slot.page_keys is not None:
+                        self._scheduler.offer_pages(slot, dispatch.version)
+
+    def _empty_cache(self, dtype: jnp.dtype) -> Cache:
+        shape = self._shape
+        dtype = jnp.int8 if shape.int8_cache else dtype
+        make = partial(empty_cache, self._policy, shape.pages, shape.page_tokens, dtype)
+        if self._mesh is None:
+            return make()
+        return jax.jit(make, out_shardings=cache_sharding(self._mesh))()
+
+    def _everywhere(self, near: jax.Array) -> jax.sharding.Sharding:
+        """Where each device needs all of an array. near: where it is, without a mesh."""
+        return NamedSharding(self._mesh, PartitionSpec()) if self._mesh else near.sharding
+
+    def _give_up(self) -> None:
+        with self._wake:
+            self._closed = True
+            cause = f"the engine failed: {self._failure!r}" if self._failure else "engine closed"
+            self._scheduler.fail_all(EngineStopped(cause))
+
+
+def _of(burst: Burst, slot: int) -> Written:
+    return Written(
+        burst.token_nS[:, slot],
+        burst.logp_mu_nS[:, slot],
+        burst.logp_old_nS[:, slot],
+        burst.top_id_nSk[:, slot],
+        burst.top_logp_nSk[:, slot],
+    )

@@ -1,0 +1,112 @@
+"""The engines of one process, each on devices of its own, as if they were one."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+import numpy as np
+
+from ale_jax.engine.engine import Engine, EngineStats, EngineStopped
+from ale_jax.engine.guiding import ALONE, Company
+from ale_jax.engine.router import Router
+from ale_jax.engine.slots import Sampled
+from ale_jax.model.params import Params
+from ale_jax.model.sampler import Sampling
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """engine: its number. conversation: of the engine. group: those with the same prompt."""
+
+    engine: int
+    conversation: int
+    group: bytes
+
+
+class Engines:
+    """Has the methods of an engine, and may be called from any thread, too. Each conversation
+    belongs to one engine from its first request on."""
+
+    def __init__(self, engines: Sequence[Engine]):
+        self._engines, self._router = engines, Router(len(engines))
+        self._lock = threading.Lock()
+        self._ids = itertools.count()
+        self._of: dict[int, _Place | None] = {}  # conversation -> where it is, if it has begun
+
+    def publish(self, weights: Sequence[Params], version: int) -> None:
+        """weights: the copy of each engine."""
+        for engine, params in zip(self._engines, weights, strict=True):
+            engine.publish(params, version)
+
+    @property
+    def vocab_size(self) -> int:
+        return self._engines[0].vocab_size
+
+    @property
+    def max_sequence_length(self) -> int:
+        return self._engines[0].max_sequence_length
+
+    @property
+    def version(self) -> int:
+        return self._engines[-1].version  # the last to be given new weights
+
+    @property
+    def stats(self) -> EngineStats:
+        """The sums over all engines."""
+        each = [dataclasses.astuple(engine.stats) for engine in self._engines]
+        return EngineStats(*map(sum, zip(*each, strict=True)))
+
+    def counts(self) -> dict[str, float]:
+        """The stats by their names."""
+        return dataclasses.asdict(self.stats)
+
+    def open(self) -> int:
+        with self._lock:
+            conversation = next(self._ids)
+            self._of[conversation] = None
+            return conversation
+
+    def reply(
+        self,
+        conversation: int,
+        new_ids: np.ndarray,
+        max_tokens: int,
+        sampling: Sampling,
+        key: np.ndarray,
+        company: Company = ALONE,
+    ) -> Future[Sampled]:
+        place = self._place(conversation, new_ids)
+        engine = self._engines[place.engine]
+        return engine.reply(place.conversation, new_ids, max_tokens, sampling, key, company)
+
+    def end(self, conversation: int) -> None:
+        with self._lock:
+            place = self._of.pop(conversation, None)
+            if place:
+                self._router.leave(place.engine, place.group)
+        if place:
+            self._engines[place.engine].end(place.conversation)
+
+    def check(self) -> None:
+        for engine in self._engines:
+            engine.check()
+
+    def close(self) -> None:
+        for engine in self._engines:
+            engine.close()
+
+    def _place(self, conversation: int, prompt: np.ndarray) -> _Place:
+        with self._lock:
+            if conversation not in self._of:  # its owner ended it meanwhile
+                raise EngineStopped("the conversation was ended")
+            place = self._of[conversation]
+            if place is None:
+                group = prompt.tobytes()
+                number = self._router.enter(group)
+                place = _Place(number, self._engines[number].open(), group)
+                self._of[conversation] = place
+            return place

@@ -1,0 +1,267 @@
+"""The token ledger: the episodes in progress and their conversations with the engine, joined into
+trajectories.
+
+Agents exchange text, through the gateway or by `Ledger.reply`. The ids that the policy wrote never
+leave this process, and are never recomputed from text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from ale_jax.agent.api import Message, Reply
+from ale_jax.engine.engine import Engine, EngineStopped
+from ale_jax.engine.engines import Engines
+from ale_jax.engine.slots import Sampled
+from ale_jax.gateway.custody.policy_gateway import ChatRender, EnginePolicy, language_of
+from ale_jax.gateway.custody.sampling_masks import MaskTable
+from ale_jax.gateway.custody.token_tree import BranchChoice, TokenTree
+from ale_jax.gateway.custody.trajectories import given_turn, trajectory_of
+from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode, Pending
+from ale_jax.gateway.episodes import Episodes
+from ale_jax.gateway.messages import ChatMessage
+from ale_jax.gateway.requests import CONTEXT_FULL, ApiError, ChatRequest
+from ale_jax.model.sampler import Sampling
+from ale_jax.model.tokenizer import ChatTokenizer
+from ale_jax.records import Episode, EpisodeKey, Status, Trajectory, Turn
+
+# (name of the conversation; "asked" or "answered"; version that sampled its first token, if it has
+# one; tokens that the engine has sampled) -> None
+Observer = Callable[[str, str, int | None, int], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Activity:
+    """What the agent's side of a conversation does, as far as its questions to the policy tell.
+
+    asked: whether it has asked for its first reply. waits: whether it waits for a reply.
+    turn_seconds: for how long it has been its turn; 0 while it waits. total_seconds: all its turns.
+    """
+
+    asked: bool
+    waits: bool
+    turn_seconds: float
+    total_seconds: float
+
+
+@dataclasses.dataclass
+class AgentClock:
+    """Measures the agent's turns. The first one, before its first question, is no turn yet."""
+
+    since: float  # the beginning of its turn
+    asked: bool = False
+    waits: bool = False
+    total: float = 0.0
+
+    def ask(self, now: float) -> None:
+        self.total += now - self.since if self.asked else 0.0
+        self.asked = self.waits = True
+
+    def answer(self, now: float) -> None:
+        self.waits, self.since = False, now
+
+    def read(self, now: float) -> Activity:
+        seconds = 0.0 if self.waits else now - self.since
+        total = self.total + seconds if self.asked else 0.0
+        return Activity(self.asked, self.waits, seconds, total)
+
+
+@dataclasses.dataclass
+class _Conversation:
+    """told: all messages so far, of an agent that only sends the new ones. masks: that its replies
+    were held to."""
+
+    episode: GatewayEpisode
+    agent: AgentClock
+    told: list[ChatMessage]
+    masks: MaskTable
+
+
+def conversation_key(seed: int, key: EpisodeKey, redraw: int = 0, number: int = 0) -> np.ndarray:
+    """Threefry key data [2] of an episode's conversation. It only depends on the episode's position
+    in the run, so that a retried, resumed or differently scheduled episode draws the same numbers.
+
+    redraw: how many episodes at this key were rejected for their behaviour, which the next one
+    should not repeat. number: of the conversation, in an episode that has several.
+    """
+    phase = int.from_bytes(key.phase.encode(), "big")
+    position = [seed, phase, key.group, key.member]
+    spawned = (redraw, number) if number else (redraw,) if redraw else ()
+    words = np.random.SeedSequence(position, spawn_key=spawned)
+    return words.generate_state(2, np.uint32)
+
+
+class Ledger:
+    """Conversations between agents and the engine. Thread-safe.
+
+    episodes: of the gateway; its clients call an episode by the name of its conversation.
+    """
+
+    def __init__(
+        self,
+        engine: Engine | Engines,
+        tokenizer: ChatTokenizer,
+        seed: int,
+        max_reply_tokens: int,
+        max_turns: int | None = None,
+        branches: BranchChoice = "all",
+    ):
+        """max_turns: replies that an episode's agents get, at most; None for no limit. branches: of
+        an episode, that become its trajectory."""
+        self._engine, self._tokenizer = engine, tokenizer
+        self._seed, self._max_reply_tokens = seed, max_reply_tokens
+        self._max_turns, self._branches = max_turns, branches
+        self._render, self._language = ChatRender(tokenizer), language_of(tokenizer)
+        self.episodes = Episodes()
+        self._lock = threading.Lock()
+        self._open: dict[str, _Conversation] = {}
+        self._observer: Observer | None = None
+
+    def observe(self, observer: Observer) -> None:
+        """Calls `observer` whenever an agent begins or ends to wait for a reply, from the thread
+        that asks for it."""
+        self._observer = observer
+
+    def open(
+        self,
+        name: str,
+        key: EpisodeKey,
+        sampling: Sampling,
+        prefix_turns: tuple[Turn, ...] = (),
+        redraw: int = 0,
+    ) -> None:
+        """Opens a conversation called `name`. Names must be unguessable: any client that knows one
+        can write to the conversation.
+
+        It continues after the turns `prefix_turns`, whose ids the engine reads with the first
+        prompt. Members of a group that share these turns therefore share their pages. redraw: as in
+        `conversation_key`.
+        """
+        agent, masks = AgentClock(time.monotonic()), MaskTable()
+        reply_tokens = self._max_reply_tokens
+        options = EpisodeOptions(
+            obeys=False,
+            max_replies=self._max_turns,
+            max_tokens=self._engine.max_sequence_length,
+            max_chars=self._engine.max_sequence_length * self._tokenizer.longest_token,
+            given=list(map(given_turn, prefix_turns)),
+            on_turn=lambda waits: self._turn(name, waits),
+        )
+        episode = GatewayEpisode(
+            TokenTree(self._render),
+            EnginePolicy(self._engine, self._tokenizer, sampling, reply_tokens, masks),
+            self._language,
+            partial(conversation_key, self._seed, key, redraw),
+            options,
+        )
+        with self._lock:
+            assert name not in self._open, "a conversation's name is used once"
+            self._open[name] = _Conversation(episode, agent, [], masks)
+        self.episodes.open(episode, name)
+
+    def reply(self, name: str, new_messages: Sequence[Message]) -> Reply:
+        """The policy's next reply, after `new_messages`, for an agent in this process. Waits for
+        the engine.
+
+        Raises KeyError for a conversation that is not open, EngineStopped if the engine ends.
+        """
+        with self._lock:
+            conversation = self._open[name]
+        episode, told = conversation.episode, conversation.told
+        told += [ChatMessage(each.role, each.content) for each in new_messages]
+        try:
+            (pending,) = episode.ask(ChatRequest("", tuple(told)))
+            sampled = _sampled(episode, pending)
+        except ApiError as error:
+            if error.code == CONTEXT_FULL:
+                return Reply("", "context_full")
+            raise EngineStopped(error.message) from error
+        text = self._tokenizer.decode(sampled.ids)
+        if len(sampled.ids):
+            told.append(ChatMessage("assistant", text))
+            episode.record(pending, told[-1], sampled)
+        else:
+            episode.drop(pending)
+        return Reply(text, sampled.stop)
+
+    def activity(self, name: str) -> Activity:
+        """What the agent's side of an open conversation does at present."""
+        with self._lock:
+            return self._open[name].agent.read(time.monotonic())
+
+    def stop(self, name: str) -> None:
+        """Lets a reply in progress and all later ones fail. The conversation stays open."""
+        with self._lock:
+            episode = self._open[name].episode
+        episode.stop()
+
+    def start_version(self, name: str) -> int | None:
+        """The version that sampled the first token of an open conversation; None before its first
+        reply."""
+        with self._lock:
+            episode = self._open[name].episode
+        return episode.tree.start_version
+
+    def close(self, name: str, episode: Episode | None) -> Trajectory | None:
+        """Ends a conversation and frees its cache slot.
+
+        With its episode, returns the trajectory, with the reward on the last turn. It has no turns,
+        not even prefix turns, if the policy never wrote. Without an episode, nothing is kept.
+        """
+        with self._lock:
+            conversation = self._open.pop(name)
+        tree = conversation.episode.tree
+        branches = self.episodes.end(name, self._branches)
+        if episode is None:
+            return None
+        start_version = tree.start_version
+        if start_version is None:
+            start_version = self._engine.version
+        if doubt := _doubt(tree, was_killed=episode.status is Status.TIME_LIMIT):
+            episode = dataclasses.replace(
+                episode, status=Status.CALL_LOST, reward=None, detail=doubt
+            )
+        decode, masks = self._tokenizer.decode, conversation.masks.masks()
+        trajectory = trajectory_of(episode, branches, start_version, decode, masks)
+        if episode.turns:
+            return trajectory
+        # An agent's program has played it, whose turns nobody else has counted.
+        turns = len(trajectory.sampled_turns)
+        return dataclasses.replace(trajectory, episode=dataclasses.replace(episode, turns=turns))
+
+    def _turn(self, name: str, waits: bool) -> None:
+        """The agent waits for the policy, or has what it waited for."""
+        with self._lock:
+            if (conversation := self._open.get(name)) is None:
+                return  # it was closed meanwhile
+            agent, now = conversation.agent, time.monotonic()
+            agent.ask(now) if waits else agent.answer(now)
+        if self._observer is not None:
+            tokens, start = self._engine.stats.sampled_tokens, conversation.episode.tree
+            what = "asked" if waits else "answered"
+            self._observer(name, what, start.start_version, tokens)
+
+
+def _sampled(episode: GatewayEpisode, pending: Pending) -> Sampled:
+    try:
+        return episode.sampled(pending)
+    except ApiError:
+        episode.drop(pending)
+        raise
+
+
+def _doubt(tree: TokenTree, was_killed: bool) -> str:
+    """Why it is not sure what the agent has acted on; empty if it is. was_killed: so it cannot have
+    acted on the calls that ended with it."""
+    lost, ambiguous = tree.counts.lost, tree.counts.ambiguous
+    if was_killed:
+        lost -= tree.num_lost_last
+    if not (lost or ambiguous):
+        return ""
+    return f"{lost} answers may not have reached the agent, {ambiguous} continue one of several"

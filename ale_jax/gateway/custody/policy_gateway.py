@@ -1,0 +1,141 @@
+"""The gateway in front of an engine: how its model writes, and what it can be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from ale_jax.engine.engine import Engine
+from ale_jax.engine.engines import Engines
+from ale_jax.engine.guiding import Company, Guide, Watch
+from ale_jax.engine.slots import Sampled
+from ale_jax.gateway.custody.constraints import Both, Grammar, Pushes
+from ale_jax.gateway.custody.sampling_masks import MaskTable
+from ale_jax.gateway.formats.families import format_named, format_of
+from ale_jax.gateway.formats.reply import plain_text, special
+from ale_jax.gateway.json_values import value_or_text
+from ale_jax.gateway.language import Language
+from ale_jax.gateway.messages import ChatMessage, ToolCall
+from ale_jax.gateway.requests import Prompt, SampleOptions
+from ale_jax.model.sampler import Sampling
+from ale_jax.model.tokenizer import ChatTokenizer
+
+
+class EnginePolicy:
+    """An engine, as an episode of the gateway needs it."""
+
+    def __init__(
+        self,
+        engine: Engine | Engines,
+        tokenizer: ChatTokenizer,
+        sampling: Sampling,
+        max_tokens: int,
+        masks: MaskTable | None = None,
+    ):
+        """sampling, max_tokens: of a reply, where a request does not say. masks: of the episode, if
+        it is trained on."""
+        self._engine, self._tokenizer, self._masks = engine, tokenizer, masks
+        self._sampling, self._max_tokens = sampling, max_tokens
+
+    def open(self) -> int:
+        return self._engine.open()
+
+    def reply(
+        self,
+        conversation: int,
+        new_ids: np.ndarray,
+        options: SampleOptions,
+        key: np.ndarray,
+        watch: Watch | None,
+    ) -> Future[Sampled]:
+        """ValueError for options that are none."""
+        asked = self._sampling
+        sampling = Sampling(
+            asked.temperature if options.temperature is None else options.temperature,
+            asked.top_k if options.top_k is None else options.top_k,
+            asked.top_p if options.top_p is None else options.top_p,
+            asked.min_p if options.min_p is None else options.min_p,
+        )
+        shown, priority = options.top_logprobs or 0, options.priority
+        company = Company(watch, self._guide(options), shown, priority)
+        most = min(options.max_tokens or self._max_tokens, self._max_tokens)
+        return self._engine.reply(conversation, new_ids, most, sampling, key, company)
+
+    def end(self, conversation: int) -> None:
+        self._engine.end(conversation)
+
+    def _guide(self, options: SampleOptions) -> Guide | None:
+        tokenizer, grammar = self._tokenizer, None
+        if options.grammar:
+            vocabulary = tokenizer.grammar_vocabulary
+            stop_id = tokenizer.stop_ids[0]
+            grammar = Grammar(vocabulary, options.grammar, stop_id, self._masks)
+        penalties = options.frequency_penalty, options.presence_penalty
+        if not (any(penalties) or options.logit_bias or options.min_tokens):
+            return grammar
+        limits = options.logit_bias, options.min_tokens, tokenizer.stop_ids
+        pushes = Pushes(self._engine.vocab_size, *penalties, *limits)
+        return Both(grammar, pushes) if grammar else pushes
+
+
+class ChatRender:
+    """How a tokenizer's chat template writes messages, for the token tree."""
+
+    def __init__(self, tokenizer: ChatTokenizer):
+        self._tokenizer = tokenizer
+
+    def __call__(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[Mapping[str, Any]],
+        after: np.ndarray | None,
+    ) -> np.ndarray:
+        shown = list(map(_for_template, messages))
+        ids = self._tokenizer.prompt_ids(shown, after is None, list(tools) or None)
+        end_of_turn = self._tokenizer.stop_ids[0]
+        if after is not None and after[-1] != end_of_turn:
+            ids = np.concatenate([[end_of_turn], ids])
+        return ids.astype(np.int32)
+
+
+def language_of(tokenizer: ChatTokenizer) -> Language:
+    tokens = dict(tokenizer.added_tokens)
+    name = format_of(tokenizer.chat_template, tokens)
+
+    def marked_text(ids: np.ndarray) -> str:
+        pieces = tokenizer.pieces(ids)
+        return "".join(special(text) if own else plain_text(text) for text, own in pieces)
+
+    def prompt_ids(prompt: Prompt) -> np.ndarray:
+        if isinstance(prompt, str):
+            ids = tokenizer.text_ids(prompt)
+        else:
+            ids = np.asarray(prompt, np.int64)
+        unknown = ids[(ids < 0) | (ids >= tokenizer.vocab_size)]
+        if len(unknown):
+            raise ValueError(f"there is no token {unknown[0]}: there are {tokenizer.vocab_size}")
+        if not len(ids):
+            raise ValueError("an empty prompt: there is nothing to go on with")
+        return ids.astype(np.int32)
+
+    return Language(format_named(name), marked_text, tokens, prompt_ids, tokenizer.token_bytes)
+
+
+def _for_template(message: ChatMessage) -> dict[str, Any]:
+    shown: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.reasoning:
+        shown["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        shown["tool_calls"] = [_call_for_template(call) for call in message.tool_calls]
+    if message.answers:
+        shown["tool_call_id"] = message.answers
+    return shown
+
+
+def _call_for_template(call: ToolCall) -> dict[str, Any]:
+    """Arguments that are no JSON are shown as the text that they are."""
+    function = {"name": call.name, "arguments": value_or_text(call.arguments)}
+    return {"id": call.id, "type": "function", "function": function}

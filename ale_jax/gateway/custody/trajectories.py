@@ -1,0 +1,113 @@
+"""From the token tree of an episode to the trajectory that is trained on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from ale_jax.gateway.custody.token_tree import Branch, Call, GivenTurn, SampledTokens
+from ale_jax.records import Episode, SideBranch, Trajectory, Turn
+
+Decode = Callable[[np.ndarray], str]
+
+
+class SampledTurn(SampledTokens, Protocol):
+    """expert_TLK, mask_id: as in `ale_jax.engine.slots.Sampled`."""
+
+    expert_TLK: np.ndarray | None
+    mask_id: np.ndarray | None
+
+
+@dataclasses.dataclass(frozen=True)
+class GivenTokens:
+    """The reply of a turn that was not sampled in this episode."""
+
+    ids: np.ndarray
+    logp_mu: np.ndarray
+    logp_old: np.ndarray
+    version: np.ndarray
+    expert_TLK: np.ndarray | None = None
+    mask_id: np.ndarray | None = None
+
+
+def given_turn(turn: Turn) -> GivenTurn:
+    reply = GivenTokens(turn.action_ids, turn.logp_mu, turn.logp_old, turn.version)
+    return GivenTurn(turn.prompt_ids, turn.action_text, reply)
+
+
+def trajectory_of(
+    episode: Episode,
+    branches: Sequence[Branch],
+    start_version: int,
+    decode: Decode,
+    mask_Iw: np.ndarray | None = None,
+) -> Trajectory:
+    """branches: of the tree, the longest first; [] if the policy never wrote, for a trajectory
+    without turns. Each ends with the episode's reward. mask_Iw: as in `Trajectory`."""
+    if not branches:
+        return Trajectory(episode, (), start_version)
+    longest, *side = [_side_branch(branch, episode.reward or 0.0, decode) for branch in branches]
+    return Trajectory(
+        episode,
+        longest.turns,
+        start_version,
+        expert_TLK=longest.expert_TLK,
+        num_prefix_turns=longest.num_prefix_turns,
+        side_branches=tuple(side),
+        mask_Iw=mask_Iw,
+    )
+
+
+def _side_branch(branch: Branch, reward: float, decode: Decode) -> SideBranch:
+    *turns, last = [_turn(call, decode) for call in branch.calls]
+    turns.append(dataclasses.replace(last, reward=reward))
+    return SideBranch(tuple(turns), branch.num_shared, _experts(branch.calls))
+
+
+def _turn(call: Call, decode: Decode) -> Turn:
+    sampled = call.sampled
+    return Turn(
+        prompt_ids=call.prompt_ids,
+        action_ids=sampled.ids,
+        logp_mu=sampled.logp_mu,
+        logp_old=sampled.logp_old,
+        version=sampled.version,
+        action_text=_action_text(call, decode),
+        prompt_text="\n".join(m.content for m in call.messages if m.role != "system"),
+        mask_id=sampled.mask_id,
+    )
+
+
+def _action_text(call: Call, decode: Decode) -> str:
+    """The reply as the agent got it, because an episode that continues after this turn replays it:
+    special tokens within it are shown by name, and may have made it a malformed call.
+
+    If the gateway has told thoughts or calls apart, the content is only a part of the reply, and
+    the text of the ids is taken. Only agents that are programs of their own get such replies, and
+    their turns are not replayed.
+    """
+    reply = call.reply
+    is_whole = call.is_given or not (reply.reasoning or reply.tool_calls)
+    return reply.content if is_whole else decode(call.sampled.ids)
+
+
+def _experts(calls: Sequence[Call]) -> np.ndarray | None:
+    """Of all tokens of a conversation; -1 for the last one, which no forward pass has read. None if
+    they are not recorded."""
+    parts: list[np.ndarray] = []
+    tokens = 0
+    for call in calls:
+        tokens += len(call.prompt_ids) + len(call.sampled.ids)
+        expert_TLK = call.sampled.expert_TLK
+        if expert_TLK is not None:
+            # If the engine began a conversation for this call, it has told of everything before it.
+            parts = [expert_TLK] if len(expert_TLK) == tokens - 1 else [*parts, expert_TLK]
+    if not parts:
+        return None
+    expert_TLK = np.concatenate(parts)
+    missing = tokens - len(expert_TLK)
+    assert missing == 1, f"{missing} tokens without experts: only the last one is never read"
+    return np.pad(expert_TLK, [(0, missing), (0, 0), (0, 0)], constant_values=-1)

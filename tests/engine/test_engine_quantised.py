@@ -1,0 +1,34 @@
+"""The engine with weights in eight bits: it samples from just those, and near the learner's."""
+
+import jax
+import numpy as np
+
+from ale_jax.engine.engine import Engine
+from ale_jax.model.compute import FLOAT32, Quantised, dequantise, sampling_weights
+from tests.engine.playing import STOP, learner_scores, mean_gap, play, where_written
+from tests.engine.shapes import engine_shape
+from tests.model.shapes import MIXED
+from tests.model.weights.families import random_params
+
+
+def test_what_it_says_is_true_of_the_weights_that_it_has():
+    first = random_params(MIXED)
+    versions = [jax.tree.map(lambda w, n=n: w * n, first) for n in (1.0, 1.1, 1.2)]
+    served = [sampling_weights(params, MIXED, FLOAT32, stored_as="int8") for params in versions]
+    engine = Engine(MIXED, engine_shape(prefill_tokens=(16,), weights="int8"), STOP, served[0])
+    gaps = []
+    for version, (params, stored) in enumerate(zip(versions, served, strict=True)):
+        engine.publish(stored, version)
+        played = play(engine, version, turns=2)
+        assert (played[-1][1].version == version).all()
+        plain = jax.tree.map(_plain, stored, is_leaf=lambda leaf: isinstance(leaf, Quantised))
+        scores, _ = learner_scores((MIXED, plain), played)
+        logp_old = np.concatenate([each.logp_old for _, each in played])
+        np.testing.assert_allclose(logp_old, scores[where_written(played)], atol=1e-5, rtol=0)
+        gaps.append(mean_gap((MIXED, params), played))
+    engine.close()
+    assert 1e-4 < np.mean(gaps) < 1e-2  # of log-probability, to the float32 policy
+
+
+def _plain(leaf):
+    return dequantise(leaf) if isinstance(leaf, Quantised) else leaf

@@ -1,0 +1,156 @@
+"""Replies that are held to a schema, on their way from the engine into training."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import openai
+import pytest
+
+from ale_jax.data.packing import Sample, Shape, pack
+from ale_jax.engine.engine import Engine
+from ale_jax.gateway.app import make_app
+from ale_jax.gateway.custody.ledger import Ledger
+from ale_jax.gateway.custody.sampling_masks import MaskTable
+from ale_jax.gateway.messages import ChatMessage
+from ale_jax.gateway.requests import REQUIRED, ChatRequest, SampleOptions
+from ale_jax.gateway.server import served
+from ale_jax.learn.old_policies import make_logp
+from ale_jax.model.params import init_params
+from ale_jax.model.sampler import Sampling
+from ale_jax.model.sharding import MeshShape, make_mesh
+from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
+from ale_jax.records import FORCED, FREE, Episode, EpisodeKey, Status, Task
+from tests.engine.shapes import engine_shape
+from tests.model.shapes import MOE
+
+KEY = EpisodeKey("train", 3, 1, Task("trail", 7, "train"))
+EPISODE = Episode(KEY, Status.FINISHED, 1.0, 2, 0, 1.0, 0.5)
+TASK = (ChatMessage("system", "Work."), ChatMessage("user", "Read lemon.txt."))
+LOOK = {
+    "type": "object",
+    "properties": {"path": {"type": "string", "maxLength": 8}, "lines": {"enum": [1, 20]}},
+    "required": ["path", "lines"],
+    "additionalProperties": False,
+}
+TOOL = {"type": "function", "function": {"name": "look", "description": "", "parameters": LOOK}}
+CALLS = {"tools": (TOOL,), "tool_choice": REQUIRED, "parallel_calls": False}
+LONGEST = 640
+MESH = make_mesh(MeshShape())
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    messages = [{"role": m.role, "content": m.content} for m in TASK]
+    return ChatTokenizer(train_bpe(messages * 10, 320))
+
+
+@pytest.fixture(scope="module")
+def policy(tokenizer):
+    shape = dataclasses.replace(MOE, vocab_size=tokenizer.vocab_size + 5)  # as padded ones are
+    return shape, init_params(jax.random.key(0), shape)
+
+
+@pytest.fixture(scope="module")
+def engine(tokenizer, policy):
+    sizes = engine_shape(max_sequence_length=LONGEST, prefill_tokens=(16, 64))
+    engine = Engine(policy[0], sizes, tokenizer.stop_ids, policy[1])
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def ledger(engine, tokenizer):
+    return Ledger(engine, tokenizer, seed=0, max_reply_tokens=90)
+
+
+def ask(ledger, *messages, **fields):
+    """As an agent does through the gateway."""
+    episode = ledger.episodes.find("a")
+    request = ChatRequest("m", messages, **fields)
+    return [episode.answer(each, request).message for each in episode.ask(request)]
+
+
+def played(ledger, temperature=1.0):
+    """A conversation of a call, a free reply, a call and a reply of a schema."""
+    ledger.open("a", KEY, Sampling(temperature))
+    told = [*TASK]
+    free = {"tools": (TOOL,), "options": SampleOptions(max_tokens=20)}
+    for fields in (CALLS, free, CALLS, {"tools": (TOOL,), "schema": LOOK}):
+        (reply,) = ask(ledger, *told, **fields)
+        told += [reply, ChatMessage("user", "next")]
+    trajectory = ledger.close("a", EPISODE)
+    assert len(trajectory.turns) == 4 and not trajectory.side_branches
+    return trajectory
+
+
+def packed(trajectory):
+    credit_C = np.ones(len(trajectory.turns), np.float32)
+    batch, leftover = pack([Sample.of(trajectory, credit_C)], Shape(8, LONGEST, 8))
+    assert not leftover
+    return batch
+
+
+def test_the_learner_finds_the_log_probabilities_that_the_engine_sampled_with(ledger, policy):
+    shape, params = policy
+    batch = packed(played(ledger, temperature=0.8))
+    logp, plain = make_logp(shape, MESH), dataclasses.replace(batch, mask_id_BT=None, mask_BIw=None)
+    gap_BT = np.abs(logp(params, batch) - batch.logp_old_BT)
+    blind_BT = np.abs(logp(params, plain) - batch.logp_old_BT)
+    action_BT, id_BT = batch.chunk_BT >= 0, batch.mask_id_BT
+    masked_BT, forced_BT, free_BT = id_BT >= 0, id_BT == FORCED, (id_BT == FREE) & action_BT
+    assert masked_BT.sum() > 20 and forced_BT.sum() > 20 and free_BT.sum() == 20
+    # As the tests of the engine allow of tokens without masks.
+    assert gap_BT[masked_BT].mean() < 1e-5 and gap_BT[free_BT].mean() < 1e-5
+    assert blind_BT[masked_BT].mean() > 0.1 and blind_BT[forced_BT].mean() > 1.0
+    np.testing.assert_array_equal(gap_BT[free_BT], blind_BT[free_BT])
+    for logp_BT in (logp(params, batch), batch.logp_old_BT, batch.logp_mu_BT):
+        assert not logp_BT[forced_BT].any(), "there was no choice"
+    assert (batch.logp_mu_BT != batch.logp_old_BT)[masked_BT].any(), "of another temperature"
+
+
+def test_every_token_is_one_that_its_mask_allows_and_masks_repeat(ledger):
+    trajectory = played(ledger)
+    call, free, again, content = trajectory.turns
+    assert free.mask_id is None and trajectory.mask_Iw.dtype == np.int32
+    seen = 0
+    for turn in (call, again, content):
+        assert turn.mask_id.dtype == np.int16 and turn.mask_id.shape == turn.action_ids.shape
+        assert turn.mask_id[-1] == FORCED, "after the whole call there is only its end"
+        for token, number in zip(turn.action_ids, turn.mask_id, strict=True):
+            if number >= 0:
+                seen += 1
+                assert trajectory.mask_Iw[number, token // 32] >> token % 32 & 1
+    assert len(trajectory.mask_Iw) < 0.7 * seen
+    assert len(np.unique(trajectory.mask_Iw, axis=0)) == len(trajectory.mask_Iw)
+
+
+def test_schemas_that_allow_too_many_sets_are_refused_and_the_episode_goes_on(ledger, monkeypatch):
+    monkeypatch.setattr("ale_jax.gateway.custody.sampling_masks.MAX_MASKS", 3)
+    ledger.open("a", KEY, Sampling())
+    with served(make_app(ledger.episodes, "policy")) as url:
+        client = openai.OpenAI(base_url=url, api_key="a", max_retries=0)
+        asked = {"model": "policy", "messages": [{"role": "user", "content": "Read lemon.txt."}]}
+        with pytest.raises(openai.BadRequestError, match="3 different sets of tokens"):
+            client.chat.completions.create(**asked, tools=[TOOL], tool_choice="required")
+        client.chat.completions.create(**asked)
+    trajectory = ledger.close("a", EPISODE)
+    assert trajectory.episode.status is Status.FINISHED and len(trajectory.turns) == 1
+    assert trajectory.turns[0].mask_id is None and (packed(trajectory).mask_id_BT == FREE).all()
+
+
+def test_a_reply_that_is_cut_off_has_the_masks_of_what_was_written(ledger):
+    ledger.open("a", KEY, Sampling())
+    ask(ledger, *TASK, **CALLS, options=SampleOptions(max_tokens=7))
+    (turn,) = ledger.close("a", EPISODE).turns
+    assert len(turn.mask_id) == len(turn.action_ids) == 7
+
+
+def test_a_table_numbers_distinct_masks_and_knows_them_when_it_is_full(monkeypatch):
+    monkeypatch.setattr("ale_jax.gateway.custody.sampling_masks.MAX_MASKS", 2)
+    table = MaskTable()
+    assert table.masks() is None
+    one, two = np.array([3, 0], np.int32), np.array([3, 1 << 30], np.int32)
+    last = np.array([0, 1 << 31], np.uint32).view(np.int32)
+    assert [table.number(mask) for mask in (last, one, two, one)] == [FORCED, 0, 1, 0]
+    np.testing.assert_array_equal(table.masks(), [one, two])
