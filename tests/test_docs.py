@@ -19,7 +19,10 @@ PAGES = [
     "CONTRIBUTING.md",
     *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")),
 ]
-README_WORDS = 1200
+SHORT_PAGES = {"README.md": 1200, "docs/design.md": 900}  # words
+ALL_WORDS = 45_000  # of README.md and docs/ together
+DECISIONS = 60
+DECISION_WORDS = 120
 
 # Folders below which back-ticked paths are looked up, beside the page's own and the root.
 BASES = (".", "ale_jax", "docs", "envs", "ale_jax/sandbox")
@@ -130,9 +133,26 @@ def quoted_fields_exist(page: str, text: str) -> list[str]:
     return [field for field in fields if not _has(config, field)]
 
 
-def readme_is_short(page: str, text: str) -> list[str]:
-    words = len(text.split())
-    return [f"{words} words"] if page == "README.md" and words > README_WORDS else []
+def short_pages_stay_short(page: str, text: str) -> list[str]:
+    words, most = len(text.split()), SHORT_PAGES.get(page)
+    return [f"{words} words"] if most and words > most else []
+
+
+def decisions_are_few_and_short(page: str, text: str) -> list[str]:
+    """Each has a date, a reason and a consequence."""
+    if page != "docs/decisions.md":
+        return []
+    entries = re.findall(r"^### (.*(?:\n(?!##).*)*)", text, re.M)
+    wrong = [f"{len(entries)} entries"] if len(entries) > DECISIONS else []
+    for entry in entries:
+        title, _, body = entry.partition("\n")
+        if len(entry.split()) > DECISION_WORDS:
+            wrong.append(f"{len(entry.split())} words: {title}")
+        elif not re.match(r"\d{4}-\d\d-\d\d ", title):
+            wrong.append(f"no date: {title}")
+        elif "\nReason: " not in body or "\nConsequence: " not in body:
+            wrong.append(f"no reason or no consequence: {title}")
+    return wrong
 
 
 def readme_commands_are_run(page: str, text: str) -> list[str]:
@@ -148,6 +168,7 @@ def readme_commands_are_run(page: str, text: str) -> list[str]:
     ]
 
 
+DECISION = "### 2026-11-28 A title\nWhat.\n\nReason: a.\n\nConsequence: b.\n\n"
 RULES = [
     (links_lead_somewhere, "README.md", "[x](docs/nowhere.md)"),
     (anchors_are_headings, "README.md", "[x](docs/running.md#nowhere)"),
@@ -159,7 +180,12 @@ RULES = [
     (configs_and_fields_exist, "docs/running.md", "x --config=configs/none.py"),
     (configs_and_fields_exist, "docs/running.md", "--config=configs/smoke.py --config.rl.alhpa=1"),
     (quoted_fields_exist, "docs/policy.md", "`engine.slots`"),
-    (readme_is_short, "README.md", "word " * (README_WORDS + 1)),
+    (short_pages_stay_short, "README.md", "word " * 1201),
+    (short_pages_stay_short, "docs/design.md", "word " * 901),
+    (decisions_are_few_and_short, "docs/decisions.md", DECISION * 61),
+    (decisions_are_few_and_short, "docs/decisions.md", DECISION + "word " * 120),
+    (decisions_are_few_and_short, "docs/decisions.md", "### No date\n"),
+    (decisions_are_few_and_short, "docs/decisions.md", "### 2026-11-28 No reason\n"),
     (readme_commands_are_run, "README.md", "    python -m benchmarks.sandbox"),
 ]
 
@@ -177,6 +203,11 @@ def test_a_page_can_be_followed(rule, page):
 )
 def test_each_rule_finds_what_it_forbids(rule, page, broken):
     assert len(rule(page, broken)) == 1
+
+
+def test_all_pages_together_are_short():
+    pages = [page for page in PAGES if page != "CONTRIBUTING.md"]
+    assert sum(len((ROOT / page).read_text().split()) for page in pages) <= ALL_WORDS
 
 
 def test_what_runs_the_readme_commands_exists():
