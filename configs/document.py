@@ -1,4 +1,4 @@
-"""Writes docs/config.md from the dataclasses of a run's config: python -m configs.document
+"""Prints every field of a run's config with its meaning, in Markdown: python -m configs.document
 
 A field's meaning is its entry in the docstring of its dataclass. Its allowed values are taken from
 the error that the code raises for a value that can never be valid.
@@ -11,7 +11,6 @@ import inspect
 import re
 import typing
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from ale_jax.system.build_config import build_config
@@ -19,13 +18,12 @@ from ale_jax.system.config import RunConfig
 from ale_jax.system.fields import flat
 from configs.defaults import get_defaults
 
-PAGE = Path(__file__).parents[1] / "docs" / "config.md"
 HEAD = """# Config fields
 
-Every field of a run with its default. `python -m configs.document` generates this page from the
-code, so do not edit it. On the command line a field is set by `--config.PATH=VALUE`, for example
-`--config.rl.alpha=0.5`, and a tuple by `--config.engine.prefill_tokens="(32, 128)"`. A config file
-starts from these defaults (`configs/defaults.py`) and changes some of them.
+Every field of a run with its default, as the code has it. On the command line a field is set by
+`--config.PATH=VALUE`, for example `--config.rl.alpha=0.5`, and a tuple by
+`--config.engine.prefill_tokens="(32, 128)"`. A config file starts from these defaults
+(`configs/defaults.py`) and changes some of them.
 """
 ENTRY = re.compile(r"(\w+(?:, \w+)*): (.*)")
 # Values by type that are invalid for every field with a rule; bools and paths have no rules.
@@ -106,4 +104,4 @@ def allowed(path: str, kind: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    print(page(), end="")
