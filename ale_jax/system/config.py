@@ -140,7 +140,7 @@ class TokenizerConfig:
 @dataclasses.dataclass(frozen=True)
 class WorldsConfig:
     """The tasks, given by the names of their families. Each training family is played equally
-    often. The families of corridors are named after their settings (docs/sandboxes.md).
+    often. The families of corridors are named after their settings (docs/worlds.md).
 
     train_families: families that are trained on.
     held_out_families: families that are only evaluated.
