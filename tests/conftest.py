@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from tests.left_processes import end_with_this_process
 from tests.quick_compile import QUICK_COMPILE
 
 # Started in the background by a script, we ignore Ctrl-C, and so would all whom the tests send it.
@@ -56,7 +57,8 @@ ALWAYS_SKIPPED = (
 
 
 def pytest_sessionstart(session):
-    """Lets go of programs that nobody asked for lately."""
+    """Lets go of programs that nobody asked for lately, and sees that no process outlives us."""
+    end_with_this_process()
     oldest = time.time() - UNUSED_DAYS * 24 * 3600
     for program in PROGRAMS.glob("*"):
         try:
