@@ -25,7 +25,15 @@ from ale_jax.sandbox.api import (
 )
 from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.egress.proxy import EgressProxy
-from ale_jax.sandbox.exchange import FILES_S, FileCalls, Job, Machine, OutputSink, join, result_of
+from ale_jax.sandbox.exchange import (
+    FILES_S,
+    FileCalls,
+    Machine,
+    OutputSink,
+    SandboxProcess,
+    join,
+    result_of,
+)
 from ale_jax.sandbox.link import Stream
 from ale_jax.sandbox.relay import Door, Serve, Tunnel, check_port, relay_to
 from ale_jax.sandbox.runner import wire
@@ -234,8 +242,8 @@ class AsyncSandbox(FileCalls):
         timeout: float | None = None,
         keep: bool = False,
         terminal: tuple[int, int] | None = None,
-    ) -> Job:
-        """Starts one process and returns it as a `Job`, which streams its output.
+    ) -> SandboxProcess:
+        """Starts one process and returns it as a `SandboxProcess`, which streams its output.
 
         timeout: seconds, None for no limit.
         keep: only send head and tail of the output, when the process has ended.
@@ -249,7 +257,8 @@ class AsyncSandbox(FileCalls):
         request = {"do": "exec", "job": f"job-{next(self._jobs)}", "argv": words, "cwd": cwd}
         request |= {"env": dict(env or {}), "timeout": timeout, "terminal": terminal}
         request["output_bytes"] = self.spec.output_bytes if keep else None
-        return Job(self._machine.link.open(request, body=True), request, self._ask, self._made)
+        stream = self._machine.link.open(request, body=True)
+        return SandboxProcess(stream, request, self._ask, self._made)
 
     async def reset(self) -> None:
         await self._renewed({"do": "reset"})

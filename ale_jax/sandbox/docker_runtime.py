@@ -131,7 +131,7 @@ class DockerRuntime(StartsBlocking):
         self._oci_runtimes, self._cpus = set(daemon_info.get("Runtimes", {})), daemon_info["NCPU"]
         try:
             self._toolkit = toolkit.ensure_volume(self._api, spec.image)
-            self._sockets = docker_socket.Sockets(self._api, spec.image, self._owner)
+            self._sockets = docker_socket.RunnerSockets(self._api, spec.image, self._owner)
             self._accounts.learn(spec.image)
         except (*TROUBLE, ValueError, subprocess.SubprocessError) as error:
             raise SandboxStartError(f"docker: cannot make the runner's mounts: {error}") from error

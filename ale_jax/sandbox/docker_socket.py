@@ -31,7 +31,7 @@ PREFIX = "ale-sockets-"
 log = logging.getLogger(__name__)
 
 
-class Sockets:
+class RunnerSockets:
     """The sockets of one runtime, in a folder that only its user may enter.
 
     A daemon on another machine or in a virtual machine does not see this folder, and a container

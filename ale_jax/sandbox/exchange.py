@@ -263,7 +263,7 @@ class FileCalls(Exchange):
 SIGNAL_S = 30.0
 
 
-class Job:
+class SandboxProcess:
     """A process started by `AsyncSandbox.spawn`. `kill` also kills everything that it started."""
 
     def __init__(

@@ -43,7 +43,7 @@ def test_every_container_that_helps_for_a_moment_is_the_reapers_if_its_owner_is_
     monkeypatch.setattr(toolkit, "archive", lambda: ("testing", b""))
     api, me = FakeDaemon(), Owner.current()
     Accounts(api).learn("image")
-    docker_socket.Sockets(api, "image", me)
+    docker_socket.RunnerSockets(api, "image", me)
     toolkit.ensure_volume(api, "image")
     with node.unstarted(api, Image("id", (), {}, 0, 0.0)):
         pass

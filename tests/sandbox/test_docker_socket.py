@@ -88,7 +88,7 @@ def test_a_runner_that_cannot_connect_keeps_the_streams(docker_only, monkeypatch
 def test_a_daemon_in_trouble_is_not_taken_for_one_without_the_folder(docker_only):
     with contextlib.closing(docker_runtime.docker.from_env().api) as api:
         with pytest.raises(docker_runtime.ImageNotFound):
-            docker_socket.Sockets(api, "ale-none-such", Owner.current())
+            docker_socket.RunnerSockets(api, "ale-none-such", Owner.current())
 
 
 def test_folders_of_the_dead_are_removed_and_no_others(tmp_path, monkeypatch):

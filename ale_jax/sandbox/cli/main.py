@@ -14,7 +14,7 @@ from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.cli import files, interactive, tables
 from ale_jax.sandbox.cli.completion import script
 from ale_jax.sandbox.cli.parser import TOKEN, make_parser, spec_of
-from ale_jax.sandbox.pool.api import Event
+from ale_jax.sandbox.pool.api import PoolEvent
 from ale_jax.sandbox.sdk.client import SandboxClient
 
 POLL_S = 0.5
@@ -144,7 +144,7 @@ def _logs(client: SandboxClient, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _follow(client: SandboxClient, forever: bool, id: str) -> Iterable[Event]:
+def _follow(client: SandboxClient, forever: bool, id: str) -> Iterable[PoolEvent]:
     """The latest events, then the new ones. With an id, only those of that sandbox, to its end."""
     after = None
     while True:

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ale_jax.sandbox.hub.store import Capabilities, Manifest, Verification
-from ale_jax.sandbox.pool.api import Event, NodeStatus, Status
+from ale_jax.sandbox.pool.api import NodeStatus, PoolEvent, Status
 from ale_jax.sandbox.service.records import TenantUsage
 
 DIGITS = 12  # of a digest
@@ -53,7 +53,7 @@ def _usage(status: Status) -> Sequence[object]:
     )
 
 
-def line(event: Event) -> str:
+def line(event: PoolEvent) -> str:
     at = datetime.fromtimestamp(event.at).astimezone().isoformat(" ", "seconds")
     fields = " ".join(f"{name}={value}" for name, value in event.fields.items())
     words = (at, event.sandbox, event.kind, event.detail, fields)

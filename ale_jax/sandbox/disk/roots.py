@@ -18,7 +18,7 @@ from ale_jax.sandbox.disk import mounts, users
 from ale_jax.sandbox.disk.images import IMAGES, TOOLS
 from ale_jax.sandbox.disk.loop import CONTROL
 from ale_jax.sandbox.disk.references import Reference
-from ale_jax.sandbox.disk.store import Store
+from ale_jax.sandbox.disk.store import DiskStore
 from ale_jax.sandbox.disk.users import UserRange
 from ale_jax.sandbox.runner.usage import Usage
 from ale_jax.sandbox.spec import ETC, SandboxSpec
@@ -85,7 +85,7 @@ class Roots:
         mounts.mount("tmpfs", "roots", str(self._mounted), mounts.NOSUID | mounts.NODEV, "mode=711")
         for name in (STORE, LOWER, DISK):
             (self._mounted / name).mkdir()
-        self._store = Store(chosen, self._mounted / STORE)
+        self._store = DiskStore(chosen, self._mounted / STORE)
 
     def make(self, spec: SandboxSpec, image: Path, origin: Reference | None) -> Root:
         """Mounts a new root. image: its files. origin: what it starts with; None: nothing else."""

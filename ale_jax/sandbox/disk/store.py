@@ -21,7 +21,7 @@ OPTIONS = "nobarrier,nodiscard,commit=5"
 FORMAT_S = 30.0
 
 
-class Store:
+class DiskStore:
     """Subvolumes by name below `top`. For one thread, whose mounts must be private.
 
     Each subvolume has the room that it was promised: the store is as large as all promises, and

@@ -9,10 +9,17 @@ from collections.abc import Coroutine
 
 from ale_jax.sandbox.egress.policy import Authority
 from ale_jax.sandbox.egress.request import UNRECOGNIZED_NAME, Request, body_parts, read_hello
-from ale_jax.sandbox.egress.streams import CHUNK, Incoming, Limits, Reader, Refusal, Writer
+from ale_jax.sandbox.egress.streams import (
+    CHUNK,
+    EgressLimits,
+    EgressRefusal,
+    Incoming,
+    Reader,
+    Writer,
+)
 
 
-class Connection:
+class EgressConnection:
     """A connection between a sandbox and the host that it asks for.
 
     authority: where it leads; None until it is requested.
@@ -22,12 +29,12 @@ class Connection:
     cut_for: the refusal to send in that case, if any.
     """
 
-    def __init__(self, reader: Reader, writer: Writer, limits: Limits):
+    def __init__(self, reader: Reader, writer: Writer, limits: EgressLimits):
         self.incoming = Incoming(reader)
         self.authority: Authority | None = None
         self.answered = False
         self.was_cut = False
-        self.cut_for: Refusal | None = None
+        self.cut_for: EgressRefusal | None = None
         self.deadline = asyncio.timeout(None)
         self._lingers = False
         self._writer = writer
@@ -62,13 +69,13 @@ class Connection:
             self._lingers = True
             self._end_in(self._limits.linger_seconds)
 
-    def cut(self, refusal: Refusal | None = None) -> None:
+    def cut(self, refusal: EgressRefusal | None = None) -> None:
         """Ends the connection at once, so that not one more byte leaves."""
         self.was_cut, self.cut_for = True, refusal
         self._abort()
         self._end_in(0.0)
 
-    async def refuse(self, refusal: Refusal) -> None:
+    async def refuse(self, refusal: EgressRefusal) -> None:
         """Sends the refusal, if the state of the connection and the client still permit it."""
         if self.answered and refusal.rule != "server_name":
             return
@@ -96,7 +103,7 @@ ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 Upstream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-async def tunnel(connection: Connection, upstream: Upstream) -> None:
+async def tunnel(connection: EgressConnection, upstream: Upstream) -> None:
     """Relays bytes both ways until the far side closes. Errors: Refusal, OSError."""
     reader, writer = upstream
 
@@ -111,7 +118,7 @@ async def tunnel(connection: Connection, upstream: Upstream) -> None:
     await _until_answered(ask(), _answer(connection, reader))
 
 
-async def forward(connection: Connection, request: Request, upstream: Upstream) -> None:
+async def forward(connection: EgressConnection, request: Request, upstream: Upstream) -> None:
     """Forwards one request, and relays the response until the far side closes.
 
     Anything that the sandbox sends after the request is ignored.
@@ -136,7 +143,7 @@ async def forward(connection: Connection, request: Request, upstream: Upstream) 
         raise _no_answer(connection)
 
 
-async def _answer(connection: Connection, reader: asyncio.StreamReader) -> None:
+async def _answer(connection: EgressConnection, reader: asyncio.StreamReader) -> None:
     while data := await reader.read(CHUNK):
         await connection.send(data)
 
@@ -152,7 +159,7 @@ async def _until_answered(ask: Coroutine, answer: Coroutine) -> None:
         raise failures.exceptions[0] from failures
 
 
-def _no_answer(connection: Connection) -> Refusal:
-    return Refusal(
+def _no_answer(connection: EgressConnection) -> EgressRefusal:
+    return EgressRefusal(
         502, "unreachable", f"{connection.authority} closed the connection without a response"
     )

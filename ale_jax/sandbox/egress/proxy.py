@@ -8,14 +8,14 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ale_jax.sandbox.egress.connection import Connection, Upstream, forward, tunnel
+from ale_jax.sandbox.egress.connection import EgressConnection, Upstream, forward, tunnel
 from ale_jax.sandbox.egress.policy import Address, Authority, EgressPolicy, look_up, refusal
 from ale_jax.sandbox.egress.request import read_request
-from ale_jax.sandbox.egress.streams import CHUNK, Limits, Reader, Refusal, Writer
+from ale_jax.sandbox.egress.streams import CHUNK, EgressLimits, EgressRefusal, Reader, Writer
 
 LOOKUP_THREADS = 4
 MAX_ADDRESSES = 4  # of one name that are checked and tried
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = EgressLimits()
 
 Record = Callable[..., None]
 
@@ -35,7 +35,7 @@ class EgressProxy:
         policy: EgressPolicy,
         record: Record,
         *,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: EgressLimits = DEFAULT_LIMITS,
         look_up: Callable[[str], Sequence[Address]] = look_up,
         refuses: Callable[[Address], str | None] = refusal,
     ):
@@ -44,7 +44,7 @@ class EgressProxy:
         self._limits = limits
         self._look_up = look_up
         self._refuses = refuses
-        self._connections: set[Connection] = set()
+        self._connections: set[EgressConnection] = set()
         self._refused = 0
         # Its own pool, since a lookup cannot be cancelled, and other work must not wait for it.
         self._threads = ThreadPoolExecutor(LOOKUP_THREADS, "egress-lookup")
@@ -60,7 +60,7 @@ class EgressProxy:
             where = connection.authority
             if where is not None and not policy.permits(where.host, where.port):
                 line = f"the connection to {where} is no longer permitted"
-                connection.cut(Refusal(403, "policy_changed", line))
+                connection.cut(EgressRefusal(403, "policy_changed", line))
 
     def close(self) -> None:
         """Cuts all connections and permits no new ones."""
@@ -77,10 +77,10 @@ class EgressProxy:
 
     async def serve(self, reader: Reader, writer: Writer) -> None:
         """Serves one connection to its end, and closes it. No input makes it raise."""
-        connection = Connection(reader, writer, self._limits)
+        connection = EgressConnection(reader, writer, self._limits)
         try:
             await self._serve(connection)
-        except Refusal as refusal:
+        except EgressRefusal as refusal:
             self._tell(refusal, connection.authority)
             await connection.refuse(refusal)
         except OSError as error:
@@ -88,12 +88,12 @@ class EgressProxy:
         finally:
             connection.close()
 
-    async def _serve(self, connection: Connection) -> None:
+    async def _serve(self, connection: EgressConnection) -> None:
         try:
             with self._counted(connection):
                 async with connection.deadline:
                     await self._handle(connection)
-        except (OSError, Refusal) as error:
+        except (OSError, EgressRefusal) as error:
             if not connection.was_cut:
                 if isinstance(error, TimeoutError) and not connection.answered:
                     raise _timeout(f"{connection.authority} did not answer") from error
@@ -102,24 +102,24 @@ class EgressProxy:
             raise connection.cut_for
 
     @contextlib.contextmanager
-    def _counted(self, connection: Connection) -> Iterator[None]:
+    def _counted(self, connection: EgressConnection) -> Iterator[None]:
         if len(self._connections) >= self._limits.connections:
             line = f"there are {self._limits.connections} connections already; close one first"
-            raise Refusal(503, "connections", line)
+            raise EgressRefusal(503, "connections", line)
         self._connections.add(connection)
         try:
             yield
         finally:
             self._connections.remove(connection)
 
-    async def _handle(self, connection: Connection) -> None:
+    async def _handle(self, connection: EgressConnection) -> None:
         try:
             async with asyncio.timeout(self._limits.head_seconds):
                 if not await connection.incoming.ahead(1):
                     return
                 request = await read_request(connection.incoming, self._limits)
         except TimeoutError as error:
-            raise Refusal(408, "request", "the head of the request took too long") from error
+            raise EgressRefusal(408, "request", "the head of the request took too long") from error
         connection.authority = request.authority
         self._judge(request.authority)
         upstream = await self._connect(request.authority)
@@ -133,8 +133,8 @@ class EgressProxy:
         if self._policy.permits(authority.host, authority.port):
             return
         if self._policy.mode == "none":
-            raise Refusal(403, "mode", "this sandbox has no network")
-        raise Refusal(403, "allowlist", f"{authority} is not on this sandbox's allowlist")
+            raise EgressRefusal(403, "mode", "this sandbox has no network")
+        raise EgressRefusal(403, "allowlist", f"{authority} is not on this sandbox's allowlist")
 
     async def _connect(self, authority: Authority) -> Upstream:
         """Connects by a checked address, because the name could resolve differently now."""
@@ -149,7 +149,7 @@ class EgressProxy:
         reasons = "; ".join(f"{a}: {e!r}" for a, e in zip(candidates, failures, strict=True))
         if all(isinstance(failure, TimeoutError) for failure in failures):
             raise _timeout(f"{authority} could not be connected to", reasons)
-        raise Refusal(502, "unreachable", f"{authority} could not be connected to", reasons)
+        raise EgressRefusal(502, "unreachable", f"{authority} could not be connected to", reasons)
 
     async def _addresses(self, host: str) -> list[Address]:
         """The addresses of a host that may be reached, at least one. Errors: Refusal."""
@@ -162,14 +162,14 @@ class EgressProxy:
             raise _timeout(f"{host} could not be resolved") from error
         except OSError as error:
             line = f"{host} could not be resolved"
-            raise Refusal(502, "unreachable", line, str(error)) from error
+            raise EgressRefusal(502, "unreachable", line, str(error)) from error
         reachable = [address for address, reason in verdicts.items() if reason is None]
         if not reachable:
             reasons = "; ".join(f"{address}: {reason}" for address, reason in verdicts.items())
-            raise Refusal(403, "address", f"{host} has no public address", reasons)
+            raise EgressRefusal(403, "address", f"{host} has no public address", reasons)
         return reachable
 
-    def _tell(self, refusal: Refusal, authority: Authority | None) -> None:
+    def _tell(self, refusal: EgressRefusal, authority: Authority | None) -> None:
         self._refused += 1
         if self._refused <= self._limits.recorded:
             self._record(
@@ -184,5 +184,5 @@ class EgressProxy:
             self._record("egress_muted", "further refusals of this sandbox are not recorded")
 
 
-def _timeout(what: str, detail: str = "") -> Refusal:
-    return Refusal(504, "timeout", f"{what} in time", detail)
+def _timeout(what: str, detail: str = "") -> EgressRefusal:
+    return EgressRefusal(504, "timeout", f"{what} in time", detail)

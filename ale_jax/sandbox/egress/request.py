@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 
 from ale_jax.sandbox.egress.policy import Authority, bracketed, canonical_host, parse_authority
-from ale_jax.sandbox.egress.streams import CHUNK, Incoming, Limits, Refusal, malformed
+from ale_jax.sandbox.egress.streams import CHUNK, EgressLimits, EgressRefusal, Incoming, malformed
 
 HANDSHAKE, CLIENT_HELLO = 0x16, 1
 RECORD_HEAD, MESSAGE_HEAD = 5, 4
@@ -47,7 +47,9 @@ async def read_hello(incoming: Incoming, authority: Authority) -> bytes:
     except ValueError as error:
         raise _unreadable() from error
     if not same:
-        raise Refusal(403, "server_name", f"the TLS server name differs from CONNECT {authority}")
+        raise EgressRefusal(
+            403, "server_name", f"the TLS server name differs from CONNECT {authority}"
+        )
     return bytes(records)
 
 
@@ -120,8 +122,10 @@ def _message_bytes(message: bytearray) -> int:
     return length
 
 
-def _unreadable() -> Refusal:
-    return Refusal(403, "server_name", "the TLS ClientHello with the server name cannot be read")
+def _unreadable() -> EgressRefusal:
+    return EgressRefusal(
+        403, "server_name", "the TLS ClientHello with the server name cannot be read"
+    )
 
 
 CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,16}")
@@ -202,14 +206,14 @@ class Request:
     body_bytes: int | None
 
 
-async def read_request(incoming: Incoming, limits: Limits) -> Request:
+async def read_request(incoming: Incoming, limits: EgressLimits) -> Request:
     """Reads the head of a request. Errors: Refusal, OSError."""
     lines, room = [], limits.head_bytes
     while line := await incoming.line(room):
         lines.append(line.decode("latin-1"))
         room -= len(line) + 2
         if len(lines) > 1 + limits.headers:
-            raise Refusal(431, "request", "the request has too many headers")
+            raise EgressRefusal(431, "request", "the request has too many headers")
     if not lines:
         raise malformed("the request begins with an empty line")
     return parse_request(lines)

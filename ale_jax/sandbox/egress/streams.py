@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
+class EgressLimits:
     """Limits of a sandbox's connections through the proxy.
 
     connections: at the same time.
@@ -34,7 +34,7 @@ class Limits:
                 raise ValueError(f"egress limit {name} is {value}; it must be positive")
 
 
-class Refusal(Exception):
+class EgressRefusal(Exception):
     """A refused request.
 
     status: HTTP status. rule: one word for what refused it. line: the reason as a sentence.
@@ -65,8 +65,8 @@ class Refusal(Exception):
         return ("\r\n".join(head) + "\r\n\r\n" + body).encode("ascii")
 
 
-def malformed(line: str) -> Refusal:
-    return Refusal(400, "request", line)
+def malformed(line: str) -> EgressRefusal:
+    return EgressRefusal(400, "request", line)
 
 
 CHUNK = 1 << 16
@@ -119,7 +119,7 @@ class Incoming:
         while (end := self._held.find(b"\n", searched, max(room, 0))) < 0:
             searched = len(self._held)
             if searched >= room:
-                raise Refusal(
+                raise EgressRefusal(
                     431,
                     "request",
                     "a line of the request, or all its headers together, are too long",

@@ -60,7 +60,7 @@ def _faults(sandbox: Sandbox) -> Iterator[str]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class ImageOutcome:
     """The result for one of several images. manifest: None after a failure; trouble: its reason."""
 
     name: str
@@ -108,7 +108,7 @@ class Hub:
 
     def ensure_all(
         self, wanted: Iterable[str], pull: str = NEVER, workers: int = 2
-    ) -> tuple[Outcome, ...]:
+    ) -> tuple[ImageOutcome, ...]:
         """Calls `ensure` once for each name, at most `workers` at a time; keeps the order of the
         names.
 
@@ -176,10 +176,10 @@ class Hub:
         with open_node(self.state) as node:
             return ensure.prune(node, keep, only)
 
-    def _outcome(self, name: str, pull: str) -> Outcome:
+    def _outcome(self, name: str, pull: str) -> ImageOutcome:
         start = time.monotonic()
         try:
             manifest, trouble = self.ensure(name, pull), ""
         except (SandboxStartError, ValueError) as error:
             manifest, trouble = None, str(error)
-        return Outcome(name, manifest, trouble, time.monotonic() - start)
+        return ImageOutcome(name, manifest, trouble, time.monotonic() - start)

@@ -22,8 +22,8 @@ from ale_jax.sandbox.hub.daemon import Daemon, Image, asking
 from ale_jax.sandbox.hub.store import (
     Capabilities,
     ImageName,
+    ImageStore,
     Manifest,
-    Store,
     Verification,
     open_store,
 )
@@ -110,7 +110,7 @@ class Node:
     """The daemon decides which images exist; the store only adds what the daemon cannot know."""
 
     api: Daemon
-    store: Store
+    store: ImageStore
 
     def known(self, image: Image, reference: str) -> Manifest | None:
         """Returns the manifest of exactly this image; None if it has to be written again."""

@@ -172,7 +172,7 @@ def default_state() -> Path:
 
 
 @dataclasses.dataclass(frozen=True)
-class Store:
+class ImageStore:
     """The files about the images of one daemon. Nodes may share the parent folder."""
 
     folder: Path
@@ -243,9 +243,9 @@ class Store:
         return self.folder / "images" / f"{quote(reference, safe='')}{SUFFIX}"
 
 
-def open_store(state: Path, daemon: str) -> Store:
+def open_store(state: Path, daemon: str) -> ImageStore:
     """Returns the store of the daemon with that id."""
-    return Store(state / hashlib.sha256(daemon.encode()).hexdigest()[:12])
+    return ImageStore(state / hashlib.sha256(daemon.encode()).hexdigest()[:12])
 
 
 def _open(path: Path) -> int:

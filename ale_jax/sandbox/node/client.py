@@ -16,8 +16,8 @@ from ale_jax.sandbox.node import frames
 from ale_jax.sandbox.pool.accounting import Room, Usage
 from ale_jax.sandbox.pool.api import (
     Events,
-    Limits,
     NodeStatus,
+    OwnerLimits,
     SnapshotInfo,
     StartRequest,
     Status,
@@ -73,7 +73,7 @@ class NodeClient:
     def __init__(self, address: Path, token: str):
         self.label = ""
         self._address, self._token = address, token
-        self._idle: list[Connection] = []
+        self._idle: list[NodeConnection] = []
         self._key: tuple[str, str] | None = None
         self._numbers = itertools.count()
 
@@ -95,11 +95,11 @@ class NodeClient:
         while self._idle:
             self._idle.pop().close()
 
-    async def start(self, request: StartRequest, limits: Limits | None = None) -> Status:
+    async def start(self, request: StartRequest, limits: OwnerLimits | None = None) -> Status:
         return await self._change("start", request, terms=_terms(limits))
 
     async def start_many(
-        self, request: StartRequest, count: int, spare: int = 0, limits: Limits | None = None
+        self, request: StartRequest, count: int, spare: int = 0, limits: OwnerLimits | None = None
     ) -> Sequence[Status]:
         return await self._change("start_many", request, count, spare, terms=_terms(limits))
 
@@ -158,7 +158,7 @@ class NodeClient:
         await self._change("restore", id, snapshot)
 
     async def fork(
-        self, id: str, count: int, max_bytes: int | None = None, limits: Limits | None = None
+        self, id: str, count: int, max_bytes: int | None = None, limits: OwnerLimits | None = None
     ) -> Sequence[Status]:
         terms = {"max_bytes": max_bytes} | _terms(limits)
         return await self._change("fork", id, count, terms=terms)
@@ -205,7 +205,7 @@ class NodeClient:
     @contextlib.asynccontextmanager
     async def _conversation(
         self, what: str, *arguments: Any, **named: Any
-    ) -> AsyncIterator[Connection]:
+    ) -> AsyncIterator[NodeConnection]:
         """A connection of its own, whose end ends what was asked for."""
         connection = await self._connect()
         try:
@@ -216,10 +216,10 @@ class NodeClient:
         finally:
             connection.close()
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> NodeConnection:
         try:
             try:
-                connection = Connection(*await asyncio.open_unix_connection(self._address))
+                connection = NodeConnection(*await asyncio.open_unix_connection(self._address))
             except (ConnectionError, FileNotFoundError) as error:
                 raise NodeGone(f"{error}") from error
             await connection.send({"token": self._token})
@@ -238,7 +238,7 @@ def _request(what: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) ->
     return {"do": what, "arguments": arguments, "named": named, "key": None, "terms": {}}
 
 
-def _terms(limits: Limits | None) -> dict[str, Any]:
+def _terms(limits: OwnerLimits | None) -> dict[str, Any]:
     return {"limits": limits and limits.to_json()}
 
 
@@ -249,7 +249,7 @@ def _value(answer: dict[str, Any]) -> Any:
     return answer["value"]
 
 
-class Connection:
+class NodeConnection:
     """One connection, for one request at a time. Errors: NodeGone."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
@@ -275,7 +275,7 @@ class Connection:
 class NodeTerminal:
     """A terminal of the pool, or a relay's tunnel, as the service needs it."""
 
-    def __init__(self, connection: Connection):
+    def __init__(self, connection: NodeConnection):
         self._connection = connection
         self._exit_code: int | None = None
 

@@ -13,9 +13,9 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from ale_jax.sandbox.node import frames
-from ale_jax.sandbox.pool.api import Limits, PoolFull, SandboxPool, StartRequest
+from ale_jax.sandbox.pool.api import OwnerLimits, PoolFull, SandboxPool, StartRequest
 from ale_jax.sandbox.service.answers import Answers
-from ale_jax.sandbox.service.terminal import Terminal
+from ale_jax.sandbox.service.terminal import TerminalProcess
 from ale_jax.sandbox.spec import SandboxSpec
 
 OUTCOMES, OUTCOMES_BYTES, OUTCOME_S = 20_000, 256 << 20, 600.0
@@ -33,7 +33,7 @@ Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class NodeOutcome:
     """A request's result as a frame. again: nothing was done."""
 
     body: bytes
@@ -51,7 +51,7 @@ class NodeServer:
     def __init__(self, pool: SandboxPool, token: str, label: str):
         self.ending = asyncio.Event()
         self._pool, self._token, self._label = pool, token.encode(), label
-        self._outcomes: Answers[Outcome] = Answers(OUTCOMES, OUTCOMES_BYTES, OUTCOME_S)
+        self._outcomes: Answers[NodeOutcome] = Answers(OUTCOMES, OUTCOMES_BYTES, OUTCOME_S)
         self._writers: set[Writer] = set()
         self._calls: Mapping[str, Callable[..., Awaitable[Any]]] = {
             **{name: getattr(pool, name) for name in AS_THEY_ARE},
@@ -101,7 +101,7 @@ class NodeServer:
             writer.write((await self._outcome(request, reader)).body)
             await writer.drain()
 
-    async def _outcome(self, request: dict[str, Any], reader: Reader) -> Outcome:
+    async def _outcome(self, request: dict[str, Any], reader: Reader) -> NodeOutcome:
         if (key := request["key"]) is not None:
             what = [request[each] for each in ("do", "arguments", "named")]
             digest = hashlib.sha256(frames.pack(what)).digest()
@@ -114,11 +114,11 @@ class NodeServer:
         # Nobody would learn the ids of these sandboxes, so nobody would end them.
         return await _unless_gone(self._do(request), reader)
 
-    async def _do(self, request: dict[str, Any]) -> Outcome:
+    async def _do(self, request: dict[str, Any]) -> NodeOutcome:
         try:
             act = self._calls[request["do"]]
             named = request["named"] | terms_from(request["terms"])
-            return Outcome(frames.pack({"value": await act(*request["arguments"], **named)}))
+            return NodeOutcome(frames.pack({"value": await act(*request["arguments"], **named)}))
         except Exception as error:  # of any kind: the front end is told of it
             return _failed(error)
 
@@ -128,11 +128,11 @@ class NodeServer:
     async def _follow(self, pieces: AsyncIterator[Any], reader: Reader, writer: Writer) -> None:
         """Sends what `pieces` yields, until the front end closes the connection."""
 
-        async def send() -> Outcome:
+        async def send() -> NodeOutcome:
             async with contextlib.aclosing(pieces):
                 async for piece in pieces:
                     await _write(writer, {"piece": piece})
-            return Outcome(frames.pack({"value": None}))
+            return NodeOutcome(frames.pack({"value": None}))
 
         try:
             outcome = await _unless_gone(send(), reader)
@@ -146,7 +146,7 @@ class NodeServer:
     async def _converse(
         self, conversation: AbstractAsyncContextManager[Any], reader: Reader, writer: Writer
     ) -> None:
-        """conversation: opens a `Terminal`, or the `Tunnel` of a relay."""
+        """conversation: opens a `TerminalProcess`, or the `Tunnel` of a relay."""
         try:
             async with conversation as job:
                 await _write(writer, {"piece": None})  # it is open
@@ -156,7 +156,7 @@ class NodeServer:
                     await asyncio.wait((shown, typed), return_when=asyncio.FIRST_COMPLETED)
                     if not shown.done():
                         await typed  # raises: the front end is gone, or broke the protocol
-                    outcome = Outcome(frames.pack({"value": await shown}))
+                    outcome = NodeOutcome(frames.pack({"value": await shown}))
                 finally:
                     for task in (shown, typed):
                         task.cancel()
@@ -178,13 +178,15 @@ def request_from(values: dict[str, Any]) -> StartRequest:
 def terms_from(values: dict[str, Any]) -> dict[str, Any]:
     """Errors: KeyError, ValueError, TypeError."""
     limits = values.get("limits")
-    return values | ({"limits": Limits.from_json(limits)} if limits is not None else {})
+    return values | ({"limits": OwnerLimits.from_json(limits)} if limits is not None else {})
 
 
-def _failed(error: Exception) -> Outcome:
+def _failed(error: Exception) -> NodeOutcome:
     if not isinstance(error, tuple(frames.ERRORS.values())):
         log.error("a request failed", exc_info=error)
-    return Outcome(frames.pack({"error": frames.error_to_json(error)}), isinstance(error, PoolFull))
+    return NodeOutcome(
+        frames.pack({"error": frames.error_to_json(error)}), isinstance(error, PoolFull)
+    )
 
 
 async def _write(writer: Writer, value: Any) -> None:
@@ -192,7 +194,7 @@ async def _write(writer: Writer, value: Any) -> None:
     await writer.drain()
 
 
-async def _unless_gone(work: Awaitable[Outcome], reader: Reader) -> Outcome:
+async def _unless_gone(work: Awaitable[NodeOutcome], reader: Reader) -> NodeOutcome:
     """The outcome of `work`, which is cancelled when the front end closes the connection.
 
     Errors: those of `work`, and EOFError.
@@ -210,13 +212,13 @@ async def _unless_gone(work: Awaitable[Outcome], reader: Reader) -> Outcome:
         await asyncio.gather(working, gone, return_exceptions=True)
 
 
-async def _show(job: Terminal, writer: Writer) -> int:
+async def _show(job: TerminalProcess, writer: Writer) -> int:
     while (piece := await job.receive()) is not None:
         await _write(writer, {"piece": piece})
     return await job.wait()
 
 
-async def _type(job: Terminal, reader: Reader) -> None:
+async def _type(job: TerminalProcess, reader: Reader) -> None:
     while True:
         message = await frames.read(reader)
         if "resize" in message:

@@ -138,7 +138,7 @@ class SnapshotInfo:
 
 
 @dataclasses.dataclass(frozen=True)
-class Event:
+class PoolEvent:
     """Something that happened in the pool. number: increases with every event, also across restarts
     of the pool. at: seconds since the epoch. sandbox: the id of the sandbox concerned; empty: the
     event concerns a node or the pool."""
@@ -156,7 +156,7 @@ class Events:
     """events: in order. last: number of the pool's latest event. forgotten: number of the latest
     event that was dropped to make room; 0 if none was."""
 
-    events: tuple[Event, ...]
+    events: tuple[PoolEvent, ...]
     last: int
     forgotten: int
 
@@ -191,7 +191,7 @@ def excess(name: str, value: float, limit: float) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
+class OwnerLimits:
     """How much an owner's sandboxes may take together. A pool checks it in the same step in which
     the new sandboxes begin to count as held, so that starts at the same time, also those through
     several front ends, cannot exceed it together.
@@ -235,7 +235,7 @@ class Limits:
         }
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Limits:
+    def from_json(cls, values: Mapping[str, Any]) -> OwnerLimits:
         """Errors: KeyError, TypeError, ValueError."""
         room = ((f.name, values["room"][f.name]) for f in dataclasses.fields(Room))
         limits = {name: math.inf if each is None else float(each) for name, each in room}
@@ -258,7 +258,7 @@ class SandboxPool(Protocol):
     the sandbox is being re-created.
     """
 
-    async def start(self, request: StartRequest, limits: Limits | None = None) -> Status:
+    async def start(self, request: StartRequest, limits: OwnerLimits | None = None) -> Status:
         """Returns a running sandbox. limits: of its owner; None: none.
 
         Errors: SandboxStartError, PoolFull, QuotaExceeded, ValueError.
@@ -270,7 +270,7 @@ class SandboxPool(Protocol):
         """
 
     async def start_many(
-        self, request: StartRequest, count: int, spare: int = 0, limits: Limits | None = None
+        self, request: StartRequest, count: int, spare: int = 0, limits: OwnerLimits | None = None
     ) -> Sequence[Status]:
         """Starts `count + spare` identical sandboxes and returns the first `count` that are ready.
 
@@ -331,7 +331,7 @@ class SandboxPool(Protocol):
         snapshot."""
 
     async def fork(
-        self, id: str, count: int, max_bytes: int | None = None, limits: Limits | None = None
+        self, id: str, count: int, max_bytes: int | None = None, limits: OwnerLimits | None = None
     ) -> Sequence[Status]:
         """Starts `count` new sandboxes of the same spec from a new snapshot of its files. They
         belong to the owner of `id`."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ale_jax.sandbox.pool.api import Event, Events, Record
+from ale_jax.sandbox.pool.api import Events, PoolEvent, Record
 
 MAX_EVENTS = 4096
 MAX_CHARS = 500
@@ -32,7 +32,7 @@ class EventRing:
         # a thousand events per second throughout its life.
         self._last = int(clock() * 1000)
         self._forgotten = 0
-        self._rings = [collections.deque[Event](), collections.deque[Event]()]
+        self._rings = [collections.deque[PoolEvent](), collections.deque[PoolEvent]()]
 
     def record(
         self, kind: str, detail: str, at: float | None = None, **fields: Value | None
@@ -45,7 +45,7 @@ class EventRing:
         kept = {name: _clipped(value) for name, value in fields.items()}
         sandbox = kept.pop("sandbox", "")
         ring = self._rings[kind.startswith(FROM_AGENTS)]
-        ring.append(Event(self._last, at, kind, _clipped(detail), sandbox, kept))
+        ring.append(PoolEvent(self._last, at, kind, _clipped(detail), sandbox, kept))
         if len(ring) > MAX_EVENTS:
             self._forgotten = max(self._forgotten, ring.popleft().number)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
-from ale_jax.sandbox.exchange import Job
+from ale_jax.sandbox.exchange import SandboxProcess
 from ale_jax.sandbox.pool.accounting import Room, UsageLedger, owner_of, total
 from ale_jax.sandbox.pool.api import Cause, Record, SandboxGone, StartRequest, State
 from ale_jax.sandbox.pool.machines import Launch, Machines
@@ -348,7 +348,7 @@ async def job_output(
 @contextlib.asynccontextmanager
 async def job_on_terminal(
     sandbox: AsyncSandbox, command: str, rows: int, columns: int
-) -> AsyncIterator[Job]:
+) -> AsyncIterator[SandboxProcess]:
     """Runs a bash command on a terminal of its own, with 0 rows on pipes instead, and kills it at
     the end of the block."""
     size = (rows, columns) if rows else None
@@ -360,13 +360,13 @@ async def job_on_terminal(
         job.close_stdin()
 
 
-async def _feed(job: Job, stdin: bytes) -> None:
+async def _feed(job: SandboxProcess, stdin: bytes) -> None:
     with contextlib.suppress(SandboxLost):  # reading the output raises it, too
         await job.write(stdin)
         job.close_stdin()
 
 
-async def _kill(job: Job) -> None:
+async def _kill(job: SandboxProcess) -> None:
     # The job may have ended by itself or with its sandbox. A runner that does not answer is left to
     # the health check.
     with contextlib.suppress(SandboxError, TimeoutError):

@@ -9,15 +9,15 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from ale_jax.sandbox.api import SandboxStartError
-from ale_jax.sandbox.exchange import Job
+from ale_jax.sandbox.exchange import SandboxProcess
 from ale_jax.sandbox.pool.accounting import Room, Usage, owner_of, total
 from ale_jax.sandbox.pool.admission import Admission, Supervisor, WarmPools, numbered
 from ale_jax.sandbox.pool.api import (
     METHODS,
     Cause,
     Events,
-    Limits,
     NodeStatus,
+    OwnerLimits,
     Record,
     SnapshotInfo,
     StartRequest,
@@ -79,7 +79,7 @@ class NodePool:
         await self.close()
 
     async def start(
-        self, request: StartRequest, limits: Limits | None = None, generation: int = 0
+        self, request: StartRequest, limits: OwnerLimits | None = None, generation: int = 0
     ) -> Status:
         """generation: that of a sandbox which was lost elsewhere and is re-created here."""
         self._check_open()
@@ -93,7 +93,7 @@ class NodePool:
         return self._status(pooled)
 
     async def start_many(
-        self, request: StartRequest, count: int, spare: int = 0, limits: Limits | None = None
+        self, request: StartRequest, count: int, spare: int = 0, limits: OwnerLimits | None = None
     ) -> Sequence[Status]:
         if count < 1 or spare < 0:
             raise ValueError(f"count {count} must be at least 1, and spare {spare} at least 0")
@@ -178,7 +178,9 @@ class NodePool:
                     yield piece
 
     @contextlib.asynccontextmanager
-    async def terminal(self, id: str, command: str, rows: int, columns: int) -> AsyncIterator[Job]:
+    async def terminal(
+        self, id: str, command: str, rows: int, columns: int
+    ) -> AsyncIterator[SandboxProcess]:
         """Runs a bash command on a terminal of its own; it ends with the block."""
         async with (
             self._leases.of(id, None) as sandbox,
@@ -223,7 +225,7 @@ class NodePool:
             await sandbox.restore(content)
 
     async def fork(
-        self, id: str, count: int, max_bytes: int | None = None, limits: Limits | None = None
+        self, id: str, count: int, max_bytes: int | None = None, limits: OwnerLimits | None = None
     ) -> Sequence[Status]:
         request = dataclasses.replace(self._leases.known(id).request, id="")
         self._check(numbered(request, count), limits)  # a snapshot in vain takes time and space
@@ -279,8 +281,8 @@ class NodePool:
         await self._machines.reap()
         self._stores.close()
 
-    def _check(self, requests: Sequence[StartRequest], limits: Limits | None) -> None:
-        """Errors: those of `Limits.check`. The requests have one owner."""
+    def _check(self, requests: Sequence[StartRequest], limits: OwnerLimits | None) -> None:
+        """Errors: those of `OwnerLimits.check`. The requests have one owner."""
         new = [each for each in requests if self._admission.is_new(each.id)]
         if new and limits is not None:
             held = self._lifecycle.held(owner_of(new[0].labels))

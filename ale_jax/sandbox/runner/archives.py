@@ -5,7 +5,7 @@ import os
 from typing import Any
 
 from .files import WORK
-from .link import Stream
+from .link import RunnerStream
 from .loop import READ, WRITE, Loop
 from .processes import Agent, Child
 from .wire import CHUNK
@@ -20,7 +20,7 @@ class Archives:
         self._loop, self._agent = loop, agent
 
     async def pack(
-        self, directory: str, words: list[str], request: dict[str, Any], stream: Stream
+        self, directory: str, words: list[str], request: dict[str, Any], stream: RunnerStream
     ) -> dict:
         """Sends an archive of what the agent may read. words: tar arguments: which files."""
         argv = ["tar", "--create", "--sparse", "--ignore-failed-read", "--directory", directory]
@@ -39,7 +39,7 @@ class Archives:
             raise RuntimeError(f"the archive is longer than {request['max_bytes']} bytes")
         return _success("tar --create", child, CHANGED)
 
-    async def unpack(self, directory: str, words: list[str], stream: Stream) -> dict:
+    async def unpack(self, directory: str, words: list[str], stream: RunnerStream) -> dict:
         """Unpacks the archive that `stream` brings. words: tar arguments: whose the files are."""
         argv = ["tar", "--extract", "--preserve-permissions", *words, "--directory", directory]
         archive_r, archive_w = os.pipe()

@@ -9,7 +9,7 @@ import termios
 import time
 
 from . import wire
-from .link import Stream
+from .link import RunnerStream
 from .loop import READ, WRITE, Loop
 from .processes import Agent
 from .session import MAX_PIPE
@@ -27,7 +27,7 @@ class Job:
     host receives it); terminal ((rows, columns), or None for pipes).
     """
 
-    def __init__(self, agent: Agent, loop: Loop, stream: Stream, request: dict):
+    def __init__(self, agent: Agent, loop: Loop, stream: RunnerStream, request: dict):
         self._agent, self._loop, self._stream, self._request = agent, loop, stream, request
         self._terminal: int | None = None
         theirs = self._open_terminal() if request["terminal"] else self._open_pipes()

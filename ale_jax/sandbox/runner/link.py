@@ -13,10 +13,10 @@ from .loop import READ, WRITE, Event, Loop, Task
 from .wire import CHUNK
 
 
-class Stream:
+class RunnerStream:
     """One request from the host, or one connection that is opened inside the sandbox."""
 
-    def __init__(self, link: "Link", number: int, body: bool = True):
+    def __init__(self, link: "RunnerLink", number: int, body: bool = True):
         self.number = number
         self._link = link
         self._room = wire.WINDOW
@@ -78,13 +78,13 @@ class Stream:
             self._link.forget(self.number)
 
 
-class Link:
+class RunnerLink:
     """All streams. accept: called with each stream that the host opens and its request."""
 
-    def __init__(self, loop: Loop, accept: Callable[[Stream, dict], Awaitable[None]]):
+    def __init__(self, loop: Loop, accept: Callable[[RunnerStream, dict], Awaitable[None]]):
         self.loop = loop
         self._accept = accept
-        self._streams: dict[int, Stream] = {}
+        self._streams: dict[int, RunnerStream] = {}
         self._next = 2
         self._open = 0  # streams that this side opened and that are not over on both sides
         self._closed = Event(loop)
@@ -101,9 +101,9 @@ class Link:
             self._closed.clear()
             await self._closed.wait()
 
-    def open(self, request: dict) -> Stream:
+    def open(self, request: dict) -> RunnerStream:
         self._open += 1
-        stream = self._streams[self._next] = Stream(self, self._next)
+        stream = self._streams[self._next] = RunnerStream(self, self._next)
         self._next += 2
         self.post(wire.json_frame(wire.OPEN, stream.number, request))
         return stream
@@ -165,7 +165,7 @@ class Link:
     def _dispatch(self, number: int, kind: int, payload: bytes) -> None:
         if kind == wire.OPEN:
             request = json.loads(payload)
-            stream = self._streams[number] = Stream(self, number, request.get("body", True))
+            stream = self._streams[number] = RunnerStream(self, number, request.get("body", True))
             self.loop.spawn(self._accept(stream, request))
         elif kind == wire.PING:
             self.post(wire.frame(wire.PING, 0))
@@ -196,7 +196,7 @@ BACKLOG = 64
 class Relay:
     """Listens on ports of the sandbox's loopback, and connects to them."""
 
-    def __init__(self, loop: Loop, link: Link):
+    def __init__(self, loop: Loop, link: RunnerLink):
         self._loop, self._link = loop, link
         self._listening: dict[int, tuple[socket.socket, Task]] = {}
 
@@ -214,7 +214,7 @@ class Relay:
             self._loop.cancel(accepting)
             listener.close()
 
-    async def connect(self, port: int, stream: Stream) -> dict:
+    async def connect(self, port: int, stream: RunnerStream) -> dict:
         """Joins `stream` with the service that listens on `port` inside, until one side ends."""
         _check_port(port)
         sock = socket.create_connection((LOOPBACK, port), timeout=1.0)
@@ -230,11 +230,11 @@ class Relay:
                 stream = self._link.open({"do": "accept", "port": port})
                 self._loop.spawn(self._serve(sock, stream))
 
-    async def _serve(self, sock: socket.socket, stream: Stream) -> None:
+    async def _serve(self, sock: socket.socket, stream: RunnerStream) -> None:
         await self._join(sock, stream)
         stream.end({})
 
-    async def _join(self, sock: socket.socket, stream: Stream) -> None:
+    async def _join(self, sock: socket.socket, stream: RunnerStream) -> None:
         """Relays both ways. Each side may end its direction; returns when the host has done so."""
         with sock:
             sock.setblocking(False)
@@ -243,7 +243,7 @@ class Relay:
             await self._inward(sock, stream)
             self._loop.cancel(outward)
 
-    async def _outward(self, sock: socket.socket, stream: Stream) -> None:
+    async def _outward(self, sock: socket.socket, stream: RunnerStream) -> None:
         while True:
             try:
                 chunk = os.read(sock.fileno(), CHUNK)
@@ -257,7 +257,7 @@ class Relay:
                 return
             await stream.send(chunk)
 
-    async def _inward(self, sock: socket.socket, stream: Stream) -> None:
+    async def _inward(self, sock: socket.socket, stream: RunnerStream) -> None:
         while data := await stream.receive():
             unsent = memoryview(data)
             while unsent:

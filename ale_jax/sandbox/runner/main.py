@@ -14,7 +14,7 @@ from . import files, wire
 from .archives import Archives
 from .files import WORK, Account
 from .jobs import Job
-from .link import Link, Relay, Stream, use_socket
+from .link import Relay, RunnerLink, RunnerStream, use_socket
 from .loop import Loop
 from .processes import Agent, bound_terminals, guard
 from .rights import Rights
@@ -42,7 +42,7 @@ class Runner:
 
     def __init__(self, loop: Loop, agent: Agent, parts: dict[str, int]):
         self.loop, self.agent, self.parts = loop, agent, parts
-        self.link = Link(loop, self.serve)
+        self.link = RunnerLink(loop, self.serve)
         self.relay = Relay(loop, self.link)
         self.archives = Archives(loop, agent)
         self.sessions: dict[str, Session] = {}
@@ -55,7 +55,7 @@ class Runner:
         """Whether a command or a job is running."""
         return bool(self.jobs) or any(session.busy for session in self.sessions.values())
 
-    async def serve(self, stream: Stream, request: Request) -> None:
+    async def serve(self, stream: RunnerStream, request: Request) -> None:
         try:
             outcome = await getattr(self, f"do_{request['do']}")(request, stream)
         except OSError as error:
@@ -69,7 +69,7 @@ class Runner:
 
     # Sessions.
 
-    async def do_open(self, request: Request, stream: Stream) -> dict:
+    async def do_open(self, request: Request, stream: RunnerStream) -> dict:
         """Opens a session. It gets the same `env` again whenever it is reopened.
 
         user: the user that it runs as; empty for the agent's.
@@ -83,7 +83,7 @@ class Runner:
         )
         return {}
 
-    async def do_run(self, request: Request, stream: Stream) -> dict:
+    async def do_run(self, request: Request, stream: RunnerStream) -> dict:
         """Runs a command. If it ends its session (`exit`), returns the session's exit code."""
         text = await stream.receive_all()
         name = request["session"]
@@ -111,22 +111,22 @@ class Runner:
             "omitted": output.omitted,
         }
 
-    async def do_interrupt(self, request: Request, stream: Stream) -> dict:
+    async def do_interrupt(self, request: Request, stream: RunnerStream) -> dict:
         session = self.sessions.get(request["session"])
         return {"interrupted": bool(session) and await session.interrupt(request["seconds"])}
 
-    async def do_begin(self, request: Request, stream: Stream) -> dict:
+    async def do_begin(self, request: Request, stream: RunnerStream) -> dict:
         """Starts a command on the session's terminal. It has no time limit."""
         text = await stream.receive_all()
         self._session(request["session"]).begin(text)
         return {}
 
-    async def do_send(self, request: Request, stream: Stream) -> dict:
+    async def do_send(self, request: Request, stream: RunnerStream) -> dict:
         text = await stream.receive_all()
         await self._known(request["session"]).send(text)
         return {}
 
-    async def do_expect(self, request: Request, stream: Stream) -> dict:
+    async def do_expect(self, request: Request, stream: RunnerStream) -> dict:
         """Sends the output on the session's terminal up to a match of `pattern`; if that is None,
         up to the command's end. See `Session.expect`."""
         output, pattern = HeadAndTail(request["output_bytes"]), request["pattern"]
@@ -141,7 +141,7 @@ class Runner:
             "omitted": output.omitted,
         }
 
-    async def do_close(self, request: Request, stream: Stream) -> dict:
+    async def do_close(self, request: Request, stream: RunnerStream) -> dict:
         name = request["session"]
         session = self._known(name)
         del self.sessions[name]
@@ -187,7 +187,7 @@ class Runner:
 
     # Single processes.
 
-    async def do_exec(self, request: Request, stream: Stream) -> dict:
+    async def do_exec(self, request: Request, stream: RunnerStream) -> dict:
         """Runs a `Job`. The requests below refer to it by `job`, its name, while it runs."""
         name = request["job"]
         if name in self.jobs:
@@ -198,7 +198,7 @@ class Runner:
         finally:
             del self.jobs[name]
 
-    async def do_signal(self, request: Request, stream: Stream) -> dict:
+    async def do_signal(self, request: Request, stream: RunnerStream) -> dict:
         """Sends a signal to a job. Signal 9 also kills everything that the job has started."""
         job = self._job(request)
         if request["signal"] == 9:
@@ -207,7 +207,7 @@ class Runner:
             job.signal(request["signal"])
         return {}
 
-    async def do_resize(self, request: Request, stream: Stream) -> dict:
+    async def do_resize(self, request: Request, stream: RunnerStream) -> dict:
         self._job(request).resize(request["rows"], request["columns"])
         return {}
 
@@ -218,7 +218,7 @@ class Runner:
 
     # All processes.
 
-    async def do_kill(self, request: Request, stream: Stream) -> dict:
+    async def do_kill(self, request: Request, stream: RunnerStream) -> dict:
         """Kills all processes of the agent. Sessions are reopened in WORK on their next use."""
         self.agent.kill()
         for name, session in self.sessions.items():
@@ -226,7 +226,7 @@ class Runner:
             self._reopen_later(name, WORK)
         return {}
 
-    async def do_reset(self, request: Request, stream: Stream) -> dict:
+    async def do_reset(self, request: Request, stream: RunnerStream) -> dict:
         """Kills all processes, forgets all sessions, and empties `parts` and shared memory. Fails
         if the state is not that of a new sandbox then."""
         await self.do_kill(request, stream)
@@ -251,7 +251,7 @@ class Runner:
                 raise RuntimeError(f"it differs from a new sandbox: {differences:.300}")
             await self.loop.sleep(SETTLE_S / 100)  # the kernel frees some files a little later
 
-    async def do_stats(self, request: Request, stream: Stream) -> dict:
+    async def do_stats(self, request: Request, stream: RunnerStream) -> dict:
         disks = [os.statvfs(directory) for directory in request["directories"]]
         return {
             "processes": len(self.agent.others()),
@@ -262,7 +262,7 @@ class Runner:
 
     # Files.
 
-    async def do_read(self, request: Request, stream: Stream) -> dict:
+    async def do_read(self, request: Request, stream: RunnerStream) -> dict:
         room = request["max_bytes"]
         with files.open_regular(request["path"]) as file:
             while data := file.read(min(room, wire.CHUNK)):
@@ -270,29 +270,29 @@ class Runner:
                 room -= len(data)
         return {}
 
-    async def do_write(self, request: Request, stream: Stream) -> dict:
+    async def do_write(self, request: Request, stream: RunnerStream) -> dict:
         await _write(request["files"], stream, WORK)
         return {}
 
-    async def do_replace(self, request: Request, stream: Stream) -> dict:
+    async def do_replace(self, request: Request, stream: RunnerStream) -> dict:
         """Replaces whatever is at `path` with a directory that contains only the files."""
         files.empty_directory(request["path"])
         await _write(request["files"], stream, request["path"])
         return {}
 
-    async def do_list(self, request: Request, stream: Stream) -> dict:
+    async def do_list(self, request: Request, stream: RunnerStream) -> dict:
         """Sends name, kind, size and mode of a directory's entries as JSON in the stream's data."""
         limits = request["max_entries"], request["max_bytes"]
         entries = files.list_directory(request["path"], *limits)
         await stream.send(json.dumps(entries).encode())
         return {}
 
-    async def do_snapshot(self, request: Request, stream: Stream) -> dict:
+    async def do_snapshot(self, request: Request, stream: RunnerStream) -> dict:
         """Packs all of `parts` while the agent's processes are stopped."""
         with self.agent.paused():
             return await self.archives.pack("/", self._snapshot_words(), request, stream)
 
-    async def do_pack(self, request: Request, stream: Stream) -> dict:
+    async def do_pack(self, request: Request, stream: RunnerStream) -> dict:
         """Sends a tar archive of a directory."""
         return await self.archives.pack(request["path"], ["."], request, stream)
 
@@ -302,7 +302,7 @@ class Runner:
         words = [f"--exclude={path[1:]}" for path in mounted - self.parts.keys()]
         return ["--anchored", "--no-wildcards", *words, *(path[1:] for path in self.parts)]
 
-    async def do_restore(self, request: Request, stream: Stream) -> dict:
+    async def do_restore(self, request: Request, stream: RunnerStream) -> dict:
         await self.do_reset(request, stream)
         # Root's snapshot may contain files of other users. The owner is restored by number, since
         # the files that define user names are restored as well.
@@ -310,27 +310,27 @@ class Runner:
         owner = ["--same-owner", "--numeric-owner"] if is_root else [NOT_ITS_OWNER]
         return await self.archives.unpack("/", owner, stream)
 
-    async def do_unpack(self, request: Request, stream: Stream) -> dict:
+    async def do_unpack(self, request: Request, stream: RunnerStream) -> dict:
         """Unpacks a tar archive into a directory, with the agent's rights."""
         files.make_directories(request["path"])
         return await self.archives.unpack(request["path"], [NOT_ITS_OWNER], stream)
 
     # Connections.
 
-    async def do_listen(self, request: Request, stream: Stream) -> dict:
+    async def do_listen(self, request: Request, stream: RunnerStream) -> dict:
         self.relay.listen(request["port"])
         return {}
 
-    async def do_unlisten(self, request: Request, stream: Stream) -> dict:
+    async def do_unlisten(self, request: Request, stream: RunnerStream) -> dict:
         self.relay.unlisten(request["port"])
         return {}
 
-    async def do_connect(self, request: Request, stream: Stream) -> dict:
+    async def do_connect(self, request: Request, stream: RunnerStream) -> dict:
         await self.relay.connect(request["port"], stream)
         return {}
 
 
-async def _write(sizes: list[tuple[str, int]], stream: Stream, directory: str) -> None:
+async def _write(sizes: list[tuple[str, int]], stream: RunnerStream, directory: str) -> None:
     """Writes files below `directory`. stream: the contents of all files, one after the other."""
     data = b""
     for path, size in sizes:

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 from .files import Account
 from .kernel import now
-from .link import Stream
+from .link import RunnerStream
 from .loop import READ, WRITE, Event, Loop, Task
 from .processes import Agent
-from .terminal import Terminal
+from .terminal import PseudoTerminal
 from .wire import CHUNK, HeadAndTail
 
 FEED_FD, REPLY_FD = 198, 199
@@ -84,7 +84,7 @@ class Session:
             os.set_blocking(fd, False)
         self.directory = directory
         self._command: _Command | None = None
-        self._terminal: Terminal | None = None
+        self._terminal: PseudoTerminal | None = None
         self._begun: _Command | None = None  # the last command on the terminal
         self._dialogues, self._is_closed = 0, False
         fds = {1: output_w, 2: output_w, FEED_FD: feed_r, REPLY_FD: reply_w}
@@ -128,7 +128,7 @@ class Session:
         self._close_if_unused()
 
     @contextlib.contextmanager
-    def _in_dialogue(self) -> Iterator[Terminal]:
+    def _in_dialogue(self) -> Iterator[PseudoTerminal]:
         self._dialogues += 1
         try:
             yield self._terminal
@@ -137,7 +137,7 @@ class Session:
             self._close_if_unused()
 
     async def run(
-        self, text: bytes, timeout: float, output_bytes: int, live: Stream | None
+        self, text: bytes, timeout: float, output_bytes: int, live: RunnerStream | None
     ) -> tuple[int | None, bool, HeadAndTail]:
         """Runs a command and sends the head of its output to `live` meanwhile.
 
@@ -164,7 +164,7 @@ class Session:
 
     def begin(self, text: bytes) -> None:
         """Starts a command on the session's terminal, for `send` and `expect`."""
-        self._terminal = self._terminal or Terminal(self._loop)
+        self._terminal = self._terminal or PseudoTerminal(self._loop)
         self._terminal.clear()
         command = self._command = self._begun = _Command(self._loop, 0)
         quoted = b"'" + text.replace(b"'", rb"'\''") + b"'"
@@ -183,7 +183,7 @@ class Session:
         self, pattern: re.Pattern[bytes] | None, seconds: float, output: HeadAndTail
     ) -> tuple[bool, int | None]:
         """Returns whether the output of the command on the terminal matched before the time was
-        over, and the command's exit code, None while it runs. See `Terminal.expect`.
+        over, and the command's exit code, None while it runs. See `PseudoTerminal.expect`.
 
         Errors: LookupError if there was no command on the terminal.
         """
@@ -337,7 +337,7 @@ class _Command:
         self.over.set()
         return directory
 
-    async def send_head(self, stream: Stream) -> None:
+    async def send_head(self, stream: RunnerStream) -> None:
         sent = 0
         while True:
             if fresh := bytes(self.output.head[sent:]):

@@ -12,10 +12,10 @@ SYSCTLS = ("sem", "shmmax", "shmall", "shmmni", "shm_rmid_forced", "msgmax", "ms
 LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
 
 
-class State(dict):
+class SystemState(dict):
     """Descriptions, by subject."""
 
-    def differences(self, now: "State") -> str:
+    def differences(self, now: "SystemState") -> str:
         """What is different now, as text; empty if nothing is."""
         return "; ".join(
             f"{subject}: {now[subject]}, not {then}"
@@ -24,9 +24,9 @@ class State(dict):
         )
 
 
-def describe(parts: Iterable[str], others: Callable[[], set[int]]) -> State:
+def describe(parts: Iterable[str], others: Callable[[], set[int]]) -> SystemState:
     """parts: directories, which must be empty. others: the pids of the agent's processes."""
-    return State(
+    return SystemState(
         limits={name: resource.getrlimit(number) for name, number in LIMITS.items()},
         scheduling=(os.nice(0), os.sched_getscheduler(0), sorted(os.sched_getaffinity(0))),
         processes=sorted(others()),

@@ -17,7 +17,7 @@ SEND_S = 2.0
 TIOCGPTN = 0x80045430
 
 
-class Terminal:
+class PseudoTerminal:
     """A terminal that commands open by its path, since a running shell cannot be given descriptors.
 
     It stays open until its session ends, because a terminal that closes hangs up on the shell. It

@@ -11,7 +11,7 @@ from typing import Any
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.pool.accounting import OWNER
 from ale_jax.sandbox.pool.api import (
-    Event,
+    PoolEvent,
     SandboxGone,
     SandboxPool,
     SnapshotInfo,
@@ -21,7 +21,7 @@ from ale_jax.sandbox.pool.api import (
 from ale_jax.sandbox.service import uploads
 from ale_jax.sandbox.service.access import Tenant
 from ale_jax.sandbox.service.records import EventsAnswer, Refusal, not_found, taken
-from ale_jax.sandbox.service.tenants import MB, Account, Ticket
+from ale_jax.sandbox.service.tenants import MB, TenantAccount, Ticket
 
 MAX_OWNERS = 100_000
 # How much room a download is tried with. A failure costs at most half of the next attempt.
@@ -75,7 +75,7 @@ class Caller:
     ticket: Ticket
 
     @property
-    def account(self) -> Account:
+    def account(self) -> TenantAccount:
         return self.ticket.account
 
     async def start(self, request: StartRequest) -> Status:
@@ -180,7 +180,7 @@ class Caller:
             message = f"{what} needs an administrator's token"
             raise Refusal(403, "forbidden", message, "ask the operator of the service")
 
-    async def _may_know(self, event: Event) -> bool:
+    async def _may_know(self, event: PoolEvent) -> bool:
         if self.tenant.admin:
             return True
         try:

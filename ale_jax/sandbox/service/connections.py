@@ -58,7 +58,7 @@ class Idle:
         return False
 
 
-class Connection(H11Protocol):
+class HttpConnection(H11Protocol):
     """An HTTP connection that is closed unless a request's header is complete in HEADER_S seconds
     from its first byte, or from the beginning of the connection. uvicorn limits only the time
     between two requests, and forgets that limit at the first byte."""
@@ -114,6 +114,6 @@ class Connection(H11Protocol):
             self._late = None
 
 
-def protocol(most: int) -> type[Connection]:
+def protocol(most: int) -> type[HttpConnection]:
     """The protocol of one server with at most that many connections."""
-    return type("LimitedConnection", (Connection,), {"idle": Idle(most)})
+    return type("LimitedConnection", (HttpConnection,), {"idle": Idle(most)})

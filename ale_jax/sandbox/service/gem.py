@@ -41,15 +41,15 @@ class MakeBody(Body):
     env_id: str
 
 
-class SandboxBody(Body):
+class GemSandboxBody(Body):
     sandbox_id: str
 
 
-class ResetBody(SandboxBody):
+class ResetBody(GemSandboxBody):
     seed: int = 0
 
 
-class StepBody(SandboxBody):
+class StepBody(GemSandboxBody):
     action: str
 
 
@@ -220,7 +220,7 @@ def front(registry: Mapping[str, EnvFactory], spec: SandboxSpec) -> APIRouter:
         return reply(dict(zip(names, step, strict=True)))
 
     @router.post("/close")
-    async def gem_close(body: SandboxBody, by: By):
+    async def gem_close(body: GemSandboxBody, by: By):
         """Closes the environment and stops its sandbox."""
         await worlds.close(by, body.sandbox_id)
         return reply({"sandbox_id": body.sandbox_id})

@@ -16,7 +16,7 @@ from ale_jax.sandbox.service.access import ServiceSettings, Tenant, Tokens, admi
 from ale_jax.sandbox.service.answers import Answer, Answers
 from ale_jax.sandbox.service.operations import Metrics
 from ale_jax.sandbox.service.records import UNDONE, Refusal
-from ale_jax.sandbox.service.tenants import Account, Ticket, Turns
+from ale_jax.sandbox.service.tenants import TenantAccount, Ticket, Turns
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 UPLOADS = re.compile(r".*/(files|archive|upload)")
@@ -40,7 +40,7 @@ class Guard:
     def __init__(self, app, settings: ServiceSettings, tokens: Tokens, metrics: Metrics):
         self._app, self._settings, self._tokens = app, settings, tokens
         self._metrics, self._turns = metrics, Turns()
-        self.accounts: dict[str, Account] = {}
+        self.accounts: dict[str, TenantAccount] = {}
         # Apart for each tenant, because old answers make room for new ones.
         self._answers: dict[str, Answers] = {}
 
@@ -105,10 +105,10 @@ class Guard:
             body = await self._body(scope, headers, metered)
             await self._respond(scope, headers, body, metered)
 
-    def _account(self, tenant: Tenant) -> Account:
+    def _account(self, tenant: Tenant) -> TenantAccount:
         if tenant.name not in self.accounts:
             shares = len(self._tokens.names) > 1
-            self.accounts[tenant.name] = Account(tenant.name, tenant.quota, shares)
+            self.accounts[tenant.name] = TenantAccount(tenant.name, tenant.quota, shares)
         return self.accounts[tenant.name]
 
     async def _body(self, scope: Scope, headers: dict[str, str], metered: _Metered) -> bytes:

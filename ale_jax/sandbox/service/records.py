@@ -10,7 +10,7 @@ from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError, Sa
 from ale_jax.sandbox.pool.api import (
     Cause,
     Change,
-    Event,
+    PoolEvent,
     PoolFull,
     QuotaExceeded,
     SandboxGone,
@@ -85,7 +85,7 @@ class EventsAnswer:
     """next: the value of `after` for the next request. missed: events before these were dropped,
     some of which may have concerned your sandboxes."""
 
-    events: tuple[Event, ...]
+    events: tuple[PoolEvent, ...]
     next: int
     missed: bool
 
@@ -128,7 +128,7 @@ def events_from(values: Any) -> EventsAnswer:
     """Errors: SandboxError."""
     answer = record_from(EventsAnswer, values)
     return dataclasses.replace(
-        answer, events=tuple(record_from(Event, each) for each in answer.events)
+        answer, events=tuple(record_from(PoolEvent, each) for each in answer.events)
     )
 
 

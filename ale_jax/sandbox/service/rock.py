@@ -31,10 +31,10 @@ from ale_jax.sandbox.service.rock_spec import (
     ReadFileBody,
     RockBody,
     RockOptions,
-    RunBody,
-    SandboxBody,
-    SessionBody,
-    StartBody,
+    RockRunBody,
+    RockSandboxBody,
+    RockSessionBody,
+    RockStartBody,
     UploadForm,
     WriteFileBody,
     parse,
@@ -79,26 +79,26 @@ class Rock:
 
     def routes(self) -> Iterable[tuple[str, str, Act, type[RockBody]]]:
         """Yields method, path, handler and body of each route."""
-        yield "POST", "/start_async", self.start_async, StartBody
-        yield "GET", "/get_status", self.get_status, SandboxBody
-        yield "GET", "/is_alive", self.is_alive, SandboxBody
+        yield "POST", "/start_async", self.start_async, RockStartBody
+        yield "GET", "/get_status", self.get_status, RockSandboxBody
+        yield "GET", "/is_alive", self.is_alive, RockSandboxBody
         yield "POST", "/sandboxes/batch", self.batch, BatchBody
-        yield "POST", "/stop", self.stop, SandboxBody
-        yield "POST", "/restart", self.restart, SandboxBody
-        yield "POST", "/delete", self.delete, SandboxBody
+        yield "POST", "/stop", self.stop, RockSandboxBody
+        yield "POST", "/restart", self.restart, RockSandboxBody
+        yield "POST", "/delete", self.delete, RockSandboxBody
         yield "POST", "/execute", self.execute, ExecuteBody
         yield "POST", "/create_session", self.create_session, CreateSessionBody
-        yield "POST", "/run_in_session", self.run_in_session, RunBody
-        yield "POST", "/close_session", self.close_session, SessionBody
+        yield "POST", "/run_in_session", self.run_in_session, RockRunBody
+        yield "POST", "/close_session", self.close_session, RockSessionBody
         yield "POST", "/read_file", self.read_file, ReadFileBody
         yield "POST", "/write_file", self.write_file, WriteFileBody
         yield "POST", "/upload", self.upload, UploadForm
         yield "GET", "/get_token", self.refuse_storage, RockBody
-        yield "POST", "/commit", self.refuse_images, SandboxBody
-        yield "GET", "/commit/{sandbox_id}", self.refuse_images, SandboxBody
-        yield "POST", "/sandboxes/{sandbox_id}/archive", self.refuse_images, SandboxBody
+        yield "POST", "/commit", self.refuse_images, RockSandboxBody
+        yield "GET", "/commit/{sandbox_id}", self.refuse_images, RockSandboxBody
+        yield "POST", "/sandboxes/{sandbox_id}/archive", self.refuse_images, RockSandboxBody
 
-    async def start_async(self, by: Caller, body: StartBody) -> Any:
+    async def start_async(self, by: Caller, body: RockStartBody) -> Any:
         id = body.sandbox_id or uuid.uuid4().hex
         keep_seconds = self._options.keep_seconds
         if body.auto_delete_seconds is not None:
@@ -107,11 +107,11 @@ class Rock:
         asked = {"cpus": body.cpus, "memory": body.memory, "disk": body.disk}
         return {"sandbox_id": id, "host_name": "", "host_ip": "", **asked}
 
-    async def get_status(self, by: Caller, body: SandboxBody) -> Any:
+    async def get_status(self, by: Caller, body: RockSandboxBody) -> Any:
         await self._sandboxes.wait_for_start(by, body.sandbox_id, PATIENCE_S)
         return await self._sandboxes.describe(by, body.sandbox_id)
 
-    async def is_alive(self, by: Caller, body: SandboxBody) -> Any:
+    async def is_alive(self, by: Caller, body: RockSandboxBody) -> Any:
         status = await self.get_status(by, body)
         return {"is_alive": status["is_alive"], "message": status["host_name"]}
 
@@ -123,14 +123,14 @@ class Rock:
                 statuses.append(await self._sandboxes.describe(by, id))
         return {"statuses": statuses}
 
-    async def stop(self, by: Caller, body: SandboxBody) -> Any:
+    async def stop(self, by: Caller, body: RockSandboxBody) -> Any:
         self._models.forget(await self._sandboxes.stop(by, body.sandbox_id))
 
-    async def restart(self, by: Caller, body: SandboxBody) -> Any:
+    async def restart(self, by: Caller, body: RockSandboxBody) -> Any:
         await self._sandboxes.restart(by, body.sandbox_id)
         return {"sandbox_id": body.sandbox_id, "host_name": "", "host_ip": ""}
 
-    async def delete(self, by: Caller, body: SandboxBody) -> Any:
+    async def delete(self, by: Caller, body: RockSandboxBody) -> Any:
         self._models.forget(await self._sandboxes.delete(by, body.sandbox_id))
 
     async def execute(self, by: Caller, body: ExecuteBody) -> Any:
@@ -157,7 +157,7 @@ class Rock:
             output.append(done.output)
         return {"output": "".join(output), "session_type": "bash"}
 
-    async def run_in_session(self, by: Caller, body: RunBody) -> Any:
+    async def run_in_session(self, by: Caller, body: RockRunBody) -> Any:
         id = self._sandboxes.pool_id(by, body.sandbox_id)
         idle_seconds = self._sandboxes.idle_seconds(by, body.sandbox_id)
         if (output := await self._models.run(by, id, body, idle_seconds)) is not None:
@@ -173,7 +173,7 @@ class Rock:
             raise CommandFailed(f"exit code {done.exit_code}: {output}")
         return OBSERVATION | {"output": output, "exit_code": done.exit_code}
 
-    async def close_session(self, by: Caller, body: SessionBody) -> Any:
+    async def close_session(self, by: Caller, body: RockSessionBody) -> Any:
         await self._call(by, body, "close_session", name=body.session)
         return {"session_type": "bash"}
 
@@ -194,18 +194,18 @@ class Rock:
     async def refuse_storage(self, by: Caller, body: RockBody) -> Any:
         raise ValueError("there is no object storage: use upload for files")
 
-    async def refuse_images(self, by: Caller, body: SandboxBody) -> Any:
+    async def refuse_images(self, by: Caller, body: RockSandboxBody) -> Any:
         await by.own(self._sandboxes.pool_id(by, body.sandbox_id))
         raise ValueError(
             "there is no registry that an image could be pushed to: keep files with"
             " POST /v1/sandboxes/ID/snapshot, or name an image's recipe (ale-sandbox images)"
         )
 
-    async def _call(self, by: Caller, body: SandboxBody, method: str, **arguments: Any) -> Any:
+    async def _call(self, by: Caller, body: RockSandboxBody, method: str, **arguments: Any) -> Any:
         id = self._sandboxes.pool_id(by, body.sandbox_id)
         return await by.call(id, method, **arguments)
 
-    async def _write(self, by: Caller, body: SandboxBody, path: str, content: bytes) -> None:
+    async def _write(self, by: Caller, body: RockSandboxBody, path: str, content: bytes) -> None:
         """Writes a file anywhere that the sandbox's user may write. Errors: SandboxError."""
         if "\0" in path:
             raise ValueError(f"path {path!r:.140} contains a NUL")

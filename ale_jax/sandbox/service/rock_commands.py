@@ -22,7 +22,7 @@ from ale_jax.sandbox.relay import Carried, Dialer, carry
 from ale_jax.sandbox.service.caller import Caller
 from ale_jax.sandbox.service.records import Refusal
 from ale_jax.sandbox.service.rock_model import ModelCalls, ModelServer
-from ale_jax.sandbox.service.rock_spec import RunBody
+from ale_jax.sandbox.service.rock_spec import RockRunBody
 from ale_jax.sandbox.service.tenants import Ticket
 
 NAME = "rock model-service"
@@ -278,7 +278,7 @@ class RockModels:
     def __init__(self):
         self._known: dict[str, RockModel] = {}
 
-    async def run(self, by: Caller, id: str, body: RunBody, idle_seconds: float) -> str | None:
+    async def run(self, by: Caller, id: str, body: RockRunBody, idle_seconds: float) -> str | None:
         """See `RockModel.run`. idle_seconds: without a command, after which a model service ends,
         which would keep its sandbox in use; 0: none."""
         if id not in self._known and NAME not in body.command:

@@ -32,7 +32,7 @@ class RockBody(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class StartBody(RockBody):
+class RockStartBody(RockBody):
     model_config = ConfigDict(extra="forbid")
 
     image: str = Field(min_length=1)
@@ -57,7 +57,7 @@ class StartBody(RockBody):
     auto_archive_seconds: Any = None
 
 
-class SandboxBody(RockBody):
+class RockSandboxBody(RockBody):
     sandbox_id: str = Field(min_length=1, max_length=256)
 
 
@@ -65,41 +65,41 @@ class BatchBody(RockBody):
     sandbox_ids: list[str] = Field(max_length=MAX_IDS)
 
 
-class ExecuteBody(SandboxBody):
+class ExecuteBody(RockSandboxBody):
     command: str | list[str]
     timeout: Seconds | None = None
     cwd: str | None = None
     env: Env = None
 
 
-class SessionBody(SandboxBody):
+class RockSessionBody(RockSandboxBody):
     session: str = "default"
 
 
-class CreateSessionBody(SessionBody):
+class CreateSessionBody(RockSessionBody):
     env: Env = None
     startup_source: list[str] = Field(default_factory=list)
     remote_user: str | None = None
 
 
-class RunBody(SessionBody):
+class RockRunBody(RockSessionBody):
     command: str
     timeout: Seconds | None = None
     check: Literal["silent", "raise", "ignore"] = "raise"
 
 
-class ReadFileBody(SandboxBody):
+class ReadFileBody(RockSandboxBody):
     path: str
     encoding: Encoding | None = None
     errors: Literal["strict", "ignore", "replace", "backslashreplace"] | None = None
 
 
-class WriteFileBody(SandboxBody):
+class WriteFileBody(RockSandboxBody):
     path: str
     content: str
 
 
-class UploadForm(SandboxBody):
+class UploadForm(RockSandboxBody):
     target_path: str
     file: bytes
 
@@ -150,7 +150,7 @@ class RockOptions:
     keep_seconds: float = 600.0
 
 
-def start_request(body: StartBody, id: str, options: RockOptions) -> StartRequest:
+def start_request(body: RockStartBody, id: str, options: RockOptions) -> StartRequest:
     """Errors: ValueError for anything that cannot be granted.
 
     ROCK's disk is the container's file system. Here files are kept in memory, so the limit on their

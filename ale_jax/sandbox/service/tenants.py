@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
 from ale_jax.sandbox.pool.accounting import Room, Usage
-from ale_jax.sandbox.pool.api import Limits, SandboxPool, excess
+from ale_jax.sandbox.pool.api import OwnerLimits, SandboxPool, excess
 from ale_jax.sandbox.service.records import Refusal, TenantUsage
 from ale_jax.sandbox.spec import SandboxSpec
 
@@ -29,7 +29,7 @@ class Quota:
     """The limits of a token. A value without a limit is infinite.
 
     sandboxes, memory_mb, cpus, disk_mb: what the specs of its living sandboxes may ask for
-        together. Without a limit, see `Limits`.
+        together. Without a limit, see `OwnerLimits`.
     snapshot_mb: total size of its snapshots on each node; without a limit: the pool's.
     output_bytes: the largest `output_bytes` of a spec. The service holds that much in memory for
         each command.
@@ -88,7 +88,7 @@ def exceeded(name: str, value: float, limit: float, remedy: str, status: int = 4
     return Refusal(status, "quota_exceeded", excess(name, value, limit), remedy)
 
 
-class Account:
+class TenantAccount:
     """What one tenant uses now, and has transferred. For one event loop.
 
     shares: whether there are other tenants. clock: in seconds. bytes_in, bytes_out: sizes of bodies
@@ -106,8 +106,8 @@ class Account:
         self._balance, self._counted_at = quota.bytes_per_second, clock()
 
     @property
-    def limits(self) -> Limits:
-        return Limits(self.quota.room, self._shares)
+    def limits(self) -> OwnerLimits:
+        return OwnerLimits(self.quota.room, self._shares)
 
     def check(self, spec: SandboxSpec) -> None:
         """Checks what does not depend on other sandboxes. Errors: Refusal (403)."""
@@ -175,7 +175,9 @@ class Account:
         return max(0.0, -self._balance / rate)
 
 
-async def usages(pool: SandboxPool, accounts: Iterable[Account]) -> AsyncIterator[TenantUsage]:
+async def usages(
+    pool: SandboxPool, accounts: Iterable[TenantAccount]
+) -> AsyncIterator[TenantUsage]:
     """Yields the usage of each tenant."""
     used = await pool.usage()
     for account in list(accounts):
@@ -196,11 +198,11 @@ class Ticket:
     """One call in progress, which gives back at its end what it holds. received_bytes: of its body,
     or of a connection's frames, so far."""
 
-    def __init__(self, account: Account):
+    def __init__(self, account: TenantAccount):
         self.account, self.held_bytes, self.received_bytes = account, 0, 0
 
     async def hold(self, size: int) -> None:
-        """See `Account.hold`. Nothing for up to UNCOUNTED_BYTES."""
+        """See `TenantAccount.hold`. Nothing for up to UNCOUNTED_BYTES."""
         if size > UNCOUNTED_BYTES:
             await self.account.hold(size)
             self.held_bytes += size

@@ -34,8 +34,9 @@ Size = Annotated[int, Query(ge=0, le=MAX_SIZE)]
 CHANNELS = {"stdout": b"\1", "stderr": b"\2"}
 
 
-class Terminal(Protocol):
-    """What is needed of a `Job` on a terminal. `wait` is called once `receive` returns None."""
+class TerminalProcess(Protocol):
+    """What is needed of a `SandboxProcess` on a terminal. `wait` is called once `receive` returns
+    None."""
 
     async def receive(self) -> tuple[str, bytes] | None: ...
 
@@ -51,7 +52,7 @@ class OffersTerminals(Protocol):
 
     def terminal(
         self, id: str, command: str, rows: int, columns: int
-    ) -> AbstractAsyncContextManager[Terminal]:
+    ) -> AbstractAsyncContextManager[TerminalProcess]:
         """Runs a bash command on a terminal of its own; it ends with the block. rows: 0: on pipes;
         then writing empty data closes its standard input."""
 
@@ -140,7 +141,7 @@ def _length(frame: Message) -> int:
     return len(frame.get("bytes") or frame.get("text") or b"")
 
 
-async def _attend(websocket: WebSocket, job: Terminal, on_pipes: bool) -> int:
+async def _attend(websocket: WebSocket, job: TerminalProcess, on_pipes: bool) -> int:
     """Transfers frames both ways until the command ends or the client disconnects
     (WebSocketDisconnect)."""
     frames = _Unread()
@@ -170,7 +171,7 @@ async def _listen(websocket: WebSocket, frames: _Unread) -> None:
         await frames.put(message)
 
 
-async def _type(frames: _Unread, job: Terminal) -> None:
+async def _type(frames: _Unread, job: TerminalProcess) -> None:
     while True:
         message = await frames.get()
         if message.get("bytes"):
@@ -179,7 +180,7 @@ async def _type(frames: _Unread, job: Terminal) -> None:
             await job.resize(*_size(message["text"]))
 
 
-async def _feed(websocket: WebSocket, frames: _Unread, job: Terminal) -> None:
+async def _feed(websocket: WebSocket, frames: _Unread, job: TerminalProcess) -> None:
     is_open = True
     while True:
         data = (await frames.get()).get("bytes")
@@ -202,7 +203,7 @@ def _size(text: str) -> tuple[int, int]:
     return rows, columns
 
 
-async def _show(websocket: WebSocket, job: Terminal, on_pipes: bool) -> None:
+async def _show(websocket: WebSocket, job: TerminalProcess, on_pipes: bool) -> None:
     while (piece := await job.receive()) is not None:
         kind, data = piece
         await websocket.send_bytes(CHANNELS[kind] + data if on_pipes else data)

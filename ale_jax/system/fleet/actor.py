@@ -7,8 +7,8 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from ale_jax.sandbox.exchange import Job
-from ale_jax.sandbox.pool.api import Event, NodeStatus
+from ale_jax.sandbox.exchange import SandboxProcess
+from ale_jax.sandbox.pool.api import NodeStatus, PoolEvent
 from ale_jax.sandbox.pool.machines import Launches
 from ale_jax.sandbox.pool.node_pool import NodePool
 from ale_jax.sandbox.pool.options import PoolOptions
@@ -16,13 +16,13 @@ from ale_jax.sandbox.relay import Tunnel
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class NodeReport:
     """A node's report. living: ids of the sandboxes that have not ended. events: the pool's events
     that were requested. asked_at: time of the request, on the caller's clock."""
 
     status: NodeStatus
     living: frozenset[str]
-    events: tuple[Event, ...]
+    events: tuple[PoolEvent, ...]
     asked_at: float = 0.0
 
 
@@ -31,7 +31,7 @@ class NodeActor:
 
     def __init__(self, make_runtime: Callable[[], Launches], options: PoolOptions):
         self._make_runtime, self._options = make_runtime, options
-        self._terminals: dict[str, Job | Tunnel] = {}
+        self._terminals: dict[str, SandboxProcess | Tunnel] = {}
 
     async def open(self) -> None:
         runtime = await asyncio.to_thread(self._make_runtime)
@@ -76,10 +76,10 @@ class NodeActor:
         if job := self._terminals.get(key):
             await job.resize(rows, columns)
 
-    async def report(self, after: int, held_seconds: float) -> Report:
+    async def report(self, after: int, held_seconds: float) -> NodeReport:
         """after: number of the last event that the caller knows. held_seconds: delay before the
         answer."""
         await asyncio.sleep(held_seconds)
         (status,) = await self._pool.nodes()
         events = (await self._pool.events_after(after)).events
-        return Report(status, self._pool.living(), events)
+        return NodeReport(status, self._pool.living(), events)

@@ -16,8 +16,8 @@ from ale_jax.sandbox.pool.admission import numbered
 from ale_jax.sandbox.pool.api import (
     Cause,
     Events,
-    Limits,
     NodeStatus,
+    OwnerLimits,
     Record,
     SandboxGone,
     SnapshotInfo,
@@ -69,7 +69,7 @@ class Fleet:
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    async def start(self, request: StartRequest, limits: Limits | None = None) -> Status:
+    async def start(self, request: StartRequest, limits: OwnerLimits | None = None) -> Status:
         self._check([request], limits)
         route = self._routes.route_for(request)
         if route.was_delivered:
@@ -82,7 +82,7 @@ class Fleet:
         return route.last
 
     async def start_many(
-        self, request: StartRequest, count: int, spare: int = 0, limits: Limits | None = None
+        self, request: StartRequest, count: int, spare: int = 0, limits: OwnerLimits | None = None
     ) -> Sequence[Status]:
         if count < 1 or spare < 0:
             raise ValueError(f"count {count} must be at least 1, and spare {spare} at least 0")
@@ -212,7 +212,7 @@ class Fleet:
         await self._routes.ask(route, ASK_S, "restore", id, snapshot)
 
     async def fork(
-        self, id: str, count: int, max_bytes: int | None = None, limits: Limits | None = None
+        self, id: str, count: int, max_bytes: int | None = None, limits: OwnerLimits | None = None
     ) -> Sequence[Status]:
         request = dataclasses.replace(self._routes.route(id).request, id="")
         self._check(numbered(request, count), limits)  # a snapshot in vain takes time and space
@@ -233,8 +233,8 @@ class Fleet:
     async def close(self) -> None:
         await self._routes.close()
 
-    def _check(self, requests: Sequence[StartRequest], limits: Limits | None) -> None:
-        """Errors: those of `Limits.check`. The requests have one owner."""
+    def _check(self, requests: Sequence[StartRequest], limits: OwnerLimits | None) -> None:
+        """Errors: those of `OwnerLimits.check`. The requests have one owner."""
         new = [each for each in requests if each.id not in self._routes.routes]
         if new and limits is not None:
             held = self._routes.held(owner_of(new[0].labels))

@@ -19,7 +19,7 @@ from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.pool.accounting import Room
 from ale_jax.sandbox.pool.machines import Launches
 from ale_jax.sandbox.pool.options import PoolOptions
-from ale_jax.system.fleet.actor import NodeActor, Report
+from ale_jax.system.fleet.actor import NodeActor, NodeReport
 
 CALLS_AT_ONCE = 10_000
 PIECES_AHEAD = 32  # pieces of a stream that may wait to be read
@@ -51,7 +51,7 @@ class Node:
         make_runtime: Callable[[], Launches],
         options: PoolOptions,
         silent_seconds: float,
-        last: Report | None = None,
+        last: NodeReport | None = None,
     ):
         self.name, self.placed = options.node, Room()
         self.last = last
@@ -113,7 +113,7 @@ class Node:
         self._has_joined = True
         self.joined.set()
 
-    async def look(self, held_seconds: float = 0.0) -> Report:
+    async def look(self, held_seconds: float = 0.0) -> NodeReport:
         """The node's report. Errors: NodeLost, if the node died or is silent.
 
         held_seconds: how long the node delays its answer. While a call is pending, the death of the

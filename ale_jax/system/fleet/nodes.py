@@ -17,7 +17,7 @@ from ale_jax.sandbox.pool.api import Record
 from ale_jax.sandbox.pool.machines import Launches
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.spec import SandboxSpec
-from ale_jax.system.fleet.actor import Report
+from ale_jax.system.fleet.actor import NodeReport
 from ale_jax.system.fleet.node import Node, NodeLost, bounded
 
 LOOK_S = 1.0
@@ -37,7 +37,7 @@ class Nodes:
     called once for each lost node.
     """
 
-    on_report: Callable[[Node, Report], None]
+    on_report: Callable[[Node, NodeReport], None]
     on_loss: Callable[[Node], None]
 
     def __init__(
@@ -146,7 +146,7 @@ class Nodes:
             refusals = refusals + 1 if await refuses(address, port) else 0
         self.lose(node, f"node {node.name} is down: nothing listens at {address}:{port}")
 
-    def _retell(self, node: Node, report: Report) -> None:
+    def _retell(self, node: Node, report: NodeReport) -> None:
         for each in report.events:
             fields = {"node": node.name, "sandbox": each.sandbox or None, **each.fields}
             self._record(each.kind, each.detail, at=each.at, **fields)

@@ -22,7 +22,7 @@ from ale_jax.sandbox.pool.api import (
     Status,
 )
 from ale_jax.sandbox.pool.options import PoolOptions
-from ale_jax.system.fleet.actor import Report
+from ale_jax.system.fleet.actor import NodeReport
 from ale_jax.system.fleet.node import Node, NodeLost
 from ale_jax.system.fleet.nodes import ASK_S, Background, Copies, Nodes
 from ale_jax.system.fleet.route import Route, begin, new_future
@@ -220,7 +220,7 @@ class Routes:
             node.placed -= Room.of(route.request.spec)
             self._retire(route, cause)
 
-    def _note_report(self, node: Node, report: Report) -> None:
+    def _note_report(self, node: Node, report: NodeReport) -> None:
         for route in self._on[node].values():
             if route.settled_at < report.asked_at and route.id not in report.living:
                 self._background.spawn(self._note_end(route))

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from ale_jax.sandbox.disk import store
-from ale_jax.sandbox.disk.store import SPARE_BYTES, Store
+from ale_jax.sandbox.disk.store import SPARE_BYTES, DiskStore
 
 MB = 1 << 20
 
@@ -61,8 +61,8 @@ def made(tmp_path, monkeypatch):
 
     monkeypatch.setattr(store, "LoopDevice", Device)
     monkeypatch.setattr(store, "btrfs", subvolumes)
-    monkeypatch.setattr(Store, "_mount", mount)
-    made = Store(tmp_path, tmp_path)
+    monkeypatch.setattr(DiskStore, "_mount", mount)
+    made = DiskStore(tmp_path, tmp_path)
     made.subvolumes = subvolumes
     (tmp_path / "origin").mkdir()
     return made

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ale_jax.sandbox.egress.policy import Authority
 from ale_jax.sandbox.egress.request import MAX_HELLO, read_hello, server_name
-from ale_jax.sandbox.egress.streams import CHUNK, Incoming, Refusal
+from ale_jax.sandbox.egress.streams import CHUNK, EgressRefusal, Incoming
 from tests.rows import each_row
 from tests.sandbox.egress.test_request import Pieces
 
@@ -73,7 +73,7 @@ def test_a_hello_that_names_the_host_passes_unchanged(size):
 
 @each_row("name", ["other.test", "sub.site.test", "xsite.test", "site.tes"])
 def test_a_hello_that_names_another_host_is_refused(name):
-    with pytest.raises(Refusal, match="differs from CONNECT"):
+    with pytest.raises(EgressRefusal, match="differs from CONNECT"):
         judge(openssl_hello(name))
 
 
@@ -93,7 +93,7 @@ def test_the_name_is_compared_in_its_one_spelling(name):
 def test_a_tunnel_to_an_address_is_not_to_a_name():
     address = Authority("8.8.8.8", 443)
     assert judge(openssl_hello(None), authority=address)
-    with pytest.raises(Refusal):
+    with pytest.raises(EgressRefusal):
         judge(openssl_hello("site.test"), authority=address)
 
 
@@ -101,7 +101,7 @@ def test_a_tunnel_to_an_address_is_not_to_a_name():
 def test_a_name_is_found_across_records(size):
     mine = records(hello(extension(21, bytes(300)), name_extension(b"site.test")), size)
     assert judge(mine + b"rest") == (mine, b"rest")
-    with pytest.raises(Refusal, match="differs from CONNECT"):
+    with pytest.raises(EgressRefusal, match="differs from CONNECT"):
         judge(records(hello(name_extension(b"other.test")), size))
 
 
@@ -153,7 +153,7 @@ UNREADABLE = {
 @each_row("data", UNREADABLE.values(), ids=UNREADABLE)
 @each_row("size", [1, CHUNK])
 def test_a_hello_that_cannot_be_read_is_refused(data, size):
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(EgressRefusal) as caught:
         judge(data, size)
     assert (caught.value.status, caught.value.rule) == (403, "server_name")
 
@@ -172,6 +172,6 @@ def test_what_passes_is_what_was_sent(data, size):
     for sent in (data, b"\x16\x03" + data, records(b"\x01" + data) if data else b""):
         try:
             passed, rest = judge(sent, size)
-        except Refusal:
+        except EgressRefusal:
             continue
         assert passed + rest == sent

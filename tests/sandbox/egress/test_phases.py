@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ale_jax.sandbox.egress.connection import Connection
+from ale_jax.sandbox.egress.connection import EgressConnection
 from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.egress.proxy import EgressProxy
-from ale_jax.sandbox.egress.streams import CHUNK, Limits
+from ale_jax.sandbox.egress.streams import CHUNK, EgressLimits
 from tests.sandbox.egress.test_request import Pieces
 from tests.sandbox.egress.world import (
     EchoSite,
@@ -189,7 +189,7 @@ class Endless(Site):
 @pytest.mark.parametrize("ask", [connect, get], ids=["connect", "get"])
 @in_loop
 async def test_an_endless_answer_to_one_who_may_be_gone_is_ended(ask):
-    soon = Limits(linger_seconds=0.05)
+    soon = EgressLimits(linger_seconds=0.05)
     async with Endless().open() as site, proxy_to(site, limits=soon) as proxy:
         reader, writer = await proxy.client(ask(f"a.test:{site.port}"))
         await reader.readexactly(10_000)
@@ -200,7 +200,7 @@ async def test_an_endless_answer_to_one_who_may_be_gone_is_ended(ask):
 
 @in_loop
 async def test_who_does_not_read_what_is_left_is_cut_all_the_same():
-    for patient in (Limits(linger_seconds=1000.0), Limits(head_seconds=1000.0)):
+    for patient in (EgressLimits(linger_seconds=1000.0), EgressLimits(head_seconds=1000.0)):
         async with Site(bytes(MUCH)).open() as site, proxy_to(site, limits=patient) as proxy:
             sink, request = Sink(), Pieces(get(f"a.test:{site.port}"))
             sink.gate.clear()
@@ -215,7 +215,7 @@ async def test_who_does_not_read_what_is_left_is_cut_all_the_same():
 @pytest.mark.parametrize("what", ["reads", "ends"])
 @in_loop
 async def test_a_cut_is_not_undone_by_what_the_sandbox_does_in_its_turn(what):
-    patient = Limits(idle_seconds=1000.0, linger_seconds=1000.0)
+    patient = EgressLimits(idle_seconds=1000.0, linger_seconds=1000.0)
     async with Site(bytes(MUCH)).open() as site, proxy_to(site, limits=patient) as proxy:
         fed, sink = Fed(), Sink()
         sink.gate.clear()
@@ -234,7 +234,7 @@ async def test_a_cut_is_not_undone_by_what_the_sandbox_does_in_its_turn(what):
 
 @in_loop
 async def test_what_has_run_out_is_not_prolonged():
-    connection = Connection(Pieces(b""), Sink(), Limits())
+    connection = EgressConnection(Pieces(b""), Sink(), EgressLimits())
     with pytest.raises(TimeoutError):
         async with connection.deadline:
             connection.deadline.reschedule(0.0)

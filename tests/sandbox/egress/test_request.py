@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ale_jax.sandbox.egress.policy import Authority
 from ale_jax.sandbox.egress.request import body_parts, read_request
-from ale_jax.sandbox.egress.streams import CHUNK, Incoming, Limits, Refusal
+from ale_jax.sandbox.egress.streams import CHUNK, EgressLimits, EgressRefusal, Incoming
 from tests.rows import each_row
 from tests.sandbox.egress.world import HTTP
 
@@ -25,7 +25,7 @@ class Pieces:
         return taken
 
 
-def read(data, size=CHUNK, limits=Limits()):  # noqa: B008
+def read(data, size=CHUNK, limits=EgressLimits()):  # noqa: B008
     """The request that `data` begins with, and what follows its head."""
 
     async def run():
@@ -181,7 +181,7 @@ def test_what_the_malformed_ones_are_made_of_is_in_order():
 
 @each_row("lines", MALFORMED.values(), ids=MALFORMED)
 def test_a_malformed_request_is_refused(lines):
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(EgressRefusal) as caught:
         read(head(*lines))
     assert caught.value.status == 400
     assert b"s3cret" not in caught.value.answer() and "s3cret" not in repr(caught.value.__cause__)
@@ -190,7 +190,7 @@ def test_a_malformed_request_is_refused(lines):
 @each_row("end", [b"\n\n", b"\r\r", b"\n\r\n", b"\r\n\n", b"\r\n\r", b"\r\n"])
 @each_row("size", [1, CHUNK])
 def test_every_line_ends_in_cr_lf(end, size):
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(EgressRefusal) as caught:
         read(head(*GOOD)[:-4] + end, size)
     assert caught.value.status == 400
 
@@ -202,16 +202,16 @@ def test_a_bare_line_feed_is_refused_without_waiting_for_more():
             return await super().read(n)
 
     async def run():
-        await read_request(Incoming(First(GOOD[0].encode() + b"\n")), Limits())
+        await read_request(Incoming(First(GOOD[0].encode() + b"\n")), EgressLimits())
 
-    with pytest.raises(Refusal, match="CR LF"):
+    with pytest.raises(EgressRefusal, match="CR LF"):
         asyncio.run(run())
 
 
 @each_row("size", [1, CHUNK])
 def test_a_head_has_no_more_lines_and_bytes_than_it_may(size):
     fits = [GOOD[0], "A: b", "C: d"]
-    few, short = Limits(headers=2), Limits(head_bytes=len(head(*fits)))
+    few, short = EgressLimits(headers=2), EgressLimits(head_bytes=len(head(*fits)))
     for limits in (few, short):
         assert read(head(*fits), size, limits)[0].body_bytes == 0
     for limits, lines in (
@@ -219,7 +219,7 @@ def test_a_head_has_no_more_lines_and_bytes_than_it_may(size):
         (short, [GOOD[0], "A: b", "C: dd"]),
         (short, [GOOD[0] + "x" * 99]),
     ):
-        with pytest.raises(Refusal) as caught:
+        with pytest.raises(EgressRefusal) as caught:
             read(head(*lines), size, limits)
         assert caught.value.status == 431
 
@@ -232,15 +232,15 @@ def test_an_endless_line_is_not_kept():
             Endless.given += n
             return b"x" * n
 
-    with pytest.raises(Refusal):
-        asyncio.run(read_request(Incoming(Endless()), Limits()))
+    with pytest.raises(EgressRefusal):
+        asyncio.run(read_request(Incoming(Endless()), EgressLimits()))
     assert Endless.given <= CHUNK
 
 
 def test_a_target_that_no_request_has_is_refused_in_one_pass():
     """Else a million characters would take hours."""
-    limits = Limits(head_bytes=1 << 22)
-    with pytest.raises(Refusal, match="full http URL"):
+    limits = EgressLimits(head_bytes=1 << 22)
+    with pytest.raises(EgressRefusal, match="full http URL"):
         read(head("GET http://" + "a" * 1_000_000 + "# HTTP/1.1", "Host: a"), limits=limits)
 
 
@@ -295,13 +295,13 @@ WRONG_CHUNKS = [
 @each_row("data", WRONG_CHUNKS)
 @each_row("size", [1, CHUNK])
 def test_wrong_chunks_are_refused(data, size):
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(EgressRefusal) as caught:
         read_body(data, None, size)
     assert caught.value.rule == "request"
 
 
 def test_a_body_that_ends_early_is_refused():
-    with pytest.raises(Refusal, match="early"):
+    with pytest.raises(EgressRefusal, match="early"):
         read_body(b"ab", 3)
 
 
@@ -327,7 +327,7 @@ def test_what_is_sent_on_is_one_request_however_hostile_the_head(cuts, size):
         data = data[:at] + inserted + data[at + length :]
     try:
         request, _ = read(data, size)
-    except Refusal as refusal:
+    except EgressRefusal as refusal:
         assert refusal.status in (400, 431)
         return
     if request.head is not None:
@@ -358,7 +358,7 @@ def check_is_one_request(request):
 
 @given(st.binary(max_size=300), st.integers(1, 50))
 def test_any_bytes_are_a_request_or_a_refusal(data, size):
-    with pytest.raises(Refusal):
+    with pytest.raises(EgressRefusal):
         read(data, size)
 
 
@@ -366,6 +366,6 @@ def test_any_bytes_are_a_request_or_a_refusal(data, size):
 def test_any_bytes_are_chunks_or_a_refusal(data, size):
     try:
         body, rest = read_body(data, None, size)
-    except Refusal:
+    except EgressRefusal:
         return
     assert data.endswith(rest) and len(unchunked(body)) < len(data)

@@ -7,8 +7,8 @@ import pytest
 
 from ale_jax.sandbox.hub.store import (
     Capabilities,
+    ImageStore,
     Manifest,
-    Store,
     Verification,
     default_state,
     from_json,
@@ -78,7 +78,7 @@ def test_builders_share_what_a_remover_waits_for(hold):
 
 
 def test_a_manifest_comes_back_as_it_was(tmp_path):
-    store = Store(tmp_path)
+    store = ImageStore(tmp_path)
     assert store.read(MANIFEST.reference) is None and store.references() == []
     store.write(MANIFEST)
     assert store.read(MANIFEST.reference) == MANIFEST
@@ -101,7 +101,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_manifest_is_named_and_set_aside(tmp_path, damage, caplog):
-    store = Store(tmp_path)
+    store = ImageStore(tmp_path)
     store.write(MANIFEST)
     (path,) = (tmp_path / "images").iterdir()
     damaged = damage(path.read_text())
@@ -124,7 +124,7 @@ def test_a_manifest_of_wrong_types_is_refused():
 
 
 def test_a_name_cannot_lead_out_of_the_store(tmp_path):
-    store = Store(tmp_path / "store")
+    store = ImageStore(tmp_path / "store")
     with store.lock("../../x"):
         pass
     assert store.build_log("../../x").parent == tmp_path / "store" / "logs"
@@ -154,5 +154,5 @@ def test_where_the_state_is_kept(tmp_path, monkeypatch):
 def test_a_state_folder_that_cannot_be_is_refused_with_the_remedy(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="set ALE_HUB_STATE to a folder"):
-        with Store(tmp_path / "file").lock("x"):
+        with ImageStore(tmp_path / "file").lock("x"):
             pass

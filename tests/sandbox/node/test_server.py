@@ -15,7 +15,7 @@ from ale_jax.sandbox.node.server import NodeServer
 from ale_jax.sandbox.pool.accounting import Room, Usage
 from ale_jax.sandbox.pool.api import (
     Cause,
-    Limits,
+    OwnerLimits,
     PoolFull,
     QuotaExceeded,
     SandboxGone,
@@ -26,7 +26,7 @@ from ale_jax.sandbox.service.records import Refusal
 from tests.sandbox.pool.fakes import SPEC, FakeRuntime, HandPool, in_a_loop, until
 
 TOKEN = "t" * 32
-LIMITS = Limits(Room(3, math.inf, math.inf, math.inf), shares=False)
+LIMITS = OwnerLimits(Room(3, math.inf, math.inf, math.inf), shares=False)
 NO_LIMITS = {"limits": {"room": {"sandboxes": "many"}, "shares": True}}
 
 
@@ -174,7 +174,7 @@ async def test_a_start_that_comes_again_is_the_same_under_other_limits(state):
         front = await here.front()
         request = StartRequest(SPEC, labels={"tenant": "ann"})
         started = await front.for_request("ann", "s").start(request, LIMITS)
-        less = Limits(Room(1, 1, 1.0, 1), shares=False)  # the operator has changed them since
+        less = OwnerLimits(Room(1, 1, 1.0, 1), shares=False)  # the operator has changed them since
         assert (await front.for_request("ann", "s").start(request, less)).id == started.id
         with pytest.raises(QuotaExceeded):
             await front.for_request("ann", "other").start(request, less)

@@ -11,7 +11,7 @@ from ale_jax.sandbox import cgroups
 from ale_jax.sandbox.pool.accounting import Room, Usage, cpus_here, memory_here_mb, total
 from ale_jax.sandbox.pool.api import (
     Cause,
-    Limits,
+    OwnerLimits,
     PoolFull,
     QuotaExceeded,
     SandboxGone,
@@ -134,7 +134,7 @@ async def test_what_is_held_is_known_before_a_start_is_done():
         assert await pool.held("ann") == Room()
 
 
-FOUR = Limits(Room(4, math.inf, math.inf, math.inf), shares=False)
+FOUR = OwnerLimits(Room(4, math.inf, math.inf, math.inf), shares=False)
 
 
 @in_a_loop
@@ -171,9 +171,9 @@ async def test_a_fork_beyond_the_limits_takes_no_snapshot():
 
 
 def test_limits_arrive_as_they_were_sent():
-    limits = Limits(Room(3, 100.5, math.inf, math.inf), shares=True)
+    limits = OwnerLimits(Room(3, 100.5, math.inf, math.inf), shares=True)
     text = json.dumps(limits.to_json(), allow_nan=False)
-    assert Limits.from_json(json.loads(text)) == limits
+    assert OwnerLimits.from_json(json.loads(text)) == limits
 
 
 @in_a_loop

@@ -12,7 +12,7 @@ from ale_jax.sandbox.pool.api import StartRequest
 from ale_jax.sandbox.service import caller, uploads
 from ale_jax.sandbox.service.access import ServiceSettings, Tenant
 from ale_jax.sandbox.service.caller import DOWNLOAD_BYTES, Caller, Owners
-from ale_jax.sandbox.service.tenants import MB, UNCOUNTED_BYTES, Account, Quota
+from ale_jax.sandbox.service.tenants import MB, UNCOUNTED_BYTES, Quota, TenantAccount
 from ale_jax.sandbox.spec import WORK, SandboxSpec
 from tests.sandbox.pool.fakes import in_a_loop
 from tests.sandbox.service.conftest import ANN, over_memory
@@ -27,7 +27,7 @@ FAST = {"bytes_per_second": float("inf")}
 async def calling(**limits):
     """Yields a caller in a call, with the sandbox "a"."""
     tenant = Tenant("ann", quota=Quota(**limits))
-    pool, account = MemoryPool(), Account("ann", tenant.quota, shares=False)
+    pool, account = MemoryPool(), TenantAccount("ann", tenant.quota, shares=False)
     with account.call() as ticket:
         by = Caller(pool, Owners(pool), tenant, ticket)
         await by.start(StartRequest(SPEC, id="a"))

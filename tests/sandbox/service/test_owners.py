@@ -8,14 +8,14 @@ from ale_jax.sandbox.pool.api import SandboxGone, StartRequest
 from ale_jax.sandbox.service.access import Tenant
 from ale_jax.sandbox.service.caller import OWNER_S, Caller, Owners
 from ale_jax.sandbox.service.records import Refusal
-from ale_jax.sandbox.service.tenants import DEFAULT_QUOTA, Account, Ticket
+from ale_jax.sandbox.service.tenants import DEFAULT_QUOTA, TenantAccount, Ticket
 from tests.sandbox.pool.fakes import SPEC, Clock, FakeRuntime, HandPool, in_a_loop
 
 REQUEST = StartRequest(SPEC, id="x")
 
 
 def caller(pool, owners, name):
-    account = Account(name, DEFAULT_QUOTA, shares=False)
+    account = TenantAccount(name, DEFAULT_QUOTA, shares=False)
     return Caller(pool, owners, Tenant(name), Ticket(account))
 
 

@@ -11,7 +11,7 @@ from ale_jax.sandbox.service.access import Tenant
 from ale_jax.sandbox.service.caller import Caller
 from ale_jax.sandbox.service.rock_sandboxes import RockSandbox, RockSandboxes
 from ale_jax.sandbox.service.rock_spec import RockOptions
-from ale_jax.sandbox.service.tenants import Account, Quota, Ticket
+from ale_jax.sandbox.service.tenants import Quota, TenantAccount, Ticket
 from ale_jax.sandbox.spec import WORK, SandboxSpec
 from tests.sandbox.service.conftest import over_memory
 from tests.sandbox.service.rock_wire import (
@@ -62,7 +62,7 @@ def test_a_restart_brings_the_files_back_under_the_same_id(real):
     ],
 )
 def test_a_model_service_may_be_idle_for_as_long_as_the_token_permits(asked, quota, limit):
-    sandboxes, ann = RockSandboxes(), Account("ann", quota, shares=False)
+    sandboxes, ann = RockSandboxes(), TenantAccount("ann", quota, shares=False)
     by = Caller(None, None, Tenant("ann", quota=quota), Ticket(ann))
     if asked is not None:
         request = StartRequest(SandboxSpec(), id="a", idle_seconds=asked)

@@ -4,7 +4,7 @@ import pytest
 
 from ale_jax.sandbox.service.rock_spec import (
     RockOptions,
-    StartBody,
+    RockStartBody,
     megabytes,
     parse,
     start_request,
@@ -14,7 +14,7 @@ from tests.sandbox.service.rock_wire import START
 
 
 def asked(**fields):
-    return start_request(parse(StartBody, fields), "x", RockOptions())
+    return start_request(parse(RockStartBody, fields), "x", RockOptions())
 
 
 def test_a_spec_of_rocks():

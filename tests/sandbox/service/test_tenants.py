@@ -16,7 +16,7 @@ from ale_jax.sandbox.pool.api import PoolFull, QuotaExceeded
 from ale_jax.sandbox.service.access import ServiceSettings, Tenant, parse_tokens
 from ale_jax.sandbox.service.guard import PIECE, _Metered
 from ale_jax.sandbox.service.records import Refusal
-from ale_jax.sandbox.service.tenants import DEFAULT_QUOTA, Account, Quota, Turns
+from ale_jax.sandbox.service.tenants import DEFAULT_QUOTA, Quota, TenantAccount, Turns
 from ale_jax.sandbox.spec import SandboxSpec
 from tests.rows import each_row
 from tests.sandbox.pool.fakes import Clock, in_a_loop
@@ -253,7 +253,7 @@ def test_a_long_answer_arrives_whole_and_is_counted():
 
 def account(**limits):
     clock = Clock()
-    return Account("ann", Quota(**limits), shares=False, clock=clock), clock
+    return TenantAccount("ann", Quota(**limits), shares=False, clock=clock), clock
 
 
 @in_a_loop

@@ -12,7 +12,7 @@ import pytest
 import ray
 
 from ale_jax.sandbox.api import SandboxLost, SandboxStartError
-from ale_jax.sandbox.pool.api import Cause, Event, PoolFull, SandboxGone, StartRequest, State
+from ale_jax.sandbox.pool.api import Cause, PoolEvent, PoolFull, SandboxGone, StartRequest, State
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.service.app import create_app
@@ -38,7 +38,7 @@ def fleet_of(joined, runtime_name):
     return lambda slots: Fleet(make_runtime, PoolOptions(slots=slots), Events())
 
 
-async def events_of(fleet, sandbox: str, kind: str) -> list[Event]:
+async def events_of(fleet, sandbox: str, kind: str) -> list[PoolEvent]:
     """All of a sandbox, once one of that kind is among them."""
     async with asyncio.timeout(30):
         while True:

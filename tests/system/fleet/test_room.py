@@ -7,7 +7,7 @@ import math
 import pytest
 
 from ale_jax.sandbox.pool.accounting import Room
-from ale_jax.sandbox.pool.api import Limits, PoolFull, QuotaExceeded, StartRequest, Status
+from ale_jax.sandbox.pool.api import OwnerLimits, PoolFull, QuotaExceeded, StartRequest, Status
 from tests.sandbox.pool.fakes import SPEC, in_a_loop
 from tests.system.fleet.test_routes import MemoryFleet
 
@@ -43,7 +43,7 @@ async def test_what_an_owner_holds_and_has_used_is_summed_over_the_nodes():
 @in_a_loop
 async def test_starts_at_once_leave_as_much_as_they_take():
     ann = StartRequest(SPEC, labels={"tenant": "ann"})
-    shares = Limits(Room(*[math.inf] * 4), shares=True)
+    shares = OwnerLimits(Room(*[math.inf] * 4), shares=True)
     three = dataclasses.replace(shares, room=dataclasses.replace(shares.room, sandboxes=3))
     async with MemoryFleet(2, 2) as fleet:
         starts = [fleet.start(dataclasses.replace(ann, id=f"s{i}"), shares) for i in range(4)]

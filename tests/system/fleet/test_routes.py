@@ -10,7 +10,7 @@ from ale_jax.sandbox.api import SandboxError, SandboxLost
 from ale_jax.sandbox.pool.accounting import Room
 from ale_jax.sandbox.pool.api import Cause, PoolFull, SandboxGone, StartRequest, State
 from ale_jax.sandbox.pool.options import PoolOptions
-from ale_jax.system.fleet.actor import Report
+from ale_jax.system.fleet.actor import NodeReport
 from ale_jax.system.fleet.fleet import Fleet
 from ale_jax.system.fleet.node import NodeLost
 from ale_jax.system.fleet.routes import Routes
@@ -54,10 +54,10 @@ class MemoryNode:
             raise SandboxError("broke off")
         return answer
 
-    async def report(self) -> Report:
+    async def report(self) -> NodeReport:
         (status,) = await self.pool.nodes()
         now = asyncio.get_running_loop().time()
-        return Report(status, self.pool.living(), (), asked_at=now)
+        return NodeReport(status, self.pool.living(), (), asked_at=now)
 
 
 class MemoryNodes:
