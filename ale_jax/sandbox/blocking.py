@@ -6,16 +6,15 @@ import asyncio
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from ale_jax.sandbox.api import ExecResult, Expected, ProcessResult
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.egress.policy import EgressPolicy
-from ale_jax.sandbox.runner.wire import MAIN
 from ale_jax.sandbox.spec import SandboxSpec
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -40,6 +39,33 @@ def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
     return asyncio.run_coroutine_threadsafe(coroutine, _loop()).result()
 
 
+def blocking(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """Returns a method that calls the asynchronous one of that name of `self.later`, and blocks
+    until it is done. Arguments, result and documentation are those of `method`."""
+
+    @functools.wraps(method)
+    def wait(self: Any, /, *arguments: P.args, **named: P.kwargs) -> T:
+        run: Callable[P, Coroutine[Any, Any, T]] = getattr(self.later, method.__name__)
+        return wait_for(run(*arguments, **named))
+
+    return cast(Callable[Concatenate[Any, P], T], wait)
+
+
+def iterated(pieces: AsyncIterable[T]) -> Iterator[T]:
+    """Yields what `pieces` yields in the process-wide loop."""
+    iterator = aiter(pieces)
+
+    async def following() -> tuple[T] | None:
+        async for piece in iterator:
+            return (piece,)
+        return None
+
+    while (piece := wait_for(following())) is not None:
+        yield piece[0]
+
+
 @contextlib.contextmanager
 def entered(manager: AbstractAsyncContextManager[T]) -> Iterator[T]:
     """`manager`, entered and left in the process-wide loop."""
@@ -58,61 +84,23 @@ class BlockingSandbox:
     def __init__(self, sandbox: AsyncSandbox):
         self.later = sandbox  # the same sandbox, for coroutines in the process-wide loop
 
-    def run(self, command: str, timeout: float | None = None, session: str = MAIN) -> ExecResult:
-        return wait_for(self.later.run(command, timeout, session))
-
-    def exec(
-        self,
-        argv: Sequence[str] | str,
-        timeout: float | None = None,
-        stdin: bytes = b"",
-        cwd: str = "/work",
-        env: Mapping[str, str] | None = None,
-    ) -> ProcessResult:
-        """Runs one process outside of all sessions. A string is run by bash as a command line."""
-        return wait_for(self.later.exec(argv, timeout, stdin, cwd, env))
-
-    def open_session(self, name: str, env: Mapping[str, str] | None = None, user: str = "") -> None:
-        wait_for(self.later.open_session(name, env, user=user))
-
-    def close_session(self, name: str) -> None:
-        wait_for(self.later.close_session(name))
-
-    def begin(self, command: str, session: str = MAIN) -> None:
-        wait_for(self.later.begin(command, session))
-
-    def send(self, text: str, session: str = MAIN) -> None:
-        wait_for(self.later.send(text, session))
-
-    def expect(
-        self, pattern: str | None = None, timeout: float | None = None, session: str = MAIN
-    ) -> Expected:
-        return wait_for(self.later.expect(pattern, timeout, session))
-
-    def interrupt(self, session: str = MAIN, seconds: float = 2.0) -> bool:
-        return wait_for(self.later.interrupt(session, seconds))
-
-    def read(self, path: str, max_bytes: int = 1 << 20) -> bytes:
-        return wait_for(self.later.read(path, max_bytes))
-
-    def write(self, files: Mapping[str, bytes]) -> None:
-        wait_for(self.later.write(files))
-
-    def replace_directory(self, path: str, files: Mapping[str, bytes]) -> None:
-        """As `AsyncSandbox.replace_directory`."""
-        wait_for(self.later.replace_directory(path, files))
-
-    def snapshot(self) -> bytes:
-        return wait_for(self.later.snapshot())
-
-    def restore(self, snapshot: bytes) -> None:
-        wait_for(self.later.restore(snapshot))
-
-    def reset(self) -> None:
-        wait_for(self.later.reset())
-
-    def kill_processes(self) -> None:
-        wait_for(self.later.kill_processes())
+    run = blocking(AsyncSandbox.run)
+    exec = blocking(AsyncSandbox.exec)
+    open_session = blocking(AsyncSandbox.open_session)
+    close_session = blocking(AsyncSandbox.close_session)
+    begin = blocking(AsyncSandbox.begin)
+    send = blocking(AsyncSandbox.send)
+    expect = blocking(AsyncSandbox.expect)
+    interrupt = blocking(AsyncSandbox.interrupt)
+    read = blocking(AsyncSandbox.read)
+    write = blocking(AsyncSandbox.write)
+    replace_directory = blocking(AsyncSandbox.replace_directory)
+    restore = blocking(AsyncSandbox.restore)
+    reset = blocking(AsyncSandbox.reset)
+    kill_processes = blocking(AsyncSandbox.kill_processes)
+    alive = blocking(AsyncSandbox.alive)
+    close = blocking(AsyncSandbox.close)
+    snapshot = blocking(AsyncSandbox.snapshot)
 
     @property
     def spec(self) -> SandboxSpec:
@@ -135,12 +123,6 @@ class BlockingSandbox:
         """As `AsyncSandbox.relay`."""
         return entered(self.later.relay(port, host, target))
 
-    def alive(self) -> bool:
-        return wait_for(self.later.alive())
-
-    def close(self) -> None:
-        wait_for(self.later.close())
-
     def __enter__(self) -> BlockingSandbox:
         return self
 
@@ -153,7 +135,7 @@ class StartsBlocking:
 
     launch: Callable[..., Coroutine[Any, Any, AsyncSandbox]]
 
-    def start(self, spec, labels: Mapping[str, str]) -> BlockingSandbox:
+    def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> BlockingSandbox:
         """Returns a working sandbox. Errors: SandboxStartError."""
         start = _Start(self.launch(spec, labels))
         try:

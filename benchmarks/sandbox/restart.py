@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.node.process import StateDirectory
-from ale_jax.sandbox.sdk.client import AsyncRemoteSandbox, AsyncSandboxClient
+from ale_jax.sandbox.sdk.async_client import AsyncRemoteSandbox, AsyncSandboxClient
 from benchmarks.sandbox.findings import Figure, Finding, Sample, say
 from benchmarks.sandbox.plan import SPEC, Plan
 

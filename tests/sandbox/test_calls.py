@@ -1,5 +1,6 @@
 """What a client sends for each operation, when it sends it again, and what it makes of answers."""
 
+import asyncio
 import json
 import ssl
 
@@ -7,60 +8,93 @@ import httpx
 import pytest
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost
-from ale_jax.sandbox.pool.api import Cause, PoolFull, SandboxGone
-from ale_jax.sandbox.sdk import calls
-from ale_jax.sandbox.sdk.calls import Call, Pause, Send, exchange, failure, http_options
-from ale_jax.sandbox.sdk.streams import tls_context
+from ale_jax.sandbox.pool.api import Cause, PoolFull, SandboxGone, State, Status
+from ale_jax.sandbox.sdk.async_client import AsyncRemoteSandbox, AsyncSandboxClient
+from ale_jax.sandbox.sdk.calls import Call, exchange, failure, http_options, tls_context
+from ale_jax.sandbox.service import endpoints
 from ale_jax.sandbox.spec import SandboxSpec
 from tests.rows import each_row
 
+STATUS = Status(
+    *("a/b", "node", "runtime", State.RUNNING, None, 0, 0, 0.0, 0.0),
+    SandboxSpec(command_seconds=7.0),
+    {},
+    (),
+)
 BOX = "/v1/sandboxes/a%2Fb"
-HTTP = httpx.Client(**http_options("http://127.0.0.1/", None, None))
+
+
+class Asked(AsyncSandboxClient):
+    """A client that notes what it would send instead of sending it."""
+
+    def __init__(self):
+        super().__init__("http://127.0.0.1/")
+        self.calls, self.requests = [], []
+
+    async def do(self, call):
+        self.calls.append(call)
+        self.requests.append(call.request(self._http))
+        return {"interrupted": True} if call.endpoint is endpoints.INTERRUPT else []
+
+
+def asked(act):
+    """The call, and its request, of what `act` does with a client and a sandbox."""
+    client = Asked()
+    asyncio.run(act(client, AsyncRemoteSandbox(client, STATUS)))
+    ((call,), (request,)) = client.calls, client.requests
+    return call, request
+
+
+PROCESS = {"timeout": None, "cwd": "/work", "env": {}, "stdin": ""}
 
 
 @each_row(
-    "call, line, body, read_s",
+    "act, line, body, read_s",
     [
-        (calls.statuses(), "GET /v1/sandboxes", None, 60.0),
-        (calls.status("a/b"), f"GET {BOX}", None, 60.0),
-        (calls.stop("a/b"), f"DELETE {BOX}", None, 60.0),
+        (lambda client, _: client.statuses(), "GET /v1/sandboxes", None, 60.0),
+        (lambda _, box: box.status(), f"GET {BOX}", None, 60.0),
+        (lambda _, box: box.close(), f"DELETE {BOX}", None, 60.0),
         (
-            calls.run("a/b", "ls", 5.0, "s", 7.0),
+            lambda _, box: box.run("ls", 5.0, "s"),
             f"POST {BOX}/run",
             {"command": "ls", "timeout": 5.0, "session": "s"},
-            37.0,
+            35.0,
         ),
-        (calls.exec("a/b", {"argv": ["ls"]}, 7.0), f"POST {BOX}/exec", {"argv": ["ls"]}, 37.0),
-        (calls.spawn("a/b", {"argv": "ls"}), f"POST {BOX}/spawn", {"argv": "ls"}, None),
+        (lambda _, box: box.exec(["ls"]), f"POST {BOX}/exec", {"argv": ["ls"], **PROCESS}, 37.0),
         (
-            calls.open_session("a/b", "s", None, "/tmp"),
+            lambda _, box: box.open_session("s", None, "/tmp"),
             f"POST {BOX}/sessions",
             {"name": "s", "env": {}, "cwd": "/tmp"},
             60.0,
         ),
-        (calls.close_session("a/b", "s t"), f"DELETE {BOX}/sessions/s%20t", None, 60.0),
+        (lambda _, box: box.close_session("s t"), f"DELETE {BOX}/sessions/s%20t", None, 60.0),
         (
-            calls.interrupt("a/b", "s", 2.0),
+            lambda _, box: box.interrupt("s", 2.0),
             f"POST {BOX}/sessions/s/interrupt",
             {"seconds": 2.0},
             60.0,
         ),
-        (calls.read("a/b", "x y", 9), f"GET {BOX}/files?path=x+y&max_bytes=9", None, 150.0),
-        (calls.list_directory("a/b", "x"), f"GET {BOX}/directory?path=x", None, 60.0),
-        (calls.pack("a/b", "x"), f"GET {BOX}/archive?path=x", None, 150.0),
-        (calls.snapshot("a/b"), f"POST {BOX}/snapshot", None, 150.0),
-        (calls.restore("a/b", "s"), f"POST {BOX}/restore", {"snapshot": "s"}, 150.0),
-        (calls.fork("a/b", 3), f"POST {BOX}/fork", {"count": 3}, 630.0),
-        (calls.reset("a/b"), f"POST {BOX}/reset", None, 60.0),
-        (calls.kill_processes("a/b"), f"POST {BOX}/kill", None, 60.0),
-        (calls.nodes(), "GET /v1/nodes", None, 60.0),
-        (calls.stats(), "GET /v1/stats", None, 60.0),
-        (calls.events(None, 5), "GET /v1/events?limit=5", None, 60.0),
-        (calls.events(0, 5), "GET /v1/events?limit=5&after=0", None, 60.0),
+        (
+            lambda _, box: box.expect("a", session="s"),
+            f"POST {BOX}/sessions/s/expect",
+            {"pattern": "a", "timeout": None},
+            37.0,
+        ),
+        (lambda _, box: box.read("x y", 9), f"GET {BOX}/files?path=x+y&max_bytes=9", None, 150.0),
+        (lambda _, box: box.list("x"), f"GET {BOX}/directory?path=x", None, 60.0),
+        (lambda _, box: box.snapshot(), f"POST {BOX}/snapshot", None, 150.0),
+        (lambda _, box: box.restore("s"), f"POST {BOX}/restore", {"snapshot": "s"}, 150.0),
+        (lambda _, box: box.fork(3), f"POST {BOX}/fork", {"count": 3}, 630.0),
+        (lambda _, box: box.reset(), f"POST {BOX}/reset", None, 60.0),
+        (lambda _, box: box.kill_processes(), f"POST {BOX}/kill", None, 60.0),
+        (lambda client, _: client.nodes(), "GET /v1/nodes", None, 60.0),
+        (lambda client, _: client.stats(), "GET /v1/stats", None, 60.0),
+        (lambda client, _: client.events(None, 5), "GET /v1/events?limit=5", None, 60.0),
+        (lambda client, _: client.events(0, 5), "GET /v1/events?limit=5&after=0", None, 60.0),
     ],
 )
-def test_an_operation_is_a_request(call, line, body, read_s):
-    request = call.request(HTTP)
+def test_an_operation_is_a_request(act, line, body, read_s):
+    call, request = asked(act)
     assert f"{request.method} {request.url.raw_path.decode()}" == line
     assert (json.loads(request.content) if request.content else None) == body
     assert request.headers.get("Content-Type") == (body and "application/json")
@@ -70,45 +104,59 @@ def test_an_operation_is_a_request(call, line, body, read_s):
     assert call.id == ("a/b" if BOX in line else "")
 
 
+def test_a_process_whose_output_is_streamed_has_no_limit():
+    client = AsyncSandboxClient("http://127.0.0.1/")
+    request = Call(endpoints.SPAWN, "a/b", body={"argv": "ls"}).request(client._http)
+    assert request.extensions["timeout"]["read"] is None
+    assert (request.method, request.url.raw_path.decode()) == ("POST", f"{BOX}/spawn")
+
+
 def test_content_is_sent_as_it_is():
-    request = calls.unpack("a/b", b"tar", "x").request(HTTP)
+    _, request = asked(lambda _, box: box.unpack(b"tar", "x"))
     assert (request.content, request.headers["Content-Type"]) == (b"tar", "application/x-tar")
-    form = calls.write("a/b", {"x y": b"1", "z": b"2"}).request(HTTP)
+    assert (request.method, request.url.raw_path.decode()) == ("PUT", f"{BOX}/archive?path=x")
+    _, form = asked(lambda _, box: box.write({"x y": b"1", "z": b"2"}))
     boundary = form.headers["Content-Type"].removeprefix("multipart/form-data; boundary=")
     head = '--{}\r\nContent-Disposition: form-data; name="{}"; filename="file"\r\n\r\n{}\r\n'
     parts = [head.format(boundary, name, data) for name, data in (("x%20y", 1), ("z", 2))]
     assert form.content.decode() == f"{''.join(parts)}--{boundary}--\r\n"
     spec = SandboxSpec(memory_mb=64)
-    body = json.loads(calls.warm(spec, 2).request(HTTP).content)
+    _, warm = asked(lambda client, _: client.warm(spec, 2))
+    body = json.loads(warm.content)
     assert body["count"] == 2 and SandboxSpec.from_json(body["spec"]) == spec
 
 
-ECHO = Call("POST", "/x", lambda answer: answer.text, "box", seconds=None)
+ECHO = Call(endpoints.SPAWN, "box")
 BUSY, BROKEN = httpx.Response(429, json={}), httpx.ConnectError("no route")
 FULL = httpx.Response(503, json={"error": {"kind": "pool_full", "message": "m", "remedy": "r"}})
 
 
-def paused(*outcomes):
+def paused(*outcomes, has_answered=False):
     """How long is waited between the outcomes, and what comes out of the last one."""
-    steps, pauses = exchange(ECHO, ECHO.request(HTTP)), []
-    sent = {next(steps)}
+    left, pauses, sent = list(outcomes), [], set()
+    request = httpx.Request("POST", "http://127.0.0.1/x?y")
+
+    async def send(request):
+        sent.add(request)
+        outcome = left.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def pause(seconds):
+        pauses.append(seconds)
+
     try:
-        for outcome in outcomes:
-            step = steps.send(outcome)
-            assert isinstance(step, Pause)
-            pauses.append(step.seconds)
-            sent.add(next(steps))
-    except StopIteration as end:
-        assert len({step.request for step in sent if isinstance(step, Send)}) == 1
-        return pauses, end.value
-    except Exception as error:
-        return pauses, error
-    raise AssertionError("it wants to go on")
+        result = asyncio.run(exchange(ECHO, request, send, has_answered, pause))
+    except (SandboxError, RuntimeError) as error:
+        result = error
+    assert not left and sent == {request}
+    return pauses, result
 
 
 def test_the_same_request_is_sent_again_while_the_service_is_busy():
-    assert paused(httpx.Response(200, text="y")) == ([], "y")
-    assert paused(BUSY, BROKEN, httpx.Response(201, text="y")) == ([0.1, 0.5], "y")
+    assert paused(httpx.Response(200, text="y")) == ([], b"y")
+    assert paused(BUSY, BROKEN, httpx.Response(201, text="y")) == ([0.1, 0.5], b"y")
     pauses, error = paused(BUSY, BUSY, BUSY, BUSY)
     assert pauses == [0.1, 0.5, 2.0] and "answered 429" in str(error)
     pauses, error = paused(*[BROKEN] * 4)
@@ -117,6 +165,12 @@ def test_the_same_request_is_sent_again_while_the_service_is_busy():
     assert str(error) == told
     pauses, error = paused(BUSY, FULL)
     assert pauses == [0.1] and type(error) is PoolFull and str(error) == "m; r"
+
+
+def test_a_service_that_has_answered_before_is_given_time_to_restart():
+    pauses, error = paused(*[BROKEN] * 19, has_answered=True)
+    assert pauses == [0.1, 0.5, 2.0] + [2.0] * 15
+    assert "ale-sandbox serve" in str(error)
 
 
 @each_row(

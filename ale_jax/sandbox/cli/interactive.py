@@ -15,8 +15,9 @@ import tty
 from collections.abc import Iterator
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost
-from ale_jax.sandbox.sdk.client import AsyncSandboxClient, RemoteSandbox
-from ale_jax.sandbox.sdk.streams import AsyncTerminal, Pipes
+from ale_jax.sandbox.sdk.async_client import AsyncSandboxClient
+from ale_jax.sandbox.sdk.client import Pipes, RemoteSandbox
+from ale_jax.sandbox.sdk.streams import AsyncTerminal
 
 LEAVE = b"\x1d"  # Ctrl-]
 READ = 4096

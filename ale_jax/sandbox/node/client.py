@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-from ale_jax.sandbox.api import ExecResult, FileInfo, ProcessResult, SandboxStats
+from ale_jax.sandbox.api import SandboxStats
 from ale_jax.sandbox.node import frames
 from ale_jax.sandbox.pool.accounting import Room, Usage
 from ale_jax.sandbox.pool.api import (
@@ -22,20 +22,13 @@ from ale_jax.sandbox.pool.api import (
     StartRequest,
     Status,
 )
-from ale_jax.sandbox.service.records import Refusal, events_from, record_from, status_from
+from ale_jax.sandbox.service import endpoints
+from ale_jax.sandbox.service.records import Refusal, events_from, record_from
 from ale_jax.sandbox.spec import SandboxSpec
 
 
 class NodeGone(Exception):
     """The other side has closed the connection, does not listen, or breaks the protocol."""
-
-
-def _many(parse: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
-    return lambda values: [parse(each) for each in values]
-
-
-def _one(kind: type) -> Callable[[Any], Any]:
-    return lambda values: record_from(kind, values)
 
 
 def _events(values: Any) -> Events:
@@ -46,20 +39,25 @@ def _events(values: Any) -> Events:
 
 # How the values of the pool's methods are read; the others are plain data.
 PARSERS: Mapping[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("start", "status", "renew"), status_from),
-    **dict.fromkeys(("start_many", "fork", "statuses"), _many(status_from)),
-    "nodes": _many(_one(NodeStatus)),
-    "held": _one(Room),
-    "usage": lambda values: {owner: _one(Usage)(each) for owner, each in values.items()},
-    "snapshot": _one(SnapshotInfo),
+    "start": endpoints.START.value,
+    "start_many": endpoints.START_MANY.value,
+    "status": endpoints.STATUS.value,
+    "statuses": endpoints.STATUSES.value,
+    "renew": endpoints.RENEW.value,
+    "fork": endpoints.FORK.value,
+    "snapshot": endpoints.SNAPSHOT.value,
+    "nodes": endpoints.NODES.value,
+    "held": lambda values: record_from(Room, values),
+    "usage": lambda values: {owner: record_from(Usage, each) for owner, each in values.items()},
     "events_after": _events,
 }
 # And those of `call`, by the sandbox's method.
 CALL_PARSERS: Mapping[str, Callable[[Any], Any]] = {
-    "run": _one(ExecResult),
-    "exec": _one(ProcessResult),
-    "stats": _one(SandboxStats),
-    "list": _many(_one(FileInfo)),
+    "run": endpoints.RUN.value,
+    "exec": endpoints.EXEC.value,
+    "expect": endpoints.EXPECT.value,
+    "list": endpoints.LIST.value,
+    "stats": lambda values: record_from(SandboxStats, values),
 }
 
 

@@ -1,273 +1,261 @@
-"""The output of a process, streamed line by line by the service, and interactive terminals over a
-WebSocket."""
+"""What stays open between a client and the service: the output of a process, streamed line by line,
+and over a WebSocket, interactive commands and relays."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
+import dataclasses
 import json
 import ssl
-import threading
-from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import Any, Self
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import Self
 from urllib.parse import quote, urlencode
 
 import httpx
-from websockets.asyncio.client import ClientConnection as AsyncConnection
-from websockets.asyncio.client import connect as connect_async
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.sync.client import ClientConnection, connect
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost
+from ale_jax.sandbox.relay import Dialer, Serve, carry
 from ale_jax.sandbox.sdk.calls import CONNECT_S, failure, unreachable
 
 Piece = tuple[str, bytes]
 BROKEN = "the stream broke before the process ended"
 
 
-class Lines:
-    """Parses the stream's lines for one sandbox. exit_code: None until the last line."""
+class AsyncOutput(contextlib.AbstractAsyncContextManager["AsyncOutput"]):
+    """Yields ("stdout" | "stderr", bytes) as they arrive; `exit_code` is set after the last one:
 
-    def __init__(self, id: str):
-        self._id = id
-        self.exit_code: int | None = None
+        async with box.spawn("make") as output:
+            async for kind, data in output: ...
 
-    def piece(self, line: str) -> Piece | None:
-        """Returns None for the last line. Errors: the one that the service reports."""
-        if self.exit_code is not None:
-            raise SandboxLost(f"the service sent a line after the last one: {line!r:.80}")
-        try:
-            ((kind, value),) = json.loads(line).items()
-            data = base64.b64decode(value, validate=True) if isinstance(value, str) else value
-        except (ValueError, AttributeError) as error:
-            raise SandboxLost(f"the service sent an invalid line: {line!r:.80}") from error
-        if kind == "error":
-            raise failure(200, line.encode(), self._id)
-        if kind == "exit":
-            self.exit_code = data
-            return None
-        return kind, data
-
-
-class Output(contextlib.AbstractContextManager):
-    """Yields ("stdout" | "stderr", bytes) as they arrive; `exit_code` is set after the last one.
-
-    Leaving the `with` block before the end ends the process.
+    Leaving the block before the end ends the process.
     """
 
-    def __init__(self, http: httpx.Client, request: httpx.Request, id: str):
-        self._lines = Lines(id)
-        try:
-            self._answer = http.send(request, stream=True)
-        except httpx.TransportError as error:
-            raise unreachable(request, error) from error
-        if not self._answer.is_success:
-            with contextlib.closing(self._answer):
-                raise failure(self._answer.status_code, self._answer.read(), id)
-        self._pieces = self._read()
-
-    @property
-    def exit_code(self) -> int | None:
-        return self._lines.exit_code
-
-    def __iter__(self) -> Iterator[Piece]:
-        return self._pieces
-
-    def close(self) -> None:
-        self._answer.close()
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def _read(self) -> Iterator[Piece]:
-        with contextlib.closing(self._answer):
-            try:
-                for line in self._answer.iter_lines():
-                    if piece := self._lines.piece(line):
-                        yield piece
-            except (httpx.TransportError, httpx.StreamError) as error:
-                raise SandboxLost(f"{BROKEN}: {error}") from error
-            if self.exit_code is None:
-                raise SandboxLost(BROKEN)
-
-
-class AsyncOutput(contextlib.AbstractAsyncContextManager):
-    """Like `Output`: `async with box.spawn(...) as output: async for kind, data in output: ...`."""
-
     def __init__(self, http: httpx.AsyncClient, request: httpx.Request, id: str):
-        self._lines = Lines(id)
+        self.exit_code: int | None = None
         self._http, self._request, self._id = http, request, id
         self._answer: httpx.Response | None = None
 
-    @property
-    def exit_code(self) -> int | None:
-        return self._lines.exit_code
-
     def __aiter__(self) -> AsyncIterator[Piece]:
-        return self._read()
+        return self._read(self._open_answer)
+
+    async def close(self) -> None:
+        await self._open_answer.aclose()
 
     async def __aenter__(self) -> AsyncOutput:
         try:
-            self._answer = await self._http.send(self._request, stream=True)
+            answer = await self._http.send(self._request, stream=True)
         except httpx.TransportError as error:
             raise unreachable(self._request, error) from error
-        if not self._answer.is_success:
-            body = await self._answer.aread()
-            await self._answer.aclose()
-            raise failure(self._answer.status_code, body, self._id)
+        if not answer.is_success:
+            body = await answer.aread()
+            await answer.aclose()
+            raise failure(answer.status_code, body, self._id)
+        self._answer = answer
         return self
 
-    async def __aexit__(self, *exc: object) -> None:
-        await self._answer.aclose()
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
 
-    async def _read(self) -> AsyncIterator[Piece]:
+    @property
+    def _open_answer(self) -> httpx.Response:
+        assert self._answer is not None, "use it in an `async with` block"
+        return self._answer
+
+    async def _read(self, answer: httpx.Response) -> AsyncIterator[Piece]:
         try:
-            async for line in self._answer.aiter_lines():
-                if piece := self._lines.piece(line):
+            async for line in answer.aiter_lines():
+                if piece := self._piece(line):
                     yield piece
         except (httpx.TransportError, httpx.StreamError) as error:
             raise SandboxLost(f"{BROKEN}: {error}") from error
         if self.exit_code is None:
             raise SandboxLost(BROKEN)
 
+    def _piece(self, line: str) -> Piece | None:
+        """Returns None for the last line. Errors: the one that the service reports."""
+        if self.exit_code is not None:
+            raise SandboxLost(f"the service sent a line after the last one: {line!r:.80}")
+        try:
+            ((kind, value),) = json.loads(line).items()
+            data = base64.b64decode(value, validate=True) if isinstance(value, str) else b""
+            code = int(value) if kind == "exit" else None
+        except (ValueError, TypeError, AttributeError) as error:
+            raise SandboxLost(f"the service sent an invalid line: {line!r:.80}") from error
+        if kind == "error":
+            raise failure(200, line.encode(), self._id)
+        if code is not None:
+            self.exit_code = code
+            return None
+        return kind, data
+
 
 MAX_FRAME = 1 << 20
-CHANNELS = {b"\1": "stdout", b"\2": "stderr"}
 MAX_SENT = 32 << 10  # bytes per frame; the service accepts up to 64 KiB
+
+
+@dataclasses.dataclass(frozen=True)
+class WebSockets:
+    """How WebSockets of one service are opened. url: of the service. tls: None without it."""
+
+    url: str
+    token: str | None
+    tls: ssl.SSLContext | None
+
+    @contextlib.asynccontextmanager
+    async def opened(
+        self, id: str, what: str, query: Mapping[str, str | int]
+    ) -> AsyncIterator[ClientConnection]:
+        """Yields a connection about the sandbox `id`. Errors: SandboxError."""
+        path = f"/v1/sandboxes/{quote(id, safe='')}/{what}?{urlencode(query)}"
+        opening = connect(
+            f"ws{self.url.removeprefix('http')}{path}",
+            additional_headers={"Authorization": f"Bearer {self.token}"} if self.token else {},
+            ssl=self.tls,
+            max_size=MAX_FRAME,
+            open_timeout=CONNECT_S,
+            proxy=None,
+        )
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                connection = await stack.enter_async_context(opening)
+            except InvalidStatus as error:
+                raise failure(error.response.status_code, bytes(error.response.body), id) from error
+            except (OSError, TimeoutError) as error:
+                raise SandboxError(
+                    f"no connection to {self.url} ({error}); type: ale-sandbox serve"
+                ) from error
+            yield connection
+
+
+CHANNELS = {b"\1": "stdout", b"\2": "stderr"}
 TERMINAL_BROKEN = "the connection broke before the terminal's command ended"
 
 
-def terminal_url(url: str, id: str, command: str, rows: int, columns: int) -> str:
-    query = urlencode({"rows": rows, "columns": columns, "command": command})
-    return f"ws{url.removeprefix('http')}/v1/sandboxes/{quote(id, safe='')}/terminal?{query}"
+class _Interactive:
+    """A command whose input is sent while its output arrives. exit_code: None until it has ended.
+    Leaving the block ends it."""
 
-
-def _exit_code(frame: str, id: str) -> int:
-    """Reads the last frame. Errors: the one that the service reports."""
-    content = json.loads(frame)
-    if "error" in content:
-        raise failure(200, frame.encode(), id)
-    return int(content["exit"])
-
-
-def tls_context(url: str, verify: ssl.SSLContext | str | bool) -> ssl.SSLContext | None:
-    """Returns what httpx makes of `verify`; None for http://, because certificates take long to
-    load."""
-    if not url.startswith("https://"):
-        return None
-    return httpx.create_ssl_context(verify, trust_env=False)
-
-
-def connection_options(token: str | None, tls: ssl.SSLContext | None) -> dict[str, Any]:
-    """Returns the options of both kinds of WebSocket."""
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    return {
-        "additional_headers": headers,
-        "ssl": tls,
-        "max_size": MAX_FRAME,
-        "open_timeout": CONNECT_S,
-        "proxy": None,
-    }
-
-
-class Terminal(contextlib.AbstractContextManager):
-    """Yields the terminal's output. Another thread may call `send` and `resize` meanwhile.
-
-    options: of the WebSocket. exit_code: None until the command has ended. Leaving the `with` block
-    ends it.
-    """
-
-    def __init__(self, url: str, options: Mapping[str, Any], id: str):
-        self._url, self._options, self._id = url, options, id
+    def __init__(self, sockets: WebSockets, id: str, command: str, rows: int, columns: int):
         self.exit_code: int | None = None
-        self._open = contextlib.ExitStack()
+        self._id = id
+        query: dict[str, str | int] = {"rows": rows, "columns": columns, "command": command}
+        self._opening = sockets.opened(id, "terminal", query)
         self._connection: ClientConnection | None = None
 
-    def send(self, data: bytes) -> None:
-        """Sends keyboard input."""
-        for piece in pieces(data):
-            self._connection.send(piece)
+    async def close(self) -> None:
+        """Ends the command, if it still runs."""
+        await self._open_connection.close()
 
-    def resize(self, rows: int, columns: int) -> None:
-        self._connection.send(json.dumps({"resize": [rows, columns]}))
+    async def __aenter__(self) -> Self:
+        self._connection = await self._opening.__aenter__()
+        return self
 
-    def __iter__(self) -> Iterator[bytes]:
-        for frame in self._frames():
-            if not isinstance(frame, bytes):
-                self.exit_code = _exit_code(frame, self._id)
-                return
-            yield frame
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._opening.__aexit__(kind, error, traceback)
 
-    def _frames(self) -> Iterator[bytes | str]:
+    @property
+    def _open_connection(self) -> ClientConnection:
+        assert self._connection is not None, "use it in an `async with` block"
+        return self._connection
+
+    async def _receive(self) -> bytes | str:
         try:
-            while True:
-                yield self._connection.recv()
+            return await self._open_connection.recv()
         except ConnectionClosed as error:
             raise SandboxLost(TERMINAL_BROKEN) from error
 
-    def __enter__(self) -> Self:
-        with opening(self._url, self._id):
-            connection = connect(self._url, **self._options)
-            self._connection = self._open.enter_context(connection)
-        return self
+    def _end(self, frame: str) -> None:
+        """Reads the last frame. Errors: the one that the service reports."""
+        content = json.loads(frame)
+        if "error" in content:
+            raise failure(200, frame.encode(), self._id)
+        self.exit_code = int(content["exit"])
 
-    def close(self) -> None:
-        """Ends the command, if it still runs. Any thread may call it."""
-        self._connection.close()
 
-    def __exit__(self, *exc: object) -> None:
-        self._open.close()
+class AsyncTerminal(_Interactive):
+    """A command on a terminal. Yields the terminal's output."""
+
+    async def send(self, data: bytes) -> None:
+        """Sends keyboard input."""
+        for piece in _pieces(data):
+            await self._open_connection.send(piece)
+
+    async def resize(self, rows: int, columns: int) -> None:
+        await self._open_connection.send(json.dumps({"resize": [rows, columns]}))
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while isinstance(frame := await self._receive(), bytes):
+            yield frame
+        self._end(frame)
 
 
 MAX_UNREAD = 16  # frames of input that the service has and the command has not
 NO_INPUT = "the command takes no more input: it has ended, or its connection is closed"
 
 
-class Pipes(Terminal):
-    """Like `Terminal`, for a command on pipes: yields ("stdout" | "stderr", bytes)."""
+class AsyncPipes(_Interactive):
+    """A command on pipes. Yields ("stdout" | "stderr", bytes)."""
 
-    def __init__(self, url: str, options: Mapping[str, Any], id: str):
-        super().__init__(url, options, id)
-        self._room = threading.Semaphore(MAX_UNREAD)
+    def __init__(self, sockets: WebSockets, id: str, command: str):
+        super().__init__(sockets, id, command, rows=0, columns=0)
+        self._room = asyncio.Semaphore(MAX_UNREAD)
         self._is_over = False
 
-    def send(self, data: bytes) -> None:
+    async def send(self, data: bytes) -> None:
         """Sends input, and waits while the command does not read it. Empty data closes it.
 
         Errors: SandboxError once the command has ended or the connection is closed.
         """
-        for piece in pieces(data) or [b""]:
-            self._room.acquire()
+        for piece in _pieces(data) or [b""]:
+            await self._room.acquire()
             if self._is_over:
                 self._room.release()  # for the next one who waits
                 raise SandboxError(NO_INPUT)
             try:
-                self._connection.send(piece)
+                await self._open_connection.send(piece)
             except ConnectionClosed as error:
                 raise SandboxError(NO_INPUT) from error
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self._refuse_input()
-        super().close()
+        await super().close()
 
-    def __exit__(self, *exc: object) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self._refuse_input()
-        super().__exit__(*exc)
+        await super().__aexit__(kind, error, traceback)
 
-    def __iter__(self) -> Iterator[Piece]:
-        for frame in self._frames():
+    async def __aiter__(self) -> AsyncIterator[Piece]:
+        while isinstance(frame := await self._receive(), bytes) or "read" in json.loads(frame):
             if isinstance(frame, bytes):
                 yield CHANNELS[frame[:1]], frame[1:]
-            elif "read" in json.loads(frame):
-                self._room.release()
             else:
-                self._refuse_input()
-                self.exit_code = _exit_code(frame, self._id)
-                return
+                self._room.release()
+        self._refuse_input()
+        self._end(frame)
 
-    def _frames(self) -> Iterator[bytes | str]:
+    async def _receive(self) -> bytes | str:
         try:
-            yield from super()._frames()
+            return await super()._receive()
         except SandboxLost:
             self._refuse_input()
             raise
@@ -277,52 +265,63 @@ class Pipes(Terminal):
         self._room.release()
 
 
-class AsyncTerminal(contextlib.AbstractAsyncContextManager):
-    """Like `Terminal`, with coroutines."""
+RELAY_BROKEN = "the connection to the service broke while the relay was open"
 
-    def __init__(self, url: str, options: Mapping[str, Any], id: str):
-        self._url, self._options, self._id = url, options, id
-        self.exit_code: int | None = None
-        self._open = contextlib.AsyncExitStack()
-        self._connection: AsyncConnection | None = None
 
-    async def send(self, data: bytes) -> None:
-        for piece in pieces(data):
-            await self._connection.send(piece)
+@contextlib.asynccontextmanager
+async def relayed(sockets: WebSockets, id: str, port: int, serve: Serve) -> AsyncIterator[None]:
+    """Calls `serve`, in this process, for each connection to `port` of the sandbox's loopback.
 
-    async def resize(self, rows: int, columns: int) -> None:
-        await self._connection.send(json.dumps({"resize": [rows, columns]}))
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    Errors: SandboxError if the port is in use, SandboxGone. If the relay broke during the block,
+    its end raises the reason, such as SandboxLost: whatever ran in the sandbox had no relay then.
+    """
+    async with sockets.opened(id, "relay", {"port": port}) as connection:
+        tunnel = _Tunnel(connection, id)
+        await tunnel.opened()
+        dialer = Dialer(serve)
+        carrying = asyncio.create_task(carry(dialer, tunnel))
         try:
-            while isinstance(frame := await self._connection.recv(), bytes):
-                yield frame
+            yield
+            if carrying.done():
+                await carrying
+        finally:
+            carrying.cancel()
+            await asyncio.gather(carrying, return_exceptions=True)
+            dialer.close()
+
+
+class _Tunnel:
+    """The service as what leads to the sandbox's end of a tunnel. Errors of every method: the one
+    that the service reports; SandboxLost."""
+
+    def __init__(self, connection: ClientConnection, id: str):
+        self._connection, self._id = connection, id
+
+    async def opened(self) -> None:
+        """Waits until the sandbox's port listens."""
+        first = await self._frame()
+        if not isinstance(first, str) or "open" not in json.loads(first):
+            raise failure(200, first if isinstance(first, bytes) else first.encode(), self._id)
+
+    async def receive(self) -> tuple[str, bytes]:
+        frame = await self._frame()
+        if not isinstance(frame, bytes):
+            raise failure(200, frame.encode(), self._id)
+        return "frames", frame
+
+    async def write(self, data: bytes) -> None:
+        try:
+            for piece in _pieces(data):
+                await self._connection.send(piece)
         except ConnectionClosed as error:
-            raise SandboxLost(TERMINAL_BROKEN) from error
-        self.exit_code = _exit_code(frame, self._id)
+            raise SandboxLost(RELAY_BROKEN) from error
 
-    async def __aenter__(self) -> AsyncTerminal:
-        with opening(self._url, self._id):
-            connection = connect_async(self._url, **self._options)
-            self._connection = await self._open.enter_async_context(connection)
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._open.aclose()
+    async def _frame(self) -> bytes | str:
+        try:
+            return await self._connection.recv()
+        except ConnectionClosed as error:
+            raise SandboxLost(RELAY_BROKEN) from error
 
 
-def pieces(data: bytes) -> list[bytes]:
+def _pieces(data: bytes) -> list[bytes]:
     return [data[start : start + MAX_SENT] for start in range(0, len(data), MAX_SENT)]
-
-
-@contextlib.contextmanager
-def opening(url: str, id: str) -> Iterator[None]:
-    try:
-        yield
-    except InvalidStatus as error:
-        raise failure(error.response.status_code, error.response.body, id) from error
-    except (OSError, TimeoutError) as error:
-        where = url.partition("/v1/")[0]
-        raise SandboxError(
-            f"no connection to {where} ({error}); type: ale-sandbox serve"
-        ) from error

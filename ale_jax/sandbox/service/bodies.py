@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import difflib
 import inspect
 import json
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeVar, get_origin
 
-from fastapi import Depends, Path, Request, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import (
     BaseModel,
@@ -23,8 +25,11 @@ from pydantic import (
 from ale_jax.sandbox.pool.api import StartRequest
 from ale_jax.sandbox.runner.wire import MAIN
 from ale_jax.sandbox.service.caller import Caller
+from ale_jax.sandbox.service.endpoints import Endpoint
 from ale_jax.sandbox.service.records import plain, refusal_of
 from ale_jax.sandbox.spec import SandboxSpec
+
+Route = TypeVar("Route", bound=Callable[..., Any])
 
 ID = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$"
 MAX_COUNT = 256
@@ -235,6 +240,20 @@ async def caller_of(request: Request) -> Caller:
 By = Annotated[Caller, Depends(caller_of)]
 Id = Annotated[str, Path(description="The sandbox's id.", max_length=256)]
 Session = Annotated[str, Path(description="The session's name.", pattern=ID)]
+
+
+def serves(
+    router: APIRouter, endpoint: Endpoint[Any], **documented: Any
+) -> Callable[[Route], Route]:
+    """Registers a function as what answers an operation. documented: further options of a route."""
+    is_record = dataclasses.is_dataclass(endpoint.answer) or get_origin(endpoint.answer) is list
+    return router.api_route(
+        endpoint.path,
+        methods=[endpoint.method],
+        status_code=endpoint.status,
+        response_model=endpoint.answer if is_record else None,
+        **documented,
+    )
 
 
 def reply(value: Any, status: int = 200) -> Response:

@@ -22,9 +22,10 @@ from fastapi.responses import HTMLResponse, PlainTextResponse
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.pool.api import NodeStatus, SandboxGone, State, Status
 from ale_jax.sandbox.pool.pooled_sandbox import WITH_CAUSE
-from ale_jax.sandbox.service.bodies import ERRORS, JSON, By, Id, WarmBody, nothing, reply
+from ale_jax.sandbox.service import endpoints
+from ale_jax.sandbox.service.bodies import ERRORS, JSON, By, Id, WarmBody, nothing, reply, serves
 from ale_jax.sandbox.service.caller import Caller
-from ale_jax.sandbox.service.records import EventsAnswer, Refusal, TenantUsage, plain
+from ale_jax.sandbox.service.records import Refusal, TenantUsage, plain
 from ale_jax.sandbox.service.tenants import usages
 from ale_jax.sandbox.spec import SandboxSpec
 
@@ -155,7 +156,7 @@ After = Annotated[int | None, Query(ge=0, description="`next` of the previous an
 Limit = Annotated[int, Query(ge=1, le=MAX_EVENTS, description="Maximum number of events.")]
 
 
-@pool_router.put("/v1/warm", status_code=204)
+@serves(pool_router, endpoints.WARM)
 async def warm(body: WarmBody, by: By) -> Response:
     """Keeps `count` sandboxes of a spec ready on each node, for all tenants. Administrators
     only."""
@@ -164,13 +165,13 @@ async def warm(body: WarmBody, by: By) -> Response:
     return nothing()
 
 
-@pool_router.get("/v1/nodes", response_model=list[NodeStatus])
+@serves(pool_router, endpoints.NODES)
 async def nodes(by: By) -> Response:
     """Lists the nodes of the pool."""
     return reply(await by.pool.nodes())
 
 
-@pool_router.get("/v1/stats")
+@serves(pool_router, endpoints.STATS)
 async def stats(by: By) -> Response:
     """Counts your sandboxes by state, and the slots of all nodes that are alive."""
     states = Counter(status.state for status in await by.statuses())
@@ -179,7 +180,7 @@ async def stats(by: By) -> Response:
     return reply({"sandboxes": states, "nodes": len(alive), **slots})
 
 
-@pool_router.get("/v1/usage", response_model=list[TenantUsage])
+@serves(pool_router, endpoints.USAGE)
 async def show_usage(request: Request, by: By) -> Response:
     """What your token uses now, its limits, and what it has used since the service started. An
     administrator gets that of all tokens that have called."""
@@ -192,7 +193,7 @@ async def _usages(request: Request, by: Caller) -> list[TenantUsage]:
     return [each async for each in usages(by.pool, mine)]
 
 
-@pool_router.get("/v1/events", response_model=EventsAnswer)
+@serves(pool_router, endpoints.EVENTS)
 async def events(by: By, after: After = None, limit: Limit = 500) -> Response:
     """Lists what happened to your sandboxes: starts, losses, re-creations, ends with their causes,
     denied connections. An administrator gets the events of all sandboxes and of the nodes.

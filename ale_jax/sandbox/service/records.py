@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, cast, get_args, get_origin
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError, SandboxStats
 from ale_jax.sandbox.pool.api import (
@@ -101,6 +101,23 @@ class TenantUsage:
     total: Mapping[str, float]
 
 
+class PoolStats(TypedDict):
+    """sandboxes: how many of yours are in each state. nodes: how many are alive, with their slots,
+    used slots and ready sandboxes together."""
+
+    sandboxes: dict[str, int]
+    nodes: int
+    slots: int
+    used: int
+    ready: int
+
+
+class Interrupted(TypedDict):
+    """interrupted: whether a command was running."""
+
+    interrupted: bool
+
+
 def plain(value: Any) -> Any:
     """Returns `value` with its records as objects, ready for `json`."""
     if dataclasses.is_dataclass(value):
@@ -112,16 +129,33 @@ def plain(value: Any) -> Any:
     return value
 
 
+def value_from(kind: type[R], value: Any) -> R:
+    """Reads a value that is a record, a list of them, or plain data. Errors: SandboxError."""
+    if get_origin(kind) is list:
+        return cast(R, [value_from(get_args(kind)[0], each) for each in _listed(value)])
+    if kind is Status:
+        return cast(R, status_from(value))
+    if kind is EventsAnswer:
+        return cast(R, events_from(value))
+    return record_from(kind, value) if dataclasses.is_dataclass(kind) else cast(R, value)
+
+
+def _listed(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise SandboxError(f"the service did not answer with a list: {value!r:.80}")
+    return value
+
+
 def record_from(kind: type[R], values: Any) -> R:
     """Reads a flat record from a response. Fields that a newer service added are ignored.
 
     Errors: SandboxError if it is not such a record.
     """
+    assert dataclasses.is_dataclass(kind)
     try:
         return kind(**{f.name: values[f.name] for f in dataclasses.fields(kind)})
     except (KeyError, TypeError, ValueError) as error:
-        message = f"the service did not answer with a valid {kind.__name__}: {error!r:.200}"
-        raise SandboxError(f"{message}; does it have another version?") from error
+        raise _invalid(kind, error) from error
 
 
 def events_from(values: Any) -> EventsAnswer:
@@ -134,18 +168,22 @@ def events_from(values: Any) -> EventsAnswer:
 
 def status_from(values: Any) -> Status:
     """Errors: SandboxError."""
-    status = record_from(Status, values)
     try:
-        return dataclasses.replace(
-            status,
-            state=State(status.state),
-            cause=status.cause and Cause(status.cause),
-            spec=SandboxSpec.from_json(status.spec),
-            history=tuple(
-                Change(each["at"], State(each["state"]), each["detail"]) for each in status.history
+        inner = {
+            "state": State(values["state"]),
+            "cause": values["cause"] and Cause(values["cause"]),
+            "spec": SandboxSpec.from_json(values["spec"]),
+            "history": tuple(
+                Change(each["at"], State(each["state"]), each["detail"])
+                for each in values["history"]
             ),
-            stats=status.stats and record_from(SandboxStats, status.stats),
-        )
+            "stats": values["stats"] and record_from(SandboxStats, values["stats"]),
+        }
     except (KeyError, TypeError, ValueError) as error:
-        message = f"the service did not answer with a valid Status: {error!r:.200}"
-        raise SandboxError(f"{message}; does it have another version?") from error
+        raise _invalid(Status, error) from error
+    return record_from(Status, values | inner)
+
+
+def _invalid(kind: type, error: Exception) -> SandboxError:
+    message = f"the service did not answer with a valid {kind.__name__}: {error!r:.200}"
+    return SandboxError(f"{message}; does it have another version?")

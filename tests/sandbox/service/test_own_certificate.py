@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from ale_jax.sandbox.api import SandboxError
-from ale_jax.sandbox.sdk.client import AsyncSandboxClient, RemoteSandbox, SandboxClient
+from ale_jax.sandbox.sdk.async_client import AsyncRemoteSandbox, AsyncSandboxClient
+from ale_jax.sandbox.sdk.client import RemoteSandbox, SandboxClient
 from tests.sandbox.service.conftest import ANN
 from tests.sandbox.upstream import CALL, upstream
 
@@ -114,6 +115,6 @@ def test_so_do_those_of_the_asynchronous_twin(secure, certificate, remote):
 
 def test_a_certificate_that_nobody_vouches_for_is_refused(secure, remote):
     with SandboxClient(secure, ANN) as client:
-        terminal = RemoteSandbox(client, remote.status()).terminal("true")
+        terminal = RemoteSandbox(AsyncRemoteSandbox(client.later, remote.status())).terminal("true")
         with pytest.raises(SandboxError, match="certificate"), terminal:
             pass

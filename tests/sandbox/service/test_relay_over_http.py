@@ -13,7 +13,8 @@ from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.pool.api import SandboxGone
 from ale_jax.sandbox.relay import CONNECTIONS
 from ale_jax.sandbox.runner import wire
-from ale_jax.sandbox.sdk.client import AsyncSandboxClient, RemoteSandbox
+from ale_jax.sandbox.sdk.async_client import AsyncRemoteSandbox, AsyncSandboxClient
+from ale_jax.sandbox.sdk.client import RemoteSandbox
 from tests.rows import each_row
 from tests.sandbox.conftest import SPEC
 from tests.sandbox.service.conftest import ANN, BOB
@@ -58,7 +59,9 @@ def test_each_sandbox_has_its_own(real, remote):
 def test_nobody_relays_for_a_sandbox_that_is_not_theirs(real, remote):
     with real.client(BOB) as bob:
         for id in (remote.id, "nobody"):
-            box = RemoteSandbox(bob, dataclasses.replace(remote.status(), id=id))
+            box = RemoteSandbox(
+                AsyncRemoteSandbox(bob.later, dataclasses.replace(remote.status(), id=id))
+            )
             with pytest.raises(SandboxGone), box.relay(4000, HOST, 9):
                 pass
     assert "refused" in remote.run("exec 3<> /dev/tcp/127.0.0.1/4000").output

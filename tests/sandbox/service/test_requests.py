@@ -7,12 +7,10 @@ import re
 import socket
 import time
 
-import httpx
 import pytest
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
 from ale_jax.sandbox.pool.api import PoolFull, SandboxGone
-from ale_jax.sandbox.sdk import calls
 from ale_jax.sandbox.sdk.calls import PAUSES
 from ale_jax.sandbox.service.access import ServiceSettings, Tokens
 from ale_jax.sandbox.service.app import bind
@@ -188,19 +186,6 @@ def test_a_service_that_is_not_there_is_named(memory):
     with pytest.raises(SandboxError, match=f"127.0.0.1:{port}.*ale-sandbox serve"):
         client.nodes()
     assert len(PAUSES) == 3
-
-
-@pytest.mark.parametrize(("has_answered", "tries"), [(False, 4), (True, 19)])
-def test_a_service_that_has_answered_before_is_given_time_to_restart(has_answered, tries):
-    with httpx.Client(base_url="http://127.0.0.1:1") as http:
-        request = calls.nodes().request(http)
-    steps = calls.exchange(calls.nodes(), request, has_answered)
-    taken = [next(steps)]
-    with pytest.raises(SandboxError, match="ale-sandbox serve"):
-        while True:
-            sent = isinstance(taken[-1], calls.Send)
-            taken.append(steps.send(httpx.ConnectError("refused") if sent else None))
-    assert sum(isinstance(each, calls.Send) for each in taken) == tries
 
 
 def test_small_answers_are_sent_at_once():

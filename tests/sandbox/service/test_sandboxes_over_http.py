@@ -10,8 +10,9 @@ import pytest
 
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.pool.api import SandboxGone, State
-from ale_jax.sandbox.sdk.client import AsyncSandboxClient, RemoteSandbox
-from ale_jax.sandbox.sdk.streams import MAX_UNREAD, Pipes
+from ale_jax.sandbox.sdk.async_client import AsyncRemoteSandbox, AsyncSandboxClient
+from ale_jax.sandbox.sdk.client import Pipes, RemoteSandbox
+from ale_jax.sandbox.sdk.streams import MAX_UNREAD
 from ale_jax.sandbox.spec import WORK
 from tests.sandbox.conftest import SPEC
 from tests.sandbox.service.conftest import ANN, BOB, ROOT
@@ -244,11 +245,11 @@ def test_a_terminal_of_anothers_or_nobodys_sandbox_is_refused(real, remote):
     status = remote.status()
     with real.client(BOB) as bob:
         for id in (remote.id, "nobody"):
-            box = RemoteSandbox(bob, dataclasses.replace(status, id=id))
+            box = RemoteSandbox(AsyncRemoteSandbox(bob.later, dataclasses.replace(status, id=id)))
             with box.terminal("echo in") as terminal, pytest.raises(SandboxGone):
                 assert list(terminal) == []
     with real.client(ROOT) as admin:
-        box = RemoteSandbox(admin, status)
+        box = RemoteSandbox(AsyncRemoteSandbox(admin.later, status))
         with box.terminal("echo in") as terminal:
             assert b"".join(terminal) == b"in\r\n"
 
