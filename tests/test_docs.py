@@ -6,6 +6,7 @@ each with a text that breaks it.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
 from importlib.util import find_spec
@@ -53,6 +54,16 @@ ENDINGS = (
     "jinja",
 )
 
+OUR_COMMAND = re.compile(
+    r"(?:python -m ([a-z_][\w.]*)|\b(ale-sandbox|ale-agent|launch/\w+\.(?:py|sh)))"
+    r"(?![\w/.-])([^|;]*)"
+)
+OUR_PACKAGES = ("ale_jax", "benchmarks", "configs", "envs", "launch")
+MAIN_MODULES = {
+    "ale-sandbox": "ale_jax.sandbox.cli.main",
+    "ale-agent": "ale_jax.agent.assistant.main",
+}
+
 # Each command in README's code blocks, and what runs it. Make targets need no entry.
 RUN_BY = {
     "sudo apt-get install --yes git make python3-venv": "the machine on which `.ci/run` runs",
@@ -94,6 +105,21 @@ def paths_exist(page: str, text: str) -> list[str]:
 
 def modules_can_be_imported(page: str, text: str) -> list[str]:
     return [m for m in re.findall(r"python -m\s+([a-z_][\w.]*)", text) if not _importable(m)]
+
+
+def flags_are_known(page: str, text: str) -> list[str]:
+    """Of our commands, in blocks and quotes. Behind a lone `--` the flags are those of a run."""
+    wrong = []
+    for command in re.findall(r"^ {4,}(\S.*)|`([^`\n]+)`", text, re.M):
+        for module, program, arguments in OUR_COMMAND.findall(" ".join(command)):
+            if module == "pytest" or (module and not _importable(module)):
+                continue
+            own, _, of_run = arguments.partition(" -- ")
+            source = MAIN_MODULES.get(program) or module or ROOT / program
+            for flags, where in ((own, source), (of_run, "ale_jax.launch")):
+                names = re.findall(r"(?:^| )--([a-z][\w-]*)(?![\w.-])", flags)
+                wrong += [f"{program or module}: --{n}" for n in names if n not in _words(where)]
+    return wrong
 
 
 def targets_exist(page: str, text: str) -> list[str]:
@@ -176,6 +202,9 @@ RULES = [
     (paths_exist, "docs/index.md", "`nowhere.py`"),
     (paths_exist, "CONTRIBUTING.md", "`python -m pytest tests/nowhere.py -k mask`"),
     (modules_can_be_imported, "docs/running.md", "`python -m benchmarks.nothing --quick`"),
+    (flags_are_known, "docs/running.md", "    python -m ale_jax.launch --confg=x --debug"),
+    (flags_are_known, "docs/pods.md", "`launch/hosts.sh --dry-run HOST -- --nowhere`"),
+    (flags_are_known, "docs/sandboxes.md", "    ale-sandbox serve --nothing=1 --state=DIR"),
     (targets_exist, "docs/running.md", "`make nothing`"),
     (configs_and_fields_exist, "docs/running.md", "x --config=configs/none.py"),
     (configs_and_fields_exist, "docs/running.md", "--config=configs/smoke.py --config.rl.alhpa=1"),
@@ -230,6 +259,25 @@ def _importable(module: str) -> bool:
         return find_spec(module) is not None
     except ModuleNotFoundError:
         return False
+
+
+@functools.cache
+def _words(source: str | Path) -> set[str]:
+    """What is quoted in a program: its file, those of its package, and what they import of ours."""
+    if isinstance(source, Path):
+        files = [source]
+    else:
+        found = Path(find_spec(source).origin)
+        own_folder = found.name in ("__init__.py", "main.py")
+        files = sorted(found.parent.glob("*.py")) if own_folder else [found]
+    imported = (
+        name
+        for file in files
+        for name in re.findall(r"^(?:from|import) ([\w.]+)", file.read_text(), re.M)
+    )
+    specs = [find_spec(name) for name in imported if name.split(".")[0] in OUR_PACKAGES]
+    texts = [file.read_text() for file in [*files, *(Path(s.origin) for s in specs if s.origin)]]
+    return {word for text in texts for word in re.findall(r"(?:--|[\"'])([a-z][\w-]*)", text)}
 
 
 def _has(config: dict, field: str) -> bool:
