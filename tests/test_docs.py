@@ -239,6 +239,14 @@ def test_all_pages_together_are_short():
     assert sum(len((ROOT / page).read_text().split()) for page in pages) <= ALL_WORDS
 
 
+def test_the_readme_and_the_table_count_the_presets():
+    presets = importlib.import_module("configs.algorithms").PRESETS
+    readme, table = ((ROOT / p).read_text() for p in ("README.md", "docs/algorithms.md"))
+    assert re.search(r"(\d+) presets", readme)[1] == str(len(presets))
+    section = table.partition("\n## Presets\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `([a-z_]+)` \|", section, re.M)) == set(presets)
+
+
 def test_what_runs_the_readme_commands_exists():
     tests = [by for by in RUN_BY.values() if by.startswith("tests/")]
     assert tests and [by for by in tests if not (ROOT / by).exists()] == []
