@@ -1,13 +1,13 @@
 """Arrays of small packed batches, for the tests of losses."""
 
 import dataclasses
+import itertools
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from ale_jax.algo.algorithm import LossHypers, MismatchHypers
+from ale_jax.algo.algorithm import AGGREGATIONS, LEVELS, LossHypers, MismatchHypers
 from ale_jax.algo.policy_loss import policy_loss
 
 LN2 = math.log(2.0)
@@ -26,11 +26,16 @@ EVERY_LOSS = {
     "kimi": LossHypers("kimi", tau=0.5),
     "sapo": LossHypers("sapo", tau=1.0, tau_negative=1.5),
 }
+# Every loss with a level in turn, and with an aggregation too: losses know of neither.
 AT_LEVELS = {
     f"{name}/{level}": dataclasses.replace(hp, level=level)
-    for name, hp in EVERY_LOSS.items()
-    for level in ("token", "chunk", "sequence")
-    if level == "token" or name != "vanilla"
+    for (name, hp), level in zip(EVERY_LOSS.items(), itertools.cycle(LEVELS))
+}
+AGGREGATED = {
+    f"{name}/{aggregation}": dataclasses.replace(
+        hp, aggregation=aggregation, constant_tokens=50 * (aggregation == "constant")
+    )
+    for (name, hp), aggregation in zip(AT_LEVELS.items(), itertools.cycle(AGGREGATIONS))
 }
 
 
@@ -46,7 +51,7 @@ def make_batch(chunk_BT, segment_BT, **arrays):
             array = np.take_along_axis(array, np.maximum(chunk_BT, 0), axis=1)
             name, array = name[:-1] + "T", np.where(chunk_BT >= 0, array, 0)
         batch[name] = array.astype(np.float32)
-    return {name: jnp.asarray(array) for name, array in batch.items()}
+    return batch
 
 
 def random_batch(seed, rows=3, gap=0.3):
@@ -70,16 +75,28 @@ def random_batch(seed, rows=3, gap=0.3):
 
 
 def f32(x):
-    return jnp.asarray(x, jnp.float32)
+    return np.asarray(x, np.float32)
 
 
-def loss_and_grad(
-    logp_BT, batch, hp=IPA, mismatch=OFF, loss_denominator=6.0, entropy_BT=None, num_chunks=4
-):
-    entropy_BT = jnp.zeros_like(logp_BT) if entropy_BT is None else entropy_BT
+ROWS, LENGTH, NUM_CHUNKS = 4, 18, 5  # of every batch, so that each operation is compiled once
+
+
+def loss_and_grad(logp_BT, batch, hp=IPA, mismatch=OFF, loss_denominator=6.0, entropy_BT=None):
+    """(loss, sums, gradient with respect to logp_BT), as numpy arrays, of a batch that is padded to
+    [ROWS, LENGTH]."""
+    rows, length = logp_BT.shape
+
+    def pad(x_BT, value=0):
+        dtype = np.float32 if np.issubdtype(x_BT.dtype, np.floating) else np.int32
+        padding = (0, ROWS - rows), (0, LENGTH - length)
+        return jax.device_put(np.pad(x_BT, padding, constant_values=value).astype(dtype))
+
+    entropy_BT = pad(np.zeros_like(logp_BT) if entropy_BT is None else entropy_BT)
+    arrays = {name: pad(x_BT, -1 if name == "chunk_BT" else 0) for name, x_BT in batch.items()}
 
     def scalar(logp_BT):
-        return policy_loss(logp_BT, entropy_BT, batch, loss_denominator, num_chunks, hp, mismatch)
+        return policy_loss(logp_BT, entropy_BT, arrays, loss_denominator, NUM_CHUNKS, hp, mismatch)
 
-    (value, sums), grad_BT = jax.value_and_grad(scalar, has_aux=True)(logp_BT)
-    return value, sums, grad_BT
+    (value, sums), grad_BT = jax.device_get(jax.value_and_grad(scalar, has_aux=True)(pad(logp_BT)))
+    assert not grad_BT[rows:].any() and not grad_BT[:, length:].any()
+    return value, sums, grad_BT[:rows, :length]

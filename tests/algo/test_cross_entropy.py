@@ -11,6 +11,7 @@ from ale_jax.algo.algorithm import AGGREGATIONS, LossHypers
 from ale_jax.algo.cross_entropy import observation_mask
 from tests.algo.batches import (
     AT_LEVELS,
+    IPA,
     IPA_MASK,
     f32,
     loss_and_grad,
@@ -62,11 +63,11 @@ def test_the_term_is_the_cross_entropy_of_the_observations_over_z(aggregation):
     echo = dataclasses.replace(hp, observation_weight=0.3)
     logp_BT = f32(-np.random.default_rng(0).exponential(1.0, (1, 18)))
     batch = make_batch(CHUNK, SEGMENT, advantage_BC=[[1.0, -2.0, 0.5, 1.0, -1.0]])
-    plain, _, plain_BT = loss_and_grad(logp_BT, batch, hp, loss_denominator=7.0, num_chunks=5)
-    value, sums, grad_BT = loss_and_grad(logp_BT, batch, echo, loss_denominator=7.0, num_chunks=5)
-    total, count = by_loops(np.asarray(logp_BT), np.array(CHUNK), np.array(SEGMENT), aggregation)
+    plain, _, plain_BT = loss_and_grad(logp_BT, batch, hp, loss_denominator=7.0)
+    value, sums, grad_BT = loss_and_grad(logp_BT, batch, echo, loss_denominator=7.0)
+    total, count = by_loops(logp_BT, np.array(CHUNK), np.array(SEGMENT), aggregation)
     np.testing.assert_allclose(value - plain, 0.3 * total / 7, rtol=1e-5)
-    summed, _ = by_loops(np.asarray(logp_BT), np.array(CHUNK), np.array(SEGMENT), "tokens")
+    summed, _ = by_loops(logp_BT, np.array(CHUNK), np.array(SEGMENT), "tokens")
     np.testing.assert_allclose(sums["observation_nll"], summed, rtol=1e-5)
     assert sums["observation_tokens"] == count == 4
     observed_BT = np.array(OBSERVED, bool)
@@ -86,12 +87,12 @@ def test_no_weight_reads_nothing_and_a_weight_leaves_the_rest_to_the_bit(name):
     assert more.keys() - sums.keys() == {"observation_tokens", "observation_nll"}
     for metric in sums:
         np.testing.assert_array_equal(more[metric], sums[metric])
-    observed_BT = observation_mask(batch["chunk_BT"], batch["segment_BT"])
+    observed_BT = np.asarray(observation_mask(batch["chunk_BT"], batch["segment_BT"]))
     assert not grad_BT[observed_BT].any()
-    np.testing.assert_array_equal(both_BT, jnp.where(observed_BT, f32(-0.5 / 6), grad_BT))
+    np.testing.assert_array_equal(both_BT, np.where(observed_BT, f32(-0.5 / 6), grad_BT))
     np.testing.assert_allclose(both - plain, 0.5 * more["observation_nll"] / 6, rtol=1e-4)
 
-    unread_BT = jnp.where(batch["chunk_BT"] >= 0, logp_BT, jnp.nan)
+    unread_BT = np.where(batch["chunk_BT"] >= 0, logp_BT, np.nan)
     again = loss_and_grad(unread_BT, batch, hp, IPA_MASK, entropy_BT=entropy_BT)
     jax.tree.map(np.testing.assert_array_equal, again, (plain, sums, grad_BT))
 
@@ -99,16 +100,14 @@ def test_no_weight_reads_nothing_and_a_weight_leaves_the_rest_to_the_bit(name):
 @pytest.mark.parametrize("aggregation", ["tokens", "chunk_means", "trajectory_means"])
 def test_nan_elsewhere_has_no_influence(aggregation):
     logp_BT, _, batch = random_batch(11)
-    hp = dataclasses.replace(
-        AT_LEVELS["topr/chunk"], aggregation=aggregation, observation_weight=0.5
-    )
+    hp = dataclasses.replace(IPA, aggregation=aggregation, observation_weight=0.5)
     clean = loss_and_grad(logp_BT, batch, hp)
     written_BT = batch["chunk_BT"] >= 0
-    read_BT = written_BT | observation_mask(batch["chunk_BT"], batch["segment_BT"])
+    read_BT = written_BT | np.asarray(observation_mask(batch["chunk_BT"], batch["segment_BT"]))
     garbage = {
-        name: jnp.where(written_BT, x, jnp.nan) if name.startswith(("logp", "adv")) else x
+        name: np.where(written_BT, x, np.nan) if name.startswith(("logp", "adv")) else x
         for name, x in batch.items()
     }
-    dirty = loss_and_grad(jnp.where(read_BT, logp_BT, jnp.nan), garbage, hp)
+    dirty = loss_and_grad(np.where(read_BT, logp_BT, np.nan), garbage, hp)
     jax.tree.map(np.testing.assert_array_equal, dirty, clean)
     assert 0 < read_BT.sum() < read_BT.size
