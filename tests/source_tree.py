@@ -10,7 +10,7 @@ from pathlib import Path
 
 PACKAGES = ("ale_jax", "envs", "configs")
 # All that is the project's own, but for the files at the top.
-FOLDERS = (*PACKAGES, ".ci", "benchmarks", "docs", "examples", "launch", "notebooks", "tests")
+FOLDERS = (*PACKAGES, ".ci", ".github", "benchmarks", "docs", "examples", "launch", "notebooks", "tests")
 
 
 @dataclasses.dataclass(frozen=True)

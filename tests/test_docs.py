@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.source_tree import read_tree
+
 ROOT = Path(__file__).parent.parent
 PAGES = [
     "README.md",
@@ -53,6 +55,12 @@ ENDINGS = (
     "html",
     "jinja",
 )
+
+# Names that others gave, and ours that the code puts together.
+NOT_OURS = re.compile(
+    r"pi_\w+|ale_engine_\w+|\w+_16|SLURM_\w+|RAY_ADDRESS|KillWait|RayOperator|[a-z]+\.[a-z]\w*[A-Z]\w*"
+).fullmatch
+CODE = (".py", ".sh", ".yaml", ".yml", ".toml", ".jinja", ".js", ".sbatch", "")
 
 OUR_COMMAND = re.compile(
     r"(?:python -m ([a-z_][\w.]*)|\b(ale-sandbox|ale-agent|launch/\w+\.(?:py|sh)))"
@@ -159,6 +167,13 @@ def quoted_fields_exist(page: str, text: str) -> list[str]:
     return [field for field in fields if not _has(config, field)]
 
 
+def names_are_in_the_code(page: str, text: str) -> list[str]:
+    """Of quoted names that are no plain words, such as `snake_case`, `CamelCase` and `UPPER`."""
+    names = re.findall(r"`([A-Za-z_]\w*(?:\.\w+)*)(?:\(\))?`", text)
+    ours = [name for name in names if re.search(r"_|[a-z][A-Z]", name) and not NOT_OURS(name)]
+    return [name for name in ours if not set(name.split(".")) <= _code_words()]
+
+
 def short_pages_stay_short(page: str, text: str) -> list[str]:
     words, most = len(text.split()), SHORT_PAGES.get(page)
     return [f"{words} words"] if most and words > most else []
@@ -205,6 +220,8 @@ RULES = [
     (flags_are_known, "docs/running.md", "    python -m ale_jax.launch --confg=x --debug"),
     (flags_are_known, "docs/pods.md", "`launch/hosts.sh --dry-run HOST -- --nowhere`"),
     (flags_are_known, "docs/sandboxes.md", "    ale-sandbox serve --nothing=1 --state=DIR"),
+    (names_are_in_the_code, "docs/design.md", "`ConfigDict`, `no" + "where_at_all`"),
+    (names_are_in_the_code, "docs/design.md", "`sandbox.No" + "whereAtAll()`"),
     (targets_exist, "docs/running.md", "`make nothing`"),
     (configs_and_fields_exist, "docs/running.md", "x --config=configs/none.py"),
     (configs_and_fields_exist, "docs/running.md", "--config=configs/smoke.py --config.rl.alhpa=1"),
@@ -267,6 +284,13 @@ def _importable(module: str) -> bool:
         return find_spec(module) is not None
     except ModuleNotFoundError:
         return False
+
+
+@functools.cache
+def _code_words() -> set[str]:
+    texts = read_tree(ROOT).texts.items()
+    code = (text for path, text in texts if path.parts[0] != "docs" and path.suffix in CODE)
+    return {word for text in code for word in re.findall(r"\w+", text)}
 
 
 @functools.cache
