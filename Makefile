@@ -61,7 +61,7 @@ lint: install-test  ## check style
 	$(VENV)/bin/ruff format --check $(CODE) setup.py
 
 types: install-test  ## check types; the number of errors may only fall
-	$(VENV)/bin/python .ci/types
+	$(VENV)/bin/python .ci/check_types
 
 format: install-test  ## sort imports and format the code
 	$(VENV)/bin/ruff check --fix $(CODE) setup.py
