@@ -68,7 +68,7 @@ format: install-test  ## sort imports and format the code
 	$(VENV)/bin/ruff format $(CODE) setup.py
 
 validate: install sandbox  ## check that the tasks of each family can be solved, and not by doing nothing
-	$(VENV)/bin/python -m envs.shell.validate
+	$(VENV)/bin/python -m ale_jax.envs.shell.validate
 
 report: install  ## rewrite the report of the run in RUN from its files
 	$(VENV)/bin/python -m ale_jax.monitor.report "$(RUN)"

@@ -52,8 +52,10 @@ setup(
     description="The open Agentic Learning Ecosystem on JAX: policies that act in real sandboxes",
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=find_namespace_packages(include=["ale_jax*", "envs*", "configs*"]),
-    package_data={"": ["*.jinja", "*.sh", "*.json", "*.html", "*.css", "*.js", "Dockerfile"]},
+    packages=find_namespace_packages(include=["ale_jax*"]),
+    package_data={
+        "": ["*.jinja", "*.sh", "*.json", "*.html", "*.css", "*.js", "*.toml", "Dockerfile"]
+    },
     install_requires=REQUIRES,
     entry_points={
         "console_scripts": [

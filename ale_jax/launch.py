@@ -23,7 +23,7 @@
   --debug       show the traceback of an error
   --help        print this text and the available configs and algorithms
 
-python -m configs.document lists every field with its default and meaning.
+python -m ale_jax.configs.document lists every field with its default and meaning.
 
 Exit code: 0 done; 2 an expected failure, described in one line with its remedy; 130 stopped by
 Ctrl-C or SIGTERM: the newest step is saved within `checkpoint.grace_seconds`, and the same command

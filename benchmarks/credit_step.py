@@ -77,7 +77,8 @@ def works(quick: bool) -> list[Work]:
 
 
 def _quickstart() -> RunConfig:
-    return build_config(importlib.import_module("configs.quickstart").get_config().to_dict())
+    module = importlib.import_module("ale_jax.configs.quickstart")
+    return build_config(module.get_config().to_dict())
 
 
 def _sizes(width: int, layers: int, heads: int, kv_heads: int, mlp: int) -> dict[str, int]:

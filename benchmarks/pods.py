@@ -68,7 +68,8 @@ def main(arguments: list[str]) -> int:
     os.environ |= {"TPU_LIBRARY_PATH": options.libtpu, "TPU_SKIP_MDS_QUERY": "1"}
     results = []
     for name in options.configs[:1] if options.quick else options.configs:
-        config = build_config(importlib.import_module(f"configs.{name}").get_config().to_dict())
+        module = importlib.import_module(f"ale_jax.configs.{name}")
+        config = build_config(module.get_config().to_dict())
         if options.quick:
             model = dataclasses.replace(config.model, num_layers=2)
             config = dataclasses.replace(config, model=model)

@@ -26,11 +26,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from ale_jax.configs import quickstart
 from ale_jax.engine.engine import Engine
 from ale_jax.model.params import init_params
 from ale_jax.model.sampler import Sampling
 from ale_jax.system.build_config import build_config
-from configs import quickstart
 
 NO_STOP = (-1,)  # never sampled, as ids are not negative
 PROMPT_TOKENS, TURNS, GROUP = 110, 8, 4

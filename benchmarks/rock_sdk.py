@@ -112,8 +112,9 @@ def make_environment() -> str:
 def served(runtime: str, python: str) -> Iterator[str]:
     """The URL of our service with its routes for ROCK and GEM. It needs no token, because ROCK's
     tests send none."""
-    line = [sys.executable, "-m", "envs.serve", "--rock", "--port=0", f"--runtime={runtime}"]
-    service = subprocess.Popen([*line, f"--gem-python={python}"], stdout=subprocess.PIPE, text=True)
+    line = [sys.executable, "-m", "ale_jax.envs.serve", "--rock", "--port=0"]
+    line += [f"--runtime={runtime}", f"--gem-python={python}"]
+    service = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
     try:
         found = re.match(r"http://\S+", service.stdout.readline())
         if not found:

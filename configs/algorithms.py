@@ -1,7 +1,8 @@
 """Policy-gradient algorithms as presets: the config fields in which each differs from the defaults.
 
 `docs/algorithms.md` has a table of them with their equations. On the command line they are chosen
-by name, --config=configs/quickstart.py:grpo; `python -m configs.document` explains the fields.
+by name, --config=configs/quickstart.py:grpo; `python -m ale_jax.configs.document` explains the
+fields.
 """
 
 from __future__ import annotations

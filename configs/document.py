@@ -1,4 +1,4 @@
-"""Prints every field of a run's config with its meaning, in Markdown: python -m configs.document
+"""Prints every field of a run's config, in Markdown: python -m ale_jax.configs.document
 
 A field's meaning is its entry in the docstring of its dataclass. Its allowed values are taken from
 the error that the code raises for a value that can never be valid.
@@ -13,10 +13,10 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
+from ale_jax.configs.defaults import get_defaults
 from ale_jax.system.build_config import build_config
 from ale_jax.system.config import RunConfig
 from ale_jax.system.fields import flat
-from configs.defaults import get_defaults
 
 HEAD = """# Config fields
 

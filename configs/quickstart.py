@@ -9,9 +9,9 @@ Hardware: two CPU cores; no accelerator.
 
 from ml_collections import ConfigDict
 
-from configs import algorithms
-from configs.defaults import get_defaults
-from envs.shell.families import HELD_OUT_FAMILIES
+from ale_jax.configs import algorithms
+from ale_jax.configs.defaults import get_defaults
+from ale_jax.envs.shell.families import HELD_OUT_FAMILIES
 
 
 def get_config(algorithm: str = "ipa") -> ConfigDict:

@@ -11,7 +11,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from ale_jax.agent.tools import SYSTEM_PROMPT
-from configs import quickstart
+from ale_jax.configs import quickstart
 
 AGENT = Path(__file__).parents[1] / "examples" / "shell_agent.py"
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from ale_jax.configs import quickstart
 from ale_jax.sandbox.agent_program import PROGRAM
-from configs import quickstart
 
 SETTINGS = Path(__file__).parents[1] / "examples" / "ale_agent.toml"
 

@@ -8,7 +8,7 @@ Hardware: one GPU of 80 GB. Memory by --mode=plan: 25.7 GiB of each device.
 
 from ml_collections import ConfigDict
 
-from configs import smollm2_135m
+from ale_jax.configs import smollm2_135m
 
 
 def get_config(algorithm: str = "ipa") -> ConfigDict:

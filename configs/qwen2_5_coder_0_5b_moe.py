@@ -9,7 +9,7 @@ Hardware: one GPU of 141 GB. Memory by --mode=plan: 82.4 GiB of each device.
 
 from ml_collections import ConfigDict
 
-from configs import qwen2_5_coder_0_5b
+from ale_jax.configs import qwen2_5_coder_0_5b
 
 
 def get_config(algorithm: str = "ipa") -> ConfigDict:

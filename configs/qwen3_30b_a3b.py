@@ -9,7 +9,7 @@ Hardware: one host with 8 GPUs of 141 GB. Memory by --mode=plan: 131.9 GiB of ea
 
 from ml_collections import ConfigDict
 
-from configs import smollm2_135m
+from ale_jax.configs import smollm2_135m
 
 
 def get_config(algorithm: str = "ipa") -> ConfigDict:

@@ -8,7 +8,7 @@ Hardware: Cloud TPU7x-64 (Ironwood). Memory by --mode=plan: 46.3 GiB of each dev
 
 from ml_collections import ConfigDict
 
-from configs import qwen3_30b_a3b
+from ale_jax.configs import qwen3_30b_a3b
 
 
 def get_config(algorithm: str = "ipa") -> ConfigDict:

@@ -8,7 +8,7 @@ Hardware: Cloud TPU v5p-64. Memory by --mode=plan: 74.3 GiB of each device.
 
 from ml_collections import ConfigDict
 
-from configs import qwen3_30b_a3b
+from ale_jax.configs import qwen3_30b_a3b
 
 
 def get_config(algorithm: str = "ipa") -> ConfigDict:

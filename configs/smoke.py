@@ -7,7 +7,7 @@ Hardware: two CPU cores; no accelerator.
 
 from ml_collections import ConfigDict
 
-from configs import quickstart
+from ale_jax.configs import quickstart
 
 
 def get_config(algorithm: str = "ipa") -> ConfigDict:

@@ -10,7 +10,7 @@ Hardware: one GPU of 80 GB. Memory by --mode=plan: 9.4 GiB of each device.
 
 from ml_collections import ConfigDict
 
-from configs import quickstart
+from ale_jax.configs import quickstart
 
 
 def get_config(algorithm: str = "ipa") -> ConfigDict:

@@ -7,15 +7,15 @@ from collections.abc import Callable, Collection
 
 from ale_jax.agent.api import Environment
 from ale_jax.agent.tools import finish, render_tool_call
+from ale_jax.envs.corridor import rooms
+from ale_jax.envs.corridor.env import CorridorEnv
+from ale_jax.envs.countdown import puzzle
+from ale_jax.envs.countdown.env import CountdownEnv
+from ale_jax.envs.shell import families as shell
+from ale_jax.envs.shell.env import ShellEnv
+from ale_jax.envs.shell.noisy_oracle import noisy
 from ale_jax.records import Task
 from ale_jax.sandbox.api import Sandbox
-from envs.corridor import rooms
-from envs.corridor.env import CorridorEnv
-from envs.countdown import puzzle
-from envs.countdown.env import CountdownEnv
-from envs.shell import families as shell
-from envs.shell.env import ShellEnv
-from envs.shell.noisy_oracle import noisy
 
 
 @dataclasses.dataclass(frozen=True)

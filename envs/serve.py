@@ -1,6 +1,6 @@
 """Serves sandboxes, and environments in them over GEM's routes (make, reset, step, close, list).
 
-python -m envs.serve [--gem-python .venv-gem/bin/python] [options of `ale-sandbox serve`]
+python -m ale_jax.envs.serve [--gem-python .venv-gem/bin/python] [options of `ale-sandbox serve`]
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ import functools
 import sys
 from collections.abc import Mapping, Sequence
 
+from ale_jax.envs.gem.game import GemGame, known_games
+from ale_jax.envs.shell.env import ShellEnv
+from ale_jax.envs.shell.families import FAMILIES
 from ale_jax.sandbox.api import Sandbox, SandboxError
 from ale_jax.sandbox.cli.local import run_service
 from ale_jax.sandbox.cli.parser import make_parser, spec_of
 from ale_jax.sandbox.service import gem
-from envs.gem.game import GemGame, known_games
-from envs.shell.env import ShellEnv
-from envs.shell.families import FAMILIES
 
 SPLIT = "train"
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser("envs.serve", add_help=False, allow_abbrev=False)
+    parser = argparse.ArgumentParser("ale_jax.envs.serve", add_help=False, allow_abbrev=False)
     parser.add_argument("--gem-python")
     own, rest = parser.parse_known_args(argv)
     arguments = make_parser().parse_args(["serve", *rest])
     try:
         return run_service(arguments, [gem.front(worlds(own.gem_python), spec_of(arguments))])
     except (SandboxError, ValueError, OSError) as error:
-        print(f"envs.serve: {error}", file=sys.stderr)
+        print(f"ale_jax.envs.serve: {error}", file=sys.stderr)
         return 1
 
 

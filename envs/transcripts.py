@@ -8,9 +8,9 @@ from typing import Any
 
 from ale_jax.agent.api import Environment, Message, Policy, Reply
 from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
+from ale_jax.envs.registry import kind_of, make_env
 from ale_jax.records import Episode, EpisodeKey, Task
 from ale_jax.sandbox.api import Sandbox
-from envs.registry import kind_of, make_env
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ import gc
 from collections.abc import Iterator
 from pathlib import Path
 
-PACKAGES = ("ale_jax", "envs", "configs")
+PACKAGES = ("ale_jax", "envs", "configs")  # linked as ale_jax.envs and ale_jax.configs
 # All that is the project's own, but for the files at the top.
 FOLDERS = (*PACKAGES, ".ci", ".github", "benchmarks", "docs", "examples", "launch", "notebooks", "tests")
 
@@ -86,6 +86,8 @@ def _module(path: Path, text: str) -> Module:
     parts = path.with_suffix("").parts
     is_package = parts[-1] == "__init__"
     name = ".".join(parts[:-1] if is_package else parts)
+    if parts[0] != "ale_jax":
+        name = f"ale_jax.{name}"
     package = name if is_package else name.rpartition(".")[0]
     syntax = _parse(text, path)
     return Module(name, path, syntax, tuple(_imports(syntax, package, at_load=True)))

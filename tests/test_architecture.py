@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.source_tree import PACKAGES, Module, SourceTree, read_tree
+from tests.source_tree import Module, SourceTree, read_tree
 
 ROOT = Path(__file__).parents[1]
 MAX_LINES = 400
@@ -216,7 +216,7 @@ BREACHES = [
         "import ale_jax.engine.far",
     ),
     (imports_point_downwards, "ale_jax/algo/ipa.py", "from ale_jax.engine import far"),
-    (imports_point_downwards, "ale_jax/rollout/play.py", "import envs.shell.near"),
+    (imports_point_downwards, "ale_jax/rollout/play.py", "import ale_jax.envs.shell.near"),
     (imports_point_downwards, "ale_jax/model/moe.py", "import ale_jax.monitor"),
     (imports_point_downwards, "ale_jax/novelty.py", "import ale_jax.records"),
     (modules_only_define, "ale_jax/learn/step.py", "import os\nos.umask(0)"),
@@ -278,7 +278,7 @@ def test_what_is_put_off_is_not_loaded(tmp_path):
 def test_a_package_is_loaded_with_its_module_and_relative_names_are_resolved(tmp_path):
     plant(tmp_path, {"ale_jax/agent/__init__.py": "from .deep import x"})
     plant(tmp_path, {"ale_jax/agent/deep.py": "import jax", "envs/a.py": "import ale_jax.agent"})
-    assert "jax" in read_tree(tmp_path).libraries_loaded_by("envs.a")
+    assert "jax" in read_tree(tmp_path).libraries_loaded_by("ale_jax.envs.a")
 
 
 def test_where_a_working_tree_of_git_lies_is_no_breach(tmp_path):
@@ -320,7 +320,7 @@ def effects_of_importing(root: Path, packages: tuple[str, ...], folder: Path) ->
 
 
 def test_importing_every_module_has_no_effect(tmp_path):
-    assert effects_of_importing(ROOT, PACKAGES, tmp_path) == ""
+    assert effects_of_importing(ROOT, ("ale_jax",), tmp_path) == ""
 
 
 EFFECTS = {

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from ale_jax.configs.document import Section, allowed, page
 from ale_jax.system.config import RunConfig
-from configs.document import Section, allowed, page
 
 SECTIONS = list(Section("", RunConfig).sections())
 

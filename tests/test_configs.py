@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-import configs
+from ale_jax import configs
+from ale_jax.configs.algorithms import PRESETS, rl
+from ale_jax.configs.defaults import get_defaults
 from ale_jax.system.build_config import build_config
 from ale_jax.system.config import RunConfig
 from ale_jax.system.fields import flat
 from ale_jax.system.plan import GIB, make_plan
-from configs.algorithms import PRESETS, rl
-from configs.defaults import get_defaults
 from tests.rows import each_row
 
 FOLDER = Path(configs.__file__).parent
@@ -24,7 +24,7 @@ PLANNED = [name for name in NAMES if not name.startswith(("quickstart", "smoke")
 
 @each_row("name", NAMES)
 def test_a_config_file_is_valid_and_its_docstring_is_a_lab_record(name):
-    module = importlib.import_module(f"configs.{name}")
+    module = importlib.import_module(f"ale_jax.configs.{name}")
     config = build_config(module.get_config().to_dict())
     assert config.name == name
     assert build_config(module.get_config("grpo").to_dict()).algo.name == "grpo"
@@ -37,13 +37,13 @@ def test_a_config_file_is_valid_and_its_docstring_is_a_lab_record(name):
 
 @each_row("name", PLANNED)
 def test_the_algorithms_of_real_models_weigh_failures_as_their_papers_do(name):
-    module = importlib.import_module(f"configs.{name}")
+    module = importlib.import_module(f"ale_jax.configs.{name}")
     assert module.get_config().algo.loss.negative_weight == 1.0
 
 
 @each_row("name", PLANNED)
 def test_a_config_fits_the_chips_that_it_names_and_says_how_much_it_takes(name):
-    module = importlib.import_module(f"configs.{name}")
+    module = importlib.import_module(f"ale_jax.configs.{name}")
     plan = make_plan(build_config(module.get_config().to_dict()))
     plan.require_fit()
     assert f"--mode=plan: {plan.total / GIB:.1f} GiB of each device." in module.__doc__
@@ -54,7 +54,8 @@ import importlib
 from ale_jax.system.build_config import build_config
 from ale_jax.system.checks import check_devices
 for name in {names}:
-    check_devices(build_config(importlib.import_module("configs." + name).get_config().to_dict()))
+    module = importlib.import_module("ale_jax.configs." + name)
+    check_devices(build_config(module.get_config().to_dict()))
 """
 
 
@@ -71,7 +72,7 @@ def test_the_other_configs_fit_two_cores():
 @each_row("name", sorted(PRESETS))
 def test_an_algorithm_is_valid_and_differs_from_the_quickstart_in_nothing_else(name):
     mine, rivals = (
-        flat(importlib.import_module("configs.quickstart").get_config(n).to_dict())
+        flat(importlib.import_module("ale_jax.configs.quickstart").get_config(n).to_dict())
         for n in ("ipa", name)
     )
     assert rivals["algo.name"] == name
@@ -79,12 +80,12 @@ def test_an_algorithm_is_valid_and_differs_from_the_quickstart_in_nothing_else(n
     other = {n for n in mine if mine[n] != rivals[n] and not n.startswith(own)}
     other -= {f"rl.{field}" for field in rl(name)}
     assert other == (set() if name == "ipa" else {"name"})
-    build_config(importlib.import_module("configs.smoke").get_config(name).to_dict())
+    build_config(importlib.import_module("ale_jax.configs.smoke").get_config(name).to_dict())
 
 
 def test_an_unknown_algorithm_is_answered_with_the_choices():
     with pytest.raises(ValueError, match=r"algorithm 'pg' is unknown: choose one of ipa, ipa_"):
-        importlib.import_module("configs.quickstart").get_config("pg")
+        importlib.import_module("ale_jax.configs.quickstart").get_config("pg")
 
 
 def test_the_defaults_are_those_of_the_dataclasses_and_make_a_valid_run():

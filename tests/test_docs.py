@@ -66,7 +66,7 @@ OUR_COMMAND = re.compile(
     r"(?:python -m ([a-z_][\w.]*)|\b(ale-sandbox|ale-agent|launch/\w+\.(?:py|sh)))"
     r"(?![\w/.-])([^|;]*)"
 )
-OUR_PACKAGES = ("ale_jax", "benchmarks", "configs", "envs", "launch")
+OUR_PACKAGES = ("ale_jax", "benchmarks", "launch")
 MAIN_MODULES = {
     "ale-sandbox": "ale_jax.sandbox.cli.main",
     "ale-agent": "ale_jax.agent.assistant.main",
@@ -151,7 +151,7 @@ def configs_and_fields_exist(page: str, text: str) -> list[str]:
         if not (ROOT / name).exists():
             wrong.append(name)
             continue
-        module = importlib.import_module(name.removesuffix(".py").replace("/", "."))
+        module = importlib.import_module("ale_jax." + name.removesuffix(".py").replace("/", "."))
         config = module.get_config(*([algorithm] if algorithm else [])).to_dict()
         for field in re.findall(r"--config\.([a-z_]\w*(?:\.\w+)*)(?!\w)", line):
             if field != "section.field" and not _has(config, field):
@@ -161,7 +161,7 @@ def configs_and_fields_exist(page: str, text: str) -> list[str]:
 
 def quoted_fields_exist(page: str, text: str) -> list[str]:
     """Of `section.field` in prose, where the section is one of the quickstart's."""
-    config = importlib.import_module("configs.quickstart").get_config("asyppo").to_dict()
+    config = importlib.import_module("ale_jax.configs.quickstart").get_config("asyppo").to_dict()
     sections = [key for key, value in config.items() if isinstance(value, dict)]
     fields = re.findall(rf"`((?:{'|'.join(sections)})(?:\.[a-z_]\w*)+)`", text)
     return [field for field in fields if not _has(config, field)]
@@ -257,7 +257,7 @@ def test_all_pages_together_are_short():
 
 
 def test_the_readme_and_the_table_count_the_presets():
-    presets = importlib.import_module("configs.algorithms").PRESETS
+    presets = importlib.import_module("ale_jax.configs.algorithms").PRESETS
     readme, table = ((ROOT / p).read_text() for p in ("README.md", "docs/algorithms.md"))
     assert re.search(r"(\d+) presets", readme)[1] == str(len(presets))
     section = table.partition("\n## Presets\n")[2].partition("\n## ")[0]

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from ale_jax.configs.algorithms import PRESETS
 from ale_jax.errors import RolloutsFailed
 from ale_jax.launch import main
 from ale_jax.sandbox.api import SandboxStartError
@@ -18,7 +19,6 @@ from ale_jax.system.hosts import run as hosts_run
 from ale_jax.system.hosts import start
 from ale_jax.system.hosts.commands import Alone
 from ale_jax.system.workdir import RunState
-from configs.algorithms import PRESETS
 
 SMOKE = "--config=configs/smoke.py"
 

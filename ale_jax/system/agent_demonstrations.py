@@ -16,6 +16,8 @@ from ale_jax.agent import external
 from ale_jax.agent.api import Message
 from ale_jax.agent.external import ExternalAgent, PolicyAccess
 from ale_jax.engine.slots import Sampled
+from ale_jax.envs.registry import kind_of, make_env
+from ale_jax.envs.transcripts import Transcript
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.conversations import Watch
 from ale_jax.gateway.custody.policy_gateway import ChatRender, language_of
@@ -28,8 +30,6 @@ from ale_jax.gateway.server import served
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.records import EpisodeKey, Task
 from ale_jax.sandbox.blocking import BlockingSandbox
-from envs.registry import kind_of, make_env
-from envs.transcripts import Transcript
 
 
 @contextlib.contextmanager

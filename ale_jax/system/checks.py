@@ -8,6 +8,7 @@ import itertools
 from ale_jax.algo.algorithm import FROM_CRITICS
 from ale_jax.algo.resampling import NONE, ROLLBACK
 from ale_jax.data.staleness import StalenessGate
+from ale_jax.envs.registry import kind_of
 from ale_jax.model.compute import SAME
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import MeshShape, check_rows, make_mesh, param_shardings
@@ -16,7 +17,6 @@ from ale_jax.monitor.evaluations import wilson_interval
 from ale_jax.sandbox.booting import PROXY_PORT
 from ale_jax.system.config import RunConfig
 from ale_jax.system.plan import make_plan
-from envs.registry import kind_of
 
 # A token takes about 12 bytes of a checkpoint's JSON, with its id and text, and no reader accepts
 # more than 512 MB.

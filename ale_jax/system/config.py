@@ -15,6 +15,7 @@ from ale_jax.algo.resampling import ResamplingHypers
 from ale_jax.data.mixing import Domain
 from ale_jax.data.packing import Shape
 from ale_jax.engine.engine import EngineShape
+from ale_jax.envs.registry import all_families, kind_of
 from ale_jax.learn.critics import CriticsHypers
 from ale_jax.learn.state import OptimizerHypers
 from ale_jax.model.compute import DTYPES, REMAT, Compute
@@ -25,7 +26,6 @@ from ale_jax.model.sharding import MeshShape
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.system.placement_config import PlacementConfig
 from ale_jax.system.survival_config import CheckpointConfig, DeadlinesConfig
-from envs.registry import all_families, kind_of
 
 RUNTIMES = ("auto", "docker", "bubblewrap")
 # Accelerators that a run can be planned for, with the GiB of one device that a program may use:

@@ -18,6 +18,9 @@ from ale_jax.data.experts import TEACHER, Expert
 from ale_jax.data.mixing import mix
 from ale_jax.data.packing import Sample, demonstration, text_turn
 from ale_jax.data.selection import Chunk, error_mask, relevance_mask
+from ale_jax.envs import transcripts
+from ale_jax.envs.registry import needs_sandbox
+from ale_jax.envs.transcripts import Transcript
 from ale_jax.model.tokenizer import ChatMessage, ChatTokenizer, tools_text, train_bpe
 from ale_jax.records import Task
 from ale_jax.sandbox.api import Runtime, Sandbox
@@ -25,9 +28,6 @@ from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.system.agent_demonstrations import played_by
 from ale_jax.system.config import MIN_VOCAB
 from ale_jax.system.tasks import demonstration_tasks, probe_tasks
-from envs import transcripts
-from envs.registry import needs_sandbox
-from envs.transcripts import Transcript
 
 if TYPE_CHECKING:
     from ale_jax.monitor.progress import Progress

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from ale_jax.algo.attention_credit import AttentionCreditHypers
+from ale_jax.configs.experiments import credit_truth
 from ale_jax.data.replay import Group
 from ale_jax.learn.attention_credit import make_attention_credit
 from ale_jax.learn.credit import assemble, scale_advantages
@@ -19,7 +20,6 @@ from ale_jax.model.params import Params
 from ale_jax.records import Batch
 from ale_jax.system.build_config import build_config
 from ale_jax.system.config import RunConfig
-from configs.experiments import credit_truth
 
 LAMBDAS = {"gae": 1.0, "gae 0.95": 0.95}
 # Member of a group -> the credit of each of its chunks.

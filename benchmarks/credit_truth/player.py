@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from ale_jax.agent.api import Message, Reply
 from ale_jax.data.packing import text_turn
 from ale_jax.engine.engine import Engine
+from ale_jax.envs.registry import make_env, needs_sandbox
 from ale_jax.gateway.custody.ledger import Ledger
 from ale_jax.model.params import Params
 from ale_jax.model.sharding import make_mesh
@@ -20,7 +21,6 @@ from ale_jax.records import EpisodeKey, Prefix, RolloutRequest, Trajectory
 from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.system.config import RunConfig
-from envs.registry import make_env, needs_sandbox
 
 
 class Player:

@@ -19,6 +19,8 @@ import numpy as np
 
 from ale_jax.agent.external import ExternalAgent, PolicyAccess
 from ale_jax.agent.loop import AgentLimits
+from ale_jax.envs.registry import make_env, needs_sandbox
+from ale_jax.envs.shell.families import generate
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.server import served
@@ -32,8 +34,6 @@ from benchmarks.gateway.ids import delivered
 from benchmarks.gateway.installs import NotInstalled, build_image, install
 from benchmarks.gateway.plan import Plan
 from benchmarks.gateway.scripted import ScriptedPolicy, Stage, small_tokenizer
-from envs.registry import make_env, needs_sandbox
-from envs.shell.families import generate
 
 KEY = EpisodeKey("train", 0, 0, Task("count", 3, "train"))
 SECONDS = 240.0

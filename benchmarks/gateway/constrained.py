@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ale_jax.configs import smollm2_135m
 from ale_jax.engine.engine import Engine
 from ale_jax.engine.engine_shape import EngineShape
 from ale_jax.gateway.custody.policy_gateway import ChatRender, EnginePolicy, language_of
@@ -38,7 +39,6 @@ from ale_jax.system.build_config import build_config
 from benchmarks.gateway.plan import Plan
 from benchmarks.gateway.resent import quickstart_policy
 from benchmarks.gateway.scripted import small_tokenizer
-from configs import smollm2_135m
 
 ENGINE = EngineShape(max_sequences=20, max_sequence_length=768, pages=20 * 48)
 TOGETHER, REPLY_TOKENS = 20, 120

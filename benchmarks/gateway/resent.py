@@ -23,6 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ale_jax.configs import quickstart
 from ale_jax.engine.engine import Engine
 from ale_jax.engine.engine_shape import EngineShape
 from ale_jax.gateway.custody.policy_gateway import EnginePolicy
@@ -36,7 +37,6 @@ from ale_jax.model.shape import PolicyShape
 from ale_jax.system.build_config import build_config
 from benchmarks.gateway.plan import Plan
 from benchmarks.gateway.scripted import Stage, small_tokenizer
-from configs import quickstart
 
 # As a server has it.
 ENGINE = EngineShape(max_sequences=4, max_sequence_length=4096, pages=4 * 256, share_replies=True)

@@ -29,13 +29,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from ale_jax.configs.algorithms import PRESETS
 from benchmarks.choices import some_of
 from benchmarks.hosts import deaths, equality, learning, lease
 from benchmarks.hosts.runs import start
 from benchmarks.survival.plan import SMOKE
 from benchmarks.survival.runs import Bench, NoMeasurement
 from benchmarks.survival.trials import DONE
-from configs.algorithms import PRESETS
 
 STOPPED = 130
 ENDS_S = 30.0  # within which the others must have ended

@@ -17,7 +17,7 @@ import argparse
 import os
 import sys
 
-from configs.algorithms import PRESETS
+from ale_jax.configs.algorithms import PRESETS
 
 # One virtual device for each core. JAX reads this when it is imported.
 os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count={os.cpu_count()}")

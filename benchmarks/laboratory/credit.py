@@ -28,8 +28,8 @@ from ale_jax.algo.values import (
     over_chunks,
     turn_gae,
 )
+from ale_jax.configs.algorithms import critics, named
 from benchmarks.laboratory.world import Played, Regime, Size
-from configs.algorithms import critics, named
 
 CRITIC_RATE = 0.1  # of Adam, on tables of probabilities
 

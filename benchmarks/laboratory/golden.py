@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from ale_jax.configs.algorithms import PRESETS
 from ale_jax.files import read_json, write_json
 from benchmarks.laboratory.comparison import measure, to_json
 from benchmarks.laboratory.credit import arm
 from benchmarks.laboratory.regimes import REGIMES, regime_of
 from benchmarks.laboratory.training import Protocol, curves
 from benchmarks.laboratory.world import Size
-from configs.algorithms import PRESETS
 
 FILE = Path(__file__).parents[1] / "results" / "laboratory.json"
 REFERENCE = "grpo"

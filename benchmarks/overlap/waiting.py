@@ -3,7 +3,7 @@
 import random
 import time
 
-from envs.shell.env import ShellEnv
+from ale_jax.envs.shell.env import ShellEnv
 
 # A step of 10 s on average, N(10, 10), a hundred times faster.
 MEAN_S, DEVIATION_S = 0.1, 0.1

@@ -47,9 +47,9 @@ def copy_of_tree(root: Path) -> Iterator[Path]:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, check=True, capture_output=True)
     with tempfile.TemporaryDirectory(prefix="planted-faults-", ignore_cleanup_errors=True) as name:
         for path in filter(None, listed.stdout.decode().split("\0")):
-            if (root / path).is_file():
+            if (root / path).is_file() or (root / path).is_symlink():
                 (Path(name) / path).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(root / path, Path(name) / path)
+                shutil.copy2(root / path, Path(name) / path, follow_symlinks=False)
         for environment in root.glob(".venv-*"):
             (Path(name) / environment.name).symlink_to(environment.resolve())
         yield Path(name)

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ale_jax.envs.shell.families import FAMILIES
+from ale_jax.envs.transcripts import play_oracle
 from ale_jax.records import STATUS_RULES, Task
 from ale_jax.sandbox.api import Runtime, SandboxError
 from ale_jax.sandbox.runtime import pick_runtime
@@ -17,8 +19,6 @@ from benchmarks.sandbox.attacks.catalogue import ATTACKS
 from benchmarks.sandbox.findings import Figure, Finding, say
 from benchmarks.sandbox.plan import Plan
 from benchmarks.sandbox.siege import LABELS, SPEC
-from envs.shell.families import FAMILIES
-from envs.transcripts import play_oracle
 
 SEED = 0
 EFFORT = 0.1  # of each attack, because here it is their number that counts

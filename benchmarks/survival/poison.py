@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
+from ale_jax.envs.countdown.env import CountdownEnv
 from benchmarks.survival.processes import MARK
-from envs.countdown.env import CountdownEnv
 
 TASKS = 13
 

@@ -17,7 +17,7 @@ import re
 
 from ml_collections import ConfigDict
 
-from configs import quickstart
+from ale_jax.configs import quickstart
 
 VARIANT = re.compile(r"(?:(?P<place>late|early)(?P<depth>\d*)(?:_|$))?(?P<algorithm>\w*)")
 

@@ -9,7 +9,7 @@ Hardware: two CPU cores; no accelerator.
 
 from ml_collections import ConfigDict
 
-from configs.experiments import shell
+from ale_jax.configs.experiments import shell
 
 SHELL = ("trail", "count", "log", "lookup", "sort")
 ARITHMETIC = ("countdown3",)

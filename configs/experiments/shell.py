@@ -8,7 +8,7 @@ small enough for eighteen runs in three hours. Hardware: two CPU cores; no accel
 
 from ml_collections import ConfigDict
 
-from configs import quickstart
+from ale_jax.configs import quickstart
 
 
 def get_config(algorithm: str = "ipa") -> ConfigDict:

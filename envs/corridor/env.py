@@ -11,10 +11,10 @@ import operator
 from typing import Any
 
 from ale_jax.agent.tools import SYSTEM_PROMPT
+from ale_jax.envs.corridor.rooms import DOOR_FILE, Rooms, generate, parse
+from ale_jax.envs.splits import require_seed, require_split
+from ale_jax.envs.tool_steps import Step, has_failed, observation, play
 from ale_jax.sandbox.api import ExecResult, Sandbox, SandboxLost
-from envs.corridor.rooms import DOOR_FILE, Rooms, generate, parse
-from envs.splits import require_seed, require_split
-from envs.tool_steps import Step, has_failed, observation, play
 
 END = "the end"
 LOCKED = "locked"
@@ -49,7 +49,7 @@ class CorridorEnv:
         return rooms.instruction, {}
 
     def step(self, action: str) -> Step:
-        """See `envs.tool_steps.play`. A command also failed if it named no door of the room.
+        """See `tool_steps.play`. A command also failed if it named no door of the room.
 
         Raises:
           SandboxError: the sandbox failed.

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ale_jax.agent.tools import ToolCall, bash, finish
-from envs.shell.words import WORDS
+from ale_jax.envs.shell.words import WORDS
 
 LIGHTS: Mapping[str, str] = {
     "red": "left",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from envs.countdown.expression import ExpressionError, evaluate
-from envs.countdown.puzzle import Puzzle, generate
-from envs.splits import require_seed, require_split
+from ale_jax.envs.countdown.expression import ExpressionError, evaluate
+from ale_jax.envs.countdown.puzzle import Puzzle, generate
+from ale_jax.envs.splits import require_seed, require_split
 
 SYSTEM_PROMPT = "Reach the target with + - * / and each number once; the last line counts."
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from ale_jax.agent.api import VerifierError
 from ale_jax.agent.tools import SYSTEM_PROMPT
+from ale_jax.envs.shell.families import generate
+from ale_jax.envs.shell.verifier import verify
+from ale_jax.envs.shell.world import World
+from ale_jax.envs.splits import require_seed, require_split
+from ale_jax.envs.tool_steps import Step, has_failed, observation, play
 from ale_jax.sandbox import api
 from ale_jax.sandbox.api import Sandbox, SandboxError, SandboxLost, SavedState
-from envs.shell.families import generate
-from envs.shell.verifier import verify
-from envs.shell.world import World
-from envs.splits import require_seed, require_split
-from envs.tool_steps import Step, has_failed, observation, play
 
 
 class ShellEnv:
@@ -59,7 +59,7 @@ class ShellEnv:
         return generate(self._family, require_seed(operator.index(seed), self._split))
 
     def step(self, action: str) -> Step:
-        """See `envs.tool_steps.play`.
+        """See `tool_steps.play`.
 
         Raises:
           SandboxError: the sandbox failed.

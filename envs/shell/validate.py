@@ -1,6 +1,6 @@
 """Checks that every task can be solved, and that none is solved by doing nothing.
 
-python -m envs.shell.validate --seeds=200 --runtime=auto
+python -m ale_jax.envs.shell.validate --seeds=200 --runtime=auto
 
 Families that need no sandbox are checked as well. With Docker, the result of a check of the image
 is stored in the image registry.
@@ -16,15 +16,15 @@ import sys
 from collections.abc import Sequence
 
 from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
+from ale_jax.envs.registry import all_families, kind_of, make_env
+from ale_jax.envs.shell.families import FAMILIES
+from ale_jax.envs.transcripts import play_oracle
 from ale_jax.records import STATUS_RULES, Episode, EpisodeKey, Task
 from ale_jax.sandbox.api import Runtime, Sandbox, SandboxError, SandboxStartError
 from ale_jax.sandbox.hub.hub import Hub
 from ale_jax.sandbox.hub.store import Verification
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
-from envs.registry import all_families, kind_of, make_env
-from envs.shell.families import FAMILIES
-from envs.transcripts import play_oracle
 
 LABELS = {"role": "validate"}
 
@@ -110,7 +110,9 @@ def table(reports: list[FamilyReport]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit code: 1 if a family is unsound, or there is no result."""
-    parser = argparse.ArgumentParser(prog="python -m envs.shell.validate", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m ale_jax.envs.shell.validate", description=__doc__
+    )
     parser.add_argument("--seeds", type=int, default=200, help="worlds per family")
     parser.add_argument("--runtime", default="auto", help="auto, docker or bubblewrap")
     args = parser.parse_args(argv)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
+from ale_jax.envs.shell.world import Goal, Probe
 from ale_jax.sandbox.api import Sandbox
-from envs.shell.world import Goal, Probe
 
 
 def verify(goal: Goal, sandbox: Sandbox, answer: str | None) -> bool:

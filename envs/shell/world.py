@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ale_jax.agent.tools import ToolCall
-from envs.shell.words import WORDS
+from ale_jax.envs.shell.words import WORDS
 
 
 @dataclasses.dataclass(frozen=True)

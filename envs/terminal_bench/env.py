@@ -9,13 +9,13 @@ from typing import Any
 
 from ale_jax.agent.api import NoVerdictError, VerifierError
 from ale_jax.agent.tools import SYSTEM_PROMPT
+from ale_jax.envs.terminal_bench.task import TerminalBenchTask
+from ale_jax.envs.tool_steps import Step, has_failed, observation, play
 from ale_jax.sandbox.api import SandboxError, SandboxLost
 from ale_jax.sandbox.blocking import BlockingSandbox
 from ale_jax.sandbox.spec import WORK, SandboxSpec
 from ale_jax.sandbox.verify.control import judge
 from ale_jax.sandbox.verify.verifier import REMEDY, REPORT, TESTS, has_pytest, pytest_verifier
-from envs.terminal_bench.task import TerminalBenchTask
-from envs.tool_steps import Step, has_failed, observation, play
 
 APP = "/app"
 # Tests and report have separate file systems, so that an agent that fills its disk cannot prevent
@@ -61,7 +61,7 @@ class TerminalBenchEnv:
         return self._task.instruction, {"task": self._task.name}
 
     def step(self, action: str) -> Step:
-        """See `envs.tool_steps.play`."""
+        """See `tool_steps.play`."""
         assert self._task is not None, "step needs a reset after the end of an episode"
         return play(action, self._run, self.grade)
 

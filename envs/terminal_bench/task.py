@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from envs.terminal_bench import scripts
+from ale_jax.envs.terminal_bench import scripts
 
 TASK, SOLUTION, RUN_TESTS, TESTS = "task.yaml", "solution.sh", "run-tests.sh", "tests"
 DOCKERFILE, COMPOSE = "Dockerfile", "docker-compose.yaml"

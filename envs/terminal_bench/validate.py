@@ -1,6 +1,6 @@
 """Checks that tasks in terminal-bench's format can be solved, and not by doing nothing.
 
-python -m envs.terminal_bench.validate FOLDER --runtime=auto --exclude=4,5 --workers=2
+python -m ale_jax.envs.terminal_bench.validate FOLDER --runtime=auto --exclude=4,5 --workers=2
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ale_jax.agent.api import NoVerdictError, VerifierError
+from ale_jax.envs.terminal_bench.env import SPEC, score
+from ale_jax.envs.terminal_bench.task import TerminalBenchTask, read_tasks
 from ale_jax.sandbox.api import Runtime, SandboxError, SandboxStartError
 from ale_jax.sandbox.runtime import pick_runtime
-from envs.terminal_bench.env import SPEC, score
-from envs.terminal_bench.task import TerminalBenchTask, read_tasks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +78,7 @@ def summary(outcomes: list[Outcome], runtime: str) -> dict[str, object]:
 
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit code: 1 if a task is unsound, or has no verdict."""
-    parser = argparse.ArgumentParser(prog="python -m envs.terminal_bench.validate")
+    parser = argparse.ArgumentParser(prog="python -m ale_jax.envs.terminal_bench.validate")
     parser.add_argument("folder", type=Path, help="holds the folders of the tasks")
     parser.add_argument("--runtime", default="auto", help="auto, docker or bubblewrap")
     parser.add_argument("--exclude", default="", help="names of tasks to leave out: 4,5,9")

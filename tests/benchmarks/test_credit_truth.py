@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
+from ale_jax.configs import smoke
 from ale_jax.files import read_json
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
@@ -18,7 +19,6 @@ from benchmarks.credit_truth import player, statistics
 from benchmarks.credit_truth.__main__ import OUT, Plan
 from benchmarks.credit_truth.assigned import by_chunk
 from benchmarks.credit_truth.player import continuation
-from configs import smoke
 from tests.data.make_trajectories import make_trajectory, make_turn
 
 AXES = ("data", "fsdp", "expert", "tensor", "context")

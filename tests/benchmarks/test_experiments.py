@@ -32,7 +32,7 @@ CONFIGS = ("shell", "vault", "countdown", "sft", "corridor")
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_config_is_valid_and_its_docstring_is_a_lab_record(name):
-    module = importlib.import_module(f"configs.experiments.{name}")
+    module = importlib.import_module(f"ale_jax.configs.experiments.{name}")
     assert build_config(module.get_config().to_dict()).name == name
     question, command, *rest = module.__doc__.splitlines()
     assert "?" in question and "Expect:" in question
@@ -43,7 +43,7 @@ def test_a_config_is_valid_and_its_docstring_is_a_lab_record(name):
 
 def test_no_vault_is_demonstrated():
     config = build_config(
-        importlib.import_module("configs.experiments.vault").get_config().to_dict()
+        importlib.import_module("ale_jax.configs.experiments.vault").get_config().to_dict()
     )
     assert config.worlds.train_families == ("vault",)
     assert [domain.families for domain in config.demonstrated] == [("trek",)]
@@ -60,7 +60,7 @@ def test_no_vault_is_demonstrated():
     ],
 )
 def test_corridors_are_chosen_by_place_depth_and_algorithm(variant, family, algorithm, turns):
-    module = importlib.import_module("configs.experiments.corridor")
+    module = importlib.import_module("ale_jax.configs.experiments.corridor")
     config = build_config(module.get_config(variant).to_dict())
     assert config.worlds.train_families == (family,)
     assert (config.algo.name, config.agent.turns) == (algorithm, turns)
@@ -77,7 +77,7 @@ def test_corridors_are_chosen_by_place_depth_and_algorithm(variant, family, algo
     ],
 )
 def test_a_corridor_that_cannot_be_is_refused(variant, reason):
-    module = importlib.import_module("configs.experiments.corridor")
+    module = importlib.import_module("ale_jax.configs.experiments.corridor")
     with pytest.raises(ValueError, match=reason):
         build_config(module.get_config(variant).to_dict())
 
@@ -317,7 +317,7 @@ def test_arms_differ_in_what_is_compared_alone(name):
 
 @pytest.mark.parametrize(("experiment", "arm"), list(arms_that_can_be_built()))
 def test_an_arm_is_a_valid_config(experiment, arm):
-    module = importlib.import_module(f"configs.experiments.{experiment.config}")
+    module = importlib.import_module(f"ale_jax.configs.experiments.{experiment.config}")
     values = module.get_config(arm.algorithm).to_dict()
     for name, value in arm.overrides.items():
         *path, leaf = name.split(".")

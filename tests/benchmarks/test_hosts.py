@@ -5,6 +5,7 @@ import json
 import pytest
 
 from ale_jax.command_line import read_config
+from ale_jax.configs.algorithms import PRESETS
 from ale_jax.monitor.evaluations import FamilyResult
 from ale_jax.system.build_config import build_config
 from benchmarks.hosts import __main__ as hosts
@@ -12,7 +13,6 @@ from benchmarks.hosts.equality import options_of
 from benchmarks.hosts.learning import Learned, is_within
 from benchmarks.hosts.lease import Fenced
 from benchmarks.hosts.runs import differences, learned
-from configs.algorithms import PRESETS
 from tests.rows import each_row
 
 

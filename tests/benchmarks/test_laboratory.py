@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from ale_jax.algo.values import FULL_TRUST
+from ale_jax.configs.algorithms import PRESETS
 from ale_jax.data.packing import Shape
 from ale_jax.data.replay import Group
 from ale_jax.files import read_json
@@ -23,7 +24,6 @@ from benchmarks.laboratory.credit import advantages, arm, lay_out, token_values
 from benchmarks.laboratory.regimes import WORLDS, regime_of
 from benchmarks.laboratory.training import Protocol, batch_of, curves, loss_of
 from benchmarks.laboratory.world import Size, play, prior, regime, right_words, success
-from configs.algorithms import PRESETS
 from tests.data.make_trajectories import make_trajectory, make_turn
 
 SMALL = Size(tasks=2, stages=3, turns=5, tokens=2, words=3)

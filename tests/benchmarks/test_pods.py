@@ -11,7 +11,7 @@ from tests.rows import each_row
 
 @each_row("name", CONFIGS)
 def test_all_that_the_plan_holds_beside_the_gradient_is_counted(name):
-    config = build_config(importlib.import_module(f"configs.{name}").get_config().to_dict())
+    config = build_config(importlib.import_module(f"ale_jax.configs.{name}").get_config().to_dict())
     needs = [need.what for need in make_plan(config).needs]
     # The plan goes on with what is more: to compute a step, or to publish it.
     held = list(takewhile(lambda what: not what.startswith(("gradients", "weights before")), needs))

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
+from ale_jax.envs.registry import kind_of, make_env
 from ale_jax.records import EpisodeKey
 from ale_jax.sandbox.api import SandboxLost, SandboxStartError
 from ale_jax.sandbox.cgroups import Owner
@@ -18,7 +19,6 @@ from benchmarks.sandbox.bare_docker import run_flags
 from benchmarks.sandbox.findings import Figure, Sample, Trial, timed_ms
 from benchmarks.sandbox.plan import QUICK, SPEC
 from benchmarks.sandbox.summary import BARS, REQUIRED, Bar, figures_of, overall
-from envs.registry import kind_of, make_env
 
 TINY = dataclasses.replace(
     QUICK,

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from envs.corridor.rooms import (
+from ale_jax.envs.corridor.rooms import (
     EXAMPLE,
     FAMILIES,
     LIGHTS,
@@ -15,8 +15,8 @@ from envs.corridor.rooms import (
     oracle,
     parse,
 )
-from envs.registry import kind_of
-from envs.shell.words import WORDS
+from ale_jax.envs.registry import kind_of
+from ale_jax.envs.shell.words import WORDS
 from tests.rows import each_row
 
 SEEDS = range(60)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from ale_jax.agent.tools import bash, finish, render_tool_call
+from ale_jax.envs.corridor.env import END, LOCKED, UNKNOWN, CorridorEnv
+from ale_jax.envs.corridor.rooms import EXAMPLE, generate, oracle, parse, take
+from ale_jax.envs.transcripts import play_oracle
 from ale_jax.records import Task
 from ale_jax.sandbox.api import SandboxLost
-from envs.corridor.env import END, LOCKED, UNKNOWN, CorridorEnv
-from envs.corridor.rooms import EXAMPLE, generate, oracle, parse, take
-from envs.transcripts import play_oracle
 from tests.envs.test_shell_env import FilesInMemory
 from tests.rows import each_row
 from tests.sandbox.conftest import lease

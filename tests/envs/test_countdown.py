@@ -5,9 +5,9 @@ from fractions import Fraction
 
 import pytest
 
-from envs.countdown.env import CountdownEnv
-from envs.countdown.expression import MAX_CHARS, ExpressionError, evaluate
-from envs.countdown.puzzle import FAMILIES, HIGHEST, _results, generate, owner
+from ale_jax.envs.countdown.env import CountdownEnv
+from ale_jax.envs.countdown.expression import MAX_CHARS, ExpressionError, evaluate
+from ale_jax.envs.countdown.puzzle import FAMILIES, HIGHEST, _results, generate, owner
 from tests.rows import each_row
 
 EVERY_FAMILY = pytest.mark.parametrize("family", FAMILIES)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from envs.gem.game import GameError, GemGame, known_games
-from envs.serve import worlds
+from ale_jax.envs.gem.game import GameError, GemGame, known_games
+from ale_jax.envs.serve import worlds
 
 PYTHON = Path(os.environ.get("ALE_GEM_PYTHON", Path(__file__).parents[2] / ".venv-gem/bin/python"))
 GAME = "game:Sokoban-v0-easy"
@@ -74,7 +74,7 @@ def test_a_game_that_has_ended_says_so(python):
 
 
 def test_a_game_that_does_not_answer_in_time_is_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr("envs.gem.game.START_S", 0.1)
+    monkeypatch.setattr("ale_jax.envs.gem.game.START_S", 0.1)
     with pytest.raises(ValueError, match=r"did not answer within 0\.1 s"):
         GemGame(GAME, player(tmp_path, "exec sleep 3600"))
 

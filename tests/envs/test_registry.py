@@ -3,11 +3,11 @@
 import pytest
 
 from ale_jax.agent.tools import bash, finish
+from ale_jax.envs.registry import all_families, kind_of, make_env, needs_sandbox
+from ale_jax.envs.shell.families import FAMILIES, generate
+from ale_jax.envs.shell.noisy_oracle import noisy
+from ale_jax.envs.transcripts import demonstration, play_oracle
 from ale_jax.records import Task
-from envs.registry import all_families, kind_of, make_env, needs_sandbox
-from envs.shell.families import FAMILIES, generate
-from envs.shell.noisy_oracle import noisy
-from envs.transcripts import demonstration, play_oracle
 
 
 def test_every_family_stands_in_one_kind():

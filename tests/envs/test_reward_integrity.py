@@ -3,11 +3,11 @@
 import pytest
 
 from ale_jax.agent.tools import bash, finish, render_tool_call
+from ale_jax.envs.shell.env import ShellEnv
+from ale_jax.envs.shell.families import FAMILIES, generate
+from ale_jax.envs.shell.verifier import verify
+from ale_jax.envs.shell.world import Goal
 from ale_jax.sandbox.api import ExecResult
-from envs.shell.env import ShellEnv
-from envs.shell.families import FAMILIES, generate
-from envs.shell.verifier import verify
-from envs.shell.world import Goal
 
 SEED = 1
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from envs.shell.families import generate
-from envs.shell.families.trek import DOORS
+from ale_jax.envs.shell.families import generate
+from ale_jax.envs.shell.families.trek import DOORS
 
 
 def _crossings(family, seed):

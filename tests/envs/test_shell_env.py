@@ -4,10 +4,10 @@ import pytest
 
 from ale_jax.agent.api import VerifierError
 from ale_jax.agent.tools import bash, finish, render_tool_call
+from ale_jax.envs.shell.env import ShellEnv
+from ale_jax.envs.shell.families import generate
+from ale_jax.envs.tool_steps import observation
 from ale_jax.sandbox.api import ExecResult, SandboxLost
-from envs.shell.env import ShellEnv
-from envs.shell.families import generate
-from envs.tool_steps import observation
 from tests.rows import each_row
 
 

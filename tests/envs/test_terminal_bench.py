@@ -7,14 +7,14 @@ import pytest
 from ale_jax.agent.api import NoVerdictError, VerifierError
 from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
 from ale_jax.agent.tools import bash, finish, render_tool_call
+from ale_jax.envs.terminal_bench import env as world
+from ale_jax.envs.terminal_bench import validate
+from ale_jax.envs.terminal_bench.env import SPEC, TerminalBenchEnv, score
+from ale_jax.envs.terminal_bench.task import read_task
 from ale_jax.records import EpisodeKey, Status, Task
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import WORK
 from ale_jax.sandbox.verify.verifier import REMEDY, has_pytest
-from envs.terminal_bench import env as world
-from envs.terminal_bench import validate
-from envs.terminal_bench.env import SPEC, TerminalBenchEnv, score
-from envs.terminal_bench.task import read_task
 from tests.envs.task_folders import SOLUTION, TASK, write_task
 from tests.sandbox.conftest import PROBES
 

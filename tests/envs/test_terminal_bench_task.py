@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from envs.terminal_bench.task import read_task, read_tasks
+from ale_jax.envs.terminal_bench.task import read_task, read_tasks
 from tests.envs.task_folders import RUN_TESTS, SOLUTION, TASK, TEST, write_task
 
 

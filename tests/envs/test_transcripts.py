@@ -5,9 +5,9 @@ import re
 import pytest
 
 from ale_jax.agent.tools import SYSTEM_PROMPT, parse_tool_call
-from envs.shell.families import FAMILIES
-from envs.shell.words import WORDS
-from envs.transcripts import collect
+from ale_jax.envs.shell.families import FAMILIES
+from ale_jax.envs.shell.words import WORDS
+from ale_jax.envs.transcripts import collect
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,8 @@
 import pytest
 
 from ale_jax.agent.tools import bash, finish
-from envs.shell import families, validate
-from envs.shell.world import Goal, World
+from ale_jax.envs.shell import families, validate
+from ale_jax.envs.shell.world import Goal, World
 
 FILES = {"barn/lamp.txt": b"rose\n"}
 FREE = World("", FILES, Goal(FILES), oracle=(finish(),))

@@ -2,9 +2,9 @@
 
 import re
 
-from envs.shell import world
-from envs.shell.families import FAMILIES, generate
-from envs.shell.words import WORDS
+from ale_jax.envs.shell import world
+from ale_jax.envs.shell.families import FAMILIES, generate
+from ale_jax.envs.shell.words import WORDS
 
 
 def test_there_are_100_different_words_of_4_to_8_small_letters():

@@ -10,15 +10,15 @@ import sys
 
 import pytest
 
-from envs.shell.families import (
+from ale_jax.envs.shell.families import (
     FAMILIES,
     HELD_OUT_FAMILIES,
     LONG_FAMILIES,
     TRAIN_FAMILIES,
     generate,
 )
-from envs.shell.words import WORDS
-from envs.splits import SPLITS
+from ale_jax.envs.shell.words import WORDS
+from ale_jax.envs.splits import SPLITS
 from tests.rows import each_row
 
 EVERY_FAMILY = each_row("family", FAMILIES)
@@ -91,7 +91,7 @@ def test_instructions_and_episodes_are_short(family):
 def test_every_wording_is_used(family):
     drawn = re.compile(rf"[^ ]*({'|'.join(WORDS)})[^ .,:?]*([.][a-z]+)?")
     instructions = [generate(family, seed).instruction for seed in range(100)]
-    wordings = importlib.import_module(f"envs.shell.families.{family}").WORDINGS
+    wordings = importlib.import_module(f"ale_jax.envs.shell.families.{family}").WORDINGS
     patterns = {drawn.sub("_", instruction) for instruction in instructions}
     assert patterns == {re.sub("{[a-z]+}", "_", wording) for wording in wordings}
 

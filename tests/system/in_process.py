@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ale_jax.agent.loop import AgentLimits
+from ale_jax.configs import smoke
 from ale_jax.data.journal import Journal
 from ale_jax.gateway.custody.ledger import Ledger
 from ale_jax.model.sharding import make_mesh
@@ -32,7 +33,6 @@ from ale_jax.system.hosts.commands import Alone
 from ale_jax.system.tasks import Cursor
 from ale_jax.system.train_loop import TrainParts, train_loop
 from ale_jax.system.trainer import Trainer
-from configs import smoke
 
 ALONE = Alone()
 TURNS = 2

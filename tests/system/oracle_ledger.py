@@ -9,6 +9,7 @@ import numpy as np
 from ale_jax.agent.api import Reply
 from ale_jax.agent.tools import render_tool_call
 from ale_jax.engine.engine import EngineStopped
+from ale_jax.envs.shell.families import generate
 from ale_jax.gateway.custody.ledger import AgentClock
 from ale_jax.gateway.custody.token_tree import TokenTree
 from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
@@ -16,7 +17,6 @@ from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.formats.plain_json import PlainJson
 from ale_jax.gateway.language import Language
 from ale_jax.records import Trajectory
-from envs.shell.families import generate
 from tests.gateway.fake_policy import Written
 from tests.gateway.speech import read, render, sample
 

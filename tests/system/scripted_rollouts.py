@@ -8,10 +8,10 @@ from ale_jax.agent.api import Reply
 from ale_jax.agent.loop import AgentLimits, ScriptedPolicy
 from ale_jax.agent.tools import render_tool_call
 from ale_jax.data.replay import Group
+from ale_jax.envs.registry import make_env, needs_sandbox
+from ale_jax.envs.shell.families import generate
 from ale_jax.records import Trajectory
 from ale_jax.rollout.play import EpisodeRunner
-from envs.registry import make_env, needs_sandbox
-from envs.shell.families import generate
 from tests.data.make_trajectories import make_turn
 
 

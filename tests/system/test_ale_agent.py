@@ -14,8 +14,11 @@ from ale_jax.agent.assistant.sessions import Sessions
 from ale_jax.agent.external import PolicyAccess
 from ale_jax.agent.loop import AgentLimits
 from ale_jax.agent.tools import SYSTEM_PROMPT
+from ale_jax.configs import quickstart_ale_agent
+from ale_jax.configs.quickstart_ale_agent import SETTINGS
 from ale_jax.data.packing import Shape, pack
 from ale_jax.engine.engine import Engine
+from ale_jax.envs.registry import kind_of, make_env, needs_sandbox
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.custody.ledger import Ledger
 from ale_jax.gateway.server import served
@@ -31,9 +34,6 @@ from ale_jax.system.agent_demonstrations import played_by
 from ale_jax.system.build_config import build_config
 from ale_jax.system.config import MIN_VOCAB
 from ale_jax.system.demonstrations import make_tokenizer, tokenize
-from configs import quickstart_ale_agent
-from configs.quickstart_ale_agent import SETTINGS
-from envs.registry import kind_of, make_env, needs_sandbox
 from tests.agent.assistant.scripted import endpoint_that, in_turn
 from tests.engine.shapes import engine_shape
 from tests.model.shapes import DENSE

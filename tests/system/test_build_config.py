@@ -12,7 +12,7 @@ from ale_jax.system.config import RunConfig
 from ale_jax.system.fields import flat
 from tests.rows import each_row
 
-SMOKE = importlib.import_module("configs.smoke").get_config().to_dict()
+SMOKE = importlib.import_module("ale_jax.configs.smoke").get_config().to_dict()
 
 
 def smoke_with(changes):
@@ -50,7 +50,7 @@ def smoke_with(changes):
     ],
 )
 def test_sections_must_fit_the_algorithm(name, fields, answer):
-    config = importlib.import_module("configs.smoke").get_config(name)
+    config = importlib.import_module("ale_jax.configs.smoke").get_config(name)
     config.update_from_flattened_dict(fields)
     with pytest.raises(ValueError, match=re.escape(answer)):
         build_config(config.to_dict())
@@ -66,7 +66,7 @@ def test_sections_must_fit_the_algorithm(name, fields, answer):
     ],
 )
 def test_what_is_not_read_is_not_refused(name, fields):
-    config = importlib.import_module("configs.smoke").get_config(name)
+    config = importlib.import_module("ale_jax.configs.smoke").get_config(name)
     config.update_from_flattened_dict(fields)
     build_config(config.to_dict())
 

@@ -11,6 +11,7 @@ from ale_jax.agent.api import Message
 from ale_jax.agent.tools import bash, finish, render_tool_call
 from ale_jax.algo.losses import count_loss_denominator, sft_loss
 from ale_jax.data.packing import Shape, pack
+from ale_jax.envs.transcripts import Transcript, demonstration
 from ale_jax.gateway.custody.token_tree import Call
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.learn.step import forward
@@ -19,7 +20,6 @@ from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import Task
 from ale_jax.system.agent_demonstrations import _Demonstration
 from ale_jax.system.demonstrations import chunk_mask, demonstrate, is_noisy, tokenize
-from envs.transcripts import Transcript, demonstration
 from tests.model.shapes import DENSE
 
 SHAPE = Shape(microbatch_rows=1, pack_length=256, chunks_per_pack=8)

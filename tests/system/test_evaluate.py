@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
+from ale_jax.envs.splits import SPLITS
 from ale_jax.records import Status
 from ale_jax.system.config import EvalConfig, WorldsConfig
 from ale_jax.system.run_logger import evaluation_line
 from ale_jax.system.tasks import evaluation_keys, require_judged, tally
-from envs.splits import SPLITS
 from tests.data.make_trajectories import make_trajectory
 
 WORLDS = WorldsConfig(("trail", "count"), ("relay",), tasks_per_family=0)

@@ -36,7 +36,7 @@ def run(tmp_path_factory):
     weights: what it says that it began with."""
 
     def make(weights=""):
-        values = importlib.import_module("configs.smoke").get_config().to_dict()
+        values = importlib.import_module("ale_jax.configs.smoke").get_config().to_dict()
         values |= {"lora": LORA, "weights": weights}
         config = build_config(values)
         tokenizer = ChatTokenizer(train_bpe(MESSAGES, config.tokenizer.vocab_size))

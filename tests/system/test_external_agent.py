@@ -12,6 +12,9 @@ import pytest
 from ale_jax.agent.external import ExternalAgent, PolicyAccess
 from ale_jax.agent.loop import AgentLimits
 from ale_jax.agent.tools import SYSTEM_PROMPT
+from ale_jax.envs.registry import make_env, needs_sandbox
+from ale_jax.envs.shell.families import FAMILIES
+from ale_jax.examples.shell_agent import Shell
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.server import served
 from ale_jax.model.sampler import Sampling
@@ -20,9 +23,6 @@ from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.sandbox.api import SandboxLost
 from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.runtime import pick_runtime
-from envs.registry import make_env, needs_sandbox
-from envs.shell.families import FAMILIES
-from examples.shell_agent import Shell
 from tests.sandbox.service.conftest import over
 from tests.system.conftest import SPEC
 from tests.system.oracle_ledger import OracleLedger

@@ -16,7 +16,7 @@ from ale_jax.system.states import first_state
 
 
 def _config(weights, **changes):
-    config = importlib.import_module("configs.smoke").get_config()
+    config = importlib.import_module("ale_jax.configs.smoke").get_config()
     config.update(weights=str(weights), **changes)
     return build_config(config.to_dict())
 

@@ -21,7 +21,7 @@ from ale_jax.model.sharding import MeshShape, make_mesh, num_data_shards
 from ale_jax.system.build_config import build_config
 from ale_jax.system.plan import make_plan
 
-SMOKE = importlib.import_module("configs.smoke").get_config
+SMOKE = importlib.import_module("ale_jax.configs.smoke").get_config
 
 
 def _config(**changes):

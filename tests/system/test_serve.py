@@ -31,7 +31,7 @@ MESSAGES = [{"role": "user", "content": "Read lemon.txt, then report."}]
 
 @pytest.fixture(scope="module")
 def config():
-    return build_config(importlib.import_module("configs.smoke").get_config().to_dict())
+    return build_config(importlib.import_module("ale_jax.configs.smoke").get_config().to_dict())
 
 
 @pytest.fixture(scope="module")

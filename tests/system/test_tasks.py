@@ -1,9 +1,9 @@
 """Positions give tasks: always the same ones, and never a training task in an evaluation."""
 
 from ale_jax.data.replay import Group
+from ale_jax.envs.shell.families import TRAIN_FAMILIES
+from ale_jax.envs.splits import SPLITS
 from ale_jax.system.tasks import Cursor, demonstration_tasks, evaluation, probe_tasks, train_task
-from envs.shell.families import TRAIN_FAMILIES
-from envs.splits import SPLITS
 from tests.data.make_trajectories import make_trajectory, make_turn
 
 

@@ -71,7 +71,7 @@ class ImageOutcome:
 
 def recipe_in_envs(name: str) -> Path | None:
     """Returns the recipe folder of the image ale-`name` in this repository: envs/NAME/image."""
-    folder = Path(__file__).parents[3] / "envs" / name / "image"
+    folder = Path(__file__).parents[2] / "envs" / name / "image"
     return folder if folder.is_dir() else None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
@@ -15,10 +16,9 @@ from pathlib import Path
 import ray
 
 from ale_jax import errors
-from envs import registry
 
 DIGEST_CHARS = 12
-PACKAGES = (Path(errors.__file__).parent, Path(registry.__file__).parent)
+PACKAGE = Path(errors.__file__).parent
 
 
 @functools.cache
@@ -28,17 +28,20 @@ def own_code() -> dict[str, str]:
         "python": platform.python_version(),
         "ray": ray.__version__,
         "ale-jax": version("ale-jax"),
-        "source": source_digest(*PACKAGES),
+        "source": source_digest(PACKAGE),
     }
 
 
-def source_digest(*packages: Path) -> str:
-    """Of the names and contents of all Python files of these folders."""
+def source_digest(package: Path) -> str:
+    """Returns a digest of the names and contents of all Python files of a package.
+
+    Worlds and configs are links in a checkout and folders where ale-jax is installed; both count.
+    """
     digest = hashlib.sha256()
-    for package in packages:
-        for file in sorted(package.rglob("*.py")):
-            content = hashlib.sha256(file.read_bytes()).hexdigest()
-            digest.update(f"{package.name}/{file.relative_to(package)} {content}\n".encode())
+    folders = (Path(folder) for folder, _, _ in os.walk(package, followlinks=True))
+    for file in sorted(file for folder in folders for file in folder.glob("*.py")):
+        content = hashlib.sha256(file.read_bytes()).hexdigest()
+        digest.update(f"{file.relative_to(package)} {content}\n".encode())
     return digest.hexdigest()[:DIGEST_CHARS]
 
 

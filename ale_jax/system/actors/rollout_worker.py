@@ -21,6 +21,7 @@ from ray.util import get_node_ip_address
 
 from ale_jax.agent.external import ExternalAgent, PolicyAccess
 from ale_jax.agent.loop import AgentLimits
+from ale_jax.envs.registry import make_env, needs_sandbox
 from ale_jax.errors import RolloutsFailed
 from ale_jax.records import EpisodeKey, Prefix
 from ale_jax.rollout.play import EpisodeResult, EpisodeRunner
@@ -31,7 +32,6 @@ from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.system.actors.cluster import alive_nodes
 from ale_jax.system.actors.code_version import own_code
 from ale_jax.system.actors.role import Role, start_actor
-from envs.registry import make_env, needs_sandbox
 
 
 @dataclasses.dataclass(frozen=True)

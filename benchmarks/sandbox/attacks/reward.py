@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
 from ale_jax.agent.tools import bash, finish, render_tool_call
+from ale_jax.envs.shell.env import ShellEnv
+from ale_jax.envs.shell.families import generate
+from ale_jax.envs.terminal_bench.env import APP, WRITABLE, TerminalBenchEnv
+from ale_jax.envs.terminal_bench.task import TerminalBenchTask
 from ale_jax.records import Episode, EpisodeKey, Task
 from ale_jax.sandbox.blocking import BlockingSandbox
 from ale_jax.sandbox.verify.verifier import REMEDY, has_pytest
 from benchmarks.sandbox.attacks.attack import Arena, Attack, evidence, require
-from envs.shell.env import ShellEnv
-from envs.shell.families import generate
-from envs.terminal_bench.env import APP, WRITABLE, TerminalBenchEnv
-from envs.terminal_bench.task import TerminalBenchTask
 
 REWARD = "reward"
 SEED = 1

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from envs.shell.families import (
+from ale_jax.envs.shell.families import (
     census,
     config,
     count,
@@ -23,7 +23,7 @@ from envs.shell.families import (
     trek,
     vault,
 )
-from envs.shell.world import Generator, World
+from ale_jax.envs.shell.world import Generator, World
 
 FAMILIES: Mapping[str, Generator] = {
     "trail": trail.generate,

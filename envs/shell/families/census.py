@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ale_jax.agent.tools import bash, finish
-from envs.shell.families.count import counted_log
-from envs.shell.world import Goal, Names, World, lines, pick, shuffled
+from ale_jax.envs.shell.families.count import counted_log
+from ale_jax.envs.shell.world import Goal, Names, World, lines, pick, shuffled
 
 WORDINGS = (
     "The entry FAILED in {log} names a word and a file: write their count to {result}.",

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 
 from ale_jax.agent.tools import bash, finish
-from envs.shell.world import Goal, Names, World, lines, pick
+from ale_jax.envs.shell.world import Goal, Names, World, lines, pick
 
 WORDINGS = (
     "Start at {start} and follow the way. Answer with the code at its end.",

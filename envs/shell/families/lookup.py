@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 
 from ale_jax.agent.tools import bash, finish
-from envs.shell.world import Goal, Names, World, lines, pick, shuffled
+from ale_jax.envs.shell.world import Goal, Names, World, lines, pick, shuffled
 
 WORDINGS = (
     "Answer with the room of {person}: team in {teams}, floor in {floors}, room in {rooms}.",

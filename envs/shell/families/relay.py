@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ale_jax.agent.tools import bash, finish
-from envs.shell.families.config import settings
-from envs.shell.world import Goal, Names, World, lines, pick, shuffled
+from ale_jax.envs.shell.families.config import settings
+from ale_jax.envs.shell.world import Goal, Names, World, lines, pick, shuffled
 
 WORDINGS = (
     "Follow next from {start}, then make the change that the last file asks for.",

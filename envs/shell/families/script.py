@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ale_jax.agent.tools import bash, finish
-from envs.shell.world import Goal, Names, Probe, World, lines, pick
+from ale_jax.envs.shell.world import Goal, Names, Probe, World, lines, pick
 
 WORDINGS = (
     "{script} fails: its data has another name now. Repair it.",

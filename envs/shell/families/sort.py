@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ale_jax.agent.tools import bash, finish
-from envs.shell.world import Goal, Names, World, lines, pick, shuffled
+from ale_jax.envs.shell.world import Goal, Names, World, lines, pick, shuffled
 
 WORDINGS = (
     "Move the file in {source} that holds {word} to {target}.",

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ale_jax.agent.tools import bash, finish
-from envs.shell.world import Goal, Names, World, lines, pick
+from ale_jax.envs.shell.world import Goal, Names, World, lines, pick
 
 WORDINGS = (
     "Begin with note.txt and take any doors. Answer with the code that you find.",

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from envs.shell.families.trek import DOORS, draw_lights, rooms
-from envs.shell.world import World
+from ale_jax.envs.shell.families.trek import DOORS, draw_lights, rooms
+from ale_jax.envs.shell.world import World
 
 WORDINGS = (
     "Begin with note.txt and cross the vault. Answer with the code at its end.",

@@ -40,7 +40,7 @@ def is_here(api, manifest) -> bool:
 
 
 def test_the_repository_has_the_recipe_of_its_image():
-    assert recipe_in_envs("shell") == ROOT / "envs" / "shell" / "image"
+    assert recipe_in_envs("shell").resolve() == ROOT / "envs" / "shell" / "image"
     assert recipe_in_envs("nobody") is None
 
 

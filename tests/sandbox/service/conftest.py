@@ -107,8 +107,8 @@ def remote(shared_remote):
 
 def worlds():
     """As launch code would make them."""
-    from envs.shell.env import ShellEnv
-    from envs.shell.families import FAMILIES
+    from ale_jax.envs.shell.env import ShellEnv
+    from ale_jax.envs.shell.families import FAMILIES
 
     def factory(family):
         return lambda sandbox: ShellEnv(family, sandbox, "train")

@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ale_jax.agent.tools import render_tool_call
+from ale_jax.envs.shell.families import FAMILIES, generate
 from ale_jax.sandbox.pool.api import Cause
 from ale_jax.sandbox.service import gem
 from ale_jax.sandbox.service.access import ServiceSettings
-from envs.shell.families import FAMILIES, generate
 from tests.sandbox.conftest import SPEC
 from tests.sandbox.service.conftest import ANN, BOB, over_memory
 

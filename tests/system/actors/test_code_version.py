@@ -1,6 +1,8 @@
 """Which code a process runs, and how it is told from another's."""
 
-from ale_jax.system.actors.code_version import PACKAGES, differing, own_code, source_digest
+import shutil
+
+from ale_jax.system.actors.code_version import PACKAGE, differing, own_code, source_digest
 
 
 def test_the_digest_changes_with_every_file_and_name(tmp_path):
@@ -14,8 +16,18 @@ def test_the_digest_changes_with_every_file_and_name(tmp_path):
     assert len(set(digests)) == 4 and source_digest(package) == digests[-1]
 
 
+def test_a_linked_folder_counts_like_a_folder(tmp_path):
+    worlds = tmp_path / "worlds"
+    for name in ("installed", "checkout", "worlds"):
+        (tmp_path / name).mkdir()
+    (worlds / "a.py").write_text("1")
+    shutil.copytree(worlds, tmp_path / "installed" / "worlds")
+    (tmp_path / "checkout" / "worlds").symlink_to(worlds)
+    assert source_digest(tmp_path / "installed") == source_digest(tmp_path / "checkout")
+
+
 def test_it_covers_the_worlds_and_names_the_versions():
-    assert [package.name for package in PACKAGES] == ["ale_jax", "envs"]
+    assert (PACKAGE / "envs" / "registry.py").is_file()
     assert list(own_code()) == ["python", "ray", "ale-jax", "source"]
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import ale_jax
-import envs
 from ale_jax.errors import RolloutsFailed
 from ale_jax.monitor.events import read_events
 from ale_jax.system.actors.cluster import check_address, ray_cluster
@@ -110,10 +109,8 @@ def _events(workdir: Path, kind: str):
 def test_a_worker_of_another_code_version_is_refused(
     cluster, leave, runtime_name, tmp_path, monkeypatch
 ):
-    for package in (ale_jax, envs):
-        source = Path(package.__file__).parent
-        shutil.copytree(source, tmp_path / "other" / source.name)
-    with (tmp_path / "other" / "envs" / "registry.py").open("a") as file:
+    shutil.copytree(Path(ale_jax.__file__).parent, tmp_path / "other" / "ale_jax")
+    with (tmp_path / "other" / "ale_jax" / "envs" / "registry.py").open("a") as file:
         file.write("# another rule\n")
     other = {"env_vars": {"PYTHONPATH": str(tmp_path / "other")}, "resources": {"other": 1}}
     cluster.add_node(**NODE | other)

@@ -12,11 +12,11 @@ from ale_jax.agent.api import Reply
 from ale_jax.agent.loop import AgentLimits
 from ale_jax.agent.tools import bash, render_tool_call
 from ale_jax.data.packing import text_turn
+from ale_jax.envs.shell.families import generate
 from ale_jax.errors import RolloutsFailed
 from ale_jax.model.sampler import Sampling
 from ale_jax.records import EpisodeKey, Prefix, RolloutRequest, Status, Task
 from ale_jax.system.actors.rollout_workers import WorkerCounts
-from envs.shell.families import generate
 from tests.system import sandboxes
 from tests.system.actors.workers import (
     LIMITS,

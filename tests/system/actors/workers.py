@@ -5,6 +5,7 @@ import time
 
 from ale_jax.agent.loop import AgentLimits
 from ale_jax.engine.engine import EngineStopped
+from ale_jax.envs.shell.families import TRAIN_FAMILIES
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.server import served
 from ale_jax.model.sampler import Sampling
@@ -15,7 +16,6 @@ from ale_jax.system.actors.rollout_workers import RolloutWorkers
 from ale_jax.system.config import RolloutConfig
 from ale_jax.system.placement_config import PlacementConfig
 from ale_jax.system.survival_config import DeadlinesConfig
-from envs.shell.families import TRAIN_FAMILIES
 from tests.system.conftest import SPEC
 from tests.system.oracle_ledger import OracleLedger
 
