@@ -33,13 +33,13 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 PROGRAMS = Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
 UNUSED_DAYS = 14
 
-# They share images and networks that the first of them makes and the last one removes.
-TOGETHER = ("tests/benchmarks/test_sandbox", "tests/sandbox/")
+# They share the machine's loop devices, and one of them counts those.
+TOGETHER = ("tests/sandbox/disk/",)
 
 # Whole runs, and what takes as long; dealt out first.
 SLOW = (
-    *TOGETHER,
-    *("tests/system/", "tests/test_notebooks", "tests/learn/", "tests/launch/test_ray_slices"),
+    *("tests/benchmarks/test_sandbox", "tests/sandbox/", "tests/system/", "tests/test_notebooks"),
+    *("tests/learn/", "tests/launch/test_ray_slices"),
 )
 
 # Not for want of anything: the test is about the other runtime, another user, or another kernel;

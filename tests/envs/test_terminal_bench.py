@@ -16,7 +16,7 @@ from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import WORK
 from ale_jax.sandbox.verify.verifier import REMEDY, has_pytest
 from tests.envs.task_folders import SOLUTION, TASK, write_task
-from tests.sandbox.conftest import PROBES
+from tests.runtimes import PROBES
 
 FREE = {"tests/test_outputs.py": "def test_nothing(): pass"}
 HOPELESS = {"tests/test_outputs.py": "def test_all(): assert False"}

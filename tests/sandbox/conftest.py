@@ -1,34 +1,27 @@
 """Sandboxes of both runtimes. Tests share one of each, since nothing must outlive a reset."""
 
-import functools
 import io
+import os
 import tarfile
 
 import docker
 import pytest
 
-from ale_jax.sandbox import bubblewrap, docker_runtime
+from ale_jax.sandbox import docker_runtime
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
+from tests.runtimes import PROBES, play_on
 
 SPEC = SandboxSpec(memory_mb=96, pids=48, files_mb=8, command_seconds=5.0, output_bytes=1000)
-EMPTY = "ale-test-empty"
-PROBES = {"bubblewrap": bubblewrap.probe, "docker": docker_runtime.probe}
+EMPTY = f"ale-test-empty-{os.getpid()}"  # other processes run tests beside us
 
 
 def pytest_generate_tests(metafunc):
     """Tests marked `each_runtime`, what a runtime promises, play on both runtimes. The others play
     on one: they are about the runner and what is above it, which is the same code on both."""
+    on_both = metafunc.definition.get_closest_marker("each_runtime") is not None
     for fixture in {"runtime", "pytest_runtime"} & set(metafunc.fixturenames):
-        on_both = metafunc.definition.get_closest_marker("each_runtime")
-        names = list(PROBES) if on_both else [_first_that_works()]
-        metafunc.parametrize(fixture, names, indirect=True, scope="session")
-
-
-@functools.cache
-def _first_that_works() -> str:
-    """The first name if none does, so that a test is skipped with that one's reason."""
-    return next((name for name, probe in PROBES.items() if not probe(SPEC)), next(iter(PROBES)))
+        play_on(metafunc, fixture, on_both)
 
 
 @pytest.fixture(scope="session")

@@ -5,15 +5,19 @@ import os
 import pytest
 from ray.cluster_utils import Cluster
 
-from ale_jax.sandbox import bubblewrap, docker_runtime
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.system.actors.cluster import OBJECT_STORE_BYTES, ray_cluster
+from tests.runtimes import PROBES, play_on
 
 SPEC = SandboxSpec(memory_mb=128, pids=48, files_mb=8, command_seconds=5.0)
 NODE = {"num_cpus": 1, "object_store_memory": OBJECT_STORE_BYTES}
-PROBES = {"bubblewrap": bubblewrap.probe, "docker": docker_runtime.probe}
+
+
+def pytest_generate_tests(metafunc):
+    if "each_runtime" in metafunc.fixturenames:
+        play_on(metafunc, "each_runtime", both=True)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +43,7 @@ def runtime_name():
         pytest.skip(f"needs a sandbox runtime: {error}")
 
 
-@pytest.fixture(scope="session", params=PROBES)
+@pytest.fixture(scope="session")
 def each_runtime(request):
     if reason := PROBES[request.param](SPEC):
         pytest.skip(f"{request.param}: {reason}")

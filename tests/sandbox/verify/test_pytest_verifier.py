@@ -18,7 +18,7 @@ from ale_jax.sandbox.verify.verifier import (
     pytest_verifier,
     verify,
 )
-from tests.sandbox.conftest import PROBES
+from tests.runtimes import PROBES
 from tests.sandbox.verify import conftest
 
 SPEC = dataclasses.replace(conftest.SPEC, memory_mb=256, env=(("PYTHONPATH", "/app"),))
