@@ -1,18 +1,22 @@
 """The train loop where it waits, and where updates come to nothing."""
 
-import itertools
+import contextlib
+import dataclasses
+import queue
 
-import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from ale_jax.data.journal import Journal
 from ale_jax.data.staleness import Drop, StalenessGate
 from ale_jax.errors import RunFailed
-from ale_jax.learn import critics
-from ale_jax.learn.critic_credit import CRITIC_SKIPPED
+from ale_jax.learn.critic_credit import CRITIC_SKIPPED, CRITICS_WITHOUT_UPDATE
 from ale_jax.learn.finite import SKIPPED
+from ale_jax.system.actors.rollout_scheduler import RolloutScheduler
 from ale_jax.system.tasks import Cursor, GroupStream
-from ale_jax.system.train_loop import FAILED_STEPS, take_groups
-from tests.system.in_process import train
+from ale_jax.system.train_loop import FAILED_STEPS, TrainParts, take_groups, train_loop
+from tests.data.make_trajectories import make_trajectory, make_turn
+from tests.system.in_process import Callbacks, FromTheStart, run_config
 
 
 class FailingRollouts:
@@ -49,24 +53,78 @@ def test_groups_that_a_checkpoint_left_open_are_still_open_until_they_are_asked_
     assert (stream.left_open, stream.next_group) == ((), 15)
 
 
-def test_critics_whose_updates_are_not_finite_end_the_run(monkeypatch):
-    whole = critics.critic_loss
+class PlayedEpisodes:
+    """In place of rollout workers: every episode is over as soon as it is asked for."""
 
-    def not_finite(*arrays):
-        loss, sums = whole(*arrays)
-        return loss * jnp.nan, sums
+    free_places = 8
 
-    monkeypatch.setattr(critics, "critic_loss", not_finite)
-    with pytest.raises(RunFailed, match=r"step 3: 3 steps .* in a row .*critics\.optimizer"):
-        train(6, "ppo", critics={"warmup_steps": 9, "epochs": 2})
+    def __init__(self):
+        self.version, self._played = 0, queue.Queue()
+
+    def publish(self, version):
+        self.version = version
+
+    def submit(self, request, sampling):
+        turns = [make_turn([1], [2, 3], version=self.version)]
+        played = make_trajectory(request.key.group, request.key.member, turns)
+        self._played.put(dataclasses.replace(played, start_version=self.version))
+
+    def results(self, timeout):
+        with contextlib.suppress(queue.Empty):
+            yield self._played.get(timeout=timeout)
+
+    def start_versions(self):
+        return {}
+
+    def abandon(self, groups):
+        pass
 
 
-def test_a_critic_that_skips_some_updates_of_each_step_does_not_end_the_run(monkeypatch):
-    whole, every_second = critics.Critics.update, itertools.cycle([True, False])
+class StepsOf:
+    """In place of the learner: its steps end with these sums and figures."""
 
-    def update(*args):
-        return whole(*args) | {SKIPPED: next(every_second)}
+    def __init__(self, steps):
+        self._steps = iter(steps)
 
-    monkeypatch.setattr(critics.Critics, "update", update)
-    _, _, reports = train(4, "ppo", critics={"warmup_steps": 9, "epochs": 2})
-    assert [report.extra[CRITIC_SKIPPED] for report in reports] == [1] * 4
+    def learn(self, groups, imitated, version):
+        sums, figures = next(self._steps)
+        return None, sums, dict(figures)
+
+    def logp(self, version, batch):
+        return np.zeros_like(batch.logp_mu_BT)
+
+
+def reports_of(steps, folder):
+    """The reports of a run whose learner's steps end so."""
+    reports = []
+    config = run_config(len(steps), rl={"alpha": 0.0, "groups_per_step": 2, "group_size": 2})
+    workers, learner = PlayedEpisodes(), StepsOf(steps)
+    callbacks = Callbacks(workers.publish, reports.append, lambda cursor, resampling: None)
+    with (
+        Journal(folder, lambda *_, **__: None) as journal,
+        RolloutScheduler(workers, _nothing) as scheduler,
+    ):
+        parts = TrainParts(config, learner, scheduler, FromTheStart(2), journal, callbacks)
+        train_loop(Cursor(), parts)
+    return reports
+
+
+@pytest.mark.parametrize(
+    ("skipped", "remedy"),
+    [
+        (({SKIPPED: True}, {}), "rl_optimizer"),
+        (({SKIPPED: False}, {CRITICS_WITHOUT_UPDATE: 1}), r"critics\.optimizer"),
+    ],
+)
+def test_updates_that_are_not_finite_again_and_again_end_the_run(tmp_path, skipped, remedy):
+    with pytest.raises(RunFailed, match=rf"step 3: 3 .* in a row .*{remedy}"):
+        reports_of([skipped] * 6, tmp_path)
+
+
+def test_updates_that_are_not_finite_once_in_a_while_do_not(tmp_path):
+    good = ({SKIPPED: False}, {CRITICS_WITHOUT_UPDATE: 0, CRITIC_SKIPPED: 1})
+    bad = ({SKIPPED: True}, {CRITICS_WITHOUT_UPDATE: 1, CRITIC_SKIPPED: 2})
+    reports = reports_of([bad, bad, good, bad, bad, good], tmp_path)
+    assert [report.cursor.step for report in reports] == [1, 2, 3, 4, 5, 6]
+    assert [report.extra[CRITIC_SKIPPED] for report in reports] == [2, 2, 1, 2, 2, 1]
+    assert [group.index for report in reports for group in report.groups] == list(range(12))
