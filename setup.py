@@ -23,6 +23,7 @@ REQUIRES = [
     "packaging>=24",
     "prometheus-client>=0.21",
     "pydantic>=2.9",
+    "python-multipart>=0.0.34",
     "pyyaml>=6.0",
     "ray>=2.50",
     "requests>=2.32",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import math
 import os
-import re
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
-BOUNDARY = re.compile(r'multipart/form-data\s*;.*boundary=(?:"([^"]{1,70})"|([^;\s]{1,70}))', re.I)
-PARAMETER = re.compile(r';\s*([a-z]+)="((?:[^"\\]|\\.)*)"', re.I)
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import File, FormParser, parse_options_header
+
 MAX_PARTS = 1024
+IN_MEMORY = {"MAX_MEMORY_FILE_SIZE": math.inf, "MAX_BODY_SIZE": math.inf}  # the body is, too
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,30 +28,49 @@ class Part:
 
 def parse_form(content_type: str, body: bytes) -> list[Part]:
     """Returns the parts in the order sent. Errors: ValueError."""
-    match = BOUNDARY.match(content_type)
-    if not match:
+    kind, options = parse_options_header(content_type)
+    boundary = options.get(b"boundary", b"")
+    if kind != b"multipart/form-data" or not boundary:
         raise ValueError(f"content-type {content_type!r:.140} must be multipart/form-data")
-    mark = b"--" + (match[1] or match[2]).encode("latin-1")
-    first, *pieces = (b"\r\n" + body).split(b"\r\n" + mark)
-    if first or not pieces or not pieces[-1].startswith(b"--"):
-        raise ValueError("the first or the last boundary of the form is missing")
-    if len(pieces) > MAX_PARTS:
-        raise ValueError(f"the form has more than {MAX_PARTS} parts: send it in parts")
-    return [_part(piece) for piece in pieces[:-1]]
+    parts: list[Part] = []
+    is_whole = False
+
+    def add(name: bytes | None, filename: bytes | None, data: bytes) -> None:
+        if len(parts) == MAX_PARTS:
+            raise ValueError(f"the form has more than {MAX_PARTS} parts: send it in parts")
+        if b"\r\n--" + boundary in data:  # not allowed, and other readers would end the part there
+            raise ValueError("the form's boundary is in its data")
+        parts.append(Part(_text(name), _text(filename), data))
+
+    def end() -> None:
+        nonlocal is_whole
+        is_whole = True
+
+    form = FormParser(
+        "multipart/form-data",
+        on_field=lambda field: add(field.field_name, b"", field.value or b""),
+        on_file=lambda file: add(file.field_name, file.file_name, _content(file)),
+        on_end=end,
+        boundary=boundary,
+        config=IN_MEMORY,
+    )
+    try:
+        form.write(body)
+        form.finalize()
+    except FormParserError as error:
+        raise ValueError(f"the form is malformed: {error}") from error
+    if not is_whole:
+        raise ValueError("the last boundary of the form is missing")
+    return parts
 
 
-def _part(piece: bytes) -> Part:
-    head, gap, data = piece.partition(b"\r\n\r\n")
-    rest_of_mark, *lines = head.decode("utf-8", "replace").split("\r\n")
-    if rest_of_mark.strip(" \t"):  # data with the boundary in it, which is not allowed
-        raise ValueError("the form's boundary is in its data")
-    for line in lines:
-        header, _, value = line.partition(":")
-        if header.strip().lower() == "content-disposition":
-            found = {n.lower(): re.sub(r"\\(.)", r"\1", v) for n, v in PARAMETER.findall(value)}
-            if gap and "name" in found:
-                return Part(found["name"], found.get("filename", ""), data)
-    raise ValueError("a part of the form has no name")
+def _text(name: bytes | None) -> str:
+    return (name or b"").decode("utf-8", "replace")
+
+
+def _content(file: File) -> bytes:
+    file.file_object.seek(0)
+    return file.file_object.read()
 
 
 MAX_MEMBERS = 20_000
