@@ -12,12 +12,22 @@ import hashlib
 import json
 import pathlib
 import time
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter as Counts
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Metric,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.pool.api import NodeStatus, SandboxGone, State, Status
@@ -31,122 +41,116 @@ from ale_jax.sandbox.spec import SandboxSpec
 
 # Seconds: from a command in a session to a start that builds an image.
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
     """What the service has done since it started. For one event loop."""
 
-    def __init__(self):
-        self._calls: Counter[tuple[str, int]] = Counter()
-        self._failures: Counter[tuple[str, str]] = Counter()
-        self._seconds: dict[str, float] = {}
-        self._buckets: dict[str, list[int]] = {}
+    def __init__(self) -> None:
         self.under_way = 0
+        self._registry = CollectorRegistry()
+        of = {"registry": self._registry}
+        self._calls = Counter(
+            "ale_sandbox_calls", "Calls, by HTTP status.", ["operation", "status"], **of
+        )
+        self._failures = Counter(
+            "ale_sandbox_failures", "Failures, by kind.", ["operation", "kind"], **of
+        )
+        under_way = Gauge("ale_sandbox_calls_under_way", "Calls in progress.", **of)
+        under_way.set_function(lambda: self.under_way)
+        self._seconds = Histogram(
+            "ale_sandbox_call_seconds",
+            "How long calls took.",
+            ["operation"],
+            buckets=BUCKETS,
+            **of,
+        )
 
     def observe(self, operation: str, status: int, seconds: float) -> None:
         """operation: the name of the route, one of few."""
-        self._calls[operation, status] += 1
-        self._seconds[operation] = self._seconds.get(operation, 0.0) + seconds
-        counts = self._buckets.setdefault(operation, [0] * len(BUCKETS))
-        for index, bound in enumerate(BUCKETS):
-            counts[index] += seconds <= bound
+        self._calls.labels(operation, status).inc()
+        self._seconds.labels(operation).observe(seconds)
 
     def failed(self, operation: str, kind: str) -> None:
-        self._failures[operation, kind] += 1
+        self._failures.labels(operation, kind).inc()
 
-    def render(
+    def text(
         self,
         statuses: Sequence[Status],
         nodes: Sequence[NodeStatus],
         tenants: Sequence[TenantUsage] = (),
-    ) -> str:
-        lines = [*self._operations(), *_pool(statuses, nodes), *_tenants(tenants)]
-        return "\n".join(lines) + "\n"
-
-    def _operations(self) -> Iterable[str]:
-        yield from _head("ale_sandbox_calls_total", "counter", "Calls, by HTTP status.")
-        for (operation, status), count in sorted(self._calls.items()):
-            yield _line("ale_sandbox_calls_total", count, operation=operation, status=status)
-        yield from _head("ale_sandbox_failures_total", "counter", "Failures, by kind.")
-        for (operation, kind), count in sorted(self._failures.items()):
-            yield _line("ale_sandbox_failures_total", count, operation=operation, kind=kind)
-        yield from _head("ale_sandbox_calls_under_way", "gauge", "Calls in progress.")
-        yield _line("ale_sandbox_calls_under_way", self.under_way)
-        yield from self._histograms()
-
-    def _histograms(self) -> Iterable[str]:
-        name = "ale_sandbox_call_seconds"
-        yield from _head(name, "histogram", "How long calls took.")
-        for operation, counts in sorted(self._buckets.items()):
-            total = sum(n for (named, _), n in self._calls.items() if named == operation)
-            for bound, count in zip((*BUCKETS, "+Inf"), (*counts, total), strict=True):
-                yield _line(f"{name}_bucket", count, operation=operation, le=bound)
-            yield _line(f"{name}_sum", round(self._seconds[operation], 6), operation=operation)
-            yield _line(f"{name}_count", total, operation=operation)
+    ) -> bytes:
+        """Returns all of it, and what is so now, as Prometheus reads it."""
+        now = (*_pool(statuses, nodes), *_tenants(tenants))
+        return generate_latest(_Families([*self._registry.collect(), *now]))
 
 
-def _pool(statuses: Sequence[Status], nodes: Sequence[NodeStatus]) -> Iterable[str]:
-    yield from _head("ale_sandbox_sandboxes", "gauge", "Sandboxes, by state.")
-    states = Counter(status.state for status in statuses)
+class _Families(CollectorRegistry):
+    """Metrics that were collected already."""
+
+    def __init__(self, families: Sequence[Metric]):
+        super().__init__()
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._families
+
+
+NODE_GAUGES: Mapping[str, tuple[str, Callable[[NodeStatus], float]]] = {
+    "alive": ("Whether the node answers.", lambda node: node.alive),
+    "slots": ("Maximum number of sandboxes on the node.", lambda node: node.slots),
+    "used_slots": ("Slots in use.", lambda node: node.used),
+    "ready": ("Warm sandboxes.", lambda node: node.ready),
+    "restarts": ("Sandboxes that were lost and started again.", lambda node: node.restarts),
+    "cpu_percent": (
+        "CPU usage of the node, 100 for all cores.",
+        lambda node: round(node.cpu_percent, 1),
+    ),
+    "memory_bytes": ("Memory in use on the node.", lambda node: node.memory_bytes),
+    "memory_capacity_mb": ("Memory for specs.", lambda node: node.memory_capacity_mb),
+    "memory_reserved_mb": ("Memory that specs ask for.", lambda node: node.memory_reserved_mb),
+    "cpus_capacity": ("CPUs for specs.", lambda node: node.cpus_capacity),
+    "cpus_reserved": ("CPUs that specs ask for.", lambda node: node.cpus_reserved),
+}
+TENANT_GAUGES = {
+    "sandboxes": "Living sandboxes of a token.",
+    "memory_mb": "Memory that they ask for.",
+    "cpus": "CPUs that they ask for.",
+    "calls": "Calls of a token in progress.",
+}
+TENANT_COUNTERS = {
+    "sandbox_seconds": "How long the sandboxes of a token were up.",
+    "cpu_seconds": "CPU time that they used.",
+    "bytes_in": "Bytes received from a token.",
+    "bytes_out": "Bytes sent to a token.",
+    "calls": "Calls of a token.",
+}
+
+
+def _pool(statuses: Sequence[Status], nodes: Sequence[NodeStatus]) -> Iterator[Metric]:
+    states = Counts(status.state for status in statuses)
+    family = GaugeMetricFamily("ale_sandbox_sandboxes", "Sandboxes, by state.", labels=["state"])
     for state in State:
-        yield _line("ale_sandbox_sandboxes", states[state], state=state)
-    for name, text, value in (
-        ("alive", "Whether the node answers.", lambda node: int(node.alive)),
-        ("slots", "Maximum number of sandboxes on the node.", lambda node: node.slots),
-        ("used_slots", "Slots in use.", lambda node: node.used),
-        ("ready", "Warm sandboxes.", lambda node: node.ready),
-        ("restarts", "Sandboxes that were lost and started again.", lambda node: node.restarts),
-        (
-            "cpu_percent",
-            "CPU usage of the node, 100 for all cores.",
-            lambda node: round(node.cpu_percent, 1),
-        ),
-        ("memory_bytes", "Memory in use on the node.", lambda node: node.memory_bytes),
-        ("memory_capacity_mb", "Memory for specs.", lambda node: node.memory_capacity_mb),
-        ("memory_reserved_mb", "Memory that specs ask for.", lambda n: n.memory_reserved_mb),
-        ("cpus_capacity", "CPUs for specs.", lambda node: node.cpus_capacity),
-        ("cpus_reserved", "CPUs that specs ask for.", lambda node: node.cpus_reserved),
-    ):
-        yield from _head(f"ale_sandbox_node_{name}", "gauge", text)
+        family.add_metric([state], states[state])
+    yield family
+    for name, (text, value) in NODE_GAUGES.items():
+        family = GaugeMetricFamily(f"ale_sandbox_node_{name}", text, labels=["node"])
         for node in nodes:
-            yield _line(f"ale_sandbox_node_{name}", value(node), node=node.node)
+            family.add_metric([node.node], value(node))
+        yield family
 
 
-def _tenants(tenants: Sequence[TenantUsage]) -> Iterable[str]:
-    for field, kind, text in (
-        ("sandboxes", "gauge", "Living sandboxes of a token."),
-        ("memory_mb", "gauge", "Memory that they ask for."),
-        ("cpus", "gauge", "CPUs that they ask for."),
-        ("calls", "gauge", "Calls of a token in progress."),
-    ):
-        yield from _head(f"ale_sandbox_tenant_{field}", kind, text)
+def _tenants(tenants: Sequence[TenantUsage]) -> Iterator[Metric]:
+    for field, text in TENANT_GAUGES.items():
+        gauge = GaugeMetricFamily(f"ale_sandbox_tenant_{field}", text, labels=["tenant"])
         for each in tenants:
-            yield _line(f"ale_sandbox_tenant_{field}", each.now[field], tenant=each.tenant)
-    for field, text in (
-        ("sandbox_seconds", "How long the sandboxes of a token were up."),
-        ("cpu_seconds", "CPU time that they used."),
-        ("bytes_in", "Bytes received from a token."),
-        ("bytes_out", "Bytes sent to a token."),
-        ("calls", "Calls of a token."),
-    ):
-        name = f"ale_sandbox_tenant_{field}_total"
-        yield from _head(name, "counter", text)
+            gauge.add_metric([each.tenant], each.now[field])
+        yield gauge
+    for field, text in TENANT_COUNTERS.items():
+        total = CounterMetricFamily(f"ale_sandbox_tenant_{field}", text, labels=["tenant"])
         for each in tenants:
-            yield _line(name, round(each.total[field], 3), tenant=each.tenant)
-
-
-def _head(name: str, kind: str, text: str) -> tuple[str, str]:
-    return f"# HELP {name} {text}", f"# TYPE {name} {kind}"
-
-
-def _line(name: str, value: float, **labels: object) -> str:
-    inside = ",".join(f'{key}="{_escaped(str(text))}"' for key, text in labels.items())
-    return f"{name}{{{inside}}} {value}" if inside else f"{name} {value}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+            total.add_metric([each.tenant], each.total[field])
+        yield total
 
 
 MAX_EVENTS = 1000
@@ -174,7 +178,7 @@ async def nodes(by: By) -> Response:
 @serves(pool_router, endpoints.STATS)
 async def stats(by: By) -> Response:
     """Counts your sandboxes by state, and the slots of all nodes that are alive."""
-    states = Counter(status.state for status in await by.statuses())
+    states = Counts(status.state for status in await by.statuses())
     alive = [node for node in await by.pool.nodes() if node.alive]
     slots = {name: sum(getattr(n, name) for n in alive) for name in ("slots", "used", "ready")}
     return reply({"sandboxes": states, "nodes": len(alive), **slots})
@@ -222,8 +226,8 @@ async def show_metrics(request: Request, by: By) -> Response:
     """Counters and histograms for Prometheus, over all tokens, and the usage of yours; for an
     administrator, of each."""
     statuses, nodes = await by.pool.statuses(), await by.pool.nodes()
-    text = request.app.state.metrics.render(statuses, nodes, await _usages(request, by))
-    return Response(text, media_type=CONTENT_TYPE)
+    text = request.app.state.metrics.text(statuses, nodes, await _usages(request, by))
+    return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
 # In a cluster, the pool of the sandbox's node is asked, which does not wait for anything.
@@ -291,7 +295,7 @@ def sandbox_rows(statuses: Sequence[Status]) -> dict[str, Any]:
     ended = [status for status in statuses if status.cause is not None]
     ended.sort(key=_since, reverse=True)
     living = [status for status in statuses if status.cause is None]
-    states = Counter(str(status.state) for status in statuses)
+    states = Counts(str(status.state) for status in statuses)
     return {"states": states, "rows": [_row(each) for each in (*living, *ended[:ENDED_SHOWN])]}
 
 

@@ -223,17 +223,17 @@ def test_the_metrics_count(memory, http, box):
     http.post(RUN, json={"command": "x"})
     http.post(RUN, json={})
     lines = http.get("/metrics").text.splitlines()
-    assert 'ale_sandbox_calls_total{operation="run",status="200"} 1' in lines
-    assert 'ale_sandbox_calls_total{operation="run",status="422"} 1' in lines
-    assert 'ale_sandbox_failures_total{operation="run",kind="invalid"} 1' in lines
-    assert 'ale_sandbox_call_seconds_bucket{operation="run",le="+Inf"} 2' in lines
-    assert 'ale_sandbox_call_seconds_bucket{operation="run",le="60.0"} 2' in lines
-    assert 'ale_sandbox_call_seconds_count{operation="run"} 2' in lines
+    assert 'ale_sandbox_calls_total{operation="run",status="200"} 1.0' in lines
+    assert 'ale_sandbox_calls_total{operation="run",status="422"} 1.0' in lines
+    assert 'ale_sandbox_failures_total{kind="invalid",operation="run"} 1.0' in lines
+    assert 'ale_sandbox_call_seconds_bucket{le="+Inf",operation="run"} 2.0' in lines
+    assert 'ale_sandbox_call_seconds_bucket{le="60.0",operation="run"} 2.0' in lines
+    assert 'ale_sandbox_call_seconds_count{operation="run"} 2.0' in lines
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     assert 0 < float(values['ale_sandbox_call_seconds_sum{operation="run"}']) < 60
-    assert 'ale_sandbox_sandboxes{state="running"} 1' in lines
-    assert 'ale_sandbox_node_slots{node="here"} 4' in lines
-    assert "ale_sandbox_calls_under_way 1" in lines  # this one
+    assert 'ale_sandbox_sandboxes{state="running"} 1.0' in lines
+    assert 'ale_sandbox_node_slots{node="here"} 4.0' in lines
+    assert "ale_sandbox_calls_under_way 1.0" in lines  # this one
 
 
 @pytest.mark.parametrize("has_begun", [False, True])

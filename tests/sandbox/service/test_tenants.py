@@ -246,9 +246,9 @@ def test_a_long_answer_arrives_whole_and_is_counted():
             with service.http(token) as http:
                 text = http.get("/metrics").text
             assert 'ale_sandbox_tenant_cpu_seconds_total{tenant="ann"} 2.5' in text
-            assert 'ale_sandbox_tenant_sandboxes{tenant="ann"} 1' in text
+            assert 'ale_sandbox_tenant_sandboxes{tenant="ann"} 1.0' in text
             assert set(re.findall('tenant="(.*?)"', text)) == shown
-            assert 'ale_sandbox_node_alive{node="here"} 1' in text
+            assert 'ale_sandbox_node_alive{node="here"} 1.0' in text
 
 
 def account(**limits):
