@@ -46,8 +46,8 @@ PROGRAM = "exec(open(0, 'rb', 0, closefd=False).readline())"
 COMMAND = ["python3", "-I", "-S", "-c", PROGRAM]
 # In the order in which they import each other.
 MODULES = (
-    *("wire", "loop", "link", "kernel", "files", "seccomp", "rights", "world", "sockets"),
-    *("processes", "terminal", "session", "jobs", "archives", "usage", "state", "main"),
+    *("wire", "loop", "link", "kernel", "files", "rights", "world", "usage"),
+    *("processes", "terminal", "session", "jobs", "archives", "main"),
 )
 
 # Builds the `runner` package from a JSON frame. `bootstrap` sends it as one line, and PROGRAM reads

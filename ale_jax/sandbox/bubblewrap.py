@@ -11,36 +11,37 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from ale_jax.sandbox import agent_program, cgroups, host_ids, toolkit
-from ale_jax.sandbox.api import ImageMissing, SandboxStartError
+from ale_jax.sandbox.api import ImageMissing, SandboxError, SandboxStartError
 from ale_jax.sandbox.async_sandbox import COMMAND, PROGRAM, AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
 from ale_jax.sandbox.booting import (
-    ROOT_ID,
     Surroundings,
     boot,
-    files_limit,
     log_denial,
     user_id,
 )
-from ale_jax.sandbox.bubblewrap_etc import HOST_ETC, certificates, etc_archive, etc_arguments
+from ale_jax.sandbox.bubblewrap_line import (
+    etc_archive,
+    etc_arguments,
+    line_in_memory,
+    line_on_disk,
+)
 from ale_jax.sandbox.bubblewrap_machine import BubblewrapMachine, Share, Started, start
 from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.disk import roots
 from ale_jax.sandbox.disk.images import ImageFiles
 from ale_jax.sandbox.disk.references import Reference, is_reference
-from ale_jax.sandbox.disk.roots import HeldRoot, Root, Roots
-from ale_jax.sandbox.disk.sandbox import DiskSandbox
+from ale_jax.sandbox.disk.roots import HeldRoot, Roots
 from ale_jax.sandbox.egress.proxy import Record
 from ale_jax.sandbox.host_ids import HostId
 from ale_jax.sandbox.link import Link
-from ale_jax.sandbox.runner.processes import ENVIRONMENT
-from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, WORK, SandboxSpec
+from ale_jax.sandbox.spec import ETC, SandboxSpec
 
 NEEDS = """
 for name in python3 tar "$@"; do
@@ -50,30 +51,6 @@ done
 PROBE_S = 5.0
 # Open files of a process where there are no cgroups. Bounds what pipes hold, which nobody counts.
 FILES_OF_UNGROUPED = 256
-SYSTEM_DIRS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-# What the runner needs to make namespaces for the agent's processes. It has them in the sandbox's
-# user namespace only, and drops them in every process that it starts.
-RUNNER_CAPABILITIES = ("SYS_ADMIN", "SYS_CHROOT", "SETPCAP", "SYS_RESOURCE")
-DEVICES = ("full", "null", "random", "tty", "urandom", "zero")
-DEVICE_LINKS = {
-    "fd": "/proc/self/fd",
-    "ptmx": "pts/ptmx",
-    "stdin": "/proc/self/fd/0",
-    "stdout": "/proc/self/fd/1",
-    "stderr": "/proc/self/fd/2",
-}
-
-# Mounted over the host's /tmp, which nothing needs after this point.
-PARTS = "/tmp"
-MOUNT_PARTS = f"""
-limits=$1; shift; number=0
-mount -t tmpfs -o size=1m,mode=755 parts {PARTS} || exit 1
-while [ "$1" != -- ]; do
-    mkdir {PARTS}/$number && mount -t tmpfs -o "$limits,mode=$1" part {PARTS}/$number || exit 1
-    number=$((number + 1)); shift
-done; shift; exec "$@"
-"""
-
 log = logging.getLogger(__name__)
 
 _serial = itertools.count()  # shared by all runtimes of this process, since cgroups are named by it
@@ -186,7 +163,7 @@ class BubblewrapRuntime(StartsBlocking):
     def _spawn_in_memory(self, spec: SandboxSpec) -> Started:
         with etc_arguments(ETC in spec.writable) as (etc, fds):
             share = self._with_group(spec, Share(user=_claim_user()))
-            line = [*_become(share.user), *_mount(spec), *_bwrap(spec, etc), *COMMAND]
+            line = [*line_in_memory(spec, etc, share.user), *COMMAND]
             return start(share, line, fds)
 
     def _spawn_on_disk(self, spec: SandboxSpec, image: Path, origin: Reference | None) -> Started:
@@ -195,7 +172,7 @@ class BubblewrapRuntime(StartsBlocking):
         tools = self._files.ensure_toolkit()
         root = self._roots.make(spec, image, origin)
         try:
-            line = [*_as_user(root.users.first), *_bwrap_on_disk(spec, root, tools)]
+            line = line_on_disk(spec, root, tools)
             line += toolkit.python("-s", "-S", "-P", "-c", PROGRAM)
             started = start(self._with_group(spec, Share()), line, [root.users.namespace])
         except BaseException:
@@ -280,7 +257,7 @@ def probe(spec: SandboxSpec) -> str | None:
     with contextlib.ExitStack() as held, etc_arguments(ETC in spec.writable) as (etc, fds):
         held.callback(Share(user=user).free)
         programs = [agent_program.PYTHON] if spec.ale_agent else []
-        line = [*_become(user), *_mount(spec), *_bwrap(spec, etc)]
+        line = line_in_memory(spec, etc, user)
         line += ["bash", "-c", NEEDS, "bash", *programs]
         try:
             answer = subprocess.run(
@@ -298,72 +275,56 @@ def _claim_user() -> HostId | None:
     return host_ids.claim() if os.getuid() == 0 else None
 
 
-def _become(user: HostId | None) -> list[str]:
-    return [] if user is None else _as_user(user.number)
+Start = Callable[[Reference | None], Awaitable[AsyncSandbox]]
 
 
-def _as_user(number: int) -> list[str]:
-    return ["setpriv", f"--reuid={number}", f"--regid={number}", "--clear-groups"]
+class DiskSandbox(AsyncSandbox):
+    """An `AsyncSandbox` that is reset by replacing its machine, since the agent may have changed
+    everything in its root. A call in progress then fails with SandboxError.
 
+    A snapshot is a `Reference` to a copy of the root, which stays on this host until the runtime
+    is told to `forget` it.
 
-def _mount(spec: SandboxSpec) -> list[str]:
-    """Command prefix that enters a mount namespace with the sandbox's writable directories below
-    PARTS. The tmpfs mounts of bwrap itself cannot limit the number of files."""
-    limits = f"{files_limit(spec)},nosuid,nodev"
-    modes = [f"{mode:o}" for mode in spec.parts.values()]
-    enter = ["unshare", "--user", "--map-root-user", "--mount"]
-    return [*enter, "sh", "-c", MOUNT_PARTS, "sh", limits, *modes, "--"]
+    first: what it begins as. start: starts another one, from a copy of a root or, with None, from
+    the image.
+    """
 
+    def __init__(self, first: AsyncSandbox, start: Start):
+        super().__init__(first._machine, first.spec, {})
+        self._start = start
+        self._take(first)
 
-def _bwrap(spec: SandboxSpec, etc: list[str]) -> list[str]:
-    """etc: the arguments that put files into /etc."""
-    kept = ROOT_CAPABILITIES if spec.user == "root" else ()
-    line = _namespaces(["--unshare-user"], user_id(spec), kept)
-    line += ["--ro-bind", "/usr", "/usr"]
-    for name in SYSTEM_DIRS:
-        if Path("/", name).is_symlink():
-            line += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
-        else:
-            line += ["--ro-bind-try", f"/{name}", f"/{name}"]
-    line += ["--perms", "0755", "--dir", ETC]
-    for number, path in enumerate(spec.parts):
-        line += ["--bind", f"{PARTS}/{number}", path]
-    if spec.ale_agent:
-        line += ["--ro-bind", str(agent_program.ensure()), agent_program.HOME]
-    if ETC not in spec.writable:
-        for name in certificates(spec):
-            line += ["--ro-bind-try", *[str(HOST_ETC / name)] * 2]
-    return [*line, *etc, *_devices(), "--remount-ro", "/", "--chdir", WORK]
+    async def snapshot(self, max_bytes: int | None = None) -> bytes:
+        """max_bytes: SandboxError if it holds more."""
+        try:
+            reference = await self._machine.freeze()
+        except OSError as error:
+            raise SandboxError(f"the root cannot be copied: {error}") from error
+        return bytes(reference)
 
+    async def restore(self, snapshot: bytes) -> None:
+        await self._replace(Reference.parse(snapshot))
 
-def _bwrap_on_disk(spec: SandboxSpec, root: Root, tools: Path) -> list[str]:
-    """tools: the files of the toolkit."""
-    # There are several users here, so the runner can be another one than the agent.
-    kept = ROOT_CAPABILITIES if spec.user == "root" else ("SETUID", "SETGID")
-    line = _namespaces(["--userns", str(root.users.namespace)], ROOT_ID, kept)
-    for name, value in toolkit.environment().items():
-        line += ["--setenv", name, value]
-    line += ["--bind", str(root.path), "/", "--ro-bind", str(tools), toolkit.HOME]
-    return [*line, *_devices(), "--chdir", WORK]
+    async def reset(self) -> None:
+        await self._replace(None)
 
+    async def _replace(self, origin: Reference | None) -> None:
+        await self.kill_processes()  # so that what is running ends with a result
+        new = await self._start(origin)
+        try:
+            for port in self._doors.keys() - new._doors.keys():
+                await new._open(port, self._doors[port])
+            if new._proxy is not None:
+                new.set_network(self.network)
+        except BaseException:
+            await new.close()
+            raise
+        machine, proxy = self._machine, self._proxy
+        self._take(new)
+        if proxy is not None:
+            proxy.close()
+        await machine.destroy()
 
-def _namespaces(users: list[str], user: int, capabilities: Iterable[str]) -> list[str]:
-    """users: the arguments for the user namespace. user: the runner's in it."""
-    line = ["bwrap", *users, "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
-    line += [f"--unshare-{kind}" for kind in ("cgroup-try", "ipc", "net", "pid", "uts")]
-    line += ["--setenv", "PATH", ENVIRONMENT["PATH"], "--hostname", "sandbox", "--cap-drop", "ALL"]
-    for name in (*RUNNER_CAPABILITIES, *capabilities):
-        line += ["--cap-add", f"CAP_{name}"]
-    return [*line, "--uid", str(user), "--gid", str(user)]
-
-
-def _devices() -> list[str]:
-    # With bwrap's own --dev, the runner would get a second user namespace, in which it has no
-    # power over the first, and could not make pid namespaces more than once.
-    line = ["--proc", "/proc", "--perms", "0755", "--tmpfs", "/dev"]
-    line += ["--dir", "/dev/pts", "--dir", "/dev/shm"]
-    for name in DEVICES:
-        line += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
-    for name, target in DEVICE_LINKS.items():
-        line += ["--symlink", target, f"/dev/{name}"]
-    return [*line, "--remount-ro", "/dev"]
+    def _take(self, other: AsyncSandbox) -> None:
+        self._machine, self._proxy, self._doors = other._machine, other._proxy, other._doors
+        self._machine.link.accept = self._accept

@@ -12,30 +12,26 @@ import subprocess
 import tarfile
 import time
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import docker
-import requests
-from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.errors import ImageNotFound, NotFound
 from docker.types import Mount
 
-from ale_jax.sandbox import agent_program, cgroups, docker_socket, host_ids, toolkit
+from ale_jax.sandbox import agent_program, cgroups, docker_mounts, host_ids, toolkit
 from ale_jax.sandbox.api import ImageMissing, SandboxStartError
 from ale_jax.sandbox.async_sandbox import PROGRAM, AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
-from ale_jax.sandbox.booting import Surroundings, boot, files_limit, log_denial, user_id
+from ale_jax.sandbox.booting import Surroundings, boot, files_limit, log_denial
 from ale_jax.sandbox.cgroups import Owner
-from ale_jax.sandbox.docker_accounts import Accounts
-from ale_jax.sandbox.docker_labels import DEADLINE, OWNER, labels_of
-from ale_jax.sandbox.docker_vitals import ContainerVitals
+from ale_jax.sandbox.docker_machine import TROUBLE, DockerMachine, Plan, remove_container
+from ale_jax.sandbox.docker_mounts import Accounts
 from ale_jax.sandbox.egress.proxy import Record
-from ale_jax.sandbox.host_ids import HostId
 from ale_jax.sandbox.hub import daemon
+from ale_jax.sandbox.hub.daemon import DEADLINE, OWNER, labels_of
 from ale_jax.sandbox.hub.hub import Hub
 from ale_jax.sandbox.link import DockerLink
-from ale_jax.sandbox.runner.usage import Usage
 from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, SHM, TMP, WORK, SandboxSpec
-from ale_jax.sandbox.vitals import Vitals, read_vitals
 
 API_S = 30.0
 # Age at which a sandbox counts as abandoned if its owner cannot be checked from here (another host
@@ -45,70 +41,8 @@ MOUNTED_IN_ETC = ("hosts", "hostname", "resolv.conf")  # by the daemon, over the
 # What the runner needs to start processes as the agent and to end them. It drops them in every
 # process that it starts.
 RUNNER_CAPABILITIES = ("SETUID", "SETGID", "SETPCAP", "KILL")
-TROUBLE = (DockerException, requests.RequestException, OSError)
 
 log = logging.getLogger(__name__)
-
-
-class Plan(NamedTuple):
-    """A container to be started. mounts: for the runner's socket; empty if the daemon is elsewhere.
-    user: the id of the agent, which no other container has; None for the usual one."""
-
-    spec: SandboxSpec
-    labels: Mapping[str, str]
-    mounts: list[Mount]
-    user: HostId | None
-
-    @property
-    def uid(self) -> int:
-        return self.user.number if self.user else user_id(self.spec)
-
-    def release(self) -> None:
-        if self.user:
-            self.user.release()
-
-
-class DockerMachine:
-    """A running container and the attached streams of its runner."""
-
-    def __init__(
-        self, api: docker.APIClient, container: str, attached, link: DockerLink, plan: Plan
-    ):
-        self.link = link
-        self._api, self._container, self._plan = api, container, plan
-        self._attached = attached  # owns the connection
-        self._from_daemon = ContainerVitals(api, container)
-
-    async def alive(self) -> bool:
-        return await asyncio.to_thread(self._is_running)
-
-    def vitals(self) -> Vitals | None:
-        pid = self.link.runner_pid
-        return read_vitals(pid) if pid else self._from_daemon.see()
-
-    def usage(self) -> Usage:
-        return {}  # the runner reads the container's cgroups, even if the daemon is remote
-
-    def last_words(self) -> str:
-        return self.link.stderr.decode("utf-8", "replace")
-
-    async def destroy(self) -> None:
-        self.link.fail("the sandbox is closed")
-        await asyncio.to_thread(self._remove)
-
-    def _is_running(self) -> bool:
-        try:
-            return self._api.inspect_container(self._container)["State"]["Running"]
-        except TROUBLE:  # the container or the daemon is gone
-            return False
-
-    def _remove(self) -> None:
-        try:
-            _remove(self._api, self._container)
-            self._plan.release()
-        except TROUBLE as error:
-            log.warning("container %s is left to the reaper: %s", self._container[:12], error)
-        self._attached.close()
 
 
 class DockerRuntime(StartsBlocking):
@@ -131,7 +65,7 @@ class DockerRuntime(StartsBlocking):
         self._oci_runtimes, self._cpus = set(daemon_info.get("Runtimes", {})), daemon_info["NCPU"]
         try:
             self._toolkit = toolkit.ensure_volume(self._api, spec.image)
-            self._sockets = docker_socket.RunnerSockets(self._api, spec.image, self._owner)
+            self._sockets = docker_mounts.RunnerSockets(self._api, spec.image, self._owner)
             self._accounts.learn(spec.image)
         except (*TROUBLE, ValueError, subprocess.SubprocessError) as error:
             raise SandboxStartError(f"docker: cannot make the runner's mounts: {error}") from error
@@ -185,7 +119,7 @@ class DockerRuntime(StartsBlocking):
                 uid=plan.uid,
                 contents=contents,
                 substitutes=toolkit.PROGRAM_COMMANDS,
-                socket=docker_socket.TARGET if mounts else "",
+                socket=docker_mounts.TARGET if mounts else "",
             )
             return await boot(machine, spec, surroundings, record)
 
@@ -198,11 +132,11 @@ class DockerRuntime(StartsBlocking):
         The daemon finishes the creation that a killed owner has asked for: a container that appears
         only after this sweep waits for the next one.
         """
-        docker_socket.remove_abandoned()
+        docker_mounts.remove_abandoned()
         found = self._api.containers(all=True, filters={"label": [OWNER, DEADLINE]})
         dead = [each["Id"] for each in found if _abandoned(each["Labels"])]
         for container in dead:
-            _remove(self._api, container)
+            remove_container(self._api, container)
         return len(dead)
 
     async def _create(self, plan: Plan, link: DockerLink) -> tuple[DockerMachine, dict[str, bytes]]:
@@ -227,7 +161,7 @@ class DockerRuntime(StartsBlocking):
                 offer = self._accounts.offer(plan.spec.image, plan.uid)
                 mounts = mounts + held.enter_context(offer)
             container, attached = await asyncio.to_thread(self._create_attached, plan, mounts)
-            failed.push_async_callback(asyncio.to_thread, _remove, self._api, container)
+            failed.push_async_callback(asyncio.to_thread, remove_container, self._api, container)
             yield container, attached
             failed.pop_all()
 
@@ -280,7 +214,7 @@ class DockerRuntime(StartsBlocking):
             streams = {"stream": 1, "stdin": 1, "stdout": 1, "stderr": 1}
             return container, self._api.attach_socket(container, params=streams)
         except TROUBLE:
-            _remove(self._api, container)
+            remove_container(self._api, container)
             raise
 
 
@@ -378,15 +312,6 @@ def _abandoned(labels: Mapping[str, str]) -> bool:
     except ValueError:
         return False  # not written by this package
     return owner.is_dead() if owner.is_here() else time.time() > deadline
-
-
-def _remove(api: docker.APIClient, container: str) -> None:
-    with contextlib.suppress(NotFound):
-        try:
-            api.remove_container(container, force=True, v=True)
-        except APIError as error:
-            if error.status_code != 409:  # 409: its removal is already in progress
-                raise
 
 
 def _first_line(error: Exception) -> str:

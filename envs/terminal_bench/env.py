@@ -14,8 +14,14 @@ from ale_jax.envs.tool_steps import Step, has_failed, observation, play
 from ale_jax.sandbox.api import SandboxError, SandboxLost
 from ale_jax.sandbox.blocking import BlockingSandbox
 from ale_jax.sandbox.spec import WORK, SandboxSpec
-from ale_jax.sandbox.verify.control import judge
-from ale_jax.sandbox.verify.verifier import REMEDY, REPORT, TESTS, has_pytest, pytest_verifier
+from ale_jax.sandbox.verify.verifier import (
+    REMEDY,
+    REPORT,
+    TESTS,
+    has_pytest,
+    judge,
+    pytest_verifier,
+)
 
 APP = "/app"
 # Tests and report have separate file systems, so that an agent that fills its disk cannot prevent

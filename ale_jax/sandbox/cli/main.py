@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.cli import files, interactive, tables
-from ale_jax.sandbox.cli.completion import script
-from ale_jax.sandbox.cli.parser import TOKEN, make_parser, spec_of
+from ale_jax.sandbox.cli.parser import TOKEN, make_parser, script, spec_of
 from ale_jax.sandbox.pool.api import PoolEvent
 from ale_jax.sandbox.sdk.client import SandboxClient
 

@@ -14,12 +14,11 @@ from pathlib import Path, PurePosixPath
 
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.booting import user_id
-from ale_jax.sandbox.disk import mounts, users
+from ale_jax.sandbox.disk import mounts
 from ale_jax.sandbox.disk.images import IMAGES, TOOLS
-from ale_jax.sandbox.disk.loop import CONTROL
 from ale_jax.sandbox.disk.references import Reference
-from ale_jax.sandbox.disk.store import DiskStore
-from ale_jax.sandbox.disk.users import UserRange
+from ale_jax.sandbox.disk.store import CONTROL, DiskStore
+from ale_jax.sandbox.host_ids import UserRange, claim_range
 from ale_jax.sandbox.runner.usage import Usage
 from ale_jax.sandbox.spec import ETC, SandboxSpec
 
@@ -95,7 +94,7 @@ class Roots:
         path = self._mounted / f"root-{next(self._serial)}"
         ids = None
         try:
-            ids = self._idle.pop() if self._idle else users.claim(self._claims)
+            ids = self._idle.pop() if self._idle else claim_range(self._claims)
             path.mkdir()
             self._mount(image, self._store.path(name), path, ids)
         except BaseException:

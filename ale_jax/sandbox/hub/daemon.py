@@ -15,6 +15,7 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.utils import kwargs_from_env, parse_repository_tag
 
 from ale_jax.sandbox.api import SandboxStartError
+from ale_jax.sandbox.cgroups import Owner
 
 API_S = 30.0
 PULL_S, PULL_QUIET_S = 1800.0, 300.0
@@ -150,3 +151,18 @@ def _seconds(time_text: str | None) -> float:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
+
+
+OWNER, DEADLINE = "ale.owner", "ale.deadline"
+MOMENT_S = 600.0  # no container that helps for a moment is needed for longer
+
+
+def labels_of(owner: Owner, seconds: float) -> dict[str, str]:
+    """Those of a container of `owner`. seconds: after them it counts as abandoned if its owner
+    cannot be checked from the reaper's host."""
+    return {OWNER: str(owner), DEADLINE: str(int(time.time() + seconds))}
+
+
+def momentary_labels() -> dict[str, str]:
+    """Those of a container that this process removes as soon as it has used it."""
+    return labels_of(Owner.current(), MOMENT_S)

@@ -15,10 +15,9 @@ from pathlib import Path
 
 from docker.errors import NotFound
 
-from ale_jax.sandbox import docker_labels
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.hub import daemon, store
-from ale_jax.sandbox.hub.daemon import Daemon, Image, asking
+from ale_jax.sandbox.hub.daemon import Daemon, Image, asking, momentary_labels
 from ale_jax.sandbox.hub.store import (
     Capabilities,
     ImageName,
@@ -55,7 +54,7 @@ def capabilities_of(api: Daemon, image: Image) -> Capabilities:
 @contextlib.contextmanager
 def unstarted(api: Daemon, image: Image) -> Iterator[str]:
     """Yields a container of `image` that never runs, for access to the image's files."""
-    container = api.create_container(image.id, ["-"], labels=docker_labels.momentary())["Id"]
+    container = api.create_container(image.id, ["-"], labels=momentary_labels())["Id"]
     try:
         yield container
     finally:

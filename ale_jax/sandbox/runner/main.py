@@ -19,10 +19,9 @@ from .loop import Loop
 from .processes import Agent, bound_terminals, guard
 from .rights import Rights
 from .session import EXIT_TIMED_OUT, Session
-from .state import describe
 from .usage import INSIDE, read_usage
 from .wire import MAIN, HeadAndTail
-from .world import World
+from .world import World, describe
 
 SETTLE_S = 1.0
 MAX_MEMORY = 1 << 30

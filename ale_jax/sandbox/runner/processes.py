@@ -3,7 +3,7 @@ unavailable.
 
 This limit is enforced by polling, so processes can exceed it for a moment. Therefore each process
 also has a hard limit (RLIMIT_AS), and system calls that hold memory without a process (HOARDS in
-seccomp.py) are forbidden.
+rights.py) are forbidden.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from . import kernel
 from .files import WORK, Account, is_mapped
 from .loop import READ, Event, Loop
 from .rights import RUNNER_ID, Rights
-from .sockets import Sockets
+from .usage import Sockets
 from .world import MAX_TERMINALS, World
 
 DEATH_S = 5.0

@@ -21,7 +21,7 @@ from fastapi.responses import HTMLResponse
 from starlette.exceptions import HTTPException
 
 from ale_jax.sandbox.pool.api import SandboxPool
-from ale_jax.sandbox.service import operations, relay, routes, terminal
+from ale_jax.sandbox.service import operations, routes, terminal
 from ale_jax.sandbox.service.access import ServiceSettings, Tokens
 from ale_jax.sandbox.service.bodies import error_reply
 from ale_jax.sandbox.service.caller import Owners
@@ -147,7 +147,6 @@ ROUTERS = (
     operations.fleet_router,
     router,
     terminal.router,
-    relay.router,
 )
 
 

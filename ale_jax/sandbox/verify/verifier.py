@@ -321,3 +321,36 @@ def pytest_verifier(
 def has_pytest(sandbox: BlockingSandbox) -> bool:
     """Whether a `pytest_verifier` can run in the sandbox; if not, REMEDY says what to do."""
     return sandbox.exec(["python3", "-I", "-c", LOOK]).exit_code == 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Judgement:
+    """reward: 0 without a verdict. no_verdict: why there was none; empty if there was one."""
+
+    reward: float
+    no_verdict: str = ""
+
+
+def judge(sandbox: BlockingSandbox, verifier: Verifier, restore: Callable[[], None]) -> Judgement:
+    """Judges what the agent left behind. If there is no verdict, runs the same verifier on the
+    untouched task, as a control. If the control has a verdict, the agent's work is the cause.
+
+    The control runs at once, in the same sandbox, with the same time limit. Its outcome is not
+    kept, because it says only what the host could do at that time.
+
+    restore: resets the sandbox and prepares the initial state of the task.
+
+    Raises:
+      VerifierFailed: the control has no verdict either.
+      SandboxError: the sandbox failed.
+    """
+    try:
+        return Judgement(verify(sandbox, verifier).reward)
+    except VerifierFailed as error:
+        missing = error
+    restore()
+    try:
+        verify(sandbox, verifier).reward  # noqa: B018, raises if the report has no reward
+    except VerifierFailed as error:
+        raise VerifierFailed(f"{missing} (and none of the untouched task: {error})") from missing
+    return Judgement(0.0, str(missing))

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ale_jax.sandbox.egress.connection import EgressConnection
 from ale_jax.sandbox.egress.policy import EgressPolicy
-from ale_jax.sandbox.egress.proxy import EgressProxy
+from ale_jax.sandbox.egress.proxy import EgressConnection, EgressProxy
 from ale_jax.sandbox.egress.streams import CHUNK, EgressLimits
 from tests.sandbox.egress.test_request import Pieces
 from tests.sandbox.egress.world import (

@@ -4,8 +4,7 @@ import dataclasses
 
 import pytest
 
-from ale_jax.sandbox.verify.control import Judgement, judge
-from ale_jax.sandbox.verify.verifier import Evidence, Verifier, VerifierFailed
+from ale_jax.sandbox.verify.verifier import Evidence, Judgement, Verifier, VerifierFailed, judge
 from tests.sandbox.verify.conftest import bash_verifier
 
 SECONDS = 1.0

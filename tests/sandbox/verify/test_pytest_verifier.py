@@ -8,13 +8,13 @@ import dataclasses
 import pytest
 
 from ale_jax.sandbox.runtime import pick_runtime
-from ale_jax.sandbox.verify.control import judge
 from ale_jax.sandbox.verify.verifier import (
     REMEDY,
     Verifier,
     VerifierFailed,
     VerifierTimedOut,
     has_pytest,
+    judge,
     pytest_verifier,
     verify,
 )

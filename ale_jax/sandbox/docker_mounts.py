@@ -1,0 +1,186 @@
+"""What of this host is mounted into a container: a socket between its runner and the host, and the
+accounts of its users."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import itertools
+import logging
+import os
+import shutil
+import socket
+import tarfile
+import tempfile
+import weakref
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import docker
+from docker.errors import APIError, NotFound
+from docker.types import Mount
+
+from ale_jax.sandbox import toolkit
+from ale_jax.sandbox.cgroups import Owner
+from ale_jax.sandbox.hub.daemon import momentary_labels
+from ale_jax.sandbox.hub.node import MAX_LINKS, SYMLINK
+from ale_jax.sandbox.link import DockerLink
+
+# Path of the socket in the container. The host stops listening on it before the first command
+# runs.
+TARGET = f"{toolkit.HOME}.sock"
+PREFIX = "ale-sockets-"
+
+log = logging.getLogger(__name__)
+
+
+class RunnerSockets:
+    """The sockets of one runtime, in a folder that only its user may enter. Attached streams would
+    also work, but the daemon and the container's shim copy their data, which takes longer than the
+    runner's answer.
+
+    A daemon on another machine or in a virtual machine does not see this folder, and a container
+    with its own kernel (gVisor, Kata) may be unable to connect. The attached streams are used then.
+    """
+
+    def __init__(self, api: docker.APIClient, image: str, owner: Owner):
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{owner}-"))
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._numbers = itertools.count()
+        self._reach_containers = _can_mount(api, image, self._folder)
+
+    @contextlib.asynccontextmanager
+    async def offer(self, link: DockerLink) -> AsyncIterator[list[Mount]]:
+        """Yields mounts through which a container's runner can take over `link` in the block."""
+        if not self._reach_containers:
+            yield []
+            return
+        path = self._folder / str(next(self._numbers))
+        loop, listener = asyncio.get_running_loop(), _listen(path)
+        try:
+            server = await loop.create_unix_server(link.direct, sock=listener)
+            try:
+                yield [_mount(path)]
+            finally:
+                server.close()
+        finally:
+            listener.close()
+            path.unlink()
+
+
+def remove_abandoned() -> None:
+    """Removes the folders of this user's processes that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with contextlib.suppress(ValueError, FileNotFoundError):  # another folder, or already gone
+            owner = Owner.parse(folder.name.removeprefix(PREFIX).rpartition("-")[0])
+            if owner.is_here() and owner.is_dead() and folder.lstat().st_uid == os.getuid():
+                shutil.rmtree(folder)
+
+
+def _listen(path: Path) -> socket.socket:
+    """A listening socket for any user, since the runner's user id on the host varies."""
+    listener = socket.socket(socket.AF_UNIX)
+    folder = os.open(path.parent, os.O_PATH)
+    try:
+        listener.bind(f"/proc/self/fd/{folder}/{path.name}")  # the full path may be too long
+        path.chmod(0o666)
+        listener.listen(1)
+    except OSError:
+        listener.close()
+        raise
+    finally:
+        os.close(folder)
+    return listener
+
+
+def _mount(path: Path) -> Mount:
+    return Mount(TARGET, str(path), type="bind", read_only=True)
+
+
+def _can_mount(api: docker.APIClient, image: str, folder: Path) -> bool:
+    """Whether the daemon can mount `folder`; creates a container with it but never starts it."""
+    config = api.create_host_config(mounts=[_mount(folder)], network_mode="none")
+    try:
+        labels = momentary_labels()
+        container = api.create_container(image, ["true"], host_config=config, labels=labels)
+    except APIError as error:
+        if error.status_code != 400:  # 400: the folder does not exist
+            raise
+        log.info("commands are sent through the daemon, which cannot mount %s: %s", folder, error)
+        return False
+    api.remove_container(container["Id"], force=True)
+    return True
+
+
+NAME = "agent"
+MAX_BYTES = 1 << 20
+# The fields of an account after its name and password.
+ACCOUNTS = {"/etc/passwd": "{id}:{id}::/work:/bin/bash", "/etc/group": "{id}:"}
+
+
+class Accounts:
+    """The files that name users, of all images that were started.
+
+    The agent's user has an id that no other container has, under the name "agent": a container
+    without a user namespace shares its ids with the host, and with them what the kernel counts for
+    each user (see host_ids.py).
+    """
+
+    def __init__(self, api: docker.APIClient):
+        self._api = api
+        self._files: dict[str, dict[str, str]] = {}
+
+    def learn(self, image: str) -> None:
+        """Reads the image's files, once. Errors: as the Docker API; OSError, which names the image,
+        for a file that is too large or none."""
+        if image not in self._files:
+            self._files[image] = self._read(image)
+
+    @contextlib.contextmanager
+    def offer(self, image: str, uid: int) -> Iterator[list[Mount]]:
+        """Yields the mounts of a container that starts within the block, in which "agent" has the
+        id `uid`. The image must be learned."""
+        with tempfile.TemporaryDirectory(prefix="ale-accounts-") as folder:
+            mounts = []
+            for target, text in self._files[image].items():
+                rows = [row for row in text.splitlines() if row.partition(":")[0] != NAME]
+                rows.append(f"{NAME}:x:{ACCOUNTS[target].format(id=uid)}")
+                path = Path(folder, Path(target).name)
+                path.write_text("\n".join(rows) + "\n")
+                path.chmod(0o644)
+                mounts.append(Mount(target, str(path), type="bind", read_only=True))
+            yield mounts
+
+    def _read(self, image: str) -> dict[str, str]:
+        labels = momentary_labels()
+        container = self._api.create_container(image, ["true"], labels=labels)["Id"]
+        try:
+            return {path: self._text(container, path, f"image {image!r}") for path in ACCOUNTS}
+        finally:
+            self._api.remove_container(container, force=True)
+
+    def _text(self, container: str, path: str, image: str) -> str:
+        place = path
+        for _ in range(MAX_LINKS):
+            try:
+                parts, found = self._api.get_archive(container, place)
+            except NotFound:
+                return ""
+            if found["size"] > MAX_BYTES:
+                raise OSError(
+                    f"{image}: {path} has {found['size']} bytes, but may have {MAX_BYTES}"
+                )
+            packed = b"".join(parts)
+            if not found["mode"] & SYMLINK:
+                return _content(packed, f"{image}: {path}")
+            place = found["linkTarget"]  # as in images of Nix
+        raise OSError(f"{image}: {path} is behind more than {MAX_LINKS} links: make it a file")
+
+
+def _content(packed: bytes, name: str) -> str:
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        member = archive.next()
+        if member is None or not member.isreg():
+            raise OSError(f"{name} is a directory or a device: make it a file")
+        return archive.extractfile(member).read().decode("utf-8", "replace")
