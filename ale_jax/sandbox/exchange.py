@@ -346,9 +346,10 @@ def result_of(
 ) -> ProcessResult:
     """For `Exchange._made`, since the outcome may be malformed."""
     kept = [(int(head), int(omitted)) for head, omitted in outcome["kept"]]
-    texts = [join(data, *each) for data, each in zip(outputs, kept, strict=True)]
+    stdout, stderr = (join(data, *each) for data, each in zip(outputs, kept, strict=True))
     return ProcessResult(
-        *texts,
+        stdout,
+        stderr,
         exit_code=int(outcome["exit_code"]),
         timed_out=bool(outcome["timed_out"]),
         omitted_bytes=sum(omitted for _, omitted in kept),

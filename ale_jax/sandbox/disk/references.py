@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import json
 
@@ -19,11 +20,11 @@ class Reference:
     name: str
     bytes: int
 
-    def __bytes__(self) -> bytes:
+    def __bytes__(self) -> builtins.bytes:
         return PREFIX + json.dumps(dataclasses.asdict(self)).encode()
 
     @classmethod
-    def parse(cls, snapshot: bytes) -> Reference:
+    def parse(cls, snapshot: builtins.bytes) -> Reference:
         """The inverse of bytes(). Errors: SandboxError."""
         if not is_reference(snapshot):
             raise SandboxError("this is a snapshot of a sandbox in memory, not of one on disk")

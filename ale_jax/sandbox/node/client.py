@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import copy
 import itertools
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -127,7 +127,7 @@ class NodeClient:
 
     async def stream(
         self, id: str, argv: Sequence[str] | str, **arguments: Any
-    ) -> AsyncIterator[tuple[str, bytes | int]]:
+    ) -> AsyncGenerator[tuple[str, bytes | int], None]:
         async with self._conversation("stream", id, argv, **arguments) as connection:
             while "piece" in (answer := await connection.answer()):
                 kind, content = answer["piece"]

@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import hmac
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -29,7 +29,8 @@ AS_THEY_ARE = (  # methods of the pool whose arguments are plain data
 
 log = logging.getLogger(__name__)
 
-Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+Reader = asyncio.StreamReader
+Writer = asyncio.StreamWriter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +126,9 @@ class NodeServer:
     async def _end(self) -> None:
         self.ending.set()
 
-    async def _follow(self, pieces: AsyncIterator[Any], reader: Reader, writer: Writer) -> None:
+    async def _follow(
+        self, pieces: AsyncGenerator[Any, None], reader: Reader, writer: Writer
+    ) -> None:
         """Sends what `pieces` yields, until the front end closes the connection."""
 
         async def send() -> NodeOutcome:

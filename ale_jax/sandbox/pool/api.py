@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
@@ -308,7 +308,7 @@ class SandboxPool(Protocol):
         generation: int | None = None,
         stdin: bytes = b"",
         **arguments: Any,
-    ) -> AsyncIterator[tuple[str, bytes | int]]:
+    ) -> AsyncGenerator[tuple[str, bytes | int], None]:
         """Yields a job's output as it arrives: ("stdout" | "stderr", bytes), then ("exit", code).
 
         arguments: cwd, env, timeout, terminal, as for `AsyncSandbox.spawn`. Closing the iterator

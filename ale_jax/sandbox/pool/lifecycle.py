@@ -7,7 +7,7 @@ import asyncio
 import collections
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
@@ -323,7 +323,7 @@ TERM = {"TERM": "xterm-256color"}
 
 async def job_output(
     sandbox: AsyncSandbox, argv: Sequence[str] | str, stdin: bytes, arguments: dict[str, Any]
-) -> AsyncIterator[tuple[str, bytes | int]]:
+) -> AsyncGenerator[tuple[str, bytes | int], None]:
     """Runs a job and yields its output, finally ("exit", code).
 
     Ends when the job ends, or with SandboxLost when the sandbox dies. Closing the iterator kills

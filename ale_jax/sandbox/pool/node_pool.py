@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from ale_jax.sandbox.api import SandboxStartError
@@ -166,7 +166,7 @@ class NodePool:
         generation: int | None = None,
         stdin: bytes = b"",
         **arguments: Any,
-    ) -> AsyncIterator[tuple[str, bytes | int]]:
+    ) -> AsyncGenerator[tuple[str, bytes | int], None]:
         if unknown := arguments.keys() - set(JOB_ARGUMENTS):
             raise ValueError(
                 f"arguments {', '.join(unknown)}: choose among {', '.join(JOB_ARGUMENTS)}"

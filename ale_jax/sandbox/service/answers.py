@@ -17,17 +17,20 @@ Key = tuple[str, str]  # the tenant's name, and the request id that the client c
 class Keepable(Protocol):
     """again: nothing was done, so a repeated request is executed again."""
 
-    body: bytes
-    again: bool
+    @property
+    def body(self) -> bytes: ...
+
+    @property
+    def again(self) -> bool: ...
 
 
 A = TypeVar("A", bound=Keepable)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Kept:
+class _Kept(Generic[A]):
     digest: bytes  # of the request, to detect another one with the same id
-    answer: Keepable
+    answer: A
     at: float
 
 
@@ -38,7 +41,7 @@ class Answers(Generic[A]):
         self._count, self._max_bytes, self._seconds = count, max_bytes, seconds
         self._clock = clock
         self._running: dict[Key, tuple[bytes, asyncio.Task[A]]] = {}
-        self._kept: OrderedDict[Key, _Kept] = OrderedDict()  # oldest first
+        self._kept: OrderedDict[Key, _Kept[A]] = OrderedDict()  # oldest first
         self._bytes = 0
 
     async def once(self, key: Key, digest: bytes, act: Callable[[], Awaitable[A]]) -> A:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 from ale_jax.sandbox.api import SandboxError
@@ -150,7 +150,7 @@ class Caller:
 
     async def stream(
         self, id: str, argv: Sequence[str] | str, **arguments: Any
-    ) -> AsyncIterator[tuple[str, bytes | int]]:
+    ) -> AsyncGenerator[tuple[str, bytes | int], None]:
         await self.own(id)
         return self.pool.stream(id, argv, **arguments)
 

@@ -48,22 +48,24 @@ class Metrics:
 
     def __init__(self) -> None:
         self.under_way = 0
-        self._registry = CollectorRegistry()
-        of = {"registry": self._registry}
+        self._registry = registry = CollectorRegistry()
         self._calls = Counter(
-            "ale_sandbox_calls", "Calls, by HTTP status.", ["operation", "status"], **of
+            "ale_sandbox_calls",
+            "Calls, by HTTP status.",
+            ["operation", "status"],
+            registry=registry,
         )
         self._failures = Counter(
-            "ale_sandbox_failures", "Failures, by kind.", ["operation", "kind"], **of
+            "ale_sandbox_failures", "Failures, by kind.", ["operation", "kind"], registry=registry
         )
-        under_way = Gauge("ale_sandbox_calls_under_way", "Calls in progress.", **of)
+        under_way = Gauge("ale_sandbox_calls_under_way", "Calls in progress.", registry=registry)
         under_way.set_function(lambda: self.under_way)
         self._seconds = Histogram(
             "ale_sandbox_call_seconds",
             "How long calls took.",
             ["operation"],
+            registry=registry,
             buckets=BUCKETS,
-            **of,
         )
 
     def observe(self, operation: str, status: int, seconds: float) -> None:

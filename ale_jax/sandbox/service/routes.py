@@ -7,7 +7,7 @@ import base64
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated
 from urllib.parse import unquote
 
@@ -224,7 +224,7 @@ class ClosingResponse(StreamingResponse):
             await asyncio.shield(asyncio.ensure_future(self.body_iterator.aclose()))
 
 
-async def _lines(pieces: AsyncIterator[tuple[str, bytes | int]]) -> AsyncIterator[bytes]:
+async def _lines(pieces: AsyncGenerator[tuple[str, bytes | int], None]) -> AsyncIterator[bytes]:
     try:
         async with contextlib.aclosing(
             pieces

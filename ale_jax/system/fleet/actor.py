@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from ale_jax.sandbox.exchange import SandboxProcess
@@ -42,7 +42,9 @@ class NodeActor:
         """Calls one of the pool's methods."""
         return await getattr(self._pool, method)(*arguments, **named)
 
-    async def stream(self, *arguments: Any, **named: Any) -> AsyncIterator[tuple[str, bytes | int]]:
+    async def stream(
+        self, *arguments: Any, **named: Any
+    ) -> AsyncGenerator[tuple[str, bytes | int], None]:
         output = self._pool.stream(*arguments, **named)
         try:
             async for piece in output:
@@ -52,7 +54,7 @@ class NodeActor:
 
     async def converse(
         self, key: str, method: str, *arguments: Any
-    ) -> AsyncIterator[tuple[str, bytes | int]]:
+    ) -> AsyncGenerator[tuple[str, bytes | int], None]:
         """method: of the pool, "terminal" or "relay".
 
         Yields ("open", b"") once `key` accepts input, then the output, then ("exit", code).

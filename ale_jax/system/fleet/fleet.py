@@ -6,7 +6,7 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -170,7 +170,7 @@ class Fleet:
 
     async def stream(
         self, id: str, argv: Sequence[str] | str, **arguments: Any
-    ) -> AsyncIterator[tuple[str, bytes | int]]:
+    ) -> AsyncGenerator[tuple[str, bytes | int], None]:
         route = await self._routes.settled(id)
         pieces = route.node.stream("stream", id, argv, **arguments)
         async with contextlib.aclosing(pieces):

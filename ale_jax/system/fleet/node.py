@@ -8,7 +8,7 @@ import dataclasses
 import math
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
 import ray
@@ -171,7 +171,7 @@ class Node:
 
     async def stream(
         self, method: str, /, *arguments: Any, **named: Any
-    ) -> AsyncIterator[tuple[str, bytes | int]]:
+    ) -> AsyncGenerator[tuple[str, bytes | int], None]:
         """Yields what the actor's `method` yields. Waits for the next piece without a time limit,
         as long as the node is not lost. Closing the iterator ends the job."""
         self._check()

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 from ale_jax.sandbox.pool.admission import new_id
@@ -54,8 +54,15 @@ class Route:
     def note(self, state: State, detail: str, cause: Cause | None = None) -> None:
         """Adds a change of state that no node reports."""
         history = (*self.last.history, Change(time.time(), state, detail))
-        step = {"state": state, "cause": cause, "generation": self.generation, "history": history}
-        self.last = dataclasses.replace(self.last, busy=0, stats=None, **step)
+        self.last = dataclasses.replace(
+            self.last,
+            state=state,
+            cause=cause,
+            generation=self.generation,
+            history=history,
+            busy=0,
+            stats=None,
+        )
 
     def renew(self, seconds: float) -> None:
         """Sets the deadline that a restart elsewhere keeps; see `SandboxPool.renew`."""
@@ -108,7 +115,7 @@ def new_future() -> asyncio.Future[None]:
 class FarTerminal:
     """The service's `TerminalProcess`, or a relay's tunnel, by calls to the sandbox's node."""
 
-    def __init__(self, node: Node, key: str, pieces: AsyncIterator[tuple[str, bytes | int]]):
+    def __init__(self, node: Node, key: str, pieces: AsyncGenerator[tuple[str, bytes | int], None]):
         self._node, self._key, self._pieces = node, key, pieces
         self._exit_code: int | None = None
 

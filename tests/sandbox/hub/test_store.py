@@ -30,8 +30,8 @@ MANIFEST = Manifest(
 )
 HOLD = """
 import pathlib, sys, time
-from ale_jax.sandbox.hub.store import Store
-with Store(pathlib.Path(sys.argv[1])).lock("a/b", shared=sys.argv[2] == "shared"):
+from ale_jax.sandbox.hub.store import ImageStore
+with ImageStore(pathlib.Path(sys.argv[1])).lock("a/b", shared=sys.argv[2] == "shared"):
     print("held", flush=True)
     time.sleep(60 * float(sys.argv[3]))
 """
