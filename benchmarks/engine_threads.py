@@ -26,7 +26,7 @@ from ale_jax.launch import THREAD_SWITCH_SECONDS
 from ale_jax.model.params import init_params
 from ale_jax.model.sampler import Sampling
 from ale_jax.system.build_config import build_config
-from benchmarks.weight_swap import NO_STOP, wait_for_bursts
+from benchmarks.weight_swap import NO_STOP, wait_for_decodes
 
 TURNS = 8  # of a conversation, which then makes room for another one
 PROMPT_TOKENS, RESULT_TOKENS, REPLY_TOKENS = 300, (40, 110), (16, 64)
@@ -64,11 +64,11 @@ def measure(engine: Engine, conversations: int, dispatches: int) -> dict[str, fl
         threading.Thread(target=_play, args=(engine, number, stop))
         for number in range(conversations)
     ]
-    first = stats.bursts + FIRST
+    first = stats.decode_dispatches + FIRST
     for each in players:
         each.start()
-    start, tokens = wait_for_bursts(engine, first), stats.sampled_tokens
-    seconds = wait_for_bursts(engine, first + dispatches) - start
+    start, tokens = wait_for_decodes(engine, first), stats.sampled_tokens
+    seconds = wait_for_decodes(engine, first + dispatches) - start
     tokens = stats.sampled_tokens - tokens
     stop.set()
     for each in players:

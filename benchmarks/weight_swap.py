@@ -13,7 +13,7 @@ import numpy as np
 
 from ale_jax.engine.engine import Engine
 from ale_jax.engine.engine_shape import EngineShape
-from ale_jax.engine.slots import Sampled
+from ale_jax.engine.request import Sampled
 from ale_jax.model.params import count_params, init_params
 from ale_jax.model.sampler import Sampling
 from ale_jax.model.shape import PolicyShape
@@ -49,7 +49,7 @@ HALF_BILLION = PolicyShape(  # the shape of Qwen2.5-0.5B
 
 
 def measure_swap(shape: PolicyShape) -> dict[str, Any]:
-    """Swaps bfloat16 weights SWAPS times while two replies are written, one step per dispatch.
+    """Swaps bfloat16 weights SWAPS times while two replies are decoded, one step per dispatch.
 
     swap_ms: the median cost of a swap, which is the time of the call to `publish` plus the
     additional time of the TIMED dispatches after it, compared with those before it. replies_lost:
@@ -59,15 +59,15 @@ def measure_swap(shape: PolicyShape) -> dict[str, Any]:
     jax.block_until_ready(weights)
     engine = Engine(shape, _sizes(), NO_STOP, weights[0])
     replies = [_ask(engine, number) for number in range(REPLIES)]
-    bursts = 3  # by then all replies are being written, and everything is compiled
+    count = 3  # by then all replies are being decoded, and everything is compiled
     publish_ms, delay_ms = [], []
     for number in range(1, SWAPS + 1):
-        begun = wait_for_bursts(engine, bursts)
-        published = wait_for_bursts(engine, bursts + TIMED)
+        begun = wait_for_decodes(engine, count)
+        published = wait_for_decodes(engine, count + TIMED)
         engine.publish(weights[number % 2], number)
         publish_ms.append(1e3 * (time.perf_counter() - published))
-        bursts += 2 * TIMED
-        delay_s = wait_for_bursts(engine, bursts) - published - (published - begun)
+        count += 2 * TIMED
+        delay_s = wait_for_decodes(engine, count) - published - (published - begun)
         delay_ms.append(1e3 * max(0.0, delay_s))
     versions = [reply.result().version for reply in replies]
     engine.close()
@@ -104,9 +104,9 @@ def _ask(engine: Engine, number: int) -> Future[Sampled]:
     return engine.reply(engine.open(), ids, WRITTEN_TOKENS, Sampling(), key)
 
 
-def wait_for_bursts(engine: Engine, bursts: int) -> float:
-    """Waits until `bursts` dispatches that write are done, and returns the time."""
-    while engine.stats.bursts < bursts:
+def wait_for_decodes(engine: Engine, count: int) -> float:
+    """Waits until `count` dispatches that decode are done, and returns the time."""
+    while engine.stats.decode_dispatches < count:
         engine.check()
         time.sleep(0.0002)
     return time.perf_counter()

@@ -10,7 +10,17 @@ from pathlib import Path
 
 PACKAGES = ("ale_jax", "envs", "configs")  # linked as ale_jax.envs and ale_jax.configs
 # All that is the project's own, but for the files at the top.
-FOLDERS = (*PACKAGES, ".ci", ".github", "benchmarks", "docs", "examples", "launch", "notebooks", "tests")
+FOLDERS = (
+    *PACKAGES,
+    ".ci",
+    ".github",
+    "benchmarks",
+    "docs",
+    "examples",
+    "launch",
+    "notebooks",
+    "tests",
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,7 +38,7 @@ JAX_FREE = ("agent", "sandbox", "gateway", "rollout", "envs", "data", "monitor",
 USES_JAX = {
     "ale_jax.gateway.custody.constraints",
     "ale_jax.gateway.custody.ledger",
-    "ale_jax.gateway.custody.policy_gateway",
+    "ale_jax.gateway.custody.engine_policy",
     "ale_jax.gateway.custody.sampling_masks",
 }
 ACTORS = ("ale_jax.system.actors.rollout_worker", "ale_jax.system.fleet.actor")

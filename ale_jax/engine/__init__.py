@@ -6,10 +6,10 @@ Shape suffixes (a digit is an axis of that size):
     L  layers that have experts
     M  tokens in all pages of the cache
     P  pages of the cache
-    Q  batches of context chunks that one dispatch can read
-    R  context chunks in such a batch
+    Q  batches of prefill chunks in a dispatch
+    R  prefill chunks in such a batch
     S  slots of the cache, one per conversation
-    T  tokens of a chunk, or consecutive tokens of a conversation
+    T  tokens of a prefill chunk, or consecutive tokens of a conversation
     V  vocabulary
     W  pages of a conversation
     X  shards of the cache

@@ -1,5 +1,5 @@
-"""The host's view of one shard of the mesh: the conversations that have a place in it, their pages,
-and the one that reads context."""
+"""The host's view of one shard of the mesh: the conversations that have a slot in it, their pages,
+and the one that is being prefilled."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from collections.abc import Collection, Sequence
 
 from ale_jax.engine.engine_shape import EngineShape
 from ale_jax.engine.pages import PagePool
-from ale_jax.engine.slots import CacheSlot, Request
+from ale_jax.engine.request import Request
+from ale_jax.engine.sequence import SequenceState
 
 
 @dataclasses.dataclass(frozen=True)
 class Demand:
     """What a request needs to go on.
 
-    slot: of its conversation, which may have a place. pages: as many more, and what the first of
-    them should hold already (`keys`). joins: whether it is waiting, and does not write yet.
+    sequence: of its conversation, which may have a slot. pages: as many more, and what the first of
+    them should hold already (`keys`). joins: whether it is waiting, and is not decoded yet.
     """
 
-    slot: CacheSlot
+    sequence: SequenceState
     request: Request
     pages: int
     keys: Sequence[bytes] = ()
@@ -29,14 +30,14 @@ class Demand:
 @dataclasses.dataclass(frozen=True)
 class Claims:
     """Who may not be preempted. waiting: by conversation, the requests that wait, some of which are
-    the next ones of conversations that have a place. fixed: whose content is changed by the
+    the next ones of conversations that have a slot. fixed: whose content is changed by the
     dispatch that is being planned."""
 
     waiting: dict[int, Request]
-    fixed: Collection[CacheSlot]
+    fixed: Collection[SequenceState]
 
-    def of(self, slot: CacheSlot) -> Request | None:
-        return slot.request or self.waiting.get(slot.conversation)
+    def of(self, sequence: SequenceState) -> Request | None:
+        return sequence.request or self.waiting.get(sequence.conversation)
 
 
 class DataShard:
@@ -44,43 +45,43 @@ class DataShard:
         """shape: the sizes of each shard (`EngineShape.shard`)."""
         self.number, self._shape = number, shape
         self._first = number * shape.max_sequences
-        self._places: list[CacheSlot | None] = [None] * shape.max_sequences
+        self._slots: list[SequenceState | None] = [None] * shape.max_sequences
         self.pages = PagePool(shape.pages)
-        self.reading: CacheSlot | None = None  # the slot that is read first in the next dispatch
+        self.prefilling: SequenceState | None = None  # comes first in the next dispatch
 
     @property
-    def slots(self) -> list[CacheSlot]:
-        """Those that have a place, in the order of their rows."""
-        return [slot for slot in self._places if slot is not None]
+    def running(self) -> list[SequenceState]:
+        """Those that have a slot, in the order of their slots."""
+        return [sequence for sequence in self._slots if sequence is not None]
 
-    def knows(self, keys: Sequence[bytes]) -> int:
-        """How many of the keys, counted from the first, name pages that were read or are being
-        read."""
-        being_read = self.reading.prefix_keys if self.reading else []
+    def num_cached(self, keys: Sequence[bytes]) -> int:
+        """How many of the keys, counted from the first, name pages that are cached or being
+        prefilled."""
+        in_prefill = self.prefilling.prefix_keys if self.prefilling else []
         # A key identifies everything before it, too, so that common keys are the first ones.
-        return max(self.pages.known(keys), len(set(keys) & set(being_read)))
+        return max(self.pages.num_cached(keys), len(set(keys) & set(in_prefill)))
 
-    def give(self, demand: Demand) -> int:
-        """Gives the slot its pages, and a place if it has none. Returns how many of the pages
+    def allocate(self, demand: Demand) -> int:
+        """Gives the sequence its pages, and a slot if it has none. Returns how many of the pages
         already hold what the keys name."""
-        slot, taken = demand.slot, self.pages.take(demand.keys, demand.pages)
+        sequence, taken = demand.sequence, self.pages.allocate(demand.keys, demand.pages)
         assert taken is not None, "ask `victims` first"
-        if not slot.has_place:
-            row = self._places.index(None)
-            self._places[row], slot.index, slot.has_place = slot, self._first + row, True
-        pages, known = taken
-        slot.pages += pages
-        return known
+        if not sequence.has_slot:
+            row = self._slots.index(None)
+            self._slots[row], sequence.slot, sequence.has_slot = sequence, self._first + row, True
+        pages, num_cached = taken
+        sequence.pages += pages
+        return num_cached
 
-    def take_back(self, slot: CacheSlot) -> None:
-        """Its place and pages go to others."""
-        self.pages.release(slot.pages)
-        self._places[slot.index - self._first] = None
-        slot.pages, slot.has_place = [], False
-        if self.reading is slot:
-            self.reading = None
+    def release(self, sequence: SequenceState) -> None:
+        """Its slot and pages go to others."""
+        self.pages.release(sequence.pages)
+        self._slots[sequence.slot - self._first] = None
+        sequence.pages, sequence.has_slot = [], False
+        if self.prefilling is sequence:
+            self.prefilling = None
 
-    def victims(self, demand: Demand, claims: Claims) -> list[CacheSlot] | None:
+    def victims(self, demand: Demand, claims: Claims) -> list[SequenceState] | None:
         """Who has to be preempted so that the demand can be met: nobody if it can be met as it is;
         None if that would not suffice.
 
@@ -97,47 +98,48 @@ class DataShard:
             count += 1
         return candidates[:count]
 
-    def _candidates(self, demand: Demand, claims: Claims) -> list[CacheSlot]:
+    def _candidates(self, demand: Demand, claims: Claims) -> list[SequenceState]:
         own = demand.request.rank
-        others = [s for s in self.slots if s is not demand.slot and s not in claims.fixed]
-        idle = [slot for slot in others if claims.of(slot) is None]
-        behind = [slot for slot in others if (by := claims.of(slot)) and by.rank > own]
-        idle.sort(key=lambda slot: slot.idle_since)
-        behind.sort(key=lambda slot: claims.of(slot).rank, reverse=True)
+        others = [s for s in self.running if s is not demand.sequence and s not in claims.fixed]
+        idle = [sequence for sequence in others if claims.of(sequence) is None]
+        behind = [sequence for sequence in others if (by := claims.of(sequence)) and by.rank > own]
+        idle.sort(key=lambda sequence: sequence.idle_since)
+        behind.sort(key=lambda sequence: claims.of(sequence).rank, reverse=True)
         return idle + behind
 
-    def _has_room(self, demand: Demand, without: Sequence[CacheSlot]) -> bool:
-        if not (demand.slot.has_place or without or None in self._places):
+    def _has_room(self, demand: Demand, without: Sequence[SequenceState]) -> bool:
+        if not (demand.sequence.has_slot or without or None in self._slots):
             return False
         count = demand.pages + (self._promised(demand) if demand.joins else 0)
-        return self.pages.can_give(demand.keys, count, [slot.pages for slot in without])
+        return self.pages.can_allocate(demand.keys, count, [sequence.pages for sequence in without])
 
     def _promised(self, demand: Demand) -> int:
         """A page for each conversation that ranks before the demand and may need one soon, so that
         who joins is not preempted in the next dispatch."""
         return sum(
-            slot.may_grow(self._shape.page_tokens)
-            for slot in self.slots
-            if slot.request is not None and slot.request.rank < demand.request.rank
+            sequence.may_grow(self._shape.page_tokens)
+            for sequence in self.running
+            if sequence.request is not None and sequence.request.rank < demand.request.rank
         )
 
 
 def best_shard(
     shards: Sequence[DataShard], demand: Demand, claims: Claims
-) -> tuple[DataShard, list[CacheSlot]] | None:
-    """The shard for a conversation that has no place, and who is to be preempted for it there; None
+) -> tuple[DataShard, list[SequenceState]] | None:
+    """The shard for a conversation that has no slot, and who is to be preempted for it there; None
     if it fits nowhere yet.
 
     It goes where nobody has to be preempted, if it can. The members of a group go where the first
-    one went, and wait for it to be read. Other conversations prefer a shard in which no context is
-    being read, then the one that knows most of their prefix, then the one with the most free pages.
+    one went, and wait for its prefill. Other conversations prefer a shard that prefills
+    nothing, then the one that has most of their prefix cached, then the one with the most free
+    pages.
     """
 
-    def merit(found: tuple[DataShard, list[CacheSlot]]) -> tuple[bool, bool, bool, int, int]:
+    def merit(found: tuple[DataShard, list[SequenceState]]) -> tuple[bool, bool, bool, int, int]:
         shard, victims = found
-        known = shard.knows(demand.keys)
-        is_member = known == len(demand.keys)
-        return not victims, is_member, shard.reading is None, known, shard.pages.free
+        cached = shard.num_cached(demand.keys)
+        is_member = cached == len(demand.keys)
+        return not victims, is_member, shard.prefilling is None, cached, shard.pages.free
 
     asked = [(shard, shard.victims(demand, claims)) for shard in shards]
     able = [(shard, victims) for shard, victims in asked if victims is not None]

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from ale_jax.engine.engine_shape import EngineShape
-from ale_jax.engine.guiding import NextToken
-from ale_jax.engine.page_moves import PageMoves
-from ale_jax.engine.slots import CacheSlot, Chunk, Request
-from ale_jax.model.generate import Burst, Chunks
+from ale_jax.engine.page_swaps import PageSwaps
+from ale_jax.engine.request import Request, TokenConstraint
+from ale_jax.engine.sequence import PrefillChunk, SequenceState
+from ale_jax.model.generate import DecodeOutput, PrefillBatches
 from ale_jax.model.guides import Guides
 from ale_jax.model.params import Params
 from ale_jax.model.sampler import SlotState
@@ -27,19 +27,19 @@ class Dispatch:
     params: Params
     version: int
     page_SW: np.ndarray
-    chunks: Chunks
+    prefill: PrefillBatches
     state: SlotState
     guides: Guides
-    writing: Mapping[CacheSlot, Request]
-    moves: PageMoves
+    decoding: Mapping[SequenceState, Request]
+    swaps: PageSwaps
 
-    def writes_for(self, slot: CacheSlot) -> bool:
-        """Whether it writes for the slot's present request."""
-        return slot.request is not None and self.writing.get(slot) is slot.request
+    def decodes(self, sequence: SequenceState) -> bool:
+        """Whether it decodes for the slot's present request."""
+        return sequence.request is not None and self.decoding.get(sequence) is sequence.request
 
 
-class ChunkBatches:
-    """Chunks in the order of reading, in batches of one size each. In every batch each shard of the
+class PrefillBatcher:
+    """Prefill chunks in their order, in batches of one size each. In every batch each shard of the
     mesh has its own rows."""
 
     def __init__(self, shape: EngineShape, shards: int):
@@ -59,7 +59,7 @@ class ChunkBatches:
     def has_room(self, shard: int, size: int) -> bool:
         return self._place(shard, size) is not None
 
-    def add(self, shard: int, slot: int, chunk: Chunk) -> None:
+    def add(self, shard: int, slot: int, chunk: PrefillChunk) -> None:
         q, row = self._place(shard, chunk.size)
         if q == len(self._sizes):
             self._sizes.append(chunk.size)
@@ -70,8 +70,8 @@ class ChunkBatches:
         self._count_QR[q, r] = len(chunk.ids)
         self._tokens_QRT[q, r, : len(chunk.ids)] = chunk.ids
 
-    def arrays(self) -> Chunks:
-        return Chunks(
+    def arrays(self) -> PrefillBatches:
+        return PrefillBatches(
             num_batches=np.int32(len(self._sizes)),
             size_Q=self._size_Q,
             slot_QR=self._slot_QR,
@@ -92,22 +92,22 @@ class ChunkBatches:
         return (len(self._sizes), 0) if fits else None
 
 
-def page_table(slots: Iterable[CacheSlot], shape: EngineShape) -> np.ndarray:
+def page_table(sequences: Iterable[SequenceState], shape: EngineShape) -> np.ndarray:
     page_SW = np.zeros((shape.max_sequences, shape.pages_per_sequence), np.int32)
-    for slot in slots:
-        page_SW[slot.index, : len(slot.pages)] = slot.pages
+    for sequence in sequences:
+        page_SW[sequence.slot, : len(sequence.pages)] = sequence.pages
     return page_SW
 
 
 def slot_state(
-    writing: Iterable[CacheSlot],
+    decoding: Iterable[SequenceState],
     num_slots: int,
-    unread: Dispatch | None = None,
-    guided: Mapping[int, Sequence[NextToken]] | None = None,
+    in_flight: Dispatch | None = None,
+    guided: Mapping[int, Sequence[TokenConstraint]] | None = None,
 ) -> SlotState:
-    """The state of all slots. Those that are not in `writing` are idle. Those for which `unread`
-    already writes go on from where it will leave them. guided: by index, what holds for the next
-    tokens of slots that write these only."""
+    """The state of all slots. Those of sequences that are not in `decoding` are idle. Those that
+    `in_flight` already decodes continue from where it will leave them. guided: by slot, the
+    constraints of the next tokens; no more are decoded there."""
     S = num_slots
     state = SlotState(
         token_S=np.zeros((S,), np.int32),
@@ -118,14 +118,14 @@ def slot_state(
         top_k_S=np.zeros((S,), np.int32),
         top_p_S=np.ones((S,), np.float32),
         min_p_S=np.zeros((S,), np.float32),
-        goes_on_S=np.zeros((S,), np.bool_),
+        continues_S=np.zeros((S,), np.bool_),
     )
-    for slot in writing:
-        i, request = slot.index, slot.request
-        state.goes_on_S[i] = unread is not None and unread.writes_for(slot)
-        state.token_S[i] = slot.tail[0]
-        state.position_S[i] = slot.length
-        state.budget_S[i] = len(guided[i]) if guided and i in guided else slot.budget
+    for sequence in decoding:
+        i, request = sequence.slot, sequence.request
+        state.continues_S[i] = in_flight is not None and in_flight.decodes(sequence)
+        state.token_S[i] = sequence.pending_ids[0]
+        state.position_S[i] = sequence.length
+        state.budget_S[i] = len(guided[i]) if guided and i in guided else sequence.budget
         state.key_S2[i] = request.key
         state.temperature_S[i] = request.sampling.temperature
         state.top_k_S[i] = request.sampling.top_k
@@ -147,20 +147,22 @@ class ExpertRecord:
         size = (tokens, policy.num_moe_layers, policy.experts_per_token)
         self._expert_MLK = np.full(size, -1, np.int16)
 
-    def take_over(self, dispatch: Dispatch, burst: Burst) -> None:
+    def record(self, dispatch: Dispatch, output: DecodeOutput) -> None:
         """Records what a dispatch put into the cache, including that of conversations that have
         ended in the meantime, because others may share their pages."""
-        chunks = dispatch.chunks
-        for batch, row in np.argwhere(chunks.count_QR[: chunks.num_batches] > 0):
-            slot, start = chunks.slot_QR[batch, row], chunks.start_QR[batch, row]
-            count = chunks.count_QR[batch, row]
-            self._write(slot, dispatch.page_SW, start, burst.read_QRTLK[batch, row, :count])
-        for slot in dispatch.writing:
-            i, count = slot.index, (burst.token_nS[:, slot.index] >= 0).sum()
-            self._write(i, dispatch.page_SW, burst.start_S[i], burst.expert_nSLK[:count, i])
+        prefill = dispatch.prefill
+        for batch, row in np.argwhere(prefill.count_QR[: prefill.num_batches] > 0):
+            slot, start = prefill.slot_QR[batch, row], prefill.start_QR[batch, row]
+            count = prefill.count_QR[batch, row]
+            self._write(
+                slot, dispatch.page_SW, start, output.prefill_expert_QRTLK[batch, row, :count]
+            )
+        for sequence in dispatch.decoding:
+            i, count = sequence.slot, (output.token_nS[:, sequence.slot] >= 0).sum()
+            self._write(i, dispatch.page_SW, output.start_S[i], output.expert_nSLK[:count, i])
 
-    def read(self, slot: int, pages: Sequence[int], start: int, end: int) -> np.ndarray:
-        """Experts of the slot's tokens from position `start` to before `end`, [T,L,K] int16."""
+    def experts(self, slot: int, pages: Sequence[int], start: int, end: int) -> np.ndarray:
+        """The experts of the slot's tokens from position `start` to before `end`, [T,L,K] int16."""
         return self._expert_MLK[self._places(slot, pages, start, end)]
 
     def of_pages(self, shard: int, pages: Sequence[int]) -> np.ndarray:

@@ -1,14 +1,14 @@
 """The inference engine: continuous batching over a paged cache, in one thread beside the learner.
 
 Each iteration of its loop begins one dispatch. It prefills chunks of new context, first come first
-served and within a budget, runs a burst of decode steps for all sequences that are being sampled,
-and returns the replies that are finished. Conversations join and leave, and new weights take
-effect, between two dispatches.
+served and within a budget, runs decode steps for all sequences that are prefilled, and returns the
+replies that are finished. Conversations join and leave, and new weights take effect, between two
+dispatches.
 
 A conversation gets bitwise the same tokens and log-probabilities whichever others run beside it.
-Its random keys depend on (conversation, position) and its shapes on its own context. If others take
-its place (engine/scheduler.py), the host keeps what its pages held, so that nothing is computed a
-second time in another way.
+Its random keys depend on (conversation, position) and its shapes on its own context. If it is
+preempted (engine/scheduler.py), its pages are swapped out to the host, so that nothing is computed
+a second time in another way.
 """
 
 from __future__ import annotations
@@ -28,22 +28,18 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ale_jax.engine.dispatch import Dispatch, ExpertRecord, page_table, slot_state
 from ale_jax.engine.engine_shape import EngineShape
-from ale_jax.engine.guiding import ALONE, Company, GuideTable
-from ale_jax.engine.page_moves import Layers
+from ale_jax.engine.guide_table import GuideTable
+from ale_jax.engine.page_swaps import Layers
+from ale_jax.engine.request import DEFAULT_OPTIONS, EngineStopped, Request, RequestOptions, Sampled
 from ale_jax.engine.scheduler import EngineStats, Scheduler
-from ale_jax.engine.slots import Request, Sampled, Written
-from ale_jax.errors import RolloutsFailed
+from ale_jax.engine.sequence import DecodedTokens
 from ale_jax.model.cache import Cache, cache_sharding, empty_cache
 from ale_jax.model.device_order import dispatching
-from ale_jax.model.generate import Burst, read_and_write
+from ale_jax.model.generate import DecodeOutput, prefill_and_decode
 from ale_jax.model.params import Params
 from ale_jax.model.sampler import Sampling
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import num_data_shards
-
-
-class EngineStopped(RolloutsFailed):
-    """The engine was closed, or its thread failed (the cause is attached)."""
 
 
 class Engine:
@@ -74,8 +70,8 @@ class Engine:
         self._platform = next(iter(params["embed_VD"].devices())).platform
         self._cache = self._empty_cache(params["embed_VD"].dtype)
         place = self._everywhere(params["embed_VD"])
-        # What the first dispatch goes on from.
-        self._left = jax.device_put(slot_state((), shape.max_sequences), place)
+        # Of the newest dispatch; at first, of none.
+        self._slot_state = jax.device_put(slot_state((), shape.max_sequences), place)
         self._guides = GuideTable(shape.max_sequences, policy.vocab_size, shape.decode_steps, place)
         self._ids, self._numbers = itertools.count(), itertools.count()
         self._open: set[int] = set()
@@ -103,8 +99,7 @@ class Engine:
         return self._weights[1]
 
     def open(self) -> int:
-        """Opens a conversation. Each of its requests waits for a place in the batch, if others have
-        taken the one that it had."""
+        """Opens a conversation. Each of its requests waits for a slot, if it has been preempted."""
         with self._wake:
             conversation = next(self._ids)
             self._open.add(conversation)
@@ -117,13 +112,12 @@ class Engine:
         max_tokens: int,
         sampling: Sampling,
         key: np.ndarray,
-        company: Company = ALONE,
+        options: RequestOptions = DEFAULT_OPTIONS,
     ) -> Future[Sampled]:
         """Appends `new_ids` to the conversation and samples a reply of at most `max_tokens`.
 
-        key: [2] uint32 threefry key data of the conversation. company: who is told what was written
-        and may end the reply, what guides it, and its priority. The future gets `EngineStopped` if
-        the engine ends first.
+        key: [2] uint32 threefry key data of the conversation. The future gets
+        `EngineStopped` if the engine ends first.
         """
         assert len(new_ids) > 0 and max_tokens > 0
         ids = np.asarray(new_ids, np.int32)
@@ -133,7 +127,7 @@ class Engine:
             if conversation not in self._open:  # its owner ended it meanwhile
                 raise EngineStopped("the conversation was ended")
             number = next(self._numbers)
-            request = Request(conversation, ids, max_tokens, sampling, key, company, number)
+            request = Request(conversation, ids, max_tokens, sampling, key, options, number)
             self._scheduler.add(request)
             self._wake.notify()
         return request.future
@@ -161,13 +155,13 @@ class Engine:
     def _run(self) -> None:
         try:
             with jax.set_mesh(self._mesh) if self._mesh else contextlib.nullcontext():
-                begun: deque[tuple[Dispatch, Burst, Layers]] = deque()
+                begun: deque[tuple[Dispatch, DecodeOutput, Layers]] = deque()
                 while (dispatch := self._next_dispatch(begun[0][0] if begun else None)) or begun:
                     start = time.monotonic()
                     if dispatch:
                         begun.append((dispatch, *self._begin(dispatch)))
                     if not dispatch or len(begun) > self._shape.dispatch_ahead:
-                        self._take_over(*begun.popleft())
+                        self._finish(*begun.popleft())
                     self.stats.busy_seconds += time.monotonic() - start
         except BaseException as error:
             self._failure = error
@@ -175,46 +169,46 @@ class Engine:
         finally:
             self._give_up()
 
-    def _next_dispatch(self, unread: Dispatch | None) -> Dispatch | None:
-        """What comes after `unread`, which has begun; waits for it if there is none. None if
-        nothing comes, or the engine is closed."""
+    def _next_dispatch(self, in_flight: Dispatch | None) -> Dispatch | None:
+        """The dispatch after `in_flight`; waits for one if none is in flight. None if there is
+        none, or the engine is closed."""
         with self._wake:
             while not self._closed:
                 params, version = self._weights
-                plan = self._scheduler.plan(version, unread)
+                plan = self._scheduler.plan(version, in_flight)
                 steps = self._shape.decode_steps
-                guided = {s.index: held for s in plan.writing if (held := s.guided(steps))}
-                writing = {s: s.request for s in plan.writing if s.request}
-                if len(plan.batches) or len(plan.moves) or writing:
-                    shows = [s.index for s, r in writing.items() if r.company.top_logprobs]
+                guided = {s.slot: found for s in plan.decoding if (found := s.guided(steps))}
+                decoding = {s: s.request for s in plan.decoding if s.request}
+                if len(plan.prefill) or len(plan.swaps) or decoding:
+                    wants_top = [s.slot for s, r in decoding.items() if r.options.top_logprobs]
                     return Dispatch(
                         params,
                         version,
-                        page_table(self._scheduler.slots, self._shape),
-                        plan.batches.arrays(),
-                        slot_state(writing, self._shape.max_sequences, unread, guided),
-                        self._guides.arrays(guided, shows),
-                        writing,
-                        plan.moves,
+                        page_table(self._scheduler.running, self._shape),
+                        plan.prefill.arrays(),
+                        slot_state(decoding, self._shape.max_sequences, in_flight, guided),
+                        self._guides.arrays(guided, wants_top),
+                        decoding,
+                        plan.swaps,
                     )
-                if unread:
+                if in_flight:
                     break
                 # Else requests may have ended, by a full context or an error of a guide, and made
                 # room for others.
-                if not plan.fixed and len(writing) == len(plan.writing):
+                if not plan.fixed and len(decoding) == len(plan.decoding):
                     self._wake.wait()
         return None
 
-    def _begin(self, dispatch: Dispatch) -> tuple[Burst, Layers]:
-        """The burst, and what was copied out of the cache."""
+    def _begin(self, dispatch: Dispatch) -> tuple[DecodeOutput, Layers]:
+        """The output, and what was copied out of the cache to be swapped out."""
         with dispatching(self._mesh):
-            self._cache, copied = dispatch.moves.begin(self._cache, self._mesh)
-            self._cache, self._left, burst = read_and_write(
+            self._cache, copied = dispatch.swaps.begin(self._cache, self._mesh)
+            self._cache, self._slot_state, output = prefill_and_decode(
                 dispatch.params,
                 self._cache,
-                self._left,
+                self._slot_state,
                 dispatch.page_SW,
-                dispatch.chunks,
+                dispatch.prefill,
                 dispatch.state,
                 dispatch.guides,
                 shape=self._policy,
@@ -224,25 +218,25 @@ class Engine:
                 platform=self._platform,
                 record_experts=self._record is not None,
             )
-        if not dispatch.chunks.num_batches:
-            burst = burst.replace(read_QRTLK=None)  # empty, so it need not be copied to the host
-        return burst, copied
+        if not dispatch.prefill.num_batches:  # it is empty, and need not be copied to the host
+            output = output.replace(prefill_expert_QRTLK=None)
+        return output, copied
 
-    def _take_over(self, dispatch: Dispatch, burst: Burst, copied: Layers) -> None:
-        burst, copied = jax.device_get((burst, copied))
-        dispatch.moves.take_over(copied, self._record)
-        self.stats.bursts += bool(dispatch.writing)
+    def _finish(self, dispatch: Dispatch, output: DecodeOutput, copied: Layers) -> None:
+        output, copied = jax.device_get((output, copied))
+        dispatch.swaps.finish(copied, self._record)
+        self.stats.decode_dispatches += bool(dispatch.decoding)
         if self._record:
-            self._record.take_over(dispatch, burst)
+            self._record.record(dispatch, output)
         with self._wake:
-            for slot in dispatch.writing:
-                # `end` may have freed it meanwhile, or an earlier burst have finished its request.
-                if dispatch.writes_for(slot):
-                    own = slot.well_drawn(_of(burst, slot.index))
-                    self.stats.sampled_tokens += len(own.token_n)  # before the reply is given
-                    slot.write(own, dispatch.version, self._stop_ids)
-                    if slot.page_keys is not None:
-                        self._scheduler.offer_pages(slot, dispatch.version)
+            for sequence in dispatch.decoding:
+                # `end` may have freed it meanwhile, or an earlier dispatch finished its request.
+                if dispatch.decodes(sequence):
+                    decoded = sequence.accepted(_in_slot(output, sequence.slot))
+                    self.stats.sampled_tokens += len(decoded.token_n)  # before the reply is given
+                    sequence.append(decoded, dispatch.version, self._stop_ids)
+                    if sequence.page_keys is not None:
+                        self._scheduler.share_pages(sequence, dispatch.version)
 
     def _empty_cache(self, dtype: jnp.dtype) -> Cache:
         shape = self._shape
@@ -263,11 +257,11 @@ class Engine:
             self._scheduler.fail_all(EngineStopped(cause))
 
 
-def _of(burst: Burst, slot: int) -> Written:
-    return Written(
-        burst.token_nS[:, slot],
-        burst.logp_mu_nS[:, slot],
-        burst.logp_old_nS[:, slot],
-        burst.top_id_nSk[:, slot],
-        burst.top_logp_nSk[:, slot],
+def _in_slot(output: DecodeOutput, slot: int) -> DecodedTokens:
+    return DecodedTokens(
+        output.token_nS[:, slot],
+        output.logp_mu_nS[:, slot],
+        output.logp_old_nS[:, slot],
+        output.top_id_nSk[:, slot],
+        output.top_logp_nSk[:, slot],
     )

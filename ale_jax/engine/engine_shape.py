@@ -12,28 +12,29 @@ class EngineShape:
     """Sizes of the sampler. On a mesh, its data axes divide slots and pages into shards (see
     `shard`).
 
-    max_sequences: conversations that are read or written at once. Others may be open meanwhile.
+    max_sequences: conversations that are prefilled or decoded at once. Others may be open
+        meanwhile.
     max_sequence_length: tokens of the longest conversation.
-    decode_steps: tokens that each conversation writes per dispatch.
-    dispatch_ahead: whether a dispatch begins before the last one is read, so that the devices need
-        not wait for the host. What arrives meanwhile waits for one dispatch more. GPUs gain little,
-        as the call that begins a dispatch waits for most of it there.
-    prefill_tokens: prefill bucket sizes. Context is read in pieces, each padded to the smallest
-        size that holds it; the last one is the longest piece.
-    prefill_rows: pieces that are computed together, per shard. Rows without one are computed
+    decode_steps: tokens that are decoded per conversation and dispatch.
+    dispatch_ahead: whether a dispatch begins before the output of the last one is there, so that
+        the devices need not wait for the host. What arrives meanwhile waits for one dispatch more.
+        GPUs gain little, as the call that begins a dispatch waits for most of it there.
+    prefill_tokens: prefill bucket sizes. Context is prefilled in chunks, each padded to the
+        smallest size that holds it; the last one is the longest chunk.
+    prefill_rows: chunks that are computed together, per shard. Rows without one are computed
         empty.
-    prefill_budget: tokens per shard that are read per dispatch, at most, so that conversations that
-        write do not wait long for those that read.
+    prefill_budget: tokens per shard that are prefilled per dispatch, at most, so that decoding does
+        not wait long for prefill.
     page_tokens: tokens per page of the cache.
     pages: pages of the cache, at least those of one conversation of max_sequence_length in each
         shard. A conversation takes them as it grows, and shares those of a prompt with the same
-        beginning. If there are too few, the pages of some conversations wait in the host's memory:
-        of those that have been without a request for longest, then of those whose requests have the
-        lowest priority or came last.
-    share_across_versions: also share pages with conversations that read them under other weights.
-    share_replies: also share pages behind the first prompt, so that a conversation that has lost
-        its place, or goes on in several ways, is read again from its last full page. What is read
-        and what is written differ in the last bits, so that a reply then depends on which
+        beginning. If there are too few, the pages of some conversations are swapped out to the
+        host: of those that have been without a request for longest, then of those whose requests
+        have the lowest priority or came last.
+    share_across_versions: also share pages that were prefilled under other weights.
+    share_replies: also share pages behind the first prompt, so that a conversation that was
+        preempted, or goes on in several ways, is prefilled again from its last full page. Prefill
+        and decode steps differ in the last bits, so that a reply then depends on which
         conversations there were before.
     int8_cache: keys and values take a quarter of float32's memory, and are slightly less exact.
     weights: "same" as the learner computes with, or stored in eight bits (model/compute.py).
@@ -110,8 +111,8 @@ class EngineShape:
         return -(-self.max_sequence_length // self.page_tokens)
 
     @property
-    def moved_pages(self) -> int:
-        """Of a shard, the most pages that one dispatch moves to the host, and as many back."""
+    def swapped_pages(self) -> int:
+        """Of a shard, the most pages that one dispatch swaps out, and as many back in."""
         return max(self.pages // 4, self.pages_per_sequence)
 
     @property

@@ -10,10 +10,10 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from ale_jax.engine.engine import Engine, EngineStats, EngineStopped
-from ale_jax.engine.guiding import ALONE, Company
+from ale_jax.engine.engine import Engine
+from ale_jax.engine.request import DEFAULT_OPTIONS, EngineStopped, RequestOptions, Sampled
 from ale_jax.engine.router import Router
-from ale_jax.engine.slots import Sampled
+from ale_jax.engine.scheduler import EngineStats
 from ale_jax.model.params import Params
 from ale_jax.model.sampler import Sampling
 
@@ -77,11 +77,11 @@ class Engines:
         max_tokens: int,
         sampling: Sampling,
         key: np.ndarray,
-        company: Company = ALONE,
+        options: RequestOptions = DEFAULT_OPTIONS,
     ) -> Future[Sampled]:
         place = self._place(conversation, new_ids)
         engine = self._engines[place.engine]
-        return engine.reply(place.conversation, new_ids, max_tokens, sampling, key, company)
+        return engine.reply(place.conversation, new_ids, max_tokens, sampling, key, options)
 
     def end(self, conversation: int) -> None:
         with self._lock:

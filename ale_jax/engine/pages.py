@@ -11,8 +11,9 @@ import numpy as np
 
 
 class PageKeys:
-    """The keys of the pages that a conversation fills: digests of the weights' version and of all
-    ids up to a page's end. With version None, pages of all versions have the same keys."""
+    """The prefix cache's keys of the pages that a conversation fills: digests of the weights'
+    version and of all ids up to a page's end. With version None, pages of all versions have the
+    same keys."""
 
     def __init__(self, page_tokens: int, version: int | None):
         self._page_tokens = page_tokens
@@ -47,26 +48,26 @@ class PagePool:
         # Pages with a key and without users, the least recently used first.
         self._unused: OrderedDict[int, None] = OrderedDict()
 
-    def take(self, keys: Sequence[bytes], count: int) -> tuple[list[int], int] | None:
+    def allocate(self, keys: Sequence[bytes], count: int) -> tuple[list[int], int] | None:
         """`count` pages, and how many of them, at the front, already hold what `keys` name.
 
         None if there are not enough pages; then nothing changes.
         """
-        if not self.can_give(keys, count):
+        if not self.can_allocate(keys, count):
             return None
-        known = self._holding(keys)
+        known = self._cached_pages(keys)
         for page in known:
             self._unused.pop(page, None)
             self._users[page] += 1
         return known + [self._new() for _ in range(count - len(known))], len(known)
 
-    def can_give(
+    def can_allocate(
         self, keys: Sequence[bytes], count: int, released: Iterable[Sequence[int]] = ()
     ) -> bool:
         """Whether `take` would succeed once the pages in `released`, those of some users, are."""
         users = Counter(chain.from_iterable(released))
         freed = {page for page, each in users.items() if each == self._users[page]}
-        known = self._holding(keys)
+        known = self._cached_pages(keys)
         reused = sum(page in self._unused or page in freed for page in known)
         return count - len(known) <= self.free + len(freed) - reused
 
@@ -75,13 +76,13 @@ class PagePool:
         """The number of pages without users."""
         return len(self._free) + len(self._unused)
 
-    def known(self, keys: Sequence[bytes]) -> int:
+    def num_cached(self, keys: Sequence[bytes]) -> int:
         """How many of the keys, counted from the first, name the content of a page."""
-        return len(self._holding(keys))
+        return len(self._cached_pages(keys))
 
-    def name(self, page: int, key: bytes) -> None:
+    def register(self, page: int, key: bytes) -> None:
         """Registers the content of a page under `key`, for others to use. The page must be in use,
-        and is not written again.
+        and its content stays.
 
         Nothing changes if another page already has this key, or this page has one.
         """
@@ -100,13 +101,13 @@ class PagePool:
                 else:
                     self._free.append(page)
 
-    def _holding(self, keys: Sequence[bytes]) -> list[int]:
-        held = []
+    def _cached_pages(self, keys: Sequence[bytes]) -> list[int]:
+        found = []
         for key in keys:
             if (page := self._page_of.get(key)) is None:
                 break
-            held.append(page)
-        return held
+            found.append(page)
+        return found
 
     def _new(self) -> int:
         if self._free:

@@ -28,7 +28,7 @@ class Sampled(Protocol):
     top_logp_Tk: np.ndarray | None
 
 
-Watch = Callable[[np.ndarray], int | None]
+StopChecker = Callable[[np.ndarray], int | None]
 
 
 class Policy(Protocol):
@@ -42,10 +42,10 @@ class Policy(Protocol):
         new_ids: np.ndarray,
         options: SampleOptions,
         key: np.ndarray,
-        watch: Watch | None,
+        stop_checker: StopChecker | None,
     ) -> Future[Sampled]:
-        """watch: is told what has been written so far, and says after how many of these ids the
-        reply ends; None if it goes on."""
+        """stop_checker: given the ids that have been sampled so far, returns after how many of them
+        the reply ends; None if it goes on."""
 
     def end(self, conversation: int) -> None:
         """A reply in progress fails."""
@@ -53,8 +53,8 @@ class Policy(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a call is answered. new_ids: what the engine has to read for it, at most. key: of the
-    conversation's random numbers."""
+    """Where a call is answered. new_ids: what the engine has to prefill for it, at most. key: of
+    the conversation's random numbers."""
 
     conversation: int
     new_ids: np.ndarray

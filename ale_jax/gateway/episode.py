@@ -13,7 +13,7 @@ from concurrent.futures import Future
 import numpy as np
 
 from ale_jax.errors import RolloutsFailed
-from ale_jax.gateway.conversations import Conversations, Policy, Sampled, Watch
+from ale_jax.gateway.conversations import Conversations, Policy, Sampled, StopChecker
 from ale_jax.gateway.custody.token_tree import Branch, BranchChoice, Call, GivenTurn, TokenTree
 from ale_jax.gateway.language import Language
 from ale_jax.gateway.messages import ChatMessage
@@ -110,8 +110,8 @@ class GatewayEpisode:
         pending: list[Pending] = []
         try:
             for number, call in enumerate(calls):
-                watch = self._watch(request, number, see)
-                pending.append(self._begin(call, options, number, watch))
+                stop_checker = self._stop_checker(request, number, see)
+                pending.append(self._begin(call, options, number, stop_checker))
         except ApiError:
             for each in pending:
                 self.cancel(each)
@@ -188,7 +188,7 @@ class GatewayEpisode:
         if request.prompts:
             prompts = list(map(self._language.prompt_ids, request.prompts))
             return [self.tree.begin_text(ids) for ids in prompts for _ in range(count)]
-        self._take_over_given(request)
+        self._insert_given(request)
         return [self.tree.begin(request.messages, request.tools) for _ in range(count)]
 
     def _count(self, replies: int) -> None:
@@ -233,11 +233,11 @@ class GatewayEpisode:
         if most is not None and request.num_chars > most:
             raise _context_full()
 
-    def _take_over_given(self, request: ChatRequest) -> None:
+    def _insert_given(self, request: ChatRequest) -> None:
         """ValueError if the first conversation does not begin with the given turns."""
         with self._lock:
             if self._given:
-                self.tree.take_over(self._given, request.messages, request.tools)
+                self.tree.insert_given(self._given, request.messages, request.tools)
                 self._given = ()
 
     def _is_full(self, call: Call) -> bool:
@@ -245,20 +245,22 @@ class GatewayEpisode:
         most = self._options.max_tokens
         return most is not None and len(call.context_ids()) >= most
 
-    def _watch(self, request: ChatRequest, number: int, see: See | None) -> Watch | None:
+    def _stop_checker(
+        self, request: ChatRequest, number: int, see: See | None
+    ) -> StopChecker | None:
         stops, language = request.options.stop, self._language
         if not stops and see is None:
             return None
 
-        def watch(ids: np.ndarray) -> int | None:
+        def stop_checker(ids: np.ndarray) -> int | None:
             if see is not None:
                 see(number, language.preview(ids, request))
             return language.end_of(ids, stops)
 
-        return watch
+        return stop_checker
 
     def _begin(
-        self, call: Call, options: SampleOptions, number: int, watch: Watch | None
+        self, call: Call, options: SampleOptions, number: int, stop_checker: StopChecker | None
     ) -> Pending:
         """number: of the reply, among those to one request."""
         place = self._conversations.place(call)
@@ -270,7 +272,7 @@ class GatewayEpisode:
             key = np.random.SeedSequence([options.seed & MAX_SEED, number]).generate_state(2)
         try:
             with _refusing():  # an option, of which the text says which one
-                sampled = self._policy.reply(conversation, new_ids, options, key, watch)
+                sampled = self._policy.reply(conversation, new_ids, options, key, stop_checker)
         except (ApiError, RolloutsFailed) as error:
             self._conversations.leave(call, conversation)
             raise error if isinstance(error, ApiError) else self._failed(error) from error

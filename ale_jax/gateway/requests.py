@@ -14,7 +14,7 @@ Prompt = str | Sequence[int]
 Finish = Literal["stop", "length", "tool_calls"]
 AUTO, NONE, REQUIRED = "auto", "none", "required"  # of tool_choice; else the name of a tool
 CONTEXT_FULL = "context_length_exceeded"  # as OpenAI's clients know it
-MAX_STOP = 256  # characters; the engine's thread looks for all stops after every burst
+MAX_STOP = 256  # characters; the engine's thread looks for all stops after every dispatch
 
 
 @dataclasses.dataclass(frozen=True)

@@ -58,12 +58,12 @@ class InPages:
 
 
 @struct.dataclass
-class InBurst:
+class InRows:
     """Memory for platforms without such a kernel: the tokens of the pages are gathered once for all
-    steps of a burst.
+    decode steps of a dispatch.
 
-    What the burst writes follows them: the n-th token of each conversation is stored at the n-th of
-    `steps` places. A step therefore writes at one place, instead of a different one for each
+    The tokens of these steps follow them: the n-th token of each conversation is stored at the n-th
+    of `steps` places. A step therefore writes at one place, instead of a different one for each
     conversation.
 
     start_B: tokens that were there before. count: steps so far. first: the first of the places.
@@ -76,13 +76,13 @@ class InBurst:
     steps: int = struct.field(pytree_node=False)
 
     @classmethod
-    def begin(cls, pages: LayerPages, page_BW: jax.Array, start_B: jax.Array, steps: int) -> Self:
+    def gather(cls, pages: LayerPages, page_BW: jax.Array, start_B: jax.Array, steps: int) -> Self:
         W, b = page_BW.shape[1], pages.page_tokens
         room = -(-steps // b)  # any pages will do: their content is masked
         rows = gather_rows(pages, jnp.pad(page_BW, ((0, 0), (0, room))))
         return cls(rows, start_B, jnp.int32(0), W * b, steps)
 
-    def write(self, position_BT, is_real_BT, k_BTGH, v_BTGH) -> InBurst:
+    def write(self, position_BT, is_real_BT, k_BTGH, v_BTGH) -> InRows:
         rows = self.rows.put(self.first + self.count, k_BTGH, v_BTGH)
         return self.replace(rows=rows, count=self.count + 1)
 
@@ -92,8 +92,8 @@ class InBurst:
         written_M = (place_M >= self.first) & (place_M < self.first + self.count)
         return _attend(self.rows, q_BTNH, (before_BM | written_M[None, :])[:, None])
 
-    def bring(self, pages: LayerPages, page_BW: jax.Array, end_B: jax.Array) -> LayerPages:
-        """Writes the burst's tokens before position `end_B` of each conversation to the pages."""
+    def scatter(self, pages: LayerPages, page_BW: jax.Array, end_B: jax.Array) -> LayerPages:
+        """Writes the decoded tokens before position `end_B` of each conversation to the pages."""
         position_BT = self.start_B[:, None] + jnp.arange(self.steps)[None, :]
         is_real_BT = position_BT < end_B[:, None]
         return write_pages(
@@ -117,7 +117,7 @@ def extend(
     """Runs B rows of new tokens, appended to their conversations from position `start_B` on.
 
     The first `count_B` tokens of each row are real; the others are not stored. In each layer all
-    rows are written before any is read, so that consecutive pieces of one conversation may be rows
+    rows are written before any is read, so that consecutive chunks of one conversation may be rows
     of one call. Returns the memory, the final hidden states [B,T,D], and the experts chosen in the
     layers that have experts, [B,T,L,K] int16 (None if no layer has any).
     """

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from ale_jax.model.guides import Guides, most_probable, push, restrict
+from ale_jax.model.guides import Guides, apply_biases, apply_masks, most_probable
 
 MOST_TOP_K = 2**31 - 1  # slots keep it as int32
 GREEDY_BELOW = 1e-30  # a temperature; logits that are divided by less would overflow
@@ -46,10 +46,10 @@ class Sampling:
 @struct.dataclass
 class SlotState:
     """State of each slot [S]: the last token (not in the cache yet), its position, the number of
-    tokens that it may still write, the key data of its conversation, and how to sample. A slot with
-    budget 0 is idle.
+    tokens that may still be decoded, the key data of its conversation, and how to sample. A slot
+    with budget 0 is idle.
 
-    goes_on: the first three are those that the dispatch before has left, not these.
+    continues: the first three are those at the end of the dispatch before, not these.
     """
 
     token_S: jax.Array  # int32
@@ -60,11 +60,11 @@ class SlotState:
     top_k_S: jax.Array  # int32
     top_p_S: jax.Array  # float32
     min_p_S: jax.Array  # float32
-    goes_on_S: jax.Array  # bool
+    continues_S: jax.Array  # bool
 
 
 @struct.dataclass
-class Drawn:
+class SamplerOutput:
     """One token per slot [S], its log-probability as sampled (mu), and its log-probability under
     the plain softmax, of the tokens that are allowed (old). top: see `most_probable`, under the
     same distribution as old; None without guides."""
@@ -81,14 +81,14 @@ def sample(
     state: SlotState,
     guides: Guides | None = None,
     step: jax.Array | int = 0,
-) -> Drawn:
+) -> SamplerOutput:
     """The key of a draw depends on (conversation, position) alone, not on the slot or the batch.
 
-    step: of the burst that the guides are for.
+    step: of the decode steps that the guides are for.
     """
-    logits_SV = restrict(logits_SV, guides, step)
+    logits_SV = apply_masks(logits_SV, guides, step)
     old_SV = jax.nn.log_softmax(logits_SV, axis=-1)
-    logits_SV = push(logits_SV, guides)
+    logits_SV = apply_biases(logits_SV, guides)
     greedy_S = state.temperature_S < GREEDY_BELOW
     scale_S = jnp.where(greedy_S, 1.0, state.temperature_S)
     cuts_S = (state.top_k_S > 0) | (state.top_p_S < 1) | (state.min_p_S > 0)
@@ -107,11 +107,11 @@ def sample(
     token_S = jnp.where(greedy_S, _most_probable(logits_SV), drawn_S)
     logp_old_S = jnp.take_along_axis(old_SV, token_S[:, None], axis=-1)[:, 0]
     logp_mu_S = jnp.take_along_axis(mu_SV, token_S[:, None], axis=-1)[:, 0]
-    drawn = Drawn(token_S, jnp.where(greedy_S, 0.0, logp_mu_S), logp_old_S)
+    sampled = SamplerOutput(token_S, jnp.where(greedy_S, 0.0, logp_mu_S), logp_old_S)
     if guides is None:
-        return drawn
+        return sampled
     top_id_Sk, top_logp_Sk = most_probable(old_SV, guides)
-    return drawn.replace(top_id_Sk=top_id_Sk, top_logp_Sk=top_logp_Sk)
+    return sampled.replace(top_id_Sk=top_id_Sk, top_logp_Sk=top_logp_Sk)
 
 
 def _most_probable(logits_SV: jax.Array) -> jax.Array:

@@ -15,12 +15,12 @@ import numpy as np
 from ale_jax.agent import external
 from ale_jax.agent.api import Message
 from ale_jax.agent.external import ExternalAgent, PolicyAccess
-from ale_jax.engine.slots import Sampled
+from ale_jax.engine.request import Sampled
 from ale_jax.envs.registry import kind_of, make_env
 from ale_jax.envs.transcripts import Transcript
 from ale_jax.gateway.app import make_app
-from ale_jax.gateway.conversations import Watch
-from ale_jax.gateway.custody.policy_gateway import ChatRender, language_of
+from ale_jax.gateway.conversations import StopChecker
+from ale_jax.gateway.custody.engine_policy import ChatRender, language_of
 from ale_jax.gateway.custody.token_tree import Call, TokenTree
 from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
 from ale_jax.gateway.episodes import Episodes
@@ -61,7 +61,7 @@ class Script:
         new_ids: np.ndarray,
         options: SampleOptions,
         key: np.ndarray,
-        watch: Watch | None,
+        stop_checker: StopChecker | None,
     ) -> Future[Sampled]:
         ids = next(self._left)
         zeros = np.zeros(len(ids), np.float32)

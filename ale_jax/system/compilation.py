@@ -20,7 +20,7 @@ MIN_SECONDS = 1.0  # programs other than the known ones are reported from this c
 PROGRAMS = {
     "add_gradient": "the training step: gradient of a microbatch",
     "update": "the training step: the optimizer's update",
-    "read_and_write": "the engine: prefill and decode",
+    "prefill_and_decode": "the engine: prefill and decode",
     "probability": "the warm start's probe of success",
 }
 

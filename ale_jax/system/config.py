@@ -14,7 +14,7 @@ from ale_jax.algo.hypers import require_at_least, require_choice, require_range
 from ale_jax.algo.resampling import ResamplingHypers
 from ale_jax.data.mixing import Domain
 from ale_jax.data.packing import Shape
-from ale_jax.engine.engine import EngineShape
+from ale_jax.engine.engine_shape import EngineShape
 from ale_jax.envs.registry import all_families, kind_of
 from ale_jax.learn.critics import CriticsHypers
 from ale_jax.learn.state import OptimizerHypers

@@ -15,7 +15,7 @@ import numpy as np
 from ale_jax.engine.engine import Engine
 from ale_jax.engine.engines import Engines
 from ale_jax.gateway.app import make_app
-from ale_jax.gateway.custody.policy_gateway import ChatRender, EnginePolicy, language_of
+from ale_jax.gateway.custody.engine_policy import ChatRender, EnginePolicy, language_of
 from ale_jax.gateway.custody.token_tree import TokenTree
 from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
 from ale_jax.gateway.episodes import Episodes

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ale_jax.gateway.custody.constraints import Grammar
-from ale_jax.gateway.custody.policy_gateway import language_of
+from ale_jax.gateway.custody.engine_policy import language_of
 from ale_jax.gateway.custody.sampling_masks import MaskTable
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import REQUIRED, ChatRequest

@@ -24,10 +24,10 @@ import numpy as np
 from ale_jax.agent.external import PolicyAccess
 from ale_jax.engine.engine import Engine
 from ale_jax.engine.engine_shape import EngineShape
-from ale_jax.engine.slots import Sampled
+from ale_jax.engine.request import Sampled
 from ale_jax.gateway.app import make_app
-from ale_jax.gateway.conversations import Watch
-from ale_jax.gateway.custody.policy_gateway import EnginePolicy
+from ale_jax.gateway.conversations import StopChecker
+from ale_jax.gateway.custody.engine_policy import EnginePolicy
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.requests import SampleOptions
 from ale_jax.gateway.server import served
@@ -103,9 +103,9 @@ class Heard:
         new_ids: np.ndarray,
         options: SampleOptions,
         key: np.ndarray,
-        watch: Watch | None,
+        stop_checker: StopChecker | None,
     ) -> Future[Sampled]:
-        sampled = self._policy.reply(conversation, new_ids, options, key, watch)
+        sampled = self._policy.reply(conversation, new_ids, options, key, stop_checker)
         self._said[conversation] += [np.asarray(new_ids, np.int32), sampled]
         return sampled
 

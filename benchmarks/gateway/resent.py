@@ -26,7 +26,7 @@ import numpy as np
 from ale_jax.configs import quickstart
 from ale_jax.engine.engine import Engine
 from ale_jax.engine.engine_shape import EngineShape
-from ale_jax.gateway.custody.policy_gateway import EnginePolicy
+from ale_jax.gateway.custody.engine_policy import EnginePolicy
 from ale_jax.gateway.custody.token_tree import TokenTree
 from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
 from ale_jax.gateway.messages import ChatMessage
@@ -140,9 +140,11 @@ class Bench:
     def _kept(self, first: Sequence[ChatMessage], turns: int) -> Cost:
         conversation, key = self._policy.open(), np.array([0, 0], np.uint32)
 
-        def reply(new: Sequence[ChatMessage], after: np.ndarray | None, watch: Any) -> np.ndarray:
+        def reply(
+            new: Sequence[ChatMessage], after: np.ndarray | None, stop_checker: Any
+        ) -> np.ndarray:
             ids = self._stage.render(new, (), after)
-            found = self._policy.reply(conversation, ids, SampleOptions(), key, watch)
+            found = self._policy.reply(conversation, ids, SampleOptions(), key, stop_checker)
             return found.result().ids
 
         last = reply(first, None, None)

@@ -10,9 +10,9 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from ale_jax.engine.slots import Sampled
-from ale_jax.gateway.conversations import Watch
-from ale_jax.gateway.custody.policy_gateway import ChatRender, language_of
+from ale_jax.engine.request import Sampled
+from ale_jax.gateway.conversations import StopChecker
+from ale_jax.gateway.custody.engine_policy import ChatRender, language_of
 from ale_jax.gateway.custody.token_tree import TokenTree
 from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
 from ale_jax.gateway.requests import SampleOptions
@@ -59,7 +59,7 @@ class ScriptedPolicy:
         new_ids: np.ndarray,
         options: SampleOptions,
         key: np.ndarray,
-        watch: Watch | None,
+        stop_checker: StopChecker | None,
     ) -> Future[Sampled]:
         with self._lock:
             context = self._contexts[conversation]
@@ -68,8 +68,8 @@ class ScriptedPolicy:
         ids, stop = self.say(read), "stop"
         if options.max_tokens is not None and len(ids) > options.max_tokens:
             ids, stop = ids[: options.max_tokens], "length"
-        if watch is not None:
-            ids = _watched(ids, watch)
+        if stop_checker is not None:
+            ids = _watched(ids, stop_checker)
         context.append(ids)
         with self._lock:
             self.written.append(Written(read, ids, self.version))
@@ -96,9 +96,9 @@ def _with_top(sampled: Sampled, count: int) -> Sampled:
     return dataclasses.replace(sampled, top_id_Tk=top_id_Tk, top_logp_Tk=top_logp_Tk)
 
 
-def _watched(ids: np.ndarray, watch: Watch) -> np.ndarray:
+def _watched(ids: np.ndarray, stop_checker: StopChecker) -> np.ndarray:
     for end in (*range(WATCHED_EVERY, len(ids), WATCHED_EVERY), len(ids)):
-        if (kept := watch(ids[:end])) is not None:
+        if (kept := stop_checker(ids[:end])) is not None:
             return ids[:kept]
     return ids
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ale_jax.model.cache import empty_cache
 from ale_jax.model.compute import Compute, sampling_weights
-from ale_jax.model.generate import Chunks, read_and_write
+from ale_jax.model.generate import PrefillBatches, prefill_and_decode
 from ale_jax.model.params import Params, init_params
 from ale_jax.model.sampler import SlotState
 from ale_jax.model.shape import PolicyShape
@@ -86,15 +86,15 @@ def measure_decode(
     page_SW = np.arange(batch * pages_per_sequence, dtype=np.int32).reshape(
         batch, pages_per_sequence
     )
-    page_SW, state = jax.device_put((page_SW, _writing(work, batch)))
+    page_SW, state = jax.device_put((page_SW, _decoding(work, batch)))
 
     def dispatch(cache):
-        cache, _, burst = read_and_write(
+        cache, _, output = prefill_and_decode(
             params,
             cache,
             state,
             page_SW,
-            _nothing_to_read(),
+            _nothing_to_prefill(),
             state,
             shape=shape,
             sizes=(CHUNK_TOKENS,),
@@ -102,18 +102,18 @@ def measure_decode(
             stop_ids=NO_STOP,
             platform=platform,
         )
-        return cache, burst
+        return cache, output
 
     start = time.perf_counter()
-    cache, burst = jax.block_until_ready(dispatch(cache))
+    cache, output = jax.block_until_ready(dispatch(cache))
     compile_s = time.perf_counter() - start
-    assert (np.asarray(burst.token_nS) >= 0).all(), "some conversations rested"
+    assert (np.asarray(output.token_nS) >= 0).all(), "some conversations rested"
     step_s = []
     for _ in range(work.repeats):
         start = time.perf_counter()
         for _ in range(work.dispatches):
-            cache, burst = dispatch(cache)
-        jax.block_until_ready(burst)
+            cache, output = dispatch(cache)
+        jax.block_until_ready(output)
         step_s.append((time.perf_counter() - start) / (work.dispatches * work.steps))
     # A token attends to those before it and to itself.
     context = work.context + (work.steps + 1) / 2
@@ -131,7 +131,7 @@ def measure_decode(
     }
 
 
-def _writing(work: DecodeWork, batch: int) -> SlotState:
+def _decoding(work: DecodeWork, batch: int) -> SlotState:
     """All conversations write a whole dispatch's tokens."""
     draw = np.random.default_rng(0)
 
@@ -147,13 +147,13 @@ def _writing(work: DecodeWork, batch: int) -> SlotState:
         top_k_S=every(0, np.int32),
         top_p_S=every(1.0, np.float32),
         min_p_S=every(0.0, np.float32),
-        goes_on_S=every(False, np.bool_),
+        continues_S=every(False, np.bool_),
     )
 
 
-def _nothing_to_read() -> Chunks:
+def _nothing_to_prefill() -> PrefillBatches:
     one = np.zeros((1, 1), np.int32)
-    return Chunks(
+    return PrefillBatches(
         num_batches=np.int32(0),
         size_Q=np.zeros((1,), np.int32),
         slot_QR=one,

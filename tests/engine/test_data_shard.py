@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from ale_jax.engine.data_shard import Claims, DataShard, Demand, best_shard
-from ale_jax.engine.dispatch import ChunkBatches
-from ale_jax.engine.guiding import Company
+from ale_jax.engine.dispatch import PrefillBatcher
 from ale_jax.engine.pages import prefix_keys
-from ale_jax.engine.slots import CacheSlot, Chunk, Request
+from ale_jax.engine.request import Request, RequestOptions
+from ale_jax.engine.sequence import PrefillChunk, SequenceState
 from ale_jax.model.sampler import Sampling
 from tests.engine.shapes import engine_shape
 
@@ -30,23 +30,23 @@ NOBODY = Claims({}, ())
 
 
 def _demand(ids, pages=SIZES.pages_per_sequence, priority=0, number=0):
-    company = Company(priority=priority)
-    request = Request(number, ids, 60, Sampling(), np.zeros(2, np.uint32), company, number)
-    return Demand(CacheSlot(number, 96), request, pages, _keys(ids)[:pages])
+    options = RequestOptions(priority=priority)
+    request = Request(number, ids, 60, Sampling(), np.zeros(2, np.uint32), options, number)
+    return Demand(SequenceState(number, 96), request, pages, _keys(ids)[:pages])
 
 
-def _join(shard, ids, read=True, runs=True, **changes):
-    """A conversation with a place. read: whether the shard has its prompt's pages. runs: whether it
-    has a request in progress."""
+def _join(shard, ids, cached=True, runs=True, **changes):
+    """A conversation with a slot. cached: whether the shard has its prompt's pages. runs: whether
+    it has a request in progress."""
     demand = _demand(ids, **changes)
-    slot, known = demand.slot, shard.give(demand)
-    slot.prefix_keys = demand.keys
-    shard.reading = None if read else slot
+    sequence, known = demand.sequence, shard.allocate(demand)
+    sequence.prefix_keys = demand.keys
+    shard.prefilling = None if cached else sequence
     if runs:
-        slot.begin(demand.request, SIZES.prefill_tokens)
-    for page, key in zip(slot.pages, _keys(ids) if read else [], strict=False):
-        shard.pages.name(page, key)
-    return slot, known
+        sequence.begin(demand.request, SIZES.prefill_tokens)
+    for page, key in zip(sequence.pages, _keys(ids) if cached else [], strict=False):
+        shard.pages.register(page, key)
+    return sequence, known
 
 
 def _best(shards, ids, **changes):
@@ -56,17 +56,17 @@ def _best(shards, ids, **changes):
 
 def test_a_share_gives_its_own_slots_and_pages_alone():
     for number, shard in enumerate(_shares()):
-        slots = [_join(shard, ids)[0] for ids in (GROUP, OTHER)]
-        assert [slot.index for slot in slots] == [2 * number, 2 * number + 1]
-        assert slots[0].pages[:2] == slots[1].pages[:2]
-        pages = {page for slot in slots for page in slot.pages}
+        sequences = [_join(shard, ids)[0] for ids in (GROUP, OTHER)]
+        assert [sequence.slot for sequence in sequences] == [2 * number, 2 * number + 1]
+        assert sequences[0].pages[:2] == sequences[1].pages[:2]
+        pages = {page for sequence in sequences for page in sequence.pages}
         assert len(pages) == 2 * SIZES.pages_per_sequence - 2 and pages <= set(range(32))
         assert shard.victims(_demand(GROUP, number=9), NOBODY) is None
-        shard.take_back(slots[0])
+        shard.release(sequences[0])
         assert shard.victims(_demand(GROUP, number=9), NOBODY) == []
 
 
-def test_members_go_where_their_prompt_was_read_until_it_is_full():
+def test_members_go_where_their_prompt_is_cached_until_it_is_full():
     shards = _shares()
     _join(shards[1], GROUP)
     assert _best(shards, GROUP) is shards[1]
@@ -74,12 +74,12 @@ def test_members_go_where_their_prompt_was_read_until_it_is_full():
     assert _best(shards, GROUP) is shards[0]
 
 
-def test_members_wait_for_their_prompt_others_go_where_nobody_is_read():
+def test_members_wait_for_their_prompt_others_go_where_nothing_is_prefilled():
     shards = _shares()
-    _join(shards[1], GROUP, read=False)
+    _join(shards[1], GROUP, cached=False)
     assert _best(shards, GROUP) is shards[1]
     assert _best(shards, OTHER) is shards[0]
-    shards[1].reading = None
+    shards[1].prefilling = None
     _join(shards[2], OTHER[:17])
     assert _best(shards, OTHER) is shards[2]
 
@@ -137,13 +137,13 @@ def test_the_longest_idle_give_way_then_the_last_of_the_lowest_priority():
     assert victims(3) == []
     assert victims(9) == [longer_idle]
     assert victims(15) == [longer_idle, idle]
-    assert victims(16) is None, "those who came before keep their places"
+    assert victims(16) is None, "those who came before keep their slots"
     assert victims(11, priority=1) == [longer_idle]  # a page is promised to the urgent one alone
     assert victims(23, priority=1) == [longer_idle, idle, second]
     assert victims(29, priority=1) == [longer_idle, idle, second, first]
     assert victims(30, priority=1) is None
     assert victims(36, priority=2) == [longer_idle, idle, second, first, urgent]
-    # Who has a request that waits is not idle, and who is read in this dispatch cannot be moved.
+    # Who has a request that waits is not idle, and who is prefilled in this dispatch stays.
     waits = Request(5, ids, 5, Sampling(), np.zeros(2, np.uint32), number=5)
     assert victims(9, Claims({5: waits}, ())) == [idle]
     assert victims(9, Claims({}, {longer_idle})) == [idle]
@@ -156,10 +156,10 @@ def test_who_waits_while_weights_change_asks_for_pages_of_the_new_ones():
 
 
 def test_in_a_batch_every_share_has_rows_of_its_own():
-    batches = ChunkBatches(SIZES, shards=3)
-    for shard, slot, size in ((0, 0, 16), (0, 1, 16), (0, 1, 8), (2, 4, 16), (1, 2, 8)):
+    batches = PrefillBatcher(SIZES, shards=3)
+    for shard, sequence, size in ((0, 0, 16), (0, 1, 16), (0, 1, 8), (2, 4, 16), (1, 2, 8)):
         assert batches.has_room(shard, size)
-        batches.add(shard, slot, Chunk(start=slot, ids=[slot] * 3, size=size))
+        batches.add(shard, sequence, PrefillChunk(start=sequence, ids=[sequence] * 3, size=size))
     assert batches.has_room(1, 8) and batches.has_room(2, 8)
     assert not batches.has_room(1, 16)  # room is before its last chunk, and the budget is spent
     chunks = batches.arrays()

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from ale_jax.engine.dispatch import ChunkBatches
-from ale_jax.engine.slots import Chunk
+from ale_jax.engine.dispatch import PrefillBatcher
+from ale_jax.engine.sequence import PrefillChunk
 from tests.engine.shapes import engine_shape
 
 
 def test_chunks_of_one_size_share_a_batch_until_it_is_full():
-    batches = ChunkBatches(engine_shape(prefill_rows=2, prefill_budget=80), shards=1)
+    batches = PrefillBatcher(engine_shape(prefill_rows=2, prefill_budget=80), shards=1)
     for slot, size in enumerate((16, 16, 16, 8)):
         assert batches.has_room(0, size)
-        batches.add(0, slot, Chunk(start=10 * slot, ids=[slot] * 3, size=size))
+        batches.add(0, slot, PrefillChunk(start=10 * slot, ids=[slot] * 3, size=size))
     assert batches.has_room(0, 8) and not batches.has_room(0, 16)
     chunks = batches.arrays()
     assert chunks.num_batches == 3
@@ -24,10 +24,10 @@ def test_chunks_of_one_size_share_a_batch_until_it_is_full():
 
 
 def test_the_budget_counts_empty_rows_too():
-    batches = ChunkBatches(engine_shape(prefill_rows=2, prefill_budget=48), shards=1)
-    batches.add(0, 0, Chunk(0, [1], 16))
+    batches = PrefillBatcher(engine_shape(prefill_rows=2, prefill_budget=48), shards=1)
+    batches.add(0, 0, PrefillChunk(0, [1], 16))
     assert batches.has_room(0, 8) and batches.has_room(0, 16)  # a batch of 8; the other row of 16
-    batches.add(0, 1, Chunk(0, [1], 16))
+    batches.add(0, 1, PrefillChunk(0, [1], 16))
     assert batches.has_room(0, 8) and not batches.has_room(0, 16)
 
 

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from ale_jax.engine.engine import Engine, EngineStopped
-from ale_jax.engine.guiding import Company, NextToken
+from ale_jax.engine.engine import Engine
+from ale_jax.engine.request import EngineStopped, RequestOptions, TokenConstraint
 from ale_jax.model.params import init_params
 from ale_jax.model.sampler import Sampling
 from ale_jax.records import FORCED
@@ -55,9 +55,9 @@ def test_sampler_and_learner_agree_on_every_token(policy, engine):
     np.testing.assert_allclose(np.concatenate([r.logp_mu for _, r in played]), logp_old, atol=1e-6)
 
 
-def test_company_in_the_batch_changes_nothing(policy, engine):
+def test_others_in_the_batch_change_nothing(policy, engine):
     """Six conversations of two turns at once over four slots, against each one alone: in other
-    slots, beside others that read, and beside one that sorts its vocabulary."""
+    slots, beside others in prefill, and beside one that sorts its vocabulary."""
     ways = [PLAIN, Sampling(temperature=0.7, top_k=9, top_p=0.8), *[PLAIN] * 4]
     alone = [play(engine, n, 2, ways[n]) for n in range(6)]
     with ThreadPoolExecutor(6) as pool:
@@ -67,15 +67,13 @@ def test_company_in_the_batch_changes_nothing(policy, engine):
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_the_next_burst_begins_before_the_last_is_read(policy, monkeypatch, ahead):
-    """And the tokens are the same. Both conversations fill bursts of four tokens."""
+def test_the_next_dispatch_begins_before_the_last_is_over(policy, monkeypatch, ahead):
+    """And the tokens are the same. Both conversations fill dispatches of four decode steps."""
     shape, params = policy
     engine, order = Engine(shape, engine_shape(dispatch_ahead=ahead), (), params), []
-    begin, take_over = engine._begin, engine._take_over
+    begin, finish = engine._begin, engine._finish
     monkeypatch.setattr(engine, "_begin", lambda each: order.append("begin") or begin(each))
-    monkeypatch.setattr(
-        engine, "_take_over", lambda *each: order.append("read") or take_over(*each)
-    )
+    monkeypatch.setattr(engine, "_finish", lambda *each: order.append("finish") or finish(*each))
     with ThreadPoolExecutor(2) as pool:
         played = list(pool.map(lambda n: play(engine, n, 2, max_tokens=20), range(2)))
     engine.close()
@@ -85,11 +83,11 @@ def test_the_next_burst_begins_before_the_last_is_read(policy, monkeypatch, ahea
     usual.close()
     in_flight = np.cumsum([1 if each == "begin" else -1 for each in order])
     assert in_flight.max() == 1 + ahead and in_flight[-1] == 0
-    # A reply of 20 tokens takes five bursts, and none is begun after the last.
+    # A reply of 20 tokens takes five dispatches, and none is begun after the last.
     assert (in_flight == 2).sum() >= 4 * 2 if ahead else order[::2] == ["begin"] * len(order[::2])
 
 
-def test_conversations_that_end_while_two_bursts_are_in_flight_leave_their_slots(policy):
+def test_conversations_that_end_while_two_dispatches_are_in_flight_leave_their_slots(policy):
     """New ones begin in them, and get the tokens that they get alone."""
     shape, params = policy
     engine = Engine(shape, engine_shape(dispatch_ahead=True, decode_steps=1), STOP, params)
@@ -133,16 +131,18 @@ def test_greedy_takes_the_most_probable(policy, engine):
     np.testing.assert_array_equal(played[0][1].ids, np.asarray(all_logits)[written - 1].argmax(-1))
 
 
-def test_new_weights_are_taken_between_two_bursts(policy, engine):
+def test_new_weights_are_taken_between_two_dispatches(policy, engine):
     """Six requests in flight while versions 1 to 5 are published: none is lost, none is cut, and
-    every token says which weights wrote it."""
+    every token says which weights sampled it."""
     shape, _ = policy
     weights = [init_params(jax.random.key(2 + n), shape) for n in range(5)]
     with ThreadPoolExecutor(6) as pool:
         playing = [pool.submit(play, engine, n, 1, PLAIN, 60) for n in range(6)]
         for version, params in enumerate(weights, start=1):
-            bursts = engine.stats.bursts
-            while engine.stats.bursts == bursts and not all(each.done() for each in playing):
+            before = engine.stats.decode_dispatches
+            while engine.stats.decode_dispatches == before and not all(
+                each.done() for each in playing
+            ):
                 time.sleep(0.001)
             engine.publish(params, version)
     replies = [each.result()[0][1] for each in playing]
@@ -154,17 +154,17 @@ def test_new_weights_are_taken_between_two_bursts(policy, engine):
     assert engine.stats.sampled_tokens == sum(len(reply.ids) for reply in replies)
 
 
-def test_tokens_have_the_version_of_the_weights_that_their_burst_began_with(policy, monkeypatch):
-    """Although there are others when it is read."""
+def test_tokens_have_the_version_of_the_weights_that_their_dispatch_began_with(policy, monkeypatch):
+    """Although there are others when it is over."""
     shape, params = policy
     engine = Engine(shape, SHAPE, (), params)
-    take_over = engine._take_over
+    finish = engine._finish
 
     def published_meanwhile(*each):
         engine.publish(params, engine.version + 1)
-        take_over(*each)
+        finish(*each)
 
-    monkeypatch.setattr(engine, "_take_over", published_meanwhile)
+    monkeypatch.setattr(engine, "_finish", published_meanwhile)
     reply = engine.reply(engine.open(), prompt(1, 6), 10, PLAIN, key(1)).result(PATIENCE)
     engine.close()
     assert reply.version.tolist() == [0] * 4 + [1] * 4 + [2] * 2
@@ -181,20 +181,20 @@ def test_a_full_slot_says_so(engine):
     assert len(more.ids) == 0
 
 
-def test_a_watcher_sees_a_reply_grow_and_may_end_it(policy, engine):
-    """And what it has ended goes on as if the rest had not been written."""
+def test_a_stop_checker_sees_a_reply_grow_and_may_end_it(policy, engine):
+    """And what it has ended goes on as if the rest had not been decoded."""
     replies = ((n, play(engine, n, 1, max_tokens=30)[0][1]) for n in range(20))
     number, whole = next((n, reply) for n, reply in replies if len(reply.ids) > 12)
     seen, conversation = [], engine.open()
 
-    def watch(ids):
+    def stop_checker(ids):
         seen.append(ids.tolist())
         return 11 if len(ids) > 11 else None
 
     first = prompt(100 * number, 5)
-    reply = engine.reply(conversation, first, 30, PLAIN, key(number), Company(watch)).result(
-        PATIENCE
-    )
+    reply = engine.reply(
+        conversation, first, 30, PLAIN, key(number), RequestOptions(stop_checker)
+    ).result(PATIENCE)
     np.testing.assert_array_equal(reply.ids, whole.ids[:11])
     np.testing.assert_array_equal(reply.logp_mu, whole.logp_mu[:11])
     assert reply.stop == "stop"
@@ -227,13 +227,13 @@ class Mostly:
         allowed_w = np.zeros(3, np.uint32)
         for token in tokens:
             allowed_w[token // 32] |= np.uint32(1 << token % 32)
-        return NextToken(allowed_w.view(np.int32), mask_id=FORCED if place % 5 else 7)
+        return TokenConstraint(allowed_w.view(np.int32), mask_id=FORCED if place % 5 else 7)
 
 
-def test_what_a_guide_knows_ahead_is_written_in_one_burst(engine):
+def test_what_a_guide_knows_ahead_is_decoded_in_one_dispatch(engine):
     def reply(guide):
-        conversation, company = engine.open(), Company(guide=guide)
-        first = engine.reply(conversation, prompt(1, 9), 18, PLAIN, key(1), company).result(
+        conversation, options = engine.open(), RequestOptions(guide=guide)
+        first = engine.reply(conversation, prompt(1, 9), 18, PLAIN, key(1), options).result(
             PATIENCE
         )
         after = engine.reply(conversation, prompt(2, 5), 9, PLAIN, key(2)).result(PATIENCE)
@@ -250,13 +250,13 @@ def test_what_a_guide_knows_ahead_is_written_in_one_burst(engine):
     assert (together.ids[~is_free] == 50 + np.flatnonzero(~is_free)).all()
     assert (together.logp_mu[is_free] < 0).all() and not together.logp_mu[~is_free].any()
     np.testing.assert_array_equal(together.mask_id, np.where(is_free, 7, FORCED))
-    # The bursts write 0 | 1 to 4 | 5 | 6 to 9 | 10 | 11 to 14 | 15 | 16, 17.
+    # The dispatches decode 0 | 1 to 4 | 5 | 6 to 9 | 10 | 11 to 14 | 15 | 16, 17.
     assert (ahead.asked, single.asked) == (8, 18)
 
 
-class Guessing:
+class Speculating:
     """Tokens are of the 40s, but the one after 42, 45 or 48 is of the 60s. It guesses that what
-    holds for a token holds for the next ones, too."""
+    is allowed for a token is allowed for the next ones, too."""
 
     def __init__(self, guesses):
         self.guesses = guesses
@@ -266,27 +266,27 @@ class Guessing:
         allowed_w = np.zeros(3, np.uint32)
         for token in range(first, first + 10):
             allowed_w[token // 32] |= np.uint32(1 << token % 32)
-        held = NextToken(allowed_w.view(np.int32), mask_id=first)
-        guess = dataclasses.replace(held, is_guess=True)
-        return [held] + [guess] * min(most - 1, self.guesses)
+        certain = TokenConstraint(allowed_w.view(np.int32), mask_id=first)
+        guess = dataclasses.replace(certain, is_speculative=True)
+        return [certain] + [guess] * min(most - 1, self.guesses)
 
 
-def test_what_was_drawn_under_a_wrong_guess_is_drawn_again(engine):
+def test_what_was_sampled_under_a_wrong_guess_is_sampled_again(engine):
     def reply(guide, number):
-        company, conversation = Company(guide=guide), engine.open()
-        first = engine.reply(conversation, prompt(1, 9), 30, PLAIN, key(number), company).result(
+        options, conversation = RequestOptions(guide=guide), engine.open()
+        first = engine.reply(conversation, prompt(1, 9), 30, PLAIN, key(number), options).result(
             PATIENCE
         )
         after = engine.reply(conversation, prompt(2, 5), 9, PLAIN, key(number)).result(PATIENCE)
         engine.end(conversation)
         return first, after
 
-    bursts, masks = [], set()
+    dispatches, masks = [], set()
     for number in range(4):
-        sampled, begun = engine.stats.sampled_tokens, engine.stats.bursts
-        guessed, then = reply(Guessing(3), number)
-        bursts.append(engine.stats.bursts - begun)
-        one_by_one, later = reply(Guessing(0), number)
+        sampled, begun = engine.stats.sampled_tokens, engine.stats.decode_dispatches
+        guessed, then = reply(Speculating(3), number)
+        dispatches.append(engine.stats.decode_dispatches - begun)
+        one_by_one, later = reply(Speculating(0), number)
         np.testing.assert_array_equal(guessed.ids, one_by_one.ids)
         np.testing.assert_allclose(guessed.logp_mu, one_by_one.logp_mu, atol=1e-5, rtol=0)
         np.testing.assert_array_equal(guessed.mask_id, one_by_one.mask_id)
@@ -297,7 +297,7 @@ def test_what_was_drawn_under_a_wrong_guess_is_drawn_again(engine):
         np.testing.assert_allclose(then.logp_old, later.logp_old, atol=1e-5, rtol=0)
         masks |= set(guessed.mask_id.tolist())
     assert masks == {40, 60}
-    assert max(bursts) < 30, "one by one, its tokens alone take 30"
+    assert max(dispatches) < 30, "one by one, its tokens alone take 30"
 
 
 def test_stop_token_ends_the_reply(policy):

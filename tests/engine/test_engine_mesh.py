@@ -12,7 +12,7 @@ import pytest
 from ale_jax.engine import engine as engine_module
 from ale_jax.engine.engine import Engine
 from ale_jax.model.compute import FLOAT32, sampling_weights
-from ale_jax.model.generate import read_and_write
+from ale_jax.model.generate import prefill_and_decode
 from ale_jax.model.params import init_params
 from ale_jax.model.sharding import MeshShape, make_mesh, param_shardings
 from tests.engine.playing import PATIENCE, PLAIN, STOP, assert_same, key, play, prompt
@@ -33,7 +33,7 @@ class CompiledOnce:
 
     def __call__(self, *arrays, **constants):
         if self.program is None:
-            self.program = read_and_write.lower(*arrays, **constants).compile()
+            self.program = prefill_and_decode.lower(*arrays, **constants).compile()
         return self.program(*arrays)
 
 
@@ -57,7 +57,7 @@ def on_mesh(request, on_one_device):
     learned = jax.device_put(PARAMS, param_shardings(POLICY, mesh))
     weights = sampling_weights(learned, POLICY, FLOAT32, mesh)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_module, "read_and_write", compiled)
+        patch.setattr(engine_module, "prefill_and_decode", compiled)
         sizes = dataclasses.replace(SIZES, dispatch_ahead=True)
         engine = Engine(POLICY, sizes, STOP, weights, mesh=mesh, record_experts=True)
         yield engine, compiled

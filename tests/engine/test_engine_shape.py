@@ -48,7 +48,7 @@ def test_the_smallest_sizes_that_work_are_taken():
 def test_derived_sizes():
     assert SHAPE.pages_per_sequence == 7  # 6.25 pages of 16 tokens
     assert SHAPE.max_batches == 4  # 64 tokens in batches of two rows of at least 8
-    assert SHAPE.moved_pages == 7 and dataclasses.replace(SHAPE, pages=40).moved_pages == 10
+    assert SHAPE.swapped_pages == 7 and dataclasses.replace(SHAPE, pages=40).swapped_pages == 10
     assert not SHAPE.eight_bits
     assert dataclasses.replace(SHAPE, int8_cache=True).eight_bits
     assert dataclasses.replace(SHAPE, weights="int8").eight_bits

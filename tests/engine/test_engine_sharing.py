@@ -10,7 +10,7 @@ from jax.sharding import AxisType, Mesh
 
 from ale_jax.engine.engine import Engine
 from ale_jax.model.cache import copy_in, copy_out
-from ale_jax.model.generate import read_and_write
+from ale_jax.model.generate import prefill_and_decode
 from ale_jax.model.params import init_params
 from ale_jax.model.sampler import Sampling
 from ale_jax.model.sharding import MeshShape
@@ -141,10 +141,10 @@ def test_who_is_ended_while_it_is_read_leaves_nothing_half_read(engine):
 
 def test_a_long_prompt_does_not_stop_those_who_write():
     """With a budget of one chunk per dispatch its five chunks take five dispatches, and in each of
-    them the other one goes on writing."""
+    them the other one goes on decoding."""
     engine = _engine(prefill_budget=16, decode_steps=1)
-    writing = engine.open()
-    writer = engine.reply(writing, prompt(3, 2), 90, PLAIN, key(3))
+    decoding = engine.open()
+    writer = engine.reply(decoding, prompt(3, 2), 90, PLAIN, key(3))
     while not engine.stats.sampled_tokens:
         pass
     before = engine.stats.sampled_tokens
@@ -167,7 +167,7 @@ def test_each_program_is_compiled_once(compiled):
     one = np.array(jax.devices()[:1]).reshape((1,) * 5)
     mesh = Mesh(one, tuple(vars(MeshShape())), axis_types=(AxisType.Auto,) * 5)
     engine = Engine(MOE, engine_shape(dispatch_ahead=True, pages=14), STOP, PARAMS, mesh=mesh)
-    for program in (read_and_write, copy_out, copy_in):
+    for program in (prefill_and_decode, copy_out, copy_in):
         program.clear_cache()
     play(engine, 0, 1)
     cut = Sampling(temperature=0.5, top_k=3, top_p=0.9)
@@ -179,6 +179,6 @@ def test_each_program_is_compiled_once(compiled):
     engine.close()
     assert engine.stats.preemptions > 2
     names = compiled()
-    assert names.count("read_and_write") == 1
+    assert names.count("prefill_and_decode") == 1
     # For 1, 2, 4, 8 and all 12 pages of a conversation of full length, at most.
     assert 1 <= names.count("copy_out") <= 5 and 1 <= names.count("copy_in") <= 5

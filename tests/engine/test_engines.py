@@ -6,8 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 import pytest
 
-from ale_jax.engine.engine import Engine, EngineStopped
+from ale_jax.engine.engine import Engine
 from ale_jax.engine.engines import Engines
+from ale_jax.engine.request import EngineStopped
 from ale_jax.model.compute import FLOAT32, SAME
 from ale_jax.model.params import init_params
 from ale_jax.model.replicas import engine_meshes, make_sampling_copy

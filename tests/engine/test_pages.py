@@ -23,7 +23,7 @@ class Pool(RuleBasedStateMachine):
     @rule(target=tables, prompt=PROMPTS, version=st.integers(0, 1))
     def begin(self, prompt, version):
         keys = prefix_keys(prompt, PAGE_TOKENS, version)
-        taken = self.pool.take(keys, EACH)
+        taken = self.pool.allocate(keys, EACH)
         in_use = {page for other in self.live for page in other["pages"]}
         if taken is None:
             assert len(in_use) > PAGES - EACH
@@ -38,7 +38,7 @@ class Pool(RuleBasedStateMachine):
     @rule(table=tables)
     def read_a_page(self, table):
         if table in self.live and table["read"] < len(table["keys"]):
-            self.pool.name(table["pages"][table["read"]], table["keys"][table["read"]])
+            self.pool.register(table["pages"][table["read"]], table["keys"][table["read"]])
             table["read"] += 1
 
     @rule(table=consumes(tables))
@@ -63,7 +63,7 @@ class Pool(RuleBasedStateMachine):
     def teardown(self):
         for table in self.live:
             self.pool.release(table["pages"])
-        pages, known = self.pool.take([], PAGES)
+        pages, known = self.pool.allocate([], PAGES)
         assert sorted(pages) == list(range(PAGES)) and known == 0
 
 
@@ -73,9 +73,9 @@ TestPool = Pool.TestCase
 
 def _read(pool, prompt, count):
     keys = prefix_keys(prompt, PAGE_TOKENS, 0)
-    pages, known = pool.take(keys, count)
+    pages, known = pool.allocate(keys, count)
     for page, key in zip(pages, keys, strict=False):
-        pool.name(page, key)
+        pool.register(page, key)
     return pages, known
 
 
@@ -86,7 +86,7 @@ def test_an_ended_conversation_is_remembered_until_its_pages_are_needed():
     second, known = _read(pool, [1, 1, 2, 2], 2)
     assert (second, known) == (first, 2)
     pool.release(second)
-    pool.release(pool.take([], 4)[0])
+    pool.release(pool.allocate([], 4)[0])
     assert _read(pool, [1, 1, 2, 2], 2)[1] == 0
 
 
@@ -94,7 +94,7 @@ def test_the_longest_unused_is_forgotten_first():
     pool = PagePool(4)
     for prompt in ([1, 1], [2, 2], [1, 1]):
         pool.release(_read(pool, prompt, 1)[0])
-    pool.release(pool.take([], 3)[0])
+    pool.release(pool.allocate([], 3)[0])
     assert _read(pool, [1, 1], 1)[1] == 1
     assert _read(pool, [2, 2], 1)[1] == 0
 
@@ -104,8 +104,8 @@ def test_the_end_of_a_prompt_is_forgotten_before_its_beginning():
     pool = PagePool(4)
     prompt = [1, 1, 2, 2, 3, 3]
     pool.release(_read(pool, prompt, 3)[0])
-    pool.release(pool.take([], 2)[0])  # the one that was never used, and one of the prompt's
-    assert pool.known(prefix_keys(prompt, PAGE_TOKENS, 0)) == 2
+    pool.release(pool.allocate([], 2)[0])  # the one that was never used, and one of the prompt's
+    assert pool.num_cached(prefix_keys(prompt, PAGE_TOKENS, 0)) == 2
 
 
 def test_a_page_is_known_by_all_that_comes_before_it_and_by_the_version():
@@ -118,10 +118,10 @@ def test_a_page_is_known_by_all_that_comes_before_it_and_by_the_version():
 def test_a_known_page_is_not_also_a_free_one():
     pool = PagePool(4)
     pool.release(_read(pool, [1, 1, 2, 2], 2)[0])
-    pool.take([], 2)
+    pool.allocate([], 2)
     keys = prefix_keys([1, 1, 2, 2], 2, 0)
-    assert pool.take(keys, 3) is None
-    assert pool.take(keys, 2)[1] == 2  # the refusal changed nothing
+    assert pool.allocate(keys, 3) is None
+    assert pool.allocate(keys, 2)[1] == 2  # the refusal changed nothing
 
 
 def test_what_others_would_release_counts_once_nobody_else_uses_it():
@@ -130,12 +130,14 @@ def test_what_others_would_release_counts_once_nobody_else_uses_it():
     second, _ = _read(pool, [1, 1, 3, 3], 2)
     assert first[0] == second[0]
     new = prefix_keys([9, 9], 2, 0)
-    assert pool.can_give(new, 1) and not pool.can_give(new, 2)
-    assert pool.can_give(new, 2, [first]) and not pool.can_give(new, 3, [first])
-    assert pool.can_give(new, 4, [first, second])
+    assert pool.can_allocate(new, 1) and not pool.can_allocate(new, 2)
+    assert pool.can_allocate(new, 2, [first]) and not pool.can_allocate(new, 3, [first])
+    assert pool.can_allocate(new, 4, [first, second])
     # Pages that are known, and are used again, are not free as well.
     keys = prefix_keys([1, 1, 2, 2], 2, 0)
-    assert pool.can_give(keys, 4, [first, second]) and not pool.can_give(keys, 5, [first, second])
+    assert pool.can_allocate(keys, 4, [first, second]) and not pool.can_allocate(
+        keys, 5, [first, second]
+    )
     for pages in (first, second):
         pool.release(pages)
-    assert pool.can_give(new, 4) and pool.take(keys, 4)[1] == 2
+    assert pool.can_allocate(new, 4) and pool.allocate(keys, 4)[1] == 2

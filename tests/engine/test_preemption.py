@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh
 
-from ale_jax.engine.engine import Engine, EngineStopped
-from ale_jax.engine.guiding import Company
+from ale_jax.engine.engine import Engine
+from ale_jax.engine.request import EngineStopped, RequestOptions
 from ale_jax.model.params import init_params
 from ale_jax.model.sharding import MeshShape, param_shardings
 from tests.engine.playing import PATIENCE, PLAIN, STOP, key, prompt
@@ -49,8 +49,8 @@ def _play(engine, script, pause=lambda: None):
     conversation, replies = engine.open(), []
     for ids, most in script.turns:
         pause()
-        company = Company(priority=script.priority)
-        asked = engine.reply(conversation, ids, most, PLAIN, key(script.number), company)
+        options = RequestOptions(priority=script.priority)
+        asked = engine.reply(conversation, ids, most, PLAIN, key(script.number), options)
         replies.append(asked.result(PATIENCE))
     engine.end(conversation)
     return replies
@@ -66,8 +66,8 @@ def _assert_same(got, expected):
 def _assert_whole(engine):
     """Every page and every row is free."""
     for shard in engine._scheduler._shards:
-        assert shard.slots == [] and shard.reading is None
-        pages, _ = shard.pages.take([], shard.pages.free)
+        assert shard.slots == [] and shard.prefilling is None
+        pages, _ = shard.pages.allocate([], shard.pages.free)
         size = engine._shape.pages // len(engine._scheduler._shards)
         assert sorted(pages) == list(range(size))
     assert not engine._scheduler._waiting and not engine._scheduler._of
@@ -123,7 +123,7 @@ def test_whoever_comes_when_all_get_what_they_get_with_room_for_all(ahead, shard
                 assert cut_off.exception(PATIENCE) is None or "ended" in str(cut_off.exception())
         for script, each in zip(scripts, playing, strict=True):
             _assert_same(each.result(), roomy(seed, script))
-    assert engine.stats.preemptions > 10 and engine.stats.moved_pages > 10
+    assert engine.stats.preemptions > 10 and engine.stats.swapped_pages > 10
     _assert_whole(engine)
     engine.close()
 
@@ -160,8 +160,8 @@ def test_a_higher_priority_takes_the_place_of_who_writes(ahead, roomy):
             if order == [1]:
                 high.append(ask(2, 5))
 
-        company = Company(watch=note, priority=priority)
-        return engine.reply(engine.open(), prompt(number, 60), 30, PLAIN, key(number), company)
+        options = RequestOptions(stop_checker=note, priority=priority)
+        return engine.reply(engine.open(), prompt(number, 60), 30, PLAIN, key(number), options)
 
     replies = [ask(1, 0).result(PATIENCE), high[0].result(60)]
     # The second one was preempted when it was idle, by the first one on its way back.

@@ -1,7 +1,7 @@
-"""Places and pages, without a model: who is served when, and what the pages hold meanwhile.
+"""Slots and pages, without a model: who is served when, and what the pages hold meanwhile.
 
 The device is played by arrays that hold, at each place of the cache, whose token of which position
-lies there. So every dispatch can be checked for what it would read.
+lies there. So every dispatch can be checked for what it would attend to.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ale_jax.engine import page_moves
+from ale_jax.engine import page_swaps
 from ale_jax.engine.dispatch import Dispatch, page_table
-from ale_jax.engine.guiding import Company
+from ale_jax.engine.request import Request, RequestOptions
 from ale_jax.engine.scheduler import EngineStats, Scheduler
-from ale_jax.engine.slots import Request, Written
+from ale_jax.engine.sequence import DecodedTokens
 from ale_jax.model.cache import LayerPages, LayerRows
 from ale_jax.model.sampler import Sampling
 from tests.engine.shapes import engine_shape
@@ -34,8 +34,8 @@ class Turn:
     """pause: dispatches until it is asked for, after the reply before. ends: whether the
     conversation is ended while this reply is being sampled, and after how many dispatches."""
 
-    read: int
-    write: int
+    num_new: int
+    max_tokens: int
     pause: int
     ends: int | None
 
@@ -70,77 +70,77 @@ class Played:
 
     def dispatch(self):
         """One turn of the loop. Whether anything was done."""
-        unread = self.begun[0][0] if self.begun else None
-        plan = self.scheduler.plan(self.version, unread)
-        writing = {slot: slot.request for slot in plan.writing}
-        chunks = plan.batches.arrays()
-        begins = bool(len(plan.batches) or len(plan.moves) or writing)
+        in_flight = self.begun[0][0] if self.begun else None
+        plan = self.scheduler.plan(self.version, in_flight)
+        decoding = {sequence: sequence.request for sequence in plan.decoding}
+        prefill = plan.prefill.arrays()
+        begins = bool(len(plan.prefill) or len(plan.swaps) or decoding)
         if begins:
-            table = page_table(self.scheduler.slots, self.shape)
-            sent = Dispatch(None, plan.version, table, chunks, None, None, writing, plan.moves)
-            self.begun.append((sent, *self._run(sent, unread)))
+            table = page_table(self.scheduler.running, self.shape)
+            sent = Dispatch(None, plan.version, table, prefill, None, None, decoding, plan.swaps)
+            self.begun.append((sent, *self._run(sent, in_flight)))
         if self.begun and (not begins or len(self.begun) > self.ahead):
-            self._take_over(*self.begun.popleft())
+            self._finish(*self.begun.popleft())
             return True
         return begins or bool(plan.fixed)
 
-    def _run(self, sent, unread):
-        self.cache, copied = sent.moves.begin(self.cache, None)
-        self._read(sent)
-        return self._write(sent, unread), copied
+    def _run(self, sent, in_flight):
+        self.cache, copied = sent.swaps.begin(self.cache, None)
+        self._prefill(sent)
+        return self._decode(sent, in_flight), copied
 
-    def _put(self, sent, slot, start, count):
+    def _put(self, sent, sequence, start, count):
         """Computes `count` tokens from position `start` on, which attend to all before."""
-        place = slot.index * self.shards // self.shape.max_sequences
+        place = sequence.slot * self.shards // self.shape.max_sequences
         position = np.arange(start + count)
         page = place * (self.shape.pages // self.shards)
-        page = page + sent.page_SW[slot.index][position // self.shape.page_tokens]
-        offset, held = position % self.shape.page_tokens, self.held[slot.conversation]
-        if len(held) < start:  # its first pages were known
-            held += self._names(slot, slot.prefix_version, len(held), start)
+        page = page + sent.page_SW[sequence.slot][position // self.shape.page_tokens]
+        offset, held = position % self.shape.page_tokens, self.held[sequence.conversation]
+        if len(held) < start:  # its first pages were cached
+            held += self._names(sequence, sequence.prefix_version, len(held), start)
         found = self.cache[0].k_GPbH[0, page[:start], offset[:start], 0]
         np.testing.assert_array_equal(found, held[:start])
-        held[start:] = self._names(slot, sent.version, start, start + count)
+        held[start:] = self._names(sequence, sent.version, start, start + count)
         for array in (self.cache[0].k_GPbH, self.cache[0].v_GPbH):
             array[0, page[start:], offset[start:], 0] = held[start:]
 
-    def _names(self, slot, version, start, end):
+    def _names(self, sequence, version, start, end):
         """Tokens of a group's common prompt have the same names, others are named by their owner,
         and all by the weights' version."""
-        shared, position = self.shared[slot.conversation], np.arange(start, end)
-        own = 1000 * (slot.conversation + 1) + position
+        shared, position = self.shared[sequence.conversation], np.arange(start, end)
+        own = 1000 * (sequence.conversation + 1) + position
         return (np.where(position < shared, position, own) + version / 100).tolist()
 
-    def _read(self, sent):
-        slots = {slot.index: slot for slot in self.scheduler.slots}
-        chunks = sent.chunks
-        for q, r in np.argwhere(chunks.count_QR[: chunks.num_batches] > 0):
-            slot = slots[chunks.slot_QR[q, r]]
-            self._put(sent, slot, chunks.start_QR[q, r], chunks.count_QR[q, r])
+    def _prefill(self, sent):
+        sequences = {sequence.slot: sequence for sequence in self.scheduler.running}
+        prefill = sent.prefill
+        for q, r in np.argwhere(prefill.count_QR[: prefill.num_batches] > 0):
+            sequence = sequences[prefill.slot_QR[q, r]]
+            self._put(sent, sequence, prefill.start_QR[q, r], prefill.count_QR[q, r])
 
-    def _write(self, sent, unread):
-        written = {}
-        for slot in sent.writing:
-            start, budget = slot.length, slot.budget
-            if unread is not None and unread.writes_for(slot):
+    def _decode(self, sent, in_flight):
+        decoded = {}
+        for sequence in sent.decoding:
+            start, budget = sequence.length, sequence.budget
+            if in_flight is not None and in_flight.decodes(sequence):
                 start, budget = start + self.shape.decode_steps, budget - self.shape.decode_steps
             assert budget > 0
             count = min(budget, self.shape.decode_steps)
-            self._put(sent, slot, start, count)
-            written[slot] = count
-        return written
+            self._put(sent, sequence, start, count)
+            decoded[sequence] = count
+        return decoded
 
-    def _take_over(self, sent, written, copied):
-        sent.moves.take_over(copied, None)
-        for slot in sent.writing:
-            if sent.writes_for(slot):
+    def _finish(self, sent, decoded, copied):
+        sent.swaps.finish(copied, None)
+        for sequence in sent.decoding:
+            if sent.decodes(sequence):
                 tokens = np.full((self.shape.decode_steps,), -1)
-                tokens[: written[slot]] = 100 + slot.conversation
+                tokens[: decoded[sequence]] = 100 + sequence.conversation
                 none = np.zeros(self.shape.decode_steps)
-                own = slot.well_drawn(Written(tokens, none, none, none, none))
-                slot.write(own, sent.version, (STOP,))
-                if slot.page_keys is not None:
-                    self.scheduler.offer_pages(slot, sent.version)
+                accepted = sequence.accepted(DecodedTokens(tokens, none, none, none, none))
+                sequence.append(accepted, sent.version, (STOP,))
+                if sequence.page_keys is not None:
+                    self.scheduler.share_pages(sequence, sent.version)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -166,8 +166,8 @@ def arrays():
         return cache
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page_moves, "copy_out", copy_out)
-        patch.setattr(page_moves, "copy_in", copy_in)
+        patch.setattr(page_swaps, "copy_out", copy_out)
+        patch.setattr(page_swaps, "copy_in", copy_in)
         yield
 
 
@@ -178,7 +178,7 @@ class Talk:
     name: int
     turns: list[Turn]
     priority: int
-    length: int = 0  # of all that was read and written
+    length: int = 0  # of all that was prefilled and decoded
     since: int = 0  # dispatches since the request or the reply
     request: Request | None = None
 
@@ -198,10 +198,10 @@ class Talk:
         if not self.request.future.done():
             return False
         reply = self.request.future.result()
-        room = played.shape.max_sequence_length - self.length - turn.read
-        assert len(reply.ids) == max(min(turn.write, room), 0)
-        assert reply.stop == ("length" if turn.write <= room else "context_full")
-        self.length += turn.read + len(reply.ids)
+        room = played.shape.max_sequence_length - self.length - turn.num_new
+        assert len(reply.ids) == max(min(turn.max_tokens, room), 0)
+        assert reply.stop == ("length" if turn.max_tokens <= room else "context_full")
+        self.length += turn.num_new + len(reply.ids)
         del self.turns[0]
         self.request, self.since = None, 0
         if not self.turns:
@@ -209,12 +209,12 @@ class Talk:
         return not self.turns
 
     def _ask(self, played, number):
-        ids = np.full((self.turns[0].read,), 10 + self.name, np.int32)
+        ids = np.full((self.turns[0].num_new,), 10 + self.name, np.int32)
         if not self.length:
             ids[: played.shared[self.name]] = 5
-        company, key = Company(priority=self.priority), np.zeros(2, np.uint32)
+        options, key = RequestOptions(priority=self.priority), np.zeros(2, np.uint32)
         turn = self.turns[0]
-        request = Request(self.name, ids, turn.write, Sampling(), key, company, number)
+        request = Request(self.name, ids, turn.max_tokens, Sampling(), key, options, number)
         played.scheduler.add(request)
         return request
 
@@ -224,7 +224,7 @@ class Talk:
 @pytest.mark.parametrize("ahead", [False, True], ids=["", "ahead"])
 @given(talks=TALKS, rows=st.integers(1, 4), spare=st.integers(0, 15), every=st.integers(1, 30))
 @settings(max_examples=150, deadline=None)
-def test_everybody_is_served_and_finds_what_it_has_read_and_written(
+def test_everybody_is_served_and_finds_what_it_has_cached(
     ahead, shards, replies, talks, rows, spare, every
 ):
     """With as few as the pages of one conversation of full length, in one row, on each shard; and
@@ -234,7 +234,7 @@ def test_everybody_is_served_and_finds_what_it_has_read_and_written(
     played, numbers = Played(shape, shards, ahead), itertools.count()
     open_ones = []
     for name, (turns, priority, is_member) in enumerate(talks):
-        played.shared[name] = min(turns[0].read, 20) if is_member else 0
+        played.shared[name] = min(turns[0].num_new, 20) if is_member else 0
         open_ones.append(Talk(name, list(turns), priority))
     first, since = None, 0
     for turn in range(NEVER):
@@ -246,11 +246,11 @@ def test_everybody_is_served_and_finds_what_it_has_read_and_written(
         assert went_on or not unanswered, "requests wait, and nothing is dispatched"
         best = min(unanswered, key=lambda each: each.rank, default=None)
         first, since = (best, since + 1) if best is first else (best, 0)
-        # Its own chunks and bursts, those of who reads before it, and as much again in flight.
+        # Its own prefill and decode dispatches, those prefilled before it, and as much in flight.
         assert best is None or since <= 2 * (5 + 5 + 5), "who ranks first makes progress"
         if not open_ones and not played.begun:
             break
     assert not open_ones
     for shard in played.scheduler._shards:
-        assert shard.slots == [] and shard.pages.take([], shape.pages // shards)
+        assert shard.running == [] and shard.pages.allocate([], shape.pages // shards)
     assert not played.scheduler._waiting

@@ -31,23 +31,23 @@ class FakePolicy:
             self._contexts[len(self._contexts)] = np.zeros(0, int)
             return len(self._contexts) - 1
 
-    def reply(self, conversation, new_ids, options, key, watch):
+    def reply(self, conversation, new_ids, options, key, stop_checker):
         future = Future()
         with self._lock:
             self.asked.append((conversation, new_ids))
             context = np.concatenate([self._contexts[conversation], new_ids])
             text = self.say(read(context)[:-1])
             if text is None:
-                if watch:
-                    watch(sample("I wait", 0, cut=True).ids)
+                if stop_checker:
+                    stop_checker(sample("I wait", 0, cut=True).ids)
                 self._waiting[conversation] = future
                 return future
             cut = options.max_tokens is not None and len(text) > options.max_tokens
             tokens = sample(text[: options.max_tokens] if cut else text, 0, cut=cut)
             self._contexts[conversation] = np.concatenate([context, tokens.ids])
-        if watch:
+        if stop_checker:
             for end in range(1, len(tokens.ids) + 1):
-                watch(tokens.ids[:end])
+                stop_checker(tokens.ids[:end])
         future.set_result(Written(tokens, "length" if cut else "stop"))
         return future
 

@@ -1,4 +1,4 @@
-"""The sampling program by itself: what it reads, and what it does not copy for that."""
+"""The sampling program by itself: what it prefills, and what it does not copy for that."""
 
 import re
 from functools import partial
@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from ale_jax.model.cache import empty_cache
-from ale_jax.model.generate import Chunks, read_and_write
+from ale_jax.model.generate import PrefillBatches, prefill_and_decode
 from ale_jax.model.params import init_params
 from ale_jax.model.sampler import SlotState
 from tests.model.shapes import MOE
@@ -24,9 +24,11 @@ RESTING = SlotState(
     top_k_S=np.zeros(SLOTS, np.int32),
     top_p_S=np.ones(SLOTS, np.float32),
     min_p_S=np.zeros(SLOTS, np.float32),
-    goes_on_S=np.zeros(SLOTS, np.bool_),
+    continues_S=np.zeros(SLOTS, np.bool_),
 )
-PROGRAM = partial(read_and_write, shape=MOE, sizes=SIZES, steps=2, stop_ids=(1,), platform="cpu")
+PROGRAM = partial(
+    prefill_and_decode, shape=MOE, sizes=SIZES, steps=2, stop_ids=(1,), platform="cpu"
+)
 
 
 def _chunks(*chunks):
@@ -38,14 +40,14 @@ def _chunks(*chunks):
         slot_Q[q], start_Q[q], count_Q[q] = slot, start, len(tokens)
         tokens_QT[q, : len(tokens)] = tokens
     of_rows = slot_Q[:, None], tokens_QT[:, None], start_Q[:, None], count_Q[:, None]
-    return Chunks(np.int32(len(chunks)), size_Q, *of_rows)
+    return PrefillBatches(np.int32(len(chunks)), size_Q, *of_rows)
 
 
 def _empty():
     return empty_cache(MOE, PAGES, PAGE_TOKENS)
 
 
-def test_batches_of_all_sizes_are_read_in_their_order():
+def test_batches_of_all_sizes_are_prefilled_in_their_order():
     """Later chunks of a conversation see its earlier ones, whatever sizes lie between."""
     tokens = np.random.default_rng(0).integers(4, 96, 40)
     chunks = [(0, 0, tokens[:3]), (0, 3, tokens[3:19]), (1, 0, tokens[:16]), (0, 19, tokens[19:23])]
@@ -62,7 +64,7 @@ def test_batches_of_all_sizes_are_read_in_their_order():
 def test_the_cache_is_copied_nowhere():
     """It may be most of a device's memory."""
     cache = _empty()
-    lowered = read_and_write.lower(
+    lowered = prefill_and_decode.lower(
         PARAMS, cache, RESTING, PAGE_SW, _chunks(), RESTING, **PROGRAM.keywords
     )
     pages = ",".join(map(str, cache[0].k_GPbH.shape))
@@ -71,7 +73,7 @@ def test_the_cache_is_copied_nowhere():
     assert not re.findall(rf"= f32\[{pages}\]\S* copy\(.*", program)
 
 
-def test_a_burst_writes_what_its_steps_alone_would():
+def test_several_decode_steps_give_what_single_ones_would():
     """Ten tokens, more than a page has, of one conversation, while the other ends after four."""
     steps, budget_S = 10, np.array([10, 4])
     tokens = np.random.default_rng(0).integers(4, 96, 27)
@@ -82,24 +84,24 @@ def test_a_burst_writes_what_its_steps_alone_would():
         key_S2=np.array([[1, 2], [3, 4]], np.uint32),
     )
 
-    def write(cache, budget_S, state, steps):
+    def decode(cache, budget_S, state, steps):
         state = state.replace(budget_S=budget_S.astype(np.int32))
         return PROGRAM(
             PARAMS, cache, RESTING, PAGE_SW, _chunks(), state, steps=steps, stop_ids=(96,)
         )
 
     together, *_ = PROGRAM(PARAMS, _empty(), RESTING, PAGE_SW, _chunks(*before), RESTING)
-    together, _, burst = write(together, budget_S, start, steps)
+    together, _, output = decode(together, budget_S, start, steps)
     one_by_one, *_ = PROGRAM(PARAMS, _empty(), RESTING, PAGE_SW, _chunks(*before), RESTING)
     state = start
     for step in range(steps):
         left_S = np.clip(budget_S - step, 0, 1)
-        one_by_one, _, alone = write(one_by_one, left_S, state, 1)
-        token_S = np.asarray(burst.token_nS[step])
+        one_by_one, _, alone = decode(one_by_one, left_S, state, 1)
+        token_S = np.asarray(output.token_nS[step])
         np.testing.assert_array_equal(token_S, alone.token_nS[0])
         np.testing.assert_array_equal(token_S >= 0, left_S > 0)
-        written = np.where(left_S, burst.logp_mu_nS[step], 0)
-        np.testing.assert_allclose(written, np.where(left_S, alone.logp_mu_nS[0], 0), atol=1e-5)
+        logp = np.where(left_S, output.logp_mu_nS[step], 0)
+        np.testing.assert_allclose(logp, np.where(left_S, alone.logp_mu_nS[0], 0), atol=1e-5)
         state = state.replace(
             token_S=np.where(left_S, token_S, state.token_S), position_S=state.position_S + left_S
         )

@@ -8,7 +8,7 @@ import numpy as np
 
 from ale_jax.agent.api import Reply
 from ale_jax.agent.tools import render_tool_call
-from ale_jax.engine.engine import EngineStopped
+from ale_jax.engine.request import EngineStopped
 from ale_jax.envs.shell.families import generate
 from ale_jax.gateway.custody.ledger import AgentClock
 from ale_jax.gateway.custody.token_tree import TokenTree
@@ -89,7 +89,7 @@ class _Scripted:
     def open(self):
         return 0
 
-    def reply(self, conversation, new_ids, options, key, watch):
+    def reply(self, conversation, new_ids, options, key, stop_checker):
         future = Future()
         # A daemon, as a reply that is held back must not hold back the end of the process.
         threading.Thread(target=self._answer, args=(future,), daemon=True).start()

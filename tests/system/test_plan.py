@@ -56,7 +56,7 @@ def test_state_takes_what_is_planned(mesh):
     with jax.set_mesh(devices):
         cache = jax.device_put(cache, cache_sharding(devices))
         shards = num_data_shards(devices)
-        page_BW = np.zeros((shards, config.engine.shard(shards).moved_pages), np.int32)
+        page_BW = np.zeros((shards, config.engine.shard(shards).swapped_pages), np.int32)
         moved = on_one_device(copy_out(cache, page_BW))
     assert needs["pages on their way to the host or back"] == 2 * moved
     served = sampling_weights(state.params, policy, config.learn.compute, make_mesh(mesh))

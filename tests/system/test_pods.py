@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
-from ale_jax.engine.dispatch import ChunkBatches, page_table, slot_state
+from ale_jax.engine.dispatch import PrefillBatcher, page_table, slot_state
 from ale_jax.learn.state import abstract_trained
 from ale_jax.learn.step import forward
 from ale_jax.model.cache import cache_sharding, empty_cache
-from ale_jax.model.generate import read_and_write
+from ale_jax.model.generate import prefill_and_decode
 from ale_jax.model.lora import FULL
 from ale_jax.model.moe import balancing_loss
 from ale_jax.model.params import is_param, param_table
@@ -74,7 +74,7 @@ def test_a_pods_sampler_can_be_lowered(name):
     places = param_shardings(policy, mesh, SAMPLER_RULES)
     cache = jax.eval_shape(partial(empty_cache, policy, engine.pages, engine.page_tokens, dtype))
     with jax.sharding.use_abstract_mesh(mesh):
-        traced = read_and_write.trace(
+        traced = prefill_and_decode.trace(
             jax.tree.map(
                 lambda param, place: jax.ShapeDtypeStruct(param.shape, dtype, sharding=place),
                 param_table(policy),
@@ -86,7 +86,7 @@ def test_a_pods_sampler_can_be_lowered(name):
             ),
             slot_state([], engine.max_sequences),
             page_table([], engine),
-            ChunkBatches(engine, num_data_shards(mesh)).arrays(),
+            PrefillBatcher(engine, num_data_shards(mesh)).arrays(),
             slot_state([], engine.max_sequences),
             shape=policy,
             sizes=engine.prefill_tokens,

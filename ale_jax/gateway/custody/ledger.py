@@ -16,10 +16,10 @@ from functools import partial
 import numpy as np
 
 from ale_jax.agent.api import Message, Reply
-from ale_jax.engine.engine import Engine, EngineStopped
+from ale_jax.engine.engine import Engine
 from ale_jax.engine.engines import Engines
-from ale_jax.engine.slots import Sampled
-from ale_jax.gateway.custody.policy_gateway import ChatRender, EnginePolicy, language_of
+from ale_jax.engine.request import EngineStopped, Sampled
+from ale_jax.gateway.custody.engine_policy import ChatRender, EnginePolicy, language_of
 from ale_jax.gateway.custody.sampling_masks import MaskTable
 from ale_jax.gateway.custody.token_tree import BranchChoice, TokenTree
 from ale_jax.gateway.custody.trajectories import given_turn, trajectory_of

@@ -169,7 +169,7 @@ class TokenTree:
         return Call(parent, new, np.asarray(prompt_ids, np.int32), keys[-1])
 
     def finish(self, call: Call, reply: ChatMessage, sampled: SampledTokens) -> None:
-        """Takes over what the policy has answered. reply: as it is sent to the agent."""
+        """Records what the policy has answered. reply: as it is sent to the agent."""
         assert call.sampled is None, "a call is answered once"
         with self._lock:
             call.reply, call.sampled = reply, sampled
@@ -185,13 +185,14 @@ class TokenTree:
             if self._remembered is not None and len(self._calls) > self._remembered:
                 self._forget(next(each for each in self._calls if not each.children))
 
-    def take_over(
+    def insert_given(
         self,
         turns: Sequence[GivenTurn],
         messages: Sequence[ChatMessage],
         tools: Sequence[dict[str, Any]] = (),
     ) -> None:
-        """Lets the conversation `messages`, which goes on after these turns, continue their ids.
+        """Inserts turns that were not sampled here, so that the conversation `messages`, which
+        begins with them, continues their ids.
 
         ValueError if it begins with other replies.
         """

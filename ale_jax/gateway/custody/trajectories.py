@@ -15,7 +15,7 @@ Decode = Callable[[np.ndarray], str]
 
 
 class SampledTurn(SampledTokens, Protocol):
-    """expert_TLK, mask_id: as in `ale_jax.engine.slots.Sampled`."""
+    """expert_TLK, mask_id: as in `ale_jax.engine.request.Sampled`."""
 
     expert_TLK: np.ndarray | None
     mask_id: np.ndarray | None

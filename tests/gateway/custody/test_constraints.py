@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from ale_jax.gateway.custody.constraints import Both, Grammar, Pushes
-from ale_jax.gateway.custody.policy_gateway import language_of
+from ale_jax.gateway.custody.constraints import Grammar, GrammarAndBias, LogitsBias
+from ale_jax.gateway.custody.engine_policy import language_of
 from ale_jax.gateway.custody.sampling_masks import MaskTable, allows_only, only_token
 from ale_jax.gateway.formats.families import format_named
 from ale_jax.gateway.formats.harmony import PIECES
@@ -180,19 +180,19 @@ def test_a_schema_that_turns_out_too_complex_is_refused_with_the_matchers_reason
 
 
 def test_pushes_count_what_was_written():
-    pushes = Pushes(8, 0.5, 1.0, {2: 3.0}, min_tokens=4, stop_ids=(7,))
-    push_V = following(pushes, np.array([1, 1, 2])).push_V
-    np.testing.assert_array_equal(push_V, [0, -2.0, 1.5, 0, 0, 0, 0, -np.inf])
-    assert following(pushes, np.array([1, 1, 2, 3])).push_V[7] == 0
-    assert push_V.dtype == np.float32
+    bias = LogitsBias(8, 0.5, 1.0, {2: 3.0}, min_tokens=4, stop_ids=(7,))
+    bias_V = following(bias, np.array([1, 1, 2])).bias_V
+    np.testing.assert_array_equal(bias_V, [0, -2.0, 1.5, 0, 0, 0, 0, -np.inf])
+    assert following(bias, np.array([1, 1, 2, 3])).bias_V[7] == 0
+    assert bias_V.dtype == np.float32
 
 
 def test_a_grammar_and_pushes_hold_together(tokenizer):
     text, masks = language(tokenizer, "plain_json").grammar(ASKED), MaskTable()
     grammar = Grammar(tokenizer.grammar_vocabulary, text, tokenizer.stop_ids[0], masks)
-    both = Both(grammar, Pushes(tokenizer.vocab_size, bias={5: 1.0}))
+    both = GrammarAndBias(grammar, LogitsBias(tokenizer.vocab_size, bias={5: 1.0}))
     (held,) = both.next(np.zeros(0, np.int32), 4)
-    assert held.push_V[5] == 1.0
+    assert held.bias_V[5] == 1.0
     (opening,) = tokenizer.reply_ids("{")[:1]
     assert opening in allowed(held, tokenizer.vocab_size)
     assert held.mask_id == masks.number(held.allowed_w), "the learner is told"
@@ -205,15 +205,17 @@ def test_a_grammar_and_pushes_hold_together(tokenizer):
 def test_a_reply_ends_early_only_where_its_grammar_does(tokenizer, schema, text, ends):
     asked = dataclasses.replace(ASKED, tools=(), tool_choice=AUTO, schema=schema)
     grammar = language(tokenizer, "plain_json").grammar(asked)
-    pushes = Pushes(tokenizer.vocab_size, min_tokens=20, stop_ids=tokenizer.stop_ids)
-    both = Both(Grammar(tokenizer.grammar_vocabulary, grammar, tokenizer.stop_ids[0]), pushes)
+    bias = LogitsBias(tokenizer.vocab_size, min_tokens=20, stop_ids=tokenizer.stop_ids)
+    both = GrammarAndBias(
+        Grammar(tokenizer.grammar_vocabulary, grammar, tokenizer.stop_ids[0]), bias
+    )
     ids = tokenizer.reply_ids(text)[:-1]
     for count in range(len(ids) + 1):
         held = following(both, ids[:count])
         possible = [
             token
             for token in allowed(held, tokenizer.vocab_size)
-            if np.isfinite(held.push_V[token])
+            if np.isfinite(held.bias_V[token])
         ]
         is_end = set(possible) <= set(tokenizer.stop_ids)
         assert possible and is_end == (ends and count == len(ids))
@@ -230,10 +232,10 @@ def test_what_is_forced_is_known_ahead(tokenizer, name):
     ahead, written, asked = Grammar(vocabulary, text, stop, masks), 0, 0
     while written < len(ids):
         all_held = ahead.next(ids[:written], 4)
-        held = [each for each in all_held if not each.is_guess]
+        held = [each for each in all_held if not each.is_speculative]
         assert len(ahead.next(ids[:written], 3)) == min(len(all_held), 3)
         for guess in all_held[len(held) :]:
-            assert guess == dataclasses.replace(held[-1], is_guess=True), "what held last"
+            assert guess == dataclasses.replace(held[-1], is_speculative=True), "what held last"
         for found, expected in zip(held, one_by_one[written:], strict=False):
             np.testing.assert_array_equal(found.allowed_w, expected.allowed_w)
             assert found.mask_id == expected.mask_id

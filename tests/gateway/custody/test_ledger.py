@@ -8,7 +8,8 @@ import pytest
 
 from ale_jax.agent.api import Message
 from ale_jax.data.packing import text_turn
-from ale_jax.engine.engine import Engine, EngineStopped
+from ale_jax.engine.engine import Engine
+from ale_jax.engine.request import EngineStopped
 from ale_jax.gateway.custody.ledger import Activity, AgentClock, Ledger, conversation_key
 from ale_jax.model.params import init_params
 from ale_jax.model.sampler import Sampling

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ale_jax.agent.tools import ToolCallError, bash, parse_tool_call, render_tool_call
-from ale_jax.gateway.custody.policy_gateway import ChatRender, language_of
+from ale_jax.gateway.custody.engine_policy import ChatRender, language_of
 from ale_jax.gateway.custody.token_tree import TokenTree
 from ale_jax.gateway.custody.trajectories import GivenTokens, trajectory_of
 from ale_jax.gateway.episode import GatewayEpisode

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from ale_jax.agent.tools import bash, render_tool_call
-from ale_jax.engine.engine import EngineStopped
+from ale_jax.engine.request import EngineStopped
 from ale_jax.errors import RolloutsFailed
 from ale_jax.model.sampler import Sampling
 from ale_jax.records import RolloutRequest, Status

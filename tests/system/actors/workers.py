@@ -4,7 +4,7 @@ import contextlib
 import time
 
 from ale_jax.agent.loop import AgentLimits
-from ale_jax.engine.engine import EngineStopped
+from ale_jax.engine.request import EngineStopped
 from ale_jax.envs.shell.families import TRAIN_FAMILIES
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.server import served

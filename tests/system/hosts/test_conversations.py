@@ -11,7 +11,8 @@ import pytest
 
 from ale_jax.agent.api import Message
 from ale_jax.data.packing import text_turn
-from ale_jax.engine.engine import Engine, EngineStopped
+from ale_jax.engine.engine import Engine
+from ale_jax.engine.request import EngineStopped
 from ale_jax.gateway.custody.ledger import Ledger
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import ChatRequest

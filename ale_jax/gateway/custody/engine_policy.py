@@ -1,4 +1,4 @@
-"""The gateway in front of an engine: how its model writes, and what it can be asked."""
+"""The gateway in front of an engine: how its model writes, and what it can be default."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import numpy as np
 
 from ale_jax.engine.engine import Engine
 from ale_jax.engine.engines import Engines
-from ale_jax.engine.guiding import Company, Guide, Watch
-from ale_jax.engine.slots import Sampled
-from ale_jax.gateway.custody.constraints import Both, Grammar, Pushes
+from ale_jax.engine.request import Guide, RequestOptions, Sampled, StopChecker
+from ale_jax.gateway.custody.constraints import Grammar, GrammarAndBias, LogitsBias
 from ale_jax.gateway.custody.sampling_masks import MaskTable
 from ale_jax.gateway.formats.families import format_named, format_of
 from ale_jax.gateway.formats.reply import plain_text, special
@@ -49,20 +48,22 @@ class EnginePolicy:
         new_ids: np.ndarray,
         options: SampleOptions,
         key: np.ndarray,
-        watch: Watch | None,
+        stop_checker: StopChecker | None,
     ) -> Future[Sampled]:
         """ValueError for options that are none."""
-        asked = self._sampling
+        default = self._sampling
         sampling = Sampling(
-            asked.temperature if options.temperature is None else options.temperature,
-            asked.top_k if options.top_k is None else options.top_k,
-            asked.top_p if options.top_p is None else options.top_p,
-            asked.min_p if options.min_p is None else options.min_p,
+            default.temperature if options.temperature is None else options.temperature,
+            default.top_k if options.top_k is None else options.top_k,
+            default.top_p if options.top_p is None else options.top_p,
+            default.min_p if options.min_p is None else options.min_p,
         )
-        shown, priority = options.top_logprobs or 0, options.priority
-        company = Company(watch, self._guide(options), shown, priority)
+        top_logprobs = options.top_logprobs or 0
+        request_options = RequestOptions(
+            stop_checker, self._guide(options), top_logprobs, options.priority
+        )
         most = min(options.max_tokens or self._max_tokens, self._max_tokens)
-        return self._engine.reply(conversation, new_ids, most, sampling, key, company)
+        return self._engine.reply(conversation, new_ids, most, sampling, key, request_options)
 
     def end(self, conversation: int) -> None:
         self._engine.end(conversation)
@@ -77,8 +78,8 @@ class EnginePolicy:
         if not (any(penalties) or options.logit_bias or options.min_tokens):
             return grammar
         limits = options.logit_bias, options.min_tokens, tokenizer.stop_ids
-        pushes = Pushes(self._engine.vocab_size, *penalties, *limits)
-        return Both(grammar, pushes) if grammar else pushes
+        bias = LogitsBias(self._engine.vocab_size, *penalties, *limits)
+        return GrammarAndBias(grammar, bias) if grammar else bias
 
 
 class ChatRender:

@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import AxisType, Mesh
 
 from ale_jax.engine.dispatch import ExpertRecord
-from ale_jax.engine.page_moves import PageMoves
+from ale_jax.engine.page_swaps import PageSwaps
 from ale_jax.model.cache import cache_sharding, empty_cache
 from ale_jax.model.sharding import MeshShape
 from tests.engine.shapes import engine_shape
@@ -47,22 +47,22 @@ def test_what_is_taken_out_comes_back_elsewhere_to_the_last_bit(dtype, axes):
     experts = [record.of_pages(shard, pages) for shard, pages in taken]
 
     with jax.set_mesh(mesh) if mesh is not None else jax.default_device(None):
-        out = PageMoves(SHAPE, shards)
-        copies = [out.take_out(shard, pages) for shard, pages in taken]
+        out = PageSwaps(SHAPE, shards)
+        copies = [out.swap_out(shard, pages) for shard, pages in taken]
         cache, copied = out.begin(cache, mesh)
         room = 8 - sum(len(pages) for shard, pages in taken if shard == 0)
-        assert out.has_room_out(0, room) and not out.has_room_out(0, room + 1)
-        assert out.has_room_in(0, 8) and not out.has_room_in(0, 9)
+        assert out.can_swap_out(0, room) and not out.can_swap_out(0, room + 1)
+        assert out.can_swap_in(0, 8) and not out.can_swap_in(0, 9)
         assert copies[0].layers is None
-        out.take_over(jax.device_get(copied), record)
+        out.finish(jax.device_get(copied), record)
 
-        back = PageMoves(SHAPE, shards)
-        back.put_in(last, [10, 11], copies[0], 0)
-        back.put_in(0, [12, 13, 14], copies[1], 2)  # but for its first two pages
-        back.put_in(0, [15], copies[2], 0)
+        back = PageSwaps(SHAPE, shards)
+        back.swap_in(last, [10, 11], copies[0], 0)
+        back.swap_in(0, [12, 13, 14], copies[1], 2)  # but for its first two pages
+        back.swap_in(0, [15], copies[2], 0)
         cache, copied = back.begin(cache, mesh)
     assert (len(out), len(back), copied) == (8, 6, [])
-    back.take_over(copied, record)
+    back.finish(copied, record)
 
     after = jax.device_get(cache)
     tail = [20 * last + page for page in (4, 1, 0)]

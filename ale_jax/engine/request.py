@@ -1,0 +1,130 @@
+"""What the engine is asked for and what it answers. Loads no jax, so that the gateway can."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from ale_jax.engine.pages import prefix_keys
+from ale_jax.errors import RolloutsFailed
+from ale_jax.records import FREE
+
+if TYPE_CHECKING:
+    from ale_jax.model.sampler import Sampling
+
+# Given all ids of a reply so far: after how many of them it ends; None if it goes on.
+StopChecker = Callable[[np.ndarray], int | None]
+
+
+class EngineStopped(RolloutsFailed):
+    """The engine was closed, or its thread failed (the cause is attached)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenConstraint:
+    """What holds for one token of a reply.
+
+    allowed_w: bit fields as in `model.guides.Guides`; None if every token is allowed. bias_V:
+    float32, what is added to the logits; None if nothing is. mask_id: as in `Turn`, of who keeps
+    masks for the learner. is_speculative: whether the constraint may turn out to be wrong.
+    """
+
+    allowed_w: np.ndarray | None = None
+    bias_V: np.ndarray | None = None
+    mask_id: int = FREE
+    is_speculative: bool = False
+
+
+class Guide(Protocol):
+    """The logits processor of one reply, such as a grammar. It is called by the engine's thread, so
+    it has to be quick."""
+
+    def next(self, ids: np.ndarray, most: int) -> Sequence[TokenConstraint]:
+        """The constraints of the next tokens, at most of `most`.
+
+        That of the first token is certain, and so are those behind tokens that are the only ones
+        allowed. Those that follow may be speculative: a token that was sampled under a wrong
+        constraint is not accepted, and sampled again. Whether a constraint is right depends on the
+        tokens before it, and not on the one that is sampled, so the accepted tokens are those that
+        would be sampled one by one.
+
+        ids: all of the reply so far. What it raises, the reply fails with.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class RequestOptions:
+    """stop_checker: called after each dispatch that decoded tokens of the reply, by the engine's
+    thread. top_logprobs: number of most probable tokens whose log-probabilities are wanted.
+    priority: requests of a higher one are served first, and preempt others."""
+
+    stop_checker: StopChecker | None = None
+    guide: Guide | None = None
+    top_logprobs: int = 0
+    priority: int = 0
+
+
+DEFAULT_OPTIONS = RequestOptions()
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampled:
+    """A reply: its ids, and of each id the log-probability as sampled, the log-probability under
+    the plain softmax, and the version of the weights.
+
+    stop: "stop": a stop token was sampled (the last id); "length": max_tokens were sampled;
+    "context_full": the conversation has its maximal length (`ids` may be empty).
+
+    top_id_Tk, top_logp_Tk: if the request wants them, the k most probable tokens in place of each
+    id, and their log-probabilities under the plain softmax.
+
+    expert_TLK: if experts are recorded, those of the T tokens that entered the cache since the
+    conversation's last reply, int16. The last id of `ids` enters it with the next reply.
+
+    mask_id: as in `Turn`; None if no guide constrained the reply.
+    """
+
+    ids: np.ndarray
+    logp_mu: np.ndarray
+    logp_old: np.ndarray
+    version: np.ndarray
+    stop: str
+    expert_TLK: np.ndarray | None = None
+    top_id_Tk: np.ndarray | None = None
+    top_logp_Tk: np.ndarray | None = None
+    mask_id: np.ndarray | None = None
+
+
+@dataclasses.dataclass(eq=False)
+class Request:
+    """number: counts requests in the order in which the engine was given them."""
+
+    conversation: int
+    new_ids: np.ndarray
+    max_tokens: int
+    sampling: Sampling
+    key: np.ndarray
+    options: RequestOptions = DEFAULT_OPTIONS
+    number: int = 0
+    future: Future = dataclasses.field(default_factory=Future)
+    _keys: tuple[int | None, list[bytes]] | None = None
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Requests are served in ascending order."""
+        return -self.options.priority, self.number
+
+    def fail(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def prefix_keys(self, page_tokens: int, version: int | None) -> list[bytes]:
+        """Keys of the full pages to be prefilled. Cached, because a waiting request is checked
+        often."""
+        if self._keys is None or self._keys[0] != version:
+            self._keys = version, prefix_keys(self.new_ids[:-1], page_tokens, version)
+        return self._keys[1]

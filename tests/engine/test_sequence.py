@@ -1,0 +1,70 @@
+"""A conversation's view of its guide: how far it speculates, and what it accepts."""
+
+import dataclasses
+
+import numpy as np
+
+from ale_jax.engine.request import Request, RequestOptions, TokenConstraint
+from ale_jax.engine.sequence import DecodedTokens, SequenceState
+from tests.engine.playing import PLAIN, STOP, key
+
+STEPS = 8
+
+
+class Changing:
+    """After each of the tokens `changes`, other tokens are allowed. It guesses that none come."""
+
+    def __init__(self, changes):
+        self.changes = changes
+
+    def next(self, ids, most):
+        certain = TokenConstraint(np.array([1 + np.isin(ids, self.changes).sum()], np.int32))
+        return [certain] + [dataclasses.replace(certain, is_speculative=True)] * (most - 1)
+
+
+def begun(guide):
+    sequence = SequenceState(0, 200)
+    sequence.begin(
+        Request(0, np.array([5], np.int32), 100, PLAIN, key(0), RequestOptions(guide=guide)), (16,)
+    )
+    return sequence
+
+
+def decode(sequence, tokens):
+    """As a dispatch that decodes these, as far as there are constraints. Returns how many were
+    accepted."""
+    tokens = np.asarray(tokens[: len(sequence.guided(STEPS))], np.int32)
+    idle = np.full((STEPS - len(tokens),), -1, np.int32)
+    none = np.zeros(STEPS)
+    accepted = sequence.accepted(DecodedTokens(np.append(tokens, idle), none, none, none, none))
+    sequence.append(accepted, 0, STOP)
+    return len(accepted.token_n)
+
+
+def test_tokens_are_accepted_up_to_the_first_wrong_constraint():
+    sequence = begun(Changing([9]))
+    assert decode(sequence, [7, 7, 9, 7, 7, 7, 7, 7]) == 3
+    assert (sequence.length, sequence.budget, sequence.pending_ids) == (3, 97, [9])
+    assert decode(sequence, [7, 7, 7, 7, 7, 7, 7, 7]) == 6, "two guesses were right: five more"
+
+
+def test_wrong_guesses_are_soon_given_up_and_right_ones_believed_again():
+    sequence, told = begun(Changing([9])), []
+    for token in [9, 9, 9, 7, 7, 7]:
+        told.append(len(sequence.guided(STEPS)))
+        decode(sequence, [token] * STEPS)
+    assert told == [8, 2, 2, 2, 4, 8]
+
+
+def test_a_guide_that_fails_while_guesses_are_checked_fails_the_reply():
+    class Failing(Changing):
+        def next(self, ids, most):
+            if len(ids) == 3:
+                raise ValueError("too complex")
+            return super().next(ids, most)
+
+    sequence = begun(Failing([]))
+    request = sequence.request
+    assert decode(sequence, [7] * STEPS) == 3
+    assert sequence.request is None
+    assert "too complex" in str(request.future.exception(0))
