@@ -133,6 +133,17 @@ def names_tell(tree: SourceTree) -> Iterator[str]:
     return (str(path) for path in tree.texts if path.stem in UNTELLING_NAMES)
 
 
+def a_package_has_one_class_of_a_name(tree: SourceTree) -> Iterator[str]:
+    """So that whoever reads or looks for a name finds the one thing that it means."""
+    seen: dict[tuple[str, str], Path] = {}
+    for module in tree.modules.values():
+        for each in module.syntax.body:
+            if isinstance(each, ast.ClassDef):
+                first = seen.setdefault((part_of(module.name), each.name), module.path)
+                if first != module.path:
+                    yield f"{module.path}: class {each.name}, as in {first}"
+
+
 def no_machine_is_named(tree: SourceTree) -> Iterator[str]:
     for path, text in tree.texts.items():
         for number, line in enumerate(text.splitlines(), 1):
@@ -231,6 +242,7 @@ BREACHES = [
     (data_never_becomes_code, "ale_jax/sandbox/a.py", "def f(s, c):\n    s.run(c, shell=True)"),
     (files_are_short, "tests/test_long.py", "\n" * 401),
     (names_tell, "ale_jax/model/utils.py", ""),
+    (a_package_has_one_class_of_a_name, "ale_jax/rollout/zone/twin.py", "class Far: ..."),
     (no_machine_is_named, "docs/setup.md", "cd /" + "home/someone/ale"),
     (no_machine_is_named, ".ci/run", "pip install --index-url https:" + "//mirror.example/simple"),
     (no_machine_is_named, "launch/image.sh", "docker pull registry.example" + ".com/ale"),
@@ -242,6 +254,7 @@ NEIGHBOURS = {
     "ale_jax/records.py": "import numpy",
     "ale_jax/monitor/__init__.py": "",
     "ale_jax/engine/far.py": "import jax",
+    "ale_jax/rollout/near.py": "class Far: ...",
     "ale_jax/rollout/round_two.py": "def f():\n    import ale_jax.rollout.round",
     "envs/shell/near.py": "from ale_jax import records",
 }

@@ -86,7 +86,7 @@ def make_app(
         asked = openai_chat.chat_request(body)
         episode = episode_of(request)
         if asked.stream:
-            events = openai_chat.Events(asked.with_usage)
+            events = openai_chat.ChatEvents(asked.with_usage)
             return await streamed(episode, asked, model, events, metrics.count)
         result = await answered(episode, asked, request)
         return JSONResponse(openai_chat.completion(result))
@@ -97,7 +97,7 @@ def make_app(
         asked, echoed = openai_completions.completion_request(body), openai_completions.echoes(body)
         episode = episode_of(request)
         if asked.stream:
-            events = openai_completions.Events(body, echoed)
+            events = openai_completions.CompletionsEvents(body, echoed)
             return await streamed(episode, asked, model, events, metrics.count)
         result = await answered(episode, asked, request)
         return JSONResponse(openai_completions.completion(result, echoed))
@@ -121,7 +121,7 @@ def make_app(
             keep(result)
 
         if asked.stream:
-            events = responses_events.Events(body)
+            events = responses_events.ResponsesEvents(body)
             return await streamed(episode, asked, model, events, count_and_keep)
         result = await answered(episode, asked, request)
         keep(result)
@@ -134,7 +134,7 @@ def make_app(
         asked = anthropic_messages.chat_request(body)
         episode = episode_of(request)
         if asked.stream:
-            events = anthropic_messages.Events()
+            events = anthropic_messages.MessagesEvents()
             return await streamed(episode, asked, model, events, metrics.count)
         result = await answered(episode, asked, request)
         return JSONResponse(anthropic_messages.message(result))

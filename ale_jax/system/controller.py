@@ -141,7 +141,7 @@ def _describe(runtime: Runtime | None) -> str:
     return f"{runtime.name} ({', '.join(limits)})"
 
 
-class _Rollouts(NamedTuple):
+class _RolloutSide(NamedTuple):
     """The rollout side of a run."""
 
     workers: RolloutWorkers
@@ -154,7 +154,7 @@ class _Look:
 
     def __init__(self, logger: RunLogger, stacks: Path):
         self._logger, self._stacks = logger, stacks
-        self.rollouts: _Rollouts | None = None
+        self.rollouts: _RolloutSide | None = None
 
     def __call__(self) -> Sign:
         phase, done = progress = self._logger.progress.position()
@@ -170,7 +170,9 @@ class _Look:
         append_stacks(self._stacks, text)
 
 
-def _open_rollouts(session: _Session, ray_address: str, stack: contextlib.ExitStack) -> _Rollouts:
+def _open_rollouts(
+    session: _Session, ray_address: str, stack: contextlib.ExitStack
+) -> _RolloutSide:
     """Starts or joins Ray, and starts the engine, the gateway and the rollout workers;
     `stack` closes them."""
     config, tokenizer = session.config, session.start.tokenizer
@@ -202,7 +204,7 @@ def _open_rollouts(session: _Session, ray_address: str, stack: contextlib.ExitSt
         processes.check()
 
     scheduler = stack.enter_context(RolloutScheduler(workers, check_system))
-    return _Rollouts(workers, replicas, scheduler)
+    return _RolloutSide(workers, replicas, scheduler)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,7 +226,7 @@ class _Session:
     def policy(self) -> PolicyShape:
         return self.setting.policy(self.start.tokenizer)
 
-    def reinforce(self, rollouts: _Rollouts, saver: Saver) -> None:
+    def reinforce(self, rollouts: _RolloutSide, saver: Saver) -> None:
         """Evaluates, trains, evaluates again, and writes the summary and the report."""
         if self.start.cursor.step == 0:
             self.evaluate(WARM_START, self.start.cursor, rollouts.scheduler)
@@ -272,7 +274,7 @@ class _Session:
             self.evaluate(name, cursor, scheduler)
             self.logger.progress.phase(self.config.algo.name, steps, cursor.step)
 
-    def _train(self, rollouts: _Rollouts, saver: Saver) -> Cursor:
+    def _train(self, rollouts: _RolloutSide, saver: Saver) -> Cursor:
         config, logger, cursor = self.config, self.logger, self.start.cursor
         # The run may have been stopped between a step and its evaluation.
         self.evaluate_if_due(cursor, rollouts.scheduler, recorded_names(self.setting.path))
@@ -321,7 +323,7 @@ class _Session:
 class _Callbacks:
     """What the train loop asks of a session, while its rollouts are open."""
 
-    def __init__(self, session: _Session, rollouts: _Rollouts, saver: Saver):
+    def __init__(self, session: _Session, rollouts: _RolloutSide, saver: Saver):
         config = session.config
         self._session, self._rollouts = session, rollouts
         self._logp_diff_limit = logp_diff_limit(config.learn.compute, config.engine.eight_bits)

@@ -248,7 +248,9 @@ def test_a_stream_that_nobody_has_begun_to_read_is_given_up(gateway):
     asked = ChatRequest("m", (ChatMessage("user", "wait"),), stream=True)
 
     async def leave():
-        response = await streamed(episode, asked, "m", openai_chat.Events(with_usage=False), print)
+        response = await streamed(
+            episode, asked, "m", openai_chat.ChatEvents(with_usage=False), print
+        )
 
         async def send(message):
             raise OSError("the client has gone")

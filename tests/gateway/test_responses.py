@@ -9,7 +9,7 @@ from openai.lib.streaming.responses import ResponseStreamState
 from openai.types.responses import Response
 
 from ale_jax.gateway.api.openai_responses import ResponsesBody, output_items, response
-from ale_jax.gateway.api.responses_events import Events
+from ale_jax.gateway.api.responses_events import ResponsesEvents
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.formats.families import format_named
 from ale_jax.gateway.histories import Histories
@@ -171,7 +171,7 @@ def test_log_probabilities_are_told_with_the_text(sent):
         ("lö", b"l\xc3\xb6", -1.0, []),
         ("\ufffd", b"", -2.0, []),
     ]
-    events = Events(body)
+    events = ResponsesEvents(body)
     told = [*(events.content(result, 0, sent) if sent else ()), *events.end(result, {0: sent})]
     told = [json.loads(each.partition("data: ")[2]) for each in told]
     last = Response.model_validate(told[-1]["response"])

@@ -23,7 +23,7 @@ def test_nothing_waits_for_news_of_a_stream_that_was_broken_off():
         sent.append(message.get("body", b""))
 
     async def leave():
-        events = openai_chat.Events(with_usage=False)
+        events = openai_chat.ChatEvents(with_usage=False)
         response = await streamed(episode, request(TASK), "m", events, print)
         scope = {"type": "http", "asgi": {"spec_version": "2.4"}}
         stream = asyncio.ensure_future(response(scope, None, send))
@@ -42,7 +42,7 @@ def test_a_stream_without_room_for_a_reply_is_refused_before_it_begins():
     policy = FakePolicy(lambda messages: "reply")
     (pending,) = open_episode(policy).ask(request(TASK))
     length = len(pending.call.context_ids())
-    events = openai_chat.Events(with_usage=False)
+    events = openai_chat.ChatEvents(with_usage=False)
     episode = open_episode(policy, max_tokens=length)
     with pytest.raises(ApiError) as refused:
         asyncio.run(streamed(episode, request(TASK), "m", events, print))

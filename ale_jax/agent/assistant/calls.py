@@ -8,7 +8,7 @@ from typing import Any
 
 from ale_jax.agent.assistant.events import CallEnded, CallStarted, Tell
 from ale_jax.agent.assistant.hooks import Hooks
-from ale_jax.agent.assistant.messages import ToolCall
+from ale_jax.agent.assistant.messages import AssistantCall
 from ale_jax.agent.assistant.outputs import Outputs
 from ale_jax.agent.assistant.permissions import Gatekeeper
 from ale_jax.agent.assistant.tools.tool import (
@@ -35,7 +35,7 @@ class CallRunner:
     outputs: Outputs
     tell: Tell
 
-    async def __call__(self, call: ToolCall) -> ToolResult:
+    async def __call__(self, call: AssistantCall) -> ToolResult:
         """Whatever is wrong with the call is told to the model."""
         arguments, result, refused = None, None, False
         try:
@@ -65,7 +65,7 @@ class CallRunner:
         )
         return result
 
-    async def _admit(self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]) -> None:
+    async def _admit(self, call: AssistantCall, tool: Tool, arguments: Mapping[str, Any]) -> None:
         """Hooks come first: nobody should be asked about what is refused anyway."""
         refusal = await self.hooks.before(tool.name, arguments)
         if refusal is None:

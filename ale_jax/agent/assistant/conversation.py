@@ -15,7 +15,7 @@ from ale_jax.agent.assistant.events import (
     Replied,
     Started,
 )
-from ale_jax.agent.assistant.messages import Message, ToolCall, assistant_message, num_chars
+from ale_jax.agent.assistant.messages import AssistantCall, Message, assistant_message, num_chars
 
 CHARS_PER_TOKEN = 4.0  # until the endpoint has reported how many there are
 INTERRUPTED = "There is no result: the session was interrupted."
@@ -71,7 +71,7 @@ class Conversation:
         new = sum(map(num_chars, self._messages[self._num_known :]))
         return self._known_tokens + round(new / max(self._chars_per_token, 0.1))
 
-    def with_own_ids(self, calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
+    def with_own_ids(self, calls: Iterable[AssistantCall]) -> tuple[AssistantCall, ...]:
         """Some endpoints count calls anew in each reply, so that a result would answer several."""
         taken, found = set(self._call_ids), []
         for call in calls:

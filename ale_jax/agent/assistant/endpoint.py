@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from ale_jax.agent.assistant.clipping import clip, encodable_json
-from ale_jax.agent.assistant.messages import Message, Reply
+from ale_jax.agent.assistant.messages import AssistantReply, Message
 from ale_jax.agent.assistant.reply_parts import ReplyParts
 
 MAX_REPLY_BYTES = 64 << 20  # with what the stream adds to each token
@@ -85,7 +85,7 @@ class Endpoint:
         tools: Sequence[Mapping[str, Any]],
         see: See,
         may_call: bool = True,
-    ) -> Reply:
+    ) -> AssistantReply:
         """The next reply. may_call False: without a call of a tool. `see` is told of it while it is
         written.
 
@@ -145,7 +145,7 @@ class Endpoint:
         return f"{self.settings.base_url} refused ({response.status_code}): {told}{remedy}"
 
 
-async def _read(response: httpx.Response, see: See) -> Reply:
+async def _read(response: httpx.Response, see: See) -> AssistantReply:
     parts = ReplyParts()
     async for data in _server_events(response):
         if data == "[DONE]":

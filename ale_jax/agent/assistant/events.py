@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar
 
 from ale_jax.agent.assistant.clipping import encodable_json
-from ale_jax.agent.assistant.messages import ToolCall, Usage
+from ale_jax.agent.assistant.messages import AssistantCall, Usage
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Replied(Event):
     kind: ClassVar[str] = "replied"
     content: str
     reasoning: str
-    calls: tuple[ToolCall, ...]
+    calls: tuple[AssistantCall, ...]
     stop: str
     usage: Usage | None
     for_summary: bool = False
@@ -72,7 +72,7 @@ class CallStarted(Event):
 
     kind: ClassVar[str] = "call_started"
     stored: ClassVar[bool] = False
-    call: ToolCall
+    call: AssistantCall
     arguments: dict[str, Any] | None
 
 
@@ -145,7 +145,7 @@ def from_json(record: Mapping[str, Any]) -> Event:
         if not isinstance(value, expected):
             raise TypeError(f"{name} {value!r:.80}")
     if "calls" in values:
-        values["calls"] = tuple(ToolCall(**call) for call in values["calls"])
+        values["calls"] = tuple(AssistantCall(**call) for call in values["calls"])
     if values.get("usage") is not None:
         values["usage"] = Usage(**values["usage"])
     for name in ("tools", "items"):
@@ -162,7 +162,7 @@ JSON_FORMS: Mapping[str, type | tuple[type, ...]] = {
     "bool": bool,
     "Usage | None": (dict, type(None)),
     "dict[str, str]": dict,
-    "tuple[ToolCall, ...]": (list, tuple),
+    "tuple[AssistantCall, ...]": (list, tuple),
     "tuple[dict[str, Any], ...]": (list, tuple),
     "tuple[dict[str, str], ...]": (list, tuple),
 }

@@ -12,7 +12,7 @@ from ale_jax.agent.assistant.context_room import ContextRoom
 from ale_jax.agent.assistant.conversation import Conversation
 from ale_jax.agent.assistant.endpoint import Endpoint, EndpointError
 from ale_jax.agent.assistant.events import Asked, Ended, Replied, Tell, Written
-from ale_jax.agent.assistant.messages import ToolCall
+from ale_jax.agent.assistant.messages import AssistantCall
 from ale_jax.agent.assistant.tools.tool import Toolbox, ToolResult
 
 REMEDIES = {
@@ -24,7 +24,7 @@ REMEDIES = {
 class Runs(Protocol):
     """Runs a call of a tool and tells of it."""
 
-    async def __call__(self, call: ToolCall) -> ToolResult: ...
+    async def __call__(self, call: AssistantCall) -> ToolResult: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,9 +74,9 @@ class Agent:
                         return "finished", result.text
         return "max_turns", ""
 
-    def _together(self, calls: Sequence[ToolCall]) -> list[list[ToolCall]]:
+    def _together(self, calls: Sequence[AssistantCall]) -> list[list[AssistantCall]]:
         """Calls in a row that need not wait for each other; all others alone, in their order."""
-        groups: list[list[ToolCall]] = []
+        groups: list[list[AssistantCall]] = []
         for call in calls:
             newest = groups[-1][-1:] if groups else []
             if newest and all(map(self._runs_beside_others, (call, *newest))):
@@ -85,10 +85,10 @@ class Agent:
                 groups.append([call])
         return groups
 
-    def _runs_beside_others(self, call: ToolCall) -> bool:
+    def _runs_beside_others(self, call: AssistantCall) -> bool:
         return self.toolbox.runs_beside_others(call.name)
 
-    async def _run(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
+    async def _run(self, calls: Sequence[AssistantCall]) -> list[ToolResult]:
         if len(calls) == 1:
             return [await self.run_call(calls[0])]
         async with asyncio.TaskGroup() as group:

@@ -10,7 +10,7 @@ Message = dict[str, Any]  # as in OpenAI's chat completions
 
 
 @dataclasses.dataclass(frozen=True)
-class ToolCall:
+class AssistantCall:
     """arguments: as the model wrote them. They are sent back unchanged, for an endpoint that trains
     the model has to recognise its own reply."""
 
@@ -40,17 +40,17 @@ class Usage:
 
 
 @dataclasses.dataclass(frozen=True)
-class Reply:
+class AssistantReply:
     """stop: the endpoint's finish_reason. usage: None if the endpoint did not report it."""
 
     content: str
     reasoning: str
-    calls: tuple[ToolCall, ...]
+    calls: tuple[AssistantCall, ...]
     stop: str
     usage: Usage | None
 
 
-def assistant_message(content: str, reasoning: str, calls: tuple[ToolCall, ...]) -> Message:
+def assistant_message(content: str, reasoning: str, calls: tuple[AssistantCall, ...]) -> Message:
     message: Message = {"role": "assistant", "content": content}
     if reasoning:
         message["reasoning_content"] = reasoning

@@ -7,7 +7,7 @@ import secrets
 from typing import Any
 
 from ale_jax.agent.assistant.clipping import encodable
-from ale_jax.agent.assistant.messages import Reply, ToolCall, Usage
+from ale_jax.agent.assistant.messages import AssistantCall, AssistantReply, Usage
 
 MAX_CALLS, MAX_NAME, MAX_ID = 64, 256, 256
 MAX_CHARS = 1 << 18  # of a reply, so that it fits in a line of the log
@@ -52,8 +52,8 @@ class ReplyParts:
                 self._add_call(call, number)
         return news
 
-    def reply(self) -> Reply:
-        return Reply(
+    def reply(self) -> AssistantReply:
+        return AssistantReply(
             content="".join(self._content),
             reasoning="".join(self._reasoning),
             calls=tuple(self._call(parts) for _, parts in sorted(self._calls.items())),
@@ -78,6 +78,8 @@ class ReplyParts:
             raise ValueError(f"a reply of more than {MAX_CHARS} characters")
         return encodable(text)
 
-    def _call(self, parts: _CallParts) -> ToolCall:
+    def _call(self, parts: _CallParts) -> AssistantCall:
         # Some endpoints give calls no id, but their results need one.
-        return ToolCall(parts.id or f"call_{secrets.token_hex(6)}", parts.name, parts.arguments)
+        return AssistantCall(
+            parts.id or f"call_{secrets.token_hex(6)}", parts.name, parts.arguments
+        )

@@ -35,11 +35,11 @@ ERROR_TYPES = {
 Stop = Annotated[str, Field(max_length=MAX_STOP)]
 
 
-class _Body(BaseModel):
+class MessagesFields(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
 
-class Block(_Body):
+class Block(MessagesFields):
     """A block of content; which fields there are depends on its type."""
 
     type: str
@@ -52,32 +52,32 @@ class Block(_Body):
     content: str | list[Block] | None = None
 
 
-class InputMessage(_Body):
+class MessagesInput(MessagesFields):
     role: Literal["user", "assistant"]
     content: str | list[Block]
 
 
-class Tool(_Body):
+class MessagesTool(MessagesFields):
     name: Annotated[str, Field(min_length=1, max_length=256)]
     description: str = ""
     input_schema: dict[str, Any] = {}
 
 
-class ToolChoice(_Body):
+class ToolChoice(MessagesFields):
     type: Literal["auto", "any", "tool", "none"]
     name: str = ""
     disable_parallel_tool_use: bool = False
 
 
-class CountBody(_Body):
+class CountBody(MessagesFields):
     """What the tokens of are counted. Fields that are not listed are ignored."""
 
     _can_be_passed_on = model_validator(mode="before")(without_flaw)
 
     model: str = ""
     system: str | list[Block] = ""
-    messages: Annotated[list[InputMessage], Field(min_length=1)]
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = []
+    messages: Annotated[list[MessagesInput], Field(min_length=1)]
+    tools: Annotated[list[MessagesTool], Field(max_length=MAX_TOOLS)] = []
     tool_choice: ToolChoice | None = None
 
 
@@ -120,7 +120,7 @@ def message(result: ChatResult) -> dict[str, Any]:
     return _head(result) | {"content": content, "usage": used} | _ending(choice)
 
 
-class Events:
+class MessagesEvents:
     """A streamed reply, as `gateway.streaming` wants it. Content comes in a first block; thoughts,
     which are known at the end, and calls in blocks behind it."""
 
@@ -194,7 +194,7 @@ def _whole_block(index: int, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"type": "content_block_stop", "index": index}
 
 
-def _messages(message: InputMessage, field: str) -> Iterator[ChatMessage]:
+def _messages(message: MessagesInput, field: str) -> Iterator[ChatMessage]:
     """Results of tools are messages of their own here, before what else the user says."""
     blocks = message.content
     if isinstance(blocks, str):
@@ -229,7 +229,7 @@ def _text(content: str | list[Block], field: str) -> str:
     return "\n".join(block.text for block in content)
 
 
-def _tool(tool: Tool) -> dict[str, Any]:
+def _tool(tool: MessagesTool) -> dict[str, Any]:
     described = {
         "name": tool.name,
         "description": tool.description,

@@ -24,7 +24,7 @@ from ale_jax.gateway.requests import (
 MAX_TOOLS = 128
 
 
-class Part(Fields):
+class ChatPart(Fields):
     type: str
     text: str = ""
 
@@ -34,16 +34,16 @@ class Function(Fields):
     arguments: str = "{}"
 
 
-class Call(Fields):
+class ChatToolCall(Fields):
     id: str = ""
     function: Function
 
 
-class InputMessage(Fields):
+class ChatInput(Fields):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[Part] | None = None
+    content: str | list[ChatPart] | None = None
     reasoning_content: str | None = None
-    tool_calls: list[Call] | None = None
+    tool_calls: list[ChatToolCall] | None = None
     tool_call_id: str | None = None
 
 
@@ -53,7 +53,7 @@ class ToolFunction(Fields):
     parameters: Annotated[dict[str, Any], Field(default_factory=dict)]
 
 
-class Tool(Fields):
+class ChatTool(Fields):
     type: Literal["function"] = "function"
     function: ToolFunction
 
@@ -62,7 +62,7 @@ class NamedFunction(Fields):
     name: str
 
 
-class NamedTool(Fields):
+class ChatToolChoice(Fields):
     type: Literal["function"]
     function: NamedFunction
 
@@ -80,9 +80,9 @@ class ResponseFormat(Fields):
 class ChatBody(SamplingFields):
     """A request. Fields that are not listed are ignored."""
 
-    messages: Annotated[list[InputMessage], Field(min_length=1)]
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, default_factory=list)]
-    tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
+    messages: Annotated[list[ChatInput], Field(min_length=1)]
+    tools: Annotated[list[ChatTool], Field(max_length=MAX_TOOLS, default_factory=list)]
+    tool_choice: Literal["auto", "none", "required"] | ChatToolChoice | None = None
     parallel_tool_calls: bool = True
     response_format: ResponseFormat = ResponseFormat()
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -96,7 +96,7 @@ def chat_request(body: ChatBody) -> ChatRequest:
     tools = tuple(tool.model_dump() for tool in body.tools)
     names = [tool.function.name for tool in body.tools]
     choice = body.tool_choice or AUTO
-    if isinstance(choice, NamedTool):
+    if isinstance(choice, ChatToolChoice):
         choice = choice.function.name
         if choice not in names:
             raise ApiError(
@@ -125,7 +125,7 @@ def completion(result: ChatResult) -> dict[str, Any]:
     }
 
 
-class Events:
+class ChatEvents:
     """A streamed reply, as `gateway.streaming` wants it."""
 
     def __init__(self, with_usage: bool):
@@ -192,7 +192,7 @@ def error(failed: ApiError) -> dict[str, Any]:
     return {"error": {"message": failed.message, "type": kind, "param": failed.field, "code": code}}
 
 
-def _message(message: InputMessage, number: int) -> ChatMessage:
+def _message(message: ChatInput, number: int) -> ChatMessage:
     field = f"messages.{number}"
     if message.role == "tool" and not message.tool_call_id:
         raise ApiError(400, "a tool's message needs a tool_call_id", f"{field}.tool_call_id")
@@ -210,7 +210,7 @@ def _message(message: InputMessage, number: int) -> ChatMessage:
     )
 
 
-def _texts(content: str | list[Part] | None, field: str) -> Iterator[str]:
+def _texts(content: str | list[ChatPart] | None, field: str) -> Iterator[str]:
     if isinstance(content, str):
         yield content
         return

@@ -70,7 +70,7 @@ def completion(result: ChatResult, echoed: Sequence[str]) -> dict[str, Any]:
     return _head(result) | {"choices": choices, "usage": usage(result.usage)}
 
 
-class Events:
+class CompletionsEvents:
     """A streamed reply, as `gateway.streaming` wants it."""
 
     def __init__(self, body: CompletionsBody, echoed: Sequence[str]):

@@ -26,42 +26,42 @@ MAX_TOOLS, MAX_TOP_LOGPROBS = 128, 20
 TEXTS = ("input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text")
 
 
-class _Body(BaseModel):
+class ResponsesFields(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
 
-class Part(_Body):
+class ResponsesPart(ResponsesFields):
     type: str
     text: str = ""
     refusal: str = ""
 
 
-class Item(_Body):
+class Item(ResponsesFields):
     """An item of the conversation; which fields there are depends on its type."""
 
     type: str = "message"
     role: Literal["system", "developer", "user", "assistant"] = "user"
-    content: str | list[Part] | None = None
-    summary: list[Part] = []
+    content: str | list[ResponsesPart] | None = None
+    summary: list[ResponsesPart] = []
     name: str = ""
     arguments: str = "{}"
     call_id: str = ""
-    output: str | list[Part] = ""
+    output: str | list[ResponsesPart] = ""
 
 
-class Tool(_Body):
+class ResponsesTool(ResponsesFields):
     type: str
     name: Annotated[str, Field(max_length=256)] = ""
     description: str | None = None
     parameters: dict[str, Any] | None = None
 
 
-class NamedTool(_Body):
+class ResponsesToolChoice(ResponsesFields):
     type: Literal["function"]
     name: str
 
 
-class TextFormat(_Body):
+class TextFormat(ResponsesFields):
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: str = ""
     description: str | None = None
@@ -69,11 +69,11 @@ class TextFormat(_Body):
     strict: bool | None = None
 
 
-class TextOptions(_Body):
+class TextOptions(ResponsesFields):
     format: TextFormat = TextFormat()
 
 
-class ResponsesBody(_Body):
+class ResponsesBody(ResponsesFields):
     """A request. Fields that are not listed are ignored."""
 
     _can_be_passed_on = model_validator(mode="before")(without_flaw)
@@ -82,8 +82,8 @@ class ResponsesBody(_Body):
     input: str | list[Item]
     instructions: str | None = None
     previous_response_id: str | None = None
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = []
-    tool_choice: Literal["auto", "none", "required"] | NamedTool = AUTO
+    tools: Annotated[list[ResponsesTool], Field(max_length=MAX_TOOLS)] = []
+    tool_choice: Literal["auto", "none", "required"] | ResponsesToolChoice = AUTO
     parallel_tool_calls: bool | None = True
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(ge=0, le=10)] | None = None
@@ -104,7 +104,7 @@ def chat_request(body: ResponsesBody, before: Sequence[ChatMessage] = ()) -> Cha
         _add(messages, item, f"input.{number}")
     tools = tuple(_tool(tool, f"tools.{number}") for number, tool in enumerate(body.tools))
     choice = body.tool_choice
-    if isinstance(choice, NamedTool):
+    if isinstance(choice, ResponsesToolChoice):
         choice = choice.name
         if choice not in [tool.name for tool in body.tools]:
             text = f"tool_choice names {choice!r}, which is not in tools"
@@ -158,7 +158,7 @@ def response(result: ChatResult, body: ResponsesBody, items: list[dict[str, Any]
         "store": body.store is not False,
         "temperature": body.temperature,
         "text": {"format": _format(body.text.format)},
-        "tool_choice": choice.model_dump() if isinstance(choice, NamedTool) else choice,
+        "tool_choice": choice.model_dump() if isinstance(choice, ResponsesToolChoice) else choice,
         "tools": [tool.model_dump() | {"strict": False} for tool in body.tools],
         "top_p": body.top_p,
         "truncation": "disabled",
@@ -255,7 +255,7 @@ def _join(messages: list[ChatMessage], more: ChatMessage) -> None:
     )
 
 
-def _text(content: str | list[Part] | None, field: str) -> str:
+def _text(content: str | list[ResponsesPart] | None, field: str) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     for part in content:
@@ -264,7 +264,7 @@ def _text(content: str | list[Part] | None, field: str) -> str:
     return "".join(part.text or part.refusal for part in content)
 
 
-def _tool(tool: Tool, field: str) -> dict[str, Any]:
+def _tool(tool: ResponsesTool, field: str) -> dict[str, Any]:
     if tool.type != "function" or not tool.name:
         raise ApiError(400, f"a tool of type {tool.type!r:.80}: there are functions only", field)
     described = {"name": tool.name, "description": tool.description or ""}

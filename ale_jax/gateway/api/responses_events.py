@@ -16,7 +16,7 @@ from ale_jax.gateway.api.openai_responses import (
 from ale_jax.gateway.requests import ApiError, ChatResult
 
 
-class Events:
+class ResponsesEvents:
     """As `gateway.streaming` wants it. Text that is sent early comes in a first item; thoughts,
     which are known at the end, and calls in items behind it. Clients build an item from its deltas,
     so each begins empty, however much of it is known."""

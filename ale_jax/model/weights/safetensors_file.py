@@ -43,7 +43,7 @@ class Kind(NamedTuple):
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-class Tensor(NamedTuple):
+class TensorEntry(NamedTuple):
     """Where a tensor is stored: `offset` counts bytes from the beginning of the file."""
 
     file: Path
@@ -61,7 +61,7 @@ class Tensor(NamedTuple):
         return mapped[tuple(slice(*each) for each in bounds)]
 
 
-def read_header(path: Path) -> dict[str, Tensor]:
+def read_header(path: Path) -> dict[str, TensorEntry]:
     """The tensors of a file, by name, without reading their data.
 
     ValueError, with the names of file and tensor, unless the header describes the file exactly.
@@ -101,7 +101,7 @@ def write_tensors(
         file.write(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data)
 
 
-def _tensor(path: Path, name: str, entry: object, data_start: int) -> Tensor:
+def _tensor(path: Path, name: str, entry: object, data_start: int) -> TensorEntry:
     try:
         stored, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
         sound = isinstance(stored, str) and all(
@@ -120,10 +120,10 @@ def _tensor(path: Path, name: str, entry: object, data_start: int) -> Tensor:
             f"{path}: tensor {name}: {stored} of shape {shape} is {kind.num_bytes} bytes, "
             f"its header says {end - begin}"
         )
-    return Tensor(path, kind, data_start + begin)
+    return TensorEntry(path, kind, data_start + begin)
 
 
-def _check_places(path: Path, tensors: Mapping[str, Tensor], end: int, size: int) -> None:
+def _check_places(path: Path, tensors: Mapping[str, TensorEntry], end: int, size: int) -> None:
     """ValueError unless the tensors follow each other without gaps, from the header to the file's
     end."""
     in_order = sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].kind.num_bytes))
@@ -149,7 +149,7 @@ class Folder:
     """A checkpoint (see layout.Checkpoint) whose headers have all been read and checked."""
 
     shape: PolicyShape
-    tensors: dict[str, Tensor]
+    tensors: dict[str, TensorEntry]
 
 
 def open_folder(path: Path) -> Folder:
@@ -171,13 +171,13 @@ def open_folder(path: Path) -> Folder:
     return Folder(shape, tensors)
 
 
-def _read_shards(path: Path) -> dict[str, Tensor]:
+def _read_shards(path: Path) -> dict[str, TensorEntry]:
     """The tensors of all shards. Each must be in the shard that the index names, and only there."""
     index = read_json(path / INDEX)
     where = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(where, dict) or not all(isinstance(file, str) for file in where.values()):
         raise ValueError(f"{path / INDEX}: weight_map must give the file of each tensor")
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, TensorEntry] = {}
     for file in sorted(set(where.values())):
         if Path(file).name != file:
             raise ValueError(f"{path / INDEX}: {file!r:.100} is not a file of the folder itself")

@@ -15,7 +15,7 @@ from ale_jax.agent.assistant.events import (
     Replied,
     Started,
 )
-from ale_jax.agent.assistant.messages import ToolCall, Usage
+from ale_jax.agent.assistant.messages import AssistantCall, Usage
 from ale_jax.agent.assistant.settings import Features, Limits
 from ale_jax.agent.assistant.skills import read_skill
 from tests.agent.assistant.scripted import AUTO, call, endpoint_that, in_turn, play
@@ -93,7 +93,7 @@ def test_a_long_output_is_read_from_the_file_to_which_it_refers(folder):
 
 def test_calls_with_equal_ids_are_told_apart():
     """Some endpoints count them anew in each reply."""
-    calls = (ToolCall("call_0", "bash", "{}"),)
+    calls = (AssistantCall("call_0", "bash", "{}"),)
     conversation = Conversation()
     assert conversation.with_own_ids(calls) == calls
     conversation.add(reply("", None, calls))

@@ -10,7 +10,7 @@ import pytest
 
 from ale_jax.agent.assistant import endpoint as module
 from ale_jax.agent.assistant.endpoint import Endpoint, EndpointError, EndpointSettings
-from ale_jax.agent.assistant.messages import ToolCall, Usage
+from ale_jax.agent.assistant.messages import AssistantCall, Usage
 from tests.rows import each_row
 
 
@@ -88,7 +88,10 @@ def test_a_reply_is_put_together_from_its_pieces():
     with server(answer) as (url, got):
         reply = ask(url, max_tokens=9)
     assert (reply.content, reply.reasoning, reply.stop) == ("I look.", "so", "tool_calls")
-    assert reply.calls == (ToolCall("a", "bash", '{"command": "ls"}'), ToolCall("b", "read", ""))
+    assert reply.calls == (
+        AssistantCall("a", "bash", '{"command": "ls"}'),
+        AssistantCall("b", "read", ""),
+    )
     assert reply.usage == Usage(7, 3, 5)
     (body,) = got
     assert body["stream"] and body["max_tokens"] == 9 and "tools" not in body

@@ -16,10 +16,10 @@ from ale_jax.agent.assistant.events import (
     from_json,
     to_json,
 )
-from ale_jax.agent.assistant.messages import ToolCall, Usage
+from ale_jax.agent.assistant.messages import AssistantCall, Usage
 from tests.agent.assistant.scripted import call, endpoint_that, in_turn, play, state_of
 
-CALLS = (ToolCall("c1", "bash", '{"command": "ls"}'), ToolCall("c2", "bash", "{}"))
+CALLS = (AssistantCall("c1", "bash", '{"command": "ls"}'), AssistantCall("c2", "bash", "{}"))
 STARTED = Started(
     session="s", cwd="/w", model="m", mode="ask", system_prompt="S", tools=({"a": 1},)
 )
@@ -42,7 +42,7 @@ def test_a_resumed_session_asks_with_the_same_messages_as_one_that_went_on(folde
 
 def test_what_the_model_wrote_is_sent_back_as_it_wrote_it():
     """Also its thoughts, and arguments that are no JSON."""
-    calls = (ToolCall("c1", "bash", "{ 'x"),)
+    calls = (AssistantCall("c1", "bash", "{ 'x"),)
     replied = dataclasses.replace(REPLIED, calls=calls)
     assert Conversation("", [STARTED, Asked(text="go"), replied]).messages()[2] == {
         "role": "assistant",

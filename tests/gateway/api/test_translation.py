@@ -277,7 +277,7 @@ def streamed(events, whole, *contents):
 @pytest.mark.parametrize("contents", [(), ("I ", "look"), ("I look.",)])
 def test_a_stream_is_what_openais_client_expects(contents):
     whole = result(SAID, "tool_calls")
-    *events, done = streamed(openai_chat.Events(with_usage=True), whole, *contents)
+    *events, done = streamed(openai_chat.ChatEvents(with_usage=True), whole, *contents)
     assert done == "data: [DONE]\n\n"
     kind = openai.types.chat.ChatCompletionChunk
     chunks = [kind.model_validate_json(e.removeprefix("data: "), strict=True) for e in events]
@@ -309,7 +309,9 @@ def test_anthropics_client_is_told_which_text_ended_the_reply(finish, stop, told
     whole = result(ChatMessage("assistant", "I look."), finish, stop=stop)
     found = anthropic.types.Message.model_validate(anthropic_messages.message(whole))
     assert (found.stop_reason, found.stop_sequence) == told
-    (last,) = (e for e in streamed(anthropic_messages.Events(), whole) if "message_delta" in e)
+    (last,) = (
+        e for e in streamed(anthropic_messages.MessagesEvents(), whole) if "message_delta" in e
+    )
     kind = anthropic.types.RawMessageDeltaEvent
     delta = kind.model_validate_json(last.partition("data: ")[2]).delta
     assert (delta.stop_reason, delta.stop_sequence) == told
@@ -328,7 +330,7 @@ EVENTS = {
 @pytest.mark.parametrize("contents", [(), ("I ", "look"), ("I look.",)])
 def test_a_stream_is_what_anthropics_client_expects(contents):
     whole, said, started = result(SAID, "tool_calls"), {}, []
-    for event in streamed(anthropic_messages.Events(), whole, *contents):
+    for event in streamed(anthropic_messages.MessagesEvents(), whole, *contents):
         name, data = (line.partition(": ")[2] for line in event.split("\n")[:2])
         EVENTS[name].model_validate_json(data)
         found = json.loads(data)

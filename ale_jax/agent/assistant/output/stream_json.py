@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ale_jax.agent.assistant.events import CallEnded, Ended, Event, Replied, Started
-from ale_jax.agent.assistant.messages import ToolCall, Usage
+from ale_jax.agent.assistant.messages import AssistantCall, Usage
 from ale_jax.agent.assistant.tools.tool import ToolError, parse_arguments
 
 SUBTYPES = {
@@ -27,7 +27,7 @@ class StreamJson:
         self._session, self._model, self._write = session, model, write
         self._usage = Usage(0, 0)
         self._denials: list[dict[str, Any]] = []
-        self._calls: dict[str, ToolCall] = {}
+        self._calls: dict[str, AssistantCall] = {}
 
     async def __call__(self, event: Event) -> None:
         match event:
@@ -106,7 +106,7 @@ class StreamJson:
         self._write(json.dumps(record))
 
 
-def input_of(call: ToolCall) -> dict[str, Any]:
+def input_of(call: AssistantCall) -> dict[str, Any]:
     """Arguments as an object. What the model wrote instead of one is under "invalid"."""
     try:
         return parse_arguments(call)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ale_jax.agent.assistant.messages import ToolCall
+from ale_jax.agent.assistant.messages import AssistantCall
 from ale_jax.strict_json import read_json
 
 MAX_ARGUMENT_CHARS = 1 << 20
@@ -132,7 +132,7 @@ class Toolbox:
         return self._tools[name]
 
 
-def parse_arguments(call: ToolCall) -> dict[str, Any]:
+def parse_arguments(call: AssistantCall) -> dict[str, Any]:
     """ToolError if they are no JSON object. No arguments at all are an empty one."""
     if len(call.arguments) > MAX_ARGUMENT_CHARS:
         raise ToolError(f"arguments longer than {MAX_ARGUMENT_CHARS} characters")

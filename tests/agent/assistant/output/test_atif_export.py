@@ -13,7 +13,7 @@ from ale_jax.agent.assistant.events import (
     Started,
     TodosChanged,
 )
-from ale_jax.agent.assistant.messages import ToolCall, Usage
+from ale_jax.agent.assistant.messages import AssistantCall, Usage
 from ale_jax.agent.assistant.output.atif_export import export, trajectory_of
 
 # As harbor's models of version 1.8 name them; they refuse all others.
@@ -59,7 +59,7 @@ def replied(content, calls=(), usage=None, agent="", **fields):
     )
 
 
-TASK, BASH = ToolCall("c1", "task", '{"task": "T"}'), ToolCall("c2", "bash", "not JSON")
+TASK, BASH = AssistantCall("c1", "task", '{"task": "T"}'), AssistantCall("c2", "bash", "not JSON")
 EVENTS = [
     started(),
     Asked(at=1, text="Go."),

@@ -14,7 +14,7 @@ from ale_jax.agent.assistant.events import (
     TodosChanged,
     Written,
 )
-from ale_jax.agent.assistant.messages import ToolCall, Usage
+from ale_jax.agent.assistant.messages import AssistantCall, Usage
 from ale_jax.agent.assistant.output.terminal import TerminalView, ask_person
 from tests.rows import each_row
 
@@ -31,7 +31,7 @@ def shown(*events):
     return file.getvalue()
 
 
-LS = ToolCall("c1", "bash", '{"command": "ls"}')
+LS = AssistantCall("c1", "bash", '{"command": "ls"}')
 
 
 def test_a_request_is_seen_as_words_calls_outputs_and_figures():
@@ -63,7 +63,7 @@ def test_an_answer_that_was_read_while_it_was_written_is_not_repeated():
 
 def test_nothing_that_is_shown_controls_the_terminal():
     evil = "a\x1b]0;owned\x07\x1b[2J\r\u202e[bold]b[/bold]"
-    call = ToolCall("c1", evil, "{}")
+    call = AssistantCall("c1", evil, "{}")
     text = shown(
         Written(part="text", text=evil),
         CallStarted(call=call, arguments={"command": evil}),
@@ -114,7 +114,7 @@ def test_of_an_error_the_end_is_shown():
 
 
 def test_a_sub_agent_is_indented_and_its_answer_shown_once():
-    task = ToolCall("c1", "task", '{"task": "Count."}')
+    task = AssistantCall("c1", "task", '{"task": "Count."}')
     text = shown(
         CallStarted(call=task, arguments={"task": "Count."}),
         Written(agent="c1", part="text", text="There\nare 3."),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ale_jax.agent.assistant.messages import ToolCall
+from ale_jax.agent.assistant.messages import AssistantCall
 from ale_jax.agent.assistant.tools.todo import FinishTool, TodoTool
 from ale_jax.agent.assistant.tools.tool import Toolbox, ToolError, parse_arguments
 from tests.rows import each_row
@@ -14,11 +14,11 @@ from tests.rows import each_row
 )
 def test_what_is_no_object_is_refused(written):
     with pytest.raises(ToolError):
-        parse_arguments(ToolCall("c", "bash", written))
+        parse_arguments(AssistantCall("c", "bash", written))
 
 
 def test_no_arguments_are_an_empty_object():
-    assert parse_arguments(ToolCall("c", "bash", " ")) == {}
+    assert parse_arguments(AssistantCall("c", "bash", " ")) == {}
 
 
 def test_a_schema_says_all_that_a_model_has_to_know():
