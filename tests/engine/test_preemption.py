@@ -66,7 +66,7 @@ def _assert_same(got, expected):
 def _assert_whole(engine):
     """Every page and every row is free."""
     for shard in engine._scheduler._shards:
-        assert shard.slots == [] and shard.prefilling is None
+        assert shard.running == [] and shard.prefilling is None
         pages, _ = shard.pages.allocate([], shard.pages.free)
         size = engine._shape.pages // len(engine._scheduler._shards)
         assert sorted(pages) == list(range(size))
