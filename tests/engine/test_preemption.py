@@ -139,12 +139,12 @@ def test_idle_conversations_give_way_the_longest_idle_first(roomy):
         )
     assert engine.stats.preemptions == 0
     engine.reply(engine.open(), prompt(9, 25), 5, PLAIN, key(9)).result(PATIENCE)
-    slots = [engine._scheduler._of[each] for each in idle]
-    assert [slot.has_place for slot in slots] == [False, True, True]
+    sequences = [engine._scheduler._of[each] for each in idle]
+    assert [each.has_slot for each in sequences] == [False, True, True]
     assert engine.stats.preemptions == 1
     # And it comes back, now in place of the second one, with what it had.
     again = engine.reply(idle[0], prompt(20, 9), 7, PLAIN, key(0)).result(PATIENCE)
-    assert [slot.has_place for slot in slots] == [True, False, True]
+    assert [each.has_slot for each in sequences] == [True, False, True]
     script = Script(0, ((prompt(0, 25), 5), (prompt(20, 9), 7)), 0)
     _assert_same([first[0], again], roomy("idle", script))
     engine.close()
