@@ -27,7 +27,7 @@ from ale_jax.sandbox.service.bodies import error_reply
 from ale_jax.sandbox.service.caller import Owners
 from ale_jax.sandbox.service.connections import max_connections, protocol
 from ale_jax.sandbox.service.guard import Guard
-from ale_jax.sandbox.service.operations import Metrics
+from ale_jax.sandbox.service.metrics import Metrics
 from ale_jax.sandbox.service.records import KINDS, Refusal
 
 STYLE = (

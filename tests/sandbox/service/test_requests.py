@@ -15,7 +15,7 @@ from ale_jax.sandbox.sdk.calls import PAUSES
 from ale_jax.sandbox.service.access import ServiceSettings, Tokens
 from ale_jax.sandbox.service.app import bind
 from ale_jax.sandbox.service.guard import Guard
-from ale_jax.sandbox.service.operations import Metrics
+from ale_jax.sandbox.service.metrics import Metrics
 from ale_jax.sandbox.spec import SandboxSpec
 from tests.sandbox.service.conftest import ANN, SMALL, TOKENS
 

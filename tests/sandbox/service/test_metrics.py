@@ -5,7 +5,7 @@ import re
 import pytest
 
 from ale_jax.sandbox.pool.api import NodeStatus, State, Status
-from ale_jax.sandbox.service.operations import Metrics
+from ale_jax.sandbox.service.metrics import Metrics
 from ale_jax.sandbox.spec import SandboxSpec
 
 STARTING, RUNNING = (
