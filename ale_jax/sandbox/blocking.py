@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import os
 import threading
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -31,6 +32,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 def _started_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="sandboxes", daemon=True).start()
+    os.register_at_fork(after_in_child=_started_loop.cache_clear)  # a child has no such thread
     return loop
 
 

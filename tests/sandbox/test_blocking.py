@@ -44,6 +44,31 @@ def test_threads_that_come_first_at_once_share_one_loop():
     assert done.stdout == "1 1\n", done.stderr
 
 
+FORKED = """
+import os, signal
+from ale_jax.sandbox import blocking
+
+async def answer():
+    return b"done"
+
+blocking.wait_for(answer())
+reader, writer = os.pipe()
+if not os.fork():
+    signal.alarm(50)  # it must not outlive a failure of this test
+    os.write(writer, blocking.wait_for(answer()))
+    os._exit(0)
+os.close(writer)
+print(os.read(reader, 100).decode())
+"""
+
+
+def test_a_forked_process_has_a_loop_of_its_own():
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "done\n", done.stderr
+
+
 class Interrupted(StartsBlocking):
     """A runtime whose starts are interrupted. closed: how many sandboxes were."""
 
