@@ -40,11 +40,20 @@ def credit(outcome_N, num_chunks_N, group_N, hp=IPA, gamma=0.5, **more):
     return credit_chunks(rewards, max(group_N) + 1, gamma, hp)
 
 
+def credit_of_group(outcomes, num_chunks, hp=IPA, gamma=0.5, size=9):
+    """The advantages of one group, after which come lost members, so that all have one shape."""
+    lost = size - len(outcomes)
+    valid_N = [True] * len(outcomes) + [False] * lost
+    found = credit(
+        outcomes + [1.0] * lost, [num_chunks] * size, [0] * size, hp, gamma, valid_N=valid_N
+    )
+    return np.asarray(found.advantage_NC)[: len(outcomes)]
+
+
 @settings(deadline=None, max_examples=30)
 @given(st.floats(-2, 2, width=32), st.integers(1, 9))
 def test_a_group_of_equals_teaches_exactly_nothing(outcome, size):
-    found = credit([outcome] * size, [2] * size, [0] * size)
-    np.testing.assert_array_equal(found.advantage_NC, np.zeros((size, 3)))
+    assert not credit_of_group([outcome] * size, 2).any()
 
 
 def test_ipa_baseline_meets_the_outcome_before_the_discount():

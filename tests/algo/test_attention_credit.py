@@ -1,6 +1,7 @@
 """Attention AttentionStatistics's credit, by hand."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -186,13 +187,14 @@ def test_packing_two_rows_equals_two_batches(credit):
     apart = [draw.random((3, 2, 5, T)).astype(np.float32) for _ in range(2)]
     chunk_T = np.array([-1, -1, 0, 0, 0, 0, -1, 1, 1, 1, 1, 1])
 
+    @functools.partial(jax.jit, static_argnames="segments")
     def factor(sums, chunk_BT, segment_BT, segments):
         statistics = trajectory_statistics(*sums, chunk_BT, segment_BT, hp.head_share, segments)
         return credit_factor(statistics, chunk_BT, segment_BT, hp, KEY)
 
     # Two rows apart; both in one row.
     one = np.ones((2, T), int)
-    alone = [factor(sums, np.stack([chunk_T] * 2), one, 1) for sums in apart]
+    alone = [factor(sums, np.stack([chunk_T] * 2), one, segments=1) for sums in apart]
     together = np.concatenate(apart, axis=-1)
     both_2T = np.concatenate([chunk_T, np.where(chunk_T < 0, -1, chunk_T + 2)])
     packed = factor(

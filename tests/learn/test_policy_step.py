@@ -18,6 +18,7 @@ from tests.data.make_trajectories import make_turn
 from tests.learn.test_step import HYPERS
 from tests.model.shapes import DENSE
 
+POLICY = dataclasses.replace(DENSE, num_layers=1)
 IPA = LossHypers("topr", "chunk", ratio_cap=1.0, aggregation="chunks", entropy_weight=0.01)
 GSPO = LossHypers("ppo", "sequence", clip_low=0.2, clip_high=0.2, aggregation="trajectory_means")
 ECHO = LossHypers(
@@ -47,10 +48,10 @@ def train(loss, mesh, shape):
         loss,
         MismatchHypers(filter_level="chunk", filter_high=1.4),
     )
-    optimizer = make_optimizer(HYPERS, DENSE)
-    state = init_state(jax.random.key(0), DENSE, optimizer, mesh)
+    optimizer = make_optimizer(HYPERS, POLICY)
+    state = init_state(jax.random.key(0), POLICY, optimizer, mesh)
     step = make_train_step(
-        ModelSpec(DENSE, mesh), optimizer, make_loss(algo, shape.chunks_per_pack)
+        ModelSpec(POLICY, mesh), optimizer, make_loss(algo, shape.chunks_per_pack)
     )
     batches = pack_all(samples(), shape)
     # Near the new policy's, so that ratios lie on both sides of 1.

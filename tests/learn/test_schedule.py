@@ -6,20 +6,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from ale_jax.learn.schedule import begin_decay
-from ale_jax.learn.state import OptimizerHypers, init_state, make_optimizer
+from ale_jax.learn.state import OptimizerHypers, begin, table_optimizer
+from ale_jax.model.params import init_table, param_table
 from ale_jax.model.sharding import MeshShape, make_mesh
-from tests.model.shapes import MOE
+from tests.model.shapes import DENSE
 
 HYPERS = OptimizerHypers(warmup_steps=3, decay_steps=10, b1=0.0, weight_decay=0.1)
 UPDATES, EVENT = 22, 8
+# An embedding, which Muon leaves to Adam, and a matrix.
+TABLE = {
+    "embed_VD": param_table(DENSE)["embed_VD"],
+    "gate_DF": param_table(DENSE)["layers"][0]["gate_DF"],
+}
 
 
 def changes(hypers, event=None):
-    """The changes of an embedding in each update with a constant gradient."""
-    optimizer = make_optimizer(hypers, MOE)
-    state = init_state(jax.random.key(0), MOE, optimizer, make_mesh(MeshShape(data=-1)))
+    """The changes of each weight in each update with a constant gradient."""
+    optimizer, mesh = table_optimizer(hypers, TABLE), make_mesh(MeshShape(data=-1))
+    params = jax.device_put(
+        init_table(jax.random.key(0), TABLE), NamedSharding(mesh, PartitionSpec())
+    )
+    state = begin(params, optimizer, mesh)
     update, opt_state, found = jax.jit(optimizer.update), state.opt_state, []
     gradient = jax.tree.map(jnp.ones_like, state.params)
     for number in range(UPDATES):

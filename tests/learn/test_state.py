@@ -8,21 +8,34 @@ import numpy as np
 import pytest
 from optax.tree_utils import tree_get_all_with_path
 
-from ale_jax.learn.state import make_optimizer
-from ale_jax.model.params import init_params
+from ale_jax.learn.state import make_optimizer, table_optimizer
+from ale_jax.model.params import init_params, init_table, param_table
 from tests.learn.test_step import HYPERS, MUON
 from tests.model.shapes import MOE
 
+SHAPE = dataclasses.replace(MOE, num_layers=1)
+# An embedding and a norm, which Muon leaves to Adam, and a matrix.
+TABLE = {
+    "embed_VD": param_table(SHAPE)["embed_VD"],
+    "q_DNH": param_table(SHAPE)["layers"][0]["q_DNH"],
+    "final_norm_D": param_table(SHAPE)["final_norm_D"],
+}
+
+
+@pytest.fixture(scope="module")
+def params():
+    return init_table(jax.random.key(0), TABLE)
+
 
 def _sizes(hypers, steps):
-    """Of the first weight's update at each step, under a constant gradient."""
-    optimizer = make_optimizer(hypers, MOE)
-    params = init_params(jax.random.key(0), MOE)
-    state, grads = optimizer.init(params), jax.tree.map(jnp.ones_like, params)
-    sizes = []
+    """Of a weight's update at each step, under a constant gradient."""
+    table = {"embed_VD": param_table(SHAPE)["embed_VD"]}
+    optimizer, params = table_optimizer(hypers, table), init_table(jax.random.key(0), table)
+    state, update, sizes = optimizer.init(params), jax.jit(optimizer.update), []
+    grads = jax.tree.map(np.ones_like, params)
     for _ in range(steps):
-        updates, state = optimizer.update(grads, state, params)
-        sizes.append(float(jnp.abs(updates["embed_VD"]).mean()))
+        updates, state = update(grads, state, params)
+        sizes.append(np.abs(updates["embed_VD"]).mean())
     return sizes
 
 
@@ -45,18 +58,16 @@ MOMENTS = {"adamw": 0.26 / (1 - 0.8**2), "muon": 0.8 * 0.26 / (1 - 0.8**3) + 0.1
 
 
 @pytest.mark.parametrize("name", MOMENTS)
-def test_adam_by_hand(name):
+def test_adam_by_hand(params, name):
     """Two gradients, alike in all weights: the first is four times the bound, the second half."""
-    params = init_params(jax.random.key(0), MOE)
     bound = sum(leaf.size for leaf in jax.tree.leaves(params)) ** 0.5  # the norm of ones
     fields = {"learning_rate": 0.01, "b1": 0.8, "b2": 0.9, "clip_norm": bound}
-    optimizer = make_optimizer(
-        dataclasses.replace(HYPERS, name=name, weight_decay=0.0, **fields), MOE
-    )
-    state = optimizer.init(params)
+    hypers = dataclasses.replace(HYPERS, name=name, weight_decay=0.0, **fields)
+    optimizer = table_optimizer(hypers, TABLE)
+    state, update = optimizer.init(params), jax.jit(optimizer.update)
     for size in (4.0, 0.5):
-        gradient = jax.tree.map(lambda w, size=size: jnp.full_like(w, size), params)
-        updates, state = optimizer.update(gradient, state, params)
+        gradient = jax.tree.map(lambda w, size=size: np.full_like(w, size), params)
+        updates, state = update(gradient, state, params)
         if size == 4.0:  # every first moment, Muon's too, is (1 - b1) of the clipped gradient
             for moment in jax.tree.leaves([m for _, m in tree_get_all_with_path(state, "mu")]):
                 np.testing.assert_allclose(moment, 0.2, rtol=1e-5)
@@ -67,7 +78,7 @@ def test_adam_by_hand(name):
 
 def test_adafactors_update_is_bounded_where_a_gradient_grows():
     fields = {"learning_rate": 0.01, "weight_decay": 0.0, "clip_norm": 1e9}
-    optimizer = make_optimizer(dataclasses.replace(HYPERS, name="adafactor", **fields), MOE)
+    optimizer = make_optimizer(dataclasses.replace(HYPERS, name="adafactor", **fields), SHAPE)
     params = {"w_D": jnp.zeros(3)}
     state = optimizer.init(params)
     for size in (1.0, 10.0):
@@ -77,51 +88,51 @@ def test_adafactors_update_is_bounded_where_a_gradient_grows():
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon", "adafactor"])
-def test_weights_decay_by_the_rate_of_their_own_update(name):
-    params = init_params(jax.random.key(0), MOE)
+def test_weights_decay_by_the_rate_of_their_own_update(params, name):
     fields = {"name": name, "learning_rate": 0.01, "muon_learning_rate": 0.1}
 
     def first_update(weight_decay):
         hypers = dataclasses.replace(HYPERS, weight_decay=weight_decay, **fields)
-        optimizer = make_optimizer(hypers, MOE)
-        return optimizer.update(params, optimizer.init(params), params)[0]
+        optimizer = table_optimizer(hypers, TABLE)
+        return jax.jit(optimizer.update)(params, optimizer.init(params), params)[0]
 
     plain, decayed = first_update(0.0), first_update(0.5)
     matrix_rate = 0.1 if name == "muon" else 0.01
-    for rate, of in ((0.01, lambda p: p["embed_VD"]), (matrix_rate, _query)):
-        np.testing.assert_allclose(of(decayed) - of(plain), -rate * 0.5 * of(params), atol=1e-6)
+    for rate, weight in ((0.01, "embed_VD"), (matrix_rate, "q_DNH")):
+        change = np.asarray(decayed[weight]) - np.asarray(plain[weight])
+        np.testing.assert_allclose(change, -rate * 0.5 * np.asarray(params[weight]), atol=1e-6)
 
 
-def _query(params):
-    return params["layers"][0]["q_DNH"]
+@pytest.fixture(scope="module")
+def muon_step():
+    """(random gradients, Muon's first updates by them) of a layer."""
+    params = init_params(jax.random.key(0), SHAPE)
+    optimizer = make_optimizer(dataclasses.replace(MUON, weight_decay=0.0), SHAPE)
+    draw = np.random.default_rng(1)
+    grads = jax.tree.map(lambda p: draw.normal(size=p.shape).astype(np.float32), params)
+    updates, _ = jax.jit(optimizer.update)(grads, optimizer.init(params), params)
+    return grads["layers"][0], jax.device_get(updates)["layers"][0]
 
 
-def test_muon_takes_matrices_and_adam_the_rest():
-    optimizer = make_optimizer(dataclasses.replace(MUON, weight_decay=0.0), MOE)
-    params = init_params(jax.random.key(0), MOE)
-    grads = jax.tree.map(lambda p: jax.random.normal(jax.random.key(1), p.shape), params)
-    updates, _ = optimizer.update(grads, optimizer.init(params), params)
-    layer = updates["layers"][0]
+def test_muon_takes_matrices_and_adam_the_rest(muon_step):
+    gradient, layer = muon_step
     for expert in (0, 5):  # each expert is a matrix of its own: all singular values about equal
-        values = jnp.linalg.svd(layer["gate_EDF"][expert], compute_uv=False)
+        values = np.linalg.svd(layer["gate_EDF"][expert], compute_uv=False)
         assert values.max() < 2.5 * values.min()
-    values = jnp.linalg.svd(layer["q_DNH"].reshape(MOE.width, -1), compute_uv=False)
+    values = np.linalg.svd(layer["q_DNH"].reshape(MOE.width, -1), compute_uv=False)
     assert values.max() < 2.5 * values.min()
     for name in ("router_DE", "attn_norm_D"):  # Adam's first step follows the gradient's sign alone
-        sizes = jnp.abs(layer[name])
-        np.testing.assert_allclose(sizes, jnp.full_like(sizes, sizes.mean()), rtol=0.01)
-        assert (jnp.sign(layer[name]) == -jnp.sign(grads["layers"][0][name])).all()
+        sizes = np.abs(layer[name])
+        np.testing.assert_allclose(sizes, np.full_like(sizes, sizes.mean()), rtol=0.01)
+        assert (np.sign(layer[name]) == -np.sign(gradient[name])).all()
 
 
-def test_muon_moves_a_matrix_further_that_has_more_outputs_than_inputs():
-    optimizer = make_optimizer(dataclasses.replace(MUON, weight_decay=0.0), MOE)
-    params = init_params(jax.random.key(0), MOE)
-    grads = jax.tree.map(lambda p: jax.random.normal(jax.random.key(1), p.shape), params)
-    updates, _ = optimizer.update(grads, optimizer.init(params), params)
-    wide, narrow = updates["layers"][0]["q_DNH"], updates["layers"][0]["o_NHD"]
+def test_muon_moves_a_matrix_further_that_has_more_outputs_than_inputs(muon_step):
+    _, layer = muon_step
+    wide, narrow = layer["q_DNH"], layer["o_NHD"]
     wide, narrow = wide.reshape(MOE.width, -1), narrow.reshape(-1, MOE.width)
     assert wide.shape == narrow.shape[::-1] == (MOE.width, 2 * MOE.width)
-    longest = [float(jnp.linalg.norm(each, 2)) for each in (wide, narrow)]
+    longest = [float(np.linalg.norm(each, 2)) for each in (wide, narrow)]
     assert longest[0] == pytest.approx(2**0.5 * longest[1], rel=0.1)
 
 

@@ -48,7 +48,7 @@ def computed(monkeypatch, adapted, compute, mesh, scanned):
 
 @pytest.mark.parametrize(
     ("mesh", "adapted", "remat"),
-    [("alone", False, "none"), ("alone", True, "layers"), ("on a mesh", False, "layers")],
+    [("alone", True, "none"), ("on a mesh", False, "layers")],
 )
 def test_a_scan_computes_what_the_layers_compute(monkeypatch, mesh, adapted, remat):
     compute = Compute("float32", remat)
