@@ -36,8 +36,8 @@ from ale_jax.sandbox.bubblewrap_machine import BubblewrapMachine, Share, Started
 from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.disk import roots
 from ale_jax.sandbox.disk.images import ImageFiles
-from ale_jax.sandbox.disk.references import Reference, is_reference
 from ale_jax.sandbox.disk.roots import HeldRoot, Roots
+from ale_jax.sandbox.disk.store import Reference, is_reference
 from ale_jax.sandbox.egress.proxy import Record
 from ale_jax.sandbox.host_ids import HostId
 from ale_jax.sandbox.link import Link

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from ale_jax.sandbox import cgroups
-from ale_jax.sandbox.disk.references import Reference
 from ale_jax.sandbox.disk.roots import HeldRoot
+from ale_jax.sandbox.disk.store import Reference
 from ale_jax.sandbox.host_ids import HostId
 from ale_jax.sandbox.link import Link
 from ale_jax.sandbox.runner.usage import Usage, read_usage

@@ -16,8 +16,7 @@ from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.booting import user_id
 from ale_jax.sandbox.disk import mounts
 from ale_jax.sandbox.disk.images import IMAGES, TOOLS
-from ale_jax.sandbox.disk.references import Reference
-from ale_jax.sandbox.disk.store import CONTROL, DiskStore
+from ale_jax.sandbox.disk.store import CONTROL, DiskStore, Reference
 from ale_jax.sandbox.host_ids import UserRange, claim_range
 from ale_jax.sandbox.runner.usage import Usage
 from ale_jax.sandbox.spec import ETC, SandboxSpec

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import errno
 import fcntl
 import itertools
+import json
 import os
 import secrets
 import struct
@@ -15,6 +17,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.disk import btrfs, mounts
 
 # Room for the file system's own records, and for what was removed but is not freed yet.
@@ -201,3 +204,38 @@ def _attach(file: int) -> tuple[str, int]:
             if error.errno != errno.EBUSY:  # EBUSY: another process took it first
                 raise
     raise OSError(errno.EBUSY, f"no loop device could be taken in {_ATTEMPTS} attempts")
+
+
+PREFIX = b"ale-root "
+
+
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """What stands for a copy of a root wherever a snapshot's content is bytes.
+
+    store: of which process. name: cannot be guessed, so whoever knows it may use it. size: bytes
+    that the copy holds, shared with others or not.
+    """
+
+    store: str
+    name: str
+    size: int
+
+    def __bytes__(self) -> bytes:
+        return PREFIX + json.dumps(dataclasses.asdict(self)).encode()
+
+    @classmethod
+    def parse(cls, snapshot: bytes) -> Reference:
+        """The inverse of bytes(). Errors: SandboxError."""
+        if not is_reference(snapshot):
+            raise SandboxError("this is a snapshot of a sandbox in memory, not of one on disk")
+        return cls(**json.loads(snapshot.removeprefix(PREFIX)))
+
+
+def is_reference(snapshot: bytes) -> bool:
+    return snapshot.startswith(PREFIX)
+
+
+def held_bytes(snapshot: bytes) -> int:
+    """How much a snapshot holds on the host: itself, or what it refers to."""
+    return Reference.parse(snapshot).size if is_reference(snapshot) else len(snapshot)

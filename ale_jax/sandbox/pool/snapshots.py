@@ -16,7 +16,7 @@ from urllib.parse import quote
 from ale_jax.files import write_atomically
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.cgroups import Owner
-from ale_jax.sandbox.disk.references import held_bytes, is_reference
+from ale_jax.sandbox.disk.store import held_bytes, is_reference
 from ale_jax.sandbox.pool.api import Record, SnapshotInfo
 
 PREFIX = "ale-snap-"

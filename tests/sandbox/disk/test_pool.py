@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from ale_jax.sandbox.api import SandboxError
-from ale_jax.sandbox.disk.references import Reference
+from ale_jax.sandbox.disk.store import Reference
 from ale_jax.sandbox.pool.api import StartRequest
 from ale_jax.sandbox.pool.node_pool import NodePool
 from ale_jax.sandbox.pool.options import PoolOptions
