@@ -33,8 +33,9 @@ from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.sdk.client import SandboxClient
 from ale_jax.sandbox.service import rock
 from ale_jax.sandbox.service.access import ServiceSettings, read_tokens
-from ale_jax.sandbox.service.app import bind, create_app, refuse_openness, serve, url_of
+from ale_jax.sandbox.service.app import create_app, refuse_openness
 from ale_jax.sandbox.service.records import Refusal
+from ale_jax.sandbox.service.server import bind, serve, url_of
 from ale_jax.sandbox.spec import SandboxSpec
 
 # Creates a pool for a runtime name, spec and options; also returns a label of where it runs.

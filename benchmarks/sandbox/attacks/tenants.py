@@ -15,8 +15,8 @@ from ale_jax.sandbox.pool.node_pool import NodePool
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.sdk.client import RemoteSandbox, SandboxClient
 from ale_jax.sandbox.service.access import ServiceSettings, Tenant, Tokens
-from ale_jax.sandbox.service.app import create_app, serve_in_thread
-from ale_jax.sandbox.service.connections import raise_file_limit
+from ale_jax.sandbox.service.app import create_app
+from ale_jax.sandbox.service.server import raise_file_limit, serve_in_thread
 from ale_jax.sandbox.service.tenants import DEFAULT_QUOTA
 from benchmarks.sandbox.attacks.attack import Arena, Attack, Breach, require
 

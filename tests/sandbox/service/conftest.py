@@ -11,7 +11,8 @@ from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.sdk.client import SandboxClient
 from ale_jax.sandbox.service import gem, rock
 from ale_jax.sandbox.service.access import ServiceSettings, Tenant, Tokens
-from ale_jax.sandbox.service.app import create_app, serve_in_thread
+from ale_jax.sandbox.service.app import create_app
+from ale_jax.sandbox.service.server import serve_in_thread
 from ale_jax.sandbox.service.tenants import Quota
 from tests.sandbox.conftest import SPEC
 from tests.sandbox.service.memory_pool import MemoryPool

@@ -7,8 +7,9 @@ from fastapi import APIRouter, FastAPI, Query
 from starlette.testclient import TestClient
 
 from ale_jax.sandbox.service.access import ServiceSettings
-from ale_jax.sandbox.service.app import STYLE, create_app, router, serve_in_thread
+from ale_jax.sandbox.service.app import STYLE, create_app, router
 from ale_jax.sandbox.service.bodies import raw_body
+from ale_jax.sandbox.service.server import serve_in_thread
 from tests.sandbox.service.memory_pool import MemoryPool
 
 

@@ -13,9 +13,9 @@ from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
 from ale_jax.sandbox.pool.api import PoolFull, SandboxGone
 from ale_jax.sandbox.sdk.calls import PAUSES
 from ale_jax.sandbox.service.access import ServiceSettings, Tokens
-from ale_jax.sandbox.service.app import bind
 from ale_jax.sandbox.service.guard import Guard
 from ale_jax.sandbox.service.metrics import Metrics
+from ale_jax.sandbox.service.server import bind
 from ale_jax.sandbox.spec import SandboxSpec
 from tests.sandbox.service.conftest import ANN, SMALL, TOKENS
 

@@ -13,7 +13,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from ale_jax.sandbox.service import app, connections
+from ale_jax.sandbox.service import server
 from ale_jax.sandbox.service.access import OPEN_PATHS
 from ale_jax.sandbox.spec import SandboxSpec
 from tests.sandbox.service.conftest import ANN, ROOT, over_memory
@@ -25,7 +25,7 @@ MANY = 1100
 @pytest.fixture
 def few(monkeypatch):
     """A service that has at most eight connections."""
-    monkeypatch.setattr(app, "max_connections", lambda: 8)
+    monkeypatch.setattr(server, "max_connections", lambda: 8)
     with over_memory() as service:
         yield service
 
@@ -90,7 +90,7 @@ def test_if_all_connections_are_busy_one_more_is_closed_and_none_of_them(few):
 
 @pytest.mark.parametrize("begin", [b"", REQUEST[:-2], REQUEST + REQUEST[:9]])
 def test_a_header_that_does_not_come_is_not_waited_for(monkeypatch, begin):
-    monkeypatch.setattr(connections, "HEADER_S", 0.2)
+    monkeypatch.setattr(server, "HEADER_S", 0.2)
     with over_memory() as service, opened(service, 1) as (sock,):
         sock.sendall(begin)
         with contextlib.suppress(ConnectionResetError):
@@ -99,7 +99,7 @@ def test_a_header_that_does_not_come_is_not_waited_for(monkeypatch, begin):
 
 
 def test_a_request_that_takes_long_is_not_a_late_header(monkeypatch):
-    monkeypatch.setattr(connections, "HEADER_S", 0.05)
+    monkeypatch.setattr(server, "HEADER_S", 0.05)
     with over_memory() as service, service.client() as client:
         box = client.start(SandboxSpec())
         service.pool.answers["run"] = lambda id, arguments: time.sleep(0.2)
@@ -110,7 +110,7 @@ def test_a_request_that_takes_long_is_not_a_late_header(monkeypatch):
 
 def test_the_file_limit_is_raised_and_half_of_it_is_for_connections():
     program = (
-        "import resource; from ale_jax.sandbox.service.connections import *;"
+        "import resource; from ale_jax.sandbox.service.server import *;"
         "print(max_connections(), raise_file_limit(), max_connections(),"
         " resource.getrlimit(resource.RLIMIT_NOFILE))"
     )

@@ -1,11 +1,22 @@
-"""Connections of the server: those that wait for a request make room for others."""
+"""The server that runs the service, in this event loop or in a thread. Connections that wait for a
+request make room for others."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import resource
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
 
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from ale_jax.sandbox.service.access import ServiceSettings
+from ale_jax.sandbox.service.guard import Guard
 
 HEADER_S = 10.0
 MOST = 10_000
@@ -117,3 +128,102 @@ class HttpConnection(H11Protocol):
 def protocol(most: int) -> type[HttpConnection]:
     """The protocol of one server with at most that many connections."""
     return type("LimitedConnection", (HttpConnection,), {"idle": Idle(most)})
+
+
+LEAVE_S = 5
+KEEP_ALIVE_S = 75
+MAX_FRAME = 64 << 10  # bytes in one frame of a terminal's input
+BACKLOG = 2048
+# Creates the application in the loop that serves it, and releases its resources afterwards.
+Open = Callable[[], AbstractAsyncContextManager[Guard]]
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to its caller: uvicorn would raise them again before a pool is closed."""
+
+    def capture_signals(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+def make_server(app: Guard) -> uvicorn.Server:
+    config = uvicorn.Config(
+        app,
+        backlog=BACKLOG,
+        http=protocol(max_connections()),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        ws="websockets-sansio",  # uvicorn's other one needs a deprecated part of websockets
+        ws_max_size=MAX_FRAME,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=LEAVE_S,
+    )
+    return _Server(config)
+
+
+def bind(settings: ServiceSettings) -> socket.socket:
+    """Returns a listening socket. Errors: ValueError if the address is not available."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    # asyncio sends small answers at once (TCP_NODELAY) only if the protocol is given here. Without
+    # it, every call takes 40 ms longer.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((settings.host, settings.port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ValueError(
+            f"service cannot listen on {settings.host}:{settings.port}: {error};"
+            " choose another host or port"
+        ) from error
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def serve(app: Guard, listener: socket.socket) -> None:
+    """Serves until it is cancelled; calls in progress then have LEAVE_S seconds to end."""
+    server = make_server(app)
+    serving = asyncio.ensure_future(server.serve([listener]))
+    try:
+        await asyncio.shield(serving)
+    except asyncio.CancelledError:
+        server.should_exit = True
+        await serving
+        raise
+
+
+@contextlib.contextmanager
+def serve_in_thread(open_app: Open, settings: ServiceSettings) -> Iterator[str]:
+    """Yields its URL while it serves. Errors: those of `open_app`, and ValueError of `bind`."""
+    started: Future[uvicorn.Server] = Future()
+    with bind(settings) as listener:
+        thread = threading.Thread(
+            target=lambda: asyncio.run(_serve(open_app, listener, started)),
+            name="sandbox-service",
+            daemon=True,
+        )
+        thread.start()
+        server = started.result()
+        try:
+            yield url_of(listener)
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+async def _serve(open_app: Open, listener: socket.socket, started: Future) -> None:
+    try:
+        async with open_app() as app:
+            server = make_server(app)
+            started.set_result(server)  # its socket is listening already
+            await server.serve([listener])
+    except BaseException as error:
+        if started.done():
+            raise
+        started.set_exception(error)
