@@ -1,6 +1,7 @@
 """Connections that ask for nothing: they end, and never stand in the way of one that asks."""
 
 import contextlib
+import dataclasses
 import resource
 import socket
 import subprocess
@@ -16,7 +17,7 @@ from websockets.sync.client import connect
 from ale_jax.sandbox.service import server
 from ale_jax.sandbox.service.access import OPEN_PATHS
 from ale_jax.sandbox.spec import SandboxSpec
-from tests.sandbox.service.conftest import ANN, ROOT, over_memory
+from tests.sandbox.service.conftest import ANN, ROOT, SMALL, over_memory
 
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 MANY = 1100
@@ -71,19 +72,17 @@ def test_a_connection_that_was_used_outlives_those_that_were_not(few):
             assert answers(used)
 
 
-def test_if_all_connections_are_busy_one_more_is_closed_and_none_of_them(few):
-    url = few.url.replace("http", "ws") + "/v1/sandboxes/x/terminal"
-    with few.client() as client, contextlib.ExitStack() as stack:
-        client.start(SandboxSpec(), id="x")
-        client.close()
-        half = b"POST /v1/sandboxes HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"
-        token = f"Authorization: Bearer {ANN}\r\n".encode()
-        busy = stack.enter_context(opened(few, 7))
-        for sock in busy:
-            sock.sendall(half.replace(b"Content", token + b"Content"))
-        with connect(url, additional_headers={"Authorization": f"Bearer {ANN}"}):
-            time.sleep(0.05)  # the terminal is open, the bodies are awaited
-            with opened(few, 1) as (one_more,):
+def test_if_all_connections_are_busy_one_more_is_closed_and_none_of_them(monkeypatch):
+    monkeypatch.setattr(app, "max_connections", lambda: 8)
+    monkeypatch.setattr(connections, "HEADER_S", 600.0)  # is not why it is closed
+    half = b"POST /v1/sandboxes HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n"
+    token = f"Authorization: Bearer {ANN}\r\n\r\n".encode()
+    with over_memory(dataclasses.replace(SMALL, body_seconds=1.0)) as service:
+        with opened(service, 8) as busy:
+            for sock in busy:
+                sock.sendall(half + token)
+            time.sleep(0.05)  # the bodies are awaited
+            with opened(service, 1) as (one_more,):
                 assert is_closed(one_more)
             assert all(sock.recv(12) == b"HTTP/1.1 408" for sock in busy)
 
