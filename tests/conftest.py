@@ -24,11 +24,14 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.expanduser("~/.cache/ale-jax/tests")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
+import hypothesis
 import jax
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+hypothesis.settings.register_profile("untimed", deadline=None)  # a busy machine breaks no promise
+hypothesis.settings.load_profile("untimed")
 
 PROGRAMS = Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
 UNUSED_DAYS = 14
