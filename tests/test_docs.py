@@ -11,6 +11,7 @@ import importlib
 import re
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -151,8 +152,7 @@ def configs_and_fields_exist(page: str, text: str) -> list[str]:
         if not (ROOT / name).exists():
             wrong.append(name)
             continue
-        module = importlib.import_module("ale_jax." + name.removesuffix(".py").replace("/", "."))
-        config = module.get_config(*([algorithm] if algorithm else [])).to_dict()
+        config = _config(name, algorithm)
         for field in re.findall(r"--config\.([a-z_]\w*(?:\.\w+)*)(?!\w)", line):
             if field != "section.field" and not _has(config, field):
                 wrong.append(f"{name}: {field}")
@@ -161,7 +161,7 @@ def configs_and_fields_exist(page: str, text: str) -> list[str]:
 
 def quoted_fields_exist(page: str, text: str) -> list[str]:
     """Of `section.field` in prose, where the section is one of the quickstart's."""
-    config = importlib.import_module("ale_jax.configs.quickstart").get_config("asyppo").to_dict()
+    config = _config("configs/quickstart.py", "asyppo")
     sections = [key for key, value in config.items() if isinstance(value, dict)]
     fields = re.findall(rf"`((?:{'|'.join(sections)})(?:\.[a-z_]\w*)+)`", text)
     return [field for field in fields if not _has(config, field)]
@@ -284,6 +284,12 @@ def _importable(module: str) -> bool:
         return find_spec(module) is not None
     except ModuleNotFoundError:
         return False
+
+
+@functools.cache
+def _config(path: str, algorithm: str | None) -> dict[str, Any]:
+    module = importlib.import_module("ale_jax." + path.removesuffix(".py").replace("/", "."))
+    return module.get_config(*([algorithm] if algorithm else [])).to_dict()
 
 
 @functools.cache
