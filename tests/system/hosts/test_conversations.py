@@ -20,6 +20,7 @@ from ale_jax.model.params import init_params
 from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import Episode, EpisodeKey, Status, Task
+from ale_jax.system.hosts import conversations as remote_conversations
 from ale_jax.system.hosts.connection import Connection
 from ale_jax.system.hosts.conversations import ConversationService, RemoteLedger
 from tests.engine.shapes import engine_shape
@@ -119,7 +120,8 @@ def test_a_stopped_conversation_answers_no_more(ledger, remote):
     remote.close("b", None)
 
 
-def test_a_follower_that_is_gone_fails_what_needs_it(remote):
+def test_a_follower_that_is_gone_fails_what_needs_it(remote, monkeypatch):
+    monkeypatch.setattr(remote_conversations, "ANSWER_S", 0.2)
     remote, theirs = remote
     theirs.close()
     with pytest.raises(EngineStopped, match="does not answer"):
