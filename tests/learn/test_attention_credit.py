@@ -58,7 +58,7 @@ def _by_trajectory(before, after):
 @pytest.mark.parametrize("credit", ["local", "global", "coupled"])
 def test_each_trajectory_gets_the_factor_of_its_own_trace(credit):
     params, hp = init_params(KEY, MOE), dataclasses.replace(COUPLED, credit=credit)
-    samples = rewarded_samples()
+    samples = rewarded_samples(groups=2)
     batches = pack_all(samples, SHAPE)
     stage = make_attention_credit(MOE, hp, SHAPE.chunks_per_pack, _mesh())
     amplified, figures = stage(params, batches, KEY)
@@ -77,7 +77,7 @@ def test_with_router_replay_the_samplers_experts_are_taken():
     policy = dataclasses.replace(MOE, num_layers=3)
     hp = dataclasses.replace(COUPLED, credit="local")
     params, draw = init_params(KEY, policy), np.random.default_rng(0)
-    plain = rewarded_samples()
+    plain = rewarded_samples(groups=1)
     shapes = [(sample.num_tokens, 3, MOE.experts_per_token) for sample in plain]
     replayed = [
         dataclasses.replace(sample, expert_TLK=draw.integers(0, 8, shape).astype(np.int16))

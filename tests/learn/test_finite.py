@@ -1,5 +1,6 @@
 """An update that is not finite changes nothing, and many in a row end the run."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import jax
@@ -22,14 +23,16 @@ from tests.learn.test_step import HYPERS, sample_transcripts, transcript_loss
 from tests.model.shapes import DENSE
 from tests.rows import each_row
 
+POLICY = dataclasses.replace(DENSE, num_layers=1)
+
 
 @pytest.fixture(scope="module")
 def training():
     """(a state, its train step, a microbatch). The step takes the state's moments over."""
-    mesh, optimizer = make_mesh(MeshShape(data=8)), make_optimizer(HYPERS, DENSE)
-    step = make_train_step(ModelSpec(DENSE, mesh), optimizer, transcript_loss)
+    mesh, optimizer = make_mesh(MeshShape(data=8)), make_optimizer(HYPERS, POLICY)
+    step = make_train_step(ModelSpec(POLICY, mesh), optimizer, transcript_loss)
     batches = pack_all(sample_transcripts(8), Shape(8, 64, 8))
-    return lambda: init_state(jax.random.key(0), DENSE, optimizer, mesh), step, batches[:1]
+    return lambda: init_state(jax.random.key(0), POLICY, optimizer, mesh), step, batches[:1]
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ from ale_jax.model.cache import empty_cache
 from ale_jax.model.generate import PrefillBatches, prefill_and_decode
 from ale_jax.model.params import init_params
 from ale_jax.model.sampler import SlotState
-from tests.model.shapes import MOE
+from tests.model.shapes import DENSE
 
 SLOTS, PAGES, PAGE_TOKENS, SIZES = 2, 10, 8, (4, 16)
 PAGE_SW = np.arange(PAGES, dtype=np.int32).reshape(SLOTS, -1)
-PARAMS = init_params(jax.random.key(0), MOE)
+PARAMS = init_params(jax.random.key(0), DENSE)
 RESTING = SlotState(
     token_S=np.zeros(SLOTS, np.int32),
     position_S=np.zeros(SLOTS, np.int32),
@@ -27,7 +27,7 @@ RESTING = SlotState(
     continues_S=np.zeros(SLOTS, np.bool_),
 )
 PROGRAM = partial(
-    prefill_and_decode, shape=MOE, sizes=SIZES, steps=2, stop_ids=(1,), platform="cpu"
+    prefill_and_decode, shape=DENSE, sizes=SIZES, steps=2, stop_ids=(1,), platform="cpu"
 )
 
 
@@ -44,7 +44,7 @@ def _chunks(*chunks):
 
 
 def _empty():
-    return empty_cache(MOE, PAGES, PAGE_TOKENS)
+    return empty_cache(DENSE, PAGES, PAGE_TOKENS)
 
 
 def test_batches_of_all_sizes_are_prefilled_in_their_order():

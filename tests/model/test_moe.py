@@ -1,6 +1,7 @@
 """Dispatch of tokens to experts: all ways of computing it agree, and no token is ever dropped."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -31,33 +32,38 @@ def _routing(kind):
     return weight_TK, jnp.stack([jnp.arange(TOKENS) % 8, (jnp.arange(TOKENS) + 1) % 8], axis=1)
 
 
+def _equal_blocks(weights, x_TD, weight_TK, expert_TK):
+    return jnp.einsum("tkd,tk->td", capacity_dispatch(weights, x_TD, expert_TK), weight_TK)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _graded(dispatch, *args):
+    def scalar(weights, x_TD, weight_TK, expert_TK):
+        return jnp.sin(dispatch(weights, x_TD, weight_TK, expert_TK)).sum()
+
+    return jax.value_and_grad(scalar, argnums=(0, 1, 2))(*args)
+
+
 @pytest.mark.parametrize("kind", ["learned", "all to one pair", "half of it nobody's", "in turn"])
 def test_equal_blocks_compute_what_all_experts_on_all_tokens_do(kind):
     weight_TK, expert_TK = _routing(kind)
 
-    def summed(weights, x_TD, weight_TK, expert_TK):
-        return jnp.einsum("tkd,tk->td", capacity_dispatch(weights, x_TD, expert_TK), weight_TK)
-
-    def total(dispatch):
-        def scalar(weights, x_TD, weight_TK):
-            return jnp.sin(dispatch(weights, x_TD, weight_TK, expert_TK)).sum()
-
-        return jax.jit(jax.value_and_grad(scalar, argnums=(0, 1, 2)))(WEIGHTS, X_TD, weight_TK)
-
-    expected, found = total(all_experts), total(summed)
+    args = WEIGHTS, X_TD, weight_TK, expert_TK
+    expected, found = (_graded(dispatch, *args) for dispatch in (all_experts, _equal_blocks))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), expected, found)
 
 
 def test_every_token_gets_its_own_experts_output():
-    out_BTD, stats = moe(LAYER, X_TD[None], MOE)
+    out_BTD, stats = jax.device_get(jax.jit(moe, static_argnums=2)(LAYER, X_TD[None], MOE))
     (out_TD,) = out_BTD
-    for t in (0, 77, TOKENS - 1):
+    gate_EDF, up_EDF, down_EFD = map(np.asarray, WEIGHTS)
+    for t, x_D in zip((0, 77, TOKENS - 1), np.asarray(X_TD)[[0, 77, -1]], strict=True):
         weight_K = stats.prob_TE[t][stats.expert_TK[t]]
-        weight_K = weight_K / weight_K.sum()
         alone_D = 0.0
-        for weight, e in zip(weight_K, stats.expert_TK[t], strict=True):
-            gate_F = jax.nn.silu(X_TD[t] @ LAYER["gate_EDF"][e])
-            alone_D += weight * (gate_F * (X_TD[t] @ LAYER["up_EDF"][e])) @ LAYER["down_EFD"][e]
+        for weight, e in zip(weight_K / weight_K.sum(), stats.expert_TK[t], strict=True):
+            gate_F = x_D @ gate_EDF[e]
+            hidden_F = gate_F / (1 + np.exp(-gate_F)) * (x_D @ up_EDF[e])
+            alone_D += weight * hidden_F @ down_EFD[e]
         np.testing.assert_allclose(out_TD[t], alone_D, atol=1e-5)
 
 
@@ -77,6 +83,7 @@ def test_the_router_is_float32_wherever_matrix_products_are_not():
     np.testing.assert_allclose(prob_TE, jax.nn.softmax(exact_TE, axis=-1), rtol=1e-5)
 
 
+@jax.jit
 def _replayed(replay_TK):
     """The layer's outputs, statistics and gradients when it is told which experts to take."""
 
