@@ -73,8 +73,8 @@ def test_a_connection_that_was_used_outlives_those_that_were_not(few):
 
 
 def test_if_all_connections_are_busy_one_more_is_closed_and_none_of_them(monkeypatch):
-    monkeypatch.setattr(app, "max_connections", lambda: 8)
-    monkeypatch.setattr(connections, "HEADER_S", 600.0)  # is not why it is closed
+    monkeypatch.setattr(server, "max_connections", lambda: 8)
+    monkeypatch.setattr(server, "HEADER_S", 600.0)  # is not why it is closed
     half = b"POST /v1/sandboxes HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n"
     token = f"Authorization: Bearer {ANN}\r\n\r\n".encode()
     with over_memory(dataclasses.replace(SMALL, body_seconds=1.0)) as service:
