@@ -11,7 +11,7 @@ import pytest
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
 from ale_jax.sandbox.pool.api import PoolFull, SandboxGone
-from ale_jax.sandbox.sdk.calls import PAUSES
+from ale_jax.sandbox.sdk import calls
 from ale_jax.sandbox.service.access import ServiceSettings, Tokens
 from ale_jax.sandbox.service.guard import Guard
 from ale_jax.sandbox.service.metrics import Metrics
@@ -179,13 +179,14 @@ def test_a_stream_ends_with_the_client_that_left_it(memory, box):
     pytest.fail("the stream goes on")
 
 
-def test_a_service_that_is_not_there_is_named(memory):
+def test_a_service_that_is_not_there_is_named(memory, monkeypatch):
+    assert len(calls.PAUSES) == 3
+    monkeypatch.setattr(calls, "PAUSES", (0.01,) * 3)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     client = type(memory)(f"http://127.0.0.1:{port}", None).client()
     with pytest.raises(SandboxError, match=f"127.0.0.1:{port}.*ale-sandbox serve"):
         client.nodes()
-    assert len(PAUSES) == 3
 
 
 def test_small_answers_are_sent_at_once():

@@ -128,12 +128,12 @@ def test_silence_is_told_from_waiting(monkeypatch):
 
 
 def test_a_batch_may_take_longer_than_a_silence(monkeypatch):
-    monkeypatch.setattr(module, "SILENCE_S", 1.0)
-    array = np.ones(4 << 20, np.int32)
+    monkeypatch.setattr(module, "SILENCE_S", 0.5)
+    array = np.ones(2 << 20, np.int32)
     with _against_raw() as (end, theirs), ThreadPoolExecutor(1) as pool:
         theirs.settimeout(5.0)
         sending, received = pool.submit(end.send, {"kind": "rows"}, [array]), 0
-        while not sending.done():  # for more than two seconds
+        while not sending.done():  # for more than a second
             received += len(theirs.recv(1 << 17))
             time.sleep(0.02)
         sending.result()
