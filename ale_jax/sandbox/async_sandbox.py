@@ -208,7 +208,7 @@ class AsyncSandbox(FileCalls):
         if pattern is not None:
             check_pattern(pattern)
         sink = OutputSink(size)
-        reply = await self._ask(request | {"output_bytes": size}, limit + RUN_GRACE_S, b"", sink)
+        reply = await self._ask(request | {"output_bytes": size}, limit + RUN_GRACE_S, (), sink)
         code = reply.get("exit_code")
         return await self._made(
             lambda: Expected(
@@ -254,8 +254,8 @@ class AsyncSandbox(FileCalls):
         words = ["bash", "-c", argv] if isinstance(argv, str) else list(argv)
         if not words:
             raise ValueError("argv must have at least one word, the program")
-        request = {"do": "exec", "job": f"job-{next(self._jobs)}", "argv": words, "cwd": cwd}
-        request |= {"env": dict(env or {}), "timeout": timeout, "terminal": terminal}
+        request: dict[str, Any] = {"do": "exec", "job": f"job-{next(self._jobs)}", "argv": words}
+        request |= {"cwd": cwd, "env": dict(env or {}), "timeout": timeout, "terminal": terminal}
         request["output_bytes"] = self.spec.output_bytes if keep else None
         stream = self._machine.link.open(request, body=True)
         return SandboxProcess(stream, request, self._ask, self._made)
@@ -394,7 +394,7 @@ class AsyncSandbox(FileCalls):
         return limit
 
     def _accept(self, stream: Stream, request: dict[str, Any]) -> None:
-        door = self._doors.get(request.get("port"))
+        door = self._doors.get(request.get("port", 0))
         if door is None:
             raise ValueError(f"no handler for {request!r:.80}")
         door.enter(stream)

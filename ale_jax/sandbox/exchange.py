@@ -263,6 +263,12 @@ class FileCalls(Exchange):
 SIGNAL_S = 30.0
 
 
+class Made(Protocol):
+    """`Exchange._made`."""
+
+    def __call__(self, make: Callable[[], T]) -> Awaitable[T]: ...
+
+
 class SandboxProcess:
     """A process started by `AsyncSandbox.spawn`. `kill` also kills everything that it started."""
 
@@ -271,7 +277,7 @@ class SandboxProcess:
         stream: Stream,
         request: dict[str, Any],
         ask: Callable[..., Awaitable[dict]],
-        made: Callable[[Callable[[], T]], Awaitable[T]],
+        made: Made,
     ):
         """ask, made: those of its `Exchange`."""
         self.name: str = request["job"]

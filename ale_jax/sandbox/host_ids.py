@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ale_jax.sandbox.api import SandboxStartError
-from ale_jax.sandbox.runner.rights import RUNNER_ID
+from ale_jax.sandbox.runner.files import RUNNER_ID
 
 VARIABLE = "ALE_SANDBOX_UIDS"
 # Beyond the ids that distributions and systemd assign to users, services and containers.
@@ -139,8 +139,8 @@ def _holder(first: int) -> Iterator[subprocess.Popen]:
     # Created by its own user 0, who may then enter it; the host's root stays outside of it.
     enter = ["setpriv", f"--reuid={first}", f"--regid={first}", "--clear-groups"]
     line = [*enter, "unshare", "--user", "--keep-caps", "sh", "-c", _HOLDER]
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(line, cwd="/", **pipes) as holder:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(line, cwd="/", stdin=pipe, stdout=pipe, stderr=pipe) as holder:
         try:
             yield holder
         finally:

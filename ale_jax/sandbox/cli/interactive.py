@@ -60,7 +60,7 @@ async def _show(terminal: AsyncTerminal) -> None:
 
 async def _type(terminal: AsyncTerminal) -> None:
     """Returns when the user leaves."""
-    loop, keys = asyncio.get_running_loop(), asyncio.Queue()
+    loop, keys = asyncio.get_running_loop(), asyncio.Queue[bytes | None]()
     keyboard = sys.stdin.fileno()
     loop.add_reader(keyboard, lambda: keys.put_nowait(os.read(keyboard, READ)))
     loop.add_signal_handler(signal.SIGWINCH, lambda: keys.put_nowait(None))

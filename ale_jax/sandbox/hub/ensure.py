@@ -142,7 +142,7 @@ def prune(node: Node, keep: int, only: ImageName | None) -> Pruned:
     """See `Hub.prune`."""
     if keep < 1:
         raise ValueError(f"keep {keep} must be at least 1: the moving name needs the newest image")
-    removed, in_use = [], []
+    removed, in_use = list[str](), list[str]()
     with node.store.lock(EVERY_IMAGE):
         for recipe, images in _by_recipe(node).items():
             if only and only.recipe != recipe:

@@ -32,7 +32,7 @@ _NETWORK_SOURCE = re.compile(r"://|\bgit@|\$")
 
 def base_images(text: str) -> tuple[str, ...]:
     """Returns the images that a Dockerfile needs, without its own stages. ValueError if unclear."""
-    stages, bases = {"scratch"}, {}
+    stages, bases = {"scratch"}, dict[str, None]()
     for keyword, rest in _instructions(text):
         if keyword == "FROM":
             if not (found := _STAGE.fullmatch(rest)):

@@ -245,7 +245,9 @@ class OwnerLimits:
 class Record(Protocol):
     """Called with each event of the pool, for example `monitor.events.EventLog.record`."""
 
-    def __call__(self, kind: str, detail: str, **fields: str | int | float | bool) -> None: ...
+    def __call__(
+        self, kind: str, detail: str, **fields: str | int | float | bool | None
+    ) -> None: ...
 
 
 class SandboxPool(Protocol):

@@ -40,12 +40,12 @@ class EventRing:
         """A `Record`. at: seconds since the epoch; None: now."""
         self._last += 1
         at = self._clock() if at is None else at
-        fields = {name: value for name, value in fields.items() if value is not None}
-        self._pass_on(kind, detail, **fields)
-        kept = {name: _clipped(value) for name, value in fields.items()}
-        sandbox = kept.pop("sandbox", "")
+        known = {name: value for name, value in fields.items() if value is not None}
+        self._pass_on(kind, detail, **known)
+        kept = {name: _clipped(value) for name, value in known.items()}
+        sandbox = str(kept.pop("sandbox", ""))
         ring = self._rings[kind.startswith(FROM_AGENTS)]
-        ring.append(PoolEvent(self._last, at, kind, _clipped(detail), sandbox, kept))
+        ring.append(PoolEvent(self._last, at, kind, str(_clipped(detail)), sandbox, kept))
         if len(ring) > MAX_EVENTS:
             self._forgotten = max(self._forgotten, ring.popleft().number)
 

@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 from . import kernel
-from .files import WORK, Account, is_mapped
+from .files import RUNNER_ID, WORK, Account, is_mapped
 from .loop import READ, Event, Loop
-from .rights import RUNNER_ID, Rights
+from .rights import Rights
 from .usage import Sockets
 from .world import MAX_TERMINALS, World
 

@@ -96,7 +96,7 @@ class Tokens:
 def parse_tokens(lines: Iterable[str], source: str) -> Tokens:
     """Reads one FORM per line; # starts a comment. Errors: ValueError, without the token."""
     numbered = [(n, line.partition("#")[0].split()) for n, line in enumerate(lines, 1)]
-    quota, quotas, tokens = DEFAULT_QUOTA, {}, {}
+    quota, quotas, tokens = DEFAULT_QUOTA, dict[str, Quota](), dict[bytes, Tenant]()
     # The line of all tokens comes first, wherever it is in the file.
     for number, words in sorted(numbered, key=lambda each: each[1][:1] != [EVERYBODY]):
         try:

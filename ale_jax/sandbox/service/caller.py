@@ -195,12 +195,13 @@ class Caller:
         if request.labels.get(OWNER, self.tenant.name) != self.tenant.name:
             raise ValueError(f"label {OWNER!r} is reserved for the service: leave it out")
         self.account.check(request.spec)
-        times = {
-            name: self.account.time_limit(name, getattr(request, name))
-            for name in ("idle_seconds", "deadline_seconds")
-        }
-        labels = {**request.labels, OWNER: self.tenant.name}
-        return dataclasses.replace(request, labels=labels, **times)
+        limit = self.account.time_limit
+        return dataclasses.replace(
+            request,
+            labels={**request.labels, OWNER: self.tenant.name},
+            idle_seconds=limit("idle_seconds", request.idle_seconds),
+            deadline_seconds=limit("deadline_seconds", request.deadline_seconds),
+        )
 
     def _noted(self, status: Status) -> Status:
         # A start with an id that exists returns that sandbox, which may belong to another tenant.

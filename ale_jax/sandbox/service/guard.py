@@ -147,8 +147,9 @@ class Guard:
     def _answers_of(self, tenant: Tenant) -> Answers:
         if tenant.name not in self._answers:
             each = self._settings
-            answers = Answers(each.answers, each.answers_bytes, each.answer_seconds)
-            self._answers[tenant.name] = answers
+            self._answers[tenant.name] = Answers(
+                each.answers, each.answers_bytes, each.answer_seconds
+            )
         return self._answers[tenant.name]
 
 
